@@ -1,0 +1,120 @@
+"""The contract of a backend: build a layer or a network in one framework, and run its phases."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+from resperf.layers import Layer
+from resperf.machine import Fingerprint
+
+
+@dataclass(frozen=True)
+class Phase:
+    """One phase of something that was built.
+
+    Attributes
+    ----------
+    run : callable
+        Runs the phase once and returns when it is complete (a GPU is synchronised). Its wall time
+        is one sample.
+    offset_ms : float
+        Part of that wall time that does not belong to the phase, such as the session call.
+    divisor : float
+        How many copies of the layer one run holds. A sample is
+        ``(wall_ms - offset_ms) / divisor``.
+    """
+
+    run: Callable[[], object]
+    offset_ms: float = 0.0
+    divisor: float = 1.0
+
+
+class Built(Protocol):
+    """A layer or a network, ready to run; frees its memory on leaving the ``with`` block.
+
+    Attributes
+    ----------
+    phases : mapping of str to Phase
+        All of `resperf.measurement.PHASES`, in that order.
+    isolated : callable
+        One run of the layer alone, or of the whole network, its input and output on the device.
+    """
+
+    phases: Mapping[str, Phase]
+    isolated: Callable[[], object]
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None: ...
+
+
+class Backend(Protocol):
+    """One framework on one device. The constructor takes settings as keywords; all have defaults.
+
+    Importing a backend's module imports its framework; `resperf.backends.backend` does so on use.
+    """
+
+    name: str
+    """Word of the command line, such as ``"onnxruntime"``."""
+
+    def fingerprint(self) -> Fingerprint:
+        """Identity of this machine under this framework and these settings."""
+        ...
+
+    def session_ms(self) -> float:
+        """Cost of one session call without any layer, in milliseconds; measured once, then kept."""
+        ...
+
+    def lower(self, layers: Sequence[Layer]) -> list[Layer]:
+        """Turn layers as drawn into the lowered layers that the framework would run.
+
+        Each answer has the same kind as its question and the framework's own `layout`; a layer
+        that the framework cannot run stays as it is (building it raises UnsupportedError).
+        """
+        ...
+
+    def layer(self, layer: Layer, *, budget_ms: float) -> Built:
+        """Build one lowered layer.
+
+        Parameters
+        ----------
+        layer : Layer
+            As `lower` returned it.
+        budget_ms : float
+            Wall time that one run of the execution phase may take; bounds how many copies of the
+            layer one run holds. A layer that takes longer is run in as few copies as the phase's
+            definition allows.
+
+        Raises
+        ------
+        UnsupportedError
+            If this framework cannot run such a layer.
+        MemoryError
+            If it does not fit.
+        """
+        ...
+
+    def network(
+        self, path: Path, *, batch: int | None, shapes: Mapping[str, Sequence[int]] | None = None
+    ) -> Built:
+        """Build a whole network from an ONNX file; weights that are absent are made up.
+
+        Raises
+        ------
+        NetworkError, UnsupportedError
+            If the file cannot be read or run.
+        """
+        ...
+
+
+BackendFactory = Callable[..., Backend]
+Settings = Mapping[str, Any]

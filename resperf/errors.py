@@ -1,0 +1,100 @@
+"""Every error that a user can cause.
+
+::
+
+    ResperfError                 the root: the command line prints it as one line and exits 2
+    ├── LayerError               a layer's fields are missing, unknown or impossible
+    ├── NetworkError             a file is not a network that can be read
+    │   └── ShapeError           a dimension is not known, or a given one does not fit
+    ├── UnsupportedError         a backend cannot build this layer or network
+    ├── MeasurementError         a timing could not be taken
+    ├── CampaignError            a campaign file or its resumption is wrong
+    ├── DatasetError             a dataset is missing, damaged, or does not fit
+    ├── TrainingError            the data cannot be learnt from
+    ├── BundleError              a bundle is missing, damaged or unsafe
+    │   └── DeviceError          no bundle for this device and framework
+    ├── OutputError              an output could not be written (nothing was overwritten)
+    └── MissingExtraError        an optional package is not installed
+
+A message says what was wrong, the value, and what to do next.
+"""
+
+from __future__ import annotations
+
+import importlib
+from types import ModuleType
+
+
+class ResperfError(Exception):
+    """Root of all errors that a user can cause and mend."""
+
+
+class LayerError(ResperfError):
+    """A layer's fields are missing, unknown or impossible."""
+
+
+class NetworkError(ResperfError):
+    """A file is not a network that can be read."""
+
+
+class ShapeError(NetworkError):
+    """A dimension is not known, or a given one does not fit."""
+
+
+class UnsupportedError(ResperfError):
+    """A backend cannot build this layer or network."""
+
+
+class MeasurementError(ResperfError):
+    """A timing could not be taken."""
+
+
+class CampaignError(ResperfError):
+    """A campaign file or its resumption is wrong."""
+
+
+class DatasetError(ResperfError):
+    """A dataset is missing, damaged, or does not fit."""
+
+
+class TrainingError(ResperfError):
+    """The data cannot be learnt from."""
+
+
+class BundleError(ResperfError):
+    """A bundle is missing, damaged or unsafe."""
+
+
+class DeviceError(BundleError):
+    """No bundle for this device and framework."""
+
+
+class OutputError(ResperfError):
+    """An output could not be written; nothing was overwritten."""
+
+
+class MissingExtraError(ResperfError):
+    """An optional package is not installed."""
+
+
+def require(module: str, extra: str) -> ModuleType:
+    """Import an optional package, or say how to install it.
+
+    Parameters
+    ----------
+    module : str
+        Import name, such as ``"h5py"``.
+    extra : str
+        The extra of resperf that installs it.
+
+    Raises
+    ------
+    MissingExtraError
+        If the package is not installed.
+    """
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        raise MissingExtraError(
+            f"{module} is not installed; install it with: pip install 'resperf[{extra}]'"
+        ) from error

@@ -1,0 +1,49 @@
+"""Layers: one file per kind, and the table of kinds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from resperf.errors import LayerError
+from resperf.layers._base import ACTIVATIONS, LAYOUTS, FieldSpec, FieldValue, Layer
+from resperf.layers.conv import Conv
+from resperf.layers.dense import Dense
+from resperf.layers.pool import Pool
+from resperf.layers.reorder import Reorder
+
+__all__ = [
+    "ACTIVATIONS", "KINDS", "LAYOUTS", "Conv", "Dense", "FieldSpec", "FieldValue", "Layer",
+    "Pool", "Reorder", "kind_of", "layer_from_key",
+]  # fmt: skip
+
+KINDS: Mapping[str, type[Layer]] = {cls.kind: cls for cls in (Conv, Pool, Dense, Reorder)}
+
+
+def kind_of(kind: str) -> type[Layer]:
+    """Return the class of a layer kind.
+
+    Raises
+    ------
+    LayerError
+        If there is no such kind.
+    """
+    try:
+        return KINDS[kind]
+    except KeyError as error:
+        raise LayerError(f"no layer kind {kind!r}; known kinds: {', '.join(KINDS)}") from error
+
+
+def layer_from_key(key: str) -> Layer:
+    """Make the layer that a canonical key names: the inverse of `Layer.key`.
+
+    Raises
+    ------
+    LayerError
+        If the key is malformed.
+    """
+    kind, _, rest = key.partition(":")
+    try:
+        words = dict(item.split("=", 1) for item in rest.split(","))
+    except ValueError as error:
+        raise LayerError(f"{key!r} is not a layer key") from error
+    return kind_of(kind).from_text(words)

@@ -1,0 +1,34 @@
+"""Conversions between units; names elsewhere carry the unit (`time_ms`, `moved_bytes`)."""
+
+from __future__ import annotations
+
+NS_PER_MS = 1e6
+MS_PER_S = 1e3
+DTYPE_BYTES = {
+    "float64": 8,
+    "float32": 4,
+    "float16": 2,
+    "bfloat16": 2,
+    "int64": 8,
+    "int32": 4,
+    "int8": 1,
+    "uint8": 1,
+    "bool": 1,
+}
+
+
+def format_bytes(size_bytes: float) -> str:
+    """Write a size with a binary prefix: ``format_bytes(2048) == "2.0 KiB"``."""
+    for prefix in ("B", "KiB", "MiB", "GiB"):
+        if abs(size_bytes) < 1024:
+            return f"{size_bytes:.0f} B" if prefix == "B" else f"{size_bytes:.1f} {prefix}"
+        size_bytes /= 1024
+    return f"{size_bytes:.1f} TiB"
+
+
+def format_ms(time_ms: float) -> str:
+    """Write a time with about four significant digits, in milliseconds: ``"12.35"``."""
+    if time_ms == 0:
+        return "0"
+    digits = max(0, min(4, 3 - len(str(int(abs(time_ms)))) + 1)) if abs(time_ms) >= 1 else 4
+    return f"{time_ms:.{digits}f}"
