@@ -1,0 +1,69 @@
+"""Lowering: from a network's operators to the layers that a framework really runs."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping, Sequence
+from typing import Protocol, cast
+
+from resperf.errors import UnsupportedError
+from resperf.layers import Layer
+from resperf.lowering._base import LoweredNetwork, LoweredNode, Role
+from resperf.machine import Fingerprint
+from resperf.network import Network
+
+__all__ = ["LOWERINGS", "LoweredNetwork", "LoweredNode", "Role", "lower", "lower_layers"]
+
+
+class Lowering(Protocol):
+    """What each framework's module offers."""
+
+    def lower(
+        self, network: Network, fingerprint: Fingerprint, *, method: str = "auto"
+    ) -> LoweredNetwork:
+        """Lower a network for the machine of `fingerprint`."""
+        ...
+
+    def lower_layers(self, layers: Sequence[Layer], fingerprint: Fingerprint) -> list[Layer]:
+        """Lower layers as drawn or typed."""
+        ...
+
+
+LOWERINGS: Mapping[str, str] = {
+    "onnxruntime": "resperf.lowering.onnxruntime",
+    "tensorflow": "resperf.lowering.tensorflow",
+    "synthetic": "resperf.lowering.synthetic",
+}
+
+
+def _lowering(framework: str) -> Lowering:
+    if framework not in LOWERINGS:
+        raise UnsupportedError(
+            f"no lowering for framework {framework!r}; known: {', '.join(LOWERINGS)}"
+        )
+    return cast(Lowering, importlib.import_module(LOWERINGS[framework]))
+
+
+def lower(network: Network, fingerprint: Fingerprint, *, method: str = "auto") -> LoweredNetwork:
+    """Turn a network into the layers that the framework of `fingerprint` runs.
+
+    Parameters
+    ----------
+    network : Network
+    fingerprint : Fingerprint
+        Machine and framework that the layers are meant for: usually a bundle's.
+    method : {"auto", "framework", "rules"}
+        ``framework`` asks the installed framework, ``rules`` uses stored rules, ``auto`` asks the
+        framework where it is the same version and instruction set as the fingerprint's.
+
+    Raises
+    ------
+    UnsupportedError
+        If the framework has no lowering, or `method` cannot be followed.
+    """
+    return _lowering(fingerprint.framework).lower(network, fingerprint, method=method)
+
+
+def lower_layers(layers: Sequence[Layer], fingerprint: Fingerprint) -> list[Layer]:
+    """Turn layers as drawn or typed into lowered layers of the same kinds, one for one."""
+    return _lowering(fingerprint.framework).lower_layers(layers, fingerprint)

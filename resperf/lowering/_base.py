@@ -1,0 +1,62 @@
+"""What lowering answers: the layers that a framework really runs for a network."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from resperf.layers import Layer
+from resperf.network import Tensor
+
+Role = Literal["execution", "preprocess", "postprocess", "view", "unknown"]
+
+
+@dataclass(frozen=True)
+class LoweredNode:
+    """One kernel that the framework runs.
+
+    Attributes
+    ----------
+    name : str
+        Name in the lowered graph.
+    op : str
+        What the framework calls it.
+    layer : Layer or None
+        The layer to measure or predict; None for ``view`` and ``unknown``.
+    role : str
+        ``execution``; ``preprocess`` or ``postprocess`` for a re-layout of a network's input or
+        output; ``view`` for a node that changes only a shape; ``unknown`` where no layer kind fits.
+    reason : str
+        Why there is no layer; empty where there is one.
+    sources : tuple of str
+        Names of the ONNX nodes that became this one.
+    """
+
+    name: str
+    op: str
+    layer: Layer | None
+    role: Role
+    reason: str = ""
+    sources: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class LoweredNetwork:
+    """The kernels of a network in the order they run.
+
+    Attributes
+    ----------
+    nodes : tuple of LoweredNode
+    inputs, outputs : tuple of Tensor
+        What crosses between host and device.
+    method : str
+        Who lowered it: ``"onnxruntime 1.31.1"`` or ``"rules"``.
+    notes : tuple of str
+        Words for the user, such as that stored rules stood in for the framework.
+    """
+
+    nodes: tuple[LoweredNode, ...]
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+    method: str
+    notes: tuple[str, ...] = ()
