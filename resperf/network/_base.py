@@ -1,0 +1,96 @@
+"""What a network is here: nodes in order and tensors with shapes, free of any weight bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+SMALL_ELEMENTS = 4096
+"""Constants of at most this many elements keep their value."""
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """One tensor of a network.
+
+    Attributes
+    ----------
+    name : str
+        Name as in the ONNX file.
+    shape : tuple of int
+        Every dimension known.
+    dtype : str
+        numpy's name of the element type, such as ``"float32"``.
+    value : ndarray or None
+        The value of a small constant (at most ``SMALL_ELEMENTS`` elements), else None.
+    is_weight : bool
+        True for a constant, whether or not its bytes are at hand.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    value: npt.NDArray[Any] | None = None
+    is_weight: bool = False
+
+
+@dataclass(frozen=True)
+class Node:
+    """One operator of a network.
+
+    Attributes
+    ----------
+    name : str
+        Unique and never empty: made up where the file gives none.
+    op : str
+        Operator type, such as ``"Conv"``.
+    domain : str
+        Operator domain, ``""`` for ONNX's own.
+    inputs, outputs : tuple of str
+        Tensor names; ``""`` stands for an optional one that is absent.
+    attributes : mapping of str to Any
+        Python values: int, float, str, tuples of these, small tensors as arrays.
+    """
+
+    name: str
+    op: str
+    domain: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    attributes: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Network:
+    """A network whose shapes are all known.
+
+    Attributes
+    ----------
+    name : str
+        The file's stem.
+    nodes : tuple of Node
+        In topological order, without nodes that only compute constants.
+    tensors : mapping of str to Tensor
+        By name. A tensor behind an operator that nobody knows may be absent.
+    inputs, outputs : tuple of str
+        Names of the graph's inputs (without weights) and outputs.
+    opsets : mapping of str to int
+        Operator-set version per domain.
+    batch : int or None
+        First dimension of the inputs, where they agree on one.
+    notes : tuple of str
+        What a user should know about how the file was read.
+    """
+
+    name: str
+    nodes: tuple[Node, ...]
+    tensors: Mapping[str, Tensor]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    opsets: Mapping[str, int]
+    batch: int | None
+    notes: tuple[str, ...] = ()
