@@ -1,0 +1,11 @@
+"""Features: from layers to named numbers, the same numpy code for training and for prediction."""
+
+from __future__ import annotations
+
+from resperf.features.columns import Array, Columns, columns_of, take
+from resperf.features.matrix import FEATURE_SET_VERSION, FEATURED_KINDS, feature_matrix, quantities
+
+__all__ = [
+    "FEATURED_KINDS", "FEATURE_SET_VERSION", "Array", "Columns", "columns_of", "feature_matrix",
+    "quantities", "take",
+]  # fmt: skip

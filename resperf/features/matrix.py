@@ -1,0 +1,85 @@
+"""The feature matrix of each layer kind: names and numbers, fixed by `FEATURE_SET_VERSION`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from resperf.errors import LayerError
+from resperf.features import conv, dense, pool, reorder
+from resperf.features.columns import Array, Columns
+from resperf.layers import kind_of
+
+FEATURE_SET_VERSION = 1
+"""Raised whenever a name, an order or a number of `feature_matrix` or `quantities` changes."""
+
+
+@dataclass(frozen=True)
+class _Recipe:
+    quantities: Callable[[Columns], dict[str, Array]]
+    plain: tuple[str, ...]
+    log2: tuple[str, ...]
+
+
+_RECIPES: Mapping[str, _Recipe] = {
+    "conv": _Recipe(conv.quantities, conv.PLAIN, conv.LOG2),
+    "pool": _Recipe(pool.quantities, pool.PLAIN, pool.LOG2),
+    "dense": _Recipe(dense.quantities, dense.PLAIN, dense.LOG2),
+    "reorder": _Recipe(reorder.quantities, reorder.PLAIN, reorder.LOG2),
+}
+
+FEATURED_KINDS = tuple(_RECIPES)
+"""Kinds of layers that features are defined for."""
+
+
+def _recipe(kind: str) -> _Recipe:
+    if kind not in _RECIPES:
+        raise LayerError(f"no features for kind {kind!r}; known kinds: {', '.join(_RECIPES)}")
+    return _RECIPES[kind]
+
+
+def quantities(kind: str, columns: Columns) -> dict[str, Array]:
+    """Return the physical quantities of layers: sizes, bytes, FLOPs; arrays of shape (rows,).
+
+    Raises
+    ------
+    LayerError
+        If no features are defined for `kind`.
+    """
+    return _recipe(kind).quantities(columns)
+
+
+def feature_matrix(
+    kind: str, columns: Columns, known: Mapping[str, Array] | None = None
+) -> tuple[tuple[str, ...], Array]:
+    """Return feature names and a float64 matrix of shape (rows, features).
+
+    Parameters
+    ----------
+    kind : str
+        Layer kind.
+    columns : mapping of str to array
+        As `columns_of` returns them.
+    known : mapping of str to array, optional
+        The answer of `quantities`, where it was already computed.
+
+    Raises
+    ------
+    LayerError
+        If no features are defined for `kind`.
+    """
+    recipe = _recipe(kind)
+    q = recipe.quantities(columns) if known is None else known
+    named = {name: q[name] for name in recipe.plain}
+    # Below 1 (an absent im2col buffer, a small ratio) the floor keeps the logarithm finite.
+    named |= {f"log2 {name}": np.log2(np.maximum(q[name], 2.0**-10)) for name in recipe.log2}
+    for field_name, spec in kind_of(kind).specs().items():
+        if spec.choices and len(spec.choices) > 2:
+            values = np.asarray(columns[field_name])
+            named |= {
+                f"{field_name}={choice}": (values == choice).astype(float)
+                for choice in spec.choices
+            }
+    return tuple(named), np.stack(list(named.values()), axis=1)

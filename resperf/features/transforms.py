@@ -1,0 +1,243 @@
+"""Named, stored, invertible steps between features and a predictor; each to and from plain JSON.
+
+`fit` learns a step from training rows (scipy is used there alone); applying one needs numpy only, so
+that the numbers are the same when a bundle predicts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar, Protocol, Self
+
+import numpy as np
+
+from resperf.errors import BundleError, TrainingError, require
+from resperf.features.columns import Array
+
+
+class Transform(Protocol):
+    """What every step offers; arrays are (rows, columns) unless said otherwise."""
+
+    name: ClassVar[str]
+
+    def apply(self, values: Array) -> Array:
+        """Transform values."""
+        ...
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values, `name` among them."""
+        ...
+
+
+def _checked(values: Array, names: Sequence[str]) -> Array:
+    """Refuse what nothing can be learnt from: no rows, one row, values that are not finite."""
+    matrix = np.asarray(values, dtype=np.float64)
+    if matrix.ndim != 2 or matrix.shape[1] != len(names):
+        raise TrainingError(
+            f"{len(names)} columns were named, the values have shape {matrix.shape}"
+        )
+    if len(matrix) < 2:
+        raise TrainingError(f"{len(matrix)} rows are too few to learn from; measure more layers")
+    for column, name in enumerate(names):
+        bad = np.flatnonzero(~np.isfinite(matrix[:, column]))
+        if len(bad):
+            raise TrainingError(
+                f"column {name} holds {matrix[bad[0], column]} in row {bad[0]}; "
+                "check the dataset with: resperf dataset check"
+            )
+    return matrix
+
+
+@dataclass(frozen=True)
+class BoxCox:
+    """Box-Cox transform with one fitted lambda per column (ResPerfNet appendix D, equation 10).
+
+    The equation's first line is a misprint of (x^lambda - 1) / lambda, which is used here.
+    """
+
+    name: ClassVar[str] = "box_cox"
+
+    columns: tuple[str, ...]
+    lambdas: tuple[float, ...]
+
+    @classmethod
+    def fit(cls, values: Array, columns: Sequence[str]) -> Self:
+        """Find the lambda of largest likelihood for each column.
+
+        Raises
+        ------
+        TrainingError
+            If there are fewer than two rows, or a column has a value that is not finite or not
+            above zero, or is constant.
+        """
+        matrix = _checked(values, columns)
+        for column, name in enumerate(columns):
+            lowest, highest = matrix[:, column].min(), matrix[:, column].max()
+            if lowest <= 0:
+                raise TrainingError(
+                    f"Box-Cox needs values above 0; column {name} holds {lowest:g}: "
+                    "leave the column out or shift it"
+                )
+            if lowest == highest:
+                raise TrainingError(
+                    f"Box-Cox needs different values; column {name} is {lowest:g} in every row: "
+                    "leave the column out"
+                )
+        stats = require("scipy.stats", "train")
+        lambdas = [float(stats.boxcox(matrix[:, column])[1]) for column in range(len(columns))]
+        return cls(tuple(columns), tuple(lambdas))
+
+    def apply(self, values: Array) -> Array:
+        """Return (x^lambda - 1) / lambda, or ln x where lambda is 0."""
+        logs = np.log(values)
+        powers = np.array(self.lambdas)
+        safe = np.where(powers == 0, 1.0, powers)
+        return np.where(powers == 0, logs, np.expm1(safe * logs) / safe)
+
+    def invert(self, values: Array) -> Array:
+        """Return the values that `apply` turns into these."""
+        powers = np.array(self.lambdas)
+        safe = np.where(powers == 0, 1.0, powers)
+        return np.exp(np.where(powers == 0, values, np.log1p(safe * values) / safe))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        return {"name": self.name, **_plain(self)}
+
+
+@dataclass(frozen=True)
+class ZScore:
+    """Zero mean and unit standard deviation per column (ResPerfNet appendix C, equation 9).
+
+    A constant column has no deviation: its sigma is stored as 1, so it becomes 0.
+    """
+
+    name: ClassVar[str] = "z_score"
+
+    columns: tuple[str, ...]
+    means: tuple[float, ...]
+    sigmas: tuple[float, ...]
+
+    @classmethod
+    def fit(cls, values: Array, columns: Sequence[str]) -> Self:
+        """Learn mean and population standard deviation of each column.
+
+        Raises
+        ------
+        TrainingError
+            If there are fewer than two rows, or a value is not finite.
+        """
+        matrix = _checked(values, columns)
+        constant = matrix.min(axis=0) == matrix.max(axis=0)
+        # The mean of equal values may miss them by a rounding error; the value itself does not.
+        means = np.where(constant, matrix[0], matrix.mean(axis=0))
+        sigmas = np.where(constant, 1.0, matrix.std(axis=0))
+        return cls(tuple(columns), tuple(means.tolist()), tuple(sigmas.tolist()))
+
+    def apply(self, values: Array) -> Array:
+        """Return (x - mean) / sigma."""
+        scores: Array = (values - np.array(self.means)) / np.array(self.sigmas)
+        return scores
+
+    def invert(self, values: Array) -> Array:
+        """Return x * sigma + mean."""
+        originals: Array = values * np.array(self.sigmas) + np.array(self.means)
+        return originals
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        return {"name": self.name, **_plain(self)}
+
+
+@dataclass(frozen=True)
+class Clip:
+    """Limit values to [-limit, limit], so that a far outlier cannot drive a network mad."""
+
+    name: ClassVar[str] = "clip"
+
+    limit: float
+
+    def apply(self, values: Array) -> Array:
+        """Return the values, limited."""
+        return np.clip(values, -self.limit, self.limit)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        return {"name": self.name, **_plain(self)}
+
+
+@dataclass(frozen=True)
+class TargetScale:
+    """Times multiplied by a constant (ResPerfNet appendix B, equation 8); any shape."""
+
+    name: ClassVar[str] = "target_scale"
+
+    scaler: float = 10.0
+
+    def apply(self, values: Array) -> Array:
+        """Return the values times the scaler."""
+        return values * self.scaler
+
+    def invert(self, values: Array) -> Array:
+        """Return the values over the scaler."""
+        return values / self.scaler
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        return {"name": self.name, **_plain(self)}
+
+
+@dataclass(frozen=True)
+class Log:
+    """Natural logarithm; any shape."""
+
+    name: ClassVar[str] = "log"
+
+    def apply(self, values: Array) -> Array:
+        """Return ln x.
+
+        Raises
+        ------
+        TrainingError
+            If a value is not above zero.
+        """
+        lowest = np.min(values, initial=np.inf)
+        if not lowest > 0:
+            raise TrainingError(f"a logarithm needs values above 0, got {lowest:g}")
+        return np.log(values)
+
+    def invert(self, values: Array) -> Array:
+        """Return e^x."""
+        return np.exp(values)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        return {"name": self.name}
+
+
+TRANSFORMS: Mapping[str, type[Any]] = {
+    cls.name: cls for cls in (BoxCox, ZScore, Clip, TargetScale, Log)
+}
+
+
+def transform_from_json(values: Mapping[str, Any]) -> Any:
+    """Make the step that `to_json` described.
+
+    Raises
+    ------
+    BundleError
+        If the description is not of a known step.
+    """
+    try:
+        fields = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
+        return TRANSFORMS[str(fields.pop("name"))](**fields)
+    except (KeyError, TypeError) as error:
+        raise BundleError(
+            f"no transform {values.get('name')!r} with these settings; "
+            "the bundle was made by another version of resperf: train it again"
+        ) from error
+
+
+def _plain(step: Any) -> dict[str, Any]:
+    return {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(step).items()}

@@ -1,0 +1,63 @@
+"""Geometry that convolution and pooling share, for many layers at once."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from resperf.features.columns import Array, Columns
+from resperf.units import DTYPE_BYTES
+
+
+def numbers(columns: Columns, *names: str) -> list[Array]:
+    """Return columns as float64."""
+    return [np.asarray(columns[name], dtype=np.float64) for name in names]
+
+
+def element_bytes(columns: Columns) -> Array:
+    """Return the bytes of one value for every row."""
+    dtypes = np.asarray(columns["dtype"])
+    sizes = np.full(dtypes.shape, 4.0)
+    for dtype, size_bytes in DTYPE_BYTES.items():
+        if size_bytes != 4:
+            sizes[dtypes == dtype] = size_bytes
+    return sizes
+
+
+def window_geometry(columns: Columns) -> dict[str, Array]:
+    """Return output size, padding and edge columns of sliding windows.
+
+    The keys of the answer are fields of the layer or derived from them, in pixels:
+    ``edge_share`` is the share of output pixels whose window touches padding, which blocked
+    kernels compute one at a time.
+    """
+    names = (
+        "height", "width", "kernel_height", "kernel_width", "stride_height", "stride_width",
+        "dilation_height", "dilation_width", "pad_top", "pad_left", "pad_bottom", "pad_right",
+    )  # fmt: skip
+    h, w, kh, kw, sh, sw, dh, dw, top, left, bottom, right = numbers(columns, *names)
+    spans = h + top + bottom - dh * (kh - 1) - 1, w + left + right - dw * (kw - 1) - 1
+    rows, cols = np.floor(spans[0] / sh) + 1, np.floor(spans[1] / sw) + 1
+    if "ceil_mode" in columns:
+        # The same rule as WindowLayer._positions: a last window may hang over, not start outside.
+        ceil = np.asarray(columns["ceil_mode"], dtype=bool)
+        more_rows, more_cols = np.ceil(spans[0] / sh) + 1, np.ceil(spans[1] / sw) + 1
+        more_rows -= (more_rows - 1) * sh >= h + top
+        more_cols -= (more_cols - 1) * sw >= w + left
+        rows, cols = np.where(ceil, more_rows, rows), np.where(ceil, more_cols, cols)
+    edge_rows = np.minimum(np.ceil(top / sh) + np.ceil(bottom / sh), rows)
+    edge_cols = np.minimum(np.ceil(left / sw) + np.ceil(right / sw), cols)
+    pad_height, pad_width = top + bottom, left + right
+    return {
+        "height": h, "width": w, "kernel_height": kh, "kernel_width": kw,
+        "stride_height": sh, "stride_width": sw, "dilation_height": dh, "dilation_width": dw,
+        "rows_out": rows, "columns_out": cols, "pixels_in": h * w, "pixels_out": rows * cols,
+        "taps": kh * kw, "stride": sh * sw, "dilated": (dh * dw > 1).astype(float),
+        "pad_height": pad_height, "pad_width": pad_width,
+        "padded": (pad_height + pad_width > 0).astype(float),
+        "pad_odd": ((pad_height + pad_width) % 2 == 1).astype(float),
+        "pad_uneven": ((top != bottom) | (left != right)).astype(float),
+        "edge_share": 1 - (1 - edge_rows / rows) * (1 - edge_cols / cols),
+        "edge_columns": edge_cols,
+        "strided": (sh * sw > 1).astype(float),
+        "covered": np.minimum(kh * kw / (sh * sw), 1.0),
+    }  # fmt: skip
