@@ -1,0 +1,1 @@
+"""Command line: thin commands over the package's parts."""

@@ -1,0 +1,154 @@
+"""Entry of the command line: a table of commands, loaded when used, and one line per error."""
+
+from __future__ import annotations
+
+import errno
+import importlib
+import os
+import sys
+import traceback
+from collections.abc import Mapping, Sequence
+
+import click
+
+from resperf import __version__
+from resperf.errors import ResperfError
+
+COMMANDS: Mapping[str, tuple[str, str]] = {
+    "demo": ("resperf.cli.demo:command", "Measure, train, predict and compare on this machine."),
+    "bench": ("resperf.cli.bench:command", "Run or resume a campaign: measure layers."),
+    "dataset": ("resperf.cli.dataset:command", "Inspect, check, export or merge datasets."),
+    "train": ("resperf.cli.train:command", "Learn predictors from a dataset: make a bundle."),
+    "evaluate": ("resperf.cli.evaluate:command", "Judge a bundle on rows that it never saw."),
+    "predict": ("resperf.cli.predict:command", "Predict how long a network takes on a device."),
+    "predict-layer": (
+        "resperf.cli.predict:predict_layer",
+        "Predict single layers, without a file.",
+    ),
+    "measure": ("resperf.cli.measure:command", "Run a network for real: the same phases."),
+    "devices": ("resperf.cli.devices:command", "List the bundles that predict can find."),
+}
+"""Command -> (module:object, one line of help); a module is imported when its command is used."""
+
+USER_ERROR = 2
+INTERRUPTED = 130
+
+
+class LazyGroup(click.Group):
+    """A group that knows its commands by name and imports one when it is asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        """Return the commands in the order of the work."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        """Import a command; None where there is no such name."""
+        if cmd_name not in COMMANDS:
+            return None
+        module_name, attribute = COMMANDS[cmd_name][0].split(":")
+        command: click.Command = getattr(importlib.import_module(module_name), attribute)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command; the name shown in usage lines is the one of the table."""
+        _, command, rest = super().resolve_command(ctx, args)
+        return args[0], command, rest
+
+    def format_commands(
+        self,
+        ctx: click.Context,  # noqa: ARG002
+        formatter: click.HelpFormatter,
+    ) -> None:
+        """Write the list of commands without importing one."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
+
+
+@click.group(
+    cls=LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Example: resperf predict models/networks/vgg16.onnx --device cpu --batch 1 8",
+)
+@click.version_option(__version__, prog_name="resperf")
+@click.option("--debug", is_flag=True, expose_value=False, help="Show the traceback of an error.")
+def group() -> None:
+    """Predict how long a neural network takes on a device, from measured layers."""
+
+
+def _os_error_line(error: OSError) -> str:
+    """Say what the system refused, on which file, and what helps."""
+    place = f"{error.filename}: " if error.filename else ""
+    advice = {
+        errno.ENOSPC: "; free some space or write to another disk",
+        errno.EDQUOT: "; free some space or write to another disk",
+        errno.EACCES: "; choose a place where you may write, or change its permissions",
+        errno.EROFS: "; choose a place where you may write",
+    }.get(error.errno or 0, "")
+    return f"{place}{error.strerror or error}{advice}"
+
+
+def _complain(message: str) -> int:
+    """Print one line on stderr; a message never becomes several."""
+    print(f"resperf: error: {' '.join(message.split())}", file=sys.stderr)
+    return USER_ERROR
+
+
+def _run(arguments: list[str]) -> int:
+    """Run one command; errors pass through."""
+    try:
+        with group.make_context("resperf", arguments) as context:
+            group.invoke(context)
+    except click.exceptions.Exit as finished:
+        return finished.exit_code
+    finally:
+        # A reader that has gone (`| head`) must show here, not when Python shuts down.
+        sys.stdout.flush()
+    return 0
+
+
+def _silence_stdout() -> None:
+    """Point stdout at nothing, so that Python's last flush stays quiet too."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line.
+
+    Parameters
+    ----------
+    arguments : sequence of str, optional
+        Words after ``resperf``; those of the process by default.
+
+    Returns
+    -------
+    int
+        0 success, 2 an error that the user can mend (one line on stderr), 130 after Ctrl-C.
+    """
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        return _run(words)
+    except click.UsageError as error:
+        error.show()
+        return USER_ERROR
+    except (KeyboardInterrupt, click.Abort):
+        print("resperf: interrupted", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:
+        _silence_stdout()
+        return 0
+    except (ResperfError, click.ClickException, MemoryError, OSError) as error:
+        if "--debug" in words:
+            traceback.print_exc()
+        if isinstance(error, OSError):
+            return _complain(_os_error_line(error))
+        if isinstance(error, MemoryError):
+            return _complain("not enough memory; use a smaller batch or close other programs")
+        return _complain(
+            error.format_message() if isinstance(error, click.ClickException) else str(error)
+        )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
