@@ -44,8 +44,11 @@ class Built(Protocol):
         One run of the layer alone, or of the whole network, its input and output on the device.
     """
 
-    phases: Mapping[str, Phase]
-    isolated: Callable[[], object]
+    @property
+    def phases(self) -> Mapping[str, Phase]: ...
+
+    @property
+    def isolated(self) -> Callable[[], object]: ...
 
     def __enter__(self) -> Self: ...
 
@@ -72,6 +75,13 @@ class Backend(Protocol):
 
     def session_ms(self) -> float:
         """Cost of one session call without any layer, in milliseconds; measured once, then kept."""
+        ...
+
+    def costs(self) -> Mapping[str, float]:
+        """What a network pays besides its layers, in milliseconds; measured once, then kept.
+
+        ``session_ms``: a session call without layers. ``view_ms``: one shape-only node.
+        """
         ...
 
     def lower(self, layers: Sequence[Layer]) -> list[Layer]:

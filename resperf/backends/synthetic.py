@@ -1,0 +1,269 @@
+"""A simulated device: closed-form times, a clock of its own, and failures on demand.
+
+It stands in for hardware in tests and in dry runs of the whole chain. With b the bytes of input,
+output and weights and the default speeds (`GFLOPS`, `GB_PER_S`):
+
+    execution_ms   = 0.005 + 2 macs / (gflops 1e6) + moved_bytes / (gb_per_s 1e6)
+    preprocess_ms  = 0.010 + input_bytes / (gb_per_s 1e6)
+    postprocess_ms = 0.010 + output_bytes / (gb_per_s 1e6)
+    isolated_ms    = session_ms + execution_ms
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import random
+import signal
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from resperf.backends._base import Built, Phase
+from resperf.errors import ResperfError, UnsupportedError
+from resperf.layers import Layer
+from resperf.machine import Fingerprint, this_machine
+from resperf.measurement import PHASES
+from resperf.units import MS_PER_S, NS_PER_MS
+
+GFLOPS = 50.0
+GB_PER_S = 5.0
+SESSION_MS = 0.02
+NODE_MS = 0.005
+CALL_MS = 0.010
+COPIES = 4
+SUPPORTED = ("conv", "pool", "dense")
+VERSION = "1"
+
+
+def closed_form_ms(layer: Layer, phase: str, gflops: float, gb_per_s: float) -> float:
+    """Time of one phase of a layer by the formulas in this file's first lines."""
+    if phase == "execution":
+        return NODE_MS + 2 * layer.macs / (gflops * 1e6) + layer.moved_bytes / (gb_per_s * 1e6)
+    crossing = layer.input_bytes if phase == "preprocess" else layer.output_bytes
+    return CALL_MS + crossing / (gb_per_s * 1e6)
+
+
+@dataclass(frozen=True)
+class SyntheticBuilt:
+    """Something built on the simulated device; nothing has to be freed."""
+
+    phases: Mapping[str, Phase]
+    isolated: Callable[[], object]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Nothing to free."""
+
+
+class SyntheticBackend:
+    """The simulated device. All settings are keywords and part of the fingerprint.
+
+    Parameters
+    ----------
+    threads : int
+        Only recorded.
+    gflops, gb_per_s : float
+        Speeds of the closed-form times.
+    noise : float
+        Standard deviation of the times as a share of them; drawn from `seed`.
+    seed : int
+        Of the noise.
+    fail : mapping of str to str, optional
+        Failure -> part of a layer's key that brings it about. Failures: ``crash`` (the process
+        dies of a segmentation fault), ``kill`` (as the kernel kills what takes too much memory),
+        ``hang``, ``memory`` (MemoryError), ``unsupported``, ``error`` (an unforeseen exception).
+    slow : (int, int, float)
+        First layer, last layer and factor: while these are measured, counted from 0 as they are
+        built, the whole machine is slower.
+    real_ms : float
+        Time that each build really sleeps; the simulated times never pass for real.
+
+    Attributes
+    ----------
+    slowdown : float
+        Factor on all times at this moment.
+    """
+
+    name = "synthetic"
+
+    def __init__(
+        self,
+        *,
+        threads: int = 1,
+        gflops: float = GFLOPS,
+        gb_per_s: float = GB_PER_S,
+        noise: float = 0.0,
+        seed: int = 0,
+        fail: Mapping[str, str] | None = None,
+        slow: tuple[int, int, float] = (0, -1, 1.0),
+        real_ms: float = 0.0,
+    ) -> None:
+        unknown = sorted(set(fail or {}) - set(_FAILURES))
+        if unknown:
+            raise ResperfError(
+                f"synthetic: no failure {', '.join(unknown)}; it has {', '.join(_FAILURES)}"
+            )
+        self.slowdown = 1.0
+        self._threads = threads
+        self._gflops = gflops
+        self._gb_per_s = gb_per_s
+        self._noise = noise
+        self._seed = seed
+        self._fail = dict(fail or {})
+        self._slow = (int(slow[0]), int(slow[1]), float(slow[2]))
+        self._real_ms = real_ms
+        self._random = random.Random(seed)
+        self._now_ns = 0
+        self._built = 0
+
+    def clock(self) -> int:
+        """Nanoseconds on the simulated device's clock, which only its own work moves."""
+        return self._now_ns
+
+    def spend(self, time_ms: float) -> None:
+        """Let simulated time pass, with noise and the present slow-down."""
+        noise = 1 + self._noise * self._random.gauss(0, 1) if self._noise else 1.0
+        self._now_ns += round(time_ms * max(noise, 0.1) * self.slowdown * NS_PER_MS)
+
+    def fingerprint(self) -> Fingerprint:
+        """Identity of the simulated device and all its settings."""
+        return this_machine(
+            device="synthetic",
+            framework=self.name,
+            framework_version=VERSION,
+            provider="closed-form",
+            threads=self._threads,
+            settings={
+                "gflops": f"{self._gflops:g}",
+                "gb_per_s": f"{self._gb_per_s:g}",
+                "noise": f"{self._noise:g}",
+                "seed": str(self._seed),
+            },
+        )
+
+    def session_ms(self) -> float:
+        """Return a constant."""
+        return SESSION_MS
+
+    def costs(self) -> Mapping[str, float]:
+        """Return constants; shape-only nodes are free."""
+        return {"session_ms": SESSION_MS, "view_ms": 0.0}
+
+    def lower(self, layers: Sequence[Layer]) -> list[Layer]:
+        """Return the layers as they are: the simulated device fuses and re-lays nothing."""
+        return list(layers)
+
+    def layer(self, layer: Layer, *, budget_ms: float) -> Built:
+        """Build a layer: one run of execution holds `COPIES` of it, or one where it is slow.
+
+        Raises
+        ------
+        UnsupportedError, MemoryError
+            On demand; re-layouts are never supported.
+        """
+        number, self._built = self._built, self._built + 1
+        first, last, factor = self._slow
+        self.slowdown = factor if first <= number <= last else 1.0
+        time.sleep(self._real_ms / MS_PER_S)
+        for failure, part in self._fail.items():
+            if part in layer.key:
+                _FAILURES[failure]()
+        if layer.kind not in SUPPORTED:
+            raise UnsupportedError(f"synthetic: no layers of kind {layer.kind}")
+        times_ms = {
+            name: closed_form_ms(layer, name, self._gflops, self._gb_per_s) for name in PHASES
+        }
+        copies = COPIES if times_ms["execution"] * COPIES <= budget_ms else 1
+        return self._ready(times_ms, copies)
+
+    def network(
+        self, path: Path, *, batch: int | None, shapes: Mapping[str, Sequence[int]] | None = None
+    ) -> Built:
+        """Build a network: the sum of its layers; operators that are no layer take no time.
+
+        Raises
+        ------
+        NetworkError, UnsupportedError
+            If the file cannot be read or lowered.
+        """
+        from resperf.lowering import lower
+        from resperf.network import read_network
+
+        lowered = lower(read_network(path, batch=batch, shapes=shapes), self.fingerprint())
+        layers = [node.layer for node in lowered.nodes if node.layer is not None]
+        execution_ms = sum(
+            closed_form_ms(layer, "execution", self._gflops, self._gb_per_s) for layer in layers
+        )
+        crossing_ms = {
+            name: sum(
+                CALL_MS + 4 * math.prod(tensor.shape) / (self._gb_per_s * 1e6) for tensor in tensors
+            )
+            for name, tensors in (
+                ("preprocess", lowered.inputs),
+                ("postprocess", lowered.outputs),
+            )
+        }
+        times_ms = {**crossing_ms, "execution": execution_ms}
+        return self._ready({name: times_ms[name] for name in PHASES}, 1)
+
+    def _ready(self, times_ms: Mapping[str, float], copies: int) -> SyntheticBuilt:
+        """Wrap closed-form times as phases."""
+        execution_ms = times_ms["execution"]
+        return SyntheticBuilt(
+            phases={
+                "preprocess": Phase(lambda: self.spend(times_ms["preprocess"])),
+                "execution": Phase(
+                    lambda: self.spend(SESSION_MS + copies * execution_ms),
+                    offset_ms=SESSION_MS,
+                    divisor=copies,
+                ),
+                "postprocess": Phase(lambda: self.spend(times_ms["postprocess"])),
+            },
+            isolated=lambda: self.spend(SESSION_MS + execution_ms),
+        )
+
+
+def _crash() -> None:
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+
+def _kill() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _hang() -> None:
+    while True:
+        time.sleep(1)
+
+
+def _memory() -> None:
+    raise MemoryError("synthetic: out of memory on demand")
+
+
+def _unsupported() -> None:
+    raise UnsupportedError("synthetic: unsupported on demand")
+
+
+def _error() -> None:
+    raise RuntimeError("synthetic: an unforeseen error on demand")
+
+
+_FAILURES: Mapping[str, Callable[[], None]] = {
+    "crash": _crash,
+    "kill": _kill,
+    "hang": _hang,
+    "memory": _memory,
+    "unsupported": _unsupported,
+    "error": _error,
+}

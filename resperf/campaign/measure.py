@@ -1,0 +1,109 @@
+"""Measuring one layer: build it, sample its phases, and say how that ended."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from statistics import median
+
+from resperf.backends import Backend, Built
+from resperf.errors import UnsupportedError
+from resperf.layers import Layer
+from resperf.measurement import PHASES, Measurement, PhaseSamples, Status
+from resperf.timing import Clock, LoadMeter, SamplingProtocol, sample
+from resperf.units import MS_PER_S, NS_PER_MS
+
+ISOLATED_SHARE = 0.25
+PHASE_SHARES = {"preprocess": 0.15, "execution": 1.0, "postprocess": 0.15}
+"""Shares of the protocol's times: pre- and postprocess are copies, and settle quickly."""
+RUNS_IN_BUDGET = 12
+"""Runs of the execution phase that should fit into the budget: enough for a median's interval."""
+
+
+def measure_layer(
+    backend: Backend,
+    layer: Layer,
+    protocol: SamplingProtocol,
+    *,
+    repeat: int = 0,
+    load: LoadMeter | None = None,
+    clock: Clock = time.perf_counter_ns,
+    now: Callable[[], float] = time.time,
+) -> Measurement:
+    """Measure the three phases of one lowered layer.
+
+    Parameters
+    ----------
+    backend : Backend
+    layer : Layer
+        As `Backend.lower` returned it.
+    protocol : SamplingProtocol
+        Execution gets its full times, the other phases the shares of `PHASE_SHARES`.
+    repeat : int
+        Stored in the row.
+    load : LoadMeter, optional
+        Marks the row ``busy`` where the machine did other things meanwhile.
+    clock, now : callable
+        Nanoseconds that only grow; seconds since 1970.
+
+    Returns
+    -------
+    Measurement
+        Of status ``ok``, ``unsupported`` or ``out_of_memory``. `reference_ratio` is left open.
+    """
+    started_at, start_ns = now(), clock()
+    if load is not None:
+        load.start()
+    spent_ns = 0
+    flags: list[str] = []
+    phases: dict[str, PhaseSamples] = {}
+    status, detail, isolated_ms, session_ms = Status.OK, "", math.nan, math.nan
+    try:
+        budget_ms = protocol.budget_s * MS_PER_S / RUNS_IN_BUDGET
+        with backend.layer(layer, budget_ms=budget_ms) as built:
+            sampling_ns = clock()
+            phases, isolated_ms = _sample_phases(built, protocol, clock)
+            spent_ns = clock() - sampling_ns
+        session_ms = backend.session_ms()
+    except (UnsupportedError, MemoryError) as error:
+        unsupported = isinstance(error, UnsupportedError)
+        status = Status.UNSUPPORTED if unsupported else Status.OUT_OF_MEMORY
+        detail, phases = str(error) or type(error).__name__, {}
+        isolated_ms = math.nan
+    if phases and phases["execution"].drift:
+        flags.append("drift")
+    if load is not None and load.stop().is_busy and phases:
+        flags.append("busy")
+    duration_ns = clock() - start_ns
+    return Measurement(
+        layer=layer,
+        status=status,
+        phases=phases,
+        isolated_ms=isolated_ms,
+        session_ms=session_ms,
+        started_at=started_at,
+        duration_s=duration_ns / NS_PER_MS / MS_PER_S,
+        overhead_s=(duration_ns - spent_ns) / NS_PER_MS / MS_PER_S,
+        flags=tuple(flags),
+        repeat=repeat,
+        detail=detail,
+    )
+
+
+def _sample_phases(
+    built: Built, protocol: SamplingProtocol, clock: Clock
+) -> tuple[dict[str, PhaseSamples], float]:
+    """Sample every phase, and the median of the layer run alone."""
+    phases = {}
+    for name in PHASES:
+        phase = built.phases[name]
+        phases[name] = sample(
+            phase.run,
+            protocol.scaled(PHASE_SHARES[name]),
+            offset_ms=phase.offset_ms,
+            divisor=phase.divisor,
+            clock=clock,
+        )
+    alone = sample(built.isolated, protocol.scaled(ISOLATED_SHARE), clock=clock)
+    return phases, median(alone.samples_ms)

@@ -1,0 +1,90 @@
+"""What else the machine was doing meanwhile: load of other processes and the clock frequency."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+from typing import Any
+
+BUSY_CORES = 0.25
+"""Cores that others may use before a measurement counts as disturbed."""
+SLOW_CLOCK = 0.9
+"""Share of the highest frequency seen, below which the processor was throttled."""
+
+
+@dataclass(frozen=True)
+class Load:
+    """What happened between `LoadMeter.start` and `LoadMeter.stop`.
+
+    Attributes
+    ----------
+    other_cores : float
+        Cores that other processes (and other guests of the host) used on average.
+    frequency_share : float
+        Clock frequency over the highest seen by this meter; 1 where the system does not tell.
+    """
+
+    other_cores: float
+    frequency_share: float
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a timing taken meanwhile is to be doubted."""
+        return self.other_cores > BUSY_CORES or self.frequency_share < SLOW_CLOCK
+
+
+class LoadMeter:
+    """Reads the load of the cores that this process may use, through psutil.
+
+    Parameters
+    ----------
+    source : module, optional
+        Stands in for psutil in tests.
+    """
+
+    def __init__(self, source: Any = None) -> None:
+        if source is None:
+            from resperf.errors import require
+
+            source = require("psutil", "bench")
+        self._source = source
+        self._process = source.Process()
+        affinity = getattr(os, "sched_getaffinity", None)
+        self._cores = affinity(0) if affinity else set(range(os.cpu_count() or 1))
+        self._highest_mhz = 0.0
+        self._start = (0.0, 0.0, 0.0)
+
+    def start(self) -> None:
+        """Begin an interval."""
+        self._start = (time.monotonic(), *self._used_s())
+
+    def stop(self) -> Load:
+        """End the interval and say what happened in it."""
+        wall_s, all_s, own_s = (
+            now - then
+            for now, then in zip((time.monotonic(), *self._used_s()), self._start, strict=True)
+        )
+        # The kernel counts in ticks of 10 ms: an interval of a few ticks says nothing.
+        other = max(0.0, all_s - own_s) / wall_s if wall_s >= 0.1 else 0.0
+        return Load(other_cores=other, frequency_share=self._frequency_share())
+
+    def _used_s(self) -> tuple[float, float]:
+        """Core seconds used by everybody, and by this process."""
+        used = 0.0
+        for core, times in enumerate(self._source.cpu_times(percpu=True)):
+            if core in self._cores:
+                fields = times._asdict()
+                idle = fields.get("idle", 0.0) + fields.get("iowait", 0.0)
+                # The kernel counts a guest's time within user time as well.
+                guest = fields.get("guest", 0.0) + fields.get("guest_nice", 0.0)
+                used += sum(fields.values()) - idle - guest
+        own = self._process.cpu_times()
+        return used, own.user + own.system
+
+    def _frequency_share(self) -> float:
+        frequency = self._source.cpu_freq() if hasattr(self._source, "cpu_freq") else None
+        if frequency is None or not frequency.current:
+            return 1.0
+        self._highest_mhz = max(self._highest_mhz, frequency.current)
+        return float(frequency.current / self._highest_mhz)

@@ -1,0 +1,187 @@
+"""The sampling protocol: warm up until stable, then sample until the median is precise."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+from resperf.errors import MeasurementError
+from resperf.measurement import MAX_SAMPLES, PhaseSamples, StopReason
+from resperf.timing.statistics import capped, drifts, relative_half_width
+from resperf.units import MS_PER_S, NS_PER_MS
+
+Clock = Callable[[], int]
+"""Returns nanoseconds that only ever grow, like `time.perf_counter_ns`."""
+
+
+@dataclass(frozen=True)
+class SamplingProtocol:
+    """When to stop warming up and when to stop sampling.
+
+    Attributes
+    ----------
+    precision : float
+        Sampling stops when the median's confidence half-width is below this share of the median.
+    confidence : float
+        Confidence of that interval.
+    min_samples : int
+        Samples taken in any case, however slow a run is.
+    max_samples : int
+        Samples never exceeded, however fast a run is.
+    min_time_s : float
+        A precise median is believed only after sampling for this long: neighbouring runs of a few
+        microseconds agree with each other better than with what comes a moment later.
+    budget_s : float
+        Time after which sampling stops, precise or not.
+    warmup_tolerance : float
+        Warm-up ends when three successive runs differ by less than this share.
+    warmup_runs : int
+        Runs after which warm-up ends in any case.
+    warmup_s : float
+        Time after which warm-up ends in any case; one run always happens.
+    """
+
+    precision: float = 0.02
+    confidence: float = 0.95
+    min_samples: int = 5
+    max_samples: int = 5000
+    min_time_s: float = 0.02
+    budget_s: float = 0.12
+    warmup_tolerance: float = 0.05
+    warmup_runs: int = 30
+    warmup_s: float = 0.04
+
+    def __post_init__(self) -> None:
+        for name in ("precision", "confidence", "warmup_tolerance"):
+            if not 0 < getattr(self, name) < 1:
+                raise MeasurementError(
+                    f"protocol: {name}={getattr(self, name)} must be between 0 and 1"
+                )
+        for name in ("min_samples", "max_samples", "warmup_runs"):
+            if getattr(self, name) < 1:
+                raise MeasurementError(f"protocol: {name}={getattr(self, name)} must be at least 1")
+        for name in ("min_time_s", "budget_s", "warmup_s"):
+            if getattr(self, name) < 0:
+                raise MeasurementError(
+                    f"protocol: {name}={getattr(self, name)} must not be negative"
+                )
+        if self.max_samples < self.min_samples:
+            raise MeasurementError(
+                f"protocol: max_samples={self.max_samples} is below min_samples={self.min_samples}"
+            )
+
+    @classmethod
+    def from_mapping(cls, values: Mapping[str, Any]) -> Self:
+        """Read settings such as a campaign's ``[protocol]`` table.
+
+        Raises
+        ------
+        MeasurementError
+            If a setting is unknown, of the wrong type or out of range.
+        """
+        kinds = {f.name: type(f.default) for f in dataclasses.fields(cls)}
+        unknown = sorted(set(values) - set(kinds))
+        if unknown:
+            raise MeasurementError(
+                f"protocol has no setting {', '.join(unknown)}; it has {', '.join(kinds)}"
+            )
+        for name, value in values.items():
+            if isinstance(value, bool) or not isinstance(value, (int, kinds[name])):
+                raise MeasurementError(
+                    f"protocol: {name}={value!r} must be of type {kinds[name].__name__}"
+                )
+        return cls(**values)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        return dataclasses.asdict(self)
+
+    def scaled(self, share: float) -> Self:
+        """Return the protocol with all its times multiplied by `share`."""
+        return dataclasses.replace(
+            self,
+            min_time_s=self.min_time_s * share,
+            budget_s=self.budget_s * share,
+            warmup_s=self.warmup_s * share,
+        )
+
+
+def sample(
+    run: Callable[[], object],
+    protocol: SamplingProtocol,
+    *,
+    offset_ms: float = 0.0,
+    divisor: float = 1.0,
+    clock: Clock = time.perf_counter_ns,
+) -> PhaseSamples:
+    """Warm up and time `run` as the protocol says.
+
+    Parameters
+    ----------
+    run : callable
+        Runs once and returns when it is complete.
+    protocol : SamplingProtocol
+    offset_ms, divisor : float
+        A sample is ``(wall_ms - offset_ms) / divisor``; it may come out below zero where the
+        offset is the larger part, and is kept so.
+    clock : callable
+        Nanoseconds; tests give a fake one.
+
+    Returns
+    -------
+    PhaseSamples
+        All samples, or 64 quantiles of them.
+    """
+    warmups = _warm_up(run, protocol, clock)
+    samples_ms: list[float] = []
+    start_ns = clock()
+    # Sorting after every microsecond run would heat other parts of the core than the run does.
+    next_check = protocol.min_samples
+    while True:
+        before_ns = clock()
+        run()
+        after_ns = clock()
+        samples_ms.append(((after_ns - before_ns) / NS_PER_MS - offset_ms) / divisor)
+        count, elapsed_s = len(samples_ms), (after_ns - start_ns) / NS_PER_MS / MS_PER_S
+        if count < protocol.min_samples:
+            continue
+        if elapsed_s >= protocol.budget_s or count >= protocol.max_samples:
+            reason = _reason(samples_ms, protocol)
+            break
+        if count >= next_check and elapsed_s >= protocol.min_time_s:
+            next_check = count + max(1, count // 4)
+            if _reason(samples_ms, protocol) is StopReason.PRECISE:
+                reason = StopReason.PRECISE
+                break
+    return PhaseSamples(
+        samples_ms=capped(samples_ms, MAX_SAMPLES),
+        taken=len(samples_ms),
+        warmups=warmups,
+        stop_reason=reason,
+        drift=drifts(samples_ms),
+    )
+
+
+def _reason(samples_ms: list[float], protocol: SamplingProtocol) -> StopReason:
+    width = relative_half_width(samples_ms, protocol.confidence)
+    return StopReason.PRECISE if width < protocol.precision else StopReason.BUDGET
+
+
+def _warm_up(run: Callable[[], object], protocol: SamplingProtocol, clock: Clock) -> int:
+    """Run until three successive times agree, or the bounds are reached; return how many runs."""
+    start_ns = clock()
+    recent: list[int] = []
+    for count in range(1, protocol.warmup_runs + 1):
+        before_ns = clock()
+        run()
+        after_ns = clock()
+        recent = [*recent[-2:], after_ns - before_ns]
+        stable = len(recent) == 3 and max(recent) - min(recent) <= protocol.warmup_tolerance * max(
+            recent
+        )
+        if stable or (after_ns - start_ns) / NS_PER_MS / MS_PER_S >= protocol.warmup_s:
+            return count
+    return protocol.warmup_runs

@@ -1,0 +1,141 @@
+"""A fixed reference, timed every few seconds: shows when the machine as a whole changed speed."""
+
+from __future__ import annotations
+
+import bisect
+import math
+import time
+from collections.abc import Callable, Iterable
+from statistics import median
+
+from resperf.timing.protocol import Clock
+from resperf.units import NS_PER_MS
+
+TOLERANCE = 0.1
+"""A machine whose reference is off by more than this share of its median changed speed."""
+
+
+class ReferenceHistory:
+    """Times of the reference, and what they say about the machine's speed at any moment.
+
+    Parameters
+    ----------
+    readings : iterable of (float, float)
+        Moment (seconds since 1970) and time of the reference (ms).
+    """
+
+    def __init__(self, readings: Iterable[tuple[float, float]] = ()) -> None:
+        self._at: list[float] = []
+        self._ms: list[float] = []
+        for at, time_ms in readings:
+            self.add(at, time_ms)
+
+    def __len__(self) -> int:
+        return len(self._at)
+
+    def add(self, at: float, time_ms: float) -> None:
+        """Record a reading."""
+        index = bisect.bisect(self._at, at)
+        self._at.insert(index, at)
+        self._ms.insert(index, time_ms)
+
+    @property
+    def readings(self) -> list[tuple[float, float]]:
+        """Moments and times, oldest first."""
+        return list(zip(self._at, self._ms, strict=True))
+
+    @property
+    def median_ms(self) -> float:
+        """Median of all readings; NaN where there is none."""
+        return median(self._ms) if self._ms else math.nan
+
+    @property
+    def latest_ms(self) -> float:
+        """The last reading; NaN where there is none."""
+        return self._ms[-1] if self._ms else math.nan
+
+    def time_ms(self, at: float) -> float:
+        """Time of the reference at a moment, interpolated between readings; NaN without any."""
+        if not self._at:
+            return math.nan
+        after = bisect.bisect(self._at, at)
+        if after == 0:
+            return self._ms[0]
+        if after == len(self._at):
+            return self._ms[-1]
+        start, stop = self._at[after - 1], self._at[after]
+        share = (at - start) / (stop - start)
+        return self._ms[after - 1] * (1 - share) + self._ms[after] * share
+
+    def ratio(self, at: float) -> float:
+        """Time of the reference at a moment over the median: 1.6 is a machine 1.6 times slower."""
+        return self.time_ms(at) / self.median_ms
+
+
+class ReferenceMonitor:
+    """Times a fixed callable every few seconds, between other measurements.
+
+    Parameters
+    ----------
+    run : callable
+        The reference: always the same work, about a millisecond.
+    interval_s : float
+        `check` times it only when the last reading is at least this old.
+    samples : int
+        Runs per reading (after one that is not counted); the reading is their median.
+    clock : callable
+        Nanoseconds.
+    now : callable
+        Seconds since 1970.
+    history : ReferenceHistory, optional
+        Earlier readings to go on from.
+    """
+
+    def __init__(
+        self,
+        run: Callable[[], object],
+        *,
+        interval_s: float = 3.0,
+        samples: int = 7,
+        clock: Clock = time.perf_counter_ns,
+        now: Callable[[], float] = time.time,
+        history: ReferenceHistory | None = None,
+    ) -> None:
+        self.history = ReferenceHistory() if history is None else history
+        self._run = run
+        self._interval_s = interval_s
+        self._samples = samples
+        self._clock = clock
+        self._now = now
+        self._last_at = -math.inf
+
+    def check(self, *, force: bool = False) -> tuple[float, float] | None:
+        """Time the reference if it is due.
+
+        Returns
+        -------
+        (float, float) or None
+            Moment and time (ms) of the new reading; None where the last one is recent enough.
+        """
+        at = self._now()
+        if not force and at - self._last_at < self._interval_s:
+            return None
+        self._run()
+        times_ns = []
+        for _ in range(self._samples):
+            before_ns = self._clock()
+            self._run()
+            times_ns.append(self._clock() - before_ns)
+        reading = (at, median(times_ns) / NS_PER_MS)
+        self.history.add(*reading)
+        self._last_at = self._now()
+        return reading
+
+    @property
+    def ratio(self) -> float:
+        """The latest reading over the median of all; NaN where there is none."""
+        return self.history.latest_ms / self.history.median_ms
+
+    def is_steady(self, tolerance: float = TOLERANCE) -> bool:
+        """Whether the latest reading is within `tolerance` of the median."""
+        return abs(self.ratio - 1) <= tolerance

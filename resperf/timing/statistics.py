@@ -1,0 +1,158 @@
+"""Robust statistics of repeated timings: the median's interval, drift, and a bounded summary."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import cache
+from statistics import median
+
+SIGNIFICANT_Z = 2.576
+"""Two-sided 1% point of the normal distribution."""
+
+
+@cache
+def interval_rank(count: int, confidence: float) -> int | None:
+    """Find which order statistics bound the median, counted from the ends (1 = the extremes).
+
+    The interval from the k-th smallest to the k-th largest of n independent samples holds the
+    median with probability ``1 - 2 P(Binomial(n, 1/2) < k)``, whatever the distribution.
+
+    Parameters
+    ----------
+    count : int
+        Number of samples.
+    confidence : float
+        Wanted probability, such as 0.95.
+
+    Returns
+    -------
+    int or None
+        The largest k that keeps the confidence; None where even the extremes do not (fewer than
+        six samples at 95%).
+    """
+    if count > 100:
+        # The binomial is normal here to well within one rank.
+        z = _normal_quantile(0.5 + confidence / 2)
+        return max(1, math.floor((count - z * math.sqrt(count)) / 2))
+    outside, rank = 0.0, None
+    for k in range(1, count // 2 + 1):
+        outside += 2 * math.comb(count, k - 1) * 0.5**count
+        if 1 - outside < confidence:
+            break
+        rank = k
+    return rank
+
+
+@cache
+def _normal_quantile(probability: float) -> float:
+    from statistics import NormalDist
+
+    return NormalDist().inv_cdf(probability)
+
+
+def median_interval(samples: Sequence[float], confidence: float) -> tuple[float, float]:
+    """Return the distribution-free confidence interval of the median.
+
+    Parameters
+    ----------
+    samples : sequence of float
+        In any order and unit.
+    confidence : float
+        Such as 0.95.
+
+    Returns
+    -------
+    (float, float)
+        Infinite at both ends where there are too few samples to tell.
+    """
+    rank = interval_rank(len(samples), confidence)
+    if rank is None:
+        return -math.inf, math.inf
+    ordered = sorted(samples)
+    return ordered[rank - 1], ordered[-rank]
+
+
+def relative_half_width(samples: Sequence[float], confidence: float) -> float:
+    """Half the width of the median's interval over the median; infinite where unknown."""
+    low, high = median_interval(samples, confidence)
+    middle = median(samples)
+    return (high - low) / 2 / middle if middle > 0 else math.inf
+
+
+def drifts(samples: Sequence[float], tolerance: float = 0.05) -> bool:
+    """Tell whether times moved steadily while they were taken.
+
+    Two things must hold: Spearman's rank correlation with the order of taking is significant at
+    1% (below eight samples: the times only rise or only fall), and the medians of the first and
+    the last third differ by more than `tolerance` of the whole median. The first keeps noise out,
+    the second keeps out drifts that do not matter.
+
+    Parameters
+    ----------
+    samples : sequence of float
+        In the order they were taken.
+    tolerance : float
+        Smallest shift that counts, as a share of the median.
+    """
+    count, middle = len(samples), median(samples)
+    if count < 4 or middle <= 0:
+        return False
+    third = count // 3
+    shift = abs(median(samples[-third:]) - median(samples[:third])) / middle
+    if shift <= tolerance:
+        return False
+    correlation = abs(_rank_correlation(samples))
+    if count < 8:
+        return correlation > 1 - 1e-12
+    return correlation * math.sqrt(count - 1) > SIGNIFICANT_Z
+
+
+def _rank_correlation(samples: Sequence[float]) -> float:
+    """Spearman's correlation of samples with their positions, ties given their mean rank."""
+    ranks = _mean_ranks(samples)
+    centre = (len(samples) - 1) / 2
+    covariance = sum((i - centre) * (r - centre) for i, r in enumerate(ranks))
+    spread = sum((i - centre) ** 2 for i in range(len(ranks)))
+    rank_spread = sum((r - centre) ** 2 for r in ranks)
+    return covariance / math.sqrt(spread * rank_spread) if rank_spread else 0.0
+
+
+def _mean_ranks(samples: Sequence[float]) -> list[float]:
+    order = sorted(range(len(samples)), key=samples.__getitem__)
+    ranks = [0.0] * len(samples)
+    start = 0
+    while start < len(order):
+        stop = start
+        while stop < len(order) and samples[order[stop]] == samples[order[start]]:
+            stop += 1
+        for position in order[start:stop]:
+            ranks[position] = (start + stop - 1) / 2
+        start = stop
+    return ranks
+
+
+def capped(samples: Sequence[float], limit: int) -> tuple[float, ...]:
+    """Keep at most `limit` values: all of them as taken, or their evenly spaced quantiles.
+
+    Parameters
+    ----------
+    samples : sequence of float
+    limit : int
+        At least 2.
+
+    Returns
+    -------
+    tuple of float
+        The samples in their order where they fit; else quantiles 0, 1/(limit-1), ..., 1,
+        ascending and linearly interpolated.
+    """
+    if len(samples) <= limit:
+        return tuple(samples)
+    ordered, values = sorted(samples), []
+    for index in range(limit):
+        position = index * (len(ordered) - 1) / (limit - 1)
+        below = min(int(position), len(ordered) - 2)
+        share = position - below
+        values.append(ordered[below] * (1 - share) + ordered[below + 1] * share)
+    return tuple(values)
