@@ -1,0 +1,277 @@
+"""From one ONNX node to the layer it means: attributes and shapes in, a `Layer` out.
+
+These readers know the ONNX operators (and the fused forms that ONNX Runtime writes, whose extra
+inputs and ``activation`` attribute mean the same), not what any framework does with them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from resperf.errors import LayerError, UnsupportedError
+from resperf.layers import Conv, Dense, Layer, Pool
+from resperf.network import Network, Node, Tensor
+
+LayerT = TypeVar("LayerT", bound=Layer)
+
+ACTIVATION_OPS: Mapping[str, str] = {
+    "Relu": "relu",
+    "Tanh": "tanh",
+    "Sigmoid": "sigmoid",
+    "LeakyRelu": "leaky_relu",
+    "Clip": "clip",
+    "HardSigmoid": "hard_sigmoid",
+    "Elu": "elu",
+    "Softplus": "softplus",
+    "Gelu": "gelu",
+    "Silu": "silu",
+    "Swish": "silu",
+    "QuickGelu": "gelu",
+    "HardSwish": "hard_swish",
+}
+"""ONNX operator (also the value of a fused node's ``activation``) -> activation of a layer."""
+
+CONV_OPS = frozenset({"Conv", "FusedConv"})
+POOL_OPS: Mapping[str, tuple[str, bool]] = {
+    "MaxPool": ("max", False),
+    "AveragePool": ("average", False),
+    "GlobalMaxPool": ("max", True),
+    "GlobalAveragePool": ("average", True),
+}
+"""ONNX operator -> (mode, whether it is a global pooling)."""
+DENSE_OPS = frozenset({"Gemm", "MatMul", "FusedGemm", "FusedMatMul"})
+
+
+def conv_from_node(
+    network: Network,
+    node: Node,
+    layout: str = "nchw",
+    *,
+    bias: bool | None = None,
+    residual: bool = False,
+    activation: str = "none",
+) -> Conv:
+    """Read a convolution.
+
+    Parameters
+    ----------
+    network : Network
+    node : Node
+        ``Conv`` or a fused form of it.
+    layout : str
+        How the image lies in memory.
+    bias : bool, optional
+        Whether a bias is added; by default, whether the node has one.
+    residual : bool
+        Whether a later addition was absorbed (a fused node's own fourth input counts as well).
+    activation : str
+        An absorbed activation; by default the node's own.
+
+    Raises
+    ------
+    UnsupportedError
+        If the shapes are not known, the image is not 2-D, or no layer has such fields.
+    """
+    image, weight = tensor_of(network, node, 0), tensor_of(network, node, 1)
+    batch, channels, height, width = _image_shape(node, image)
+    if len(weight.shape) != 4:
+        raise UnsupportedError(f"{_where(node)}: weights of shape {weight.shape} are not 4-D")
+    kernel = _numbers(node, "kernel_shape", weight.shape[2:])
+    window = _window(node, (height, width), kernel)
+    return _made(
+        Conv,
+        node,
+        batch=batch,
+        channels_in=channels,
+        height=height,
+        width=width,
+        channels_out=weight.shape[0],
+        groups=int(node.attributes.get("group", 1)),
+        bias=has_input(node, 2) if bias is None else bias,
+        residual=residual or has_input(node, 3),
+        activation=_own_activation(node) if activation == "none" else activation,
+        layout=layout,
+        dtype=image.dtype,
+        **window,
+    )
+
+
+def pool_from_node(network: Network, node: Node, layout: str = "nchw") -> Pool:
+    """Read a max, average or global pooling; a global one gets a window of the whole image.
+
+    Raises
+    ------
+    UnsupportedError
+        If the shapes are not known, the image is not 2-D, or positions of maxima are asked for.
+    """
+    image = tensor_of(network, node, 0)
+    batch, channels, height, width = _image_shape(node, image)
+    mode, whole_image = POOL_OPS[node.op]
+    if len([name for name in node.outputs if name]) > 1:
+        raise UnsupportedError(f"{_where(node)}: the positions of the maxima are asked for")
+    if whole_image:
+        window = {"kernel_height": height, "kernel_width": width}
+    else:
+        kernel = _numbers(node, "kernel_shape", ())
+        window = _window(node, (height, width), kernel)
+    return _made(
+        Pool,
+        node,
+        batch=batch,
+        channels_in=channels,
+        height=height,
+        width=width,
+        mode=mode,
+        whole_image=whole_image,
+        count_include_pad=mode == "average" and bool(node.attributes.get("count_include_pad", 0)),
+        ceil_mode=not whole_image and bool(node.attributes.get("ceil_mode", 0)),
+        layout=layout,
+        dtype=image.dtype,
+        **window,
+    )
+
+
+def dense_from_node(
+    network: Network, node: Node, *, bias: bool | None = None, activation: str = "none"
+) -> Dense:
+    """Read a matrix product with fixed weights; leading dimensions of the input become rows.
+
+    Parameters
+    ----------
+    network : Network
+    node : Node
+        ``Gemm``, ``MatMul`` or a fused form of them.
+    bias : bool, optional
+        Whether a bias is added; by default, whether the node has one.
+    activation : str
+        An absorbed activation; by default the node's own.
+
+    Raises
+    ------
+    UnsupportedError
+        If the shapes are not known, or the right-hand side is not a constant matrix.
+    """
+    rows, weight = tensor_of(network, node, 0), tensor_of(network, node, 1)
+    if not weight.is_weight:
+        raise UnsupportedError(f"{_where(node)}: a product of two computed tensors has no layer")
+    if len(weight.shape) != 2 or not rows.shape:
+        raise UnsupportedError(
+            f"{_where(node)}: a product of shapes {rows.shape} and {weight.shape} has no layer"
+        )
+    features_in, features_out = (
+        weight.shape[::-1] if node.attributes.get("transB", 0) else weight.shape
+    )
+    columns = rows.shape[0] if node.attributes.get("transA", 0) else rows.shape[-1]
+    if columns != features_in:
+        raise UnsupportedError(
+            f"{_where(node)}: shapes {rows.shape} and {weight.shape} do not fit together"
+        )
+    return _made(
+        Dense,
+        node,
+        batch=math.prod(rows.shape) // max(features_in, 1),
+        features_in=features_in,
+        features_out=features_out,
+        bias=has_input(node, 2) if bias is None else bias,
+        activation=_own_activation(node) if activation == "none" else activation,
+        dtype=rows.dtype,
+    )
+
+
+def has_input(node: Node, position: int) -> bool:
+    """Whether the node has an input at this position."""
+    return position < len(node.inputs) and bool(node.inputs[position])
+
+
+def tensor_of(network: Network, node: Node, position: int) -> Tensor:
+    """Return the tensor at an input position.
+
+    Raises
+    ------
+    UnsupportedError
+        If there is none, or its shape is not known.
+    """
+    if not has_input(node, position):
+        raise UnsupportedError(f"{_where(node)} has no input {position}")
+    try:
+        return network.tensors[node.inputs[position]]
+    except KeyError as error:
+        raise UnsupportedError(
+            f"{_where(node)}: the shape of its input {node.inputs[position]!r} is not known"
+        ) from error
+
+
+def _where(node: Node) -> str:
+    return f"{node.op} {node.name!r}"
+
+
+def _made(kind: type[LayerT], node: Node, **fields: Any) -> LayerT:
+    """Make the layer, or say which node could not become one."""
+    try:
+        return kind.from_fields(fields)
+    except LayerError as error:
+        raise UnsupportedError(f"{_where(node)}: {error}") from error
+
+
+def _image_shape(node: Node, image: Tensor) -> tuple[int, int, int, int]:
+    if len(image.shape) != 4:
+        raise UnsupportedError(
+            f"{_where(node)}: an input of shape {image.shape} is not a 2-D image"
+        )
+    batch, channels, height, width = image.shape
+    return batch, channels, height, width
+
+
+def _numbers(node: Node, attribute: str, default: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(int(value) for value in node.attributes.get(attribute, default))
+
+
+def _own_activation(node: Node) -> str:
+    """Activation that a fused node names in its attributes."""
+    op = str(node.attributes.get("activation", ""))
+    if not op:
+        return "none"
+    if op not in ACTIVATION_OPS:
+        raise UnsupportedError(f"{_where(node)}: activation {op!r} has no layer")
+    return ACTIVATION_OPS[op]
+
+
+def _window(node: Node, size: tuple[int, int], kernel: tuple[int, ...]) -> dict[str, int]:
+    """Fields of a window: kernel, strides, dilations and the four pads."""
+    strides = _numbers(node, "strides", (1, 1))
+    dilations = _numbers(node, "dilations", (1, 1))
+    if not len(kernel) == len(strides) == len(dilations) == 2:
+        raise UnsupportedError(
+            f"{_where(node)}: kernel {kernel}, strides {strides} and dilations {dilations} "
+            "are not those of a 2-D window"
+        )
+    fields: dict[str, int] = {}
+    for axis, where in enumerate(("height", "width")):
+        fields[f"kernel_{where}"] = kernel[axis]
+        fields[f"stride_{where}"] = strides[axis]
+        fields[f"dilation_{where}"] = dilations[axis]
+    return fields | _pads(node, fields | dict(zip(("height", "width"), size, strict=True)))
+
+
+_PADS = ("pad_top", "pad_left", "pad_bottom", "pad_right")
+
+
+def _pads(node: Node, window: Mapping[str, int]) -> dict[str, int]:
+    """Pixels added on the four sides, ``auto_pad`` worked out."""
+    auto_pad = str(node.attributes.get("auto_pad", "NOTSET")) or "NOTSET"
+    if auto_pad == "SAME_UPPER":
+        return Conv.same_padding(window)
+    if auto_pad == "SAME_LOWER":
+        # The odd pixel goes before the image instead of behind it.
+        upper = Conv.same_padding(window)
+        return dict(zip(_PADS, (upper[_PADS[i]] for i in (2, 3, 0, 1)), strict=True))
+    if auto_pad not in ("NOTSET", "VALID"):
+        raise UnsupportedError(f"{_where(node)}: auto_pad={auto_pad!r} is not known")
+    pads = _numbers(node, "pads", (0, 0, 0, 0)) if auto_pad == "NOTSET" else (0, 0, 0, 0)
+    if len(pads) != 4:
+        raise UnsupportedError(f"{_where(node)}: pads={pads} are not those of a 2-D window")
+    if min(pads) < 0:
+        raise UnsupportedError(f"{_where(node)}: pads={pads} cut pixels off, which no layer does")
+    return dict(zip(_PADS, pads, strict=True))
