@@ -1,0 +1,108 @@
+"""What a dataset file holds, as values: its identity, its measurements, its columns."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from resperf.machine import Fingerprint
+from resperf.measurement import Measurement, Status
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class DatasetInfo:
+    """Identity of a dataset: the attributes of its file.
+
+    Attributes
+    ----------
+    fingerprint : Fingerprint
+        Machine, framework and settings that every row belongs to.
+    campaign : mapping
+        The campaign's specification as plain JSON values.
+    seed : int
+        Seed of the campaign.
+    versions : mapping of str to str
+        Versions of resperf, Python, NumPy and the framework that measured.
+    created : str
+        ISO 8601, UTC.
+    machine_costs : mapping of str to float
+        What the machine costs beside the layers, such as ``{"session_ms": 0.012}``.
+    merged : tuple of mapping
+        Where the file was merged: the ``campaign``, ``seed``, ``versions``, ``created`` and number
+        of ``rows`` of each part, oldest first. Empty otherwise.
+    """
+
+    fingerprint: Fingerprint
+    campaign: Mapping[str, Any]
+    seed: int
+    versions: Mapping[str, str]
+    created: str
+    machine_costs: Mapping[str, float]
+    merged: tuple[Mapping[str, Any], ...] = ()
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """All measurements of one machine, in the order in which they were started."""
+
+    info: DatasetInfo
+    measurements: tuple[Measurement, ...]
+
+
+@dataclass(frozen=True)
+class KindTable:
+    """The rows of one kind of layer as columns of length n, in the file's order.
+
+    Attributes
+    ----------
+    kind : str
+        Such as ``"conv"``.
+    columns : mapping of str to array (n,)
+        The layer's fields: int64, bool or str.
+    key, status, flags : array of str (n,)
+        Layer key (an object array), `Status` value, and flags joined by commas.
+    repeat : array of int64 (n,)
+        0 for the first measurement of a key.
+    times_ms : mapping of str to array of float64 (n,)
+        Phase to its median time; NaN where the row is not ok.
+    isolated_ms, reference_ratio, started_at : array of float64 (n,)
+        As in `resperf.measurement.Measurement`.
+    """
+
+    kind: str
+    columns: Mapping[str, Array]
+    key: Array
+    status: Array
+    repeat: Array
+    flags: Array
+    times_ms: Mapping[str, Array] = field(repr=False)
+    isolated_ms: Array
+    reference_ratio: Array
+    started_at: Array
+
+    def __len__(self) -> int:
+        return len(self.key)
+
+    @property
+    def ok(self) -> npt.NDArray[np.bool_]:
+        """Which rows were measured, shape (n,)."""
+        return np.asarray(self.status == Status.OK.value, dtype=np.bool_)
+
+    def select(self, rows: Array) -> Self:
+        """Return some of the rows, chosen by a mask (n,) or by indices."""
+
+        def chosen(value: Any) -> Any:
+            if isinstance(value, np.ndarray):
+                return value[rows]
+            return {name: array[rows] for name, array in value.items()}
+
+        values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        kind = values.pop("kind")
+        return type(self)(kind=kind, **{name: chosen(value) for name, value in values.items()})
