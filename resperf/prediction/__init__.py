@@ -1,0 +1,18 @@
+"""Prediction: a network and a bundle become a total, phases, layers, and what was skipped."""
+
+from __future__ import annotations
+
+from resperf.prediction.api import predict, predict_everywhere
+from resperf.prediction.layers import predict_layers
+from resperf.prediction.network import predict_network
+from resperf.prediction.result import (
+    LayerPrediction,
+    PhaseTimes,
+    Prediction,
+    Skipped,
+)
+
+__all__ = [
+    "LayerPrediction", "PhaseTimes", "Prediction", "Skipped", "predict", "predict_everywhere",
+    "predict_layers", "predict_network",
+]  # fmt: skip

@@ -1,0 +1,129 @@
+"""The public Python API: the words of the command line as one function."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from resperf.bundle import Bundle, find_bundle, find_bundles
+from resperf.errors import ResperfError
+from resperf.network import Network, read_network
+from resperf.prediction.network import predict_network
+from resperf.prediction.result import Prediction
+
+Batches = int | Sequence[int] | None
+Shapes = Mapping[str, Sequence[int]] | None
+
+
+def read_batches(path: Path, batch: Batches, shapes: Shapes = None) -> list[Network]:
+    """Read a network once per batch size; None keeps the file's own.
+
+    Raises
+    ------
+    NetworkError
+        If the file is no network that can be read.
+    ShapeError
+        If a dimension is not known or does not fit.
+    """
+    batches = list(batch) if isinstance(batch, Sequence) else [batch]
+    return [read_network(path, batch=each, shapes=shapes) for each in batches]
+
+
+def predict(
+    path: str | Path,
+    *,
+    device: str = "cpu",
+    framework: str | None = None,
+    batch: Batches = None,
+    shapes: Shapes = None,
+    bundle: str | Path | None = None,
+    threads: int | None = None,
+    strict: bool = False,
+) -> Prediction | list[Prediction]:
+    """Predict how long a network takes on a device.
+
+    Parameters
+    ----------
+    path : str or Path
+        ONNX file; its weights may be absent.
+    device : str
+        Device of a bundle, as ``resperf devices`` lists them.
+    framework : str, optional
+        Framework of the bundle, where a device has several.
+    batch : int or sequence of int, optional
+        First dimension of the network's inputs; the file's own by default.
+    shapes : mapping of str to sequence of int, optional
+        Shapes of inputs with other free dimensions, by name.
+    bundle : str or Path, optional
+        Folder of a bundle, or of several, to look in first.
+    threads : int, optional
+        Threads that you mean to run with; a bundle measured with others brings a warning.
+    strict : bool
+        Refuse networks with operators that have no predictor.
+
+    Returns
+    -------
+    Prediction or list of Prediction
+        A list where `batch` is a sequence.
+
+    Raises
+    ------
+    NetworkError, ShapeError
+        If the network cannot be read.
+    DeviceError, BundleError
+        If there is no such bundle, or it is damaged.
+    UnsupportedError
+        If `strict` and an operator has no predictor.
+
+    Examples
+    --------
+    >>> prediction = resperf.predict("vgg16.onnx", device="cpu", batch=8)  # doctest: +SKIP
+    >>> prediction.total_ms, prediction.phases.execution_ms  # doctest: +SKIP
+    (412.7, 411.9)
+    """
+    found = find_bundle(device, framework, Path(bundle) if bundle is not None else None)
+    predictions = [
+        predict_network(network, found, strict=strict, threads=threads)
+        for network in read_batches(Path(path), batch, shapes)
+    ]
+    return predictions if isinstance(batch, Sequence) else predictions[0]
+
+
+def predict_everywhere(
+    path: str | Path,
+    *,
+    framework: str | None = None,
+    batch: Batches = None,
+    shapes: Shapes = None,
+    bundle: str | Path | None = None,
+    threads: int | None = None,
+    strict: bool = False,
+) -> tuple[list[Prediction], list[tuple[Bundle, ResperfError]]]:
+    """Predict a network with every bundle that can be found.
+
+    Parameters
+    ----------
+    path, framework, batch, shapes, bundle, threads, strict
+        As in `predict`; `framework` restricts the bundles.
+
+    Returns
+    -------
+    predictions : list of Prediction
+        By bundle, then by batch.
+    failures : list of (Bundle, ResperfError)
+        Bundles that cannot predict this network, and why.
+    """
+    networks = read_batches(Path(path), batch, shapes)
+    predictions: list[Prediction] = []
+    failures: list[tuple[Bundle, ResperfError]] = []
+    for each in find_bundles(Path(bundle) if bundle is not None else None):
+        if framework is not None and each.framework != framework:
+            continue
+        try:
+            predictions += [
+                predict_network(network, each, strict=strict, threads=threads)
+                for network in networks
+            ]
+        except ResperfError as error:
+            failures.append((each, error))
+    return predictions, failures

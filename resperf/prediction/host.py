@@ -1,0 +1,69 @@
+"""Whether a bundle's times may be taken for this machine's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+
+from resperf.machine import Fingerprint, this_machine
+
+THIS_MACHINE = "cpu"
+"""Device name of bundles that stand for the processor at hand."""
+
+PACKAGES: Mapping[str, tuple[str, ...]] = {
+    "onnxruntime": ("onnxruntime",),
+    "tensorflow": ("tensorflow-cpu", "tensorflow"),
+}
+"""Framework -> packages that install it; asking for a version imports none of them."""
+
+
+def installed_version(framework: str) -> str | None:
+    """Return the version of a framework on this machine, or None where it is not installed."""
+    for package in PACKAGES.get(framework, ()):
+        try:
+            return version(package)
+        except PackageNotFoundError:
+            continue
+    return None
+
+
+def host_warnings(fingerprint: Fingerprint, *, threads: int | None = None) -> tuple[str, ...]:
+    """Say how the machine asked about differs from the one a bundle was measured on.
+
+    Parameters
+    ----------
+    fingerprint : Fingerprint
+        The bundle's.
+    threads : int, optional
+        Threads that the user means to run with; by default those of the bundle.
+
+    Returns
+    -------
+    tuple of str
+        One sentence each; empty where nothing differs. The machine itself is only compared where
+        the bundle's device is `THIS_MACHINE`: a bundle for another device is about another
+        machine by intention.
+    """
+    warnings = []
+    if threads is not None and threads != fingerprint.threads:
+        warnings.append(
+            f"the bundle was measured with {fingerprint.threads} threads, not {threads}: "
+            f"the times are those of {fingerprint.threads} threads"
+        )
+    if fingerprint.device == THIS_MACHINE:
+        here = this_machine(
+            device=fingerprint.device,
+            framework=fingerprint.framework,
+            framework_version=installed_version(fingerprint.framework)
+            or fingerprint.framework_version,
+            provider=fingerprint.provider,
+            threads=fingerprint.threads,
+            settings=fingerprint.settings,
+        )
+        differences = here.differences(fingerprint)
+        if differences:
+            warnings.append(
+                "the bundle was measured on another machine or version, so times here will "
+                f"differ ({'; '.join(differences)})"
+            )
+    return tuple(warnings)

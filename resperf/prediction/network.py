@@ -1,0 +1,136 @@
+"""A network and a bundle become a prediction."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from resperf.bundle import Bundle
+from resperf.errors import UnsupportedError
+from resperf.lowering import LoweredNetwork, lower
+from resperf.network import Network
+from resperf.prediction.host import host_warnings
+from resperf.prediction.layers import layer_times
+from resperf.prediction.result import LayerPrediction, Prediction, Skipped
+from resperf.prediction.rules import RULE_OF_METHOD, RULES
+
+SHOWN_IN_ERROR = 3
+"""Operators that an error names before it only counts."""
+
+
+def predict_network(
+    network: Network,
+    bundle: Bundle,
+    *,
+    lowering: str = "auto",
+    strict: bool = False,
+    threads: int | None = None,
+) -> Prediction:
+    """Predict how long one run of a network takes.
+
+    Parameters
+    ----------
+    network : Network
+    bundle : Bundle
+        Predictors of one device and framework.
+    lowering : {"auto", "framework", "rules"}
+        Who turns operators into layers; see `resperf.lowering.lower`.
+    strict : bool
+        Refuse networks with operators that have no predictor.
+    threads : int, optional
+        Threads that the user means to run with; only compared with the bundle's.
+
+    Raises
+    ------
+    UnsupportedError
+        If `strict` and the total would not contain everything, or if the framework has no
+        lowering.
+    """
+    lowered = lower(network, bundle.fingerprint, method=lowering)
+    layers, times_ms, skipped = _predict_nodes(lowered, bundle)
+    rule = RULE_OF_METHOD.get(bundle.method, "three_phase")
+    total = RULES[rule](bundle, lowered, times_ms)
+    skipped += total.missing
+    if strict and skipped:
+        raise _refusal(network.name, bundle, skipped)
+    return Prediction(
+        network=network.name,
+        device=bundle.device,
+        framework=bundle.framework,
+        batch=network.batch,
+        phases=total.phases,
+        layers=layers,
+        skipped=skipped,
+        session_ms=total.session_ms,
+        views_ms=total.views_ms,
+        warnings=(
+            *host_warnings(bundle.fingerprint, threads=threads),
+            *network.notes,
+            *lowered.notes,
+            *_range_warnings(layers),
+        ),
+        lowering=lowered.method,
+        rule=rule,
+    )
+
+
+def _predict_nodes(
+    lowered: LoweredNetwork, bundle: Bundle
+) -> tuple[tuple[LayerPrediction, ...], list[float], tuple[Skipped, ...]]:
+    """Return the layers with a time, the time of every node (or NaN), and the nodes without."""
+    predicted = iter(_times_in_order(lowered, bundle))
+    layers, times_ms, skipped = [], [], []
+    for node in lowered.nodes:
+        if node.layer is None:
+            times_ms.append(math.nan)
+            if node.role != "view":
+                reason = node.reason or "no layer kind fits this operator"
+                skipped.append(Skipped(node.name, node.op, reason))
+            continue
+        time_ms, in_range, reason = next(predicted)
+        times_ms.append(time_ms)
+        if math.isnan(time_ms):
+            reason = f"the bundle has no predictor for {node.layer.kind}"
+            skipped.append(Skipped(node.name, node.op, reason))
+            continue
+        layers.append(
+            LayerPrediction(
+                name=node.name,
+                kind=node.layer.kind,
+                execution_ms=time_ms,
+                in_range=in_range,
+                reason=reason,
+                key=node.layer.key,
+                macs=node.layer.macs,
+                sources=node.sources,
+                phase=node.role,
+            )
+        )
+    return tuple(layers), times_ms, tuple(skipped)
+
+
+def _times_in_order(lowered: LoweredNetwork, bundle: Bundle) -> list[tuple[float, bool, str]]:
+    times = layer_times(bundle, [node.layer for node in lowered.nodes if node.layer is not None])
+    return list(zip(map(float, times.ms), map(bool, times.in_range), times.reason, strict=True))
+
+
+def _range_warnings(layers: Sequence[LayerPrediction]) -> tuple[str, ...]:
+    outside = [layer for layer in layers if not layer.in_range]
+    if not outside:
+        return ()
+    return (
+        f"{len(outside)} of {len(layers)} layers lie outside what the bundle was trained on, "
+        f"first {outside[0].name} ({outside[0].reason})",
+    )
+
+
+def _refusal(name: str, bundle: Bundle, skipped: Sequence[Skipped]) -> UnsupportedError:
+    shown = "; ".join(
+        f"{each.name} ({each.op}): {each.reason}" for each in skipped[:SHOWN_IN_ERROR]
+    )
+    rest = len(skipped) - SHOWN_IN_ERROR
+    more = f"; and {rest} more" if rest > 0 else ""
+    return UnsupportedError(
+        f"{name}: {len(skipped)} operators have no predictor for device {bundle.device} with "
+        f"{bundle.framework}: {'; '.join(named)}{more}; without strict the total leaves them out"
+    )

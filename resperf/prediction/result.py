@@ -1,0 +1,181 @@
+"""What a prediction is, and its JSON form, which a measured network shares."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+def json_number(value: float) -> float | None:
+    """Return a number that JSON knows: NaN and infinities become None."""
+    return float(value) if math.isfinite(value) else None
+
+
+@dataclass(frozen=True)
+class PhaseTimes:
+    """Times of the three phases, in milliseconds (ResPerfNet, section 4).
+
+    Attributes
+    ----------
+    preprocess_ms : float
+        From the host's arrays to values on the device, re-layout of the inputs included.
+    execution_ms : float
+        All layers, shape-only operators and the session call.
+    postprocess_ms : float
+        From values on the device to the host's arrays.
+    """
+
+    preprocess_ms: float
+    execution_ms: float
+    postprocess_ms: float
+
+    @property
+    def total_ms(self) -> float:
+        """Sum of the three phases (equation 3)."""
+        return self.preprocess_ms + self.execution_ms + self.postprocess_ms
+
+    def to_json(self) -> dict[str, float | None]:
+        """Return plain JSON values."""
+        return {name: json_number(value) for name, value in dataclasses.asdict(self).items()}
+
+
+@dataclass(frozen=True)
+class LayerPrediction:
+    """One lowered layer of a network, and how long it takes there.
+
+    Attributes
+    ----------
+    name : str
+        Name in the lowered graph.
+    kind : str
+        Layer kind, such as ``"conv"``.
+    execution_ms : float
+        Time of the layer itself.
+    in_range : bool
+        Whether the layer lies inside what the bundle was trained on.
+    reason : str
+        What lies outside, such as ``"height=900 above 512"``; empty in range.
+    key : str
+        The layer's canonical key.
+    macs : int
+        Multiply-accumulates.
+    sources : tuple of str
+        Names of the ONNX nodes that became this layer.
+    phase : str
+        Phase that the time counts in: ``execution``, or ``preprocess`` and ``postprocess`` for a
+        re-layout of a network's input or output.
+    """
+
+    name: str
+    kind: str
+    execution_ms: float
+    in_range: bool
+    reason: str = ""
+    key: str = ""
+    macs: int = 0
+    sources: tuple[str, ...] = ()
+    phase: str = "execution"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        return {
+            "name": self.name,
+            "kind": self.kind,
+            "execution_ms": json_number(self.execution_ms),
+            "in_range": self.in_range,
+            "reason": self.reason,
+            "phase": self.phase,
+            "key": self.key,
+            "macs": self.macs,
+            "sources": list(self.sources),
+        }
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """Something that the total does not contain.
+
+    Attributes
+    ----------
+    name, op : str
+        The operator's name and type.
+    reason : str
+        Why it has no time.
+    """
+
+    name: str
+    op: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """How long one run of a network takes on a device.
+
+    Attributes
+    ----------
+    network, device, framework : str
+    batch : int or None
+        First dimension of the network's inputs, where they agree on one.
+    phases : PhaseTimes
+    layers : tuple of LayerPrediction
+        In the order they run.
+    skipped : tuple of Skipped
+        What the total does not contain.
+    session_ms : float
+        Cost of the session call, contained in ``phases.execution_ms``.
+    views_ms : float
+        Cost of the operators that only change a shape, contained in ``phases.execution_ms``.
+    warnings : tuple of str
+        Why the numbers may be off.
+    lowering : str
+        Who turned operators into layers: ``"onnxruntime 1.31.1"`` or ``"rules"``.
+    rule : str
+        The published rule by which the phases were added up: a name of
+        `resperf.prediction.rules.RULES`.
+    """
+
+    network: str
+    device: str
+    framework: str
+    batch: int | None
+    phases: PhaseTimes
+    layers: tuple[LayerPrediction, ...]
+    skipped: tuple[Skipped, ...] = ()
+    session_ms: float = 0.0
+    views_ms: float = 0.0
+    warnings: tuple[str, ...] = ()
+    lowering: str = ""
+    rule: str = "three_phase"
+
+    @property
+    def total_ms(self) -> float:
+        """Sum of the three phases, in milliseconds."""
+        return self.phases.total_ms
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values; `resperf measure` writes the same keys."""
+        return network_json(self) | {
+            "session_ms": json_number(self.session_ms),
+            "views_ms": json_number(self.views_ms),
+            "warnings": list(self.warnings),
+            "lowering": self.lowering,
+            "rule": self.rule,
+        }
+
+
+def network_json(result: Any) -> Mapping[str, Any]:
+    """Return the keys that a predicted and a measured network share, in their fixed order."""
+    return {
+        "network": result.network,
+        "device": result.device,
+        "framework": result.framework,
+        "batch": result.batch,
+        "total_ms": json_number(result.total_ms),
+        "phases": result.phases.to_json(),
+        "layers": [layer.to_json() for layer in result.layers],
+        "skipped": [dataclasses.asdict(each) for each in result.skipped],
+    }
