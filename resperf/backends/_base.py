@@ -78,7 +78,7 @@ class Backend(Protocol):
         ...
 
     def costs(self) -> Mapping[str, float]:
-        """What a network pays besides its layers, in milliseconds; measured once, then kept.
+        """Return what a network pays besides its layers, in milliseconds; measured once.
 
         ``session_ms``: a session call without layers. ``view_ms``: one shape-only node.
         """
