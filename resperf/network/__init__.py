@@ -2,6 +2,17 @@
 
 from __future__ import annotations
 
-from resperf.network._base import Network, Node, Tensor
+from resperf.network._base import SMALL_ELEMENTS, Network, Node, Tensor
+from resperf.network.digest import structure_digest
+from resperf.network.model import stripped_model
+from resperf.network.reader import read_network
 
-__all__ = ["Network", "Node", "Tensor"]
+__all__ = [
+    "SMALL_ELEMENTS",
+    "Network",
+    "Node",
+    "Tensor",
+    "read_network",
+    "stripped_model",
+    "structure_digest",
+]

@@ -1,0 +1,261 @@
+"""Shape arithmetic by numpy: what computes a Reshape's target is known before anything runs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from resperf.network._base import SMALL_ELEMENTS
+
+Array = npt.NDArray[Any]
+Attributes = Mapping[str, Any]
+Rule = Callable[[Sequence[Array], Attributes], Array]
+
+_FLOAT, _INT64 = 1, 7
+
+
+class TooLargeError(ValueError):
+    """The result would not be a small constant."""
+
+
+def evaluate(
+    op: str, values: Sequence[Array], attributes: Attributes, output_count: int
+) -> list[Array] | None:
+    """Compute a node's outputs from constant inputs.
+
+    Parameters
+    ----------
+    op : str
+        ONNX operator of the default domain.
+    values : sequence of ndarray
+        Its inputs, absent trailing ones left out.
+    attributes : mapping of str to Any
+        As in `resperf.network.Node`.
+    output_count : int
+        Number of outputs asked for.
+
+    Returns
+    -------
+    list of ndarray or None
+        None if the operator is not shape arithmetic, or the result is large.
+    """
+    try:
+        if op == "Split":
+            return _split(values, attributes, output_count)
+        rule = _RULES.get(op)
+        if rule is None or output_count != 1:
+            return None
+        with np.errstate(all="ignore"):
+            result = np.asarray(rule(values, attributes))
+    except (ArithmeticError, ValueError, IndexError, KeyError, TypeError):
+        # Left to shape inference, which names the fault.
+        return None
+    return [result] if result.size <= SMALL_ELEMENTS else None
+
+
+def small(shape: Sequence[int]) -> tuple[int, ...]:
+    """Return a shape that is small enough to fill.
+
+    Raises
+    ------
+    TooLargeError
+        If it is not.
+    """
+    dims = tuple(int(dim) for dim in shape)
+    if min(dims, default=0) < 0 or math.prod(dims) > SMALL_ELEMENTS:
+        raise TooLargeError(str(dims))
+    return dims
+
+
+def _elementwise(function: Callable[..., Any]) -> Rule:
+    def rule(values: Sequence[Array], _: Attributes) -> Array:
+        small(np.broadcast_shapes(*(value.shape for value in values)))
+        return np.asarray(function(*values))
+
+    return rule
+
+
+def _divide(a: Array, b: Array) -> Array:
+    if np.issubdtype(a.dtype, np.integer):
+        return np.asarray(np.sign(a) * np.sign(b) * (abs(a) // abs(b)), dtype=a.dtype)
+    return np.asarray(a / b)
+
+
+def _mod(values: Sequence[Array], attributes: Attributes) -> Array:
+    return np.asarray((np.fmod if attributes.get("fmod") else np.mod)(values[0], values[1]))
+
+
+def _variadic(function: Callable[..., Any]) -> Rule:
+    def rule(values: Sequence[Array], attributes: Attributes) -> Array:
+        result = values[0]
+        for value in values[1:]:
+            result = _elementwise(function)((result, value), attributes)
+        return result
+
+    return rule
+
+
+def _axes(values: Sequence[Array], attributes: Attributes) -> tuple[int, ...] | None:
+    axes = values[1].tolist() if len(values) > 1 else attributes.get("axes")
+    return None if axes is None else tuple(int(axis) for axis in axes)
+
+
+def _unsqueeze(values: Sequence[Array], attributes: Attributes) -> Array:
+    return np.expand_dims(values[0], _axes(values, attributes) or ())
+
+
+def _squeeze(values: Sequence[Array], attributes: Attributes) -> Array:
+    return np.squeeze(values[0], _axes(values, attributes))
+
+
+def _reduce(function: Callable[..., Any]) -> Rule:
+    def rule(values: Sequence[Array], attributes: Attributes) -> Array:
+        axes = _axes(values, attributes)
+        keep = bool(attributes.get("keepdims", 1))
+        if not axes and attributes.get("noop_with_empty_axes"):
+            return values[0]
+        result = function(values[0], axis=axes or None, keepdims=keep)
+        return np.asarray(result, dtype=values[0].dtype)
+
+    return rule
+
+
+def _slice(values: Sequence[Array], attributes: Attributes) -> Array:
+    data = values[0]
+    if len(values) > 1:
+        starts, ends = values[1].tolist(), values[2].tolist()
+        axes = values[3].tolist() if len(values) > 3 else range(len(starts))
+        steps = values[4].tolist() if len(values) > 4 else [1] * len(starts)
+    else:
+        starts, ends = attributes["starts"], attributes["ends"]
+        axes = attributes.get("axes", range(len(starts)))
+        steps = [1] * len(starts)
+    index: list[slice] = [slice(None)] * data.ndim
+    for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
+        # ONNX marks "up to and including the first" by a very negative end.
+        stop = None if step < 0 and end < -data.shape[axis] else end
+        index[axis] = slice(start, stop, step)
+    return data[tuple(index)]
+
+
+def _split(
+    values: Sequence[Array], attributes: Attributes, output_count: int
+) -> list[Array] | None:
+    axis = attributes.get("axis", 0)
+    sizes = values[1].tolist() if len(values) > 1 else attributes.get("split")
+    if sizes is None:
+        chunk = -(-values[0].shape[axis] // output_count)
+        return np.split(values[0], [chunk * i for i in range(1, output_count)], axis)
+    return np.split(values[0], np.cumsum(sizes)[:-1].tolist(), axis)
+
+
+def _cast(values: Sequence[Array], attributes: Attributes) -> Array:
+    from onnx import helper
+
+    return values[0].astype(helper.tensor_dtype_to_np_dtype(attributes["to"]))
+
+
+def _gather(values: Sequence[Array], attributes: Attributes) -> Array:
+    data, index = values[0], values[1]
+    axis = attributes.get("axis", 0)
+    rest = data.shape[:axis] + data.shape[axis:][1:]
+    small(index.shape + rest)
+    return np.take(data, index, axis)
+
+
+def _concat(values: Sequence[Array], attributes: Attributes) -> Array:
+    return np.concatenate(list(values), attributes.get("axis", 1))
+
+
+def _range(values: Sequence[Array], _: Attributes) -> Array:
+    start, limit, delta = (value.item() for value in values)
+    small((max(0, math.ceil((limit - start) / delta)),))
+    return np.arange(start, limit, delta, dtype=values[0].dtype)
+
+
+def _reshape(values: Sequence[Array], attributes: Attributes) -> Array:
+    target = values[1].tolist() if len(values) > 1 else attributes["shape"]
+    if not attributes.get("allowzero"):
+        target = [values[0].shape[i] if dim == 0 else dim for i, dim in enumerate(target)]
+    return values[0].reshape(target)
+
+
+def _transpose(values: Sequence[Array], attributes: Attributes) -> Array:
+    return np.transpose(values[0], attributes.get("perm"))
+
+
+def _expand(values: Sequence[Array], _: Attributes) -> Array:
+    shape = np.broadcast_shapes(values[0].shape, tuple(values[1].tolist()))
+    return np.broadcast_to(values[0], small(shape)).copy()
+
+
+def _tile(values: Sequence[Array], _: Attributes) -> Array:
+    repeats = values[1].tolist()
+    small([dim * n for dim, n in zip(values[0].shape, repeats, strict=True)])
+    return np.tile(values[0], repeats)
+
+
+def _constant_of_shape(values: Sequence[Array], attributes: Attributes) -> Array:
+    fill = attributes.get("value")
+    fill = np.zeros(1, np.float32) if fill is None else fill
+    return np.full(small(values[0].tolist()), fill.item(), fill.dtype)
+
+
+def _constant(_: Sequence[Array], attributes: Attributes) -> Array:
+    ((name, value),) = attributes.items()
+    kind = {"value_int": np.int64, "value_ints": np.int64}.get(name, np.float32)
+    if isinstance(value, np.ndarray):
+        return value
+    if not name.startswith(("value_int", "value_float")):
+        raise TypeError(name)
+    return np.asarray(value, kind)
+
+
+_RULES: Mapping[str, Rule] = {
+    "Abs": _elementwise(np.abs),
+    "Add": _elementwise(np.add),
+    "And": _elementwise(np.logical_and),
+    "Cast": _cast,
+    "Ceil": _elementwise(np.ceil),
+    "Concat": _concat,
+    "Constant": _constant,
+    "ConstantOfShape": _constant_of_shape,
+    "Div": _elementwise(_divide),
+    "Equal": _elementwise(np.equal),
+    "Expand": _expand,
+    "Floor": _elementwise(np.floor),
+    "Gather": _gather,
+    "Greater": _elementwise(np.greater),
+    "GreaterOrEqual": _elementwise(np.greater_equal),
+    "Identity": _elementwise(np.array),
+    "Less": _elementwise(np.less),
+    "LessOrEqual": _elementwise(np.less_equal),
+    "Max": _variadic(np.maximum),
+    "Min": _variadic(np.minimum),
+    "Mod": _mod,
+    "Mul": _elementwise(np.multiply),
+    "Neg": _elementwise(np.negative),
+    "NonZero": lambda values, _: np.asarray(np.nonzero(values[0]), np.int64),
+    "Not": _elementwise(np.logical_not),
+    "Or": _elementwise(np.logical_or),
+    "Pow": _elementwise(lambda a, b: np.power(a, b).astype(a.dtype)),
+    "Range": _range,
+    "ReduceMax": _reduce(np.max),
+    "ReduceMin": _reduce(np.min),
+    "ReduceProd": _reduce(np.prod),
+    "ReduceSum": _reduce(np.sum),
+    "Reshape": _reshape,
+    "Round": _elementwise(np.round),
+    "Slice": _slice,
+    "Sqrt": _elementwise(np.sqrt),
+    "Squeeze": _squeeze,
+    "Sub": _elementwise(np.subtract),
+    "Tile": _tile,
+    "Transpose": _transpose,
+    "Unsqueeze": _unsqueeze,
+    "Where": _elementwise(np.where),
+}

@@ -1,0 +1,69 @@
+"""A network's identity for caches: what decides its kernels, and nothing else."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import numpy as np
+
+from resperf.network._base import Network, Tensor
+
+_VALUE_ELEMENTS = 16
+
+
+def structure_digest(network: Network) -> str:
+    """Return a SHA-256 over operators, attributes, connections, shapes and element types.
+
+    Names do not enter, and of the constants only integers and those of a few elements, which may
+    be settings: the same network with other weights has the same digest.
+    """
+    numbers: dict[str, int] = {"": -1}
+    digest = hashlib.sha256(repr(sorted(network.opsets.items())).encode())
+
+    def number(name: str) -> int:
+        return numbers.setdefault(name, len(numbers))
+
+    def write(*words: Any) -> None:
+        digest.update(repr(words).encode())
+
+    for name in network.inputs:
+        write("input", number(name), _described(network.tensors.get(name)))
+    for node in network.nodes:
+        for name in node.inputs:
+            if name not in numbers:
+                write("constant", number(name), _described(network.tensors.get(name)))
+        write(
+            node.op,
+            node.domain,
+            [number(name) for name in node.inputs],
+            [(number(name), _described(network.tensors.get(name))) for name in node.outputs],
+            [(key, _plain(value)) for key, value in sorted(node.attributes.items())],
+        )
+    write("outputs", [number(name) for name in network.outputs])
+    return digest.hexdigest()
+
+
+def _described(tensor: Tensor | None) -> Any:
+    if tensor is None:
+        return None
+    value = tensor.value
+    decisive = value is not None and (
+        value.size <= _VALUE_ELEMENTS or np.issubdtype(value.dtype, np.integer)
+    )
+    return (
+        tensor.shape,
+        tensor.dtype,
+        tensor.is_weight,
+        value.tolist() if decisive and value is not None else None,
+    )
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return (value.dtype.name, value.shape, value.tolist())
+    if isinstance(value, Tensor):
+        return _described(value)
+    if isinstance(value, bytes):
+        return hashlib.sha256(value).hexdigest()
+    return value

@@ -1,0 +1,114 @@
+"""A graph's own consistency: every tensor has one source, and nodes run after what they read."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Set
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from resperf.errors import NetworkError
+
+if TYPE_CHECKING:
+    from onnx import GraphProto, NodeProto
+
+
+def ordered_nodes(path: Path, graph: GraphProto, given: Set[str]) -> list[NodeProto]:
+    """Return the nodes so that each comes after those it reads from.
+
+    Parameters
+    ----------
+    path : Path
+        For messages.
+    graph : GraphProto
+        The main graph; an order that already holds is kept.
+    given : set of str
+        Tensors that no node makes: inputs and initializers.
+
+    Raises
+    ------
+    NetworkError
+        If a tensor has two sources or none, or nodes wait for each other.
+    """
+    source = _sources(path, graph, given)
+    waiting: list[int] = []
+    readers: dict[int, list[int]] = {}
+    for index, node in enumerate(graph.node):
+        before = set()
+        for name in set(node.input) | captured(node):
+            if name in source:
+                before.add(source[name])
+            elif name and name not in given and name in node.input:
+                raise NetworkError(
+                    f"{path} is damaged: {_label(node, index)} reads tensor {name!r}, "
+                    "which nothing produces; export it again"
+                )
+        waiting.append(len(before))
+        for earlier in before:
+            readers.setdefault(earlier, []).append(index)
+    for output in graph.output:
+        if output.name not in source and output.name not in given:
+            raise NetworkError(
+                f"{path} is damaged: nothing produces its output {output.name!r}; export it again"
+            )
+    order = _topological(waiting, readers)
+    if len(order) < len(graph.node):
+        stuck = next(index for index, count in enumerate(waiting) if count)
+        raise NetworkError(
+            f"{path} is damaged: {_label(graph.node[stuck], stuck)} waits for itself in a cycle"
+        )
+    return [graph.node[index] for index in order]
+
+
+def captured(node: NodeProto) -> set[str]:
+    """Names that a node's subgraphs read, their own tensors included."""
+    return set(_subgraph_inputs(node))
+
+
+def _subgraph_inputs(node: NodeProto) -> Iterator[str]:
+    for attribute in node.attribute:
+        for graph in (*((attribute.g,) if attribute.HasField("g") else ()), *attribute.graphs):
+            for inner in graph.node:
+                yield from inner.input
+                yield from _subgraph_inputs(inner)
+            yield from (output.name for output in graph.output)
+
+
+def _sources(path: Path, graph: GraphProto, given: Set[str]) -> dict[str, int]:
+    source: dict[str, int] = {}
+    for index, node in enumerate(graph.node):
+        if not node.op_type:
+            raise NetworkError(f"{path} is damaged: node {index} names no operator")
+        for name in node.output:
+            if not name:
+                continue
+            if name in source or name in given:
+                raise NetworkError(
+                    f"{path} is damaged: tensor {name!r} has two sources, "
+                    f"the second being {_label(node, index)}; export it again"
+                )
+            source[name] = index
+    return source
+
+
+def _topological(waiting: list[int], readers: dict[int, list[int]]) -> list[int]:
+    if _holds(readers):
+        return list(range(len(waiting)))
+    ready = deque(index for index, count in enumerate(waiting) if count == 0)
+    order = []
+    while ready:
+        index = ready.popleft()
+        order.append(index)
+        for reader in readers.get(index, ()):
+            waiting[reader] -= 1
+            if waiting[reader] == 0:
+                ready.append(reader)
+    return order
+
+
+def _holds(readers: dict[int, list[int]]) -> bool:
+    return all(reader > index for index, after in readers.items() for reader in after)
+
+
+def _label(node: NodeProto, index: int) -> str:
+    return f"node {node.name or index!r} ({node.op_type})"

@@ -1,0 +1,177 @@
+"""Shapes of a network's inputs: what the file says, completed by the user's batch and shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from resperf.errors import NetworkError, ShapeError
+from resperf.network._base import Tensor
+from resperf.network.protos import check_size, dtype_name
+
+if TYPE_CHECKING:
+    from onnx import ValueInfoProto
+
+Dim = int | str | None
+"""A fixed dimension, a named free one, or a free one without name."""
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Inputs with all dimensions known.
+
+    Attributes
+    ----------
+    tensors : tuple of Tensor
+    fixed_batch : int or None
+        First dimension that the file fixed and that was replaced by another one.
+    batch : int or None
+        First dimension of the inputs where all with a dimension agree.
+    notes : tuple of str
+    """
+
+    tensors: tuple[Tensor, ...]
+    fixed_batch: int | None
+    batch: int | None
+    notes: tuple[str, ...]
+
+
+def complete_inputs(
+    path: Path,
+    declared: Sequence[ValueInfoProto],
+    batch: int | None,
+    shapes: Mapping[str, Sequence[int]] | None,
+) -> Inputs:
+    """Give every input its shape.
+
+    Parameters
+    ----------
+    path : Path
+        For messages.
+    declared : sequence of ValueInfoProto
+        The graph's inputs without its weights.
+    batch : int or None
+        First dimension of every input; also overrules that of `shapes`.
+    shapes : mapping of str to sequence of int
+        Whole shapes by input name.
+
+    Raises
+    ------
+    ShapeError
+        If a dimension stays unknown, or something given does not fit.
+    """
+    shapes = shapes or {}
+    _check_given(path, [info.name for info in declared], batch, shapes)
+    dims = {info.name: _declared_dims(path, info) for info in declared}
+    wanted: dict[str, list[Dim] | None] = {}
+    notes: list[str] = []
+    bound: dict[str, int] = {}
+    for name, own in dims.items():
+        wanted[name] = new = _wanted_dims(path, name, own, batch, shapes.get(name))
+        for old_dim, new_dim in zip(own or (), new or (), strict=False):
+            if isinstance(old_dim, str) and isinstance(new_dim, int):
+                bound.setdefault(old_dim, new_dim)
+        if own and new and _overruled(own[1:], new[1:]):
+            notes.append(f"input {name!r}: {_words(own)} in the file, {_words(new)} as asked")
+    tensors = []
+    for info in declared:
+        shape = _resolved(path, info.name, wanted[info.name], bound)
+        dtype = dtype_name(info.type.tensor_type.elem_type)
+        check_size(path, info.name, shape)
+        tensors.append(Tensor(info.name, shape, dtype))
+    replaced = [
+        own[0]
+        for tensor in tensors
+        if (own := dims[tensor.name]) and isinstance(own[0], int) and own[0] != tensor.shape[0]
+    ]
+    firsts = {tensor.shape[0] for tensor in tensors if tensor.shape}
+    agreed = firsts.pop() if len(firsts) == 1 else None
+    return Inputs(tuple(tensors), replaced[0] if replaced else None, agreed, tuple(notes))
+
+
+def _check_given(
+    path: Path, names: Sequence[str], batch: int | None, shapes: Mapping[str, Sequence[int]]
+) -> None:
+    if batch is not None and batch < 1:
+        raise ShapeError(f"batch {batch} is not a positive number; give one such as --batch 1")
+    for name, shape in shapes.items():
+        if name not in names:
+            raise ShapeError(
+                f"{path} has no input {name!r} to give a shape; its inputs are: {', '.join(names)}"
+            )
+        if any(dim < 1 for dim in shape):
+            raise ShapeError(
+                f"--shape {name}={_words(shape)}: every dimension must be a positive number"
+            )
+
+
+def _declared_dims(path: Path, info: ValueInfoProto) -> list[Dim] | None:
+    """Dimensions in the file; None where it does not even give their number."""
+    if info.type.WhichOneof("value") != "tensor_type":
+        kind = (info.type.WhichOneof("value") or "untyped").removesuffix("_type")
+        raise NetworkError(
+            f"{path}: input {info.name!r} is no tensor ({kind}); only tensor inputs can be predicted"
+        )
+    tensor_type = info.type.tensor_type
+    if not tensor_type.HasField("shape"):
+        return None
+    return [
+        # Exporters write 0 or -1 for a free dimension too.
+        dim.dim_value if dim.dim_value > 0 else (dim.dim_param or None)
+        for dim in tensor_type.shape.dim
+    ]
+
+
+def _wanted_dims(
+    path: Path, name: str, own: list[Dim] | None, batch: int | None, given: Sequence[int] | None
+) -> list[Dim] | None:
+    if given is not None and own is not None and len(given) != len(own):
+        raise ShapeError(
+            f"--shape {name}={_words(given)} has {len(given)} dimensions, "
+            f"but input {name!r} of {path} has {len(own)}: {_words(own)}"
+        )
+    if given is None and own is None:
+        return None
+    dims = [*(given if given is not None else own or ())]
+    if batch is not None and dims:
+        dims[0] = batch
+    return dims
+
+
+def _resolved(
+    path: Path, name: str, dims: list[Dim] | None, bound: Mapping[str, int]
+) -> tuple[int, ...]:
+    if dims is None:
+        raise ShapeError(
+            f"{path} does not say the shape of input {name!r}; give it: --shape {name}=1,3,224,224"
+        )
+    shape = []
+    for index, dim in enumerate(dims):
+        if isinstance(dim, str) and dim in bound:
+            shape.append(bound[dim])
+        elif isinstance(dim, int):
+            shape.append(dim)
+        else:
+            raise ShapeError(_free_dim(path, name, dims, index))
+    return tuple(shape)
+
+
+def _free_dim(path: Path, name: str, dims: Sequence[Dim], index: int) -> str:
+    label = f" ({dims[index]!r})" if dims[index] else ""
+    example = ",".join(str(dim) if isinstance(dim, int) else "N" for dim in dims)
+    rest = any(not isinstance(dim, int) for dim in dims[1:])
+    option = "--batch 1" if index == 0 and not rest else f"--shape {name}={example} with numbers"
+    return (
+        f"{path}: dimension {index}{label} of input {name!r} = {_words(dims)} is free; "
+        f"give it: {option}"
+    )
+
+
+def _overruled(own: Sequence[Dim], new: Sequence[Dim]) -> bool:
+    return any(isinstance(a, int) and a != b for a, b in zip(own, new, strict=True))
+
+
+def _words(dims: Sequence[Dim]) -> str:
+    return ",".join("?" if dim is None else str(dim) for dim in dims)

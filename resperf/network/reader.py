@@ -1,0 +1,332 @@
+"""ONNX model to `Network`: constants folded, shapes complete, batch set."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from resperf.errors import NetworkError
+from resperf.network._base import Network, Node, Tensor
+from resperf.network.constants import evaluate
+from resperf.network.graph import captured, ordered_nodes
+from resperf.network.inputs import Inputs, complete_inputs
+from resperf.network.model import stripped_model
+from resperf.network.protos import attributes_of, sparse_weight, weight
+from resperf.network.rebatch import rebatched, shape_input
+from resperf.network.shapes import Known, ShapeFinder
+
+if TYPE_CHECKING:
+    from onnx import ModelProto, NodeProto
+
+_DEFAULT_DOMAINS = ("", "ai.onnx")
+_RANDOM = frozenset(
+    {"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform",
+     "RandomUniformLike"}
+)  # fmt: skip
+
+
+def read_network(
+    path: Path, *, batch: int | None = None, shapes: Mapping[str, Sequence[int]] | None = None
+) -> Network:
+    """Read an ONNX file's structure and shapes, never its weights.
+
+    Parameters
+    ----------
+    path : Path
+        The ONNX file. Its external data, if any, is not opened.
+    batch : int or None
+        First dimension of every input. None keeps what the file fixes.
+    shapes : mapping of str to sequence of int
+        Whole shapes by input name; `batch` overrules the first dimension.
+
+    Returns
+    -------
+    Network
+        Nodes that only compute constants, or whose outputs nobody reads, are left out.
+
+    Raises
+    ------
+    NetworkError
+        If the file is missing, damaged or not ONNX.
+    ShapeError
+        If a dimension is unknown or does not fit.
+    """
+    path = Path(path)
+    return resolve(path, stripped_model(path), batch=batch, shapes=shapes)
+
+
+def resolve(
+    path: Path,
+    model: ModelProto,
+    *,
+    batch: int | None = None,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+) -> Network:
+    """Turn a parsed model into a `Network`, and set the same shapes and batch in the model.
+
+    Raises
+    ------
+    NetworkError, ShapeError
+        As `read_network`.
+    """
+    return _Reading(path, model, batch, shapes).network()
+
+
+@dataclass
+class _Seen:
+    """What is known so far, walking the nodes in order."""
+
+    tensors: dict[str, Tensor]
+    notes: list[str]
+    nodes: list[Node] = field(default_factory=list)
+    stale: set[str] = field(default_factory=set)  # whole-model inference is wrong about these
+    rebatched: list[str] = field(default_factory=list)
+
+
+class _Reading:
+    def __init__(
+        self,
+        path: Path,
+        model: ModelProto,
+        batch: int | None,
+        shapes: Mapping[str, Sequence[int]] | None,
+    ) -> None:
+        self.path, self.model, self.graph = path, model, model.graph
+        weights = self._weights()
+        declared = [info for info in self.graph.input if info.name not in weights]
+        self.inputs: Inputs = complete_inputs(path, declared, batch, shapes)
+        given = {tensor.name: tensor for tensor in self.inputs.tensors}
+        nodes = ordered_nodes(path, self.graph, weights.keys() | given.keys())
+        _set_shapes(model, declared, self.inputs.tensors, nodes)
+        self.seen = _Seen({**weights, **given}, list(self.inputs.notes))
+        self.names = _NodeNames()
+        self.finder = ShapeFinder(path, model)
+
+    def network(self) -> Network:
+        """Walk the nodes once."""
+        for node in self.graph.node:
+            self._visit(node)
+        outputs = tuple(info.name for info in self.graph.output)
+        seen = self.seen
+        nodes = _living(seen.nodes, outputs, self.graph)
+        used = {name for node in nodes for name in (*node.inputs, *node.outputs) if name}
+        inputs = tuple(tensor.name for tensor in self.inputs.tensors)
+        used.update(inputs, outputs)
+        tensors = {name: tensor for name, tensor in seen.tensors.items() if name in used}
+        seen.notes += self._closing_notes(nodes, tensors, outputs)
+        return Network(
+            name=self.path.stem,
+            nodes=tuple(nodes),
+            tensors=tensors,
+            inputs=inputs,
+            outputs=outputs,
+            opsets={opset.domain: opset.version for opset in self.model.opset_import},
+            batch=self.inputs.batch,
+            notes=tuple(seen.notes),
+        )
+
+    def _weights(self) -> dict[str, Tensor]:
+        weights = [weight(self.path, proto) for proto in self.graph.initializer]
+        weights += [sparse_weight(self.path, proto) for proto in self.graph.sparse_initializer]
+        by_name = {tensor.name: tensor for tensor in weights}
+        if len(by_name) < len(weights):
+            raise NetworkError(f"{self.path} is damaged: two initializers have the same name")
+        return by_name
+
+    def _visit(self, node: NodeProto) -> None:
+        attributes = attributes_of(self.path, node)
+        tensors = self.seen.tensors
+        if self._rebatch(node, attributes):
+            attributes = attributes_of(self.path, node)
+            self.seen.stale.update(node.output)
+        if not self.seen.stale.isdisjoint(node.input):
+            self.seen.stale.update(node.output)
+        values = _folded(node, attributes, tensors)
+        if values is not None:
+            for name, value in zip(node.output, values, strict=True):
+                tensors[name] = Tensor(name, value.shape, value.dtype.name, value, is_weight=True)
+            return
+        constant = _is_constant(node, tensors)
+        known = self._outputs(node, attributes)
+        for name, (dtype, shape) in known.items():
+            tensors[name] = Tensor(name, shape, dtype, is_weight=constant)
+        if not constant or len(known) < sum(bool(name) for name in node.output):
+            self.seen.nodes.append(
+                Node(
+                    self.names.unique(node),
+                    node.op_type,
+                    "" if node.domain in _DEFAULT_DOMAINS else node.domain,
+                    tuple(node.input),
+                    tuple(node.output),
+                    attributes,
+                )
+            )
+
+    def _outputs(self, node: NodeProto, attributes: Mapping[str, Any]) -> dict[str, Known]:
+        names = [name for name in node.output if name]
+        found = {
+            name: known
+            for name in names
+            if name not in self.seen.stale and (known := self.finder.whole(name))
+        }
+        if len(found) < len(names):
+            found = {**self.finder.node(node, self.seen.tensors, attributes), **found}
+        return {name: found[name] for name in names if name in found}
+
+    def _rebatch(self, node: NodeProto, attributes: Mapping[str, Any]) -> bool:
+        """Put the new batch where the exporter fixed the old one; changes the model."""
+        old, index = self.inputs.fixed_batch, shape_input(node.op_type)
+        if old is None or index is None or node.domain not in _DEFAULT_DOMAINS:
+            return False
+        data = self.seen.tensors.get(node.input[0])
+        if data is None or data.is_weight or self.inputs.batch is None:
+            return False
+        target = self.seen.tensors.get(node.input[index]) if len(node.input) > index else None
+        value = attributes.get("shape") if target is None else target.value
+        if value is None:
+            return False
+        dims = tuple(int(dim) for dim in value)
+        new = rebatched(node.op_type, dims, data.shape, old, self.inputs.batch)
+        if new is None:
+            return False
+        self._set_target(node, None if target is None else index, new)
+        self.seen.rebatched.append(node.name or node.output[0])
+        return True
+
+    def _set_target(self, node: NodeProto, index: int | None, dims: tuple[int, ...]) -> None:
+        from onnx import numpy_helper
+
+        if index is None:
+            attribute = next(a for a in node.attribute if a.name == "shape")
+            attribute.ints[:] = dims
+            return
+        name = f"{node.output[0]}__shape_at_batch"
+        value = np.array(dims, np.int64)
+        self.graph.initializer.append(numpy_helper.from_array(value, name))
+        self.seen.tensors[name] = Tensor(name, value.shape, "int64", value, is_weight=True)
+        node.input[index] = name
+
+    def _closing_notes(
+        self, nodes: Sequence[Node], tensors: Mapping[str, Tensor], outputs: Sequence[str]
+    ) -> list[str]:
+        notes = []
+        old, batch = self.inputs.fixed_batch, self.inputs.batch
+        if self.seen.rebatched:
+            notes.append(
+                f"batch {old} was fixed in the shapes of {_listed(self.seen.rebatched)}; "
+                f"read as {batch}"
+            )
+        read = {name for node in nodes for name in node.inputs} | set(outputs)
+        unknown = [
+            f"{node.name} ({node.op})"
+            for node in nodes
+            if any(name in read and name not in tensors for name in node.outputs)
+        ]
+        if unknown:
+            notes.append(f"output shapes are unknown from {_listed(unknown)}")
+        strays = [
+            name
+            for name in outputs
+            if (tensor := tensors.get(name)) and old and tensor.shape[:1] not in ((), (batch,))
+        ]
+        if strays and batch:
+            notes.append(
+                f"batch {batch} does not reach output {_listed(strays)}; "
+                "export with a free batch dimension if it should"
+            )
+        return notes
+
+
+class _NodeNames:
+    """Names for nodes: never empty, never twice."""
+
+    def __init__(self) -> None:
+        self._taken: set[str] = set()
+
+    def unique(self, node: NodeProto) -> str:
+        base = node.name or f"{node.op_type}_{next(filter(None, node.output), '')}"
+        name, count = base, 1
+        while name in self._taken:
+            count += 1
+            name = f"{base}_{count}"
+        self._taken.add(name)
+        return name
+
+
+def _set_shapes(
+    model: ModelProto, declared: Sequence[Any], inputs: Sequence[Tensor], nodes: list[NodeProto]
+) -> None:
+    """Set inputs' shapes in the model, put its nodes in order, drop shapes that may be stale."""
+    graph = model.graph
+    for info, tensor in zip(declared, inputs, strict=True):
+        shape = info.type.tensor_type.shape
+        del shape.dim[:]
+        shape.SetInParent()
+        for dim in tensor.shape:
+            shape.dim.add().dim_value = dim
+    # From IR 4 on a weight need not be an input too; as an input it would not be constant.
+    model.ir_version = max(model.ir_version, 8)
+    kept = list(declared)
+    if len(kept) < len(graph.input):
+        del graph.input[:]
+        graph.input.extend(kept)
+    if any(a is not b for a, b in zip(nodes, graph.node, strict=True)):
+        del graph.node[:]
+        graph.node.extend(nodes)
+    del graph.value_info[:]
+    for info in graph.output:
+        info.type.tensor_type.ClearField("shape")
+
+
+def _is_constant(node: NodeProto, tensors: Mapping[str, Tensor]) -> bool:
+    names = [name for name in node.input if name]
+    if not names:
+        return node.op_type == "Constant"
+    return (
+        node.op_type not in _RANDOM
+        and all((tensor := tensors.get(name)) and tensor.is_weight for name in names)
+        and not captured(node)
+    )
+
+
+def _folded(
+    node: NodeProto, attributes: Mapping[str, Any], tensors: Mapping[str, Tensor]
+) -> list[np.ndarray[Any, Any]] | None:
+    """Values of a node's outputs where they follow from constants or shapes."""
+    if node.domain not in _DEFAULT_DOMAINS:
+        return None
+    if node.op_type in ("Shape", "Size") and node.input[0] in tensors:
+        shape = np.array(tensors[node.input[0]].shape, np.int64)
+        if node.op_type == "Size":
+            return [shape.prod(dtype=np.int64)]
+        return [shape[attributes.get("start", 0) : attributes.get("end", len(shape))]]
+    names = list(node.input)
+    while names and not names[-1]:
+        names.pop()
+    values = [tensor.value for name in names if (tensor := tensors.get(name)) is not None]
+    if len(values) < len(names) or (not names and node.op_type != "Constant"):
+        return None
+    complete = [value for value in values if value is not None]
+    if len(complete) < len(values):
+        return None
+    return evaluate(node.op_type, complete, attributes, len(node.output))
+
+
+def _living(nodes: Sequence[Node], outputs: Iterable[str], graph: Any) -> list[Node]:
+    """Nodes that an output needs."""
+    inner = {node.output[0]: captured(node) for node in graph.node if node.output}
+    needed, living = set(outputs), []
+    for node in reversed(nodes):
+        if not needed.isdisjoint(node.outputs):
+            needed.update(node.inputs, inner.get(node.outputs[0], ()))
+            living.append(node)
+    return living[::-1]
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return ", ".join(map(str, names[:3])) + more

@@ -1,0 +1,53 @@
+"""Constants that an exporter wrote a fixed batch into: the same constants for another batch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+# Operator -> which input holds a shape whose first dimension may be the batch.
+_SHAPE_INPUT: Mapping[str, int] = {"Reshape": 1, "Expand": 1, "Resize": 3}
+
+
+def shape_input(op: str) -> int | None:
+    """Return the index of the input that is a target shape, if the operator has one."""
+    return _SHAPE_INPUT.get(op)
+
+
+def rebatched(
+    op: str, target: Sequence[int], shape: Sequence[int], old: int, new: int
+) -> tuple[int, ...] | None:
+    """Return a target shape with the new batch in place of the old one.
+
+    Parameters
+    ----------
+    op : str
+        ``Reshape``, ``Expand`` or ``Resize``.
+    target : sequence of int
+        As the file has it.
+    shape : sequence of int
+        Of the tensor that is reshaped, at the new batch.
+    old, new : int
+        Batch in the file, and as asked.
+
+    Returns
+    -------
+    tuple of int or None
+        None where the target holds no batch.
+    """
+    if not target or not shape:
+        return None
+    if op != "Reshape":
+        replaced = target[0] == old and shape[0] == new and len(target) == len(shape)
+        return (new, *target[1:]) if replaced else None
+    dims = [shape[i] if dim == 0 and i < len(shape) else dim for i, dim in enumerate(target)]
+    if -1 in dims:
+        replaced = dims[0] == old and shape[0] == new
+        rest = new * math.prod(dim for dim in dims[1:] if dim != -1)
+        fits = rest > 0 and math.prod(shape) % rest == 0
+        return (new, *target[1:]) if replaced and fits else None
+    # The batch may be folded into the first dimension with others, such as attention heads.
+    misfit = math.prod(dims) * new == math.prod(shape) * old
+    if misfit and target[0] > 0 and target[0] % old == 0:
+        return (target[0] // old * new, *target[1:])
+    return None

@@ -1,0 +1,208 @@
+"""Output shapes of nodes: ONNX's inference over the model, then node by node where it left gaps."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from resperf.errors import ShapeError
+from resperf.network._base import Tensor
+from resperf.network.protos import check_size, data_type_of, dtype_name
+
+if TYPE_CHECKING:
+    from onnx import ModelProto, NodeProto, TypeProto
+
+Known = tuple[str, tuple[int, ...]]
+"""Element type and shape."""
+
+_DATA_ELEMENTS = 64
+"""Constants of at most this many elements may decide a shape."""
+
+
+class ShapeFinder:
+    """Finds the element types and shapes of nodes' outputs.
+
+    Parameters
+    ----------
+    path : Path
+        For messages.
+    model : ModelProto
+        Its inputs' shapes set, its nodes in order.
+    """
+
+    def __init__(self, path: Path, model: ModelProto) -> None:
+        self._path = path
+        self._opsets = {opset.domain: opset.version for opset in model.opset_import}
+        self._ir_version = model.ir_version
+        self._whole = _infer_model(model)
+
+    def whole(self, name: str) -> Known | None:
+        """Return what inference over the whole model found, if that is complete."""
+        return self._whole.get(name)
+
+    def node(
+        self, node: NodeProto, inputs: Mapping[str, Tensor], attributes: Mapping[str, Any]
+    ) -> dict[str, Known]:
+        """Infer one node from the shapes of its inputs; leaves out what cannot be told.
+
+        Raises
+        ------
+        ShapeError
+            If the operator cannot take these shapes.
+        """
+        known = {name: tensor for name in node.input if (tensor := inputs.get(name))}
+        if len(known) < len({name for name in node.input if name}):
+            return {}
+        found = self._from_schema(node, known)
+        if not found:
+            found = _from_gaps(node, known, attributes)
+        for name, (_, shape) in found.items():
+            check_size(self._path, name, shape)
+        return found
+
+    def _from_schema(self, node: NodeProto, known: Mapping[str, Tensor]) -> dict[str, Known]:
+        from onnx import defs, numpy_helper, shape_inference
+
+        version = self._opsets.get(node.domain) or self._opsets.get(node.domain or "ai.onnx")
+        if version is None:
+            return {}
+        try:
+            schema = defs.get_schema(node.op_type, version, node.domain)
+        except defs.SchemaError:
+            return {}
+        data = {
+            name: numpy_helper.from_array(tensor.value, name)
+            for name, tensor in known.items()
+            if tensor.value is not None and tensor.value.size <= _DATA_ELEMENTS
+        }
+        types = {name: _type_proto(tensor) for name, tensor in known.items()}
+        try:
+            found = shape_inference.infer_node_outputs(
+                schema, node, types, data, ir_version=self._ir_version
+            )
+        except shape_inference.InferenceError as error:
+            raise ShapeError(self._misfit(node, known.values(), str(error))) from error
+        except Exception:  # a schema without inference, or a C++ type error
+            return {}
+        return {name: known for name, proto in found.items() if (known := _known(proto))}
+
+    def _misfit(self, node: NodeProto, tensors: Any, error: str) -> str:
+        shapes = " and ".join(
+            ",".join(map(str, tensor.shape)) or "scalar" for tensor in tensors if tensor
+        )
+        why = error.replace("[ShapeInferenceError]", "").strip().split("\n")[0]
+        return (
+            f"{self._path}: node {node.name or node.output[0]!r} ({node.op_type}) cannot take "
+            f"{shapes} ({why}); check --batch and --shape, or export with these sizes"
+        )
+
+
+def _infer_model(model: ModelProto) -> dict[str, Known]:
+    from onnx import shape_inference
+
+    try:
+        graph = shape_inference.infer_shapes(model, data_prop=True).graph
+    except Exception:  # any fault is found again, and named, node by node
+        return {}
+    return {
+        info.name: known
+        for infos in (graph.value_info, graph.output)
+        for info in infos
+        if (known := _known(info.type))
+    }
+
+
+def _known(proto: TypeProto) -> Known | None:
+    if not proto.HasField("tensor_type") or not proto.tensor_type.HasField("shape"):
+        return None
+    shape = []
+    for dim in proto.tensor_type.shape.dim:
+        if not dim.HasField("dim_value") or dim.dim_value < 0:
+            return None
+        shape.append(dim.dim_value)
+    return dtype_name(proto.tensor_type.elem_type), tuple(shape)
+
+
+def _type_proto(tensor: Tensor) -> TypeProto:
+    from onnx import TypeProto
+
+    proto = TypeProto()
+    proto.tensor_type.elem_type = data_type_of(tensor.dtype)
+    proto.tensor_type.shape.SetInParent()
+    for dim in tensor.shape:
+        proto.tensor_type.shape.dim.add().dim_value = dim
+    return proto
+
+
+def reshape_dims(
+    shape: Sequence[int], target: Sequence[int], *, allow_zero: bool = False
+) -> tuple[int, ...] | None:
+    """Return the shape that Reshape gives, or None if the target does not fit."""
+    dims = []
+    for index, dim in enumerate(target):
+        if dim == 0 and not allow_zero:
+            if index >= len(shape):
+                return None
+            dims.append(shape[index])
+        else:
+            dims.append(dim)
+    total = math.prod(shape)
+    if dims.count(-1) == 1:
+        rest = -math.prod(dims)
+        if rest <= 0 or total % rest:
+            return None
+        dims[dims.index(-1)] = total // rest
+    return tuple(dims) if min(dims, default=0) >= 0 and math.prod(dims) == total else None
+
+
+def _from_gaps(
+    node: NodeProto, known: Mapping[str, Tensor], attributes: Mapping[str, Any]
+) -> dict[str, Known]:
+    """Shapes for the versions of operators that ONNX has no inference for (opsets 1 to 6)."""
+    rule = _GAPS.get(node.op_type) if node.domain in ("", "ai.onnx") else None
+    if rule is None or not known:
+        return {}
+    inputs = [known[name] for name in node.input if name]
+    shape = rule(inputs, attributes)
+    return {} if shape is None else {node.output[0]: (inputs[0].dtype, shape)}
+
+
+def _same(inputs: Sequence[Tensor], _: Mapping[str, Any]) -> tuple[int, ...]:
+    return inputs[0].shape
+
+
+def _joined(inputs: Sequence[Tensor], attributes: Mapping[str, Any]) -> tuple[int, ...]:
+    shape, axis = list(inputs[0].shape), attributes.get("axis", 1)
+    shape[axis] = sum(tensor.shape[axis] for tensor in inputs)
+    return tuple(shape)
+
+
+def _reshaped(inputs: Sequence[Tensor], attributes: Mapping[str, Any]) -> tuple[int, ...] | None:
+    return reshape_dims(inputs[0].shape, attributes.get("shape", ()))
+
+
+def _padded(inputs: Sequence[Tensor], attributes: Mapping[str, Any]) -> tuple[int, ...] | None:
+    shape, pads = inputs[0].shape, attributes.get("paddings", ())
+    if len(pads) != 2 * len(shape):
+        return None
+    return tuple(dim + pads[i] + pads[i + len(shape)] for i, dim in enumerate(shape))
+
+
+_GAPS: Mapping[
+    str, Callable[[Sequence[Tensor], Mapping[str, Any]], tuple[int, ...] | None]
+] = {
+    "Concat": _joined,
+    "Pad": _padded,
+    "Reshape": _reshaped,
+} | dict.fromkeys(
+    (
+        "Abs", "Add", "BatchNormalization", "Ceil", "Clip", "Div", "Dropout", "Elu", "Exp",
+        "Floor", "HardSigmoid", "Identity", "InstanceNormalization", "LRN", "LeakyRelu", "Log",
+        "LogSoftmax", "Max", "Min", "Mul", "Neg", "PRelu", "Pow", "Reciprocal", "Relu", "Selu",
+        "Sigmoid", "Softmax", "Softplus", "Softsign", "Sqrt", "Sub", "Sum", "Tanh",
+        "ThresholdedRelu",
+    ),
+    _same,
+)  # fmt: skip

@@ -1,0 +1,204 @@
+"""Protobuf wire format: copies an ONNX model without the bytes of its weights.
+
+Source: https://protobuf.dev/programming-guides/encoding and onnx.proto's field numbers. Only the
+messages that can hold a weight are entered; every other byte is copied or left out as a whole.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from resperf.errors import NetworkError
+
+Buffer = bytes | mmap.mmap
+
+KEPT_BYTES = 1024
+"""A tensor of at most this many bytes is kept whole."""
+KEPT_INTEGER_BYTES = 32768
+"""The same for 32 and 64 bit integers, which may be shapes."""
+_KEPT_LIST_BYTES = 1 << 20
+_MAX_FIELDS = 5_000_000
+_MAX_DEPTH = 40
+
+_VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
+_INTEGER_TYPES = (6, 7)
+
+# Message -> field -> message to enter.
+_CHILDREN: Mapping[str, Mapping[int, str]] = {
+    "model": {7: "graph", 25: "function"},
+    "graph": {1: "node", 5: "tensor", 15: "sparse"},
+    "function": {7: "node", 11: "attribute"},
+    "node": {5: "attribute"},
+    "attribute": {5: "tensor", 6: "graph", 10: "tensor", 11: "graph", 22: "sparse", 23: "sparse"},
+    "sparse": {1: "tensor", 2: "tensor"},
+    "tensor": {},
+}
+# Message -> fields without use here: documentation, stale shapes, training, weights' bytes.
+_UNUSED: Mapping[str, frozenset[int]] = {
+    "model": frozenset({6, 14, 20}),
+    "graph": frozenset({10, 13, 14, 16}),
+    "function": frozenset({8, 14}),
+    "node": frozenset({6, 9}),
+    "attribute": frozenset({13}),
+    "sparse": frozenset(),
+    "tensor": frozenset({12, 16}),
+}
+_LISTS = frozenset({4, 7, 8, 9})
+_PAYLOAD = frozenset({4, 5, 6, 7, 9, 10, 11})
+_DATA_TYPE = 2
+
+
+@dataclass
+class Stripped:
+    """A model without its weights' bytes.
+
+    Attributes
+    ----------
+    model : bytes
+        A ModelProto.
+    weights : list of (int, int)
+        Where the main graph's initializers lie in the file whose bytes were left out.
+    lists : int
+        How many attributes were left out for their size.
+    """
+
+    model: bytes = b""
+    weights: list[tuple[int, int]] = field(default_factory=list)
+    lists: int = 0
+    fields: int = 0
+    keep_attributes: bool = False
+
+
+def strip(buffer: Buffer, *, keep_attributes: bool = False) -> Stripped:
+    """Copy a ModelProto without tensors' bytes above `KEPT_BYTES`.
+
+    Parameters
+    ----------
+    buffer : bytes or mmap
+        The file. Weights' bytes are stepped over, not read.
+    keep_attributes : bool
+        Keep tensors in attributes and sparse ones whole: what running the model needs.
+
+    Raises
+    ------
+    NetworkError
+        If the bytes are not a complete ModelProto.
+    """
+    result = Stripped(keep_attributes=keep_attributes)
+    result.model = _message(buffer, 0, len(buffer), "model", 0, result)
+    return result
+
+
+def _varint(buffer: Buffer, at: int, end: int) -> tuple[int, int]:
+    value = shift = 0
+    while at < end:
+        byte = buffer[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+        shift += 7
+        if shift > 63:
+            raise NetworkError(f"byte {at} is no part of a number")
+    raise NetworkError(f"it ends within a number at byte {end}")
+
+
+def _fields(
+    buffer: Buffer, start: int, end: int, state: Stripped
+) -> Iterator[tuple[int, int, int, int, int]]:
+    """Yield number, wire type, start of the tag, start of the content, end."""
+    at = start
+    while at < end:
+        state.fields += 1
+        if state.fields > _MAX_FIELDS:
+            raise NetworkError(f"it has more than {_MAX_FIELDS} fields")
+        tag, content = _varint(buffer, at, end)
+        number, wire = tag >> 3, tag & 7
+        if wire == _LENGTH:
+            length, content = _varint(buffer, content, end)
+            stop = content + length
+        elif wire == _VARINT:
+            stop = _varint(buffer, content, end)[1]
+        elif wire in (_FIXED32, _FIXED64):
+            stop = content + (4 if wire == _FIXED32 else 8)
+        else:
+            raise NetworkError(f"byte {at} starts no field")
+        if number == 0:
+            raise NetworkError(f"byte {at} starts no field")
+        if stop > end:
+            raise NetworkError(f"the field at byte {at} needs {stop - end} more bytes")
+        yield number, wire, at, content, stop
+        at = stop
+
+
+def _message(
+    buffer: Buffer, start: int, end: int, message: str, depth: int, state: Stripped
+) -> bytes:
+    if depth > _MAX_DEPTH:
+        raise NetworkError(f"its graphs are nested more than {_MAX_DEPTH} messages deep")
+    children, unused = _CHILDREN[message], _UNUSED[message]
+    pieces: list[bytes] = []
+    copied = start  # bytes from here on are still to be copied
+    for number, wire, tag, content, stop in _fields(buffer, start, end, state):
+        if wire != _LENGTH:
+            continue
+        child = children.get(number)
+        if number in unused or (message == "attribute" and _too_long(number, content, stop, state)):
+            new = b""
+        elif child is None or stop - content <= KEPT_BYTES:
+            continue
+        elif child == "tensor":
+            if state.keep_attributes and message != "graph":
+                continue
+            body = _tensor(buffer, content, stop, state)
+            if body is None:
+                continue
+            if depth == 1:
+                state.weights.append((content, stop))
+            new = _length_field(number, body)
+        elif child == "sparse" and state.keep_attributes:
+            continue
+        else:
+            new = _length_field(number, _message(buffer, content, stop, child, depth + 1, state))
+        pieces += (buffer[copied:tag], new)
+        copied = stop
+    pieces.append(buffer[copied:end])
+    return b"".join(pieces)
+
+
+def _too_long(number: int, content: int, stop: int, state: Stripped) -> bool:
+    if number not in _LISTS or stop - content <= _KEPT_LIST_BYTES or state.keep_attributes:
+        return False
+    state.lists += 1
+    return True
+
+
+def _tensor(buffer: Buffer, start: int, end: int, state: Stripped) -> bytes | None:
+    """Copy a TensorProto without its payload; None if it is small enough to keep."""
+    kept, payload_bytes, data_type = [], 0, 0
+    unused = _UNUSED["tensor"]
+    for number, wire, tag, content, stop in _fields(buffer, start, end, state):
+        if number in _PAYLOAD:
+            payload_bytes += stop - content
+        elif number not in unused:
+            kept.append(buffer[tag:stop])
+        if number == _DATA_TYPE and wire == _VARINT:
+            data_type = _varint(buffer, content, stop)[0]
+    limit = KEPT_INTEGER_BYTES if data_type in _INTEGER_TYPES else KEPT_BYTES
+    return None if payload_bytes <= limit else b"".join(kept)
+
+
+def _length_field(number: int, body: bytes) -> bytes:
+    return encode_varint(number << 3 | _LENGTH) + encode_varint(len(body)) + body
+
+
+def encode_varint(value: int) -> bytes:
+    """Write a number as protobuf does."""
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
