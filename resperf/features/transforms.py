@@ -1,7 +1,7 @@
 """Named, stored, invertible steps between features and a predictor; each to and from plain JSON.
 
-`fit` learns a step from training rows (scipy is used there alone); applying one needs numpy only, so
-that the numbers are the same when a bundle predicts.
+`fit` learns a step from training rows (only there is scipy used); applying one needs numpy only,
+so that the numbers are the same when a bundle predicts.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ def window_geometry(columns: Columns) -> dict[str, Array]:
         "taps": kh * kw, "stride": sh * sw, "dilated": (dh * dw > 1).astype(float),
         "pad_height": pad_height, "pad_width": pad_width,
         "padded": (pad_height + pad_width > 0).astype(float),
-        "pad_odd": ((pad_height + pad_width) % 2 == 1).astype(float),
+        "pad_odd": ((pad_height % 2 == 1) | (pad_width % 2 == 1)).astype(float),
         "pad_uneven": ((top != bottom) | (left != right)).astype(float),
         "edge_share": 1 - (1 - edge_rows / rows) * (1 - edge_cols / cols),
         "edge_columns": edge_cols,
