@@ -2,10 +2,26 @@
 
 from __future__ import annotations
 
-from resperf.dataset._hdf5 import checksum, read_dataset, read_table, write_dataset
-from resperf.dataset._records import Dataset, DatasetInfo, KindTable
+from resperf.errors import require
+
+require("h5py", "bench")  # one line that says what to install, instead of a traceback
+
+from resperf.dataset.check import check_dataset  # noqa: E402
+from resperf.dataset.export import export_dataset  # noqa: E402
+from resperf.dataset.hdf5 import (  # noqa: E402
+    checksum,
+    read_dataset,
+    read_info,
+    read_table,
+    write_dataset,
+)
+from resperf.dataset.merge import merge_datasets  # noqa: E402
+from resperf.dataset.noise import NoiseFloor, noise_floor  # noqa: E402
+from resperf.dataset.records import Dataset, DatasetInfo, KindTable  # noqa: E402
+from resperf.dataset.summary import Summary, summarize  # noqa: E402
 
 __all__ = [
-    "Dataset", "DatasetInfo", "KindTable", "checksum", "read_dataset", "read_table",
-    "write_dataset",
+    "Dataset", "DatasetInfo", "KindTable", "NoiseFloor", "Summary", "check_dataset", "checksum",
+    "export_dataset", "merge_datasets", "noise_floor", "read_dataset", "read_info", "read_table",
+    "summarize", "write_dataset",
 ]  # fmt: skip

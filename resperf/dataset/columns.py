@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from resperf.dataset._records import Array
-from resperf.dataset._schema import (
+from resperf.dataset.records import Array
+from resperf.dataset.schema import (
     MAX_STORED_SAMPLES,
     MAX_TEXT_BYTES,
     ROW_COLUMNS,

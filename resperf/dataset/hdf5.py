@@ -12,10 +12,10 @@ from typing import Any
 import h5py
 import numpy as np
 
-from resperf.dataset._columns import decode, from_columns, to_columns
-from resperf.dataset._files import write_whole
-from resperf.dataset._records import Array, Dataset, DatasetInfo, KindTable
-from resperf.dataset._schema import (
+from resperf.dataset.columns import decode, from_columns, to_columns
+from resperf.dataset.files import write_whole
+from resperf.dataset.records import Array, Dataset, DatasetInfo, KindTable
+from resperf.dataset.schema import (
     SCHEMA_VERSION,
     TEXT,
     Column,
@@ -177,6 +177,8 @@ def _check_schema(path: Path, file: h5py.File) -> None:
         raise DatasetError(
             f"{path} is an HDF5 file but not a resperf dataset; give one that resperf bench wrote"
         )
+    if int(version) < 1:
+        raise ValueError(f"schema version {version}")
     if int(version) > SCHEMA_VERSION:
         raise DatasetError(
             f"{path} has schema version {version}, this resperf reads up to {SCHEMA_VERSION}; "
@@ -190,8 +192,8 @@ def _check_schema(path: Path, file: h5py.File) -> None:
         )
 
 
-def read_info(file: h5py.File) -> DatasetInfo:
-    """Read the attributes of an open dataset file."""
+def info_of(file: h5py.File) -> DatasetInfo:
+    """Read the identity of an open dataset file."""
     attributes = dict(file.attrs)
     values = {name: json.loads(attributes[name]) for name in JSON_ATTRIBUTES}
     return DatasetInfo(
@@ -203,6 +205,18 @@ def read_info(file: h5py.File) -> DatasetInfo:
         machine_costs=values["machine_costs"],
         merged=tuple(values["merged"]),
     )
+
+
+def read_info(path: Path) -> DatasetInfo:
+    """Read a dataset's identity alone, without its rows.
+
+    Raises
+    ------
+    DatasetError
+        If the file is missing, damaged, not a dataset, or of a newer schema.
+    """
+    with open_dataset(path) as file:
+        return info_of(file)
 
 
 def read_arrays(group: h5py.Group, columns: Mapping[str, Column]) -> dict[str, Array]:
@@ -222,7 +236,7 @@ def read_dataset(path: Path) -> Dataset:
     """
     measurements: list[Measurement] = []
     with open_dataset(path) as file:
-        info = read_info(file)
+        info = info_of(file)
         for kind in file:
             try:
                 measurements += from_columns(kind, read_arrays(file[kind], kind_columns(kind)))
@@ -242,10 +256,11 @@ def read_table(path: Path) -> dict[str, KindTable]:
         If the file is missing, damaged, not a dataset, or of a newer schema.
     """
     with open_dataset(path) as file:
-        return {kind: _table(kind, file[kind]) for kind in file}
+        return {kind: table_of(kind, file[kind]) for kind in file}
 
 
-def _table(kind: str, group: h5py.Group) -> KindTable:
+def table_of(kind: str, group: h5py.Group) -> KindTable:
+    """Read the group of one kind as columns with Python's types."""
     columns = kind_columns(kind)
     names = ("key", "status", "repeat", "flags", "isolated_ms", "reference_ratio", "started_at")
     rest = {name: _values(group, name, columns[name]) for name in names}

@@ -1,0 +1,194 @@
+"""`resperf dataset`: look at datasets, check, export and merge them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from resperf.errors import DatasetError, OutputError
+from resperf.units import format_bytes, format_ms
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from resperf.dataset import Summary
+
+_FILE = click.Path(path_type=Path)
+_Command = Callable[..., None]
+
+
+def _json_option(function: _Command) -> _Command:
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(function)
+
+
+def _force_option(function: _Command) -> _Command:
+    return click.option("--force", is_flag=True, help="Replace an output that exists.")(function)
+
+
+@click.group(epilog="Example: resperf dataset info datasets/demo.h5")
+def command() -> None:
+    """Inspect, check, export or merge datasets."""
+
+
+@command.command(epilog="Example: resperf dataset info datasets/demo.h5")
+@click.argument("file", type=_FILE)
+@_json_option
+def info(file: Path, as_json: bool) -> None:
+    """Show on one screen what FILE holds: machine, rows, times, noise."""
+    from resperf.dataset import summarize
+
+    summary = summarize(file)
+    if as_json:
+        _print_json(summary.to_json())
+        return
+    from rich.console import Console
+
+    console = Console()
+    for table in (_identity_table(summary), _rows_table(summary), _times_table(summary)):
+        console.print(table, "")
+    if summary.rows:
+        console.print(
+            "Noise: how far two measurements of one layer are apart, as the error that a perfect "
+            "predictor would score (number of pairs).",
+            style="dim",
+        )
+
+
+def _identity_table(summary: Summary) -> Table:
+    from rich.table import Table
+
+    info, machine = summary.info, summary.info.fingerprint
+    settings = ", ".join(f"{name}={value}" for name, value in sorted(machine.settings.items()))
+    lines = {
+        "file": f"{summary.path}, {format_bytes(summary.size_bytes)}, "
+        f"schema {summary.schema_version}, {summary.rows} rows",
+        "campaign": f"{info.campaign.get('name', 'unnamed')}, seed {info.seed}"
+        + (f" (merged from {len(info.merged)})" if info.merged else ""),
+        "measured": f"{_day(summary.first_started_at)} to {_day(summary.last_started_at)}",
+        "device": f"{machine.device}: {machine.processor}, {machine.threads} threads of "
+        f"{machine.cores} cores, {format_bytes(machine.memory_bytes)}, {machine.instruction_set}",
+        "framework": f"{machine.framework} {machine.framework_version}, {machine.provider}"
+        + (f" ({settings})" if settings else ""),
+        "versions": ", ".join(f"{name} {value}" for name, value in info.versions.items()),
+        "costs": ", ".join(f"{name} {value:.4g}" for name, value in info.machine_costs.items()),
+    }
+    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    for name, line in lines.items():
+        table.add_row(name, line or "none")
+    return table
+
+
+def _day(started_at: float) -> str:
+    if started_at != started_at:
+        return "never"
+    return f"{datetime.fromtimestamp(started_at, UTC):%Y-%m-%d %H:%M} UTC"
+
+
+def _rows_table(summary: Summary) -> Table:
+    """Count rows per kind and status."""
+    statuses = sorted({status for kind in summary.kinds.values() for status in kind.statuses})
+    table = _plain_table(("kind",), ("rows", "layers", *statuses, "flagged"))
+    for name, kind in summary.kinds.items():
+        counts = (kind.statuses.get(status, 0) for status in statuses)
+        table.add_row(name, *map(str, (kind.rows, kind.layers, *counts, kind.flagged)))
+    return table
+
+
+def _times_table(summary: Summary) -> Table:
+    """Show times and noise per kind and phase."""
+    table = _plain_table(("kind", "phase"), ("min ms", "median ms", "max ms", "noise", "pairs"))
+    for name, kind in summary.kinds.items():
+        for index, (phase, times) in enumerate(kind.phases.items()):
+            noise = f"{times.noise.mape:.1%}" if times.noise.pairs else "-"
+            span = map(_time, (times.min_ms, times.median_ms, times.max_ms))
+            table.add_row("" if index else name, phase, *span, noise, str(times.noise.pairs))
+    return table
+
+
+def _plain_table(names: Sequence[str], numbers: Sequence[str]) -> Table:
+    from rich.table import Table
+
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for title in names:
+        table.add_column(title, no_wrap=True)
+    for title in numbers:
+        table.add_column(title, justify="right", no_wrap=True)
+    return table
+
+
+def _time(time_ms: float) -> str:
+    return "-" if time_ms != time_ms else format_ms(time_ms)
+
+
+@command.command(epilog="Example: resperf dataset check datasets/demo.h5")
+@click.argument("file", type=_FILE)
+@_json_option
+def check(file: Path, as_json: bool) -> None:
+    """Check FILE: layout, units, ranges, keys, duplicates and checksum."""
+    from resperf.dataset import check_dataset
+
+    problems = check_dataset(file)
+    if as_json:
+        _print_json({"path": str(file), "problems": problems})
+    else:
+        for problem in problems:
+            click.echo(problem)
+    if problems:
+        raise DatasetError(
+            f"{file} has {len(problems)} problem{'s'[: len(problems) != 1]}; restore a copy, or "
+            "run its campaign again with resperf bench"
+        )
+    if not as_json:
+        click.echo(f"{file}: no problems")
+
+
+@command.command(
+    epilog="Example: resperf dataset export datasets/demo.h5 -o demo.csv --kind conv",
+)
+@click.argument("file", type=_FILE)
+@click.option(
+    "-o", "--output", type=_FILE, required=True, help="Ends in .csv or .parquet.", metavar="OUT"
+)
+@click.option("--kind", help="Export this kind of layer alone, such as conv.")
+@click.option("--samples", is_flag=True, help="Add the samples of each phase.")
+@_force_option
+@_json_option
+def export(
+    file: Path, output: Path, kind: str | None, samples: bool, force: bool, as_json: bool
+) -> None:
+    """Write FILE's rows as CSV or Parquet: one file per kind of layer."""
+    from resperf.dataset import export_dataset
+
+    written = export_dataset(file, output, kind=kind, samples=samples, replace=force)
+    if as_json:
+        _print_json({"files": [str(path) for path in written]})
+    else:
+        for path in written:
+            click.echo(str(path))
+
+
+@command.command(epilog="Example: resperf dataset merge night1.h5 night2.h5 -o both.h5")
+@click.argument("files", type=_FILE, nargs=-1, required=True)
+@click.option("-o", "--output", type=_FILE, required=True, help="The merged file.", metavar="OUT")
+@_force_option
+@_json_option
+def merge(files: tuple[Path, ...], output: Path, force: bool, as_json: bool) -> None:
+    """Merge FILES of one machine; layers measured in several become repeats."""
+    from resperf.dataset import merge_datasets
+
+    if output.exists() and not force:
+        raise OutputError(f"{output} exists; choose another output or add --force")
+    merged = merge_datasets(files, output)
+    if as_json:
+        _print_json({"path": str(output), "rows": len(merged.measurements)})
+    else:
+        click.echo(f"{output}: {len(merged.measurements)} rows from {len(files)} files")
+
+
+def _print_json(values: Any) -> None:
+    click.echo(json.dumps(values, indent=2, ensure_ascii=False))

@@ -1,0 +1,149 @@
+"""Export a dataset to formats that other tools read: CSV and Parquet."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import h5py
+
+from resperf.dataset.columns import decode
+from resperf.dataset.files import write_whole
+from resperf.dataset.hdf5 import open_dataset
+from resperf.dataset.records import Array
+from resperf.dataset.schema import TEXT, Column, kind_columns
+from resperf.errors import DatasetError, OutputError, require
+
+Columns = Mapping[str, tuple[Column, list[Any]]]
+"""Name to the column's meaning and its values; a value that is missing is None."""
+
+
+def export_dataset(
+    path: Path,
+    output: Path,
+    *,
+    kind: str | None = None,
+    samples: bool = False,
+    replace: bool = False,
+) -> list[Path]:
+    """Write a dataset's rows as CSV or Parquet, by the output's extension.
+
+    Columns have the names they have in the HDF5 file, without samples unless asked for. A missing
+    number is an empty cell (CSV) or a null (Parquet), never 0.
+
+    Parameters
+    ----------
+    path : Path
+        The dataset.
+    output : Path
+        ``.csv`` or ``.parquet``. Kinds have different columns: where there are several, each gets
+        a file with its name before the extension, such as ``out.conv.csv``.
+    kind : str, optional
+        Export this kind alone, to `output` itself.
+    samples : bool
+        Add the samples of each phase: numbers joined by spaces (CSV) or a list (Parquet).
+    replace : bool
+        Replace outputs that exist, instead of refusing to.
+
+    Returns
+    -------
+    list of Path
+        The files that were written.
+
+    Raises
+    ------
+    DatasetError
+        If the dataset cannot be read or has no such kind, or the extension is not known.
+    OutputError
+        If an output exists already or cannot be written.
+    MissingExtraError
+        If Parquet is asked for and pyarrow is not installed.
+    """
+    if output.suffix not in FORMATS:
+        raise DatasetError(f"{output} must end in {' or '.join(FORMATS)}")
+    encode = FORMATS[output.suffix]
+    with open_dataset(path) as file:
+        kinds = list(file) if kind is None else [kind]
+        if not kinds:
+            raise DatasetError(f"{path} has no rows to export; run its campaign with resperf bench")
+        if kind is not None and kind not in file:
+            raise DatasetError(f"{path} has no layers of kind {kind!r}; it has {', '.join(file)}")
+        targets = [output] if len(kinds) == 1 else [_beside(output, name) for name in kinds]
+        for target in targets:
+            if target.exists() and not replace:
+                raise OutputError(f"{target} exists; choose another output or add --force")
+        # Everything is encoded before anything is written: damage leaves no half of an export.
+        contents = [encode(_columns(name, file[name], samples)) for name in kinds]
+    for target, content in zip(targets, contents, strict=True):
+        write_whole(target, content)
+    return targets
+
+
+def _beside(output: Path, kind: str) -> Path:
+    return output.with_name(f"{output.stem}.{kind}{output.suffix}")
+
+
+def _columns(kind: str, group: h5py.Group, samples: bool) -> Columns:
+    return {
+        name: (column, _values(group, name, column))
+        for name, column in kind_columns(kind).items()
+        if column.width == 1 or samples
+    }
+
+
+def _values(group: h5py.Group, name: str, column: Column) -> list[Any]:
+    """One column as Python values."""
+    array: Array = group[name][()]
+    if column.dtype == TEXT:
+        return decode(array)
+    if column.width > 1:
+        counts = group[name.replace("samples_ms", "n_samples")][()]
+        return [row[:count] for row, count in zip(array, counts, strict=True)]
+    if column.unit == "bool":
+        return list(array.astype(bool).tolist())
+    # NaN is the one number that differs from itself.
+    return [None if value != value else value for value in array.tolist()]
+
+
+def _csv(columns: Columns) -> bytes:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows(zip(*(_cells(*column) for column in columns.values()), strict=True))
+    return text.getvalue().encode()
+
+
+def _cells(column: Column, values: list[Any]) -> list[Any]:
+    if column.width > 1:
+        # Shortest text that is the same float32.
+        return [" ".join(row.astype(str)) for row in values]
+    return [int(value) for value in values] if column.unit == "bool" else values
+
+
+def _parquet(columns: Columns) -> bytes:
+    arrow, parquet = require("pyarrow", "parquet"), require("pyarrow.parquet", "parquet")
+    types = {TEXT: arrow.string(), "<i4": arrow.int32(), "<i8": arrow.int64(),
+             "|u1": arrow.bool_(), "<f8": arrow.float64(), "<f4": arrow.float32()}  # fmt: skip
+    fields = [
+        arrow.field(
+            name,
+            types[column.dtype] if column.width == 1 else arrow.list_(types[column.dtype]),
+            metadata={"unit": column.unit, "description": column.description},
+        )
+        for name, (column, _) in columns.items()
+    ]
+    arrays = [
+        arrow.array(values, type=field.type)
+        for field, (_, values) in zip(fields, columns.values(), strict=True)
+    ]
+    sink = arrow.BufferOutputStream()
+    parquet.write_table(arrow.table(arrays, schema=arrow.schema(fields)), sink)
+    content: bytes = sink.getvalue().to_pybytes()
+    return content
+
+
+FORMATS: Mapping[str, Callable[[Columns], bytes]] = {".csv": _csv, ".parquet": _parquet}
+"""Extension to what encodes one kind's columns."""

@@ -1,0 +1,110 @@
+"""Merge datasets of one machine into one file."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from resperf.dataset.hdf5 import read_dataset, write_dataset
+from resperf.dataset.records import Dataset, DatasetInfo
+from resperf.errors import DatasetError
+from resperf.measurement import Measurement
+
+
+def merge_datasets(paths: Sequence[Path], output: Path) -> Dataset:
+    """Merge datasets of the same machine and settings, and write the result.
+
+    A layer that several parts measured becomes repeats of one key, numbered by the time of
+    measuring. A row that two parts share (same layer, same start) is kept once.
+
+    Parameters
+    ----------
+    paths : sequence of Path
+        At least two datasets.
+    output : Path
+        May be one of them: everything is read before anything is written.
+
+    Raises
+    ------
+    DatasetError
+        If a part cannot be read, or the machines or settings differ (the message says in what).
+    OutputError
+        If the output cannot be written.
+    """
+    if len(paths) < 2:
+        raise DatasetError(f"merging needs at least two datasets, not {len(paths)}; name another")
+    parts = [read_dataset(path) for path in paths]
+    for path, part in zip(paths[1:], parts[1:], strict=True):
+        differences = parts[0].info.fingerprint.differences(part.info.fingerprint)
+        if differences:
+            raise DatasetError(
+                f"{paths[0]} (here) and {path} (there) are not of one machine and its settings: "
+                f"{'; '.join(differences)}; keep them apart and train a bundle from each"
+            )
+    parts.sort(key=lambda part: part.info.created)
+    merged = Dataset(
+        _merged_info(parts),
+        _renumbered(m for part in parts for m in part.measurements),
+    )
+    write_dataset(output, merged)
+    return merged
+
+
+def _renumbered(measurements: Iterable[Measurement]) -> tuple[Measurement, ...]:
+    """Rows in order of start, copies dropped, each key's repeats made different."""
+    rows: list[Measurement] = []
+    seen: set[tuple[str, float]] = set()
+    taken: dict[str, set[int]] = defaultdict(set)
+    for measurement in sorted(measurements, key=lambda m: (m.started_at, m.repeat)):
+        key = measurement.layer.key
+        if (key, measurement.started_at) in seen:
+            continue
+        seen.add((key, measurement.started_at))
+        repeat = measurement.repeat
+        if repeat in taken[key]:
+            repeat = max(taken[key]) + 1
+        taken[key].add(repeat)
+        rows.append(dataclasses.replace(measurement, repeat=repeat))
+    return tuple(rows)
+
+
+def _merged_info(parts: Sequence[Dataset]) -> DatasetInfo:
+    """Identity of the oldest part, with the history of all."""
+    histories = tuple(history for part in parts for history in _history(part))
+    weights = [max(1, len(part.measurements)) for part in parts]
+    costs: dict[str, float] = {}
+    for name in sorted({name for part in parts for name in part.info.machine_costs}):
+        known = [
+            (part.info.machine_costs[name], weight)
+            for part, weight in zip(parts, weights, strict=True)
+            if name in part.info.machine_costs
+        ]
+        costs[name] = sum(cost * weight for cost, weight in known) / sum(w for _, w in known)
+    return dataclasses.replace(
+        parts[0].info,
+        versions=_joined([part.info.versions for part in parts]),
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        machine_costs=costs,
+        merged=histories,
+    )
+
+
+def _history(part: Dataset) -> tuple[Mapping[str, Any], ...]:
+    info = part.info
+    if info.merged:
+        return info.merged
+    own = {"campaign": info.campaign, "seed": info.seed, "versions": info.versions}
+    return ({**own, "created": info.created, "rows": len(part.measurements)},)
+
+
+def _joined(versions: Sequence[Mapping[str, str]]) -> dict[str, str]:
+    """Versions by name; where parts differ, all of them joined by commas."""
+    names = sorted({name for mapping in versions for name in mapping})
+    return {
+        name: ", ".join(dict.fromkeys(mapping[name] for mapping in versions if name in mapping))
+        for name in names
+    }

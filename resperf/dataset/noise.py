@@ -1,0 +1,65 @@
+"""Noise floor: the error that remains when a perfect predictor meets noisy measurements."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from resperf.dataset.records import KindTable
+
+
+class NoiseFloor(NamedTuple):
+    """How far two measurements of the same layer are apart.
+
+    Attributes
+    ----------
+    pairs : int
+        Pairs of measurements that the figures rest on; without any, they are NaN.
+    median_difference, mean_difference : float
+        Of ``|a - b| / ((a + b) / 2)`` over the pairs, as fractions.
+    mape : float
+        What a perfect predictor would score: ``mean_difference / sqrt(2)``.
+    """
+
+    pairs: int
+    median_difference: float
+    mean_difference: float
+    mape: float
+
+
+def noise_floor(table: KindTable, phase: str) -> NoiseFloor:
+    """Estimate the error that no predictor can go below, from layers that were measured again.
+
+    Let a layer's true time be t and two measurements of it a = t(1 + e1) and b = t(1 + e2), with
+    independent errors of mean zero. A perfect predictor says t, and scores E|e| against a single
+    measurement; a pair shows E|a - b| / t = E|e1 - e2|. For normal errors of deviation s,
+    E|e| = s sqrt(2/pi), and e1 - e2 is normal with deviation s sqrt(2), so that
+    E|e| = E|e1 - e2| / sqrt(2). Whatever the distribution, E|e1 - e2| lies between E|e| (Jensen)
+    and 2 E|e| (triangle inequality): the floor is at most 1.42 times, at least 0.70 times what
+    is said here.
+
+    Parameters
+    ----------
+    table : KindTable
+        Rows that are not ok, or carry a flag (which asks for measuring again), are left out.
+    phase : str
+        One of `resperf.measurement.PHASES`.
+
+    Returns
+    -------
+    NoiseFloor
+        Of neighbouring repeats: a layer that was measured k times gives k - 1 pairs.
+    """
+    usable = table.select(table.ok & (table.flags == "") & (table.times_ms[phase] > 0))
+    _, layer = np.unique(usable.key.astype(str), return_inverse=True)
+    order = np.lexsort((usable.repeat, layer))
+    layer, times_ms = layer[order], usable.times_ms[phase][order]
+    again = layer[1:] == layer[:-1]
+    first, second = times_ms[:-1][again], times_ms[1:][again]
+    if not len(first):
+        return NoiseFloor(0, math.nan, math.nan, math.nan)
+    difference = np.abs(first - second) / ((first + second) / 2)
+    mean = float(difference.mean())
+    return NoiseFloor(len(first), float(np.median(difference)), mean, mean / math.sqrt(2))
