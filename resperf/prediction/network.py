@@ -125,9 +125,7 @@ def _range_warnings(layers: Sequence[LayerPrediction]) -> tuple[str, ...]:
 
 
 def _refusal(name: str, bundle: Bundle, skipped: Sequence[Skipped]) -> UnsupportedError:
-    shown = "; ".join(
-        f"{each.name} ({each.op}): {each.reason}" for each in skipped[:SHOWN_IN_ERROR]
-    )
+    named = [f"{each.name} ({each.op}): {each.reason}" for each in skipped[:SHOWN_IN_ERROR]]
     rest = len(skipped) - SHOWN_IN_ERROR
     more = f"; and {rest} more" if rest > 0 else ""
     return UnsupportedError(

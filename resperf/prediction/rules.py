@@ -111,12 +111,15 @@ def resperfnet(bundle: Bundle, lowered: LoweredNetwork, times_ms: Sequence[float
     """Add up the first layer's preprocess, all layers' execution, the last layer's postprocess.
 
     ResPerfNet's equation 2 as it stands: it knows neither a session call nor shape-only
-    operators, and one input and one output. Re-layout of the network's input and output is what
-    the first layer's preprocess and the last layer's postprocess contain (equations 4 and 6).
+    operators, and one input and one output. The re-layout of the network's input and output
+    belongs to the outer phases (the T of equations 4 and 6); where a framework runs it as nodes
+    of its own, these nodes are added there.
     """
     layers = [node for node in lowered.nodes if node.role == "execution" and node.layer]
     edges = [("preprocess", layers[0]), ("postprocess", layers[-1])] if layers else []
-    edge_ms: dict[str, float] = {}
+    edge_ms = {
+        phase: _role_sum(lowered, times_ms, phase) for phase in ("preprocess", "postprocess")
+    }
     missing: list[Skipped] = []
     for phase, node in edges:
         time_ms = _edge_ms(bundle, phase, node)
@@ -124,11 +127,11 @@ def resperfnet(bundle: Bundle, lowered: LoweredNetwork, times_ms: Sequence[float
             reason = f"the bundle has no {phase} predictor for this kind of layer"
             missing.append(Skipped(node.name, f"{phase} of {node.op}", reason))
         else:
-            edge_ms[phase] = time_ms
+            edge_ms[phase] += time_ms
     phases = PhaseTimes(
-        preprocess_ms=edge_ms.get("preprocess", 0.0),
+        preprocess_ms=edge_ms["preprocess"],
         execution_ms=_role_sum(lowered, times_ms, "execution"),
-        postprocess_ms=edge_ms.get("postprocess", 0.0),
+        postprocess_ms=edge_ms["postprocess"],
     )
     return Total(phases, missing=tuple(missing))
 

@@ -1,0 +1,66 @@
+"""Predicted beside measured: one table for networks and for layers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from resperf.report.tables import Column, ms_cell, percent_cell, table
+
+
+@dataclass(frozen=True)
+class ComparisonRow:
+    """One thing that was both predicted and measured.
+
+    Attributes
+    ----------
+    name : str
+    batch : int or None
+    predicted_ms, measured_ms : float
+        NaN where there is no such time.
+    remark : str
+        Shown at the end of the row.
+    """
+
+    name: str
+    batch: int | None
+    predicted_ms: float
+    measured_ms: float
+    remark: str = ""
+
+    @property
+    def error(self) -> float:
+        """(predicted - measured) / measured, a fraction; NaN where one is missing."""
+        if not self.measured_ms > 0:
+            return math.nan
+        return (self.predicted_ms - self.measured_ms) / self.measured_ms
+
+
+def mean_error(rows: Sequence[ComparisonRow]) -> float:
+    """Return the mean absolute error of the rows that have one, a fraction; NaN without any."""
+    errors = [abs(row.error) for row in rows if math.isfinite(row.error)]
+    return sum(errors) / len(errors) if errors else math.nan
+
+
+def comparison_table(rows: Sequence[ComparisonRow], *, title: str = "network") -> str:
+    """Put predicted and measured times side by side.
+
+    Parameters
+    ----------
+    rows : sequence of ComparisonRow
+    title : str
+        Heading of the first column.
+    """
+    with_batch = any(row.batch is not None for row in rows)
+    with_remark = any(row.remark for row in rows)
+    columns = [Column(title), *([Column("batch", right=True)] if with_batch else [])]
+    columns += [Column(name, right=True) for name in ("predicted ms", "measured ms", "error")]
+    columns += [Column("")] if with_remark else []
+    cells = []
+    for row in rows:
+        batch = ["" if row.batch is None else str(row.batch)] if with_batch else []
+        numbers = [ms_cell(row.predicted_ms), ms_cell(row.measured_ms)]
+        error = percent_cell(row.error, signed=True)
+        cells.append([row.name, *batch, *numbers, error, *([row.remark] if with_remark else [])])
+    return table(columns, cells)

@@ -1,0 +1,41 @@
+"""Which bundles there are, as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from resperf.report.tables import Column, percent_cell, table
+
+
+def device_table(entries: Sequence[Mapping[str, Any]]) -> str:
+    """List bundles.
+
+    Parameters
+    ----------
+    entries : sequence of mapping
+        ``device``, ``framework``, ``method``, ``date``, ``path`` and ``validation`` (error per
+        kind, fractions); a damaged bundle has ``path`` and ``damaged`` (the reason) instead.
+    """
+    whole = [entry for entry in entries if not entry.get("damaged")]
+    parts = []
+    if whole:
+        parts.append(
+            table(
+                (Column("device"), Column("framework"), Column("method"), Column("date"),
+                 Column("validation error"), Column("path")),
+                [
+                    [entry["device"], entry["framework"], entry["method"], entry["date"][:10],
+                     _errors(entry["validation"]), entry["path"]]
+                    for entry in whole
+                ],
+            )
+        )  # fmt: skip
+    parts += [
+        f"damaged: {entry['path']}: {entry['damaged']}" for entry in entries if entry.get("damaged")
+    ]
+    return "\n".join(parts)
+
+
+def _errors(validation: Mapping[str, float]) -> str:
+    return ", ".join(f"{kind} {percent_cell(error)}" for kind, error in validation.items())

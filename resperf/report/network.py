@@ -1,0 +1,154 @@
+"""A predicted or measured network as text: total, phases, layers, what was skipped."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from resperf.prediction import LayerPrediction, Prediction
+from resperf.report.tables import Column, ms_cell, percent_cell, table
+
+if TYPE_CHECKING:
+    # Only for its type: a prediction is shown without loading what measures.
+    from resperf.workflows.measure import MeasuredNetwork
+
+SHOWN_LAYERS = 10
+SHOWN_SKIPPED = 10
+UNKNOWN_BATCH = "as read"
+
+
+def network_text(result: Prediction | MeasuredNetwork, *, every: bool = False) -> str:
+    """Describe one network.
+
+    Parameters
+    ----------
+    result : Prediction or MeasuredNetwork
+    every : bool
+        Show all layers and all skipped operators, not only the first ones.
+    """
+    parts = [_totals(result)]
+    if result.layers:
+        parts.append(_layers(result, every))
+    if result.skipped:
+        parts.append(_skipped(result, every))
+    parts += [f"warning: {warning}" for warning in result.warnings]
+    return "\n\n".join(parts)
+
+
+def heading(result: Prediction | MeasuredNetwork) -> str:
+    """Name a network, its batch, and where it runs."""
+    batch = "" if result.batch is None else f", batch {result.batch}"
+    return f"{result.network}{batch}, on {result.device} with {result.framework}"
+
+
+def _totals(result: Prediction | MeasuredNetwork) -> str:
+    phases = result.phases
+    lines = [
+        f"{heading(result)}: {'predicted' if isinstance(result, Prediction) else 'measured'}",
+        f"total         {ms_cell(result.total_ms):>9} ms",
+        f"  preprocess  {ms_cell(phases.preprocess_ms):>9} ms",
+        f"  execution   {ms_cell(phases.execution_ms):>9} ms{_contents(result)}",
+        f"  postprocess {ms_cell(phases.postprocess_ms):>9} ms",
+    ]
+    if not isinstance(result, Prediction):
+        shown = ", ".join(f"{name} {ms_cell(ms)}" for name, ms in result.percentiles_ms.items())
+        lines.append(f"{result.runs} whole runs: {shown} ms")
+    elif result.skipped:
+        lines.append(f"the total does not include {_operators(len(result.skipped))}, listed below")
+    return "\n".join(lines)
+
+
+def _contents(result: Prediction | MeasuredNetwork) -> str:
+    """Say what of the execution phase is no layer."""
+    parts = []
+    if result.session_ms > 0:
+        parts.append(f"session call {ms_cell(result.session_ms)}")
+    if result.views_ms > 0:
+        parts.append(f"shape-only operators {ms_cell(result.views_ms)}")
+    return f"  (of this {', '.join(parts)})" if parts else ""
+
+
+def _operators(count: int) -> str:
+    return "1 operator" if count == 1 else f"{count} operators"
+
+
+def layer_rows(layers: Sequence[LayerPrediction], total_ms: float) -> list[list[str]]:
+    """Return the cells of layers: name, kind, ms, share, GMAC, remark."""
+    rows = []
+    for layer in layers:
+        remark = "" if layer.in_range else f"out of range: {layer.reason}"
+        if layer.phase != "execution":
+            remark = "; ".join(part for part in (f"in {layer.phase}", remark) if part)
+        share = layer.execution_ms / total_ms if total_ms else float("nan")
+        rows.append(
+            [layer.name, layer.kind, ms_cell(layer.execution_ms), percent_cell(share),
+             f"{layer.macs / 1e9:.3f}", remark]
+        )  # fmt: skip
+    return rows
+
+
+LAYER_COLUMNS = (
+    Column("layer"), Column("kind"), Column("ms", right=True), Column("of total", right=True),
+    Column("GMAC", right=True), Column(""),
+)  # fmt: skip
+
+
+def _layers(result: Prediction | MeasuredNetwork, every: bool) -> str:
+    slowest = sorted(result.layers, key=lambda layer: -layer.execution_ms)
+    shown = slowest if every else slowest[:SHOWN_LAYERS]
+    count = len(slowest)
+    more = "" if len(shown) == count else f": {len(shown)} of {count}, --all shows every one"
+    return f"layers, slowest first{more}\n" + table(
+        LAYER_COLUMNS, layer_rows(shown, result.total_ms)
+    )
+
+
+def _skipped(result: Prediction | MeasuredNetwork, every: bool) -> str:
+    where = "in the total" if isinstance(result, Prediction) else "measured alone"
+    shown = result.skipped if every else result.skipped[:SHOWN_SKIPPED]
+    rest = len(result.skipped) - len(shown)
+    text = f"not {where}: {_operators(len(result.skipped))}\n" + table(
+        (Column("name"), Column("operator"), Column("reason")),
+        [[each.name, each.op, each.reason] for each in shown],
+    )
+    return text + (f"\nand {rest} more; --all shows every one" if rest else "")
+
+
+def everywhere_text(
+    predictions: Sequence[Prediction], failures: Sequence[tuple[str, str, str]]
+) -> str:
+    """Compare predictions of several bundles in one table.
+
+    Parameters
+    ----------
+    predictions : sequence of Prediction
+    failures : sequence of (device, framework, reason)
+        Bundles that cannot predict the network.
+    """
+    rows = [
+        [each.device, each.framework, UNKNOWN_BATCH if each.batch is None else str(each.batch),
+         ms_cell(each.total_ms), ms_cell(each.phases.preprocess_ms),
+         ms_cell(each.phases.execution_ms), ms_cell(each.phases.postprocess_ms),
+         str(len(each.skipped)), str(sum(not layer.in_range for layer in each.layers))]
+        for each in predictions
+    ]  # fmt: skip
+    name = predictions[0].network if predictions else "no bundle can predict this network"
+    parts = [name]
+    if rows:
+        parts[0] += "\n" + table(
+            (Column("device"), Column("framework"), Column("batch", right=True),
+             Column("total ms", right=True), Column("preprocess", right=True),
+             Column("execution", right=True), Column("postprocess", right=True),
+             Column("skipped", right=True), Column("out of range", right=True)),
+            rows,
+        )  # fmt: skip
+    parts += [
+        f"not predicted for {device} with {framework}: {reason}"
+        for device, framework, reason in failures
+    ]
+    parts += [
+        f"warning: {each.device} with {each.framework}: {warning}"
+        for each in predictions
+        for warning in each.warnings
+    ]
+    return "\n\n".join(parts)

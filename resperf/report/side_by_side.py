@@ -1,0 +1,82 @@
+"""One network predicted and measured: layer by layer, with what remains unexplained."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from resperf.prediction import LayerPrediction, Prediction
+from resperf.report.comparison import ComparisonRow, comparison_table
+from resperf.report.network import SHOWN_LAYERS, heading
+
+if TYPE_CHECKING:
+    from resperf.workflows.measure import MeasuredNetwork
+
+
+def side_by_side_text(
+    prediction: Prediction, measured: MeasuredNetwork, *, every: bool = False
+) -> str:
+    """Put a prediction beside the measurement of the same network and batch.
+
+    Parameters
+    ----------
+    prediction : Prediction
+    measured : MeasuredNetwork
+    every : bool
+        Show all layers, not only the slowest ones.
+    """
+    rows = layer_comparison(prediction, measured)
+    slowest = sorted(rows, key=lambda row: -_slower_ms(row))
+    shown = slowest if every else slowest[:SHOWN_LAYERS]
+    more = "" if len(shown) == len(rows) else f": {len(shown)} of {len(rows)}, --all shows all"
+    totals = comparison_table(total_comparison(prediction, measured), title="")
+    parts = [
+        f"{heading(measured)}\n{totals}",
+        f"layers, slowest first{more}\n" + comparison_table(shown, title="layer"),
+    ]
+    parts += [f"warning: {text}" for text in (*prediction.warnings, *measured.warnings)]
+    return "\n\n".join(parts)
+
+
+def _slower_ms(row: ComparisonRow) -> float:
+    return max(time_ms for time_ms in (row.predicted_ms, row.measured_ms, 0.0) if time_ms >= 0)
+
+
+def layer_comparison(prediction: Prediction, measured: MeasuredNetwork) -> list[ComparisonRow]:
+    """Return one row per layer that was predicted or measured, in the order they run."""
+    times_ms = {(layer.name, layer.key): layer.execution_ms for layer in measured.layers}
+    rows = [
+        _row(layer, layer.execution_ms, times_ms.pop((layer.name, layer.key), math.nan))
+        for layer in prediction.layers
+    ]
+    rest = [layer for layer in measured.layers if (layer.name, layer.key) in times_ms]
+    return rows + [_row(layer, math.nan, layer.execution_ms) for layer in rest]
+
+
+def _row(layer: LayerPrediction, predicted_ms: float, measured_ms: float) -> ComparisonRow:
+    remark = "" if layer.in_range else f"out of range: {layer.reason}"
+    return ComparisonRow(f"{layer.name} ({layer.kind})", None, predicted_ms, measured_ms, remark)
+
+
+def total_comparison(prediction: Prediction, measured: MeasuredNetwork) -> list[ComparisonRow]:
+    """Return the total, the phases, and what the execution phase consists of.
+
+    The remainder is what the whole network takes beyond its layers measured alone: colder inputs,
+    the cost of many small nodes, and operators that were not measured alone.
+    """
+    layers_ms = sum(layer.execution_ms for layer in prediction.layers if layer.phase == "execution")
+    mine, theirs = prediction.phases, measured.phases
+    left_out = len(prediction.skipped)
+    remark = f"without {left_out} operators that have no predictor" if left_out else ""
+    alone = len(measured.skipped)
+    rest = f"with {alone} operators not measured alone" if alone else ""
+    return [
+        ComparisonRow("total", None, prediction.total_ms, measured.total_ms, remark),
+        ComparisonRow("  preprocess", None, mine.preprocess_ms, theirs.preprocess_ms),
+        ComparisonRow("  execution", None, mine.execution_ms, theirs.execution_ms),
+        ComparisonRow("    sum of layers", None, layers_ms, measured.layers_ms),
+        ComparisonRow("    session call", None, prediction.session_ms, measured.session_ms),
+        ComparisonRow("    shape-only operators", None, prediction.views_ms, measured.views_ms),
+        ComparisonRow("    remainder", None, math.nan, measured.remainder_ms, rest),
+        ComparisonRow("  postprocess", None, mine.postprocess_ms, theirs.postprocess_ms),
+    ]

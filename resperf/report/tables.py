@@ -1,0 +1,90 @@
+"""Plain text tables, the same wherever they are written to."""
+
+from __future__ import annotations
+
+import io
+import math
+import shutil
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from resperf.units import format_ms
+
+WIDTH_IN_FILES = 160
+"""Columns of text where the output is no terminal: wide enough not to break a line."""
+
+UNKNOWN = "-"
+"""What stands where there is no value."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """Heading of a column and how its cells are written.
+
+    Attributes
+    ----------
+    title : str
+    right : bool
+        Numbers stand on the right.
+    """
+
+    title: str
+    right: bool = False
+
+
+def ms_cell(time_ms: float) -> str:
+    """Write a time in milliseconds, or that there is none."""
+    return format_ms(time_ms) if math.isfinite(time_ms) else UNKNOWN
+
+
+def percent_cell(share: float, *, signed: bool = False) -> str:
+    """Write a share as a percentage: ``percent_cell(0.051) == "5.1%"``."""
+    if not math.isfinite(share):
+        return UNKNOWN
+    return f"{share:+.1%}" if signed else f"{share:.1%}"
+
+
+def text_width() -> int:
+    """Columns that a line may take: the terminal's, or a fixed number in files and pipes."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else WIDTH_IN_FILES
+
+
+def table(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int = 0) -> str:
+    """Lay out rows under headings.
+
+    Parameters
+    ----------
+    columns : sequence of Column
+    rows : sequence of sequence of str
+        As many cells as columns; cells are shown as they are, without any markup.
+    width : int
+        Columns of text; `text_width` by default.
+
+    Returns
+    -------
+    str
+        Lines without trailing blanks; no newline at the end.
+    """
+    from rich.box import Box
+    from rich.console import Console
+    from rich.table import Table
+
+    ruled = Box("    \n    \n -  \n    \n    \n    \n    \n    \n", ascii=True)
+    laid_out = Table(box=ruled, show_edge=False, pad_edge=False, header_style="")
+    for column in columns:
+        laid_out.add_column(
+            column.title,
+            justify="right" if column.right else "left",
+            no_wrap=column.right,
+            overflow="fold",
+        )
+    for row in rows:
+        laid_out.add_row(*row)
+    text = io.StringIO()
+    console = Console(
+        file=text, width=width or text_width(), color_system=None, force_terminal=False,
+        markup=False, highlight=False, emoji=False,
+    )  # fmt: skip
+    console.print(laid_out)
+    return "\n".join(line.rstrip() for line in text.getvalue().rstrip("\n").split("\n"))

@@ -1,0 +1,3 @@
+"""Workflows: what joins collecting and learning."""
+
+from __future__ import annotations

@@ -1,0 +1,295 @@
+"""A network run for real: the phases, percentiles and layers that a prediction foretells."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from resperf.backends import Backend
+from resperf.campaign import measure_layer
+from resperf.layers import Layer
+from resperf.lowering import LoweredNetwork, lower
+from resperf.measurement import Measurement, Status
+from resperf.network import read_network
+from resperf.prediction.result import (
+    LayerPrediction,
+    PhaseTimes,
+    Skipped,
+    json_number,
+    network_json,
+)
+from resperf.timing import Clock, ReferenceMonitor, SamplingProtocol
+from resperf.workflows.guarded import GuardedRuns, guarded_runs, percentile, reference_monitor
+
+PERCENTILES: Mapping[str, float] = {"p50": 0.50, "p95": 0.95, "p99": 0.99}
+FEW_RUNS = 20
+"""Below this, the outer percentiles are nothing but the slowest run."""
+LAYER_ATTEMPTS = 3
+"""A layer is measured at most so often, until the machine had its usual speed meanwhile."""
+
+Progress = Callable[[int, int, str], None]
+"""Told (done, all, name) while the layers are measured."""
+
+
+@dataclass(frozen=True)
+class MeasuredNetwork:
+    """How long runs of a network took: `resperf.prediction.Prediction`, measured.
+
+    Attributes
+    ----------
+    network, device, framework : str
+    batch : int or None
+    phases : PhaseTimes
+        Medians over the runs. A re-layout of the network's input or output, which a framework
+        runs within its session call, is counted in preprocess or postprocess as measured alone.
+    percentiles_ms : mapping of str to float
+        Of whole runs: ``p50``, ``p95``, ``p99``.
+    runs : int
+        How many runs were timed.
+    layers : tuple of LayerPrediction
+        Lowered layers, each measured alone; empty where that was not asked for.
+    skipped : tuple of Skipped
+        Operators that were not measured alone. The total contains them.
+    session_ms, views_ms : float
+        Calibrated costs of the session call and of shape-only operators; the execution phase
+        contains them. NaN where layers were not measured.
+    warnings : tuple of str
+    lowering : str
+    reference_ratio : float
+        Time of the reference layer meanwhile over its median.
+    """
+
+    network: str
+    device: str
+    framework: str
+    batch: int | None
+    phases: PhaseTimes
+    percentiles_ms: Mapping[str, float]
+    runs: int
+    layers: tuple[LayerPrediction, ...] = ()
+    skipped: tuple[Skipped, ...] = ()
+    session_ms: float = math.nan
+    views_ms: float = math.nan
+    warnings: tuple[str, ...] = ()
+    lowering: str = ""
+    reference_ratio: float = math.nan
+
+    @property
+    def total_ms(self) -> float:
+        """Sum of the three phases' medians, in milliseconds."""
+        return self.phases.total_ms
+
+    @property
+    def layers_ms(self) -> float:
+        """Sum of the layers of the execution phase, each measured alone; NaN without layers."""
+        if not self.layers:
+            return math.nan
+        return sum(layer.execution_ms for layer in self.layers if layer.phase == "execution")
+
+    @property
+    def remainder_ms(self) -> float:
+        """Execution that neither layers measured alone nor calibrated costs explain."""
+        return self.phases.execution_ms - self.layers_ms - self.session_ms - self.views_ms
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values with the keys of a prediction, and those of measuring."""
+        return {
+            **network_json(self),
+            "percentiles_ms": {k: json_number(v) for k, v in self.percentiles_ms.items()},
+            "runs": self.runs,
+            "session_ms": json_number(self.session_ms),
+            "views_ms": json_number(self.views_ms),
+            "remainder_ms": json_number(self.remainder_ms),
+            "warnings": list(self.warnings),
+            "lowering": self.lowering,
+            "reference_ratio": json_number(self.reference_ratio),
+        }
+
+
+def measure_network(
+    path: Path,
+    backend: Backend,
+    *,
+    batch: int | None = None,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    seconds: float = 6.0,
+    layers: bool = True,
+    monitor: ReferenceMonitor | None = None,
+    protocol: SamplingProtocol | None = None,
+    progress: Progress | None = None,
+    clock: Clock = time.perf_counter_ns,
+) -> MeasuredNetwork:
+    """Run a network and time its phases; then measure each distinct layer alone.
+
+    Parameters
+    ----------
+    path : Path
+        ONNX file; weights that are absent are made up.
+    backend : Backend
+    batch : int, optional
+        First dimension of the inputs; the file's own by default.
+    shapes : mapping of str to sequence of int, optional
+        Shapes of inputs with other free dimensions.
+    seconds : float
+        Time for whole runs; see `resperf.workflows.guarded.guarded_runs`.
+    layers : bool
+        Measure the layers too, about a third of a second for each distinct one.
+    monitor : ReferenceMonitor, optional
+        Of earlier measurements of this backend; by default a new one.
+    protocol : SamplingProtocol, optional
+        Of the layers.
+    progress : callable, optional
+    clock : callable
+        Nanoseconds that only grow.
+
+    Raises
+    ------
+    NetworkError, ShapeError
+        If the file cannot be read.
+    UnsupportedError
+        If the framework cannot run the network.
+    """
+    if monitor is None:
+        with reference_monitor(backend, clock=clock) as fresh:
+            return measure_network(
+                path, backend, batch=batch, shapes=shapes, seconds=seconds, layers=layers,
+                monitor=fresh, protocol=protocol, progress=progress, clock=clock,
+            )  # fmt: skip
+    network = read_network(path, batch=batch, shapes=shapes)
+    with backend.network(path, batch=batch, shapes=shapes) as built:
+        timed = guarded_runs(built, monitor, seconds=seconds, clock=clock)
+    fingerprint = backend.fingerprint()
+    result = MeasuredNetwork(
+        network=network.name,
+        device=fingerprint.device,
+        framework=fingerprint.framework,
+        batch=network.batch,
+        phases=_median_phases(timed),
+        percentiles_ms=_percentiles(timed),
+        runs=len(timed.runs),
+        warnings=(*network.notes, *_run_warnings(timed)),
+        reference_ratio=timed.reference_ratio,
+    )
+    if not layers:
+        return result
+    lowered = lower(network, fingerprint)
+    measured = measure_layers(
+        backend,
+        [node.layer for node in lowered.nodes if node.layer is not None],
+        protocol or SamplingProtocol(),
+        monitor=monitor,
+        progress=progress,
+        clock=clock,
+    )
+    return _with_layers(result, lowered, measured, backend.costs())
+
+
+def measure_layers(
+    backend: Backend,
+    layers: Sequence[Layer],
+    protocol: SamplingProtocol,
+    *,
+    monitor: ReferenceMonitor,
+    progress: Progress | None = None,
+    clock: Clock = time.perf_counter_ns,
+) -> dict[str, Measurement]:
+    """Measure each distinct lowered layer once, again where the machine changed its speed.
+
+    Returns
+    -------
+    dict of str to Measurement
+        By the layer's key.
+    """
+    distinct = {layer.key: layer for layer in layers}
+    measured: dict[str, Measurement] = {}
+    for done, (key, layer) in enumerate(distinct.items()):
+        if progress is not None:
+            progress(done, len(distinct), layer.kind)
+        for _ in range(LAYER_ATTEMPTS):
+            measured[key] = measure_layer(backend, layer, protocol, clock=clock)
+            monitor.check()
+            if monitor.is_steady():
+                break
+    if progress is not None:
+        progress(len(distinct), len(distinct), "done")
+    return measured
+
+
+def _median_phases(timed: GuardedRuns) -> PhaseTimes:
+    return PhaseTimes(*(median(times_ms) for times_ms in zip(*timed.runs, strict=True)))
+
+
+def _percentiles(timed: GuardedRuns) -> dict[str, float]:
+    totals_ms = [sum(run) for run in timed.runs]
+    return {name: percentile(totals_ms, share) for name, share in PERCENTILES.items()}
+
+
+def _run_warnings(timed: GuardedRuns) -> tuple[str, ...]:
+    warnings = []
+    if not timed.is_steady:
+        warnings.append(
+            "the machine did not keep its speed while the network ran (reference layer at "
+            f"{timed.reference_ratio:.2f} of its median); close other programs and measure again"
+        )
+    if len(timed.runs) < FEW_RUNS:
+        warnings.append(
+            f"only {len(timed.runs)} runs: p95 and p99 are about the slowest of them; "
+            "use more --seconds"
+        )
+    return tuple(warnings)
+
+
+def _with_layers(
+    result: MeasuredNetwork,
+    lowered: LoweredNetwork,
+    measured: Mapping[str, Measurement],
+    costs: Mapping[str, float],
+) -> MeasuredNetwork:
+    """Add the layers, and count re-layouts at the network's edges in the outer phases."""
+    layers: list[LayerPrediction] = []
+    skipped: list[Skipped] = []
+    for node in lowered.nodes:
+        row = measured[node.layer.key] if node.layer is not None else None
+        if row is None or row.status is not Status.OK:
+            if node.role != "view":
+                reason = node.reason if row is None else f"{row.status}: {row.detail}"
+                skipped.append(Skipped(node.name, node.op, reason))
+            continue
+        layers.append(
+            LayerPrediction(
+                name=node.name,
+                kind=row.layer.kind,
+                execution_ms=row.phase_ms("execution"),
+                in_range=True,
+                key=row.layer.key,
+                macs=row.layer.macs,
+                sources=node.sources,
+                phase=node.role,
+            )
+        )
+    views = sum(node.role == "view" for node in lowered.nodes)
+    edges = {
+        phase: sum(layer.execution_ms for layer in layers if layer.phase == phase)
+        for phase in ("preprocess", "postprocess")
+    }
+    phases = PhaseTimes(
+        result.phases.preprocess_ms + edges["preprocess"],
+        result.phases.execution_ms - edges["preprocess"] - edges["postprocess"],
+        result.phases.postprocess_ms + edges["postprocess"],
+    )
+    return dataclasses.replace(
+        result,
+        phases=phases,
+        layers=tuple(layers),
+        skipped=tuple(skipped),
+        session_ms=costs.get("session_ms", math.nan),
+        views_ms=costs.get("view_ms", math.nan) * views if views else 0.0,
+        warnings=(*result.warnings, *lowered.notes),
+        lowering=lowered.method,
+    )
