@@ -1,0 +1,217 @@
+"""The ONNX Runtime kernel that runs a lowered layer: operator, attributes and tensor shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from resperf.errors import UnsupportedError
+from resperf.layers import Conv, Dense, Layer, Pool, Reorder
+
+NCHWC = "com.microsoft.nchwc"
+CONTRIB = "com.microsoft"
+OPSETS = {"": 17, CONTRIB: 1, NCHWC: 1}
+
+ACTIVATIONS: Mapping[str, tuple[str, tuple[float, ...]]] = {
+    "relu": ("Relu", ()),
+    "tanh": ("Tanh", ()),
+    "sigmoid": ("Sigmoid", ()),
+    "leaky_relu": ("LeakyRelu", (0.01,)),
+    "clip": ("Clip", (0.0, 6.0)),
+    "hard_sigmoid": ("HardSigmoid", (0.2, 0.5)),
+}
+"""Activations that a convolution absorbs, and typical parameters."""
+GEMM_ACTIVATIONS = ("relu", "tanh", "sigmoid")
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One node of an optimised graph.
+
+    Attributes
+    ----------
+    op, domain : str
+    attributes : mapping of str to Any
+        As `onnx.helper.make_node` takes them.
+    input_shape, output_shape : tuple of int
+        As the kernel sees them: blocked layouts count padded channels.
+    weight_shapes : tuple of tuple of int
+        Of the constant inputs behind the first.
+    extra_shapes : tuple of tuple of int
+        Of further computed inputs, which come last (a residual).
+    packs_weights : bool
+        Whether each copy of the kernel makes its own packed copy of its weights when it is built:
+        then the copies may share what they are built from.
+    """
+
+    op: str
+    domain: str
+    attributes: Mapping[str, Any]
+    input_shape: tuple[int, ...]
+    output_shape: tuple[int, ...]
+    weight_shapes: tuple[tuple[int, ...], ...] = ()
+    extra_shapes: tuple[tuple[int, ...], ...] = ()
+    packs_weights: bool = False
+
+
+def kernel_of(layer: Layer, block: int) -> Kernel:
+    """Say which kernel of ONNX Runtime runs a lowered layer.
+
+    Parameters
+    ----------
+    layer : Layer
+        As the backend's `lower` returned it.
+    block : int
+        Channels per block of this machine's NCHWc layout.
+
+    Raises
+    ------
+    UnsupportedError
+        If no kernel runs it on this machine.
+    """
+    if getattr(layer, "dtype", "float32") != "float32":
+        raise UnsupportedError(
+            f"ONNX Runtime's CPU kernels are measured in float32, not in {layer.fields()['dtype']}"
+        )
+    return _MAKERS[layer.kind](layer, block)
+
+
+def _padded(channels: int, block: int) -> int:
+    return -(-channels // block) * block
+
+
+def _is_blocked(layout: str, block: int) -> bool:
+    """Whether the layout is this machine's blocked one; plain NCHW is not."""
+    if layout == "nchw":
+        return False
+    if block and layout == f"nchwc{block}":
+        return True
+    raise UnsupportedError(
+        f"layout {layout!r} does not exist in ONNX Runtime on this machine, which has "
+        + (f"nchw and nchwc{block}" if block else "nchw only")
+    )
+
+
+def _window(layer: Conv | Pool) -> dict[str, Any]:
+    return {
+        "kernel_shape": [layer.kernel_height, layer.kernel_width],
+        "strides": [layer.stride_height, layer.stride_width],
+        "dilations": [layer.dilation_height, layer.dilation_width],
+        "pads": [layer.pad_top, layer.pad_left, layer.pad_bottom, layer.pad_right],
+    }
+
+
+def _conv(layer: Layer, block: int) -> Kernel:
+    assert isinstance(layer, Conv)
+    blocked = _is_blocked(layer.layout, block)
+    batch, channels_out, rows, columns = layer.output_shape
+    channels_in, taps = layer.channels_in, layer.channels_in // layer.groups
+    groups = layer.groups
+    if blocked:
+        channels_out = _padded(channels_out, block)
+        if taps == 1 and groups == layer.channels_out == layer.channels_in:
+            channels_in = groups = channels_out
+        elif groups == 1 and channels_in >= block:
+            channels_in = taps = _padded(channels_in, block)
+    output_shape = (batch, channels_out, rows, columns)
+    weights: tuple[tuple[int, ...], ...] = (
+        (channels_out, taps, layer.kernel_height, layer.kernel_width),
+    )
+    if layer.bias or layer.residual:
+        # The residual is the fourth input, so ORT always has a bias where there is one.
+        weights += ((channels_out,),)
+    attributes = _window(layer) | {"group": groups} | _activation(layer)
+    fused = bool(layer.residual or layer.activation != "none")
+    return Kernel(
+        op="Conv" if blocked or not fused else "FusedConv",
+        domain=NCHWC if blocked else CONTRIB if fused else "",
+        attributes=attributes,
+        input_shape=(batch, channels_in, layer.height, layer.width),
+        output_shape=output_shape,
+        weight_shapes=weights,
+        extra_shapes=(output_shape,) if layer.residual else (),
+    )
+
+
+def _activation(layer: Conv) -> dict[str, Any]:
+    if layer.activation == "none":
+        return {}
+    if layer.activation not in ACTIVATIONS:
+        raise UnsupportedError(
+            f"ONNX Runtime does not fuse {layer.activation} into a convolution; "
+            f"it fuses {', '.join(ACTIVATIONS)}"
+        )
+    op, parameters = ACTIVATIONS[layer.activation]
+    return {"activation": op} | ({"activation_params": parameters} if parameters else {})
+
+
+def _pool(layer: Layer, block: int) -> Kernel:
+    assert isinstance(layer, Pool)
+    blocked = _is_blocked(layer.layout, block)
+    if blocked and layer.channels_in % block:
+        raise UnsupportedError(
+            f"ONNX Runtime pools {layer.channels_in} channels in nchw: they are no whole blocks "
+            f"of {block}"
+        )
+    op = {"max": "MaxPool", "average": "AveragePool"}[layer.mode]
+    attributes: dict[str, Any] = {}
+    if layer.whole_image:
+        op = f"Global{op}"
+    else:
+        attributes = _window(layer) | {"ceil_mode": int(layer.ceil_mode)}
+        if layer.mode == "average":
+            attributes["count_include_pad"] = int(layer.count_include_pad)
+            if (layer.dilation_height, layer.dilation_width) != (1, 1):
+                raise UnsupportedError("ONNX Runtime's average pooling is measured undilated")
+            del attributes["dilations"]
+    return Kernel(op, NCHWC if blocked else "", attributes, layer.input_shape, layer.output_shape)
+
+
+def _dense(layer: Layer, block: int) -> Kernel:
+    assert isinstance(layer, Dense)
+    weights: tuple[tuple[int, ...], ...] = ((layer.features_out, layer.features_in),)
+    if layer.bias:
+        weights += ((layer.features_out,),)
+    fused = layer.activation != "none"
+    if fused and layer.activation not in GEMM_ACTIVATIONS:
+        raise UnsupportedError(
+            f"ONNX Runtime does not fuse {layer.activation} into a matrix product; "
+            f"it fuses {', '.join(GEMM_ACTIVATIONS)}"
+        )
+    attributes: dict[str, Any] = {"transB": 1}
+    if fused:
+        attributes["activation"] = ACTIVATIONS[layer.activation][0]
+    return Kernel(
+        "FusedGemm" if fused else "Gemm",
+        CONTRIB if fused else "",
+        attributes,
+        layer.input_shape,
+        layer.output_shape,
+        weights,
+        packs_weights=True,
+    )
+
+
+def _reorder(layer: Layer, block: int) -> Kernel:
+    assert isinstance(layer, Reorder)
+    batch, channels, height, width = layer.input_shape
+    blocked_shape = (batch, _padded(channels, max(block, 1)), height, width)
+    to_blocked = _is_blocked(layer.layout_out, block)
+    if to_blocked == _is_blocked(layer.layout, block):
+        raise UnsupportedError(f"ONNX Runtime has no re-layout like {layer.key}")
+    if to_blocked:
+        if channels % 4:
+            raise UnsupportedError(f"ReorderInput takes channels in fours, not {channels}")
+        return Kernel("ReorderInput", NCHWC, {}, layer.input_shape, blocked_shape)
+    return Kernel(
+        "ReorderOutput", NCHWC, {"channels": channels}, blocked_shape, layer.output_shape
+    )
+
+
+_MAKERS: Mapping[str, Callable[[Layer, int], Kernel]] = {
+    "conv": _conv,
+    "pool": _pool,
+    "dense": _dense,
+    "reorder": _reorder,
+}

@@ -1,0 +1,403 @@
+"""ONNX Runtime on the CPU: how each phase is obtained, and what it contains.
+
+preprocess
+    A numpy array becomes a device value and is bound to the session. On the CPU that shares the
+    memory: about 2 us whatever the size.
+execution
+    Of a layer: the marginal time of its lowered node in a graph that holds several copies of it,
+    each with weights of its own, run with optimisation off and its input already in the layer's
+    own layout; the session call is taken out (`Phase.offset_ms`). ONNX Runtime frees the output of
+    a copy at once, so that the next one writes to the same memory, as in a network. Of a network:
+    one bound run, the session call included.
+postprocess
+    The output value becomes a numpy array; on the CPU that is a view.
+
+Re-layouts (ReorderInput, ReorderOutput) are nodes of the lowered graph and are measured as layers
+of the kind `reorder`; a prediction adds those at the network's edges to preprocess and postprocess
+(ResPerfNet equations 4 to 6).
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from statistics import median
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+import onnxruntime
+from onnx import TensorProto, helper
+
+from resperf.backends._base import Built, Phase
+from resperf.backends._ort_kernels import OPSETS, Kernel, kernel_of
+from resperf.errors import MeasurementError, ResperfError, UnsupportedError
+from resperf.layers import Layer
+from resperf.lowering import lower_layers
+from resperf.lowering.onnxruntime import block_size
+from resperf.machine import Fingerprint, this_machine, usable_cores
+from resperf.units import NS_PER_MS
+
+MAX_COPIES = 64
+TARGET_RUN_MS = 1.0
+"""A run holds as many copies as fill about this time: then the session call hardly counts."""
+WEIGHTS_BYTES = 1_200_000_000
+"""Weights that all copies of a layer may take together."""
+COLD_WEIGHTS_BYTES = 1 << 18
+"""Layers with more weights than this are always run in two copies at least: in a network, other
+layers' weights push them out of the nearest cache between two runs."""
+COLD_COPIES_BYTES = 256_000_000
+"""Copies of such a layer hold about this much together, as a network with large layers does."""
+MAX_COLD_COPIES = 16
+
+_BLOCK = np.random.default_rng(0).standard_normal(1 << 18).astype(np.float32) * np.float32(0.05)
+
+onnxruntime.set_default_logger_severity(4)
+
+
+class OnnxRuntimeBackend:
+    """ONNX Runtime with its CPU execution provider.
+
+    Parameters
+    ----------
+    threads : int, optional
+        Threads within an operator; by default one per usable core.
+    """
+
+    name = "onnxruntime"
+
+    def __init__(self, threads: int | None = None) -> None:
+        self.threads = threads or usable_cores()
+        if self.threads < 1:
+            raise ResperfError(f"threads={threads} must be at least 1")
+        self._session_ms: float | None = None
+        self._block = block_size(threads=self.threads)
+
+    def fingerprint(self) -> Fingerprint:
+        """Identity of this machine under ONNX Runtime and these settings."""
+        return this_machine(
+            device="cpu",
+            framework=self.name,
+            framework_version=onnxruntime.__version__,
+            provider="CPUExecutionProvider",
+            threads=self.threads,
+            settings={
+                "nchwc_block": str(self._block),
+                "execution_mode": "sequential",
+                "inter_op_threads": "1",
+                "spinning": "on",
+                "memory_arena": "on",
+            },
+        )
+
+    def session_ms(self) -> float:
+        """Cost of a bound run of a graph without layers: the intercept over copies of a tiny node."""
+        if self._session_ms is None:
+            one, many = (self._tiny_ms(copies) for copies in (1, MAX_COPIES))
+            self._session_ms = max(one - (many - one) / (MAX_COPIES - 1), 0.0)
+        return self._session_ms
+
+    def costs(self) -> Mapping[str, float]:
+        """session_ms: a session call without layers; view_ms: one shape-only node in a network."""
+        view = Kernel("Flatten", "", {"axis": 1}, (1, 64, 4, 4), (1, 1024))
+        with self._copies(view, MAX_COPIES) as many:
+            view_ms = (_median_ms(many.run) - self.session_ms()) / MAX_COPIES
+        return {"session_ms": self.session_ms(), "view_ms": max(view_ms, 0.0)}
+
+    def lower(self, layers: Sequence[Layer]) -> list[Layer]:
+        """Give each layer the layout that ONNX Runtime would choose for it on this machine."""
+        return lower_layers(layers, self.fingerprint())
+
+    def layer(self, layer: Layer, *, budget_ms: float) -> Built:
+        """Build one lowered layer: alone, and in as many copies as give a precise marginal time.
+
+        Raises
+        ------
+        UnsupportedError
+            If no kernel runs it, or ONNX Runtime refuses it.
+        MemoryError
+            If it does not fit.
+        """
+        kernel = kernel_of(layer, self._block)
+        alone = self._copies(kernel, 1)
+        try:
+            copies = self._copies_for(layer, alone.run, budget_ms)
+            marginal = alone if copies == 1 else self._copies(kernel, copies)
+        except BaseException:
+            alone.close()
+            raise
+        execution = Phase(marginal.run, offset_ms=self.session_ms(), divisor=copies)
+        transfers = _Transfers(layer.input_shape, layer.output_shape)
+        return _OrtBuilt(
+            {
+                "preprocess": Phase(transfers.preprocess),
+                "execution": execution,
+                "postprocess": Phase(transfers.postprocess),
+            },
+            alone.run,
+            (alone, marginal),
+        )
+
+    def network(
+        self, path: Path, *, batch: int | None, shapes: Mapping[str, Sequence[int]] | None = None
+    ) -> Built:
+        """Build a whole network with ONNX Runtime's own optimisation; absent weights are made up.
+
+        Raises
+        ------
+        NetworkError, UnsupportedError
+            If the file cannot be read or run.
+        """
+        from resperf.network import materialise
+
+        model, weights = materialise(path, batch=batch, shapes=shapes)
+        session = self._session(
+            model, weights, onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL, path.name
+        )
+        feeds = {value.name: _filled_input(value) for value in session.get_inputs()}
+        return _network_phases(session, feeds)
+
+    def _copies_for(self, layer: Layer, run: Callable[[], object], budget_ms: float) -> int:
+        """Choose how many copies one run holds, from the time of two runs of one copy."""
+        run()
+        start = time.perf_counter_ns()
+        run()
+        run_ms = (time.perf_counter_ns() - start) / NS_PER_MS
+        one_ms = max(run_ms - self.session_ms(), 1e-4)
+        wanted = math.ceil(min(TARGET_RUN_MS, budget_ms) / one_ms)
+        if layer.weight_bytes > COLD_WEIGHTS_BYTES:
+            cold = min(math.ceil(COLD_COPIES_BYTES / layer.weight_bytes), MAX_COLD_COPIES)
+            wanted = max(wanted, 2, min(cold, int(budget_ms / one_ms)))
+        fitting = WEIGHTS_BYTES // max(layer.weight_bytes, 1)
+        return max(1, min(wanted, MAX_COPIES, fitting))
+
+    def _tiny_ms(self, copies: int) -> float:
+        with self._copies(Kernel("Relu", "", {}, (1, 16), (1, 16)), copies) as tiny:
+            return _median_ms(tiny.run)
+
+    def _copies(self, kernel: Kernel, copies: int) -> _Copies:
+        """Build a graph of independent copies of a kernel, each with weights of its own."""
+        inputs = {"x": kernel.input_shape} | {
+            f"extra{i}": shape for i, shape in enumerate(kernel.extra_shapes)
+        }
+        nodes, initializers, weights = [], [], {}
+        packed = [_filled(shape) for shape in kernel.weight_shapes] if kernel.packs_weights else []
+        for copy in range(copies):
+            names = []
+            for position, shape in enumerate(kernel.weight_shapes):
+                name = f"w{copy}_{position}"
+                names.append(name)
+                weights[name] = packed[position] if packed else _filled(shape)
+                initializers.append(_absent(name, shape))
+            node = helper.make_node(
+                kernel.op,
+                ["x", *names, *(f"extra{i}" for i in range(len(kernel.extra_shapes)))],
+                [f"y{copy}"],
+                f"copy{copy}",
+                domain=kernel.domain,
+                **kernel.attributes,
+            )
+            nodes.append(node)
+        last = f"y{copies - 1}"
+        graph = helper.make_graph(
+            nodes,
+            "copies",
+            [_float_info(name, shape) for name, shape in inputs.items()],
+            [_float_info(last, kernel.output_shape)],
+            initializers,
+        )
+        opsets = [helper.make_opsetid(domain, version) for domain, version in OPSETS.items()]
+        session = self._session(
+            helper.make_model(graph, opset_imports=opsets, ir_version=8),
+            weights,
+            onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL,
+            f"{kernel.domain}:{kernel.op}",
+        )
+        return _Copies(session, inputs, last, kernel.output_shape)
+
+    def _session(self, model: Any, weights: Mapping[str, Any], level: Any, name: str) -> Any:
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = 4
+        options.intra_op_num_threads = self.threads
+        options.inter_op_num_threads = 1
+        options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
+        options.graph_optimization_level = level
+        if weights:
+            options.add_external_initializers(
+                list(weights),
+                [onnxruntime.OrtValue.ortvalue_from_numpy(value) for value in weights.values()],
+            )
+        try:
+            return onnxruntime.InferenceSession(
+                model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+            )
+        except Exception as error:  # onnxruntime's errors have no common root of their own
+            raise _as_resperf_error(error, name) from error
+
+
+def _as_resperf_error(error: Exception, name: str) -> BaseException:
+    text = str(error).strip().splitlines()[0][:300] if str(error).strip() else repr(error)
+    if "bad_alloc" in text or "Failed to allocate" in text:
+        return MemoryError(f"{name} does not fit into memory: {text}")
+    return UnsupportedError(f"ONNX Runtime cannot run {name}: {text}")
+
+
+def _checked(run: Callable[[], object], name: str) -> Callable[[], object]:
+    """Run once, so that what cannot run says so before it is timed."""
+    try:
+        run()
+    except Exception as error:  # as above
+        raise _as_resperf_error(error, name) from error
+    return run
+
+
+class _Copies:
+    """A session of copies of one kernel, its input and output bound."""
+
+    def __init__(
+        self,
+        session: Any,
+        inputs: Mapping[str, tuple[int, ...]],
+        output: str,
+        output_shape: tuple[int, ...],
+    ) -> None:
+        binding = session.io_binding()
+        for name, shape in inputs.items():
+            binding.bind_ortvalue_input(
+                name, onnxruntime.OrtValue.ortvalue_from_numpy(_filled(shape))
+            )
+        binding.bind_ortvalue_output(
+            output, onnxruntime.OrtValue.ortvalue_from_shape_and_type(output_shape, np.float32)
+        )
+        self.run = _checked(partial(session.run_with_iobinding, binding), output)
+
+    def close(self) -> None:
+        """Free the session and its weights."""
+        self.run = _closed
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+def _closed() -> object:
+    raise MeasurementError("a layer that was closed cannot be run; build it again")
+
+
+class _OrtBuilt:
+    """Phases of a layer or a network, and what they keep alive."""
+
+    def __init__(
+        self,
+        phases: Mapping[str, Phase],
+        isolated: Callable[[], object],
+        owned: Sequence[_Copies] = (),
+    ) -> None:
+        self.phases = phases
+        self.isolated = isolated
+        self._owned = owned
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for copies in self._owned:
+            copies.close()
+        self.phases, self.isolated = {}, _closed
+
+
+class _Transfers:
+    """What crosses between host and device for one layer."""
+
+    def __init__(self, input_shape: tuple[int, ...], output_shape: tuple[int, ...]) -> None:
+        self._host = _filled(input_shape)
+        self._device = onnxruntime.OrtValue.ortvalue_from_shape_and_type(output_shape, np.float32)
+
+    def preprocess(self) -> object:
+        """Make a device value of the host's array."""
+        return onnxruntime.OrtValue.ortvalue_from_numpy(self._host)
+
+    def postprocess(self) -> object:
+        """Make a host array of the device's value."""
+        return self._device.numpy()
+
+
+def _network_phases(session: Any, feeds: Mapping[str, npt.NDArray[Any]]) -> _OrtBuilt:
+    binding = session.io_binding()
+    outputs = [value.name for value in session.get_outputs()]
+    for name in outputs:
+        binding.bind_output(name, "cpu")
+
+    def preprocess() -> None:
+        for name, array in feeds.items():
+            binding.bind_ortvalue_input(name, onnxruntime.OrtValue.ortvalue_from_numpy(array))
+
+    def postprocess() -> list[npt.NDArray[Any]]:
+        return [value.numpy() for value in binding.get_outputs()]
+
+    preprocess()
+    execute = _checked(partial(session.run_with_iobinding, binding), "the network")
+    phases = {
+        "preprocess": Phase(preprocess),
+        "execution": Phase(execute),
+        "postprocess": Phase(postprocess),
+    }
+    return _OrtBuilt(phases, execute)
+
+
+def _filled(shape: Sequence[int]) -> npt.NDArray[np.float32]:
+    """Make an array in memory of its own, without denormal numbers, as fast as memory allows."""
+    return np.resize(_BLOCK, tuple(shape)) if math.prod(shape) else np.zeros(shape, np.float32)
+
+
+def _filled_input(value: Any) -> npt.NDArray[Any]:
+    dtypes = {"float": np.float32, "double": np.float64, "float16": np.float16}
+    word = value.type.removeprefix("tensor(").removesuffix(")")
+    if word in dtypes:
+        return _filled(value.shape).astype(dtypes[word])
+    try:
+        # Token numbers, masks: 1 is a valid value of all of them.
+        return np.ones(value.shape, np.dtype(word))
+    except TypeError as error:
+        raise UnsupportedError(
+            f"input {value.name!r} holds {value.type}, which cannot be made up"
+        ) from error
+
+
+def _absent(name: str, shape: Sequence[int]) -> Any:
+    """Declare a weight whose bytes come with the session's options, not with the model."""
+    proto = TensorProto(
+        name=name, data_type=TensorProto.FLOAT, dims=shape, data_location=TensorProto.EXTERNAL
+    )
+    proto.external_data.add(key="location", value="absent.bin")
+    return proto
+
+
+def _float_info(name: str, shape: Sequence[int]) -> Any:
+    return helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+
+
+def _median_ms(run: Callable[[], object], seconds: float = 0.2) -> float:
+    """Median wall time of repeated runs, for constants measured once per process."""
+    samples = []
+    stop = time.perf_counter_ns() + seconds * 1e9
+    for _ in range(20):
+        run()
+    while time.perf_counter_ns() < stop or len(samples) < 5:
+        start = time.perf_counter_ns()
+        run()
+        samples.append((time.perf_counter_ns() - start) / NS_PER_MS)
+    return median(samples)
+
+

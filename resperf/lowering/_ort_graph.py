@@ -1,0 +1,256 @@
+"""ONNX Runtime's own lowering: it writes its optimised graph, nothing is run, and we read it."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from resperf.errors import UnsupportedError
+from resperf.layers import Conv, Layer, Reorder
+from resperf.lowering._base import LoweredNode
+from resperf.lowering._proto import Skeleton, skeleton
+from resperf.lowering._read import (
+    CONV_OPS,
+    DENSE_OPS,
+    POOL_OPS,
+    conv_from_node,
+    dense_from_node,
+    pool_from_node,
+)
+from resperf.network import Network, Node, Tensor
+
+if TYPE_CHECKING:
+    import onnx
+
+NCHWC = "com.microsoft.nchwc"
+VIEW_OPS = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Dropout"})
+_NCHWC_NAME = re.compile(r"^(?P<tensor>.*)_nchwc(?:_token_\d+)?$")
+
+
+def optimised_graph(model: Skeleton, *, threads: int) -> onnx.GraphProto:
+    """Let ONNX Runtime optimise a model for this machine and return the graph it would run.
+
+    Raises
+    ------
+    UnsupportedError
+        If ONNX Runtime refuses the model.
+    """
+    import onnx
+    import onnxruntime
+
+    onnxruntime.set_default_logger_severity(4)
+    with tempfile.TemporaryDirectory(prefix="resperf-") as folder:
+        target = Path(folder) / "optimised.onnx"
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = 4
+        options.intra_op_num_threads = threads
+        options.optimized_model_filepath = str(target)
+        # The weights of the optimised graph are of no interest: apart, they need not be parsed.
+        options.add_session_config_entry(
+            "session.optimized_model_external_initializers_file_name", "weights.bin"
+        )
+        options.add_session_config_entry(
+            "session.optimized_model_external_initializers_min_size_in_bytes", "64"
+        )
+        # Packing weights takes most of a session's start and changes no node.
+        options.add_session_config_entry("session.disable_prepacking", "1")
+        if model.weights:
+            options.add_external_initializers(
+                list(model.weights),
+                [onnxruntime.OrtValue.ortvalue_from_numpy(v) for v in model.weights.values()],
+            )
+        try:
+            onnxruntime.InferenceSession(
+                model.model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+            )
+        except Exception as error:  # onnxruntime's errors have no common root of their own
+            raise UnsupportedError(
+                f"ONNX Runtime cannot run this network: {_first_line(error)}"
+            ) from error
+        return onnx.load(target, load_external_data=False).graph
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0][:300]
+
+
+def read_optimised(network: Network, nodes: Sequence[onnx.NodeProto], block: int) -> list[LoweredNode]:
+    """Turn the nodes of an optimised graph into lowered nodes of `network`.
+
+    Every lowered node computes a tensor of the original network, perhaps in another layout and
+    with channels padded to whole blocks: that tensor's shape is the layer's.
+    """
+    from onnx import helper
+
+    makers = {node.name: node for node in network.nodes}
+    origin: dict[str, str] = {}
+    lowered: list[LoweredNode] = []
+    produced: list[str] = []
+    for proto in nodes:
+        tensor_name = _original_tensor(network, makers, proto, origin)
+        origin[proto.output[0]] = tensor_name
+        attributes = {a.name: _plain(helper.get_attribute_value(a)) for a in proto.attribute}
+        node = Node(
+            name=proto.name or tensor_name,
+            op=proto.op_type,
+            domain=proto.domain,
+            inputs=tuple(origin.get(name, name) for name in proto.input),
+            outputs=(tensor_name,),
+            attributes=attributes,
+        )
+        lowered.append(_lowered(network, node, block))
+        produced.append(tensor_name)
+    return _with_sources(network, _with_edges(network, lowered, nodes, origin), produced)
+
+
+def _original_tensor(
+    network: Network, makers: Mapping[str, Node], proto: onnx.NodeProto, origin: Mapping[str, str]
+) -> str:
+    """Name of the original network's tensor that a lowered node computes.
+
+    A blocked node is named after it; a node that only reads and writes blocked tensors (Concat,
+    Add) keeps its own name but not that of its output; a batch normalisation that became a
+    depthwise convolution is named after the node.
+    """
+    batch_norm = makers.get(proto.name.removesuffix("_bn_nchwc"))
+    if proto.domain == NCHWC and batch_norm is not None:
+        return batch_norm.outputs[0]
+    match = _NCHWC_NAME.match(proto.name)
+    if proto.domain == NCHWC and match:
+        return match["tensor"]
+    if proto.op_type == "ReorderInput":
+        return origin.get(proto.input[0], proto.input[0])
+    if proto.output[0] not in network.tensors and proto.name in makers:
+        return makers[proto.name].outputs[0]
+    return str(proto.output[0])
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return value.decode()
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _lowered(network: Network, node: Node, block: int) -> LoweredNode:
+    if node.op in VIEW_OPS:
+        return LoweredNode(node.name, node.op, None, "view", "changes only the shape")
+    try:
+        layer = _layer(network, node, f"nchwc{block}" if node.domain == NCHWC else "nchw")
+    except UnsupportedError as error:
+        return LoweredNode(node.name, node.op, None, "unknown", str(error))
+    return LoweredNode(node.name, node.op, layer, "execution")
+
+
+def _layer(network: Network, node: Node, layout: str) -> Layer:
+    if node.op in CONV_OPS:
+        return _conv(network, node, layout)
+    if node.op in POOL_OPS:
+        return pool_from_node(network, node, layout)
+    if node.op in DENSE_OPS:
+        return dense_from_node(network, node)
+    if node.op in ("ReorderInput", "ReorderOutput"):
+        tensor = network.tensors[node.outputs[0]]
+        batch, channels, height, width = tensor.shape
+        to_blocked = node.op == "ReorderInput"
+        return Reorder(
+            batch=batch, channels_in=channels, height=height, width=width,
+            layout="nchw" if to_blocked else layout, layout_out=layout if to_blocked else "nchw",
+        )  # fmt: skip
+    raise UnsupportedError(f"no layer kind for operator {node.op}")
+
+
+def _conv(network: Network, node: Node, layout: str) -> Conv:
+    """Read a convolution whose filters ORT may have padded, from the shapes around it."""
+    image, result = (network.tensors.get(name) for name in (node.inputs[0], node.outputs[0]))
+    if image is None or result is None or len(result.shape) != 4:
+        raise UnsupportedError(f"{node.op} {node.name!r}: its shapes are not those of an image")
+    # ORT pads the channels of a depthwise convolution to whole blocks, and so counts more groups.
+    groups = min(int(node.attributes.get("group", 1)), image.shape[1])
+    kernel = tuple(int(k) for k in node.attributes.get("kernel_shape", (1, 1)))
+    filters = Tensor(
+        name="filters",
+        shape=(result.shape[1], image.shape[1] // groups, *kernel),
+        dtype=image.dtype,
+        is_weight=True,
+    )
+    around = replace(network, tensors={**network.tensors, "filters": filters})
+    inputs = (node.inputs[0], "filters", *node.inputs[2:])
+    attributes = {**node.attributes, "group": groups}
+    return conv_from_node(around, replace(node, inputs=inputs, attributes=attributes), layout)
+
+
+def _with_edges(
+    network: Network,
+    lowered: list[LoweredNode],
+    nodes: Sequence[onnx.NodeProto],
+    origin: Mapping[str, str],
+) -> list[LoweredNode]:
+    """Mark the re-layouts of the network's own inputs and outputs."""
+    marked = []
+    for node, proto in zip(lowered, nodes, strict=True):
+        if proto.op_type == "ReorderInput" and proto.input[0] in network.inputs:
+            node = replace(node, role="preprocess")
+        elif proto.op_type == "ReorderOutput" and proto.output[0] in network.outputs:
+            node = replace(node, role="postprocess")
+        marked.append(node)
+    return marked
+
+
+def _with_sources(
+    network: Network, lowered: list[LoweredNode], produced: list[str]
+) -> list[LoweredNode]:
+    """Say for every lowered node which original nodes it stands for.
+
+    Walking back from the tensor it computes to those that earlier nodes computed; what is left
+    over was absorbed forwards (an activation behind its convolution) and goes to the producer.
+    """
+    maker = {name: node for node in network.nodes for name in node.outputs if name}
+    owner: dict[str, int] = {}
+    sources: list[list[str]] = [[] for _ in lowered]
+    for index, tensor_name in enumerate(produced):
+        stack = [tensor_name]
+        while stack:
+            node = maker.get(stack.pop())
+            if node is None or node.name in owner:
+                continue
+            owner[node.name] = index
+            sources[index].append(node.name)
+            stack.extend(node.inputs)
+    for node in network.nodes:
+        if node.name in owner:
+            continue
+        before = [owner[maker[name].name] for name in node.inputs if name in maker]
+        if before:
+            owner[node.name] = max(before)
+            sources[owner[node.name]].append(node.name)
+    return [
+        replace(node, sources=tuple(names)) for node, names in zip(lowered, sources, strict=True)
+    ]
+
+
+def block_size(*, threads: int) -> int:
+    """Channels per block of ONNX Runtime's NCHWc layout on this machine; 0 where it has none."""
+    image = Tensor("x", (1, 4, 8, 8), "float32")
+    weight = Tensor("w", (1, 4, 1, 1), "float32", np.full((1, 4, 1, 1), 0.5, np.float32), True)
+    result = Tensor("y", (1, 1, 8, 8), "float32")
+    network = Network(
+        name="probe",
+        nodes=(Node("conv", "Conv", "", ("x", "w"), ("y",), {"kernel_shape": (1, 1)}),),
+        tensors={t.name: t for t in (image, weight, result)},
+        inputs=("x",),
+        outputs=("y",),
+        opsets={"": 17},
+        batch=1,
+    )
+    graph = optimised_graph(skeleton(network), threads=threads)
+    for node in graph.node:
+        if node.domain == NCHWC and node.op_type == "Conv":
+            dims = {init.name: init.dims for init in graph.initializer}
+            return int(dims[node.input[1]][0])
+    return 0

@@ -1,0 +1,143 @@
+"""Write a `Network` back as an ONNX model whose weights are made up, for frameworks to lower."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from resperf.errors import UnsupportedError
+from resperf.network import Network, Tensor
+
+if TYPE_CHECKING:
+    import onnx
+
+FREE_WEIGHT_BYTES = 1 << 20
+"""Matrices above this size become inputs: no fusion of a matrix product asks for their values."""
+
+_ANY_VALUE = 0.5
+"""Neither 0 nor 1, which optimisers remove as a sum or product that changes nothing."""
+
+
+@dataclass(frozen=True)
+class Skeleton:
+    """A network as an ONNX model, its weights apart.
+
+    Attributes
+    ----------
+    model : onnx.ModelProto
+        Weights are external data in a file that does not exist.
+    weights : dict of str to ndarray
+        Made-up values of those weights; they share memory.
+    """
+
+    model: onnx.ModelProto
+    weights: dict[str, npt.NDArray[Any]]
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes that the framework will see as weights."""
+        return sum(value.nbytes for value in self.weights.values())
+
+
+def skeleton(network: Network) -> Skeleton:
+    """Write the structure of `network` as a model that a framework can load.
+
+    Raises
+    ------
+    UnsupportedError
+        If a tensor that a node needs has no known shape or an element type numpy lacks.
+    """
+    from onnx import TensorProto, helper, numpy_helper
+
+    free = _free_matrices(network)
+    used = {name for node in network.nodes for name in node.inputs if name}
+    inputs = [_value_info(network.tensors[name]) for name in network.inputs]
+    initializers: list[Any] = []
+    absent: dict[str, Tensor] = {}
+    for tensor in network.tensors.values():
+        if not tensor.is_weight or tensor.name not in used:
+            continue
+        if tensor.value is not None:
+            initializers.append(numpy_helper.from_array(np.ascontiguousarray(tensor.value), tensor.name))
+        elif tensor.name in free:
+            inputs.append(_value_info(tensor))
+        else:
+            absent[tensor.name] = tensor
+            proto = TensorProto(
+                name=tensor.name,
+                data_type=_element_type(tensor),
+                dims=tensor.shape,
+                data_location=TensorProto.EXTERNAL,
+            )
+            proto.external_data.add(key="location", value="absent.bin")
+            initializers.append(proto)
+    nodes = []
+    for node in network.nodes:
+        made = helper.make_node(node.op, node.inputs, node.outputs, node.name, domain=node.domain)
+        for label, value in node.attributes.items():
+            if isinstance(value, np.ndarray):
+                value = numpy_helper.from_array(value)
+            made.attribute.append(helper.make_attribute(label, value))
+        nodes.append(made)
+    graph = helper.make_graph(
+        nodes,
+        network.name or "network",
+        inputs,
+        [_value_info(network.tensors[name]) for name in network.outputs if name in network.tensors],
+        initializers,
+    )
+    opsets = [helper.make_opsetid(domain, version) for domain, version in network.opsets.items()]
+    return Skeleton(
+        helper.make_model(graph, opset_imports=opsets, ir_version=8), _shared_values(absent)
+    )
+
+
+def _free_matrices(network: Network) -> set[str]:
+    """Names of large weights that only matrix products read."""
+    readers: dict[str, set[str]] = {}
+    for node in network.nodes:
+        for position, name in enumerate(node.inputs):
+            matrix = node.op in ("Gemm", "MatMul") and position < 2
+            readers.setdefault(name, set()).add("matrix" if matrix else node.op)
+    return {
+        name
+        for name, ops in readers.items()
+        if ops == {"matrix"}
+        and (tensor := network.tensors.get(name)) is not None
+        and tensor.is_weight
+        and 4 * math.prod(tensor.shape) > FREE_WEIGHT_BYTES
+    }
+
+
+def _element_type(tensor: Tensor) -> int:
+    from onnx import helper
+
+    try:
+        return int(helper.np_dtype_to_tensor_dtype(np.dtype(tensor.dtype)))
+    except (TypeError, KeyError, ValueError) as error:
+        raise UnsupportedError(
+            f"tensor {tensor.name!r} has element type {tensor.dtype!r}, which cannot be lowered"
+        ) from error
+
+
+def _value_info(tensor: Tensor) -> Any:
+    from onnx import helper
+
+    return helper.make_tensor_value_info(tensor.name, _element_type(tensor), tensor.shape)
+
+
+def _shared_values(absent: dict[str, Tensor]) -> dict[str, npt.NDArray[Any]]:
+    """Make one block per element type and give every weight a view of it."""
+    blocks: dict[str, npt.NDArray[Any]] = {}
+    for tensor in absent.values():
+        size = math.prod(tensor.shape)
+        if tensor.dtype not in blocks or blocks[tensor.dtype].size < size:
+            blocks[tensor.dtype] = np.full(size, _ANY_VALUE).astype(tensor.dtype)
+    return {
+        name: blocks[tensor.dtype][: math.prod(tensor.shape)].reshape(tensor.shape)
+        for name, tensor in absent.items()
+    }
