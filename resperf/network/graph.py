@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from resperf.errors import NetworkError
 
 if TYPE_CHECKING:
-    from onnx import GraphProto, NodeProto
+    from onnx import GraphProto, ModelProto, NodeProto
 
 
 def ordered_nodes(path: Path, graph: GraphProto, given: Set[str]) -> list[NodeProto]:
@@ -58,6 +58,27 @@ def ordered_nodes(path: Path, graph: GraphProto, given: Set[str]) -> list[NodePr
             f"{path} is damaged: {_label(graph.node[stuck], stuck)} waits for itself in a cycle"
         )
     return [graph.node[index] for index in order]
+
+
+def check_text(path: Path, model: ModelProto) -> None:
+    """Refuse names that are not UTF-8: protobuf hands them out as bytes.
+
+    Raises
+    ------
+    NetworkError
+        If there is one.
+    """
+    graph = model.graph
+    names: list[object] = [opset.domain for opset in model.opset_import]
+    for named in (graph.input, graph.output, graph.initializer):
+        names += (item.name for item in named)
+    names += (item.values.name for item in graph.sparse_initializer)
+    for node in graph.node:
+        names += (node.name, node.op_type, node.domain, *node.input, *node.output)
+        names += (attribute.name for attribute in node.attribute)
+    for name in names:
+        if not isinstance(name, str):
+            raise NetworkError(f"{path} is damaged: the name {name!r} is not text; export it again")
 
 
 def captured(node: NodeProto) -> set[str]:

@@ -112,7 +112,7 @@ def _declared_dims(path: Path, info: ValueInfoProto) -> list[Dim] | None:
     if info.type.WhichOneof("value") != "tensor_type":
         kind = (info.type.WhichOneof("value") or "untyped").removesuffix("_type")
         raise NetworkError(
-            f"{path}: input {info.name!r} is no tensor ({kind}); only tensor inputs can be predicted"
+            f"{path}: input {info.name!r} is no tensor ({kind}); only tensors can be predicted"
         )
     tensor_type = info.type.tensor_type
     if not tensor_type.HasField("shape"):

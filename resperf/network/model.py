@@ -42,7 +42,7 @@ def strip_file(path: Path, buffer: Buffer, *, keep_attributes: bool = False) -> 
 
 def parse(path: Path, stripped: Stripped) -> ModelProto:
     """Parse a stripped model, check what every model has, and inline its own functions."""
-    from google.protobuf.message import DecodeError
+    from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
     from onnx import ModelProto
 
     model = ModelProto()

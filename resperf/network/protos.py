@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -132,7 +132,7 @@ def _text(data: bytes) -> str:
 
 
 # AttributeProto.AttributeType -> Python value.
-_PLAIN = {
+_PLAIN: Mapping[int, Callable[[Any], Any]] = {
     1: lambda a: float(a.f),
     2: lambda a: int(a.i),
     3: lambda a: _text(a.s),

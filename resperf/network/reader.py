@@ -12,7 +12,7 @@ import numpy as np
 from resperf.errors import NetworkError
 from resperf.network._base import Network, Node, Tensor
 from resperf.network.constants import evaluate
-from resperf.network.graph import captured, ordered_nodes
+from resperf.network.graph import captured, check_text, ordered_nodes
 from resperf.network.inputs import Inputs, complete_inputs
 from resperf.network.model import stripped_model
 from resperf.network.protos import attributes_of, sparse_weight, weight
@@ -96,6 +96,7 @@ class _Reading:
         shapes: Mapping[str, Sequence[int]] | None,
     ) -> None:
         self.path, self.model, self.graph = path, model, model.graph
+        check_text(path, model)
         weights = self._weights()
         declared = [info for info in self.graph.input if info.name not in weights]
         self.inputs: Inputs = complete_inputs(path, declared, batch, shapes)
@@ -133,8 +134,9 @@ class _Reading:
         weights = [weight(self.path, proto) for proto in self.graph.initializer]
         weights += [sparse_weight(self.path, proto) for proto in self.graph.sparse_initializer]
         by_name = {tensor.name: tensor for tensor in weights}
-        if len(by_name) < len(weights):
-            raise NetworkError(f"{self.path} is damaged: two initializers have the same name")
+        inputs = {info.name for info in self.graph.input}
+        if len(by_name) < len(weights) or len(inputs) < len(self.graph.input):
+            raise NetworkError(f"{self.path} is damaged: two inputs or weights have the same name")
         return by_name
 
     def _visit(self, node: NodeProto) -> None:
@@ -288,7 +290,7 @@ def _is_constant(node: NodeProto, tensors: Mapping[str, Tensor]) -> bool:
         return node.op_type == "Constant"
     return (
         node.op_type not in _RANDOM
-        and all((tensor := tensors.get(name)) and tensor.is_weight for name in names)
+        and all(name in tensors and tensors[name].is_weight for name in names)
         and not captured(node)
     )
 

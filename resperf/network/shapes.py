@@ -86,7 +86,7 @@ class ShapeFinder:
             raise ShapeError(self._misfit(node, known.values(), str(error))) from error
         except Exception:  # a schema without inference, or a C++ type error
             return {}
-        return {name: known for name, proto in found.items() if (known := _known(proto))}
+        return {name: full for name, proto in found.items() if (full := _known(proto))}
 
     def _misfit(self, node: NodeProto, tensors: Any, error: str) -> str:
         shapes = " and ".join(
@@ -199,10 +199,10 @@ _GAPS: Mapping[
 } | dict.fromkeys(
     (
         "Abs", "Add", "BatchNormalization", "Ceil", "Clip", "Div", "Dropout", "Elu", "Exp",
-        "Floor", "HardSigmoid", "Identity", "InstanceNormalization", "LRN", "LeakyRelu", "Log",
-        "LogSoftmax", "Max", "Min", "Mul", "Neg", "PRelu", "Pow", "Reciprocal", "Relu", "Selu",
-        "Sigmoid", "Softmax", "Softplus", "Softsign", "Sqrt", "Sub", "Sum", "Tanh",
-        "ThresholdedRelu",
+        "Floor", "GroupNormalization", "HardSigmoid", "Identity", "InstanceNormalization", "LRN",
+        "LeakyRelu", "Log", "LogSoftmax", "Max", "MeanVarianceNormalization", "Min", "Mul", "Neg",
+        "PRelu", "Pow", "Reciprocal", "Relu", "Selu", "Sigmoid", "Softmax", "Softplus",
+        "Softsign", "Sqrt", "Sub", "Sum", "Tanh", "ThresholdedRelu",
     ),
     _same,
 )  # fmt: skip

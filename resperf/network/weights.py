@@ -1,0 +1,167 @@
+"""A network that can run: its weights from the file, from beside it, or made up."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from resperf.errors import NetworkError
+from resperf.network.model import open_buffer, parse, strip_file
+from resperf.network.protos import check_size, has_bytes
+from resperf.network.reader import resolve
+from resperf.network.wire import Buffer
+
+if TYPE_CHECKING:
+    from onnx import GraphProto, ModelProto, TensorProto
+
+Array = npt.NDArray[Any]
+
+_EXTERNAL = 1  # TensorProto.EXTERNAL
+_BLOCK_ELEMENTS = 1 << 18
+_BIAS_SCALE = 0.01
+# Operator -> inputs that must be positive: variances and quantisation scales.
+_POSITIVE: Mapping[str, tuple[int, ...]] = {
+    "BatchNormalization": (1, 4),
+    "DequantizeLinear": (1,),
+    "QuantizeLinear": (1,),
+}
+
+
+def materialise(
+    path: Path,
+    *,
+    batch: int | None = None,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    seed: int = 0,
+) -> tuple[ModelProto, dict[str, Array]]:
+    """Return a network ready to run, its large weights apart.
+
+    Parameters
+    ----------
+    path : Path
+        The ONNX file.
+    batch, shapes
+        As in `resperf.network.read_network`; set in the returned model.
+    seed : int
+        Decides made-up weights: the same seed gives the same values.
+
+    Returns
+    -------
+    model : ModelProto
+        Small weights are inside. Every other initializer is marked as external data, for
+        ``SessionOptions.add_external_initializers`` or to be filled in.
+    weights : dict of str to ndarray
+        Value of every initializer that the model marks as external. Values in the file or in
+        external data inside the file's folder are real, others are made up: normal with a
+        variance that keeps activations in range, variances and scales positive.
+
+    Raises
+    ------
+    NetworkError, ShapeError
+        As `read_network`; also where external data is there, but too short.
+    """
+    path = Path(path)
+    weights: dict[str, Array] = {}
+    with open_buffer(path) as buffer:
+        stripped = strip_file(path, buffer, keep_attributes=True)
+        model = parse(path, stripped)
+        resolve(path, model, batch=batch, shapes=shapes)
+        for start, end in stripped.weights:
+            name, value = _embedded(path, buffer, start, end)
+            weights[name] = value
+    made_up = _MadeUp(seed, model.graph)
+    for proto in model.graph.initializer:
+        if proto.name not in weights:
+            if has_bytes(proto):
+                continue
+            value_beside = _beside(path, proto)
+            weights[proto.name] = made_up(proto) if value_beside is None else value_beside
+        proto.data_location = _EXTERNAL
+        del proto.external_data[:]
+        proto.external_data.add(key="location", value="weights")
+    return model, weights
+
+
+def _embedded(path: Path, buffer: Buffer, start: int, end: int) -> tuple[str, Array]:
+    from onnx import TensorProto, numpy_helper
+
+    proto = TensorProto.FromString(buffer[start:end])
+    try:
+        return proto.name, numpy_helper.to_array(proto)
+    except Exception as error:  # onnx raises whatever numpy did
+        raise NetworkError(
+            f"{path} is damaged: the bytes of weight {proto.name!r} do not fit its shape"
+        ) from error
+
+
+def _beside(path: Path, proto: TensorProto) -> Array | None:
+    """Map external data that lies inside the model's folder; None where there is none."""
+    entries = {entry.key: entry.value for entry in proto.external_data}
+    location = entries.get("location", "")
+    folder = path.parent.resolve()
+    file = (folder / location).resolve()
+    if not location or not file.is_relative_to(folder) or not file.is_file():
+        return None
+    dtype, shape = _numpy_dtype(proto), tuple(proto.dims)
+    check_size(path, proto.name, shape)
+    try:
+        offset = int(entries.get("offset", 0))
+        if offset < 0 or offset + math.prod(shape) * dtype.itemsize > file.stat().st_size:
+            raise ValueError("too short")
+        return np.memmap(file, dtype, "r", offset, shape)
+    except (OSError, ValueError) as error:
+        raise NetworkError(
+            f"{file} does not hold weight {proto.name!r} of {path.name}: {error}; "
+            "export or download both files again"
+        ) from error
+
+
+def _numpy_dtype(proto: TensorProto) -> np.dtype[Any]:
+    from onnx import helper
+
+    try:
+        return np.dtype(helper.tensor_dtype_to_np_dtype(proto.data_type))
+    except (KeyError, ValueError, TypeError) as error:
+        raise NetworkError(
+            f"weight {proto.name!r} has the unknown element type {proto.data_type}"
+        ) from error
+
+
+class _MadeUp:
+    """Weights from one random block, repeated: hundreds of megabytes in a fraction of a second."""
+
+    def __init__(self, seed: int, graph: GraphProto) -> None:
+        block = np.random.default_rng(seed).standard_normal(_BLOCK_ELEMENTS, dtype=np.float32)
+        self._twice = np.concatenate([block, block])
+        self._count = 0
+        self._positive = {
+            node.input[index]
+            for node in graph.node
+            for index in _POSITIVE.get(node.op_type, ())
+            if index < len(node.input)
+        }
+
+    def __call__(self, proto: TensorProto) -> Array:
+        dtype, shape = _numpy_dtype(proto), tuple(proto.dims)
+        # Whole numbers may be indices, for which only 0 is always valid.
+        if dtype.kind not in "fV":
+            return np.zeros(shape, dtype)
+        self._count += 1
+        start = 7919 * self._count % _BLOCK_ELEMENTS
+        block = self._twice[start : start + min(math.prod(shape), _BLOCK_ELEMENTS)]
+        # Not near zero: products of many would leave the range of normal numbers, and be slow.
+        block = 0.5 + np.abs(block) if proto.name in self._positive else block * _scale(shape)
+        return np.resize(block.astype(dtype), shape)
+
+
+def _scale(shape: tuple[int, ...]) -> np.float32:
+    """Standard deviation that keeps the variance of what flows through (He et al., 2015)."""
+    if len(shape) < 2:
+        return np.float32(_BIAS_SCALE)
+    fan_in = max(shape) if len(shape) == 2 else math.prod(shape[1:])
+    return np.float32(math.sqrt(2 / max(1, fan_in)))
