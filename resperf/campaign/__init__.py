@@ -2,6 +2,15 @@
 
 from __future__ import annotations
 
+from resperf.campaign.bench import Bench, plan_campaign
+from resperf.campaign.harvest import harvest
 from resperf.campaign.measure import measure_layer
+from resperf.campaign.plan import Plan, PlannedLayer, plan
+from resperf.campaign.runner import CampaignResult, run_campaign
+from resperf.campaign.sampler import Sampler, draw
+from resperf.campaign.spec import Campaign
 
-__all__ = ["measure_layer"]
+__all__ = [
+    "Bench", "Campaign", "CampaignResult", "Plan", "PlannedLayer", "Sampler", "draw", "harvest",
+    "measure_layer", "plan", "plan_campaign", "run_campaign",
+]  # fmt: skip

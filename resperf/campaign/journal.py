@@ -1,0 +1,260 @@
+"""The journal: every row as soon as it exists, in a file that survives any kill.
+
+JSON lines. The first is the header (what the rows belong to), then one per measurement
+(``{"row": ...}``), reading of the reference (``{"reading": [at, ms]}``) and set of machine costs
+(``{"costs": ...}``). Each is one write on an O_APPEND descriptor and one fsync, so that at most
+the line in flight can be lost; a tail without its newline is cut when the file is opened again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+from resperf.errors import CampaignError, OutputError, ResperfError
+from resperf.machine import Fingerprint
+from resperf.measurement import Measurement, Status
+from resperf.timing import ReferenceHistory
+
+VERSION = 1
+SPEED_TOLERANCE = 0.1
+
+
+@dataclass(frozen=True)
+class Header:
+    """What all rows of a journal belong to."""
+
+    fingerprint: Fingerprint
+    campaign: Mapping[str, Any]
+    seed: int
+    versions: Mapping[str, str]
+    created: str
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        return {
+            "journal": VERSION,
+            "fingerprint": self.fingerprint.to_json(),
+            "campaign": dict(self.campaign),
+            "seed": self.seed,
+            "versions": dict(self.versions),
+            "created": self.created,
+        }
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Self:
+        """Read what `to_json` wrote."""
+        return cls(
+            fingerprint=Fingerprint.from_json(values["fingerprint"]),
+            campaign=values["campaign"],
+            seed=values["seed"],
+            versions=values["versions"],
+            created=values["created"],
+        )
+
+
+@dataclass
+class Records:
+    """What a journal or a dataset holds, while a campaign runs.
+
+    Attributes
+    ----------
+    header : Header or None
+        None where nothing has been written yet.
+    rows : list of Measurement
+        Every attempt, in the order taken.
+    readings : ReferenceHistory
+    costs : mapping of str to float
+        Of the machine, in milliseconds.
+    """
+
+    header: Header | None = None
+    rows: list[Measurement] = field(default_factory=list)
+    readings: ReferenceHistory = field(default_factory=ReferenceHistory)
+    costs: dict[str, float] = field(default_factory=dict)
+
+
+def read_journal(path: Path) -> Records:
+    """Read a journal; a last line that was never finished is left out.
+
+    Raises
+    ------
+    CampaignError
+        If the file is not a journal, or a finished line of it is damaged.
+    """
+    content = path.read_bytes()
+    records = Records()
+    lines = content[: content.rfind(b"\n") + 1].splitlines()
+    for number, line in enumerate(lines, start=1):
+        try:
+            _take(records, json.loads(line))
+        except (ValueError, KeyError, TypeError, AttributeError, ResperfError) as error:
+            raise CampaignError(
+                f"journal {path}: line {number} is damaged ({type(error).__name__}: {error}); "
+                "remove that line, or move the file away to start afresh"
+            ) from error
+    return records
+
+
+def _take(records: Records, values: Mapping[str, Any]) -> None:
+    """Add one line's content."""
+    if records.header is None:
+        if values["journal"] != VERSION:
+            raise ValueError(f"journal version {values['journal']!r}, this resperf reads {VERSION}")
+        records.header = Header.from_json(values)
+    elif "row" in values:
+        records.rows.append(Measurement.from_json(values["row"]))
+    elif "reading" in values:
+        at, time_ms = values["reading"]
+        records.readings.add(at, time_ms)
+    else:
+        records.costs.update(values["costs"])
+
+
+class Journal:
+    """A journal that is open for appending, and locked against a second campaign.
+
+    Parameters
+    ----------
+    path : Path
+    header : Header
+        Written if the file is new or empty.
+
+    Raises
+    ------
+    OutputError
+        If the file cannot be written, or another process has it open.
+    """
+
+    def __init__(self, path: Path, header: Header) -> None:
+        self._path = path
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+        except OSError as error:
+            raise OutputError(
+                f"cannot write {path}: {error.strerror}; choose another place with -o"
+            ) from error
+        try:
+            self._lock()
+            self._size = _cut_tail(self._file)
+            if self._size == 0:
+                self._append(header.to_json())
+                _sync_folder(path.parent)
+        except BaseException:
+            os.close(self._file)
+            raise
+
+    def add_row(self, row: Measurement) -> None:
+        """Append a measurement."""
+        self._append({"row": row.to_json()})
+
+    def add_reading(self, at: float, time_ms: float) -> None:
+        """Append a reading of the reference."""
+        self._append({"reading": [at, time_ms]})
+
+    def add_costs(self, costs: Mapping[str, float]) -> None:
+        """Append the machine's costs."""
+        self._append({"costs": dict(costs)})
+
+    def close(self) -> None:
+        """Close the file, which stays."""
+        os.close(self._file)
+
+    def remove(self) -> None:
+        """Close the file and remove it: all its rows are in the dataset."""
+        self._path.unlink(missing_ok=True)
+        os.close(self._file)
+
+    def _lock(self) -> None:
+        try:
+            import fcntl
+        except ImportError:  # not on this system: two campaigns on one file are the user's affair
+            return
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise OutputError(
+                f"another campaign is writing {self._path}; wait for it or choose another output"
+            ) from error
+
+    def _append(self, values: Mapping[str, Any]) -> None:
+        line = json.dumps(values, separators=(",", ":"), allow_nan=False).encode() + b"\n"
+        try:
+            written = os.write(self._file, line)
+            if written != len(line):
+                # A disk that fills up takes a part; the next write would then say ENOSPC.
+                written += os.write(self._file, line[written:])
+            os.fsync(self._file)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._file, self._size)
+            raise OutputError(
+                f"cannot write {self._path}: {error.strerror}; all rows before this one are kept, "
+                "make room and start the same command again"
+            ) from error
+        self._size += len(line)
+
+
+def _cut_tail(file: int) -> int:
+    """Cut a last line that was never finished; return the size that remains."""
+    size = os.fstat(file).st_size
+    content = os.pread(file, size, 0)
+    kept = content.rfind(b"\n") + 1
+    if kept != size:
+        os.ftruncate(file, kept)
+        os.fsync(file)
+    return kept
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make a new file's name survive a power cut."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def middle_of(row: Measurement) -> float:
+    """Moment half-way through a measurement (seconds since 1970)."""
+    return row.started_at + row.duration_s / 2
+
+
+def is_doubtful(row: Measurement, readings: ReferenceHistory) -> bool:
+    """Whether a row should be measured again: it drifted, or the machine was not itself."""
+    if row.status is not Status.OK:
+        return False
+    ratio = readings.ratio(middle_of(row))
+    return bool(row.flags) or abs(ratio - 1) > SPEED_TOLERANCE
+
+
+def best_rows(rows: Iterable[Measurement], readings: ReferenceHistory) -> list[Measurement]:
+    """Keep one row per layer and repeat, with its ratio to the reference's median filled in.
+
+    An ``ok`` row comes before a failed one, one that is not doubtful before one that is, fewer
+    flags before more, and else the later before the earlier. Rows come in the order they were
+    taken.
+    """
+    best: dict[tuple[str, int], tuple[tuple[bool, bool, int], int, Measurement]] = {}
+    for order, row in enumerate(rows):
+        rank = (row.status is Status.OK, not is_doubtful(row, readings), -len(row.flags))
+        identity = (row.layer.key, row.repeat)
+        if identity not in best or rank >= best[identity][0]:
+            best[identity] = (rank, order, row)
+    kept = sorted(best.values(), key=lambda item: item[1])
+    return [_with_ratio(row, readings) for _, _, row in kept]
+
+
+def _with_ratio(row: Measurement, readings: ReferenceHistory) -> Measurement:
+    from dataclasses import replace
+
+    ratio = readings.ratio(middle_of(row))
+    return row if math.isnan(ratio) else replace(row, reference_ratio=ratio)

@@ -1,0 +1,209 @@
+"""The plan: which lowered layers a campaign measures, in which order, and what that costs."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from resperf.campaign.sampler import Sampler
+from resperf.campaign.spec import Campaign
+from resperf.errors import CampaignError
+from resperf.layers import Layer
+from resperf.units import MS_PER_S
+
+CHUNK = 2000
+PROBES = 3
+FRUITLESS = 20
+"""Chunks in a row without a new layer, after which the ranges count as exhausted."""
+OVERHEAD_S = 0.06
+BYTES_PER_ROW = 900
+"""Disk that a row of a dataset takes, compressed: mostly its samples."""
+RUNS_PER_LAYER = 16
+"""Runs of a slow layer over all phases, warm-up included."""
+
+
+class Lowerer(Protocol):
+    """What a plan asks of a backend, or of the process that owns one."""
+
+    def lower(self, layers: Sequence[Layer]) -> list[Layer]:
+        """See `Backend.lower`."""
+        ...
+
+    def probe(self, layers: Sequence[Layer]) -> list[str]:
+        """Say why each layer cannot be built; '' where it can."""
+        ...
+
+
+@dataclass(frozen=True)
+class PlannedLayer:
+    """One measurement to take; `repeat` is 0 the first time."""
+
+    layer: Layer
+    repeat: int = 0
+
+    @property
+    def identity(self) -> tuple[str, int]:
+        """What a resumed campaign knows a row by."""
+        return self.layer.key, self.repeat
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All measurements of a campaign in their order.
+
+    Attributes
+    ----------
+    items : tuple of PlannedLayer
+    predicted_s : tuple of float
+        Time that each will take, crudely.
+    notes : tuple of str
+        What was left out, and why.
+    """
+
+    items: tuple[PlannedLayer, ...]
+    predicted_s: tuple[float, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """Distinct layers per kind."""
+        return Counter(item.layer.kind for item in self.items if item.repeat == 0)
+
+    @property
+    def repeats(self) -> int:
+        """Layers that are measured a second time."""
+        return sum(item.repeat > 0 for item in self.items)
+
+    @property
+    def hours(self) -> float:
+        """Predicted duration."""
+        return sum(self.predicted_s) / 3600
+
+    @property
+    def disk_bytes(self) -> int:
+        """Predicted size of the dataset."""
+        return BYTES_PER_ROW * len(self.items)
+
+
+def plan(
+    campaign: Campaign,
+    lowerer: Lowerer,
+    *,
+    seed: int | None = None,
+    samples: int | None = None,
+    harvested: Sequence[Layer] = (),
+    exclude_keys: frozenset[str] = frozenset(),
+) -> Plan:
+    """Draw layers, lower them, drop doubles, and put repeats at a later time.
+
+    Parameters
+    ----------
+    campaign : Campaign
+    lowerer : Lowerer
+        Turns drawn layers into those that the framework runs.
+    seed : int, optional
+        The campaign's own by default.
+    samples : int, optional
+        Distinct layers; the campaign's own by default. A longer plan starts as a shorter one.
+    harvested : sequence of Layer
+        Layers of reference networks.
+    exclude_keys : frozenset of str
+        Keys of lowered layers that are never planned.
+
+    Raises
+    ------
+    CampaignError
+        If the constraints leave nothing, or the framework can run no kind of the campaign.
+    """
+    seed = campaign.seed if seed is None else seed
+    wanted = campaign.samples if samples is None else samples
+    chosen = _Chosen(exclude_keys)
+    skip, notes = _unsupported_kinds(campaign, lowerer, seed)
+    sampler = Sampler(campaign, seed=seed, harvested=harvested, skip_kinds=skip)
+    fruitless = 0
+    while len(chosen.layers) < wanted and fruitless < FRUITLESS:
+        before = len(chosen.layers)
+        drawn = [sampler.draw() for _ in range(CHUNK)]
+        for layer in lowerer.lower(drawn):
+            chosen.add(layer, wanted)
+        fruitless = fruitless + 1 if len(chosen.layers) == before else 0
+    notes += chosen.notes(wanted)
+    if campaign.mixture.from_networks > 0 and not harvested:
+        notes.append("no reference network was given or found: all layers are from the ranges")
+    items = _with_repeats(chosen.layers, campaign.repeat_share, seed)
+    return Plan(tuple(items), tuple(predicted_s(campaign, i.layer) for i in items), tuple(notes))
+
+
+@dataclass
+class _Chosen:
+    """Layers chosen so far, and what was not."""
+
+    exclude_keys: frozenset[str]
+    layers: list[Layer] = field(default_factory=list)
+    seen: set[str] = field(default_factory=set)
+    excluded: int = 0
+
+    def add(self, layer: Layer, wanted: int) -> None:
+        """Take a lowered layer unless it is there already, excluded, or one too many."""
+        if len(self.layers) >= wanted or layer.key in self.seen:
+            return
+        self.seen.add(layer.key)
+        if layer.key in self.exclude_keys:
+            self.excluded += 1
+        else:
+            self.layers.append(layer)
+
+    def notes(self, wanted: int) -> list[str]:
+        notes = []
+        if self.excluded:
+            notes.append(f"{self.excluded} drawn layers are of excluded networks and left out")
+        if len(self.layers) < wanted:
+            notes.append(
+                f"the ranges hold only {len(self.layers)} distinct layers of the {wanted} wanted"
+            )
+        return notes
+
+
+def _unsupported_kinds(
+    campaign: Campaign, lowerer: Lowerer, seed: int
+) -> tuple[frozenset[str], list[str]]:
+    """Find kinds of which the framework builds none of a few cheap layers."""
+    skip, notes = set(), []
+    for kind in campaign.kinds:
+        others = frozenset(campaign.kinds) - {kind}
+        sampler = Sampler(campaign, seed=seed, skip_kinds=others)
+        drawn = lowerer.lower([sampler.draw() for _ in range(8 * PROBES)])
+        cheap = sorted(drawn, key=campaign.constraints.predicted_ms)[:PROBES]
+        reasons = lowerer.probe(cheap)
+        if all(reasons):
+            skip.add(kind)
+            notes.append(f"no layers of kind {kind}: {reasons[0]}")
+    if skip == set(campaign.kinds):
+        raise CampaignError(f"this framework can run no kind of the campaign: {'; '.join(notes)}")
+    return frozenset(skip), notes
+
+
+def _with_repeats(layers: Sequence[Layer], share: float, seed: int) -> list[PlannedLayer]:
+    """Choose the layers that are measured twice, and put the second time well after the first.
+
+    The choice hangs on the layer's key alone, so that a longer plan repeats the same ones.
+    """
+    placed: list[tuple[float, PlannedLayer]] = []
+    for position, layer in enumerate(layers):
+        placed.append((position, PlannedLayer(layer)))
+        source = random.Random(f"repeat {seed} {layer.key}")
+        if source.random() < share:
+            later = position + 50.5 + int(source.random() * 500)
+            placed.append((later, PlannedLayer(layer, repeat=1)))
+    return [item for _, item in sorted(placed, key=lambda pair: pair[0])]
+
+
+def predicted_s(campaign: Campaign, layer: Layer) -> float:
+    """Predict how long measuring a layer takes: overhead, and budgets or slow runs."""
+    protocol = campaign.protocol
+    quick_s = 1.5 * (protocol.warmup_s / 4 + protocol.min_time_s) + protocol.budget_s / 4
+    slow_s = RUNS_PER_LAYER * campaign.constraints.predicted_ms(layer) / MS_PER_S
+    return OVERHEAD_S + max(quick_s, slow_s)

@@ -1,0 +1,61 @@
+"""Progress of a campaign on stderr: done, rate, remaining time, failures so far."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from resperf.errors import require
+
+
+class Progress:
+    """A progress bar where stderr is a terminal, and nothing elsewhere.
+
+    Parameters
+    ----------
+    total : int
+        Measurements of the campaign.
+    done : int
+        Those that an earlier start took.
+    show : bool
+        Whether anybody wants to see it.
+    """
+
+    def __init__(self, total: int, done: int, *, show: bool) -> None:
+        self._bar: Any = None
+        if show and sys.stderr.isatty():
+            tqdm = require("tqdm", "bench")
+            self._bar = tqdm.tqdm(
+                total=total,
+                initial=done,
+                file=sys.stderr,
+                unit="layer",
+                bar_format="{n_fmt}/{total_fmt} |{bar:30}| {postfix}",
+            )
+
+    def advance(
+        self, *, done: int, rate: float, remaining_s: float, failures: int, again: int
+    ) -> None:
+        """Show the state after a measurement."""
+        if self._bar is None:
+            return
+        words = [f"{rate:.1f} layers/s", f"{format_duration(remaining_s)} left"]
+        words += [f"{failures} failed"] if failures else []
+        words += [f"{again} measured again"] if again else []
+        # tqdm puts a comma in front of a postfix of its own making, not of this attribute.
+        self._bar.postfix = ", ".join(words)
+        self._bar.update(done - self._bar.n)
+
+    def close(self) -> None:
+        """Leave the last state on the screen."""
+        if self._bar is not None:
+            self._bar.close()
+
+
+def format_duration(seconds: float) -> str:
+    """Write a duration in its two largest units: ``"1 h 05 min"``, ``"3 min 20 s"``, ``"8 s"``."""
+    whole = max(0, round(seconds))
+    hours, minutes, rest = whole // 3600, whole % 3600 // 60, whole % 60
+    if hours:
+        return f"{hours} h {minutes:02d} min"
+    return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"

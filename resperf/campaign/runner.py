@@ -1,0 +1,363 @@
+"""The runner: measures a plan in a child process, and loses at most the row in flight."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from resperf.campaign.bench import Bench, plan_campaign
+from resperf.campaign.journal import is_doubtful
+from resperf.campaign.plan import Plan, PlannedLayer
+from resperf.campaign.process import Interrupted, WorkerDied, WorkerProcess
+from resperf.campaign.progress import Progress
+from resperf.campaign.spec import Campaign
+from resperf.errors import CampaignError
+from resperf.measurement import Measurement, Status
+
+if TYPE_CHECKING:
+    from resperf.campaign.store import Store
+
+RECYCLE_LAYERS: Mapping[str, int] = {"tensorflow": 1000}
+"""Frameworks whose memory grows: layers after which the measuring process is replaced."""
+RECYCLE_DEFAULT = 2500
+HOPELESS = 25
+"""Layers in a row that may end the measuring process before the campaign gives up."""
+
+
+@dataclass(frozen=True)
+class CampaignResult:
+    """How a campaign's start ended.
+
+    Attributes
+    ----------
+    path : Path
+        The dataset.
+    reason : str
+        ``"complete"``, ``"hours"`` (time was up) or ``"interrupted"``.
+    rows : int
+        Rows in the dataset.
+    statuses : mapping of str to int
+        Rows per status.
+    measured : int
+        Measurements that this start took, those taken again included.
+    again : int
+        Those taken again because they were doubtful.
+    doubtful : int
+        Rows of the dataset that still are.
+    elapsed_s : float
+        Wall time of the measuring, plan excluded.
+    overhead_s : float
+        Median over layers of the wall time outside warm-up and samples, journal included.
+    notes : tuple of str
+        What the plan left out, and why.
+    """
+
+    path: Path
+    reason: str
+    rows: int
+    statuses: Mapping[str, int]
+    measured: int
+    again: int
+    doubtful: int
+    elapsed_s: float
+    overhead_s: float
+    notes: tuple[str, ...] = ()
+
+
+def run_campaign(
+    campaign: Campaign,
+    output: Path,
+    *,
+    framework: str = "onnxruntime",
+    settings: Mapping[str, Any] | None = None,
+    hours: float | None = None,
+    samples: int | None = None,
+    seed: int | None = None,
+    progress: bool = True,
+    networks: Sequence[Path] = (),
+    exclude: Sequence[Path] = (),
+    exclude_keys: frozenset[str] = frozenset(),
+) -> CampaignResult:
+    """Run a campaign, or go on with it where an earlier start ended.
+
+    Every row is in the journal beside `output` before the next layer starts; the dataset is
+    written every few minutes and at the end. Ctrl-C and SIGTERM end it cleanly.
+
+    Parameters
+    ----------
+    campaign : Campaign
+    output : Path
+        The dataset (HDF5).
+    framework, settings
+        The backend and its keywords.
+    hours : float, optional
+        Time after which to stop.
+    samples, seed, networks, exclude, exclude_keys
+        See `Bench`.
+    progress : bool
+        Show progress on stderr if it is a terminal.
+
+    Raises
+    ------
+    CampaignError
+        If it cannot be planned or started, or `output` holds rows of another machine or campaign.
+    DatasetError
+        If `output` is damaged.
+    OutputError
+        If it cannot be written.
+    """
+    # The measuring process imports this package too, and has no use for h5py.
+    from resperf.campaign.store import Store
+
+    bench = Bench(framework, dict(settings or {}), seed, samples, networks, exclude, exclude_keys)
+    deadline = None if hours is None else time.monotonic() + hours * 3600
+    planned, fingerprint = plan_campaign(campaign, bench)
+    store = Store(
+        output, campaign, seed=campaign.seed if seed is None else seed, fingerprint=fingerprint
+    )
+    complete = False
+    try:
+        with _stop_signals() as stop:
+            run = _Run(campaign, bench, planned, store, stop, deadline, show=progress)
+            reason = run.measure_all()
+        store.compact()
+        complete = reason == "complete"
+    finally:
+        store.close(complete=complete)
+    return run.result(output, reason)
+
+
+@contextmanager
+def _stop_signals() -> Iterator[threading.Event]:
+    """Turn Ctrl-C and SIGTERM into a wish to stop; a second one is not held back."""
+    stop = threading.Event()
+    previous: dict[signal.Signals, Any] = {}
+
+    def restore() -> None:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+    def wish(_number: int, _frame: FrameType | None) -> None:
+        stop.set()
+        restore()
+
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGINT, signal.SIGTERM):
+            previous[number] = signal.signal(number, wish)
+    try:
+        yield stop
+    finally:
+        restore()
+
+
+class _Run:
+    """One start of a campaign: what is left to do, and the process that does it."""
+
+    def __init__(
+        self,
+        campaign: Campaign,
+        bench: Bench,
+        planned: Plan,
+        store: Store,
+        stop: threading.Event,
+        deadline: float | None,
+        *,
+        show: bool,
+    ) -> None:
+        self._rules = campaign.run
+        self._worker_settings = bench.worker_settings(campaign)
+        self._recycle = campaign.run.recycle_layers or RECYCLE_LAYERS.get(
+            bench.framework, RECYCLE_DEFAULT
+        )
+        self._notes = planned.notes
+        self._store = store
+        self._stop = stop
+        self._deadline = deadline
+        self._worker: WorkerProcess | None = None
+        self._asked = 0
+        self._crashes = 0
+        self._taken: list[Measurement] = []
+        self._gaps_s: list[float] = []
+        self._again = 0
+        self._elapsed_s = 0.0
+        self._find_work(planned)
+        self._progress = Progress(len(planned.items), self._done, show=show)
+
+    def _find_work(self, planned: Plan) -> None:
+        """Leave out what is measured; doubtful rows of the journal go to the end of the queue."""
+        rows = [*self._store.settled, *self._store.rows]
+        done = {(row.layer.key, row.repeat) for row in rows}
+        self._pending = deque(
+            (item, cost_s)
+            for item, cost_s in zip(planned.items, planned.predicted_s, strict=True)
+            if item.identity not in done
+        )
+        self._done = len(planned.items) - len(self._pending)
+        self._remaining_s = sum(cost_s for _, cost_s in self._pending)
+        self._spent_s = 0.0
+        self._attempts = Counter((row.layer.key, row.repeat) for row in self._store.rows)
+        self._retries_left = round(self._rules.retry_share * len(planned.items))
+        self._retries_left -= sum(count - 1 for count in self._attempts.values())
+        self._waiting: deque[tuple[float, PlannedLayer]] = deque()
+        journalled = {(row.layer.key, row.repeat): row for row in self._store.rows}
+        self._unsettled = list(journalled.values())
+        self._settle()
+
+    def measure_all(self) -> str:
+        """Measure until the plan is done, the time is up or somebody wants to stop."""
+        start = time.monotonic()
+        written_at = start
+        with ExitStack() as stack:
+            stack.callback(self._end_worker)
+            stack.callback(self._progress.close)
+            try:
+                while (item := self._next()) is not None:
+                    if self._deadline is not None and time.monotonic() >= self._deadline:
+                        return "hours"
+                    if self._stop.is_set():
+                        return "interrupted"
+                    self._measure(*item)
+                    self._elapsed_s = time.monotonic() - start
+                    self._show(start)
+                    if time.monotonic() - written_at >= self._rules.compact_interval_s:
+                        self._store.compact()
+                        written_at = time.monotonic()
+            except Interrupted:
+                return "interrupted"
+        return "complete"
+
+    def _next(self) -> tuple[PlannedLayer, float, bool] | None:
+        """Take what is to be measured next: its predicted time, and whether it is taken again."""
+        if self._waiting and self._waiting[0][0] <= time.monotonic():
+            return self._waiting.popleft()[1], 0.0, True
+        if self._pending:
+            return *self._pending.popleft(), False
+        if self._unsettled and self._worker is not None:
+            self._read_reference()
+        if self._waiting:
+            return self._waiting.popleft()[1], 0.0, True
+        return None
+
+    def _measure(self, item: PlannedLayer, cost_s: float, again: bool) -> None:
+        """Measure one layer and keep its row, whatever became of it."""
+        start = time.monotonic()
+        worker = self._ready_worker()
+        asked_at = time.time()
+        try:
+            reply = worker.measure(item.layer, item.repeat, self._rules.timeout_s)
+            row = Measurement.from_json(reply["row"])
+            self._keep_reading(reply["reading"])
+            self._crashes = 0
+        except WorkerDied as death:
+            row = Measurement(
+                layer=item.layer,
+                status=death.status,
+                started_at=asked_at,
+                duration_s=time.time() - asked_at,
+                repeat=item.repeat,
+                detail=death.detail,
+            )
+            self._crashes += 1
+            self._end_worker()
+        self._store.add_row(row)
+        self._taken.append(row)
+        self._attempts[item.identity] += 1
+        self._again += again
+        self._done += not again
+        self._spent_s += cost_s
+        self._remaining_s -= cost_s
+        self._unsettled.append(row)
+        if not len(self._store.readings):
+            self._settle()
+        if row.status is Status.OK:
+            self._gaps_s.append(time.monotonic() - start - (row.duration_s - row.overhead_s))
+        if self._crashes >= HOPELESS:
+            raise CampaignError(
+                f"{HOPELESS} layers in a row ended the measuring process; the last said: "
+                f"{row.detail}; all rows are kept, mend the cause and start again"
+            )
+
+    def _keep_reading(self, reading: Sequence[float] | None) -> None:
+        """Keep a reading of the reference, which settles the rows before it."""
+        if reading is not None:
+            self._store.add_reading(reading[0], reading[1])
+            self._settle()
+
+    def _read_reference(self) -> None:
+        """Take a last reading, so that the last rows lie between two."""
+        try:
+            self._keep_reading(self._ready_worker().reading())
+        except WorkerDied:
+            self._end_worker()
+        self._settle()
+
+    def _settle(self) -> None:
+        """Queue the doubtful ones among the rows that lie between two readings by now."""
+        rows, self._unsettled = self._unsettled, []
+        for row in rows:
+            identity = (row.layer.key, row.repeat)
+            if (
+                is_doubtful(row, self._store.readings)
+                and self._attempts[identity] <= self._rules.retries
+                and self._retries_left > 0
+            ):
+                self._retries_left -= 1
+                later = time.monotonic() + self._rules.retry_wait_s
+                self._waiting.append((later, PlannedLayer(row.layer, row.repeat)))
+
+    def _ready_worker(self) -> WorkerProcess:
+        """Return the measuring process: a fresh one after a death or many layers."""
+        if self._worker is not None and self._asked >= self._recycle:
+            self._end_worker()
+        if self._worker is None:
+            self._worker = WorkerProcess(self._worker_settings, wants_stop=self._stop.is_set)
+            self._asked = 0
+            if "session_ms" not in self._store.costs:
+                self._store.add_costs(self._worker.costs())
+        self._asked += 1
+        return self._worker
+
+    def _end_worker(self) -> None:
+        if self._worker is not None:
+            self._worker.close()
+            self._worker = None
+
+    def _show(self, start: float) -> None:
+        """Tell the progress bar; the remaining time is the plan's, corrected by how it went."""
+        elapsed_s = time.monotonic() - start
+        pace = elapsed_s / self._spent_s if self._spent_s > 0 else 1.0
+        remaining_s = self._remaining_s * pace
+        if self._deadline is not None:
+            remaining_s = min(remaining_s, self._deadline - time.monotonic())
+        self._progress.advance(
+            done=self._done,
+            rate=len(self._taken) / elapsed_s,
+            remaining_s=remaining_s,
+            failures=sum(row.status is not Status.OK for row in self._taken),
+            again=self._again,
+        )
+
+    def result(self, output: Path, reason: str) -> CampaignResult:
+        """Sum up."""
+        rows = self._store.best()
+        return CampaignResult(
+            path=output,
+            reason=reason,
+            rows=len(rows),
+            statuses=Counter(str(row.status) for row in rows),
+            measured=len(self._taken),
+            again=self._again,
+            doubtful=sum(is_doubtful(row, self._store.readings) for row in rows),
+            elapsed_s=self._elapsed_s,
+            overhead_s=median(self._gaps_s) if self._gaps_s else 0.0,
+            notes=self._notes,
+        )

@@ -1,0 +1,241 @@
+"""The sampler: an endless, seeded stream of layers, any prefix of which is a fair sample."""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from resperf.campaign.laws import Law
+from resperf.campaign.shapes import change_window, draw_words, is_runnable, shape
+from resperf.campaign.spec import Campaign
+from resperf.errors import CampaignError, LayerError
+from resperf.layers import Layer, kind_of
+from resperf.layers._window import WindowLayer
+
+ATTEMPTS = 200_000
+"""Draws in a row that may all exceed the constraints before the campaign is called impossible."""
+
+CHANNEL_FIELDS = ("channels_in", "channels_out", "features_in", "features_out")
+
+
+@dataclass(frozen=True)
+class _Weighted:
+    """A choice by weights that are added up once."""
+
+    values: tuple[Any, ...]
+    bounds: tuple[float, ...]
+
+    @classmethod
+    def of(cls, pairs: Sequence[tuple[Any, float]]) -> _Weighted:
+        return cls(
+            tuple(value for value, _ in pairs), tuple(itertools.accumulate(w for _, w in pairs))
+        )
+
+    def draw(self, source: random.Random) -> Any:
+        return self.values[bisect.bisect(self.bounds, source.random() * self.bounds[-1])]
+
+
+class Sampler:
+    """Draws layers as a campaign says.
+
+    Every draw picks a kind by its share, then its origin: the kind's ranges, or a layer of a
+    reference network, perturbed. Nothing but the campaign, the seed and the harvested layers
+    decides what comes.
+
+    Parameters
+    ----------
+    campaign : Campaign
+    seed : int
+    harvested : sequence of Layer
+        Lowered layers of reference networks, at any batch size.
+    skip_kinds : set of str
+        Kinds that are left out.
+    """
+
+    def __init__(
+        self,
+        campaign: Campaign,
+        *,
+        seed: int,
+        harvested: Sequence[Layer] = (),
+        skip_kinds: frozenset[str] = frozenset(),
+    ) -> None:
+        self._campaign = campaign
+        self._random = random.Random(f"resperf campaign {seed}")
+        kinds = {k: spec for k, spec in campaign.kinds.items() if k not in skip_kinds}
+        if not kinds:
+            raise CampaignError("no kind of layer is left to draw; choose another framework")
+        self._kinds = _Weighted.of([(kind, spec.share) for kind, spec in kinds.items()])
+        self._cases = {
+            kind: _Weighted.of([(case, case.share) for case in spec.cases])
+            for kind, spec in kinds.items()
+        }
+        self._harvested = {kind: _originals(harvested, kind) for kind in kinds}
+
+    def __iter__(self) -> Iterator[Layer]:
+        while True:
+            yield self.draw()
+
+    def draw(self) -> Layer:
+        """Draw the next layer.
+
+        Raises
+        ------
+        CampaignError
+            If the constraints leave (nearly) nothing of the ranges.
+        """
+        kind = self._kinds.draw(self._random)
+        mixture = self._campaign.mixture
+        from_network = self._random.random() < mixture.from_networks and self._harvested[kind]
+        for _ in range(ATTEMPTS):
+            layer = self._perturbed(kind) if from_network else self._from_ranges(kind)
+            if layer is not None and is_runnable(layer) and self._campaign.constraints.allow(layer):
+                return layer
+        raise CampaignError(
+            f"kinds.{kind}: {ATTEMPTS} draws in a row exceeded the constraints; "
+            "narrow its ranges or raise the constraints"
+        )
+
+    def _from_ranges(self, kind: str) -> Layer | None:
+        """Draw every field by its law; None where the fields do not fit together."""
+        case = self._cases[kind].draw(self._random)
+        words = draw_words(kind_of(kind), case.laws, self._random)
+        if self._is_hopeless(words):
+            return None
+        try:
+            return kind_of(kind).from_fields(shape(kind, words, self._random))
+        except LayerError:
+            return None
+
+    def _is_hopeless(self, words: dict[str, Any]) -> bool:
+        """Refuse enormous inputs before a layer is made of them: Table 3 has mostly such."""
+        elements = words["batch"] * words.get("channels_in", 1)
+        elements *= words.get("height", 1) * words.get("width", 1)
+        return bool(4 * elements > self._campaign.constraints.largest_tensor_bytes)
+
+    def _perturbed(self, kind: str) -> Layer | None:
+        """Take a layer of a reference network and change some fields, all of them together."""
+        source = self._random
+        original = self._harvested[kind][int(source.random() * len(self._harvested[kind]))]
+        laws = self._campaign.kinds[kind].laws
+        changes: dict[str, Any] = {}
+        if "batch" in laws:
+            changes["batch"] = laws["batch"].draw(source)
+        exact = source.random() < self._campaign.mixture.exact
+        try:
+            if exact:
+                return original.replace(**changes)
+            changes |= self._channels(original)
+            changes |= self._switches(original, laws)
+            if not isinstance(original, WindowLayer):
+                changes |= _sizes(original, source)
+                return original.replace(**changes)
+            changes |= _sizes(original, source) | self._window(original, laws)
+            return kind_of(kind).from_fields(change_window(original, changes))
+        except LayerError:
+            return None
+
+    def _channels(self, layer: Layer) -> dict[str, int]:
+        """Scale each width of the layer; depthwise layers stay depthwise."""
+        source, fields = self._random, layer.fields()
+        changes = {
+            name: _scaled(int(fields[name]), source)
+            for name in CHANNEL_FIELDS
+            if name in fields and source.random() < 0.7
+        }
+        groups = int(fields.get("groups", 1))
+        if groups > 1 and groups == fields["channels_in"]:
+            width = changes.get("channels_in", groups)
+            changes |= {"channels_in": width, "groups": width}
+            changes["channels_out"] = width * (int(fields["channels_out"]) // groups)
+        elif groups > 1:
+            for name, value in changes.items():
+                changes[name] = max(1, round(value / groups)) * groups
+        return changes
+
+    def _switches(self, layer: Layer, laws: dict[str, Law] | Any) -> dict[str, Any]:
+        """Draw bias and activation anew now and then, by the campaign's laws."""
+        return {
+            name: laws[name].draw(self._random)
+            for name in ("bias", "activation", "mode")
+            if name in laws and name in layer.fields() and self._random.random() < 0.15
+        }
+
+    def _window(self, layer: Layer, laws: dict[str, Law] | Any) -> dict[str, Any]:
+        """Change kernel or stride now and then, both axes alike."""
+        changes: dict[str, Any] = {}
+        for word in ("kernel", "stride"):
+            names = layer.aliases[word]
+            if self._random.random() >= 0.15 or layer.fields().get("whole_image"):
+                continue
+            law = laws.get(word) or laws.get(names[0])
+            if law is not None:
+                changes |= dict.fromkeys(names, law.draw(self._random))
+        return changes
+
+
+def _originals(harvested: Sequence[Layer], kind: str) -> tuple[Layer, ...]:
+    """Layers of a kind without their doubles at other batch sizes, back in the layout as drawn."""
+    unique: dict[str, Layer] = {}
+    for layer in harvested:
+        if layer.kind == kind:
+            plain = layer.replace(batch=1)
+            if kind in ("conv", "pool"):
+                plain = plain.replace(layout="nchw")
+            unique.setdefault(plain.key, plain)
+    return tuple(unique.values())
+
+
+def _scaled(width: int, source: random.Random) -> int:
+    """Half, the same, double, or any factor about 1, rounded as widths of networks are."""
+    if source.random() < 0.4:
+        return max(1, int(width * (0.5, 1, 2)[int(source.random() * 3)]))
+    value = width * 2 ** source.uniform(-1.5, 1.5)
+    multiple = (1, 8, 16)[int(source.random() * 3)]
+    return max(multiple if width >= multiple else 1, round(value / multiple) * multiple)
+
+
+def _sizes(layer: Layer, source: random.Random) -> dict[str, int]:
+    """Scale the image, square ones mostly staying square."""
+    fields = layer.fields()
+    if "height" not in fields or source.random() < 0.3:
+        return {}
+    height, width = int(fields["height"]), int(fields["width"])
+    if source.random() < 0.4:
+        factors = [(0.5, 2.0)[int(source.random() * 2)]] * 2
+    else:
+        factors = [2 ** source.uniform(-1, 1)] * 2
+        if source.random() < 0.2:
+            factors[1] = 2 ** source.uniform(-1, 1)
+    return {
+        "height": max(1, round(height * factors[0])),
+        "width": max(1, round(width * factors[1])),
+    }
+
+
+def draw(
+    campaign: Campaign, *, seed: int, count: int | None = None, harvested: Sequence[Layer] = ()
+) -> list[Layer]:
+    """Draw layers, before lowering and with any doubles still in.
+
+    Parameters
+    ----------
+    campaign : Campaign
+    seed : int
+        The same campaign, seed and harvest give the same layers on every machine.
+    count : int, optional
+        ``campaign.samples`` by default; more give the same ones and others after them.
+    harvested : sequence of Layer
+        Layers of reference networks.
+
+    Raises
+    ------
+    CampaignError
+        If the constraints leave (nearly) nothing of the ranges.
+    """
+    sampler = Sampler(campaign, seed=seed, harvested=harvested)
+    return [sampler.draw() for _ in range(campaign.samples if count is None else count)]

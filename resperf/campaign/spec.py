@@ -1,0 +1,322 @@
+"""A campaign's definition: what a TOML file of ``microbench/`` says, checked."""
+
+from __future__ import annotations
+
+import dataclasses
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+from resperf.campaign.laws import Law, law
+from resperf.errors import CampaignError, ResperfError
+from resperf.layers import Layer, kind_of
+from resperf.timing import SamplingProtocol
+
+EXTRA_WORDS: Mapping[str, frozenset[str]] = {
+    "conv": frozenset({"padding"}),
+    "pool": frozenset({"padding"}),
+    "reorder": frozenset({"relayout"}),
+}
+"""Words a campaign may use beside a kind's fields and shorthands; `campaign.shapes` reads them."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A part of a kind's draws with some laws of its own.
+
+    Attributes
+    ----------
+    name : str
+    share : float
+        Of the kind's draws from ranges.
+    laws : mapping of str to Law
+        All of the kind's laws, this case's own in place of the kind's.
+    """
+
+    name: str
+    share: float
+    laws: Mapping[str, Law]
+
+
+@dataclass(frozen=True)
+class KindSpec:
+    """How layers of one kind are drawn: its share of the campaign and its cases."""
+
+    share: float
+    cases: tuple[Case, ...]
+
+    @property
+    def laws(self) -> Mapping[str, Law]:
+        """The kind's own laws, those of its first case."""
+        return self.cases[0].laws
+
+
+@dataclass(frozen=True)
+class Constraints:
+    """What a layer must not exceed; a draw that does is drawn again.
+
+    Attributes
+    ----------
+    largest_tensor_bytes, largest_weight_bytes, largest_macs : int
+        Of the input or output, of the weights, and of the work of one layer.
+    largest_time_ms : float
+        Of the execution, predicted crudely as ``2 macs / gflops + moved bytes / gb_per_s``.
+    gflops, gb_per_s : float
+        The crude prediction's speeds, about those of the machine; also used to say how long a
+        campaign will take.
+    """
+
+    largest_tensor_bytes: int = 1 << 28
+    largest_weight_bytes: int = 1 << 29
+    largest_macs: int = 20_000_000_000
+    largest_time_ms: float = 200.0
+    gflops: float = 60.0
+    gb_per_s: float = 6.0
+
+    def predicted_ms(self, layer: Layer) -> float:
+        """Predict a layer's execution crudely (ms)."""
+        return 2 * layer.macs / (self.gflops * 1e6) + layer.moved_bytes / (self.gb_per_s * 1e6)
+
+    def allow(self, layer: Layer) -> bool:
+        """Whether a layer exceeds nothing."""
+        return (
+            max(layer.input_bytes, layer.output_bytes) <= self.largest_tensor_bytes
+            and layer.weight_bytes <= self.largest_weight_bytes
+            and layer.macs <= self.largest_macs
+            and self.predicted_ms(layer) <= self.largest_time_ms
+        )
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """Where layers come from.
+
+    Attributes
+    ----------
+    from_networks : float
+        Share of layers made from those of reference networks; the rest is drawn from the ranges.
+    exact : float
+        Share of these that keep all fields but the batch size; the others are perturbed.
+    networks : tuple of str
+        Reference networks by name; ``"*"`` for all that are shipped.
+    """
+
+    from_networks: float = 0.0
+    exact: float = 0.2
+    networks: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """How the runner behaves; none of it changes a measured time.
+
+    Attributes
+    ----------
+    timeout_s : float
+        A layer that takes longer is given up and its process ended.
+    memory_share : float
+        Share of the machine's memory that the measuring process may allocate.
+    recycle_layers : int
+        Layers after which that process is replaced; 0 for the framework's own default.
+    reference_interval_s : float
+        Time between two readings of the reference layer.
+    compact_interval_s : float
+        Time between two writes of the dataset while the campaign runs.
+    retry_wait_s : float
+        How much later a doubtful row is measured again, at least.
+    retries : int
+        How often it is, at most.
+    retry_share : float
+        All such measurements together over the planned ones, at most.
+    """
+
+    timeout_s: float = 60.0
+    memory_share: float = 0.8
+    recycle_layers: int = 0
+    reference_interval_s: float = 3.0
+    compact_interval_s: float = 240.0
+    retry_wait_s: float = 45.0
+    retries: int = 2
+    retry_share: float = 0.2
+
+
+@dataclass(frozen=True)
+class Campaign:
+    """A campaign as its file defines it.
+
+    Attributes
+    ----------
+    name, description : str
+    samples : int
+        Distinct layers to measure.
+    seed : int
+        Used where nobody gives another.
+    repeat_share : float
+        Share of layers measured once more at a later time, to record the noise floor.
+    kinds : mapping of str to KindSpec
+    constraints, mixture, protocol, run
+        See their classes.
+    source : mapping
+        The file's content as plain JSON values: what is stored with the data.
+    """
+
+    name: str
+    kinds: Mapping[str, KindSpec]
+    description: str = ""
+    samples: int = 1000
+    seed: int = 0
+    repeat_share: float = 0.02
+    constraints: Constraints = field(default_factory=Constraints)
+    mixture: Mixture = field(default_factory=Mixture)
+    protocol: SamplingProtocol = field(default_factory=SamplingProtocol)
+    run: RunSettings = field(default_factory=RunSettings)
+    source: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def from_toml(cls, path: Path) -> Self:
+        """Read a campaign file.
+
+        Raises
+        ------
+        CampaignError
+            If it cannot be read or is wrong; the message names the place.
+        """
+        try:
+            values = tomllib.loads(path.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise CampaignError(
+                f"cannot read campaign {path}: {error.strerror}; give the path of a TOML file"
+            ) from error
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise CampaignError(f"campaign {path} is not TOML: {error}") from error
+        try:
+            return cls.from_mapping({"name": path.stem, **values})
+        except ResperfError as error:
+            raise CampaignError(f"campaign {path}: {error}") from error
+
+    @classmethod
+    def from_mapping(cls, values: Mapping[str, Any]) -> Self:
+        """Check a campaign's values and make it.
+
+        Raises
+        ------
+        CampaignError
+            If a word is unknown, or a value of the wrong type or out of range.
+        MeasurementError
+            If the protocol is wrong.
+        """
+        known = {f.name for f in dataclasses.fields(cls)} - {"source"}
+        unknown = sorted(set(values) - known)
+        if unknown:
+            raise CampaignError(f"unknown {', '.join(unknown)}; known: {', '.join(sorted(known))}")
+        kinds = values.get("kinds")
+        if not isinstance(kinds, Mapping) or not kinds:
+            raise CampaignError("no kinds: add a table such as [kinds.conv]")
+        tables = {*_TABLES, "kinds", "protocol"}
+        settings = {k: v for k, v in values.items() if k not in tables}
+        _check_types(cls, settings, "campaign")
+        campaign = cls(
+            kinds={kind: _kind_spec(kind, table) for kind, table in kinds.items()},
+            protocol=SamplingProtocol.from_mapping(values.get("protocol", {})),
+            source=dict(values),
+            **{name: _table(make, values.get(name, {}), name) for name, make in _TABLES.items()},
+            **settings,
+        )
+        if not campaign.name or campaign.samples < 1 or not 0 <= campaign.repeat_share <= 1:
+            raise CampaignError(
+                f"name={campaign.name!r}, samples={campaign.samples} or "
+                f"repeat_share={campaign.repeat_share} is out of range"
+            )
+        return campaign
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what `from_mapping` reads."""
+        return dict(self.source)
+
+    def differences(self, other: Mapping[str, Any]) -> list[str]:
+        """Say in what a stored campaign differs from this one, where it matters to the data.
+
+        More samples, another description or other runner settings go well with stored rows.
+        """
+        free = {"samples", "description", "run", "seed"}
+        mine = self.to_json()
+        return [
+            f"campaign's {word} changed"
+            for word in sorted((set(mine) | set(other)) - free)
+            if mine.get(word) != other.get(word)
+        ]
+
+
+_TABLES: Mapping[str, type[Any]] = {
+    "constraints": Constraints,
+    "mixture": Mixture,
+    "run": RunSettings,
+}
+_TYPES: Mapping[str, tuple[type, ...]] = {
+    "str": (str,),
+    "int": (int,),
+    "float": (int, float),
+    "tuple[str, ...]": (list, tuple),
+}
+
+
+def _check_types(made: type[Any], settings: Mapping[str, Any], where: str) -> None:
+    """Refuse settings that the class does not have, or of another type than its field's."""
+    types = {f.name: str(f.type) for f in dataclasses.fields(made)}
+    for word, value in settings.items():
+        if word not in types:
+            raise CampaignError(f"{where} has no {word}; it has {', '.join(types)}")
+        if isinstance(value, bool) or not isinstance(value, _TYPES[types[word]]):
+            raise CampaignError(f"{where}: {word}={value!r} must be of type {types[word]}")
+        if isinstance(value, (int, float)) and value < 0:
+            raise CampaignError(f"{where}: {word}={value!r} must not be negative")
+
+
+def _table(made: type[Any], settings: Any, where: str) -> Any:
+    """Make one of the plain tables of settings."""
+    if not isinstance(settings, Mapping):
+        raise CampaignError(f"{where}={settings!r} must be a table")
+    _check_types(made, settings, where)
+    return made(**{k: tuple(v) if isinstance(v, list) else v for k, v in settings.items()})
+
+
+def _kind_spec(kind: str, table: Any) -> KindSpec:
+    """Read ``[kinds.KIND]``: its share, its laws, and its cases with their own."""
+    where = f"kinds.{kind}"
+    if not isinstance(table, Mapping):
+        raise CampaignError(f"{where}={table!r} must be a table")
+    words = dict(table)
+    share, written = words.pop("share", 1.0), words.pop("case", [])
+    if not isinstance(share, (int, float)) or share <= 0:
+        raise CampaignError(f"{where}: share={share!r} must be a positive number")
+    base = _laws(kind, words, where)
+    cases = [_case(kind, base, own, f"{where}.case") for own in written]
+    rest = 1.0 - sum(case.share for case in cases)
+    if rest < 0:
+        raise CampaignError(f"{where}: the shares of its cases add up to {1 - rest:g}, above 1")
+    return KindSpec(share, (Case("", rest, base), *cases))
+
+
+def _case(kind: str, base: Mapping[str, Law], written: Any, where: str) -> Case:
+    """Read one ``[[kinds.KIND.case]]``."""
+    if not isinstance(written, Mapping) or not isinstance(written.get("share"), (int, float)):
+        raise CampaignError(f"{where}: a case is a table with a share; got {written!r}")
+    words = {k: v for k, v in written.items() if k not in ("name", "share")}
+    own = _laws(kind, words, where)
+    hidden = {field for word in own for field in kind_of(kind).aliases.get(word, ())}
+    inherited = {word: law for word, law in base.items() if word not in hidden}
+    return Case(str(written.get("name", "")), written["share"], {**inherited, **own})
+
+
+def _laws(kind: str, words: Mapping[str, Any], where: str) -> dict[str, Law]:
+    """Read laws by word, refusing words that the kind does not have."""
+    made = kind_of(kind)
+    known = {*made.specs(), *made.aliases, *EXTRA_WORDS.get(kind, ())}
+    unknown = sorted(set(words) - known)
+    if unknown:
+        raise CampaignError(
+            f"{where}: no field {', '.join(unknown)}; known: {', '.join(sorted(known))}"
+        )
+    return {word: law(written, f"{where}.{word}") for word, written in words.items()}

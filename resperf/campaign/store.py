@@ -1,0 +1,185 @@
+"""Where a campaign keeps its rows: the journal while it runs, the dataset when it is written."""
+
+from __future__ import annotations
+
+import math
+import platform
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+
+from resperf import __version__
+from resperf.campaign.journal import Header, Journal, Records, best_rows, middle_of, read_journal
+from resperf.campaign.spec import Campaign
+from resperf.dataset import Dataset, DatasetInfo, read_dataset, write_dataset
+from resperf.errors import CampaignError
+from resperf.machine import Fingerprint
+from resperf.measurement import Measurement
+
+REFERENCE_COST = "reference_ms"
+"""Name in a dataset's machine costs of the reference layer's median time."""
+
+
+def journal_path(output: Path) -> Path:
+    """Return the path of the journal that belongs to a dataset."""
+    return output.with_name(output.stem + ".journal.jsonl")
+
+
+class Store:
+    """Rows of one campaign, on disk.
+
+    Parameters
+    ----------
+    output : Path
+        The dataset; its journal lies beside it.
+    campaign : Campaign
+    seed : int
+    fingerprint : Fingerprint
+        Of the machine that is about to measure.
+
+    Raises
+    ------
+    CampaignError
+        If what is there belongs to another machine, campaign or seed; says in what they differ.
+    DatasetError
+        If the dataset is damaged.
+    OutputError
+        If nothing can be written there, or another campaign is.
+
+    Attributes
+    ----------
+    settled : list of Measurement
+        Rows of an earlier, finished start.
+    rows : list of Measurement
+        Rows of the journal: every attempt, in the order taken.
+    readings : ReferenceHistory
+    costs : dict of str to float
+    """
+
+    def __init__(
+        self, output: Path, campaign: Campaign, *, seed: int, fingerprint: Fingerprint
+    ) -> None:
+        self._output = output
+        self._campaign = campaign
+        compacted = _from_dataset(output)
+        _refuse_strangers(output, compacted.header, campaign, seed, fingerprint)
+        header = compacted.header or _new_header(campaign, seed, fingerprint)
+        path = journal_path(output)
+        self._journal = Journal(path, header)
+        try:
+            written = read_journal(path)
+            _refuse_strangers(path, written.header, campaign, seed, fingerprint)
+        except BaseException:
+            self._journal.close()
+            raise
+        self._header = written.header or header
+        self.rows = written.rows
+        self.readings = written.readings
+        self.costs = {**compacted.costs, **written.costs}
+        self.settled = self._settled(compacted)
+
+    def _settled(self, compacted: Records) -> list[Measurement]:
+        """Return the dataset's rows that the journal lacks: they are of an earlier, finished start.
+
+        Their ratios are turned back into readings, since the median moves with new ones.
+        """
+        journalled = {(row.layer.key, row.repeat, row.started_at) for row in self.rows}
+        rows = [
+            row
+            for row in compacted.rows
+            if (row.layer.key, row.repeat, row.started_at) not in journalled
+        ]
+        reference_ms = compacted.costs.get(REFERENCE_COST, math.nan)
+        for row in rows:
+            time_ms = row.reference_ratio * reference_ms
+            if not math.isnan(time_ms):
+                self.readings.add(middle_of(row), time_ms)
+        return rows
+
+    def add_row(self, row: Measurement) -> None:
+        """Keep a row; when this returns, it survives a power cut."""
+        self._journal.add_row(row)
+        self.rows.append(row)
+
+    def add_reading(self, at: float, time_ms: float) -> None:
+        """Keep a reading of the reference."""
+        self._journal.add_reading(at, time_ms)
+        self.readings.add(at, time_ms)
+
+    def add_costs(self, costs: dict[str, float]) -> None:
+        """Keep the machine's costs."""
+        self._journal.add_costs(costs)
+        self.costs.update(costs)
+
+    def best(self) -> list[Measurement]:
+        """Return one row per layer and repeat."""
+        return best_rows([*self.settled, *self.rows], self.readings)
+
+    def compact(self) -> None:
+        """Write the dataset; the journal stays.
+
+        Raises
+        ------
+        OutputError
+            If it cannot be written; the old dataset and the journal are as they were.
+        """
+        rows = self.best()
+        if not rows:
+            return
+        costs = dict(self.costs)
+        if len(self.readings):
+            costs[REFERENCE_COST] = self.readings.median_ms
+        info = DatasetInfo(
+            fingerprint=self._header.fingerprint,
+            campaign=self._campaign.to_json(),
+            seed=self._header.seed,
+            versions=self._header.versions,
+            created=self._header.created,
+            machine_costs=costs,
+        )
+        write_dataset(self._output, Dataset(info, tuple(rows)))
+
+    def close(self, *, complete: bool) -> None:
+        """Close the journal, and remove it where the dataset holds everything."""
+        if complete:
+            self._journal.remove()
+        else:
+            self._journal.close()
+
+
+def _new_header(campaign: Campaign, seed: int, fingerprint: Fingerprint) -> Header:
+    versions = {
+        "resperf": __version__,
+        "python": platform.python_version(),
+        "numpy": metadata.version("numpy"),
+        fingerprint.framework: fingerprint.framework_version,
+    }
+    created = datetime.now(UTC).isoformat(timespec="seconds")
+    return Header(fingerprint, campaign.to_json(), seed, versions, created)
+
+
+def _from_dataset(output: Path) -> Records:
+    """Read what an earlier start compacted."""
+    if not output.exists():
+        return Records()
+    dataset = read_dataset(output)
+    info = dataset.info
+    header = Header(info.fingerprint, info.campaign, info.seed, info.versions, info.created)
+    return Records(header, list(dataset.measurements), costs=dict(info.machine_costs))
+
+
+def _refuse_strangers(
+    path: Path, header: Header | None, campaign: Campaign, seed: int, fingerprint: Fingerprint
+) -> None:
+    """Refuse to add rows to those of another machine, campaign or seed."""
+    if header is None:
+        return
+    differences = fingerprint.differences(header.fingerprint)
+    differences += campaign.differences(header.campaign)
+    if seed != header.seed:
+        differences.append(f"seed: {seed} here, {header.seed} there")
+    if differences:
+        raise CampaignError(
+            f"{path} holds rows that were measured otherwise ({'; '.join(differences)}); "
+            "choose another output with -o, or the settings of that file"
+        )
