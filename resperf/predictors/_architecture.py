@@ -1,0 +1,195 @@
+"""The networks of this package as plain values, and as ONNX graphs of their weights.
+
+The ONNX graph is written here, node by node, rather than converted: the same weights then always
+give the same bytes, and no converter has to be installed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from resperf.errors import BundleError
+from resperf.features import Array
+
+Weights = Mapping[str, npt.NDArray[np.float32]]
+"""Name such as ``"0/head_1/kernel"`` -> values in Keras' order of axes."""
+
+_OPSET, _IR_VERSION = 17, 8
+_ROWS_AT_ONCE = 8192
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A head convolution along the features, then residual blocks of two convolutions each."""
+
+    filters: int
+    kernel: int
+    blocks: int
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """A network that answers one number per row and member.
+
+    Attributes
+    ----------
+    features : int
+        Length of a row.
+    stages : tuple of Stage
+        Convolutions over the features as a sequence; none for a plain perceptron.
+    dense : tuple of int
+        Widths of the fully connected layers, ReLU after each.
+    dropout : float
+        Share dropped before the output while training.
+    positive : bool
+        Output as in the paper: ReLU and no bias. Otherwise linear, starting at zero.
+    members : int
+        Networks side by side that share nothing but the input.
+    """
+
+    features: int
+    stages: tuple[Stage, ...]
+    dense: tuple[int, ...]
+    dropout: float = 0.0
+    positive: bool = False
+    members: int = 1
+
+
+class _Graph:
+    """Nodes and weights of an ONNX graph while it is being written."""
+
+    def __init__(self, weights: Weights) -> None:
+        self.weights = weights
+        self.nodes: list[Any] = []
+        self.constants: dict[str, npt.NDArray[Any]] = {}
+
+    def node(self, op: str, inputs: list[str], output: str, **attributes: Any) -> str:
+        from onnx import helper
+
+        self.nodes.append(helper.make_node(op, inputs, [output], name=output, **attributes))
+        return output
+
+    def constant(self, name: str, values: npt.NDArray[Any]) -> str:
+        self.constants[name] = np.ascontiguousarray(values)
+        return name
+
+    def conv(self, x: str, name: str) -> str:
+        """Add a SAME convolution; Keras' kernel is (length, in, out), ONNX's (out, in, length)."""
+        kernel = self.weights[f"{name}/kernel"].transpose(2, 1, 0)
+        before = (kernel.shape[2] - 1) // 2
+        pads = [before, kernel.shape[2] - 1 - before]
+        inputs = [
+            x,
+            self.constant(f"{name}/kernel", kernel),
+            self.constant(f"{name}/bias", self.weights[f"{name}/bias"]),
+        ]
+        return self.node("Conv", inputs, name, pads=pads)
+
+    def dense(self, x: str, name: str) -> str:
+        inputs = [x, self.constant(f"{name}/kernel", self.weights[f"{name}/kernel"])]
+        if f"{name}/bias" in self.weights:
+            inputs.append(self.constant(f"{name}/bias", self.weights[f"{name}/bias"]))
+        return self.node("Gemm", inputs, name)
+
+    def relu(self, x: str) -> str:
+        return self.node("Relu", [x], f"{x}/relu")
+
+
+def _write_member(graph: _Graph, architecture: Architecture, member: int) -> str:
+    """Write one member; returns the name of its output, shape (rows, 1)."""
+    x = "x"
+    if architecture.stages:
+        shape = graph.constant(f"{member}/sequence", np.array([-1, 1, architecture.features]))
+        x = graph.node("Reshape", [x, shape], f"{member}/as_sequence")
+        for place, stage in enumerate(architecture.stages):
+            x = graph.relu(graph.conv(x, f"{member}/head_{place}"))
+            for block in range(stage.blocks):
+                name = f"{member}/block_{place}.{block}"
+                inner = graph.relu(graph.conv(x, f"{name}.0"))
+                inner = graph.relu(graph.conv(inner, f"{name}.1"))
+                x = graph.relu(graph.node("Add", [inner, x], f"{name}_sum"))
+        # Keras flattens (sequence, filters), ONNX holds (filters, sequence).
+        x = graph.node("Transpose", [x], f"{member}/keras_order", perm=[0, 2, 1])
+        width = architecture.features * architecture.stages[-1].filters
+        shape = graph.constant(f"{member}/flat", np.array([-1, width]))
+        x = graph.node("Reshape", [x, shape], f"{member}/as_row")
+    for place in range(len(architecture.dense)):
+        x = graph.relu(graph.dense(x, f"{member}/dense_{place}"))
+    x = graph.dense(x, f"{member}/output")
+    return graph.relu(x) if architecture.positive else x
+
+
+def onnx_bytes(architecture: Architecture, weights: Weights) -> bytes:
+    """Return an ONNX file with input ``x`` (rows, features) and output ``y`` (rows, members).
+
+    Parameters
+    ----------
+    architecture : Architecture
+    weights : mapping of str to array
+        As `resperf.predictors._fitting.fit_network` returns them.
+    """
+    from onnx import TensorProto, helper, numpy_helper
+
+    graph = _Graph(weights)
+    outputs = [_write_member(graph, architecture, m) for m in range(architecture.members)]
+    graph.node("Concat", outputs, "y", axis=1)
+    float32 = TensorProto.FLOAT
+    body = helper.make_graph(
+        graph.nodes,
+        "predictor",
+        [helper.make_tensor_value_info("x", float32, ["rows", architecture.features])],
+        [helper.make_tensor_value_info("y", float32, ["rows", architecture.members])],
+        [numpy_helper.from_array(values, name) for name, values in graph.constants.items()],
+    )
+    model = helper.make_model(
+        body, opset_imports=[helper.make_opsetid("", _OPSET)], producer_name="resperf"
+    )
+    model.ir_version = _IR_VERSION
+    content: bytes = model.SerializeToString(deterministic=True)
+    return content
+
+
+class OnnxNetwork:
+    """A stored network: rows in, numbers out; one thread, started on first use.
+
+    Parameters
+    ----------
+    path : Path
+        The ONNX file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._session: Any = None
+
+    def __call__(self, rows: Array) -> Array:
+        """Run rows of shape (rows, features); the answer is (rows, members)."""
+        session = self._session or self._start()
+        try:
+            parts = [
+                session.run(["y"], {"x": rows[at : at + _ROWS_AT_ONCE].astype(np.float32)})[0]
+                for at in range(0, len(rows), _ROWS_AT_ONCE)
+            ]
+        except Exception as error:  # onnxruntime raises classes of its own
+            raise BundleError(f"{self._path} does not fit its bundle; train it again") from error
+        return np.concatenate(parts).astype(np.float64)
+
+    def _start(self) -> Any:
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = options.inter_op_num_threads = 1
+        options.log_severity_level = 4
+        try:
+            self._session = onnxruntime.InferenceSession(
+                self._path, options, providers=["CPUExecutionProvider"]
+            )
+        except Exception as error:  # onnxruntime raises classes of its own
+            raise BundleError(f"{self._path} cannot be read; the bundle is damaged") from error
+        return self._session

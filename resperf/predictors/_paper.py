@@ -1,0 +1,237 @@
+"""What ResPerfNet and PerfNet share: the paper's features, transforms, loss and training."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+
+from resperf.errors import LayerError, TrainingError
+from resperf.features import Array, Columns
+from resperf.features.transforms import BoxCox, TargetScale, ZScore, transform_from_json
+from resperf.layers import ACTIVATIONS
+from resperf.predictors import _fitting
+from resperf.predictors._architecture import Architecture, OnnxNetwork, Weights, onnx_bytes
+from resperf.predictors._base import Predictor, Progress, Rows, check_rows, stored
+from resperf.predictors.metrics import mape
+
+_STARTS = 5
+
+
+def _padded(columns: Columns) -> Array:
+    """Table 3's padding: 0 VALID, 1 SAME; any pad counts as SAME."""
+    pads = ("pad_top", "pad_left", "pad_bottom", "pad_right")
+    return np.asarray(np.any([columns[pad] > 0 for pad in pads], axis=0), dtype=float)
+
+
+def _activation(columns: Columns) -> Array:
+    """Table 3's number of the activation: 0 none, 1 ReLU, and so on."""
+    values = np.asarray(columns["activation"])
+    return np.sum([i * (values == name) for i, name in enumerate(ACTIVATIONS)], axis=0).astype(
+        float
+    )
+
+
+def _field(*names: str) -> Callable[[Columns], Array]:
+    """Return the product of fields."""
+
+    def product(columns: Columns) -> Array:
+        return np.asarray(np.prod([columns[name] for name in names], axis=0), dtype=float)
+
+    return product
+
+
+_MATRIX = {"matrix size": _field("height", "width")}
+_FEATURES: Mapping[str, Mapping[str, Callable[[Columns], Array]]] = {
+    "conv": {
+        "batch size": _field("batch"),
+        **_MATRIX,
+        "kernel size": _field("kernel_height", "kernel_width"),
+        "channel in": _field("channels_in"),
+        "channel out": _field("channels_out"),
+        "strides": _field("stride_height"),
+        "padding": _padded,
+        "activate function": _activation,
+        "bias": _field("bias"),
+    },
+    "pool": {
+        "batch size": _field("batch"),
+        **_MATRIX,
+        "pooling size": _field("kernel_height", "kernel_width"),
+        "channel in": _field("channels_in"),
+        "strides": _field("stride_height"),
+        "padding": _padded,
+    },
+    "dense": {
+        "batch size": _field("batch"),
+        "dimension input": _field("features_in"),
+        "dimension output": _field("features_out"),
+        "activate function": _activation,
+        "bias": _field("bias"),
+    },
+    # Not in the paper, but between layers of unlike layout on a CPU.
+    "reorder": {
+        "batch size": _field("batch"),
+        **_MATRIX,
+        "channel in": _field("channels_in"),
+    },
+}
+"""Table 3: kind -> feature -> how it follows from the fields."""
+
+_BOX_COX = {"conv": ("matrix size", "kernel size"), "pool": ("matrix size",)}
+"""Appendix D: which features are Box-Cox transformed."""
+
+
+class PaperPredictor(Predictor):
+    """A network on the paper's features: Box-Cox, z-score, times 10, MAPLE, Adam.
+
+    The text leaves room; what the authors' code settles is followed: sizes in elements, L2 of 1e-5
+    on fully connected layers times 0.1, Adam's epsilon of 0.1, rate 0.1 halved every fifth of 200
+    epochs, batches of 128.
+
+    Attributes
+    ----------
+    box_cox_ : BoxCox
+        For the features of appendix D that vary.
+    z_score_ : ZScore
+        For all features.
+    target_scale_ : TargetScale
+    best_epoch_ : int
+    """
+
+    @abstractmethod
+    def architecture(self, features: int) -> Architecture:
+        """Return the method's network for rows of this length."""
+
+    def fit(
+        self,
+        columns: Columns,
+        times_ms: Array,
+        *,
+        validation: Rows,
+        seed: int,
+        weights: Array | None = None,
+        progress: Progress | None = None,
+    ) -> Self:
+        """Fit the transforms, then train the network as the paper's algorithm 1 says."""
+        check_rows(self.kind, columns, times_ms)
+        check_rows(self.kind, validation[0], validation[1], at_least=1)
+        names, matrix = paper_features(self.kind, columns)
+        self._names = names
+        varying = [
+            names.index(name)
+            for name in _BOX_COX.get(self.kind, ())
+            if np.ptp(matrix[:, names.index(name)]) > 0
+        ]
+        chosen = tuple(names[place] for place in varying)
+        # A feature that never varies has no lambda; it becomes 0 in the z-score anyway.
+        self.box_cox_ = (
+            BoxCox.fit(matrix[:, varying], chosen) if chosen else BoxCox(columns=(), lambdas=())
+        )
+        self.z_score_ = ZScore.fit(self._box_coxed(matrix), names)
+        self.target_scale_ = TargetScale(10.0)
+        self.architecture_ = self.architecture(len(names))
+        fitted = self._train(self._rows(columns), times_ms, validation, seed, weights, progress)
+        self.best_epoch_ = fitted.best_epoch
+        self._weights: Weights = fitted.weights
+        self._run: Callable[[Array], Array] = fitted.run
+        return self
+
+    def _train(
+        self,
+        rows: Array,
+        times_ms: Array,
+        validation: Rows,
+        seed: int,
+        weights: Array | None,
+        progress: Progress | None,
+    ) -> _fitting.Fitted:
+        schedule = _fitting.Schedule(
+            epochs=self.epochs or 200,
+            batch=128,
+            rate=0.1,
+            shape="halving",
+            loss="maple",
+            penalty=1e-6,
+            epsilon=0.1,
+            patience=1.0,
+        )
+        for start in range(_STARTS):
+            fitted = _fitting.fit_network(
+                self.architecture_,
+                schedule,
+                rows,
+                self.target_scale_.apply(times_ms),
+                validation_rows=self._rows(validation[0]),
+                validation_error=lambda y: mape(validation[1], self._times(y)),
+                seed=seed + 1000 * start,
+                weights=weights,
+                progress=progress,
+            )
+            # An output with ReLU and no bias may be dead from the start: it answers 0 for ever.
+            if np.any(fitted.run(rows[:256]) > 0):
+                return fitted
+        raise TrainingError(
+            f"{self.kind}: {self.method} answered 0 ms from {_STARTS} starts; "
+            "try another --seed or --method residual"
+        )
+
+    def _box_coxed(self, matrix: Array) -> Array:
+        places = [self._names.index(name) for name in self.box_cox_.columns]
+        result = matrix.copy()
+        if places:
+            result[:, places] = self.box_cox_.apply(matrix[:, places])
+        return result
+
+    def _rows(self, columns: Columns) -> Array:
+        return self.z_score_.apply(self._box_coxed(paper_features(self.kind, columns)[1]))
+
+    def _times(self, answers: Array) -> Array:
+        return self.target_scale_.invert(answers[:, 0])
+
+    def predict(self, columns: Columns) -> Array:
+        """Return the time of each layer in ms."""
+        return self._times(self._run(self._rows(columns)))
+
+    def export(self, folder: Path, stem: str) -> dict[str, Any]:
+        """Write the network; return the steps before and after."""
+        name = f"{stem}.onnx"
+        (folder / name).write_bytes(onnx_bytes(self.architecture_, self._weights))
+        return {
+            "kind": self.kind,
+            "network": name,
+            "features": list(self._names),
+            "transforms": [self.box_cox_.to_json(), self.z_score_.to_json()],
+            "target": self.target_scale_.to_json(),
+            "best_epoch": self.best_epoch_,
+        }
+
+    @classmethod
+    def load(cls, values: Mapping[str, Any], folder: Path) -> Self:
+        """Make a predictor from what `export` returned and wrote."""
+        self = cls(stored(values, "kind"))
+        self._names = tuple(stored(values, "features"))
+        self.box_cox_, self.z_score_ = map(transform_from_json, stored(values, "transforms"))
+        self.target_scale_ = transform_from_json(stored(values, "target"))
+        self.best_epoch_ = stored(values, "best_epoch")
+        self._run = OnnxNetwork(folder / stored(values, "network"))
+        return self
+
+
+def paper_features(kind: str, columns: Columns) -> tuple[tuple[str, ...], Array]:
+    """Return the features of the paper's Table 3 and a matrix of shape (rows, features).
+
+    Matrix, kernel and pooling size are counted in elements (height x width).
+
+    Raises
+    ------
+    LayerError
+        If the paper's methods do not know the kind.
+    """
+    if kind not in _FEATURES:
+        raise LayerError(f"the paper's methods know {', '.join(_FEATURES)}, not {kind!r}")
+    named = {name: make(columns) for name, make in _FEATURES[kind].items()}
+    return tuple(named), np.column_stack(list(named.values()))

@@ -1,0 +1,114 @@
+"""`baseline`: a sum of physical terms with coefficients of at least zero."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+
+from resperf.errors import require
+from resperf.features import Array, Columns
+from resperf.predictors._base import Predictor, Progress, Rows, check_rows, stored
+from resperf.predictors.terms import TERMS, physical_terms
+
+REWEIGHTINGS = 15
+_SMALLEST_ERROR = 0.02
+
+
+def fit_terms(terms: Array, times_ms: Array, weights: Array | None = None) -> Array:
+    """Fit coefficients c >= 0 that make ``terms @ c`` close to the times, relative to each time.
+
+    Least squares of (prediction / time - 1), reweighted 15 times by 1 / sqrt(|error|), which
+    leads towards the least absolute error and so past outliers.
+
+    Parameters
+    ----------
+    terms : array (rows, terms)
+    times_ms : array (rows,)
+        Above zero.
+    weights : array (rows,), optional
+
+    Returns
+    -------
+    array (terms,)
+        In ms per unit of each term.
+    """
+    nnls = require("scipy.optimize", "train").nnls
+    relative = terms / times_ms[:, None]
+    # Columns of like size keep the solver from calling a small but real term zero.
+    scales = np.maximum(np.linalg.norm(relative, axis=0), 1e-12)
+    row_weights = np.ones(len(times_ms)) if weights is None else weights / np.mean(weights)
+    factors = np.ones(len(times_ms))
+    coefficients = np.zeros(terms.shape[1])
+    for _ in range(1 + REWEIGHTINGS):
+        w = np.sqrt(row_weights) * factors
+        coefficients = nnls(relative / scales * w[:, None], w)[0] / scales
+        off = np.abs(relative @ coefficients - 1)
+        factors = 1 / np.sqrt(np.maximum(off, _SMALLEST_ERROR))
+    return coefficients
+
+
+class Baseline(Predictor):
+    """Physical terms alone: sane far from the data, and the first estimate of `residual`.
+
+    Attributes
+    ----------
+    terms_ : tuple of str
+        Names of the terms with a coefficient above zero.
+    coefficients_ : array (terms,)
+        In ms per unit of the term.
+    floor_ms_ : float
+        A fifth of the shortest time seen: no prediction is below it.
+    """
+
+    method = "baseline"
+
+    def fit(
+        self,
+        columns: Columns,
+        times_ms: Array,
+        *,
+        validation: Rows,  # noqa: ARG002
+        seed: int,  # noqa: ARG002
+        weights: Array | None = None,
+        progress: Progress | None = None,  # noqa: ARG002
+    ) -> Self:
+        """Fit the coefficients; there is nothing random, and no epoch to choose."""
+        check_rows(self.kind, columns, times_ms)
+        coefficients = fit_terms(physical_terms(self.kind, columns), times_ms, weights)
+        used = np.flatnonzero(coefficients > 0)
+        names = tuple(TERMS[self.kind])
+        self.terms_ = tuple(names[place] for place in used)
+        self.coefficients_ = coefficients[used]
+        self.floor_ms_ = float(times_ms.min()) / 5
+        return self
+
+    def shares(self, columns: Columns) -> tuple[Array, Array]:
+        """Return the estimate in ms, shape (rows,), and the share of each term, (rows, terms)."""
+        parts = physical_terms(self.kind, columns, self.terms_) * self.coefficients_
+        estimate_ms = np.maximum(parts.sum(axis=1), self.floor_ms_)
+        return estimate_ms, parts / estimate_ms[:, None]
+
+    def predict(self, columns: Columns) -> Array:
+        """Return the estimate of each layer in ms."""
+        return self.shares(columns)[0]
+
+    def export(self, folder: Path, stem: str) -> dict[str, Any]:  # noqa: ARG002
+        """Return names and coefficients; there is no network to write."""
+        return {
+            "kind": self.kind,
+            "terms": dict(zip(self.terms_, self.coefficients_.tolist(), strict=True)),
+            "floor_ms": self.floor_ms_,
+        }
+
+    @classmethod
+    def load(cls, values: Mapping[str, Any], folder: Path) -> Self:  # noqa: ARG003
+        """Make the baseline that `export` described."""
+        self = cls(stored(values, "kind"))
+        terms = stored(values, "terms")
+        self.terms_ = tuple(terms)
+        self.coefficients_ = np.array(list(terms.values()), dtype=float)
+        self.floor_ms_ = float(stored(values, "floor_ms"))
+        return self

@@ -1,0 +1,26 @@
+"""`resperfnet`: the paper's residual network."""
+
+from __future__ import annotations
+
+from resperf.predictors._architecture import Architecture, Stage
+from resperf.predictors._paper import PaperPredictor
+
+
+class ResPerfNet(PaperPredictor):
+    """ResPerfNet, Figure 1: three head convolutions with two residual blocks each, then 3 x 128.
+
+    Head convolutions of 128, 64 and 32 filters over 3, 3 and 2 features; blocks of two convolutions
+    of kernel size 1; dropout 0.2; one output with ReLU and no bias. About 360,000 parameters.
+    """
+
+    method = "resperfnet"
+
+    def architecture(self, features: int) -> Architecture:
+        """Return the network of Figure 1."""
+        return Architecture(
+            features,
+            stages=(Stage(128, 3, 2), Stage(64, 3, 2), Stage(32, 2, 2)),
+            dense=(128, 128, 128),
+            dropout=0.2,
+            positive=True,
+        )
