@@ -6,11 +6,13 @@ from resperf.campaign.bench import Bench, plan_campaign
 from resperf.campaign.harvest import harvest
 from resperf.campaign.measure import measure_layer
 from resperf.campaign.plan import Plan, PlannedLayer, plan
+from resperf.campaign.progress import format_duration
 from resperf.campaign.runner import CampaignResult, run_campaign
 from resperf.campaign.sampler import Sampler, draw
 from resperf.campaign.spec import Campaign
 
 __all__ = [
-    "Bench", "Campaign", "CampaignResult", "Plan", "PlannedLayer", "Sampler", "draw", "harvest",
+    "Bench", "Campaign", "CampaignResult", "Plan", "PlannedLayer", "Sampler", "draw",
+    "format_duration", "harvest",
     "measure_layer", "plan", "plan_campaign", "run_campaign",
 ]  # fmt: skip
