@@ -6,12 +6,14 @@ from resperf.network._base import SMALL_ELEMENTS, Network, Node, Tensor
 from resperf.network.digest import structure_digest
 from resperf.network.model import stripped_model
 from resperf.network.reader import read_network
+from resperf.network.weights import materialise
 
 __all__ = [
     "SMALL_ELEMENTS",
     "Network",
     "Node",
     "Tensor",
+    "materialise",
     "read_network",
     "stripped_model",
     "structure_digest",

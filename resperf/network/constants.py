@@ -51,8 +51,8 @@ def evaluate(
             return None
         with np.errstate(all="ignore"):
             result = np.asarray(rule(values, attributes))
-    except (ArithmeticError, ValueError, IndexError, KeyError, TypeError):
-        # Left to shape inference, which names the fault.
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
+        # Large, or not as the operator wants it: left to shape inference, which names the fault.
         return None
     return [result] if result.size <= SMALL_ELEMENTS else None
 

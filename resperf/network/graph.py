@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Set
+from collections.abc import Iterable, Iterator, Sequence, Set
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from resperf.errors import NetworkError
+from resperf.network._base import Node
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto
@@ -61,7 +62,7 @@ def ordered_nodes(path: Path, graph: GraphProto, given: Set[str]) -> list[NodePr
 
 
 def check_text(path: Path, model: ModelProto) -> None:
-    """Refuse names that are not UTF-8: protobuf hands them out as bytes.
+    """Refuse names that are not UTF-8 (protobuf hands them out as bytes) or would break a line.
 
     Raises
     ------
@@ -69,16 +70,31 @@ def check_text(path: Path, model: ModelProto) -> None:
         If there is one.
     """
     graph = model.graph
-    names: list[object] = [opset.domain for opset in model.opset_import]
-    for named in (graph.input, graph.output, graph.initializer):
-        names += (item.name for item in named)
+    shown: list[object] = [opset.domain for opset in model.opset_import]
+    names: list[object] = [item.name for item in graph.initializer]
     names += (item.values.name for item in graph.sparse_initializer)
+    shown += (info.name for infos in (graph.input, graph.output) for info in infos)
     for node in graph.node:
-        names += (node.name, node.op_type, node.domain, *node.input, *node.output)
+        shown += (node.op_type, node.domain)
+        names += (node.name, *node.input, *node.output)
         names += (attribute.name for attribute in node.attribute)
-    for name in names:
+    for name in shown + names:
         if not isinstance(name, str):
             raise NetworkError(f"{path} is damaged: the name {name!r} is not text; export it again")
+    for name in shown:
+        if not str(name).isprintable():
+            raise NetworkError(f"{path} is damaged: {name!r} is no name; export it again")
+
+
+def living_nodes(nodes: Sequence[Node], outputs: Iterable[str], graph: GraphProto) -> list[Node]:
+    """Return the nodes that an output needs."""
+    inner = {node.output[0]: captured(node) for node in graph.node if node.output}
+    needed, living = set(outputs), []
+    for node in reversed(nodes):
+        if not needed.isdisjoint(node.outputs):
+            needed.update(node.inputs, inner.get(node.outputs[0], ()))
+            living.append(node)
+    return living[::-1]
 
 
 def captured(node: NodeProto) -> set[str]:

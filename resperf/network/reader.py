@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from resperf.errors import NetworkError
+from resperf.errors import NetworkError, ShapeError
 from resperf.network._base import Network, Node, Tensor
-from resperf.network.constants import evaluate
-from resperf.network.graph import captured, check_text, ordered_nodes
+from resperf.network.fit import misfit
+from resperf.network.folding import DEFAULT_DOMAINS, folded, is_constant
+from resperf.network.graph import check_text, living_nodes, ordered_nodes
 from resperf.network.inputs import Inputs, complete_inputs
 from resperf.network.model import stripped_model
 from resperf.network.protos import attributes_of, sparse_weight, weight
@@ -21,12 +22,6 @@ from resperf.network.shapes import Known, ShapeFinder
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto
-
-_DEFAULT_DOMAINS = ("", "ai.onnx")
-_RANDOM = frozenset(
-    {"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform",
-     "RandomUniformLike"}
-)  # fmt: skip
 
 
 def read_network(
@@ -113,7 +108,7 @@ class _Reading:
             self._visit(node)
         outputs = tuple(info.name for info in self.graph.output)
         seen = self.seen
-        nodes = _living(seen.nodes, outputs, self.graph)
+        nodes = living_nodes(seen.nodes, outputs, self.graph)
         used = {name for node in nodes for name in (*node.inputs, *node.outputs) if name}
         inputs = tuple(tensor.name for tensor in self.inputs.tensors)
         used.update(inputs, outputs)
@@ -147,12 +142,13 @@ class _Reading:
             self.seen.stale.update(node.output)
         if not self.seen.stale.isdisjoint(node.input):
             self.seen.stale.update(node.output)
-        values = _folded(node, attributes, tensors)
+        values = folded(node, attributes, tensors)
         if values is not None:
             for name, value in zip(node.output, values, strict=True):
                 tensors[name] = Tensor(name, value.shape, value.dtype.name, value, is_weight=True)
             return
-        constant = _is_constant(node, tensors)
+        self._check_fit(node, attributes)
+        constant = is_constant(node, tensors)
         known = self._outputs(node, attributes)
         for name, (dtype, shape) in known.items():
             tensors[name] = Tensor(name, shape, dtype, is_weight=constant)
@@ -161,12 +157,22 @@ class _Reading:
                 Node(
                     self.names.unique(node),
                     node.op_type,
-                    "" if node.domain in _DEFAULT_DOMAINS else node.domain,
+                    "" if node.domain in DEFAULT_DOMAINS else node.domain,
                     tuple(node.input),
                     tuple(node.output),
                     attributes,
                 )
             )
+
+    def _check_fit(self, node: NodeProto, attributes: Mapping[str, Any]) -> None:
+        names = [name for name in node.input if name]
+        if node.domain in DEFAULT_DOMAINS and all(name in self.seen.tensors for name in names):
+            inputs = [self.seen.tensors[name] for name in names]
+            if why := misfit(node.op_type, inputs, attributes):
+                raise ShapeError(
+                    f"{self.path}: node {node.name or node.output[0]!r} ({node.op_type}) {why}; "
+                    "check --batch and --shape"
+                )
 
     def _outputs(self, node: NodeProto, attributes: Mapping[str, Any]) -> dict[str, Known]:
         names = [name for name in node.output if name]
@@ -182,7 +188,7 @@ class _Reading:
     def _rebatch(self, node: NodeProto, attributes: Mapping[str, Any]) -> bool:
         """Put the new batch where the exporter fixed the old one; changes the model."""
         old, index = self.inputs.fixed_batch, shape_input(node.op_type)
-        if old is None or index is None or node.domain not in _DEFAULT_DOMAINS:
+        if old is None or index is None or node.domain not in DEFAULT_DOMAINS:
             return False
         data = self.seen.tensors.get(node.input[0])
         if data is None or data.is_weight or self.inputs.batch is None:
@@ -284,51 +290,6 @@ def _set_shapes(
         info.type.tensor_type.ClearField("shape")
 
 
-def _is_constant(node: NodeProto, tensors: Mapping[str, Tensor]) -> bool:
-    names = [name for name in node.input if name]
-    if not names:
-        return node.op_type == "Constant"
-    return (
-        node.op_type not in _RANDOM
-        and all(name in tensors and tensors[name].is_weight for name in names)
-        and not captured(node)
-    )
-
-
-def _folded(
-    node: NodeProto, attributes: Mapping[str, Any], tensors: Mapping[str, Tensor]
-) -> list[np.ndarray[Any, Any]] | None:
-    """Values of a node's outputs where they follow from constants or shapes."""
-    if node.domain not in _DEFAULT_DOMAINS:
-        return None
-    if node.op_type in ("Shape", "Size") and node.input[0] in tensors:
-        shape = np.array(tensors[node.input[0]].shape, np.int64)
-        if node.op_type == "Size":
-            return [shape.prod(dtype=np.int64)]
-        return [shape[attributes.get("start", 0) : attributes.get("end", len(shape))]]
-    names = list(node.input)
-    while names and not names[-1]:
-        names.pop()
-    values = [tensor.value for name in names if (tensor := tensors.get(name)) is not None]
-    if len(values) < len(names) or (not names and node.op_type != "Constant"):
-        return None
-    complete = [value for value in values if value is not None]
-    if len(complete) < len(values):
-        return None
-    return evaluate(node.op_type, complete, attributes, len(node.output))
-
-
-def _living(nodes: Sequence[Node], outputs: Iterable[str], graph: Any) -> list[Node]:
-    """Nodes that an output needs."""
-    inner = {node.output[0]: captured(node) for node in graph.node if node.output}
-    needed, living = set(outputs), []
-    for node in reversed(nodes):
-        if not needed.isdisjoint(node.outputs):
-            needed.update(node.inputs, inner.get(node.outputs[0], ()))
-            living.append(node)
-    return living[::-1]
-
-
 def _listed(names: Sequence[str]) -> str:
     more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    return ", ".join(map(str, names[:3])) + more
+    return ", ".join(name if name.isprintable() else repr(name) for name in names[:3]) + more

@@ -125,11 +125,12 @@ def _numpy_dtype(proto: TensorProto) -> np.dtype[Any]:
     from onnx import helper
 
     try:
-        return np.dtype(helper.tensor_dtype_to_np_dtype(proto.data_type))
+        dtype: np.dtype[Any] = helper.tensor_dtype_to_np_dtype(proto.data_type)
     except (KeyError, ValueError, TypeError) as error:
         raise NetworkError(
             f"weight {proto.name!r} has the unknown element type {proto.data_type}"
         ) from error
+    return dtype
 
 
 class _MadeUp:
@@ -160,7 +161,7 @@ class _MadeUp:
 
 
 def _scale(shape: tuple[int, ...]) -> np.float32:
-    """Standard deviation that keeps the variance of what flows through (He et al., 2015)."""
+    """Return the deviation that keeps the variance of what flows through (He et al., 2015)."""
     if len(shape) < 2:
         return np.float32(_BIAS_SCALE)
     fan_in = max(shape) if len(shape) == 2 else math.prod(shape[1:])

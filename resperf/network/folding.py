@@ -1,0 +1,56 @@
+"""Which nodes compute constants, and their values where these are small."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from resperf.network._base import Tensor
+from resperf.network.constants import evaluate
+from resperf.network.graph import captured
+
+if TYPE_CHECKING:
+    from onnx import NodeProto
+
+DEFAULT_DOMAINS = ("", "ai.onnx")
+_RANDOM = frozenset(
+    {"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform",
+     "RandomUniformLike"}
+)  # fmt: skip
+
+
+def is_constant(node: NodeProto, tensors: Mapping[str, Tensor]) -> bool:
+    """Say whether a node reads constants only, so that its outputs are weights."""
+    names = [name for name in node.input if name]
+    if not names:
+        return bool(node.op_type == "Constant")
+    return (
+        node.op_type not in _RANDOM
+        and all(name in tensors and tensors[name].is_weight for name in names)
+        and not captured(node)
+    )
+
+
+def folded(
+    node: NodeProto, attributes: Mapping[str, Any], tensors: Mapping[str, Tensor]
+) -> list[np.ndarray[Any, Any]] | None:
+    """Return the values of a node's outputs where they follow from constants or shapes."""
+    if node.domain not in DEFAULT_DOMAINS:
+        return None
+    if node.op_type in ("Shape", "Size") and node.input[0] in tensors:
+        shape = np.array(tensors[node.input[0]].shape, np.int64)
+        if node.op_type == "Size":
+            return [shape.prod(dtype=np.int64)]
+        return [shape[attributes.get("start", 0) : attributes.get("end", len(shape))]]
+    names = list(node.input)
+    while names and not names[-1]:
+        names.pop()
+    values = [tensor.value for name in names if (tensor := tensors.get(name)) is not None]
+    if len(values) < len(names) or (not names and node.op_type != "Constant"):
+        return None
+    complete = [value for value in values if value is not None]
+    if len(complete) < len(values):
+        return None
+    return evaluate(node.op_type, complete, attributes, len(node.output))
