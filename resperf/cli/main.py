@@ -128,7 +128,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        return _run(words)
+        # click eats the list that it parses.
+        return _run(list(words))
     except click.UsageError as error:
         error.show()
         return USER_ERROR

@@ -158,7 +158,8 @@ class Prediction:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values; `resperf measure` writes the same keys."""
-        return network_json(self) | {
+        return {
+            **network_json(self),
             "session_ms": json_number(self.session_ms),
             "views_ms": json_number(self.views_ms),
             "warnings": list(self.warnings),

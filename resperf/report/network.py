@@ -152,3 +152,20 @@ def everywhere_text(
         for warning in each.warnings
     ]
     return "\n\n".join(parts)
+
+
+def layers_text(layers: Sequence[LayerPrediction]) -> str:
+    """List layers without a network, in their order, with their canonical keys.
+
+    Parameters
+    ----------
+    layers : sequence of LayerPrediction
+        ``execution_ms`` may be NaN where a bundle has no predictor.
+    """
+    rows = []
+    for layer in layers:
+        remark = "" if layer.in_range else layer.reason or "no predictor"
+        rows.append([ms_cell(layer.execution_ms), f"{layer.macs / 1e9:.3f}", layer.key, remark])
+    columns = (Column("ms", right=True), Column("GMAC", right=True), Column("layer"),
+               Column("out of range"))  # fmt: skip
+    return table(columns, rows)

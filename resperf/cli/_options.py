@@ -1,0 +1,110 @@
+"""Options that several commands share, and how they are written on the command line."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+_NUMBERS = re.compile(r"\d+(,\d+)*")
+
+
+def spread_batches(words: Sequence[str]) -> list[str]:
+    """Rewrite ``--batch 1 8 32`` as ``--batch 1 --batch 8 --batch 32``.
+
+    Only numbers that follow ``--batch`` (or ``--batch=1``) belong to it, so that the network's
+    file may stand behind them.
+    """
+    spread: list[str] = []
+    following = 0
+    for place, word in enumerate(words):
+        if word == "--":
+            return spread + list(words[place:])
+        if word.startswith("-"):
+            following = 1 if word == "--batch" else 2 if word.startswith("--batch=") else 0
+            spread.append(word)
+        elif following and _NUMBERS.fullmatch(word):
+            # The first number stands behind its own --batch already.
+            spread += [word] if following == 1 else ["--batch", word]
+            following = 2
+        else:
+            following = 0
+            spread.append(word)
+    return spread
+
+
+class BatchCommand(click.Command):
+    """A command whose ``--batch`` takes one or several numbers."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Spread the numbers behind ``--batch``, then parse as usual."""
+        return super().parse_args(ctx, spread_batches(args))
+
+
+def _batches(
+    ctx: click.Context,  # noqa: ARG001
+    param: click.Parameter,  # noqa: ARG001
+    words: tuple[str, ...],
+) -> tuple[int, ...]:
+    numbers: list[int] = []
+    for word in words:
+        if not _NUMBERS.fullmatch(word) or any(int(part) < 1 for part in word.split(",")):
+            raise click.BadParameter(f"{word!r} must be a whole number of at least 1, such as 8")
+        numbers += [int(part) for part in word.split(",")]
+    return tuple(numbers)
+
+
+def _shapes(
+    ctx: click.Context,  # noqa: ARG001
+    param: click.Parameter,  # noqa: ARG001
+    words: tuple[str, ...],
+) -> dict[str, tuple[int, ...]]:
+    shapes = {}
+    for word in words:
+        name, separator, numbers = word.rpartition("=")
+        if not separator or not name or not _NUMBERS.fullmatch(numbers):
+            raise click.BadParameter(f"{word!r} must look like input=1,3,640,640")
+        shapes[name] = tuple(int(number) for number in numbers.split(","))
+    return shapes
+
+
+def one_or_several(batches: tuple[int, ...]) -> int | list[int] | None:
+    """Return None without a batch, a number for one, a list for several."""
+    return list(batches) if len(batches) > 1 else batches[0] if batches else None
+
+
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+NETWORK: Decorator = click.argument(
+    "network", metavar="NETWORK.onnx", type=click.Path(path_type=Path)
+)
+BATCH: Decorator = click.option(
+    "--batch",
+    "batches",
+    multiple=True,
+    callback=_batches,
+    metavar="N...",
+    help="Batch size, one or several: --batch 1 8 32. The file's own by default.",
+)
+SHAPE: Decorator = click.option(
+    "--shape",
+    "shapes",
+    multiple=True,
+    callback=_shapes,
+    metavar="NAME=N,N,...",
+    help="Shape of an input with free dimensions: --shape input=1,3,640,640.",
+)
+FRAMEWORK: Decorator = click.option(
+    "--framework", metavar="F", help="Framework of the bundle, where a device has several."
+)
+BUNDLE: Decorator = click.option(
+    "--bundle",
+    type=click.Path(path_type=Path),
+    metavar="PATH",
+    help="Folder of a bundle, or of several, to look in first.",
+)
+ALL: Decorator = click.option("--all", "every", is_flag=True, help="Show every layer.")
+JSON: Decorator = click.option("--json", "as_json", is_flag=True, help="Write JSON to stdout.")

@@ -1,0 +1,89 @@
+"""`resperf demo`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from resperf.cli._options import JSON
+
+
+@click.command(epilog="Example: resperf demo --minutes 3 --keep demo")
+@click.option(
+    "--minutes",
+    type=click.FloatRange(min=0, min_open=True),
+    default=3.0,
+    show_default=True,
+    metavar="M",
+    help="Time for the campaign; training and running the networks take a few minutes more.",
+)
+@click.option(
+    "--keep",
+    "folder",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("demo"),
+    show_default=True,
+    metavar="FOLDER",
+    help="Where dataset and bundle are kept; a later demo goes on from there.",
+)
+@JSON
+def command(minutes: float, folder: Path, as_json: bool) -> None:
+    """Measure layers on this machine, train on them, and judge predictions of real networks.
+
+    Judged are LeNet, AlexNet and VGG16 at batch 1 and 8, and those networks of the onnx package
+    whose operators without a layer kind move less than 1% of the network's bytes. No layer of
+    theirs is measured for training.
+    """
+    from resperf.campaign import Campaign
+    from resperf.report.comparison import ComparisonRow, comparison_table, mean_error
+    from resperf.report.documents import json_text
+    from resperf.report.tables import percent_cell
+    from resperf.workflows.demo import run_demo
+
+    result = run_demo(
+        Campaign.from_toml(_campaign_path("demo")),
+        folder,
+        minutes=minutes,
+        tell=lambda line: click.echo(line, err=as_json),
+    )
+    rows = [
+        ComparisonRow(
+            measured.network,
+            measured.batch,
+            prediction.total_ms,
+            measured.total_ms,
+            "; ".join(_remarks(len(prediction.skipped), measured.warnings)),
+        )
+        for prediction, measured in result.rows
+    ]
+    error = mean_error(rows)
+    if as_json:
+        print(json_text({
+            "dataset": str(result.dataset), "bundle": str(result.bundle), "mean_error": error,
+            "networks": [
+                {"predicted": prediction.to_json(), "measured": measured.to_json()}
+                for prediction, measured in result.rows
+            ],
+        }))  # fmt: skip
+        return
+    print(f"\n{comparison_table(rows)}\n\nmean absolute error: {percent_cell(error)}\n")
+    print(_next_commands(result.dataset, result.bundle))
+
+
+def _remarks(skipped: int, warnings: tuple[str, ...]) -> list[str]:
+    remarks = [f"without {skipped} operators"] if skipped else []
+    if any(warning.startswith("the machine did not keep") for warning in warnings):
+        remarks.append("the machine changed its speed")
+    return remarks
+
+
+def _next_commands(dataset: Path, bundle: Path) -> str:
+    network = "models/networks/resnet50.onnx"
+    lines = (
+        f"resperf predict {network} --bundle {bundle} --batch 1 8",
+        f"resperf measure {network} --batch 8 --against {bundle}",
+        f"resperf evaluate {dataset} --bundle {bundle}",
+        "resperf bench cpu-overnight --hours 8",
+    )
+    return "next:\n" + "\n".join(f"  {line}" for line in lines)

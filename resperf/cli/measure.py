@@ -1,0 +1,131 @@
+"""`resperf measure`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from resperf.cli._options import ALL, BATCH, JSON, NETWORK, SHAPE, BatchCommand
+from resperf.errors import ResperfError, require
+
+if TYPE_CHECKING:
+    from resperf.bundle import Bundle
+    from resperf.workflows.measure import Progress
+
+
+@click.command(
+    cls=BatchCommand,
+    epilog="Example: resperf measure models/networks/vgg16.onnx --batch 1 8 --against cpu",
+)
+@NETWORK
+@click.option(
+    "--framework", default="onnxruntime", show_default=True, metavar="F", help="Runs the network."
+)
+@click.option("--threads", type=click.IntRange(min=1), metavar="N", help="All cores by default.")
+@BATCH
+@SHAPE
+@click.option(
+    "--against",
+    metavar="BUNDLE",
+    help="Folder or device of a bundle: puts its prediction beside the measurement.",
+)
+@click.option(
+    "--seconds",
+    type=click.FloatRange(min=0, min_open=True),
+    default=6.0,
+    show_default=True,
+    metavar="S",
+    help="Time for whole runs; layers come on top, about 0.3 s for each distinct one.",
+)
+@click.option("--no-layers", is_flag=True, help="Time the whole network only.")
+@ALL
+@JSON
+def command(
+    network: Path,
+    framework: str,
+    threads: int | None,
+    batches: tuple[int, ...],
+    shapes: Mapping[str, tuple[int, ...]],
+    against: str | None,
+    seconds: float,
+    no_layers: bool,
+    every: bool,
+    as_json: bool,
+) -> None:
+    """Run a network for real on this machine, and report it in the format of `predict`.
+
+    The phases are medians over whole runs; a reference layer guards against a machine that changes
+    its speed meanwhile. Each distinct layer is then measured alone. Absent weights are made up.
+    """
+    from resperf.backends import backend
+    from resperf.prediction import predict_network
+    from resperf.prediction.api import read_batches
+    from resperf.report.documents import json_text
+    from resperf.report.network import network_text
+    from resperf.report.side_by_side import side_by_side_text
+    from resperf.workflows.measure import measure_network
+
+    networks = read_batches(network, list(batches) or None, shapes)
+    bundle = _bundle(against, framework) if against is not None else None
+    device = backend(framework, **({} if threads is None else {"threads": threads}))
+    documents, texts = [], []
+    for each in networks:
+        with _progress() as progress:
+            measured = measure_network(
+                network,
+                device,
+                batch=each.batch if batches else None,
+                shapes=shapes,
+                seconds=seconds,
+                layers=not no_layers,
+                progress=progress,
+            )
+        document = measured.to_json()
+        if bundle is None:
+            texts.append(network_text(measured, every=every))
+        else:
+            prediction = predict_network(each, bundle, threads=device.fingerprint().threads)
+            document["predicted"] = prediction.to_json()
+            texts.append(side_by_side_text(prediction, measured, every=every))
+        documents.append(document)
+    if as_json:
+        print(json_text(documents if len(batches) > 1 else documents[0]))
+    else:
+        print("\n\n".join(texts))
+
+
+def _bundle(against: str, framework: str) -> Bundle:
+    """Find a bundle by its folder or its device's name."""
+    from resperf.bundle import Bundle, find_bundle
+
+    path = Path(against)
+    bundle = Bundle.load(path) if path.exists() else find_bundle(against, framework)
+    if bundle.framework != framework:
+        raise ResperfError(
+            f"{against} is a bundle for {bundle.framework}, not for {framework}; "
+            f"measure with --framework {bundle.framework}"
+        )
+    return bundle
+
+
+@contextmanager
+def _progress() -> Iterator[Progress | None]:
+    """Show a bar on stderr where it is a terminal; None elsewhere."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    bar = require("tqdm", "bench").tqdm(desc="layers", unit="layer", leave=False)
+
+    def told(done: int, count: int, kind: str) -> None:
+        bar.total, bar.n = count, done
+        bar.set_postfix_str(kind)
+
+    try:
+        yield told
+    finally:
+        bar.close()

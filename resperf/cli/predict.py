@@ -1,0 +1,209 @@
+"""`resperf predict` and `resperf predict-layer`."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from resperf.cli._options import (
+    ALL,
+    BATCH,
+    BUNDLE,
+    FRAMEWORK,
+    JSON,
+    NETWORK,
+    SHAPE,
+    BatchCommand,
+    one_or_several,
+)
+from resperf.errors import LayerError
+
+if TYPE_CHECKING:
+    from resperf.layers import Layer
+
+
+EVERY_DEVICE = "all"
+
+
+@click.command(
+    cls=BatchCommand,
+    epilog="Example: resperf predict models/networks/vgg16.onnx --device cpu --batch 1 8",
+)
+@NETWORK
+@click.option(
+    "--device",
+    default="cpu",
+    show_default=True,
+    metavar="D",
+    help="Device of a bundle (see `resperf devices`); `all` compares every bundle.",
+)
+@FRAMEWORK
+@BUNDLE
+@BATCH
+@SHAPE
+@click.option(
+    "--threads",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Threads you mean to run with; warns where the bundle was measured with others.",
+)
+@ALL
+@click.option("--strict", is_flag=True, help="Fail where an operator has no predictor.")
+@JSON
+def command(
+    network: Path,
+    device: str,
+    framework: str | None,
+    bundle: Path | None,
+    batches: tuple[int, ...],
+    shapes: Mapping[str, tuple[int, ...]],
+    threads: int | None,
+    every: bool,
+    strict: bool,
+    as_json: bool,
+) -> None:
+    """Predict how long a network takes on a device, without running it.
+
+    Prints the total, its three phases, the layers (slowest first) and what was skipped.
+    """
+    from resperf.prediction import predict
+    from resperf.report.documents import json_text
+    from resperf.report.network import network_text
+
+    if device == EVERY_DEVICE:
+        _everywhere(network, framework, bundle, batches, shapes, threads, strict, as_json)
+        return
+    answer = predict(
+        network,
+        device=device,
+        framework=framework,
+        bundle=bundle,
+        batch=one_or_several(batches),
+        shapes=shapes,
+        threads=threads,
+        strict=strict,
+    )
+    predictions = answer if isinstance(answer, list) else [answer]
+    if as_json:
+        documents = [prediction.to_json() for prediction in predictions]
+        print(json_text(documents if isinstance(answer, list) else documents[0]))
+        return
+    print("\n\n".join(network_text(prediction, every=every) for prediction in predictions))
+
+
+def _everywhere(
+    network: Path,
+    framework: str | None,
+    bundle: Path | None,
+    batches: tuple[int, ...],
+    shapes: Mapping[str, tuple[int, ...]],
+    threads: int | None,
+    strict: bool,
+    as_json: bool,
+) -> None:
+    """Compare every bundle that can be found."""
+    from resperf.prediction import predict_everywhere
+    from resperf.report.documents import json_text
+    from resperf.report.network import everywhere_text
+
+    predictions, failures = predict_everywhere(
+        network,
+        framework=framework,
+        bundle=bundle,
+        batch=one_or_several(batches),
+        shapes=shapes,
+        threads=threads,
+        strict=strict,
+    )
+    if as_json:
+        print(json_text([prediction.to_json() for prediction in predictions]))
+        return
+    reasons = [(each.device, each.framework, str(error)) for each, error in failures]
+    print(everywhere_text(predictions, reasons))
+
+
+@click.command(
+    name="predict-layer",
+    epilog="Example: resperf predict-layer conv batch=8 channels_in=64 size=56 kernel=3 "
+    "channels_out=64 padding=same --device cpu",
+)
+@click.argument("kind", required=False)
+@click.argument("fields", nargs=-1, metavar="[FIELD=VALUE]...")
+@click.option(
+    "--csv",
+    "table",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Layers as rows of a CSV file: a column `kind`, and one for each field.",
+)
+@click.option("--device", default="cpu", show_default=True, metavar="D", help="Device of a bundle.")
+@FRAMEWORK
+@BUNDLE
+@JSON
+def predict_layer(
+    kind: str | None,
+    fields: tuple[str, ...],
+    table: Path | None,
+    device: str,
+    framework: str | None,
+    bundle: Path | None,
+    as_json: bool,
+) -> None:
+    """Predict the execution time of single layers, without a network file.
+
+    Layers are written as a kind (conv, pool, dense) and its fields; `size`, `kernel`, `stride`,
+    `dilation` and `pad` stand for both axes, and padding=same or valid for the pads.
+    """
+    if (kind is None) == (table is None):
+        raise click.UsageError("name a layer (conv batch=8 ...), or a file with --csv")
+    layers = _layers_of(table) if table is not None else [_typed_layer(str(kind), fields)]
+    from resperf.bundle import find_bundle
+    from resperf.prediction import predict_layers
+    from resperf.report.documents import json_text
+    from resperf.report.network import layers_text
+
+    predictions = predict_layers(layers, find_bundle(device, framework, bundle))
+    if as_json:
+        print(json_text([prediction.to_json() for prediction in predictions]))
+        return
+    print(layers_text(predictions))
+
+
+def _typed_layer(kind: str, words: tuple[str, ...]) -> Layer:
+    from resperf.layers import kind_of
+
+    fields: dict[str, str] = {}
+    for word in words:
+        name, separator, value = word.partition("=")
+        if not separator:
+            raise LayerError(f"{word!r} must look like field=value, such as batch=8")
+        fields[name] = value
+    return kind_of(kind).from_text(fields)
+
+
+def _layers_of(path: Path) -> list[Layer]:
+    """Read a CSV file of layers; empty cells are fields left at their default."""
+    from resperf.layers import kind_of
+
+    layers: list[Layer] = []
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        try:
+            rows = csv.DictReader(file, strict=True)
+            if "kind" not in (rows.fieldnames or ()):
+                raise LayerError(f"{path}: the first line names no column `kind`; add one")
+            for row in rows:
+                cells = {k: v.strip() for k, v in row.items() if k and isinstance(v, str)}
+                words = {name: text for name, text in cells.items() if text}
+                try:
+                    layers.append(kind_of(words.pop("kind", "")).from_text(words))
+                except LayerError as error:
+                    raise LayerError(f"{path}, line {rows.line_num}: {error}") from error
+        except (UnicodeDecodeError, csv.Error) as error:
+            raise LayerError(f"{path} is not a CSV file in UTF-8: {error}") from error
+    if not layers:
+        raise LayerError(f"{path} holds no layers; write one row for each")
+    return layers

@@ -1,0 +1,209 @@
+"""The main job from end to end on this machine: campaign, training, predictions, measurements."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from resperf.backends import Backend, backend
+from resperf.bundle import Bundle
+from resperf.campaign import Campaign, CampaignResult, run_campaign
+from resperf.campaign.harvest import shipped_networks
+from resperf.errors import BundleError
+from resperf.lowering import LoweredNetwork, lower
+from resperf.network import Network, read_network
+from resperf.prediction import Prediction, predict_network
+from resperf.prediction.rules import tensor_bytes
+from resperf.workflows.guarded import reference_monitor
+from resperf.workflows.measure import MeasuredNetwork, measure_network
+
+FRAMEWORK = "onnxruntime"
+SHIPPED = ("lenet5", "alexnet", "vgg16")
+BATCHES = (1, 8)
+LARGEST_UNKNOWN_SHARE = 0.01
+"""Other networks are judged where operators without a layer kind move less than this share."""
+NETWORK_SECONDS = 3.0
+"""Time for the whole runs of each network."""
+ENOUGH_S = 10.0
+"""A campaign that lacks less than this is not started again."""
+
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class DemoResult:
+    """What a demo leaves behind.
+
+    Attributes
+    ----------
+    dataset, bundle : Path
+    campaign : CampaignResult or None
+        None where an earlier demo's dataset was enough.
+    rows : tuple of (Prediction, MeasuredNetwork)
+        The judged networks; none of their layers was measured for training.
+    """
+
+    dataset: Path
+    bundle: Path
+    campaign: CampaignResult | None
+    rows: tuple[tuple[Prediction, MeasuredNetwork], ...]
+
+
+def run_demo(
+    campaign: Campaign, folder: Path, *, minutes: float, tell: Tell, progress: bool = True
+) -> DemoResult:
+    """Measure layers, train, and judge the predictions of networks by running these.
+
+    Everything is kept in `folder`, and a later call goes on from what is there.
+
+    Parameters
+    ----------
+    campaign : Campaign
+    folder : Path
+        Made where it is not there.
+    minutes : float
+        Time for the campaign, that of earlier calls included.
+    tell : callable
+        Told what happens, one line each.
+    progress : bool
+        Show progress bars on stderr if it is a terminal.
+
+    Raises
+    ------
+    KeyboardInterrupt
+        If the campaign was interrupted; all finished work is kept.
+    ResperfError
+        Whatever a part raises.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    dataset, bundle_path = folder / "demo.h5", folder / f"cpu-{FRAMEWORK}"
+    device = backend(FRAMEWORK)
+    judged = list(_judged_networks(device))
+    tell(f"[1/4] campaign: {minutes:g} minutes of layers into {dataset}")
+    measured = _collect(campaign, dataset, minutes, [path for path, _ in judged], tell, progress)
+    tell(f"[2/4] training on {dataset} into {bundle_path}")
+    bundle = _trained(dataset, bundle_path, is_stale=measured is not None, tell=tell)
+    tell(f"[3/4] predicting {len(judged)} networks")
+    predictions = [
+        predict_network(read_network(path, batch=batch), bundle) for path, batch in judged
+    ]
+    tell(f"[4/4] running {len(judged)} networks, about {NETWORK_SECONDS:g} s or more each")
+    rows = []
+    with reference_monitor(device) as monitor:
+        for (path, batch), prediction in zip(judged, predictions, strict=True):
+            tell(f"      {path.stem}, batch {prediction.batch}")
+            run = measure_network(
+                path, device, batch=batch, seconds=NETWORK_SECONDS, layers=False, monitor=monitor
+            )
+            rows.append((prediction, run))
+    return DemoResult(dataset, bundle_path, measured, tuple(rows))
+
+
+def _collect(
+    campaign: Campaign,
+    dataset: Path,
+    minutes: float,
+    judged: Sequence[Path],
+    tell: Tell,
+    progress: bool,
+) -> CampaignResult | None:
+    """Run the campaign for the time that earlier demos left of it."""
+    spent_s = _spent_s(dataset)
+    left_s = minutes * 60 - spent_s
+    if spent_s and left_s < ENOUGH_S:
+        tell(f"      {dataset} holds {spent_s / 60:.1f} minutes of layers already: used as it is")
+        return None
+    if spent_s:
+        tell(f"      going on with {dataset}: {spent_s / 60:.1f} minutes are done")
+    result = run_campaign(
+        campaign,
+        dataset,
+        framework=FRAMEWORK,
+        hours=left_s / 3600,
+        progress=progress,
+        exclude=list(dict.fromkeys(judged)),
+    )
+    for note in result.notes:
+        tell(f"      {note}")
+    if result.reason == "interrupted":
+        raise KeyboardInterrupt
+    statuses = ", ".join(f"{count} {status}" for status, count in result.statuses.items())
+    tell(f"      {result.rows} rows: {statuses}; {result.again} measured again")
+    return result
+
+
+def _spent_s(dataset: Path) -> float:
+    """Return the measuring time that a dataset holds; 0 where there is none."""
+    if not dataset.exists():
+        return 0.0
+    from resperf.dataset import read_dataset
+
+    return sum(row.duration_s for row in read_dataset(dataset).measurements)
+
+
+def _trained(dataset: Path, path: Path, *, is_stale: bool, tell: Tell) -> Bundle:
+    """Load the bundle of an earlier demo where the data is the same, else train one."""
+    if not is_stale and path.exists():
+        try:
+            bundle = Bundle.load(path)
+        except BundleError as error:
+            tell(f"      the earlier bundle cannot be used ({error})")
+        else:
+            tell(f"      {path} was trained on the same data: used as it is")
+            return bundle
+    from resperf.training import train
+
+    return train(dataset, path)
+
+
+def _judged_networks(device: Backend) -> Iterator[tuple[Path, int | None]]:
+    """Give LeNet, AlexNet and VGG16 at each batch size, then the onnx wheel's that fit."""
+    for path in shipped_networks(SHIPPED):
+        for batch in BATCHES:
+            yield path, batch
+    for path in light_networks():
+        network = read_network(path)
+        share = unknown_share(network, lower(network, device.fingerprint()))
+        if share < LARGEST_UNKNOWN_SHARE:
+            yield path, None
+
+
+def light_networks() -> list[Path]:
+    """Find the real networks that the onnx package carries for its own tests; onnx is not loaded."""
+    found = importlib.util.find_spec("onnx")
+    if found is None or found.origin is None:
+        return []
+    folder = Path(found.origin).parent / "backend" / "test" / "data" / "light"
+    return sorted(folder.glob("*.onnx"))
+
+
+def unknown_share(network: Network, lowered: LoweredNetwork) -> float:
+    """Return the share of the moved bytes that operators without a layer kind move.
+
+    Parameters
+    ----------
+    network : Network
+    lowered : LoweredNetwork
+        Of this network.
+
+    Returns
+    -------
+    float
+        Between 0 and 1; 1 where the bytes of an operator are not known.
+    """
+    nodes = {node.name: node for node in network.nodes}
+    known_bytes = sum(node.layer.moved_bytes for node in lowered.nodes if node.layer is not None)
+    unknown_bytes = 0
+    for node in lowered.nodes:
+        if node.role != "unknown":
+            continue
+        sources = [nodes[name] for name in node.sources if name in nodes]
+        names = {name for each in sources for name in (*each.inputs, *each.outputs) if name}
+        if not sources or not names <= set(network.tensors):
+            return 1.0
+        unknown_bytes += sum(tensor_bytes(network.tensors[name]) for name in names)
+    total = known_bytes + unknown_bytes
+    return unknown_bytes / total if total else math.nan

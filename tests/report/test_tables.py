@@ -1,0 +1,50 @@
+"""Text tables and JSON text."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+
+from resperf.report.documents import json_text
+from resperf.report.tables import Column, ms_cell, percent_cell, table
+
+
+def test_a_table_in_a_file_has_a_fixed_form():
+    text = table(
+        (Column("layer"), Column("ms", right=True)), [["conv1", "12.30"], ["fc", "4.1"]], width=80
+    )
+    assert text.split("\n") == [
+        "layer      ms",
+        "------ ------",
+        "conv1   12.30",
+        "fc        4.1",
+    ]
+
+
+def test_brackets_and_colons_in_names_are_shown_as_they_are():
+    assert "[bold]x[/bold] :smile:" in table((Column("a"),), [["[bold]x[/bold] :smile:"]])
+
+
+def test_a_name_of_160_columns_and_more_is_folded_not_cut():
+    name = "x" * 300
+    assert table((Column("a"),), [[name]], width=100).count("x") == 300
+
+
+@pytest.mark.parametrize(
+    ("share", "signed", "cell"),
+    [(0.0512, False, "5.1%"), (0.0512, True, "+5.1%"), (-0.2, True, "-20.0%"), (math.nan, 0, "-")],
+)
+def test_shares_are_percentages(share, signed, cell):
+    assert percent_cell(share, signed=bool(signed)) == cell
+
+
+def test_a_missing_time_is_not_zero():
+    assert ms_cell(math.nan) == "-"
+    assert ms_cell(0.0) == "0"
+
+
+def test_json_knows_no_nan():
+    text = json_text({"a": math.nan, "b": [math.inf, 1.5], "c": (1, "x", None, True)})
+    assert json.loads(text) == {"a": None, "b": [None, 1.5], "c": [1, "x", None, True]}
