@@ -168,7 +168,7 @@ def _pool(layer: Layer, block: int) -> Kernel:
     return Kernel(op, NCHWC if blocked else "", attributes, layer.input_shape, layer.output_shape)
 
 
-def _dense(layer: Layer, block: int) -> Kernel:
+def _dense(layer: Layer, _block: int) -> Kernel:
     assert isinstance(layer, Dense)
     weights: tuple[tuple[int, ...], ...] = ((layer.features_out, layer.features_in),)
     if layer.bias:
@@ -204,9 +204,7 @@ def _reorder(layer: Layer, block: int) -> Kernel:
         if channels % 4:
             raise UnsupportedError(f"ReorderInput takes channels in fours, not {channels}")
         return Kernel("ReorderInput", NCHWC, {}, layer.input_shape, blocked_shape)
-    return Kernel(
-        "ReorderOutput", NCHWC, {"channels": channels}, blocked_shape, layer.output_shape
-    )
+    return Kernel("ReorderOutput", NCHWC, {"channels": channels}, blocked_shape, layer.output_shape)
 
 
 _MAKERS: Mapping[str, Callable[[Layer, int], Kernel]] = {

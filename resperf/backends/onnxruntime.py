@@ -95,7 +95,7 @@ class OnnxRuntimeBackend:
         )
 
     def session_ms(self) -> float:
-        """Cost of a bound run of a graph without layers: the intercept over copies of a tiny node."""
+        """Cost of a bound run of a graph without layers: intercept over copies of a tiny node."""
         if self._session_ms is None:
             one, many = (self._tiny_ms(copies) for copies in (1, MAX_COPIES))
             self._session_ms = max(one - (many - one) / (MAX_COPIES - 1), 0.0)
@@ -152,7 +152,7 @@ class OnnxRuntimeBackend:
         NetworkError, UnsupportedError
             If the file cannot be read or run.
         """
-        from resperf.network import materialise
+        from resperf.network.weights import materialise
 
         model, weights = materialise(path, batch=batch, shapes=shapes)
         session = self._session(
@@ -390,7 +390,7 @@ def _float_info(name: str, shape: Sequence[int]) -> Any:
 
 def _median_ms(run: Callable[[], object], seconds: float = 0.2) -> float:
     """Median wall time of repeated runs, for constants measured once per process."""
-    samples = []
+    samples: list[float] = []
     stop = time.perf_counter_ns() + seconds * 1e9
     for _ in range(20):
         run()
@@ -399,5 +399,3 @@ def _median_ms(run: Callable[[], object], seconds: float = 0.2) -> float:
         run()
         samples.append((time.perf_counter_ns() - start) / NS_PER_MS)
     return median(samples)
-
-

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 NCHWC = "com.microsoft.nchwc"
 VIEW_OPS = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Dropout"})
-_NCHWC_NAME = re.compile(r"^(?P<tensor>.*)_nchwc(?:_token_\d+)?$")
+_NCHWC_NAME = re.compile(r"^(?P<tensor>.*?)(?P<made_of>_bn|_mul)?_nchwc(?:_token_\d+)?$")
 
 
 def optimised_graph(model: Skeleton, *, threads: int) -> onnx.GraphProto:
@@ -80,7 +80,9 @@ def _first_line(error: Exception) -> str:
     return str(error).strip().splitlines()[0][:300]
 
 
-def read_optimised(network: Network, nodes: Sequence[onnx.NodeProto], block: int) -> list[LoweredNode]:
+def read_optimised(
+    network: Network, nodes: Sequence[onnx.NodeProto], block: int
+) -> list[LoweredNode]:
     """Turn the nodes of an optimised graph into lowered nodes of `network`.
 
     Every lowered node computes a tensor of the original network, perhaps in another layout and
@@ -106,7 +108,7 @@ def read_optimised(network: Network, nodes: Sequence[onnx.NodeProto], block: int
         )
         lowered.append(_lowered(network, node, block))
         produced.append(tensor_name)
-    return _with_sources(network, _with_edges(network, lowered, nodes, origin), produced)
+    return _with_sources(network, _with_edges(network, lowered, nodes), produced)
 
 
 def _original_tensor(
@@ -114,16 +116,14 @@ def _original_tensor(
 ) -> str:
     """Name of the original network's tensor that a lowered node computes.
 
-    A blocked node is named after it; a node that only reads and writes blocked tensors (Concat,
-    Add) keeps its own name but not that of its output; a batch normalisation that became a
-    depthwise convolution is named after the node.
+    A blocked node is named after it, with a mark where a normalisation or a product became a
+    depthwise convolution; a node that only reads and writes blocked tensors (Concat, Add) keeps
+    its own name but not that of its output.
     """
-    batch_norm = makers.get(proto.name.removesuffix("_bn_nchwc"))
-    if proto.domain == NCHWC and batch_norm is not None:
-        return batch_norm.outputs[0]
     match = _NCHWC_NAME.match(proto.name)
     if proto.domain == NCHWC and match:
-        return match["tensor"]
+        marked = match["tensor"] + (match["made_of"] or "")
+        return marked if marked in network.tensors else match["tensor"]
     if proto.op_type == "ReorderInput":
         return origin.get(proto.input[0], proto.input[0])
     if proto.output[0] not in network.tensors and proto.name in makers:
@@ -189,7 +189,6 @@ def _with_edges(
     network: Network,
     lowered: list[LoweredNode],
     nodes: Sequence[onnx.NodeProto],
-    origin: Mapping[str, str],
 ) -> list[LoweredNode]:
     """Mark the re-layouts of the network's own inputs and outputs."""
     marked = []
@@ -229,9 +228,12 @@ def _with_sources(
         if before:
             owner[node.name] = max(before)
             sources[owner[node.name]].append(node.name)
-    return [
-        replace(node, sources=tuple(names)) for node, names in zip(lowered, sources, strict=True)
-    ]
+    order = {node.name: i for i, node in enumerate(network.nodes)}
+    named = []
+    for node, names in zip(lowered, sources, strict=True):
+        ordered = tuple(sorted(names, key=order.__getitem__))
+        named.append(replace(node, name=ordered[0] if ordered else node.name, sources=ordered))
+    return named
 
 
 def block_size(*, threads: int) -> int:

@@ -1,15 +1,39 @@
 """ONNX Runtime's lowering as stored rules, for hosts and files that cannot ask it.
 
-They follow ONNX Runtime 1.31 on the CPU and cover convolution, pooling and matrix products with
-what is fused into them; the tests hold them against ONNX Runtime's own graph.
+They follow ONNX Runtime 1.31 on the CPU: what is fused into convolutions and matrix products, and
+which nodes run in its blocked layout. The tests hold them against ONNX Runtime's own graph.
 """
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from resperf.errors import UnsupportedError
 from resperf.layers import Conv, Layer, Pool, Reorder
+from resperf.lowering._base import LoweredNode, Role
+from resperf.lowering._read import (
+    ACTIVATION_OPS,
+    CONV_OPS,
+    DENSE_OPS,
+    POOL_OPS,
+    conv_from_node,
+    dense_from_node,
+    pool_from_node,
+)
+from resperf.network import Network, Node
 
 CHANNEL_ALIGNMENT = 4
 """ReorderInput takes channels in fours; a convolution with others stays in NCHW."""
+REMOVED_OPS = frozenset({"Identity", "Dropout"})
+VIEW_OPS = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze"})
+CONV_ACTIVATIONS = frozenset({"Relu", "Tanh", "Sigmoid", "LeakyRelu", "Clip", "HardSigmoid"})
+DENSE_ACTIVATIONS = frozenset({"Relu", "Tanh", "Sigmoid", "LeakyRelu"})
+BLOCKED_ACTIVATIONS = frozenset({"Relu", "Tanh", "Sigmoid"})
+"""Activations that keep a blocked tensor blocked, and join a blocked convolution late."""
+BLOCKED_SUMS = frozenset({"Add", "Sum"})
+BLOCKED_BINARIES = BLOCKED_SUMS | {"Mul"}
 
 
 def lower_layer(layer: Layer, block: int) -> Layer:
@@ -47,5 +71,276 @@ def reads_plain(conv: Conv, block: int) -> bool:
 
 
 def is_blocked_pool(pool: Pool, block: int) -> bool:
-    """Whether ONNX Runtime pools in its blocked layout."""
+    """Whether ONNX Runtime pools in blocks; a global pooling keeps the layout of its input."""
+    if pool.whole_image and pool.layout == "nchw":
+        return False
     return bool(block) and pool.channels_in % block == 0
+
+
+def lower_nodes(network: Network, block: int) -> list[LoweredNode]:
+    """Lower a network by rules.
+
+    Parameters
+    ----------
+    network : Network
+    block : int
+        Channels per block of the target machine's NCHWc layout; 0 where it has none.
+    """
+    return _Lowering(network, block).run()
+
+
+@dataclass
+class _Step:
+    """A node of the lowered graph while it may still absorb others."""
+
+    node: Node
+    layer: Layer | None
+    role: Role
+    reason: str
+    sources: list[str]
+    result: str
+    """Tensor that it computes so far: absorbed nodes move it forwards."""
+    is_blocked: bool = False
+    reads: tuple[str, ...] = field(default_factory=tuple)
+
+
+class _Lowering:
+    """One pass over the nodes in order, as ONNX Runtime's transformers make several."""
+
+    def __init__(self, network: Network, block: int) -> None:
+        self.network = network
+        self.block = block
+        self.renamed: dict[str, str] = {}
+        self.uses = Counter(name for node in network.nodes for name in node.inputs if name)
+        self.uses.update(network.outputs)
+        self.steps: list[_Step] = []
+        self.maker: dict[str, _Step] = {}
+        self.reordered: dict[tuple[str, str], _Step] = {}
+        self.plain_reads: list[str] = []
+
+    def run(self) -> list[LoweredNode]:
+        """Lower every node, then bring blocked tensors back where plain ones are read."""
+        for node in self.network.nodes:
+            self._take(replace(node, inputs=tuple(self._name(name) for name in node.inputs)))
+        for step in list(self.steps):
+            for name in step.reads:
+                self._leave_blocks(name, "execution")
+        for name in self.network.outputs:
+            self._leave_blocks(self._name(name), "postprocess")
+        return [
+            LoweredNode(s.node.name, s.node.op, s.layer, s.role, s.reason, tuple(s.sources))
+            for s in self.steps
+        ]
+
+    def _name(self, name: str) -> str:
+        """Tensor that stands for `name` after removed nodes."""
+        return self.renamed.get(name, name)
+
+    def _take(self, node: Node) -> None:
+        """Absorb a node into an earlier step, or make it a step of its own."""
+        if node.op in REMOVED_OPS:
+            self.renamed[node.outputs[0]] = node.inputs[0]
+            return
+        if not any(absorb(node) for absorb in self._absorptions()):
+            self._make(node)
+
+    def _absorptions(self) -> tuple[Callable[[Node], bool], ...]:
+        return (self._fold_channels, self._activate, self._add_residual, self._add_bias)
+
+    def _only_reader(self, name: str) -> _Step | None:
+        """Return the step that computes `name`, if nothing else reads it."""
+        step = self.maker.get(name)
+        # A removed node in between reads the tensor as well, but runs nothing.
+        aliases = [alias for alias, target in self.renamed.items() if target == name]
+        readers = self.uses[name] + sum(self.uses[alias] - 1 for alias in aliases)
+        return step if step is not None and step.result == name and readers == 1 else None
+
+    def _extend(self, step: _Step, node: Node, layer: Layer) -> bool:
+        """Let a step do what `node` does as well."""
+        step.layer = layer
+        step.sources.append(node.name)
+        step.result = node.outputs[0]
+        self.maker[step.result] = step
+        return True
+
+    def _fold_channels(self, node: Node) -> bool:
+        """Fold a normalisation, a factor or a term per channel into the convolution before it."""
+        if not self._is_per_channel(node):
+            return False
+        step = self._only_reader(node.inputs[0])
+        if step is None or not isinstance(step.layer, Conv) or step.layer.activation != "none":
+            return False
+        if step.layer.residual or step.node.op not in CONV_OPS:
+            return False
+        return self._extend(
+            step, node, step.layer.replace(bias=step.layer.bias or node.op != "Mul")
+        )
+
+    def _is_per_channel(self, node: Node) -> bool:
+        """Whether a node multiplies or adds one constant per channel of an image."""
+        if node.op == "BatchNormalization":
+            return True
+        if node.op not in ("Mul", "Add") or len(node.inputs) != 2:
+            return False
+        image, constant = (self.network.tensors.get(name) for name in node.inputs)
+        if image is None or constant is None or not constant.is_weight or len(image.shape) != 4:
+            return False
+        return constant.shape[-3:] == (image.shape[1], 1, 1) and len(constant.shape) in (3, 4)
+
+    def _activate(self, node: Node) -> bool:
+        """Fuse an activation into the convolution or matrix product before it."""
+        if node.op not in CONV_ACTIVATIONS | DENSE_ACTIVATIONS:
+            return False
+        step = self._only_reader(node.inputs[0])
+        if step is None or step.layer is None or step.role != "execution":
+            return False
+        layer = step.layer
+        fusible = DENSE_ACTIVATIONS if step.node.op in DENSE_OPS else CONV_ACTIVATIONS
+        late = (
+            isinstance(layer, Conv)
+            and step.is_blocked
+            and (layer.residual or step.node.op not in CONV_OPS)
+        )
+        if layer.kind not in ("conv", "dense") or layer.fields()["activation"] != "none":
+            return False
+        if node.op not in (BLOCKED_ACTIVATIONS if late else fusible):
+            return False
+        if step.node.op == "MatMul" and not layer.fields()["bias"]:
+            return False
+        return self._extend(step, node, layer.replace(activation=ACTIVATION_OPS[node.op]))
+
+    def _add_residual(self, node: Node) -> bool:
+        """Let a convolution add a tensor of its output's shape."""
+        if node.op not in BLOCKED_SUMS or len(node.inputs) != 2:
+            return False
+        shapes = {getattr(self.network.tensors.get(name), "shape", None) for name in node.inputs}
+        if len(shapes) != 1 or node.inputs[0] == node.inputs[1]:
+            return False
+        makers = [self.maker.get(name) for name in node.inputs]
+        blocked = [maker is not None and maker.is_blocked for maker in makers]
+        for name in node.inputs:
+            step = self._only_reader(name)
+            if step is None or not isinstance(step.layer, Conv):
+                continue
+            if step.layer.residual or step.layer.activation != "none":
+                continue
+            if step.is_blocked and not all(blocked):
+                continue
+            if not step.is_blocked and (node.op != "Add" or any(blocked)):
+                continue
+            other = next(n for n in node.inputs if n != name)
+            if not step.is_blocked:
+                step.reads += (other,)
+            self._move_behind(step, other)
+            return self._extend(step, node, step.layer.replace(residual=True))
+        return False
+
+    def _move_behind(self, step: _Step, name: str) -> None:
+        """Run a step after the one whose result it now adds."""
+        other = self.maker.get(name)
+        if other is not None and self.steps.index(other) > self.steps.index(step):
+            self.steps.remove(step)
+            self.steps.insert(self.steps.index(other) + 1, step)
+
+    def _add_bias(self, node: Node) -> bool:
+        """Turn a matrix product and the addition of a vector into a Gemm."""
+        if node.op != "Add" or len(node.inputs) != 2:
+            return False
+        for product, addend in (node.inputs, node.inputs[::-1]):
+            step, vector = self._only_reader(product), self.network.tensors.get(addend)
+            if step is None or step.node.op != "MatMul" or step.layer is None or vector is None:
+                continue
+            plain = len(self.network.tensors[step.node.inputs[0]].shape) == 2
+            fits = vector.is_weight and vector.shape == (step.layer.fields()["features_out"],)
+            if plain and fits and not step.layer.fields()["bias"]:
+                return self._extend(step, node, step.layer.replace(bias=True))
+        return False
+
+    def _make(self, node: Node) -> None:
+        """Make a step of a node, in the layout that ONNX Runtime would choose."""
+        role: Role = "execution"
+        layer: Layer | None = None
+        reason = ""
+        if node.op in VIEW_OPS:
+            role, reason = "view", "changes only the shape"
+        else:
+            try:
+                layer = self._layer(node)
+            except UnsupportedError as error:
+                role, reason = "unknown", str(error)
+        step = _Step(node, layer, role, reason, [node.name], node.outputs[0])
+        step.is_blocked = self._is_blocked(node, layer)
+        if step.is_blocked and layer is not None and not self._reads_plain(layer):
+            self._enter_blocks(node.inputs[0])
+        if not step.is_blocked or (layer is not None and self._reads_plain(layer)):
+            step.reads = tuple(name for name in node.inputs if name)
+        self.steps.append(step)
+        self.maker.update({name: step for name in node.outputs if name})
+
+    def _layer(self, node: Node) -> Layer:
+        if node.op in CONV_OPS:
+            return lower_layer(conv_from_node(self.network, node), self.block)
+        if node.op in POOL_OPS:
+            maker = self.maker.get(node.inputs[0])
+            layout = _layout(maker is None or maker.is_blocked, self.block)
+            return lower_layer(pool_from_node(self.network, node, layout), self.block)
+        if node.op in DENSE_OPS:
+            return dense_from_node(self.network, node)
+        maker = self.maker.get(node.inputs[0]) if node.inputs else None
+        scales = node.op != "Add" and self._is_per_channel(node)
+        if scales and maker is not None and maker.is_blocked:
+            batch, channels, height, width = self.network.tensors[node.inputs[0]].shape
+            return Conv(
+                batch=batch, channels_in=channels, height=height, width=width,
+                kernel_height=1, kernel_width=1, channels_out=channels, groups=channels,
+                bias=node.op == "BatchNormalization", layout=f"nchwc{self.block}",
+            )  # fmt: skip
+        raise UnsupportedError(f"no layer kind for operator {node.op}")
+
+    def _is_blocked(self, node: Node, layer: Layer | None) -> bool:
+        """Whether a step writes its result in blocks."""
+        if layer is not None:
+            return str(layer.fields().get("layout", "nchw")).startswith("nchwc")
+        makers = [self.maker.get(name) for name in node.inputs]
+        if not makers or not all(maker is not None and maker.is_blocked for maker in makers):
+            return False
+        if node.op in BLOCKED_ACTIVATIONS:
+            return True
+        shapes = [self.network.tensors[name].shape for name in node.inputs]
+        if node.op in BLOCKED_BINARIES:
+            return len(set(shapes)) == 1
+        if node.op == "Concat":
+            return node.attributes.get("axis") == 1 and not any(s[1] % self.block for s in shapes)
+        return False
+
+    def _reads_plain(self, layer: Layer) -> bool:
+        return isinstance(layer, Conv) and reads_plain(layer, self.block)
+
+    def _enter_blocks(self, name: str) -> None:
+        """Bring a plain tensor into blocks, once for all its readers."""
+        maker = self.maker.get(name)
+        if (maker is not None and maker.is_blocked) or (name, "in") in self.reordered:
+            return
+        role: Role = "preprocess" if name in self.network.inputs else "execution"
+        self._reorder(name, "in", role, len(self.steps))
+
+    def _leave_blocks(self, name: str, role: Role) -> None:
+        """Bring a blocked tensor back to NCHW, once for all its readers."""
+        maker = self.maker.get(name)
+        if maker is None or not maker.is_blocked or (name, "out") in self.reordered:
+            return
+        self._reorder(name, "out", role, self.steps.index(maker) + 1)
+
+    def _reorder(self, name: str, direction: str, role: Role, position: int) -> None:
+        batch, channels, height, width = self.network.tensors[name].shape
+        blocked = f"nchwc{self.block}"
+        layer = Reorder(
+            batch=batch, channels_in=channels, height=height, width=width,
+            layout="nchw" if direction == "in" else blocked,
+            layout_out=blocked if direction == "in" else "nchw",
+        )  # fmt: skip
+        op = {"in": "ReorderInput", "out": "ReorderOutput"}[direction]
+        node = Node(f"{op}_{name}", op, "com.microsoft.nchwc", (name,), (name,), {})
+        step = _Step(node, layer, role, "", [], name)
+        self.reordered[name, direction] = step
+        self.steps.insert(position, step)

@@ -37,11 +37,6 @@ class Skeleton:
     model: onnx.ModelProto
     weights: dict[str, npt.NDArray[Any]]
 
-    @property
-    def weight_bytes(self) -> int:
-        """Bytes that the framework will see as weights."""
-        return sum(value.nbytes for value in self.weights.values())
-
 
 def skeleton(network: Network) -> Skeleton:
     """Write the structure of `network` as a model that a framework can load.
@@ -62,7 +57,9 @@ def skeleton(network: Network) -> Skeleton:
         if not tensor.is_weight or tensor.name not in used:
             continue
         if tensor.value is not None:
-            initializers.append(numpy_helper.from_array(np.ascontiguousarray(tensor.value), tensor.name))
+            initializers.append(
+                numpy_helper.from_array(np.ascontiguousarray(tensor.value), tensor.name)
+            )
         elif tensor.name in free:
             inputs.append(_value_info(tensor))
         else:
@@ -93,6 +90,16 @@ def skeleton(network: Network) -> Skeleton:
     opsets = [helper.make_opsetid(domain, version) for domain, version in network.opsets.items()]
     return Skeleton(
         helper.make_model(graph, opset_imports=opsets, ir_version=8), _shared_values(absent)
+    )
+
+
+def embedded_weight_bytes(network: Network) -> int:
+    """Bytes of the weights that a framework must be given as such: all but large matrices."""
+    free = _free_matrices(network)
+    return sum(
+        4 * math.prod(tensor.shape)
+        for tensor in network.tensors.values()
+        if tensor.is_weight and tensor.name not in free
     )
 
 

@@ -7,11 +7,12 @@ from functools import cache
 
 from resperf.errors import UnsupportedError
 from resperf.layers import Layer
-from resperf.lowering import _ort_graph, _ort_rules
-from resperf.lowering._base import LoweredNetwork
-from resperf.lowering._proto import skeleton
+from resperf.lowering import _cache, _ort_graph, _ort_rules
+from resperf.lowering._base import LoweredNetwork, LoweredNode
+from resperf.lowering._proto import embedded_weight_bytes, skeleton
 from resperf.machine import Fingerprint, instruction_set
 from resperf.network import Network
+from resperf.units import format_bytes
 
 ASK_WEIGHT_BYTES = 100_000_000
 """Networks with more convolution weights than this are lowered by rules: ORT would copy them."""
@@ -20,24 +21,48 @@ ASK_WEIGHT_BYTES = 100_000_000
 def lower(network: Network, fingerprint: Fingerprint, *, method: str = "auto") -> LoweredNetwork:
     """Lower a network as `resperf.lowering.lower` says."""
     block = int(fingerprint.settings.get("nchwc_block", "0"))
-    notes: tuple[str, ...] = ()
+    why_rules = ""
     if method == "auto":
-        difference = _difference(fingerprint)
-        if difference:
-            notes = (f"lowered by stored rules, not by ONNX Runtime itself: {difference}",)
-        method = "rules" if difference else "framework"
+        why_rules = _difference(fingerprint) or _too_large(network)
+        method = "rules" if why_rules else "framework"
     if method == "rules":
+        notes = (f"lowered by stored rules, not by ONNX Runtime: {why_rules}",) if why_rules else ()
         return _answer(network, _ort_rules.lower_nodes(network, block), "rules", notes)
     if method != "framework":
         raise UnsupportedError(f"no lowering method {method!r}; use auto, framework or rules")
+    return _answer(network, _ask(network, fingerprint, block), _installed())
+
+
+def _installed() -> str:
     import onnxruntime
 
-    model = skeleton(network)
-    if model.weight_bytes > ASK_WEIGHT_BYTES:
-        return _answer(network, _ort_rules.lower_nodes(network, block), "rules", notes)
-    graph = _ort_graph.optimised_graph(model, threads=fingerprint.threads)
+    return f"onnxruntime {onnxruntime.__version__}"
+
+
+def _ask(network: Network, fingerprint: Fingerprint, block: int) -> list[LoweredNode]:
+    """Return ONNX Runtime's answer, from the cache where it was asked before."""
+    identity = (
+        _installed(),
+        instruction_set(),
+        fingerprint.provider,
+        str(fingerprint.threads),
+        str(block),
+    )
+    cached = _cache.load(network, identity)
+    if cached is not None:
+        return cached
+    graph = _ort_graph.optimised_graph(skeleton(network), threads=fingerprint.threads)
     nodes = _ort_graph.read_optimised(network, list(graph.node), block)
-    return _answer(network, nodes, f"onnxruntime {onnxruntime.__version__}", notes)
+    _cache.store(network, identity, nodes)
+    return nodes
+
+
+def _too_large(network: Network) -> str:
+    """Say why ONNX Runtime is not asked about a network whose weights it would have to copy."""
+    weight_bytes = embedded_weight_bytes(network)
+    if weight_bytes <= ASK_WEIGHT_BYTES:
+        return ""
+    return f"it would have to copy {format_bytes(weight_bytes)} of weights"
 
 
 def lower_layers(layers: Sequence[Layer], fingerprint: Fingerprint) -> list[Layer]:
@@ -64,14 +89,12 @@ def _difference(fingerprint: Fingerprint) -> str:
 
 
 def _answer(
-    network: Network, nodes: Sequence[object], method: str, notes: tuple[str, ...]
+    network: Network, nodes: Sequence[LoweredNode], method: str, notes: tuple[str, ...] = ()
 ) -> LoweredNetwork:
     return LoweredNetwork(
-        nodes=tuple(nodes),  # type: ignore[arg-type]
+        nodes=tuple(nodes),
         inputs=tuple(network.tensors[name] for name in network.inputs),
-        outputs=tuple(
-            network.tensors[name] for name in network.outputs if name in network.tensors
-        ),
+        outputs=tuple(network.tensors[name] for name in network.outputs if name in network.tensors),
         method=method,
         notes=notes,
     )

@@ -1,0 +1,235 @@
+"""The ONNX Runtime backend runs the very kernels that ONNX Runtime chooses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from resperf.backends import backend
+from resperf.backends._ort_kernels import kernel_of
+from resperf.backends.onnxruntime import (
+    COLD_WEIGHTS_BYTES,
+    MAX_COPIES,
+    WEIGHTS_BYTES,
+    OnnxRuntimeBackend,
+)
+from resperf.errors import MeasurementError, ResperfError, UnsupportedError
+from resperf.layers import Conv, Dense, Layer, Pool, Reorder
+from resperf.measurement import PHASES
+
+NETWORKS = Path(__file__).parents[2] / "models" / "networks"
+
+
+@pytest.fixture(scope="module")
+def ort() -> OnnxRuntimeBackend:
+    return OnnxRuntimeBackend(threads=1)
+
+
+def conv(**fields: object) -> Conv:
+    base = {
+        "batch": 2, "channels_in": 32, "channels_out": 32, "height": 12, "width": 10,
+        "kernel_height": 3, "kernel_width": 3, "pad_top": 1, "pad_right": 1,
+    }  # fmt: skip
+    return Conv.from_fields({**base, **fields})
+
+
+def pool(**fields: object) -> Pool:
+    base = {
+        "batch": 2, "channels_in": 32, "height": 12, "width": 10, "kernel_height": 3,
+        "kernel_width": 3, "stride_height": 2, "stride_width": 2,
+    }  # fmt: skip
+    return Pool.from_fields({**base, **fields})
+
+
+LAYERS: list[Layer] = [
+    conv(),
+    conv(activation="relu"),
+    conv(activation="sigmoid", bias=False),
+    conv(channels_in=3),
+    conv(channels_in=18, channels_out=7),
+    conv(channels_in=18, activation="relu"),
+    conv(channels_in=24, channels_out=24, groups=24),
+    conv(channels_in=64, channels_out=64, groups=4),
+    conv(channels_in=20, channels_out=30, groups=2),
+    conv(dilation_height=2, dilation_width=2),
+    conv(stride_height=2),
+    pool(),
+    pool(channels_in=6),
+    pool(mode="average", count_include_pad=True, pad_left=1),
+    pool(ceil_mode=True),
+    pool(kernel_height=12, kernel_width=10, stride_height=1, stride_width=1, whole_image=True,
+         mode="average", layout="nchwc16"),
+    Dense(batch=4, features_in=20, features_out=8),
+    Dense(batch=1, features_in=20, features_out=8, bias=False),
+    Dense(batch=1, features_in=20, features_out=8, activation="relu"),
+]  # fmt: skip
+
+
+def written_by_a_user(layer: Layer) -> onnx.ModelProto:
+    """The layer as an exporter would write it: ONNX operators, nothing fused or blocked."""
+    rng = np.random.default_rng(0)
+    weights: list[np.ndarray] = []
+    fields = layer.fields()
+    if isinstance(layer, Dense):
+        weights.append(rng.normal(size=(layer.features_out, layer.features_in)))
+        node = helper.make_node("Gemm", ["x", "w0"], ["c"], transB=1)
+    else:
+        window = {
+            "kernel_shape": [fields["kernel_height"], fields["kernel_width"]],
+            "strides": [fields["stride_height"], fields["stride_width"]],
+            "pads": [fields[f"pad_{side}"] for side in ("top", "left", "bottom", "right")],
+        }
+        if isinstance(layer, Conv):
+            taps = layer.channels_in // layer.groups
+            weights.append(rng.normal(size=(layer.channels_out, taps, *window["kernel_shape"])))
+            dilations = [layer.dilation_height, layer.dilation_width]
+            node = helper.make_node(
+                "Conv", ["x", "w0"], ["c"], group=layer.groups, dilations=dilations, **window
+            )
+        else:
+            op = {"max": "MaxPool", "average": "AveragePool"}[str(fields["mode"])]
+            if fields["whole_image"]:
+                node = helper.make_node(f"Global{op}", ["x"], ["c"])
+            else:
+                window["ceil_mode"] = int(fields["ceil_mode"])
+                if op == "AveragePool":
+                    window["count_include_pad"] = int(fields["count_include_pad"])
+                node = helper.make_node(op, ["x"], ["c"], **window)
+    if fields.get("bias"):
+        weights.append(rng.normal(size=layer.output_shape[1]))
+        node.input.append("w1")
+    nodes, last = [node], "c"
+    activation = fields.get("activation", "none")
+    if activation != "none":
+        op = {"relu": "Relu", "sigmoid": "Sigmoid"}[str(activation)]
+        nodes.append(helper.make_node(op, ["c"], ["y"]))
+        last = "y"
+    arrays = [numpy_helper.from_array(w.astype(np.float32), f"w{i}") for i, w in enumerate(weights)]
+    graph = helper.make_graph(
+        nodes,
+        "one",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, layer.input_shape)],
+        [helper.make_tensor_value_info(last, TensorProto.FLOAT, layer.output_shape)],
+        arrays,
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+@pytest.mark.parametrize("layer", LAYERS, ids=lambda layer: layer.key[:100])
+def test_kernel_is_the_node_of_orts_own_graph(
+    layer: Layer, ort: OnnxRuntimeBackend, tmp_path: Path
+) -> None:
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    options.optimized_model_filepath = str(tmp_path / "optimised.onnx")
+    session = onnxruntime.InferenceSession(
+        written_by_a_user(layer).SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
+    # The shapes that our layer computes are those that ONNX Runtime computes.
+    result = session.run(None, {"x": np.ones(layer.input_shape, np.float32)})[0]
+    assert result.shape == layer.output_shape
+
+    graph = onnx.load(tmp_path / "optimised.onnx").graph
+    (node,) = [n for n in graph.node if not n.op_type.startswith("Reorder")]
+    (lowered,) = ort.lower([layer])
+    kernel = kernel_of(lowered, int(ort.fingerprint().settings["nchwc_block"]))
+    assert (kernel.op, kernel.domain) == (node.op_type, node.domain)
+    dims = {init.name: tuple(init.dims) for init in graph.initializer}
+    assert list(kernel.weight_shapes) == [dims[name] for name in node.input if name in dims]
+    theirs = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+    for name, value in kernel.attributes.items():
+        other = theirs.get(name, {"dilations": [1, 1]}.get(name))
+        assert value == (other.decode() if isinstance(other, bytes) else other), name
+
+
+REORDERS = [
+    Reorder(batch=2, channels_in=20, height=5, width=4),
+    Reorder(batch=2, channels_in=6, height=5, width=4, layout="nchwc16", layout_out="nchw"),
+]
+
+
+@pytest.mark.parametrize("layer", [*LAYERS, conv(residual=True, activation="relu"),
+                                   conv(residual=True, channels_in=18), *REORDERS],
+                         ids=lambda layer: layer.key[:100])  # fmt: skip
+def test_every_layer_runs_in_all_phases(layer: Layer, ort: OnnxRuntimeBackend) -> None:
+    (lowered,) = ort.lower([layer])
+    with ort.layer(lowered, budget_ms=5.0) as built:
+        assert tuple(built.phases) == PHASES
+        for phase in built.phases.values():
+            phase.run()
+        built.isolated()
+        execution = built.phases["execution"]
+        assert 1 <= execution.divisor <= MAX_COPIES
+        assert execution.offset_ms == ort.session_ms()
+    with pytest.raises(MeasurementError):
+        built.isolated()
+
+
+def test_copies_hold_weights_of_their_own(ort: OnnxRuntimeBackend) -> None:
+    (layer,) = ort.lower([conv(channels_in=256, channels_out=256)])
+    assert layer.weight_bytes > COLD_WEIGHTS_BYTES
+    # Even where one copy outlasts the budget there are two, so that weights do not stay warm.
+    with ort.layer(layer, budget_ms=1e-6) as built:
+        assert built.phases["execution"].divisor == 2
+
+
+def test_copies_are_bounded_by_memory(ort: OnnxRuntimeBackend) -> None:
+    huge = Dense(batch=1, features_in=1 << 16, features_out=1 << 14)
+    assert 2 * huge.weight_bytes > WEIGHTS_BYTES
+    assert ort._copies_for(huge, lambda: None, 1e3) == 1
+
+
+def test_fingerprint_names_every_setting(ort: OnnxRuntimeBackend) -> None:
+    fingerprint = ort.fingerprint()
+    assert fingerprint.threads == 1
+    assert fingerprint.framework_version == onnxruntime.__version__
+    assert {"nchwc_block", "execution_mode", "inter_op_threads", "spinning"} <= set(
+        fingerprint.settings
+    )
+    other = OnnxRuntimeBackend(threads=2).fingerprint()
+    assert fingerprint.differences(other) == ["threads: 1 here, 2 there"]
+
+
+def test_costs_are_small_and_not_negative(ort: OnnxRuntimeBackend) -> None:
+    costs = ort.costs()
+    assert set(costs) == {"session_ms", "view_ms"}
+    assert costs["session_ms"] == ort.session_ms() >= 0
+    assert costs["view_ms"] >= 0
+
+
+@pytest.mark.parametrize(
+    ("layer", "words"),
+    [
+        (conv(dtype="float16"), "float32"),
+        (conv(layout="nhwc"), "nhwc"),
+        (conv(activation="gelu"), "does not fuse gelu"),
+        (pool(channels_in=6, layout="nchwc16"), "no whole blocks"),
+        (Dense(batch=1, features_in=4, features_out=4, activation="gelu"), "does not fuse gelu"),
+    ],
+)
+def test_what_no_kernel_runs_is_refused(layer: Layer, words: str, ort: OnnxRuntimeBackend) -> None:
+    if ort.fingerprint().settings["nchwc_block"] != "16":
+        pytest.skip("written for blocks of 16 channels")
+    with pytest.raises(UnsupportedError, match=words):
+        ort.layer(layer, budget_ms=1.0)
+
+
+def test_a_whole_network_runs_in_all_phases(ort: OnnxRuntimeBackend) -> None:
+    with ort.network(NETWORKS / "lenet5.onnx", batch=3) as built:
+        built.phases["preprocess"].run()
+        built.phases["execution"].run()
+        (result,) = built.phases["postprocess"].run()  # type: ignore[misc]
+    assert result.shape == (3, 10)
+    assert np.isfinite(result).all()
+
+
+def test_settings_that_do_not_exist_are_refused() -> None:
+    with pytest.raises(ResperfError, match="colour"):
+        backend("onnxruntime", colour="red")
+    with pytest.raises(ResperfError, match="at least 1"):
+        backend("onnxruntime", threads=-1)

@@ -1,0 +1,185 @@
+"""ORT's own lowering and the stored rules, held against each other on real networks."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from resperf.backends.onnxruntime import OnnxRuntimeBackend
+from resperf.layers import Conv, Layer, Pool, Reorder
+from resperf.lowering import LoweredNetwork, lower, lower_layers
+from resperf.machine import Fingerprint
+from resperf.network import Network, Node, Tensor, read_network
+
+LIGHT = sorted(Path(onnx.__file__).parent.glob("backend/test/data/light/*.onnx"))
+REFERENCE = sorted((Path(__file__).parents[2] / "models" / "networks").glob("*.onnx"))
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return tmp_path / "resperf" / "lowering"
+
+
+@pytest.fixture(scope="module")
+def fingerprint() -> Fingerprint:
+    return OnnxRuntimeBackend(threads=1).fingerprint()
+
+
+def contents(lowered: LoweredNetwork) -> Counter[tuple[str, str]]:
+    return Counter((n.role, n.layer.key if n.layer else n.op) for n in lowered.nodes)
+
+
+@pytest.mark.parametrize("path", [*LIGHT, *REFERENCE], ids=lambda path: path.stem)
+def test_rules_find_the_layers_that_ort_runs(path: Path, fingerprint: Fingerprint) -> None:
+    network = read_network(path, batch=2)
+    asked = lower(network, fingerprint, method="framework")
+    by_rules = lower(network, fingerprint, method="rules")
+    assert contents(by_rules) == contents(asked)
+    assert by_rules.method == "rules"
+    assert asked.method.startswith("onnxruntime ")
+
+
+def test_there_are_networks_to_compare() -> None:
+    assert len(LIGHT) == 9
+    assert len(REFERENCE) >= 15
+
+
+@pytest.mark.parametrize("method", ["framework", "rules"])
+def test_lenet_lowers_to_hand_counted_nodes(method: str, fingerprint: Fingerprint) -> None:
+    if fingerprint.settings["nchwc_block"] != "16":
+        pytest.skip("counted by hand for blocks of 16 channels")
+    path = next(p for p in REFERENCE if p.stem == "lenet5")
+    lowered = lower(read_network(path, batch=4), fingerprint, method=method)
+    # 6 channels are no whole block: they leave the blocked layout before the first pooling.
+    assert [n.layer.kind if n.layer else n.role for n in lowered.nodes] == [
+        "conv", "reorder", "pool", "conv", "pool", "reorder", "view", "dense", "dense", "dense",
+    ]  # fmt: skip
+    first = lowered.nodes[0].layer
+    assert isinstance(first, Conv)
+    assert (first.batch, first.channels_in, first.channels_out) == (4, 1, 6)
+    assert (first.activation, first.bias, first.layout) == ("relu", True, "nchwc16")
+    assert lowered.nodes[0].sources
+    assert [tensor.shape for tensor in lowered.inputs] == [(4, 1, 28, 28)]
+    assert [tensor.shape for tensor in lowered.outputs] == [(4, 10)]
+
+
+@pytest.mark.parametrize("method", ["framework", "rules"])
+def test_every_original_node_is_accounted_for(method: str, fingerprint: Fingerprint) -> None:
+    path = next(p for p in REFERENCE if p.stem == "resnet18")
+    network = read_network(path, batch=1)
+    lowered = lower(network, fingerprint, method=method)
+    named = [name for node in lowered.nodes for name in node.sources]
+    assert len(named) == len(set(named))
+    assert {node.name for node in network.nodes} == set(named)
+
+
+def test_another_machine_is_lowered_by_rules_and_says_so(fingerprint: Fingerprint) -> None:
+    path = next(p for p in REFERENCE if p.stem == "lenet5")
+    settings = {**fingerprint.settings, "nchwc_block": "8"}
+    other = replace(fingerprint, instruction_set="avx2", settings=settings)
+    lowered = lower(read_network(path, batch=1), other)
+    assert lowered.method == "rules"
+    assert "instruction set" in lowered.notes[0]
+    assert {n.layer.fields().get("layout") for n in lowered.nodes if n.layer} == {
+        "nchw", "nchwc8", None,
+    }  # fmt: skip
+
+
+def test_an_answer_is_kept_and_survives_other_names_and_damage(
+    fingerprint: Fingerprint, cache: Path
+) -> None:
+    network = read_network(next(p for p in REFERENCE if p.stem == "lenet5"), batch=1)
+    asked = lower(network, fingerprint, method="framework")
+    (kept,) = cache.iterdir()
+    assert lower(network, fingerprint, method="framework") == asked
+    renamed = replace(network, nodes=tuple(replace(n, name=f"my_{n.name}") for n in network.nodes))
+    again = lower(renamed, fingerprint, method="framework")
+    assert [n.layer for n in again.nodes] == [n.layer for n in asked.nodes]
+    assert again.nodes[0].name == f"my_{asked.nodes[0].name}"
+    assert len(list(cache.iterdir())) == 1
+    kept.write_text("{", encoding="utf-8")
+    assert lower(network, fingerprint, method="framework") == asked
+
+
+def test_large_weights_are_lowered_by_rules(fingerprint: Fingerprint) -> None:
+    network = read_network(next(p for p in REFERENCE if p.stem == "unet"), batch=1)
+    lowered = lower(network, fingerprint)
+    assert lowered.method == "rules"
+    assert "118" in lowered.notes[0]  # 31.0 million weights of 4 bytes are 118 MiB
+
+
+def conv(**fields: object) -> Conv:
+    base = {"batch": 1, "height": 14, "width": 14, "kernel_height": 3, "kernel_width": 3}
+    return Conv.from_fields({**base, **fields})
+
+
+DRAWN = [
+    conv(channels_in=cin, channels_out=cout, groups=groups)
+    for cin, cout, groups in [
+        (1, 6, 1), (3, 5, 1), (8, 8, 1), (12, 8, 1), (16, 8, 1), (17, 8, 1), (20, 8, 1),
+        (24, 24, 1), (32, 30, 1), (32, 32, 32), (32, 64, 32), (24, 24, 24), (18, 18, 18),
+        (32, 32, 2), (64, 64, 4), (64, 32, 4), (48, 48, 2), (40, 40, 5),
+    ]
+]  # fmt: skip
+DRAWN += [conv(channels_in=32, channels_out=32, activation=a) for a in ("relu", "tanh", "sigmoid")]
+POOLS = [
+    Pool(batch=1, channels_in=c, height=9, width=9, kernel_height=3, kernel_width=3)
+    for c in (6, 16, 24, 64)
+]
+
+
+def network_of(layer: Conv | Pool) -> Network:
+    """One operator (and its activation) as a network of its own."""
+    tensors = [
+        Tensor("x", layer.input_shape, "float32"),
+        Tensor("c", layer.output_shape, "float32"),
+        Tensor("y", layer.output_shape, "float32"),
+    ]
+    window = {"kernel_shape": (layer.kernel_height, layer.kernel_width)}
+    if isinstance(layer, Pool):
+        nodes = [Node("pool", "MaxPool", "", ("x",), ("c",), window)]
+    else:
+        taps = layer.channels_in // layer.groups
+        shape = (layer.channels_out, taps, layer.kernel_height, layer.kernel_width)
+        tensors += [
+            Tensor("w", shape, "float32", is_weight=True),
+            Tensor("b", shape[:1], "float32", np.full(shape[:1], 0.5, np.float32), True),
+        ]
+        attributes = {**window, "group": layer.groups}
+        nodes = [Node("conv", "Conv", "", ("x", "w", "b"), ("c",), attributes)]
+        if layer.activation != "none":
+            op = {"relu": "Relu", "tanh": "Tanh", "sigmoid": "Sigmoid"}[layer.activation]
+            nodes.append(Node("act", op, "", ("c",), ("y",), {}))
+    return Network(
+        name="one",
+        nodes=tuple(nodes),
+        tensors={t.name: t for t in tensors},
+        inputs=("x",),
+        outputs=nodes[-1].outputs,
+        opsets={"": 17},
+        batch=1,
+    )
+
+
+@pytest.mark.parametrize("layer", [*DRAWN, *POOLS], ids=lambda layer: layer.key[:90])
+def test_drawn_layers_get_the_layout_that_ort_chooses(
+    layer: Layer, fingerprint: Fingerprint
+) -> None:
+    asked = lower(network_of(layer), fingerprint, method="framework")
+    ran = [n.layer for n in asked.nodes if n.layer is not None and n.layer.kind == layer.kind]
+    assert lower_layers([layer], fingerprint) == ran
+
+
+def test_reorders_get_the_blocks_of_the_machine(fingerprint: Fingerprint) -> None:
+    drawn = Reorder(batch=1, channels_in=8, height=4, width=4)
+    other = replace(fingerprint, settings={"nchwc_block": "8"})
+    (lowered,) = lower_layers([drawn], other)
+    assert lowered == drawn.replace(layout_out="nchwc8")
+    (back,) = lower_layers([drawn.replace(layout="nchwc16", layout_out="nchw")], other)
+    assert back == drawn.replace(layout="nchwc8", layout_out="nchw")
