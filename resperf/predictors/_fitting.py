@@ -157,7 +157,7 @@ def _weights(model: Any) -> dict[str, npt.NDArray[np.float32]]:
 
 
 def _run(model: Any, rows: Array) -> Array:
-    """Answers of shape (rows, members); a direct call, because `predict` compiles for each shape."""
+    """Return answers (rows, members); called directly, for `predict` compiles for each shape."""
     parts = [
         model(rows[at : at + _ROWS_AT_ONCE].astype(np.float32), training=False).numpy()
         for at in range(0, len(rows), _ROWS_AT_ONCE)

@@ -1,0 +1,17 @@
+"""Bundles: everything that prediction needs for one device and framework, in one folder.
+
+A folder holds ``bundle.json`` and one ONNX file per predictor. Nothing in it is code or a pickle,
+and reading one needs numpy and onnxruntime alone.
+"""
+
+from __future__ import annotations
+
+from resperf.bundle._bundle import Bundle, Times
+from resperf.bundle._manifest import MANIFEST, SCHEMA_VERSION
+from resperf.bundle._search import bundle_folders, find_bundle, find_bundles, user_folder
+from resperf.bundle._write import canned_layers, replaced_folder, write_manifest
+
+__all__ = [
+    "MANIFEST", "SCHEMA_VERSION", "Bundle", "Times", "bundle_folders", "canned_layers",
+    "find_bundle", "find_bundles", "replaced_folder", "user_folder", "write_manifest",
+]  # fmt: skip

@@ -1,0 +1,239 @@
+"""A bundle in memory: it predicts layers and transfers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from resperf.bundle._manifest import read_manifest
+from resperf.bundle._ranges import outside
+from resperf.errors import BundleError, ResperfError
+from resperf.features import Array, columns_of, feature_matrix, quantities
+from resperf.layers import Layer, layer_from_key
+from resperf.machine import Fingerprint
+from resperf.predictors import METHODS, Predictor, predictor_class
+from resperf.predictors.transfers import Transfers
+
+_FEATURE_TOLERANCE = 1e-6
+_OUTPUT_TOLERANCE = 1e-4
+_SHORTEST_MS = 1e-3
+
+
+@dataclass(frozen=True)
+class Times:
+    """Predicted times of layers, in their order.
+
+    Attributes
+    ----------
+    ms : array of float64 (layers,)
+        NaN where the bundle has no predictor.
+    in_range : array of bool (layers,)
+        Whether every field lies within what the bundle was trained on.
+    reason : tuple of str
+        Empty, or why a layer is out of range or has no time: ``"height=900 above 512"``.
+    """
+
+    ms: Array
+    in_range: npt.NDArray[np.bool_]
+    reason: tuple[str, ...]
+
+
+class Bundle:
+    """Predictors of one device and framework; made by `load`.
+
+    Attributes
+    ----------
+    path : Path
+    device, framework, method, created : str
+        `created` is ISO 8601, UTC.
+    fingerprint : Fingerprint
+        Machine and settings that the training rows belong to.
+    costs : mapping of str to float
+        ``session_ms`` and ``view_ms`` of that machine, where they were measured.
+    kinds : tuple of str
+        Kinds of layers that have an execution predictor.
+    errors : mapping
+        ``errors["validation"][kind][phase]`` holds ``rows``, ``mape``, ``rmse_ms``, ``mae_ms`` and
+        ``within_10`` (fractions); ``errors["test"]`` likewise.
+    manifest : mapping
+        Everything that ``bundle.json`` holds.
+    """
+
+    def __init__(self, path: Path, manifest: Mapping[str, Any]) -> None:
+        self.path = path
+        self.manifest = manifest
+        self.device: str = manifest["device"]
+        self.framework: str = manifest["framework"]
+        self.method: str = manifest["method"]
+        self.created: str = manifest["created"]
+        self.fingerprint = Fingerprint.from_json(manifest["fingerprint"])
+        self.costs: Mapping[str, float] = manifest["costs"]
+        self.errors: Mapping[str, Any] = manifest["errors"]
+        self._predictors = {
+            (kind, phase): _predictor(values, path)
+            for kind, phases in manifest["predictors"].items()
+            for phase, values in phases.items()
+        }
+        self._transfers = {
+            phase: Transfers.from_json(values) for phase, values in manifest["transfers"].items()
+        }
+        self.kinds = tuple(kind for kind, phase in self._predictors if phase == "execution")
+        self._checked: set[tuple[str, str]] = set()
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """Read a bundle and check that it is whole, safe, and means what it meant when written.
+
+        The features of its canned layers are computed and compared now, their predictions when a
+        predictor is first used.
+
+        Raises
+        ------
+        BundleError
+            If it is missing, damaged or unsafe, or if features have changed since.
+        """
+        path = Path(path)
+        manifest = read_manifest(path)
+        try:
+            self = cls(path, manifest)
+            self._check_features()
+        except BundleError:
+            raise
+        except (ResperfError, KeyError, TypeError, ValueError, AttributeError) as error:
+            raise BundleError(
+                f"{path} does not hold what a bundle holds ({type(error).__name__}: {error}); "
+                "restore it or train it again"
+            ) from error
+        return self
+
+    def has(self, kind: str, phase: str = "execution") -> bool:
+        """Say whether layers of a kind have a predictor of their own for a phase."""
+        return (kind, phase) in self._predictors
+
+    @property
+    def validation(self) -> dict[str, float]:
+        """Map each kind to the validation MAPE of its execution phase, a fraction."""
+        found = self.errors.get("validation", {})
+        return {
+            kind: phases["execution"]["mape"]
+            for kind, phases in found.items()
+            if "execution" in phases
+        }
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all its files."""
+        return sum(file.stat().st_size for file in self.path.iterdir() if file.is_file())
+
+    def predict(self, layers: Sequence[Layer], phase: str = "execution") -> Times:
+        """Predict lowered layers of any kinds.
+
+        Parameters
+        ----------
+        layers : sequence of Layer
+        phase : str
+            A name of `resperf.measurement.PHASES`. Where kinds have no predictor of their own for
+            preprocess or postprocess, the bundle's transfers stand in.
+
+        Raises
+        ------
+        BundleError
+            If a predictor does not give what it gave when it was stored.
+        """
+        ms = np.full(len(layers), np.nan)
+        reasons = [""] * len(layers)
+        rows_of: dict[str, list[int]] = {}
+        for row, layer in enumerate(layers):
+            rows_of.setdefault(layer.kind, []).append(row)
+        for kind, rows in rows_of.items():
+            chosen = [layers[row] for row in rows]
+            ms[rows], found = self._predict_kind(kind, phase, chosen)
+            for row, reason in zip(rows, found, strict=True):
+                reasons[row] = reason
+        return Times(ms, np.array([not reason for reason in reasons], dtype=bool), tuple(reasons))
+
+    def transfer_ms(
+        self, phase: Literal["preprocess", "postprocess"] | str, tensor_bytes: Sequence[int] | Array
+    ) -> Array:
+        """Predict copies between host and device.
+
+        Parameters
+        ----------
+        phase : {"preprocess", "postprocess"}
+            Towards the device, or back.
+        tensor_bytes : sequence of int (tensors,)
+
+        Returns
+        -------
+        array of float64 (tensors,)
+            In ms; NaN where the bundle knows nothing of such transfers.
+        """
+        transfers = self._transfers.get(phase)
+        if transfers is None:
+            return np.full(len(tensor_bytes), np.nan)
+        return transfers.predict(np.asarray(tensor_bytes, dtype=float))
+
+    def _predict_kind(
+        self, kind: str, phase: str, layers: Sequence[Layer]
+    ) -> tuple[Array, Sequence[str]]:
+        predictor = self._predictors.get((kind, phase))
+        if predictor is not None:
+            self._check_outputs(kind, phase, predictor)
+            columns = columns_of(layers)
+            ranges = self.manifest["ranges"].get(kind, {})
+            return predictor.predict(columns), outside(columns, ranges)
+        if phase in self._transfers:
+            name = "in_bytes" if phase == "preprocess" else "out_bytes"
+            sizes = quantities(kind, columns_of(layers))[name]
+            largest = self._transfers[phase].largest_bytes
+            reasons = [f"tensor of {s:.0f} B above {largest:.0f}" * (s > largest) for s in sizes]
+            return self.transfer_ms(phase, sizes), reasons
+        reason = f"no predictor for {kind}"
+        return np.full(len(layers), np.nan), [reason] * len(layers)
+
+    def _canned(self, kind: str) -> list[Mapping[str, Any]]:
+        return [entry for entry in self.manifest["canned"] if entry["key"].split(":")[0] == kind]
+
+    def _check_features(self) -> None:
+        """Compare the canned layers' features with what is computed now."""
+        for kind in self.kinds:
+            entries = self._canned(kind)
+            if not entries:
+                raise BundleError(f"{self.path} has no canned layer for {kind}; train it again")
+            layers = [layer_from_key(entry["key"]) for entry in entries]
+            _, now = feature_matrix(kind, columns_of(layers))
+            then = np.array([entry["features"] for entry in entries], dtype=float)
+            if now.shape != then.shape or not np.allclose(now, then, rtol=_FEATURE_TOLERANCE):
+                raise BundleError(
+                    f"{self.path}: features of {kind} are not those it was trained with, though "
+                    "its feature set version is; train it again"
+                )
+
+    def _check_outputs(self, kind: str, phase: str, predictor: Predictor) -> None:
+        """Compare the canned layers' predictions with the stored ones, once."""
+        if (kind, phase) in self._checked:
+            return
+        entries = [entry for entry in self._canned(kind) if phase in entry["ms"]]
+        if entries:
+            layers = [layer_from_key(entry["key"]) for entry in entries]
+            now = predictor.predict(columns_of(layers))
+            then = np.array([entry["ms"][phase] for entry in entries], dtype=float)
+            off = np.abs(now - then) / np.maximum(np.abs(then), _SHORTEST_MS)
+            if not np.all(off <= _OUTPUT_TOLERANCE):
+                raise BundleError(
+                    f"{self.path}: {kind} {phase} predicts {now[off.argmax()]:.6g} ms where it "
+                    f"predicted {then[off.argmax()]:.6g} ms when stored; train it again"
+                )
+        self._checked.add((kind, phase))
+
+
+def _predictor(values: Mapping[str, Any], folder: Path) -> Predictor:
+    method = values["method"]
+    if method not in METHODS:
+        raise BundleError(f"{folder} uses the method {method!r}; known: {', '.join(METHODS)}")
+    return predictor_class(method).load(values, folder)

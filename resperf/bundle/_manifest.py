@@ -1,0 +1,104 @@
+"""Reading ``bundle.json`` with suspicion: schema, versions, file names, checksums."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from resperf.errors import BundleError
+from resperf.features import FEATURE_SET_VERSION
+
+MANIFEST = "bundle.json"
+SCHEMA_VERSION = 1
+
+_REQUIRED: Mapping[str, type] = {
+    "device": str,
+    "framework": str,
+    "method": str,
+    "created": str,
+    "fingerprint": dict,
+    "costs": dict,
+    "predictors": dict,
+    "transfers": dict,
+    "ranges": dict,
+    "errors": dict,
+    "canned": list,
+    "files": dict,
+    "dataset": dict,
+    "training": dict,
+}
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """Read and check a bundle's manifest and the files it names.
+
+    Raises
+    ------
+    BundleError
+        If the folder is no bundle, is damaged, names files outside itself, or was made by a version
+        of resperf whose features were others.
+    """
+    manifest = _parsed(folder)
+    version = manifest.get("schema_version")
+    if version != SCHEMA_VERSION:
+        raise BundleError(
+            f"{folder} has bundle schema {version!r}, this resperf reads {SCHEMA_VERSION}; "
+            "train it again or update resperf"
+        )
+    for name, kind in _REQUIRED.items():
+        if not isinstance(manifest.get(name), kind):
+            raise BundleError(f"{folder / MANIFEST} lacks {name!r}; the bundle is damaged")
+    if manifest.get("feature_set_version") != FEATURE_SET_VERSION:
+        raise BundleError(
+            f"{folder} was trained with feature set {manifest.get('feature_set_version')!r}, this "
+            f"resperf computes {FEATURE_SET_VERSION}; train it again"
+        )
+    _check_files(folder, manifest)
+    return manifest
+
+
+def _parsed(folder: Path) -> dict[str, Any]:
+    path = folder / MANIFEST
+    try:
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise BundleError(
+            f"{folder} is not a bundle (no {MANIFEST}); see: resperf devices"
+        ) from error
+    except NotADirectoryError as error:
+        raise BundleError(f"{folder} is a file; a bundle is a folder with {MANIFEST}") from error
+    except (OSError, ValueError) as error:
+        raise BundleError(
+            f"{path} cannot be read ({str(error).splitlines()[0]}); restore it or train it again"
+        ) from error
+    if not isinstance(manifest, dict):
+        raise BundleError(f"{path} does not hold a bundle; restore it or train it again")
+    return manifest
+
+
+def _check_files(folder: Path, manifest: Mapping[str, Any]) -> None:
+    """Refuse names that leave the folder, absent files, and files with other content."""
+    files = manifest["files"]
+    for name, digest in files.items():
+        if not name or name != Path(name).name or "\\" in name or name in (".", ".."):
+            raise BundleError(f"{folder} names a file outside its folder ({name!r}); do not use it")
+        path = folder / name
+        if path.is_symlink():
+            raise BundleError(f"{path} is a link; copy the file into the bundle")
+        try:
+            content = path.read_bytes()
+        except OSError as error:
+            raise BundleError(f"{path} is missing from the bundle; train it again") from error
+        if hashlib.sha256(content).hexdigest() != digest:
+            raise BundleError(f"{path} is damaged (its checksum differs); train it again")
+    for kind, phases in manifest["predictors"].items():
+        for phase, values in phases.items():
+            network = values.get("network")
+            if network is not None and network not in files:
+                raise BundleError(
+                    f"{folder} names the file {network!r} for {kind} {phase} without a checksum; "
+                    "do not use it"
+                )

@@ -1,0 +1,100 @@
+"""Transfers between host and device: their time depends on a tensor's bytes, not on the layer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+
+from resperf.errors import TrainingError
+from resperf.features import Array
+from resperf.predictors._base import stored
+from resperf.predictors.baseline import fit_terms
+
+_MB = 1e6
+# Bytes beyond which a copy leaves the second and third level caches of common processors; a step
+# at which nothing happens on a machine gets no coefficient.
+_STEPS_BYTES = (0.0, 256e3, 1e6, 4e6, 16e6)
+_SHORTEST_MS = 1e-6
+
+
+@dataclass(frozen=True)
+class Transfers:
+    """Time of one direction: a constant, plus a rising cost per MB that may change at steps.
+
+    Attributes
+    ----------
+    constant_ms : float
+    steps_bytes : tuple of float
+        Where the cost per byte changes.
+    ms_per_mb : tuple of float
+        Added cost per MB beyond each step; none is negative, so the time never falls with size.
+    largest_bytes : float
+        Largest tensor seen.
+    """
+
+    constant_ms: float
+    steps_bytes: tuple[float, ...]
+    ms_per_mb: tuple[float, ...]
+    largest_bytes: float
+
+    @classmethod
+    def fit(cls, tensor_bytes: Array, times_ms: Array) -> Self:
+        """Learn from tensors of all kinds of layers together.
+
+        Parameters
+        ----------
+        tensor_bytes, times_ms : array (rows,)
+            Times of (nearly) zero are those of a view: something that copies nothing.
+
+        Raises
+        ------
+        TrainingError
+            If there is no row with a finite time.
+        """
+        known = np.isfinite(times_ms)
+        tensor_bytes, times_ms = tensor_bytes[known], times_ms[known]
+        if not len(times_ms):
+            raise TrainingError("no transfer was measured; run the campaign again: resperf bench")
+        largest = float(tensor_bytes.max())
+        if np.median(times_ms) <= _SHORTEST_MS:
+            return cls(float(max(0.0, np.median(times_ms))), (), (), largest)
+        timed = times_ms > _SHORTEST_MS
+        # A step far beyond the data would never be used.
+        steps = tuple(step for step in _STEPS_BYTES if step < largest / 2)
+        coefficients = fit_terms(_terms(tensor_bytes[timed], steps), times_ms[timed])
+        return cls(float(coefficients[0]), steps, tuple(coefficients[1:].tolist()), largest)
+
+    def predict(self, tensor_bytes: Array) -> Array:
+        """Return the time of each tensor in ms, shape (rows,)."""
+        sizes = np.asarray(tensor_bytes, dtype=float)
+        times_ms: Array = _terms(sizes, self.steps_bytes) @ np.array(
+            [self.constant_ms, *self.ms_per_mb]
+        )
+        return times_ms
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        return {
+            "constant_ms": self.constant_ms,
+            "steps_bytes": list(self.steps_bytes),
+            "ms_per_mb": list(self.ms_per_mb),
+            "largest_bytes": self.largest_bytes,
+        }
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Self:
+        """Read what `to_json` wrote."""
+        return cls(
+            float(stored(values, "constant_ms")),
+            tuple(stored(values, "steps_bytes")),
+            tuple(stored(values, "ms_per_mb")),
+            float(stored(values, "largest_bytes")),
+        )
+
+
+def _terms(tensor_bytes: Array, steps_bytes: tuple[float, ...]) -> Array:
+    beyond = [np.maximum(tensor_bytes - step, 0.0) / _MB for step in steps_bytes]
+    return np.stack([np.ones_like(tensor_bytes), *beyond], axis=1)
