@@ -22,6 +22,7 @@ from resperf.dataset.schema import (
     field_columns,
     kind_columns,
 )
+from resperf.dataset.seal import SEAL_BYTES, is_intact, seal
 from resperf.errors import DatasetError, LayerError
 from resperf.layers import KINDS, kind_of
 from resperf.machine import Fingerprint
@@ -57,14 +58,15 @@ def write_dataset(path: Path, dataset: Dataset) -> None:
     rows: dict[str, list[Measurement]] = {}
     for measurement in dataset.measurements:
         rows.setdefault(measurement.layer.kind, []).append(measurement)
-    with h5py.File(path.name, "w", driver="core", backing_store=False) as file:
+    memory = {"driver": "core", "backing_store": False, "userblock_size": SEAL_BYTES}
+    with h5py.File(path.name, "w", **memory) as file:
         for kind in (kind for kind in KINDS if kind in rows):
             _write_group(file.create_group(kind), kind, to_columns(rows[kind]))
         file.attrs.update(_attributes(dataset.info))
         file.attrs["checksum"] = content_checksum(file)
         file.flush()
         image = file.id.get_file_image()
-    write_whole(path, image)
+    write_whole(path, seal(image))
 
 
 def _attributes(info: DatasetInfo) -> dict[str, Any]:
@@ -135,6 +137,8 @@ def open_dataset(path: Path) -> Iterator[h5py.File]:
     """
     _check_readable(path)
     try:
+        if not is_intact(path):
+            raise ValueError("its content does not fit its seal")
         # Files are replaced whole, so readers need no lock (which read-only disks may refuse).
         with h5py.File(path, "r", locking=False) as file:
             _check_schema(path, file)

@@ -1,0 +1,33 @@
+"""Seal of a dataset file: a line of text before the HDF5 part that holds the part's SHA-256.
+
+HDF5 trusts what it reads: a damaged file can crash the whole process. The seal is checked before
+HDF5 sees the file. It lies in the file's user block, which HDF5 libraries skip.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from pathlib import Path
+
+SEAL_BYTES = 512
+"""Size of the user block; HDF5 asks for a power of two of at least 512."""
+
+_TEXT = "resperf dataset: HDF5 from byte {offset} on, SHA-256 of that part: {digest}\n"
+_PATTERN = re.compile(rb"resperf dataset: HDF5 from byte (\d+) on, SHA-256 [^:]*: ([0-9a-f]{64})\n")
+
+
+def seal(image: bytes) -> bytes:
+    """Put the seal before a file's image, which HDF5 gives without its user block."""
+    text = _TEXT.format(offset=SEAL_BYTES, digest=hashlib.sha256(image).hexdigest()).encode()
+    return text.ljust(SEAL_BYTES, b"\0") + image
+
+
+def is_intact(path: Path) -> bool:
+    """Whether a file fits its seal; a file without one (rewritten by other tools) passes."""
+    with path.open("rb") as file:
+        found = _PATTERN.match(file.read(SEAL_BYTES))
+        if found is None:
+            return True
+        file.seek(int(found[1]))
+        return hashlib.file_digest(file, "sha256").hexdigest() == found[2].decode()
