@@ -97,6 +97,12 @@ SHAPE: Decorator = click.option(
     metavar="NAME=N,N,...",
     help="Shape of an input with free dimensions: --shape input=1,3,640,640.",
 )
+DEVICE: Decorator = click.option(
+    "--device",
+    metavar="D",
+    help="Device of a bundle (see `resperf devices`); `all` compares every bundle. "
+    "That of --bundle by default, else cpu.",
+)
 FRAMEWORK: Decorator = click.option(
     "--framework", metavar="F", help="Framework of the bundle, where a device has several."
 )

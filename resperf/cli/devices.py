@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
 from resperf.cli._options import BUNDLE, JSON
+from resperf.errors import BundleError
 
 
 @click.command(epilog="Example: resperf devices --json")
@@ -24,3 +26,29 @@ def command(bundle: Path | None, as_json: bool) -> None:
         print(device_table(entries))
     else:
         print("no bundles found; make one with: resperf demo, or resperf train FILE.h5 -o BUNDLE")
+
+
+def _entries(place: Path | None) -> list[dict[str, Any]]:
+    """Describe every bundle that can be found; a damaged one is said to be so."""
+    from resperf.bundle import Bundle, bundle_folders
+
+    entries: list[dict[str, Any]] = []
+    for folder in bundle_folders(place):
+        try:
+            bundle = Bundle.load(folder)
+        except BundleError as error:
+            entries.append({"path": str(folder), "damaged": str(error)})
+            continue
+        entries.append(
+            {
+                "device": bundle.device,
+                "framework": bundle.framework,
+                "path": str(folder),
+                "date": bundle.created,
+                "validation": bundle.validation,
+                "method": bundle.method,
+                "kinds": list(bundle.kinds),
+                "size_bytes": bundle.size_bytes,
+            }
+        )
+    return entries

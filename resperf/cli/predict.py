@@ -13,6 +13,7 @@ from resperf.cli._options import (
     ALL,
     BATCH,
     BUNDLE,
+    DEVICE,
     FRAMEWORK,
     JSON,
     NETWORK,
@@ -34,13 +35,7 @@ EVERY_DEVICE = "all"
     epilog="Example: resperf predict models/networks/vgg16.onnx --device cpu --batch 1 8",
 )
 @NETWORK
-@click.option(
-    "--device",
-    default="cpu",
-    show_default=True,
-    metavar="D",
-    help="Device of a bundle (see `resperf devices`); `all` compares every bundle.",
-)
+@DEVICE
 @FRAMEWORK
 @BUNDLE
 @BATCH
@@ -56,7 +51,7 @@ EVERY_DEVICE = "all"
 @JSON
 def command(
     network: Path,
-    device: str,
+    device: str | None,
     framework: str | None,
     bundle: Path | None,
     batches: tuple[int, ...],
@@ -140,7 +135,7 @@ def _everywhere(
     metavar="FILE",
     help="Layers as rows of a CSV file: a column `kind`, and one for each field.",
 )
-@click.option("--device", default="cpu", show_default=True, metavar="D", help="Device of a bundle.")
+@DEVICE
 @FRAMEWORK
 @BUNDLE
 @JSON
@@ -148,7 +143,7 @@ def predict_layer(
     kind: str | None,
     fields: tuple[str, ...],
     table: Path | None,
-    device: str,
+    device: str | None,
     framework: str | None,
     bundle: Path | None,
     as_json: bool,
@@ -161,12 +156,12 @@ def predict_layer(
     if (kind is None) == (table is None):
         raise click.UsageError("name a layer (conv batch=8 ...), or a file with --csv")
     layers = _layers_of(table) if table is not None else [_typed_layer(str(kind), fields)]
-    from resperf.bundle import find_bundle
     from resperf.prediction import predict_layers
+    from resperf.prediction.api import chosen_bundle
     from resperf.report.documents import json_text
     from resperf.report.network import layers_text
 
-    predictions = predict_layers(layers, find_bundle(device, framework, bundle))
+    predictions = predict_layers(layers, chosen_bundle(device, framework, bundle))
     if as_json:
         print(json_text([prediction.to_json() for prediction in predictions]))
         return

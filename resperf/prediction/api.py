@@ -11,6 +11,7 @@ from resperf.network import Network, read_network
 from resperf.prediction.network import predict_network
 from resperf.prediction.result import Prediction
 
+DEFAULT_DEVICE = "cpu"
 Batches = int | Sequence[int] | None
 Shapes = Mapping[str, Sequence[int]] | None
 
@@ -29,10 +30,23 @@ def read_batches(path: Path, batch: Batches, shapes: Shapes = None) -> list[Netw
     return [read_network(path, batch=each, shapes=shapes) for each in batches]
 
 
+def chosen_bundle(device: str | None, framework: str | None, bundle: str | Path | None) -> Bundle:
+    """Find the bundle that `predict` uses.
+
+    Raises
+    ------
+    DeviceError, BundleError
+        If there is no such bundle, or it is damaged.
+    """
+    if bundle is None:
+        return find_bundle(device or DEFAULT_DEVICE, framework)
+    return find_bundle(device, framework, Path(bundle))
+
+
 def predict(
     path: str | Path,
     *,
-    device: str = "cpu",
+    device: str | None = None,
     framework: str | None = None,
     batch: Batches = None,
     shapes: Shapes = None,
@@ -46,8 +60,9 @@ def predict(
     ----------
     path : str or Path
         ONNX file; its weights may be absent.
-    device : str
-        Device of a bundle, as ``resperf devices`` lists them.
+    device : str, optional
+        Device of a bundle, as ``resperf devices`` lists them; by default that of `bundle`, else
+        ``"cpu"``.
     framework : str, optional
         Framework of the bundle, where a device has several.
     batch : int or sequence of int, optional
@@ -81,7 +96,7 @@ def predict(
     >>> prediction.total_ms, prediction.phases.execution_ms  # doctest: +SKIP
     (412.7, 411.9)
     """
-    found = find_bundle(device, framework, Path(bundle) if bundle is not None else None)
+    found = chosen_bundle(device, framework, bundle)
     predictions = [
         predict_network(network, found, strict=strict, threads=threads)
         for network in read_batches(Path(path), batch, shapes)

@@ -52,15 +52,17 @@ def comparison_table(rows: Sequence[ComparisonRow], *, title: str = "network") -
     title : str
         Heading of the first column.
     """
-    with_batch = any(row.batch is not None for row in rows)
-    with_remark = any(row.remark for row in rows)
-    columns = [Column(title), *([Column("batch", right=True)] if with_batch else [])]
+    columns = [Column(title), Column("batch", right=True)]
     columns += [Column(name, right=True) for name in ("predicted ms", "measured ms", "error")]
-    columns += [Column("")] if with_remark else []
-    cells = []
-    for row in rows:
-        batch = ["" if row.batch is None else str(row.batch)] if with_batch else []
-        numbers = [ms_cell(row.predicted_ms), ms_cell(row.measured_ms)]
-        error = percent_cell(row.error, signed=True)
-        cells.append([row.name, *batch, *numbers, error, *([row.remark] if with_remark else [])])
-    return table(columns, cells)
+    cells = [
+        [
+            row.name,
+            "" if row.batch is None else str(row.batch),
+            ms_cell(row.predicted_ms),
+            ms_cell(row.measured_ms),
+            percent_cell(row.error, signed=True),
+            row.remark,
+        ]
+        for row in rows
+    ]
+    return table([*columns, Column("remark")], cells)

@@ -89,7 +89,7 @@ def layer_rows(layers: Sequence[LayerPrediction], total_ms: float) -> list[list[
 
 LAYER_COLUMNS = (
     Column("layer"), Column("kind"), Column("ms", right=True), Column("of total", right=True),
-    Column("GMAC", right=True), Column(""),
+    Column("GMAC", right=True), Column("remark"),
 )  # fmt: skip
 
 

@@ -57,7 +57,8 @@ def table(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int =
     ----------
     columns : sequence of Column
     rows : sequence of sequence of str
-        As many cells as columns; cells are shown as they are, without any markup.
+        As many cells as columns; cells are shown as they are, without any markup. Columns whose
+        cells are all empty are left out.
     width : int
         Columns of text; `text_width` by default.
 
@@ -72,7 +73,8 @@ def table(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int =
 
     ruled = Box("    \n    \n -  \n    \n    \n    \n    \n    \n", ascii=True)
     laid_out = Table(box=ruled, show_edge=False, pad_edge=False, header_style="")
-    for column in columns:
+    filled = [place for place in range(len(columns)) if any(row[place] for row in rows)]
+    for column in (columns[place] for place in filled):
         laid_out.add_column(
             column.title,
             justify="right" if column.right else "left",
@@ -80,7 +82,7 @@ def table(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int =
             overflow="fold",
         )
     for row in rows:
-        laid_out.add_row(*row)
+        laid_out.add_row(*(row[place] for place in filled))
     text = io.StringIO()
     console = Console(
         file=text, width=width or text_width(), color_system=None, force_terminal=False,

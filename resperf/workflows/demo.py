@@ -172,7 +172,7 @@ def _judged_networks(device: Backend) -> Iterator[tuple[Path, int | None]]:
 
 
 def light_networks() -> list[Path]:
-    """Find the real networks that the onnx package carries for its own tests; onnx is not loaded."""
+    """Find the real networks that the onnx package carries for its tests; it is not loaded."""
     found = importlib.util.find_spec("onnx")
     if found is None or found.origin is None:
         return []

@@ -42,13 +42,15 @@ class GuardedRuns:
         Preprocess, execution and postprocess of each run, in milliseconds.
     reference_ratio : float
         Time of the reference layer meanwhile over its median: 1.6 is a machine 1.6 times slower.
-    is_steady : bool
-        Whether the machine kept its usual speed in all rounds that are kept.
+    rounds, steady_rounds : int
+        How many rounds were timed, and in how many the machine had its usual speed. Only these
+        are kept, unless there are none.
     """
 
     runs: tuple[Run, ...]
     reference_ratio: float
-    is_steady: bool
+    rounds: int
+    steady_rounds: int
 
 
 @contextmanager
@@ -121,7 +123,8 @@ def guarded_runs(
     return GuardedRuns(
         runs=tuple(run for runs, _ in kept for run in runs),
         reference_ratio=fmean(each[1] for each in kept) / monitor.history.median_ms,
-        is_steady=len(steady) >= ROUNDS,
+        rounds=len(rounds),
+        steady_rounds=len(steady),
     )
 
 

@@ -25,7 +25,14 @@ from resperf.prediction.result import (
     network_json,
 )
 from resperf.timing import Clock, ReferenceMonitor, SamplingProtocol
-from resperf.workflows.guarded import GuardedRuns, guarded_runs, percentile, reference_monitor
+from resperf.workflows.guarded import (
+    ROUNDS,
+    TOLERANCE,
+    GuardedRuns,
+    guarded_runs,
+    percentile,
+    reference_monitor,
+)
 
 PERCENTILES: Mapping[str, float] = {"p50": 0.50, "p95": 0.95, "p99": 0.99}
 FEW_RUNS = 20
@@ -232,10 +239,11 @@ def _percentiles(timed: GuardedRuns) -> dict[str, float]:
 
 def _run_warnings(timed: GuardedRuns) -> tuple[str, ...]:
     warnings = []
-    if not timed.is_steady:
+    if timed.steady_rounds < ROUNDS:
         warnings.append(
-            "the machine did not keep its speed while the network ran (reference layer at "
-            f"{timed.reference_ratio:.2f} of its median); close other programs and measure again"
+            f"the machine did not keep its speed: {timed.rounds - timed.steady_rounds} of "
+            f"{timed.rounds} rounds ran while it was off by more than {TOLERANCE:.0%}; close other "
+            "programs and measure again"
         )
     if len(timed.runs) < FEW_RUNS:
         warnings.append(

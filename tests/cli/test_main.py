@@ -83,8 +83,7 @@ def test_wrong_words_exit_2_with_usage_on_stderr(words, capsys):
         ),
         (
             PermissionError(errno.EACCES, "Permission denied", "/x"),
-            "/x: Permission denied; choose a place where you may write, "
-            "or change its permissions",
+            "/x: Permission denied; choose a place where you may write, or change its permissions",
         ),
         (click.ClickException("no such thing"), "no such thing"),
     ],

@@ -1,0 +1,204 @@
+"""How a lowered network and a bundle become a prediction; all numbers by hand."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pytest
+
+from resperf.bundle import Times
+from resperf.errors import UnsupportedError
+from resperf.layers import Conv, Dense, Layer, Pool, Reorder
+from resperf.lowering import LoweredNetwork, LoweredNode
+from resperf.machine import this_machine
+from resperf.network import Network, Tensor
+from resperf.prediction import network as module
+from resperf.prediction import predict_layers, predict_network
+from resperf.prediction.layers import layer_times
+from resperf.prediction.rules import tensor_bytes
+
+CONV = Conv(batch=1, channels_in=3, height=4, width=4, kernel_height=3, kernel_width=3,
+            channels_out=8)  # fmt: skip
+POOL = Pool(batch=1, channels_in=8, height=2, width=2, kernel_height=2, kernel_width=2)
+DENSE = Dense(batch=1, features_in=8, features_out=10)
+INWARD = Reorder(batch=1, channels_in=16, height=4, width=4, layout="nchw", layout_out="nchwc16")
+OUTWARD = Reorder(batch=1, channels_in=16, height=4, width=4, layout="nchwc16", layout_out="nchw")
+TIMES_MS = {
+    ("conv", "preprocess"): 0.7,
+    ("conv", "execution"): 2.0,
+    ("pool", "execution"): 0.5,
+    ("dense", "execution"): 1.0,
+    ("dense", "postprocess"): 0.9,
+    ("reorder", "execution"): 0.3,
+}
+
+
+class FakeBundle:
+    """A bundle of one time per kind and phase, and 1 ns per transferred byte."""
+
+    device = "elsewhere"
+    framework = "synthetic"
+
+    def __init__(
+        self,
+        method: str = "residual",
+        times_ms: Mapping[tuple[str, str], float] = TIMES_MS,
+        costs: Mapping[str, float] | None = None,
+        far: Sequence[str] = (),
+    ) -> None:
+        self.method = method
+        self.costs = {"session_ms": 0.05, "view_ms": 0.002} if costs is None else costs
+        self.asked: list[list[str]] = []
+        self._times_ms, self._far = times_ms, far
+        self.fingerprint = this_machine(
+            device=self.device, framework=self.framework, framework_version="1",
+            provider="closed-form", threads=2,
+        )  # fmt: skip
+
+    def predict(self, layers: Sequence[Layer], phase: str) -> Times:
+        self.asked.append([layer.key for layer in layers])
+        far = [layer.kind in self._far for layer in layers]
+        return Times(
+            ms=np.array([self._times_ms.get((layer.kind, phase), math.nan) for layer in layers]),
+            in_range=~np.array(far, dtype=bool),
+            reason=tuple("height=4 below 8" if each else "" for each in far),
+        )
+
+    def transfer_ms(self, phase: str, tensor_bytes: Sequence[int]) -> np.ndarray:
+        return np.asarray(tensor_bytes) * 1e-6
+
+
+IMAGE = Tensor("image", (1, 3, 4, 4), "float32")  # 48 values, 192 bytes
+MASK = Tensor("mask", (2,), "int64")  # 16 bytes
+SCORES = Tensor("scores", (1, 10), "float32")  # 40 bytes
+
+NODES = (
+    LoweredNode("in", "ReorderInput", INWARD, "preprocess"),
+    LoweredNode("conv1", "Conv", CONV, "execution", sources=("c", "relu")),
+    LoweredNode("pool1", "MaxPool", POOL, "execution"),
+    LoweredNode("flat", "Flatten", None, "view"),
+    LoweredNode("fc", "Gemm", DENSE, "execution"),
+    LoweredNode("out", "ReorderOutput", OUTWARD, "postprocess"),
+)
+LRN = LoweredNode("norm", "LRN", None, "unknown", reason="no layer kind for LRN")
+
+
+@pytest.fixture
+def predict_nodes(monkeypatch):
+    """Predict a network that is lowered to given nodes."""
+
+    def predict(nodes, bundle=None, **options):
+        lowered = LoweredNetwork(tuple(nodes), (IMAGE, MASK), (SCORES,), "by hand", ("a note",))
+        monkeypatch.setattr(module, "lower", lambda *args, **kwargs: lowered)
+        network = Network(
+            "net", (), {}, ("image", "mask"), ("scores",), {"": 17}, 1, ("batch set",)
+        )
+        return predict_network(network, bundle or FakeBundle(), **options)
+
+    return predict
+
+
+def test_three_phases_add_up_transfers_layers_views_and_one_session_call(predict_nodes):
+    prediction = predict_nodes(NODES)
+    assert prediction.phases.preprocess_ms == pytest.approx(208e-6 + 0.3)
+    assert prediction.phases.execution_ms == pytest.approx(2.0 + 0.5 + 1.0 + 0.002 + 0.05)
+    assert prediction.phases.postprocess_ms == pytest.approx(40e-6 + 0.3)
+    assert prediction.total_ms == pytest.approx(0.300208 + 3.552 + 0.30004)
+    assert (prediction.session_ms, prediction.views_ms) == (0.05, 0.002)
+    assert prediction.skipped == ()
+    assert prediction.rule == "three_phase"
+
+
+@pytest.mark.parametrize("method", ["resperfnet", "perfnet"])
+def test_the_papers_rule_is_equation_2(predict_nodes, method):
+    prediction = predict_nodes(NODES, FakeBundle(method))
+    assert prediction.phases.preprocess_ms == pytest.approx(0.7 + 0.3)  # conv1 is first
+    assert prediction.phases.execution_ms == pytest.approx(2.0 + 0.5 + 1.0)
+    assert prediction.phases.postprocess_ms == pytest.approx(0.9 + 0.3)  # fc is last
+    assert (prediction.session_ms, prediction.views_ms) == (0.0, 0.0)
+    assert prediction.rule == "resperfnet"
+
+
+def test_the_papers_rule_lists_an_outer_phase_that_it_cannot_predict(predict_nodes):
+    prediction = predict_nodes(NODES[:3], FakeBundle("resperfnet"))
+    assert [(each.name, each.op) for each in prediction.skipped] == [
+        ("pool1", "postprocess of MaxPool")
+    ]
+
+
+def test_what_has_no_time_is_listed_and_never_zero(predict_nodes):
+    times_ms = {key: value for key, value in TIMES_MS.items() if key[0] != "pool"}
+    prediction = predict_nodes((*NODES, LRN), FakeBundle(times_ms=times_ms))
+    assert [(each.name, each.op, each.reason) for each in prediction.skipped] == [
+        ("pool1", "MaxPool", "the bundle has no predictor for pool"),
+        ("norm", "LRN", "no layer kind for LRN"),
+    ]
+    assert "pool1" not in [layer.name for layer in prediction.layers]
+    assert prediction.phases.execution_ms == pytest.approx(2.0 + 1.0 + 0.002 + 0.05)
+
+
+def test_unknown_costs_are_listed_too(predict_nodes):
+    prediction = predict_nodes(NODES, FakeBundle(costs={}))
+    assert [(each.name, each.op) for each in prediction.skipped] == [
+        ("flat", "Flatten"),
+        ("session", "call"),
+    ]
+
+
+def test_strict_names_the_first_and_counts_all(predict_nodes):
+    with pytest.raises(UnsupportedError, match=r"net: 5 operators .*norm \(LRN\).*and 2 more"):
+        predict_nodes((*NODES, LRN, LRN, LRN, LRN, LRN), strict=True)
+    assert predict_nodes(NODES, strict=True).skipped == ()
+
+
+def test_a_layer_out_of_range_is_flagged_with_its_reason(predict_nodes):
+    prediction = predict_nodes(NODES, FakeBundle(far=["pool"]))
+    flags = {layer.name: (layer.in_range, layer.reason) for layer in prediction.layers}
+    assert flags["pool1"] == (False, "height=4 below 8")
+    assert flags["conv1"] == (True, "")
+    assert prediction.warnings[-1] == (
+        "1 of 5 layers lie outside what the bundle was trained on, first pool1 (height=4 below 8)"
+    )
+
+
+def test_notes_of_reading_and_lowering_reach_the_user(predict_nodes):
+    assert predict_nodes(NODES).warnings == ("batch set", "a note")
+
+
+def test_other_threads_bring_a_warning(predict_nodes):
+    assert predict_nodes(NODES, threads=2).warnings == ("batch set", "a note")
+    assert "2 threads, not 4" in predict_nodes(NODES, threads=4).warnings[0]
+
+
+def test_the_json_form_has_the_promised_keys_first(predict_nodes):
+    document = predict_nodes((*NODES, LRN)).to_json()
+    assert list(document)[:8] == [
+        "network", "device", "framework", "batch", "total_ms", "phases", "layers", "skipped",
+    ]  # fmt: skip
+    assert list(document["phases"]) == ["preprocess_ms", "execution_ms", "postprocess_ms"]
+    assert list(document["layers"][0])[:4] == ["name", "kind", "execution_ms", "in_range"]
+    assert document["layers"][1]["sources"] == ["c", "relu"]
+    assert document["layers"][0]["phase"] == "preprocess"
+    assert document["skipped"] == [{"name": "norm", "op": "LRN", "reason": "no layer kind for LRN"}]
+
+
+def test_equal_layers_are_predicted_once_and_keep_their_order():
+    bundle = FakeBundle()
+    times = layer_times(bundle, [POOL, CONV, POOL, DENSE, POOL])
+    assert bundle.asked == [[POOL.key, CONV.key, DENSE.key]]
+    assert times.ms.tolist() == [0.5, 2.0, 0.5, 1.0, 0.5]
+
+
+def test_layers_without_a_network_are_lowered_first(monkeypatch):
+    lowered = CONV.replace(layout="nhwc")
+    monkeypatch.setattr("resperf.prediction.layers.lower_layers", lambda layers, _: [lowered])
+    [prediction] = predict_layers([CONV], FakeBundle())
+    assert (prediction.key, prediction.execution_ms) == (lowered.key, 2.0)
+
+
+def test_tensor_bytes_follow_the_element_type():
+    assert tensor_bytes(MASK) == 16
+    assert tensor_bytes(Tensor("x", (3, 5), "float16")) == 30
+    assert tensor_bytes(Tensor("x", (3,), "uint16")) == 6

@@ -1,0 +1,83 @@
+"""A predicted network as text."""
+
+from __future__ import annotations
+
+from resperf.prediction import LayerPrediction, PhaseTimes, Prediction, Skipped
+from resperf.report.network import everywhere_text, layers_text, network_text
+from resperf.report.side_by_side import total_comparison
+
+
+def prediction(**changes) -> Prediction:
+    layers = tuple(
+        LayerPrediction(f"conv{i}", "conv", float(i), True, macs=i * 10**9) for i in range(1, 13)
+    )
+    values = {
+        "network": "net", "device": "cpu", "framework": "onnxruntime", "batch": 8,
+        "phases": PhaseTimes(1.0, 80.0, 2.0), "layers": layers, "session_ms": 2.0,
+    }  # fmt: skip
+    return Prediction(**{**values, **changes})
+
+
+def test_the_total_and_its_phases_come_first():
+    lines = network_text(prediction()).splitlines()
+    assert lines[0] == "net, batch 8, on cpu with onnxruntime: predicted"
+    assert lines[1].split() == ["total", "83.00", "ms"]
+    assert lines[3].split()[:3] == ["execution", "80.00", "ms"]
+    assert "session call 2.000" in lines[3]
+
+
+def test_ten_layers_are_shown_slowest_first_and_all_on_demand():
+    text = network_text(prediction())
+    names = [line.split()[0] for line in text.splitlines() if line.startswith("conv")]
+    assert names == [f"conv{i}" for i in range(12, 2, -1)]
+    assert "10 of 12, --all shows every one" in text
+    assert "14.5%" in text  # conv12 takes 12 of 83 ms
+    text = network_text(prediction(), every=True)
+    assert sum(line.startswith("conv") for line in text.splitlines()) == 12
+    assert "--all" not in text
+
+
+def test_what_is_left_out_is_said_beside_the_total_and_listed():
+    skipped = tuple(Skipped(f"lrn{i}", "LRN", "no layer kind") for i in range(12))
+    text = network_text(prediction(skipped=skipped))
+    assert "the total does not include 12 operators, listed below" in text
+    assert "and 2 more; --all shows every one" in text
+    assert "does not include" not in network_text(prediction())
+
+
+def test_warnings_and_layers_out_of_range_are_shown():
+    far = LayerPrediction("c", "conv", 1.0, False, reason="height=900 above 512")
+    text = network_text(prediction(layers=(far,), warnings=("be careful",)))
+    assert "out of range: height=900 above 512" in text
+    assert text.endswith("warning: be careful")
+
+
+def test_bundles_are_compared_in_one_table():
+    far = LayerPrediction("c", "conv", 1.0, False, reason="r")
+    text = everywhere_text(
+        [prediction(), prediction(device="1080ti", layers=(far,), batch=None)],
+        [("p1000", "tensorrt", "no lowering")],
+    )
+    rows = [line.split() for line in text.splitlines()]
+    assert rows[3] == ["cpu", "onnxruntime", "8", "83.00", "1.000", "80.00", "2.000", "0", "0"]
+    assert rows[4][-1] == "1"
+    assert "not predicted for p1000 with tensorrt: no lowering" in text
+
+
+def test_a_layer_without_predictor_is_not_zero():
+    layer = LayerPrediction("conv_0", "conv", float("nan"), False, key="conv:batch=1")
+    assert layers_text([layer]).splitlines()[2].split()[:2] == ["-", "0.000"]
+
+
+def test_side_by_side_has_a_line_for_what_remains():
+    class Measured:
+        phases = PhaseTimes(1.0, 90.0, 2.0)
+        total_ms = 93.0
+        session_ms, views_ms, layers_ms, remainder_ms = 2.0, 0.0, 70.0, 18.0
+        skipped = (Skipped("x", "LRN", ""),)
+
+    rows = {row.name.strip(): row for row in total_comparison(prediction(), Measured())}
+    assert rows["sum of layers"].predicted_ms == 78.0  # 1 + 2 + ... + 12
+    assert rows["remainder"].measured_ms == 18.0
+    assert rows["remainder"].remark == "with 1 operators not measured alone"
+    assert rows["total"].error == (83.0 - 93.0) / 93.0
