@@ -115,6 +115,11 @@ class Bundle:
         """Say whether layers of a kind have a predictor of their own for a phase."""
         return (kind, phase) in self._predictors
 
+    def method_of(self, kind: str, phase: str = "execution") -> str:
+        """Name what predicts a kind's phase: its predictor's method, or ``transfers``."""
+        phases = self.manifest["predictors"].get(kind, {})
+        return str(phases[phase]["method"]) if phase in phases else "transfers"
+
     @property
     def validation(self) -> dict[str, float]:
         """Map each kind to the validation MAPE of its execution phase, a fraction."""

@@ -30,9 +30,8 @@ def _padded(columns: Columns) -> Array:
 def _activation(columns: Columns) -> Array:
     """Table 3's number of the activation: 0 none, 1 ReLU, and so on."""
     values = np.asarray(columns["activation"])
-    return np.sum([i * (values == name) for i, name in enumerate(ACTIVATIONS)], axis=0).astype(
-        float
-    )
+    numbered = [place * (values == name) for place, name in enumerate(ACTIVATIONS)]
+    return np.asarray(np.sum(numbered, axis=0), dtype=float)
 
 
 def _field(*names: str) -> Callable[[Columns], Array]:

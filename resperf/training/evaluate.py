@@ -1,0 +1,133 @@
+"""A bundle judged on rows that it never saw."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from resperf.bundle import Bundle
+from resperf.dataset import KindTable, noise_floor, read_info, read_table
+from resperf.errors import TrainingError
+from resperf.measurement import PHASES
+from resperf.predictors.metrics import Errors, errors
+from resperf.training.rows import SHORTEST_MS, LayerRows, layer_rows
+from resperf.training.splits import split_of_keys, was_packed
+
+Part = Literal["test", "all"]
+
+
+@dataclass(frozen=True)
+class Judged:
+    """Errors of one kind and phase.
+
+    Attributes
+    ----------
+    kind, phase, method : str
+        `method` is the predictor's, or ``transfers``.
+    errors : Errors
+    noise_floor : float
+        MAPE that a perfect predictor would score, a fraction; NaN where nothing was measured twice.
+    out_of_range : int
+        How many of the rows lie outside what the bundle was trained on.
+    """
+
+    kind: str
+    phase: str
+    method: str
+    errors: Errors
+    noise_floor: float
+    out_of_range: int
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values; an unknown noise floor is None."""
+        floor = None if math.isnan(self.noise_floor) else self.noise_floor
+        return {
+            "kind": self.kind,
+            "phase": self.phase,
+            "method": self.method,
+            **self.errors.to_json(),
+            "noise_floor": floor,
+            "out_of_range": self.out_of_range,
+        }
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What an evaluation found, and what it left out."""
+
+    rows: tuple[Judged, ...]
+    notes: tuple[str, ...]
+
+
+def evaluate(dataset: Path, bundle: Bundle, split: Part = "test") -> Evaluation:
+    """Compare a bundle's predictions with a dataset's measured times.
+
+    Parameters
+    ----------
+    dataset : Path
+        The bundle's own dataset, or another one of the same device and framework.
+    bundle : Bundle
+    split : {"test", "all"}
+        ``test``: the rows that no training reads. ``all``: every row that this bundle was neither
+        trained on nor chosen by.
+
+    Raises
+    ------
+    DatasetError
+        If the dataset cannot be read.
+    TrainingError
+        If no row is left to judge by.
+    """
+    notes = [
+        f"the dataset's machine is not the bundle's: {difference}"
+        for difference in read_info(dataset).fingerprint.differences(bundle.fingerprint)
+        if not difference.startswith("device:")
+    ]
+    judged: list[Judged] = []
+    for kind, table in read_table(dataset).items():
+        rows = _unseen(layer_rows(table), bundle, split)
+        if not bundle.has(kind):
+            notes.append(f"{kind}: {len(rows)} rows, the bundle has no predictor")
+        elif len(rows):
+            judged += _judge(kind, table, rows, bundle)
+    if not judged:
+        raise TrainingError(
+            f"{dataset} has no row that {bundle.path} has not seen and can predict; "
+            "measure more layers with: resperf bench"
+        )
+    return Evaluation(tuple(judged), tuple(notes))
+
+
+def _unseen(rows: LayerRows, bundle: Bundle, split: Part) -> LayerRows:
+    training = bundle.manifest["training"]
+    unseen = ~was_packed(rows.keys, training["seen"])
+    if split == "test":
+        unseen &= split_of_keys(rows.keys, training["split_seed"]).test
+    return rows.select(np.flatnonzero(unseen))
+
+
+def _judge(kind: str, table: KindTable, rows: LayerRows, bundle: Bundle) -> list[Judged]:
+    layers = np.array(rows.layers(), dtype=object)
+    judged = []
+    for phase in PHASES:
+        timed = rows.times_ms[phase] >= SHORTEST_MS
+        if not timed.any():
+            continue
+        times = bundle.predict(list(layers[timed]), phase)
+        if np.isnan(times.ms).any():
+            continue
+        judged.append(
+            Judged(
+                kind,
+                phase,
+                bundle.method_of(kind, phase),
+                errors(rows.times_ms[phase][timed], times.ms),
+                noise_floor(table, phase).mape,
+                int(np.sum(~times.in_range)),
+            )
+        )
+    return judged

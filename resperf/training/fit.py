@@ -1,0 +1,302 @@
+"""From a dataset to a bundle: split, fit one predictor per kind and phase, judge, write."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Set
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from resperf import __version__
+from resperf.bundle import Bundle, canned_layers, ranges_of, replaced_folder, write_manifest
+from resperf.dataset import DatasetInfo, KindTable, checksum, read_info, read_table
+from resperf.errors import TrainingError
+from resperf.features import FEATURED_KINDS, Array, quantities
+from resperf.measurement import PHASES
+from resperf.predictors import DEFAULT_METHOD, METHODS, Predictor, predictor_class
+from resperf.predictors.metrics import errors
+from resperf.predictors.transfers import Transfers
+from resperf.training.progress import TrainingProgress
+from resperf.training.rows import SHORTEST_MS, LayerRows, layer_rows
+from resperf.training.splits import SPLIT_SEED, pack_keys, split_of_keys
+
+FEWEST_ROWS = 8
+"""Training rows below which a kind gets no predictor."""
+
+FEWEST_ROWS_FOR_NETWORK = 40
+"""Training rows below which a kind gets the baseline, whatever the method."""
+
+TRANSFERRED = {"preprocess": "in_bytes", "postprocess": "out_bytes"}
+"""Phase -> the quantity of a layer that crosses between host and device in it."""
+
+_PHASES_OF_METHOD: Mapping[str, tuple[str, ...]] = {"resperfnet": PHASES, "perfnet": PHASES}
+_EXPORT_TOLERANCE = 1e-4
+
+
+@dataclass
+class _Parts:
+    """Rows of one kind, apart."""
+
+    train: LayerRows
+    validation: LayerRows
+    test: LayerRows
+    left_out: Mapping[str, int]
+
+
+@dataclass
+class _Learnt:
+    """What has been fitted so far."""
+
+    predictors: dict[str, dict[str, Predictor]] = field(default_factory=dict)
+    stored: dict[str, dict[str, Any]] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+
+def train(
+    dataset: Path,
+    output: Path,
+    *,
+    method: str = DEFAULT_METHOD,
+    seed: int = 0,
+    epochs: int | None = None,
+    device: str | None = None,
+    exclude_keys: Set[str] = frozenset(),
+    progress: TrainingProgress | None = None,
+) -> Bundle:
+    """Learn predictors from a dataset and write them as a bundle.
+
+    Parameters
+    ----------
+    dataset : Path
+        HDF5 file of a campaign.
+    output : Path
+        Folder of the bundle; a bundle that is there is replaced when the new one is complete.
+    method : str
+        A name of `resperf.predictors.METHODS`.
+    seed : int
+        The same seed gives the same bytes on the same machine and versions, the creation date
+        excepted.
+    epochs : int, optional
+        The method's own choice unless given.
+    device : str, optional
+        Name of the device; the dataset's unless given.
+    exclude_keys : set of str
+        Layers that are used neither for training nor for choosing the best epoch.
+    progress : callable, optional
+
+    Returns
+    -------
+    Bundle
+        As loaded from `output`.
+
+    Raises
+    ------
+    DatasetError
+        If the dataset cannot be read.
+    TrainingError
+        If the method is not known, or no kind has enough rows.
+    OutputError
+        If the bundle cannot be written; what was there stays.
+    """
+    if method not in METHODS:
+        raise TrainingError(f"no method {method!r}; known methods: {', '.join(METHODS)}")
+    info = read_info(dataset)
+    parts = {kind: _parts(table, exclude_keys) for kind, table in read_table(dataset).items()}
+    with replaced_folder(output) as folder:
+        learnt = _fit_kinds(parts, folder, method, seed, epochs, progress)
+        if not learnt.predictors:
+            raise TrainingError(
+                f"{dataset} has too few rows to learn from ({'; '.join(learnt.notes) or 'none'}); "
+                "measure more layers with: resperf bench"
+            )
+        transfers = _fit_transfers(parts, learnt.notes)
+        values = _identity(info, dataset, device) | {
+            "method": method,
+            "predictors": learnt.stored,
+            "transfers": {phase: each.to_json() for phase, each in transfers.items()},
+            "ranges": {kind: ranges_of(parts[kind].train.columns) for kind in learnt.predictors},
+            "errors": {
+                name: _errors(name, parts, learnt, transfers) for name in ("validation", "test")
+            },
+            "training": _provenance(parts, learnt, seed, epochs),
+            "canned": canned_layers(
+                {kind: _typical(parts[kind].train) for kind in learnt.predictors},
+                learnt.predictors,
+            ),
+        }
+        write_manifest(folder, values)
+    return Bundle.load(output)
+
+
+def _parts(table: KindTable, exclude_keys: Set[str]) -> _Parts:
+    rows = layer_rows(table, exclude_keys)
+    split = split_of_keys(rows.keys)
+    return _Parts(
+        rows.select(split.train), rows.select(split.validation), rows.select(split.test),
+        rows.left_out,
+    )  # fmt: skip
+
+
+def _fit_kinds(
+    parts: Mapping[str, _Parts],
+    folder: Path,
+    method: str,
+    seed: int,
+    epochs: int | None,
+    progress: TrainingProgress | None,
+) -> _Learnt:
+    learnt = _Learnt()
+    for kind, part in parts.items():
+        if kind not in FEATURED_KINDS:
+            learnt.notes.append(f"{kind}: no features are defined for this kind, no predictor")
+            continue
+        if len(part.train) < FEWEST_ROWS:
+            learnt.notes.append(f"{kind}: {len(part.train)} training rows, no predictor")
+            continue
+        chosen = method
+        if len(part.train) < FEWEST_ROWS_FOR_NETWORK:
+            chosen = "baseline"
+            learnt.notes.append(f"{kind}: {len(part.train)} training rows, the baseline alone")
+        for phase in _PHASES_OF_METHOD.get(chosen, ("execution",)):
+            tell = partial(progress, kind, phase) if progress is not None else None
+            fitted = predictor_class(chosen)(kind, epochs=epochs)
+            _fit_one(fitted, part, phase, seed, tell, folder, learnt)
+    return learnt
+
+
+def _fit_one(
+    predictor: Predictor,
+    part: _Parts,
+    phase: str,
+    seed: int,
+    tell: Any,
+    folder: Path,
+    learnt: _Learnt,
+) -> None:
+    """Fit one predictor, export it, and keep it as it will be loaded."""
+    rows = _timed(part.train, phase)
+    if len(rows) < FEWEST_ROWS:
+        # Copies that are only views take no time: the transfers say so, there is nothing to learn.
+        learnt.notes.append(f"{predictor.kind} {phase}: too short to learn, transfers stand in")
+        return
+    judged = _timed(part.validation, phase)
+    judged = judged if len(judged) else rows
+    predictor.fit(
+        rows.columns, rows.times_ms[phase],
+        validation=(judged.columns, judged.times_ms[phase]), seed=seed, progress=tell,
+    )  # fmt: skip
+    values = predictor.export(folder, f"{predictor.kind}-{phase}")
+    loaded = type(predictor).load(values, folder)
+    trained_ms, stored_ms = predictor.predict(judged.columns), loaded.predict(judged.columns)
+    off = np.max(np.abs(stored_ms - trained_ms) / np.maximum(trained_ms, 1e-3))
+    if not off <= _EXPORT_TOLERANCE:
+        raise TrainingError(
+            f"{predictor.kind} {phase}: the stored predictor differs from the trained one by "
+            f"{off:.1e}; this is a defect of resperf: please report it"
+        )
+    learnt.predictors.setdefault(predictor.kind, {})[phase] = loaded
+    learnt.stored.setdefault(predictor.kind, {})[phase] = {"method": predictor.method, **values}
+
+
+def _timed(rows: LayerRows, phase: str) -> LayerRows:
+    """Return the rows whose phase takes time at all."""
+    return rows.select(np.flatnonzero(rows.times_ms[phase] >= SHORTEST_MS))
+
+
+def _fit_transfers(parts: Mapping[str, _Parts], notes: list[str]) -> dict[str, Transfers]:
+    """Learn copies between host and device from the rows of all kinds together."""
+    transfers = {}
+    for phase, quantity in TRANSFERRED.items():
+        sizes, times = [], []
+        for kind, part in parts.items():
+            if kind in FEATURED_KINDS and len(part.train):
+                sizes.append(quantities(kind, part.train.columns)[quantity])
+                times.append(part.train.times_ms[phase])
+        try:
+            transfers[phase] = Transfers.fit(np.concatenate(sizes), np.concatenate(times))
+        except (TrainingError, ValueError):
+            notes.append(f"{phase}: no transfer was measured, none is predicted")
+    return transfers
+
+
+def _errors(
+    name: str,
+    parts: Mapping[str, _Parts],
+    learnt: _Learnt,
+    transfers: Mapping[str, Transfers],
+) -> dict[str, dict[str, Any]]:
+    """Judge every predictor on one part of the rows: kind -> phase -> errors."""
+    result: dict[str, dict[str, Any]] = {}
+    for kind, predictors in learnt.predictors.items():
+        for phase in PHASES:
+            rows = _timed(getattr(parts[kind], name), phase)
+            if not len(rows):
+                continue
+            if phase in predictors:
+                predicted_ms: Array = predictors[phase].predict(rows.columns)
+            elif phase in transfers:
+                sizes = quantities(kind, rows.columns)[TRANSFERRED[phase]]
+                predicted_ms = transfers[phase].predict(sizes)
+            else:
+                continue
+            judged = errors(rows.times_ms[phase], predicted_ms)
+            result.setdefault(kind, {})[phase] = judged.to_json()
+    return result
+
+
+def _typical(rows: LayerRows, count: int = 10) -> list[Any]:
+    """Return layers spread over the execution times, from the shortest to the longest."""
+    order = np.argsort(rows.times_ms["execution"], kind="stable")
+    places = np.unique(np.linspace(0, len(rows) - 1, min(count, len(rows))).astype(int))
+    # Every third first, so that a shorter selection is spread as well.
+    spread = np.concatenate([places[start::3] for start in range(3)])
+    return rows.select(order[spread]).layers()
+
+
+def _identity(info: DatasetInfo, dataset: Path, device: str | None) -> dict[str, Any]:
+    fingerprint = info.fingerprint
+    if device is not None:
+        fingerprint = dataclasses.replace(fingerprint, device=device)
+    return {
+        "device": fingerprint.device,
+        "framework": fingerprint.framework,
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "fingerprint": fingerprint.to_json(),
+        "costs": dict(info.machine_costs),
+        "dataset": {
+            "name": dataset.name,
+            "checksum": checksum(dataset),
+            "campaign": info.campaign.get("name", ""),
+            "seed": info.seed,
+            "created": info.created,
+            "versions": dict(info.versions),
+        },
+    }
+
+
+def _provenance(
+    parts: Mapping[str, _Parts], learnt: _Learnt, seed: int, epochs: int | None
+) -> dict[str, Any]:
+    used = [parts[kind] for kind in learnt.predictors]
+    return {
+        "resperf": __version__,
+        "seed": seed,
+        "split_seed": SPLIT_SEED,
+        "epochs": epochs,
+        "rows": {
+            kind: {
+                "train": len(part.train),
+                "validation": len(part.validation),
+                "test": len(part.test),
+                "left_out": dict(part.left_out),
+            }
+            for kind, part in parts.items()
+        },
+        "notes": learnt.notes,
+        "seen": pack_keys([key for p in used for key in (*p.train.keys, *p.validation.keys)]),
+    }

@@ -1,0 +1,37 @@
+"""Progress of training, for whoever waits."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from resperf.errors import require
+
+TrainingProgress = Callable[[str, str, int, int, float], None]
+"""Told (kind, phase, epochs done, epochs in all, validation MAPE as a fraction)."""
+
+
+@contextmanager
+def progress_bar() -> Iterator[TrainingProgress]:
+    """Give a callback that draws one bar per predictor on stderr, if that is a terminal."""
+    tqdm = require("tqdm", "train").tqdm
+    bars: dict[tuple[str, str], object] = {}
+
+    def tell(kind: str, phase: str, done: int, epochs: int, error: float) -> None:
+        bar = bars.get((kind, phase))
+        if bar is None or done <= bar.n:  # type: ignore[attr-defined]
+            for each in bars.values():
+                each.close()  # type: ignore[attr-defined]
+            bar = bars[kind, phase] = tqdm(
+                total=epochs, desc=f"{kind} {phase}", unit="epoch", file=sys.stderr,
+                disable=not sys.stderr.isatty(), leave=False,
+            )  # fmt: skip
+        bar.set_postfix_str(f"validation {error:.1%}", refresh=False)  # type: ignore[attr-defined]
+        bar.update(done - bar.n)  # type: ignore[attr-defined]
+
+    try:
+        yield tell
+    finally:
+        for bar in bars.values():
+            bar.close()  # type: ignore[attr-defined]

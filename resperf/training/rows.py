@@ -1,0 +1,99 @@
+"""From the rows of a dataset to those that are learnt from: one per layer, clean if possible."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Set
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from resperf.dataset import KindTable
+from resperf.features import Array, Columns, take
+from resperf.layers import Layer, kind_of
+from resperf.measurement import PHASES
+
+SHORTEST_MS = 1e-5
+"""Execution below 10 ns is no time of a layer, but noise around zero."""
+
+
+@dataclass(frozen=True)
+class LayerRows:
+    """One row per layer, ordered by key.
+
+    Attributes
+    ----------
+    kind : str
+    columns : mapping of str to array (rows,)
+        The layers' fields.
+    keys : tuple of str
+    times_ms : mapping of str to array (rows,)
+        Phase to the median over the repeats that count.
+    left_out : mapping of str to int
+        Reason to number of rows of the dataset that do not count.
+    """
+
+    kind: str
+    columns: Columns
+    keys: tuple[str, ...]
+    times_ms: Mapping[str, Array]
+    left_out: Mapping[str, int]
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def select(self, chosen: npt.NDArray[Any]) -> LayerRows:
+        """Return some rows, chosen by a mask or by positions."""
+        return LayerRows(
+            self.kind,
+            take(self.columns, chosen),
+            tuple(np.array(self.keys, dtype=object)[chosen]),
+            take(self.times_ms, chosen),
+            {},
+        )
+
+    def layers(self) -> list[Layer]:
+        """Return the layers themselves."""
+        cls = kind_of(self.kind)
+        return [
+            cls.from_fields({name: column[row].item() for name, column in self.columns.items()})
+            for row in range(len(self))
+        ]
+
+
+def layer_rows(table: KindTable, exclude_keys: Set[str] = frozenset()) -> LayerRows:
+    """Keep what can be learnt from.
+
+    Left out are rows that are not ok, rows of excluded keys, flagged rows (drift, busy) of layers
+    that also have a clean row, and layers whose execution is too short to be a time.
+    """
+    keys = table.key.astype(str)
+    ok = np.asarray(table.ok) & np.isfinite(table.times_ms["execution"])
+    excluded = ok & np.isin(keys, list(exclude_keys))
+    candidate = ok & ~excluded
+    flagged = candidate & (table.flags.astype(str) != "")
+    has_clean_row = np.isin(keys, np.unique(keys[candidate & ~flagged]))
+    replaced = flagged & has_clean_row
+    kept = np.flatnonzero(candidate & ~replaced)
+    unique, first, place = np.unique(keys[kept], return_index=True, return_inverse=True)
+    order = np.argsort(place, kind="stable")
+    bounds = np.searchsorted(place[order], np.arange(1, len(unique)))
+    groups = np.split(kept[order], bounds) if len(unique) else []
+    times_ms = {
+        phase: np.array([np.median(table.times_ms[phase][group]) for group in groups], dtype=float)
+        for phase in PHASES
+    }
+    long_enough = times_ms["execution"] >= SHORTEST_MS
+    counts = {
+        "not ok": int(np.sum(~ok)),
+        "excluded": int(excluded.sum()),
+        "flagged, measured again": int(replaced.sum()),
+        "repeats": len(kept) - len(unique),
+        "too short": int(np.sum(~long_enough)),
+    }
+    rows = LayerRows(
+        table.kind, take(table.columns, kept[first]), tuple(unique.tolist()), times_ms, {}
+    ).select(np.flatnonzero(long_enough))
+    left_out = {reason: count for reason, count in counts.items() if count}
+    return LayerRows(rows.kind, rows.columns, rows.keys, rows.times_ms, left_out)
