@@ -32,7 +32,7 @@ def evaluate(
     op : str
         ONNX operator of the default domain.
     values : sequence of ndarray
-        Its inputs, absent trailing ones left out.
+        Its inputs, absent trailing ones left out. Of Shape and Size the input's shape.
     attributes : mapping of str to Any
         As in `resperf.network.Node`.
     output_count : int
@@ -250,6 +250,8 @@ _RULES: Mapping[str, Rule] = {
     "ReduceSum": _reduce(np.sum),
     "Reshape": _reshape,
     "Round": _elementwise(np.round),
+    "Shape": lambda shape, attributes: shape[0][attributes.get("start", 0) : attributes.get("end")],
+    "Size": lambda shape, _: np.prod(shape[0], dtype=np.int64),
     "Slice": _slice,
     "Sqrt": _elementwise(np.sqrt),
     "Squeeze": _squeeze,

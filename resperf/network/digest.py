@@ -9,14 +9,12 @@ import numpy as np
 
 from resperf.network._base import Network, Tensor
 
-_VALUE_ELEMENTS = 16
-
 
 def structure_digest(network: Network) -> str:
     """Return a SHA-256 over operators, attributes, connections, shapes and element types.
 
-    Names do not enter, and of the constants only integers and those of a few elements, which may
-    be settings: the same network with other weights has the same digest.
+    Names do not enter, and of the constants only single numbers and integers that may be shapes:
+    the same network with other weights has the same digest.
     """
     numbers: dict[str, int] = {"": -1}
     digest = hashlib.sha256(repr(sorted(network.opsets.items())).encode())
@@ -49,7 +47,7 @@ def _described(tensor: Tensor | None) -> Any:
         return None
     value = tensor.value
     decisive = value is not None and (
-        value.size <= _VALUE_ELEMENTS or np.issubdtype(value.dtype, np.integer)
+        value.size == 1 or value.dtype in (np.dtype(np.int32), np.dtype(np.int64))
     )
     return (
         tensor.shape,

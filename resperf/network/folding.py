@@ -39,11 +39,9 @@ def folded(
     """Return the values of a node's outputs where they follow from constants or shapes."""
     if node.domain not in DEFAULT_DOMAINS:
         return None
-    if node.op_type in ("Shape", "Size") and node.input[0] in tensors:
+    if node.op_type in ("Shape", "Size") and node.input and node.input[0] in tensors:
         shape = np.array(tensors[node.input[0]].shape, np.int64)
-        if node.op_type == "Size":
-            return [shape.prod(dtype=np.int64)]
-        return [shape[attributes.get("start", 0) : attributes.get("end", len(shape))]]
+        return evaluate(node.op_type, [shape], attributes, len(node.output))
     names = list(node.input)
     while names and not names[-1]:
         names.pop()

@@ -68,13 +68,13 @@ def open_buffer(path: Path) -> Iterator[mmap.mmap]:
     NetworkError
         If it is missing, empty, not a file, not readable, or another framework's.
     """
-    if not path.exists():
-        raise NetworkError(f"no file {path}; give the path of an ONNX file")
-    if path.is_dir():
-        raise NetworkError(_directory_advice(path))
-    if not path.is_file():
-        raise NetworkError(f"{path} is not a regular file; give the path of an ONNX file")
     try:
+        if not path.exists():
+            raise NetworkError(f"no file {path}; give the path of an ONNX file")
+        if path.is_dir():
+            raise NetworkError(_directory_advice(path))
+        if not path.is_file():
+            raise NetworkError(f"{path} is not a regular file; give the path of an ONNX file")
         with path.open("rb") as file:
             head = file.read(64)
             if not head:

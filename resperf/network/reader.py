@@ -135,6 +135,8 @@ class _Reading:
         return by_name
 
     def _visit(self, node: NodeProto) -> None:
+        if not any(node.output):
+            return
         attributes = attributes_of(self.path, node)
         tensors = self.seen.tensors
         if self._rebatch(node, attributes):
@@ -145,7 +147,9 @@ class _Reading:
         values = folded(node, attributes, tensors)
         if values is not None:
             for name, value in zip(node.output, values, strict=True):
-                tensors[name] = Tensor(name, value.shape, value.dtype.name, value, is_weight=True)
+                if name:
+                    dtype = value.dtype.name
+                    tensors[name] = Tensor(name, value.shape, dtype, value, is_weight=True)
             return
         self._check_fit(node, attributes)
         constant = is_constant(node, tensors)
@@ -188,16 +192,16 @@ class _Reading:
     def _rebatch(self, node: NodeProto, attributes: Mapping[str, Any]) -> bool:
         """Put the new batch where the exporter fixed the old one; changes the model."""
         old, index = self.inputs.fixed_batch, shape_input(node.op_type)
-        if old is None or index is None or node.domain not in DEFAULT_DOMAINS:
+        if old is None or index is None or node.domain not in DEFAULT_DOMAINS or not node.input:
             return False
         data = self.seen.tensors.get(node.input[0])
         if data is None or data.is_weight or self.inputs.batch is None:
             return False
         target = self.seen.tensors.get(node.input[index]) if len(node.input) > index else None
         value = attributes.get("shape") if target is None else target.value
-        if value is None:
+        if np.ndim(value) != 1 or np.asarray(value).dtype.kind != "i":
             return False
-        dims = tuple(int(dim) for dim in value)
+        dims = tuple(int(dim) for dim in np.asarray(value))
         new = rebatched(node.op_type, dims, data.shape, old, self.inputs.batch)
         if new is None:
             return False
@@ -253,15 +257,15 @@ class _NodeNames:
     """Names for nodes: never empty, never twice."""
 
     def __init__(self) -> None:
-        self._taken: set[str] = set()
+        self._count: dict[str, int] = {}
 
     def unique(self, node: NodeProto) -> str:
-        base = node.name or f"{node.op_type}_{next(filter(None, node.output), '')}"
-        name, count = base, 1
-        while name in self._taken:
-            count += 1
-            name = f"{base}_{count}"
-        self._taken.add(name)
+        base = node.name or f"{node.op_type}_{next(filter(None, node.output))}"
+        name = base
+        while name in self._count:
+            self._count[base] += 1
+            name = f"{base}_{self._count[base]}"
+        self._count[name] = 1
         return name
 
 

@@ -90,10 +90,11 @@ def materialise(
 def _embedded(path: Path, buffer: Buffer, start: int, end: int) -> tuple[str, Array]:
     from onnx import TensorProto, numpy_helper
 
-    proto = TensorProto.FromString(buffer[start:end])
+    proto = TensorProto()
     try:
+        proto.ParseFromString(buffer[start:end])
         return proto.name, numpy_helper.to_array(proto)
-    except Exception as error:  # onnx raises whatever numpy did
+    except Exception as error:  # protobuf's own, and whatever numpy raised
         raise NetworkError(
             f"{path} is damaged: the bytes of weight {proto.name!r} do not fit its shape"
         ) from error
@@ -103,9 +104,8 @@ def _beside(path: Path, proto: TensorProto) -> Array | None:
     """Map external data that lies inside the model's folder; None where there is none."""
     entries = {entry.key: entry.value for entry in proto.external_data}
     location = entries.get("location", "")
-    folder = path.parent.resolve()
-    file = (folder / location).resolve()
-    if not location or not file.is_relative_to(folder) or not file.is_file():
+    file = _inside(path.parent, location)
+    if file is None:
         return None
     dtype, shape = _numpy_dtype(proto), tuple(proto.dims)
     check_size(path, proto.name, shape)
@@ -119,6 +119,16 @@ def _beside(path: Path, proto: TensorProto) -> Array | None:
             f"{file} does not hold weight {proto.name!r} of {path.name}: {error}; "
             "export or download both files again"
         ) from error
+
+
+def _inside(folder: Path, location: str) -> Path | None:
+    """Return the file that a location names, if it is one and lies in the folder."""
+    try:
+        root = folder.resolve()
+        file = (root / location).resolve()
+        return file if file.is_relative_to(root) and file.is_file() else None
+    except (OSError, RuntimeError, TypeError, ValueError):
+        return None  # a loop of links, or text that is no path
 
 
 def _numpy_dtype(proto: TensorProto) -> np.dtype[Any]:

@@ -60,19 +60,18 @@ class Stripped:
         A ModelProto.
     weights : list of (int, int)
         Where the main graph's initializers lie in the file whose bytes were left out.
-    lists : int
-        How many attributes were left out for their size.
     """
 
     model: bytes = b""
     weights: list[tuple[int, int]] = field(default_factory=list)
-    lists: int = 0
     fields: int = 0
     keep_attributes: bool = False
 
 
 def strip(buffer: Buffer, *, keep_attributes: bool = False) -> Stripped:
     """Copy a ModelProto without tensors' bytes above `KEPT_BYTES`.
+
+    Attributes that are lists or text above a megabyte, such as a decision forest, are left out.
 
     Parameters
     ----------
@@ -150,12 +149,13 @@ def _message(
         elif child is None or stop - content <= KEPT_BYTES:
             continue
         elif child == "tensor":
-            if state.keep_attributes and message != "graph":
+            initializer = message == "graph" and depth == 1
+            if state.keep_attributes and not initializer:
                 continue
             body = _tensor(buffer, content, stop, state)
             if body is None:
                 continue
-            if depth == 1:
+            if initializer:
                 state.weights.append((content, stop))
             new = _length_field(number, body)
         elif child == "sparse" and state.keep_attributes:
@@ -169,10 +169,8 @@ def _message(
 
 
 def _too_long(number: int, content: int, stop: int, state: Stripped) -> bool:
-    if number not in _LISTS or stop - content <= _KEPT_LIST_BYTES or state.keep_attributes:
-        return False
-    state.lists += 1
-    return True
+    long = number in _LISTS and stop - content > _KEPT_LIST_BYTES
+    return long and not state.keep_attributes
 
 
 def _tensor(buffer: Buffer, start: int, end: int, state: Stripped) -> bytes | None:

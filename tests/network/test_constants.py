@@ -1,0 +1,114 @@
+"""Shape arithmetic, against values worked out by hand and against ONNX Runtime."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper
+
+from resperf.network.constants import evaluate
+
+
+def ints(*values: int) -> np.ndarray:
+    return np.array(values, np.int64)
+
+
+@pytest.mark.parametrize(
+    ("op", "values", "attributes", "expected"),
+    [
+        ("Div", [ints(-7, 7, 8), ints(2, 2, 4)], {}, [-3, 3, 2]),
+        ("Slice", [ints(5, 6, 7, 8)], {"starts": (1,), "ends": (3,)}, [6, 7]),
+        ("Slice", [ints(5, 6, 7), ints(-1), ints(-99), ints(0), ints(-1)], {}, [7, 6, 5]),
+        ("Unsqueeze", [np.int64(4).reshape(()), ints(0)], {}, [4]),
+        ("Unsqueeze", [np.int64(4).reshape(())], {"axes": (0,)}, [4]),
+        ("Range", [np.int64(2), np.int64(9), np.int64(3)], {}, [2, 5, 8]),
+        ("Reshape", [np.arange(6), ints(0, 1, -1)], {}, [[[0]], [[1]], [[2]], [[3]], [[4]], [[5]]]),
+        ("ReduceProd", [ints(2, 3, 4)], {"keepdims": 0}, 24),
+        ("Where", [np.array([True, False]), ints(1, 2), ints(3, 4)], {}, [1, 4]),
+        ("Expand", [ints(7), ints(2, 2)], {}, [[7, 7], [7, 7]]),
+        ("ConstantOfShape", [ints(3)], {"value": ints(9)}, [9, 9, 9]),
+        ("Constant", [], {"value_ints": (1, 2)}, [1, 2]),
+        ("Mod", [ints(-7), ints(3)], {}, [2]),
+        ("Mod", [ints(-7), ints(3)], {"fmod": 1}, [-1]),
+    ],
+)
+def test_by_hand(op: str, values: Sequence[Any], attributes: dict[str, Any], expected: Any) -> None:
+    result = evaluate(op, values, attributes, 1)
+    assert result is not None
+    assert result[0].tolist() == expected
+
+
+def test_split_in_equal_and_given_parts() -> None:
+    parts = evaluate("Split", [ints(1, 2, 3, 4, 5)], {}, 2)
+    assert parts is not None
+    assert [part.tolist() for part in parts] == [[1, 2, 3], [4, 5]]
+    parts = evaluate("Split", [ints(1, 2, 3, 4, 5), ints(1, 4)], {}, 2)
+    assert parts is not None
+    assert [part.tolist() for part in parts] == [[1], [2, 3, 4, 5]]
+
+
+@pytest.mark.parametrize(
+    ("op", "values", "attributes"),
+    [
+        ("Conv", [ints(1)], {}),
+        ("Range", [np.int64(0), np.int64(1 << 60), np.int64(1)], {}),
+        ("Expand", [ints(1), ints(1 << 30, 1 << 30)], {}),
+        ("ConstantOfShape", [ints(1 << 40)], {}),
+        ("Tile", [ints(1), ints(1 << 40)], {}),
+        ("Gather", [ints(1, 2), ints(5)], {}),
+        ("Slice", [ints(1, 2)], {}),
+        ("Range", [np.int64(0), np.int64(5), np.int64(0)], {}),
+        ("Reshape", [ints(1, 2), ints(3)], {}),
+        ("ConstantOfShape", [ints(2)], {"value": b"not a tensor"}),
+    ],
+)
+def test_what_is_large_or_wrong_is_left_to_inference(
+    op: str, values: Sequence[Any], attributes: dict[str, Any]
+) -> None:
+    assert evaluate(op, values, attributes, 1) is None
+
+
+A, B = np.array([[3, -4, 5], [6, 7, -8]]), np.array([[2, 3, -2], [4, 2, 3]])
+ORT_CASES: list[tuple[str, list[np.ndarray], dict[str, Any]]] = [
+    *((op, [A, B], {}) for op in ("Add", "Sub", "Mul", "Div", "Mod", "Max", "Min")),
+    *((op, [A, B], {}) for op in ("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual")),
+    *((op, [A], {}) for op in ("Abs", "Neg", "Identity", "NonZero")),
+    ("Gather", [A, ints(2, 0)], {"axis": 1}),
+    ("Concat", [A, B], {"axis": 1}),
+    ("Transpose", [A], {"perm": [1, 0]}),
+    ("Squeeze", [A[None], ints(0)], {}),
+    ("Slice", [A, ints(0, 0), ints(2, 99), ints(0, 1), ints(1, 2)], {}),
+    ("ReduceSum", [A, ints(1)], {"keepdims": 0}),
+    ("ReduceMax", [A], {"axes": [0]}),
+    ("ReduceMin", [A], {"axes": [0], "keepdims": 0}),
+    ("Tile", [A, ints(2, 1)], {}),
+    ("Cast", [A], {"to": TensorProto.FLOAT}),
+]
+
+
+@pytest.mark.parametrize(
+    ("op", "values", "attributes"), ORT_CASES, ids=[case[0] for case in ORT_CASES]
+)
+def test_as_onnxruntime(op: str, values: list[np.ndarray], attributes: dict[str, Any]) -> None:
+    names = [f"i{index}" for index in range(len(values))]
+    infos = [
+        helper.make_tensor_value_info(name, TensorProto.INT64, value.shape)
+        for name, value in zip(names, values, strict=True)
+    ]
+    graph = helper.make_graph(
+        [helper.make_node(op, names, ["y"], **attributes)], "g", infos,
+        [helper.make_empty_tensor_value_info("y")],
+    )  # fmt: skip
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    session = onnxruntime.InferenceSession(
+        model.SerializeToString(), providers=["CPUExecutionProvider"]
+    )
+    (wanted,) = session.run(None, dict(zip(names, values, strict=True)))
+    result = evaluate(op, values, attributes, 1)
+    assert result is not None
+    assert result[0].dtype == wanted.dtype
+    np.testing.assert_array_equal(result[0], wanted)

@@ -1,0 +1,359 @@
+"""Reading: shapes for any batch, folded constants, notes. Small networks made by onnx.helper."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
+
+from resperf.errors import NetworkError, ShapeError
+from resperf.network import Network, read_network
+
+FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64
+Dims = Sequence[int | str | None] | None
+
+
+def value(name: str, dims: Dims, kind: int = FLOAT) -> Any:
+    return helper.make_tensor_value_info(name, kind, dims)
+
+
+def constant(name: str, data: Any, kind: Any = np.int64) -> TensorProto:
+    return numpy_helper.from_array(np.array(data, kind), name)
+
+
+def weight(name: str, *dims: int) -> TensorProto:
+    return numpy_helper.from_array(np.zeros(dims, np.float32), name)
+
+
+@pytest.fixture
+def read(tmp_path: Path) -> Callable[..., Network]:
+    def reader(
+        nodes: Sequence[NodeProto],
+        inputs: Sequence[Any],
+        outputs: Sequence[str],
+        weights: Sequence[TensorProto] = (),
+        *,
+        opset: int = 17,
+        ir_version: int = 8,
+        value_info: Sequence[Any] = (),
+        output_dims: Dims = None,
+        functions: Sequence[Any] = (),
+        domains: Sequence[str] = (),
+        **options: Any,
+    ) -> Network:
+        infos = [value(name, output_dims) for name in outputs]
+        graph = helper.make_graph(
+            nodes, "g", inputs, infos, list(weights), value_info=list(value_info)
+        )
+        imports = [helper.make_opsetid("", opset), *(helper.make_opsetid(d, 1) for d in domains)]
+        model = helper.make_model(
+            graph, opset_imports=imports, ir_version=ir_version, functions=list(functions)
+        )
+        path = tmp_path / "net.onnx"
+        path.write_bytes(model.SerializeToString())
+        return read_network(path, **options)
+
+    return reader
+
+
+def flat_net(target: Sequence[int]) -> dict[str, Any]:
+    """A convolution, a Reshape to `target`, a dense layer on 4 * 6 * 6 = 144 features."""
+    return {
+        "nodes": [
+            helper.make_node("Conv", ["x", "w"], ["c"], "conv", kernel_shape=[3, 3]),
+            helper.make_node("Reshape", ["c", "shape"], ["f"], "reshape"),
+            helper.make_node("Gemm", ["f", "v"], ["y"], "dense", transB=1),
+        ],
+        "outputs": ["y"],
+        "weights": [weight("w", 4, 3, 3, 3), weight("v", 10, 144), constant("shape", target)],
+    }
+
+
+def test_shapes_are_those_of_the_arithmetic(read: Callable[..., Network]) -> None:
+    net = read(**flat_net([-1, 144]), inputs=[value("x", ["n", 3, 8, 8])], batch=5)
+    assert net.tensors["c"].shape == (5, 4, 6, 6)
+    assert net.tensors["y"].shape == (5, 10)
+    assert (net.inputs, net.outputs, net.batch, net.notes) == (("x",), ("y",), 5, ())
+    assert [node.op for node in net.nodes] == ["Conv", "Reshape", "Gemm"]
+    assert net.nodes[0].attributes == {"kernel_shape": (3, 3)}
+    assert net.tensors["w"].is_weight
+    assert not net.tensors["c"].is_weight
+    assert net.opsets == {"": 17}
+
+
+@pytest.mark.parametrize("target", [[1, 144], [1, -1]])
+def test_a_batch_fixed_in_reshape_is_replaced_and_noted(
+    read: Callable[..., Network], target: list[int]
+) -> None:
+    net = read(**flat_net(target), inputs=[value("x", [1, 3, 8, 8])], batch=8)
+    assert net.tensors["f"].shape == (8, 144)
+    assert net.tensors["y"].shape == (8, 10)
+    assert net.notes == ("batch 1 was fixed in the shapes of reshape; read as 8",)
+    reshape = net.nodes[1]
+    assert net.tensors[reshape.inputs[1]].value.tolist()[0] == 8
+
+
+def test_without_a_batch_the_fixed_one_stays(read: Callable[..., Network]) -> None:
+    net = read(**flat_net([1, -1]), inputs=[value("x", [1, 3, 8, 8])])
+    assert net.batch == 1
+    assert net.notes == ()
+    assert net.tensors["shape"].value.tolist() == [1, -1]
+
+
+def test_a_batch_folded_into_heads_grows_with_it(read: Callable[..., Network]) -> None:
+    # Two images with three heads were exported as 6; four images make 12.
+    nodes = [helper.make_node("Reshape", ["x", "s"], ["y"], "heads")]
+    net = read(nodes, [value("x", [2, 3, 5, 4])], ["y"], [constant("s", [6, 5, 4])], batch=4)
+    assert net.tensors["y"].shape == (12, 5, 4)
+
+
+def test_a_batch_that_does_not_arrive_is_noted(read: Callable[..., Network]) -> None:
+    nodes = [
+        helper.make_node("Transpose", ["x"], ["t"], perm=[1, 0]),
+    ]
+    net = read(nodes, [value("x", [1, 6])], ["t"], batch=4)
+    assert net.tensors["t"].shape == (6, 4)
+    assert any("batch 4 does not reach output t" in note for note in net.notes)
+
+
+def test_a_free_batch_asks_for_the_option(read: Callable[..., Network]) -> None:
+    with pytest.raises(ShapeError, match=r"dimension 0 \('n'\) of input 'x'.*--batch 1"):
+        read(**flat_net([-1, 144]), inputs=[value("x", ["n", 3, 8, 8])])
+
+
+def test_another_free_dimension_asks_for_a_shape(read: Callable[..., Network]) -> None:
+    with pytest.raises(ShapeError, match=r"dimension 2 \('h'\) of input 'x'.*--shape x=1,3,N,N"):
+        read(**flat_net([-1, 144]), inputs=[value("x", ["n", 3, "h", None])], batch=1)
+
+
+def test_a_shape_fills_free_dimensions_and_batch_overrules_its_first(
+    read: Callable[..., Network],
+) -> None:
+    inputs = [value("x", ["n", 3, "h", None])]
+    net = read(**flat_net([-1, 144]), inputs=inputs, batch=2, shapes={"x": (1, 3, 8, 8)})
+    assert net.tensors["x"].shape == (2, 3, 8, 8)
+    assert net.tensors["y"].shape == (2, 10)
+
+
+def test_a_named_dimension_given_once_holds_for_all_inputs(read: Callable[..., Network]) -> None:
+    nodes = [helper.make_node("Add", ["a", "b"], ["y"])]
+    inputs = [value("a", ["n", "length"]), value("b", ["n", "length"])]
+    net = read(nodes, inputs, ["y"], shapes={"a": (2, 7)})
+    assert net.tensors["b"].shape == (2, 7)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"shapes": {"image": (1, 3, 8, 8)}}, r"no input 'image'.*its inputs are: x"),
+        ({"shapes": {"x": (1, 3, 8)}}, r"has 3 dimensions, but input 'x'.*has 4"),
+        ({"shapes": {"x": (1, 3, -8, 8)}}, "every dimension must be a positive number"),
+        ({"batch": 0}, "batch 0 is not a positive number"),
+        ({"batch": 10**15}, "tensor 'x' cannot have the shape"),
+        ({"batch": 1, "shapes": {"x": (1, 3, 10, 10)}}, r"dense.*(144|256) features.*--shape"),
+        ({"batch": 1, "shapes": {"x": (1, 5, 8, 8)}}, "conv.*is given 5 features.*take 3"),
+    ],
+)
+def test_a_size_that_cannot_be_is_refused(
+    read: Callable[..., Network], options: dict[str, Any], message: str
+) -> None:
+    net = flat_net([0, -1])
+    with pytest.raises(ShapeError, match=message):
+        read(**net, inputs=[value("x", [1, 3, 8, 8])], **options)
+
+
+def test_an_input_without_a_shape_asks_for_one(read: Callable[..., Network]) -> None:
+    nodes = [helper.make_node("Relu", ["x"], ["y"])]
+    with pytest.raises(ShapeError, match="--shape x="):
+        read(nodes, [value("x", None)], ["y"], batch=1)
+    net = read(nodes, [value("x", None)], ["y"], shapes={"x": (4, 2)})
+    assert net.tensors["y"].shape == (4, 2)
+
+
+def test_dynamic_reshape_as_pytorch_exports_it_is_folded(read: Callable[..., Network]) -> None:
+    # x.view(x.size(0), x.size(1) * 2, -1): Shape, Gather, Mul, Unsqueeze, Concat, Reshape.
+    nodes = [
+        helper.make_node("Relu", ["x"], ["r"]),
+        helper.make_node("Shape", ["r"], ["s"]),
+        helper.make_node("Constant", [], ["zero"], value=constant("", 0)),
+        helper.make_node("Gather", ["s", "zero"], ["n"]),
+        helper.make_node("Gather", ["s", "one"], ["c"]),
+        helper.make_node("Mul", ["c", "two"], ["c2"]),
+        helper.make_node("Unsqueeze", ["n", "axis"], ["n1"]),
+        helper.make_node("Unsqueeze", ["c2", "axis"], ["c1"]),
+        helper.make_node("Concat", ["n1", "c1", "rest"], ["target"], axis=0),
+        helper.make_node("Reshape", ["r", "target"], ["y"]),
+    ]
+    weights = [
+        constant("one", 1), constant("two", 2), constant("axis", [0]), constant("rest", [-1])
+    ]  # fmt: skip
+    net = read(nodes, [value("x", ["n", 3, 4, 4])], ["y"], weights, batch=6)
+    assert [node.op for node in net.nodes] == ["Relu", "Reshape"]
+    assert net.tensors["target"].value.tolist() == [6, 6, -1]
+    assert net.tensors["y"].shape == (6, 6, 8)
+
+
+def test_operators_on_weights_alone_give_weights(read: Callable[..., Network]) -> None:
+    nodes = [
+        helper.make_node("Transpose", ["w"], ["wt"], perm=[1, 0]),
+        helper.make_node("MatMul", ["x", "wt"], ["y"]),
+    ]
+    net = read(nodes, [value("x", [2, 300])], ["y"], [weight("w", 50, 300)])
+    assert [node.op for node in net.nodes] == ["MatMul"]
+    derived = net.tensors["wt"]
+    assert (derived.shape, derived.is_weight, derived.value) == ((300, 50), True, None)
+    assert net.tensors["y"].shape == (2, 50)
+
+
+def test_weights_may_come_from_constant_of_shape(read: Callable[..., Network]) -> None:
+    nodes = [
+        helper.make_node("ConstantOfShape", ["s"], ["w"]),
+        helper.make_node("Conv", ["x", "w"], ["y"], kernel_shape=[3, 3]),
+    ]
+    weights = [constant("s", [512, 512, 3, 3])]
+    net = read(nodes, [value("x", [1, 512, 5, 5])], ["y"], weights)
+    assert net.tensors["w"].shape == (512, 512, 3, 3)
+    assert net.tensors["w"].is_weight
+    assert net.tensors["y"].shape == (1, 512, 3, 3)
+
+
+def test_random_numbers_are_no_constants(read: Callable[..., Network]) -> None:
+    nodes = [helper.make_node("RandomNormalLike", ["w"], ["y"])]
+    net = read(nodes, [], ["y"], [weight("w", 50, 300)])
+    assert [node.op for node in net.nodes] == ["RandomNormalLike"]
+    assert not net.tensors["y"].is_weight
+
+
+def test_stale_shapes_in_the_file_are_ignored(read: Callable[..., Network]) -> None:
+    nodes = [helper.make_node("Relu", ["x"], ["r"]), helper.make_node("Relu", ["r"], ["y"])]
+    net = read(
+        nodes, [value("x", [1, 3])], ["y"], batch=4,
+        value_info=[value("r", [1, 3])], output_dims=[1, 3],
+    )  # fmt: skip
+    assert net.tensors["r"].shape == net.tensors["y"].shape == (4, 3)
+
+
+def test_weights_that_are_inputs_too_are_weights(read: Callable[..., Network]) -> None:
+    inputs = [value("x", [1, 3, 8, 8]), value("w", [4, 3, 3, 3]), value("v", [10, 144]),
+              value("shape", [2], INT64)]  # fmt: skip
+    net = read(**flat_net([1, -1]), inputs=inputs, ir_version=3, opset=11, batch=3)
+    assert net.inputs == ("x",)
+    assert net.tensors["w"].shape == (4, 3, 3, 3)
+    assert net.tensors["y"].shape == (3, 10)
+
+
+def test_opset_1_reshape_keeps_its_target_in_an_attribute(read: Callable[..., Network]) -> None:
+    nodes = [
+        helper.make_node("Relu", ["x"], ["r"]),
+        helper.make_node("Reshape", ["r"], ["y"], shape=[1, -1]),
+    ]
+    net = read(nodes, [value("x", [1, 3, 2, 2])], ["y"], opset=1, ir_version=3, batch=4)
+    assert net.tensors["y"].shape == (4, 12)
+    assert net.nodes[1].attributes == {"shape": (4, -1)}
+
+
+def test_dropout_masks_do_not_disturb(read: Callable[..., Network]) -> None:
+    nodes = [
+        helper.make_node("Dropout", ["x"], ["d", "mask"]),
+        helper.make_node("Relu", ["d"], ["y"]),
+    ]
+    net = read(nodes, [value("x", [2, 3])], ["y"], opset=9)
+    assert net.tensors["y"].shape == (2, 3)
+    assert net.notes == ()
+
+
+def test_nodes_that_nobody_reads_are_left_out(read: Callable[..., Network]) -> None:
+    nodes = [helper.make_node("Relu", ["x"], ["y"]), helper.make_node("Tanh", ["x"], ["idle"])]
+    net = read(nodes, [value("x", [2, 3])], ["y"])
+    assert [node.op for node in net.nodes] == ["Relu"]
+    assert "idle" not in net.tensors
+
+
+def test_nodes_get_names_and_order(read: Callable[..., Network]) -> None:
+    nodes = [
+        helper.make_node("Tanh", ["b"], ["y"], "same"),
+        helper.make_node("Relu", ["x"], ["a"]),
+        helper.make_node("Relu", ["a"], ["b"], "same"),
+    ]
+    net = read(nodes, [value("x", [2, 3])], ["y"])
+    assert [node.op for node in net.nodes] == ["Relu", "Relu", "Tanh"]
+    names = [node.name for node in net.nodes]
+    assert len(set(names)) == 3
+    assert all(names)
+
+
+def test_an_unknown_operator_stays_and_its_output_is_unknown(
+    read: Callable[..., Network],
+) -> None:
+    nodes = [
+        helper.make_node("Relu", ["x"], ["a"]),
+        helper.make_node("Sparkle", ["a"], ["b"], "sparkle", domain="com.example"),
+        helper.make_node("Relu", ["b"], ["y"], "after"),
+    ]
+    net = read(nodes, [value("x", [2, 3])], ["y"], domains=["com.example"])
+    assert [(node.op, node.domain) for node in net.nodes][1] == ("Sparkle", "com.example")
+    assert net.tensors.keys() == {"x", "a"}
+    assert net.notes == ("output shapes are unknown from sparkle (Sparkle), after (Relu)",)
+
+
+def test_control_flow_stays_and_what_it_captures_is_kept(read: Callable[..., Network]) -> None:
+    def branch(op: str) -> GraphProto:
+        node = helper.make_node(op, ["a"], ["out"])
+        return helper.make_graph([node], op, [], [value("out", [2, 3])])
+
+    nodes = [
+        helper.make_node("Relu", ["x"], ["a"]),
+        helper.make_node(
+            "If", ["flag"], ["y"], then_branch=branch("Tanh"), else_branch=branch("Sigmoid")
+        ),
+    ]
+    inputs = [value("x", [2, 3]), value("flag", [], TensorProto.BOOL)]
+    net = read(nodes, inputs, ["y"])
+    assert [node.op for node in net.nodes] == ["Relu", "If"]
+    assert isinstance(net.nodes[1].attributes["then_branch"], bytes)
+    assert net.tensors["y"].shape == (2, 3)
+
+
+def test_functions_of_the_model_are_inlined(read: Callable[..., Network]) -> None:
+    body = [helper.make_node("Relu", ["a"], ["t"]), helper.make_node("Tanh", ["t"], ["b"])]
+    function = helper.make_function(
+        "local", "Twice", ["a"], ["b"], body, [helper.make_opsetid("", 17)]
+    )
+    nodes = [helper.make_node("Twice", ["x"], ["y"], domain="local")]
+    net = read(nodes, [value("x", [2, 3])], ["y"], functions=[function], domains=["local"])
+    assert [node.op for node in net.nodes] == ["Relu", "Tanh"]
+    assert net.tensors["y"].shape == (2, 3)
+
+
+def test_functions_that_multiply_without_end_are_refused(read: Callable[..., Network]) -> None:
+    # Each of 40 functions calls the next one twice: 2^40 nodes.
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("local", 1)]
+    functions = []
+    for index in range(40):
+        op = f"f{index + 1}" if index < 39 else "Relu"
+        domain = "local" if index < 39 else ""
+        body = [
+            helper.make_node(op, ["a"], ["t"], domain=domain),
+            helper.make_node(op, ["t"], ["b"], domain=domain),
+        ]
+        functions.append(helper.make_function("local", f"f{index}", ["a"], ["b"], body, opsets))
+    nodes = [helper.make_node("f0", ["x"], ["y"], domain="local")]
+    with pytest.raises(NetworkError, match="1099511627776 nodes once its functions are inlined"):
+        read(nodes, [value("x", [2, 3])], ["y"], functions=functions, domains=["local"])
+
+
+def test_a_file_is_read_as_often_as_one_likes(tmp_path: Path) -> None:
+    """A path given as text works, and reading does not change the file."""
+    graph = helper.make_graph(
+        [helper.make_node("Relu", ["x"], ["y"])], "g", [value("x", ["n", 3])], [value("y", None)]
+    )
+    model: ModelProto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    path = tmp_path / "net.onnx"
+    path.write_bytes(model.SerializeToString())
+    before = path.read_bytes()
+    assert [read_network(path, batch=n).tensors["y"].shape for n in (1, 7)] == [(1, 3), (7, 3)]
+    assert path.read_bytes() == before
