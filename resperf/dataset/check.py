@@ -132,13 +132,15 @@ def _phase_problems(phase: str, arrays: Mapping[str, Array]) -> list[str]:
     ok = _ok(arrays)
     stored = np.arange(MAX_STORED_SAMPLES) < count[:, None]
     # A phase may be nothing at all (a view instead of a copy); a layer always takes time.
-    too_short = ~(median_ms > 0) if phase == "execution" else ~(median_ms >= 0)
+    too_short, bound = ~(median_ms >= 0), "below 0"
+    if phase == "execution":
+        too_short, bound = ~(median_ms > 0), "not above 0"
     sampled = np.where(stored, samples_ms, np.nan).astype(np.float64)
     sampled[np.isnan(sampled).all(axis=1), 0] = 0.0  # nanmedian warns about rows without samples
     apart = np.abs(np.nanmedian(sampled, axis=1) - median_ms)
     scale = np.nanmax(np.abs(sampled), axis=1)
     rules = (
-        (f"ok but {phase}_ms not above 0", ok & too_short),
+        (f"ok but {phase}_ms {bound}", ok & too_short),
         (f"not ok but {phase}_ms has a value", ~ok & ~np.isnan(median_ms)),
         (f"{phase}_n_samples not within 1..{MAX_STORED_SAMPLES}",
          ok & ((count < 1) | (count > MAX_STORED_SAMPLES))),
@@ -170,7 +172,8 @@ def _layer_problems(kind: str, arrays: Mapping[str, Array]) -> list[str]:
     problems = _found(foreign, "key is not that of the fields")
     if invalid:
         row, message = invalid[0]
-        problems.append(f"{len(invalid)} invalid layers (first: row {row}, {message})")
+        layers = f"{len(invalid)} invalid layer{'s'[: len(invalid) != 1]}"
+        problems.append(f"{layers} (first: row {row}, {message})")
     return problems
 
 

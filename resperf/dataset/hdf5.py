@@ -139,8 +139,7 @@ def open_dataset(path: Path) -> Iterator[h5py.File]:
     try:
         if not is_intact(path):
             raise ValueError("its content does not fit its seal")
-        # Files are replaced whole, so readers need no lock (which read-only disks may refuse).
-        with h5py.File(path, "r", locking=False) as file:
+        with h5py.File(path, "r") as file:
             _check_schema(path, file)
             yield file
     except _DAMAGE as error:

@@ -6,6 +6,7 @@ import dataclasses
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,6 @@ def merge_datasets(paths: Sequence[Path], output: Path) -> Dataset:
                 f"{paths[0]} (here) and {path} (there) are not of one machine and its settings: "
                 f"{'; '.join(differences)}; keep them apart and train a bundle from each"
             )
-    parts.sort(key=lambda part: part.info.created)
     merged = Dataset(
         _merged_info(parts),
         _renumbered(m for part in parts for m in part.measurements),
@@ -73,8 +73,10 @@ def _renumbered(measurements: Iterable[Measurement]) -> tuple[Measurement, ...]:
 
 
 def _merged_info(parts: Sequence[Dataset]) -> DatasetInfo:
-    """Identity of the oldest part, with the history of all."""
-    histories = tuple(history for part in parts for history in _history(part))
+    """Name the oldest part's campaign as the file's own; keep the history of all."""
+    histories = sorted(
+        (history for part in parts for history in _history(part)), key=itemgetter("created")
+    )
     weights = [max(1, len(part.measurements)) for part in parts]
     costs: dict[str, float] = {}
     for name in sorted({name for part in parts for name in part.info.machine_costs}):
@@ -85,11 +87,13 @@ def _merged_info(parts: Sequence[Dataset]) -> DatasetInfo:
         ]
         costs[name] = sum(cost * weight for cost, weight in known) / sum(w for _, w in known)
     return dataclasses.replace(
-        parts[0].info,
-        versions=_joined([part.info.versions for part in parts]),
+        parts[0].info,  # all parts have this fingerprint
+        campaign=histories[0]["campaign"],
+        seed=histories[0]["seed"],
+        versions=_joined([history["versions"] for history in histories]),
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         machine_costs=costs,
-        merged=histories,
+        merged=tuple(histories),
     )
 
 

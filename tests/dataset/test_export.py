@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import csv
+import sys
+from pathlib import Path
+
+import pandas
+import pytest
+from pyarrow import parquet
+
+from resperf.dataset import export_dataset
+from resperf.errors import DatasetError, MissingExtraError, OutputError
+
+
+def test_several_kinds_become_several_files(tmp_path: Path, golden: Path) -> None:
+    written = export_dataset(golden, tmp_path / "out.csv")
+    assert [path.name for path in written] == [
+        "out.conv.csv", "out.dense.csv", "out.pool.csv", "out.reorder.csv",
+    ]  # fmt: skip
+    with written[1].open(newline="", encoding="utf-8") as file:
+        first, failed = csv.DictReader(file)
+    assert first["features_in"] == "9"
+    assert first["bias"] == "0"
+    assert first["execution_ms"] == "0.125"
+    assert "execution_samples_ms" not in first
+    assert (failed["status"], failed["execution_ms"], failed["execution_taken"]) == (
+        "out_of_memory", "", "0",
+    )  # fmt: skip
+    assert failed["detail"] == "killed: 64 MiB übersteigt das Limit"
+
+
+def test_one_kind_becomes_the_named_file_with_samples(tmp_path: Path, golden: Path) -> None:
+    (path,) = export_dataset(golden, tmp_path / "out.csv", kind="conv", samples=True)
+    assert path == tmp_path / "out.csv"
+    table = pandas.read_csv(path)
+    assert table["execution_samples_ms"].tolist() == ["1.0 2.5 4.0", "3.0 3.5 4.0"]
+
+
+def test_parquet_keeps_types_units_and_samples(tmp_path: Path, golden: Path) -> None:
+    (path,) = export_dataset(golden, tmp_path / "out.parquet", kind="dense", samples=True)
+    schema = parquet.read_schema(path)
+    assert schema.field("execution_ms").metadata[b"unit"] == b"ms"
+    table = pandas.read_parquet(path)
+    assert table["bias"].tolist() == [False, False]
+    assert table["execution_ms"].isna().tolist() == [False, True]
+    assert table["execution_samples_ms"][0].tolist() == [0.0625, 0.1875]
+    assert table["execution_samples_ms"][1].tolist() == []
+
+
+def test_existing_outputs_stay_unless_told_otherwise(tmp_path: Path, golden: Path) -> None:
+    (tmp_path / "out.dense.csv").write_text("mine")
+    with pytest.raises(OutputError, match=r"out\.dense\.csv exists"):
+        export_dataset(golden, tmp_path / "out.csv")
+    assert [path.name for path in tmp_path.iterdir()] == ["out.dense.csv"]
+    export_dataset(golden, tmp_path / "out.csv", replace=True)
+    assert (tmp_path / "out.dense.csv").read_text().startswith("batch,")
+
+
+def test_what_cannot_be_exported_is_named(
+    tmp_path: Path, golden: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(DatasetError, match=r"must end in \.csv or \.parquet"):
+        export_dataset(golden, tmp_path / "out.xlsx")
+    with pytest.raises(DatasetError, match="no layers of kind 'lstm'; it has conv, dense, pool"):
+        export_dataset(golden, tmp_path / "out.csv", kind="lstm")
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'resperf\[parquet\]'"):
+        export_dataset(golden, tmp_path / "out.parquet", kind="conv")
+    assert list(tmp_path.iterdir()) == []
