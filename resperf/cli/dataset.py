@@ -178,7 +178,7 @@ def export(
 @_force_option
 @_json_option
 def merge(files: tuple[Path, ...], output: Path, force: bool, as_json: bool) -> None:
-    """Merge FILES of one machine; layers measured in several become repeats."""
+    """Merge FILES of one machine; shared layers become repeats."""
     from resperf.dataset import merge_datasets
 
     if output.exists() and not force:
