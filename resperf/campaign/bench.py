@@ -9,9 +9,9 @@ from typing import Any
 
 from resperf.campaign.harvest import shipped_networks
 from resperf.campaign.plan import Plan, plan
-from resperf.campaign.process import WorkerProcess, WorkerSettings
+from resperf.campaign.process import WorkerDied, WorkerProcess, WorkerSettings
 from resperf.campaign.spec import Campaign
-from resperf.errors import require
+from resperf.errors import CampaignError, require
 from resperf.layers import Layer
 from resperf.machine import Fingerprint
 
@@ -60,6 +60,40 @@ class Bench:
         )
 
 
+class _PlanningProcess:
+    """A process that answers a plan's questions, started again where a layer ends it."""
+
+    def __init__(self, settings: WorkerSettings) -> None:
+        self._settings = settings
+        self._worker = WorkerProcess(settings)
+        self.fingerprint = self._worker.fingerprint
+
+    def __enter__(self) -> _PlanningProcess:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._worker.close()
+
+    def lower(self, layers: Sequence[Layer]) -> list[Layer]:
+        return self._worker.lower(layers)
+
+    def harvest(self, paths: Sequence[Path], batches: Sequence[int]) -> list[Layer]:
+        try:
+            return self._worker.harvest(paths, batches)
+        except WorkerDied as error:
+            names = ", ".join(path.name for path in paths)
+            raise CampaignError(f"reading the networks {names} failed: {error.detail}") from error
+
+    def probe(self, layers: Sequence[Layer]) -> list[str]:
+        try:
+            return self._worker.probe(layers)
+        except WorkerDied:
+            # Not refused as such; if all its layers do that, the campaign will say so.
+            self._worker.close()
+            self._worker = WorkerProcess(self._settings)
+            return [""] * len(layers)
+
+
 def plan_campaign(campaign: Campaign, bench: Bench) -> tuple[Plan, Fingerprint]:
     """Plan a campaign as a start of it would, without measuring.
 
@@ -71,20 +105,17 @@ def plan_campaign(campaign: Campaign, bench: Bench) -> tuple[Plan, Fingerprint]:
     CampaignError
         If the campaign cannot be planned or the framework not be started.
     """
-    with WorkerProcess(bench.worker_settings(campaign)) as worker:
-        return _plan(campaign, bench, worker), worker.fingerprint
-
-
-def _plan(campaign: Campaign, bench: Bench, worker: WorkerProcess) -> Plan:
-    paths = [*shipped_networks(campaign.mixture.networks), *bench.networks]
-    share = campaign.mixture.from_networks
-    harvested: list[Layer] = worker.harvest(paths, [1]) if paths and share > 0 else []
-    excluded = worker.harvest(bench.exclude, EXCLUDE_BATCHES) if bench.exclude else []
-    return plan(
-        campaign,
-        worker,
-        seed=bench.seed,
-        samples=bench.samples,
-        harvested=harvested,
-        exclude_keys=bench.exclude_keys | {layer.key for layer in excluded},
-    )
+    with _PlanningProcess(bench.worker_settings(campaign)) as process:
+        paths = [*shipped_networks(campaign.mixture.networks), *bench.networks]
+        wanted = paths and campaign.mixture.from_networks > 0
+        harvested = process.harvest(paths, [1]) if wanted else []
+        excluded = process.harvest(bench.exclude, EXCLUDE_BATCHES) if bench.exclude else []
+        planned = plan(
+            campaign,
+            process,
+            seed=bench.seed,
+            samples=bench.samples,
+            harvested=harvested,
+            exclude_keys=bench.exclude_keys | {layer.key for layer in excluded},
+        )
+        return planned, process.fingerprint

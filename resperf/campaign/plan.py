@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from resperf.campaign.measure import ISOLATED_SHARE, PHASE_SHARES
 from resperf.campaign.sampler import Sampler
 from resperf.campaign.spec import Campaign
 from resperf.errors import CampaignError
@@ -16,11 +17,15 @@ from resperf.units import MS_PER_S
 
 CHUNK = 2000
 PROBES = 3
-FRUITLESS = 20
-"""Chunks in a row without a new layer, after which the ranges count as exhausted."""
+FRUITLESS = 10_000
+"""Draws in a row without a new layer, after which the ranges count as exhausted."""
 OVERHEAD_S = 0.06
 BYTES_PER_ROW = 900
 """Disk that a row of a dataset takes, compressed: mostly its samples."""
+BUILD_BYTES_PER_S = 2e9
+WEIGHT_COPIES = 3
+SHARES = ISOLATED_SHARE + sum(PHASE_SHARES.values())
+"""Of the protocol's times, all phases and the isolated run together."""
 RUNS_PER_LAYER = 16
 """Runs of a slow layer over all phases, warm-up included."""
 
@@ -126,10 +131,10 @@ def plan(
     fruitless = 0
     while len(chosen.layers) < wanted and fruitless < FRUITLESS:
         before = len(chosen.layers)
-        drawn = [sampler.draw() for _ in range(CHUNK)]
-        for layer in lowerer.lower(drawn):
+        count = min(CHUNK, 50 + 2 * (wanted - before))
+        for layer in lowerer.lower([sampler.draw() for _ in range(count)]):
             chosen.add(layer, wanted)
-        fruitless = fruitless + 1 if len(chosen.layers) == before else 0
+        fruitless = fruitless + count if len(chosen.layers) == before else 0
     notes += chosen.notes(wanted)
     if campaign.mixture.from_networks > 0 and not harvested:
         notes.append("no reference network was given or found: all layers are from the ranges")
@@ -202,8 +207,9 @@ def _with_repeats(layers: Sequence[Layer], share: float, seed: int) -> list[Plan
 
 
 def predicted_s(campaign: Campaign, layer: Layer) -> float:
-    """Predict how long measuring a layer takes: overhead, and budgets or slow runs."""
+    """Predict how long measuring a layer takes: building it, then budgets or slow runs."""
     protocol = campaign.protocol
-    quick_s = 1.5 * (protocol.warmup_s / 4 + protocol.min_time_s) + protocol.budget_s / 4
+    build_s = OVERHEAD_S + WEIGHT_COPIES * layer.weight_bytes / BUILD_BYTES_PER_S
+    quick_s = SHARES * (protocol.warmup_s / 2 + 0.7 * protocol.budget_s)
     slow_s = RUNS_PER_LAYER * campaign.constraints.predicted_ms(layer) / MS_PER_S
-    return OVERHEAD_S + max(quick_s, slow_s)
+    return build_s + max(quick_s, slow_s)

@@ -16,8 +16,10 @@ from resperf.errors import CampaignError, LayerError
 from resperf.layers import Layer, kind_of
 from resperf.layers._window import WindowLayer
 
-ATTEMPTS = 200_000
+ATTEMPTS = 50_000
 """Draws in a row that may all exceed the constraints before the campaign is called impossible."""
+NETWORK_ATTEMPTS = 200
+"""The same for layers of networks, after which the ranges take their place."""
 
 CHANNEL_FIELDS = ("channels_in", "channels_out", "features_in", "features_out")
 
@@ -91,8 +93,9 @@ class Sampler:
         kind = self._kinds.draw(self._random)
         mixture = self._campaign.mixture
         from_network = self._random.random() < mixture.from_networks and self._harvested[kind]
-        for _ in range(ATTEMPTS):
-            layer = self._perturbed(kind) if from_network else self._from_ranges(kind)
+        for attempt in range(ATTEMPTS):
+            perturbed = from_network and attempt < NETWORK_ATTEMPTS
+            layer = self._perturbed(kind) if perturbed else self._from_ranges(kind)
             if layer is not None and is_runnable(layer) and self._campaign.constraints.allow(layer):
                 return layer
         raise CampaignError(

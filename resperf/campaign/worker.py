@@ -26,6 +26,7 @@ from resperf.campaign.messages import layer_of, plain
 from resperf.errors import ResperfError, UnsupportedError
 from resperf.layers import Conv
 from resperf.timing import Clock, LoadMeter, ReferenceMonitor, SamplingProtocol
+from resperf.units import MS_PER_S, NS_PER_MS
 
 REFERENCE = Conv(
     batch=1, channels_in=64, channels_out=64, height=56, width=56, kernel_height=3, kernel_width=3,
@@ -64,6 +65,7 @@ class Worker:
     load: LoadMeter | None
     reference: ReferenceMonitor | None
     clock: Clock
+    now: Callable[[], float]
 
     def hello(self) -> dict[str, Any]:
         """Say which machine this is."""
@@ -111,6 +113,7 @@ class Worker:
             repeat=repeat,
             load=self.load,
             clock=self.clock,
+            now=self.now,
         )
         return {"reading": reading, "row": row.to_json()}
 
@@ -120,24 +123,35 @@ def start(settings: Mapping[str, Any]) -> Worker:
     started = backend(settings["framework"], **settings["settings"])
     # A simulated device brings its own clock, and other load does not disturb it.
     own_clock: Clock | None = getattr(started, "clock", None)
-    clock = own_clock or time.perf_counter_ns
+    clock, now = own_clock or time.perf_counter_ns, time.time
+    if own_clock is not None:
+        now = _simulated_time(own_clock)
     return Worker(
         backend=started,
         protocol=SamplingProtocol.from_mapping(settings["protocol"]),
         load=None if own_clock else LoadMeter(),
-        reference=_reference(started, settings["reference_interval_s"], clock),
+        reference=_reference(started, settings["reference_interval_s"], clock, now),
         clock=clock,
+        now=now,
     )
 
 
-def _reference(started: Backend, interval_s: float, clock: Clock) -> ReferenceMonitor | None:
+def _simulated_time(clock: Clock) -> Callable[[], float]:
+    """Return a calendar that a simulated device's own clock drives."""
+    start = time.time()
+    return lambda: start + clock() / NS_PER_MS / MS_PER_S
+
+
+def _reference(
+    started: Backend, interval_s: float, clock: Clock, now: Callable[[], float]
+) -> ReferenceMonitor | None:
     """Build the reference layer, which stays built; None where the framework cannot."""
     try:
         built = started.layer(started.lower([REFERENCE])[0], budget_ms=1.0)
     except UnsupportedError:
         return None
     built.__enter__()
-    return ReferenceMonitor(built.isolated, interval_s=interval_s, clock=clock)
+    return ReferenceMonitor(built.isolated, interval_s=interval_s, clock=clock, now=now)
 
 
 def answer(worker: Worker, question: Mapping[str, Any]) -> dict[str, Any]:

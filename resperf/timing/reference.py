@@ -96,7 +96,7 @@ class ReferenceMonitor:
         run: Callable[[], object],
         *,
         interval_s: float = 3.0,
-        samples: int = 7,
+        samples: int = 15,
         clock: Clock = time.perf_counter_ns,
         now: Callable[[], float] = time.time,
         history: ReferenceHistory | None = None,

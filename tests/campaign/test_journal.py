@@ -1,0 +1,145 @@
+import errno
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from resperf.campaign import journal as journal_module
+from resperf.campaign.journal import Header, Journal, best_rows, read_journal
+from resperf.errors import CampaignError, OutputError
+from resperf.layers import Dense
+from resperf.machine import this_machine
+from resperf.measurement import Measurement, PhaseSamples, Status, StopReason
+from resperf.timing import ReferenceHistory
+
+MACHINE = this_machine(
+    device="cpu", framework="synthetic", framework_version="1", provider="none", threads=1
+)
+HEADER = Header(MACHINE, {"name": "test"}, 7, {"resperf": "0"}, "2026-01-01T00:00:00+00:00")
+
+
+def row(width: int, at: float = 0.0, **changes: object) -> Measurement:
+    samples = PhaseSamples((1.0, 2.0), 2, 1, StopReason.BUDGET)
+    made = Measurement(
+        layer=Dense(batch=1, features_in=width, features_out=1),
+        status=Status.OK,
+        phases=dict.fromkeys(("preprocess", "execution", "postprocess"), samples),
+        isolated_ms=1.0,
+        session_ms=0.5,
+        started_at=at,
+    )
+    return replace(made, **changes)  # type: ignore[arg-type]
+
+
+def test_what_is_written_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "a.journal.jsonl"
+    journal = Journal(path, HEADER)
+    journal.add_costs({"session_ms": 0.5})
+    journal.add_row(row(1))
+    journal.add_reading(3.0, 1.5)
+    journal.add_row(row(2, status=Status.CRASHED, phases={}, detail="SIGSEGV"))
+    journal.close()
+    records = read_journal(path)
+    assert records.header == HEADER
+    assert [r.layer for r in records.rows] == [row(1).layer, row(2).layer]
+    assert records.rows[0].phases == row(1).phases
+    assert records.rows[1].status is Status.CRASHED
+    assert records.readings.readings == [(3.0, 1.5)]
+    assert records.costs == {"session_ms": 0.5}
+
+
+def test_a_cut_line_is_dropped_at_every_length(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    journal = Journal(path, HEADER)
+    journal.add_row(row(1))
+    size = path.stat().st_size
+    journal.add_row(row(2))
+    journal.close()
+    whole = path.read_bytes()
+    for length in range(size, len(whole), 97):
+        path.write_bytes(whole[:length])
+        assert len(read_journal(path).rows) == 1
+        again = Journal(path, HEADER)
+        again.add_row(row(3))
+        again.close()
+        widths = [r.layer.fields()["features_in"] for r in read_journal(path).rows]
+        assert widths == [1, 3]
+
+
+def test_a_journal_cut_within_its_header_starts_afresh(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b'{"journal":1,"finger')
+    Journal(path, HEADER).close()
+    assert read_journal(path).header == HEADER
+
+
+def test_damage_is_named_with_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    journal = Journal(path, HEADER)
+    journal.close()
+    with path.open("ab") as file:
+        file.write(b"what is this\n")
+    with pytest.raises(CampaignError, match="line 2 is damaged"):
+        read_journal(path)
+    path.write_bytes(b'{"journal": 99}\n')
+    with pytest.raises(CampaignError, match="journal version 99"):
+        read_journal(path)
+
+
+def test_two_campaigns_cannot_write_one_journal(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "a.jsonl", HEADER)
+    with pytest.raises(OutputError, match="another campaign"):
+        Journal(tmp_path / "a.jsonl", HEADER)
+    journal.close()
+    Journal(tmp_path / "a.jsonl", HEADER).close()
+
+
+def test_an_unwritable_place_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OutputError, match="choose another place"):
+        Journal(tmp_path / "file" / "a.jsonl", HEADER)
+
+
+def test_a_full_disk_keeps_all_rows_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a.jsonl"
+    journal = Journal(path, HEADER)
+    journal.add_row(row(1))
+    write = os.write
+    calls = []
+
+    def fill_up(file: int, content: bytes) -> int:
+        calls.append(len(content))
+        if len(calls) == 1:
+            return write(file, content[:10])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(journal_module.os, "write", fill_up)
+    with pytest.raises(OutputError, match="No space left"):
+        journal.add_row(row(2))
+    monkeypatch.undo()
+    assert path.read_bytes().endswith(b"\n")
+    journal.add_row(row(3))
+    journal.close()
+    assert [r.layer.fields()["features_in"] for r in read_journal(path).rows] == [1, 3]
+
+
+def test_the_best_of_several_attempts_counts() -> None:
+    steady = ReferenceHistory([(float(t), 1.0) for t in range(10)])
+    drifted, clean, later = row(1, 1.0, flags=("drift",)), row(1, 2.0), row(1, 3.0)
+    crashed = row(1, 4.0, status=Status.CRASHED, phases={})
+    repeat = row(1, 5.0, repeat=1)
+    kept = best_rows([drifted, clean, later, crashed, repeat], steady)
+    assert [(r.started_at, r.repeat) for r in kept] == [(3.0, 0), (5.0, 1)]
+    assert [r.started_at for r in best_rows([clean, drifted], steady)] == [2.0]
+
+
+def test_rows_of_a_slow_machine_give_way_and_carry_its_ratio() -> None:
+    readings = ReferenceHistory([(0.0, 1.0), (1.0, 1.0), (2.0, 1.6), (3.0, 1.6), (4.0, 1.0),
+                                 (5.0, 1.0), (6.0, 1.0)])  # fmt: skip
+    slow, fine = row(1, 2.5), row(2, 5.5)
+    kept = best_rows([slow, fine], readings)
+    assert [r.reference_ratio for r in kept] == [pytest.approx(1.6), pytest.approx(1.0)]
+    again = row(1, 4.5)
+    assert best_rows([slow, again], readings)[0].started_at == 4.5
+    assert best_rows([again, slow], readings)[0].started_at == 4.5

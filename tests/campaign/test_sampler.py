@@ -1,0 +1,196 @@
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from resperf.campaign import Campaign, Sampler, draw
+from resperf.campaign.shapes import change_window
+from resperf.cli.bench import campaign_folders
+from resperf.errors import CampaignError
+from resperf.layers import Conv, Dense, Layer, Pool
+
+SHIPPED = sorted(path for folder in campaign_folders() for path in folder.glob("*.toml"))
+STEM = Conv(
+    batch=1, channels_in=3, channels_out=64, height=224, width=224, kernel_height=7,
+    kernel_width=7, stride_height=2, stride_width=2, pad_top=3, pad_left=3, pad_bottom=3,
+    pad_right=3, activation="relu", layout="nchwc16",
+)  # fmt: skip
+DEPTHWISE = Conv(
+    batch=4, channels_in=32, channels_out=32, groups=32, height=56, width=56, kernel_height=3,
+    kernel_width=3, pad_top=1, pad_left=1, pad_bottom=1, pad_right=1, layout="nchwc16",
+)  # fmt: skip
+HARVESTED: list[Layer] = [
+    STEM,
+    DEPTHWISE,
+    Dense(batch=1, features_in=25088, features_out=4096, activation="relu"),
+    Pool(batch=1, channels_in=64, height=7, width=7, kernel_height=7, kernel_width=7,
+         mode="average", whole_image=True, layout="nchwc16"),
+]  # fmt: skip
+
+
+def conv_campaign(**changes: Any) -> Campaign:
+    table = {
+        "batch": [1, 2], "channels_in": [8, 12], "channels_out": [8, 20], "size": [9, 10],
+        "kernel": [1, 3], **changes.pop("conv", {}),
+    }  # fmt: skip
+    return Campaign.from_mapping({"name": "test", "kinds": {"conv": table}, **changes})
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
+def test_every_drawn_layer_keeps_the_constraints(path: Path) -> None:
+    campaign = Campaign.from_toml(path)
+    limits = campaign.constraints
+    for layer in draw(campaign, seed=5, count=400, harvested=HARVESTED):
+        assert layer.kind in campaign.kinds
+        assert layer.input_bytes <= limits.largest_tensor_bytes
+        assert layer.output_bytes <= limits.largest_tensor_bytes
+        assert layer.weight_bytes <= limits.largest_weight_bytes
+        assert layer.macs <= limits.largest_macs
+        work_ms = 2 * layer.macs / limits.gflops / 1e6 + layer.moved_bytes / limits.gb_per_s / 1e6
+        assert work_ms <= limits.largest_time_ms
+
+
+def test_the_same_seed_gives_the_same_layers() -> None:
+    campaign = Campaign.from_toml(next(p for p in SHIPPED if p.stem == "demo"))
+    first = draw(campaign, seed=5, count=50, harvested=HARVESTED)
+    assert draw(campaign, seed=5, count=80, harvested=HARVESTED)[:50] == first
+    assert draw(campaign, seed=6, count=50, harvested=HARVESTED) != first
+
+
+def test_draws_never_change_their_meaning() -> None:
+    # Stored datasets resume by these: a change of the sampler shows here first.
+    campaign = Campaign.from_toml(next(p for p in SHIPPED if p.stem == "resperfnet-table3"))
+    dense = [layer for layer in draw(campaign, seed=3, count=20) if layer.kind == "dense"]
+    assert dense[0].key == (
+        "dense:batch=45,features_in=2670,features_out=3620,bias=1,activation=relu,dtype=float32"
+    )
+
+
+def test_kinds_come_in_their_shares() -> None:
+    campaign = Campaign.from_toml(next(p for p in SHIPPED if p.stem == "quick"))
+    counts = Counter(layer.kind for layer in draw(campaign, seed=1, count=2000))
+    assert counts["conv"] / 2000 == pytest.approx(0.5, abs=0.04)
+    assert counts["pool"] / 2000 == pytest.approx(0.25, abs=0.04)
+
+
+def test_any_prefix_is_a_fair_sample() -> None:
+    campaign = Campaign.from_toml(next(p for p in SHIPPED if p.stem == "quick"))
+    counts = Counter(layer.kind for layer in draw(campaign, seed=1, count=200))
+    assert counts["conv"] / 200 == pytest.approx(0.5, abs=0.12)
+
+
+def test_images_are_square_as_often_as_asked() -> None:
+    law = {"law": "uniform", "low": 5, "high": 500, "same_share": 0.8}
+    layers = draw(conv_campaign(conv={"size": law}), seed=1, count=1000)
+    square = sum(layer.height == layer.width for layer in layers)  # type: ignore[attr-defined]
+    assert square / 1000 == pytest.approx(0.8, abs=0.04)
+
+
+def test_groups_fit_the_channels() -> None:
+    groups = {"law": "choices", "values": ["depthwise", 4], "weights": [1, 1]}
+    seen = set()
+    for layer in draw(conv_campaign(conv={"groups": groups}), seed=1, count=50):
+        assert isinstance(layer, Conv)
+        if layer.groups != 4:
+            assert layer.groups == layer.channels_in == layer.channels_out
+        seen.add((layer.groups, layer.channels_in, layer.channels_out))
+    assert {(8, 8, 8), (12, 12, 12), (4, 12, 20), (4, 8, 8)} <= seen
+
+
+@pytest.mark.parametrize(
+    ("padding", "pads"),
+    # 9 or 10 rows, window 4, stride 2: SAME wants (5 - 1) * 2 + 4 - 9 = 3 or 2 rows more.
+    [("valid", {(0, 0)}), ("same", {(1, 2), (1, 1)}), ("symmetric", {(1, 1)})],
+)
+def test_padding_by_name(padding: str, pads: set[tuple[int, int]]) -> None:
+    campaign = conv_campaign(conv={"kernel": 4, "stride": 2, "padding": padding})
+    layers = draw(campaign, seed=1, count=40)
+    assert {(layer.pad_top, layer.pad_bottom) for layer in layers} == pads  # type: ignore[attr-defined]
+
+
+def test_explicit_padding_is_free_on_every_side() -> None:
+    campaign = conv_campaign(conv={"kernel": 3, "padding": "explicit"})
+    layers = draw(campaign, seed=1, count=200)
+    pads = {(v.pad_top, v.pad_left, v.pad_bottom, v.pad_right) for v in layers}  # type: ignore[attr-defined]
+    assert len(pads) > 50
+    assert max(max(p) for p in pads) == 2
+
+
+def test_global_pooling_has_a_window_as_large_as_the_image() -> None:
+    table = {
+        "batch": 1, "channels_in": 4, "size": {"law": "uniform", "low": 2, "high": 30,
+        "same_share": 0.5}, "kernel": 2, "stride": 2, "whole_image": True, "padding": "same",
+        "ceil_mode": True,
+    }  # fmt: skip
+    campaign = Campaign.from_mapping({"name": "test", "kinds": {"pool": table}})
+    for layer in draw(campaign, seed=1, count=50):
+        assert layer.output_shape[2:] == (1, 1)
+        assert isinstance(layer, Pool)
+        assert not layer.is_padded
+        assert not layer.ceil_mode
+
+
+def test_pooling_windows_touch_the_image() -> None:
+    campaign = Campaign.from_toml(next(p for p in SHIPPED if p.stem == "cpu-overnight"))
+    pools = [x for x in draw(campaign, seed=2, count=1500) if isinstance(x, Pool)]
+    assert pools
+    for layer in pools:
+        assert max(layer.pad_top, layer.pad_bottom) < layer.kernel_height
+        assert max(layer.pad_left, layer.pad_right) < layer.kernel_width
+
+
+def test_exact_layers_of_networks_change_only_their_batch() -> None:
+    campaign = conv_campaign(
+        conv={"batch": [1, 2, 4]}, mixture={"from_networks": 1.0, "exact": 1.0}
+    )
+    layers = draw(campaign, seed=1, count=60, harvested=HARVESTED)
+    plain = [layer.replace(layout="nchw") for layer in (STEM, DEPTHWISE)]
+    expected = {layer.replace(batch=b) for layer in plain for b in (1, 2, 4)}
+    assert set(layers) == expected
+
+
+def test_perturbed_depthwise_layers_stay_depthwise() -> None:
+    campaign = conv_campaign(mixture={"from_networks": 1.0, "exact": 0.0})
+    layers = draw(campaign, seed=1, count=200, harvested=[DEPTHWISE])
+    widths = set()
+    for layer in layers:
+        assert isinstance(layer, Conv)
+        assert layer.groups == layer.channels_in == layer.channels_out
+        widths.add(layer.groups)
+    assert len(widths) > 10
+
+
+def test_the_mixture_has_its_share() -> None:
+    campaign = conv_campaign(
+        conv={"kernel": [1, 3], "activation": "tanh"}, mixture={"from_networks": 0.4, "exact": 1.0}
+    )
+    layers = draw(campaign, seed=1, count=1000, harvested=HARVESTED)
+    from_networks = sum(layer.activation != "tanh" for layer in layers)  # type: ignore[attr-defined]
+    assert from_networks / 1000 == pytest.approx(0.4, abs=0.05)
+
+
+def test_a_changed_window_keeps_its_style_of_padding() -> None:
+    half = change_window(STEM, {"kernel_height": 5, "kernel_width": 5, "height": 100})
+    assert [half[f"pad_{s}"] for s in ("top", "left", "bottom", "right")] == [2, 2, 2, 2]
+    same = STEM.replace(
+        pad_top=2, pad_left=2, pad_bottom=3, pad_right=3, kernel_height=7, kernel_width=7
+    )
+    # 225 rows, window 7, stride 2: (113 - 1) * 2 + 7 - 225 = 6 rows more.
+    fields = change_window(same, {"height": 225, "width": 224})
+    assert (fields["pad_top"], fields["pad_bottom"]) == (3, 3)
+    assert (fields["pad_left"], fields["pad_right"]) == (2, 3)
+
+
+def test_impossible_constraints_are_named() -> None:
+    campaign = conv_campaign(constraints={"largest_macs": 1})
+    with pytest.raises(CampaignError, match=r"kinds\.conv.*exceeded the constraints"):
+        Sampler(campaign, seed=1).draw()
+
+
+def test_networks_too_large_for_the_constraints_give_way_to_the_ranges() -> None:
+    campaign = conv_campaign(
+        mixture={"from_networks": 1.0, "exact": 1.0}, constraints={"largest_tensor_bytes": 100_000}
+    )
+    (layer,) = draw(campaign, seed=1, count=1, harvested=[STEM])
+    assert layer.input_bytes <= 100_000

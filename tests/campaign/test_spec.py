@@ -1,0 +1,113 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from resperf.campaign import Campaign
+from resperf.cli.bench import campaign_folders
+from resperf.errors import CampaignError, ResperfError
+from resperf.layers import Dense
+
+DENSE: dict[str, Any] = {"batch": 1, "features_in": [8, 16], "features_out": 4}
+SHIPPED = sorted(path for folder in campaign_folders() for path in folder.glob("*.toml"))
+
+
+def made(**changes: Any) -> Campaign:
+    return Campaign.from_mapping({"name": "test", "kinds": {"dense": DENSE}, **changes})
+
+
+def test_shipped_campaigns_are_found() -> None:
+    assert {"demo", "cpu-overnight", "resperfnet-table3", "quick"} <= {p.stem for p in SHIPPED}
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
+def test_shipped_campaigns_are_right(path: Path) -> None:
+    campaign = Campaign.from_toml(path)
+    assert campaign.name == path.stem
+    assert {"conv", "pool", "dense"} <= set(campaign.kinds)
+    assert campaign.repeat_share > 0
+    assert Campaign.from_mapping({"name": path.stem, **campaign.to_json()}) == campaign
+
+
+def test_table_3_has_the_ranges_of_the_paper() -> None:
+    campaign = Campaign.from_toml(next(p for p in SHIPPED if p.stem == "resperfnet-table3"))
+    conv, dense = campaign.kinds["conv"].laws, campaign.kinds["dense"].laws
+    ends = {
+        word: (law.low, law.high, law.logarithmic)
+        for word, law in [*conv.items(), *dense.items()]
+        if hasattr(law, "low")
+    }
+    assert ends == {
+        "batch": (1, 64, False),
+        "height": (1, 512, False),
+        "width": (1, 512, False),
+        "kernel_height": (1, 7, False),
+        "kernel_width": (1, 7, False),
+        "channels_in": (1, 9999, False),
+        "channels_out": (1, 9999, False),
+        "stride_height": (1, 4, False),
+        "stride_width": (1, 4, False),
+        "features_in": (1, 4096, False),
+        "features_out": (1, 4096, False),
+    }
+
+
+def test_constraints_predict_crudely() -> None:
+    campaign = made(constraints={"gflops": 2.0, "gb_per_s": 4.0})
+    layer = Dense(batch=1, features_in=1000, features_out=1000, bias=False)
+    # 2 MFLOP at 2 GFLOP/s: 1 ms; 4,008,000 bytes at 4 GB/s: 1.002 ms.
+    assert campaign.constraints.predicted_ms(layer) == pytest.approx(2.002)
+
+
+def test_cases_inherit_the_laws_that_they_do_not_change() -> None:
+    table = {**DENSE, "case": [{"name": "wide", "share": 0.25, "features_out": 4096}]}
+    base, wide = made(kinds={"dense": table}).kinds["dense"].cases
+    assert (base.share, wide.share) == (0.75, 0.25)
+    assert wide.laws["features_in"] == base.laws["features_in"]
+    assert wide.laws["features_out"] != base.laws["features_out"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "part"),
+    [
+        ({"sample": 3}, "unknown sample"),
+        ({"samples": 0}, "samples=0"),
+        ({"samples": "many"}, "samples='many'"),
+        ({"repeat_share": 1.5}, "repeat_share=1.5"),
+        ({"kinds": {}}, "no kinds"),
+        ({"kinds": {"lstm": {}}}, "no layer kind 'lstm'"),
+        ({"kinds": {"dense": {**DENSE, "hight": 3}}}, "no field hight"),
+        ({"kinds": {"dense": {**DENSE, "share": 0}}}, "share=0"),
+        ({"kinds": {"dense": {**DENSE, "case": [{"name": "a"}]}}}, "a table with a share"),
+        (
+            {"kinds": {"dense": {**DENSE, "case": [{"share": 0.7}, {"share": 0.6}]}}},
+            "add up to 1.3",
+        ),
+        ({"constraints": {"largest": 3}}, "constraints has no largest"),
+        ({"constraints": {"gflops": "fast"}}, "gflops='fast'"),
+        ({"run": {"timeout_s": -1.0}}, "timeout_s=-1.0"),
+        ({"protocol": {"precision": 2.0}}, "precision=2.0"),
+        ({"mixture": {"networks": "all"}}, "networks='all'"),
+    ],
+)
+def test_wrong_values_are_named(changes: dict[str, Any], part: str) -> None:
+    with pytest.raises(ResperfError, match=part):
+        made(**changes)
+
+
+def test_unreadable_files_are_named(tmp_path: Path) -> None:
+    with pytest.raises(CampaignError, match="cannot read campaign"):
+        Campaign.from_toml(tmp_path / "absent.toml")
+    bad = tmp_path / "bad.toml"
+    bad.write_text("samples = = 3")
+    with pytest.raises(CampaignError, match=r"bad\.toml is not TOML"):
+        Campaign.from_toml(bad)
+    bad.write_text("[kinds.dense]\nbatch = 0.5\n")
+    with pytest.raises(CampaignError, match=r"bad\.toml: kinds\.dense\.batch: 0\.5 is not a law"):
+        Campaign.from_toml(bad)
+
+
+def test_only_what_changes_the_data_counts_as_a_difference() -> None:
+    stored = made(samples=10, run={"timeout_s": 5.0}).to_json()
+    assert made(samples=99).differences(stored) == []
+    assert made(protocol={"budget_s": 1.0}).differences(stored) == ["campaign's protocol changed"]

@@ -1,0 +1,131 @@
+from collections.abc import Callable, Iterable
+from itertools import chain, repeat
+
+import pytest
+
+from resperf.errors import MeasurementError
+from resperf.measurement import StopReason
+from resperf.timing import SamplingProtocol, sample
+
+
+class FakeRuns:
+    """Runs that take the given times (ms) on a clock that only they move."""
+
+    def __init__(self, times_ms: Iterable[float]) -> None:
+        self._times_ms = iter(times_ms)
+        self.now_ns = 0
+        self.count = 0
+
+    def run(self) -> None:
+        self.now_ns += round(next(self._times_ms) * 1e6)
+        self.count += 1
+
+    def clock(self) -> int:
+        return self.now_ns
+
+
+def test_equal_runs_stop_when_six_samples_bound_the_median() -> None:
+    runs = FakeRuns(repeat(10.0))
+    result = sample(runs.run, SamplingProtocol(min_time_s=0.0), clock=runs.clock)
+    # Three equal runs end the warm-up; five samples have no interval at 95%, six have.
+    assert result.warmups == 3
+    assert result.taken == 6
+    assert result.samples_ms == (10.0,) * 6
+    assert result.stop_reason is StopReason.PRECISE
+    assert not result.drift
+
+
+def test_a_precise_median_is_believed_only_after_the_least_time() -> None:
+    runs = FakeRuns(repeat(1.0))
+    protocol = SamplingProtocol(min_time_s=0.05, budget_s=1.0)
+    result = sample(runs.run, protocol, clock=runs.clock)
+    assert result.taken == 50
+    assert result.stop_reason is StopReason.PRECISE
+
+
+def test_noisy_runs_stop_at_the_budget() -> None:
+    runs = FakeRuns(10.0 if i % 2 else 20.0 for i in range(10_000))
+    protocol = SamplingProtocol(budget_s=0.3, warmup_runs=4, warmup_s=10.0)
+    result = sample(runs.run, protocol, clock=runs.clock)
+    assert result.warmups == 4
+    # Twenty runs of 15 ms on average.
+    assert result.taken == 20
+    assert result.stop_reason is StopReason.BUDGET
+
+
+def test_runs_slower_than_the_budget_give_exactly_the_least_number() -> None:
+    runs = FakeRuns(repeat(500.0))
+    result = sample(runs.run, SamplingProtocol(min_samples=5, budget_s=0.1), clock=runs.clock)
+    assert (result.warmups, result.taken) == (1, 5)
+    assert result.stop_reason is StopReason.BUDGET
+
+
+def test_warm_up_goes_on_until_three_runs_agree() -> None:
+    runs = FakeRuns(chain([9.0, 5.0, 3.0, 2.0, 1.0, 1.0], repeat(1.0)))
+    result = sample(runs.run, SamplingProtocol(warmup_s=1.0, min_time_s=0), clock=runs.clock)
+    assert result.warmups == 7
+    assert set(result.samples_ms) == {1.0}
+
+
+def test_offset_and_divisor_turn_a_run_into_a_layer() -> None:
+    runs = FakeRuns(repeat(9.0))
+    result = sample(runs.run, SamplingProtocol(), offset_ms=1.0, divisor=4.0, clock=runs.clock)
+    assert result.median_ms == 2.0
+
+
+def test_a_drift_is_seen() -> None:
+    runs = FakeRuns(1.0 + 0.02 * i for i in range(10_000))
+    protocol = SamplingProtocol(warmup_runs=1, precision=0.001, budget_s=0.05)
+    assert sample(runs.run, protocol, clock=runs.clock).drift
+
+
+def test_many_samples_become_quantiles() -> None:
+    runs = FakeRuns(1.0 + 0.5 * (i % 2) for i in range(10_000))
+    result = sample(runs.run, SamplingProtocol(budget_s=0.5), clock=runs.clock)
+    assert result.taken > 64
+    assert len(result.samples_ms) == 64
+    assert (result.samples_ms[0], result.samples_ms[-1]) == (1.0, 1.5)
+
+
+def test_very_short_runs_end_at_the_largest_number() -> None:
+    runs = FakeRuns(0.001 * (1 + i % 2) for i in range(100_000))
+    result = sample(runs.run, SamplingProtocol(max_samples=200), clock=runs.clock)
+    assert result.taken == 200
+
+
+@pytest.mark.parametrize(
+    ("settings", "part"),
+    [
+        ({"precision": 0.0}, "precision=0.0"),
+        ({"min_samples": 0}, "min_samples=0"),
+        ({"budget_s": -1.0}, "budget_s=-1.0"),
+        ({"min_samples": 9, "max_samples": 8}, "max_samples=8"),
+        ({"budgets": 1}, "no setting budgets"),
+        ({"budget_s": "long"}, "must be of type float"),
+        ({"min_samples": 5.5}, "must be of type int"),
+        ({"min_samples": True}, "must be of type int"),
+    ],
+)
+def test_wrong_settings_are_named(settings: dict[str, object], part: str) -> None:
+    with pytest.raises(MeasurementError, match=part):
+        SamplingProtocol.from_mapping(settings)
+
+
+def test_scaled_protocol_keeps_counts() -> None:
+    protocol = SamplingProtocol(budget_s=0.2, warmup_s=0.1, min_time_s=0.05).scaled(0.5)
+    assert (protocol.budget_s, protocol.warmup_s, protocol.min_time_s) == (0.1, 0.05, 0.025)
+    assert protocol.min_samples == SamplingProtocol().min_samples
+
+
+def test_protocol_survives_json() -> None:
+    protocol = SamplingProtocol(budget_s=0.3)
+    assert SamplingProtocol.from_mapping(protocol.to_json()) == protocol
+
+
+def test_exceptions_of_the_run_pass_through() -> None:
+    def fail() -> None:
+        raise MemoryError("no room")
+
+    run: Callable[[], None] = fail
+    with pytest.raises(MemoryError):
+        sample(run, SamplingProtocol())

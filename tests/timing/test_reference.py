@@ -1,0 +1,75 @@
+import math
+
+import pytest
+
+from resperf.timing import ReferenceHistory, ReferenceMonitor
+
+
+class FakeMachine:
+    """A clock in seconds and nanoseconds at once, and a reference of adjustable speed."""
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+        self.reference_ms = 1.0
+        self.runs = 0
+
+    def run(self) -> None:
+        self.now_s += self.reference_ms / 1000
+        self.runs += 1
+
+    def now(self) -> float:
+        return self.now_s
+
+    def clock(self) -> int:
+        return round(self.now_s * 1e9)
+
+
+def monitor_of(machine: FakeMachine) -> ReferenceMonitor:
+    return ReferenceMonitor(
+        machine.run, interval_s=3.0, samples=5, clock=machine.clock, now=machine.now
+    )
+
+
+def test_reference_is_timed_only_when_due() -> None:
+    machine = FakeMachine()
+    monitor = monitor_of(machine)
+    assert monitor.check() == (100.0, pytest.approx(1.0))
+    assert machine.runs == 6
+    assert monitor.check() is None
+    machine.now_s += 3.0
+    assert monitor.check() is not None
+    assert monitor.check(force=True) is not None
+    assert len(monitor.history) == 3
+
+
+def test_a_slower_machine_shows() -> None:
+    machine = FakeMachine()
+    monitor = monitor_of(machine)
+    for _ in range(4):
+        monitor.check(force=True)
+    assert monitor.is_steady()
+    machine.reference_ms = 1.6
+    monitor.check(force=True)
+    assert monitor.ratio == pytest.approx(1.6)
+    assert not monitor.is_steady()
+
+
+def test_ratio_is_interpolated_between_readings() -> None:
+    history = ReferenceHistory([(0.0, 1.0), (10.0, 2.0), (20.0, 1.0), (30.0, 1.0), (40.0, 1.0)])
+    assert history.median_ms == 1.0
+    assert history.ratio(10.0) == 2.0
+    assert history.ratio(5.0) == pytest.approx(1.5)
+    assert history.ratio(12.5) == pytest.approx(1.75)
+    assert history.ratio(-1.0) == 1.0
+    assert history.ratio(99.0) == 1.0
+
+
+def test_readings_may_come_in_any_order() -> None:
+    history = ReferenceHistory([(2.0, 30.0), (1.0, 10.0)])
+    assert history.readings == [(1.0, 10.0), (2.0, 30.0)]
+    assert history.latest_ms == 30.0
+
+
+def test_without_readings_nothing_is_known() -> None:
+    assert math.isnan(ReferenceHistory().ratio(0.0))
+    assert not monitor_of(FakeMachine()).is_steady()
