@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from resperf.layers import Layer
-from resperf.network import Tensor
+from resperf.network import Network, Tensor
 
 Role = Literal["execution", "preprocess", "postprocess", "view", "unknown"]
 
@@ -60,3 +61,16 @@ class LoweredNetwork:
     outputs: tuple[Tensor, ...]
     method: str
     notes: tuple[str, ...] = ()
+
+
+def answer(
+    network: Network, nodes: Sequence[LoweredNode], method: str, notes: tuple[str, ...] = ()
+) -> LoweredNetwork:
+    """Put the nodes of a lowered network together with what crosses its edges."""
+    return LoweredNetwork(
+        nodes=tuple(nodes),
+        inputs=tuple(network.tensors[name] for name in network.inputs),
+        outputs=tuple(network.tensors[name] for name in network.outputs if name in network.tensors),
+        method=method,
+        notes=notes,
+    )

@@ -8,7 +8,7 @@ from functools import cache
 from resperf.errors import UnsupportedError
 from resperf.layers import Layer
 from resperf.lowering import _cache, _ort_graph, _ort_rules
-from resperf.lowering._base import LoweredNetwork, LoweredNode
+from resperf.lowering._base import LoweredNetwork, LoweredNode, answer
 from resperf.lowering._proto import embedded_weight_bytes, skeleton
 from resperf.machine import Fingerprint, instruction_set
 from resperf.network import Network
@@ -27,10 +27,10 @@ def lower(network: Network, fingerprint: Fingerprint, *, method: str = "auto") -
         method = "rules" if why_rules else "framework"
     if method == "rules":
         notes = (f"lowered by stored rules, not by ONNX Runtime: {why_rules}",) if why_rules else ()
-        return _answer(network, _ort_rules.lower_nodes(network, block), "rules", notes)
+        return answer(network, _ort_rules.lower_nodes(network, block), "rules", notes)
     if method != "framework":
         raise UnsupportedError(f"no lowering method {method!r}; use auto, framework or rules")
-    return _answer(network, _ask(network, fingerprint, block), _installed())
+    return answer(network, _ask(network, fingerprint, block), _installed())
 
 
 def _installed() -> str:
@@ -86,15 +86,3 @@ def _difference(fingerprint: Fingerprint) -> str:
     if fingerprint.instruction_set != instruction_set():
         return f"instruction set {instruction_set()} here, {fingerprint.instruction_set} there"
     return ""
-
-
-def _answer(
-    network: Network, nodes: Sequence[LoweredNode], method: str, notes: tuple[str, ...] = ()
-) -> LoweredNetwork:
-    return LoweredNetwork(
-        nodes=tuple(nodes),
-        inputs=tuple(network.tensors[name] for name in network.inputs),
-        outputs=tuple(network.tensors[name] for name in network.outputs if name in network.tensors),
-        method=method,
-        notes=notes,
-    )

@@ -1,0 +1,30 @@
+# The two commands that the README names, and what a developer runs besides.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/installed.stamp
+
+.PHONY: demo test check lock clean
+
+demo: $(STAMP)
+	$(BIN)/resperf demo
+
+test: $(STAMP) check
+	$(BIN)/python -m pytest -q
+
+check: $(STAMP)
+	PATH="$(CURDIR)/$(BIN):$$PATH" tools/check
+
+$(STAMP): requirements-dev.lock pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --requirement requirements-dev.lock
+	$(BIN)/python -m pip install --quiet --no-deps --editable .
+	touch $@
+
+# Needs uv on the path; pins every dependency for all supported Python versions.
+lock:
+	uv pip compile pyproject.toml --all-extras --group dev --universal --python-version 3.11 \
+	  --output-file requirements-dev.lock
+
+clean:
+	rm -rf $(VENV)

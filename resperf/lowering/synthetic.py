@@ -1,0 +1,21 @@
+"""Lowering for the simulated device: ONNX Runtime's fusions, and plain NCHW everywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from resperf.layers import Layer
+from resperf.lowering import _ort_rules
+from resperf.lowering._base import LoweredNetwork, answer
+from resperf.machine import Fingerprint
+from resperf.network import Network
+
+
+def lower(network: Network, _fingerprint: Fingerprint, *, method: str = "auto") -> LoweredNetwork:
+    """Lower a network by rules, whatever the method."""
+    return answer(network, _ort_rules.lower_nodes(network, block=0), "rules")
+
+
+def lower_layers(layers: Sequence[Layer], _fingerprint: Fingerprint) -> list[Layer]:
+    """Put each layer into plain NCHW."""
+    return [_ort_rules.lower_layer(layer, block=0) for layer in layers]
