@@ -1,0 +1,148 @@
+"""TensorFlow on a CPU, measured.
+
+Preprocess is ``tf.constant`` of a host array, which copies it; postprocess is ``numpy()`` of the
+output, which copies it too. Execution is the time that one more copy of the layer takes inside one
+function, on an input that is already a tensor: several copies with weights of their own run one
+after the other, and the call itself is taken out. The graph optimiser runs as it does for users, so
+that bias, residual and activation are fused as in a whole network. Weights are resident tensors
+that the function captures: like variables they are no constants, which would be re-laid beforehand.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+
+# Before the import: TensorFlow reads it then, and tells every user about its build otherwise.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+import tensorflow as tf
+
+from resperf.backends._base import Built
+from resperf.backends.tensorflow_layers import operator_of
+from resperf.backends.tensorflow_network import network_run
+from resperf.backends.tensorflow_runs import Host, call_costs_ms, layer_run, refused
+from resperf.errors import ResperfError
+from resperf.layers import Layer
+from resperf.lowering.tensorflow import lower_layers
+from resperf.machine import Fingerprint, this_machine, usable_cores
+
+_REFUSALS = (tf.errors.OpError, ValueError, TypeError)
+
+
+class TensorFlowBackend:
+    """TensorFlow on a CPU.
+
+    Parameters
+    ----------
+    threads : int, optional
+        Threads inside an operation; all usable cores by default. Operations run one at a time.
+    device : str
+        Name for the fingerprint.
+
+    Raises
+    ------
+    ResperfError
+        If TensorFlow already runs with other threads in this process.
+    """
+
+    name = "tensorflow"
+
+    def __init__(self, *, threads: int | None = None, device: str = "cpu") -> None:
+        self.threads = usable_cores() if threads is None else threads
+        self._device = device
+        if self.threads < 1:
+            raise ResperfError(f"threads={threads} must be at least 1")
+        _set_threads(self.threads)
+        self._host = Host()
+
+    def fingerprint(self) -> Fingerprint:
+        """Identity of this machine under TensorFlow and these settings."""
+        return this_machine(
+            device=self._device,
+            framework=self.name,
+            framework_version=tf.__version__,
+            provider="CPU",
+            threads=self.threads,
+            settings={
+                "inter_op_threads": "1",
+                "onednn": os.environ.get("TF_ENABLE_ONEDNN_OPTS", "default"),
+            },
+        )
+
+    @cached_property
+    def _call_costs_ms(self) -> dict[str, float]:
+        return call_costs_ms()
+
+    def session_ms(self) -> float:
+        """Median time of calling a function that does nothing."""
+        return self._call_costs_ms["session_ms"]
+
+    def costs(self) -> Mapping[str, float]:
+        """Return ``session_ms``, and ``view_ms`` of a node that only changes a shape."""
+        return {label: self._call_costs_ms[label] for label in ("session_ms", "view_ms")}
+
+    def lower(self, layers: Sequence[Layer]) -> list[Layer]:
+        """Give images TensorFlow's layout on a CPU; everything else stays."""
+        return lower_layers(layers, self.fingerprint())
+
+    def layer(self, layer: Layer, *, budget_ms: float) -> Built:
+        """Build one lowered layer.
+
+        Raises
+        ------
+        UnsupportedError
+            If TensorFlow on a CPU cannot run such a layer.
+        MemoryError
+            If it does not fit.
+        """
+        operator = operator_of(layer)
+        try:
+            return layer_run(
+                operator,
+                self._host,
+                budget_ms=budget_ms,
+                session_ms=self.session_ms(),
+                link_ms=self._call_costs_ms["link_ms"],
+            )
+        except _REFUSALS as error:
+            raise refused(error) from error
+
+    def network(
+        self, path: Path, *, batch: int | None, shapes: Mapping[str, Sequence[int]] | None = None
+    ) -> Built:
+        """Build a whole network from an ONNX file as one function of resident NHWC images.
+
+        Values flatten in NHWC order, so that times are those of a TensorFlow network, and results
+        those of the file only where it flattens single pixels. Weights that are absent are made up.
+
+        Raises
+        ------
+        NetworkError, UnsupportedError
+            If the file cannot be read or run.
+        MemoryError
+            If it does not fit.
+        """
+        try:
+            return network_run(path, self._host, batch=batch, shapes=shapes)
+        except _REFUSALS as error:
+            raise refused(error) from error
+
+
+def _set_threads(threads: int) -> None:
+    """Set TensorFlow's threads, which is possible only before its first operation."""
+    threading = tf.config.threading
+    try:
+        threading.set_inter_op_parallelism_threads(1)
+        threading.set_intra_op_parallelism_threads(threads)
+    except RuntimeError as error:
+        present = threading.get_intra_op_parallelism_threads()
+        between = threading.get_inter_op_parallelism_threads()
+        if (present, between) != (threads, 1):
+            raise ResperfError(
+                f"TensorFlow already runs with {present or 'default'} threads inside and "
+                f"{between or 'default'} between operations in this process; start a new process "
+                f"to measure with {threads} and 1"
+            ) from error

@@ -1,0 +1,298 @@
+"""One lowered layer as TensorFlow operations: which kernels, which weights, and what is refused.
+
+Images are NHWC throughout. TensorFlow's own graph optimiser later fuses a convolution or matrix
+product with its bias, residual and activation, exactly as in a whole network.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+from resperf.errors import UnsupportedError
+from resperf.layers import Conv, Dense, Layer, Pool
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Operator:
+    """A layer ready to be put into a graph.
+
+    Attributes
+    ----------
+    input_shape : tuple of int
+        NHWC for images.
+    weight_shapes : tuple of tuple of int
+        In TensorFlow's order: filter or matrix, then bias.
+    residual_shape : tuple of int or None
+        Of the tensor that is added to the output, where the layer has one.
+    apply : callable
+        ``apply(x, weights, residual)`` adds the operations and returns the output.
+    """
+
+    input_shape: tuple[int, ...]
+    weight_shapes: tuple[tuple[int, ...], ...]
+    residual_shape: tuple[int, ...] | None
+    apply: Callable[[Any, Sequence[Any], Any], Any]
+
+
+def leaky_relu(x: Any, alpha: float = 0.01) -> Any:
+    """Return x where it is positive, alpha x elsewhere."""
+    return tf.raw_ops.LeakyRelu(features=x, alpha=alpha)
+
+
+def hard_sigmoid(x: Any, alpha: float = 0.2, beta: float = 0.5) -> Any:
+    """Return alpha x + beta, kept between 0 and 1."""
+    return tf.clip_by_value(x * alpha + beta, 0.0, 1.0)
+
+
+def hard_swish(x: Any) -> Any:
+    """Return x times its hard sigmoid of slope 1/6."""
+    return x * hard_sigmoid(x, 1 / 6)
+
+
+ACTIVATION_FUNCTIONS: Mapping[str, Callable[[Any], Any]] = {
+    "none": lambda x: x,
+    "relu": lambda x: tf.raw_ops.Relu(features=x),
+    "tanh": lambda x: tf.raw_ops.Tanh(x=x),
+    "sigmoid": lambda x: tf.raw_ops.Sigmoid(x=x),
+    "leaky_relu": leaky_relu,
+    "clip": lambda x: tf.raw_ops.Relu6(features=x),
+    "hard_sigmoid": hard_sigmoid,
+    "elu": lambda x: tf.raw_ops.Elu(features=x),
+    "softplus": lambda x: tf.raw_ops.Softplus(features=x),
+    "gelu": tf.nn.gelu,
+    "silu": tf.nn.silu,
+    "hard_swish": hard_swish,
+}
+"""Activation of a layer -> its TensorFlow operations, with the usual constants."""
+
+
+def operator_of(layer: Layer) -> Operator:
+    """Return the TensorFlow operations of a lowered layer.
+
+    Raises
+    ------
+    UnsupportedError
+        If TensorFlow on a CPU cannot run such a layer.
+    """
+    try:
+        make = _OPERATORS[layer.kind]
+    except KeyError as error:
+        raise UnsupportedError(
+            f"TensorFlow has no {layer.kind} layer: it keeps images in one layout"
+        ) from error
+    dtype = getattr(layer, "dtype", "float32")
+    if dtype != "float32":
+        raise UnsupportedError(f"{layer.kind}: dtype={dtype} is not measured in TensorFlow on CPU")
+    return make(layer)
+
+
+def weights_from_onnx(layer: Layer, weights: Sequence[Array]) -> list[Array]:
+    """Bring a convolution's ONNX weights (out, in / groups, rows, columns) into TensorFlow's order.
+
+    Parameters
+    ----------
+    layer : Layer
+    weights : sequence of ndarray
+        Filter, then the bias where the layer has one. Those of a dense layer stay as they are.
+    """
+    if not isinstance(layer, Conv):
+        return list(weights)
+    kernel = weights[0]
+    if _is_depthwise(layer):
+        kernel = kernel.reshape(layer.groups, -1, layer.kernel_height, layer.kernel_width)
+        return [np.ascontiguousarray(kernel.transpose(2, 3, 0, 1)), *weights[1:]]
+    return [np.ascontiguousarray(kernel.transpose(2, 3, 1, 0)), *weights[1:]]
+
+
+def nhwc(shape: Sequence[int]) -> tuple[int, ...]:
+    """Reorder a shape given as NCHW; other ranks stay."""
+    if len(shape) != 4:
+        return tuple(shape)
+    batch, channels, height, width = shape
+    return (batch, height, width, channels)
+
+
+def _is_depthwise(layer: Conv) -> bool:
+    return 1 < layer.groups == layer.channels_in
+
+
+def _check_layout(layer: Conv | Pool) -> None:
+    if layer.layout != "nhwc":
+        raise UnsupportedError(
+            f"{layer.kind}: TensorFlow on CPU keeps images as nhwc, not {layer.layout}; "
+            "lower the layer first"
+        )
+
+
+def _pads(layer: Conv | Pool) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Pixels before and after each axis that some window really covers."""
+    rows, columns = layer.output_shape[2:]
+    reach_rows = (rows - 1) * layer.stride_height + layer.dilation_height * (
+        layer.kernel_height - 1
+    )
+    reach_columns = (columns - 1) * layer.stride_width + layer.dilation_width * (
+        layer.kernel_width - 1
+    )
+    return (
+        (layer.pad_top, max(0, reach_rows + 1 - layer.height - layer.pad_top)),
+        (layer.pad_left, max(0, reach_columns + 1 - layer.width - layer.pad_left)),
+    )
+
+
+def _same(layer: Conv | Pool) -> tuple[tuple[int, int], tuple[int, int]]:
+    pads = layer.same_padding(layer.fields())
+    return (pads["pad_top"], pads["pad_bottom"]), (pads["pad_left"], pads["pad_right"])
+
+
+def _padding(layer: Conv | Pool) -> dict[str, Any]:
+    """Arguments of a raw operation for these pads: VALID, SAME or explicit."""
+    pads = _pads(layer)
+    if not any(sum(pair) for pair in pads):
+        return {"padding": "VALID"}
+    if pads == _same(layer):
+        return {"padding": "SAME"}
+    return {"padding": "EXPLICIT", "explicit_paddings": [0, 0, *pads[0], *pads[1], 0, 0]}
+
+
+def _conv(layer: Layer) -> Operator:
+    assert isinstance(layer, Conv)
+    _check_layout(layer)
+    strides = [1, layer.stride_height, layer.stride_width, 1]
+    dilations = [1, layer.dilation_height, layer.dilation_width, 1]
+    if _is_depthwise(layer):
+        kernel_shape, convolve = _depthwise(layer, strides)
+    else:
+        kernel_shape = (
+            layer.kernel_height,
+            layer.kernel_width,
+            layer.channels_in // layer.groups,
+            layer.channels_out,
+        )
+        padding = _padding(layer)
+
+        def convolve(x: Any, kernel: Any) -> Any:
+            return tf.raw_ops.Conv2D(
+                input=x, filter=kernel, strides=strides, dilations=dilations, **padding
+            )
+
+    def apply(x: Any, weights: Sequence[Any], residual: Any) -> Any:
+        y = convolve(x, weights[0])
+        if layer.bias:
+            y = tf.raw_ops.BiasAdd(value=y, bias=weights[1])
+        if layer.residual:
+            y = tf.raw_ops.AddV2(x=y, y=residual)
+        return ACTIVATION_FUNCTIONS[layer.activation](y)
+
+    return Operator(
+        input_shape=nhwc(layer.input_shape),
+        weight_shapes=(kernel_shape, *[(layer.channels_out,)] * layer.bias),
+        residual_shape=nhwc(layer.output_shape) if layer.residual else None,
+        apply=apply,
+    )
+
+
+def _depthwise(
+    layer: Conv, strides: list[int]
+) -> tuple[tuple[int, int, int, int], Callable[[Any, Any], Any]]:
+    """Take the kernel that TensorFlow has for one channel per group."""
+    shape = (
+        layer.kernel_height,
+        layer.kernel_width,
+        layer.channels_in,
+        layer.channels_out // layer.groups,
+    )
+    if layer.dilation_height > 1 or layer.dilation_width > 1:
+        raise UnsupportedError(
+            f"conv: dilation={layer.dilation_height}x{layer.dilation_width} with one channel per "
+            "group is no single kernel of TensorFlow on CPU"
+        )
+    if layer.stride_height != layer.stride_width:
+        raise UnsupportedError(
+            f"conv: strides {layer.stride_height}x{layer.stride_width} with one channel per group "
+            "must be equal in TensorFlow on CPU"
+        )
+    padding = _padding(layer)
+
+    def convolve(x: Any, kernel: Any) -> Any:
+        return tf.raw_ops.DepthwiseConv2dNative(input=x, filter=kernel, strides=strides, **padding)
+
+    return shape, convolve
+
+
+def _pool(layer: Layer) -> Operator:
+    assert isinstance(layer, Pool)
+    _check_layout(layer)
+    pooled = _whole_image(layer) if layer.whole_image else _windows(layer)
+    return Operator(nhwc(layer.input_shape), (), None, lambda x, _weights, _residual: pooled(x))
+
+
+def _whole_image(layer: Pool) -> Callable[[Any], Any]:
+    reduce = {"max": tf.raw_ops.Max, "average": tf.raw_ops.Mean}[layer.mode]
+    return lambda x: reduce(input=x, axis=[1, 2], keep_dims=True)
+
+
+def _windows(layer: Pool) -> Callable[[Any], Any]:
+    if layer.dilation_height > 1 or layer.dilation_width > 1:
+        raise UnsupportedError(
+            f"pool: dilation={layer.dilation_height}x{layer.dilation_width} has no kernel in "
+            "TensorFlow on CPU"
+        )
+    window: dict[str, Any] = {
+        "ksize": [1, layer.kernel_height, layer.kernel_width, 1],
+        "strides": [1, layer.stride_height, layer.stride_width, 1],
+    }
+    padding, pads = _padding(layer), _pads(layer)
+    for (before, after), kernel in zip(
+        pads, (layer.kernel_height, layer.kernel_width), strict=True
+    ):
+        if max(before, after) >= kernel:
+            raise UnsupportedError(
+                f"pool: {max(before, after)} padded pixels must be fewer than the {kernel} of the "
+                "window in TensorFlow"
+            )
+    if layer.mode == "max":
+        return lambda x: tf.raw_ops.MaxPool(input=x, **window, **padding)
+    # TensorFlow's own padding never counts in a mean, and it pads as SAME or not at all.
+    if padding["padding"] == "VALID" or (
+        padding["padding"] == "SAME" and not layer.count_include_pad
+    ):
+        return lambda x: tf.raw_ops.AvgPool(value=x, **window, **padding)
+    if layer.count_include_pad and not layer.ceil_mode:
+        margins = [[0, 0], list(pads[0]), list(pads[1]), [0, 0]]
+        return lambda x: tf.raw_ops.AvgPool(
+            value=tf.raw_ops.Pad(input=x, paddings=margins), padding="VALID", **window
+        )
+    raise UnsupportedError(
+        f"pool: a mean over pads {pads[0]} and {pads[1]} with count_include_pad="
+        f"{layer.count_include_pad}, ceil_mode={layer.ceil_mode} has no kernel in TensorFlow, "
+        "which pads means as SAME only"
+    )
+
+
+def _dense(layer: Layer) -> Operator:
+    assert isinstance(layer, Dense)
+
+    def apply(x: Any, weights: Sequence[Any], _residual: Any) -> Any:
+        y = tf.raw_ops.MatMul(a=x, b=weights[0])
+        if layer.bias:
+            y = tf.raw_ops.BiasAdd(value=y, bias=weights[1])
+        return ACTIVATION_FUNCTIONS[layer.activation](y)
+
+    matrix = (layer.features_in, layer.features_out)
+    bias = [(layer.features_out,)] * layer.bias
+    return Operator(layer.input_shape, (matrix, *bias), None, apply)
+
+
+_OPERATORS: Mapping[str, Callable[[Layer], Operator]] = {
+    "conv": _conv,
+    "pool": _pool,
+    "dense": _dense,
+}

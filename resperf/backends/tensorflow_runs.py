@@ -1,0 +1,269 @@
+"""What TensorFlow runs when it is timed: copies of a layer in one function, and their phases."""
+
+from __future__ import annotations
+
+import gc
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+import tensorflow as tf
+
+from resperf.backends._base import Phase
+from resperf.backends.tensorflow_layers import Array, Operator
+from resperf.errors import UnsupportedError
+from resperf.units import NS_PER_MS
+
+COPIES_MOST = 16
+"""Tracing and optimising costs about 2 ms a copy, so that more would take longer than it gains."""
+TARGET_MS = 1.0
+WEIGHTS_BYTES = 1_200_000_000
+"""All copies' weights together."""
+_WEIGHT_VALUE = 0.01  # small, and far from the denormal numbers that are slow
+_TRACED_CYCLES = 50
+
+
+class Host:
+    """Random numbers on the host, handed out as views: drawing them anew would take longest."""
+
+    def __init__(self, seed: int = 0) -> None:
+        self._random = np.random.default_rng(seed)
+        self._values: Array = self._random.random(1 << 20, dtype=np.float32) - np.float32(0.5)
+
+    def array(self, shape: Sequence[int]) -> Array:
+        """Return values between -0.5 and 0.5."""
+        size = math.prod(shape)
+        if size > self._values.size:
+            self._values = np.resize(self._values, size)
+        return self._values[:size].reshape(shape)
+
+
+class Traced:
+    """A concrete function that holds weights, and lets go of them when told."""
+
+    def __init__(self, body: Callable[..., Any], inputs: Sequence[Any], weights: list[Any]) -> None:
+        self._weights = weights
+        specs = [tf.TensorSpec(x.shape, x.dtype) for x in inputs]
+        self._function = tf.function(body, autograph=False).get_concrete_function(*specs)
+
+    def __call__(self, *inputs: Any) -> Any:
+        """Run the function."""
+        return self._function(*inputs)
+
+    def release(self) -> None:
+        """Free the weights: the traced graph is full of reference cycles that would keep them."""
+        self._weights.clear()
+        self._function.set_external_captures([])
+
+
+def chain(operator: Operator, x: Any, weights: Sequence[Sequence[Any]], residual: Any) -> Any:
+    """Put copies of a layer behind each other, each with its own weights, all reading `x`.
+
+    The assertion that always holds marks the end of a copy: as a stateful operation it is neither
+    pruned nor merged with its likes, it reads the output as data (a control edge on the output
+    would forbid the optimiser to fuse the layer), and the next copy waits for it, so that one
+    copy's output is freed before the next one's is allocated.
+    """
+    y = operator.apply(x, weights[0], residual)
+    for own in weights[1:]:
+        with tf.control_dependencies([tf.raw_ops.Assert(condition=True, data=[y])]):
+            waiting = tf.raw_ops.Identity(input=x)
+        y = operator.apply(waiting, own, residual)
+    return y
+
+
+def traced_copies(operator: Operator, x: Any, weights: list[list[Any]], residual: Any) -> Traced:
+    """Trace a function of `x` that runs one copy of the layer per set of weights."""
+    held: list[Any] = [weights, residual]
+    return Traced(lambda image: chain(operator, image, held[0], held[1]), [x], held)
+
+
+def made_up_weights(operator: Operator) -> list[Any]:
+    """Allocate weights of one copy: memory of its own, filled."""
+    return [tf.fill(shape, tf.constant(_WEIGHT_VALUE)) for shape in operator.weight_shapes]
+
+
+def copies_for(once_ms: float, weight_bytes: int, budget_ms: float) -> int:
+    """Choose how many copies of a layer one run holds.
+
+    Parameters
+    ----------
+    once_ms : float
+        First estimate of one copy's time.
+    weight_bytes : int
+        Of one copy; 0 where it has none.
+    budget_ms : float
+        What one run may take.
+
+    Returns
+    -------
+    int
+        Enough for a run of about `TARGET_MS`, and at least two where there are weights, because
+        those of a real network are not warm; one where a copy alone exceeds the budget or half
+        of `WEIGHTS_BYTES`.
+    """
+    if once_ms > budget_ms or weight_bytes > WEIGHTS_BYTES / 2:
+        return 1
+    wanted = int(min(budget_ms, TARGET_MS) / max(once_ms, 1e-3))
+    most = min(COPIES_MOST, WEIGHTS_BYTES // weight_bytes if weight_bytes else COPIES_MOST)
+    return max(1, min(max(wanted, 2 if weight_bytes else 1), most))
+
+
+def first_estimate_ms(run: Callable[[], object], session_ms: float) -> float:
+    """Time a run that is already built a few times, a long one once; the session call excluded."""
+    best_ms = math.inf
+    for _ in range(3):
+        started = time.perf_counter_ns()
+        run()
+        best_ms = min(best_ms, (time.perf_counter_ns() - started) / NS_PER_MS)
+        if best_ms > TARGET_MS:
+            break
+    return max(best_ms - session_ms, 0.0)
+
+
+class Run:
+    """A layer or a network, built.
+
+    Attributes
+    ----------
+    phases : mapping of str to Phase
+        ``preprocess`` copies host arrays into tensors, ``execution`` runs the function on resident
+        tensors, ``postprocess`` copies the outputs to host arrays.
+    isolated : callable
+        One run of the layer alone, or of the network, on resident tensors.
+    """
+
+    _closed = 0
+
+    def __init__(
+        self,
+        *,
+        host_inputs: Sequence[Array],
+        outputs: Sequence[Any],
+        execution: Phase,
+        isolated: Callable[[], object],
+        functions: Sequence[Traced],
+    ) -> None:
+        self._functions = functions
+        self.isolated = isolated
+        self.phases: Mapping[str, Phase] = {
+            "preprocess": Phase(lambda: [tf.constant(array) for array in host_inputs]),
+            "execution": execution,
+            "postprocess": Phase(lambda: [output.numpy() for output in outputs]),
+        }
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for function in self._functions:
+            function.release()
+        self.phases = {}
+        # The graphs' cycles hold kernels; the collector alone would visit them too seldom.
+        Run._closed += 1
+        if Run._closed % _TRACED_CYCLES == 0:
+            gc.collect()
+
+
+def layer_run(
+    operator: Operator,
+    host: Host,
+    *,
+    budget_ms: float,
+    session_ms: float,
+    link_ms: float,
+    weights: list[Any] | None = None,
+) -> Run:
+    """Build a layer: alone, and in as many copies as its time asks for.
+
+    Parameters
+    ----------
+    operator : Operator
+    host : Host
+    budget_ms : float
+        What one run of the execution phase may take.
+    session_ms, link_ms : float
+        Cost of a call, and of what separates two copies: both are taken out of execution.
+    weights : list of Tensor, optional
+        Weights of the first copy, made up by default.
+    """
+    image = host.array(operator.input_shape)
+    x = tf.constant(image)
+    residual = None if operator.residual_shape is None else tf.ones(operator.residual_shape)
+    first = made_up_weights(operator) if weights is None else weights
+    alone = traced_copies(operator, x, [first], residual)
+    output = alone(x)
+    weight_bytes = 4 * sum(math.prod(shape) for shape in operator.weight_shapes)
+    once_ms = first_estimate_ms(lambda: alone(x), session_ms)
+    copies = copies_for(once_ms, weight_bytes, budget_ms)
+    functions = [alone]
+    if copies > 1:
+        others = [made_up_weights(operator) for _ in range(copies - 1)]
+        functions.append(traced_copies(operator, x, [first, *others], residual))
+    timed = functions[-1]
+    offset_ms = session_ms + (copies - 1) * link_ms
+    return Run(
+        host_inputs=[image],
+        outputs=[output],
+        execution=Phase(lambda: timed(x), offset_ms=offset_ms, divisor=copies),
+        isolated=lambda: alone(x),
+        functions=functions,
+    )
+
+
+def median_ms(run: Callable[[], object], repetitions: int = 200) -> float:
+    """Median wall time of a run that is already built."""
+    times_ns = []
+    for _ in range(repetitions):
+        started = time.perf_counter_ns()
+        run()
+        times_ns.append(time.perf_counter_ns() - started)
+    return float(np.median(times_ns)) / NS_PER_MS
+
+
+def call_costs_ms() -> dict[str, float]:
+    """Measure what a call costs, and per copy what separates copies and what a Reshape costs.
+
+    Returns
+    -------
+    dict
+        ``session_ms``, ``link_ms``, ``view_ms``: a call that does nothing, one separator of
+        `chain`, one node that only changes a shape.
+    """
+    x = tf.ones((1, 4))
+    copies = 64
+    nothing = Operator((1, 4), (), None, lambda y, _weights, _residual: y)
+    view = Operator(
+        (1, 4), (), None, lambda y, _weights, _residual: tf.raw_ops.Reshape(tensor=y, shape=[2, 2])
+    )
+    call, links, views = (
+        traced_copies(operator, x, [[] for _ in range(count)], None)
+        for operator, count in ((nothing, 1), (nothing, copies), (view, copies))
+    )
+    times: dict[Traced, list[float]] = {call: [], links: [], views: []}
+    for _ in range(5):  # in turns, so that a slow moment does not fall on one of them alone
+        for traced, found in times.items():
+            traced(x)
+            found.append(median_ms(lambda traced=traced: traced(x)))  # type: ignore[misc]
+    call_ms, links_ms, views_ms = (float(np.median(found)) for found in times.values())
+    return {
+        "session_ms": call_ms,
+        "link_ms": max(0.0, (links_ms - call_ms) / (copies - 1)),
+        "view_ms": max(0.0, (views_ms - links_ms) / copies),
+    }
+
+
+def refused(error: Exception) -> Exception:
+    """Turn TensorFlow's word for "no" into resperf's."""
+    if isinstance(error, tf.errors.ResourceExhaustedError):
+        return MemoryError(str(error).splitlines()[0])
+    words = str(error).strip().splitlines() or [type(error).__name__]
+    return UnsupportedError(f"TensorFlow refuses: {words[0][:200]}")

@@ -1,0 +1,208 @@
+"""TensorFlow's rules on small networks whose layers are plain to see."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from resperf.errors import UnsupportedError
+from resperf.layers import Conv, Dense, Pool, Reorder
+from resperf.lowering import lower, lower_layers
+from resperf.lowering._base import LoweredNode
+from resperf.machine import Fingerprint
+from resperf.network import Network, Node, Tensor
+
+Shape = tuple[int, ...]
+
+FINGERPRINT = Fingerprint(
+    device="cpu", processor="any", instruction_set="avx2", cores=2, threads=2, memory_bytes=1,
+    system="Linux", framework="tensorflow", framework_version="2.21.0", provider="CPU",
+)  # fmt: skip
+
+
+def network_of(
+    nodes: list[tuple[str, str, list[str]]],
+    shapes: dict[str, Shape],
+    output: str,
+    **attributes: Any,
+) -> Network:
+    """Nodes as (op, output and name, inputs); tensors whose names begin with w are constants."""
+    tensors = {
+        name: Tensor(name, shape, "float32", is_weight=name.startswith("w"))
+        for name, shape in shapes.items()
+    }
+    return Network(
+        name="net",
+        nodes=tuple(
+            Node(name, op, "", tuple(inputs), (name,), attributes.get(name, {}))
+            for op, name, inputs in nodes
+        ),
+        tensors=tensors,
+        inputs=("x",),
+        outputs=(output,),
+        opsets={"": 17},
+        batch=1,
+    )
+
+
+def lowered(network: Network) -> tuple[LoweredNode, ...]:
+    return lower(network, FINGERPRINT).nodes
+
+
+IMAGE = (1, 4, 8, 8)
+NORM = {"wg": (4,), "wb": (4,), "wm": (4,), "wv": (4,)}
+
+
+def test_a_convolution_absorbs_norm_residual_and_activation() -> None:
+    network = network_of(
+        [
+            ("Conv", "c", ["x", "w"]),
+            ("BatchNormalization", "n", ["c", "wg", "wb", "wm", "wv"]),
+            ("Add", "a", ["n", "x"]),
+            ("Relu", "r", ["a"]),
+        ],
+        {"x": IMAGE, "w": (4, 4, 1, 1), "c": IMAGE, "n": IMAGE, "a": IMAGE, "r": IMAGE, **NORM},
+        "r",
+    )
+    (node,) = lowered(network)
+    assert node.sources == ("c", "n", "a", "r")
+    assert node.op == "_FusedConv2D"
+    assert node.layer == Conv(
+        batch=1, channels_in=4, channels_out=4, height=8, width=8, kernel_height=1, kernel_width=1,
+        bias=True, residual=True, activation="relu", layout="nhwc",
+    )  # fmt: skip
+
+
+def test_of_two_convolutions_the_later_one_absorbs_their_sum() -> None:
+    network = network_of(
+        [
+            ("Conv", "c1", ["x", "w"]),
+            ("Conv", "c2", ["x", "w"]),
+            ("Add", "a", ["c1", "c2"]),
+        ],
+        {"x": IMAGE, "w": (4, 4, 1, 1), "c1": IMAGE, "c2": IMAGE, "a": IMAGE},
+        "a",
+    )
+    first, second = lowered(network)
+    assert (first.sources, second.sources) == (("c1",), ("c2", "a"))
+    assert not first.layer.residual  # type: ignore[union-attr]
+    assert second.layer.residual  # type: ignore[union-attr]
+
+
+def test_nothing_is_absorbed_past_a_tensor_that_others_read() -> None:
+    network = network_of(
+        [
+            ("Conv", "c", ["x", "w"]),
+            ("Relu", "r", ["c"]),
+            ("Concat", "k", ["c", "r"]),
+        ],
+        {"x": IMAGE, "w": (4, 4, 1, 1), "c": IMAGE, "r": IMAGE, "k": (1, 8, 8, 8)},
+        "k",
+    )
+    assert [(n.op, n.role) for n in lowered(network)] == [
+        ("Conv2D", "execution"),
+        ("Relu", "unknown"),
+        ("Concat", "unknown"),
+    ]
+
+
+def test_a_network_output_is_not_absorbed() -> None:
+    network = network_of(
+        [("Conv", "c", ["x", "w"]), ("Relu", "r", ["c"])],
+        {"x": IMAGE, "w": (4, 4, 1, 1), "c": IMAGE, "r": IMAGE},
+        "c",
+    )
+    assert [node.name for node in lowered(network)] == ["c", "r"]
+
+
+def test_an_added_constant_is_a_bias_only_if_it_has_one_value_per_channel() -> None:
+    for shape, absorbed in (((4, 1, 1), True), ((1, 4, 1, 1), True), ((8,), False), ((1,), False)):
+        network = network_of(
+            [("Conv", "c", ["x", "w"]), ("Add", "a", ["c", "wa"])],
+            {"x": IMAGE, "w": (4, 4, 1, 1), "wa": shape, "c": IMAGE, "a": IMAGE},
+            "a",
+        )
+        node = lowered(network)[0]
+        assert (node.sources == ("c", "a")) is absorbed, shape
+        assert node.layer.bias is absorbed  # type: ignore[union-attr]
+
+
+def test_a_classifier_head() -> None:
+    network = network_of(
+        [
+            ("GlobalAveragePool", "p", ["x"]),
+            ("Flatten", "f", ["p"]),
+            ("Dropout", "d", ["f"]),
+            ("MatMul", "m", ["d", "wm"]),
+            ("Add", "a", ["m", "wa"]),
+            ("Identity", "i", ["a"]),
+            ("Sigmoid", "s", ["i"]),
+        ],
+        {
+            "x": IMAGE, "p": (1, 4, 1, 1), "f": (1, 4), "d": (1, 4), "wm": (4, 3), "wa": (3,),
+            "m": (1, 3), "a": (1, 3), "i": (1, 3), "s": (1, 3),
+        },
+        "s",
+    )  # fmt: skip
+    pool, view, dense = lowered(network)
+    assert pool.layer == Pool(
+        batch=1, channels_in=4, height=8, width=8, kernel_height=8, kernel_width=8,
+        mode="average", whole_image=True, layout="nhwc",
+    )  # fmt: skip
+    assert (view.op, view.role, view.layer) == ("Reshape", "view", None)
+    assert dense.layer == Dense(batch=1, features_in=4, features_out=3, activation="sigmoid")
+    assert dense.sources == ("m", "a", "s")
+
+
+def test_a_mean_over_rows_and_columns_is_a_global_pooling() -> None:
+    shapes = {"x": IMAGE, "m": (1, 4)}
+    nodes = [("ReduceMean", "m", ["x"])]
+    (node,) = lowered(network_of(nodes, shapes, "m", m={"axes": (-1, 2)}))
+    assert node.layer.whole_image  # type: ignore[union-attr]
+    (node,) = lowered(network_of(nodes, shapes, "m", m={"axes": (1,)}))
+    assert node.role == "unknown"
+    assert "ReduceMean over axes (1,)" in node.reason
+
+
+def test_every_node_is_accounted_for_once() -> None:
+    network = network_of(
+        [
+            ("BatchNormalization", "n", ["x", "wg", "wb", "wm", "wv"]),
+            ("Conv", "c", ["n", "w"]),
+            ("LRN", "l", ["c"]),
+        ],
+        {"x": IMAGE, "w": (4, 4, 1, 1), "c": IMAGE, "n": IMAGE, "l": IMAGE, **NORM},
+        "l",
+    )
+    nodes = lowered(network)
+    assert [source for node in nodes for source in node.sources] == ["n", "c", "l"]
+    assert nodes[0].reason == "no layer kind for BatchNormalization"
+
+
+def test_only_rules_exist() -> None:
+    network = network_of([], {"x": IMAGE}, "x")
+    assert lower(network, FINGERPRINT).method == "rules"
+    with pytest.raises(UnsupportedError, match="use rules"):
+        lower(network, FINGERPRINT, method="framework")
+
+
+def test_layers_get_the_layout_and_keep_the_rest() -> None:
+    conv = Conv(
+        batch=1, channels_in=4, channels_out=4, height=8, width=8, kernel_height=1, kernel_width=1
+    )
+    # 3 windows of 2 in steps of 2 fit into 6 rows exactly, but 7 columns leave half a window.
+    even = Pool(
+        batch=1, channels_in=4, height=6, width=6, kernel_height=2, kernel_width=2,
+        stride_height=2, stride_width=2, ceil_mode=True,
+    )  # fmt: skip
+    odd = even.replace(width=7)
+    dense = Dense(batch=1, features_in=4, features_out=3)
+    reorder = Reorder(batch=1, channels_in=4, height=8, width=8)
+    assert lower_layers([conv, even, odd, dense, reorder], FINGERPRINT) == [
+        conv.replace(layout="nhwc"),
+        even.replace(layout="nhwc", ceil_mode=False),
+        odd.replace(layout="nhwc"),
+        dense,
+        reorder,
+    ]
