@@ -100,8 +100,7 @@ SHAPE: Decorator = click.option(
 DEVICE: Decorator = click.option(
     "--device",
     metavar="D",
-    help="Device of a bundle (see `resperf devices`); `all` compares every bundle. "
-    "That of --bundle by default, else cpu.",
+    help="Device of a bundle (see `resperf devices`). That of --bundle by default, else cpu.",
 )
 FRAMEWORK: Decorator = click.option(
     "--framework", metavar="F", help="Framework of the bundle, where a device has several."

@@ -36,13 +36,14 @@ def command(minutes: float, folder: Path, as_json: bool) -> None:
     theirs is measured for training.
     """
     from resperf.campaign import Campaign
+    from resperf.cli.bench import find_campaign
     from resperf.report.comparison import ComparisonRow, comparison_table, mean_error
     from resperf.report.documents import json_text
     from resperf.report.tables import percent_cell
     from resperf.workflows.demo import run_demo
 
     result = run_demo(
-        Campaign.from_toml(_campaign_path("demo")),
+        Campaign.from_toml(find_campaign("demo")),
         folder,
         minutes=minutes,
         tell=lambda line: click.echo(line, err=as_json),

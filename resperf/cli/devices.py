@@ -45,7 +45,7 @@ def _entries(place: Path | None) -> list[dict[str, Any]]:
                 "framework": bundle.framework,
                 "path": str(folder),
                 "date": bundle.created,
-                "validation": bundle.validation,
+                "validation_error": bundle.validation,
                 "method": bundle.method,
                 "kinds": list(bundle.kinds),
                 "size_bytes": bundle.size_bytes,

@@ -64,6 +64,7 @@ def command(
     """Predict how long a network takes on a device, without running it.
 
     Prints the total, its three phases, the layers (slowest first) and what was skipped.
+    `--device all` compares every bundle that can be found.
     """
     from resperf.prediction import predict
     from resperf.report.documents import json_text

@@ -14,7 +14,7 @@ def device_table(entries: Sequence[Mapping[str, Any]]) -> str:
     Parameters
     ----------
     entries : sequence of mapping
-        ``device``, ``framework``, ``method``, ``date``, ``path`` and ``validation`` (error per
+        ``device``, ``framework``, ``method``, ``date``, ``path`` and ``validation_error`` (per
         kind, fractions); a damaged bundle has ``path`` and ``damaged`` (the reason) instead.
     """
     whole = [entry for entry in entries if not entry.get("damaged")]
@@ -26,7 +26,7 @@ def device_table(entries: Sequence[Mapping[str, Any]]) -> str:
                  Column("validation error"), Column("path")),
                 [
                     [entry["device"], entry["framework"], entry["method"], entry["date"][:10],
-                     _errors(entry["validation"]), entry["path"]]
+                     _errors(entry["validation_error"]), entry["path"]]
                     for entry in whole
                 ],
             )

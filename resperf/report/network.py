@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from resperf.layers import layer_from_key
 from resperf.prediction import LayerPrediction, Prediction
 from resperf.report.tables import Column, ms_cell, percent_cell, table
 
@@ -31,8 +33,14 @@ def network_text(result: Prediction | MeasuredNetwork, *, every: bool = False) -
         parts.append(_layers(result, every))
     if result.skipped:
         parts.append(_skipped(result, every))
-    parts += [f"warning: {warning}" for warning in result.warnings]
+    if result.warnings:
+        parts.append(warnings_text(result.warnings))
     return "\n\n".join(parts)
+
+
+def warnings_text(warnings: Sequence[str]) -> str:
+    """Return one line per warning; what is said twice is shown once."""
+    return "\n".join(f"warning: {warning}" for warning in dict.fromkeys(warnings))
 
 
 def heading(result: Prediction | MeasuredNetwork) -> str:
@@ -146,16 +154,18 @@ def everywhere_text(
         f"not predicted for {device} with {framework}: {reason}"
         for device, framework, reason in failures
     ]
-    parts += [
-        f"warning: {each.device} with {each.framework}: {warning}"
+    warnings = [
+        f"{each.device} with {each.framework}: {warning}"
         for each in predictions
         for warning in each.warnings
     ]
+    if warnings:
+        parts.append(warnings_text(warnings))
     return "\n\n".join(parts)
 
 
 def layers_text(layers: Sequence[LayerPrediction]) -> str:
-    """List layers without a network, in their order, with their canonical keys.
+    """List layers without a network, in their order, with the fields that are not the default.
 
     Parameters
     ----------
@@ -165,7 +175,20 @@ def layers_text(layers: Sequence[LayerPrediction]) -> str:
     rows = []
     for layer in layers:
         remark = "" if layer.in_range else layer.reason or "no predictor"
-        rows.append([ms_cell(layer.execution_ms), f"{layer.macs / 1e9:.3f}", layer.key, remark])
+        rows.append(
+            [ms_cell(layer.execution_ms), f"{layer.macs / 1e9:.3f}", _fields(layer.key), remark]
+        )
     columns = (Column("ms", right=True), Column("GMAC", right=True), Column("layer"),
                Column("out of range"))  # fmt: skip
     return table(columns, rows)
+
+
+def _fields(key: str) -> str:
+    layer = layer_from_key(key)
+    defaults = {f.name: f.default for f in dataclasses.fields(layer)}
+    written = [
+        f"{name}={str(value).lower()}"
+        for name, value in layer.fields().items()
+        if name == "layout" or value != defaults[name]
+    ]
+    return " ".join([layer.kind, *written])

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from resperf.prediction import LayerPrediction, Prediction
 from resperf.report.comparison import ComparisonRow, comparison_table
-from resperf.report.network import SHOWN_LAYERS, heading
+from resperf.report.network import SHOWN_LAYERS, heading, warnings_text
 
 if TYPE_CHECKING:
     from resperf.workflows.measure import MeasuredNetwork
@@ -34,7 +34,9 @@ def side_by_side_text(
         f"{heading(measured)}\n{totals}",
         f"layers, slowest first{more}\n" + comparison_table(shown, title="layer"),
     ]
-    parts += [f"warning: {text}" for text in (*prediction.warnings, *measured.warnings)]
+    warnings = (*prediction.warnings, *measured.warnings)
+    if warnings:
+        parts.append(warnings_text(warnings))
     return "\n\n".join(parts)
 
 

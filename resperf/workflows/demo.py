@@ -85,7 +85,9 @@ def run_demo(
     tell(f"[1/4] campaign: {minutes:g} minutes of layers into {dataset}")
     measured = _collect(campaign, dataset, minutes, [path for path, _ in judged], tell, progress)
     tell(f"[2/4] training on {dataset} into {bundle_path}")
-    bundle = _trained(dataset, bundle_path, is_stale=measured is not None, tell=tell)
+    bundle = _trained(
+        dataset, bundle_path, is_stale=bool(measured and measured.measured), tell=tell
+    )
     tell(f"[3/4] predicting {len(judged)} networks")
     predictions = [
         predict_network(read_network(path, batch=batch), bundle) for path, batch in judged
@@ -154,9 +156,10 @@ def _trained(dataset: Path, path: Path, *, is_stale: bool, tell: Tell) -> Bundle
         else:
             tell(f"      {path} was trained on the same data: used as it is")
             return bundle
-    from resperf.training import train
+    from resperf.training import progress_bar, train
 
-    return train(dataset, path)
+    with progress_bar() as progress:
+        return train(dataset, path, device="cpu", progress=progress)
 
 
 def _judged_networks(device: Backend) -> Iterator[tuple[Path, int | None]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from statistics import fmean
@@ -28,18 +28,22 @@ EXTRA_ROUNDS = 3
 TOLERANCE = 0.1
 """A reference off by more than this share of its median marks its round as not steady."""
 
-Run = tuple[float, float, float]
-"""Wall times of preprocess, execution and postprocess of one run, in milliseconds."""
+COPY_SHARE = 0.1
+"""Share of a round that preprocess takes, and postprocess too, beside the whole runs."""
 
 
 @dataclass(frozen=True)
 class GuardedRuns:
-    """Runs of a network in the order they were taken.
+    """Times of a network, from the rounds during which the machine had its usual speed.
 
     Attributes
     ----------
-    runs : tuple of (float, float, float)
-        Preprocess, execution and postprocess of each run, in milliseconds.
+    phases_ms : mapping of str to tuple of float
+        Samples of each phase, in milliseconds. Execution is timed within the whole runs, the
+        outer phases in loops of their own, as those of layers are: a few microseconds of code
+        that has gone cold meanwhile belong to neither.
+    totals_ms : tuple of float
+        Whole runs, from the host's arrays to the host's arrays, in milliseconds.
     reference_ratio : float
         Time of the reference layer meanwhile over its median: 1.6 is a machine 1.6 times slower.
     rounds, steady_rounds : int
@@ -47,10 +51,17 @@ class GuardedRuns:
         are kept, unless there are none.
     """
 
-    runs: tuple[Run, ...]
+    phases_ms: Mapping[str, tuple[float, ...]]
+    totals_ms: tuple[float, ...]
     reference_ratio: float
     rounds: int
     steady_rounds: int
+
+
+@dataclass(frozen=True)
+class _Round:
+    phases_ms: Mapping[str, Sequence[float]]
+    totals_ms: Sequence[float]
 
 
 @contextmanager
@@ -83,15 +94,12 @@ def guarded_runs(
     seconds: float,
     clock: Clock = time.perf_counter_ns,
 ) -> GuardedRuns:
-    """Time whole runs in rounds, and repeat the rounds during which the machine was off its speed.
-
-    The three phases are timed within the same runs, one after the other as in real use, so that
-    their sum is a run's time.
+    """Time a network in rounds, and repeat those during which the machine was off its speed.
 
     Parameters
     ----------
     built : Built
-        A network.
+        A network. A session call belongs to its execution: no offset is taken out.
     monitor : ReferenceMonitor
         Read before and after each round.
     seconds : float
@@ -106,14 +114,14 @@ def guarded_runs(
         budget_s=seconds / ROUNDS,
         warmup_s=seconds / ROUNDS / 4,
     )
-    rounds: list[tuple[list[Run], float]] = []
-    steady: list[tuple[list[Run], float]] = []
+    rounds: list[tuple[_Round, float]] = []
+    steady: list[tuple[_Round, float]] = []
     monitor.check(force=True)
     for _ in range(ROUNDS + EXTRA_ROUNDS):
         before_ms = monitor.history.latest_ms
-        runs = _round(built, protocol, clock)
+        timed = _timed_round(built, protocol, clock)
         monitor.check(force=True)
-        rounds.append((runs, fmean((before_ms, monitor.history.latest_ms))))
+        rounds.append((timed, fmean((before_ms, monitor.history.latest_ms))))
         # The usual speed is only known better and better, so all rounds are judged anew.
         usual_ms = monitor.history.median_ms
         steady = [each for each in rounds if abs(each[1] / usual_ms - 1) <= TOLERANCE]
@@ -121,35 +129,41 @@ def guarded_runs(
             break
     kept = steady or rounds
     return GuardedRuns(
-        runs=tuple(run for runs, _ in kept for run in runs),
-        reference_ratio=fmean(each[1] for each in kept) / monitor.history.median_ms,
+        phases_ms={
+            name: tuple(time_ms for timed, _ in kept for time_ms in timed.phases_ms[name])
+            for name in PHASES
+        },
+        totals_ms=tuple(time_ms for timed, _ in kept for time_ms in timed.totals_ms),
+        reference_ratio=fmean(reference_ms for _, reference_ms in kept) / monitor.history.median_ms,
         rounds=len(rounds),
         steady_rounds=len(steady),
     )
 
 
-def _round(built: Built, protocol: SamplingProtocol, clock: Clock) -> list[Run]:
-    """Run as the protocol says, and return the runs after the warm-up."""
-    recorded: list[Run] = []
-    steps = [built.phases[name].run for name in PHASES]
+def _timed_round(built: Built, protocol: SamplingProtocol, clock: Clock) -> _Round:
+    """Time whole runs as the protocol says, then the outer phases more briefly."""
+    marks_ns: list[tuple[int, int, int, int]] = []
+    preprocess, execution, postprocess = (built.phases[name].run for name in PHASES)
 
-    def run() -> None:
-        marks = [clock()]
-        for step in steps:
-            step()
-            marks.append(clock())
-        recorded.append(_phase_ms(marks))
+    def whole_run() -> None:
+        start = clock()
+        preprocess()
+        ready = clock()
+        execution()
+        done = clock()
+        postprocess()
+        marks_ns.append((start, ready, done, clock()))
 
-    warmups = sample(run, protocol, clock=clock).warmups
-    return recorded[warmups:]
-
-
-def _phase_ms(marks: Sequence[int]) -> Run:
-    first, second, third, last = marks
-    return (
-        (second - first) / NS_PER_MS,
-        (third - second) / NS_PER_MS,
-        (last - third) / NS_PER_MS,
+    warmups = sample(whole_run, protocol.scaled(1 - 2 * COPY_SHARE), clock=clock).warmups
+    brief = protocol.scaled(COPY_SHARE)
+    counted = marks_ns[warmups:]
+    return _Round(
+        phases_ms={
+            "preprocess": sample(preprocess, brief, clock=clock).samples_ms,
+            "execution": [(done - ready) / NS_PER_MS for _, ready, done, _ in counted],
+            "postprocess": sample(postprocess, brief, clock=clock).samples_ms,
+        },
+        totals_ms=[(end - start) / NS_PER_MS for start, _, _, end in counted],
     )
 
 

@@ -15,7 +15,7 @@ from resperf.backends import Backend
 from resperf.campaign import measure_layer
 from resperf.layers import Layer
 from resperf.lowering import LoweredNetwork, lower
-from resperf.measurement import Measurement, Status
+from resperf.measurement import PHASES, Measurement, Status
 from resperf.network import read_network
 from resperf.prediction.result import (
     LayerPrediction,
@@ -53,10 +53,11 @@ class MeasuredNetwork:
     network, device, framework : str
     batch : int or None
     phases : PhaseTimes
-        Medians over the runs. A re-layout of the network's input or output, which a framework
+        Medians, see `resperf.workflows.guarded.GuardedRuns`. A re-layout of the network's input or output, which a framework
         runs within its session call, is counted in preprocess or postprocess as measured alone.
     percentiles_ms : mapping of str to float
-        Of whole runs: ``p50``, ``p95``, ``p99``.
+        Of whole runs, phase after phase: ``p50``, ``p95``, ``p99``. For networks of a few
+        microseconds they lie above the total, as the phases disturb each other.
     runs : int
         How many runs were timed.
     layers : tuple of LayerPrediction
@@ -179,7 +180,7 @@ def measure_network(
         batch=network.batch,
         phases=_median_phases(timed),
         percentiles_ms=_percentiles(timed),
-        runs=len(timed.runs),
+        runs=len(timed.totals_ms),
         warnings=(*network.notes, *_run_warnings(timed)),
         reference_ratio=timed.reference_ratio,
     )
@@ -229,12 +230,11 @@ def measure_layers(
 
 
 def _median_phases(timed: GuardedRuns) -> PhaseTimes:
-    return PhaseTimes(*(median(times_ms) for times_ms in zip(*timed.runs, strict=True)))
+    return PhaseTimes(*(median(timed.phases_ms[name]) for name in PHASES))
 
 
 def _percentiles(timed: GuardedRuns) -> dict[str, float]:
-    totals_ms = [sum(run) for run in timed.runs]
-    return {name: percentile(totals_ms, share) for name, share in PERCENTILES.items()}
+    return {name: percentile(timed.totals_ms, share) for name, share in PERCENTILES.items()}
 
 
 def _run_warnings(timed: GuardedRuns) -> tuple[str, ...]:
@@ -245,9 +245,9 @@ def _run_warnings(timed: GuardedRuns) -> tuple[str, ...]:
             f"{timed.rounds} rounds ran while it was off by more than {TOLERANCE:.0%}; close other "
             "programs and measure again"
         )
-    if len(timed.runs) < FEW_RUNS:
+    if len(timed.totals_ms) < FEW_RUNS:
         warnings.append(
-            f"only {len(timed.runs)} runs: p95 and p99 are about the slowest of them; "
+            f"only {len(timed.totals_ms)} runs: p95 and p99 are about the slowest of them; "
             "use more --seconds"
         )
     return tuple(warnings)

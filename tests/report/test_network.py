@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from resperf.layers import Conv
 from resperf.prediction import LayerPrediction, PhaseTimes, Prediction, Skipped
 from resperf.report.network import everywhere_text, layers_text, network_text
 from resperf.report.side_by_side import total_comparison
+
+
+KEY = Conv(
+    batch=8, channels_in=64, height=56, width=56, kernel_height=3, kernel_width=3,
+    pad_top=1, channels_out=64, bias=True, layout="nchwc16",
+).key  # fmt: skip
 
 
 def prediction(**changes) -> Prediction:
@@ -65,8 +72,13 @@ def test_bundles_are_compared_in_one_table():
 
 
 def test_a_layer_without_predictor_is_not_zero():
-    layer = LayerPrediction("conv_0", "conv", float("nan"), False, key="conv:batch=1")
-    assert layers_text([layer]).splitlines()[2].split()[:2] == ["-", "0.000"]
+    layer = LayerPrediction("conv_0", "conv", float("nan"), False, key=KEY)
+    row = layers_text([layer]).splitlines()[2].split()
+    assert row[:3] == ["-", "0.000", "conv"]
+    assert row[3:] == [
+        "batch=8", "channels_in=64", "height=56", "width=56", "kernel_height=3", "kernel_width=3",
+        "pad_top=1", "layout=nchwc16", "channels_out=64", "no", "predictor",
+    ]  # fmt: skip
 
 
 def test_side_by_side_has_a_line_for_what_remains():

@@ -1,0 +1,83 @@
+"""Whole runs on a machine that changes its speed, with clocks that only the work moves."""
+
+from __future__ import annotations
+
+import math
+from itertools import count
+
+import pytest
+
+from resperf.backends import Phase
+from resperf.timing import ReferenceMonitor
+from resperf.workflows.guarded import guarded_runs, percentile
+
+MS = 1_000_000
+TIMES_MS = {"preprocess": {1.0}, "execution": {8.0}, "postprocess": {2.0}}
+
+
+class Machine:
+    """A network and a reference on one clock."""
+
+    def __init__(self):
+        self.now_ns = 0
+        self.factor = 1.0
+        self.phases = {
+            "preprocess": Phase(lambda: self.spend(1.0)),
+            "execution": Phase(lambda: self.spend(8.0)),
+            "postprocess": Phase(lambda: self.spend(2.0)),
+        }
+        self.monitor = ReferenceMonitor(self.reference, clock=self.clock, now=count().__next__)
+
+    def clock(self):
+        return self.now_ns
+
+    def spend(self, time_ms):
+        self.now_ns += round(time_ms * self.factor * MS)
+
+    def reference(self):
+        self.spend(1.0)
+
+
+class SlowAtFirst(Machine):
+    """1.6 times slower during two rounds; earlier readings tell the usual speed."""
+
+    def __init__(self):
+        super().__init__()
+        for _ in range(7):
+            self.monitor.history.add(-1.0, 1.0)
+
+    def reference(self):
+        self.factor = 1.6 if len(self.monitor.history) < 7 + 3 else 1.0
+        self.spend(1.0)
+
+
+def test_phases_and_whole_runs_are_timed():
+    machine = Machine()
+    timed = guarded_runs(machine, machine.monitor, seconds=0.3, clock=machine.clock)
+    assert {name: set(times_ms) for name, times_ms in timed.phases_ms.items()} == TIMES_MS
+    assert set(timed.totals_ms) == {11.0}
+    assert (timed.rounds, timed.steady_rounds) == (3, 3)
+    assert timed.reference_ratio == pytest.approx(1.0)
+
+
+def test_a_slow_network_still_runs_three_times_a_round():
+    machine = Machine()
+    timed = guarded_runs(machine, machine.monitor, seconds=1e-3, clock=machine.clock)
+    assert len(timed.totals_ms) == 9
+
+
+def test_rounds_on_a_slow_machine_are_measured_again_and_dropped():
+    machine = SlowAtFirst()
+    timed = guarded_runs(machine, machine.monitor, seconds=0.3, clock=machine.clock)
+    assert {name: set(times_ms) for name, times_ms in timed.phases_ms.items()} == TIMES_MS
+    assert set(timed.totals_ms) == {11.0}
+    # Readings 0 to 2 are slow, so rounds 0 to 2 touch a slow reading; 3 to 5 do not.
+    assert (timed.rounds, timed.steady_rounds) == (6, 3)
+
+
+def test_percentiles_are_interpolated():
+    values = [5.0, 1.0, 3.0, 2.0, 4.0]
+    assert percentile(values, 0.5) == 3.0
+    assert percentile(values, 0.95) == pytest.approx(4.8)  # position 3.8
+    assert percentile([7.0], 0.99) == 7.0
+    assert math.isnan(percentile([], 0.5))
