@@ -115,7 +115,7 @@ class ReferenceMonitor:
         Returns
         -------
         (float, float) or None
-            Moment and time (ms) of the new reading; None where the last one is recent enough.
+            Moment (its middle) and time (ms) of the new reading; None where the last one is recent enough.
         """
         at = self._now()
         if not force and at - self._last_at < self._interval_s:
@@ -126,9 +126,9 @@ class ReferenceMonitor:
             before_ns = self._clock()
             self._run()
             times_ns.append(self._clock() - before_ns)
-        reading = (at, median(times_ns) / NS_PER_MS)
-        self.history.add(*reading)
         self._last_at = self._now()
+        reading = ((at + self._last_at) / 2, median(times_ns) / NS_PER_MS)
+        self.history.add(*reading)
         return reading
 
     @property
