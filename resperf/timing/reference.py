@@ -115,7 +115,8 @@ class ReferenceMonitor:
         Returns
         -------
         (float, float) or None
-            Moment (its middle) and time (ms) of the new reading; None where the last one is recent enough.
+            Moment (its middle) and time (ms) of the new reading; None where the last one is
+            recent enough.
         """
         at = self._now()
         if not force and at - self._last_at < self._interval_s:

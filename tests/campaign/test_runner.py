@@ -147,7 +147,7 @@ def test_the_process_is_recycled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 def test_rows_of_a_slow_machine_are_measured_again(tmp_path: Path) -> None:
     output = tmp_path / "a.h5"
-    campaign = made(samples=30, repeat_share=0.0, run={"retry_share": 1.0})
+    campaign = made(samples=30, repeat_share=0.0, run={"retry_share": 1.0, "retry_wait_s": 1000.0})
     # The reference is built first, so these are four layers; a fifth lies between a slow reading
     # and a good one.
     result = go(campaign, output, settings={"slow": [10, 13, 2.0]})
