@@ -196,7 +196,9 @@ class Bundle:
             name = "in_bytes" if phase == "preprocess" else "out_bytes"
             sizes = quantities(kind, columns_of(layers))[name]
             largest = self._transfers[phase].largest_bytes
-            reasons = [f"tensor of {s:.0f} B above {largest:.0f}" * (s > largest) for s in sizes]
+            reasons = [
+                f"tensor of {s:.0f} B above {largest:.0f}" if s > largest else "" for s in sizes
+            ]
             return self.transfer_ms(phase, sizes), reasons
         reason = f"no predictor for {kind}"
         return np.full(len(layers), np.nan), [reason] * len(layers)

@@ -18,7 +18,7 @@ from resperf.errors import BundleError
 from resperf.features import Array
 
 Weights = Mapping[str, npt.NDArray[np.float32]]
-"""Name such as ``"0/head_1/kernel"`` -> values in Keras' order of axes."""
+"""Name such as ``"0/dense_1/kernel"`` -> values in Keras' order of axes."""
 
 _OPSET, _IR_VERSION = 17, 8
 _ROWS_AT_ONCE = 8192
@@ -50,7 +50,7 @@ class Architecture:
     positive : bool
         Output as in the paper: ReLU and no bias. Otherwise linear, starting at zero.
     members : int
-        Networks side by side that share nothing but the input.
+        Fully connected parts side by side, which share the input or the convolutions alone.
     """
 
     features: int
@@ -101,24 +101,25 @@ class _Graph:
         return self.node("Relu", [x], f"{x}/relu")
 
 
-def _write_member(graph: _Graph, architecture: Architecture, member: int) -> str:
-    """Write one member; returns the name of its output, shape (rows, 1)."""
-    x = "x"
-    if architecture.stages:
-        shape = graph.constant(f"{member}/sequence", np.array([-1, 1, architecture.features]))
-        x = graph.node("Reshape", [x, shape], f"{member}/as_sequence")
-        for place, stage in enumerate(architecture.stages):
-            x = graph.relu(graph.conv(x, f"{member}/head_{place}"))
-            for block in range(stage.blocks):
-                name = f"{member}/block_{place}.{block}"
-                inner = graph.relu(graph.conv(x, f"{name}.0"))
-                inner = graph.relu(graph.conv(inner, f"{name}.1"))
-                x = graph.relu(graph.node("Add", [inner, x], f"{name}_sum"))
-        # Keras flattens (sequence, filters), ONNX holds (filters, sequence).
-        x = graph.node("Transpose", [x], f"{member}/keras_order", perm=[0, 2, 1])
-        width = architecture.features * architecture.stages[-1].filters
-        shape = graph.constant(f"{member}/flat", np.array([-1, width]))
-        x = graph.node("Reshape", [x, shape], f"{member}/as_row")
+def _write_trunk(graph: _Graph, architecture: Architecture) -> str:
+    """Write the convolutions; returns the name of their answers as one row."""
+    shape = graph.constant("sequence", np.array([-1, 1, architecture.features]))
+    x = graph.node("Reshape", ["x", shape], "as_sequence")
+    for place, stage in enumerate(architecture.stages):
+        x = graph.relu(graph.conv(x, f"head_{place}"))
+        for block in range(stage.blocks):
+            name = f"block_{place}_{block}"
+            inner = graph.relu(graph.conv(x, f"{name}_0"))
+            inner = graph.relu(graph.conv(inner, f"{name}_1"))
+            x = graph.relu(graph.node("Add", [inner, x], f"{name}_sum"))
+    # Keras flattens (sequence, filters), ONNX holds (filters, sequence).
+    x = graph.node("Transpose", [x], "keras_order", perm=[0, 2, 1])
+    width = architecture.features * architecture.stages[-1].filters
+    return graph.node("Reshape", [x, graph.constant("flat", np.array([-1, width]))], "as_row")
+
+
+def _write_member(graph: _Graph, architecture: Architecture, x: str, member: int) -> str:
+    """Write one member behind the trunk; returns the name of its output, shape (rows, 1)."""
     for place in range(len(architecture.dense)):
         x = graph.relu(graph.dense(x, f"{member}/dense_{place}"))
     x = graph.dense(x, f"{member}/output")
@@ -137,7 +138,8 @@ def onnx_bytes(architecture: Architecture, weights: Weights) -> bytes:
     from onnx import TensorProto, helper, numpy_helper
 
     graph = _Graph(weights)
-    outputs = [_write_member(graph, architecture, m) for m in range(architecture.members)]
+    x = _write_trunk(graph, architecture) if architecture.stages else "x"
+    outputs = [_write_member(graph, architecture, x, m) for m in range(architecture.members)]
     graph.node("Concat", outputs, "y", axis=1)
     float32 = TensorProto.FLOAT
     body = helper.make_graph(

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -55,7 +55,17 @@ class Schedule:
     penalty: float = 0.0
     average_share: float = 0.0
     epsilon: float = 1e-7
-    patience: float = 0.5
+    patience: float = 0.4
+
+    def steps(self, rows: int) -> int:
+        """Count the steps of an epoch; rows that fill no batch wait for the next epoch."""
+        return max(1, rows // self.batch)
+
+    def batches(self, order: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Cut an order of rows into batches, shape (steps, batch)."""
+        steps = self.steps(len(order))
+        batch = min(self.batch, len(order))
+        return order[: steps * batch].reshape(steps, batch)
 
 
 @dataclass(frozen=True)
@@ -89,40 +99,61 @@ def maple_loss(measured: Any, predicted: Any) -> Any:
     return ops.mean(ops.abs(ops.log1p(predicted) - logs) / logs, axis=-1)
 
 
-def _member(x: Any, architecture: Architecture, member: int, penalty: float) -> Any:
+def _absolute_loss(measured: Any, predicted: Any) -> Any:
+    """L1, the mean over members."""
+    ops = keras().ops
+    return ops.mean(ops.abs(predicted - measured), axis=-1)
+
+
+def _model(architecture: Architecture, penalty: float) -> Any:
+    """Build the network; its answers have the shape (rows, members)."""
     k = keras()
-    layers, decay = k.layers, k.regularizers.L2(penalty) if penalty else None
+    rows = k.Input((architecture.features,), name="x")
+    x = _trunk(rows, architecture) if architecture.stages else rows
+    width, members = x.shape[-1], architecture.members
+    equation = "bi,mio->bmo"
+    for place, next_width in enumerate(architecture.dense):
+        # All members at once: one large product is several times faster than many small ones.
+        x = k.layers.EinsumDense(
+            equation, (members, next_width), bias_axes="mo", activation="relu",
+            kernel_initializer=_glorot(width, next_width),
+            kernel_regularizer=k.regularizers.L2(penalty) if penalty else None,
+            name=f"dense_{place}",
+        )(x)  # fmt: skip
+        width, equation = next_width, "bmi,mio->bmo"
+    if architecture.dropout:
+        x = k.layers.Dropout(architecture.dropout, name="dropout")(x)
+    if architecture.positive:
+        settings = {"activation": "relu", "kernel_initializer": _glorot(width, 1)}
+    else:
+        # A start at zero is the baseline itself: training can only improve on it.
+        settings = {"bias_axes": "mo", "kernel_initializer": "zeros"}
+    x = k.layers.EinsumDense(equation, (members, 1), name="output", **settings)(x)
+    return k.Model(rows, k.layers.Reshape((members,), name="y")(x))
+
+
+def _trunk(rows: Any, architecture: Architecture) -> Any:
+    """Add the convolutions and residual blocks over the sequence of features."""
+    layers = keras().layers
 
     def conv(x: Any, filters: int, kernel: int, name: str) -> Any:
         return layers.Conv1D(filters, kernel, padding="same", activation="relu", name=name)(x)
 
-    if architecture.stages:
-        x = layers.Reshape((architecture.features, 1), name=f"{member}_as_sequence")(x)
-        for place, stage in enumerate(architecture.stages):
-            x = conv(x, stage.filters, stage.kernel, f"{member}_head_{place}")
-            for block in range(stage.blocks):
-                name = f"{member}_block_{place}.{block}"
-                inner = conv(x, stage.filters, 1, f"{name}.0")
-                inner = conv(inner, stage.filters, 1, f"{name}.1")
-                x = layers.ReLU(name=f"{name}_relu")(layers.Add(name=f"{name}_sum")([inner, x]))
-        x = layers.Flatten(name=f"{member}_flat")(x)
-    for place, width in enumerate(architecture.dense):
-        name = f"{member}_dense_{place}"
-        x = layers.Dense(width, activation="relu", kernel_regularizer=decay, name=name)(x)
-    if architecture.dropout:
-        x = layers.Dropout(architecture.dropout, name=f"{member}_dropout")(x)
-    if architecture.positive:
-        return layers.Dense(1, activation="relu", use_bias=False, name=f"{member}_output")(x)
-    # A start at zero is the baseline itself: training can only improve on it.
-    return layers.Dense(1, kernel_initializer="zeros", name=f"{member}_output")(x)
+    x = layers.Reshape((architecture.features, 1), name="as_sequence")(rows)
+    for place, stage in enumerate(architecture.stages):
+        x = conv(x, stage.filters, stage.kernel, f"head_{place}")
+        for block in range(stage.blocks):
+            name = f"block_{place}_{block}"
+            inner = conv(x, stage.filters, 1, f"{name}_0")
+            inner = conv(inner, stage.filters, 1, f"{name}_1")
+            x = layers.ReLU(name=f"{name}_relu")(layers.Add(name=f"{name}_sum")([inner, x]))
+    return layers.Flatten(name="flat")(x)
 
 
-def _model(architecture: Architecture, penalty: float) -> Any:
-    k = keras()
-    x = k.Input((architecture.features,), name="x")
-    outputs = [_member(x, architecture, m, penalty) for m in range(architecture.members)]
-    y = k.layers.Concatenate(name="y")(outputs) if len(outputs) > 1 else outputs[0]
-    return k.Model(x, y)
+def _glorot(width: int, next_width: int) -> Any:
+    """Glorot's uniform start of one member; Keras would count members as inputs."""
+    limit = float(np.sqrt(6 / (width + next_width)))
+    return keras().initializers.RandomUniform(-limit, limit)
 
 
 def _optimizer(schedule: Schedule, steps: int) -> Any:
@@ -136,23 +167,22 @@ def _optimizer(schedule: Schedule, steps: int) -> Any:
         rate = k.optimizers.schedules.ExponentialDecay(
             schedule.rate, max(1, steps // 5), 0.5, staircase=True
         )
-    averaged = min(1000.0, max(1.0, schedule.average_share * steps))
     return k.optimizers.Adam(
-        rate,
-        epsilon=schedule.epsilon,
-        weight_decay=schedule.weight_decay or None,
-        use_ema=schedule.average_share > 0,
-        ema_momentum=1 - 1 / averaged,
+        rate, epsilon=schedule.epsilon, weight_decay=schedule.weight_decay or None
     )
 
 
 def _weights(model: Any) -> dict[str, npt.NDArray[np.float32]]:
-    """Copy all weights; names are those that `_architecture` writes into ONNX."""
-    copies = {}
+    """Copy all weights under the names that `_architecture` writes into ONNX, members apart."""
+    copies: dict[str, npt.NDArray[np.float32]] = {}
     for layer in model.layers:
         for variable in layer.weights:
-            member, _, name = layer.name.partition("_")
-            copies[f"{member}/{name}/{variable.name}"] = np.array(variable.numpy(), np.float32)
+            values = np.array(variable.numpy(), np.float32)
+            name = f"{layer.name}/{variable.name}"
+            if isinstance(layer, keras().layers.EinsumDense):
+                copies |= {f"{member}/{name}": part for member, part in enumerate(values)}
+            else:
+                copies[name] = values
     return copies
 
 
@@ -165,26 +195,36 @@ def _run(model: Any, rows: Array) -> Array:
     return np.concatenate(parts).astype(np.float64)
 
 
-def _best_keeper(score: Callable[[], float], schedule: Schedule, progress: Progress | None) -> Any:
-    """Make a callback that keeps the weights of the best epoch and stops when none gets better."""
+def _epoch_function(
+    model: Any, averaged: Any, optimizer: Any, schedule: Schedule, data: tuple[Any, Any, Any]
+) -> Callable[[Any], None]:
+    """Return a compiled pass over batches of row numbers, shape (steps, batch).
 
-    class KeepBest(keras().callbacks.Callback):  # type: ignore[misc]
-        def __init__(self) -> None:
-            super().__init__()
-            self.best_error, self.best_epoch = np.inf, 0
-            self.weights: list[Any] = []
+    One call per epoch rather than one per step: with networks this small, Python would take most
+    of the time. Each step also moves `averaged`, a second network, towards the trained one.
+    """
+    tf = require("tensorflow", "train")
+    x, y, weights = data
+    losses_of = {"absolute": _absolute_loss, "maple": maple_loss}
+    # AutoGraph is for the loop over batches alone; what is called is made of tensors already.
+    loss_of = tf.autograph.experimental.do_not_convert(losses_of[schedule.loss])
+    steps = schedule.average_share * schedule.epochs * schedule.steps(len(x))
+    kept = 1 - 1 / min(1000.0, max(1.0, steps))
+    pairs = list(zip(averaged.weights, model.weights, strict=True))
 
-        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:  # noqa: ARG002
-            error = score()
-            if error < self.best_error:
-                self.best_error, self.best_epoch = error, epoch + 1
-                self.weights = self.model.get_weights()
-            if progress is not None:
-                progress(epoch + 1, schedule.epochs, error)
-            if epoch + 1 - self.best_epoch > schedule.patience * schedule.epochs:
-                self.model.stop_training = True
+    @tf.function(jit_compile=False, autograph=True)  # type: ignore[untyped-decorator]
+    def run(order: Any) -> None:
+        for rows in order:
+            with tf.GradientTape() as tape:
+                answers = model(tf.gather(x, rows), training=True)
+                losses = loss_of(tf.gather(y, rows), answers) * tf.gather(weights, rows)
+                loss = tf.reduce_mean(losses) + sum(model.losses)
+            gradients = tape.gradient(loss, model.trainable_variables)
+            optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+            for mean, value in pairs:
+                mean.assign(kept * mean + (1 - kept) * value)
 
-    return KeepBest()
+    return cast(Callable[[Any], None], run)
 
 
 def fit_network(
@@ -221,38 +261,31 @@ def fit_network(
     TrainingError
         If no epoch gives finite numbers.
     """
-    k = keras()
+    k, tf = keras(), require("tensorflow", "train")
     k.utils.set_random_seed(seed)
-    require("tensorflow", "train").config.experimental.enable_op_determinism()
+    tf.config.experimental.enable_op_determinism()
     k.backend.clear_session()
-    model = _model(architecture, schedule.penalty)
-    batch = min(schedule.batch, len(rows))
-    steps = schedule.epochs * -(-len(rows) // batch)
-    model.compile(
-        optimizer=_optimizer(schedule, steps),
-        loss={"absolute": "mean_absolute_error", "maple": maple_loss}[schedule.loss],
-        jit_compile=False,
-        steps_per_execution=max(1, min(16, len(rows) // batch)),
-    )
-    keeper = _best_keeper(
-        lambda: validation_error(_run(model, validation_rows)), schedule, progress
-    )
-    averaging = [k.callbacks.SwapEMAWeights(swap_on_epoch=True)] if schedule.average_share else []
-    model.fit(
-        rows.astype(np.float32),
-        np.repeat(targets.astype(np.float32)[:, None], architecture.members, axis=1),
-        sample_weight=weights,
-        batch_size=batch,
-        epochs=schedule.epochs,
-        verbose=0,
-        callbacks=[*averaging, keeper],
-    )
-    if not keeper.weights:
+    model, averaged = (_model(architecture, schedule.penalty) for _ in range(2))
+    averaged.set_weights(model.get_weights())
+    optimizer = _optimizer(schedule, schedule.epochs * schedule.steps(len(rows)))
+    optimizer.build(model.trainable_variables)
+    counts = np.ones(len(rows)) if weights is None else weights / np.mean(weights)
+    data = tuple(tf.constant(each, tf.float32) for each in (rows, targets[:, None], counts))
+    run_epoch = _epoch_function(model, averaged, optimizer, schedule, data)
+    judge = tf.function(lambda x: averaged(x, training=False), jit_compile=False)
+    judged = tf.constant(validation_rows, tf.float32)
+    random = np.random.default_rng(seed)
+    best_error, best_epoch, best_weights = np.inf, 0, []
+    for epoch in range(1, schedule.epochs + 1):
+        run_epoch(tf.constant(schedule.batches(random.permutation(len(rows)))))
+        error = validation_error(judge(judged).numpy().astype(np.float64))
+        if error < best_error:
+            best_error, best_epoch, best_weights = error, epoch, averaged.get_weights()
+        if progress is not None:
+            progress(epoch, schedule.epochs, error)
+        if epoch - best_epoch > schedule.patience * schedule.epochs:
+            break
+    if not best_weights:
         raise TrainingError("training gave no finite prediction; check the times of the dataset")
-    model.set_weights(keeper.weights)
-    return Fitted(
-        weights=_weights(model),
-        run=partial(_run, model),
-        best_epoch=keeper.best_epoch,
-        best_error=float(keeper.best_error),
-    )
+    averaged.set_weights(best_weights)
+    return Fitted(_weights(averaged), partial(_run, averaged), best_epoch, float(best_error))
