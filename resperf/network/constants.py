@@ -251,7 +251,7 @@ _RULES: Mapping[str, Rule] = {
     "Reshape": _reshape,
     "Round": _elementwise(np.round),
     "Shape": lambda shape, attributes: shape[0][attributes.get("start", 0) : attributes.get("end")],
-    "Size": lambda shape, _: np.prod(shape[0], dtype=np.int64),
+    "Size": lambda shape, _: np.asarray(np.prod(shape[0], dtype=np.int64)),
     "Slice": _slice,
     "Sqrt": _elementwise(np.sqrt),
     "Squeeze": _squeeze,

@@ -198,10 +198,10 @@ class _Reading:
         if data is None or data.is_weight or self.inputs.batch is None:
             return False
         target = self.seen.tensors.get(node.input[index]) if len(node.input) > index else None
-        value = attributes.get("shape") if target is None else target.value
-        if np.ndim(value) != 1 or np.asarray(value).dtype.kind != "i":
+        value = np.asarray(attributes.get("shape") if target is None else target.value)
+        if value.ndim != 1 or value.dtype.kind != "i":
             return False
-        dims = tuple(int(dim) for dim in np.asarray(value))
+        dims = tuple(int(dim) for dim in value)
         new = rebatched(node.op_type, dims, data.shape, old, self.inputs.batch)
         if new is None:
             return False

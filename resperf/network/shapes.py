@@ -103,7 +103,9 @@ def _infer_model(model: ModelProto) -> dict[str, Known]:
     from onnx import shape_inference
 
     try:
-        graph = shape_inference.infer_shapes(model, data_prop=True).graph
+        # Without its data propagation, which allocates by the length of any vector: gigabytes for
+        # a long one. Folding finds the same values.
+        graph = shape_inference.infer_shapes(model).graph
     except Exception:  # any fault is found again, and named, node by node
         return {}
     return {
@@ -165,7 +167,10 @@ def _from_gaps(
     if rule is None or not known:
         return {}
     inputs = [known[name] for name in node.input if name]
-    shape = rule(inputs, attributes)
+    try:
+        shape = rule(inputs, attributes)
+    except (LookupError, TypeError):  # ranks or attributes that the operator does not have
+        return {}
     return {} if shape is None else {node.output[0]: (inputs[0].dtype, shape)}
 
 
