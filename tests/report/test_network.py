@@ -7,7 +7,6 @@ from resperf.prediction import LayerPrediction, PhaseTimes, Prediction, Skipped
 from resperf.report.network import everywhere_text, layers_text, network_text
 from resperf.report.side_by_side import total_comparison
 
-
 KEY = Conv(
     batch=8, channels_in=64, height=56, width=56, kernel_height=3, kernel_width=3,
     pad_top=1, channels_out=64, bias=True, layout="nchwc16",

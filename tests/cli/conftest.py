@@ -1,0 +1,84 @@
+"""A small bundle for this machine and ONNX Runtime, from closed-form times."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from resperf.backends import backend
+from resperf.backends.synthetic import closed_form_ms
+from resperf.dataset import Dataset, DatasetInfo, write_dataset
+from resperf.layers import Conv, Dense, Layer, Pool
+from resperf.measurement import PHASES, Measurement, PhaseSamples, Status, StopReason
+from resperf.training import train
+
+NETWORKS = Path(__file__).parents[2] / "models" / "networks"
+ROWS = 60
+
+
+def layers() -> list[Layer]:
+    """Draw layers around those of LeNet, the same each time."""
+    draw = random.Random(3)
+    made: dict[str, Layer] = {}
+    while len(made) < 3 * ROWS:
+        size, batch = draw.randint(5, 40), draw.randint(1, 16)
+        channels = draw.choice([1, 3, 6, 8, 16, 32])
+        choices = [
+            Conv(batch=batch, channels_in=channels, height=size, width=size, kernel_height=5,
+                 kernel_width=5, channels_out=draw.choice([6, 16, 32]), activation="relu",
+                 layout="nchwc16"),
+            Pool(batch=batch, channels_in=channels, height=size, width=size, kernel_height=2,
+                 kernel_width=2, stride_height=2, stride_width=2),
+            Dense(batch=batch, features_in=draw.randint(50, 500),
+                  features_out=draw.randint(8, 150), activation="relu"),
+        ]  # fmt: skip
+        layer = choices[len(made) % 3]
+        made.setdefault(layer.key, layer)
+    return list(made.values())
+
+
+def _row(layer: Layer) -> Measurement:
+    phases = {
+        phase: PhaseSamples(
+            (closed_form_ms(layer, phase, 50.0, 5.0),) * 5, 5, 1, StopReason.PRECISE
+        )
+        for phase in PHASES
+    }
+    return Measurement(
+        layer, Status.OK, phases, isolated_ms=1.0, session_ms=0.02, started_at=1.0,
+        reference_ratio=1.0,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def bundle(tmp_path_factory) -> Path:
+    """Train the baseline, which needs no framework, on layers of closed-form times."""
+    folder = tmp_path_factory.mktemp("bundles")
+    info = DatasetInfo(
+        fingerprint=backend("onnxruntime", threads=1).fingerprint(),
+        campaign={"name": "by hand"},
+        seed=0,
+        versions={"resperf": "0"},
+        created="2026-01-01T00:00:00+00:00",
+        machine_costs={"session_ms": 0.02, "view_ms": 0.001},
+    )
+    write_dataset(folder / "rows.h5", Dataset(info, tuple(_row(layer) for layer in layers())))
+    train(folder / "rows.h5", folder / "cpu-onnxruntime", method="baseline", device="cpu")
+    return folder / "cpu-onnxruntime"
+
+
+@pytest.fixture
+def home(monkeypatch, tmp_path) -> Path:
+    """Let no bundle of this user or of the checkout be found."""
+    monkeypatch.setenv("RESPERF_HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    monkeypatch.setattr("resperf.bundle._search._places", _places_without_shipped)
+    return tmp_path
+
+
+def _places_without_shipped(extra):
+    from resperf.bundle import user_folder
+
+    return ([extra] if extra is not None else []) + [user_folder()]

@@ -1,0 +1,65 @@
+"""`resperf measure` with ONNX Runtime; times are looked at only for being there."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from resperf.cli.main import main
+
+LENET = str(Path(__file__).parents[2] / "models" / "networks" / "lenet5.onnx")
+QUICK = ["--seconds", "0.05", "--threads", "1"]
+
+
+def test_json_has_the_form_of_a_prediction_and_percentiles(capsys):
+    words = ["measure", LENET, "--batch", "1", "2", "--no-layers", *QUICK, "--json"]
+    assert main(words) == 0
+    documents = json.loads(capsys.readouterr().out)
+    assert [each["batch"] for each in documents] == [1, 2]
+    for document in documents:
+        assert document["total_ms"] == pytest.approx(sum(document["phases"].values()))
+        assert document["percentiles_ms"]["p50"] <= document["percentiles_ms"]["p99"]
+        assert document["layers"] == []
+
+
+def test_against_a_bundle_both_are_given_per_layer(bundle, capsys):
+    words = ["measure", LENET, "--batch", "1", *QUICK, "--against", str(bundle)]
+    assert main([*words, "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    measured = {layer["name"]: layer for layer in document["layers"]}
+    predicted = {layer["name"]: layer for layer in document["predicted"]["layers"]}
+    assert predicted
+    assert set(predicted) <= set(measured)
+    assert all(layer["execution_ms"] > 0 for layer in measured.values())
+    explained_ms = sum(
+        layer["execution_ms"] for layer in measured.values() if layer["phase"] == "execution"
+    )
+    assert document["phases"]["execution_ms"] == pytest.approx(
+        explained_ms + document["session_ms"] + document["views_ms"] + document["remainder_ms"]
+    )
+
+
+def test_the_table_has_a_line_for_what_remains(bundle, capsys):
+    words = ["measure", LENET, "--batch", "1", *QUICK, "--against", str(bundle)]
+    assert main(words) == 0
+    text = capsys.readouterr().out
+    for word in ("total", "sum of layers", "remainder", "conv1 (conv)"):
+        assert word in text
+
+
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        (["--framework", "nonsense"], "no framework 'nonsense'"),
+        (["--framework", "tensorflow", "--against", "{bundle}"], "--framework onnxruntime"),
+        (["--against", "mars"], "no bundle for device 'mars'"),
+    ],
+)
+def test_wrong_words_are_one_line(bundle, home, words, part, capsys):
+    words = [word.format(bundle=bundle) for word in words]
+    assert main(["measure", LENET, "--batch", "1", *words]) == 2
+    shown = capsys.readouterr().err
+    assert part in shown
+    assert shown.count("\n") == 1

@@ -1,0 +1,206 @@
+"""`resperf predict`, `predict-layer` and `devices` with a real, small bundle."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import resperf
+from resperf.backends.synthetic import closed_form_ms
+from resperf.cli.main import main
+from resperf.layers import Dense, layer_from_key
+
+NETWORKS = Path(__file__).parents[2] / "models" / "networks"
+LENET = str(NETWORKS / "lenet5.onnx")
+PROMISED = ["network", "device", "framework", "batch", "total_ms", "phases", "layers", "skipped"]
+
+
+def run_json(capsys, *words: str):
+    assert main([*words, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def failure(capsys, *words: str) -> str:
+    """Return the one line of an error, without its beginning."""
+    assert main(list(words)) == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.startswith("resperf: error: ")
+    assert shown.err.count("\n") == 1
+    return shown.err.removeprefix("resperf: error: ")
+
+
+def test_json_of_one_batch_is_an_object_whose_parts_add_up(bundle, capsys):
+    document = run_json(capsys, "predict", LENET, "--bundle", str(bundle), "--batch", "4")
+    assert list(document)[:8] == PROMISED
+    assert (document["network"], document["device"], document["batch"]) == ("lenet5", "cpu", 4)
+    phases = document["phases"]
+    assert document["total_ms"] == pytest.approx(sum(phases.values()))
+    layers_ms = sum(
+        layer["execution_ms"] for layer in document["layers"] if layer["phase"] == "execution"
+    )
+    assert phases["execution_ms"] == pytest.approx(
+        layers_ms + document["session_ms"] + document["views_ms"]
+    )
+    assert document["session_ms"] == pytest.approx(0.02)
+
+
+def test_dense_layers_are_predicted_as_the_rows_were_made(bundle, capsys):
+    document = run_json(capsys, "predict", LENET, "--bundle", str(bundle), "--batch", "4")
+    dense = [layer for layer in document["layers"] if layer["kind"] == "dense"]
+    assert len(dense) == 3
+    for layer in dense:
+        expected_ms = closed_form_ms(layer_from_key(layer["key"]), "execution", 50.0, 5.0)
+        assert layer["execution_ms"] == pytest.approx(expected_ms, rel=0.05)
+
+
+def test_reorders_have_no_predictor_here_and_are_said_to_be_skipped(bundle, capsys):
+    document = run_json(capsys, "predict", LENET, "--bundle", str(bundle), "--batch", "1")
+    for skipped in document["skipped"]:
+        assert skipped["reason"] == "the bundle has no predictor for reorder"
+    assert main(["predict", LENET, "--bundle", str(bundle), "--batch", "1"]) == 0
+    text = capsys.readouterr().out
+    assert ("does not include" in text) == bool(document["skipped"])
+
+
+def test_several_batches_make_a_list(bundle, capsys):
+    documents = run_json(capsys, "predict", "--bundle", str(bundle), "--batch", "1", "8", LENET)
+    assert [each["batch"] for each in documents] == [1, 8]
+    assert documents[0]["total_ms"] < documents[1]["total_ms"]
+
+
+def test_the_python_api_says_the_same(bundle, capsys):
+    document = run_json(capsys, "predict", LENET, "--bundle", str(bundle), "--batch", "4")
+    prediction = resperf.predict(LENET, device="cpu", batch=4, bundle=bundle)
+    assert prediction.total_ms == pytest.approx(document["total_ms"])
+    assert [each.batch for each in resperf.predict(LENET, batch=[1, 2], bundle=bundle)] == [1, 2]
+
+
+def test_other_threads_than_the_bundles_are_a_warning(bundle, capsys):
+    words = ["predict", LENET, "--bundle", str(bundle), "--batch", "1"]
+    document = run_json(capsys, *words, "--threads", "7")
+    assert any("1 threads, not 7" in warning for warning in document["warnings"])
+
+
+def test_every_bundle_is_compared(bundle, home, capsys):
+    words = ["predict", LENET, "--device", "all", "--bundle", str(bundle.parent), "--batch", "1,2"]
+    assert [each["batch"] for each in run_json(capsys, *words)] == [1, 2]
+    assert main(words) == 0
+    assert "total ms" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        (["--device", "mars", "--batch", "1"], "no bundle for device 'mars'; known: cpu"),
+        (["--batch", "1", "--shape", "nonsense=1,2"], "nonsense"),
+        (["--bundle", "absent", "--batch", "1"], "absent holds no bundle"),
+    ],
+)
+def test_wrong_words_are_one_line(bundle, home, words, part, capsys):
+    (home / "bundles").mkdir()
+    (home / "bundles" / "mine").symlink_to(bundle)
+    assert part in failure(capsys, "predict", LENET, *words)
+
+
+def test_free_dimensions_without_a_value_name_the_option(bundle, capsys):
+    assert "--batch 1" in failure(capsys, "predict", LENET, "--bundle", str(bundle))
+
+
+@pytest.mark.parametrize("content", [b"", b"not a network", b"\x08\x07\x12\xff\xff"])
+def test_a_file_that_is_no_network_is_one_line(bundle, tmp_path, content, capsys):
+    path = tmp_path / "bad.onnx"
+    path.write_bytes(content)
+    failure(capsys, "predict", str(path), "--bundle", str(bundle))
+
+
+def test_strict_refuses_what_is_not_in_the_total(bundle, capsys):
+    words = ["predict", str(NETWORKS / "densenet121.onnx"), "--bundle", str(bundle)]
+    line = failure(capsys, *words, "--batch", "1", "--strict")
+    assert "densenet121: " in line
+    assert "operators have no predictor" in line
+
+
+def test_a_layer_is_predicted_as_typed_or_from_a_table(bundle, tmp_path, capsys):
+    words = ["batch=8", "features_in=300", "features_out=100"]
+    [typed] = run_json(capsys, "predict-layer", "dense", *words, "--bundle", str(bundle))
+    layer = Dense(batch=8, features_in=300, features_out=100)
+    assert typed["key"] == layer.key
+    expected_ms = closed_form_ms(layer, "execution", 50.0, 5.0)
+    assert typed["execution_ms"] == pytest.approx(expected_ms, rel=0.05)
+    table = tmp_path / "layers.csv"
+    table.write_text(
+        "kind,batch,features_in,features_out,size,channels_in,kernel\n"
+        "dense,8,300,100,,,\n"
+        "pool,2,,,12,16,2\n"
+    )
+    rows = run_json(capsys, "predict-layer", "--csv", str(table), "--bundle", str(bundle))
+    assert rows[0]["execution_ms"] == typed["execution_ms"]
+    assert rows[1]["kind"] == "pool"
+
+
+@pytest.mark.parametrize(
+    ("content", "part"),
+    [
+        ("a,b\n1,2\n", "no column `kind`"),
+        ("kind,batch\n", "holds no layers"),
+        ("kind,batch\ndense,2\nconv,x\n", "line 2: dense needs a value for features_in"),
+        ("kind,batch\ncone,2\n", "line 2: no layer kind 'cone'"),
+        (b"\xff\xfe\x00", "not a CSV file"),
+    ],
+)
+def test_a_wrong_table_names_its_line(bundle, tmp_path, content, part, capsys):
+    table = tmp_path / "layers.csv"
+    table.write_bytes(content if isinstance(content, bytes) else content.encode())
+    assert part in failure(capsys, "predict-layer", "--csv", str(table), "--bundle", str(bundle))
+
+
+@pytest.mark.parametrize("words", [[], ["conv", "--csv", "x.csv"]])
+def test_a_layer_is_either_typed_or_in_a_table(words, capsys):
+    assert main(["predict-layer", *words]) == 2
+    assert "name a layer" in capsys.readouterr().err
+
+
+def test_devices_lists_whole_and_damaged_bundles(bundle, home, capsys):
+    bundles = home / "bundles"
+    bundles.mkdir()
+    (bundles / "whole").symlink_to(bundle)
+    (bundles / "broken").mkdir()
+    (bundles / "broken" / "bundle.json").write_text("{")
+    entries = {Path(each["path"]).name: each for each in run_json(capsys, "devices")}
+    whole = entries["cpu-onnxruntime"]
+    assert (whole["device"], whole["framework"]) == ("cpu", "onnxruntime")
+    assert set(whole["validation_error"]) == {"conv", "pool", "dense"}
+    assert "damaged" in entries["broken"]
+    assert main(["devices"]) == 0
+    text = capsys.readouterr().out
+    assert "damaged: " in text
+    assert "onnxruntime" in text
+
+
+def test_without_bundles_devices_says_how_to_make_one(home, capsys):
+    assert run_json(capsys, "devices") == []
+    assert main(["devices"]) == 0
+    assert "resperf demo" in capsys.readouterr().out
+
+
+def test_predict_loads_nothing_heavy(bundle):
+    script = (
+        "import sys\n"
+        "from resperf.cli.main import main\n"
+        f"assert main(['predict', {LENET!r}, '--bundle', {str(bundle)!r}, '--batch', '1']) == 0\n"
+        "heavy = {'tensorflow', 'keras', 'h5py', 'scipy', 'sklearn', 'torch', 'matplotlib',\n"
+        "         'pandas', 'psutil', 'tqdm', 'tf2onnx', 'pyarrow'}\n"
+        "assert not heavy & set(sys.modules), heavy & set(sys.modules)\n"
+        "ours = {'resperf.timing', 'resperf.backends', 'resperf.campaign', 'resperf.training'}\n"
+        "assert not ours & set(sys.modules), ours & set(sys.modules)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("lenet5, batch 1, on cpu with onnxruntime: predicted\n")
