@@ -47,7 +47,7 @@ class Traced:
     def __init__(self, body: Callable[..., Any], inputs: Sequence[Any], weights: list[Any]) -> None:
         self._weights = weights
         specs = [tf.TensorSpec(x.shape, x.dtype) for x in inputs]
-        self._function = tf.function(body, autograph=False).get_concrete_function(*specs)
+        self._function: Any = tf.function(body, autograph=False).get_concrete_function(*specs)
 
     def __call__(self, *inputs: Any) -> Any:
         """Run the function."""
@@ -56,7 +56,13 @@ class Traced:
     def release(self) -> None:
         """Free the weights: the traced graph is full of reference cycles that would keep them."""
         self._weights.clear()
-        self._function.set_external_captures([])
+        if self._function is not None:
+            captures = self._function.graph._function_captures
+            self._function.set_external_captures([])
+            # No public way leads to this second list; reading its pairs drops the cached ones.
+            captures.clear()
+            captures.by_val_capture_tuples  # noqa: B018
+        self._function = None
 
 
 def chain(operator: Operator, x: Any, weights: Sequence[Sequence[Any]], residual: Any) -> Any:

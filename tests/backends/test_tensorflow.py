@@ -1,0 +1,497 @@
+"""The TensorFlow backend computes what ONNX Runtime computes, and times what it says it times."""
+
+from __future__ import annotations
+
+import weakref
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import tensorflow as tf
+from onnx import TensorProto, helper, numpy_helper
+
+from resperf.backends import backend, tensorflow_runs
+from resperf.backends.tensorflow import TensorFlowBackend
+from resperf.backends.tensorflow_layers import operator_of, weights_from_onnx
+from resperf.backends.tensorflow_network import Builder, weights_of
+from resperf.backends.tensorflow_runs import (
+    COPIES_MOST,
+    WEIGHTS_BYTES,
+    chain,
+    copies_for,
+    first_estimate_ms,
+    layer_run,
+    made_up_weights,
+)
+from resperf.errors import ResperfError, UnsupportedError
+from resperf.layers import Conv, Dense, Layer, Pool, Reorder
+from resperf.lowering.tensorflow import lower_layer, without_removed
+from resperf.measurement import PHASES
+from resperf.network import read_network
+
+Array = np.ndarray[Any, Any]
+
+
+@pytest.fixture(scope="module")
+def tensorflow() -> TensorFlowBackend:
+    started = backend("tensorflow")
+    assert isinstance(started, TensorFlowBackend)
+    return started
+
+
+def conv(**fields: Any) -> Conv:
+    base = {
+        "batch": 2, "channels_in": 6, "height": 11, "width": 9, "kernel_height": 3,
+        "kernel_width": 3, "channels_out": 4,
+    }  # fmt: skip
+    return Conv(**(base | fields))
+
+
+def pool(**fields: Any) -> Pool:
+    base = {
+        "batch": 2, "channels_in": 6, "height": 11, "width": 9, "kernel_height": 3,
+        "kernel_width": 3,
+    }  # fmt: skip
+    return Pool(**(base | fields))
+
+
+def pads(top: int, left: int, bottom: int, right: int) -> dict[str, int]:
+    return {"pad_top": top, "pad_left": left, "pad_bottom": bottom, "pad_right": right}
+
+
+def stride(rows: int, columns: int) -> dict[str, int]:
+    return {"stride_height": rows, "stride_width": columns}
+
+
+def dilation(rows: int, columns: int) -> dict[str, int]:
+    return {"dilation_height": rows, "dilation_width": columns}
+
+
+LAYERS: dict[str, Layer] = {
+    "valid": conv(),
+    "same": conv(**pads(1, 1, 1, 1)),
+    "same, strided": conv(height=12, **stride(2, 2), **pads(0, 1, 1, 1)),
+    "explicit, strided": conv(**stride(2, 1), **pads(1, 0, 2, 2)),
+    "pads that no window reaches": conv(height=10, **stride(2, 2), **pads(1, 1, 1, 1)),
+    "dilated": conv(**dilation(2, 3), **pads(2, 1, 0, 3)),
+    "dilated and strided": conv(**dilation(2, 2), **stride(2, 2)),
+    "groups": conv(groups=2),
+    "groups, same, strided": conv(groups=2, **stride(2, 2), **pads(1, 1, 1, 1)),
+    "depthwise": conv(groups=6, channels_out=6, **pads(1, 1, 1, 1)),
+    "depthwise, two per channel": conv(groups=6, channels_out=12, **stride(2, 2)),
+    "depthwise, explicit": conv(groups=6, channels_out=6, **stride(2, 2), **pads(1, 1, 1, 1)),
+    "no bias": conv(bias=False, kernel_height=1, kernel_width=1),
+    "residual": conv(residual=True, activation="relu", **pads(1, 1, 1, 1)),
+    "tall kernel": conv(kernel_height=5, kernel_width=1, **pads(2, 0, 2, 0)),
+    "max": pool(**stride(2, 2)),
+    "max, same": pool(**pads(1, 1, 1, 1)),
+    "max, explicit": pool(**stride(2, 2), **pads(1, 0, 1, 1)),
+    "max, ceil": pool(height=12, width=10, ceil_mode=True, **stride(2, 2)),
+    "max, ceil and pads": pool(ceil_mode=True, **stride(3, 3), **pads(1, 1, 0, 0)),
+    "average": pool(mode="average", **stride(2, 3)),
+    "average, same": pool(mode="average", **pads(1, 1, 1, 1)),
+    "average, pads counted": pool(mode="average", count_include_pad=True, **pads(1, 1, 1, 1)),
+    "average, ceil like same": pool(height=12, width=10, mode="average", ceil_mode=True,
+                                    **stride(2, 2)),
+    "mean of the image": pool(mode="average", whole_image=True, kernel_height=11, kernel_width=9),
+    "maximum of the image": pool(whole_image=True, kernel_height=11, kernel_width=9),
+    "dense": Dense(batch=3, features_in=10, features_out=7),
+    "dense, no bias": Dense(batch=1, features_in=10, features_out=7, bias=False),
+    **{
+        f"activation {name}": conv(activation=name)
+        for name in ("relu", "tanh", "sigmoid", "leaky_relu", "elu", "softplus", "hard_sigmoid",
+                     "hard_swish", "gelu")
+    },
+}  # fmt: skip
+
+ONNX_ACTIVATIONS = {
+    "relu": "Relu", "tanh": "Tanh", "sigmoid": "Sigmoid", "leaky_relu": "LeakyRelu", "elu": "Elu",
+    "softplus": "Softplus", "hard_sigmoid": "HardSigmoid", "hard_swish": "HardSwish",
+    "gelu": "Gelu",
+}  # fmt: skip
+
+
+def onnx_nodes(layer: Layer) -> list[onnx.NodeProto]:
+    """The layer in ONNX's words: x, w, b and r in, y out."""
+    outputs = iter(["t1", "t2", "t3"])
+    done = next(outputs)
+    if isinstance(layer, Dense):
+        nodes = [helper.make_node("Gemm", ["x", "w", "b"][: 2 + layer.bias], [done])]
+    else:
+        assert isinstance(layer, Conv | Pool)
+        window: dict[str, Any] = {
+            "strides": [layer.stride_height, layer.stride_width],
+            "dilations": [layer.dilation_height, layer.dilation_width],
+            "pads": [layer.pad_top, layer.pad_left, layer.pad_bottom, layer.pad_right],
+            "kernel_shape": [layer.kernel_height, layer.kernel_width],
+        }
+        if isinstance(layer, Conv):
+            inputs = ["x", "w", "b"][: 2 + layer.bias]
+            nodes = [helper.make_node("Conv", inputs, [done], group=layer.groups, **window)]
+        elif layer.whole_image:
+            op = {"max": "GlobalMaxPool", "average": "GlobalAveragePool"}[layer.mode]
+            nodes = [helper.make_node(op, ["x"], [done])]
+        else:
+            op = {"max": "MaxPool", "average": "AveragePool"}[layer.mode]
+            if layer.mode == "average":
+                window["count_include_pad"] = int(layer.count_include_pad)
+            window["ceil_mode"] = int(layer.ceil_mode)
+            nodes = [helper.make_node(op, ["x"], [done], **window)]
+    if getattr(layer, "residual", False):
+        nodes.append(helper.make_node("Add", [done, "r"], ["t2"]))
+        done = "t2"
+    activation = getattr(layer, "activation", "none")
+    if activation != "none":
+        nodes.append(helper.make_node(ONNX_ACTIVATIONS[activation], [done], ["t3"]))
+        done = "t3"
+    return [*nodes, helper.make_node("Identity", [done], ["y"])]
+
+
+def onnx_result(layer: Layer, values: dict[str, Array]) -> Array:
+    inputs = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, array.shape)
+        for name, array in values.items()
+    ]
+    output = helper.make_tensor_value_info("y", TensorProto.FLOAT, layer.output_shape)
+    graph = helper.make_graph(onnx_nodes(layer), "layer", inputs, [output])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
+    onnx.checker.check_model(model, full_check=False)
+    session = onnxruntime.InferenceSession(
+        model.SerializeToString(), providers=["CPUExecutionProvider"]
+    )
+    result: Array = session.run(None, values)[0]
+    return result
+
+
+def onnx_values(layer: Layer) -> dict[str, Array]:
+    """Random input, weights, bias and residual, as far as the layer has them."""
+    random = np.random.default_rng(0)
+    shapes: dict[str, tuple[int, ...]] = {"x": layer.input_shape}
+    if isinstance(layer, Conv):
+        taps = (layer.channels_in // layer.groups, layer.kernel_height, layer.kernel_width)
+        shapes["w"] = (layer.channels_out, *taps)
+        shapes |= {"b": (layer.channels_out,)} if layer.bias else {}
+        shapes |= {"r": layer.output_shape} if layer.residual else {}
+    if isinstance(layer, Dense):
+        shapes["w"] = (layer.features_in, layer.features_out)
+        shapes |= {"b": (layer.features_out,)} if layer.bias else {}
+    return {name: random.standard_normal(shape, np.float32) for name, shape in shapes.items()}
+
+
+def stored(array: Array) -> Any:
+    return tf.constant(array.transpose(0, 2, 3, 1) if array.ndim == 4 else array)
+
+
+@pytest.mark.parametrize("layer", LAYERS.values(), ids=LAYERS.keys())
+def test_layers_compute_what_onnx_means(tensorflow: TensorFlowBackend, layer: Layer) -> None:
+    (layer,) = tensorflow.lower([layer])
+    values = onnx_values(layer)
+    operator = operator_of(layer)
+    weights = weights_from_onnx(layer, [values[name] for name in "wb" if name in values])
+    assert [w.shape for w in weights] == list(operator.weight_shapes)
+    residual = stored(values["r"]) if "r" in values else None
+    y = operator.apply(stored(values["x"]), weights, residual).numpy()
+    y = y.transpose(0, 3, 1, 2) if y.ndim == 4 else y
+    np.testing.assert_allclose(y, onnx_result(layer, values), rtol=1e-3, atol=1e-4)
+
+
+REFUSED: dict[str, tuple[Layer, str]] = {
+    "layout": (conv(), "keeps images as nhwc, not nchw"),
+    "dtype": (lower_layer(conv(dtype="float16")), "dtype=float16"),
+    "reorder": (Reorder(batch=1, channels_in=4, height=8, width=8), "one layout"),
+    "dilated depthwise": (
+        lower_layer(conv(groups=6, channels_out=6, **dilation(2, 2))),
+        "dilation=2x2 with one channel per group",
+    ),
+    "unequal strides, depthwise": (
+        lower_layer(conv(groups=6, channels_out=6, **stride(1, 2))),
+        "strides 1x2",
+    ),
+    "dilated pool": (lower_layer(pool(**dilation(2, 2))), "dilation=2x2 has no kernel"),
+    "explicit average": (
+        lower_layer(pool(mode="average", **stride(2, 2), **pads(1, 1, 1, 0))),
+        "count_include_pad=False",
+    ),
+    "ceil average": (
+        lower_layer(pool(height=12, mode="average", ceil_mode=True, count_include_pad=True,
+                         **stride(2, 2), **pads(1, 1, 1, 1))),
+        "ceil_mode=True",
+    ),
+    "wide pads": (lower_layer(pool(**pads(3, 0, 0, 0))), "3 padded pixels"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("layer", "words"), REFUSED.values(), ids=REFUSED.keys())
+def test_what_tensorflow_has_no_kernel_for_is_refused(
+    tensorflow: TensorFlowBackend, layer: Layer, words: str
+) -> None:
+    with pytest.raises(UnsupportedError, match=words):
+        tensorflow.layer(layer, budget_ms=1.0)
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [conv(activation="relu"), pool(mode="average"), Dense(batch=1, features_in=8, features_out=8)],
+)
+def test_a_layer_has_three_phases(
+    tensorflow: TensorFlowBackend, layer: Layer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tensorflow_runs, "first_estimate_ms", lambda run, session_ms: 0.0)
+    (layer,) = tensorflow.lower([layer])
+    with tensorflow.layer(layer, budget_ms=1.0) as built:
+        assert tuple(built.phases) == PHASES
+        (x,) = built.phases["preprocess"].run()  # type: ignore[misc]
+        y = built.isolated()
+        (host,) = built.phases["postprocess"].run()  # type: ignore[misc]
+        marginal = built.phases["execution"].run()
+        assert tuple(x.shape) == operator_of(layer).input_shape
+        assert isinstance(host, np.ndarray)
+        np.testing.assert_array_equal(host, y.numpy())  # type: ignore[attr-defined]
+        np.testing.assert_array_equal(host, marginal.numpy())  # type: ignore[attr-defined]
+        execution = built.phases["execution"]
+        # An estimate of no time at all asks for as many copies as a run ever holds.
+        assert execution.divisor == COPIES_MOST
+        assert execution.offset_ms >= tensorflow.session_ms()
+        for phase in ("preprocess", "postprocess"):
+            assert (built.phases[phase].divisor, built.phases[phase].offset_ms) == (1.0, 0.0)
+
+
+def optimised_ops(function: Any, x: Any) -> list[str]:
+    """Kernels of a function behind TensorFlow's optimiser, asked for at its first call."""
+    from tensorflow.python.eager import context
+
+    context.context().enable_run_metadata()
+    try:
+        function(x)
+        metadata = context.context().export_run_metadata()
+    finally:
+        context.context().disable_run_metadata()
+    return [node.op for graph in metadata.partition_graphs for node in graph.node]
+
+
+@pytest.mark.parametrize(
+    ("layer", "kernel", "fused_away"),
+    [
+        (conv(activation="relu"), "FusedConv2D", ("BiasAdd", "Relu")),
+        (pool(), "MaxPool", ()),
+        (Dense(batch=2, features_in=8, features_out=8), "FusedMatMul", ("BiasAdd",)),
+    ],
+)
+def test_the_optimiser_keeps_every_copy_and_fuses_inside_it(
+    tensorflow: TensorFlowBackend, layer: Layer, kernel: str, fused_away: tuple[str, ...]
+) -> None:
+    operator = operator_of(tensorflow.lower([layer])[0])
+    x = tf.ones(operator.input_shape)
+    weights = [made_up_weights(operator) for _ in range(5)]
+    function = tf.function(
+        lambda image: chain(operator, image, weights, None), autograph=False
+    ).get_concrete_function(tf.TensorSpec(x.shape, x.dtype))
+    ops = optimised_ops(function, x)
+    assert sum(kernel in op for op in ops) == 5
+    assert not set(ops) & set(fused_away)
+
+
+def test_copies_have_weights_of_their_own() -> None:
+    operator = operator_of(Dense(batch=1, features_in=3, features_out=2))
+    # x = 1, and matrices of 1, 10 and 100: only the last copy's result comes back.
+    weights = [[tf.fill((3, 2), value), tf.zeros(2)] for value in (1.0, 10.0, 100.0)]
+    y = chain(operator, tf.ones((1, 3)), weights, None)
+    assert y.numpy().tolist() == [[300.0, 300.0]]
+
+
+@pytest.mark.parametrize(
+    ("once_ms", "weight_bytes", "budget_ms", "expected"),
+    [
+        (0.1, 4000, 50.0, 10),  # 10 x 0.1 ms make the millisecond that a run should take
+        (0.1, 4000, 0.5, 5),  # a smaller budget counts instead
+        (0.0001, 0, 50.0, COPIES_MOST),
+        (3.0, 4000, 50.0, 2),  # weights must not stay warm
+        (3.0, 0, 50.0, 1),
+        (60.0, 4000, 50.0, 1),
+        (0.2, WEIGHTS_BYTES // 3, 50.0, 3),  # five would be in time, three fit
+        (0.2, WEIGHTS_BYTES, 50.0, 1),
+    ],
+)
+def test_number_of_copies(
+    once_ms: float, weight_bytes: int, budget_ms: float, expected: int
+) -> None:
+    assert copies_for(once_ms, weight_bytes, budget_ms) == expected
+
+
+def test_the_first_estimate_takes_out_the_call() -> None:
+    assert first_estimate_ms(lambda: None, session_ms=5.0) == 0.0
+
+
+def test_costs_are_measured_once(tensorflow: TensorFlowBackend) -> None:
+    costs = tensorflow.costs()
+    assert costs["session_ms"] == tensorflow.session_ms() > 0
+    assert costs["view_ms"] >= 0
+    assert tensorflow.costs() == costs
+
+
+def test_leaving_a_layer_frees_its_weights(tensorflow: TensorFlowBackend) -> None:
+    operator = operator_of(Dense(batch=1, features_in=300, features_out=2))
+    weights = made_up_weights(operator)
+    run = layer_run(operator, tensorflow._host, budget_ms=1.0, session_ms=0.0, link_ms=0.0,
+                    weights=weights)  # fmt: skip
+    alive = weakref.ref(weights[0])
+    weights = []
+    assert alive() is not None
+    with run:
+        pass
+    assert alive() is None
+
+
+def test_the_fingerprint_tells_every_setting(tensorflow: TensorFlowBackend) -> None:
+    fingerprint = tensorflow.fingerprint()
+    assert fingerprint.framework == "tensorflow"
+    assert fingerprint.framework_version == tf.__version__
+    assert fingerprint.threads == tf.config.threading.get_intra_op_parallelism_threads()
+    assert fingerprint.settings["inter_op_threads"] == "1"
+    assert "onednn" in fingerprint.settings
+
+
+def test_threads_cannot_change_within_a_process(tensorflow: TensorFlowBackend) -> None:
+    with pytest.raises(ResperfError, match="start a new process"):
+        TensorFlowBackend(threads=tensorflow.threads + 1)
+    TensorFlowBackend(threads=tensorflow.threads)
+    with pytest.raises(ResperfError, match="threads=0"):
+        TensorFlowBackend(threads=0)
+
+
+def test_memory_that_does_not_suffice_is_a_memory_error(
+    tensorflow: TensorFlowBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def exhausted(*_: object, **__: object) -> None:
+        raise tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor")
+
+    monkeypatch.setattr("resperf.backends.tensorflow.layer_run", exhausted)
+    with pytest.raises(MemoryError, match="OOM when allocating"):
+        tensorflow.layer(Dense(batch=1, features_in=3, features_out=2), budget_ms=1.0)
+
+
+# Whole networks --------------------------------------------------------------------------------
+
+
+def save(path: Path, nodes: list[onnx.NodeProto], weights: dict[str, Array], **shapes: Any) -> Path:
+    (x_shape, y_shape) = shapes["x"], shapes["y"]
+    graph = helper.make_graph(
+        nodes,
+        "net",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, x_shape)],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, y_shape)],
+        [numpy_helper.from_array(array, name) for name, array in weights.items()],
+    )
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path
+    )
+    return path
+
+
+@pytest.fixture
+def network_file(tmp_path: Path) -> Path:
+    """Every operator that the backend builds, once; it flattens single pixels only."""
+    random = np.random.default_rng(1)
+    weights: dict[str, Array] = {
+        "w1": random.standard_normal((8, 3, 3, 3), np.float32) / 5,
+        "gamma": random.random(8, np.float32) + 0.5,
+        "beta": random.standard_normal(8, np.float32),
+        "mean": random.standard_normal(8, np.float32),
+        "variance": random.random(8, np.float32) + 0.5,
+        "w2": random.standard_normal((8, 1, 3, 3), np.float32) / 3,
+        "b2": random.standard_normal(8, np.float32),
+        "per_channel": random.standard_normal((8, 1, 1), np.float32),
+        "low": np.array(0, np.float32),
+        "high": np.array(6, np.float32),
+        "wd": random.standard_normal((5, 16), np.float32),
+        "bd": random.standard_normal(5, np.float32),
+        "wm": random.standard_normal((5, 4), np.float32),
+        "bm": random.standard_normal(4, np.float32),
+        "shape": np.array([0, -1], np.int64),
+    }
+    n = helper.make_node
+    nodes = [
+        n("Conv", ["x", "w1"], ["c1"], auto_pad="SAME_UPPER", strides=[2, 2]),
+        n("BatchNormalization", ["c1", "gamma", "beta", "mean", "variance"], ["n1"]),
+        n("Relu", ["n1"], ["r1"]),
+        n("Conv", ["r1", "w2", "b2"], ["c2"], group=8, pads=[1, 1, 1, 1]),
+        n("Clip", ["c2", "low", "high"], ["k2"]),
+        n("Add", ["k2", "r1"], ["a2"]),
+        n("Add", ["a2", "per_channel"], ["a3"]),
+        n("BatchNormalization", ["a3", "gamma", "beta", "mean", "variance"], ["n3"]),
+        n("MaxPool", ["n3"], ["p3"], kernel_shape=[2, 2], strides=[2, 2]),
+        n("LRN", ["p3"], ["l3"], size=5, alpha=0.1),
+        n("Transpose", ["l3"], ["t3"], perm=[0, 1, 3, 2]),
+        n("Transpose", ["t3"], ["t4"], perm=[0, 1, 3, 2]),
+        n("AveragePool", ["t4"], ["p4"], kernel_shape=[3, 3], pads=[1, 1, 1, 1]),
+        n("Tanh", ["p4"], ["h4"]),
+        n("Concat", ["p4", "h4"], ["k4"], axis=1),
+        n("GlobalAveragePool", ["k4"], ["g4"]),
+        n("ReduceMean", ["k4"], ["m4"], axes=[2, 3], keepdims=0),
+        n("Reshape", ["g4", "shape"], ["f4"]),
+        n("Sum", ["f4", "m4"], ["s4"]),
+        n("Dropout", ["s4"], ["d4"]),
+        n("Gemm", ["d4", "wd", "bd"], ["y5"], transB=1, alpha=0.5, beta=2.0),
+        n("Sigmoid", ["y5"], ["s5"]),
+        n("MatMul", ["s5", "wm"], ["y6"]),
+        n("Add", ["y6", "bm"], ["b6"]),
+        n("Identity", ["b6"], ["i6"]),
+        n("Softmax", ["i6"], ["y"]),
+    ]
+    return save(tmp_path / "net.onnx", nodes, weights, x=["batch", 3, 16, 12], y=["batch", 4])
+
+
+def test_a_network_computes_what_onnx_runtime_computes(
+    tensorflow: TensorFlowBackend, network_file: Path
+) -> None:
+    network = without_removed(read_network(network_file, batch=2))
+    builder = Builder(network, weights_of(network_file, batch=2))
+    x = np.random.default_rng(2).standard_normal((2, 3, 16, 12), np.float32)
+    (y,) = builder.outputs(stored(x))
+    session = onnxruntime.InferenceSession(network_file, providers=["CPUExecutionProvider"])
+    np.testing.assert_allclose(y.numpy(), session.run(None, {"x": x})[0], rtol=1e-3, atol=1e-5)
+
+
+def test_a_network_has_three_phases(tensorflow: TensorFlowBackend, network_file: Path) -> None:
+    with tensorflow.network(network_file, batch=2) as built:
+        assert tuple(built.phases) == PHASES
+        (x,) = built.phases["preprocess"].run()  # type: ignore[misc]
+        assert tuple(x.shape) == (2, 16, 12, 3)
+        (y,) = built.isolated()  # type: ignore[misc]
+        (host,) = built.phases["postprocess"].run()  # type: ignore[misc]
+        np.testing.assert_array_equal(host, y.numpy())
+        # The call belongs to a network's execution.
+        assert (built.phases["execution"].offset_ms, built.phases["execution"].divisor) == (0, 1)
+
+
+def test_an_unknown_operator_is_named(tensorflow: TensorFlowBackend, tmp_path: Path) -> None:
+    nodes = [helper.make_node("Erf", ["x"], ["y"])]
+    path = save(tmp_path / "erf.onnx", nodes, {}, x=[1, 4], y=[1, 4])
+    with pytest.raises(UnsupportedError, match="operator Erf"):
+        tensorflow.network(path, batch=None)
+
+
+@pytest.mark.parametrize("channel_first", [True, False])
+def test_a_shuffle_of_channels_keeps_its_meaning(
+    tensorflow: TensorFlowBackend, tmp_path: Path, channel_first: bool
+) -> None:
+    """Reshapes through rank 5 see the file's order of axes, not the stored one."""
+    between = [2, 3, 2, 4, 5] if channel_first else [2, 2, 3, 4, 5]
+    weights = {
+        "apart": np.array(between, np.int64),
+        "together": np.array([2, 6, 4, 5], np.int64),
+    }
+    nodes = [
+        helper.make_node("Reshape", ["x", "apart"], ["a"]),
+        helper.make_node("Transpose", ["a"], ["t"], perm=[0, 2, 1, 3, 4]),
+        helper.make_node("Reshape", ["t", "together"], ["y"]),
+    ]
+    path = save(tmp_path / "shuffle.onnx", nodes, weights, x=[2, 6, 4, 5], y=[2, 6, 4, 5])
+    builder = Builder(without_removed(read_network(path)), weights_of(path))
+    x = np.arange(240, dtype=np.float32).reshape(2, 6, 4, 5)
+    (y,) = builder.outputs(stored(x))
+    expected = x.reshape(between).transpose(0, 2, 1, 3, 4).reshape(2, 6, 4, 5)
+    np.testing.assert_array_equal(y.numpy().transpose(0, 3, 1, 2), expected)
