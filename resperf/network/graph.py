@@ -13,6 +13,8 @@ from resperf.network._base import Node
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto
 
+_GRAPH_TYPES = (5, 10)  # AttributeProto.GRAPH and GRAPHS
+
 
 def ordered_nodes(path: Path, graph: GraphProto, given: Set[str]) -> list[NodeProto]:
     """Return the nodes so that each comes after those it reads from.
@@ -104,7 +106,9 @@ def captured(node: NodeProto) -> set[str]:
 
 def _subgraph_inputs(node: NodeProto) -> Iterator[str]:
     for attribute in node.attribute:
-        for graph in (*((attribute.g,) if attribute.HasField("g") else ()), *attribute.graphs):
+        if attribute.type not in _GRAPH_TYPES:
+            continue
+        for graph in (attribute.g, *attribute.graphs):
             for inner in graph.node:
                 yield from inner.input
                 yield from _subgraph_inputs(inner)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ MAX_ELEMENTS = 1 << 40
 _DTYPES = {1: "float32", 11: "float64"}
 
 
+@cache
 def dtype_name(data_type: int) -> str:
     """Return numpy's name of an ONNX element type."""
     if data_type in _DTYPES:
