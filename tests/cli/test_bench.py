@@ -1,0 +1,98 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from resperf.cli.main import main
+from resperf.dataset import read_dataset
+
+TOML = """
+samples = 12
+seed = 1
+repeat_share = 0.0
+[kinds.dense]
+batch = 1
+features_in = { law = "uniform", low = 1, high = 300 }
+features_out = 5
+"""
+
+
+@pytest.fixture
+def campaign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "tiny.toml"
+    path.write_text(TOML)
+    return path
+
+
+def test_bench_writes_a_dataset_and_says_what_comes_next(
+    campaign: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("datasets").mkdir()
+    assert main(["bench", str(campaign), "--framework", "synthetic"]) == 0
+    output = Path("datasets/tiny-synthetic-synthetic.h5")
+    assert len(read_dataset(output).measurements) == 12
+    printed = capsys.readouterr().out
+    assert f"{output}: 12 rows (12 ok)" in printed
+    assert f"next: resperf train {output}" in printed
+
+
+def test_bench_as_json(campaign: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["bench", str(campaign), "--framework", "synthetic", "-o", "a.h5", "--json"]
+    assert main([*words, "--samples", "5", "--seed", "8"]) == 0
+    values = json.loads(capsys.readouterr().out)
+    assert (values["rows"], values["reason"], values["statuses"]) == (5, "complete", {"ok": 5})
+    assert read_dataset(Path("a.h5")).info.seed == 8
+
+
+def test_a_dry_run_measures_nothing(campaign: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["bench", str(campaign), "--framework", "synthetic", "--dry-run"]
+    assert main(words) == 0
+    printed = capsys.readouterr().out
+    assert "dense" in printed
+    assert "12 layers" in printed
+    assert "of disk" in printed
+    assert main([*words, "--json"]) == 0
+    values = json.loads(capsys.readouterr().out)
+    assert values["layers"] == {"dense": 12}
+    assert values["hours"] > 0
+    assert list(Path().glob("**/*.h5")) == []
+
+
+def test_shipped_campaigns_go_by_their_name(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["bench", "quick", "--framework", "synthetic", "--dry-run", "--json"]
+    assert main(words) == 0
+    assert sum(json.loads(capsys.readouterr().out)["layers"].values()) == 40
+
+
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        (["nowhere"], "no campaign 'nowhere'"),
+        (["tiny.toml", "--framework", "abacus"], "no framework 'abacus'"),
+        (["tiny.toml", "--framework", "synthetic", "-o", "no/file/a.h5"], "choose another place"),
+        (["bad.toml"], "unknown sample"),
+    ],
+)
+def test_mistakes_are_one_line(
+    campaign: Path, capsys: pytest.CaptureFixture[str], words: list[str], part: str
+) -> None:
+    Path("bad.toml").write_text("sample = 3\n" + TOML)
+    Path("no").write_text("a file where a folder should be")
+    assert main(["bench", *words]) == 2
+    printed = capsys.readouterr().err
+    assert part in printed
+    assert printed.count("\n") == 1
+
+
+def test_ctrl_c_exits_130_and_keeps_rows(
+    campaign: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from resperf.campaign import CampaignResult
+
+    def interrupted(*_: object, **__: object) -> CampaignResult:
+        return CampaignResult(Path("a.h5"), "interrupted", 3, {"ok": 3}, 3, 0, 0, 1.0, 0.01)
+
+    monkeypatch.setattr("resperf.campaign.run_campaign", interrupted)
+    assert main(["bench", str(campaign), "--framework", "synthetic"]) == 130
+    assert "the same command goes on" in capsys.readouterr().out

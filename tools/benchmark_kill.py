@@ -1,0 +1,192 @@
+"""kill -9 a campaign at random moments, resume it, and count rows that were lost or doubled.
+
+    python tools/benchmark_kill.py --kills 50
+
+Runs on the synthetic device, with the dataset compacted all the time, so that kills hit journal
+and dataset alike.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from resperf.campaign.journal import read_journal
+from resperf.campaign.store import journal_path
+from resperf.dataset import read_dataset
+from resperf.errors import ResperfError
+
+ROOT = Path(__file__).resolve().parents[1]
+CAMPAIGN = """
+samples = {layers}
+seed = 1
+repeat_share = 0.05
+[run]
+reference_interval_s = 0.05
+retry_wait_s = 0.0
+compact_interval_s = 0.2
+[kinds.dense]
+batch = {{ law = "uniform", low = 1, high = 64 }}
+features_in = {{ law = "uniform", low = 1, high = 2000 }}
+features_out = {{ law = "uniform", low = 1, high = 500 }}
+"""
+CHILD = """
+import sys
+from pathlib import Path
+from resperf.campaign import Campaign, run_campaign
+run_campaign(
+    Campaign.from_toml(Path(sys.argv[1])), Path(sys.argv[2]),
+    framework="synthetic", settings={"real_ms": float(sys.argv[3])}, progress=False,
+)
+"""
+
+
+@dataclass
+class Report:
+    """What became of the rows."""
+
+    killed: int = 0
+    lost: int = 0
+    doubled: int = 0
+    unreadable: int = 0
+    orphans: int = 0
+    rows: int = 0
+    planned: int = 0
+    rows_at_kill: list[int] = field(default_factory=list)
+
+
+def kill_and_resume(folder: Path, *, kills: int, seed: int, layers: int, real_ms: float) -> Report:
+    """Start a campaign `kills` times, kill it each time, then let it finish."""
+    campaign, output = folder / "kill.toml", folder / "kill.h5"
+    campaign.write_text(CAMPAIGN.format(layers=layers))
+    source, report = random.Random(seed), Report()
+    for _ in range(kills):
+        before = _identities(output, report)
+        process = _start(campaign, output, real_ms)
+        _wait_for_growth(output, process, source)
+        children = _children(process.pid)
+        process.send_signal(signal.SIGKILL)
+        ended = process.wait()
+        if ended != -signal.SIGKILL:
+            break
+        report.killed += 1
+        after = _identities(output, report)
+        report.lost += len(before.keys() - after.keys())
+        report.rows_at_kill.append(len(after))
+        report.orphans += _still_there(children)
+    before = _identities(output, report)
+    if _start(campaign, output, real_ms).wait():
+        report.unreadable += 1
+        return report
+    rows = Counter((row.layer.key, row.repeat) for row in read_dataset(output).measurements)
+    report.lost += len(before.keys() - rows.keys())
+    report.doubled += sum(count - 1 for count in rows.values())
+    report.rows = len(rows)
+    report.planned = _planned(campaign)
+    return report
+
+
+def _start(campaign: Path, output: Path, real_ms: float) -> subprocess.Popen[bytes]:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.Popen(
+        [sys.executable, "-c", CHILD, str(campaign), str(output), str(real_ms)], env=environment
+    )
+
+
+def _wait_for_growth(output: Path, process: subprocess.Popen[bytes], source: random.Random) -> None:
+    """Wait until the campaign measures, then for a random moment of it."""
+    journal, start = journal_path(output), time.monotonic()
+    size = journal.stat().st_size if journal.exists() else 0
+    # One kill in five hits the start: reading, planning, opening.
+    if source.random() < 0.2:
+        time.sleep(source.random())
+        return
+    while process.poll() is None and time.monotonic() - start < 60:
+        if journal.exists() and journal.stat().st_size > size:
+            break
+        time.sleep(0.005)
+    time.sleep(source.random() * 0.25)
+
+
+def _identities(output: Path, report: Report) -> Counter[tuple[str, int]]:
+    """Read what is on disk: both files must open, whatever happened."""
+    found: Counter[tuple[str, int]] = Counter()
+    try:
+        if output.exists():
+            found.update({(r.layer.key, r.repeat): 1 for r in read_dataset(output).measurements})
+        if journal_path(output).exists():
+            rows = read_journal(journal_path(output)).rows
+            found.update((row.layer.key, row.repeat) for row in rows)
+    except ResperfError as error:
+        print(f"unreadable: {error}", file=sys.stderr)
+        report.unreadable += 1
+    return found
+
+
+def _planned(campaign: Path) -> int:
+    from resperf.campaign import Bench, Campaign, plan_campaign
+
+    planned, _ = plan_campaign(Campaign.from_toml(campaign), Bench("synthetic"))
+    return len(planned.items)
+
+
+def _children(pid: int) -> list[int]:
+    with contextlib.suppress(OSError):
+        listing = Path(f"/proc/{pid}/task/{pid}/children").read_text()
+        return [int(word) for word in listing.split()]
+    return []
+
+
+def _still_there(pids: list[int]) -> int:
+    """Count children that outlive their parent by more than two seconds."""
+    deadline = time.monotonic() + 2.0
+    while time.monotonic() < deadline:
+        pids = [pid for pid in pids if _is_running(pid)]
+        if not pids:
+            return 0
+        time.sleep(0.02)
+    return len(pids)
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state != "Z"
+
+
+def main() -> int:
+    """Run the benchmark and print what it found."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--kills", type=int, default=50)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--layers", type=int, default=2000)
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        report = kill_and_resume(
+            Path(folder), kills=arguments.kills, seed=arguments.seed, layers=arguments.layers,
+            real_ms=10.0,
+        )  # fmt: skip
+    print(
+        f"{report.killed} kills at {report.rows_at_kill} rows\n"
+        f"rows {report.rows} of {report.planned} planned; lost {report.lost}, "
+        f"doubled {report.doubled}, unreadable files {report.unreadable}, "
+        f"processes left over {report.orphans}"
+    )
+    bad = report.lost + report.doubled + report.unreadable + report.orphans
+    return int(bool(bad) or report.rows != report.planned)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
