@@ -11,13 +11,16 @@ import numpy as np
 from resperf.errors import require
 from resperf.features import Array, Columns
 from resperf.predictors._base import Predictor, Progress, Rows, check_rows, stored
-from resperf.predictors.terms import TERMS, physical_terms
+from resperf.predictors.terms import TERMS, largest_coefficients, physical_terms
 
 REWEIGHTINGS = 15
 _SMALLEST_ERROR = 0.02
+_FEWEST_ROWS, _FEWEST_SHARE = 3, 0.02
 
 
-def fit_terms(terms: Array, times_ms: Array, weights: Array | None = None) -> Array:
+def fit_terms(
+    terms: Array, times_ms: Array, weights: Array | None = None, largest: Array | None = None
+) -> Array:
     """Fit coefficients c >= 0 that make ``terms @ c`` close to the times, relative to each time.
 
     Least squares of (prediction / time - 1), reweighted 15 times by 1 / sqrt(|error|), which
@@ -29,25 +32,45 @@ def fit_terms(terms: Array, times_ms: Array, weights: Array | None = None) -> Ar
     times_ms : array (rows,)
         Above zero.
     weights : array (rows,), optional
+    largest : array (terms,), optional
+        Upper bounds of the coefficients. A term that few rows have gets 0: it would learn their
+        noise, and be wrong by factors where it is larger.
 
     Returns
     -------
     array (terms,)
         In ms per unit of each term.
     """
-    nnls = require("scipy.optimize", "train").nnls
     relative = terms / times_ms[:, None]
-    # Columns of like size keep the solver from calling a small but real term zero.
-    scales = np.maximum(np.linalg.norm(relative, axis=0), 1e-12)
+    frequent = np.count_nonzero(terms, axis=0) >= max(_FEWEST_ROWS, _FEWEST_SHARE * len(terms))
+    bounds = np.full(terms.shape[1], np.inf) if largest is None else largest
     row_weights = np.ones(len(times_ms)) if weights is None else weights / np.mean(weights)
     factors = np.ones(len(times_ms))
     coefficients = np.zeros(terms.shape[1])
     for _ in range(1 + REWEIGHTINGS):
         w = np.sqrt(row_weights) * factors
-        coefficients = nnls(relative / scales * w[:, None], w)[0] / scales
+        coefficients[frequent] = _bounded(relative[:, frequent] * w[:, None], w, bounds[frequent])
         off = np.abs(relative @ coefficients - 1)
         factors = 1 / np.sqrt(np.maximum(off, _SMALLEST_ERROR))
     return coefficients
+
+
+def _bounded(matrix: Array, target: Array, largest: Array) -> Array:
+    """Solve least squares with 0 <= c <= largest: what passes its bound is held there."""
+    nnls = require("scipy.optimize", "train").nnls
+    # Columns of like size keep the solver from calling a small but real term zero.
+    scales = np.maximum(np.linalg.norm(matrix, axis=0), 1e-12)
+    coefficients = np.zeros(matrix.shape[1])
+    held = np.zeros(matrix.shape[1], dtype=bool)
+    for _ in range(1 + int(np.isfinite(largest).sum())):
+        rest = target - matrix[:, held] @ largest[held]
+        coefficients[held] = largest[held]
+        coefficients[~held] = nnls(matrix[:, ~held] / scales[~held], rest)[0] / scales[~held]
+        above = coefficients > largest
+        if not above.any():
+            break
+        held |= above
+    return np.minimum(coefficients, largest)
 
 
 class Baseline(Predictor):
@@ -77,7 +100,9 @@ class Baseline(Predictor):
     ) -> Self:
         """Fit the coefficients; there is nothing random, and no epoch to choose."""
         check_rows(self.kind, columns, times_ms)
-        coefficients = fit_terms(physical_terms(self.kind, columns), times_ms, weights)
+        coefficients = fit_terms(
+            physical_terms(self.kind, columns), times_ms, weights, largest_coefficients(self.kind)
+        )
         used = np.flatnonzero(coefficients > 0)
         names = tuple(TERMS[self.kind])
         self.terms_ = tuple(names[place] for place in used)
