@@ -1,0 +1,111 @@
+"""How quickly `resperf predict` answers: cold starts against bare imports, and networks a second.
+
+    python tools/benchmark_predict.py --bundle demo/cpu-onnxruntime
+
+Prints medians over fresh processes (interleaved, so that a busy moment meets all of them) and the
+largest resident memory of each. Lowering is cached by `resperf` from the second run on; the first
+run, with an empty cache, is shown apart.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+from statistics import median
+
+NETWORKS = Path(__file__).resolve().parents[1] / "models" / "networks"
+BARE = [sys.executable, "-c", "import numpy, onnx, onnxruntime"]
+RUNS = 7
+BATCHES = (1, 2, 3, 4, 6, 8, 16)
+
+
+def process(words: list[str], environment: dict[str, str]) -> tuple[float, float]:
+    """Run a process; return its wall time in s and its largest resident memory in MB."""
+    start = time.perf_counter()
+    silent = [(os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0)]
+    child = os.posix_spawn(words[0], words, environment, file_actions=silent)
+    _, status, usage = os.wait4(child, 0)
+    if status:
+        raise SystemExit(f"failed: {' '.join(words)}")
+    return time.perf_counter() - start, usage.ru_maxrss / 1024
+
+
+def embed_weights(source: Path, target: Path) -> None:
+    """Write a network with all its weights inside the file."""
+    from onnx import numpy_helper, save
+
+    from resperf.network import materialise
+
+    model, weights = materialise(source, batch=1)
+    for initializer in model.graph.initializer:
+        if initializer.name in weights:
+            made = numpy_helper.from_array(weights[initializer.name], initializer.name)
+            initializer.CopyFrom(made)
+    save(model, target)
+
+
+def cold_starts(bundle: Path, folder: Path) -> None:
+    environment = {**os.environ, "XDG_CACHE_HOME": str(folder / "cache")}
+    embedded = folder / "vgg16-embedded.onnx"
+    # In a child, so that a gigabyte of weights does not stay in this process.
+    child = os.fork()
+    if child == 0:
+        embed_weights(NETWORKS / "vgg16.onnx", embedded)
+        os._exit(0)
+    if os.waitpid(child, 0)[1]:
+        raise SystemExit("the weights could not be embedded")
+    files = {"weightless": NETWORKS / "vgg16.onnx", "embedded": embedded}
+    commands = {"bare imports": BARE} | {
+        name: [
+            sys.executable, "-m", "resperf.cli.main", "predict", str(path),
+            "--bundle", str(bundle), "--batch", "1",
+        ]
+        for name, path in files.items()
+    }  # fmt: skip
+    first = {name: process(words, environment) for name, words in commands.items()}
+    runs: dict[str, list[tuple[float, float]]] = {name: [] for name in commands}
+    for _ in range(RUNS):
+        for name, words in commands.items():
+            runs[name].append(process(words, environment))
+    bare_s = median(seconds for seconds, _ in runs["bare imports"])
+    print(f"embedded file: {embedded.stat().st_size / 1e6:.0f} MB")
+    print(f"{'process':<14} {'first s':>8} {'median s':>9} {'x bare':>7} {'peak MB':>8}")
+    for name, taken in runs.items():
+        seconds = median(each for each, _ in taken)
+        peak = max(each for _, each in taken)
+        print(
+            f"{name:<14} {first[name][0]:8.3f} {seconds:9.3f} {seconds / bare_s:7.2f} {peak:8.0f}"
+        )
+
+
+def throughput(bundle_path: Path, folder: Path) -> None:
+    os.environ["XDG_CACHE_HOME"] = str(folder / "cache-throughput")
+    from resperf.bundle import Bundle
+    from resperf.network import read_network
+    from resperf.prediction import predict_network
+
+    bundle = Bundle.load(bundle_path)
+    asked = [(path, batch) for path in sorted(NETWORKS.glob("*.onnx")) for batch in BATCHES][:100]
+    for label in ("lowering not cached", "lowering cached"):
+        start = time.perf_counter()
+        for path, batch in asked:
+            predict_network(read_network(path, batch=batch), bundle)
+        seconds = time.perf_counter() - start
+        print(f"{len(asked)} networks in one process, {label}: {len(asked) / seconds:.1f} a second")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--bundle", type=Path, required=True, help="folder of a bundle")
+    bundle = parser.parse_args().bundle.resolve()
+    with tempfile.TemporaryDirectory() as folder:
+        cold_starts(bundle, Path(folder))
+        throughput(bundle, Path(folder))
+
+
+if __name__ == "__main__":
+    main()
