@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 
 from resperf.machine import Fingerprint, this_machine
@@ -17,6 +18,7 @@ PACKAGES: Mapping[str, tuple[str, ...]] = {
 """Framework -> packages that install it; asking for a version imports none of them."""
 
 
+@cache
 def installed_version(framework: str) -> str | None:
     """Return the version of a framework on this machine, or None where it is not installed."""
     for package in PACKAGES.get(framework, ()):

@@ -54,8 +54,8 @@ class MeasuredNetwork:
     batch : int or None
     phases : PhaseTimes
         Medians; see `resperf.workflows.guarded.GuardedRuns`. A re-layout of the network's input or
-        output, which a framework
-        runs within its session call, is counted in preprocess or postprocess as measured alone.
+        output, which a framework runs within its session call, is counted in preprocess or
+        postprocess as measured alone, where layers are measured.
     percentiles_ms : mapping of str to float
         Of whole runs, phase after phase: ``p50``, ``p95``, ``p99``. For networks of a few
         microseconds they lie above the total, as the phases disturb each other.

@@ -1,0 +1,101 @@
+"""The demo's order of work, with the simulated device in place of the campaign's measuring."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+
+from resperf.backends.synthetic import SyntheticBackend, closed_form_ms
+from resperf.campaign import Campaign, CampaignResult
+from resperf.dataset import Dataset, DatasetInfo, write_dataset
+from resperf.layers import Dense
+from resperf.measurement import PHASES, Measurement, PhaseSamples, Status, StopReason
+from resperf.training import train
+from resperf.workflows import demo
+
+CAMPAIGN = Campaign.from_mapping(
+    {"name": "tiny", "kinds": {"dense": {"batch": 1, "features_in": 8, "features_out": 8}}}
+)
+ROW_S = 2.0
+ROWS = 60
+
+
+def fake_campaign(campaign, output, **options) -> CampaignResult:
+    """Write rows of closed-form times, as a campaign of two minutes would."""
+    rows = []
+    for size in range(ROWS):
+        layer = Dense(batch=1 + size % 8, features_in=50 + 7 * size, features_out=10 + 2 * size)
+        phases = {
+            phase: PhaseSamples(
+                (closed_form_ms(layer, phase, 50.0, 5.0),) * 5, 5, 1, StopReason.PRECISE
+            )
+            for phase in PHASES
+        }
+        rows.append(Measurement(layer, Status.OK, phases, started_at=1.0 + size, duration_s=ROW_S))
+    info = DatasetInfo(
+        SyntheticBackend().fingerprint(), campaign.to_json(), 0, {"resperf": "0"},
+        "2026-01-01T00:00:00+00:00", {"session_ms": 0.02, "view_ms": 0.0},
+    )  # fmt: skip
+    write_dataset(output, Dataset(info, tuple(rows)))
+    fake_campaign.calls.append(options)
+    return CampaignResult(
+        output, fake_campaign.reason, ROWS, {"ok": ROWS}, ROWS, 0, 0, ROWS * ROW_S, 0.0, ("a note",)
+    )
+
+
+@pytest.fixture
+def run(monkeypatch, tmp_path):
+    """Run the demo on LeNet alone, with the baseline as its predictor."""
+    fake_campaign.calls, fake_campaign.reason = [], "hours"
+    device = SyntheticBackend()
+    monkeypatch.setattr(demo, "backend", lambda _: device)
+    monkeypatch.setattr(demo, "run_campaign", fake_campaign)
+    monkeypatch.setattr(demo, "SHIPPED", ("lenet5",))
+    monkeypatch.setattr(demo, "NETWORK_SECONDS", 1e-3)
+    monkeypatch.setattr(demo, "light_networks", list)
+    monkeypatch.setattr("resperf.training.train", partial(train, method="baseline"))
+    told: list[str] = []
+
+    def call(minutes: float = 2.0):
+        told.clear()
+        result = demo.run_demo(CAMPAIGN, tmp_path / "demo", minutes=minutes, tell=told.append)
+        return result, told
+
+    return call
+
+
+def test_predictions_stand_beside_measurements_of_the_same_networks(run):
+    result, told = run()
+    assert [(p.network, p.batch) for p, _ in result.rows] == [("lenet5", 1), ("lenet5", 8)]
+    assert [(m.network, m.batch) for _, m in result.rows] == [("lenet5", 1), ("lenet5", 8)]
+    assert result.bundle.joinpath("bundle.json").exists()
+    assert any("60 rows: 60 ok" in line for line in told)
+    assert any("a note" in line for line in told)
+
+
+def test_no_layer_of_a_judged_network_is_measured_for_training(run):
+    run()
+    [options] = fake_campaign.calls
+    assert [path.stem for path in options["exclude"]] == ["lenet5"]
+    assert options["hours"] == pytest.approx(2.0 / 60)
+
+
+def test_a_second_demo_uses_what_is_there(run):
+    run(minutes=2.0)  # 60 rows of 2 s are 2 minutes
+    result, told = run(minutes=2.0)
+    assert len(fake_campaign.calls) == 1
+    assert result.campaign is None
+    assert sum("used as it is" in line for line in told) == 2  # dataset and bundle
+
+
+def test_a_longer_demo_goes_on_for_the_time_that_is_left(run):
+    run(minutes=2.0)
+    run(minutes=5.0)
+    assert fake_campaign.calls[1]["hours"] == pytest.approx(3.0 / 60)
+
+
+def test_an_interrupted_campaign_ends_the_demo(run):
+    fake_campaign.reason = "interrupted"
+    with pytest.raises(KeyboardInterrupt):
+        run()
