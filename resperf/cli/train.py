@@ -1,0 +1,140 @@
+"""`resperf train`."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from resperf.cli._options import JSON
+from resperf.units import format_bytes
+
+if TYPE_CHECKING:
+    from resperf.bundle import Bundle
+
+_PATH = click.Path(path_type=Path)
+
+
+@click.command(
+    epilog="Example: resperf train datasets/demo.h5 -o cpu-onnxruntime --exclude vgg16.onnx"
+)
+@click.argument("file", metavar="FILE.h5", type=_PATH)
+@click.option(
+    "-o",
+    "--output",
+    type=_PATH,
+    metavar="BUNDLE",
+    help="Folder to write. By default DEVICE-FRAMEWORK where `resperf predict` looks.",
+)
+@click.option(
+    "--method",
+    default="residual",
+    show_default=True,
+    metavar="M",
+    help="residual, baseline, resperfnet or perfnet.",
+)
+@click.option(
+    "--epochs", type=click.IntRange(min=1), metavar="N", help="Passes over the training rows."
+)
+@click.option(
+    "--seed", default=0, show_default=True, metavar="S", help="Decides all that is random."
+)
+@click.option("--device", metavar="NAME", help="Name of the device; the dataset's by default.")
+@click.option(
+    "--exclude",
+    "networks",
+    multiple=True,
+    type=_PATH,
+    metavar="NET.onnx",
+    help="Never learn from layers of this network, at any batch size (repeatable).",
+)
+@JSON
+def command(
+    file: Path,
+    output: Path | None,
+    method: str,
+    epochs: int | None,
+    seed: int,
+    device: str | None,
+    networks: tuple[Path, ...],
+    as_json: bool,
+) -> None:
+    """Learn predictors from the measured layers of FILE.h5 and write them as a bundle.
+
+    Rows are split by layer into 80% to train, 10% to choose the best epoch and 10% that only
+    evaluation reads. The same seed gives the same bundle.
+    """
+    from resperf.training import keys_of_networks, progress_bar, train
+
+    started = time.monotonic()
+    target = output or _default_output(file, device)
+    excluded = keys_of_networks(file, networks)
+    with progress_bar() as progress:
+        bundle = train(
+            file, target, method=method, seed=seed, epochs=epochs, device=device,
+            exclude_keys=excluded, progress=progress,
+        )  # fmt: skip
+    seconds = time.monotonic() - started
+    if as_json:
+        from resperf.report.documents import json_text
+
+        print(json_text(_document(bundle, seconds)))
+        return
+    print(_table(bundle))
+    for note in bundle.manifest["training"]["notes"]:
+        print(f"note: {note}", file=sys.stderr)
+    print(
+        f"{bundle.path}: {bundle.device}, {bundle.framework}, {bundle.method}, "
+        f"{format_bytes(bundle.size_bytes)}, trained in {seconds:.0f} s"
+    )
+    print(f"next: resperf evaluate {file} --bundle {bundle.path}")
+
+
+def _default_output(file: Path, device: str | None) -> Path:
+    from resperf.bundle import user_folder
+    from resperf.dataset import read_info
+
+    machine = read_info(file).fingerprint
+    return user_folder() / f"{device or machine.device}-{machine.framework}"
+
+
+def _table(bundle: Bundle) -> str:
+    from resperf.measurement import PHASES
+    from resperf.report.tables import Column, percent_cell, table
+
+    rows_of = bundle.manifest["training"]["rows"]
+    lines = []
+    for kind in bundle.kinds:
+        for phase in PHASES:
+            validation = bundle.errors["validation"].get(kind, {}).get(phase)
+            test = bundle.errors["test"].get(kind, {}).get(phase)
+            if validation is None and test is None:
+                continue
+            errors = [percent_cell(each["mape"]) if each else "-" for each in (validation, test)]
+            method = bundle.method_of(kind, phase)
+            lines.append([kind, phase, method, str(rows_of[kind]["train"]), *errors])
+    columns = (
+        Column("kind"), Column("phase"), Column("method"), Column("training rows", right=True),
+        Column("validation MAPE", right=True), Column("test MAPE", right=True),
+    )  # fmt: skip
+    return table(columns, lines)
+
+
+def _document(bundle: Bundle, seconds: float) -> dict[str, Any]:
+    training = bundle.manifest["training"]
+    return {
+        "path": str(bundle.path),
+        "device": bundle.device,
+        "framework": bundle.framework,
+        "method": bundle.method,
+        "created": bundle.created,
+        "seed": training["seed"],
+        "rows": training["rows"],
+        "errors": bundle.errors,
+        "notes": training["notes"],
+        "size_bytes": bundle.size_bytes,
+        "seconds": round(seconds, 3),
+    }
