@@ -3,7 +3,7 @@
     python tools/build_networks.py [FOLDER] [--only NAME ...]
 
 Weights are marked as external data in a file that is never written, so that a network of half a
-gigabyte takes a few kilobytes. The batch dimension is free and named "batch".
+gigabyte takes a few kilobytes. The batch dimension is 1; `--batch` sets another.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Builder:
     """
 
     def __init__(self, *shape: int) -> None:
-        self.input = helper.make_tensor_value_info("input", TensorProto.FLOAT, ["batch", *shape])
+        self.input = helper.make_tensor_value_info("input", TensorProto.FLOAT, [1, *shape])
         self.name, self.shape = "input", shape
         self.nodes: list = []
         self.weights: list[TensorProto] = []
@@ -38,7 +38,7 @@ class Builder:
     def model(self, name: str) -> ModelProto:
         """Finish: the current tensor is the output."""
         self.nodes[-1].output[0] = "output"
-        output = helper.make_tensor_value_info("output", TensorProto.FLOAT, ["batch", *self.shape])
+        output = helper.make_tensor_value_info("output", TensorProto.FLOAT, [1, *self.shape])
         return _model(name, self.nodes, [self.input], [output], self.weights)
 
     @property

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     import onnx
 
 NCHWC = "com.microsoft.nchwc"
+RELAYOUTS = frozenset({"ReorderInput", "ReorderOutput"})
 VIEW_OPS = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Dropout"})
 _NCHWC_NAME = re.compile(r"^(?P<tensor>.*?)(?P<made_of>_bn|_mul)?_nchwc(?:_token_\d+)?$")
 
@@ -99,7 +100,8 @@ def read_optimised(
         origin[proto.output[0]] = tensor_name
         attributes = {a.name: _plain(helper.get_attribute_value(a)) for a in proto.attribute}
         node = Node(
-            name=proto.name or tensor_name,
+            # ORT numbers the re-layouts as it meets them, which differs from run to run.
+            name=f"{proto.op_type}_{tensor_name}" if proto.op_type in RELAYOUTS else proto.name,
             op=proto.op_type,
             domain=proto.domain,
             inputs=tuple(origin.get(name, name) for name in proto.input),
@@ -154,7 +156,7 @@ def _layer(network: Network, node: Node, layout: str) -> Layer:
         return pool_from_node(network, node, layout)
     if node.op in DENSE_OPS:
         return dense_from_node(network, node)
-    if node.op in ("ReorderInput", "ReorderOutput"):
+    if node.op in RELAYOUTS:
         tensor = network.tensors[node.outputs[0]]
         batch, channels, height, width = tensor.shape
         to_blocked = node.op == "ReorderInput"
