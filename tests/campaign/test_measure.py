@@ -1,0 +1,92 @@
+import math
+from typing import Any
+
+import pytest
+
+from resperf.backends import Phase
+from resperf.backends.synthetic import SyntheticBackend, SyntheticBuilt
+from resperf.campaign import measure_layer
+from resperf.layers import Dense
+from resperf.measurement import PHASES, Status
+from resperf.timing import SamplingProtocol
+from resperf.timing.load import Load
+
+LAYER = Dense(batch=1, features_in=100, features_out=10)
+
+
+class FakeLoad:
+    """A load meter that always says the same."""
+
+    def __init__(self, other_cores: float) -> None:
+        self._load = Load(other_cores=other_cores, frequency_share=1.0)
+
+    def start(self) -> None:
+        """Nothing to remember."""
+
+    def stop(self) -> Load:
+        return self._load
+
+
+class SlowToBuild(SyntheticBackend):
+    """Takes 40 ms to build a layer and grows slower with each run of it, if asked."""
+
+    growth_ms = 0.0
+
+    def layer(self, layer: Any, *, budget_ms: float) -> SyntheticBuilt:
+        self.spend(40.0)
+        self._runs = 0
+        return SyntheticBuilt(
+            phases={
+                "preprocess": Phase(lambda: self.spend(1.0)),
+                "execution": Phase(self._slower, offset_ms=2.0, divisor=4.0),
+                "postprocess": Phase(lambda: self.spend(0.5)),
+            },
+            isolated=lambda: self.spend(3.0),
+        )
+
+    def _slower(self) -> None:
+        self._runs += 1
+        self.spend(10.0 + self.growth_ms * self._runs)
+
+
+def test_a_row_holds_all_phases_and_what_they_cost() -> None:
+    device = SlowToBuild()
+    row = measure_layer(
+        device, LAYER, SamplingProtocol(), repeat=1, clock=device.clock, now=lambda: 77.0
+    )
+    assert (row.status, row.repeat, row.started_at, row.flags) == (Status.OK, 1, 77.0, ())
+    assert tuple(row.phases) == PHASES
+    # A run of 10 ms less the call's 2 ms, over four copies.
+    assert [row.phase_ms(name) for name in PHASES] == [1.0, 2.0, 0.5]
+    assert row.isolated_ms == 3.0
+    assert row.session_ms == 0.02
+    assert row.overhead_s == pytest.approx(0.040)
+    assert row.duration_s > 0.040
+
+
+def test_a_drifting_execution_is_marked() -> None:
+    device = SlowToBuild()
+    device.growth_ms = 1.0
+    row = measure_layer(device, LAYER, SamplingProtocol(budget_s=0.3), clock=device.clock)
+    assert row.flags == ("drift",)
+
+
+@pytest.mark.parametrize(("other_cores", "flags"), [(0.9, ("busy",)), (0.1, ())])
+def test_a_busy_machine_is_marked(other_cores: float, flags: tuple[str, ...]) -> None:
+    device = SlowToBuild()
+    load: Any = FakeLoad(other_cores)
+    row = measure_layer(device, LAYER, SamplingProtocol(), clock=device.clock, load=load)
+    assert row.flags == flags
+
+
+def test_memory_that_runs_out_while_running_leaves_no_samples() -> None:
+    class Greedy(SlowToBuild):
+        def _slower(self) -> None:
+            raise MemoryError
+
+    device = Greedy()
+    row = measure_layer(device, LAYER, SamplingProtocol(), clock=device.clock)
+    assert row.status is Status.OUT_OF_MEMORY
+    assert row.phases == {}
+    assert math.isnan(row.isolated_ms)
+    assert row.detail == "MemoryError"
