@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
+
+from resperf.layers import Conv, Dense, Layer, Pool
+from resperf.machine import Fingerprint
+from resperf.measurement import Measurement, PhaseSamples, Status, StopReason
 
 # One thread is enough for small layers, and lets tests run beside each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -22,3 +28,94 @@ def own_folders(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mo
     monkeypatch.setenv("XDG_DATA_HOME", str(root / "data"))
     monkeypatch.delenv("RESPERF_HOME", raising=False)
     return root
+
+
+def _toy_layers(kind: str, rows: int, random: np.random.Generator) -> list[Layer]:
+    """Draw different layers of one kind, spread evenly over the logarithm of their sizes."""
+
+    def draw(low: int, high: int) -> int:
+        return int(np.exp(random.uniform(np.log(low), np.log(high + 1))))
+
+    layers: dict[str, Layer] = {}
+    while len(layers) < rows:
+        kernel, size = draw(1, 5), draw(6, 60)
+        window = {
+            "batch": draw(1, 8), "channels_in": draw(4, 128), "height": size,
+            "width": size + draw(1, 4), "kernel_height": kernel, "kernel_width": kernel,
+            "stride_height": draw(1, 2), "stride_width": draw(1, 2), "pad_top": kernel // 2,
+            "pad_bottom": kernel // 2,
+        }  # fmt: skip
+        make: dict[str, Callable[[], Layer]] = {
+            "conv": lambda w=window: Conv(
+                **w, channels_out=draw(4, 128), activation=str(random.choice(["none", "relu"]))
+            ),
+            "pool": lambda w=window: Pool(**w),
+            "dense": lambda: Dense(
+                batch=draw(1, 16), features_in=draw(8, 2048), features_out=draw(8, 2048)
+            ),
+        }
+        layer = make[kind]()
+        layers[layer.key] = layer
+    return list(layers.values())
+
+
+def toy_time_ms(layer: Layer) -> float:
+    """Closed form: 4 us, 20 GMAC/s, 10 GB/s, and relu at 5 GB/s."""
+    relu_bytes = layer.output_bytes * (getattr(layer, "activation", "none") == "relu")
+    return 0.004 + layer.macs / 20e6 + layer.moved_bytes / 10e6 + relu_bytes / 5e6
+
+
+ToyRows = Callable[..., tuple[list[Layer], np.ndarray]]
+
+
+@pytest.fixture(scope="session")
+def toy_rows() -> ToyRows:
+    """Layers of a kind with closed-form times: ``toy_rows("conv", 60, noise=0.02)``."""
+
+    def make(
+        kind: str, rows: int, *, seed: int = 1, noise: float = 0.0
+    ) -> tuple[list[Layer], np.ndarray]:
+        random = np.random.default_rng(seed)
+        layers = _toy_layers(kind, rows, random)
+        times_ms = np.array([toy_time_ms(layer) for layer in layers])
+        return layers, times_ms * np.exp(random.normal(0, noise, len(layers)))
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def toy_dataset(toy_rows: ToyRows, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A dataset of 80 layers of each kind, ten of them measured twice, with 1% noise."""
+    pytest.importorskip("h5py")
+    from resperf.dataset import Dataset, DatasetInfo, write_dataset
+
+    def phase(time_ms: float) -> PhaseSamples:
+        return PhaseSamples((time_ms,) * 5, 5, 1, StopReason.PRECISE)
+
+    rows = []
+    for kind in ("conv", "pool", "dense"):
+        layers, times_ms = toy_rows(kind, 80, noise=0.01)
+        again = [
+            (layer, time_ms * 1.02, 1)
+            for layer, time_ms in zip(layers[:10], times_ms, strict=False)
+        ]
+        first = [(layer, time_ms, 0) for layer, time_ms in zip(layers, times_ms, strict=True)]
+        for layer, time_ms, repeat in (*first, *again):
+            phases = {
+                "preprocess": phase(0.002 + layer.input_bytes / 8e6),
+                "execution": phase(float(time_ms)),
+                "postprocess": phase(0.003 + layer.output_bytes / 5e6),
+            }
+            rows.append(Measurement(layer, Status.OK, phases, repeat=repeat, started_at=len(rows)))
+    fingerprint = Fingerprint(
+        device="toy", processor="P", instruction_set="avx2", cores=2, threads=2,
+        memory_bytes=8 << 30, system="Linux", framework="synthetic", framework_version="1",
+        provider="none",
+    )  # fmt: skip
+    info = DatasetInfo(
+        fingerprint, {"name": "toy"}, 1, {}, "2026-01-02T03:04:05+00:00",
+        {"session_ms": 0.01, "view_ms": 0.001},
+    )  # fmt: skip
+    path = tmp_path_factory.mktemp("toy") / "toy.h5"
+    write_dataset(path, Dataset(info, tuple(rows)))
+    return path

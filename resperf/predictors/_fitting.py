@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any, Literal, cast
 
 import numpy as np
@@ -78,6 +80,7 @@ class Fitted:
     best_error: float
 
 
+@cache
 def keras() -> Any:
     """Import Keras on TensorFlow, quietly.
 
@@ -88,8 +91,29 @@ def keras() -> Any:
     """
     os.environ.setdefault("KERAS_BACKEND", "tensorflow")
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    require("tensorflow", "train")
-    return require("keras", "train")
+    with _silent_stderr():
+        # The first operation starts TensorFlow's runtime, which greets a second time.
+        require("tensorflow", "train").constant(0.0)
+        module = require("keras", "train")
+    if module.backend.backend() != "tensorflow":
+        raise TrainingError(
+            f"Keras runs on {module.backend.backend()}; unset KERAS_BACKEND to train on tensorflow"
+        )
+    return module
+
+
+@contextmanager
+def _silent_stderr() -> Iterator[None]:
+    """Send the process's stderr nowhere: TensorFlow greets before its log level counts."""
+    sys.stderr.flush()
+    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)
 
 
 def maple_loss(measured: Any, predicted: Any) -> Any:

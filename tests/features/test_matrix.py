@@ -1,0 +1,124 @@
+"""Features agree with the layers themselves, and with numbers worked out by hand."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from resperf.errors import LayerError
+from resperf.features import FEATURED_KINDS, columns_of, feature_matrix, quantities
+from resperf.layers import KINDS, Conv, Dense, Pool, Reorder
+
+CONV = Conv(
+    batch=2, channels_in=3, channels_out=20, height=10, width=14, kernel_height=3, kernel_width=5,
+    stride_height=2, stride_width=1, pad_top=1, pad_bottom=0, pad_left=2, pad_right=2,
+    activation="relu",
+)  # fmt: skip
+
+
+def test_conv_quantities_by_hand() -> None:
+    q = {name: value[0] for name, value in quantities("conv", columns_of([CONV])).items()}
+    # A window of 3 over 11 rows by steps of 2 has 5 places, one of 5 over 18 columns has 14.
+    assert (q["rows_out"], q["columns_out"]) == (5, 14)
+    assert (q["m"], q["k"], q["n"]) == (2 * 70, 3 * 15, 20)
+    assert q["flops"] == 2 * 140 * 45 * 20
+    assert q["in_bytes"] == 2 * 3 * 140 * 4
+    assert q["weight_bytes"] == 20 * (45 + 1) * 4
+    # Three channels are read as they are; 20 are padded to 32; 14 columns to 18; 2 blocks to 4.
+    assert q["channel_waste"] == pytest.approx(32 / 20)
+    assert q["flops_block"] == pytest.approx(q["flops"] * 1.6 * 2 * 18 / 14)
+    # One of five rows and four of fourteen columns touch padding.
+    assert q["edge_share"] == pytest.approx(1 - (4 / 5) * (10 / 14))
+    assert (q["pad_odd"], q["pad_uneven"], q["shallow"], q["depthwise"]) == (1, 1, 1, 0)
+
+
+def test_dense_and_reorder_quantities_by_hand() -> None:
+    dense = quantities("dense", columns_of([Dense(batch=13, features_in=10, features_out=17)]))
+    assert dense["flops_tile"][0] == 2 * 24 * 10 * 32
+    assert dense["weight_bytes"][0] == 17 * 11 * 4
+    reorder = quantities(
+        "reorder", columns_of([Reorder(batch=1, channels_in=20, height=2, width=3)])
+    )
+    assert reorder["in_bytes"][0] == 20 * 6 * 4
+    assert reorder["padded_bytes"][0] == 32 * 6 * 4
+    assert (reorder["to_blocked"][0], reorder["from_blocked"][0]) == (1, 0)
+
+
+def windows() -> list[dict[str, int]]:
+    sizes = itertools.product((7, 12), (9, 16), (1, 3), (2, 5), (1, 2, 3), (1, 2), (0, 1), (0, 2))
+    return [
+        {
+            "batch": 2, "channels_in": 8, "height": h, "width": w, "kernel_height": kh,
+            "kernel_width": kw, "stride_height": s, "stride_width": 3, "dilation_height": d,
+            "pad_top": top, "pad_right": right,
+        }
+        for h, w, kh, kw, s, d, top, right in sizes
+    ]  # fmt: skip
+
+
+def test_conv_quantities_agree_with_layers() -> None:
+    layers = [
+        Conv(**window, channels_out=16, groups=groups, residual=residual)
+        for window, groups, residual in zip(
+            windows(), itertools.cycle((1, 2, 8)), itertools.cycle((True, False)), strict=False
+        )
+    ]
+    q = quantities("conv", columns_of(layers))
+    for name in ("output_bytes", "weight_bytes", "moved_bytes"):
+        mine = q[name.replace("output", "out")]
+        np.testing.assert_array_equal(mine, [getattr(layer, name) for layer in layers])
+    np.testing.assert_array_equal(q["flops"], [2 * layer.macs for layer in layers])
+
+
+def test_pool_quantities_agree_with_layers_in_ceil_mode_too() -> None:
+    layers = [Pool(**window, ceil_mode=place % 2 == 0) for place, window in enumerate(windows())]
+    q = quantities("pool", columns_of(layers))
+    np.testing.assert_array_equal(q["out_bytes"], [layer.output_bytes for layer in layers])
+    np.testing.assert_array_equal(q["flops"], [layer.macs for layer in layers])
+
+
+def test_half_precision_halves_bytes() -> None:
+    layers = [CONV, CONV.replace(dtype="float16")]
+    q = quantities("conv", columns_of(layers))
+    assert q["moved_bytes"][1] == q["moved_bytes"][0] / 2 == layers[1].moved_bytes
+
+
+def test_every_kind_of_layer_has_features() -> None:
+    assert set(FEATURED_KINDS) == set(KINDS)
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        CONV,
+        Pool(batch=1, channels_in=3, height=4, width=4, kernel_height=2, kernel_width=2),
+        Dense(batch=1, features_in=3, features_out=2),
+        Reorder(batch=1, channels_in=3, height=4, width=4),
+    ],
+)
+def test_matrix_is_finite_named_and_does_not_depend_on_neighbours(layer: Conv) -> None:
+    names, matrix = feature_matrix(layer.kind, columns_of([layer, layer.replace(batch=7)]))
+    assert len(set(names)) == len(names) == matrix.shape[1]
+    assert np.isfinite(matrix).all()
+    alone = feature_matrix(layer.kind, columns_of([layer]))[1]
+    np.testing.assert_array_equal(matrix[0], alone[0])
+    assert (matrix[0] != matrix[1]).any()
+
+
+def test_names_are_one_hot() -> None:
+    names, matrix = feature_matrix("conv", columns_of([CONV]))
+    row = dict(zip(names, matrix[0], strict=True))
+    assert row["activation=relu"] == 1
+    assert row["activation=none"] == 0
+    assert row["log2 flops"] == pytest.approx(np.log2(2 * 140 * 45 * 20))
+
+
+def test_mixed_and_no_layers_are_refused() -> None:
+    with pytest.raises(LayerError, match="one kind, got conv, dense"):
+        columns_of([CONV, Dense(batch=1, features_in=3, features_out=2)])
+    with pytest.raises(LayerError, match="no layer"):
+        columns_of([])
+    with pytest.raises(LayerError, match="no features for kind 'lstm'"):
+        feature_matrix("lstm", {})

@@ -1,0 +1,114 @@
+"""The published networks, and what the residual network is given."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from resperf.features import columns_of
+from resperf.layers import Conv
+from resperf.predictors._architecture import Architecture, Stage, onnx_bytes
+from resperf.predictors._fitting import Schedule, fit_network
+from resperf.predictors._paper import paper_features
+from resperf.predictors.metrics import mape
+from resperf.predictors.perfnet import PerfNet
+from resperf.predictors.residual import Residual, _informative
+from resperf.predictors.resperfnet import ResPerfNet
+
+pytest.importorskip("tensorflow")
+
+RANDOM = np.random.default_rng(0)
+ROWS = RANDOM.normal(size=(40, 9))
+ONE_EPOCH = Schedule(epochs=1, batch=16, rate=1e-3, shape="cosine", loss="absolute")
+
+
+def weights_of(architecture: Architecture) -> dict[str, np.ndarray]:
+    return dict(
+        fit_network(
+            architecture, ONE_EPOCH, ROWS, np.abs(ROWS[:, 0]), validation_rows=ROWS,
+            validation_error=lambda y: float(np.abs(y).mean()), seed=1,
+        ).weights
+    )  # fmt: skip
+
+
+def count(weights: dict[str, np.ndarray]) -> int:
+    return sum(values.size for values in weights.values())
+
+
+def test_resperfnet_is_that_of_figure_1() -> None:
+    weights = weights_of(ResPerfNet("conv").architecture(9))
+    kernels = [name for name, values in weights.items() if values.ndim == 3]
+    assert len(kernels) == 15  # convolutions: 3 heads and 6 blocks of 2
+    heads = 3 * 128 + 128 + 3 * 128 * 64 + 64 + 2 * 64 * 32 + 32
+    blocks = 4 * (128 * 128 + 128) + 4 * (64 * 64 + 64) + 4 * (32 * 32 + 32)
+    dense = (9 * 32 * 128 + 128) + 2 * (128 * 128 + 128) + 128
+    assert count(weights) == heads + blocks + dense == 186_336
+
+
+def test_perfnet_is_a_perceptron_of_four_layers() -> None:
+    weights = weights_of(PerfNet("conv").architecture(9))
+    dense = (9 * 32 + 32) + (32 * 64 + 64) + (64 * 128 + 128) + (128 * 256 + 256) + 256
+    assert count(weights) == dense
+
+
+def test_the_onnx_file_computes_what_keras_does(tmp_path: Any) -> None:
+    from resperf.predictors._architecture import OnnxNetwork
+
+    architecture = Architecture(9, (Stage(8, 3, 1), Stage(4, 2, 2)), (16, 8), members=3)
+    fitted = fit_network(
+        architecture, Schedule(4, 16, 1e-2, "cosine", "absolute"), ROWS, ROWS[:, 0] * 2,
+        validation_rows=ROWS, validation_error=lambda y: float(np.abs(y[:, 0]).mean()), seed=2,
+    )  # fmt: skip
+    (tmp_path / "n.onnx").write_bytes(onnx_bytes(architecture, fitted.weights))
+    theirs = fitted.run(ROWS)
+    assert theirs.shape == (40, 3)
+    assert np.ptp(theirs, axis=1).max() > 1e-4  # members differ
+    np.testing.assert_allclose(OnnxNetwork(tmp_path / "n.onnx")(ROWS), theirs, atol=1e-5)
+
+
+def test_table_3_by_hand() -> None:
+    layer = Conv(
+        batch=4, channels_in=3, channels_out=8, height=10, width=12, kernel_height=3,
+        kernel_width=5, stride_height=2, stride_width=2, pad_right=1, activation="relu",
+    )  # fmt: skip
+    names, matrix = paper_features("conv", columns_of([layer]))
+    assert dict(zip(names, matrix[0], strict=True)) == {
+        "batch size": 4, "matrix size": 120, "kernel size": 15, "channel in": 3,
+        "channel out": 8, "strides": 2, "padding": 1, "activate function": 1, "bias": 1,
+    }  # fmt: skip
+
+
+def test_columns_that_say_nothing_new_are_left_out() -> None:
+    x = np.array([1.0, 2.0, 4.0, 7.0])
+    matrix = np.column_stack([np.full(4, 0.1), x, 3 * x - 1, -x, x**2])
+    assert _informative(matrix) == [1, 4]
+
+
+def test_the_network_learns_what_the_baseline_cannot(toy_rows: Any) -> None:
+    def rows(count: int, seed: int) -> tuple[Any, np.ndarray]:
+        layers, times_ms = toy_rows("dense", count, seed=seed)
+        odd = np.array([layer.features_out % 16 < 8 for layer in layers])
+        return columns_of(layers), times_ms * np.where(odd, 1.6, 1.0)
+
+    columns, times_ms = rows(300, 1)
+    fitted = Residual("dense", epochs=40, members=2, width=32).fit(
+        columns, times_ms, validation=rows(60, 2), seed=0
+    )
+    others, other_ms = rows(100, 3)
+    off = mape(other_ms, fitted.predict(others))
+    assert off < 0.6 * mape(other_ms, fitted.baseline_.predict(others))
+
+
+def test_far_outside_the_data_answers_stay_near_the_baseline(toy_rows: Any) -> None:
+    layers, times_ms = toy_rows("dense", 80)
+    columns = columns_of(layers)
+    fitted = Residual("dense", epochs=5, members=1, width=8).fit(
+        columns, times_ms, validation=(columns, times_ms), seed=0
+    )
+    huge = columns_of([layers[0].replace(features_in=500_000, features_out=300_000)])
+    ratio = fitted.predict(huge) / fitted.baseline_.predict(huge)
+    low, high = fitted.residual_range_
+    assert np.exp(low) <= ratio[0] <= np.exp(high)
+    assert high < 0.5
