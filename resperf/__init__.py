@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from resperf._version import __version__
 from resperf.errors import ResperfError
 
 if TYPE_CHECKING:
     from resperf.prediction.api import predict as predict
 
-__version__ = "0.1.0"
 __all__ = ["ResperfError", "__version__", "predict"]
 
 

@@ -1,4 +1,4 @@
-"""What a timing is a timing of: the machine, the framework and every setting that changes a time."""
+"""What a timing is a timing of: the machine, the framework and all settings that matter to it."""
 
 from __future__ import annotations
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import platform
+from dataclasses import replace
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 
-from resperf import __version__
+from resperf._version import __version__
 from resperf.campaign.journal import Header, Journal, Records, best_rows, middle_of, read_journal
 from resperf.campaign.spec import Campaign
 from resperf.dataset import Dataset, DatasetInfo, read_dataset, write_dataset
@@ -49,9 +50,9 @@ class Store:
     Attributes
     ----------
     settled : list of Measurement
-        Rows of an earlier, finished start.
+        Rows of an earlier, finished start, without their samples.
     rows : list of Measurement
-        Rows of the journal: every attempt, in the order taken.
+        Rows of the journal, without their samples: every attempt, in the order taken.
     readings : ReferenceHistory
     costs : dict of str to float
     """
@@ -73,33 +74,30 @@ class Store:
             self._journal.close()
             raise
         self._header = written.header or header
-        self.rows = written.rows
+        self.rows = [_without_samples(row) for row in written.rows]
         self.readings = written.readings
         self.costs = {**compacted.costs, **written.costs}
-        self.settled = self._settled(compacted)
+        self.settled = [_without_samples(row) for row in self._lacking(compacted)]
+        # Their ratios are turned back into readings, since the median moves with new ones.
+        reference_ms = compacted.costs.get(REFERENCE_COST, math.nan)
+        for row in self.settled:
+            time_ms = row.reference_ratio * reference_ms
+            if not math.isnan(time_ms):
+                self.readings.add(middle_of(row), time_ms)
 
-    def _settled(self, compacted: Records) -> list[Measurement]:
-        """Return the dataset's rows that the journal lacks: they are of an earlier, finished start.
-
-        Their ratios are turned back into readings, since the median moves with new ones.
-        """
+    def _lacking(self, compacted: Records) -> list[Measurement]:
+        """Return the dataset's rows that the journal lacks: they are of an earlier, finished start."""
         journalled = {(row.layer.key, row.repeat, row.started_at) for row in self.rows}
-        rows = [
+        return [
             row
             for row in compacted.rows
             if (row.layer.key, row.repeat, row.started_at) not in journalled
         ]
-        reference_ms = compacted.costs.get(REFERENCE_COST, math.nan)
-        for row in rows:
-            time_ms = row.reference_ratio * reference_ms
-            if not math.isnan(time_ms):
-                self.readings.add(middle_of(row), time_ms)
-        return rows
 
     def add_row(self, row: Measurement) -> None:
         """Keep a row; when this returns, it survives a power cut."""
         self._journal.add_row(row)
-        self.rows.append(row)
+        self.rows.append(_without_samples(row))
 
     def add_reading(self, at: float, time_ms: float) -> None:
         """Keep a reading of the reference."""
@@ -112,7 +110,7 @@ class Store:
         self.costs.update(costs)
 
     def best(self) -> list[Measurement]:
-        """Return one row per layer and repeat."""
+        """Return one row per layer and repeat, without samples."""
         return best_rows([*self.settled, *self.rows], self.readings)
 
     def compact(self) -> None:
@@ -123,9 +121,12 @@ class Store:
         OutputError
             If it cannot be written; the old dataset and the journal are as they were.
         """
-        rows = self.best()
-        if not rows:
+        if not self.rows and not self.settled:
             return
+        # The samples of a long campaign are read when they are needed, not kept for hours.
+        earlier = self._lacking(_from_dataset(self._output)) if self.settled else []
+        written = read_journal(journal_path(self._output)).rows
+        rows = best_rows([*earlier, *written], self.readings)
         costs = dict(self.costs)
         if len(self.readings):
             costs[REFERENCE_COST] = self.readings.median_ms
@@ -145,6 +146,11 @@ class Store:
             self._journal.remove()
         else:
             self._journal.close()
+
+
+def _without_samples(row: Measurement) -> Measurement:
+    """Return what the runner has to know of a row: a few hundred bytes."""
+    return replace(row, phases={})
 
 
 def _new_header(campaign: Campaign, seed: int, fingerprint: Fingerprint) -> Header:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 import click
 
-from resperf import __version__
+from resperf._version import __version__
 from resperf.errors import ResperfError
 
 COMMANDS: Mapping[str, tuple[str, str]] = {

@@ -232,9 +232,9 @@ def _with_sources(
             sources[owner[node.name]].append(node.name)
     order = {node.name: i for i, node in enumerate(network.nodes)}
     named = []
-    for node, names in zip(lowered, sources, strict=True):
+    for kernel, names in zip(lowered, sources, strict=True):
         ordered = tuple(sorted(names, key=order.__getitem__))
-        named.append(replace(node, name=ordered[0] if ordered else node.name, sources=ordered))
+        named.append(replace(kernel, name=ordered[0] if ordered else kernel.name, sources=ordered))
     return named
 
 

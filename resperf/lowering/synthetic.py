@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from resperf.errors import UnsupportedError
 from resperf.layers import Layer
 from resperf.lowering import _ort_rules
 from resperf.lowering._base import LoweredNetwork, answer
@@ -12,7 +13,15 @@ from resperf.network import Network
 
 
 def lower(network: Network, _fingerprint: Fingerprint, *, method: str = "auto") -> LoweredNetwork:
-    """Lower a network by rules, whatever the method."""
+    """Lower a network by rules.
+
+    Raises
+    ------
+    UnsupportedError
+        If the framework is to be asked: there is none.
+    """
+    if method == "framework":
+        raise UnsupportedError("the simulated device has no framework to ask; use rules or auto")
     return answer(network, _ort_rules.lower_nodes(network, block=0), "rules")
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from resperf import __version__
+from resperf._version import __version__
 from resperf.bundle import Bundle, canned_layers, ranges_of, replaced_folder, write_manifest
 from resperf.dataset import DatasetInfo, KindTable, checksum, read_info, read_table
 from resperf.errors import TrainingError
