@@ -7,7 +7,8 @@ from resperf.campaign.harvest import harvest
 from resperf.campaign.measure import measure_layer
 from resperf.campaign.plan import Plan, PlannedLayer, plan
 from resperf.campaign.progress import format_duration
-from resperf.campaign.runner import CampaignResult, run_campaign
+from resperf.campaign.result import CampaignResult
+from resperf.campaign.runner import run_campaign
 from resperf.campaign.sampler import Sampler, draw
 from resperf.campaign.spec import Campaign
 

@@ -8,7 +8,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from types import FrameType
@@ -19,6 +19,7 @@ from resperf.campaign.journal import is_doubtful
 from resperf.campaign.plan import Plan, PlannedLayer
 from resperf.campaign.process import Interrupted, WorkerDied, WorkerProcess
 from resperf.campaign.progress import Progress
+from resperf.campaign.result import CampaignResult
 from resperf.campaign.spec import Campaign
 from resperf.errors import CampaignError
 from resperf.measurement import Measurement, Status
@@ -31,46 +32,6 @@ RECYCLE_LAYERS: Mapping[str, int] = {"tensorflow": 1000}
 RECYCLE_DEFAULT = 2500
 HOPELESS = 25
 """Layers in a row that may end the measuring process before the campaign gives up."""
-
-
-@dataclass(frozen=True)
-class CampaignResult:
-    """How a campaign's start ended.
-
-    Attributes
-    ----------
-    path : Path
-        The dataset.
-    reason : str
-        ``"complete"``, ``"hours"`` (time was up) or ``"interrupted"``.
-    rows : int
-        Rows in the dataset.
-    statuses : mapping of str to int
-        Rows per status.
-    measured : int
-        Measurements that this start took, those taken again included.
-    again : int
-        Those taken again because they were doubtful.
-    doubtful : int
-        Rows of the dataset that still are.
-    elapsed_s : float
-        Wall time of the measuring, plan excluded.
-    overhead_s : float
-        Median over layers of the wall time outside warm-up and samples, journal included.
-    notes : tuple of str
-        What the plan left out, and why.
-    """
-
-    path: Path
-    reason: str
-    rows: int
-    statuses: Mapping[str, int]
-    measured: int
-    again: int
-    doubtful: int
-    elapsed_s: float
-    overhead_s: float
-    notes: tuple[str, ...] = ()
 
 
 def run_campaign(
@@ -185,7 +146,8 @@ class _Run:
         self._worker: WorkerProcess | None = None
         self._asked = 0
         self._crashes = 0
-        self._taken: list[Measurement] = []
+        self._taken = 0
+        self._failed = 0
         self._gaps_s: list[float] = []
         self._again = 0
         self._elapsed_s = 0.0
@@ -215,7 +177,7 @@ class _Run:
     def measure_all(self) -> str:
         """Measure until the plan is done, the time is up or somebody wants to stop."""
         start = time.monotonic()
-        written_at = start
+        compact_at = start + self._rules.compact_interval_s
         with ExitStack() as stack:
             stack.callback(self._end_worker)
             stack.callback(self._progress.close)
@@ -228,12 +190,18 @@ class _Run:
                     self._measure(*item)
                     self._elapsed_s = time.monotonic() - start
                     self._show(start)
-                    if time.monotonic() - written_at >= self._rules.compact_interval_s:
-                        self._store.compact()
-                        written_at = time.monotonic()
+                    if time.monotonic() >= compact_at:
+                        compact_at = self._compact()
             except Interrupted:
                 return "interrupted"
         return "complete"
+
+    def _compact(self) -> float:
+        """Write the dataset; return when to do so again, a twentieth of the time at most."""
+        start = time.monotonic()
+        self._store.compact()
+        stop = time.monotonic()
+        return stop + max(self._rules.compact_interval_s, 20 * (stop - start))
 
     def _next(self) -> tuple[PlannedLayer, float, bool] | None:
         """Take what is to be measured next: its predicted time, and whether it is taken again."""
@@ -254,7 +222,7 @@ class _Run:
         asked_at = time.time()
         try:
             reply = worker.measure(item.layer, item.repeat, self._rules.timeout_s)
-            row = Measurement.from_json(reply["row"])
+            row = replace(Measurement.from_json(reply["row"]), layer=item.layer)
             self._keep_reading(reply["reading"])
             self._crashes = 0
         except WorkerDied as death:
@@ -269,7 +237,8 @@ class _Run:
             self._crashes += 1
             self._end_worker()
         self._store.add_row(row)
-        self._taken.append(row)
+        self._taken += 1
+        self._failed += row.status is not Status.OK
         self._attempts[item.identity] += 1
         self._again += again
         self._done += not again
@@ -340,9 +309,9 @@ class _Run:
             remaining_s = min(remaining_s, self._deadline - time.monotonic())
         self._progress.advance(
             done=self._done,
-            rate=len(self._taken) / elapsed_s,
+            rate=self._taken / elapsed_s,
             remaining_s=remaining_s,
-            failures=sum(row.status is not Status.OK for row in self._taken),
+            failures=self._failed,
             again=self._again,
         )
 
@@ -354,7 +323,7 @@ class _Run:
             reason=reason,
             rows=len(rows),
             statuses=Counter(str(row.status) for row in rows),
-            measured=len(self._taken),
+            measured=self._taken,
             again=self._again,
             doubtful=sum(is_doubtful(row, self._store.readings) for row in rows),
             elapsed_s=self._elapsed_s,

@@ -86,7 +86,7 @@ class Store:
                 self.readings.add(middle_of(row), time_ms)
 
     def _lacking(self, compacted: Records) -> list[Measurement]:
-        """Return the dataset's rows that the journal lacks: they are of an earlier, finished start."""
+        """Return the dataset's rows that the journal lacks: those of an earlier, finished start."""
         journalled = {(row.layer.key, row.repeat, row.started_at) for row in self.rows}
         return [
             row

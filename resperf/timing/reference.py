@@ -27,6 +27,7 @@ class ReferenceHistory:
     def __init__(self, readings: Iterable[tuple[float, float]] = ()) -> None:
         self._at: list[float] = []
         self._ms: list[float] = []
+        self._median_ms: float | None = math.nan
         for at, time_ms in readings:
             self.add(at, time_ms)
 
@@ -38,6 +39,7 @@ class ReferenceHistory:
         index = bisect.bisect(self._at, at)
         self._at.insert(index, at)
         self._ms.insert(index, time_ms)
+        self._median_ms = None
 
     @property
     def readings(self) -> list[tuple[float, float]]:
@@ -47,7 +49,10 @@ class ReferenceHistory:
     @property
     def median_ms(self) -> float:
         """Median of all readings; NaN where there is none."""
-        return median(self._ms) if self._ms else math.nan
+        if self._median_ms is None:
+            # Kept, since every row of a long campaign is compared with it.
+            self._median_ms = median(self._ms)
+        return self._median_ms
 
     @property
     def latest_ms(self) -> float:

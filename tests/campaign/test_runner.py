@@ -240,3 +240,15 @@ def test_a_process_that_always_dies_ends_the_campaign(
     monkeypatch.setattr("resperf.campaign.runner.HOPELESS", 3)
     with pytest.raises(CampaignError, match=r"3 layers in a row.*SIGSEGV"):
         go(made(), tmp_path / "a.h5", settings={"fail": {"crash": "features_out=5,"}})
+
+
+def test_rows_of_several_starts_come_together_with_their_samples(tmp_path: Path) -> None:
+    output = tmp_path / "a.h5"
+    go(made(), output, samples=4)
+    go(made(run={"compact_interval_s": 0.0}), output, samples=12)
+    go(made(), output)
+    rows = rows_of(output)
+    assert max(identities(output).values()) == 1
+    assert sum(row.repeat == 0 for row in rows) == 30
+    assert all(len(row.phases["execution"].samples_ms) >= 5 for row in rows)
+    assert all(row.reference_ratio == pytest.approx(1.0) for row in rows)
