@@ -1,4 +1,4 @@
-"""Backends: one file per framework; the table holds import strings, so that none is loaded early."""
+"""Backends: one file per framework; the table holds import strings: none is loaded early."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every layer kind shares: frozen fields with units, a canonical key, shapes, work and bytes."""
+"""What every layer kind shares: fields with units, a canonical key, shapes, work and bytes."""
 
 from __future__ import annotations
 
@@ -245,6 +245,9 @@ def window_length(size: int, kernel: int, stride: int, dilation: int, pads: int,
 
 
 def same_pads(size: int, kernel: int, stride: int, dilation: int) -> tuple[int, int]:
-    """Pads (before, after) of SAME padding: output = ceil(size / stride), the odd pixel at the end."""
+    """Return the pads (before, after) of SAME padding: output = ceil(size / stride).
+
+    An odd pixel goes to the end.
+    """
     total = max((-(-size // stride) - 1) * stride + dilation * (kernel - 1) + 1 - size, 0)
     return total // 2, total - total // 2

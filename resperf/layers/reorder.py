@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -17,7 +18,7 @@ class Reorder(Layer):
     """
 
     kind: ClassVar[str] = "reorder"
-    aliases = {"size": ("height", "width")}
+    aliases: ClassVar[Mapping[str, tuple[str, ...]]] = {"size": ("height", "width")}
 
     batch: int = number("images in one run")
     channels_in: int = number("channels of the image")

@@ -1,0 +1,138 @@
+"""Shapes, work, bytes and keys of layers, worked out by hand."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from resperf.errors import LayerError
+from resperf.layers import KINDS, Conv, Dense, Layer, Pool, Reorder, kind_of, layer_from_key
+
+
+def conv(**words: str) -> Conv:
+    base = {"batch": "1", "channels_in": "3", "size": "224", "kernel": "3", "channels_out": "64"}
+    return Conv.from_text({**base, **words})
+
+
+def pool(**words: str) -> Pool:
+    base = {"batch": "2", "channels_in": "8", "size": "7", "kernel": "3", "stride": "2"}
+    return Pool.from_text({**base, **words})
+
+
+EXAMPLES: list[Layer] = [
+    conv(),
+    pool(),
+    Dense(batch=4, features_in=10, features_out=3),
+    Reorder(batch=1, channels_in=16, height=4, width=4),
+]
+
+
+def test_first_layer_of_vgg16_by_hand() -> None:
+    layer = conv(padding="same", activation="relu")
+    assert layer.output_shape == (1, 64, 224, 224)
+    assert layer.macs == 64 * 224 * 224 * 27
+    assert layer.weight_bytes == (64 * 27 + 64) * 4
+    assert layer.input_bytes == 3 * 224 * 224 * 4
+    assert layer.output_bytes == 64 * 224 * 224 * 4
+    assert layer.moved_bytes == layer.input_bytes + layer.output_bytes + layer.weight_bytes
+
+
+def test_grouped_strided_dilated_conv_by_hand() -> None:
+    layer = Conv(
+        batch=2, channels_in=8, height=11, width=9, kernel_height=3, kernel_width=2,
+        stride_height=2, dilation_height=2, pad_top=1, pad_right=1, channels_out=4, groups=2,
+        bias=False, residual=True,
+    )  # fmt: skip
+    # Rows: a window spans 5 of 12 pixels, every second start, so 4; columns: 2 of 10, so 9.
+    assert layer.output_shape == (2, 4, 4, 9)
+    assert layer.macs == 2 * 4 * 4 * 9 * (3 * 2 * 4)
+    assert layer.weight_bytes == 4 * (3 * 2 * 4) * 4
+    assert layer.input_bytes == (2 * 8 * 11 * 9 + 2 * 4 * 4 * 9) * 4
+
+
+@pytest.mark.parametrize(
+    ("size", "kernel", "stride", "pads", "output"),
+    [(224, 7, 2, (2, 3), 112), (5, 2, 1, (0, 1), 5), (7, 1, 3, (0, 0), 3), (8, 3, 2, (0, 1), 4)],
+)
+def test_same_padding_puts_the_odd_pixel_last(
+    size: int, kernel: int, stride: int, pads: tuple[int, int], output: int
+) -> None:
+    layer = conv(size=str(size), kernel=str(kernel), stride=str(stride), padding="same")
+    assert (layer.pad_top, layer.pad_bottom) == pads
+    assert (layer.pad_left, layer.pad_right) == pads
+    assert layer.output_shape[2:] == (output, output)
+    assert layer.is_same_padded
+
+
+def test_ceil_mode_counts_a_partly_empty_window() -> None:
+    assert pool(size="8").output_shape == (2, 8, 3, 3)
+    assert pool(size="8", ceil_mode="true").output_shape == (2, 8, 4, 4)
+    # The fourth window would start behind the image and its left pad: it is dropped.
+    assert pool(size="6", kernel="1", stride="2", pad="1").output_shape[2] == 4
+    assert pool(size="5", kernel="2", stride="3", pad="1", ceil_mode="true").output_shape[2] == 2
+    dropped = pool(size="4", kernel="1", stride="3", pad="1", ceil_mode="true")
+    assert dropped.output_shape[2] == 2
+
+
+def test_dense_and_reorder_by_hand() -> None:
+    dense = Dense(batch=4, features_in=10, features_out=3)
+    assert (dense.macs, dense.weight_bytes, dense.output_shape) == (120, 33 * 4, (4, 3))
+    reorder = Reorder(batch=2, channels_in=3, height=4, width=5)
+    assert (reorder.macs, reorder.weight_bytes, reorder.moved_bytes) == (0, 0, 2 * 120 * 4)
+    half = dense.replace(dtype="float16")
+    assert half.moved_bytes * 2 == dense.moved_bytes
+
+
+@pytest.mark.parametrize("layer", EXAMPLES, ids=lambda layer: layer.kind)
+def test_key_names_every_field_and_can_be_read_back(layer: Layer) -> None:
+    assert layer_from_key(layer.key) == layer
+    assert type(layer).from_fields(layer.fields()) == layer
+    for name in type(layer).specs():
+        assert f"{name}=" in layer.key
+
+
+def test_keys_never_change_their_meaning() -> None:
+    # Datasets in the field hold such keys: this line may only ever be added to.
+    assert Dense(batch=4, features_in=10, features_out=3).key == (
+        "dense:batch=4,features_in=10,features_out=3,bias=1,activation=none,dtype=float32"
+    )
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_every_field_says_what_it_means(kind: str) -> None:
+    cls = kind_of(kind)
+    assert cls.kind == kind
+    assert [f.name for f in dataclasses.fields(cls)] == list(cls.specs())
+    for name, spec in cls.specs().items():
+        assert spec.description, name
+        assert spec.unit in ("1", "pixel", "bool", "name"), name
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ({"kernel": "225"}, "output would be empty"),
+        ({"groups": "2"}, "channels_in=3 is not a multiple of groups=2"),
+        ({"kernel": "three"}, "'three' must be a whole number"),
+        ({"activation": "swoosh"}, "must be one of"),
+        ({"bias": "perhaps"}, "must be true or false"),
+        ({"padding": "full"}, "same or valid"),
+        ({"batch": "0"}, "at least 1"),
+        ({"colour": "red"}, "has no field colour"),
+    ],
+)
+def test_impossible_layers_are_refused(words: dict[str, str], message: str) -> None:
+    with pytest.raises(LayerError, match=message):
+        conv(**words)
+
+
+def test_missing_fields_and_unknown_kinds_are_named() -> None:
+    with pytest.raises(LayerError, match="needs a value for features_in, features_out"):
+        Dense.from_fields({"batch": 1})
+    with pytest.raises(LayerError, match="known kinds: conv, pool, dense, reorder"):
+        kind_of("convolution")
+    with pytest.raises(LayerError, match="not a layer key"):
+        layer_from_key("conv:batch")
+    with pytest.raises(LayerError, match="layout and layout_out are both"):
+        Reorder(batch=1, channels_in=1, height=1, width=1, layout_out="nchw")
