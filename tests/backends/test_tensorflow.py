@@ -310,6 +310,8 @@ def test_copies_have_weights_of_their_own() -> None:
         (0.0001, 0, 50.0, COPIES_MOST),
         (3.0, 4000, 50.0, 2),  # weights must not stay warm
         (3.0, 0, 50.0, 1),
+        (3.0, 40_000_000, 50.0, 6),  # 6 x 40 MB push each other out of the caches
+        (20.0, 40_000_000, 50.0, 2),  # as far as the budget allows
         (60.0, 4000, 50.0, 1),
         (0.2, WEIGHTS_BYTES // 3, 50.0, 3),  # five would be in time, three fit
         (0.2, WEIGHTS_BYTES, 50.0, 1),
