@@ -18,6 +18,7 @@ from resperf.predictors.metrics import mape
 
 _SMALL = 5000
 _MARGIN = 0.1
+_USUAL = (0.005, 0.995)
 
 
 class Residual(Predictor):
@@ -34,7 +35,7 @@ class Residual(Predictor):
         Names of the columns that vary and are not copies of another.
     z_score_, clip_ : ZScore, Clip
     residual_range_ : (float, float)
-        Smallest and largest ln(time / baseline) seen, with a margin: answers stay inside.
+        What ln(time / baseline) usually is, with a margin: answers stay inside.
     architecture_ : Architecture
     best_epoch_ : int
     """
@@ -77,7 +78,8 @@ class Residual(Predictor):
         self.z_score_ = ZScore.fit(matrix[:, kept], self.features_)
         self.clip_ = Clip(6.0)
         targets = np.log(times_ms / estimate_ms)
-        self.residual_range_ = (float(targets.min()) - _MARGIN, float(targets.max()) + _MARGIN)
+        low, high = np.quantile(targets, _USUAL)
+        self.residual_range_ = (float(low) - _MARGIN, float(high) + _MARGIN)
         self.architecture_ = self._architecture()
         judged, judged_baseline_ms = self._rows(validation[0])
         fitted = _fitting.fit_network(

@@ -10,7 +10,7 @@ class ResPerfNet(PaperPredictor):
     """ResPerfNet, Figure 1: three head convolutions with two residual blocks each, then 3 x 128.
 
     Head convolutions of 128, 64 and 32 filters over 3, 3 and 2 features; blocks of two convolutions
-    of kernel size 1; dropout 0.2; one output with ReLU and no bias. 186,336 parameters with the nine
+    of kernel size 1; dropout 0.2; one output with ReLU, no bias. 186,336 parameters with the nine
     features of a convolution.
     """
 

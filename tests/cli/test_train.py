@@ -1,0 +1,82 @@
+"""`resperf train` and `resperf evaluate` from the command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from resperf.cli.main import main
+
+
+def test_train_then_evaluate(
+    toy_dataset: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bundle = tmp_path / "toy-bundle"
+    arguments = [str(toy_dataset), "-o", str(bundle), "--method", "baseline"]
+    assert main(["train", *arguments]) == 0
+    shown = capsys.readouterr()
+    assert "conv" in shown.out
+    assert "validation MAPE" in shown.out
+    assert f"next: resperf evaluate {toy_dataset} --bundle {bundle}" in shown.out
+    assert shown.err == ""
+
+    assert main(["evaluate", str(toy_dataset), "--bundle", str(bundle), "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert {(row["kind"], row["phase"]) for row in rows} >= {("conv", "execution")}
+    for row in rows:
+        assert 0 <= row["mape"] < 0.1  # a fraction, not a percentage
+        assert 0 <= row["within_10"] <= 1
+
+    assert main(["evaluate", str(toy_dataset), "--bundle", str(bundle), "--split", "all"]) == 0
+    assert "noise floor" in capsys.readouterr().out
+
+
+def test_train_as_json_and_by_default_where_predict_looks(
+    toy_dataset: Path, own_folders: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["train", str(toy_dataset), "--method", "baseline", "--device", "mine", "--json"]
+    assert main(words) == 0
+    document = json.loads(capsys.readouterr().out)
+    expected = own_folders / "data" / "resperf" / "bundles" / "mine-synthetic"
+    assert document["path"] == str(expected)
+    assert (document["device"], document["method"]) == ("mine", "baseline")
+    assert document["errors"]["validation"]["conv"]["execution"]["rows"] > 0
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["train", "DATA", "-o", "OUT", "--method", "magic"], "no method 'magic'"),
+        (["train", "absent.h5", "-o", "OUT"], "absent.h5"),
+        (["train", "DATA", "-o", "DATA"], "exists and is no bundle"),
+        (["train", "DATA", "-o", "OUT", "--exclude", "absent.onnx"], "absent.onnx"),
+        (["train", "DATA", "-o", "OUT", "--epochs", "0"], "0"),
+        (["evaluate", "DATA", "--bundle", "OUT"], "is not a bundle"),
+        (["evaluate", "DATA"], "--bundle"),
+    ],
+)
+def test_mistakes_are_one_line_and_exit_2(
+    toy_dataset: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    words: list[str],
+    message: str,
+) -> None:
+    places = {"DATA": str(toy_dataset), "OUT": str(tmp_path / "out")}
+    assert main([places.get(word, word) for word in words]) == 2
+    shown = capsys.readouterr()
+    assert message in shown.err
+    assert shown.out == ""
+    assert not (tmp_path / "out").exists()
+
+
+def test_excluding_a_network(
+    toy_dataset: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from resperf.training import keys_of_networks
+
+    assert keys_of_networks(toy_dataset, []) == frozenset()
+    assert main(["train", "--help"]) == 0
+    assert "--exclude" in capsys.readouterr().out

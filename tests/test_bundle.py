@@ -1,0 +1,265 @@
+"""Bundles: whole, safe, found, and the same numbers in every version."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from resperf.bundle import Bundle, bundle_folders, find_bundle, find_bundles, replaced_folder
+from resperf.errors import BundleError, DeviceError, OutputError
+from resperf.layers import Conv, Dense, Reorder, layer_from_key
+
+GOLDEN = Path(__file__).parent / "golden" / "bundle-v1"
+
+DENSE = Dense(batch=2, features_in=256, features_out=100)
+
+
+@pytest.fixture
+def bundle_copy(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(GOLDEN, tmp_path / "copy"))
+
+
+def edit(folder: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    path = folder / "bundle.json"
+    manifest = json.loads(path.read_text())
+    change(manifest)
+    path.write_text(json.dumps(manifest))
+
+
+def test_the_golden_bundle_predicts_what_it_did() -> None:
+    bundle = Bundle.load(GOLDEN)
+    assert (bundle.device, bundle.framework, bundle.method) == ("toy", "synthetic", "residual")
+    assert bundle.method_of("pool") == "baseline"
+    canned = [layer_from_key(entry["key"]) for entry in bundle.manifest["canned"]]
+    assert len(canned) >= 10
+    assert {layer.kind for layer in canned} == {"conv", "pool", "dense"}
+    times = bundle.predict(canned)
+    stored = [entry["ms"]["execution"] for entry in bundle.manifest["canned"]]
+    np.testing.assert_allclose(times.ms, stored, rtol=1e-4)
+    assert times.in_range.all()
+
+
+def test_mixed_kinds_come_back_in_order() -> None:
+    bundle = Bundle.load(GOLDEN)
+    conv, dense = (
+        next(layer_from_key(e["key"]) for e in bundle.manifest["canned"] if e["key"].startswith(k))
+        for k in ("conv", "dense")
+    )
+    mixed = bundle.predict([dense, conv, dense]).ms
+    assert mixed[0] == mixed[2] == pytest.approx(bundle.predict([dense]).ms[0])
+    assert mixed[1] == pytest.approx(bundle.predict([conv]).ms[0])
+    assert bundle.predict([]).ms.shape == (0,)
+
+
+def test_a_kind_without_predictor_is_unknown_and_not_zero() -> None:
+    reorder = Reorder(batch=1, channels_in=16, height=8, width=8)
+    times = Bundle.load(GOLDEN).predict([DENSE, reorder])
+    assert np.isnan(times.ms).tolist() == [False, True]
+    assert not times.in_range[1]
+    assert times.reason[1] == "no predictor for reorder"
+
+
+def test_layers_outside_the_training_rows_are_named() -> None:
+    bundle = Bundle.load(GOLDEN)
+    low, high = bundle.manifest["ranges"]["dense"]["features_in"]
+    large, small = DENSE.replace(features_in=high + 1), DENSE.replace(features_in=low - 1)
+    strange = DENSE.replace(activation="gelu")
+    times = bundle.predict([DENSE, large, small, strange])
+    assert times.in_range.tolist() == [True, False, False, False]
+    assert times.reason == (
+        "", f"features_in={high + 1} above {high}", f"features_in={low - 1} below {low}",
+        "activation=gelu not seen in training",
+    )  # fmt: skip
+    assert np.isfinite(times.ms).all()
+
+
+def test_other_phases_come_from_transfers() -> None:
+    bundle = Bundle.load(GOLDEN)
+    predicted = bundle.predict([DENSE], "preprocess").ms
+    assert predicted == bundle.transfer_ms("preprocess", [2 * 256 * 4])
+    assert np.isnan(bundle.transfer_ms("elsewhere", [1, 2])).all()
+
+
+@pytest.mark.parametrize("name", ["../evil.onnx", "/etc/passwd", "a/b.onnx", "..", "a\\b.onnx"])
+def test_files_outside_the_folder_are_refused(bundle_copy: Path, name: str) -> None:
+    edit(bundle_copy, lambda m: m["files"].update({name: "0" * 64}))
+    with pytest.raises(BundleError, match="outside its folder"):
+        Bundle.load(bundle_copy)
+
+
+def test_a_network_that_is_not_listed_is_refused(bundle_copy: Path) -> None:
+    edit(bundle_copy, lambda m: m["predictors"]["conv"]["execution"].update(network="../x.onnx"))
+    with pytest.raises(BundleError, match="without a checksum"):
+        Bundle.load(bundle_copy)
+
+
+def test_links_are_refused(bundle_copy: Path, tmp_path: Path) -> None:
+    file = bundle_copy / "conv-execution.onnx"
+    file.rename(tmp_path / "moved.onnx")
+    file.symlink_to(tmp_path / "moved.onnx")
+    with pytest.raises(BundleError, match="is a link"):
+        Bundle.load(bundle_copy)
+
+
+DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
+    "no folder": (shutil.rmtree, "is not a bundle"),
+    "no manifest": (lambda b: (b / "bundle.json").unlink(), "is not a bundle"),
+    "empty manifest": (lambda b: (b / "bundle.json").write_text(""), "cannot be read"),
+    "a list": (lambda b: (b / "bundle.json").write_text("[]"), "does not hold a bundle"),
+    "no JSON": (lambda b: (b / "bundle.json").write_bytes(b"\xff\x00"), "cannot be read"),
+    "cut manifest": (
+        lambda b: (b / "bundle.json").write_text((b / "bundle.json").read_text()[:-200]),
+        "cannot be read",
+    ),
+    "no network": (lambda b: (b / "conv-execution.onnx").unlink(), "is missing"),
+    "cut network": (lambda b: (b / "conv-execution.onnx").write_bytes(b"abc"), "checksum differs"),
+    "newer schema": (lambda b: edit(b, lambda m: m.update(schema_version=99)), "bundle schema 99"),
+    "other features": (
+        lambda b: edit(b, lambda m: m.update(feature_set_version=99)), "feature set 99",
+    ),
+    "no ranges": (lambda b: edit(b, lambda m: m.pop("ranges")), "lacks 'ranges'"),
+    "no terms": (
+        lambda b: edit(b, lambda m: m["predictors"]["pool"]["execution"].pop("terms")),
+        "lacks 'terms'",
+    ),
+    "unknown method": (
+        lambda b: edit(b, lambda m: m["predictors"]["pool"]["execution"].update(method="os")),
+        "uses the method 'os'",
+    ),
+    "unknown step": (
+        lambda b: edit(
+            b, lambda m: m["predictors"]["conv"]["execution"]["transforms"][0].update(name="x")
+        ),
+        "no transform 'x'",
+    ),
+    "changed features": (
+        lambda b: edit(b, lambda m: m["canned"][0]["features"].__setitem__(0, 7.5)),
+        "features of .* are not those",
+    ),
+    "no canned layers": (lambda b: edit(b, lambda m: m.update(canned=[])), "no canned layer"),
+    "odd fingerprint": (lambda b: edit(b, lambda m: m.update(fingerprint={})), "does not hold"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_damage_is_one_clear_line(bundle_copy: Path, damage: str) -> None:
+    harm, message = DAMAGE[damage]
+    harm(bundle_copy)
+    with pytest.raises(BundleError, match=message) as caught:
+        Bundle.load(bundle_copy)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_network_that_computes_something_else_is_noticed(bundle_copy: Path) -> None:
+    source, target = (bundle_copy / f"{kind}-execution.onnx" for kind in ("dense", "conv"))
+    shutil.copy(source, target)
+    digest = hashlib.sha256(target.read_bytes()).hexdigest()
+    edit(bundle_copy, lambda m: m["files"].update({target.name: digest}))
+    conv = layer_from_key(
+        next(e["key"] for e in Bundle.load(bundle_copy).manifest["canned"] if e["key"][0] == "c")
+    )
+    with pytest.raises(BundleError, match=r"does not fit its bundle|predicts .* when stored"):
+        Bundle.load(bundle_copy).predict([conv])
+
+
+def test_predicting_loads_numpy_and_onnxruntime_alone() -> None:
+    code = (
+        "import sys; from pathlib import Path; from resperf.bundle import Bundle; "
+        "from resperf.layers import Dense; "
+        f"b = Bundle.load(Path({str(GOLDEN)!r})); "
+        "b.predict([Dense(batch=2, features_in=256, features_out=100)]); "
+        "heavy = {'scipy', 'h5py', 'keras', 'tensorflow', 'sklearn', 'pandas', 'torch'}; "
+        "print(sorted(heavy & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def place(folder: Path, device: str, framework: str = "synthetic") -> Path:
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copytree(GOLDEN, folder)
+    edit(folder, lambda m: m.update(device=device, framework=framework))
+    return folder
+
+
+def test_bundles_are_found_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RESPERF_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    in_data = place(tmp_path / "data" / "resperf" / "bundles" / "a", "Box")
+    in_home = place(tmp_path / "home" / "bundles" / "b", "box")
+    other = place(tmp_path / "home" / "bundles" / "c", "box", "tensorflow")
+    extra = place(tmp_path / "extra", "box")
+    assert bundle_folders(extra)[:4] == [extra, in_home, other, in_data]
+    assert find_bundle("BOX").path == in_home
+    assert find_bundle("box", "tensorflow").path == other
+    assert find_bundle("box", path=extra).path == extra
+    assert find_bundle(None, path=extra).path == extra
+    assert find_bundle("box", "tensorflow", tmp_path / "home" / "bundles").path == other
+
+
+def test_unknown_devices_are_told_which_there_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RESPERF_HOME", str(tmp_path))
+    good = place(tmp_path / "bundles" / "good", "box")
+    place(tmp_path / "bundles" / "bad", "broken").joinpath("bundle.json").write_text("{}")
+    assert good in [bundle.path for bundle in find_bundles()]
+    with pytest.raises(DeviceError, match=r"no bundle for device 'abacus'; known: box \(synth"):
+        find_bundle("abacus")
+    with pytest.raises(DeviceError, match=r"damaged: .*bad"):
+        find_bundle("abacus")
+    with pytest.raises(DeviceError, match="is for device box"):
+        find_bundle("abacus", path=good)
+    with pytest.raises(BundleError, match="holds no bundle"):
+        find_bundle("box", path=tmp_path / "nowhere")
+
+
+def test_a_killed_replacement_is_mended(tmp_path: Path) -> None:
+    old = place(tmp_path / "b.old", "box")
+    (tmp_path / "b.tmp").mkdir()
+    with replaced_folder(tmp_path / "b") as folder:
+        assert (tmp_path / "b" / "bundle.json").exists()
+        (folder / "bundle.json").write_text("new")
+    assert not old.exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["b"]
+    assert (tmp_path / "b" / "bundle.json").read_text() == "new"
+
+
+def test_an_interrupted_replacement_leaves_the_old(tmp_path: Path) -> None:
+    place(tmp_path / "b", "box")
+
+    def interrupted() -> None:
+        with replaced_folder(tmp_path / "b") as folder:
+            (folder / "bundle.json").write_text("half")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert Bundle.load(tmp_path / "b").device == "box"
+    assert [path.name for path in tmp_path.iterdir()] == ["b"]
+
+
+def test_a_place_that_cannot_be_written_is_one_clear_line(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with (
+        pytest.raises(OutputError, match="cannot be written"),
+        replaced_folder(tmp_path / "file" / "b"),
+    ):
+        pass
+
+
+def test_layers_may_be_of_any_shape() -> None:
+    flat = Conv(
+        batch=1, channels_in=8, channels_out=8, height=9, width=30, kernel_height=1,
+        kernel_width=3, stride_height=1, stride_width=2,
+    )  # fmt: skip
+    assert Bundle.load(GOLDEN).predict([flat]).ms[0] > 0

@@ -1,0 +1,159 @@
+"""From a dataset to a bundle."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from resperf.bundle import Bundle
+from resperf.dataset import checksum, read_table
+from resperf.errors import DatasetError, OutputError, TrainingError
+from resperf.training import evaluate, split_of_keys, train
+from resperf.training.splits import was_packed
+
+
+@pytest.fixture(scope="module")
+def baseline(toy_dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    return train(toy_dataset, tmp_path_factory.mktemp("b") / "toy-baseline", method="baseline")
+
+
+def content(folder: Path) -> dict[str, Any]:
+    files: dict[str, Any] = {file.name: file.read_bytes() for file in folder.iterdir()}
+    files["bundle.json"] = json.loads(files["bundle.json"])
+    del files["bundle.json"]["created"]
+    return files
+
+
+def test_a_bundle_says_where_it_comes_from(baseline: Bundle, toy_dataset: Path) -> None:
+    assert (baseline.device, baseline.framework, baseline.method) == (
+        "toy", "synthetic", "baseline",
+    )  # fmt: skip
+    assert set(baseline.kinds) == {"conv", "pool", "dense"}
+    assert baseline.costs == {"session_ms": 0.01, "view_ms": 0.001}
+    assert baseline.manifest["dataset"]["checksum"] == checksum(toy_dataset)
+    rows = baseline.manifest["training"]["rows"]["conv"]
+    assert rows["train"] + rows["validation"] + rows["test"] == 80
+    assert rows["left_out"] == {"repeats": 10}
+
+
+def test_errors_are_those_of_the_toy(baseline: Bundle) -> None:
+    # Times carry 1% noise, of which a perfect predictor sees 0.8% on average.
+    for kind in baseline.kinds:
+        assert baseline.validation[kind] < 0.05
+        assert baseline.errors["test"][kind]["execution"]["mape"] < 0.05
+        assert baseline.errors["test"][kind]["preprocess"]["mape"] < 0.01
+
+
+def test_transfers_are_learnt_from_all_kinds(baseline: Bundle) -> None:
+    # 2 us and 8 GB/s in, 3 us and 5 GB/s out.
+    assert baseline.transfer_ms("preprocess", [800_000])[0] == pytest.approx(0.102, rel=0.02)
+    assert baseline.transfer_ms("postprocess", [500_000])[0] == pytest.approx(0.103, rel=0.02)
+
+
+def test_test_rows_are_neither_trained_on_nor_chosen_by(
+    baseline: Bundle, toy_dataset: Path
+) -> None:
+    seen = baseline.manifest["training"]["seen"]
+    for table in read_table(toy_dataset).values():
+        keys = [str(key) for key in table.key]
+        np.testing.assert_array_equal(was_packed(keys, seen), ~split_of_keys(keys).test)
+
+
+def test_the_same_seed_gives_the_same_bytes(toy_dataset: Path, tmp_path: Path) -> None:
+    pytest.importorskip("tensorflow")
+    for name in ("a", "b"):
+        train(toy_dataset, tmp_path / name, epochs=2, seed=3)
+    train(toy_dataset, tmp_path / "c", epochs=2, seed=4)
+    assert content(tmp_path / "a") == content(tmp_path / "b")
+    assert (tmp_path / "a" / "conv-execution.onnx").read_bytes() != (
+        tmp_path / "c" / "conv-execution.onnx"
+    ).read_bytes()
+
+
+def test_the_papers_methods_learn_every_phase(toy_dataset: Path, tmp_path: Path) -> None:
+    pytest.importorskip("tensorflow")
+    told: list[tuple[str, str, int, int]] = []
+    tables = read_table(toy_dataset)
+    others = {str(key) for kind in ("conv", "pool") for key in tables[kind].key}
+    bundle = train(
+        toy_dataset, tmp_path / "p", method="perfnet", epochs=1, device="mine",
+        exclude_keys=others,
+        progress=lambda kind, phase, done, epochs, error: told.append((kind, phase, done, epochs)),
+    )  # fmt: skip
+    assert bundle.device == bundle.fingerprint.device == "mine"
+    for phase in ("preprocess", "execution", "postprocess"):
+        assert bundle.method_of("dense", phase) == "perfnet"
+        assert ("dense", phase, 1, 1) in told
+
+
+def test_excluded_layers_are_left_out(toy_dataset: Path, tmp_path: Path) -> None:
+    keys = frozenset(str(key) for key in read_table(toy_dataset)["dense"].key[:20])
+    bundle = train(toy_dataset, tmp_path / "x", method="baseline", exclude_keys=keys)
+    rows = bundle.manifest["training"]["rows"]["dense"]
+    assert rows["left_out"]["excluded"] == 30  # ten of the twenty were measured twice
+    assert not was_packed(sorted(keys), bundle.manifest["training"]["seen"]).any()
+    unseen = {row.kind: row.errors.rows for row in evaluate(toy_dataset, bundle, "all").rows}
+    assert unseen["dense"] == rows["test"] + 20
+
+
+def test_a_kind_with_few_rows_gets_the_baseline_or_nothing(
+    toy_dataset: Path, tmp_path: Path
+) -> None:
+    tables = read_table(toy_dataset)
+    few = frozenset(map(str, tables["dense"].key[20:])) - frozenset(
+        map(str, tables["dense"].key[:20])
+    )
+    none = frozenset(map(str, tables["pool"].key[4:])) - frozenset(map(str, tables["pool"].key[:4]))
+    bundle = train(toy_dataset, tmp_path / "few", epochs=1, exclude_keys=few | none)
+    assert bundle.method_of("dense") == "baseline"
+    assert bundle.method_of("conv") == "residual"
+    assert "pool" not in bundle.kinds
+    assert len(bundle.manifest["training"]["notes"]) == 2
+
+
+def test_nothing_to_learn_from_is_one_clear_line(toy_dataset: Path, tmp_path: Path) -> None:
+    keys = {str(key) for table in read_table(toy_dataset).values() for key in table.key}
+    with pytest.raises(TrainingError, match="too few rows to learn from"):
+        train(toy_dataset, tmp_path / "n", exclude_keys=keys)
+    with pytest.raises(TrainingError, match="no method 'magic'"):
+        train(toy_dataset, tmp_path / "n", method="magic")
+    with pytest.raises(DatasetError):
+        train(tmp_path / "absent.h5", tmp_path / "n")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_failed_training_leaves_the_old_bundle(
+    baseline: Bundle, toy_dataset: Path, tmp_path: Path
+) -> None:
+    train(toy_dataset, tmp_path / "b", method="baseline")
+    before = content(tmp_path / "b")
+    keys = {str(key) for table in read_table(toy_dataset).values() for key in table.key}
+    with pytest.raises(TrainingError):
+        train(toy_dataset, tmp_path / "b", exclude_keys=keys)
+    assert content(tmp_path / "b") == before
+    assert [path.name for path in tmp_path.iterdir()] == ["b"]
+
+
+def test_other_peoples_folders_are_not_replaced(toy_dataset: Path, tmp_path: Path) -> None:
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "cat.jpg").write_text("meow")
+    with pytest.raises(OutputError, match="exists and is no bundle"):
+        train(toy_dataset, tmp_path / "photos", method="baseline")
+    assert (tmp_path / "photos" / "cat.jpg").read_text() == "meow"
+
+
+def test_evaluation_judges_test_rows_alone(baseline: Bundle, toy_dataset: Path) -> None:
+    found = {(row.kind, row.phase): row for row in evaluate(toy_dataset, baseline).rows}
+    conv = found["conv", "execution"]
+    assert conv.errors.rows == baseline.manifest["training"]["rows"]["conv"]["test"]
+    assert conv.errors.mape == pytest.approx(baseline.errors["test"]["conv"]["execution"]["mape"])
+    # Every repeat is 2% off: |1 - 1.02| / 1.01 / sqrt(2).
+    assert conv.noise_floor == pytest.approx(0.02 / 1.01 / np.sqrt(2), rel=1e-3)
+    assert set(conv.to_json()) >= {
+        "kind", "phase", "method", "rows", "mape", "rmse_ms", "mae_ms", "within_10",
+    }  # fmt: skip
+    assert found["conv", "preprocess"].method == "transfers"

@@ -1,0 +1,74 @@
+"""Which rows are learnt from."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from resperf.dataset import KindTable
+from resperf.features import columns_of
+from resperf.layers import Dense
+from resperf.training.rows import layer_rows
+
+
+def table(rows: list[tuple[int, str, str, float]]) -> KindTable:
+    """Make a table from (features_out, status, flags, execution time)."""
+    layers = [Dense(batch=1, features_in=4, features_out=n) for n, *_ in rows]
+    times_ms = np.array([row[3] for row in rows])
+    return KindTable(
+        kind="dense",
+        columns=columns_of(layers),
+        key=np.array([layer.key for layer in layers], dtype=object),
+        status=np.array([row[1] for row in rows]),
+        repeat=np.zeros(len(rows), dtype=np.int64),
+        flags=np.array([row[2] for row in rows]),
+        times_ms={
+            "preprocess": times_ms / 2, "execution": times_ms, "postprocess": times_ms * 0,
+        },
+        isolated_ms=times_ms,
+        reference_ratio=np.ones(len(rows)),
+        started_at=np.arange(len(rows), dtype=float),
+    )  # fmt: skip
+
+
+def test_one_row_per_layer_with_the_median_of_its_clean_repeats() -> None:
+    rows = layer_rows(
+        table(
+            [
+                (3, "ok", "", 1.0),
+                (5, "ok", "busy", 9.0),
+                (3, "ok", "busy,drift", 7.0),
+                (3, "ok", "", 2.0),
+                (3, "ok", "", 6.0),
+                (8, "crashed", "", np.nan),
+                (9, "ok", "", -0.5),
+            ]
+        )
+    )
+    by_width = dict(zip(rows.columns["features_out"], rows.times_ms["execution"], strict=True))
+    # Three clean rows of 1, 2 and 6 ms; the busy layer has no clean row, so that it stays.
+    assert by_width == {3: 2.0, 5: 9.0}
+    assert rows.times_ms["preprocess"].tolist() == [1.0, 4.5]
+    assert rows.left_out == {
+        "not ok": 1, "flagged, measured again": 1, "repeats": 2, "too short": 1,
+    }  # fmt: skip
+
+
+def test_excluded_keys_never_train() -> None:
+    source = table([(3, "ok", "", 1.0), (5, "ok", "", 2.0)])
+    rows = layer_rows(source, {str(source.key[0])})
+    assert rows.columns["features_out"].tolist() == [5]
+    assert rows.left_out == {"excluded": 1}
+
+
+def test_the_order_of_the_file_does_not_matter() -> None:
+    source = table([(n, "ok", "", 1.0 * n) for n in range(3, 30)])
+    forwards, backwards = layer_rows(source), layer_rows(source.select(np.arange(26, -1, -1)))
+    assert forwards.keys == backwards.keys
+    np.testing.assert_array_equal(forwards.times_ms["execution"], backwards.times_ms["execution"])
+    assert [layer.key for layer in forwards.layers()] == list(forwards.keys)
+
+
+def test_nothing_usable_is_no_row() -> None:
+    rows = layer_rows(table([(3, "timeout", "", np.nan)]))
+    assert len(rows) == 0
+    assert rows.layers() == []
