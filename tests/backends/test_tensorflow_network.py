@@ -1,0 +1,155 @@
+"""A whole network in TensorFlow computes what ONNX Runtime computes, and has three phases."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import tensorflow as tf
+from onnx import TensorProto, helper, numpy_helper
+
+from resperf.backends import backend
+from resperf.backends.tensorflow import TensorFlowBackend
+from resperf.backends.tensorflow_network import Builder, weights_of
+from resperf.errors import UnsupportedError
+from resperf.lowering.tensorflow import without_removed
+from resperf.measurement import PHASES
+from resperf.network import read_network
+
+Array = np.ndarray[Any, Any]
+
+
+@pytest.fixture(scope="module")
+def tensorflow() -> TensorFlowBackend:
+    started = backend("tensorflow")
+    assert isinstance(started, TensorFlowBackend)
+    return started
+
+
+def stored(array: Array) -> Any:
+    return tf.constant(array.transpose(0, 2, 3, 1) if array.ndim == 4 else array)
+
+
+def save(path: Path, nodes: list[onnx.NodeProto], weights: dict[str, Array], **shapes: Any) -> Path:
+    (x_shape, y_shape) = shapes["x"], shapes["y"]
+    graph = helper.make_graph(
+        nodes,
+        "net",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, x_shape)],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, y_shape)],
+        [numpy_helper.from_array(array, name) for name, array in weights.items()],
+    )
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path
+    )
+    return path
+
+
+@pytest.fixture
+def network_file(tmp_path: Path) -> Path:
+    """Every operator that the backend builds, once; it flattens single pixels only."""
+    random = np.random.default_rng(1)
+    weights: dict[str, Array] = {
+        "w1": random.standard_normal((8, 3, 3, 3), np.float32) / 5,
+        "gamma": random.random(8, np.float32) + 0.5,
+        "beta": random.standard_normal(8, np.float32),
+        "mean": random.standard_normal(8, np.float32),
+        "variance": random.random(8, np.float32) + 0.5,
+        "w2": random.standard_normal((8, 1, 3, 3), np.float32) / 3,
+        "b2": random.standard_normal(8, np.float32),
+        "per_channel": random.standard_normal((8, 1, 1), np.float32),
+        "low": np.array(0, np.float32),
+        "high": np.array(6, np.float32),
+        "wd": random.standard_normal((5, 16), np.float32),
+        "bd": random.standard_normal(5, np.float32),
+        "wm": random.standard_normal((5, 4), np.float32),
+        "bm": random.standard_normal(4, np.float32),
+        "shape": np.array([0, -1], np.int64),
+    }
+    n = helper.make_node
+    nodes = [
+        n("Conv", ["x", "w1"], ["c1"], auto_pad="SAME_UPPER", strides=[2, 2]),
+        n("BatchNormalization", ["c1", "gamma", "beta", "mean", "variance"], ["n1"]),
+        n("Relu", ["n1"], ["r1"]),
+        n("Conv", ["r1", "w2", "b2"], ["c2"], group=8, pads=[1, 1, 1, 1]),
+        n("Clip", ["c2", "low", "high"], ["k2"]),
+        n("Add", ["k2", "r1"], ["a2"]),
+        n("Add", ["a2", "per_channel"], ["a3"]),
+        n("BatchNormalization", ["a3", "gamma", "beta", "mean", "variance"], ["n3"]),
+        n("MaxPool", ["n3"], ["p3"], kernel_shape=[2, 2], strides=[2, 2]),
+        n("LRN", ["p3"], ["l3"], size=5, alpha=0.1),
+        n("Transpose", ["l3"], ["t3"], perm=[0, 1, 3, 2]),
+        n("Transpose", ["t3"], ["t4"], perm=[0, 1, 3, 2]),
+        n("AveragePool", ["t4"], ["p4"], kernel_shape=[3, 3], pads=[1, 1, 1, 1]),
+        n("Tanh", ["p4"], ["h4"]),
+        n("Concat", ["p4", "h4"], ["k4"], axis=1),
+        n("GlobalAveragePool", ["k4"], ["g4"]),
+        n("ReduceMean", ["k4"], ["m4"], axes=[2, 3], keepdims=0),
+        n("Reshape", ["g4", "shape"], ["f4"]),
+        n("Sum", ["f4", "m4"], ["s4"]),
+        n("Dropout", ["s4"], ["d4"]),
+        n("Gemm", ["d4", "wd", "bd"], ["y5"], transB=1, alpha=0.5, beta=2.0),
+        n("Sigmoid", ["y5"], ["s5"]),
+        n("MatMul", ["s5", "wm"], ["y6"]),
+        n("Add", ["y6", "bm"], ["b6"]),
+        n("Identity", ["b6"], ["i6"]),
+        n("Softmax", ["i6"], ["y"]),
+    ]
+    return save(tmp_path / "net.onnx", nodes, weights, x=["batch", 3, 16, 12], y=["batch", 4])
+
+
+def test_a_network_computes_what_onnx_runtime_computes(
+    tensorflow: TensorFlowBackend, network_file: Path
+) -> None:
+    network = without_removed(read_network(network_file, batch=2))
+    builder = Builder(network, weights_of(network_file, batch=2))
+    x = np.random.default_rng(2).standard_normal((2, 3, 16, 12), np.float32)
+    (y,) = builder.outputs(stored(x))
+    session = onnxruntime.InferenceSession(network_file, providers=["CPUExecutionProvider"])
+    np.testing.assert_allclose(y.numpy(), session.run(None, {"x": x})[0], rtol=1e-3, atol=1e-5)
+
+
+def test_a_network_has_three_phases(tensorflow: TensorFlowBackend, network_file: Path) -> None:
+    with tensorflow.network(network_file, batch=2) as built:
+        assert tuple(built.phases) == PHASES
+        (x,) = built.phases["preprocess"].run()  # type: ignore[misc]
+        assert tuple(x.shape) == (2, 16, 12, 3)
+        (y,) = built.isolated()  # type: ignore[misc]
+        (host,) = built.phases["postprocess"].run()  # type: ignore[misc]
+        np.testing.assert_array_equal(host, y.numpy())
+        # The call belongs to a network's execution.
+        assert (built.phases["execution"].offset_ms, built.phases["execution"].divisor) == (0, 1)
+
+
+def test_an_unknown_operator_is_named(tensorflow: TensorFlowBackend, tmp_path: Path) -> None:
+    nodes = [helper.make_node("Erf", ["x"], ["y"])]
+    path = save(tmp_path / "erf.onnx", nodes, {}, x=[1, 4], y=[1, 4])
+    with pytest.raises(UnsupportedError, match="operator Erf"):
+        tensorflow.network(path, batch=None)
+
+
+@pytest.mark.parametrize("channel_first", [True, False])
+def test_a_shuffle_of_channels_keeps_its_meaning(
+    tensorflow: TensorFlowBackend, tmp_path: Path, channel_first: bool
+) -> None:
+    """Reshapes through rank 5 see the file's order of axes, not the stored one."""
+    between = [2, 3, 2, 4, 5] if channel_first else [2, 2, 3, 4, 5]
+    weights = {
+        "apart": np.array(between, np.int64),
+        "together": np.array([2, 6, 4, 5], np.int64),
+    }
+    nodes = [
+        helper.make_node("Reshape", ["x", "apart"], ["a"]),
+        helper.make_node("Transpose", ["a"], ["t"], perm=[0, 2, 1, 3, 4]),
+        helper.make_node("Reshape", ["t", "together"], ["y"]),
+    ]
+    path = save(tmp_path / "shuffle.onnx", nodes, weights, x=[2, 6, 4, 5], y=[2, 6, 4, 5])
+    builder = Builder(without_removed(read_network(path)), weights_of(path))
+    x = np.arange(240, dtype=np.float32).reshape(2, 6, 4, 5)
+    (y,) = builder.outputs(stored(x))
+    expected = x.reshape(between).transpose(0, 2, 1, 3, 4).reshape(2, 6, 4, 5)
+    np.testing.assert_array_equal(y.numpy().transpose(0, 3, 1, 2), expected)
