@@ -5,13 +5,20 @@ from __future__ import annotations
 import numpy as np
 
 from resperf.features.columns import Array, Columns
-from resperf.features.window import element_bytes, numbers, window_geometry
+from resperf.features.window import (
+    block_of,
+    element_bytes,
+    is_blocked,
+    numbers,
+    window_geometry,
+)
 
 
 def quantities(columns: Columns) -> dict[str, Array]:
     """Return physical quantities of convolutions, each of shape (rows,).
 
-    Bytes in bytes, ``flops`` in multiplications plus additions (2 per MAC), the rest counts. The
+    Bytes in bytes, ``flops`` in multiplications plus additions (2 per MAC), the rest counts.
+    ``flops_real`` leaves out taps on padding and counts channels in whole blocks. The
     matrix product behind a convolution has ``m`` rows (output pixels of all images), ``k`` (inputs
     of one output value) and ``n`` columns (output channels of one group).
     """
@@ -27,27 +34,36 @@ def quantities(columns: Columns) -> dict[str, Array]:
     depthwise = (groups == cin) & (groups > 1)
     pointwise = q["taps"] == 1
     whole = (q["rows_out"] == 1) & (q["columns_out"] == 1) & (q["padded"] == 0)
-    in16, out16 = np.ceil(cin / 16) * 16, np.ceil(cout / 16) * 16
-    dense16 = np.where(groups == 1, np.where(cin < 16, 1.0, in16 / cin), 1.0) * out16 / cout
-    blocks = out16 / 16
+    layouts = np.asarray(columns["layout"])
+    block, blocked = block_of(layouts), is_blocked(layouts)
+    in_padded, out_padded = np.ceil(cin / block) * block, np.ceil(cout / block) * block
+    waste_in = np.where((groups == 1) & (cin >= block), in_padded / cin, 1.0)
+    waste = waste_in * out_padded / cout
+    blocks = out_padded / block
+    column_waste = np.ceil(q["columns_out"] / 6) * 6 / q["columns_out"]
+    units = batch * groups * np.ceil(n / 64) * q["rows_out"]
+    real_flops = flops * q["real"] * waste
     q |= {
         "batch": batch, "channels_in": cin, "channels_out": cout, "groups": groups,
         "bias": bias, "residual": residual, "m": m, "k": k, "n": n,
         "in_bytes": in_bytes, "out_bytes": out_bytes, "weight_bytes": weight_bytes,
         "residual_bytes": residual * out_bytes,
         "moved_bytes": in_bytes + out_bytes * (1 + residual) + weight_bytes,
-        "flops": flops, "flops_16": flops * dense16,
-        # Blocked kernels take four blocks of 16 output channels and six pixels of a row at a time.
-        "flops_block": flops * dense16 * np.ceil(blocks / 4) * 4 / blocks
-        * np.ceil(q["columns_out"] / 6) * 6 / q["columns_out"],
-        "column_waste": np.ceil(q["columns_out"] / 6) * 6 / q["columns_out"],
-        "channel_waste": dense16, "block_waste": np.ceil(blocks / 4) * 4 / blocks,
+        "flops": flops, "flops_real": real_flops,
+        # Blocked kernels take four blocks of output channels and six pixels of a row at a time.
+        "flops_columns": real_flops * column_waste,
+        "flops_block": real_flops * column_waste * np.ceil(blocks / 4) * 4 / blocks,
+        "column_waste": column_waste, "channel_waste": waste,
+        "block_waste": np.ceil(blocks / 4) * 4 / blocks,
         # Tiles of the matrix kernels of GPUs.
         "flops_tile": 2 * (np.ceil(m / 128) * 128) * k * groups * np.ceil(n / 32) * 32,
         "flops_tile_k": 2 * (np.ceil(m / 128) * 128) * (np.ceil(k / 8) * 8) * groups
         * np.ceil(n / 128) * 128,
         "im2col_bytes": np.where(pointwise & (q["strided"] == 0), 0.0, m * k * groups * size),
-        "units": batch * groups * np.ceil(n / 64) * q["rows_out"],
+        # Work of a single unit cannot be shared by threads; plain products share from a size on.
+        "threaded": np.where(blocked == 1, units > 1, flops >= 2 * 65536).astype(float),
+        "blocked": blocked, "plain": 1 - blocked, "products": batch * groups,
+        "units": units,
         "intensity": flops / (in_bytes + out_bytes * (1 + residual) + weight_bytes),
         "out_over_in": out_bytes / in_bytes,
         "depthwise": depthwise.astype(float),
@@ -62,15 +78,16 @@ def quantities(columns: Columns) -> dict[str, Array]:
 
 PLAIN = (
     "kernel_height", "kernel_width", "stride_height", "stride_width", "dilated", "bias", "residual",
-    "pad_height", "pad_width", "padded", "pad_odd", "pad_uneven", "edge_share", "column_waste",
-    "channel_waste", "block_waste", "depthwise", "grouped", "pointwise", "direct", "shallow",
-    "in_aligned", "out_aligned", "strided",
+    "pad_height", "pad_width", "padded", "pad_odd", "pad_uneven", "edge_share", "real",
+    "column_waste", "channel_waste", "block_waste", "depthwise", "grouped", "pointwise", "direct",
+    "shallow", "in_aligned", "out_aligned", "strided", "threaded",
 )  # fmt: skip
 """Features taken as they are."""
 
 LOG2 = (
     "batch", "channels_in", "channels_out", "height", "width", "rows_out", "columns_out",
     "pixels_out", "taps", "groups", "m", "k", "n", "in_bytes", "out_bytes", "weight_bytes",
-    "moved_bytes", "flops", "flops_block", "im2col_bytes", "units", "intensity", "out_over_in",
+    "moved_bytes", "flops", "flops_block", "flops_real", "im2col_bytes",
+    "units", "products", "intensity", "out_over_in",
 )  # fmt: skip
 """Features taken as log2."""

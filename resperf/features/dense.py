@@ -24,6 +24,9 @@ def quantities(columns: Columns) -> dict[str, Array]:
         "in_bytes": in_bytes, "out_bytes": out_bytes, "weight_bytes": weight_bytes,
         "moved_bytes": moved_bytes, "flops": flops, "intensity": flops / moved_bytes,
         "out_over_in": out_bytes / in_bytes, "vector": (batch == 1).astype(float),
+        "few_rows": (batch < 6).astype(float),
+        # Matrix kernels start their threads beyond some tens of thousands of multiplications.
+        "threaded": (flops >= 2 * 65536).astype(float),
         "narrow": (n < 16).astype(float),
         "flops_tile": 2 * np.ceil(batch / 12) * 12 * k * np.ceil(n / 16) * 16,
         "flops_tile_gpu": 2 * np.ceil(batch / 32) * 32 * k * np.ceil(n / 128) * 128,

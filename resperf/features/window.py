@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+import numpy.typing as npt
 
 from resperf.features.columns import Array, Columns
+from resperf.layers import LAYOUTS
 from resperf.units import DTYPE_BYTES
 
 
@@ -21,6 +25,37 @@ def element_bytes(columns: Columns) -> Array:
         if size_bytes != 4:
             sizes[dtypes == dtype] = size_bytes
     return sizes
+
+
+def block_of(layouts: npt.NDArray[Any]) -> Array:
+    """Return the channels of one block of a layout: 8 for ``nchwc8``, 16 where there are none."""
+    blocks = np.full(len(layouts), 16.0)
+    for layout in LAYOUTS:
+        if layout.startswith("nchwc"):
+            blocks[layouts == layout] = float(layout.removeprefix("nchwc"))
+    return blocks
+
+
+def is_blocked(layouts: npt.NDArray[Any]) -> Array:
+    """Return 1 for layouts in blocks of channels, 0 for plain ones."""
+    return np.asarray(np.isin(layouts, [name for name in LAYOUTS if "c" in name[4:]]), dtype=float)
+
+
+def real_share(
+    size: Array, out: Array, kernel: Array, stride: Array, dilation: Array, before: Array
+) -> Array:
+    """Return the share of a window's taps along one axis that lie on the image, not on padding.
+
+    The mean over all positions of the window: an 11 x 11 window over a single pixel has one real
+    tap of eleven per axis, and kernels that skip padding do so much less work.
+    """
+    counts = np.zeros(len(size))
+    for tap in range(int(kernel.max(initial=1))):
+        offset = tap * dilation - before
+        first = np.maximum(np.ceil(-offset / stride), 0)
+        last = np.minimum(np.floor((size - 1 - offset) / stride), out - 1)
+        counts += np.where(tap < kernel, np.maximum(last - first + 1, 0), 0)
+    return counts / (kernel * out)
 
 
 def window_geometry(columns: Columns) -> dict[str, Array]:
@@ -47,6 +82,15 @@ def window_geometry(columns: Columns) -> dict[str, Array]:
     edge_rows = np.minimum(np.ceil(top / sh) + np.ceil(bottom / sh), rows)
     edge_cols = np.minimum(np.ceil(left / sw) + np.ceil(right / sw), cols)
     pad_height, pad_width = top + bottom, left + right
+    real = np.ones(len(h))
+    # Only padding (or a last window that hangs over) makes taps unreal; most rows need no count.
+    some = np.flatnonzero(
+        (pad_height + pad_width > 0) | (rows > spans[0] / sh + 1) | (cols > spans[1] / sw + 1)
+    )
+    if len(some):
+        vertical = (each[some] for each in (h, rows, kh, sh, dh, top))
+        horizontal = (each[some] for each in (w, cols, kw, sw, dw, left))
+        real[some] = real_share(*vertical) * real_share(*horizontal)
     return {
         "height": h, "width": w, "kernel_height": kh, "kernel_width": kw,
         "stride_height": sh, "stride_width": sw, "dilation_height": dh, "dilation_width": dw,
@@ -59,5 +103,6 @@ def window_geometry(columns: Columns) -> dict[str, Array]:
         "edge_share": 1 - (1 - edge_rows / rows) * (1 - edge_cols / cols),
         "edge_columns": edge_cols,
         "strided": (sh * sw > 1).astype(float),
+        "real": real,
         "covered": np.minimum(kh * kw / (sh * sw), 1.0),
     }  # fmt: skip

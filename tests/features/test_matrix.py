@@ -27,11 +27,32 @@ def test_conv_quantities_by_hand() -> None:
     assert q["in_bytes"] == 2 * 3 * 140 * 4
     assert q["weight_bytes"] == 20 * (45 + 1) * 4
     # Three channels are read as they are; 20 are padded to 32; 14 columns to 18; 2 blocks to 4.
+    # Taps on real pixels: 2 + 4 x 3 of 15 down the rows, 3 + 4 + 10 x 5 + 4 + 3 of 70 across.
     assert q["channel_waste"] == pytest.approx(32 / 20)
-    assert q["flops_block"] == pytest.approx(q["flops"] * 1.6 * 2 * 18 / 14)
+    assert q["flops_real"] == pytest.approx(q["flops"] * 1.6 * (14 / 15) * (64 / 70))
+    assert q["flops_block"] == pytest.approx(q["flops_real"] * 2 * 18 / 14)
     # One of five rows and four of fourteen columns touch padding.
     assert q["edge_share"] == pytest.approx(1 - (4 / 5) * (10 / 14))
     assert (q["pad_odd"], q["pad_uneven"], q["shallow"], q["depthwise"]) == (1, 1, 1, 0)
+
+
+def test_a_large_window_on_one_pixel_has_one_real_tap() -> None:
+    layer = Conv(
+        batch=1, channels_in=16, channels_out=16, height=1, width=1, kernel_height=11,
+        kernel_width=11, pad_top=5, pad_left=5, pad_bottom=5, pad_right=5, layout="nchwc8",
+    )  # fmt: skip
+    q = quantities("conv", columns_of([layer]))
+    assert q["real"][0] == pytest.approx(1 / 121)
+    assert q["flops_real"][0] == pytest.approx(2 * 16 * 16)
+    assert (q["blocked"][0], q["plain"][0], q["threaded"][0]) == (1, 0, 0)
+
+
+def test_blocks_follow_the_layout() -> None:
+    layers = [CONV.replace(layout=layout) for layout in ("nchw", "nhwc", "nchwc8", "nchwc16")]
+    q = quantities("conv", columns_of(layers))
+    # 20 output channels are 24 in blocks of 8, 32 in blocks of 16.
+    assert q["channel_waste"].tolist() == [1.6, 1.6, 1.2, 1.6]
+    assert q["blocked"].tolist() == [0, 0, 1, 1]
 
 
 def test_dense_and_reorder_quantities_by_hand() -> None:
