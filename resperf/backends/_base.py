@@ -81,6 +81,8 @@ class Backend(Protocol):
         """Return what a network pays besides its layers, in milliseconds; measured once.
 
         ``session_ms``: a session call without layers. ``view_ms``: one shape-only node.
+        Where a backend knows them, what a layer costs behind another one beyond its marginal time:
+        ``node_ms`` each, and ``handover_ms_per_mb`` for what it reads (`handed_over_bytes`).
         """
         ...
 

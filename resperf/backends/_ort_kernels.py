@@ -40,9 +40,6 @@ class Kernel:
         Of the constant inputs behind the first.
     extra_shapes : tuple of tuple of int
         Of further computed inputs, which come last (a residual).
-    packs_weights : bool
-        Whether each copy of the kernel makes its own packed copy of its weights when it is built:
-        then the copies may share what they are built from.
     """
 
     op: str
@@ -52,7 +49,6 @@ class Kernel:
     output_shape: tuple[int, ...]
     weight_shapes: tuple[tuple[int, ...], ...] = ()
     extra_shapes: tuple[tuple[int, ...], ...] = ()
-    packs_weights: bool = False
 
 
 def kernel_of(layer: Layer, block: int) -> Kernel:
@@ -189,7 +185,6 @@ def _dense(layer: Layer, _block: int) -> Kernel:
         layer.input_shape,
         layer.output_shape,
         weights,
-        packs_weights=True,
     )
 
 

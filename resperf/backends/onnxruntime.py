@@ -22,6 +22,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -34,12 +35,14 @@ import onnxruntime
 from onnx import TensorProto, helper
 
 from resperf.backends._base import Built, Phase
+from resperf.backends._ort_chain import chained
 from resperf.backends._ort_kernels import OPSETS, Kernel, kernel_of
 from resperf.errors import MeasurementError, ResperfError, UnsupportedError
-from resperf.layers import Layer
-from resperf.lowering import lower_layers
+from resperf.layers import Conv, Dense, Layer, Pool, handed_over_bytes
+from resperf.lowering import lower, lower_layers, skeleton
 from resperf.lowering.onnxruntime import block_size
 from resperf.machine import Fingerprint, this_machine, usable_cores
+from resperf.network import Network
 from resperf.units import NS_PER_MS
 
 MAX_COPIES = 64
@@ -52,7 +55,9 @@ COLD_WEIGHTS_BYTES = 1 << 18
 layers' weights push them out of the nearest cache between two runs."""
 COLD_COPIES_BYTES = 256_000_000
 """Copies of such a layer hold about this much together, as a network with large layers does."""
-MAX_COLD_COPIES = 16
+CHAIN_ROUNDS, CHAIN_SECONDS = 7, 0.03
+CHAIN_BATCHES = (1, 16)
+"""Batch sizes of the chain that tells what layers cost behind each other."""
 
 _BLOCK = np.random.default_rng(0).standard_normal(1 << 18).astype(np.float32) * np.float32(0.05)
 
@@ -102,11 +107,58 @@ class OnnxRuntimeBackend:
         return self._session_ms
 
     def costs(self) -> Mapping[str, float]:
-        """session_ms: a session call without layers; view_ms: one shape-only node in a network."""
+        """Measure what the Backend contract names."""
         view = Kernel("Flatten", "", {"axis": 1}, (1, 64, 4, 4), (1, 1024))
         with self._copies(view, MAX_COPIES) as many:
-            view_ms = (_median_ms(many.run) - self.session_ms()) / MAX_COPIES
-        return {"session_ms": self.session_ms(), "view_ms": max(view_ms, 0.0)}
+            view_ms = max((_median_ms(many.run) - self.session_ms()) / MAX_COPIES, 0.0)
+        node_ms, handover_ms_per_mb = self._handover(view_ms)
+        return {
+            "session_ms": self.session_ms(),
+            "view_ms": view_ms,
+            "node_ms": node_ms,
+            "handover_ms_per_mb": handover_ms_per_mb,
+        }
+
+    def _handover(self, view_ms: float) -> tuple[float, float]:
+        """Measure what a layer costs behind another one, beyond its marginal time.
+
+        Copies of one kernel find instructions, threads and their input ready; in a network the
+        kernel before was another, and left its output in other cores' caches. The same chain of
+        unlike layers at two batch sizes tells a cost per node from one per byte handed over.
+        """
+        nodes, excess_ms, handed_mb = 0, [], []
+        for batch in CHAIN_BATCHES:
+            network = chained(_chain(batch))
+            lowered = lower(network, self.fingerprint(), method="framework").nodes
+            layers = [node.layer for node in lowered if node.layer is not None]
+            nodes = len(layers)
+            besides_ms = self.session_ms() + view_ms * (len(lowered) - nodes)
+            excess_ms.append(self._excess_ms(network, layers) - besides_ms)
+            handed_mb.append(handed_over_bytes(layers) / 1e6)
+        per_mb = max((excess_ms[1] - excess_ms[0]) / (handed_mb[1] - handed_mb[0]), 0.0)
+        return max((excess_ms[0] - per_mb * handed_mb[0]) / nodes, 0.0), per_mb
+
+    def _excess_ms(self, network: Network, layers: Sequence[Layer]) -> float:
+        """Return the time of a network less the marginal times of its layers, side by side."""
+        model = skeleton(network)
+        session = self._session(
+            model.model, model.weights, onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL, "chain"
+        )
+        feeds = {value.name: _filled_input(value) for value in session.get_inputs()}
+        with ExitStack() as stack:
+            whole = stack.enter_context(_network_phases(session, feeds))
+            parts = [
+                stack.enter_context(self.layer(layer, budget_ms=TARGET_RUN_MS)).phases["execution"]
+                for layer in layers
+            ]
+            return median(
+                _median_ms(whole.isolated, CHAIN_SECONDS)
+                - sum(
+                    (_median_ms(part.run, CHAIN_SECONDS) - part.offset_ms) / part.divisor
+                    for part in parts
+                )
+                for _ in range(CHAIN_ROUNDS)
+            )
 
     def lower(self, layers: Sequence[Layer]) -> list[Layer]:
         """Give each layer the layout that ONNX Runtime would choose for it on this machine."""
@@ -131,12 +183,11 @@ class OnnxRuntimeBackend:
             alone.close()
             raise
         execution = Phase(marginal.run, offset_ms=self.session_ms(), divisor=copies)
-        transfers = _Transfers(layer.input_shape, layer.output_shape)
         return _OrtBuilt(
             {
-                "preprocess": Phase(transfers.preprocess),
+                "preprocess": Phase(alone.preprocess),
                 "execution": execution,
-                "postprocess": Phase(transfers.postprocess),
+                "postprocess": Phase(alone.postprocess),
             },
             alone.run,
             (alone, marginal),
@@ -170,7 +221,7 @@ class OnnxRuntimeBackend:
         one_ms = max(run_ms - self.session_ms(), 1e-4)
         wanted = math.ceil(min(TARGET_RUN_MS, budget_ms) / one_ms)
         if layer.weight_bytes > COLD_WEIGHTS_BYTES:
-            cold = min(math.ceil(COLD_COPIES_BYTES / layer.weight_bytes), MAX_COLD_COPIES)
+            cold = math.ceil(COLD_COPIES_BYTES / layer.weight_bytes)
             wanted = max(wanted, 2, min(cold, int(budget_ms / one_ms)))
         fitting = WEIGHTS_BYTES // max(layer.weight_bytes, 1)
         return max(1, min(wanted, MAX_COPIES, fitting))
@@ -185,13 +236,15 @@ class OnnxRuntimeBackend:
             f"extra{i}": shape for i, shape in enumerate(kernel.extra_shapes)
         }
         nodes, initializers, weights = [], [], {}
-        packed = [_filled(shape) for shape in kernel.weight_shapes] if kernel.packs_weights else []
         for copy in range(copies):
             names = []
             for position, shape in enumerate(kernel.weight_shapes):
                 name = f"w{copy}_{position}"
                 names.append(name)
-                weights[name] = packed[position] if packed else _filled(shape)
+                weights[name] = _filled(shape)
+                if math.prod(shape) * 4 > COLD_WEIGHTS_BYTES:
+                    # ONNX Runtime keeps one packed copy of equal weights: these must differ.
+                    weights[name].flat[0] = 1 + copy
                 initializers.append(_absent(name, shape))
             node = helper.make_node(
                 kernel.op,
@@ -239,6 +292,23 @@ class OnnxRuntimeBackend:
             raise _as_resperf_error(error, name) from error
 
 
+def _chain(batch: int) -> tuple[Conv | Pool | Dense, ...]:
+    """Return small layers of several kinds that fit behind each other, as tiny networks have."""
+    return (
+        Conv(batch=batch, channels_in=1, height=26, width=26, kernel_height=5, kernel_width=5,
+             channels_out=10, activation="relu"),
+        Pool(batch=batch, channels_in=10, height=22, width=22, kernel_height=2, kernel_width=2,
+             stride_height=2, stride_width=2),
+        Conv(batch=batch, channels_in=10, height=11, width=11, kernel_height=3, kernel_width=3,
+             channels_out=24, activation="relu"),
+        Pool(batch=batch, channels_in=24, height=9, width=9, kernel_height=3, kernel_width=3,
+             stride_height=3, stride_width=3),
+        Dense(batch=batch, features_in=216, features_out=64, activation="relu"),
+        Dense(batch=batch, features_in=64, features_out=32, activation="tanh"),
+        Dense(batch=batch, features_in=32, features_out=10),
+    )  # fmt: skip
+
+
 def _as_resperf_error(error: Exception, name: str) -> BaseException:
     text = str(error).strip().splitlines()[0][:300] if str(error).strip() else repr(error)
     if "bad_alloc" in text or "Failed to allocate" in text:
@@ -265,19 +335,31 @@ class _Copies:
         output: str,
         output_shape: tuple[int, ...],
     ) -> None:
-        binding = session.io_binding()
-        for name, shape in inputs.items():
-            binding.bind_ortvalue_input(
-                name, onnxruntime.OrtValue.ortvalue_from_numpy(_filled(shape))
-            )
-        binding.bind_ortvalue_output(
+        self._binding = session.io_binding()
+        self._host = {name: _filled(shape) for name, shape in inputs.items()}
+        for name in inputs:
+            self._bind(name)
+        self._binding.bind_ortvalue_output(
             output, onnxruntime.OrtValue.ortvalue_from_shape_and_type(output_shape, np.float32)
         )
-        self.run = _checked(partial(session.run_with_iobinding, binding), output)
+        self.run = _checked(partial(session.run_with_iobinding, self._binding), output)
+
+    def _bind(self, name: str) -> None:
+        value = onnxruntime.OrtValue.ortvalue_from_numpy(self._host[name])
+        self._binding.bind_ortvalue_input(name, value)
+
+    def preprocess(self) -> None:
+        """Make a device value of the host's array and hand it to the session."""
+        self._bind("x")
+
+    def postprocess(self) -> object:
+        """Make a host array of the output's device value."""
+        return [value.numpy() for value in self._binding.get_outputs()]
 
     def close(self) -> None:
         """Free the session and its weights."""
         self.run = _closed
+        self._binding, self._host = None, {}
 
     def __enter__(self) -> Self:
         return self
@@ -315,22 +397,6 @@ class _OrtBuilt:
         for copies in self._owned:
             copies.close()
         self.phases, self.isolated = {}, _closed
-
-
-class _Transfers:
-    """What crosses between host and device for one layer."""
-
-    def __init__(self, input_shape: tuple[int, ...], output_shape: tuple[int, ...]) -> None:
-        self._host = _filled(input_shape)
-        self._device = onnxruntime.OrtValue.ortvalue_from_shape_and_type(output_shape, np.float32)
-
-    def preprocess(self) -> object:
-        """Make a device value of the host's array."""
-        return onnxruntime.OrtValue.ortvalue_from_numpy(self._host)
-
-    def postprocess(self) -> object:
-        """Make a host array of the device's value."""
-        return self._device.numpy()
 
 
 def _network_phases(session: Any, feeds: Mapping[str, npt.NDArray[Any]]) -> _OrtBuilt:

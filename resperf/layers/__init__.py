@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from resperf.errors import LayerError
 from resperf.layers._base import ACTIVATIONS, LAYOUTS, FieldSpec, FieldValue, Layer
@@ -13,7 +13,7 @@ from resperf.layers.reorder import Reorder
 
 __all__ = [
     "ACTIVATIONS", "KINDS", "LAYOUTS", "Conv", "Dense", "FieldSpec", "FieldValue", "Layer",
-    "Pool", "Reorder", "kind_of", "layer_from_key",
+    "Pool", "Reorder", "handed_over_bytes", "kind_of", "layer_from_key",
 ]  # fmt: skip
 
 KINDS: Mapping[str, type[Layer]] = {cls.kind: cls for cls in (Conv, Pool, Dense, Reorder)}
@@ -31,6 +31,11 @@ def kind_of(kind: str) -> type[Layer]:
         return KINDS[kind]
     except KeyError as error:
         raise LayerError(f"no layer kind {kind!r}; known kinds: {', '.join(KINDS)}") from error
+
+
+def handed_over_bytes(layers: Sequence[Layer]) -> int:
+    """Bytes that layers of one network read from others: the inputs of all but the first."""
+    return sum(layer.input_bytes for layer in layers[1:])
 
 
 def layer_from_key(key: str) -> Layer:

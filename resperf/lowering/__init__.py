@@ -9,10 +9,20 @@ from typing import Protocol, cast
 from resperf.errors import UnsupportedError
 from resperf.layers import Layer
 from resperf.lowering._base import LoweredNetwork, LoweredNode, Role
+from resperf.lowering._proto import Skeleton, skeleton
 from resperf.machine import Fingerprint
 from resperf.network import Network
 
-__all__ = ["LOWERINGS", "LoweredNetwork", "LoweredNode", "Role", "lower", "lower_layers"]
+__all__ = [
+    "LOWERINGS",
+    "LoweredNetwork",
+    "LoweredNode",
+    "Role",
+    "Skeleton",
+    "lower",
+    "lower_layers",
+    "skeleton",
+]
 
 
 class Lowering(Protocol):

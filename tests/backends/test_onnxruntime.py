@@ -197,9 +197,9 @@ def test_fingerprint_names_every_setting(ort: OnnxRuntimeBackend) -> None:
 
 def test_costs_are_small_and_not_negative(ort: OnnxRuntimeBackend) -> None:
     costs = ort.costs()
-    assert set(costs) == {"session_ms", "view_ms"}
+    assert set(costs) == {"session_ms", "view_ms", "node_ms", "handover_ms_per_mb"}
     assert costs["session_ms"] == ort.session_ms() >= 0
-    assert costs["view_ms"] >= 0
+    assert min(costs.values()) >= 0
 
 
 @pytest.mark.parametrize(
