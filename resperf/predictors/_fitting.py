@@ -19,6 +19,8 @@ from resperf.predictors._architecture import Architecture, Weights
 from resperf.predictors._base import Progress
 
 _ROWS_AT_ONCE = 8192
+_DEAD_EPOCHS = 10
+"""After so many epochs of nothing but zeros, an output with ReLU does not come back to life."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +95,10 @@ def keras() -> Any:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     with _silent_stderr():
         # The first operation starts TensorFlow's runtime, which greets a second time.
-        require("tensorflow", "train").constant(0.0)
+        tensorflow = require("tensorflow", "train")
+        tensorflow.constant(0.0)
+        # Several predictors in a row are several compilations, of which it would warn.
+        tensorflow.get_logger().setLevel("ERROR")
         module = require("keras", "train")
     if module.backend.backend() != "tensorflow":
         raise TrainingError(
@@ -299,15 +304,17 @@ def fit_network(
     judge = tf.function(lambda x: averaged(x, training=False), jit_compile=False)
     judged = tf.constant(validation_rows, tf.float32)
     random = np.random.default_rng(seed)
-    best_error, best_epoch, best_weights = np.inf, 0, []
+    best_error, best_epoch, best_weights, dead_epochs = np.inf, 0, [], 0
     for epoch in range(1, schedule.epochs + 1):
         run_epoch(tf.constant(schedule.batches(random.permutation(len(rows)))))
-        error = validation_error(judge(judged).numpy().astype(np.float64))
+        answers = judge(judged).numpy().astype(np.float64)
+        error = validation_error(answers)
         if error < best_error:
             best_error, best_epoch, best_weights = error, epoch, averaged.get_weights()
         if progress is not None:
             progress(epoch, schedule.epochs, error)
-        if epoch - best_epoch > schedule.patience * schedule.epochs:
+        dead_epochs = 0 if answers.any() else dead_epochs + 1
+        if epoch - best_epoch > schedule.patience * schedule.epochs or dead_epochs == _DEAD_EPOCHS:
             break
     if not best_weights:
         raise TrainingError("training gave no finite prediction; check the times of the dataset")

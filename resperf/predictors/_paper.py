@@ -18,7 +18,7 @@ from resperf.predictors._architecture import Architecture, OnnxNetwork, Weights,
 from resperf.predictors._base import Predictor, Progress, Rows, check_rows, stored
 from resperf.predictors.metrics import mape
 
-_STARTS = 5
+_STARTS = 10
 
 
 def _padded(columns: Columns) -> Array:
