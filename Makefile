@@ -13,7 +13,7 @@ test: $(STAMP) check
 	$(BIN)/python -m pytest -q
 
 check: $(STAMP)
-	PATH="$(CURDIR)/$(BIN):$$PATH" tools/check
+	tools/check
 
 $(STAMP): requirements-dev.lock pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

@@ -63,6 +63,7 @@ def predict_network(
         skipped=skipped,
         session_ms=total.session_ms,
         views_ms=total.views_ms,
+        handover_ms=total.handover_ms,
         warnings=(
             *host_warnings(bundle.fingerprint, threads=threads),
             *network.notes,

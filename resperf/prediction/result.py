@@ -129,6 +129,8 @@ class Prediction:
         Cost of the session call, contained in ``phases.execution_ms``.
     views_ms : float
         Cost of the operators that only change a shape, contained in ``phases.execution_ms``.
+    handover_ms : float
+        What layers cost behind each other beyond their own times, contained as well.
     warnings : tuple of str
         Why the numbers may be off.
     lowering : str
@@ -147,6 +149,7 @@ class Prediction:
     skipped: tuple[Skipped, ...] = ()
     session_ms: float = 0.0
     views_ms: float = 0.0
+    handover_ms: float = 0.0
     warnings: tuple[str, ...] = ()
     lowering: str = ""
     rule: str = "three_phase"
@@ -162,6 +165,7 @@ class Prediction:
             **network_json(self),
             "session_ms": json_number(self.session_ms),
             "views_ms": json_number(self.views_ms),
+            "handover_ms": json_number(self.handover_ms),
             "warnings": list(self.warnings),
             "lowering": self.lowering,
             "rule": self.rule,

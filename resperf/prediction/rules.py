@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from resperf.bundle import Bundle
+from resperf.layers import handed_over_bytes
 from resperf.lowering import LoweredNetwork, LoweredNode
 from resperf.network import Tensor
 from resperf.prediction.result import PhaseTimes, Skipped
@@ -22,7 +23,7 @@ class Total:
     Attributes
     ----------
     phases : PhaseTimes
-    session_ms, views_ms : float
+    session_ms, views_ms, handover_ms : float
         Parts of the execution phase that are no layer.
     missing : tuple of Skipped
         What the rule asks for and the bundle does not know.
@@ -31,6 +32,7 @@ class Total:
     phases: PhaseTimes
     session_ms: float = 0.0
     views_ms: float = 0.0
+    handover_ms: float = 0.0
     missing: tuple[Skipped, ...] = ()
 
 
@@ -87,8 +89,16 @@ def _cost(
     return cost_ms * len(nodes), ()
 
 
+def _handover_ms(bundle: Bundle, lowered: LoweredNetwork) -> float:
+    """Charge what layers cost behind each other; nothing where that was not measured."""
+    layers = [n.layer for n in lowered.nodes if n.role == "execution" and n.layer is not None]
+    per_node_ms = bundle.costs.get("node_ms", 0.0)
+    per_mb_ms = bundle.costs.get("handover_ms_per_mb", 0.0)
+    return per_node_ms * len(layers) + per_mb_ms * handed_over_bytes(layers) / 1e6
+
+
 def three_phase(bundle: Bundle, lowered: LoweredNetwork, times_ms: Sequence[float]) -> Total:
-    """Add up copies of all inputs, all layers, one session call, and copies of all outputs.
+    """Add up copies of all inputs, all layers and their handovers, one session call, all outputs.
 
     ResPerfNet's equations 2 to 6 for networks with several inputs and outputs: what crosses
     between host and device depends on the tensor, not on the layer behind it.
@@ -98,13 +108,15 @@ def three_phase(bundle: Bundle, lowered: LoweredNetwork, times_ms: Sequence[floa
     views = [(node.name, node.op) for node in lowered.nodes if node.role == "view"]
     views_ms, missing_views = _cost(bundle, "view_ms", views)
     session_ms, missing_session = _cost(bundle, "session_ms", [("session", "call")])
+    handover_ms = _handover_ms(bundle, lowered)
+    layers_ms = _role_sum(lowered, times_ms, "execution")
     phases = PhaseTimes(
         preprocess_ms=copied_in_ms + _role_sum(lowered, times_ms, "preprocess"),
-        execution_ms=_role_sum(lowered, times_ms, "execution") + views_ms + session_ms,
+        execution_ms=layers_ms + views_ms + session_ms + handover_ms,
         postprocess_ms=copied_out_ms + _role_sum(lowered, times_ms, "postprocess"),
     )
     missing = (*missing_in, *missing_out, *missing_views, *missing_session)
-    return Total(phases, session_ms, views_ms, missing)
+    return Total(phases, session_ms, views_ms, handover_ms, missing)
 
 
 def resperfnet(bundle: Bundle, lowered: LoweredNetwork, times_ms: Sequence[float]) -> Total:

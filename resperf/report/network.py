@@ -73,6 +73,8 @@ def _contents(result: Prediction | MeasuredNetwork) -> str:
         parts.append(f"session call {ms_cell(result.session_ms)}")
     if result.views_ms > 0:
         parts.append(f"shape-only operators {ms_cell(result.views_ms)}")
+    if isinstance(result, Prediction) and result.handover_ms > 0:
+        parts.append(f"handover between layers {ms_cell(result.handover_ms)}")
     return f"  (of this {', '.join(parts)})" if parts else ""
 
 

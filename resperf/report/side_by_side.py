@@ -63,8 +63,8 @@ def _row(layer: LayerPrediction, predicted_ms: float, measured_ms: float) -> Com
 def total_comparison(prediction: Prediction, measured: MeasuredNetwork) -> list[ComparisonRow]:
     """Return the total, the phases, and what the execution phase consists of.
 
-    The remainder is what the whole network takes beyond its layers measured alone: colder inputs,
-    the cost of many small nodes, and operators that were not measured alone.
+    The remainder is what the whole network takes beyond its layers measured alone: handover
+    between unlike layers, which is predicted, and operators that were not measured alone.
     """
     layers_ms = sum(layer.execution_ms for layer in prediction.layers if layer.phase == "execution")
     mine, theirs = prediction.phases, measured.phases
@@ -79,6 +79,6 @@ def total_comparison(prediction: Prediction, measured: MeasuredNetwork) -> list[
         ComparisonRow("    sum of layers", None, layers_ms, measured.layers_ms),
         ComparisonRow("    session call", None, prediction.session_ms, measured.session_ms),
         ComparisonRow("    shape-only operators", None, prediction.views_ms, measured.views_ms),
-        ComparisonRow("    remainder", None, math.nan, measured.remainder_ms, rest),
+        ComparisonRow("    remainder", None, prediction.handover_ms, measured.remainder_ms, rest),
         ComparisonRow("  postprocess", None, mine.postprocess_ms, theirs.postprocess_ms),
     ]

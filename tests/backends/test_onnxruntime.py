@@ -178,6 +178,24 @@ def test_copies_hold_weights_of_their_own(ort: OnnxRuntimeBackend) -> None:
         assert built.phases["execution"].divisor == 2
 
 
+def test_large_weights_of_copies_differ_in_content(
+    ort: OnnxRuntimeBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # ONNX Runtime keeps one packed copy of equal weights, which would stay warm in the cache.
+    given: list[dict[str, np.ndarray]] = []
+    session = ort._session
+    monkeypatch.setattr(
+        ort, "_session", lambda m, w, *rest: (given.append(w), session(m, w, *rest))[1]
+    )
+    layer = Dense(batch=1, features_in=512, features_out=512)
+    assert layer.weight_bytes > COLD_WEIGHTS_BYTES
+    with ort.layer(layer, budget_ms=10.0) as built:
+        assert built.phases["execution"].divisor >= 2
+    copies = given[-1]
+    assert not np.array_equal(copies["w0_0"], copies["w1_0"])
+    assert not np.shares_memory(copies["w0_0"], copies["w1_0"])
+
+
 def test_copies_are_bounded_by_memory(ort: OnnxRuntimeBackend) -> None:
     huge = Dense(batch=1, features_in=1 << 16, features_out=1 << 14)
     assert 2 * huge.weight_bytes > WEIGHTS_BYTES

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import onnx
 import pytest
 
 import resperf
@@ -44,7 +45,7 @@ def test_json_of_one_batch_is_an_object_whose_parts_add_up(bundle, capsys):
         layer["execution_ms"] for layer in document["layers"] if layer["phase"] == "execution"
     )
     assert phases["execution_ms"] == pytest.approx(
-        layers_ms + document["session_ms"] + document["views_ms"]
+        layers_ms + document["session_ms"] + document["views_ms"] + document["handover_ms"]
     )
     assert document["session_ms"] == pytest.approx(0.02)
 
@@ -107,8 +108,14 @@ def test_wrong_words_are_one_line(bundle, home, words, part, capsys):
     assert part in failure(capsys, "predict", LENET, *words)
 
 
-def test_free_dimensions_without_a_value_name_the_option(bundle, capsys):
-    assert "--batch 1" in failure(capsys, "predict", LENET, "--bundle", str(bundle))
+def test_free_dimensions_without_a_value_name_the_option(bundle, tmp_path, capsys):
+    model = onnx.load(LENET, load_external_data=False)
+    for value in (*model.graph.input, *model.graph.output):
+        value.type.tensor_type.shape.dim[0].dim_param = "batch"
+    free = tmp_path / "free.onnx"
+    free.write_bytes(model.SerializeToString())
+    assert "--batch 1" in failure(capsys, "predict", str(free), "--bundle", str(bundle))
+    assert main(["predict", str(free), "--bundle", str(bundle), "--batch", "2"]) == 0
 
 
 @pytest.mark.parametrize("content", [b"", b"not a network", b"\x08\x07\x12\xff\xff"])

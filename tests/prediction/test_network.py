@@ -111,6 +111,18 @@ def test_three_phases_add_up_transfers_layers_views_and_one_session_call(predict
     assert prediction.rule == "three_phase"
 
 
+def test_layers_behind_each_other_cost_what_was_calibrated(predict_nodes):
+    plain = predict_nodes(NODES)
+    bundle = FakeBundle()
+    bundle.costs = {**bundle.costs, "node_ms": 0.5, "handover_ms_per_mb": 2.0}
+    layers = [node.layer for node in NODES if node.role == "execution"]
+    read_mb = sum(layer.input_bytes for layer in layers[1:]) / 1e6
+    charged = predict_nodes(NODES, bundle)
+    assert charged.handover_ms == pytest.approx(0.5 * len(layers) + 2.0 * read_mb)
+    assert charged.total_ms == pytest.approx(plain.total_ms + charged.handover_ms)
+    assert plain.handover_ms == 0.0
+
+
 @pytest.mark.parametrize("method", ["resperfnet", "perfnet"])
 def test_the_papers_rule_is_equation_2(predict_nodes, method):
     prediction = predict_nodes(NODES, FakeBundle(method))
