@@ -77,6 +77,12 @@ class MissingExtraError(ResperfError):
     """An optional package is not installed."""
 
 
+def first_line(error: BaseException) -> str:
+    """Return the first line of a foreign error's message, cut to 300 characters."""
+    words = str(error).strip().splitlines() or [type(error).__name__]
+    return words[0][:300]
+
+
 def require(module: str, extra: str) -> ModuleType:
     """Import an optional package, or say how to install it.
 

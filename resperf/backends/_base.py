@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Protocol, Self
 
 from resperf.layers import Layer
@@ -33,7 +32,7 @@ class Phase:
     divisor: float = 1.0
 
 
-class Built(Protocol):
+class Built:
     """A layer or a network, ready to run; frees its memory on leaving the ``with`` block.
 
     Attributes
@@ -44,20 +43,17 @@ class Built(Protocol):
         One run of the layer alone, or of the whole network, its input and output on the device.
     """
 
-    @property
-    def phases(self) -> Mapping[str, Phase]: ...
+    phases: Mapping[str, Phase]
+    isolated: Callable[[], object]
 
-    @property
-    def isolated(self) -> Callable[[], object]: ...
+    def close(self) -> None:
+        """Free what was built; nothing unless a backend says what."""
 
-    def __enter__(self) -> Self: ...
+    def __enter__(self) -> Self:
+        return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None: ...
+    def __exit__(self, *error: object) -> None:
+        self.close()
 
 
 class Backend(Protocol):

@@ -26,7 +26,6 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from statistics import median
-from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
@@ -37,7 +36,7 @@ from onnx import TensorProto, helper
 from resperf.backends._base import Built, Phase
 from resperf.backends._ort_chain import chained
 from resperf.backends._ort_kernels import OPSETS, Kernel, kernel_of
-from resperf.errors import MeasurementError, ResperfError, UnsupportedError
+from resperf.errors import MeasurementError, ResperfError, UnsupportedError, first_line
 from resperf.layers import Conv, Dense, Layer, Pool, handed_over_bytes
 from resperf.lowering import lower, lower_layers, skeleton
 from resperf.lowering.onnxruntime import block_size
@@ -316,7 +315,7 @@ def _chain(batch: int) -> tuple[Conv | Pool | Dense, ...]:
 
 
 def _as_resperf_error(error: Exception, name: str) -> BaseException:
-    text = str(error).strip().splitlines()[0][:300] if str(error).strip() else repr(error)
+    text = first_line(error)
     if "bad_alloc" in text or "Failed to allocate" in text:
         return MemoryError(f"{name} does not fit into memory: {text}")
     return UnsupportedError(f"ONNX Runtime cannot run {name}: {text}")
@@ -378,7 +377,7 @@ def _closed() -> object:
     raise MeasurementError("a layer that was closed cannot be run; build it again")
 
 
-class _OrtBuilt:
+class _OrtBuilt(Built):
     """Phases of a layer or a network, and what they keep alive."""
 
     def __init__(
@@ -391,15 +390,8 @@ class _OrtBuilt:
         self.isolated = isolated
         self._owned = owned
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
+        """Free the sessions; a later run says that they are gone."""
         for copies in self._owned:
             copies.close()
         self.phases, self.isolated = {}, _closed

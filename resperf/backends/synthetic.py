@@ -19,8 +19,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from resperf.backends._base import Built, Phase
 from resperf.errors import ResperfError, UnsupportedError
@@ -48,22 +46,11 @@ def closed_form_ms(layer: Layer, phase: str, gflops: float, gb_per_s: float) -> 
 
 
 @dataclass(frozen=True)
-class SyntheticBuilt:
+class SyntheticBuilt(Built):
     """Something built on the simulated device; nothing has to be freed."""
 
     phases: Mapping[str, Phase]
     isolated: Callable[[], object]
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Nothing to free."""
 
 
 class SyntheticBackend:

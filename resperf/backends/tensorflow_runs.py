@@ -6,13 +6,12 @@ import gc
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from resperf.backends._base import Phase
+from resperf.backends._base import Built, Phase
 from resperf.backends.tensorflow_layers import Array, Operator
 from resperf.errors import UnsupportedError
 from resperf.units import NS_PER_MS
@@ -147,7 +146,7 @@ def first_estimate_ms(run: Callable[[], object], session_ms: float) -> float:
     return max(best_ms - session_ms, 0.0)
 
 
-class Run:
+class Run(Built):
     """A layer or a network, built.
 
     Attributes
@@ -178,15 +177,8 @@ class Run:
             "postprocess": Phase(lambda: [output.numpy() for output in outputs]),
         }
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
+        """Free the functions and their weights."""
         for function in self._functions:
             function.release()
         self.phases = {}

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from resperf.errors import UnsupportedError
+from resperf.errors import UnsupportedError, first_line
 from resperf.layers import Conv, Layer, Reorder
 from resperf.lowering._base import LoweredNode
 from resperf.lowering._proto import Skeleton, skeleton
@@ -19,6 +19,8 @@ from resperf.lowering._read import (
     CONV_OPS,
     DENSE_OPS,
     POOL_OPS,
+    REMOVED_OPS,
+    VIEW_OPS,
     conv_from_node,
     dense_from_node,
     pool_from_node,
@@ -30,7 +32,6 @@ if TYPE_CHECKING:
 
 NCHWC = "com.microsoft.nchwc"
 RELAYOUTS = frozenset({"ReorderInput", "ReorderOutput"})
-VIEW_OPS = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Dropout"})
 _NCHWC_NAME = re.compile(r"^(?P<tensor>.*?)(?P<made_of>_bn|_mul)?_nchwc(?:_token_\d+)?$")
 
 
@@ -72,13 +73,9 @@ def optimised_graph(model: Skeleton, *, threads: int) -> onnx.GraphProto:
             )
         except Exception as error:  # onnxruntime's errors have no common root of their own
             raise UnsupportedError(
-                f"ONNX Runtime cannot run this network: {_first_line(error)}"
+                f"ONNX Runtime cannot run this network: {first_line(error)}"
             ) from error
         return onnx.load(target, load_external_data=False).graph
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0][:300]
 
 
 def read_optimised(
@@ -140,7 +137,7 @@ def _plain(value: Any) -> Any:
 
 
 def _lowered(network: Network, node: Node, block: int) -> LoweredNode:
-    if node.op in VIEW_OPS:
+    if node.op in VIEW_OPS | REMOVED_OPS:
         return LoweredNode(node.name, node.op, None, "view", "changes only the shape")
     try:
         layer = _layer(network, node, f"nchwc{block}" if node.domain == NCHWC else "nchw")

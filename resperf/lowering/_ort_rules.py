@@ -18,6 +18,8 @@ from resperf.lowering._read import (
     CONV_OPS,
     DENSE_OPS,
     POOL_OPS,
+    REMOVED_OPS,
+    VIEW_OPS,
     conv_from_node,
     dense_from_node,
     pool_from_node,
@@ -26,8 +28,6 @@ from resperf.network import Network, Node
 
 CHANNEL_ALIGNMENT = 4
 """ReorderInput takes channels in fours; a convolution with others stays in NCHW."""
-REMOVED_OPS = frozenset({"Identity", "Dropout"})
-VIEW_OPS = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze"})
 CONV_ACTIVATIONS = frozenset({"Relu", "Tanh", "Sigmoid", "LeakyRelu", "Clip", "HardSigmoid"})
 DENSE_ACTIVATIONS = frozenset({"Relu", "Tanh", "Sigmoid", "LeakyRelu"})
 BLOCKED_ACTIVATIONS = frozenset({"Relu", "Tanh", "Sigmoid"})

@@ -41,6 +41,10 @@ POOL_OPS: Mapping[str, tuple[str, bool]] = {
     "GlobalAveragePool": ("average", True),
 }
 """ONNX operator -> (mode, whether it is a global pooling)."""
+VIEW_OPS = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze"})
+"""Operators that change only a shape."""
+REMOVED_OPS = frozenset({"Identity", "Dropout"})
+"""Operators that do nothing in inference."""
 DENSE_OPS = frozenset({"Gemm", "MatMul", "FusedGemm", "FusedMatMul"})
 
 

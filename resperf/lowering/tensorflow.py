@@ -16,6 +16,8 @@ from resperf.lowering._read import (
     ACTIVATION_OPS,
     DENSE_OPS,
     POOL_OPS,
+    REMOVED_OPS,
+    VIEW_OPS,
     conv_from_node,
     dense_from_node,
     pool_from_node,
@@ -25,8 +27,6 @@ from resperf.machine import Fingerprint
 from resperf.network import Network, Node
 
 LAYOUT = "nhwc"
-VIEW_OPS = frozenset({"Flatten", "Reshape", "Squeeze", "Unsqueeze"})
-REMOVED_OPS = frozenset({"Identity", "Dropout"})
 
 
 def lower_layers(layers: Sequence[Layer], _fingerprint: Fingerprint) -> list[Layer]:
