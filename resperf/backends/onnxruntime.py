@@ -23,20 +23,25 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import Any, Self
+from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import onnxruntime
 from onnx import TensorProto, helper
 
 from resperf.backends._base import Built, Phase
 from resperf.backends._ort_chain import chained
 from resperf.backends._ort_kernels import OPSETS, Kernel, kernel_of
-from resperf.errors import MeasurementError, ResperfError, UnsupportedError, first_line
+from resperf.backends._ort_runs import (
+    Copies,
+    OrtBuilt,
+    as_resperf_error,
+    filled,
+    filled_input,
+    network_phases,
+)
+from resperf.errors import ResperfError
 from resperf.layers import Conv, Dense, Layer, Pool, handed_over_bytes
 from resperf.lowering import lower, lower_layers, skeleton
 from resperf.lowering.onnxruntime import block_size
@@ -58,7 +63,6 @@ CHAIN_ROUNDS, CHAIN_SECONDS = 5, 0.02
 CHAIN_BATCHES = (1, 16)
 """Batch sizes of the chain that tells what layers cost behind each other."""
 
-_BLOCK = np.random.default_rng(0).standard_normal(1 << 18).astype(np.float32) * np.float32(0.05)
 
 onnxruntime.set_default_logger_severity(4)
 
@@ -149,9 +153,9 @@ class OnnxRuntimeBackend:
         session = self._session(
             model.model, model.weights, onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL, "chain"
         )
-        feeds = {value.name: _filled_input(value) for value in session.get_inputs()}
+        feeds = {value.name: filled_input(value) for value in session.get_inputs()}
         with ExitStack() as stack:
-            whole = stack.enter_context(_network_phases(session, feeds))
+            whole = stack.enter_context(network_phases(session, feeds))
             parts = [
                 stack.enter_context(self.layer(layer, budget_ms=TARGET_RUN_MS)).phases["execution"]
                 for layer in layers
@@ -188,7 +192,7 @@ class OnnxRuntimeBackend:
             alone.close()
             raise
         execution = Phase(marginal.run, offset_ms=self.session_ms(), divisor=copies)
-        return _OrtBuilt(
+        return OrtBuilt(
             {
                 "preprocess": Phase(alone.preprocess),
                 "execution": execution,
@@ -214,8 +218,8 @@ class OnnxRuntimeBackend:
         session = self._session(
             model, weights, onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL, path.name
         )
-        feeds = {value.name: _filled_input(value) for value in session.get_inputs()}
-        return _network_phases(session, feeds)
+        feeds = {value.name: filled_input(value) for value in session.get_inputs()}
+        return network_phases(session, feeds)
 
     def _copies_for(self, layer: Layer, run: Callable[[], object], budget_ms: float) -> int:
         """Choose how many copies one run holds, from the time of two runs of one copy."""
@@ -235,7 +239,7 @@ class OnnxRuntimeBackend:
         with self._copies(Kernel("Relu", "", {}, (1, 16), (1, 16)), copies) as tiny:
             return _median_ms(tiny.run)
 
-    def _copies(self, kernel: Kernel, copies: int) -> _Copies:
+    def _copies(self, kernel: Kernel, copies: int) -> Copies:
         """Build a graph of independent copies of a kernel, each with weights of its own."""
         inputs = {"x": kernel.input_shape} | {
             f"extra{i}": shape for i, shape in enumerate(kernel.extra_shapes)
@@ -246,7 +250,7 @@ class OnnxRuntimeBackend:
             for position, shape in enumerate(kernel.weight_shapes):
                 name = f"w{copy}_{position}"
                 names.append(name)
-                weights[name] = _filled(shape)
+                weights[name] = filled(shape)
                 if math.prod(shape) * 4 > COLD_WEIGHTS_BYTES:
                     # ONNX Runtime keeps one packed copy of equal weights: these must differ.
                     weights[name].flat[0] = 1 + copy
@@ -275,7 +279,7 @@ class OnnxRuntimeBackend:
             onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL,
             f"{kernel.domain}:{kernel.op}",
         )
-        return _Copies(session, inputs, last, kernel.output_shape)
+        return Copies(session, inputs, last, kernel.output_shape)
 
     def _session(self, model: Any, weights: Mapping[str, Any], level: Any, name: str) -> Any:
         options = onnxruntime.SessionOptions()
@@ -294,7 +298,7 @@ class OnnxRuntimeBackend:
                 model.SerializeToString(), options, providers=["CPUExecutionProvider"]
             )
         except Exception as error:  # onnxruntime's errors have no common root of their own
-            raise _as_resperf_error(error, name) from error
+            raise as_resperf_error(error, name) from error
 
 
 def _chain(batch: int) -> tuple[Conv | Pool | Dense, ...]:
@@ -312,131 +316,6 @@ def _chain(batch: int) -> tuple[Conv | Pool | Dense, ...]:
         Dense(batch=batch, features_in=64, features_out=32, activation="tanh"),
         Dense(batch=batch, features_in=32, features_out=10),
     )  # fmt: skip
-
-
-def _as_resperf_error(error: Exception, name: str) -> BaseException:
-    text = first_line(error)
-    if "bad_alloc" in text or "Failed to allocate" in text:
-        return MemoryError(f"{name} does not fit into memory: {text}")
-    return UnsupportedError(f"ONNX Runtime cannot run {name}: {text}")
-
-
-def _checked(run: Callable[[], object], name: str) -> Callable[[], object]:
-    """Run once, so that what cannot run says so before it is timed."""
-    try:
-        run()
-    except Exception as error:  # as above
-        raise _as_resperf_error(error, name) from error
-    return run
-
-
-class _Copies:
-    """A session of copies of one kernel, its input and output bound."""
-
-    def __init__(
-        self,
-        session: Any,
-        inputs: Mapping[str, tuple[int, ...]],
-        output: str,
-        output_shape: tuple[int, ...],
-    ) -> None:
-        self._binding = session.io_binding()
-        self._host = {name: _filled(shape) for name, shape in inputs.items()}
-        for name in inputs:
-            self._bind(name)
-        self._binding.bind_ortvalue_output(
-            output, onnxruntime.OrtValue.ortvalue_from_shape_and_type(output_shape, np.float32)
-        )
-        self.run = _checked(partial(session.run_with_iobinding, self._binding), output)
-
-    def _bind(self, name: str) -> None:
-        value = onnxruntime.OrtValue.ortvalue_from_numpy(self._host[name])
-        self._binding.bind_ortvalue_input(name, value)
-
-    def preprocess(self) -> None:
-        """Make a device value of the host's array and hand it to the session."""
-        self._bind("x")
-
-    def postprocess(self) -> object:
-        """Make a host array of the output's device value."""
-        return [value.numpy() for value in self._binding.get_outputs()]
-
-    def close(self) -> None:
-        """Free the session and its weights."""
-        self.run = _closed
-        self._binding, self._host = None, {}
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
-
-
-def _closed() -> object:
-    raise MeasurementError("a layer that was closed cannot be run; build it again")
-
-
-class _OrtBuilt(Built):
-    """Phases of a layer or a network, and what they keep alive."""
-
-    def __init__(
-        self,
-        phases: Mapping[str, Phase],
-        isolated: Callable[[], object],
-        owned: Sequence[_Copies] = (),
-    ) -> None:
-        self.phases = phases
-        self.isolated = isolated
-        self._owned = owned
-
-    def close(self) -> None:
-        """Free the sessions; a later run says that they are gone."""
-        for copies in self._owned:
-            copies.close()
-        self.phases, self.isolated = {}, _closed
-
-
-def _network_phases(session: Any, feeds: Mapping[str, npt.NDArray[Any]]) -> _OrtBuilt:
-    binding = session.io_binding()
-    outputs = [value.name for value in session.get_outputs()]
-    for name in outputs:
-        binding.bind_output(name, "cpu")
-
-    def preprocess() -> None:
-        for name, array in feeds.items():
-            binding.bind_ortvalue_input(name, onnxruntime.OrtValue.ortvalue_from_numpy(array))
-
-    def postprocess() -> list[npt.NDArray[Any]]:
-        return [value.numpy() for value in binding.get_outputs()]
-
-    preprocess()
-    execute = _checked(partial(session.run_with_iobinding, binding), "the network")
-    phases = {
-        "preprocess": Phase(preprocess),
-        "execution": Phase(execute),
-        "postprocess": Phase(postprocess),
-    }
-    return _OrtBuilt(phases, execute)
-
-
-def _filled(shape: Sequence[int]) -> npt.NDArray[np.float32]:
-    """Make an array in memory of its own, without denormal numbers, as fast as memory allows."""
-    return np.resize(_BLOCK, tuple(shape)) if math.prod(shape) else np.zeros(shape, np.float32)
-
-
-def _filled_input(value: Any) -> npt.NDArray[Any]:
-    dtypes = {"float": np.float32, "double": np.float64, "float16": np.float16}
-    word = value.type.removeprefix("tensor(").removesuffix(")")
-    if word in dtypes:
-        return _filled(value.shape).astype(dtypes[word])
-    try:
-        # Token numbers, masks: 1 is a valid value of all of them.
-        return np.ones(value.shape, np.dtype(word))
-    except TypeError as error:
-        raise UnsupportedError(
-            f"input {value.name!r} holds {value.type}, which cannot be made up"
-        ) from error
 
 
 def _absent(name: str, shape: Sequence[int]) -> Any:

@@ -1,0 +1,144 @@
+"""Sessions of ONNX Runtime as phases: what is bound, run and freed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+import onnxruntime
+
+from resperf.backends._base import Built, Phase
+from resperf.errors import MeasurementError, UnsupportedError, first_line
+
+_BLOCK = np.random.default_rng(0).standard_normal(1 << 18).astype(np.float32) * np.float32(0.05)
+
+
+def as_resperf_error(error: Exception, name: str) -> BaseException:
+    """Turn what ONNX Runtime raised into an error of ours, or a lack of memory into MemoryError."""
+    text = first_line(error)
+    if "bad_alloc" in text or "Failed to allocate" in text:
+        return MemoryError(f"{name} does not fit into memory: {text}")
+    return UnsupportedError(f"ONNX Runtime cannot run {name}: {text}")
+
+
+def _checked(run: Callable[[], object], name: str) -> Callable[[], object]:
+    """Run once, so that what cannot run says so before it is timed."""
+    try:
+        run()
+    except Exception as error:  # onnxruntime's errors have no common root of their own
+        raise as_resperf_error(error, name) from error
+    return run
+
+
+class Copies:
+    """A session of copies of one kernel, its input and output bound."""
+
+    def __init__(
+        self,
+        session: Any,
+        inputs: Mapping[str, tuple[int, ...]],
+        output: str,
+        output_shape: tuple[int, ...],
+    ) -> None:
+        self._binding = session.io_binding()
+        self._host = {name: filled(shape) for name, shape in inputs.items()}
+        for name in inputs:
+            self._bind(name)
+        self._binding.bind_ortvalue_output(
+            output, onnxruntime.OrtValue.ortvalue_from_shape_and_type(output_shape, np.float32)
+        )
+        self.run = _checked(partial(session.run_with_iobinding, self._binding), output)
+
+    def _bind(self, name: str) -> None:
+        value = onnxruntime.OrtValue.ortvalue_from_numpy(self._host[name])
+        self._binding.bind_ortvalue_input(name, value)
+
+    def preprocess(self) -> None:
+        """Make a device value of the host's array and hand it to the session."""
+        self._bind("x")
+
+    def postprocess(self) -> object:
+        """Make a host array of the output's device value."""
+        return [value.numpy() for value in self._binding.get_outputs()]
+
+    def close(self) -> None:
+        """Free the session and its weights."""
+        self.run = _closed
+        self._binding, self._host = None, {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+def _closed() -> object:
+    raise MeasurementError("a layer that was closed cannot be run; build it again")
+
+
+class OrtBuilt(Built):
+    """Phases of a layer or a network, and what they keep alive."""
+
+    def __init__(
+        self,
+        phases: Mapping[str, Phase],
+        isolated: Callable[[], object],
+        owned: Sequence[Copies] = (),
+    ) -> None:
+        self.phases = phases
+        self.isolated = isolated
+        self._owned = owned
+
+    def close(self) -> None:
+        """Free the sessions; a later run says that they are gone."""
+        for copies in self._owned:
+            copies.close()
+        self.phases, self.isolated = {}, _closed
+
+
+def network_phases(session: Any, feeds: Mapping[str, npt.NDArray[Any]]) -> OrtBuilt:
+    """Make the three phases of a whole network from its session and host arrays by input name."""
+    binding = session.io_binding()
+    outputs = [value.name for value in session.get_outputs()]
+    for name in outputs:
+        binding.bind_output(name, "cpu")
+
+    def preprocess() -> None:
+        for name, array in feeds.items():
+            binding.bind_ortvalue_input(name, onnxruntime.OrtValue.ortvalue_from_numpy(array))
+
+    def postprocess() -> list[npt.NDArray[Any]]:
+        return [value.numpy() for value in binding.get_outputs()]
+
+    preprocess()
+    execute = _checked(partial(session.run_with_iobinding, binding), "the network")
+    phases = {
+        "preprocess": Phase(preprocess),
+        "execution": Phase(execute),
+        "postprocess": Phase(postprocess),
+    }
+    return OrtBuilt(phases, execute)
+
+
+def filled(shape: Sequence[int]) -> npt.NDArray[np.float32]:
+    """Make an array in memory of its own, without denormal numbers, as fast as memory allows."""
+    return np.resize(_BLOCK, tuple(shape)) if math.prod(shape) else np.zeros(shape, np.float32)
+
+
+def filled_input(value: Any) -> npt.NDArray[Any]:
+    dtypes = {"float": np.float32, "double": np.float64, "float16": np.float16}
+    word = value.type.removeprefix("tensor(").removesuffix(")")
+    if word in dtypes:
+        return filled(value.shape).astype(dtypes[word])
+    try:
+        # Token numbers, masks: 1 is a valid value of all of them.
+        return np.ones(value.shape, np.dtype(word))
+    except TypeError as error:
+        raise UnsupportedError(
+            f"input {value.name!r} holds {value.type}, which cannot be made up"
+        ) from error
