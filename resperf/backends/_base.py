@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any, Protocol, Self
 
 from resperf.layers import Layer
 from resperf.machine import Fingerprint
+from resperf.units import NS_PER_MS
 
 
 @dataclass(frozen=True)
@@ -64,6 +67,10 @@ class Backend(Protocol):
 
     name: str
     """Word of the command line, such as ``"onnxruntime"``."""
+
+    def own_process(self) -> None:
+        """Make use of it that this process does nothing but measure with this backend."""
+        ...
 
     def fingerprint(self) -> Fingerprint:
         """Identity of this machine under this framework and these settings."""
@@ -126,3 +133,16 @@ class Backend(Protocol):
 
 BackendFactory = Callable[..., Backend]
 Settings = Mapping[str, Any]
+
+
+def median_ms(run: Callable[[], object], seconds: float = 0.2) -> float:
+    """Median wall time of repeated runs, for constants measured once per process."""
+    samples: list[float] = []
+    for _ in range(20):
+        run()
+    stop = time.perf_counter_ns() + seconds * 1e9
+    while time.perf_counter_ns() < stop or len(samples) < 5:
+        start = time.perf_counter_ns()
+        run()
+        samples.append((time.perf_counter_ns() - start) / NS_PER_MS)
+    return median(samples)

@@ -22,16 +22,14 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import onnxruntime
 from onnx import TensorProto, helper
 
-from resperf.backends._base import Built, Phase
-from resperf.backends._ort_chain import chained
+from resperf.backends._base import Built, Phase, median_ms
+from resperf.backends._chain import handover_costs
 from resperf.backends._ort_kernels import OPSETS, Kernel, kernel_of
 from resperf.backends._ort_runs import (
     Copies,
@@ -42,8 +40,9 @@ from resperf.backends._ort_runs import (
     network_phases,
 )
 from resperf.errors import ResperfError
-from resperf.layers import Conv, Dense, Layer, Pool, handed_over_bytes
-from resperf.lowering import lower, lower_layers, skeleton
+from resperf.layers import Layer
+from resperf.lowering import lower_layers, skeleton
+from resperf.lowering._ort_threads import set_threads, share_threads
 from resperf.lowering.onnxruntime import block_size
 from resperf.machine import Fingerprint, this_machine, usable_cores
 from resperf.network import Network
@@ -59,10 +58,6 @@ COLD_WEIGHTS_BYTES = 1 << 18
 layers' weights push them out of the nearest cache between two runs."""
 COLD_COPIES_BYTES = 256_000_000
 """Copies of such a layer hold about this much together, as a network with large layers does."""
-CHAIN_ROUNDS, CHAIN_SECONDS = 5, 0.02
-CHAIN_BATCHES = (1, 16)
-"""Batch sizes of the chain that tells what layers cost behind each other."""
-
 
 onnxruntime.set_default_logger_severity(4)
 
@@ -85,6 +80,10 @@ class OnnxRuntimeBackend:
         self._session_ms: float | None = None
         self._costs: Mapping[str, float] | None = None
         self._block = block_size(threads=self.threads)
+
+    def own_process(self) -> None:
+        """Make all sessions share one pool of threads."""
+        share_threads(self.threads)
 
     def fingerprint(self) -> Fingerprint:
         """Identity of this machine under ONNX Runtime and these settings."""
@@ -119,55 +118,23 @@ class OnnxRuntimeBackend:
     def _measured_costs(self) -> Mapping[str, float]:
         view = Kernel("Flatten", "", {"axis": 1}, (1, 64, 4, 4), (1, 1024))
         with self._copies(view, MAX_COPIES) as many:
-            view_ms = max((_median_ms(many.run) - self.session_ms()) / MAX_COPIES, 0.0)
-        node_ms, handover_ms_per_mb = self._handover(view_ms)
+            view_ms = max((median_ms(many.run) - self.session_ms()) / MAX_COPIES, 0.0)
         return {
             "session_ms": self.session_ms(),
             "view_ms": view_ms,
-            "node_ms": node_ms,
-            "handover_ms_per_mb": handover_ms_per_mb,
+            **handover_costs(self, self._built, view_ms=view_ms),
         }
 
-    def _handover(self, view_ms: float) -> tuple[float, float]:
-        """Measure what a layer costs behind another one, beyond its marginal time.
-
-        Copies of one kernel find instructions, threads and their input ready; in a network the
-        kernel before was another, and left its output in other cores' caches. The same chain of
-        unlike layers at two batch sizes tells a cost per node from one per byte handed over.
-        """
-        nodes, excess_ms, handed_mb = 0, [], []
-        for batch in CHAIN_BATCHES:
-            network = chained(_chain(batch))
-            lowered = lower(network, self.fingerprint(), method="framework").nodes
-            layers = [node.layer for node in lowered if node.layer is not None]
-            nodes = len(layers)
-            besides_ms = self.session_ms() + view_ms * (len(lowered) - nodes)
-            excess_ms.append(self._excess_ms(network, layers) - besides_ms)
-            handed_mb.append(handed_over_bytes(layers) / 1e6)
-        per_mb = max((excess_ms[1] - excess_ms[0]) / (handed_mb[1] - handed_mb[0]), 0.0)
-        return max((excess_ms[0] - per_mb * handed_mb[0]) / nodes, 0.0), per_mb
-
-    def _excess_ms(self, network: Network, layers: Sequence[Layer]) -> float:
-        """Return the time of a network less the marginal times of its layers, side by side."""
+    def _built(self, network: Network) -> Built:
         model = skeleton(network)
+        return self._network_run(model.model, model.weights, network.name)
+
+    def _network_run(self, model: Any, weights: Mapping[str, Any], name: str) -> Built:
+        """Build a whole network as users run it: with ONNX Runtime's own optimisation."""
         session = self._session(
-            model.model, model.weights, onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL, "chain"
+            model, weights, onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL, name
         )
-        feeds = {value.name: filled_input(value) for value in session.get_inputs()}
-        with ExitStack() as stack:
-            whole = stack.enter_context(network_phases(session, feeds))
-            parts = [
-                stack.enter_context(self.layer(layer, budget_ms=TARGET_RUN_MS)).phases["execution"]
-                for layer in layers
-            ]
-            return median(
-                _median_ms(whole.isolated, CHAIN_SECONDS)
-                - sum(
-                    (_median_ms(part.run, CHAIN_SECONDS) - part.offset_ms) / part.divisor
-                    for part in parts
-                )
-                for _ in range(CHAIN_ROUNDS)
-            )
+        return network_phases(session, {v.name: filled_input(v) for v in session.get_inputs()})
 
     def lower(self, layers: Sequence[Layer]) -> list[Layer]:
         """Give each layer the layout that ONNX Runtime would choose for it on this machine."""
@@ -215,11 +182,7 @@ class OnnxRuntimeBackend:
         from resperf.network.weights import materialise
 
         model, weights = materialise(path, batch=batch, shapes=shapes)
-        session = self._session(
-            model, weights, onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL, path.name
-        )
-        feeds = {value.name: filled_input(value) for value in session.get_inputs()}
-        return network_phases(session, feeds)
+        return self._network_run(model, weights, path.name)
 
     def _copies_for(self, layer: Layer, run: Callable[[], object], budget_ms: float) -> int:
         """Choose how many copies one run holds, from the time of two runs of one copy."""
@@ -237,7 +200,7 @@ class OnnxRuntimeBackend:
 
     def _tiny_ms(self, copies: int) -> float:
         with self._copies(Kernel("Relu", "", {}, (1, 16), (1, 16)), copies) as tiny:
-            return _median_ms(tiny.run)
+            return median_ms(tiny.run)
 
     def _copies(self, kernel: Kernel, copies: int) -> Copies:
         """Build a graph of independent copies of a kernel, each with weights of its own."""
@@ -284,9 +247,7 @@ class OnnxRuntimeBackend:
     def _session(self, model: Any, weights: Mapping[str, Any], level: Any, name: str) -> Any:
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 4
-        options.intra_op_num_threads = self.threads
-        options.inter_op_num_threads = 1
-        options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
+        set_threads(options, self.threads)
         options.graph_optimization_level = level
         if weights:
             options.add_external_initializers(
@@ -301,23 +262,6 @@ class OnnxRuntimeBackend:
             raise as_resperf_error(error, name) from error
 
 
-def _chain(batch: int) -> tuple[Conv | Pool | Dense, ...]:
-    """Return small layers of several kinds that fit behind each other, as tiny networks have."""
-    return (
-        Conv(batch=batch, channels_in=1, height=26, width=26, kernel_height=5, kernel_width=5,
-             channels_out=10, activation="relu"),
-        Pool(batch=batch, channels_in=10, height=22, width=22, kernel_height=2, kernel_width=2,
-             stride_height=2, stride_width=2),
-        Conv(batch=batch, channels_in=10, height=11, width=11, kernel_height=3, kernel_width=3,
-             channels_out=24, activation="relu"),
-        Pool(batch=batch, channels_in=24, height=9, width=9, kernel_height=3, kernel_width=3,
-             stride_height=3, stride_width=3),
-        Dense(batch=batch, features_in=216, features_out=64, activation="relu"),
-        Dense(batch=batch, features_in=64, features_out=32, activation="tanh"),
-        Dense(batch=batch, features_in=32, features_out=10),
-    )  # fmt: skip
-
-
 def _absent(name: str, shape: Sequence[int]) -> Any:
     """Declare a weight whose bytes come with the session's options, not with the model."""
     proto = TensorProto(
@@ -329,16 +273,3 @@ def _absent(name: str, shape: Sequence[int]) -> Any:
 
 def _float_info(name: str, shape: Sequence[int]) -> Any:
     return helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
-
-
-def _median_ms(run: Callable[[], object], seconds: float = 0.2) -> float:
-    """Median wall time of repeated runs, for constants measured once per process."""
-    samples: list[float] = []
-    stop = time.perf_counter_ns() + seconds * 1e9
-    for _ in range(20):
-        run()
-    while time.perf_counter_ns() < stop or len(samples) < 5:
-        start = time.perf_counter_ns()
-        run()
-        samples.append((time.perf_counter_ns() - start) / NS_PER_MS)
-    return median(samples)

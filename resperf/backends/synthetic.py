@@ -123,6 +123,9 @@ class SyntheticBackend:
         noise = 1 + self._noise * self._random.gauss(0, 1) if self._noise else 1.0
         self._now_ns += round(time_ms * max(noise, 0.1) * self.slowdown * NS_PER_MS)
 
+    def own_process(self) -> None:
+        """Change nothing."""
+
     def fingerprint(self) -> Fingerprint:
         """Identity of the simulated device and all its settings."""
         return this_machine(

@@ -40,21 +40,33 @@ def network_run(
     batch: int | None,
     shapes: Mapping[str, Sequence[int]] | None,
 ) -> Run:
-    """Build a network with its inputs resident.
+    """Build the network of a file with its inputs resident.
 
     Raises
     ------
     NetworkError, UnsupportedError
         If the file cannot be read or run.
     """
-    network = without_removed(read_network(path, batch=batch, shapes=shapes))
+    network = read_network(path, batch=batch, shapes=shapes)
+    return built(network, weights_of(path, batch=batch, shapes=shapes), host)
+
+
+def built(network: Network, weights: Mapping[str, Array], host: Host) -> Run:
+    """Build a network with its inputs resident; weights that are not given are made up.
+
+    Raises
+    ------
+    UnsupportedError
+        If it cannot be run.
+    """
+    network = without_removed(network)
     for name in network.inputs:
         if network.tensors[name].dtype != "float32":
             raise UnsupportedError(
                 f"input {name!r} is {network.tensors[name].dtype}; only float32 inputs are "
                 "measured in TensorFlow"
             )
-    builder = Builder(network, weights_of(path, batch=batch, shapes=shapes))
+    builder = Builder(network, weights)
     images = [host.array(nhwc(network.tensors[name].shape)) for name in network.inputs]
     resident = [tf.constant(image) for image in images]
     function = Traced(builder.outputs, resident, builder.held)

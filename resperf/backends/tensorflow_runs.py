@@ -6,12 +6,13 @@ import gc
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from resperf.backends._base import Built, Phase
+from resperf.backends._base import Built, Phase, median_ms
 from resperf.backends.tensorflow_layers import Array, Operator
 from resperf.errors import UnsupportedError
 from resperf.units import NS_PER_MS
@@ -29,6 +30,7 @@ WEIGHTS_BYTES = 1_200_000_000
 _WEIGHT_VALUE = 0.01  # small, and far from the denormal numbers that are slow
 _ESTIMATES = 8
 _TRACED_CYCLES = 50
+_ROUND_SECONDS = 0.02
 
 
 class Host:
@@ -234,16 +236,6 @@ def layer_run(
     )
 
 
-def median_ms(run: Callable[[], object], repetitions: int = 200) -> float:
-    """Median wall time of a run that is already built."""
-    times_ns = []
-    for _ in range(repetitions):
-        started = time.perf_counter_ns()
-        run()
-        times_ns.append(time.perf_counter_ns() - started)
-    return float(np.median(times_ns)) / NS_PER_MS
-
-
 def call_costs_ms() -> dict[str, float]:
     """Measure what a call costs, and per copy what separates copies and what a Reshape costs.
 
@@ -266,8 +258,7 @@ def call_costs_ms() -> dict[str, float]:
     times: dict[Traced, list[float]] = {call: [], links: [], views: []}
     for _ in range(5):  # in turns, so that a slow moment does not fall on one of them alone
         for traced, found in times.items():
-            traced(x)
-            found.append(median_ms(lambda traced=traced: traced(x)))  # type: ignore[misc]
+            found.append(median_ms(partial(traced, x), _ROUND_SECONDS))
     call_ms, links_ms, views_ms = (float(np.median(found)) for found in times.values())
     return {
         "session_ms": call_ms,

@@ -13,6 +13,7 @@ from resperf.campaign.sampler import Sampler
 from resperf.campaign.spec import Campaign
 from resperf.errors import CampaignError
 from resperf.layers import Layer
+from resperf.splits import split_of_keys
 from resperf.units import MS_PER_S
 
 CHUNK = 2000
@@ -138,7 +139,7 @@ def plan(
     notes += chosen.notes(wanted)
     if campaign.mixture.from_networks > 0 and not harvested:
         notes.append("no reference network was given or found: all layers are from the ranges")
-    items = _with_repeats(chosen.layers, campaign.repeat_share, seed)
+    items = _with_repeats(chosen.layers, campaign, seed)
     return Plan(tuple(items), tuple(predicted_s(campaign, i.layer) for i in items), tuple(notes))
 
 
@@ -191,18 +192,21 @@ def _unsupported_kinds(
     return frozenset(skip), notes
 
 
-def _with_repeats(layers: Sequence[Layer], share: float, seed: int) -> list[PlannedLayer]:
-    """Choose the layers that are measured twice, and put the second time well after the first.
+def _with_repeats(layers: Sequence[Layer], campaign: Campaign, seed: int) -> list[PlannedLayer]:
+    """Choose the layers that are measured again, and put each time well after the one before.
 
     The choice hangs on the layer's key alone, so that a longer plan repeats the same ones.
     """
     placed: list[tuple[float, PlannedLayer]] = []
+    is_test = split_of_keys([layer.key for layer in layers]).test
     for position, layer in enumerate(layers):
         placed.append((position, PlannedLayer(layer)))
         source = random.Random(f"repeat {seed} {layer.key}")
-        if source.random() < share:
-            later = position + 50.5 + int(source.random() * 500)
-            placed.append((later, PlannedLayer(layer, repeat=1)))
+        repeats = int(source.random() < campaign.repeat_share)
+        later = float(position)
+        for repeat in range(1, 1 + max(repeats, campaign.test_repeats * bool(is_test[position]))):
+            later += 50.5 + int(source.random() * 500)
+            placed.append((later, PlannedLayer(layer, repeat=repeat)))
     return [item for _, item in sorted(placed, key=lambda pair: pair[0])]
 
 

@@ -155,6 +155,9 @@ class Campaign:
         Used where nobody gives another.
     repeat_share : float
         Share of layers measured once more at a later time, to record the noise floor.
+    test_repeats : int
+        How many times more, at later times, layers of the test split are measured: what judges
+        predictors should be more exact than what they learn from.
     kinds : mapping of str to KindSpec
     constraints, mixture, protocol, run
         See their classes.
@@ -168,6 +171,7 @@ class Campaign:
     samples: int = 1000
     seed: int = 0
     repeat_share: float = 0.02
+    test_repeats: int = 0
     constraints: Constraints = field(default_factory=Constraints)
     mixture: Mixture = field(default_factory=Mixture)
     protocol: SamplingProtocol = field(default_factory=SamplingProtocol)
@@ -224,10 +228,16 @@ class Campaign:
             **{name: _table(make, values.get(name, {}), name) for name, make in _TABLES.items()},
             **settings,
         )
-        if not campaign.name or campaign.samples < 1 or not 0 <= campaign.repeat_share <= 1:
+        if (
+            not campaign.name
+            or campaign.samples < 1
+            or not 0 <= campaign.repeat_share <= 1
+            or campaign.test_repeats < 0
+        ):
             raise CampaignError(
-                f"name={campaign.name!r}, samples={campaign.samples} or "
-                f"repeat_share={campaign.repeat_share} is out of range"
+                f"name={campaign.name!r}, samples={campaign.samples}, "
+                f"repeat_share={campaign.repeat_share} or test_repeats={campaign.test_repeats} "
+                "is out of range"
             )
         return campaign
 

@@ -15,7 +15,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +24,9 @@ from resperf.campaign.harvest import harvest
 from resperf.campaign.measure import measure_layer
 from resperf.campaign.messages import layer_of, plain
 from resperf.errors import ResperfError, UnsupportedError
-from resperf.layers import Conv
-from resperf.timing import Clock, LoadMeter, ReferenceMonitor, SamplingProtocol
+from resperf.layers import Conv, Layer, Pool
+from resperf.measurement import Status
+from resperf.timing import Clock, LoadMeter, Probe, ReferenceMonitor, SamplingProtocol
 from resperf.units import MS_PER_S, NS_PER_MS
 
 REFERENCE = Conv(
@@ -33,6 +34,18 @@ REFERENCE = Conv(
     pad_top=1, pad_left=1, pad_bottom=1, pad_right=1,
 )  # fmt: skip
 """About a millisecond on two cores: long enough to time, short enough to time often."""
+PROBES: Mapping[str, Layer] = {
+    "cores": Pool(
+        batch=1, channels_in=64, height=28, width=28, kernel_height=2, kernel_width=2,
+        stride_height=2, stride_width=2,
+    ),
+    "memory": Pool(
+        batch=1, channels_in=64, height=204, width=204, kernel_height=3, kernel_width=3,
+        pad_top=1, pad_left=1, pad_bottom=1, pad_right=1,
+    ),
+}  # fmt: skip
+"""Flag of a row -> layer that is timed before and after it: microseconds on several cores, and 20
+MB that are read and written."""
 
 
 def die_with_parent() -> None:
@@ -64,6 +77,7 @@ class Worker:
     protocol: SamplingProtocol
     load: LoadMeter | None
     reference: ReferenceMonitor | None
+    probes: Mapping[str, Probe]
     clock: Clock
     now: Callable[[], float]
 
@@ -104,8 +118,12 @@ class Worker:
         return {"reading": self.reference.check(force=True) if self.reference else None}
 
     def measure(self, layer: Mapping[str, Any], repeat: int) -> dict[str, Any]:
-        """Measure a layer, after a reading of the reference where one is due."""
+        """Measure a layer, after a reading of the reference where one is due.
+
+        The row is flagged with each probe that is slow before or after it.
+        """
         reading = self.reference.check() if self.reference else None
+        slow = self._slow_probes()
         row = measure_layer(
             self.backend,
             layer_of(layer),
@@ -115,12 +133,19 @@ class Worker:
             clock=self.clock,
             now=self.now,
         )
+        if row.status is Status.OK:
+            slow |= self._slow_probes()
+            row = replace(row, flags=(*row.flags, *sorted(slow)))
         return {"reading": reading, "row": row.to_json()}
+
+    def _slow_probes(self) -> set[str]:
+        return {flag for flag, probe in self.probes.items() if probe.is_slow()}
 
 
 def start(settings: Mapping[str, Any]) -> Worker:
     """Start the backend and everything around it."""
     started = backend(settings["framework"], **settings["settings"])
+    started.own_process()
     # A simulated device brings its own clock, and other load does not disturb it.
     own_clock: Clock | None = getattr(started, "clock", None)
     clock, now = own_clock or time.perf_counter_ns, time.time
@@ -131,6 +156,7 @@ def start(settings: Mapping[str, Any]) -> Worker:
         protocol=SamplingProtocol.from_mapping(settings["protocol"]),
         load=None if own_clock else LoadMeter(),
         reference=_reference(started, settings["reference_interval_s"], clock, now),
+        probes={} if own_clock else _probes(started, clock),
         clock=clock,
         now=now,
     )
@@ -152,6 +178,17 @@ def _reference(
         return None
     built.__enter__()
     return ReferenceMonitor(built.isolated, interval_s=interval_s, clock=clock, now=now)
+
+
+def _probes(started: Backend, clock: Clock) -> dict[str, Probe]:
+    """Build the probes' layers, which stay built; those that the framework can."""
+    probes = {}
+    for flag, layer in PROBES.items():
+        with contextlib.suppress(UnsupportedError):
+            built = started.layer(started.lower([layer])[0], budget_ms=1.0)
+            built.__enter__()
+            probes[flag] = Probe(built.phases["execution"].run, clock=clock)
+    return probes
 
 
 def answer(worker: Worker, question: Mapping[str, Any]) -> dict[str, Any]:

@@ -16,12 +16,12 @@ from resperf.dataset.hdf5 import (  # noqa: E402
     write_dataset,
 )
 from resperf.dataset.merge import merge_datasets  # noqa: E402
-from resperf.dataset.noise import NoiseFloor, noise_floor  # noqa: E402
+from resperf.dataset.noise import NoiseFloor, floor_of_medians, noise_floor  # noqa: E402
 from resperf.dataset.records import Dataset, DatasetInfo, KindTable  # noqa: E402
 from resperf.dataset.summary import Summary, summarize  # noqa: E402
 
 __all__ = [
     "Dataset", "DatasetInfo", "KindTable", "NoiseFloor", "Summary", "check_dataset", "checksum",
-    "export_dataset", "merge_datasets", "noise_floor", "read_dataset", "read_info", "read_table",
-    "summarize", "write_dataset",
+    "export_dataset", "floor_of_medians", "merge_datasets", "noise_floor", "read_dataset",
+    "read_info", "read_table", "summarize", "write_dataset",
 ]  # fmt: skip

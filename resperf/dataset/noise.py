@@ -6,6 +6,7 @@ import math
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from resperf.dataset.records import KindTable
 
@@ -27,6 +28,23 @@ class NoiseFloor(NamedTuple):
     median_difference: float
     mean_difference: float
     mape: float
+
+
+def floor_of_medians(single: float, measured: npt.NDArray[np.int64]) -> float:
+    """Return the floor where each layer's time is the median of several measurements.
+
+    The variance of the median of n normal values is about ``pi / (2n + pi - 2)`` of one value's
+    for odd n, and one half for two, whose median is their mean.
+
+    Parameters
+    ----------
+    single : float
+        The floor of single measurements (`NoiseFloor.mape`), which may be NaN.
+    measured : array (layers,)
+        Measurements of each layer.
+    """
+    variance = np.where(measured == 2, 0.5, math.pi / (2 * measured + math.pi - 2))
+    return float(single * np.sqrt(variance).mean())
 
 
 def noise_floor(table: KindTable, phase: str) -> NoiseFloor:

@@ -46,12 +46,14 @@ def optimised_graph(model: Skeleton, *, threads: int) -> onnx.GraphProto:
     import onnx
     import onnxruntime
 
+    from resperf.lowering._ort_threads import set_threads
+
     onnxruntime.set_default_logger_severity(4)
     with tempfile.TemporaryDirectory(prefix="resperf-") as folder:
         target = Path(folder) / "optimised.onnx"
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 4
-        options.intra_op_num_threads = threads
+        set_threads(options, threads)
         options.optimized_model_filepath = str(target)
         # The weights of the optimised graph are of no interest: apart, they need not be parsed.
         options.add_session_config_entry(

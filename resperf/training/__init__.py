@@ -6,9 +6,8 @@ from resperf.training.evaluate import Evaluation, Judged, evaluate
 from resperf.training.exclude import keys_of_networks
 from resperf.training.fit import train
 from resperf.training.progress import TrainingProgress, progress_bar
-from resperf.training.splits import SPLIT_SEED, Split, split_of_keys
 
 __all__ = [
-    "SPLIT_SEED", "Evaluation", "Judged", "Split", "TrainingProgress", "evaluate",
-    "keys_of_networks", "progress_bar", "split_of_keys", "train",
+    "Evaluation", "Judged", "TrainingProgress", "evaluate", "keys_of_networks", "progress_bar",
+    "train",
 ]  # fmt: skip

@@ -10,12 +10,12 @@ from typing import Any, Literal
 import numpy as np
 
 from resperf.bundle import Bundle
-from resperf.dataset import KindTable, noise_floor, read_info, read_table
+from resperf.dataset import KindTable, floor_of_medians, noise_floor, read_info, read_table
 from resperf.errors import TrainingError
 from resperf.measurement import PHASES
 from resperf.predictors.metrics import Errors, errors
+from resperf.splits import split_of_keys, was_packed
 from resperf.training.rows import SHORTEST_MS, LayerRows, layer_rows
-from resperf.training.splits import split_of_keys, was_packed
 
 Part = Literal["test", "all"]
 
@@ -30,7 +30,8 @@ class Judged:
         `method` is the predictor's, or ``transfers``.
     errors : Errors
     noise_floor : float
-        MAPE that a perfect predictor would score, a fraction; NaN where nothing was measured twice.
+        MAPE that a perfect predictor would score against these medians, a fraction; NaN where
+        nothing was measured twice.
     out_of_range : int
         How many of the rows lie outside what the bundle was trained on.
     """
@@ -126,7 +127,7 @@ def _judge(kind: str, table: KindTable, rows: LayerRows, bundle: Bundle) -> list
                 phase,
                 bundle.method_of(kind, phase),
                 errors(rows.times_ms[phase][timed], times.ms),
-                noise_floor(table, phase).mape,
+                floor_of_medians(noise_floor(table, phase).mape, rows.measured[timed]),
                 int(np.sum(~times.in_range)),
             )
         )

@@ -21,9 +21,9 @@ from resperf.measurement import PHASES
 from resperf.predictors import DEFAULT_METHOD, METHODS, Predictor, predictor_class
 from resperf.predictors.metrics import errors
 from resperf.predictors.transfers import Transfers
+from resperf.splits import SPLIT_SEED, pack_keys, split_of_keys
 from resperf.training.progress import TrainingProgress
 from resperf.training.rows import SHORTEST_MS, LayerRows, layer_rows
-from resperf.training.splits import SPLIT_SEED, pack_keys, split_of_keys
 
 FEWEST_ROWS = 8
 """Training rows below which a kind gets no predictor."""

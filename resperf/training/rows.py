@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -30,6 +30,8 @@ class LayerRows:
     keys : tuple of str
     times_ms : mapping of str to array (rows,)
         Phase to the median over the repeats that count.
+    measured : array (rows,)
+        How many rows of the dataset that median is of.
     left_out : mapping of str to int
         Reason to number of rows of the dataset that do not count.
     """
@@ -38,6 +40,7 @@ class LayerRows:
     columns: Columns
     keys: tuple[str, ...]
     times_ms: Mapping[str, Array]
+    measured: npt.NDArray[np.int64]
     left_out: Mapping[str, int]
 
     def __len__(self) -> int:
@@ -50,6 +53,7 @@ class LayerRows:
             take(self.columns, chosen),
             tuple(np.array(self.keys, dtype=object)[chosen]),
             take(self.times_ms, chosen),
+            self.measured[chosen],
             {},
         )
 
@@ -93,7 +97,12 @@ def layer_rows(table: KindTable, exclude_keys: Set[str] = frozenset()) -> LayerR
         "too short": int(np.sum(~long_enough)),
     }
     rows = LayerRows(
-        table.kind, take(table.columns, kept[first]), tuple(unique.tolist()), times_ms, {}
+        table.kind,
+        take(table.columns, kept[first]),
+        tuple(unique.tolist()),
+        times_ms,
+        np.array([len(group) for group in groups], dtype=np.int64),
+        {},
     ).select(np.flatnonzero(long_enough))
     left_out = {reason: count for reason, count in counts.items() if count}
-    return LayerRows(rows.kind, rows.columns, rows.keys, rows.times_ms, left_out)
+    return replace(rows, left_out=left_out)

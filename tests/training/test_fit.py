@@ -12,8 +12,8 @@ import pytest
 from resperf.bundle import Bundle
 from resperf.dataset import checksum, read_table
 from resperf.errors import DatasetError, OutputError, TrainingError
-from resperf.training import evaluate, split_of_keys, train
-from resperf.training.splits import was_packed
+from resperf.splits import split_of_keys, was_packed
+from resperf.training import evaluate, train
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from resperf.training.splits import pack_keys, split_of_keys, was_packed
+from resperf.splits import pack_keys, split_of_keys, was_packed
 
 KEYS = [f"dense:batch={n}" for n in range(4000)]
 

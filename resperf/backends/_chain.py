@@ -1,0 +1,157 @@
+"""What layers cost behind each other: a chain of unlike layers against its layers measured alone.
+
+Copies of one kernel find instructions, threads and their input ready; in a network the kernel
+before was another, and left its output in other cores' caches. The same chain at two batch sizes
+tells a cost per node from one per byte handed over.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from statistics import median
+
+from resperf.backends._base import Backend, Built, Phase, median_ms
+from resperf.layers import Conv, Dense, Layer, Pool, handed_over_bytes
+from resperf.lowering import lower
+from resperf.network import Network, Node, Tensor
+
+CHAIN_BATCHES = (1, 16)
+CHAIN_ROUNDS, CHAIN_SECONDS = 5, 0.02
+CHAIN_BUDGET_MS = 1.0
+"""What one run of a layer's copies may take."""
+
+_ACTIVATION_OPS = {"relu": "Relu", "tanh": "Tanh", "sigmoid": "Sigmoid"}
+
+
+def chained(layers: Sequence[Conv | Pool | Dense]) -> Network:
+    """Write layers as a network in ONNX operators; images are flattened before a dense layer.
+
+    Each layer's input must be as large as the output of the one before.
+    """
+    tensors = [Tensor("x", layers[0].input_shape, "float32")]
+    nodes: list[Node] = []
+
+    def add(op: str, inputs: tuple[str, ...], shape: tuple[int, ...], **attributes: object) -> None:
+        name = f"{op.lower()}{len(nodes)}"
+        nodes.append(Node(name, op, "", inputs, (f"{name}_out",), attributes))
+        tensors.append(Tensor(f"{name}_out", shape, "float32"))
+
+    for place, layer in enumerate(layers):
+        shape = tensors[-1].shape
+        if isinstance(layer, Dense) and len(shape) > 2:
+            add("Flatten", (tensors[-1].name,), (shape[0], math.prod(shape[1:])), axis=1)
+        before = tensors[-1].name
+        if isinstance(layer, Pool):
+            add("MaxPool", (before,), layer.output_shape, **_window(layer))
+            continue
+        weights = [
+            Tensor(f"w{place}", _weight_shape(layer), "float32", is_weight=True),
+            Tensor(f"b{place}", (layer.output_shape[1],), "float32", is_weight=True),
+        ]
+        tensors = [*weights, *tensors]
+        inputs = (before, *(weight.name for weight in weights))
+        if isinstance(layer, Conv):
+            add("Conv", inputs, layer.output_shape, **_window(layer))
+        else:
+            add("Gemm", inputs, layer.output_shape, transB=1)
+        if layer.activation != "none":
+            add(_ACTIVATION_OPS[layer.activation], (tensors[-1].name,), layer.output_shape)
+    return Network(
+        name="chain",
+        nodes=tuple(nodes),
+        tensors={tensor.name: tensor for tensor in tensors},
+        inputs=("x",),
+        outputs=nodes[-1].outputs,
+        opsets={"": 17},
+        batch=layers[0].batch,
+    )
+
+
+def _window(layer: Conv | Pool) -> dict[str, object]:
+    return {
+        "kernel_shape": (layer.kernel_height, layer.kernel_width),
+        "strides": (layer.stride_height, layer.stride_width),
+    }
+
+
+def _weight_shape(layer: Conv | Dense) -> tuple[int, ...]:
+    if isinstance(layer, Dense):
+        return (layer.features_out, layer.features_in)
+    taps = layer.channels_in // layer.groups
+    return (layer.channels_out, taps, layer.kernel_height, layer.kernel_width)
+
+
+def handover_costs(
+    backend: Backend, build: Callable[[Network], Built], *, view_ms: float
+) -> dict[str, float]:
+    """Measure what a layer costs behind another one, beyond its marginal time.
+
+    Parameters
+    ----------
+    backend : Backend
+        Lowers and builds single layers, and knows its session call.
+    build : callable
+        Builds a whole network of float32 images, its weights made up.
+    view_ms : float
+        Cost of a node that only changes a shape.
+
+    Returns
+    -------
+    dict
+        ``node_ms`` and ``handover_ms_per_mb`` as `Backend.costs` says, neither below zero.
+    """
+    excess_ms, handed_mb = [], []
+    nodes = 0
+    for batch in CHAIN_BATCHES:
+        network = chained(unlike_layers(batch))
+        lowered = lower(network, backend.fingerprint()).nodes
+        layers = [node.layer for node in lowered if node.layer is not None]
+        nodes = len(layers)
+        besides_ms = backend.session_ms() + view_ms * (len(lowered) - nodes)
+        excess_ms.append(_excess_ms(backend, build, network, layers) - besides_ms)
+        handed_mb.append(handed_over_bytes(layers) / 1e6)
+    per_mb = max((excess_ms[1] - excess_ms[0]) / (handed_mb[1] - handed_mb[0]), 0.0)
+    node_ms = max((excess_ms[0] - per_mb * handed_mb[0]) / nodes, 0.0)
+    return {"node_ms": node_ms, "handover_ms_per_mb": per_mb}
+
+
+def _excess_ms(
+    backend: Backend,
+    build: Callable[[Network], Built],
+    network: Network,
+    layers: Sequence[Layer],
+) -> float:
+    """Return the time of a network less the marginal times of its layers, side by side."""
+    with ExitStack() as stack:
+        whole = stack.enter_context(build(network))
+        parts = [
+            stack.enter_context(backend.layer(layer, budget_ms=CHAIN_BUDGET_MS)).phases["execution"]
+            for layer in layers
+        ]
+        return median(
+            median_ms(whole.isolated, CHAIN_SECONDS) - sum(_marginal_ms(part) for part in parts)
+            for _ in range(CHAIN_ROUNDS)
+        )
+
+
+def _marginal_ms(phase: Phase) -> float:
+    return (median_ms(phase.run, CHAIN_SECONDS) - phase.offset_ms) / phase.divisor
+
+
+def unlike_layers(batch: int) -> tuple[Conv | Pool | Dense, ...]:
+    """Return small layers of several kinds that fit behind each other, as tiny networks have."""
+    return (
+        Conv(batch=batch, channels_in=1, height=26, width=26, kernel_height=5, kernel_width=5,
+             channels_out=10, activation="relu"),
+        Pool(batch=batch, channels_in=10, height=22, width=22, kernel_height=2, kernel_width=2,
+             stride_height=2, stride_width=2),
+        Conv(batch=batch, channels_in=10, height=11, width=11, kernel_height=3, kernel_width=3,
+             channels_out=24, activation="relu"),
+        Pool(batch=batch, channels_in=24, height=9, width=9, kernel_height=3, kernel_width=3,
+             stride_height=3, stride_width=3),
+        Dense(batch=batch, features_in=216, features_out=64, activation="relu"),
+        Dense(batch=batch, features_in=64, features_out=32, activation="tanh"),
+        Dense(batch=batch, features_in=32, features_out=10),
+    )  # fmt: skip

@@ -1,0 +1,61 @@
+"""Probes: fixed work timed around every row, for disturbances that last only seconds."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from statistics import median, quantiles
+
+from resperf.timing.protocol import Clock
+from resperf.units import MS_PER_S, NS_PER_MS
+
+SLOW = 1.3
+"""A probe that takes this many times its usual time shows a disturbed machine."""
+_FEWEST_RUNS = 3
+_FEWEST_READINGS = 4
+
+
+class Probe:
+    """Tells whether a fixed piece of work is slower at the moment than it usually is.
+
+    What takes microseconds on several cores takes twice as long while the host has put these cores
+    far apart, and what lives in the last cache while a neighbour fills it; a large convolution,
+    as the reference is, notices neither.
+
+    Parameters
+    ----------
+    run : callable
+        The work, well below a millisecond.
+    seconds : float
+        How long a check repeats it.
+    clock : callable
+        Nanoseconds.
+    """
+
+    def __init__(
+        self,
+        run: Callable[[], object],
+        *,
+        seconds: float = 0.002,
+        clock: Clock = time.perf_counter_ns,
+    ) -> None:
+        self._run = run
+        self._seconds = seconds
+        self._clock = clock
+        self._readings_ms: list[float] = []
+
+    def is_slow(self) -> bool:
+        """Time the work, and compare its median with the lower quartile of all checks so far."""
+        self._run()
+        times_ms: list[float] = []
+        start_ns = self._clock()
+        while len(times_ms) < _FEWEST_RUNS or (
+            (self._clock() - start_ns) / NS_PER_MS / MS_PER_S < self._seconds
+        ):
+            before_ns = self._clock()
+            self._run()
+            times_ms.append((self._clock() - before_ns) / NS_PER_MS)
+        self._readings_ms.append(median(times_ms))
+        if len(self._readings_ms) < _FEWEST_READINGS:
+            return False
+        return self._readings_ms[-1] > SLOW * quantiles(self._readings_ms, n=4)[0]
