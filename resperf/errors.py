@@ -22,6 +22,10 @@ A message says what was wrong, the value, and what to do next.
 from __future__ import annotations
 
 import importlib
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import ModuleType
 
 
@@ -104,3 +108,17 @@ def require(module: str, extra: str) -> ModuleType:
         raise MissingExtraError(
             f"{module} is not installed; install it with: pip install 'resperf[{extra}]'"
         ) from error
+
+
+@contextmanager
+def silent_stderr() -> Iterator[None]:
+    """Send the process's stderr nowhere, for libraries that greet before their log level counts."""
+    sys.stderr.flush()
+    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)

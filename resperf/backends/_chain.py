@@ -17,7 +17,7 @@ from resperf.layers import Conv, Dense, Layer, Pool, handed_over_bytes
 from resperf.lowering import lower
 from resperf.network import Network, Node, Tensor
 
-CHAIN_BATCHES = (1, 16)
+CHAIN_BATCHES = (1, 256)
 CHAIN_ROUNDS, CHAIN_SECONDS = 5, 0.02
 CHAIN_BUDGET_MS = 1.0
 """What one run of a layer's copies may take."""

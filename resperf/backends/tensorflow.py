@@ -25,7 +25,7 @@ from resperf.backends._chain import handover_costs
 from resperf.backends.tensorflow_layers import operator_of
 from resperf.backends.tensorflow_network import built, network_run
 from resperf.backends.tensorflow_runs import Host, call_costs_ms, layer_run, refused
-from resperf.errors import ResperfError
+from resperf.errors import ResperfError, silent_stderr
 from resperf.layers import Layer
 from resperf.lowering.tensorflow import lower_layers
 from resperf.machine import Fingerprint, this_machine, usable_cores
@@ -57,6 +57,9 @@ class TensorFlowBackend:
         if self.threads < 1:
             raise ResperfError(f"threads={threads} must be at least 1")
         _set_threads(self.threads)
+        with silent_stderr():
+            # The first operation starts TensorFlow's runtime, which greets.
+            tf.constant(0.0)
         self._host = Host()
 
     def own_process(self) -> None:

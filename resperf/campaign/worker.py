@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from resperf.backends import Backend, backend
@@ -25,7 +26,7 @@ from resperf.campaign.measure import measure_layer
 from resperf.campaign.messages import layer_of, plain
 from resperf.errors import ResperfError, UnsupportedError
 from resperf.layers import Conv, Layer, Pool
-from resperf.measurement import Status
+from resperf.measurement import Measurement, Status
 from resperf.timing import Clock, LoadMeter, Probe, ReferenceMonitor, SamplingProtocol
 from resperf.units import MS_PER_S, NS_PER_MS
 
@@ -46,6 +47,10 @@ PROBES: Mapping[str, Layer] = {
 }  # fmt: skip
 """Flag of a row -> layer that is timed before and after it: microseconds on several cores, and 20
 MB that are read and written."""
+SHORT_MS = 0.05
+"""A layer that takes longer spends its time in its work, not in waiting for other cores."""
+MEMORY_BYTES, MEMORY_BYTES_PER_MS = 1e6, 5e6
+"""A layer that moves more, and faster, waits for memory beyond the nearest cache."""
 
 
 def die_with_parent() -> None:
@@ -120,7 +125,8 @@ class Worker:
     def measure(self, layer: Mapping[str, Any], repeat: int) -> dict[str, Any]:
         """Measure a layer, after a reading of the reference where one is due.
 
-        The row is flagged with each probe that is slow before or after it.
+        The row is flagged with each probe that is slow before or after it, where such a layer
+        could have felt it.
         """
         reading = self.reference.check() if self.reference else None
         slow = self._slow_probes()
@@ -134,12 +140,22 @@ class Worker:
             now=self.now,
         )
         if row.status is Status.OK:
-            slow |= self._slow_probes()
+            slow = (slow | self._slow_probes()) & _felt(row)
             row = replace(row, flags=(*row.flags, *sorted(slow)))
         return {"reading": reading, "row": row.to_json()}
 
     def _slow_probes(self) -> set[str]:
         return {flag for flag, probe in self.probes.items() if probe.is_slow()}
+
+
+def _felt(row: Measurement) -> set[str]:
+    """Return the probes whose slowness the layer's own time could show."""
+    time_ms = median(row.phases["execution"].samples_ms)
+    moved_bytes = row.layer.moved_bytes
+    felt = {"cores"} if time_ms < SHORT_MS else set()
+    if moved_bytes > MEMORY_BYTES and moved_bytes > MEMORY_BYTES_PER_MS * time_ms:
+        felt.add("memory")
+    return felt
 
 
 def start(settings: Mapping[str, Any]) -> Worker:

@@ -58,7 +58,7 @@ def command(
 ) -> None:
     """Measure the layers of a campaign on this machine.
 
-    CAMPAIGN is a TOML file or the name of a shipped one (demo, cpu-overnight,
+    CAMPAIGN is a TOML file or the name of a shipped one (demo, cpu-45min, cpu-overnight,
     resperfnet-table3, quick). Ctrl-C keeps every finished row; the same command goes on
     where it stopped.
     """

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any, Literal, cast
@@ -13,7 +11,7 @@ from typing import Any, Literal, cast
 import numpy as np
 import numpy.typing as npt
 
-from resperf.errors import TrainingError, require
+from resperf.errors import TrainingError, require, silent_stderr
 from resperf.features import Array
 from resperf.predictors._architecture import Architecture, Weights
 from resperf.predictors._base import Progress
@@ -93,7 +91,7 @@ def keras() -> Any:
     """
     os.environ.setdefault("KERAS_BACKEND", "tensorflow")
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    with _silent_stderr():
+    with silent_stderr():
         # The first operation starts TensorFlow's runtime, which greets a second time.
         tensorflow = require("tensorflow", "train")
         tensorflow.constant(0.0)
@@ -105,20 +103,6 @@ def keras() -> Any:
             f"Keras runs on {module.backend.backend()}; unset KERAS_BACKEND to train on tensorflow"
         )
     return module
-
-
-@contextmanager
-def _silent_stderr() -> Iterator[None]:
-    """Send the process's stderr nowhere: TensorFlow greets before its log level counts."""
-    sys.stderr.flush()
-    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
-    try:
-        os.dup2(nowhere, 2)
-        yield
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept)
-        os.close(nowhere)
 
 
 def maple_loss(measured: Any, predicted: Any) -> Any:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -218,6 +220,31 @@ def test_costs_are_small_and_not_negative(ort: OnnxRuntimeBackend) -> None:
     assert set(costs) == {"session_ms", "view_ms", "node_ms", "handover_ms_per_mb"}
     assert costs["session_ms"] == ort.session_ms() >= 0
     assert min(costs.values()) >= 0
+
+
+def test_an_own_process_shares_one_pool_among_all_sessions() -> None:
+    script = """
+import os
+from resperf.backends.onnxruntime import OnnxRuntimeBackend
+from resperf.layers import Dense
+
+def threads():
+    return len(os.listdir("/proc/self/task"))
+
+backend = OnnxRuntimeBackend(threads=3)
+backend.own_process()
+backend.own_process()
+layer = backend.lower([Dense(batch=1, features_in=8, features_out=8)])[0]
+with backend.layer(layer, budget_ms=1.0):
+    before = threads()
+    with backend.layer(layer, budget_ms=1.0) as other:
+        other.isolated()
+        print(threads() - before)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == ["0"]
 
 
 @pytest.mark.parametrize(

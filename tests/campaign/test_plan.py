@@ -1,12 +1,15 @@
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 
 from resperf.campaign import Campaign, plan
 from resperf.campaign.plan import predicted_s
 from resperf.errors import CampaignError
 from resperf.layers import Dense, Layer
+from resperf.splits import split_of_keys
 
 
 class FakeLowerer:
@@ -68,6 +71,20 @@ def test_a_share_is_repeated_at_a_later_time() -> None:
         if position[item.layer.key, 0] < 1500
     ]
     assert min(gaps) >= 50
+
+
+def test_layers_of_the_test_split_are_measured_several_times() -> None:
+    planned = plan(made(samples=1500, repeat_share=0.0, test_repeats=2), FakeLowerer())
+    times = Counter(item.layer.key for item in planned.items)
+    keys = sorted(times)
+    is_test = split_of_keys(keys).test
+    assert {times[key] for key in np.array(keys)[is_test]} == {3}
+    assert {times[key] for key in np.array(keys)[~is_test]} == {1}
+    position = {item.identity: i for i, item in enumerate(planned.items)}
+    early = [key for key in keys if times[key] == 3 and position[key, 0] < 500]
+    assert early
+    assert all(position[key, 1] - position[key, 0] >= 50 for key in early)
+    assert all(position[key, 2] - position[key, 1] >= 50 for key in early)
 
 
 def test_excluded_keys_are_never_planned() -> None:

@@ -17,7 +17,9 @@ def made(**changes: Any) -> Campaign:
 
 
 def test_shipped_campaigns_are_found() -> None:
-    assert {"demo", "cpu-overnight", "resperfnet-table3", "quick"} <= {p.stem for p in SHIPPED}
+    assert {"demo", "cpu-45min", "cpu-overnight", "resperfnet-table3", "quick"} <= {
+        p.stem for p in SHIPPED
+    }
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
@@ -74,6 +76,7 @@ def test_cases_inherit_the_laws_that_they_do_not_change() -> None:
         ({"samples": 0}, "samples=0"),
         ({"samples": "many"}, "samples='many'"),
         ({"repeat_share": 1.5}, "repeat_share=1.5"),
+        ({"test_repeats": -1}, "test_repeats=-1"),
         ({"kinds": {}}, "no kinds"),
         ({"kinds": {"lstm": {}}}, "no layer kind 'lstm'"),
         ({"kinds": {"dense": {**DENSE, "hight": 3}}}, "no field hight"),

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from resperf.dataset import noise_floor, read_table
+from resperf.dataset import floor_of_medians, noise_floor, read_table
 from resperf.layers import Dense
 from resperf.measurement import Measurement
 
@@ -59,3 +59,16 @@ def test_the_floor_is_what_a_perfect_predictor_scores(
     perfect = np.mean(np.abs(seen_ms - true_ms[:, None]) / seen_ms)
     assert floor.pairs == 600
     assert floor.mape == pytest.approx(perfect, rel=0.06)
+
+
+@pytest.mark.parametrize(("count", "within"), [(1, 1e-12), (2, 0.01), (3, 0.02), (5, 0.02)])
+def test_medians_of_several_measurements_have_a_lower_floor(count: int, within: float) -> None:
+    generator = np.random.default_rng(1)
+    medians = np.median(generator.standard_normal((400_000, count)), axis=1)
+    expected = np.abs(medians).mean() / math.sqrt(2 / math.pi) if count > 1 else 1.0
+    assert floor_of_medians(1.0, np.full(4, count)) == pytest.approx(expected, rel=within)
+
+
+def test_the_floor_of_medians_is_a_mean_over_layers() -> None:
+    assert floor_of_medians(0.1, np.array([1, 2])) == pytest.approx(0.1 * (1 + math.sqrt(0.5)) / 2)
+    assert math.isnan(floor_of_medians(math.nan, np.array([3])))

@@ -48,6 +48,7 @@ def test_one_row_per_layer_with_the_median_of_its_clean_repeats() -> None:
     # Three clean rows of 1, 2 and 6 ms; the busy layer has no clean row, so that it stays.
     assert by_width == {3: 2.0, 5: 9.0}
     assert rows.times_ms["preprocess"].tolist() == [1.0, 4.5]
+    assert rows.measured.tolist() == [3, 1]
     assert rows.left_out == {
         "not ok": 1, "flagged, measured again": 1, "repeats": 2, "too short": 1,
     }  # fmt: skip

@@ -1,0 +1,61 @@
+from resperf.timing import Probe
+
+
+class FakeWork:
+    """Work that takes a given time on a clock that it drives."""
+
+    def __init__(self) -> None:
+        self.now_ns = 0
+        self.takes_ms = 0.1
+        self.runs = 0
+
+    def run(self) -> None:
+        self.now_ns += round(self.takes_ms * 1e6)
+        self.runs += 1
+
+    def clock(self) -> int:
+        return self.now_ns
+
+
+def probe_of(work: FakeWork) -> Probe:
+    return Probe(work.run, seconds=0.001, clock=work.clock)
+
+
+def test_a_probe_is_slow_against_its_usual_time() -> None:
+    work = FakeWork()
+    probe = probe_of(work)
+    assert [probe.is_slow() for _ in range(6)] == [False] * 6
+    work.takes_ms = 0.12
+    assert not probe.is_slow()
+    work.takes_ms = 0.2
+    assert probe.is_slow()
+    work.takes_ms = 0.1
+    assert not probe.is_slow()
+
+
+def test_a_slow_quarter_of_an_hour_does_not_become_usual() -> None:
+    work = FakeWork()
+    probe = probe_of(work)
+    for _ in range(10):
+        probe.is_slow()
+    work.takes_ms = 0.2
+    # Up to three quarters of all checks may be slow: the lower quartile still is the usual time.
+    assert all(probe.is_slow() for _ in range(25))
+
+
+def test_too_few_readings_say_nothing() -> None:
+    work = FakeWork()
+    probe = probe_of(work)
+    probe.is_slow()
+    work.takes_ms = 5.0
+    assert not probe.is_slow()
+
+
+def test_a_check_repeats_the_work_for_its_time() -> None:
+    work = FakeWork()
+    probe = probe_of(work)
+    probe.is_slow()
+    assert work.runs == 1 + 10
+    work.takes_ms = 50.0
+    probe.is_slow()
+    assert work.runs == 11 + 1 + 3
