@@ -69,17 +69,22 @@ class LayerRows:
 def layer_rows(table: KindTable, exclude_keys: Set[str] = frozenset()) -> LayerRows:
     """Keep what can be learnt from.
 
-    Left out are rows that are not ok, rows of excluded keys, flagged rows (drift, busy) of layers
-    that also have a clean row, and layers whose execution is too short to be a time.
+    Left out are rows that are not ok, rows of excluded keys, flagged rows (drift, busy, ...), and
+    layers whose execution is too short to be a time. Only where most layers have no row without a
+    flag do flagged rows stand for them: a machine that is always busy can still be learnt.
     """
     keys = table.key.astype(str)
     ok = np.asarray(table.ok) & np.isfinite(table.times_ms["execution"])
     excluded = ok & np.isin(keys, list(exclude_keys))
     candidate = ok & ~excluded
     flagged = candidate & (table.flags.astype(str) != "")
-    has_clean_row = np.isin(keys, np.unique(keys[candidate & ~flagged]))
+    clean_keys = np.unique(keys[candidate & ~flagged])
+    has_clean_row = np.isin(keys, clean_keys)
     replaced = flagged & has_clean_row
-    kept = np.flatnonzero(candidate & ~replaced)
+    doubtful = flagged & ~has_clean_row
+    if len(clean_keys) < len(np.unique(keys[doubtful])):
+        doubtful = np.zeros_like(doubtful)
+    kept = np.flatnonzero(candidate & ~replaced & ~doubtful)
     unique, first, place = np.unique(keys[kept], return_index=True, return_inverse=True)
     order = np.argsort(place, kind="stable")
     bounds = np.searchsorted(place[order], np.arange(1, len(unique)))
@@ -93,6 +98,7 @@ def layer_rows(table: KindTable, exclude_keys: Set[str] = frozenset()) -> LayerR
         "not ok": int(np.sum(~ok)),
         "excluded": int(excluded.sum()),
         "flagged, measured again": int(replaced.sum()),
+        "flagged": int(doubtful.sum()),
         "repeats": len(kept) - len(unique),
         "too short": int(np.sum(~long_enough)),
     }

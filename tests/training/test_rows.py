@@ -45,13 +45,28 @@ def test_one_row_per_layer_with_the_median_of_its_clean_repeats() -> None:
         )
     )
     by_width = dict(zip(rows.columns["features_out"], rows.times_ms["execution"], strict=True))
-    # Three clean rows of 1, 2 and 6 ms; the busy layer has no clean row, so that it stays.
-    assert by_width == {3: 2.0, 5: 9.0}
-    assert rows.times_ms["preprocess"].tolist() == [1.0, 4.5]
-    assert rows.measured.tolist() == [3, 1]
+    # Three clean rows of 1, 2 and 6 ms; layer 5 was never measured without a flag.
+    assert by_width == {3: 2.0}
+    assert rows.times_ms["preprocess"].tolist() == [1.0]
+    assert rows.measured.tolist() == [3]
     assert rows.left_out == {
-        "not ok": 1, "flagged, measured again": 1, "repeats": 2, "too short": 1,
+        "not ok": 1, "flagged, measured again": 1, "flagged": 1, "repeats": 2, "too short": 1,
     }  # fmt: skip
+
+
+def test_flagged_rows_count_where_most_layers_have_no_other() -> None:
+    rows = layer_rows(
+        table(
+            [
+                (3, "ok", "", 1.0),
+                (3, "ok", "busy", 5.0),
+                (5, "ok", "busy", 9.0),
+                (6, "ok", "drift", 8.0),
+            ]
+        )
+    )
+    assert rows.times_ms["execution"].tolist() == [1.0, 9.0, 8.0]
+    assert rows.left_out == {"flagged, measured again": 1}
 
 
 def test_excluded_keys_never_train() -> None:
