@@ -96,8 +96,11 @@ def test_files_outside_the_folder_are_refused(bundle_copy: Path, name: str) -> N
         Bundle.load(bundle_copy)
 
 
-def test_a_network_that_is_not_listed_is_refused(bundle_copy: Path) -> None:
-    edit(bundle_copy, lambda m: m["predictors"]["conv"]["execution"].update(network="../x.onnx"))
+@pytest.mark.parametrize(
+    "change", [{"network": "../x.onnx"}, {"averaged": {"boosted": {"network": "../x.onnx"}}}]
+)
+def test_a_network_that_is_not_listed_is_refused(bundle_copy: Path, change: dict[str, Any]) -> None:
+    edit(bundle_copy, lambda m: m["predictors"]["conv"]["execution"].update(change))
     with pytest.raises(BundleError, match="without a checksum"):
         Bundle.load(bundle_copy)
 
@@ -177,7 +180,8 @@ def test_predicting_loads_numpy_and_onnxruntime_alone() -> None:
         "from resperf.layers import Dense; "
         f"b = Bundle.load(Path({str(GOLDEN)!r})); "
         "b.predict([Dense(batch=2, features_in=256, features_out=100)]); "
-        "heavy = {'scipy', 'h5py', 'keras', 'tensorflow', 'sklearn', 'pandas', 'torch'}; "
+        "heavy = {'scipy', 'h5py', 'keras', 'tensorflow', 'sklearn', 'pandas', 'torch', "
+        "'lightgbm', 'xgboost'}; "
         "print(sorted(heavy & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

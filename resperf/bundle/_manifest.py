@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -96,9 +96,18 @@ def _check_files(folder: Path, manifest: Mapping[str, Any]) -> None:
             raise BundleError(f"{path} is damaged (its checksum differs); train it again")
     for kind, phases in manifest["predictors"].items():
         for phase, values in phases.items():
-            network = values.get("network")
-            if network is not None and network not in files:
-                raise BundleError(
-                    f"{folder} names the file {network!r} for {kind} {phase} without a checksum; "
-                    "do not use it"
-                )
+            for network in _networks(values):
+                if network not in files:
+                    raise BundleError(
+                        f"{folder} names the file {network!r} for {kind} {phase} without a "
+                        "checksum; do not use it"
+                    )
+
+
+def _networks(values: Mapping[str, Any]) -> Iterator[Any]:
+    """Yield the files that a predictor names, those of its members included."""
+    for name, value in values.items():
+        if name == "network":
+            yield value
+        elif isinstance(value, dict):
+            yield from _networks(value)

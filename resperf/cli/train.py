@@ -34,7 +34,10 @@ _PATH = click.Path(path_type=Path)
     default="residual",
     show_default=True,
     metavar="M",
-    help="residual, baseline, resperfnet or perfnet.",
+    help=(
+        "residual, boosted, ensemble, baseline; as published: resperfnet, perfnet, linear, "
+        "polynomial, svr, xgboost; xgboost-log."
+    ),
 )
 @click.option(
     "--epochs", type=click.IntRange(min=1), metavar="N", help="Passes over the training rows."

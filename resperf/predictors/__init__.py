@@ -14,8 +14,15 @@ __all__ = ["DEFAULT_METHOD", "METHODS", "Predictor", "Progress", "predictor_clas
 METHODS: Mapping[str, str] = {
     "baseline": "resperf.predictors.baseline:Baseline",
     "residual": "resperf.predictors.residual:Residual",
+    "boosted": "resperf.predictors.boosted:Boosted",
+    "ensemble": "resperf.predictors.ensemble:Ensemble",
     "resperfnet": "resperf.predictors.resperfnet:ResPerfNet",
     "perfnet": "resperf.predictors.perfnet:PerfNet",
+    "linear": "resperf.predictors.linear:Linear",
+    "polynomial": "resperf.predictors.polynomial:Polynomial",
+    "svr": "resperf.predictors.svr:SVR",
+    "xgboost": "resperf.predictors.xgboost:XGBoost",
+    "xgboost-log": "resperf.predictors.xgboost:XGBoostLog",
 }
 """Method -> module:class."""
 

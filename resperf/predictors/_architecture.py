@@ -21,7 +21,6 @@ Weights = Mapping[str, npt.NDArray[np.float32]]
 """Name such as ``"0/dense_1/kernel"`` -> values in Keras' order of axes."""
 
 _OPSET, _IR_VERSION = 17, 8
-_ROWS_AT_ONCE = 8192
 
 
 @dataclass(frozen=True)
@@ -164,19 +163,22 @@ class OnnxNetwork:
     ----------
     path : Path
         The ONNX file.
+    rows_at_once : int
+        Rows that one run is given, which bounds its memory.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, rows_at_once: int = 8192) -> None:
         self._path = path
+        self._rows_at_once = rows_at_once
         self._session: Any = None
 
     def __call__(self, rows: Array) -> Array:
         """Run rows of shape (rows, features); the answer is (rows, members)."""
-        session = self._session or self._start()
+        session, step = self._session or self._start(), self._rows_at_once
         try:
             parts = [
-                session.run(["y"], {"x": rows[at : at + _ROWS_AT_ONCE].astype(np.float32)})[0]
-                for at in range(0, len(rows), _ROWS_AT_ONCE)
+                session.run(["y"], {"x": rows[at : at + step].astype(np.float32)})[0]
+                for at in range(0, len(rows), step)
             ]
         except Exception as error:  # onnxruntime raises classes of its own
             raise BundleError(f"{self._path} does not fit its bundle; train it again") from error

@@ -8,11 +8,12 @@ from typing import Any, Self
 
 import numpy as np
 
-from resperf.features import Array, Columns, feature_matrix
+from resperf.features import Array, Columns
 from resperf.features.transforms import Clip, ZScore, transform_from_json
 from resperf.predictors import _fitting
 from resperf.predictors._architecture import Architecture, OnnxNetwork, Weights, onnx_bytes
 from resperf.predictors._base import Predictor, Progress, Rows, check_rows, stored
+from resperf.predictors._inputs import all_inputs, chosen_inputs, informative
 from resperf.predictors.baseline import Baseline
 from resperf.predictors.metrics import mape
 
@@ -72,8 +73,8 @@ class Residual(Predictor):
         self.baseline_ = Baseline(self.kind).fit(
             columns, times_ms, validation=validation, seed=seed, weights=weights
         )
-        names, matrix, estimate_ms = self._inputs(columns)
-        kept = _informative(matrix)
+        names, matrix, estimate_ms = all_inputs(self.baseline_, columns)
+        kept = informative(matrix)
         self.features_ = tuple(names[place] for place in kept)
         self.z_score_ = ZScore.fit(matrix[:, kept], self.features_)
         self.clip_ = Clip(6.0)
@@ -116,18 +117,10 @@ class Residual(Predictor):
             average_share=0.05,
         )
 
-    def _inputs(self, columns: Columns) -> tuple[tuple[str, ...], Array, Array]:
-        """Return names and values of all inputs, and the baseline in ms."""
-        names, matrix = feature_matrix(self.kind, columns)
-        estimate_ms, shares = self.baseline_.shares(columns)
-        names += ("ln baseline", *(f"share {term}" for term in self.baseline_.terms_))
-        return names, np.column_stack([matrix, np.log(estimate_ms), shares]), estimate_ms
-
     def _rows(self, columns: Columns) -> tuple[Array, Array]:
         """Return the network's rows, and the baseline in ms."""
-        names, matrix, estimate_ms = self._inputs(columns)
-        places = [names.index(name) for name in self.features_]
-        return self.clip_.apply(self.z_score_.apply(matrix[:, places])), estimate_ms
+        matrix, estimate_ms = chosen_inputs(self.baseline_, columns, self.features_)
+        return self.clip_.apply(self.z_score_.apply(matrix)), estimate_ms
 
     def _times(self, estimate_ms: Array, answers: Array) -> Array:
         times_ms: Array = estimate_ms * np.exp(np.clip(answers.mean(axis=1), *self.residual_range_))
@@ -165,21 +158,3 @@ class Residual(Predictor):
         self.best_epoch_ = stored(values, "best_epoch")
         self._run = OnnxNetwork(folder / stored(values, "network"))
         return self
-
-
-def _informative(matrix: Array) -> list[int]:
-    """Return the columns that vary and are not copies (or mirrors) of an earlier one."""
-    kept: list[int] = []
-    seen: set[bytes] = set()
-    for place in range(matrix.shape[1]):
-        column = matrix[:, place]
-        deviation = column.std()
-        if deviation <= 1e-9 * max(1.0, np.abs(column).max()):
-            continue
-        scores = np.round((column - column.mean()) / deviation, 6) + 0.0
-        sign = 1.0 if scores[np.flatnonzero(scores)[0]] > 0 else -1.0
-        print_of_column = (scores * sign + 0.0).tobytes()
-        if print_of_column not in seen:
-            seen.add(print_of_column)
-            kept.append(place)
-    return kept

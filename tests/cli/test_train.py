@@ -80,3 +80,11 @@ def test_excluding_a_network(
     assert keys_of_networks(toy_dataset, []) == frozenset()
     assert main(["train", "--help"]) == 0
     assert "--exclude" in capsys.readouterr().out
+
+
+def test_help_names_every_method(capsys: pytest.CaptureFixture[str]) -> None:
+    from resperf.predictors import METHODS
+
+    assert main(["train", "--help"]) == 0
+    words = capsys.readouterr().out.replace(",", " ").replace(";", " ").replace(".", " ").split()
+    assert set(METHODS) <= set(words)

@@ -67,14 +67,15 @@ def test_what_is_loaded_predicts_what_was_trained(fitted: Fitted, toy_rows: Any)
 def test_files_are_those_that_the_values_name(fitted: Fitted) -> None:
     _, values, folder = fitted
     written = sorted(file.name for file in folder.iterdir())
-    assert written == ([values["network"]] if "network" in values else [])
+    parts = [values, *values.get("averaged", {}).values()]
+    assert written == sorted(part["network"] for part in parts if "network" in part)
     assert all(name.endswith(".onnx") for name in written)
 
 
 def test_missing_values_are_refused(fitted: Fitted) -> None:
     predictor, values, folder = fitted
     for name in set(values) - {"members"}:
-        if name == "network" or name == "kind" or name.startswith("f") or name == "terms":
+        if name in ("network", "kind", "terms", "averaged") or name.startswith("f"):
             rest = {k: v for k, v in values.items() if k != name}
             with pytest.raises(BundleError, match=f"lacks '{name}'"):
                 type(predictor).load(rest, folder)

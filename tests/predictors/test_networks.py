@@ -11,10 +11,11 @@ from resperf.features import columns_of
 from resperf.layers import Conv
 from resperf.predictors._architecture import Architecture, Stage, onnx_bytes
 from resperf.predictors._fitting import Schedule, fit_network
+from resperf.predictors._inputs import informative
 from resperf.predictors._paper import paper_features
 from resperf.predictors.metrics import mape
 from resperf.predictors.perfnet import PerfNet
-from resperf.predictors.residual import Residual, _informative
+from resperf.predictors.residual import Residual
 from resperf.predictors.resperfnet import ResPerfNet
 
 pytest.importorskip("tensorflow")
@@ -83,7 +84,7 @@ def test_table_3_by_hand() -> None:
 def test_columns_that_say_nothing_new_are_left_out() -> None:
     x = np.array([1.0, 2.0, 4.0, 7.0])
     matrix = np.column_stack([np.full(4, 0.1), x, 3 * x - 1, -x, x**2])
-    assert _informative(matrix) == [1, 4]
+    assert informative(matrix) == [1, 4]
 
 
 def test_the_network_learns_what_the_baseline_cannot(toy_rows: Any) -> None:

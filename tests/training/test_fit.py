@@ -90,6 +90,20 @@ def test_the_papers_methods_learn_every_phase(toy_dataset: Path, tmp_path: Path)
         assert ("dense", phase, 3, 3) in told
 
 
+@pytest.mark.parametrize(
+    "method", ["boosted", "ensemble", "linear", "polynomial", "svr", "xgboost", "xgboost-log"]
+)
+def test_every_method_makes_a_bundle(method: str, toy_dataset: Path, tmp_path: Path) -> None:
+    for package in ("tensorflow", "lightgbm", "xgboost", "sklearn"):
+        pytest.importorskip(package)
+    bundle = train(toy_dataset, tmp_path / "m", method=method, epochs=2)
+    assert bundle.method == bundle.method_of("conv") == method
+    assert bundle.size_bytes < 1e6
+    for judged in evaluate(toy_dataset, bundle).rows:
+        assert judged.method == (method if judged.phase == "execution" else "transfers")
+        assert np.isfinite(judged.errors.mape)
+
+
 def test_excluded_layers_are_left_out(toy_dataset: Path, tmp_path: Path) -> None:
     keys = frozenset(str(key) for key in read_table(toy_dataset)["dense"].key[:20])
     bundle = train(toy_dataset, tmp_path / "x", method="baseline", exclude_keys=keys)

@@ -1,0 +1,84 @@
+"""`linear`: a line through times over operations, Gianniti's per-layer model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+
+from resperf.features import Array, Columns, quantities
+from resperf.predictors._base import Predictor, Progress, Rows, check_rows, stored
+
+_GIGA = 1e9
+
+
+class Linear(Predictor):
+    """time = constant + slope x operations, ordinary least squares in ms, one line per layer kind.
+
+    Gianniti et al., "Performance Prediction of GPU-based Deep Learning Applications" (SBAC-PAD
+    2018), whose per-layer models their later paper of the same title sums up (section 1): "the only
+    explanatory variable is computational complexity". Operations are 2 per multiply-accumulate of
+    a convolution or matrix product, 1 per pixel of a pooling's windows, and 1 per value of a change
+    of layout, which the papers do not know. Where the line runs below zero, the answer is 0 ms.
+
+    Attributes
+    ----------
+    constant_ms_ : float
+    ms_per_giga_ : float
+        Per 10^9 operations.
+    """
+
+    method = "linear"
+
+    def fit(
+        self,
+        columns: Columns,
+        times_ms: Array,
+        *,
+        validation: Rows,  # noqa: ARG002
+        seed: int,  # noqa: ARG002
+        weights: Array | None = None,
+        progress: Progress | None = None,  # noqa: ARG002
+    ) -> Self:
+        """Fit the line; there is nothing random, and no epoch to choose."""
+        check_rows(self.kind, columns, times_ms)
+        counts = np.ones(len(times_ms)) if weights is None else weights
+        x = _giga_operations(self.kind, columns)
+        mean_x, mean_ms = np.average(x, weights=counts), np.average(times_ms, weights=counts)
+        spread = np.average((x - mean_x) ** 2, weights=counts)
+        together = np.average((x - mean_x) * (times_ms - mean_ms), weights=counts)
+        # Layers that all do the same work say nothing about what more of it costs.
+        self.ms_per_giga_ = float(together / spread) if spread > 0 else 0.0
+        self.constant_ms_ = float(mean_ms - self.ms_per_giga_ * mean_x)
+        return self
+
+    def predict(self, columns: Columns) -> Array:
+        """Return the time of each layer in ms."""
+        line = self.constant_ms_ + self.ms_per_giga_ * _giga_operations(self.kind, columns)
+        return np.maximum(line, 0.0)
+
+    def export(self, folder: Path, stem: str) -> dict[str, Any]:  # noqa: ARG002
+        """Return the line; there is no network to write."""
+        return {
+            "kind": self.kind,
+            "constant_ms": self.constant_ms_,
+            "ms_per_giga": self.ms_per_giga_,
+        }
+
+    @classmethod
+    def load(cls, values: Mapping[str, Any], folder: Path) -> Self:  # noqa: ARG003
+        """Make the line that `export` described."""
+        self = cls(stored(values, "kind"))
+        self.constant_ms_ = float(stored(values, "constant_ms"))
+        self.ms_per_giga_ = float(stored(values, "ms_per_giga"))
+        return self
+
+
+def _giga_operations(kind: str, columns: Columns) -> Array:
+    known = quantities(kind, columns)
+    if "flops" in known:
+        return known["flops"] / _GIGA
+    values: Array = known["batch"] * known["channels_in"] * known["pixels_in"] / _GIGA
+    return values

@@ -1,0 +1,107 @@
+"""`polynomial`: polynomial regression, a baseline of the paper's Table 1."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from resperf.errors import TrainingError, require
+from resperf.features import Array
+from resperf.predictors._regression import Inputs, Learnt, PaperRegression, formula_bytes
+
+
+class Polynomial(PaperRegression):
+    """Ordinary least squares on all products of up to three features (scikit-learn).
+
+    220 terms for a convolution. Far outside the training rows a cubic grows without bound.
+
+    Parameters
+    ----------
+    kind : str
+    epochs : int, optional
+        Ignored.
+    degree : int
+        Largest number of factors of a term.
+    """
+
+    method = "polynomial"
+
+    def __init__(self, kind: str, *, epochs: int | None = None, degree: int = 3) -> None:
+        super().__init__(kind, epochs=epochs)
+        if degree < 1:
+            raise TrainingError(f"degree={degree} must be at least 1")
+        self.degree = degree
+
+    def learn(
+        self,
+        rows: Inputs,
+        targets: Array,
+        weights: Array | None,
+        seed: int,  # noqa: ARG002
+    ) -> Learnt:
+        """Solve the least squares; there is nothing random."""
+        preprocessing = require("sklearn.preprocessing", "train")
+        linear_model = require("sklearn.linear_model", "train")
+        terms = preprocessing.PolynomialFeatures(self.degree)
+        # The first term is 1, so the sum needs no other constant.
+        model = linear_model.LinearRegression(fit_intercept=False)
+        model.fit(terms.fit_transform(rows.astype(np.float64)), targets, sample_weight=weights)
+
+        def run(inputs: Array) -> Array:
+            answers: Array = model.predict(terms.transform(inputs.astype(np.float64)))
+            return answers[:, None]
+
+        return run, _onnx(rows.shape[1], factors_of(terms.powers_, self.degree), model.coef_)
+
+
+def factors_of(powers: npt.NDArray[Any], degree: int) -> npt.NDArray[np.int64]:
+    """Return which features each term multiplies, shape (degree, terms).
+
+    Parameters
+    ----------
+    powers : array of int (terms, features)
+        Exponent of each feature in each term.
+    degree : int
+
+    Returns
+    -------
+    array of int64
+        Positions in (1, first feature, second feature, ...): terms of lower degree multiply by 1.
+    """
+    factors = np.zeros((degree, len(powers)), np.int64)
+    for term, exponents in enumerate(powers):
+        places = np.repeat(np.arange(1, len(exponents) + 1), exponents)
+        factors[: len(places), term] = places
+    return factors
+
+
+def _onnx(features: int, factors: npt.NDArray[np.int64], coefficients: Array) -> bytes:
+    from onnx import helper
+
+    constants: dict[str, npt.NDArray[Any]] = {
+        "pads": np.array([0, 1, 0, 0]),
+        "one": np.array(1.0),
+        "coefficients": coefficients.astype(np.float64)[:, None],
+    }
+    nodes = [helper.make_node("Pad", ["x64", "pads", "one"], ["with_1"], name="with_1")]
+    product = ""
+    for place, chosen in enumerate(factors):
+        constants[f"factors_{place}"] = chosen
+        nodes.append(
+            helper.make_node(
+                "Gather", ["with_1", f"factors_{place}"], [f"factor_{place}"],
+                name=f"factor_{place}", axis=1,
+            )
+        )  # fmt: skip
+        if product:
+            nodes.append(
+                helper.make_node(
+                    "Mul", [product, f"factor_{place}"], [f"product_{place}"],
+                    name=f"product_{place}",
+                )
+            )  # fmt: skip
+        product = f"product_{place}" if product else f"factor_{place}"
+    nodes.append(helper.make_node("MatMul", [product, "coefficients"], ["y"], name="y"))
+    return formula_bytes(features, nodes, constants)

@@ -1,0 +1,74 @@
+"""`xgboost` and `xgboost-log`: boosted trees on the paper's features, without physics."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from resperf.errors import require
+from resperf.features import Array
+from resperf.predictors._regression import Inputs, Learnt, PaperRegression
+from resperf.predictors._trees import Split, forest_of, onnx_bytes
+
+_TREES = 100
+"""What XGBoost's own interface for scikit-learn grows unless told otherwise."""
+
+
+class XGBoost(PaperRegression):
+    """XGBoost with its own settings, a baseline of the paper's Table 1.
+
+    100 trees of depth 6, rate 0.3, squared error of ms.
+    """
+
+    method = "xgboost"
+
+    def learn(self, rows: Inputs, targets: Array, weights: Array | None, seed: int) -> Learnt:
+        """Grow the trees in one thread, so that the same seed gives the same trees."""
+        xgboost = require("xgboost", "train")
+        settings = {"objective": "reg:squarederror", "seed": seed, "nthread": 1, "verbosity": 0}
+        booster = xgboost.train(settings, xgboost.DMatrix(rows, targets, weight=weights), _TREES)
+
+        def run(inputs: Array) -> Array:
+            answers: Array = booster.predict(xgboost.DMatrix(inputs)).astype(float)
+            return answers[:, None]
+
+        learner = json.loads(booster.save_raw("json"))["learner"]
+        return run, onnx_bytes(forest_of(_roots(learner), _read, "<"), rows.shape[1])
+
+
+class XGBoostLog(XGBoost):
+    """The same on ln ms: what XGBoost can do once the target suits relative errors."""
+
+    method = "xgboost-log"
+    log_time = True
+
+
+Node = tuple[Mapping[str, Any], int, np.float32]
+"""Arrays of a tree, a place in them, and what is added to the tree's leaves."""
+
+
+def _roots(learner: Mapping[str, Any]) -> list[Node]:
+    """Return the root of each tree.
+
+    XGBoost starts its float32 sum with one constant; added to the first tree's leaves it is
+    rounded alike.
+    """
+    # One number, or since version 3 a list of one per target.
+    constant = np.float32(learner["learner_model_param"]["base_score"].strip("[]"))
+    trees = learner["gradient_booster"]["model"]["trees"]
+    return [(tree, 0, np.float32(0) if place else constant) for place, tree in enumerate(trees)]
+
+
+def _read(node: Node) -> Split | float:
+    """Say what a node of XGBoost's JSON is; a leaf's value stands where thresholds stand."""
+    tree, place, added = node
+    # The shortest decimals that give the same float32, hence another float64.
+    number = np.float32(tree["split_conditions"][place])
+    left, right = tree["left_children"][place], tree["right_children"][place]
+    if left < 0:
+        return float(number + added)
+    feature = int(tree["split_indices"][place])
+    return feature, float(number), (tree, left, added), (tree, right, added)

@@ -1,0 +1,108 @@
+"""Boosted trees on the baseline, and their mean with the network."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from resperf.errors import BundleError
+from resperf.features import Array, Columns, columns_of
+from resperf.predictors._inputs import chosen_inputs
+from resperf.predictors.boosted import Boosted
+from resperf.predictors.metrics import mape
+
+pytest.importorskip("lightgbm")
+pytest.importorskip("scipy")
+
+Rows = tuple[Columns, Array]
+
+
+def rows_of(toy_rows: Any, count: int, seed: int, noise: float = 0.0) -> Rows:
+    """Times of dense layers that depend on the width in a way that no physical term has."""
+    layers, times_ms = toy_rows("dense", count, seed=seed, noise=noise)
+    odd = np.array([layer.features_out % 16 < 8 for layer in layers])
+    return columns_of(layers), times_ms * np.where(odd, 1.6, 1.0)
+
+
+@pytest.fixture(scope="module")
+def fitted(toy_rows: Any) -> Boosted:
+    columns, times_ms = rows_of(toy_rows, 400, 1)
+    return Boosted("dense").fit(columns, times_ms, validation=rows_of(toy_rows, 80, 2), seed=0)
+
+
+def test_trees_learn_what_the_baseline_cannot(fitted: Boosted, toy_rows: Any) -> None:
+    columns, times_ms = rows_of(toy_rows, 200, 3)
+    off = mape(times_ms, fitted.predict(columns))
+    assert off < 0.3 * mape(times_ms, fitted.baseline_.predict(columns))
+
+
+def test_the_file_takes_the_same_branches_on_every_threshold(
+    fitted: Boosted, toy_rows: Any, tmp_path: Any
+) -> None:
+    loaded = Boosted.load(fitted.export(tmp_path, "s"), tmp_path)
+    columns, _ = rows_of(toy_rows, 50, 4)
+    rows, _ = chosen_inputs(fitted.baseline_, columns, fitted.features_)
+    # Rows that lie on thresholds, and one float32 beside them.
+    forest = fitted._forest
+    on = np.repeat(rows[:1], len(forest.features), axis=0).astype(np.float32)
+    at = np.arange(len(on)), forest.features
+    on[at] = forest.thresholds
+    beside = on.copy()
+    beside[at] = np.nextafter(forest.thresholds, np.float32(np.inf))
+    every = np.concatenate([rows, on, beside]).astype(np.float64)
+    np.testing.assert_allclose(loaded._run(every), fitted._run(every), atol=2e-6)
+    assert np.abs(fitted._run(on) - fitted._run(beside)).max() > 1e-3
+
+
+def test_validation_rows_say_how_many_trees_are_enough(toy_rows: Any) -> None:
+    columns, times_ms = rows_of(toy_rows, 120, 1, noise=0.3)
+    told: list[tuple[int, int, float]] = []
+    fitted = Boosted("dense", trees=400).fit(
+        columns, times_ms, validation=rows_of(toy_rows, 60, 2), seed=0,
+        progress=lambda *each: told.append(each),
+    )  # fmt: skip
+    errors = [error for _, _, error in told]
+    assert [done for done, _, _ in told] == list(range(1, len(told) + 1))
+    assert fitted.best_trees_ == 1 + int(np.argmin(errors))
+    judged, judged_ms = rows_of(toy_rows, 60, 2)
+    assert mape(judged_ms, fitted.predict(judged)) == pytest.approx(min(errors))
+    # More trees would have learnt the noise.
+    assert fitted.best_trees_ < 400
+
+
+def test_far_outside_the_data_the_baseline_extrapolates(fitted: Boosted, toy_rows: Any) -> None:
+    layers, _ = toy_rows("dense", 5)
+    huge = columns_of([layers[0].replace(features_in=500_000, features_out=300_000)])
+    ratio = fitted.predict(huge)[0] / fitted.baseline_.predict(huge)[0]
+    assert 0.6 < ratio < 1.7
+
+
+def test_rows_without_weight_do_not_count(toy_rows: Any) -> None:
+    columns, times_ms = rows_of(toy_rows, 400, 1)
+    judged = rows_of(toy_rows, 80, 2)
+    wrong = np.arange(400) % 4 == 0
+    times_ms = np.where(wrong, times_ms * 30, times_ms)
+    weights = np.where(wrong, 0.0, 1.0)
+    fitted = Boosted("dense").fit(columns, times_ms, validation=judged, seed=0, weights=weights)
+    assert mape(judged[1], fitted.predict(judged[0])) < 0.15
+
+
+def test_the_ensemble_is_the_geometric_mean(toy_rows: Any, tmp_path: Any) -> None:
+    pytest.importorskip("tensorflow")
+    from resperf.predictors.ensemble import Ensemble
+
+    columns, times_ms = rows_of(toy_rows, 100, 1)
+    fitted = Ensemble("dense", epochs=2).fit(
+        columns, times_ms, validation=rows_of(toy_rows, 20, 2), seed=0
+    )
+    others, _ = rows_of(toy_rows, 30, 3)
+    network, trees = (member.predict(others) for member in fitted.members_)
+    assert np.abs(network / trees - 1).max() > 1e-3
+    np.testing.assert_allclose(fitted.predict(others), np.sqrt(network * trees))
+    values = fitted.export(tmp_path, "s")
+    assert [member.method for member in fitted.members_] == ["residual", "boosted"]
+    del values["averaged"]["boosted"]
+    with pytest.raises(BundleError, match="lacks 'boosted'"):
+        Ensemble.load(values, tmp_path)

@@ -1,0 +1,152 @@
+"""The paper's Table 1 baselines and the line over operations."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from resperf.errors import TrainingError
+from resperf.features import Columns, columns_of
+from resperf.layers import Dense, Pool, Reorder
+from resperf.predictors import predictor_class
+from resperf.predictors._architecture import OnnxNetwork
+from resperf.predictors._paper import paper_features
+from resperf.predictors._regression import PaperRegression
+from resperf.predictors.linear import Linear
+from resperf.predictors.polynomial import Polynomial, factors_of
+from resperf.predictors.svr import SVR
+
+pytest.importorskip("sklearn")
+pytest.importorskip("xgboost")
+
+RANDOM = np.random.default_rng(0)
+ROWS = RANDOM.normal(size=(300, 4)).astype(np.float32)
+WIDE = np.exp(RANDOM.uniform(np.log(0.002), np.log(500), 300))
+
+
+def learnt(method: str, targets: np.ndarray, folder: Path, **settings: Any) -> tuple[Any, Any]:
+    """Return what the library answers, and what its file does."""
+    regression = predictor_class(method)("dense", **settings)
+    assert isinstance(regression, PaperRegression)
+    run, content = regression.learn(ROWS, targets, None, 0)
+    (folder / "r.onnx").write_bytes(content)
+    return run, OnnxNetwork(folder / "r.onnx", regression.rows_at_once)
+
+
+@pytest.mark.parametrize("method", ["polynomial", "svr", "xgboost", "xgboost-log"])
+def test_the_file_answers_what_the_library_does(method: str, tmp_path: Path) -> None:
+    """Times over five orders of magnitude: float32 sums of the long ones would drown the short."""
+    theirs, ours = learnt(method, WIDE, tmp_path)
+    rows = np.concatenate([ROWS, RANDOM.normal(size=(700, 4)).astype(np.float32)])
+    expected = theirs(rows)
+    assert expected.shape == (1000, 1)
+    # 1e-4 of 1 us, or of the time.
+    allowed = 1e-4 * np.maximum(np.abs(expected), 1e-3)
+    assert (np.abs(ours(rows) - expected) <= allowed).all()
+
+
+def test_a_cubic_is_learnt_exactly(tmp_path: Path) -> None:
+    x = ROWS.astype(float)
+    truth = 3 + x[:, 0] - 2 * x[:, 1] * x[:, 2] + 0.5 * x[:, 3] ** 2 * x[:, 0] - x[:, 1] ** 3
+    _, ours = learnt("polynomial", truth, tmp_path)
+    np.testing.assert_allclose(ours(ROWS)[:, 0], truth, atol=1e-6)
+    _, square = learnt("polynomial", truth, tmp_path, degree=2)
+    assert np.abs(square(ROWS)[:, 0] - truth).max() > 0.1
+    with pytest.raises(TrainingError, match="degree=0"):
+        Polynomial("dense", degree=0)
+
+
+def test_factors_by_hand() -> None:
+    # 1, a, b, a b, b^3 as positions in (1, a, b).
+    powers = np.array([[0, 0], [1, 0], [0, 1], [1, 1], [0, 3]])
+    np.testing.assert_array_equal(
+        factors_of(powers, 3), [[0, 1, 2, 1, 2], [0, 0, 0, 2, 2], [0, 0, 0, 0, 2]]
+    )
+
+
+def test_times_within_epsilon_need_no_support_vector(tmp_path: Path) -> None:
+    _, ours = learnt("svr", 0.05 + 0.04 * np.sin(np.arange(300.0)), tmp_path)
+    np.testing.assert_allclose(ours(ROWS), ours(ROWS)[0, 0], atol=1e-12)
+    assert 0 < ours(ROWS)[0, 0] < 0.1
+
+
+def test_svr_is_blind_to_errors_below_a_tenth_of_a_millisecond() -> None:
+    run, _ = SVR("dense").learn(ROWS, np.sin(3 * ROWS[:, 0]).astype(float), None, 0)
+    off = np.abs(run(ROWS)[:, 0] - np.sin(3 * ROWS[:, 0]))
+    assert 0.09 < np.quantile(off, 0.9) < 0.11
+
+
+def dense(**fields: int) -> Columns:
+    return columns_of([Dense(**{"batch": 1, "features_in": 10, "features_out": 10} | fields)])
+
+
+@pytest.mark.parametrize("method", ["polynomial", "svr", "linear", "xgboost"])
+def test_no_time_is_negative(method: str, toy_rows: Any) -> None:
+    """A steep rise bends the fits below zero at its foot."""
+    layers, _ = toy_rows("dense", 60)
+    columns = columns_of(layers)
+    sizes = np.array([layer.macs for layer in layers], dtype=float)
+    times_ms = 1e-4 + np.maximum(sizes / np.median(sizes) - 1, 0)
+    fitted = predictor_class(method)("dense")
+    fitted.fit(columns, times_ms, validation=(columns, times_ms), seed=0)
+    found = fitted.predict(columns)
+    assert (found >= 0).all()
+    if method != "svr":
+        assert (found == 0).any()
+
+
+def test_xgboost_on_logarithms_minds_short_layers(toy_rows: Any) -> None:
+    def error(method: str) -> float:
+        layers, times_ms = toy_rows("dense", 300, seed=1)
+        columns = columns_of(layers)
+        others, other_ms = toy_rows("dense", 100, seed=2)
+        fitted = predictor_class(method)("dense")
+        fitted.fit(columns, times_ms, validation=(columns, times_ms), seed=0)
+        return float(np.mean(np.abs(fitted.predict(columns_of(others)) / other_ms - 1)))
+
+    assert error("xgboost-log") < error("xgboost")
+
+
+def test_the_line_over_operations_by_hand() -> None:
+    # 2 x batch x 1000 x 1000 operations: 0.002 giga per image; 1 ms + 500 ms per giga.
+    layers = [Dense(batch=batch, features_in=1000, features_out=1000) for batch in range(1, 9)]
+    columns, times_ms = columns_of(layers), 1.0 + np.arange(1.0, 9.0)
+    fitted = Linear("dense").fit(columns, times_ms, validation=(columns, times_ms), seed=0)
+    assert fitted.constant_ms_ == pytest.approx(1)
+    assert fitted.ms_per_giga_ == pytest.approx(500)
+    twice = columns_of([Dense(batch=16, features_in=1000, features_out=1000)])
+    assert fitted.predict(twice)[0] == pytest.approx(17)
+    times_ms[0] = 100
+    weights = np.r_[0.0, np.ones(7)]
+    fitted.fit(columns, times_ms, validation=(columns, times_ms), seed=0, weights=weights)
+    assert fitted.ms_per_giga_ == pytest.approx(500)
+
+
+def test_layers_of_equal_work_have_the_mean_time() -> None:
+    layers = [Dense(batch=1, features_in=2**k, features_out=2 ** (20 - k)) for k in range(2, 12)]
+    columns, times_ms = columns_of(layers), np.arange(1.0, 11.0)
+    fitted = Linear("dense").fit(columns, times_ms, validation=(columns, times_ms), seed=0)
+    np.testing.assert_allclose(fitted.predict(columns), 5.5)
+
+
+def test_operations_of_other_kinds_by_hand() -> None:
+    from resperf.predictors.linear import _giga_operations
+
+    pool = Pool(batch=2, channels_in=3, height=4, width=4, kernel_height=2, kernel_width=2,
+                stride_height=2, stride_width=2)  # fmt: skip
+    assert _giga_operations("pool", columns_of([pool]))[0] == pytest.approx(2 * 3 * 4 * 4 / 1e9)
+    reorder = Reorder(batch=2, channels_in=16, height=4, width=5, layout="nchw",
+                      layout_out="nchwc16")  # fmt: skip
+    assert _giga_operations("reorder", columns_of([reorder]))[0] == pytest.approx(640 / 1e9)
+
+
+def test_features_are_those_of_table_3() -> None:
+    names, _ = paper_features("dense", dense())
+    layers = [Dense(batch=b, features_in=10, features_out=10) for b in range(1, 20)]
+    columns, times_ms = columns_of(layers), np.arange(1.0, 20.0)
+    fitted = Polynomial("dense").fit(columns, times_ms, validation=(columns, times_ms), seed=0)
+    assert fitted.features_ == names
+    np.testing.assert_allclose(fitted.predict(columns), times_ms)
