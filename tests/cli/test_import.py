@@ -114,6 +114,8 @@ def test_a_network_of_whole_calls_is_refused_in_one_line(
     assert json.loads(capsys.readouterr().out)["contains"] == ["whole_call"]
     assert main(["train", file, "-o", bundle, "--method", "baseline"]) == 0
     assert "whole_call" in capsys.readouterr().out
+    assert main(["devices", "--bundle", bundle]) == 0
+    assert "(whole calls)" in capsys.readouterr().out
     network = str(Path(__file__).parents[2] / "models" / "networks" / "lenet5.onnx")
     assert main(["predict", network, "--bundle", bundle]) == 2
     error = capsys.readouterr().err

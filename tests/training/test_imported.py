@@ -12,7 +12,8 @@ from resperf.errors import TrainingError, UnsupportedError
 from resperf.layers import Conv, ConvStep
 from resperf.network import read_network
 from resperf.prediction import predict_layers, predict_network
-from resperf.training import evaluate, split_of_keys, train
+from resperf.splits import split_of_keys
+from resperf.training import evaluate, train
 from resperf.training.rows import layer_rows
 
 NETWORKS = Path(__file__).parents[2] / "models" / "networks"
