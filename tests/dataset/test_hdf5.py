@@ -322,7 +322,7 @@ def test_golden_file_of_schema_2_reads_as_it_was_written(golden: Path) -> None:
     assert table.phases == ("execution",)
     assert table.times_ms["execution"].tolist() == [2.5, 3.0]
     assert check_dataset(path) == []
-    assert checksum(path) == "CHECKSUM"
+    assert checksum(path) == "3384b2cf95f17eda5994e48f7826ab9d9e8520d2a8857d5c176f6e189aa4532a"
 
 
 def test_files_of_schema_1_hold_three_phases_that_resperf_measured(golden: Path) -> None:
