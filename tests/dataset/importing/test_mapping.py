@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,17 @@ def test_a_small_mapping_is_enough() -> None:
     assert (mapping.samples, mapping.warmups, mapping.session) == (1, 0, None)
     (kind,) = mapping.kinds
     assert kind.needed == {"n", "in", "out"}
+
+
+def test_the_mapping_of_the_documentation_is_one() -> None:
+    text = (Path(__file__).parents[3] / "docs" / "importing.md").read_text(encoding="utf-8")
+    found = re.search(r"```toml\n(.*?)```", text, re.DOTALL)
+    assert found
+    mapping = mapping_of(tomllib.loads(found[1]), "docs")
+    assert [kind.kind for kind in mapping.kinds] == ["conv", "conv_step"]
+    assert mapping.kinds[1].columns == {**mapping.kinds[0].columns, "optimizer": "opt"}
+    assert mapping.session is not None
+    assert mapping.session.known_ms == {"phone": {"conv": 0.03}}
 
 
 @pytest.mark.parametrize("name", FORMATS)
