@@ -8,7 +8,7 @@ import pytest
 
 from resperf.bundle import Bundle, find_bundle
 from resperf.dataset import import_dataset, read_table, shipped_mapping
-from resperf.errors import TrainingError, UnsupportedError
+from resperf.errors import DeviceError, TrainingError, UnsupportedError
 from resperf.layers import Conv, ConvStep
 from resperf.network import read_network
 from resperf.prediction import predict_layers, predict_network
@@ -83,6 +83,12 @@ def test_whole_calls_are_learnt_as_whole_calls(of_calls: Bundle, calls: Path) ->
     (judged,) = evaluate(calls, of_calls).rows
     assert (judged.phase, judged.method) == ("whole_call", "baseline")
     assert judged.errors.mape < 0.1
+
+
+def test_a_bundle_is_found_under_every_name_of_its_device(of_calls: Bundle) -> None:
+    assert find_bundle("Intel Core i3", path=of_calls.path).path == of_calls.path
+    with pytest.raises(DeviceError, match="is for device i3"):
+        find_bundle("Quadro P5000", path=of_calls.path)
 
 
 def test_a_whole_call_is_never_given_as_execution(of_calls: Bundle) -> None:
