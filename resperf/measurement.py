@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from statistics import median
@@ -13,7 +13,17 @@ from typing import Any, Self
 from resperf.layers import Layer, kind_of
 
 PHASES = ("preprocess", "execution", "postprocess")
+"""The phases of a layer or a network, in the order in which they run."""
+WHOLE_CALL = "whole_call"
+"""Times of others may hold all three phases and the session call in one number, unsplit."""
+TIMED = (*PHASES, WHOLE_CALL)
+"""Everything that a time may be of."""
 MAX_SAMPLES = 64
+
+
+def layer_phase(phases: Collection[str]) -> str:
+    """Name the phase that holds a layer's own time: execution, else the whole call."""
+    return "execution" if "execution" in phases else WHOLE_CALL
 
 
 class Status(StrEnum):
@@ -90,13 +100,14 @@ class Measurement:
         ``ok`` means that every phase has samples.
     phases : mapping of str to PhaseSamples
         By the names of `PHASES`; empty unless ``ok``. Execution is the marginal time of one more
-        such layer in a graph, each with weights of its own.
+        such layer in a graph, each with weights of its own. Imported rows may lack phases, or have
+        `WHOLE_CALL` alone.
     isolated_ms : float
         Median wall time of a run of this layer alone, the session call included; NaN unless ok.
     session_ms : float
         What a session call costs without any layer, already taken out of execution; NaN unless ok.
     started_at : float
-        Seconds since 1970 (UTC).
+        Seconds since 1970 (UTC); NaN where others measured and did not say.
     duration_s : float
         Wall time spent on the layer, building included.
     overhead_s : float

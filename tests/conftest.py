@@ -119,3 +119,57 @@ def toy_dataset(toy_rows: ToyRows, tmp_path_factory: pytest.TempPathFactory) -> 
     path = tmp_path_factory.mktemp("toy") / "toy.h5"
     write_dataset(path, Dataset(info, tuple(rows)))
     return path
+
+
+JUSTUS_COLUMNS = (
+    "activation_fct,batchsize,channels_in,channels_out,gpu,kernelsize,matsize,optimizer,padding,"
+    "precision,strides,timeUsed_max,timeUsed_median,timeUsed_min,timeUsed_std,use_bias"
+)
+PERFNET_COLUMNS = (
+    "batchsize,matsize,kernelsize,channels_in,channels_out,strides,padding,activation_fct,"
+    "use_bias,time_max,time_min,time_median,time_mean,time_trim_mean"
+)
+SESSION_MS = 0.1
+
+
+@pytest.fixture(scope="session")
+def justus_csv(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """400 made-up convolutions as Justus et al. wrote theirs, every second one a training step.
+
+    20 GFLOP/s forward, three times that for a step, and a session call of 0.1 ms.
+    """
+    random = np.random.default_rng(4)
+    lines = [JUSTUS_COLUMNS]
+    for row in range(400):
+        batch, size, kernel = random.integers(1, 17), random.integers(8, 65), random.integers(1, 6)
+        channels_in, channels_out = random.integers(1, 33, 2)
+        optimizer = random.integers(1, 7) if row % 2 else 0
+        gflop = 2e-9 * batch * size**2 * kernel**2 * channels_in * channels_out
+        layer_ms = (0.002 + gflop / 20 * 1e3) * (3 if optimizer else 1)
+        median_ms = SESSION_MS + layer_ms * random.normal(1, 0.01)
+        lines.append(
+            f"{row % 4},{batch},{channels_in},{channels_out},0,{kernel},{size},{optimizer},1,32,1,"
+            f"{median_ms * 1.02:.6g},{median_ms:.6g},{median_ms * 0.99:.6g},0.01,{row % 3 == 0}"
+        )
+    path = tmp_path_factory.mktemp("justus") / "toy_convolution.csv"
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+@pytest.fixture(scope="session")
+def perfnet_csv(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """200 made-up convolutions as the authors of PerfNet wrote theirs: 0.2 ms and 10 GFLOP/s."""
+    random = np.random.default_rng(5)
+    lines = [PERFNET_COLUMNS]
+    for row in range(200):
+        batch, size, kernel = random.integers(1, 17), random.integers(8, 65), random.integers(1, 6)
+        channels_in, channels_out = random.integers(1, 33, 2)
+        gflop = 2e-9 * batch * size**2 * kernel**2 * channels_in * channels_out
+        median_ms = (0.2 + gflop / 10 * 1e3) * random.normal(1, 0.01)
+        lines.append(
+            f"{batch},{size},{kernel},{channels_in},{channels_out},1,1,{row % 2},1,"
+            f"{median_ms * 1.1:.6g},{median_ms * 0.9:.6g},{median_ms:.6g},1,1"
+        )
+    path = tmp_path_factory.mktemp("perfnet") / "toy_convolution.csv"
+    path.write_text("\n".join(lines) + "\n")
+    return path

@@ -70,6 +70,8 @@ def kernel_of(layer: Layer, block: int) -> Kernel:
         raise UnsupportedError(
             f"ONNX Runtime's CPU kernels are measured in float32, not in {layer.fields()['dtype']}"
         )
+    if layer.kind not in _MAKERS:
+        raise UnsupportedError(f"ONNX Runtime runs no {layer.kind} layer on a CPU")
     return _MAKERS[layer.kind](layer, block)
 
 

@@ -85,9 +85,8 @@ def operator_of(layer: Layer) -> Operator:
     try:
         make = _OPERATORS[layer.kind]
     except KeyError as error:
-        raise UnsupportedError(
-            f"TensorFlow has no {layer.kind} layer: it keeps images in one layout"
-        ) from error
+        reason = "it keeps images in one layout" if layer.kind == "reorder" else "not measured yet"
+        raise UnsupportedError(f"TensorFlow has no {layer.kind} layer: {reason}") from error
     dtype = getattr(layer, "dtype", "float32")
     if dtype != "float32":
         raise UnsupportedError(f"{layer.kind}: dtype={dtype} is not measured in TensorFlow on CPU")

@@ -16,6 +16,7 @@ from resperf.errors import BundleError, ResperfError
 from resperf.features import Array, columns_of, feature_matrix, quantities
 from resperf.layers import Layer, layer_from_key
 from resperf.machine import Fingerprint
+from resperf.measurement import WHOLE_CALL, layer_phase
 from resperf.predictors import METHODS, Predictor, predictor_class
 from resperf.predictors.transfers import Transfers
 
@@ -55,8 +56,11 @@ class Bundle:
         Machine and settings that the training rows belong to.
     costs : mapping of str to float
         ``session_ms`` and ``view_ms`` of that machine, where they were measured.
+    layer_phase : str
+        What the layers' times contain: ``execution``, or ``whole_call`` where the training rows
+        held nothing else.
     kinds : tuple of str
-        Kinds of layers that have an execution predictor.
+        Kinds of layers that have a predictor of that phase.
     errors : mapping
         ``errors["validation"][kind][phase]`` holds ``rows``, ``mape``, ``rmse_ms``, ``mae_ms`` and
         ``within_10`` (fractions); ``errors["test"]`` likewise.
@@ -82,7 +86,8 @@ class Bundle:
         self._transfers = {
             phase: Transfers.from_json(values) for phase, values in manifest["transfers"].items()
         }
-        self.kinds = tuple(kind for kind, phase in self._predictors if phase == "execution")
+        self.layer_phase = layer_phase({phase for _, phase in self._predictors} or {"execution"})
+        self.kinds = tuple(kind for kind, phase in self._predictors if phase == self.layer_phase)
         self._checked: set[tuple[str, str]] = set()
 
     @classmethod
@@ -111,9 +116,9 @@ class Bundle:
             ) from error
         return self
 
-    def has(self, kind: str, phase: str = "execution") -> bool:
-        """Say whether layers of a kind have a predictor of their own for a phase."""
-        return (kind, phase) in self._predictors
+    def has(self, kind: str, phase: str | None = None) -> bool:
+        """Say whether a kind has a predictor of its own for a phase, by default `layer_phase`."""
+        return (kind, phase or self.layer_phase) in self._predictors
 
     def method_of(self, kind: str, phase: str = "execution") -> str:
         """Name what predicts a kind's phase: its predictor's method, or ``transfers``."""
@@ -122,12 +127,12 @@ class Bundle:
 
     @property
     def validation(self) -> dict[str, float]:
-        """Map each kind to the validation MAPE of its execution phase, a fraction."""
+        """Map each kind to the validation MAPE of its `layer_phase`, a fraction."""
         found = self.errors.get("validation", {})
         return {
-            kind: phases["execution"]["mape"]
+            kind: phases[self.layer_phase]["mape"]
             for kind, phases in found.items()
-            if "execution" in phases
+            if self.layer_phase in phases
         }
 
     @property
@@ -142,8 +147,9 @@ class Bundle:
         ----------
         layers : sequence of Layer
         phase : str
-            A name of `resperf.measurement.PHASES`. Where kinds have no predictor of their own for
-            preprocess or postprocess, the bundle's transfers stand in.
+            A name of `resperf.measurement.TIMED`. Where kinds have no predictor of their own for
+            preprocess or postprocess, the bundle's transfers stand in. One phase never stands in
+            for another.
 
         Raises
         ------
@@ -201,6 +207,8 @@ class Bundle:
             ]
             return self.transfer_ms(phase, sizes), reasons
         reason = f"no predictor for {kind}"
+        if phase != WHOLE_CALL and self.layer_phase == WHOLE_CALL:
+            reason = f"the bundle predicts whole calls, not {phase}"
         return np.full(len(layers), np.nan), [reason] * len(layers)
 
     def _canned(self, kind: str) -> list[Mapping[str, Any]]:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from resperf.bundle._bundle import Bundle
 from resperf.bundle._manifest import MANIFEST
+from resperf.devices import canonical_device
 from resperf.errors import BundleError, DeviceError
 
 
@@ -92,7 +93,8 @@ def find_bundle(
     Parameters
     ----------
     device : str or None
-        Device name, upper or lower case; None takes whatever `path` holds.
+        Any name of the device (`resperf.devices`), upper or lower case; None takes whatever `path`
+        holds.
     framework : str, optional
         Any, the best place first, unless given.
     path : Path, optional
@@ -128,6 +130,7 @@ def find_bundle(
 
 
 def _fits(bundle: Bundle, device: str | None, framework: str | None) -> bool:
-    return (device is None or bundle.device.casefold() == device.casefold()) and (
-        framework is None or bundle.framework == framework
+    return (framework is None or bundle.framework == framework) and (
+        device is None
+        or canonical_device(bundle.device).casefold() == canonical_device(device).casefold()
     )

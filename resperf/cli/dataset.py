@@ -1,4 +1,4 @@
-"""`resperf dataset`: look at datasets, check, export and merge them."""
+"""`resperf dataset`: look at datasets, import, check, export and merge them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
@@ -16,7 +16,7 @@ from resperf.units import format_bytes, format_ms
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from resperf.dataset import Summary
+    from resperf.dataset import DatasetInfo, Imported, Summary
 
 _FILE = click.Path(path_type=Path)
 _Command = Callable[..., None]
@@ -32,7 +32,7 @@ def _force_option(function: _Command) -> _Command:
 
 @click.group(epilog="Example: resperf dataset info datasets/demo.h5")
 def command() -> None:
-    """Inspect, check, export or merge datasets."""
+    """Inspect, import, check, export or merge datasets."""
 
 
 @command.command(epilog="Example: resperf dataset info datasets/demo.h5")
@@ -63,24 +63,45 @@ def _identity_table(summary: Summary) -> Table:
     from rich.table import Table
 
     info, machine = summary.info, summary.info.fingerprint
+    costs = ", ".join(f"{name} {value:.4g}" for name, value in info.machine_costs.items())
     settings = ", ".join(f"{name}={value}" for name, value in sorted(machine.settings.items()))
     lines = {
         "file": f"{summary.path}, {format_bytes(summary.size_bytes)}, "
         f"schema {summary.schema_version}, {summary.rows} rows",
-        "campaign": f"{info.campaign.get('name', 'unnamed')}, seed {info.seed}"
-        + (f" (merged from {len(info.merged)})" if info.merged else ""),
-        "measured": f"{_day(summary.first_started_at)} to {_day(summary.last_started_at)}",
-        "device": f"{machine.device}: {machine.processor}, {machine.threads} threads of "
-        f"{machine.cores} cores, {format_bytes(machine.memory_bytes)}, {machine.instruction_set}",
+        **(_source_lines(info) if info.source else _campaign_lines(summary)),
         "framework": f"{machine.framework} {machine.framework_version}, {machine.provider}"
         + (f" ({settings})" if settings else ""),
         "versions": ", ".join(f"{name} {value}" for name, value in info.versions.items()),
-        "costs": ", ".join(f"{name} {value:.4g}" for name, value in info.machine_costs.items()),
+        "costs": costs,
     }
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     for name, line in lines.items():
         table.add_row(name, line or "none")
     return table
+
+
+def _campaign_lines(summary: Summary) -> dict[str, str]:
+    info, machine = summary.info, summary.info.fingerprint
+    return {
+        "campaign": f"{info.campaign.get('name', 'unnamed')}, seed {info.seed}"
+        + (f" (merged from {len(info.merged)})" if info.merged else ""),
+        "measured": f"{_day(summary.first_started_at)} to {_day(summary.last_started_at)}",
+        "device": f"{machine.device}: {machine.processor}, {machine.threads} threads of "
+        f"{machine.cores} cores, {format_bytes(machine.memory_bytes)}, {machine.instruction_set}",
+    }
+
+
+def _source_lines(info: DatasetInfo) -> dict[str, str]:
+    """Tell where imported rows are from; nobody says when or on which host they were measured."""
+    source, machine = info.source, info.fingerprint
+    files = ", ".join(file["name"] for file in source["files"])
+    left_out = ", ".join(f"{rows} ({reason})" for reason, rows in source["left_out"].items())
+    return {
+        "imported": f"{source['format']}: {files}",
+        "contains": f"{', '.join(info.phases)}: {source['description']}",
+        "left out": left_out,
+        "device": f"{machine.device}: {machine.processor}",
+    }
 
 
 def _day(started_at: float) -> str:
@@ -170,6 +191,78 @@ def export(
     else:
         for path in written:
             click.echo(str(path))
+
+
+@command.command(
+    name="import",
+    epilog="Example: resperf dataset import 1080ti_convolution.csv.gz 1080ti_dense.csv.gz "
+    "--format justus --device 1080ti -o 1080ti.h5",
+)
+@click.argument("files", type=_FILE, nargs=-1, required=True)
+@click.option("--format", "source", metavar="F", help="Whose files these are: justus or perfnet.")
+@click.option(
+    "--mapping", type=_FILE, metavar="MAP.toml", help="Says what the columns of other files mean."
+)
+@click.option("--device", required=True, metavar="NAME", help="Where the times were measured.")
+@click.option("-o", "--output", type=_FILE, required=True, metavar="OUT", help="The dataset.")
+@_force_option
+@_json_option
+def import_files(
+    files: tuple[Path, ...],
+    source: str | None,
+    mapping: Path | None,
+    device: str,
+    output: Path,
+    force: bool,
+    as_json: bool,
+) -> None:
+    """Make a dataset of timings that others published as CSV FILES, all of one device.
+
+    Rows that make no sense are left out and counted by reason. docs/importing.md says what a
+    mapping file holds; those of both formats lie in resperf/dataset/importing.
+    """
+    from resperf.dataset import import_dataset, read_mapping, shipped_mapping
+
+    if (source is None) == (mapping is None):
+        raise click.UsageError("say what the columns mean: --format or --mapping")
+    if output.exists() and not force:
+        raise OutputError(f"{output} exists; choose another output or add --force")
+    chosen = shipped_mapping(source) if source is not None else read_mapping(cast("Path", mapping))
+    imported = import_dataset(files, output, mapping=chosen, device=device)
+    if as_json:
+        _print_json(_import_document(output, imported))
+        return
+    click.echo(_import_text(output, imported))
+
+
+def _import_document(output: Path, imported: Imported) -> dict[str, Any]:
+    return {
+        "path": str(output),
+        "device": imported.info.fingerprint.device,
+        "format": imported.info.source["format"],
+        "contains": list(imported.info.phases),
+        "rows": dict(imported.rows),
+        "repeats": imported.repeats,
+        "session_ms": dict(imported.session_ms),
+        "left_out": [
+            {"reason": each.reason, "rows": each.rows, "first": each.first}
+            for each in imported.left_out
+        ],
+    }
+
+
+def _import_text(output: Path, imported: Imported) -> str:
+    contains = ", ".join(imported.info.phases)
+    lines = [f"{output}: {sum(imported.rows.values())} rows of {contains}"]
+    for kind, rows in imported.rows.items():
+        taken_ms = imported.session_ms.get(kind)
+        taken = "" if taken_ms is None else f", less a session call of {format_ms(taken_ms)} ms"
+        lines.append(f"  {kind}: {rows} rows{taken}")
+    if imported.repeats:
+        plural = "s measure" if imported.repeats > 1 else " measures"
+        lines.append(f"{imported.repeats} row{plural} a layer again")
+    lines += map(str, imported.left_out)
+    return "\n".join(lines)
 
 
 @command.command(epilog="Example: resperf dataset merge night1.h5 night2.h5 -o both.h5")

@@ -45,6 +45,7 @@ def _entries(place: Path | None) -> list[dict[str, Any]]:
                 "framework": bundle.framework,
                 "path": str(folder),
                 "date": bundle.created,
+                "phase": bundle.layer_phase,
                 "validation_error": bundle.validation,
                 "method": bundle.method,
                 "kinds": list(bundle.kinds),

@@ -17,7 +17,7 @@ from resperf.errors import ResperfError
 COMMANDS: Mapping[str, tuple[str, str]] = {
     "demo": ("resperf.cli.demo:command", "Measure, train, predict and compare on this machine."),
     "bench": ("resperf.cli.bench:command", "Run or resume a campaign: measure layers."),
-    "dataset": ("resperf.cli.dataset:command", "Inspect, check, export or merge datasets."),
+    "dataset": ("resperf.cli.dataset:command", "Inspect, import, check, export or merge datasets."),
     "train": ("resperf.cli.train:command", "Learn predictors from a dataset: make a bundle."),
     "evaluate": ("resperf.cli.evaluate:command", "Judge a bundle on rows that it never saw."),
     "predict": ("resperf.cli.predict:command", "Predict how long a network takes on a device."),

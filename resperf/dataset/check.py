@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from resperf.dataset.columns import decode
 from resperf.dataset.hdf5 import content_checksum, info_of, open_dataset, read_arrays
-from resperf.dataset.records import Array
+from resperf.dataset.records import Array, DatasetInfo
 from resperf.dataset.schema import (
     MAX_STORED_SAMPLES,
     TEXT,
@@ -22,7 +22,7 @@ from resperf.dataset.schema import (
 )
 from resperf.errors import LayerError
 from resperf.layers import kind_of
-from resperf.measurement import PHASES, Status, StopReason
+from resperf.measurement import Status, StopReason, layer_phase
 
 # Samples are float32, medians float64 of the original samples.
 _MEDIAN_TOLERANCE = 1e-6
@@ -43,25 +43,27 @@ def check_dataset(path: Path) -> list[str]:
         If the file cannot be read at all: missing, truncated, not a dataset, of a newer schema.
     """
     with open_dataset(path) as file:
-        info_of(file)
+        info = info_of(file)
         problems = [] if len(file) else ["the file has no rows"]
         if file.attrs.get("checksum") != content_checksum(file):
             problems.append("the checksum differs: the content was changed after it was written")
         for kind in file:
-            problems += [f"{kind}: {problem}" for problem in _group_problems(kind, file[kind])]
+            problems += [
+                f"{kind}: {problem}" for problem in _group_problems(kind, file[kind], info)
+            ]
     return problems
 
 
-def _group_problems(kind: str, group: h5py.Group) -> list[str]:
-    columns = kind_columns(kind)
+def _group_problems(kind: str, group: h5py.Group, info: DatasetInfo) -> list[str]:
+    columns = kind_columns(kind, info.phases)
     problems = _layout_problems(group, columns)
     if any(problem.startswith("column") for problem in problems):
         return problems  # values cannot be judged in columns of the wrong shape or type
     arrays = read_arrays(group, columns)
     return [
         *problems,
-        *_row_problems(arrays),
-        *(problem for phase in PHASES for problem in _phase_problems(phase, arrays)),
+        *_row_problems(arrays, info),
+        *(problem for phase in info.phases for problem in _phase_problems(phase, arrays)),
         *_layer_problems(kind, arrays),
         *_duplicates(arrays),
     ]
@@ -102,25 +104,36 @@ def _not_in(values: Array, allowed: Sequence[str]) -> Array:
     return ~np.isin(values, np.array([choice.encode() for choice in allowed]))
 
 
-_ROW_RULES: Sequence[tuple[str, Callable[[Mapping[str, Array]], Array]]] = (
+_Rule = Callable[[Mapping[str, Array]], Array]
+
+_ROW_RULES: Sequence[tuple[str, _Rule]] = (
     ("unknown status", lambda a: _not_in(a["status"], list(Status))),
     ("negative repeat", lambda a: a["repeat"] < 0),
-    ("started_at is not a time", lambda a: ~(a["started_at"] >= 0)),
-    ("duration_s below 0", lambda a: ~(a["duration_s"] >= 0)),
-    ("overhead_s below 0", lambda a: ~(a["overhead_s"] >= 0)),
     ("overhead_s above duration_s", lambda a: a["overhead_s"] > a["duration_s"] + 1e-9),
     ("reference_ratio not above 0", lambda a: a["reference_ratio"] <= 0),
     ("ok but isolated_ms not above 0", lambda a: _ok(a) & ~(a["isolated_ms"] > 0)),
+)
+
+_MEASURED_HERE: Sequence[tuple[str, _Rule]] = (
+    ("started_at is not a time", lambda a: ~(a["started_at"] >= 0)),
+    ("duration_s below 0", lambda a: ~(a["duration_s"] >= 0)),
+    ("overhead_s below 0", lambda a: ~(a["overhead_s"] >= 0)),
     ("ok but session_ms below 0", lambda a: _ok(a) & ~(a["session_ms"] >= 0)),
 )
+
+_IMPORTED: Sequence[tuple[str, _Rule]] = (
+    ("ok but session_ms below 0", lambda a: _ok(a) & (a["session_ms"] < 0)),
+)
+"""Others do not say when they measured; what a session call costs is NaN where nobody knows."""
 
 
 def _ok(arrays: Mapping[str, Array]) -> Array:
     return np.asarray(arrays["status"] == Status.OK.value.encode())
 
 
-def _row_problems(arrays: Mapping[str, Array]) -> list[str]:
-    return [line for what, rule in _ROW_RULES for line in _found(rule(arrays), what)]
+def _row_problems(arrays: Mapping[str, Array], info: DatasetInfo) -> list[str]:
+    rules = (*_ROW_RULES, *(_IMPORTED if info.source else _MEASURED_HERE))
+    return [line for what, rule in rules for line in _found(rule(arrays), what)]
 
 
 def _phase_problems(phase: str, arrays: Mapping[str, Array]) -> list[str]:
@@ -133,7 +146,7 @@ def _phase_problems(phase: str, arrays: Mapping[str, Array]) -> list[str]:
     stored = np.arange(MAX_STORED_SAMPLES) < count[:, None]
     # A phase may be nothing at all (a view instead of a copy); a layer always takes time.
     too_short, bound = ~(median_ms >= 0), "below 0"
-    if phase == "execution":
+    if phase == layer_phase((phase,)):
         too_short, bound = ~(median_ms > 0), "not above 0"
     sampled = np.where(stored, samples_ms, np.nan).astype(np.float64)
     sampled[np.isnan(sampled).all(axis=1), 0] = 0.0  # nanmedian warns about rows without samples

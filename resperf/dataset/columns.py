@@ -41,7 +41,9 @@ _PHASE_VALUES: Mapping[str, Callable[[PhaseSamples], Any]] = {
 }
 
 
-def to_columns(measurements: Sequence[Measurement]) -> dict[str, Array]:
+def to_columns(
+    measurements: Sequence[Measurement], phases: Sequence[str] = PHASES
+) -> dict[str, Array]:
     """Columns of measurements of one kind, as `kind_columns` lays them out; text as bytes.
 
     Raises
@@ -49,13 +51,13 @@ def to_columns(measurements: Sequence[Measurement]) -> dict[str, Array]:
     DatasetError
         If a phase has more samples than a row can hold.
     """
-    columns = kind_columns(measurements[0].layer.kind)
+    columns = kind_columns(measurements[0].layer.kind, phases)
     values: dict[str, Iterable[Any]] = {
         name: [getattr(m.layer, name) for m in measurements]
         for name in field_columns(measurements[0].layer.kind)
     }
     values |= {name: [get(m) for m in measurements] for name, get in _ROW_VALUES.items()}
-    for phase in PHASES:
+    for phase in phases:
         rows = [m.phases.get(phase, _ABSENT) for m in measurements]
         values |= {f"{phase}_{name}": [get(r) for r in rows] for name, get in _PHASE_VALUES.items()}
         values[f"{phase}_samples_ms"] = _padded(phase, rows, measurements)
@@ -96,7 +98,9 @@ def decode(values: Array) -> list[str]:
     return [value.decode("utf-8", "replace") for value in values.tolist()]
 
 
-def from_columns(kind: str, arrays: Mapping[str, Array]) -> list[Measurement]:
+def from_columns(
+    kind: str, arrays: Mapping[str, Array], phases: Sequence[str] = PHASES
+) -> list[Measurement]:
     """Measurements of one kind from its columns; the inverse of `to_columns`.
 
     Raises
@@ -108,17 +112,17 @@ def from_columns(kind: str, arrays: Mapping[str, Array]) -> list[Measurement]:
     """
     lists: dict[str, list[Any]] = {
         name: decode(arrays[name]) if column.dtype == TEXT else arrays[name].tolist()
-        for name, column in kind_columns(kind).items()
+        for name, column in kind_columns(kind, phases).items()
     }
     cls, field_names = kind_of(kind), tuple(field_columns(kind))
     plain = [name for name in ROW_COLUMNS if name not in ("key", "status", "flags")]
-    phases = {phase: _phases_of(phase, lists) for phase in PHASES}
+    timed = {phase: _phases_of(phase, lists) for phase in phases}
     return [
         Measurement(
             layer=cls.from_fields({name: lists[name][row] for name in field_names}),
             status=Status(lists["status"][row]),
             flags=tuple(filter(None, lists["flags"][row].split(","))),
-            phases={name: rows[row] for name, rows in phases.items() if rows[row].samples_ms},
+            phases={name: rows[row] for name, rows in timed.items() if rows[row].samples_ms},
             **{name: lists[name][row] for name in plain},
         )
         for row in range(len(lists["key"]))

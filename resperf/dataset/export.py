@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import h5py
 
 from resperf.dataset.columns import decode
 from resperf.dataset.files import write_whole
-from resperf.dataset.hdf5 import open_dataset
+from resperf.dataset.hdf5 import info_of, open_dataset
 from resperf.dataset.records import Array
 from resperf.dataset.schema import TEXT, Column, kind_columns
 from resperf.errors import DatasetError, OutputError, require
@@ -76,7 +76,8 @@ def export_dataset(
             if target.exists() and not replace:
                 raise OutputError(f"{target} exists; choose another output or add --force")
         # Everything is encoded before anything is written: damage leaves no half of an export.
-        contents = [encode(_columns(name, file[name], samples)) for name in kinds]
+        phases = info_of(file).phases
+        contents = [encode(_columns(name, file[name], phases, samples)) for name in kinds]
     for target, content in zip(targets, contents, strict=True):
         write_whole(target, content)
     return targets
@@ -86,10 +87,10 @@ def _beside(output: Path, kind: str) -> Path:
     return output.with_name(f"{output.stem}.{kind}{output.suffix}")
 
 
-def _columns(kind: str, group: h5py.Group, samples: bool) -> Columns:
+def _columns(kind: str, group: h5py.Group, phases: Sequence[str], samples: bool) -> Columns:
     return {
         name: (column, _values(group, name, column))
-        for name, column in kind_columns(kind).items()
+        for name, column in kind_columns(kind, phases).items()
         if column.width == 1 or samples
     }
 

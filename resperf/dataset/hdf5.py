@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,8 @@ from resperf.measurement import PHASES, Measurement
 
 FORMAT = "resperf dataset"
 JSON_ATTRIBUTES = ("fingerprint", "campaign", "versions", "machine_costs", "merged")
+_SINCE_2: Mapping[str, Any] = {"phases": list(PHASES), "source": {}}
+"""JSON attributes that schema 1 did not have, and what they would have been."""
 _COMPRESSED_FROM_BYTES = 4096
 _CHUNK_BYTES = 1 << 20
 # What h5py raises for a damaged file, depending on where the damage is.
@@ -61,7 +64,9 @@ def write_dataset(path: Path, dataset: Dataset) -> None:
     memory = {"driver": "core", "backing_store": False, "userblock_size": SEAL_BYTES}
     with h5py.File(path.name, "w", **memory) as file:
         for kind in (kind for kind in KINDS if kind in rows):
-            _write_group(file.create_group(kind), kind, to_columns(rows[kind]))
+            group, phases = file.create_group(kind), dataset.info.phases
+            _write_group(group, kind_columns(kind, phases), to_columns(rows[kind], phases))
+            group.attrs["description"] = str(kind_of(kind).__doc__).splitlines()[0]
         file.attrs.update(_attributes(dataset.info))
         file.attrs["checksum"] = content_checksum(file)
         file.flush()
@@ -76,6 +81,8 @@ def _attributes(info: DatasetInfo) -> dict[str, Any]:
         "versions": info.versions,
         "machine_costs": info.machine_costs,
         "merged": list(info.merged),
+        "phases": list(info.phases),
+        "source": info.source,
     }
     return {
         "format": FORMAT,
@@ -86,9 +93,10 @@ def _attributes(info: DatasetInfo) -> dict[str, Any]:
     }
 
 
-def _write_group(group: h5py.Group, kind: str, arrays: Mapping[str, Array]) -> None:
-    group.attrs["description"] = str(kind_of(kind).__doc__).splitlines()[0]
-    for name, column in kind_columns(kind).items():
+def _write_group(
+    group: h5py.Group, columns: Mapping[str, Column], arrays: Mapping[str, Array]
+) -> None:
+    for name, column in columns.items():
         array = arrays[name]
         packing: dict[str, Any] = {}
         if array.nbytes >= _COMPRESSED_FROM_BYTES:
@@ -198,7 +206,8 @@ def _check_schema(path: Path, file: h5py.File) -> None:
 def info_of(file: h5py.File) -> DatasetInfo:
     """Read the identity of an open dataset file."""
     attributes = dict(file.attrs)
-    values = {name: json.loads(attributes[name]) for name in JSON_ATTRIBUTES}
+    names = (*JSON_ATTRIBUTES, *(_SINCE_2 if int(attributes["schema_version"]) > 1 else ()))
+    values = {**_SINCE_2, **{name: json.loads(attributes[name]) for name in names}}
     return DatasetInfo(
         fingerprint=Fingerprint.from_json(values["fingerprint"]),
         campaign=values["campaign"],
@@ -207,6 +216,8 @@ def info_of(file: h5py.File) -> DatasetInfo:
         created=str(attributes["created"]),
         machine_costs=values["machine_costs"],
         merged=tuple(values["merged"]),
+        phases=tuple(values["phases"]),
+        source=values["source"],
     )
 
 
@@ -242,12 +253,18 @@ def read_dataset(path: Path) -> Dataset:
         info = info_of(file)
         for kind in file:
             try:
-                measurements += from_columns(kind, read_arrays(file[kind], kind_columns(kind)))
+                arrays = read_arrays(file[kind], kind_columns(kind, info.phases))
+                measurements += from_columns(kind, arrays, info.phases)
             except LayerError as error:
                 raise DatasetError(
                     f"{path}: {error}; see all problems with: resperf dataset check {path}"
                 ) from error
-    return Dataset(info, tuple(sorted(measurements, key=lambda m: m.started_at)))
+    return Dataset(info, tuple(sorted(measurements, key=_start)))
+
+
+def _start(measurement: Measurement) -> float:
+    """Sort rows of unknown start, which keep their order, before all others."""
+    return -math.inf if math.isnan(measurement.started_at) else measurement.started_at
 
 
 def read_table(path: Path) -> dict[str, KindTable]:
@@ -259,18 +276,19 @@ def read_table(path: Path) -> dict[str, KindTable]:
         If the file is missing, damaged, not a dataset, or of a newer schema.
     """
     with open_dataset(path) as file:
-        return {kind: table_of(kind, file[kind]) for kind in file}
+        phases = info_of(file).phases
+        return {kind: table_of(kind, file[kind], phases) for kind in file}
 
 
-def table_of(kind: str, group: h5py.Group) -> KindTable:
+def table_of(kind: str, group: h5py.Group, phases: Sequence[str]) -> KindTable:
     """Read the group of one kind as columns with Python's types."""
-    columns = kind_columns(kind)
+    columns = kind_columns(kind, phases)
     names = ("key", "status", "repeat", "flags", "isolated_ms", "reference_ratio", "started_at")
     rest = {name: _values(group, name, columns[name]) for name in names}
     return KindTable(
         kind=kind,
         columns={name: _values(group, name, c) for name, c in field_columns(kind).items()},
-        times_ms={phase: group[f"{phase}_ms"][()] for phase in PHASES},
+        times_ms={phase: group[f"{phase}_ms"][()] for phase in phases},
         **{**rest, "repeat": rest["repeat"].astype(np.int64)},
     )
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections import defaultdict
+import math
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from operator import itemgetter
@@ -32,7 +33,8 @@ def merge_datasets(paths: Sequence[Path], output: Path) -> Dataset:
     Raises
     ------
     DatasetError
-        If a part cannot be read, or the machines or settings differ (the message says in what).
+        If a part cannot be read, or the machines, settings or phases differ (the message says in
+        what).
     OutputError
         If the output cannot be written.
     """
@@ -46,6 +48,11 @@ def merge_datasets(paths: Sequence[Path], output: Path) -> Dataset:
                 f"{paths[0]} (here) and {path} (there) are not of one machine and its settings: "
                 f"{'; '.join(differences)}; keep them apart and train a bundle from each"
             )
+        if part.info.phases != parts[0].info.phases:
+            raise DatasetError(
+                f"{paths[0]} holds times of {', '.join(parts[0].info.phases)}, {path} of "
+                f"{', '.join(part.info.phases)}; keep them apart and train a bundle from each"
+            )
     merged = Dataset(
         _merged_info(parts),
         _renumbered(m for part in parts for m in part.measurements),
@@ -55,21 +62,32 @@ def merge_datasets(paths: Sequence[Path], output: Path) -> Dataset:
 
 
 def _renumbered(measurements: Iterable[Measurement]) -> tuple[Measurement, ...]:
-    """Rows in order of start, copies dropped, each key's repeats made different."""
+    """Rows in order of start, copies dropped, each key's repeats made different.
+
+    Where nobody said when a row was started, its place in time is unknown and its time tells
+    copies.
+    """
     rows: list[Measurement] = []
-    seen: set[tuple[str, float]] = set()
+    seen: set[tuple[str, float, float]] = set()
     taken: dict[str, set[int]] = defaultdict(set)
-    for measurement in sorted(measurements, key=lambda m: (m.started_at, m.repeat)):
+    for measurement in sorted(measurements, key=_order):
         key = measurement.layer.key
-        if (key, measurement.started_at) in seen:
+        unknown = math.isnan(measurement.started_at)
+        start = (-1.0, measurement.isolated_ms) if unknown else (measurement.started_at, 0.0)
+        if (key, *start) in seen:
             continue
-        seen.add((key, measurement.started_at))
+        seen.add((key, *start))
         repeat = measurement.repeat
         if repeat in taken[key]:
             repeat = max(taken[key]) + 1
         taken[key].add(repeat)
         rows.append(dataclasses.replace(measurement, repeat=repeat))
     return tuple(rows)
+
+
+def _order(measurement: Measurement) -> tuple[float, int]:
+    unknown = math.isnan(measurement.started_at)
+    return (-math.inf if unknown else measurement.started_at, measurement.repeat)
 
 
 def _merged_info(parts: Sequence[Dataset]) -> DatasetInfo:
@@ -94,7 +112,17 @@ def _merged_info(parts: Sequence[Dataset]) -> DatasetInfo:
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         machine_costs=costs,
         merged=tuple(histories),
+        source=_joined_sources([part.info.source for part in parts if part.info.source]),
     )
+
+
+def _joined_sources(sources: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Tell all files and counts of imports; the rest is the first one's."""
+    if not sources:
+        return {}
+    left_out: Counter[str] = sum((Counter(source["left_out"]) for source in sources), Counter())
+    files = [file for source in sources for file in source["files"]]
+    return {**sources[0], "files": files, "left_out": dict(left_out)}
 
 
 def _history(part: Dataset) -> tuple[Mapping[str, Any], ...]:

@@ -63,7 +63,7 @@ def noise_floor(table: KindTable, phase: str) -> NoiseFloor:
     table : KindTable
         Rows that are not ok, or carry a flag (which asks for measuring again), are left out.
     phase : str
-        One of `resperf.measurement.PHASES`.
+        One that the table has.
 
     Returns
     -------

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from resperf.machine import Fingerprint
-from resperf.measurement import Measurement, Status
+from resperf.measurement import PHASES, Measurement, Status
 
 Array = npt.NDArray[Any]
 
@@ -37,6 +37,12 @@ class DatasetInfo:
     merged : tuple of mapping
         Where the file was merged: the ``campaign``, ``seed``, ``versions``, ``created`` and number
         of ``rows`` of each part, oldest first. Empty otherwise.
+    phases : tuple of str
+        What the times contain: the phases that the rows have. `PHASES` where resperf measured;
+        ``("execution",)`` or ``("whole_call",)`` where others did.
+    source : mapping
+        Where the rows were imported from: ``format``, ``description``, ``files``, ``left_out`` and
+        more (docs/importing.md). Empty where resperf measured.
     """
 
     fingerprint: Fingerprint
@@ -46,6 +52,8 @@ class DatasetInfo:
     created: str
     machine_costs: Mapping[str, float]
     merged: tuple[Mapping[str, Any], ...] = ()
+    phases: tuple[str, ...] = PHASES
+    source: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -71,7 +79,7 @@ class KindTable:
     repeat : array of int64 (n,)
         0 for the first measurement of a key.
     times_ms : mapping of str to array of float64 (n,)
-        Phase to its median time; NaN where the row is not ok.
+        Phase to its median time, for the phases that the file has; NaN where the row is not ok.
     isolated_ms, reference_ratio, started_at : array of float64 (n,)
         As in `resperf.measurement.Measurement`.
     """
@@ -89,6 +97,11 @@ class KindTable:
 
     def __len__(self) -> int:
         return len(self.key)
+
+    @property
+    def phases(self) -> tuple[str, ...]:
+        """Phases that the rows have."""
+        return tuple(self.times_ms)
 
     @property
     def ok(self) -> npt.NDArray[np.bool_]:

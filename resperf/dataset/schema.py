@@ -5,13 +5,14 @@ Changing it raises `SCHEMA_VERSION`, extends the reader and adds a golden file t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from resperf.layers import kind_of
 from resperf.measurement import PHASES
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
+"""1: three phases in every file. 2: a file says which phases its rows have, and its source."""
 TEXT = "S"
 """Type of a text column: UTF-8, fixed length, padded with NUL (MATLAB and pandas open both)."""
 MAX_TEXT_BYTES = 512
@@ -78,19 +79,25 @@ def field_columns(kind: str) -> dict[str, Column]:
     }
 
 
-def kind_columns(kind: str) -> dict[str, Column]:
+def kind_columns(kind: str, phases: Sequence[str] = PHASES) -> dict[str, Column]:
     """All columns of the group of a layer kind, by name.
+
+    Parameters
+    ----------
+    kind : str
+    phases : sequence of str
+        Phases that the file's rows have: `DatasetInfo.phases`.
 
     Raises
     ------
     LayerError
         If there is no such kind.
     """
-    phases = {
+    timed = {
         f"{phase}_{name}": Column(
             column.unit, column.description.format(phase=phase), column.dtype, column.width
         )
-        for phase in PHASES
+        for phase in phases
         for name, column in PHASE_COLUMNS.items()
     }
-    return {**field_columns(kind), **ROW_COLUMNS, **phases}
+    return {**field_columns(kind), **ROW_COLUMNS, **timed}

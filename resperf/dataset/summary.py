@@ -13,7 +13,6 @@ import numpy as np
 from resperf.dataset.hdf5 import info_of, open_dataset, table_of
 from resperf.dataset.noise import NoiseFloor, noise_floor
 from resperf.dataset.records import DatasetInfo, KindTable
-from resperf.measurement import PHASES
 
 
 @dataclass(frozen=True)
@@ -82,6 +81,8 @@ class Summary:
             "versions": self.info.versions,
             "machine_costs": self.info.machine_costs,
             "merged": list(self.info.merged),
+            "phases": list(self.info.phases),
+            "source": self.info.source,
             "first_started_at": self.first_started_at,
             "last_started_at": self.last_started_at,
             "rows": self.rows,
@@ -127,8 +128,8 @@ def summarize(path: Path) -> Summary:
         If the file is missing, damaged, not a dataset, or of a newer schema.
     """
     with open_dataset(path) as file:
-        tables = [table_of(kind, file[kind]) for kind in file]
         info = info_of(file)
+        tables = [table_of(kind, file[kind], info.phases) for kind in file]
         version, digest = int(file.attrs["schema_version"]), str(file.attrs["checksum"])
     started = np.concatenate([np.array([np.nan]), *(table.started_at for table in tables)])
     return Summary(
@@ -149,7 +150,7 @@ def _summarize_kind(table: KindTable) -> KindSummary:
         layers=len(set(table.key)),
         statuses=dict(Counter(table.status.tolist()).most_common()),
         flagged=int((table.flags != "").sum()),
-        phases={phase: _summarize_phase(table, phase) for phase in PHASES},
+        phases={phase: _summarize_phase(table, phase) for phase in table.phases},
     )
 
 

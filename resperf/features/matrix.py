@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from resperf.errors import LayerError
-from resperf.features import conv, dense, pool, reorder
+from resperf.features import conv, dense, pool, reorder, step
 from resperf.features.columns import Array, Columns
 from resperf.layers import kind_of
 
@@ -28,6 +28,8 @@ _RECIPES: Mapping[str, _Recipe] = {
     "pool": _Recipe(pool.quantities, pool.PLAIN, pool.LOG2),
     "dense": _Recipe(dense.quantities, dense.PLAIN, dense.LOG2),
     "reorder": _Recipe(reorder.quantities, reorder.PLAIN, reorder.LOG2),
+    "conv_step": _Recipe(step.conv_quantities, conv.PLAIN + step.PLAIN, conv.LOG2 + step.LOG2),
+    "dense_step": _Recipe(step.dense_quantities, dense.PLAIN + step.PLAIN, dense.LOG2 + step.LOG2),
 }
 
 FEATURED_KINDS = tuple(_RECIPES)

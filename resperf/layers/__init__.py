@@ -10,13 +10,17 @@ from resperf.layers.conv import Conv
 from resperf.layers.dense import Dense
 from resperf.layers.pool import Pool
 from resperf.layers.reorder import Reorder
+from resperf.layers.step import OPTIMIZERS, ConvStep, DenseStep
 
 __all__ = [
-    "ACTIVATIONS", "KINDS", "LAYOUTS", "Conv", "Dense", "FieldSpec", "FieldValue", "Layer",
-    "Pool", "Reorder", "handed_over_bytes", "kind_of", "layer_from_key",
+    "ACTIVATIONS", "KINDS", "LAYOUTS", "OPTIMIZERS", "Conv", "ConvStep", "Dense", "DenseStep",
+    "FieldSpec", "FieldValue", "Layer", "Pool", "Reorder", "handed_over_bytes", "kind_of",
+    "layer_from_key",
 ]  # fmt: skip
 
-KINDS: Mapping[str, type[Layer]] = {cls.kind: cls for cls in (Conv, Pool, Dense, Reorder)}
+KINDS: Mapping[str, type[Layer]] = {
+    cls.kind: cls for cls in (Conv, Pool, Dense, Reorder, ConvStep, DenseStep)
+}
 
 
 def kind_of(kind: str) -> type[Layer]:

@@ -11,10 +11,8 @@ from resperf.layers._window import WindowLayer
 
 
 @dataclass(frozen=True, kw_only=True)
-class Conv(WindowLayer):
-    """A 2-D convolution (ResPerfNet Table 3, scenario C; groups, dilation and pads added)."""
-
-    kind: ClassVar[str] = "conv"
+class ConvLayer(WindowLayer):
+    """Fields and shapes that a convolution and its training step share."""
 
     channels_out: int = number("channels of the output")
     groups: int = number("groups that do not see each other's channels", default=1)
@@ -52,3 +50,10 @@ class Conv(WindowLayer):
     def input_bytes(self) -> int:
         """Bytes of the image, and of the residual where there is one."""
         return super().input_bytes + self.residual * self.output_bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Conv(ConvLayer):
+    """A 2-D convolution (ResPerfNet Table 3, scenario C; groups, dilation and pads added)."""
+
+    kind: ClassVar[str] = "conv"

@@ -9,10 +9,8 @@ from resperf.layers._base import ACTIVATIONS, Layer, flag, name, number
 
 
 @dataclass(frozen=True, kw_only=True)
-class Dense(Layer):
-    """A fully connected layer (ResPerfNet Table 3, scenario D)."""
-
-    kind: ClassVar[str] = "dense"
+class DenseLayer(Layer):
+    """Fields and shapes that a fully connected layer and its training step share."""
 
     batch: int = number("rows of the input")
     features_in: int = number("columns of the input (the paper's dimension input)")
@@ -40,3 +38,10 @@ class Dense(Layer):
     def weight_bytes(self) -> int:
         """Bytes of the matrix and the bias."""
         return self.features_out * (self.features_in + self.bias) * self.element_bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dense(DenseLayer):
+    """A fully connected layer (ResPerfNet Table 3, scenario D)."""
+
+    kind: ClassVar[str] = "dense"

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from resperf.errors import UnsupportedError
-from resperf.layers import Conv, Layer, Pool
+from resperf.layers import Conv, ConvStep, Layer, Pool
 from resperf.lowering._base import LoweredNetwork, LoweredNode, answer
 from resperf.lowering._read import (
     ACTIVATION_OPS,
@@ -42,7 +42,7 @@ def lower_layer(layer: Layer) -> Layer:
     if isinstance(layer, Pool):
         plain = layer.replace(layout=LAYOUT, ceil_mode=False)
         return plain if plain.output_shape == layer.output_shape else layer.replace(layout=LAYOUT)
-    return layer.replace(layout=LAYOUT) if isinstance(layer, Conv) else layer
+    return layer.replace(layout=LAYOUT) if isinstance(layer, Conv | ConvStep) else layer
 
 
 def lower(network: Network, _fingerprint: Fingerprint, *, method: str = "auto") -> LoweredNetwork:

@@ -47,7 +47,7 @@ def host_warnings(fingerprint: Fingerprint, *, threads: int | None = None) -> tu
         machine by intention.
     """
     warnings = []
-    if threads is not None and threads != fingerprint.threads:
+    if threads is not None and fingerprint.threads and threads != fingerprint.threads:
         warnings.append(
             f"the bundle was measured with {fingerprint.threads} threads, not {threads}: "
             f"the times are those of {fingerprint.threads} threads"

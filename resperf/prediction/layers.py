@@ -21,7 +21,7 @@ def layer_times(bundle: Bundle, layers: Sequence[Layer], phase: str = "execution
     layers : sequence of Layer
         Lowered, kinds may be mixed.
     phase : str
-        A name of `resperf.measurement.PHASES`.
+        A name of `resperf.measurement.TIMED`.
 
     Returns
     -------
@@ -46,7 +46,7 @@ def layer_times(bundle: Bundle, layers: Sequence[Layer], phase: str = "execution
 
 
 def predict_layers(layers: Sequence[Layer], bundle: Bundle) -> list[LayerPrediction]:
-    """Predict the execution phase of layers as drawn or typed.
+    """Predict layers as drawn or typed: their execution, or whole calls if a bundle knows no other.
 
     Parameters
     ----------
@@ -57,10 +57,11 @@ def predict_layers(layers: Sequence[Layer], bundle: Bundle) -> list[LayerPredict
     Returns
     -------
     list of LayerPrediction
-        ``execution_ms`` is NaN where the bundle has no predictor for that kind.
+        ``execution_ms`` is NaN where the bundle has no predictor for that kind; ``phase`` says
+        what it contains.
     """
     lowered = lower_layers(layers, bundle.fingerprint)
-    times = layer_times(bundle, lowered)
+    times = layer_times(bundle, lowered, bundle.layer_phase)
     return [
         LayerPrediction(
             name=f"{layer.kind}_{place}",
@@ -70,6 +71,7 @@ def predict_layers(layers: Sequence[Layer], bundle: Bundle) -> list[LayerPredict
             reason=times.reason[place],
             key=layer.key,
             macs=layer.macs,
+            phase=bundle.layer_phase,
         )
         for place, layer in enumerate(lowered)
     ]

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from resperf.bundle import Bundle
 from resperf.errors import UnsupportedError
 from resperf.lowering import LoweredNetwork, lower
+from resperf.measurement import WHOLE_CALL
 from resperf.network import Network
 from resperf.prediction.host import host_warnings
 from resperf.prediction.layers import layer_times
@@ -43,9 +44,15 @@ def predict_network(
     Raises
     ------
     UnsupportedError
-        If `strict` and the total would not contain everything, or if the framework has no
-        lowering.
+        If `strict` and the total would not contain everything, if the framework has no lowering,
+        or if the bundle predicts whole calls, which do not add up.
     """
+    if bundle.layer_phase == WHOLE_CALL:
+        raise UnsupportedError(
+            f"{bundle.path} predicts whole calls: each contains a session call and the copies of "
+            "its input and output, which a network pays once and not per layer; predict single "
+            "layers with resperf predict-layer, or use a bundle that was trained on execution"
+        )
     lowered = lower(network, bundle.fingerprint, method=lowering)
     layers, times_ms, skipped = _predict_nodes(lowered, bundle)
     rule = RULE_OF_METHOD.get(bundle.method, "three_phase")

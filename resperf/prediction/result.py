@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from resperf.measurement import WHOLE_CALL
+
 
 def json_number(value: float) -> float | None:
     """Return a number that JSON knows: NaN and infinities become None."""
@@ -66,7 +68,8 @@ class LayerPrediction:
         Names of the ONNX nodes that became this layer.
     phase : str
         Phase that the time counts in: ``execution``, or ``preprocess`` and ``postprocess`` for a
-        re-layout of a network's input or output.
+        re-layout of a network's input or output. ``whole_call`` for a layer alone, from a bundle
+        that knows only such times.
     """
 
     name: str
@@ -81,10 +84,13 @@ class LayerPrediction:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""
+        time_ms = json_number(self.execution_ms)
+        whole = self.phase == WHOLE_CALL
         return {
             "name": self.name,
             "kind": self.kind,
-            "execution_ms": json_number(self.execution_ms),
+            "execution_ms": None if whole else time_ms,
+            **({"whole_call_ms": time_ms} if whole else {}),
             "in_range": self.in_range,
             "reason": self.reason,
             "phase": self.phase,

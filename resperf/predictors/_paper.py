@@ -12,7 +12,7 @@ import numpy as np
 from resperf.errors import LayerError, TrainingError
 from resperf.features import Array, Columns
 from resperf.features.transforms import BoxCox, TargetScale, ZScore, transform_from_json
-from resperf.layers import ACTIVATIONS
+from resperf.layers import ACTIVATIONS, OPTIMIZERS
 from resperf.predictors import _fitting
 from resperf.predictors._architecture import Architecture, OnnxNetwork, Weights, onnx_bytes
 from resperf.predictors._base import Predictor, Progress, Rows, check_rows, stored
@@ -34,6 +34,13 @@ def _activation(columns: Columns) -> Array:
     return np.asarray(np.sum(numbered, axis=0), dtype=float)
 
 
+def _optimizer(columns: Columns) -> Array:
+    """Return a number per optimizer; the paper has no training steps, so the order is ours."""
+    values = np.asarray(columns["optimizer"])
+    numbered = [place * (values == name) for place, name in enumerate(OPTIMIZERS, start=1)]
+    return np.asarray(np.sum(numbered, axis=0), dtype=float)
+
+
 def _field(*names: str) -> Callable[[Columns], Array]:
     """Return the product of fields."""
 
@@ -44,18 +51,26 @@ def _field(*names: str) -> Callable[[Columns], Array]:
 
 
 _MATRIX = {"matrix size": _field("height", "width")}
+_CONV = {
+    "batch size": _field("batch"),
+    **_MATRIX,
+    "kernel size": _field("kernel_height", "kernel_width"),
+    "channel in": _field("channels_in"),
+    "channel out": _field("channels_out"),
+    "strides": _field("stride_height"),
+    "padding": _padded,
+    "activate function": _activation,
+    "bias": _field("bias"),
+}
+_DENSE = {
+    "batch size": _field("batch"),
+    "dimension input": _field("features_in"),
+    "dimension output": _field("features_out"),
+    "activate function": _activation,
+    "bias": _field("bias"),
+}
 _FEATURES: Mapping[str, Mapping[str, Callable[[Columns], Array]]] = {
-    "conv": {
-        "batch size": _field("batch"),
-        **_MATRIX,
-        "kernel size": _field("kernel_height", "kernel_width"),
-        "channel in": _field("channels_in"),
-        "channel out": _field("channels_out"),
-        "strides": _field("stride_height"),
-        "padding": _padded,
-        "activate function": _activation,
-        "bias": _field("bias"),
-    },
+    "conv": _CONV,
     "pool": {
         "batch size": _field("batch"),
         **_MATRIX,
@@ -64,19 +79,15 @@ _FEATURES: Mapping[str, Mapping[str, Callable[[Columns], Array]]] = {
         "strides": _field("stride_height"),
         "padding": _padded,
     },
-    "dense": {
-        "batch size": _field("batch"),
-        "dimension input": _field("features_in"),
-        "dimension output": _field("features_out"),
-        "activate function": _activation,
-        "bias": _field("bias"),
-    },
+    "dense": _DENSE,
     # Not in the paper, but between layers of unlike layout on a CPU.
     "reorder": {
         "batch size": _field("batch"),
         **_MATRIX,
         "channel in": _field("channels_in"),
     },
+    "conv_step": {**_CONV, "optimizer": _optimizer},
+    "dense_step": {**_DENSE, "optimizer": _optimizer},
 }
 """Table 3: kind -> feature -> how it follows from the fields."""
 

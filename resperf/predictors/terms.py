@@ -13,7 +13,7 @@ import numpy as np
 
 from resperf.errors import TrainingError
 from resperf.features import Array, Columns, quantities
-from resperf.layers import ACTIVATIONS
+from resperf.layers import ACTIVATIONS, OPTIMIZERS
 
 Term = Callable[[Mapping[str, Array]], Array]
 
@@ -169,8 +169,33 @@ _REORDER: Mapping[str, Term] = {
     "planes to blocked": lambda q: q["planes"] / 1e6 * q["to_blocked"],
 }
 
+
+def _under(quantity: str, optimizer: str) -> Term:
+    """Bytes that are updated by one optimizer."""
+    return lambda q: q[quantity] / _MB * q[f"optimizer={optimizer}"]
+
+
+def _flag(name: str) -> Term:
+    return lambda q: q[name]
+
+
+# Where the input of a measured step is a variable itself, it is updated like the weights.
+_STEP: Mapping[str, Term] = {
+    "gradient of input": _gflop("flops_data"),
+    "gradient of weights": _gflop("flops_weights"),
+    **{f"constant {name}": _flag(f"optimizer={name}") for name in OPTIMIZERS},
+    **{f"weights {name}": _under("weight_bytes", name) for name in OPTIMIZERS},
+    **{f"in {name}": _under("in_bytes", name) for name in OPTIMIZERS},
+}
+
 TERMS: Mapping[str, Mapping[str, Term]] = {
     "conv": _CONV, "pool": _POOL, "dense": _DENSE, "reorder": _REORDER,
+    "conv_step": {
+        **_CONV, **_STEP,
+        "gradient of input strided": _gflop("flops_data", "strided"),
+        "gradient of weights strided": _gflop("flops_weights", "strided"),
+    },
+    "dense_step": {**_DENSE, **_STEP},
 }  # fmt: skip
 """Kind -> name of a term -> how it follows from `resperf.features.quantities`."""
 
@@ -209,7 +234,8 @@ def physical_terms(kind: str, columns: Columns, names: tuple[str, ...] | None = 
     if unknown or not chosen:
         raise TrainingError(f"no physical terms {', '.join(unknown)} for kind {kind!r}")
     known = dict(quantities(kind, columns))
-    if "activation" in columns:
-        values = np.asarray(columns["activation"])
-        known |= {f"activation={name}": (values == name).astype(float) for name in ACTIVATIONS}
+    for field, choices in (("activation", ACTIVATIONS), ("optimizer", OPTIMIZERS)):
+        if field in columns:
+            values = np.asarray(columns[field])
+            known |= {f"{field}={name}": (values == name).astype(float) for name in choices}
     return np.stack([np.asarray(table[name](known), dtype=float) for name in chosen], axis=1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from resperf.measurement import WHOLE_CALL
 from resperf.report.tables import Column, percent_cell, table
 
 
@@ -14,8 +15,9 @@ def device_table(entries: Sequence[Mapping[str, Any]]) -> str:
     Parameters
     ----------
     entries : sequence of mapping
-        ``device``, ``framework``, ``method``, ``date``, ``path`` and ``validation_error`` (per
-        kind, fractions); a damaged bundle has ``path`` and ``damaged`` (the reason) instead.
+        ``device``, ``framework``, ``method``, ``date``, ``path``, ``phase`` (what the layers' times
+        contain) and ``validation_error`` (per kind, fractions); a damaged bundle has ``path`` and
+        ``damaged`` (the reason) instead.
     """
     whole = [entry for entry in entries if not entry.get("damaged")]
     parts = []
@@ -26,7 +28,7 @@ def device_table(entries: Sequence[Mapping[str, Any]]) -> str:
                  Column("validation error"), Column("path")),
                 [
                     [entry["device"], entry["framework"], entry["method"], entry["date"][:10],
-                     _errors(entry["validation_error"]), entry["path"]]
+                     _errors(entry), entry["path"]]
                     for entry in whole
                 ],
             )
@@ -37,5 +39,7 @@ def device_table(entries: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join(parts)
 
 
-def _errors(validation: Mapping[str, float]) -> str:
-    return ", ".join(f"{kind} {percent_cell(error)}" for kind, error in validation.items())
+def _errors(entry: Mapping[str, Any]) -> str:
+    found: Mapping[str, float] = entry["validation_error"]
+    listed = ", ".join(f"{kind} {percent_cell(error)}" for kind, error in found.items())
+    return f"{listed} (whole calls)" if entry.get("phase") == WHOLE_CALL else listed

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from resperf.layers import layer_from_key
+from resperf.measurement import WHOLE_CALL
 from resperf.prediction import LayerPrediction, Prediction
 from resperf.report.tables import Column, ms_cell, percent_cell, table
 
@@ -180,8 +181,9 @@ def layers_text(layers: Sequence[LayerPrediction]) -> str:
         rows.append(
             [ms_cell(layer.execution_ms), f"{layer.macs / 1e9:.3f}", _fields(layer.key), remark]
         )
-    columns = (Column("ms", right=True), Column("GMAC", right=True), Column("layer"),
-               Column("out of range"))  # fmt: skip
+    whole = any(layer.phase == WHOLE_CALL for layer in layers)
+    columns = (Column("ms, whole call" if whole else "ms", right=True),
+               Column("GMAC", right=True), Column("layer"), Column("out of range"))  # fmt: skip
     return table(columns, rows)
 
 

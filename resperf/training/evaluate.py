@@ -12,7 +12,7 @@ import numpy as np
 from resperf.bundle import Bundle
 from resperf.dataset import KindTable, floor_of_medians, noise_floor, read_info, read_table
 from resperf.errors import TrainingError
-from resperf.measurement import PHASES
+from resperf.measurement import TIMED, layer_phase
 from resperf.predictors.metrics import Errors, errors
 from resperf.splits import split_of_keys, was_packed
 from resperf.training.rows import SHORTEST_MS, LayerRows, layer_rows
@@ -81,11 +81,18 @@ def evaluate(dataset: Path, bundle: Bundle, split: Part = "test") -> Evaluation:
     DatasetError
         If the dataset cannot be read.
     TrainingError
-        If no row is left to judge by.
+        If no row is left to judge by, or the dataset's times contain something else than the
+        bundle's.
     """
+    info = read_info(dataset)
+    if layer_phase(info.phases) != bundle.layer_phase:
+        raise TrainingError(
+            f"{dataset} holds times of {layer_phase(info.phases)}, {bundle.path} predicts "
+            f"{bundle.layer_phase}: they contain different things; train a bundle from this dataset"
+        )
     notes = [
         f"the dataset's machine is not the bundle's: {difference}"
-        for difference in read_info(dataset).fingerprint.differences(bundle.fingerprint)
+        for difference in info.fingerprint.differences(bundle.fingerprint)
         if not difference.startswith("device:")
     ]
     judged: list[Judged] = []
@@ -114,7 +121,7 @@ def _unseen(rows: LayerRows, bundle: Bundle, split: Part) -> LayerRows:
 def _judge(kind: str, table: KindTable, rows: LayerRows, bundle: Bundle) -> list[Judged]:
     layers = np.array(rows.layers(), dtype=object)
     judged = []
-    for phase in PHASES:
+    for phase in (phase for phase in TIMED if phase in rows.times_ms):
         timed = rows.times_ms[phase] >= SHORTEST_MS
         if not timed.any():
             continue

@@ -17,7 +17,7 @@ from resperf.bundle import Bundle, canned_layers, ranges_of, replaced_folder, wr
 from resperf.dataset import DatasetInfo, KindTable, checksum, read_info, read_table
 from resperf.errors import TrainingError
 from resperf.features import FEATURED_KINDS, Array, quantities
-from resperf.measurement import PHASES
+from resperf.measurement import TIMED
 from resperf.predictors import DEFAULT_METHOD, METHODS, Predictor, predictor_class
 from resperf.predictors.metrics import errors
 from resperf.predictors.transfers import Transfers
@@ -34,7 +34,8 @@ FEWEST_ROWS_FOR_NETWORK = 40
 TRANSFERRED = {"preprocess": "in_bytes", "postprocess": "out_bytes"}
 """Phase -> the quantity of a layer that crosses between host and device in it."""
 
-_PHASES_OF_METHOD: Mapping[str, tuple[str, ...]] = {"resperfnet": PHASES, "perfnet": PHASES}
+_EVERY_PHASE = ("resperfnet", "perfnet")
+"""Methods whose papers learn every phase; the others learn the layers' own times alone."""
 _EXPORT_TOLERANCE = 1e-4
 
 
@@ -162,7 +163,7 @@ def _fit_kinds(
         if len(part.train) < FEWEST_ROWS_FOR_NETWORK:
             chosen = "baseline"
             learnt.notes.append(f"{kind}: {len(part.train)} training rows, the baseline alone")
-        for phase in _PHASES_OF_METHOD.get(chosen, ("execution",)):
+        for phase in part.train.times_ms if chosen in _EVERY_PHASE else (part.train.layer_phase,):
             tell = partial(progress, kind, phase) if progress is not None else None
             fitted = predictor_class(chosen)(kind, epochs=epochs)
             _fit_one(fitted, part, phase, seed, tell, folder, learnt)
@@ -214,7 +215,7 @@ def _fit_transfers(parts: Mapping[str, _Parts], notes: list[str]) -> dict[str, T
     for phase, quantity in TRANSFERRED.items():
         sizes, times = [], []
         for kind, part in parts.items():
-            if kind in FEATURED_KINDS and len(part.train):
+            if kind in FEATURED_KINDS and len(part.train) and phase in part.train.times_ms:
                 sizes.append(quantities(kind, part.train.columns)[quantity])
                 times.append(part.train.times_ms[phase])
         try:
@@ -233,8 +234,9 @@ def _errors(
     """Judge every predictor on one part of the rows: kind -> phase -> errors."""
     result: dict[str, dict[str, Any]] = {}
     for kind, predictors in learnt.predictors.items():
-        for phase in PHASES:
-            rows = _timed(getattr(parts[kind], name), phase)
+        judged_rows = getattr(parts[kind], name)
+        for phase in (phase for phase in TIMED if phase in judged_rows.times_ms):
+            rows = _timed(judged_rows, phase)
             if not len(rows):
                 continue
             if phase in predictors:
@@ -250,8 +252,8 @@ def _errors(
 
 
 def _typical(rows: LayerRows, count: int = 10) -> list[Any]:
-    """Return layers spread over the execution times, from the shortest to the longest."""
-    order = np.argsort(rows.times_ms["execution"], kind="stable")
+    """Return layers spread over their times, from the shortest to the longest."""
+    order = np.argsort(rows.times_ms[rows.layer_phase], kind="stable")
     places = np.unique(np.linspace(0, len(rows) - 1, min(count, len(rows))).astype(int))
     # Every third first, so that a shorter selection is spread as well.
     spread = np.concatenate([places[start::3] for start in range(3)])
@@ -275,6 +277,12 @@ def _identity(info: DatasetInfo, dataset: Path, device: str | None) -> dict[str,
             "seed": info.seed,
             "created": info.created,
             "versions": dict(info.versions),
+            "phases": list(info.phases),
+            "source": {
+                name: info.source[name]
+                for name in ("format", "description", "citation", "files", "session_ms")
+                if name in info.source
+            },
         },
     }
 

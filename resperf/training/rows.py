@@ -12,10 +12,10 @@ import numpy.typing as npt
 from resperf.dataset import KindTable
 from resperf.features import Array, Columns, take
 from resperf.layers import Layer, kind_of
-from resperf.measurement import PHASES
+from resperf.measurement import layer_phase
 
 SHORTEST_MS = 1e-5
-"""Execution below 10 ns is no time of a layer, but noise around zero."""
+"""A layer below 10 ns has no time of its own, but noise around zero."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,8 @@ class LayerRows:
         How many rows of the dataset that median is of.
     left_out : mapping of str to int
         Reason to number of rows of the dataset that do not count.
+
+    The phases are those of the dataset: `layer_phase` names the one with the layers' own times.
     """
 
     kind: str
@@ -45,6 +47,11 @@ class LayerRows:
 
     def __len__(self) -> int:
         return len(self.keys)
+
+    @property
+    def layer_phase(self) -> str:
+        """Phase of the layers' own times: execution, or the whole call where that is all."""
+        return layer_phase(self.times_ms)
 
     def select(self, chosen: npt.NDArray[Any]) -> LayerRows:
         """Return some rows, chosen by a mask or by positions."""
@@ -70,11 +77,13 @@ def layer_rows(table: KindTable, exclude_keys: Set[str] = frozenset()) -> LayerR
     """Keep what can be learnt from.
 
     Left out are rows that are not ok, rows of excluded keys, flagged rows (drift, busy, ...), and
-    layers whose execution is too short to be a time. Only where most layers have no row without a
-    flag do flagged rows stand for them: a machine that is always busy can still be learnt.
+    layers whose execution (or whole call) is too short to be a time. Only where most layers have
+    no row without a flag do flagged rows stand for them: a machine that is always busy can still
+    be learnt.
     """
     keys = table.key.astype(str)
-    ok = np.asarray(table.ok) & np.isfinite(table.times_ms["execution"])
+    own = layer_phase(table.times_ms)
+    ok = np.asarray(table.ok) & np.isfinite(table.times_ms[own])
     excluded = ok & np.isin(keys, list(exclude_keys))
     candidate = ok & ~excluded
     flagged = candidate & (table.flags.astype(str) != "")
@@ -91,9 +100,9 @@ def layer_rows(table: KindTable, exclude_keys: Set[str] = frozenset()) -> LayerR
     groups = np.split(kept[order], bounds) if len(unique) else []
     times_ms = {
         phase: np.array([np.median(table.times_ms[phase][group]) for group in groups], dtype=float)
-        for phase in PHASES
+        for phase in table.phases
     }
-    long_enough = times_ms["execution"] >= SHORTEST_MS
+    long_enough = times_ms[own] >= SHORTEST_MS
     counts = {
         "not ok": int(np.sum(~ok)),
         "excluded": int(excluded.sum()),

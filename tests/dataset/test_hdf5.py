@@ -22,7 +22,7 @@ from resperf.dataset import (
 )
 from resperf.dataset.schema import MAX_TEXT_BYTES, ROW_COLUMNS, field_columns, kind_columns
 from resperf.errors import DatasetError, OutputError
-from resperf.layers import KINDS, Conv, Dense
+from resperf.layers import KINDS, Conv, Dense, DenseStep
 from resperf.measurement import Measurement, PhaseSamples, Status, StopReason
 
 MeasuredFactory = Callable[..., Measurement]
@@ -102,7 +102,7 @@ def test_tables_have_python_types(write: FileFactory, measured: MeasuredFactory)
 
 def test_every_column_says_its_unit_and_meaning(golden: Path) -> None:
     with h5py.File(golden) as file:
-        assert set(file) == set(KINDS)
+        assert set(file) == {"conv", "dense", "pool", "reorder"}
         assert file.attrs["schema_version"] == 1
         for kind in file:
             assert set(file[kind]) == set(kind_columns(kind))
@@ -220,7 +220,7 @@ def test_a_file_whose_seal_another_tool_dropped_is_read(tmp_path: Path, golden: 
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        ("schema_version", 99, "schema version 99, this resperf reads up to 1; upgrade"),
+        ("schema_version", 99, "schema version 99, this resperf reads up to 2; upgrade"),
         ("schema_version", 0, "damaged"),
         ("format", "other", "is an HDF5 file but not a resperf dataset"),
         ("fingerprint", "{", "damaged"),
@@ -301,3 +301,42 @@ def test_a_link_keeps_pointing_where_it_did(
     write("a.h5", measured())
     assert (tmp_path / "a.h5").is_symlink()
     assert len(read_dataset(tmp_path / "disk" / "b.h5").measurements) == 1
+
+
+def test_golden_file_of_schema_2_reads_as_it_was_written(golden: Path) -> None:
+    path = golden.with_name("dataset-v2.h5")
+    dataset = read_dataset(path)
+    assert dataset.info.phases == ("execution",)
+    assert dataset.info.source["left_out"] == {"no value in size": 1}
+    assert [(row.layer.kind, row.repeat) for row in dataset.measurements] == [
+        ("conv", 0), ("conv", 1), ("dense_step", 0),
+    ]  # fmt: skip
+    step = dataset.measurements[2]
+    assert step.layer == DenseStep(batch=1, features_in=9, features_out=4, optimizer="adam")
+    assert step.phases == {
+        "execution": PhaseSamples((3.0, 3.5, 4.0), 5, 5, StopReason.BUDGET),
+    }  # fmt: skip
+    assert (step.isolated_ms, step.session_ms) == (3.625, 0.125)
+    assert math.isnan(step.started_at)
+    table = read_table(path)["conv"]
+    assert table.phases == ("execution",)
+    assert table.times_ms["execution"].tolist() == [2.5, 3.0]
+    assert check_dataset(path) == []
+    assert checksum(path) == "3384b2cf95f17eda5994e48f7826ab9d9e8520d2a8857d5c176f6e189aa4532a"
+
+
+def test_files_of_schema_1_hold_three_phases_that_resperf_measured(golden: Path) -> None:
+    info = read_info(golden)
+    assert info.phases == ("preprocess", "execution", "postprocess")
+    assert info.source == {}
+
+
+def test_a_file_of_schema_2_without_its_phases_is_damaged(
+    tmp_path: Path, write: FileFactory, measured: MeasuredFactory
+) -> None:
+    path = write("a.h5", measured())
+    path.write_bytes(path.read_bytes()[512:])
+    with h5py.File(path, "r+") as file:
+        del file.attrs["phases"]
+    with pytest.raises(DatasetError, match="damaged"):
+        read_table(path)

@@ -9,7 +9,7 @@ import pytest
 
 from resperf.errors import LayerError
 from resperf.features import FEATURED_KINDS, columns_of, feature_matrix, quantities
-from resperf.layers import KINDS, Conv, Dense, Pool, Reorder
+from resperf.layers import KINDS, Conv, ConvStep, Dense, DenseStep, Pool, Reorder
 
 CONV = Conv(
     batch=2, channels_in=3, channels_out=20, height=10, width=14, kernel_height=3, kernel_width=5,
@@ -117,6 +117,8 @@ def test_every_kind_of_layer_has_features() -> None:
         Pool(batch=1, channels_in=3, height=4, width=4, kernel_height=2, kernel_width=2),
         Dense(batch=1, features_in=3, features_out=2),
         Reorder(batch=1, channels_in=3, height=4, width=4),
+        ConvStep(**CONV.fields(), optimizer="adam"),
+        DenseStep(batch=1, features_in=3, features_out=2, optimizer="sgd"),
     ],
 )
 def test_matrix_is_finite_named_and_does_not_depend_on_neighbours(layer: Conv) -> None:
@@ -143,3 +145,23 @@ def test_mixed_and_no_layers_are_refused() -> None:
         columns_of([])
     with pytest.raises(LayerError, match="no features for kind 'lstm'"):
         feature_matrix("lstm", {})
+
+
+def test_training_steps_count_their_gradients_by_hand() -> None:
+    layers = [
+        ConvStep(
+            batch=2, channels_in=40, height=8, width=8, kernel_height=3, kernel_width=3,
+            pad_top=1, pad_left=1, pad_bottom=1, pad_right=1, channels_out=16, optimizer=optimizer,
+        )
+        for optimizer in ("sgd", "momentum", "adam")
+    ]  # fmt: skip
+    q = quantities("conv_step", columns_of(layers))
+    # 2 x 8 x 8 = 128 output pixels, 40 x 9 = 360 inputs of each, in tiles of 128 and 32.
+    assert q["flops"][0] == 2 * 128 * 360 * 16
+    assert q["flops_data"][0] == q["flops"][0] * 64 / 40
+    assert q["flops_weights"][0] == 2 * 384 * 32 * 128
+    assert q["kept_numbers"].tolist() == [0, 1, 2]
+    dense = DenseStep(batch=40, features_in=100, features_out=10, optimizer="adadelta")
+    q = quantities("dense_step", columns_of([dense]))
+    assert q["flops_data"][0] == 2 * 64 * 10 * 128
+    assert q["flops_weights"][0] == 2 * 128 * 32 * 40

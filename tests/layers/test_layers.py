@@ -7,7 +7,18 @@ import dataclasses
 import pytest
 
 from resperf.errors import LayerError
-from resperf.layers import KINDS, Conv, Dense, Layer, Pool, Reorder, kind_of, layer_from_key
+from resperf.layers import (
+    KINDS,
+    Conv,
+    ConvStep,
+    Dense,
+    DenseStep,
+    Layer,
+    Pool,
+    Reorder,
+    kind_of,
+    layer_from_key,
+)
 
 
 def conv(**words: str) -> Conv:
@@ -25,6 +36,8 @@ EXAMPLES: list[Layer] = [
     pool(),
     Dense(batch=4, features_in=10, features_out=3),
     Reorder(batch=1, channels_in=16, height=4, width=4),
+    ConvStep(**conv().fields(), optimizer="adam"),
+    DenseStep(batch=4, features_in=10, features_out=3, optimizer="sgd"),
 ]
 
 
@@ -90,6 +103,21 @@ def test_key_names_every_field_and_can_be_read_back(layer: Layer) -> None:
     assert type(layer).from_fields(layer.fields()) == layer
     for name in type(layer).specs():
         assert f"{name}=" in layer.key
+
+
+def test_a_training_step_is_its_layer_three_times_and_a_kind_of_its_own() -> None:
+    step = ConvStep(**conv(padding="same").fields(), optimizer="adam")
+    layer = conv(padding="same")
+    assert step.macs == 3 * 64 * 224 * 224 * 27
+    assert (step.output_shape, step.moved_bytes) == (layer.output_shape, layer.moved_bytes)
+    # No code that knows convolutions may take a step for one.
+    assert not isinstance(step, Conv)
+    assert step.key.startswith("conv_step:batch=1,")
+    assert step.key.endswith(",optimizer=adam")
+    dense = DenseStep(batch=4, features_in=10, features_out=3, optimizer="rmsprop")
+    assert dense.macs == 3 * 120
+    with pytest.raises(LayerError, match="optimizer='lion' must be one of"):
+        dense.replace(optimizer="lion")
 
 
 def test_keys_never_change_their_meaning() -> None:

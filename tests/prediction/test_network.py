@@ -40,6 +40,7 @@ class FakeBundle:
 
     device = "elsewhere"
     framework = "synthetic"
+    layer_phase = "execution"
 
     def __init__(
         self,

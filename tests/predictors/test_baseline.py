@@ -9,7 +9,7 @@ import pytest
 
 from resperf.errors import TrainingError
 from resperf.features import columns_of
-from resperf.layers import Dense
+from resperf.layers import OPTIMIZERS, Dense, DenseStep
 from resperf.predictors.baseline import Baseline, fit_terms
 from resperf.predictors.metrics import mape
 from resperf.predictors.terms import TERMS, physical_terms
@@ -76,3 +76,24 @@ def test_unknown_terms_are_refused() -> None:
     columns = columns_of([Dense(batch=1, features_in=9, features_out=9)])
     with pytest.raises(TrainingError, match="no physical terms magic"):
         physical_terms("dense", columns, ("magic",))
+
+
+def test_what_an_optimizer_costs_is_found_in_training_steps() -> None:
+    random = np.random.default_rng(2)
+    layers = [
+        DenseStep(
+            batch=int(random.integers(1, 65)), features_in=int(random.integers(64, 4096)),
+            features_out=int(random.integers(64, 4096)), optimizer=str(random.choice(OPTIMIZERS)),
+        )
+        for _ in range(200)
+    ]  # fmt: skip
+    ms_per_mb = {"sgd": 0.01, "adam": 0.05}
+    times_ms = np.array(
+        [0.1 + layer.weight_bytes / 1e6 * ms_per_mb.get(layer.optimizer, 0.02) for layer in layers]
+    )
+    columns = columns_of(layers)
+    fitted = Baseline("dense_step").fit(columns, times_ms, validation=(columns, times_ms), seed=0)
+    assert mape(times_ms, fitted.predict(columns)) < 0.01
+    sgd, adam = (layers[0].replace(optimizer=name) for name in ("sgd", "adam"))
+    apart_ms = fitted.predict(columns_of([adam])) - fitted.predict(columns_of([sgd]))
+    assert apart_ms[0] == pytest.approx(0.04 * layers[0].weight_bytes / 1e6, rel=0.05)

@@ -1,0 +1,184 @@
+"""From somebody's CSV files to a dataset file of ours."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from resperf._version import __version__
+from resperf.dataset.hdf5 import write_dataset
+from resperf.dataset.importing.mapping import SourceMapping
+from resperf.dataset.importing.rows import ForeignFile, ForeignRow, LeftOut, LeftOutRows
+from resperf.dataset.importing.session import session_costs
+from resperf.dataset.records import Dataset, DatasetInfo
+from resperf.devices import canonical_device, device_facts
+from resperf.errors import DatasetError
+from resperf.machine import Fingerprint
+from resperf.measurement import Measurement, PhaseSamples, Status, StopReason, layer_phase
+
+_UNKNOWN = math.nan
+_COUNT_UNKNOWN = 0
+
+
+@dataclass(frozen=True)
+class Imported:
+    """What an import wrote.
+
+    Attributes
+    ----------
+    info : DatasetInfo
+    rows : mapping of str to int
+        Kind to number of rows.
+    repeats : int
+        Rows that measure a layer again.
+    session_ms : mapping of str to float
+        Kind to the session call that was taken out of its times; empty where none was.
+    left_out : tuple of LeftOut
+        Rows that make no sense, by reason.
+    """
+
+    info: DatasetInfo
+    rows: Mapping[str, int]
+    repeats: int
+    session_ms: Mapping[str, float]
+    left_out: tuple[LeftOut, ...]
+
+
+def import_dataset(
+    paths: Sequence[Path], output: Path, *, mapping: SourceMapping, device: str
+) -> Imported:
+    """Read CSV files of one source and device and write them as one dataset.
+
+    Rows of equal layers become repeats of one key, numbered in the order of the files. A session
+    call that the times contain is taken out and kept as ``session_ms``; the time with it stays as
+    ``isolated_ms``. Where others gave only the shortest, median and longest time, these are the
+    samples.
+
+    Parameters
+    ----------
+    paths : sequence of Path
+        CSV files, packed with gzip or not; a row is of the mapping's first kind that fits.
+    output : Path
+    mapping : SourceMapping
+    device : str
+        Any name of `resperf.devices`, or another.
+
+    Raises
+    ------
+    DatasetError
+        If a file cannot be read or does not fit the mapping, or no row makes sense.
+    OutputError
+        If the output cannot be written.
+    """
+    left_out = LeftOutRows()
+    files = [ForeignFile.read(path) for path in paths]
+    copies = [each for each, count in Counter(file.sha256 for file in files).items() if count > 1]
+    if copies:
+        names = [file.name for file in files if file.sha256 == copies[0]]
+        raise DatasetError(f"{' and '.join(names)} are the same file; name it once")
+    rows_of = [list(file.rows(mapping, left_out)) for file in files]
+    rows = [row for each in rows_of for row in each]
+    device = canonical_device(device)
+    costs = session_costs(rows, mapping.session, device) if mapping.session else {}
+    measurements = _measurements(rows, mapping, costs, left_out)
+    if not measurements:
+        reasons = "; ".join(map(str, left_out.all())) or "the files hold no rows"
+        raise DatasetError(f"nothing to import: {reasons}")
+    info = DatasetInfo(
+        fingerprint=_fingerprint(mapping, device),
+        campaign={"name": f"import of {mapping.name}"},
+        seed=0,
+        versions={"resperf": __version__, mapping.framework: mapping.framework_version},
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        machine_costs={"session_ms": min(costs.values())} if costs else {},
+        phases=mapping.phases,
+        source={
+            "format": mapping.name,
+            "description": mapping.description,
+            "citation": mapping.citation,
+            "files": [
+                {"name": file.name, "sha256": file.sha256, "rows": len(each)}
+                for file, each in zip(files, rows_of, strict=True)
+            ],
+            "session_ms": dict(costs),
+            "left_out": {each.reason: each.rows for each in left_out.all()},
+            "mapping": mapping.text,
+        },
+    )
+    write_dataset(output, Dataset(info, tuple(measurements)))
+    kinds = Counter(measurement.layer.kind for measurement in measurements)
+    repeats = sum(measurement.repeat > 0 for measurement in measurements)
+    return Imported(info, dict(kinds), repeats, costs, left_out.all())
+
+
+def _measurements(
+    rows: Sequence[ForeignRow],
+    mapping: SourceMapping,
+    costs: Mapping[str, float],
+    left_out: LeftOutRows,
+) -> list[Measurement]:
+    measurements = []
+    repeats: Counter[str] = Counter()
+    timed = layer_phase(mapping.phases)
+    for row in rows:
+        session_ms = costs.get(row.layer.kind)
+        if session_ms is not None and row.median_ms("execution") <= session_ms:
+            left_out.add(
+                "a time that is not longer than the session call", row.place,
+                f"{row.median_ms('execution'):g} ms, the call {session_ms:g} ms",
+            )  # fmt: skip
+            continue
+        key = row.layer.key
+        measurements.append(
+            Measurement(
+                layer=row.layer,
+                status=Status.OK,
+                phases=_phases(row, mapping, session_ms or 0.0),
+                isolated_ms=row.median_ms(timed),
+                # Nobody took a call out of these times: their cost of a call is not known.
+                session_ms=_UNKNOWN if session_ms is None else session_ms,
+                started_at=_UNKNOWN,
+                duration_s=_UNKNOWN,
+                overhead_s=_UNKNOWN,
+                repeat=repeats[key],
+            )
+        )
+        repeats[key] += 1
+    return measurements
+
+
+def _fingerprint(mapping: SourceMapping, device: str) -> Fingerprint:
+    """Describe the machine as far as its device's name does."""
+    facts = device_facts(device)
+    return Fingerprint(
+        device=device,
+        processor=facts.name if facts else device,
+        instruction_set="",
+        cores=_COUNT_UNKNOWN,
+        threads=_COUNT_UNKNOWN,
+        memory_bytes=facts.memory_bytes if facts else _COUNT_UNKNOWN,
+        system="",
+        framework=mapping.framework,
+        framework_version=mapping.framework_version,
+        provider=mapping.provider,
+        settings={"measured by": mapping.name},
+    )
+
+
+def _phases(row: ForeignRow, mapping: SourceMapping, session_ms: float) -> dict[str, PhaseSamples]:
+    """Make the given times samples: the shortest, the median and the longest are quantiles."""
+    taken_out = {"execution": session_ms}
+    return {
+        phase: PhaseSamples(
+            # The shortest of some runs may lie below what is taken out; a phase takes time.
+            tuple(max(time_ms - taken_out.get(phase, 0.0), 0.0) for time_ms in times_ms),
+            max(mapping.samples, len(times_ms)),
+            mapping.warmups,
+            StopReason.BUDGET,
+        )
+        for phase, times_ms in row.times_ms.items()
+    }

@@ -1,0 +1,338 @@
+"""Mapping files: which column of somebody's CSV is which field of a layer, time and value."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from resperf.errors import DatasetError, ResperfError, first_line
+from resperf.layers import kind_of
+from resperf.measurement import TIMED, WHOLE_CALL
+
+FORMATS = ("justus", "perfnet")
+"""Mappings that resperf ships."""
+
+_UNITS_MS = {"ns": 1e-6, "us": 1e-3, "ms": 1.0, "s": 1e3}
+
+
+@dataclass(frozen=True)
+class TimeColumns:
+    """Columns of one phase; `shortest` and `longest` are empty where a file has none."""
+
+    median: str
+    shortest: str = ""
+    longest: str = ""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The columns that there are, in ascending order of their times."""
+        return tuple(filter(None, (self.shortest, self.median, self.longest)))
+
+
+@dataclass(frozen=True)
+class SessionRule:
+    """How the session call that every time contains is estimated.
+
+    Attributes
+    ----------
+    smallest : float
+        Share of a kind's forward passes, those that move the fewest bytes.
+    share : float
+        Of the shortest time among these: the rest is left for the layer.
+    known_ms : mapping of str to mapping of str to float
+        Device -> kind -> what to take instead of an estimate.
+    """
+
+    smallest: float
+    share: float
+    known_ms: Mapping[str, Mapping[str, float]]
+
+
+@dataclass(frozen=True)
+class KindColumns:
+    """Where a kind of layer is found in a file.
+
+    Attributes
+    ----------
+    kind : str
+    columns : mapping of str to str
+        Field or shorthand of the layer -> column.
+    constants : mapping of str to str
+        Field or shorthand -> value that all rows have.
+    where : mapping of str to tuple of str
+        Column -> cells that a row of this kind has; other rows are another kind's.
+    """
+
+    kind: str
+    columns: Mapping[str, str]
+    constants: Mapping[str, str]
+    where: Mapping[str, tuple[str, ...]]
+
+    @property
+    def needed(self) -> frozenset[str]:
+        """Columns that a file of this kind has."""
+        return frozenset(self.columns.values()) | frozenset(self.where)
+
+
+@dataclass(frozen=True)
+class SourceMapping:
+    """A mapping file.
+
+    Attributes
+    ----------
+    name, description, citation : str
+        Whose timings these are, and what they contain.
+    framework, framework_version, provider : str
+        As in `resperf.machine.Fingerprint`.
+    delimiter : str
+        Between the cells of a row.
+    unit_ms : float
+        Length of one unit of time, in ms.
+    samples, warmups : int
+        How many runs each median is taken over, and how many came before; 0 where unknown.
+    times : mapping of str to TimeColumns
+        By phase: what the times contain.
+    session : SessionRule or None
+        None where the times contain no session call, or the whole one.
+    values : mapping of str to mapping of str to str
+        Field or shorthand -> cell -> value of the layer.
+    kinds : tuple of KindColumns
+        A row is of the first kind that fits.
+    text : mapping
+        The file itself as plain JSON values.
+    """
+
+    name: str
+    description: str
+    citation: str
+    framework: str
+    framework_version: str
+    provider: str
+    delimiter: str
+    unit_ms: float
+    samples: int
+    warmups: int
+    times: Mapping[str, TimeColumns]
+    session: SessionRule | None
+    values: Mapping[str, Mapping[str, str]]
+    kinds: tuple[KindColumns, ...]
+    text: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+    @property
+    def phases(self) -> tuple[str, ...]:
+        """Phases that the rows have, in the order in which they run."""
+        return tuple(phase for phase in TIMED if phase in self.times)
+
+
+def shipped_mapping(name: str) -> SourceMapping:
+    """Return a mapping that resperf ships: one of `FORMATS`.
+
+    Raises
+    ------
+    DatasetError
+        If there is no such format.
+    """
+    if name not in FORMATS:
+        raise DatasetError(
+            f"no format {name!r}; known: {', '.join(FORMATS)}; describe other files with --mapping"
+        )
+    text = Path(__file__).with_name(f"{name}.toml").read_text(encoding="utf-8")
+    return mapping_of(tomllib.loads(text), f"format {name}")
+
+
+def read_mapping(path: Path) -> SourceMapping:
+    """Read a mapping file (docs/importing.md).
+
+    Raises
+    ------
+    DatasetError
+        If the file cannot be read, or does not say what a mapping has to say.
+    """
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise DatasetError(f"{path} cannot be read ({error.strerror or error})") from error
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise DatasetError(f"{path} is not a TOML file: {first_line(error)}") from error
+    return mapping_of(values, str(path))
+
+
+def mapping_of(values: Mapping[str, Any], where: str) -> SourceMapping:
+    """Make a mapping of a file's values.
+
+    Parameters
+    ----------
+    values : mapping
+        As TOML gives them.
+    where : str
+        Named in errors.
+
+    Raises
+    ------
+    DatasetError
+        If something is missing, unknown or of another type.
+    """
+    try:
+        return _mapping(_Table(values, ""))
+    except ResperfError as error:
+        raise DatasetError(f"{where}: {error}; see docs/importing.md") from error
+
+
+class _Table:
+    """A table of a mapping file; every value that is asked for is checked and ticked off."""
+
+    def __init__(self, values: Any, place: str) -> None:
+        if not isinstance(values, Mapping):
+            raise DatasetError(f"{place} must be a table")
+        self.values, self.place = values, place
+        self._asked: set[str] = set()
+
+    def get(self, name: str, kind: type | tuple[type, ...], default: Any = None) -> Any:
+        """Return a value of a type; without a default it must be there."""
+        self._asked.add(name)
+        value = self.values.get(name, default)
+        if value is None:
+            raise DatasetError(f"{self._named(name)} is missing")
+        if not isinstance(value, kind) or isinstance(value, bool):
+            raise DatasetError(f"{self._named(name)} = {value!r} has the wrong type")
+        return value
+
+    def table(self, name: str) -> _Table:
+        """Return a table, empty where there is none."""
+        self._asked.add(name)
+        return _Table(self.values.get(name, {}), self._named(name))
+
+    def texts(self, name: str) -> dict[str, str]:
+        """Return a table of texts."""
+        inner = self.table(name)
+        return {key: inner.get(key, str) for key in inner.values}
+
+    def close(self) -> None:
+        """Refuse what nobody asked for."""
+        unknown = sorted(set(self.values) - self._asked)
+        if unknown:
+            raise DatasetError(f"{self._named(unknown[0])} is not known")
+
+    def _named(self, name: str) -> str:
+        return f"{self.place}.{name}" if self.place else name
+
+
+def _mapping(table: _Table) -> SourceMapping:
+    times = table.table("times")
+    unit = times.get("unit", str)
+    if unit not in _UNITS_MS:
+        raise DatasetError(f"times.unit = {unit!r} must be one of {', '.join(_UNITS_MS)}")
+    mapping = SourceMapping(
+        name=table.get("name", str),
+        description=table.get("description", str),
+        citation=table.get("citation", str, ""),
+        framework=table.get("framework", str),
+        framework_version=table.get("framework_version", str, "unknown"),
+        provider=table.get("provider", str, "unknown"),
+        delimiter=table.get("delimiter", str, ","),
+        unit_ms=_UNITS_MS[unit],
+        samples=_count(times, "samples", 1),
+        warmups=_count(times, "warmups", 0),
+        times=_times(times),
+        session=_session(table.table("session")) if "session" in table.values else None,
+        values=_choices(table.table("values")),
+        kinds=_kinds(table.table("kinds")),
+        text=dict(table.values),
+    )
+    times.close()
+    table.close()
+    if len(mapping.delimiter) != 1:
+        raise DatasetError(f"delimiter = {mapping.delimiter!r} must be one character")
+    if mapping.session is not None and "execution" not in mapping.times:
+        raise DatasetError("a session call is taken out of execution: name times.execution")
+    return mapping
+
+
+def _count(table: _Table, name: str, default: int) -> int:
+    count = int(table.get(name, int, default))
+    if count < default:
+        raise DatasetError(f"times.{name} = {count} must be at least {default}")
+    return count
+
+
+def _times(table: _Table) -> dict[str, TimeColumns]:
+    found = {}
+    for phase in TIMED:
+        inner = table.table(phase)
+        if inner.values:
+            found[phase] = TimeColumns(
+                inner.get("median", str), inner.get("min", str, ""), inner.get("max", str, "")
+            )
+            inner.close()
+            if bool(found[phase].shortest) != bool(found[phase].longest):
+                raise DatasetError(f"times.{phase}: min and max come together")
+    if "execution" not in found and WHOLE_CALL not in found:
+        raise DatasetError("times needs the columns of execution or whole_call")
+    if WHOLE_CALL in found and len(found) > 1:
+        raise DatasetError("times of whole_call contain all phases: name no other beside them")
+    return found
+
+
+def _session(table: _Table) -> SessionRule:
+    known = table.table("known_ms")
+    number = (int, float)
+    known_ms = {}
+    for device in known.values:
+        inner = known.table(device)
+        known_ms[device] = {kind: float(inner.get(kind, number)) for kind in inner.values}
+    rule = SessionRule(
+        float(table.get("smallest", number)), float(table.get("share", number)), known_ms
+    )
+    table.close()
+    for name, share in (("smallest", rule.smallest), ("share", rule.share)):
+        if not 0 < share <= 1:
+            raise DatasetError(f"session.{name} = {share} must lie above 0, at most 1")
+    return rule
+
+
+def _choices(table: _Table) -> dict[str, dict[str, str]]:
+    return {word: table.texts(word) for word in table.values}
+
+
+def _kinds(table: _Table) -> tuple[KindColumns, ...]:
+    kinds: dict[str, KindColumns] = {}
+    for kind in table.values:
+        kinds[kind] = _kind(kind, table.table(kind), kinds)
+    if not kinds:
+        raise DatasetError("no kinds: add a table such as [kinds.conv]")
+    return tuple(kinds.values())
+
+
+def _kind(kind: str, table: _Table, before: Mapping[str, KindColumns]) -> KindColumns:
+    """Read ``[kinds.KIND]``; ``like`` takes over columns and constants of an earlier kind."""
+    like = table.get("like", str, "")
+    if like and like not in before:
+        raise DatasetError(f"kinds.{kind}.like = {like!r} is no kind above it")
+    base = before.get(like)
+    columns = {**(base.columns if base else {}), **table.texts("columns")}
+    constants = {**(base.constants if base else {}), **table.texts("constants")}
+    conditions = table.table("where")
+    where = {column: _cells(conditions, column) for column in conditions.values}
+    table.close()
+    _check_words(kind, [*columns, *constants])
+    return KindColumns(kind, columns, constants, where)
+
+
+def _cells(table: _Table, column: str) -> tuple[str, ...]:
+    cells: Sequence[Any] = table.get(column, list)
+    if not all(isinstance(cell, str) for cell in cells):
+        raise DatasetError(f'{table.place}.{column} must list texts, such as ["0"]')
+    return tuple(cells)
+
+
+def _check_words(kind: str, words: Sequence[str]) -> None:
+    cls = kind_of(kind)
+    known = {*cls.specs(), *cls.aliases, *(("padding",) if "pad_top" in cls.specs() else ())}
+    unknown = sorted(set(words) - known)
+    if unknown:
+        raise DatasetError(
+            f"kinds.{kind}: {unknown[0]!r} is no field; it has {', '.join(sorted(known))}"
+        )

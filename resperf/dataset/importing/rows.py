@@ -1,0 +1,267 @@
+"""Rows of somebody's CSV as layers and times; what makes no sense is counted by reason."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import hashlib
+import io
+import math
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from resperf.dataset.importing.mapping import KindColumns, SourceMapping, TimeColumns
+from resperf.errors import DatasetError, LayerError
+from resperf.layers import Layer, kind_of
+
+_GZIP = b"\x1f\x8b"
+_EMPTY = frozenset({"", "nan", "na", "null", "none"})
+
+
+@dataclass(frozen=True)
+class ForeignRow:
+    """A row that makes sense.
+
+    Attributes
+    ----------
+    layer : Layer
+    times_ms : mapping of str to tuple of float
+        Phase to its shortest, median and longest time, or the median alone.
+    place : str
+        File and line, for messages.
+    """
+
+    layer: Layer
+    times_ms: Mapping[str, tuple[float, ...]]
+    place: str
+
+    def median_ms(self, phase: str) -> float:
+        """Return the median time of a phase."""
+        times_ms = self.times_ms[phase]
+        return times_ms[len(times_ms) // 2]
+
+
+@dataclass
+class LeftOut:
+    """Rows that were left out for one reason, and where the first of them is."""
+
+    reason: str
+    first: str
+    rows: int = 0
+
+    def __str__(self) -> str:
+        plural = "s"[: self.rows != 1]
+        return f"{self.rows} row{plural} left out: {self.reason} (first: {self.first})"
+
+
+class LeftOutRows:
+    """All rows that were left out, by reason."""
+
+    def __init__(self) -> None:
+        self._by_reason: dict[str, LeftOut] = {}
+
+    def add(self, reason: str, place: str, detail: str = "") -> None:
+        """Count a row; the first one of a reason is kept with its detail."""
+        first = f"{place}: {detail}" if detail else place
+        self._by_reason.setdefault(reason, LeftOut(reason, first)).rows += 1
+
+    def all(self) -> tuple[LeftOut, ...]:
+        """Return one entry per reason, the most frequent first."""
+        return tuple(sorted(self._by_reason.values(), key=lambda each: -each.rows))
+
+
+class _NonsenseError(Exception):
+    """A row makes no sense: reason, and what stands there."""
+
+    def __init__(self, reason: str, detail: str = "") -> None:
+        super().__init__(reason)
+        self.reason, self.detail = reason, detail
+
+
+@dataclass(frozen=True)
+class ForeignFile:
+    """A CSV file in memory.
+
+    Attributes
+    ----------
+    name : str
+        Without its folder.
+    sha256 : str
+        Of the file as it is, packed or not.
+    text : str
+    """
+
+    name: str
+    sha256: str
+    text: str
+
+    @classmethod
+    def read(cls, path: Path) -> ForeignFile:
+        """Read a CSV file, packed with gzip or not.
+
+        Raises
+        ------
+        DatasetError
+            If it cannot be read, or is no text in UTF-8.
+        """
+        try:
+            content = path.read_bytes()
+            packed = content.startswith(_GZIP)
+            text = (gzip.decompress(content) if packed else content).decode("utf-8-sig")
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+            raise DatasetError(
+                f"{path} is a damaged gzip file ({error}); fetch it again"
+            ) from error
+        except OSError as error:
+            raise DatasetError(f"{path} cannot be read ({error.strerror or error})") from error
+        except UnicodeDecodeError as error:
+            raise DatasetError(f"{path} is not a CSV file in UTF-8: {error}") from error
+        return cls(path.name, hashlib.sha256(content).hexdigest(), text)
+
+    def rows(self, mapping: SourceMapping, left_out: LeftOutRows) -> Iterator[ForeignRow]:
+        """Yield the rows that make sense, and count the others.
+
+        Raises
+        ------
+        DatasetError
+            If the header lacks columns that the mapping needs, or the file is not CSV.
+        """
+        table = csv.reader(io.StringIO(self.text), delimiter=mapping.delimiter, strict=True)
+        try:
+            header = [cell.strip() for cell in next(table, [])]
+            reader = _Reader(mapping, self._kinds(mapping, header), header)
+            for cells in table:
+                if not cells:
+                    continue  # an empty line is no row
+                place = f"{self.name} line {table.line_num}"
+                try:
+                    layer, times_ms = reader.row(cells)
+                except _NonsenseError as error:
+                    left_out.add(error.reason, place, error.detail)
+                else:
+                    yield ForeignRow(layer, times_ms, place)
+        except csv.Error as error:
+            raise DatasetError(f"{self.name} line {table.line_num} is not CSV: {error}") from error
+
+    def _kinds(self, mapping: SourceMapping, header: Sequence[str]) -> list[KindColumns]:
+        """Find the kinds that this file may hold rows of."""
+        twice = sorted({name for name in header if header.count(name) > 1})
+        if twice:
+            raise DatasetError(f"{self.name} has two columns {twice[0]!r}; rename one")
+        missing = [
+            name for times in mapping.times.values() for name in times.names if name not in header
+        ]
+        if missing:
+            raise DatasetError(
+                f"{self.name} has no column {missing[0]!r}, where {mapping.name} has its times; "
+                f"its columns are {', '.join(header) or 'none'}"
+            )
+        kinds = [kind for kind in mapping.kinds if kind.needed <= set(header)]
+        if not kinds:
+            lacking = "; ".join(
+                f"{kind.kind} lacks {', '.join(sorted(kind.needed - set(header)))}"
+                for kind in mapping.kinds
+            )
+            raise DatasetError(f"{self.name} is no file of {mapping.name}: {lacking}")
+        return kinds
+
+
+class _Reader:
+    """Turns cells into layers and times; what a cell means is looked up once per text."""
+
+    def __init__(
+        self, mapping: SourceMapping, kinds: Sequence[KindColumns], header: Sequence[str]
+    ) -> None:
+        self._mapping, self._kinds = mapping, kinds
+        self._places = {name: place for place, name in enumerate(header)}
+        self._width = len(header)
+        self._words: dict[tuple[str, str], str] = {}
+
+    def row(self, cells: Sequence[str]) -> tuple[Layer, dict[str, tuple[float, ...]]]:
+        """Return layer and times of a row.
+
+        Raises
+        ------
+        _NonsenseError
+            If the row makes no sense.
+        """
+        if len(cells) != self._width:
+            raise _NonsenseError("not as many cells as columns", f"{len(cells)} cells")
+        kind = next((kind for kind in self._kinds if self._fits(kind, cells)), None)
+        if kind is None:
+            columns = sorted({column for kind in self._kinds for column in kind.where})
+            shown = ", ".join(f"{c}={cells[self._places[c]]}" for c in columns)
+            raise _NonsenseError("of no kind that the mapping names", shown)
+        times_ms = {
+            phase: self._times(columns, cells) for phase, columns in self._mapping.times.items()
+        }
+        return self._layer(kind, cells), times_ms
+
+    def _fits(self, kind: KindColumns, cells: Sequence[str]) -> bool:
+        return all(
+            _plain(cells[self._places[column]]) in allowed for column, allowed in kind.where.items()
+        )
+
+    def _layer(self, kind: KindColumns, cells: Sequence[str]) -> Layer:
+        words = dict(kind.constants)
+        for word, column in kind.columns.items():
+            words[word] = self._word(word, column, cells[self._places[column]])
+        try:
+            return kind_of(kind.kind).from_text(words)
+        except LayerError as error:
+            raise _NonsenseError("not a possible layer", str(error)) from error
+
+    def _word(self, word: str, column: str, cell: str) -> str:
+        known = self._words.get((word, cell))
+        if known is None:
+            known = self._words[word, cell] = self._meaning(word, column, _plain(cell))
+        return known
+
+    def _meaning(self, word: str, column: str, cell: str) -> str:
+        if cell.casefold() in _EMPTY and cell not in self._mapping.values.get(word, {}):
+            raise _NonsenseError(f"no value in {column}")
+        choices = self._mapping.values.get(word)
+        if choices is None:
+            return cell
+        if cell not in choices:
+            raise _NonsenseError(f"a value in {column} that the mapping does not know", repr(cell))
+        return choices[cell]
+
+    def _times(self, columns: TimeColumns, cells: Sequence[str]) -> tuple[float, ...]:
+        times = tuple(self._number(name, cells) for name in columns.names)
+        if min(times) <= 0:
+            raise _NonsenseError("a time that is not above 0", _shown(columns, times))
+        if list(times) != sorted(times):
+            raise _NonsenseError("shortest, median and longest time out of order",
+                                 _shown(columns, times))  # fmt: skip
+        return tuple(time * self._mapping.unit_ms for time in times)
+
+    def _number(self, column: str, cells: Sequence[str]) -> float:
+        cell = cells[self._places[column]].strip()
+        if cell.casefold() in _EMPTY:
+            raise _NonsenseError(f"no value in {column}")
+        try:
+            number = float(cell)
+        except ValueError as error:
+            raise _NonsenseError(f"{column} is not a number", repr(cell)) from error
+        if not math.isfinite(number):
+            raise _NonsenseError(f"{column} is not a finite number", repr(cell))
+        return number
+
+
+def _shown(columns: TimeColumns, times: Sequence[float]) -> str:
+    return ", ".join(f"{name}={time:g}" for name, time in zip(columns.names, times, strict=True))
+
+
+def _plain(cell: str) -> str:
+    """Strip a cell; a whole number written with a point is written without: ``3.0`` becomes 3."""
+    text = cell.strip()
+    if "." not in text:
+        return text
+    try:
+        number = float(text)
+    except ValueError:
+        return text
+    return str(int(number)) if math.isfinite(number) and number == int(number) else text

@@ -1,0 +1,119 @@
+"""Facts about devices that people ask for by name: peak, bandwidth, memory, bus, other names."""
+
+from __future__ import annotations
+
+import math
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from resperf.layers import Layer
+from resperf.units import MS_PER_S
+
+__all__ = ["DeviceFacts", "canonical_device", "device_facts", "devices", "lower_bound_ms"]
+
+
+@dataclass(frozen=True)
+class DeviceFacts:
+    """What a device is capable of at best.
+
+    Attributes
+    ----------
+    device : str
+        Name that users write after ``--device``.
+    name : str
+        The maker's name.
+    aliases : tuple of str
+        Other names, compared without case, spaces and punctuation.
+    peak_flops_per_s : float
+        In float32, a multiply-accumulate counting as two.
+    bandwidth_bytes_per_s : float
+        Of the device's own memory.
+    memory_bytes, cache_bytes : int
+        Of one device; the last cache before that memory.
+    bus : str
+        Between host and device; empty for a CPU.
+    bus_bytes_per_s : float
+        One direction; NaN for a CPU.
+    source : str
+        Where the figures are from.
+    """
+
+    device: str
+    name: str
+    aliases: tuple[str, ...]
+    peak_flops_per_s: float
+    bandwidth_bytes_per_s: float
+    memory_bytes: int
+    cache_bytes: int
+    bus: str
+    bus_bytes_per_s: float
+    source: str
+
+
+@cache
+def devices() -> Mapping[str, DeviceFacts]:
+    """Return the table ``devices.toml``: device -> its facts."""
+    text = Path(__file__).with_name("devices.toml").read_text(encoding="utf-8")
+    return {device: _facts(device, values) for device, values in tomllib.loads(text).items()}
+
+
+def _facts(device: str, values: Mapping[str, Any]) -> DeviceFacts:
+    return DeviceFacts(
+        device=device,
+        name=values["name"],
+        aliases=tuple(values["aliases"]),
+        peak_flops_per_s=values["peak_tflops"] * 1e12,
+        bandwidth_bytes_per_s=values["bandwidth_gb_s"] * 1e9,
+        memory_bytes=round(values["memory_gib"] * 2**30),
+        cache_bytes=round(values["cache_mib"] * 2**20),
+        bus=values["bus"],
+        bus_bytes_per_s=values.get("bus_gb_s", math.nan) * 1e9,
+        source=values["source"],
+    )
+
+
+def canonical_device(name: str) -> str:
+    """Return the name that a device goes by: ``"GeForce GTX 1080 Ti"`` becomes ``"1080ti"``.
+
+    A name that the table does not know is returned as it is.
+    """
+    return _names().get(_plain(name), name)
+
+
+def device_facts(name: str) -> DeviceFacts | None:
+    """Return the facts of a device under any of its names, None where they are not known."""
+    return devices().get(canonical_device(name))
+
+
+@cache
+def _names() -> Mapping[str, str]:
+    return {
+        _plain(name): device
+        for device, facts in devices().items()
+        for name in (device, facts.name, *facts.aliases)
+    }
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", name.casefold())
+
+
+def lower_bound_ms(layer: Layer, facts: DeviceFacts) -> float:
+    """Return a time that a layer cannot stay below on a device.
+
+    The larger of two times: all values that it needs crossing the memory bus once, less what the
+    last cache may still hold from before; and its operations at peak. Fast convolutions (Winograd,
+    FFT) need fewer multiplications than a direct one, at most by the pixels of the window: a
+    direct one's count over these is what no algorithm stays below.
+    """
+    taps = getattr(layer, "kernel_height", 1) * getattr(layer, "kernel_width", 1)
+    strides = getattr(layer, "stride_height", 1) * getattr(layer, "stride_width", 1)
+    skipped_bytes = layer.input_bytes * max(0.0, 1 - taps / strides)
+    moved_bytes = max(0.0, layer.moved_bytes - skipped_bytes - facts.cache_bytes)
+    memory_ms = moved_bytes / facts.bandwidth_bytes_per_s * MS_PER_S
+    return max(memory_ms, 2 * layer.macs / taps / facts.peak_flops_per_s * MS_PER_S)

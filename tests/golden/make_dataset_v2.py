@@ -1,0 +1,74 @@
+"""Made dataset-v2.h5, once. Readers of any later version must still read that file as it is."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+from resperf.dataset import Dataset, DatasetInfo, write_dataset
+from resperf.layers import Conv, DenseStep
+from resperf.machine import Fingerprint
+from resperf.measurement import Measurement, PhaseSamples, Status, StopReason
+
+INFO = DatasetInfo(
+    fingerprint=Fingerprint(
+        device="1080ti",
+        processor="GeForce GTX 1080 Ti",
+        instruction_set="",
+        cores=0,
+        threads=0,
+        memory_bytes=11 << 30,
+        system="",
+        framework="tensorflow",
+        framework_version="1",
+        provider="cuda",
+        settings={"measured by": "golden"},
+    ),
+    campaign={"name": "import of golden"},
+    seed=0,
+    versions={"resperf": "0.1.0", "tensorflow": "1"},
+    created="2026-01-02T03:04:05+00:00",
+    machine_costs={"session_ms": 0.125},
+    phases=("execution",),
+    source={
+        "format": "golden",
+        "description": "made up",
+        "citation": "",
+        "files": [{"name": "golden.csv", "sha256": "00", "rows": 3}],
+        "session_ms": {"conv": 0.125, "dense_step": 0.125},
+        "left_out": {"no value in size": 1},
+        "mapping": {"name": "golden"},
+    },
+)
+CONV = Conv(
+    batch=2, channels_in=3, height=9, width=7, kernel_height=3, kernel_width=3, channels_out=8,
+    layout="nhwc",
+)  # fmt: skip
+STEP = DenseStep(batch=1, features_in=9, features_out=4, optimizer="adam")
+
+
+def _row(layer: Conv | DenseStep, repeat: int, *execution_ms: float) -> Measurement:
+    return Measurement(
+        layer=layer,
+        status=Status.OK,
+        phases={"execution": PhaseSamples(execution_ms, 5, 5, StopReason.BUDGET)},
+        isolated_ms=execution_ms[1] + 0.125,
+        session_ms=0.125,
+        started_at=math.nan,
+        duration_s=math.nan,
+        overhead_s=math.nan,
+        repeat=repeat,
+    )
+
+
+def rows() -> list[Measurement]:
+    """A layer that was measured twice, and a training step."""
+    return [
+        _row(CONV, 0, 1.0, 2.5, 4.0),
+        _row(STEP, 0, 3.0, 3.5, 4.0),
+        _row(CONV, 1, 2.0, 3.0, 5.0),
+    ]
+
+
+if __name__ == "__main__":
+    write_dataset(Path(__file__).with_name("dataset-v2.h5"), Dataset(INFO, tuple(rows())))
