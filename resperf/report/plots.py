@@ -99,8 +99,8 @@ def predicted_against_measured(rows: Sequence[Compared]) -> Figure:
         panel.plot(bounds, bounds, color="black", linewidth=0.8)
         for factor in (0.9, 1.1):
             panel.plot(bounds, bounds * factor, color="black", linewidth=0.5, linestyle=":")
-        # A method may predict nothing or less: such points lie on the lower edge.
-        predicted_ms = np.maximum(row.predicted_ms[shown], bounds[0])
+        # A method may predict nothing or less: what is outside lies on the edge.
+        predicted_ms = np.clip(row.predicted_ms[shown], *bounds)
         panel.plot(row.measured_ms[shown], predicted_ms, ".", markersize=1.5, color="tab:blue")
         panel.set(xscale="log", yscale="log", xlim=bounds, ylim=bounds)
         panel.set_title(f"{row.method}\nMAPE {row.errors.mape:.1%}, R$^2$ {row.r2:.3f}", fontsize=8)
@@ -115,9 +115,10 @@ def error_by_time(rows: Sequence[Compared]) -> Figure:
     """Draw MAPE by measured time, one line per method, beside the noise floor."""
     chosen = at_most_rows(rows)
     figure, axes = _one_panel()
-    for row in chosen:
+    for place, row in enumerate(chosen):
         middles = [_middle(each.from_ms, each.to_ms) for each in row.bins]
-        axes.plot(middles, [100 * each.mape for each in row.bins], "o-", label=row.method)
+        shares = [100 * each.mape for each in row.bins]
+        axes.plot(middles, shares, _style(place), label=row.method)
     _finish(axes, "measured ms", chosen)
     return figure
 
@@ -125,11 +126,11 @@ def error_by_time(rows: Sequence[Compared]) -> Figure:
 def error_by_rows(rows: Sequence[Compared]) -> Figure:
     """Draw the learning curve: MAPE by rows trained on, one line per method."""
     figure, axes = _one_panel()
-    for method in dict.fromkeys(row.method for row in rows):
+    for place, method in enumerate(dict.fromkeys(row.method for row in rows)):
         points = sorted(
             (row.rows_trained, 100 * row.errors.mape) for row in rows if row.method == method
         )
-        axes.plot(*zip(*points, strict=True), "o-", label=method)
+        axes.plot(*zip(*points, strict=True), _style(place), label=method)
     _finish(axes, "rows trained", rows)
     return figure
 
@@ -147,6 +148,11 @@ def _one_panel() -> tuple[Figure, Any]:
     return figure, figure.subplots()
 
 
+def _style(place: int) -> str:
+    """Return a line that is unlike those before it: there are ten colours."""
+    return ("C{}o-", "C{}s--", "C{}^:")[place // 10 % 3].format(place % 10)
+
+
 def _finish(axes: Any, label: str, rows: Sequence[Compared]) -> None:
     floor = rows[0].noise_floor
     if math.isfinite(floor):
@@ -157,6 +163,7 @@ def _finish(axes: Any, label: str, rows: Sequence[Compared]) -> None:
         title=f"{first.kind}, {first.phase}",
     )  # fmt: skip
     axes.yaxis.set_major_formatter("{x:g}")
+    axes.yaxis.set_minor_formatter(require("matplotlib.ticker", "plot").LogFormatter())
     axes.grid(visible=True, which="both", linewidth=0.3)
     axes.legend(fontsize=8)
 
