@@ -31,11 +31,11 @@ def drawing() -> None:
 
 @pytest.mark.usefixtures("drawing")
 def test_each_method_has_a_panel_with_its_points(compared) -> None:
-    rows = [compared(name, 0.1 * place) for place, name in enumerate("abcde", start=1)]
+    rows = [compared(name, 0.04 * place) for place, name in enumerate("abcde", start=1)]
     figure = plots.predicted_against_measured(rows)
     panels = [axes for axes in figure.axes if axes.get_visible()]
     assert [panel.get_title().split("\n")[0] for panel in panels] == list("abcde")
-    assert "MAPE 20.0%" in panels[1].get_title()
+    assert "MAPE 8.0%" in panels[1].get_title()
     for panel, row in zip(panels, rows, strict=True):
         measured_ms, predicted_ms = panel.lines[-1].get_data()
         np.testing.assert_allclose(measured_ms, row.measured_ms)
@@ -52,7 +52,7 @@ def test_predictions_below_zero_and_too_many_points_are_still_drawn(compared, mo
     figure = plots.predicted_against_measured([compared("polynomial", -2.0)])
     measured_ms, predicted_ms = figure.axes[0].lines[-1].get_data()
     assert len(measured_ms) == 10
-    # The shortest and the longest are among them, and what is below zero is on the edge.
+    # The shortest and the longest are among them; what is below zero lies on the edge.
     assert (min(measured_ms), max(measured_ms)) == pytest.approx((0.05, 20))
     assert set(predicted_ms) == {figure.axes[0].get_ylim()[0]}
 
