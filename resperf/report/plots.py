@@ -132,6 +132,9 @@ def error_by_rows(rows: Sequence[Compared]) -> Figure:
         )
         axes.plot(*zip(*points, strict=True), _style(place), label=method)
     _finish(axes, "rows trained", rows)
+    counts = sorted({row.rows_trained for row in rows})
+    axes.set_xticks(counts, [str(count) for count in counts])
+    axes.set_xticks([], minor=True)
     return figure
 
 

@@ -68,6 +68,7 @@ def test_the_learning_curve_and_the_bins_carry_the_figures(compared) -> None:
     np.testing.assert_allclose(axes.lines[0].get_xydata(), [[500, 20], [2000, 10]])
     np.testing.assert_allclose(axes.lines[1].get_xydata(), [[500, 10], [2000, 5]])
     assert list(axes.lines[2].get_ydata()) == [1.0, 1.0]
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["500", "2000"]
     axes = plots.error_by_time(rows).axes[0]
     middles, shares = axes.lines[1].get_data()
     assert list(middles[:2]) == pytest.approx([np.sqrt(0.03 * 0.1), np.sqrt(0.1 * 0.3)])
