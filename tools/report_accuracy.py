@@ -311,6 +311,16 @@ def write_report(results: Results, missing: Sequence[str], output: Path, seed: i
     print(f"{output}: {sum(map(len, results.values()))} results, {len(missing)} missing")
 
 
+def absent(units: Sequence[Unit], failed: Mapping[Unit, str]) -> list[str]:
+    """Say what is missing and why, the methods of one kind in one line."""
+    methods: dict[tuple[str, str], list[str]] = {}
+    for unit in units:
+        rows = f", {unit.rows} rows" if unit.rows else ""
+        place = f"{unit.dataset}: {unit.kind}{rows}"
+        methods.setdefault((place, failed.get(unit, "not run")), []).append(unit.method)
+    return [f"{place}: {', '.join(names)}: {why}" for (place, why), names in methods.items()]
+
+
 def commit() -> str:
     """Name the commit of the code, if it is a checkout."""
     words = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=10"]
@@ -364,9 +374,7 @@ def main(words: Sequence[str] | None = None) -> None:
     for unit in units:
         if store.has(unit):
             results.setdefault(unit.dataset, []).append(store.load(unit))
-    missing = [
-        f"{unit}: {failed.get(unit, 'not run')}" for unit in units if not store.has(unit)
-    ]  # fmt: skip
+    missing = absent([unit for unit in units if not store.has(unit)], failed)
     write_report(results, missing, given.output, given.seed)
 
 

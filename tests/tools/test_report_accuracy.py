@@ -101,7 +101,7 @@ def test_the_report_has_every_result_its_plots_and_what_is_missing(
     text = output.read_text()
     for part in ("## perfnet-1080ti", "## perfnet-i3", "## justus-k80", "| baseline |"):
         assert part in text
-    assert "- perfnet-i3: pool, baseline, all rows: not today" in text
+    assert "- perfnet-i3: pool: baseline: not today\n" in text
     assert "## What was asked for, with `baseline`" in text
     # The toy is far easier than 7%; other figures have no results.
     (dense,) = (line for line in text.split("\n") if "perfnet 1080ti dense" in line)
