@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import shutil
 import sys
 from pathlib import Path
@@ -47,6 +48,19 @@ def test_published_files_are_found_by_source_and_device(tool: ModuleType, data: 
     assert list(tool.sources(data)) == ["perfnet-1080ti", "perfnet-i3", "justus-k80"]
     with pytest.raises(SystemExit, match="RESPERF_PUBLIC_DATA"):
         tool.sources(data / "absent")
+
+
+def test_the_public_data_is_found(tool: ModuleType) -> None:
+    default = TOOL.parents[2] / "shared" / "data"
+    public = Path(os.environ.get("RESPERF_PUBLIC_DATA", default))
+    if not public.is_dir():
+        pytest.skip("the public measurements are absent; set RESPERF_PUBLIC_DATA")
+    found = tool.sources(public)
+    assert {name for name in found if name.startswith("perfnet")} == {
+        "perfnet-1080ti", "perfnet-i3", "perfnet-p1000", "perfnet-p5000",
+    }  # fmt: skip
+    assert len(found["perfnet-i3"]) == 3
+    assert len(found["justus-v100"]) == 2
 
 
 def test_slow_methods_run_last_and_on_two_devices_alone(tool: ModuleType) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import numpy as np
 import pytest
 
-from resperf.dataset import Dataset, DatasetInfo, write_dataset
+from resperf.dataset import Dataset, DatasetInfo, KindTable, write_dataset
 from resperf.errors import DatasetError, TrainingError
 from resperf.layers import Dense
 from resperf.machine import Fingerprint
@@ -221,6 +222,27 @@ def test_layers_of_another_device_may_be_in_both_files(dataset: Path, tmp_path: 
     assert comparison.rows[0].rows_trained == len(WIDTHS)
     (note,) = comparison.notes
     assert "device: another here, toy there" in note
+
+
+def test_times_of_something_else_do_not_judge(
+    dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = make(tmp_path / "other.h5", range(281, 401))
+    module = sys.modules["resperf.training.compare"]
+    real = module.read_table
+
+    def whole_calls(path: Path) -> dict[str, KindTable]:
+        if path != other:
+            return real(path)
+        return {
+            kind: replace(table, times_ms={"whole_call": table.times_ms["execution"]})
+            for kind, table in real(path).items()
+        }
+
+    monkeypatch.setattr(module, "read_table", whole_calls)
+    with pytest.raises(TrainingError, match=r"other.h5 has no execution times; it has: whole_call"):
+        compare(dataset, ComparisonSettings(("spy",)), test=other)
+    assert Spy.shown == []
 
 
 def test_a_method_that_fails_is_noted_and_the_others_go_on(dataset: Path) -> None:
