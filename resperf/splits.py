@@ -1,4 +1,4 @@
-"""Which rows train, which choose the best epoch, and which only evaluation may read."""
+"""Which rows train, which choose the best epoch, and which only evaluation may read: by key."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def split_of_keys(keys: Sequence[str], seed: int = SPLIT_SEED) -> Split:
     A key falls into the same part in every file and in any order, so that repeats of a layer never
     stand on two sides, and a dataset that grows keeps its test rows.
     """
-    places = np.array([_place(key, seed) for key in keys], dtype=float)
+    places = _places(keys, str(seed))
     return Split(
         train=places < _TRAIN,
         validation=(places >= _TRAIN) & (places < _VALIDATION),
@@ -41,9 +41,42 @@ def split_of_keys(keys: Sequence[str], seed: int = SPLIT_SEED) -> Split:
     )
 
 
-def _place(key: str, seed: int) -> float:
-    """Return a number in [0, 1) that only key and seed decide."""
-    digest = hashlib.sha256(f"{seed}:{key}".encode()).digest()
+def first_of_keys(keys: Sequence[str], count: int, seed: int = 0) -> Mask:
+    """Choose keys so that a larger choice holds every smaller one: the rows of a learning curve.
+
+    Parameters
+    ----------
+    keys : sequence of str
+        All different.
+    count : int
+        How many to choose; all of them where there are not more.
+    seed : int
+        Decides the order in which keys are chosen; the order given does not.
+
+    Returns
+    -------
+    array of bool (keys,)
+    """
+    chosen = np.zeros(len(keys), dtype=bool)
+    chosen[np.argsort(_places(keys, f"rows {seed}"), kind="stable")[:count]] = True
+    return chosen
+
+
+def fold_of_keys(keys: Sequence[str], folds: int, seed: int = 0) -> npt.NDArray[np.int64]:
+    """Give each key the number of its fold, 0 to `folds` - 1, shape (keys,).
+
+    By the hash of the key: repeats of a layer never stand in two folds.
+    """
+    return np.asarray(_places(keys, f"folds {seed}") * folds, dtype=np.int64)
+
+
+def _places(keys: Sequence[str], salt: str) -> npt.NDArray[np.float64]:
+    """Return a number in [0, 1) for each key that only key and salt decide."""
+    return np.array([_place(key, salt) for key in keys], dtype=float)
+
+
+def _place(key: str, salt: str) -> float:
+    digest = hashlib.sha256(f"{salt}:{key}".encode()).digest()
     return int.from_bytes(digest[:8], "big") / 2**64
 
 

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from resperf.splits import pack_keys, split_of_keys, was_packed
+from resperf.splits import (
+    first_of_keys,
+    fold_of_keys,
+    pack_keys,
+    split_of_keys,
+    was_packed,
+)
 
 KEYS = [f"dense:batch={n}" for n in range(4000)]
 
@@ -40,6 +46,22 @@ def test_packed_keys_are_known_again_and_others_are_not() -> None:
     assert was_packed(KEYS[1000:], packed).sum() <= 1
     assert len(packed) < 5.4 * 1000
     assert not was_packed(KEYS[:3], pack_keys([])).any()
+
+
+def test_the_first_keys_are_nested_and_of_the_number_asked_for() -> None:
+    smaller, larger = first_of_keys(KEYS, 100), first_of_keys(KEYS, 1000)
+    assert (smaller.sum(), larger.sum()) == (100, 1000)
+    assert not (smaller & ~larger).any()
+    assert first_of_keys(KEYS, 9999).all()
+    # Which keys come first has nothing to do with the part they are in: 10% +- 3 deviations.
+    assert abs(split_of_keys(KEYS).test[larger].mean() - 0.1) < 0.03
+
+
+def test_folds_are_of_about_the_same_size_and_hold_by_key() -> None:
+    fold = fold_of_keys(KEYS, 5)
+    # 800 each, three standard deviations are 76.
+    assert (np.abs(np.bincount(fold, minlength=5) - 800) < 76).all()
+    np.testing.assert_array_equal(fold[::-3], fold_of_keys(KEYS[::-3], 5))
 
 
 def test_no_keys() -> None:

@@ -12,11 +12,11 @@ import click
 _NUMBERS = re.compile(r"\d+(,\d+)*")
 
 
-def spread_batches(words: Sequence[str]) -> list[str]:
+def spread_numbers(words: Sequence[str], option: str) -> list[str]:
     """Rewrite ``--batch 1 8 32`` as ``--batch 1 --batch 8 --batch 32``.
 
-    Only numbers that follow ``--batch`` (or ``--batch=1``) belong to it, so that the network's
-    file may stand behind them.
+    Only numbers that follow the option (or ``--batch=1``) belong to it, so that a file may stand
+    behind them.
     """
     spread: list[str] = []
     following = 0
@@ -24,11 +24,11 @@ def spread_batches(words: Sequence[str]) -> list[str]:
         if word == "--":
             return spread + list(words[place:])
         if word.startswith("-"):
-            following = 1 if word == "--batch" else 2 if word.startswith("--batch=") else 0
+            following = 1 if word == option else 2 if word.startswith(f"{option}=") else 0
             spread.append(word)
         elif following and _NUMBERS.fullmatch(word):
-            # The first number stands behind its own --batch already.
-            spread += [word] if following == 1 else ["--batch", word]
+            # The first number stands behind its own option already.
+            spread += [word] if following == 1 else [option, word]
             following = 2
         else:
             following = 0
@@ -39,16 +39,25 @@ def spread_batches(words: Sequence[str]) -> list[str]:
 class BatchCommand(click.Command):
     """A command whose ``--batch`` takes one or several numbers."""
 
+    spread_option = "--batch"
+
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Spread the numbers behind ``--batch``, then parse as usual."""
-        return super().parse_args(ctx, spread_batches(args))
+        """Spread the numbers behind the option, then parse as usual."""
+        return super().parse_args(ctx, spread_numbers(args, self.spread_option))
 
 
-def _batches(
+class RowsCommand(BatchCommand):
+    """A command whose ``--rows`` takes one or several numbers."""
+
+    spread_option = "--rows"
+
+
+def whole_numbers(
     ctx: click.Context,  # noqa: ARG001
     param: click.Parameter,  # noqa: ARG001
     words: tuple[str, ...],
 ) -> tuple[int, ...]:
+    """Read the words of a repeated option, each one number or several with commas between."""
     numbers: list[int] = []
     for word in words:
         if not _NUMBERS.fullmatch(word) or any(int(part) < 1 for part in word.split(",")):
@@ -85,7 +94,7 @@ BATCH: Decorator = click.option(
     "--batch",
     "batches",
     multiple=True,
-    callback=_batches,
+    callback=whole_numbers,
     metavar="N...",
     help="Batch size, one or several: --batch 1 8 32. The file's own by default.",
 )

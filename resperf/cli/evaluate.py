@@ -1,53 +1,190 @@
-"""`resperf evaluate`."""
+"""`resperf evaluate`: a bundle, or methods, judged on rows that they never saw."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 import click
+from click.core import ParameterSource
 
-from resperf.cli._options import JSON
+from resperf.cli._options import JSON, RowsCommand, whole_numbers
 
 if TYPE_CHECKING:
-    from resperf.training import Evaluation
+    from resperf.training import Compared, ComparisonSettings, Evaluation
     from resperf.training.evaluate import Part
 
 _PATH = click.Path(path_type=Path)
+_ONLY_WITH_BUNDLE = ("split",)
+_ONLY_WITH_METHODS = ("test", "rows", "folds", "kinds", "phases", "seed", "epochs", "plot")
+_EXAMPLES = """\b
+Examples:
+  resperf evaluate datasets/demo.h5 --bundle cpu-onnxruntime
+  resperf evaluate datasets/demo.h5 --methods baseline,residual --rows 500 1000 --plot plots
+"""
 
 
-@click.command(epilog="Example: resperf evaluate datasets/demo.h5 --bundle cpu-onnxruntime")
+def _names(
+    ctx: click.Context,  # noqa: ARG001
+    param: click.Parameter,  # noqa: ARG001
+    words: str | None,
+) -> tuple[str, ...]:
+    return tuple(word.strip() for word in (words or "").split(",") if word.strip())
+
+
+@click.command(cls=RowsCommand, epilog=_EXAMPLES)
 @click.argument("file", metavar="FILE.h5", type=_PATH)
-@click.option(
-    "--bundle", "bundle_path", required=True, type=_PATH, metavar="PATH", help="Folder of a bundle."
-)
+@click.option("--bundle", type=_PATH, metavar="PATH", help="Judge this bundle.")
 @click.option(
     "--split",
     type=click.Choice(["test", "all"]),
     default="test",
     show_default=True,
-    help="test: rows that no training reads. all: every row that this bundle has not seen.",
+    help="With --bundle. test: rows that no training reads. all: every row that it has not seen.",
+)
+@click.option(
+    "--methods",
+    callback=_names,
+    metavar="A,B,...",
+    help="Train these methods and judge them on the same rows; all: every method there is.",
+)
+@click.option(
+    "--test",
+    type=_PATH,
+    metavar="OTHER.h5",
+    help="Judge on all rows of this file; then all of FILE.h5 may train.",
+)
+@click.option(
+    "--rows",
+    multiple=True,
+    callback=whole_numbers,
+    metavar="N...",
+    help="Learning curve: train on so many rows of a kind, --rows 500 1000 2000.",
+)
+@click.option(
+    "--folds",
+    type=click.IntRange(min=2),
+    metavar="K",
+    help="Cross-validate in K folds over the rows outside the test split, which stays untouched.",
+)
+@click.option("--kind", "kinds", multiple=True, metavar="KIND", help="Only this kind (repeatable).")
+@click.option(
+    "--phase",
+    "phases",
+    multiple=True,
+    metavar="PHASE",
+    help="Times to learn (repeatable): execution by default, or the whole call if a file has that.",
+)
+@click.option("--seed", default=0, show_default=True, metavar="S", help="Decides what is random.")
+@click.option(
+    "--epochs", type=click.IntRange(min=1), metavar="N", help="Passes over the training rows."
+)
+@click.option(
+    "--plot", type=_PATH, metavar="DIR", help="Draw the comparison into PNG files (needs [plot])."
 )
 @JSON
-def command(file: Path, bundle_path: Path, split: str, as_json: bool) -> None:
-    """Compare the predictions of a bundle with the measured times of FILE.h5.
+@click.pass_context
+def command(
+    ctx: click.Context,
+    file: Path,
+    bundle: Path | None,
+    split: str,
+    methods: tuple[str, ...],
+    test: Path | None,
+    rows: tuple[int, ...],
+    folds: int | None,
+    kinds: tuple[str, ...],
+    phases: tuple[str, ...],
+    seed: int,
+    epochs: int | None,
+    plot: Path | None,
+    as_json: bool,
+) -> None:
+    """Judge a bundle, or compare methods, on measured times of FILE.h5.
 
     Per kind and phase: MAPE (mean of |predicted - measured| / measured), RMSE and MAE in ms, the
     share of rows within 10%, and the noise floor: the MAPE that a perfect predictor would score,
     known where layers were measured twice. In JSON, MAPE and shares are fractions: 0.05 is 5%.
+
+    With --methods each method is trained on the same rows and judged on the same other rows: the
+    test split of FILE.h5, or another file. Shown besides: the error by measured time, the seconds
+    of a fit, and the microseconds per predicted layer. Rows trained are those a method may look
+    at, a tenth of them only to choose its best epoch.
     """
+    if (bundle is None) == (not methods):
+        raise click.UsageError("give either --bundle PATH or --methods A,B", ctx)
+    _refuse(ctx, _ONLY_WITH_METHODS if bundle is not None else _ONLY_WITH_BUNDLE)
+    if bundle is not None:
+        _judge(file, bundle, cast("Part", split), as_json)
+        return
+    from resperf.predictors import METHODS
+    from resperf.training import ComparisonSettings
+
+    every = tuple(METHODS) if methods == ("all",) else methods
+    settings = ComparisonSettings(every, rows, folds, kinds, phases, seed, epochs)
+    _compare(file, settings, test, plot, as_json)
+
+
+def _refuse(ctx: click.Context, names: Sequence[str]) -> None:
+    """Refuse options that would do nothing."""
+    for param in ctx.command.params:
+        given = ctx.get_parameter_source(param.name or "") is not ParameterSource.DEFAULT
+        if param.name in names and given:
+            needed = "--methods" if names is _ONLY_WITH_METHODS else "--bundle"
+            raise click.UsageError(f"{param.opts[0]} needs {needed}", ctx)
+
+
+def _judge(file: Path, path: Path, split: Part, as_json: bool) -> None:
     from resperf.bundle import Bundle
     from resperf.training import evaluate
 
-    evaluation = evaluate(file, Bundle.load(bundle_path), cast("Part", split))
+    evaluation = evaluate(file, Bundle.load(path), split)
     if as_json:
         from resperf.report.documents import json_text
 
         print(json_text([row.to_json() for row in evaluation.rows]))
     else:
         print(_table(evaluation))
-    for note in evaluation.notes:
+    _say(evaluation.notes)
+
+
+def _compare(
+    file: Path, settings: ComparisonSettings, test: Path | None, plot: Path | None, as_json: bool
+) -> None:
+    from resperf.report.plots import ready_to_plot, write_plots
+    from resperf.training import compare, progress_bar
+
+    if plot is not None:
+        ready_to_plot(plot)
+    found: list[Compared] = []
+    try:
+        with progress_bar() as progress:
+            comparison = compare(file, settings, test=test, found=found.append, progress=progress)
+    finally:
+        # What was finished before Ctrl-C took hours, perhaps.
+        if found:
+            _show(found, as_json)
+    _say(comparison.notes)
+    if plot is not None:
+        for path in write_plots(comparison.rows, plot):
+            print(f"plot: {path}", file=sys.stderr)
+
+
+def _show(found: Sequence[Compared], as_json: bool) -> None:
+    if as_json:
+        from resperf.report.documents import json_text
+
+        print(json_text([row.to_json() for row in found]))
+        return
+    from resperf.report.methods import methods_text
+
+    print(methods_text(found))
+
+
+def _say(notes: Sequence[str]) -> None:
+    for note in notes:
         print(f"note: {note}", file=sys.stderr)
 
 

@@ -58,6 +58,76 @@ def errors(measured_ms: Array, predicted_ms: Array) -> Errors:
     )
 
 
+TIME_EDGES_MS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000)
+"""Where one bin of `errors_by_time` ends and the next begins: two to a decade."""
+
+
+@dataclass(frozen=True)
+class TimeBin:
+    """Errors over the rows whose measured time lies in a range.
+
+    Attributes
+    ----------
+    from_ms, to_ms : float
+        The range, without `to_ms` itself; 0 and infinity at the ends.
+    rows : int
+        At least 1.
+    mape, within_10 : float
+        As in `Errors`.
+    """
+
+    from_ms: float
+    to_ms: float
+    rows: int
+    mape: float
+    within_10: float
+
+    def to_json(self) -> dict[str, float | None]:
+        """Return plain JSON values; the last bin has no end: None."""
+        return asdict(self) | {"to_ms": self.to_ms if np.isfinite(self.to_ms) else None}
+
+
+def errors_by_time(measured_ms: Array, predicted_ms: Array) -> tuple[TimeBin, ...]:
+    """Split errors by measured time, for the shortest layers dominate a MAPE.
+
+    Parameters
+    ----------
+    measured_ms, predicted_ms : array (rows,)
+
+    Returns
+    -------
+    tuple of TimeBin
+        From short to long; bins without rows are absent.
+    """
+    place = np.searchsorted(TIME_EDGES_MS, measured_ms, side="right")
+    bounds = (0.0, *TIME_EDGES_MS, np.inf)
+    bins = []
+    for each in np.unique(place):
+        judged = errors(measured_ms[place == each], predicted_ms[place == each])
+        bins.append(
+            TimeBin(
+                from_ms=float(bounds[each]),
+                to_ms=float(bounds[each + 1]),
+                rows=judged.rows,
+                mape=judged.mape,
+                within_10=judged.within_10,
+            )
+        )
+    return tuple(bins)
+
+
+def r_squared(measured_ms: Array, predicted_ms: Array) -> float:
+    """Return the share of the times' variance that is predicted (ResPerfNet, Figure 4).
+
+    1 - sum of (predicted - measured)^2 / sum of (measured - mean)^2; NaN where all measured times
+    are the same.
+    """
+    spread = float(np.sum((measured_ms - np.mean(measured_ms)) ** 2))
+    if not spread:
+        return float("nan")
+    return 1.0 - float(np.sum((predicted_ms - measured_ms) ** 2)) / spread
+
+
 def mape(measured_ms: Array, predicted_ms: Array) -> float:
     """Mean absolute percentage error as a fraction."""
     return float(np.mean(np.abs(predicted_ms - measured_ms) / measured_ms))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from resperf.errors import TrainingError
-from resperf.predictors.metrics import errors, mape, maple
+from resperf.predictors.metrics import errors, errors_by_time, mape, maple, r_squared
 
 MEASURED = np.array([math.e - 1, math.e**2 - 1])
 PREDICTED = np.array([math.e**3 - 1, math.e - 1])
@@ -43,3 +43,26 @@ def test_errors_by_hand() -> None:
 def test_no_rows_are_no_error_of_zero() -> None:
     with pytest.raises(TrainingError, match="no rows"):
         errors(np.array([]), np.array([]))
+
+
+def test_errors_by_time_by_hand() -> None:
+    measured = np.array([0.2, 0.1, 0.3, 0.0005, 5000.0, 0.29])
+    predicted = np.array([0.1, 0.1, 0.6, 0.0005, 5500.0, 0.29])
+    bins = errors_by_time(measured, predicted)
+    # A bin holds its lower edge and not its upper one: 0.1 to 0.29 are together, 0.3 is not.
+    assert [(each.from_ms, each.to_ms, each.rows) for each in bins] == [
+        (0.0, 0.001, 1), (0.1, 0.3, 3), (0.3, 1.0, 1), (1000.0, math.inf, 1),
+    ]  # fmt: skip
+    assert [each.mape for each in bins] == pytest.approx([0.0, 0.5 / 3, 1.0, 0.1])
+    assert bins[1].within_10 == pytest.approx(2 / 3)
+    assert bins[-1].to_json() == {
+        "from_ms": 1000.0, "to_ms": None, "rows": 1, "mape": bins[-1].mape, "within_10": 1.0,
+    }  # fmt: skip
+    assert errors_by_time(np.array([]), np.array([])) == ()
+
+
+def test_r_squared_by_hand() -> None:
+    # The mean is 2; squares about it 1 + 0 + 1, squares of the errors 0.25 + 0 + 0.25.
+    found = r_squared(np.array([1.0, 2.0, 3.0]), np.array([1.5, 2.0, 2.5]))
+    assert found == pytest.approx(1 - 0.5 / 2)
+    assert math.isnan(r_squared(np.array([2.0, 2.0]), np.array([2.0, 1.0])))

@@ -1,0 +1,77 @@
+"""Methods beside each other, in Markdown, for reports that are kept."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from resperf.report.methods import at_most_rows, by_kind_and_phase
+from resperf.report.tables import UNKNOWN
+
+if TYPE_CHECKING:
+    from resperf.training import Compared
+
+
+def markdown_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Lay out cells as a table of Markdown, all columns but the first to the right."""
+    ruler = ["---", *["---:"] * (len(headings) - 1)]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in (headings, ruler, *rows))
+
+
+def percent(share: float) -> str:
+    """Write a share with two decimals, for close methods: ``percent(0.0213) == "2.13%"``."""
+    return f"{share:.2%}" if math.isfinite(share) else UNKNOWN
+
+
+def methods_markdown(rows: Sequence[Compared]) -> str:
+    """Show for each kind and phase its methods, best first, and learning curves where there are.
+
+    Parameters
+    ----------
+    rows : sequence of Compared
+        At least one; those of one kind and phase stand together.
+    """
+    parts = []
+    for (kind, phase), group in by_kind_and_phase(rows):
+        chosen = at_most_rows(group)
+        trained = " or ".join(str(n) for n in sorted({row.rows_trained for row in chosen}))
+        parts += [
+            f"**{kind}**, {phase}: {trained} rows trained, {chosen[0].errors.rows} judged, "
+            f"noise floor {percent(chosen[0].noise_floor)}.",
+            _errors(chosen),
+        ]
+        curve = _curve(group)
+        if curve:
+            parts += [f"{kind}, MAPE by rows trained:", curve]
+    return "\n\n".join(parts)
+
+
+def _errors(rows: Sequence[Compared]) -> str:
+    headings = (
+        "method", "MAPE", "within 10%", "RMSE ms", "MAE ms", "R²", "fit s", "predict us/layer",
+    )  # fmt: skip
+    cells = [
+        [
+            row.method, percent(row.errors.mape), f"{row.errors.within_10:.1%}",
+            f"{row.errors.rmse_ms:.4g}", f"{row.errors.mae_ms:.4g}", f"{row.r2:.4f}",
+            f"{row.fit_s:.1f}", f"{row.predict_us:.1f}",
+        ]
+        for row in sorted(rows, key=lambda row: row.errors.mape)
+    ]  # fmt: skip
+    return markdown_table(headings, cells)
+
+
+def _curve(rows: Sequence[Compared]) -> str:
+    """Put the MAPE of methods that were trained on several numbers of rows side by side."""
+    found = {(row.method, row.rows_trained): row.errors.mape for row in rows}
+    names = [method for method, _ in found]
+    methods = [name for name in dict.fromkeys(names) if names.count(name) > 1]
+    if not methods:
+        return ""
+    counts = sorted({count for name, count in found if name in methods})
+    cells = [
+        [name, *(percent(found.get((name, count), math.nan)) for count in counts)]
+        for name in methods
+    ]  # fmt: skip
+    return markdown_table(("method", *map(str, counts)), cells)

@@ -1,0 +1,95 @@
+"""Methods beside each other, as text: their errors, and their errors by measured time."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from resperf.report.tables import Column, ms_cell, percent_cell, table
+
+if TYPE_CHECKING:
+    from resperf.predictors.metrics import TimeBin
+    from resperf.training import Compared
+
+
+def methods_text(rows: Sequence[Compared]) -> str:
+    """Show one table of errors, then for each kind and phase one of errors by measured time.
+
+    Parameters
+    ----------
+    rows : sequence of Compared
+        At least one; those of one kind and phase stand together.
+    """
+    parts = [_errors(rows)]
+    parts += [
+        f"{kind} {phase}: MAPE by measured time\n{_by_time(group)}"
+        for (kind, phase), group in by_kind_and_phase(rows)
+    ]
+    return "\n\n".join(parts)
+
+
+def by_kind_and_phase(
+    rows: Sequence[Compared],
+) -> Iterator[tuple[tuple[str, str], list[Compared]]]:
+    """Part rows that stand together by kind and phase."""
+    for place, group in itertools.groupby(rows, key=lambda row: (row.kind, row.phase)):
+        yield place, list(group)
+
+
+def at_most_rows(rows: Sequence[Compared]) -> list[Compared]:
+    """Return each method's result from the most rows that it was trained on, in their order."""
+    most: dict[str, Compared] = {}
+    for row in rows:
+        kept = most.get(row.method)
+        if kept is None or row.rows_trained > kept.rows_trained:
+            most[row.method] = row
+    return list(most.values())
+
+
+def bin_title(each: TimeBin) -> str:
+    """Write the range of a bin: ``< 0.001 ms``, ``0.1-0.3 ms``, ``>= 1000 ms``."""
+    if not each.from_ms:
+        return f"< {each.to_ms:g} ms"
+    if math.isinf(each.to_ms):
+        return f">= {each.from_ms:g} ms"
+    return f"{each.from_ms:g}-{each.to_ms:g} ms"
+
+
+def _errors(rows: Sequence[Compared]) -> str:
+    columns = (
+        Column("kind"), Column("phase"), Column("method"), Column("rows trained", right=True),
+        Column("rows judged", right=True), Column("MAPE", right=True),
+        Column("noise floor", right=True), Column("of folds", right=True),
+        Column("within 10%", right=True), Column("RMSE ms", right=True),
+        Column("MAE ms", right=True), Column("fit s", right=True),
+        Column("predict us/layer", right=True),
+    )  # fmt: skip
+    cells = [
+        [
+            row.kind, row.phase, row.method, str(row.rows_trained), str(row.errors.rows),
+            percent_cell(row.errors.mape), percent_cell(row.noise_floor), _folds(row),
+            percent_cell(row.errors.within_10), ms_cell(row.errors.rmse_ms),
+            ms_cell(row.errors.mae_ms), f"{row.fit_s:.1f}", f"{row.predict_us:.1f}",
+        ]
+        for row in rows
+    ]  # fmt: skip
+    return table(columns, cells)
+
+
+def _folds(row: Compared) -> str:
+    if not row.fold_mapes:
+        return ""
+    return f"{percent_cell(min(row.fold_mapes))} to {percent_cell(max(row.fold_mapes))}"
+
+
+def _by_time(rows: Sequence[Compared]) -> str:
+    """Put bins side by side, for each method the result from most rows."""
+    chosen = at_most_rows(rows)
+    # All methods are judged on the same rows, so that they have the same bins.
+    bins = chosen[0].bins
+    columns = [Column("method"), *(Column(bin_title(each), right=True) for each in bins)]
+    counts = ["rows judged", *(str(each.rows) for each in bins)]
+    cells = [[row.method, *(percent_cell(each.mape) for each in row.bins)] for row in chosen]
+    return table(columns, [counts, *cells])

@@ -1,0 +1,198 @@
+"""Plots of compared methods; the only place where matplotlib is used, loaded when one is drawn."""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from resperf.errors import OutputError, require
+from resperf.report.methods import at_most_rows, by_kind_and_phase
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from resperf.training import Compared
+
+SHOWN_POINTS = 1500
+"""Most points of one panel: more make one blot, and large files."""
+
+_PANELS_PER_LINE = 4
+_COLOURS = 64
+
+
+def ready_to_plot(folder: Path) -> None:
+    """Refuse before hours of training what would fail after them.
+
+    Raises
+    ------
+    MissingExtraError
+        If matplotlib is not installed.
+    OutputError
+        If the folder cannot be made.
+    """
+    require("matplotlib", "plot")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OutputError(
+            f"{folder} cannot be made ({error.strerror or error}); choose another folder"
+        ) from error
+
+
+def write_plots(rows: Sequence[Compared], folder: Path) -> tuple[Path, ...]:
+    """Draw each kind and phase into PNG files.
+
+    ``predicted-KIND-PHASE.png`` (the paper's Figure 4), ``by-time-KIND-PHASE.png``, and where
+    methods were trained on several numbers of rows ``by-rows-KIND-PHASE.png``.
+
+    Parameters
+    ----------
+    rows : sequence of Compared
+        Those of one kind and phase stand together.
+    folder : Path
+        Must exist; files of the same names are replaced.
+
+    Raises
+    ------
+    MissingExtraError
+        If matplotlib is not installed.
+    OutputError
+        If a file cannot be written.
+    """
+    written = []
+    for (kind, phase), group in by_kind_and_phase(rows):
+        figures = {
+            "predicted": predicted_against_measured(group),
+            "by-time": error_by_time(group),
+        }
+        if len({row.rows_trained for row in group}) > 1:
+            figures["by-rows"] = error_by_rows(group)
+        for name, figure in figures.items():
+            path = folder / f"{name}-{kind}-{phase}.png"
+            _save(figure, path)
+            written.append(path)
+    return tuple(written)
+
+
+def predicted_against_measured(rows: Sequence[Compared]) -> Figure:
+    """Draw predicted against measured times, one panel per method (ResPerfNet, Figure 4).
+
+    Both axes are logarithmic, for times span decades; lines show equality and 10% above and below.
+    Of more than `SHOWN_POINTS` rows, so many are shown, evenly from short to long.
+    """
+    chosen = at_most_rows(rows)
+    per_line = min(_PANELS_PER_LINE, len(chosen))
+    lines = -(-len(chosen) // per_line)
+    figure = _figure(2.6 * per_line, 2.7 * lines + 0.3)
+    panels = figure.subplots(lines, per_line, sharex=True, sharey=True, squeeze=False).ravel()
+    bounds = np.array([_least_and_most(chosen, min), _least_and_most(chosen, max)])
+    for panel, row in zip(panels, chosen, strict=False):
+        order = np.argsort(row.measured_ms, kind="stable")
+        shown = order[
+            np.unique(np.linspace(0, len(order) - 1, min(SHOWN_POINTS, len(order))).astype(int))
+        ]
+        panel.plot(bounds, bounds, color="black", linewidth=0.8)
+        for factor in (0.9, 1.1):
+            panel.plot(bounds, bounds * factor, color="black", linewidth=0.5, linestyle=":")
+        # A method may predict nothing or less: what is outside lies on the edge.
+        predicted_ms = np.clip(row.predicted_ms[shown], *bounds)
+        panel.plot(row.measured_ms[shown], predicted_ms, ".", markersize=1.5, color="tab:blue")
+        panel.set(xscale="log", yscale="log", xlim=bounds, ylim=bounds)
+        panel.set_title(f"{row.method}\nMAPE {row.errors.mape:.1%}, R$^2$ {row.r2:.3f}", fontsize=8)
+    for panel in panels[len(chosen) :]:
+        panel.set_visible(False)
+    figure.supxlabel("measured ms", fontsize=8)
+    figure.supylabel("predicted ms", fontsize=8)
+    return figure
+
+
+def error_by_time(rows: Sequence[Compared]) -> Figure:
+    """Draw MAPE by measured time, one line per method, beside the noise floor."""
+    chosen = at_most_rows(rows)
+    figure, axes = _one_panel()
+    for place, row in enumerate(chosen):
+        middles = [_middle(each.from_ms, each.to_ms) for each in row.bins]
+        shares = [100 * each.mape for each in row.bins]
+        axes.plot(middles, shares, _style(place), label=row.method)
+    _finish(axes, "measured ms", chosen)
+    return figure
+
+
+def error_by_rows(rows: Sequence[Compared]) -> Figure:
+    """Draw the learning curve: MAPE by rows trained on, one line per method."""
+    figure, axes = _one_panel()
+    for place, method in enumerate(dict.fromkeys(row.method for row in rows)):
+        points = sorted(
+            (row.rows_trained, 100 * row.errors.mape) for row in rows if row.method == method
+        )
+        axes.plot(*zip(*points, strict=True), _style(place), label=method)
+    _finish(axes, "rows trained", rows)
+    counts = sorted({row.rows_trained for row in rows})
+    axes.set_xticks(counts, [str(count) for count in counts])
+    axes.set_xticks([], minor=True)
+    return figure
+
+
+def _figure(width: float, height: float) -> Figure:
+    """Return an empty figure, in inches; without pyplot, which would keep it."""
+    figure: Figure = require("matplotlib.figure", "plot").Figure(
+        figsize=(width, height), dpi=100, layout="constrained"
+    )
+    return figure
+
+
+def _one_panel() -> tuple[Figure, Any]:
+    figure = _figure(6.4, 4.0)
+    return figure, figure.subplots()
+
+
+def _style(place: int) -> str:
+    """Return a line that is unlike those before it: there are ten colours."""
+    return ("C{}o-", "C{}s--", "C{}^:")[place // 10 % 3].format(place % 10)
+
+
+def _finish(axes: Any, label: str, rows: Sequence[Compared]) -> None:
+    floor = rows[0].noise_floor
+    if math.isfinite(floor):
+        axes.axhline(100 * floor, color="black", linestyle="--", label="noise floor")
+    first = rows[0]
+    axes.set(
+        xscale="log", yscale="log", xlabel=label, ylabel="MAPE %",
+        title=f"{first.kind}, {first.phase}",
+    )  # fmt: skip
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.yaxis.set_minor_formatter(require("matplotlib.ticker", "plot").LogFormatter())
+    axes.grid(visible=True, which="both", linewidth=0.3)
+    axes.legend(fontsize=8)
+
+
+def _least_and_most(rows: Sequence[Compared], of: Any) -> float:
+    """Return the shortest or longest measured time, with a margin."""
+    return float(of(rows[0].measured_ms)) * (0.8 if of is min else 1.25)
+
+
+def _middle(from_ms: float, to_ms: float) -> float:
+    """Return where a bin stands on a logarithmic axis; bins at the ends have one bound only."""
+    if not from_ms:
+        return to_ms / 2
+    return from_ms * 2 if math.isinf(to_ms) else math.sqrt(from_ms * to_ms)
+
+
+def _save(figure: Figure, path: Path) -> None:
+    """Write a PNG of few colours, a third of the size of one of all colours."""
+    image_of = require("PIL.Image", "plot")
+    drawn = io.BytesIO()
+    figure.savefig(drawn, format="png")
+    packed = io.BytesIO()
+    image_of.open(drawn).convert("RGB").quantize(_COLOURS).save(packed, "png", optimize=True)
+    try:
+        path.write_bytes(packed.getvalue())
+    except OSError as error:
+        raise OutputError(
+            f"{path} could not be written ({error.strerror or error}); choose another folder"
+        ) from error

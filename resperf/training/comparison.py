@@ -1,0 +1,141 @@
+"""What a comparison of methods is asked for, and what it finds."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+from resperf.errors import TrainingError
+from resperf.features import Array
+from resperf.predictors import predictor_class
+from resperf.predictors.metrics import Errors, TimeBin
+
+TIMED_LAYERS = 1000
+"""Predictions are timed over at least this many layers in one call."""
+
+
+@dataclass(frozen=True)
+class Compared:
+    """One method on one kind and phase.
+
+    Attributes
+    ----------
+    kind, phase, method : str
+    rows_trained : int
+        Rows that the method looked at, those included that chose its best epoch or stopped it
+        early; the mean over the folds.
+    rows_validation : int
+        How many of these only chose or stopped.
+    errors : Errors
+        Over the rows judged; with folds, over those of all folds together.
+    bins : tuple of TimeBin
+        The same by measured time.
+    r2 : float
+        As `resperf.predictors.metrics.r_squared` says.
+    fold_mapes : tuple of float
+        MAPE of each fold; empty without folds.
+    fit_s : float
+        Wall time of a fit, the mean over the folds. The first network of a process also loads
+        TensorFlow, some seconds.
+    predict_us : float
+        Time to predict one layer, of at least `TIMED_LAYERS` in one call, by the predictor as a
+        bundle stores it: without the libraries that trained it.
+    noise_floor : float
+        MAPE that a perfect predictor would score against these times, which are medians where
+        layers were measured more than once; NaN where nothing was measured twice.
+    measured_ms, predicted_ms : array (rows judged,)
+    """
+
+    kind: str
+    phase: str
+    method: str
+    rows_trained: int
+    rows_validation: int
+    errors: Errors
+    bins: tuple[TimeBin, ...]
+    r2: float
+    fold_mapes: tuple[float, ...]
+    fit_s: float
+    predict_us: float
+    noise_floor: float
+    measured_ms: Array = field(repr=False, compare=False)
+    predicted_ms: Array = field(repr=False, compare=False)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values; what is not known is None. The times themselves are absent."""
+        return {
+            "kind": self.kind,
+            "phase": self.phase,
+            "method": self.method,
+            "rows_trained": self.rows_trained,
+            "rows_validation": self.rows_validation,
+            **self.errors.to_json(),
+            "r2": _or_none(self.r2),
+            "bins": [each.to_json() for each in self.bins],
+            "fold_mapes": list(self.fold_mapes),
+            "fit_s": self.fit_s,
+            "predict_us": self.predict_us,
+            "noise_floor": _or_none(self.noise_floor),
+        }
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What a comparison found, and what it left out."""
+
+    rows: tuple[Compared, ...]
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class ComparisonSettings:
+    """How methods are compared.
+
+    Attributes
+    ----------
+    methods : tuple of str
+        Names of `resperf.predictors.METHODS`.
+    rows : tuple of int
+        Points of a learning curve: how many rows of a kind a method may look at. Empty: all.
+    folds : int or None
+        Cross-validate over the rows outside the test split instead of judging on it.
+    kinds : tuple of str
+        Empty: all kinds of the dataset.
+    phases : tuple of str
+        Empty: the one that holds a layer's own time, which is execution where it was measured.
+    seed : int
+        Of the fits, of the folds, and of the rows of a learning curve. The test split is always
+        the same.
+    epochs : int or None
+        The method's own choice unless given.
+
+    Raises
+    ------
+    TrainingError
+        If a method is not known or named twice, or a number is too small.
+    """
+
+    methods: tuple[str, ...]
+    rows: tuple[int, ...] = ()
+    folds: int | None = None
+    kinds: tuple[str, ...] = ()
+    phases: tuple[str, ...] = ()
+    seed: int = 0
+    epochs: int | None = None
+
+    def __post_init__(self) -> None:
+        if not self.methods:
+            raise TrainingError("no method to compare; name some, such as: baseline,residual")
+        for method in self.methods:
+            predictor_class(method)
+            if self.methods.count(method) > 1:
+                raise TrainingError(f"method {method!r} is named twice")
+        if self.folds is not None and self.folds < 2:
+            raise TrainingError(f"{self.folds} folds; cross-validation needs at least 2")
+        if any(count < 1 for count in self.rows):
+            raise TrainingError(f"rows={min(self.rows)} must be at least 1")
+
+
+def _or_none(value: float) -> float | None:
+    return None if math.isnan(value) else value

@@ -1,0 +1,144 @@
+"""The report on published measurements: what it plans, keeps and writes."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+pytest.importorskip("matplotlib", reason="the report has plots, which need the extra [plot]")
+
+TOOL = Path(__file__).parents[2] / "tools" / "report_accuracy.py"
+
+
+@pytest.fixture
+def tool(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    spec = importlib.util.spec_from_file_location("report_accuracy", TOOL)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    # Its dataclasses look themselves up.
+    monkeypatch.setitem(sys.modules, "report_accuracy", module)
+    spec.loader.exec_module(module)
+    # One quick method, and another that cannot be fitted.
+    monkeypatch.setattr(module, "METHODS", {"baseline": module.METHODS["baseline"]})
+    monkeypatch.setattr(module, "CURVE_ROWS", (40, 55))
+    return module
+
+
+@pytest.fixture
+def data(tool: ModuleType, toy_dataset: Path, tmp_path: Path, monkeypatch) -> Path:
+    """Published files that are imported as the toy dataset."""
+    for name in ("perfnet/1080ti_convolution", "perfnet/i3_dense", "justus/k80_dense"):
+        file = tmp_path / "data" / f"{name}.csv.gz"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(b"")
+    monkeypatch.setattr(
+        tool, "import_dataset", lambda name, files, target: shutil.copy(toy_dataset, target)
+    )
+    return tmp_path / "data"
+
+
+def test_published_files_are_found_by_source_and_device(tool: ModuleType, data: Path) -> None:
+    assert list(tool.sources(data)) == ["perfnet-1080ti", "perfnet-i3", "justus-k80"]
+    with pytest.raises(SystemExit, match="RESPERF_PUBLIC_DATA"):
+        tool.sources(data / "absent")
+
+
+def test_the_public_data_is_found(tool: ModuleType) -> None:
+    default = TOOL.parents[2] / "shared" / "data"
+    public = Path(os.environ.get("RESPERF_PUBLIC_DATA", default))
+    if not public.is_dir():
+        pytest.skip("the public measurements are absent; set RESPERF_PUBLIC_DATA")
+    found = tool.sources(public)
+    assert {name for name in found if name.startswith("perfnet")} == {
+        "perfnet-1080ti", "perfnet-i3", "perfnet-p1000", "perfnet-p5000",
+    }  # fmt: skip
+    assert len(found["perfnet-i3"]) == 3
+    assert len(found["justus-v100"]) == 2
+
+
+def test_slow_methods_run_last_and_on_two_devices_alone(tool: ModuleType) -> None:
+    kinds = {"perfnet-i3": ["conv"], "perfnet-1080ti": ["conv", "dense"], "justus-1080ti": ["conv"]}
+    units = list(tool.plan(kinds, ["resperfnet", "boosted", "ensemble", "new"]))
+    places = {unit: place for place, unit in enumerate(units)}
+    assert len(places) == len(units)
+    slow = [unit for unit in units if unit.method in ("resperfnet", "new")]
+    assert {unit.dataset for unit in slow} == {"perfnet-1080ti", "justus-1080ti"}
+    quick = [unit for unit in units if unit.method not in ("resperfnet", "new")]
+    assert max(map(places.get, quick)) < min(map(places.get, slow))
+    assert {unit.dataset for unit in quick} == set(kinds)
+    curve = [unit.rows for unit in units if unit.rows and unit.method == "boosted"]
+    assert curve == list(tool.CURVE_ROWS)
+
+
+def test_a_second_run_goes_on_where_the_first_one_ended(
+    tool: ModuleType, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch
+) -> None:
+    words = ["--data", str(data), "--work", str(tmp_path / "work"),
+             "--output", str(tmp_path / "docs" / "accuracy-public.md")]  # fmt: skip
+    (tmp_path / "docs").mkdir()
+    tool.main([*words, "--only", "perfnet-1080ti"])
+    assert "5 fits, 0 of them done" in capsys.readouterr().out
+    fitted = []
+    real = tool.run
+    monkeypatch.setattr(tool, "run", lambda *a: fitted.append(a[0].dataset) or real(*a))
+    tool.main(words)
+    assert "11 fits, 5 of them done" in capsys.readouterr().out
+    assert fitted == ["perfnet-i3"] * 3 + ["justus-k80"] * 3
+    # Another seed is another result, and so is another dataset.
+    tool.main([*words, "--only", "justus-k80", "--seed", "1"])
+    assert "3 fits, 0 of them done" in capsys.readouterr().out
+
+
+def test_the_report_has_every_result_its_plots_and_what_is_missing(
+    tool: ModuleType, data: Path, tmp_path: Path, monkeypatch
+) -> None:
+    from resperf.errors import TrainingError
+
+    output = tmp_path / "accuracy-public.md"
+    real = tool.run
+
+    def failing(unit, store):
+        if unit.kind == "pool":
+            raise TrainingError("not today")
+        return real(unit, store)
+
+    monkeypatch.setattr(tool, "run", failing)
+    monkeypatch.setattr(tool, "CHOSEN", "baseline")
+    tool.main(["--data", str(data), "--work", str(tmp_path / "work"), "--output", str(output)])
+    text = output.read_text()
+    for part in ("## perfnet-1080ti", "## perfnet-i3", "## justus-k80", "| baseline |"):
+        assert part in text
+    assert "- perfnet-i3: pool: baseline: not today\n" in text
+    assert "## What was asked for, with `baseline`" in text
+    # The toy is far easier than 7%; other figures have no results.
+    (dense,) = (line for line in text.split("\n") if "perfnet 1080ti dense" in line)
+    assert dense.startswith("| perfnet 1080ti dense, whole call | 7.00% | ")
+    assert dense.endswith("| yes |")
+    (pool,) = (line for line in text.split("\n") if "perfnet 1080ti pool" in line)
+    assert pool.endswith("| 2.50% | - | not run |")
+    assert "conv, MAPE by rows trained:" in text
+    named = [line.split("(")[1].rstrip(")") for line in text.split("\n") if line.startswith("![")]
+    assert "accuracy-public/perfnet-1080ti/by-rows-conv-execution.png" in named
+    for name in named:
+        assert 0 < (output.parent / name).stat().st_size < 100_000
+
+
+def test_results_are_read_back_as_they_were(tool: ModuleType, data: Path, tmp_path: Path) -> None:
+    store = tool.Store(tmp_path, seed=0)
+    unit = tool.Unit("perfnet-i3", "conv", "baseline", None)
+    tool.prepare(data, tmp_path, ["perfnet-i3"], importing=True)
+    result = tool.run(unit, store)
+    assert not store.has(unit)
+    store.save(unit, result)
+    assert store.has(unit)
+    assert store.load(unit) == result
+    # A file of the draft alone is no result.
+    (tmp_path / "perfnet-i3" / "conv-baseline-all.json").unlink()
+    assert not store.has(unit)
