@@ -13,7 +13,6 @@ from resperf.campaign.sampler import Sampler
 from resperf.campaign.spec import Campaign
 from resperf.errors import CampaignError
 from resperf.layers import Layer
-from resperf.splits import split_of_keys
 from resperf.units import MS_PER_S
 
 CHUNK = 2000
@@ -197,6 +196,9 @@ def _with_repeats(layers: Sequence[Layer], campaign: Campaign, seed: int) -> lis
 
     The choice hangs on the layer's key alone, so that a longer plan repeats the same ones.
     """
+    # numpy is for the process that plans, not for everybody who imports the campaign.
+    from resperf.splits import split_of_keys
+
     placed: list[tuple[float, PlannedLayer]] = []
     is_test = split_of_keys([layer.key for layer in layers]).test
     for position, layer in enumerate(layers):

@@ -24,29 +24,12 @@ from resperf.backends import Backend, backend
 from resperf.campaign.harvest import harvest
 from resperf.campaign.measure import measure_layer
 from resperf.campaign.messages import layer_of, plain
+from resperf.campaign.watch import built_probes, built_reference
 from resperf.errors import ResperfError, UnsupportedError
-from resperf.layers import Conv, Layer, Pool
 from resperf.measurement import Measurement, Status
-from resperf.timing import Clock, LoadMeter, Probe, ReferenceMonitor, SamplingProtocol
+from resperf.timing import Clock, LoadMeter, ReferenceMonitor, SamplingProtocol
 from resperf.units import MS_PER_S, NS_PER_MS
 
-REFERENCE = Conv(
-    batch=1, channels_in=64, channels_out=64, height=56, width=56, kernel_height=3, kernel_width=3,
-    pad_top=1, pad_left=1, pad_bottom=1, pad_right=1,
-)  # fmt: skip
-"""About a millisecond on two cores: long enough to time, short enough to time often."""
-PROBES: Mapping[str, Layer] = {
-    "cores": Pool(
-        batch=1, channels_in=64, height=28, width=28, kernel_height=2, kernel_width=2,
-        stride_height=2, stride_width=2,
-    ),
-    "memory": Pool(
-        batch=1, channels_in=64, height=204, width=204, kernel_height=3, kernel_width=3,
-        pad_top=1, pad_left=1, pad_bottom=1, pad_right=1,
-    ),
-}  # fmt: skip
-"""Flag of a row -> layer that is timed before and after it: microseconds on several cores, and 20
-MB that are read and written."""
 SHORT_MS = 0.05
 """A layer that takes longer spends its time in its work, not in waiting for other cores."""
 MEMORY_BYTES, MEMORY_BYTES_PER_MS = 1e6, 5e6
@@ -82,7 +65,6 @@ class Worker:
     protocol: SamplingProtocol
     load: LoadMeter | None
     reference: ReferenceMonitor | None
-    probes: Mapping[str, Probe]
     clock: Clock
     now: Callable[[], float]
 
@@ -145,7 +127,7 @@ class Worker:
         return {"reading": reading, "row": row.to_json()}
 
     def _slow_probes(self) -> set[str]:
-        return {flag for flag, probe in self.probes.items() if probe.is_slow()}
+        return self.reference.slow_probes() if self.reference else set()
 
 
 def _felt(row: Measurement) -> set[str]:
@@ -167,12 +149,20 @@ def start(settings: Mapping[str, Any]) -> Worker:
     clock, now = own_clock or time.perf_counter_ns, time.time
     if own_clock is not None:
         now = _simulated_time(own_clock)
+    stay = contextlib.ExitStack()  # is never left: these layers stay built while the process lives
+    reference = stay.enter_context(built_reference(started))
+    monitor = reference and ReferenceMonitor(
+        reference.isolated,
+        interval_s=settings["reference_interval_s"],
+        clock=clock,
+        now=now,
+        probes=stay.enter_context(built_probes(started, clock)),
+    )
     return Worker(
         backend=started,
         protocol=SamplingProtocol.from_mapping(settings["protocol"]),
         load=None if own_clock else LoadMeter(),
-        reference=_reference(started, settings["reference_interval_s"], clock, now),
-        probes={} if own_clock else _probes(started, clock),
+        reference=monitor,
         clock=clock,
         now=now,
     )
@@ -182,29 +172,6 @@ def _simulated_time(clock: Clock) -> Callable[[], float]:
     """Return a calendar that a simulated device's own clock drives."""
     start = time.time()
     return lambda: start + clock() / NS_PER_MS / MS_PER_S
-
-
-def _reference(
-    started: Backend, interval_s: float, clock: Clock, now: Callable[[], float]
-) -> ReferenceMonitor | None:
-    """Build the reference layer, which stays built; None where the framework cannot."""
-    try:
-        built = started.layer(started.lower([REFERENCE])[0], budget_ms=1.0)
-    except UnsupportedError:
-        return None
-    built.__enter__()
-    return ReferenceMonitor(built.isolated, interval_s=interval_s, clock=clock, now=now)
-
-
-def _probes(started: Backend, clock: Clock) -> dict[str, Probe]:
-    """Build the probes' layers, which stay built; those that the framework can."""
-    probes = {}
-    for flag, layer in PROBES.items():
-        with contextlib.suppress(UnsupportedError):
-            built = started.layer(started.lower([layer])[0], budget_ms=1.0)
-            built.__enter__()
-            probes[flag] = Probe(built.phases["execution"].run, clock=clock)
-    return probes
 
 
 def answer(worker: Worker, question: Mapping[str, Any]) -> dict[str, Any]:

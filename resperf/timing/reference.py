@@ -5,9 +5,10 @@ from __future__ import annotations
 import bisect
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from statistics import median
 
+from resperf.timing.probe import Probe
 from resperf.timing.protocol import Clock
 from resperf.units import NS_PER_MS
 
@@ -94,6 +95,8 @@ class ReferenceMonitor:
         Seconds since 1970.
     history : ReferenceHistory, optional
         Earlier readings to go on from.
+    probes : mapping of str to Probe
+        By the name of what is slow when they are.
     """
 
     def __init__(
@@ -105,7 +108,9 @@ class ReferenceMonitor:
         clock: Clock = time.perf_counter_ns,
         now: Callable[[], float] = time.time,
         history: ReferenceHistory | None = None,
+        probes: Mapping[str, Probe] | None = None,
     ) -> None:
+        self._probes = probes or {}
         self.history = ReferenceHistory() if history is None else history
         self._run = run
         self._interval_s = interval_s
@@ -136,6 +141,10 @@ class ReferenceMonitor:
         reading = ((at + self._last_at) / 2, median(times_ns) / NS_PER_MS)
         self.history.add(*reading)
         return reading
+
+    def slow_probes(self) -> set[str]:
+        """Check every probe now; return the names of those that are slow."""
+        return {name for name, probe in self._probes.items() if probe.is_slow()}
 
     @property
     def ratio(self) -> float:

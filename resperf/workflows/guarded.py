@@ -7,24 +7,21 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from statistics import fmean
+from statistics import fmean, median
 
 from resperf.backends import Backend, Built
-from resperf.layers import Conv
+from resperf.campaign.watch import built_probes, built_reference
+from resperf.errors import MeasurementError
 from resperf.measurement import PHASES
 from resperf.timing import Clock, ReferenceHistory, ReferenceMonitor, SamplingProtocol, sample
 from resperf.units import NS_PER_MS
 
-REFERENCE = Conv(
-    batch=1, channels_in=64, height=56, width=56, kernel_height=3, kernel_width=3,
-    pad_top=1, pad_left=1, pad_bottom=1, pad_right=1, channels_out=64,
-)  # fmt: skip
-"""The layer that is timed again and again: about a millisecond on two cores."""
-
 ROUNDS = 3
 """Steady rounds that a measurement wants: what one round cannot show, several may."""
-EXTRA_ROUNDS = 3
+EXTRA_ROUNDS = 5
 """Rounds that may replace those during which the machine was off its usual speed."""
+SHORT_MS = 5.0
+"""A network that takes longer does not feel for how long cores wait for each other."""
 TOLERANCE = 0.1
 """A reference off by more than this share of its median marks its round as not steady."""
 
@@ -64,6 +61,13 @@ class _Round:
     totals_ms: Sequence[float]
 
 
+@dataclass(frozen=True)
+class _Watched:
+    timed: _Round
+    reference_ms: float
+    disturbed: bool
+
+
 @contextmanager
 def reference_monitor(
     backend: Backend,
@@ -82,9 +86,10 @@ def reference_monitor(
     history : ReferenceHistory, optional
         Readings of earlier blocks to judge against.
     """
-    [layer] = backend.lower([REFERENCE])
-    with backend.layer(layer, budget_ms=10.0) as built:
-        yield ReferenceMonitor(built.isolated, clock=clock, now=now, history=history)
+    with built_reference(backend) as built, built_probes(backend, clock) as probes:
+        if built is None:
+            raise MeasurementError(f"{backend.name} cannot run the reference layer on this machine")
+        yield ReferenceMonitor(built.isolated, clock=clock, now=now, history=history, probes=probes)
 
 
 def guarded_runs(
@@ -101,7 +106,7 @@ def guarded_runs(
     built : Built
         A network. A session call belongs to its execution: no offset is taken out.
     monitor : ReferenceMonitor
-        Read before and after each round.
+        Read before and after each round, and the probe that such a network could feel.
     seconds : float
         Time for `ROUNDS` rounds together; slow networks take longer, as a round holds at least
         three runs.
@@ -114,27 +119,32 @@ def guarded_runs(
         budget_s=seconds / ROUNDS,
         warmup_s=seconds / ROUNDS / 4,
     )
-    rounds: list[tuple[_Round, float]] = []
-    steady: list[tuple[_Round, float]] = []
+    rounds: list[_Watched] = []
+    steady: list[_Watched] = []
     monitor.check(force=True)
+    slow = monitor.slow_probes()
     for _ in range(ROUNDS + EXTRA_ROUNDS):
-        before_ms = monitor.history.latest_ms
+        before_ms, slow_before = monitor.history.latest_ms, slow
         timed = _timed_round(built, protocol, clock)
         monitor.check(force=True)
-        rounds.append((timed, fmean((before_ms, monitor.history.latest_ms))))
+        slow = monitor.slow_probes()
+        felt = "cores" if median(timed.totals_ms) < SHORT_MS else "memory"
+        reference_ms = fmean((before_ms, monitor.history.latest_ms))
+        rounds.append(_Watched(timed, reference_ms, felt in slow | slow_before))
         # The usual speed is only known better and better, so all rounds are judged anew.
         usual_ms = monitor.history.median_ms
-        steady = [each for each in rounds if abs(each[1] / usual_ms - 1) <= TOLERANCE]
-        if len(steady) >= ROUNDS:
+        steady = [each for each in rounds if abs(each.reference_ms / usual_ms - 1) <= TOLERANCE]
+        if sum(not each.disturbed for each in steady) >= ROUNDS:
             break
+    steady = [each for each in steady if not each.disturbed] or steady
     kept = steady or rounds
     return GuardedRuns(
         phases_ms={
-            name: tuple(time_ms for timed, _ in kept for time_ms in timed.phases_ms[name])
+            name: tuple(time_ms for each in kept for time_ms in each.timed.phases_ms[name])
             for name in PHASES
         },
-        totals_ms=tuple(time_ms for timed, _ in kept for time_ms in timed.totals_ms),
-        reference_ratio=fmean(reference_ms for _, reference_ms in kept) / monitor.history.median_ms,
+        totals_ms=tuple(time_ms for each in kept for time_ms in each.timed.totals_ms),
+        reference_ratio=fmean(each.reference_ms for each in kept) / monitor.history.median_ms,
         rounds=len(rounds),
         steady_rounds=len(steady),
     )

@@ -1,7 +1,6 @@
-import json
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Sequence
 from typing import Any
 
 from resperf.backends import backend
@@ -14,30 +13,28 @@ SHORT = Dense(batch=1, features_in=4, features_out=4)
 COPY = Pool(batch=4, channels_in=64, height=64, width=64, kernel_height=1, kernel_width=1)
 
 
-class FakeProbe:
-    """Is slow as it was told."""
+class FakeMonitor:
+    """Names the slow probes that it was told, one set after the other."""
 
-    def __init__(self, answers: Iterator[bool]) -> None:
-        self._answers = answers
+    def __init__(self, answers: Sequence[set[str]]) -> None:
+        self._answers = iter(answers)
 
-    def is_slow(self) -> bool:
+    def check(self) -> None:
+        return None
+
+    def slow_probes(self) -> set[str]:
         return next(self._answers)
 
 
-def worker_with(probes: Mapping[str, Any]) -> Worker:
-    device: Any = backend("synthetic")
-    return Worker(
-        backend=device, protocol=SamplingProtocol(), load=None, reference=None, probes=probes,
+def flags_of(layer: Layer, before: set[str], after: set[str]) -> list[str]:
+    """Measure while these probes are slow before and after the layer."""
+    device: Any = backend("synthetic", gb_per_s=20.0)
+    monitor: Any = FakeMonitor([before, after])
+    worker = Worker(
+        backend=device, protocol=SamplingProtocol(), load=None, reference=monitor,
         clock=device.clock, now=lambda: 0.0,
     )  # fmt: skip
-
-
-def flags_of(layer: Layer, before: set[str], after: set[str]) -> list[str]:
-    """Measure with probes of both kinds that are slow at these moments."""
-    probes = {
-        flag: FakeProbe(iter([flag in before, flag in after])) for flag in ("cores", "memory")
-    }
-    return list(worker_with(probes).measure(plain(layer), 0)["row"]["flags"])
+    return list(worker.measure(plain(layer), 0)["row"]["flags"])
 
 
 def test_a_short_layer_is_flagged_when_cores_are_slow_before_or_after_it() -> None:
@@ -62,29 +59,22 @@ def test_a_layer_that_waits_for_memory_is_flagged_when_memory_is_slow() -> None:
 def test_a_simulated_device_has_no_probes() -> None:
     settings = {"framework": "synthetic", "settings": {}, "protocol": {}, "reference_interval_s": 3}
     worker = start(settings)
-    assert worker.probes == {}
+    assert worker.reference is not None
+    assert not worker.reference.slow_probes()
     assert worker.measure(plain(SHORT), 0)["row"]["flags"] == ()
 
 
 def test_a_real_framework_is_probed() -> None:
-    settings = {
-        "framework": "onnxruntime", "settings": {"threads": 1}, "reference_interval_s": 3,
-        "protocol": {"budget_s": 0.01, "min_time_s": 0.0, "warmup_s": 0.0},
-    }  # fmt: skip
-    script = (
-        "import json, sys\n"
-        "from resperf.campaign.worker import start\n"
-        "worker = start(json.loads(sys.argv[1]))\n"
-        "row = worker.measure(json.loads(sys.argv[2]), 0)['row']\n"
-        "print(json.dumps([sorted(worker.probes), row['status']]))"
-    )
-    assert output_of(script, settings, plain(SHORT)) == [["cores", "memory"], "ok"]
-
-
-def output_of(script: str, *arguments: Any) -> Any:
-    """Run it in a process of its own, since a worker changes its process, and read its JSON."""
-    words = [json.dumps(argument) for argument in arguments]
+    # In a process of its own, since a worker changes its process.
+    script = """
+from resperf.backends import backend
+from resperf.campaign.watch import built_probes
+import time
+with built_probes(backend("onnxruntime", threads=1), time.perf_counter_ns) as probes:
+    print(*sorted(probes), *(probe.is_slow() for probe in probes.values()))
+"""
     done = subprocess.run(
-        [sys.executable, "-c", script, *words], capture_output=True, text=True, check=True
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
     )
-    return json.loads(done.stdout)
+    # A first reading has nothing to be compared with.
+    assert done.stdout.split() == ["cores", "memory", "False", "False"]

@@ -75,6 +75,34 @@ def test_rounds_on_a_slow_machine_are_measured_again_and_dropped():
     assert (timed.rounds, timed.steady_rounds) == (6, 3)
 
 
+class FakeProbe:
+    """Is slow at its first checks."""
+
+    def __init__(self, slow_checks):
+        self.checks, self.slow_checks = 0, slow_checks
+
+    def is_slow(self):
+        self.checks += 1
+        return self.checks <= self.slow_checks
+
+
+@pytest.mark.parametrize(
+    ("probe", "seconds", "rounds"),
+    [
+        ("memory", 0.3, 5),  # 11 ms a run: memory counts, how far cores are apart does not
+        ("cores", 0.3, 3),
+    ],
+)
+def test_rounds_beside_a_slow_probe_are_measured_again(probe, seconds, rounds):
+    machine = Machine()
+    machine.monitor = ReferenceMonitor(
+        machine.reference, clock=machine.clock, now=count().__next__, probes={probe: FakeProbe(2)}
+    )
+    timed = guarded_runs(machine, machine.monitor, seconds=seconds, clock=machine.clock)
+    # Checks 0 and 1 are slow, so rounds 0 and 1 stand beside a slow one.
+    assert (timed.rounds, timed.steady_rounds) == (rounds, 3)
+
+
 def test_percentiles_are_interpolated():
     values = [5.0, 1.0, 3.0, 2.0, 4.0]
     assert percentile(values, 0.5) == 3.0

@@ -1,0 +1,56 @@
+"""What watches the machine while something is measured: a reference layer and two probes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+
+from resperf.backends import Backend, Built
+from resperf.errors import UnsupportedError
+from resperf.layers import Conv, Layer, Pool
+from resperf.timing import Clock, Probe
+
+REFERENCE = Conv(
+    batch=1, channels_in=64, channels_out=64, height=56, width=56, kernel_height=3, kernel_width=3,
+    pad_top=1, pad_left=1, pad_bottom=1, pad_right=1,
+)  # fmt: skip
+"""About a millisecond on two cores: long enough to time, short enough to time often."""
+
+PROBES: Mapping[str, Layer] = {
+    "cores": Pool(
+        batch=1, channels_in=64, height=28, width=28, kernel_height=2, kernel_width=2,
+        stride_height=2, stride_width=2,
+    ),
+    "memory": Pool(
+        batch=1, channels_in=64, height=204, width=204, kernel_height=3, kernel_width=3,
+        pad_top=1, pad_left=1, pad_bottom=1, pad_right=1,
+    ),
+}  # fmt: skip
+"""What is slow -> layer that shows it: microseconds on several cores, and 20 MB that are read and
+written."""
+
+
+@contextmanager
+def built_reference(backend: Backend) -> Iterator[Built | None]:
+    """Build the reference layer; None where the framework cannot."""
+    try:
+        built = backend.layer(backend.lower([REFERENCE])[0], budget_ms=1.0)
+    except UnsupportedError:
+        yield None
+        return
+    with built:
+        yield built
+
+
+@contextmanager
+def built_probes(backend: Backend, clock: Clock) -> Iterator[Mapping[str, Probe]]:
+    """Build the probes' layers: none on a simulated device, which nothing disturbs."""
+    probes = {}
+    with ExitStack() as stack:
+        for name, layer in PROBES.items() if not hasattr(backend, "clock") else ():
+            try:
+                built = backend.layer(backend.lower([layer])[0], budget_ms=1.0)
+            except UnsupportedError:
+                continue
+            probes[name] = Probe(stack.enter_context(built).phases["execution"].run, clock=clock)
+        yield probes
