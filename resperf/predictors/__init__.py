@@ -26,7 +26,7 @@ METHODS: Mapping[str, str] = {
 }
 """Method -> module:class."""
 
-DEFAULT_METHOD = "residual"
+DEFAULT_METHOD = "ensemble"
 
 
 def predictor_class(method: str) -> type[Predictor]:
