@@ -172,7 +172,7 @@ class OnnxNetwork:
         self._rows_at_once = rows_at_once
         self._session: Any = None
 
-    def __call__(self, rows: Array) -> Array:
+    def __call__(self, rows: npt.NDArray[np.floating[Any]]) -> Array:
         """Run rows of shape (rows, features); the answer is (rows, members)."""
         session, step = self._session or self._start(), self._rows_at_once
         try:

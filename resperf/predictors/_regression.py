@@ -19,7 +19,7 @@ from resperf.predictors._paper import paper_features
 Inputs = npt.NDArray[np.float32]
 """Scaled features (rows, features), rounded to what ONNX Runtime is given."""
 
-Learnt = tuple[Callable[[Array], Array], bytes]
+Learnt = tuple[Callable[[Inputs], Array], bytes]
 """What answers rows, as (rows, 1), and the ONNX file that does the same."""
 
 

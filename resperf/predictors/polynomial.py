@@ -49,7 +49,7 @@ class Polynomial(PaperRegression):
         model = linear_model.LinearRegression(fit_intercept=False)
         model.fit(terms.fit_transform(rows.astype(np.float64)), targets, sample_weight=weights)
 
-        def run(inputs: Array) -> Array:
+        def run(inputs: Inputs) -> Array:
             answers: Array = model.predict(terms.transform(inputs.astype(np.float64)))
             return answers[:, None]
 

@@ -39,7 +39,7 @@ class SVR(PaperRegression):
         model = svm.SVR(kernel="rbf", C=1.0, epsilon=0.1, gamma=gamma, cache_size=_CACHE_MB)
         model.fit(rows.astype(np.float64), targets, sample_weight=weights)
 
-        def run(inputs: Array) -> Array:
+        def run(inputs: Inputs) -> Array:
             answers: Array = model.predict(inputs.astype(np.float64))
             return answers[:, None]
 

@@ -31,7 +31,7 @@ class XGBoost(PaperRegression):
         settings = {"objective": "reg:squarederror", "seed": seed, "nthread": 1, "verbosity": 0}
         booster = xgboost.train(settings, xgboost.DMatrix(rows, targets, weight=weights), _TREES)
 
-        def run(inputs: Array) -> Array:
+        def run(inputs: Inputs) -> Array:
             answers: Array = booster.predict(xgboost.DMatrix(inputs)).astype(float)
             return answers[:, None]
 
