@@ -23,7 +23,7 @@ _USUAL = (0.005, 0.995)
 
 
 class Residual(Predictor):
-    """Predicts baseline x exp(network), the default method.
+    """Predicts baseline x exp(network).
 
     The baseline carries the physics, and the extrapolation; the network learns what is left, from
     features, ln of the baseline, and the share of each of its terms. Members trained side by side

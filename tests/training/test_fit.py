@@ -12,6 +12,7 @@ import pytest
 from resperf.bundle import Bundle
 from resperf.dataset import checksum, read_table
 from resperf.errors import DatasetError, OutputError, TrainingError
+from resperf.predictors import DEFAULT_METHOD
 from resperf.splits import split_of_keys, was_packed
 from resperf.training import evaluate, train
 
@@ -69,8 +70,8 @@ def test_the_same_seed_gives_the_same_bytes(toy_dataset: Path, tmp_path: Path) -
         train(toy_dataset, tmp_path / name, epochs=2, seed=3)
     train(toy_dataset, tmp_path / "c", epochs=2, seed=4)
     assert content(tmp_path / "a") == content(tmp_path / "b")
-    assert (tmp_path / "a" / "conv-execution.onnx").read_bytes() != (
-        tmp_path / "c" / "conv-execution.onnx"
+    assert (tmp_path / "a" / "conv-execution-residual.onnx").read_bytes() != (
+        tmp_path / "c" / "conv-execution-residual.onnx"
     ).read_bytes()
 
 
@@ -124,7 +125,7 @@ def test_a_kind_with_few_rows_gets_the_baseline_or_nothing(
     none = frozenset(map(str, tables["pool"].key[4:])) - frozenset(map(str, tables["pool"].key[:4]))
     bundle = train(toy_dataset, tmp_path / "few", epochs=1, exclude_keys=few | none)
     assert bundle.method_of("dense") == "baseline"
-    assert bundle.method_of("conv") == "residual"
+    assert bundle.method_of("conv") == DEFAULT_METHOD
     assert "pool" not in bundle.kinds
     assert len(bundle.manifest["training"]["notes"]) == 2
 
