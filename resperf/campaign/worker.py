@@ -150,14 +150,16 @@ def start(settings: Mapping[str, Any]) -> Worker:
     if own_clock is not None:
         now = _simulated_time(own_clock)
     stay = contextlib.ExitStack()  # is never left: these layers stay built while the process lives
-    reference = stay.enter_context(built_reference(started))
-    monitor = reference and ReferenceMonitor(
-        reference.isolated,
-        interval_s=settings["reference_interval_s"],
-        clock=clock,
-        now=now,
-        probes=stay.enter_context(built_probes(started, clock)),
-    )
+    built = stay.enter_context(built_reference(started))
+    monitor = None
+    if built is not None:
+        monitor = ReferenceMonitor(
+            built.isolated,
+            interval_s=settings["reference_interval_s"],
+            clock=clock,
+            now=now,
+            probes=stay.enter_context(built_probes(started, clock)),
+        )
     return Worker(
         backend=started,
         protocol=SamplingProtocol.from_mapping(settings["protocol"]),
