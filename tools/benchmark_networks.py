@@ -41,7 +41,7 @@ def main() -> None:
     first = bundles[0].fingerprint
     device = backend(first.framework, threads=first.threads)
     rows: dict[str, list[ComparisonRow]] = {str(path): [] for path in words.bundle}
-    with reference_monitor(device) as monitor:
+    with reference_monitor(device, costs=bundles[0].costs) as monitor:
         for path in words.network or shipped_networks(NAMES):
             for batch in words.batch:
                 measured = measure_network(

@@ -21,6 +21,7 @@ from resperf.campaign.process import Interrupted, WorkerDied, WorkerProcess
 from resperf.campaign.progress import Progress
 from resperf.campaign.result import CampaignResult
 from resperf.campaign.spec import Campaign
+from resperf.campaign.watch import probe_cost
 from resperf.errors import CampaignError
 from resperf.measurement import Measurement, Status
 
@@ -224,6 +225,9 @@ class _Run:
             reply = worker.measure(item.layer, item.repeat, self._rules.timeout_s)
             row = replace(Measurement.from_json(reply["row"]), layer=item.layer)
             self._keep_reading(reply["reading"])
+            self._store.costs.update(
+                {probe_cost(name): time_ms for name, time_ms in reply["usual_probe_ms"].items()}
+            )
             self._crashes = 0
         except WorkerDied as death:
             row = Measurement(

@@ -42,9 +42,25 @@ def built_reference(backend: Backend) -> Iterator[Built | None]:
         yield built
 
 
+def probe_cost(name: str) -> str:
+    """Return the word under which a dataset's machine costs hold a probe's usual time."""
+    return f"{name}_probe_ms"
+
+
 @contextmanager
-def built_probes(backend: Backend, clock: Clock) -> Iterator[Mapping[str, Probe]]:
-    """Build the probes' layers: none on a simulated device, which nothing disturbs."""
+def built_probes(
+    backend: Backend, clock: Clock, costs: Mapping[str, float] | None = None
+) -> Iterator[Mapping[str, Probe]]:
+    """Build the probes' layers: none on a simulated device, which nothing disturbs.
+
+    Parameters
+    ----------
+    backend : Backend
+    clock : callable
+        Nanoseconds.
+    costs : mapping of str to float, optional
+        Machine costs of an earlier campaign, whose usual times count then.
+    """
     probes = {}
     with ExitStack() as stack:
         for name, layer in PROBES.items() if not hasattr(backend, "clock") else ():
@@ -52,5 +68,9 @@ def built_probes(backend: Backend, clock: Clock) -> Iterator[Mapping[str, Probe]
                 built = backend.layer(backend.lower([layer])[0], budget_ms=1.0)
             except UnsupportedError:
                 continue
-            probes[name] = Probe(stack.enter_context(built).phases["execution"].run, clock=clock)
+            probes[name] = Probe(
+                stack.enter_context(built).phases["execution"].run,
+                clock=clock,
+                usual_ms=(costs or {}).get(probe_cost(name)),
+            )
         yield probes

@@ -124,7 +124,8 @@ class Worker:
         if row.status is Status.OK:
             slow = (slow | self._slow_probes()) & _felt(row)
             row = replace(row, flags=(*row.flags, *sorted(slow)))
-        return {"reading": reading, "row": row.to_json()}
+        usual_ms = self.reference.usual_probe_ms if self.reference and reading else {}
+        return {"reading": reading, "usual_probe_ms": usual_ms, "row": row.to_json()}
 
     def _slow_probes(self) -> set[str]:
         return self.reference.slow_probes() if self.reference else set()

@@ -68,6 +68,7 @@ def command(
     from resperf.report.documents import json_text
     from resperf.report.network import network_text
     from resperf.report.side_by_side import side_by_side_text
+    from resperf.workflows.guarded import reference_monitor
     from resperf.workflows.measure import measure_network
 
     networks = read_batches(network, list(batches) or None, shapes)
@@ -75,7 +76,8 @@ def command(
     device = backend(framework, **({} if threads is None else {"threads": threads}))
     documents, texts = [], []
     for each in networks:
-        with _progress() as progress:
+        costs = None if bundle is None else bundle.costs
+        with _progress() as progress, reference_monitor(device, costs=costs) as monitor:
             measured = measure_network(
                 network,
                 device,
@@ -83,6 +85,7 @@ def command(
                 shapes=shapes,
                 seconds=seconds,
                 layers=not no_layers,
+                monitor=monitor,
                 progress=progress,
             )
         document = measured.to_json()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from statistics import median, quantiles
@@ -30,6 +31,9 @@ class Probe:
         How long a check repeats it.
     clock : callable
         Nanoseconds.
+    usual_ms : float, optional
+        What the work usually takes, where an earlier campaign knows it; by default the lower
+        quartile of all checks so far.
     """
 
     def __init__(
@@ -38,14 +42,16 @@ class Probe:
         *,
         seconds: float = 0.002,
         clock: Clock = time.perf_counter_ns,
+        usual_ms: float | None = None,
     ) -> None:
+        self._known_ms = usual_ms
         self._run = run
         self._seconds = seconds
         self._clock = clock
         self._readings_ms: list[float] = []
 
     def is_slow(self) -> bool:
-        """Time the work, and compare its median with the lower quartile of all checks so far."""
+        """Time the work, and compare its median with its usual time."""
         self._run()
         times_ms: list[float] = []
         start_ns = self._clock()
@@ -56,6 +62,13 @@ class Probe:
             self._run()
             times_ms.append((self._clock() - before_ns) / NS_PER_MS)
         self._readings_ms.append(median(times_ms))
+        return self._readings_ms[-1] > SLOW * self.usual_ms
+
+    @property
+    def usual_ms(self) -> float:
+        """Usual time of a run; infinite where too few checks were made to tell."""
+        if self._known_ms is not None:
+            return self._known_ms
         if len(self._readings_ms) < _FEWEST_READINGS:
-            return False
-        return self._readings_ms[-1] > SLOW * quantiles(self._readings_ms, n=4)[0]
+            return math.inf
+        return quantiles(self._readings_ms, n=4)[0]

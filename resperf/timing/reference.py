@@ -147,6 +147,12 @@ class ReferenceMonitor:
         return {name for name, probe in self._probes.items() if probe.is_slow()}
 
     @property
+    def usual_probe_ms(self) -> dict[str, float]:
+        """Usual times of the probes, in ms; only of those that are known by now."""
+        usual = {name: probe.usual_ms for name, probe in self._probes.items()}
+        return {name: time_ms for name, time_ms in usual.items() if math.isfinite(time_ms)}
+
+    @property
     def ratio(self) -> float:
         """The latest reading over the median of all; NaN where there is none."""
         return self.history.latest_ms / self.history.median_ms

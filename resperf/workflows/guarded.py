@@ -75,6 +75,7 @@ def reference_monitor(
     clock: Clock = time.perf_counter_ns,
     now: Callable[[], float] = time.time,
     history: ReferenceHistory | None = None,
+    costs: Mapping[str, float] | None = None,
 ) -> Iterator[ReferenceMonitor]:
     """Build the reference layer, and watch the machine with it inside the ``with`` block.
 
@@ -85,8 +86,11 @@ def reference_monitor(
         Nanoseconds that only grow; seconds since 1970.
     history : ReferenceHistory, optional
         Readings of earlier blocks to judge against.
+    costs : mapping of str to float, optional
+        Machine costs of the bundle that is judged, if any: the probes' usual times are then those
+        of its campaign, and a state that lasts as long as the ``with`` block shows.
     """
-    with built_reference(backend) as built, built_probes(backend, clock) as probes:
+    with built_reference(backend) as built, built_probes(backend, clock, costs) as probes:
         if built is None:
             raise MeasurementError(f"{backend.name} cannot run the reference layer on this machine")
         yield ReferenceMonitor(built.isolated, clock=clock, now=now, history=history, probes=probes)
@@ -136,8 +140,8 @@ def guarded_runs(
         steady = [each for each in rounds if abs(each.reference_ms / usual_ms - 1) <= TOLERANCE]
         if sum(not each.disturbed for each in steady) >= ROUNDS:
             break
-    steady = [each for each in steady if not each.disturbed] or steady
-    kept = steady or rounds
+    undisturbed = [each for each in steady if not each.disturbed]
+    kept = undisturbed or steady or rounds
     return GuardedRuns(
         phases_ms={
             name: tuple(time_ms for each in kept for time_ms in each.timed.phases_ms[name])
@@ -146,7 +150,7 @@ def guarded_runs(
         totals_ms=tuple(time_ms for each in kept for time_ms in each.timed.totals_ms),
         reference_ratio=fmean(each.reference_ms for each in kept) / monitor.history.median_ms,
         rounds=len(rounds),
-        steady_rounds=len(steady),
+        steady_rounds=len(undisturbed),
     )
 
 

@@ -22,6 +22,10 @@ class FakeMonitor:
     def check(self) -> None:
         return None
 
+    @property
+    def usual_probe_ms(self) -> dict[str, float]:
+        return {}
+
     def slow_probes(self) -> set[str]:
         return next(self._answers)
 

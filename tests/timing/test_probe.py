@@ -59,3 +59,14 @@ def test_a_check_repeats_the_work_for_its_time() -> None:
     work.takes_ms = 50.0
     probe.is_slow()
     assert work.runs == 11 + 1 + 3
+
+
+def test_a_known_usual_time_shows_a_state_that_was_there_from_the_start() -> None:
+    work = FakeWork()
+    work.takes_ms = 0.2
+    probe = Probe(work.run, seconds=0.001, clock=work.clock, usual_ms=0.1)
+    assert probe.is_slow()
+    assert probe.usual_ms == 0.1
+    unknown = probe_of(work)
+    assert not unknown.is_slow()
+    assert unknown.usual_ms == float("inf")

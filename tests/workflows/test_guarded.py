@@ -103,6 +103,17 @@ def test_rounds_beside_a_slow_probe_are_measured_again(probe, seconds, rounds):
     assert (timed.rounds, timed.steady_rounds) == (rounds, 3)
 
 
+def test_a_machine_disturbed_throughout_has_no_steady_round():
+    machine = Machine()
+    machine.monitor = ReferenceMonitor(
+        machine.reference, clock=machine.clock, now=count().__next__,
+        probes={"memory": FakeProbe(100)},
+    )  # fmt: skip
+    timed = guarded_runs(machine, machine.monitor, seconds=0.3, clock=machine.clock)
+    assert (timed.rounds, timed.steady_rounds) == (8, 0)
+    assert set(timed.totals_ms) == {11.0}
+
+
 def test_percentiles_are_interpolated():
     values = [5.0, 1.0, 3.0, 2.0, 4.0]
     assert percentile(values, 0.5) == 3.0
