@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from resperf.cli._options import JSON
+from resperf.predictors import DEFAULT_METHOD
 from resperf.units import format_bytes
 
 if TYPE_CHECKING:
@@ -31,11 +32,11 @@ _PATH = click.Path(path_type=Path)
 )
 @click.option(
     "--method",
-    default="residual",
+    default=DEFAULT_METHOD,
     show_default=True,
     metavar="M",
     help=(
-        "residual, boosted, ensemble, baseline; as published: resperfnet, perfnet, linear, "
+        "ensemble, residual, boosted, baseline; as published: resperfnet, perfnet, linear, "
         "polynomial, svr, xgboost; xgboost-log."
     ),
 )

@@ -88,3 +88,11 @@ def test_help_names_every_method(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "--help"]) == 0
     words = capsys.readouterr().out.replace(",", " ").replace(";", " ").replace(".", " ").split()
     assert set(METHODS) <= set(words)
+
+
+def test_the_command_trains_what_the_library_trains_by_default() -> None:
+    from resperf.cli.train import command
+    from resperf.predictors import DEFAULT_METHOD
+
+    [method] = [param for param in command.params if param.name == "method"]
+    assert method.default == DEFAULT_METHOD
