@@ -259,11 +259,11 @@ def read_dataset(path: Path) -> Dataset:
                 raise DatasetError(
                     f"{path}: {error}; see all problems with: resperf dataset check {path}"
                 ) from error
-    return Dataset(info, tuple(sorted(measurements, key=_start)))
+    return Dataset(info, tuple(sorted(measurements, key=start_order)))
 
 
-def _start(measurement: Measurement) -> float:
-    """Sort rows of unknown start, which keep their order, before all others."""
+def start_order(measurement: Measurement) -> float:
+    """Return what sorts rows by their start; those of unknown start come before all others."""
     return -math.inf if math.isnan(measurement.started_at) else measurement.started_at
 
 

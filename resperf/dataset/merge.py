@@ -11,7 +11,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-from resperf.dataset.hdf5 import read_dataset, write_dataset
+from resperf.dataset.hdf5 import read_dataset, start_order, write_dataset
 from resperf.dataset.records import Dataset, DatasetInfo
 from resperf.errors import DatasetError
 from resperf.measurement import Measurement
@@ -70,7 +70,7 @@ def _renumbered(measurements: Iterable[Measurement]) -> tuple[Measurement, ...]:
     rows: list[Measurement] = []
     seen: set[tuple[str, float, float]] = set()
     taken: dict[str, set[int]] = defaultdict(set)
-    for measurement in sorted(measurements, key=_order):
+    for measurement in sorted(measurements, key=lambda m: (start_order(m), m.repeat)):
         key = measurement.layer.key
         unknown = math.isnan(measurement.started_at)
         start = (-1.0, measurement.isolated_ms) if unknown else (measurement.started_at, 0.0)
@@ -83,11 +83,6 @@ def _renumbered(measurements: Iterable[Measurement]) -> tuple[Measurement, ...]:
         taken[key].add(repeat)
         rows.append(dataclasses.replace(measurement, repeat=repeat))
     return tuple(rows)
-
-
-def _order(measurement: Measurement) -> tuple[float, int]:
-    unknown = math.isnan(measurement.started_at)
-    return (-math.inf if unknown else measurement.started_at, measurement.repeat)
 
 
 def _merged_info(parts: Sequence[Dataset]) -> DatasetInfo:

@@ -17,11 +17,12 @@ import numpy as np
 from resperf.dataset import KindTable, floor_of_medians, noise_floor, read_info, read_table
 from resperf.errors import LayerError, TrainingError
 from resperf.features import FEATURED_KINDS, Array, Columns, take
+from resperf.measurement import layer_phase
 from resperf.predictors import Predictor, Progress, predictor_class
 from resperf.predictors.metrics import errors, errors_by_time, r_squared
 from resperf.training.comparison import TIMED_LAYERS, Compared, Comparison, ComparisonSettings
 from resperf.training.progress import TrainingProgress
-from resperf.training.rows import SHORTEST_MS, LayerRows, layer_rows
+from resperf.training.rows import LayerRows, layer_rows
 from resperf.training.trials import Trial, curve, folded, other_file, own_split
 
 _TIMED_CALLS = 5
@@ -69,7 +70,7 @@ def compare(
     notes: list[str] = []
     compared: list[Compared] = []
     for source in _sources(dataset, test, settings, notes):
-        for phase in settings.phases or (_layer_phase(source.judging_table),):
+        for phase in settings.phases or (layer_phase(source.judging_table.phases),):
             floor = noise_floor(source.judging_table, phase).mape
             for trials in _points(source, phase, settings):
                 for method in settings.methods:
@@ -144,15 +145,10 @@ def _check_times(
     dataset: Path, table: KindTable, test: Path | None, other: KindTable, phases: Sequence[str]
 ) -> None:
     """Refuse phases that were not measured, and times that are not times of the same."""
-    for phase in phases or (_layer_phase(table),):
+    for phase in phases or (layer_phase(table.phases),):
         for path, times_ms in ((dataset, table.times_ms), (test, other.times_ms)):
             if phase not in times_ms:
                 raise TrainingError(f"{path} has no {phase} times; it has: {', '.join(times_ms)}")
-
-
-def _layer_phase(table: KindTable) -> str:
-    """Name the phase that holds a layer's own time: imported times may be of the whole call."""
-    return "execution" if "execution" in table.times_ms else next(iter(table.times_ms))
 
 
 def _unlike(dataset: Path, test: Path, notes: list[str]) -> bool:
@@ -169,19 +165,14 @@ def _points(
     source: _Source, phase: str, settings: ComparisonSettings
 ) -> tuple[tuple[Trial, ...], ...]:
     """Return the trials of each point of the learning curve."""
-    rows = _timed(source.rows, phase)
+    rows = source.rows.timed(phase)
     if settings.folds is not None:
         trials = folded(rows, settings.folds, settings.seed)
     elif source.judging is None:
         trials = (own_split(rows),)
     else:
-        trials = (other_file(rows, _timed(source.judging, phase), shared=source.shared),)
+        trials = (other_file(rows, source.judging.timed(phase), shared=source.shared),)
     return curve(trials, settings.rows, settings.seed)
-
-
-def _timed(rows: LayerRows, phase: str) -> LayerRows:
-    """Return the rows whose phase takes time at all."""
-    return rows.select(np.flatnonzero(rows.times_ms[phase] >= SHORTEST_MS))
 
 
 def _judged(

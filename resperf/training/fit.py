@@ -21,9 +21,10 @@ from resperf.measurement import TIMED
 from resperf.predictors import DEFAULT_METHOD, METHODS, Predictor, predictor_class
 from resperf.predictors.metrics import errors
 from resperf.predictors.transfers import Transfers
-from resperf.splits import SPLIT_SEED, pack_keys, split_of_keys
+from resperf.splits import SPLIT_SEED, pack_keys
 from resperf.training.progress import TrainingProgress
-from resperf.training.rows import SHORTEST_MS, LayerRows, layer_rows
+from resperf.training.rows import LayerRows, layer_rows
+from resperf.training.trials import Trial, own_split
 
 FEWEST_ROWS = 8
 """Training rows below which a kind gets no predictor."""
@@ -39,13 +40,10 @@ _EVERY_PHASE = ("resperfnet", "perfnet")
 _EXPORT_TOLERANCE = 1e-4
 
 
-@dataclass
-class _Parts:
-    """Rows of one kind, apart."""
+@dataclass(frozen=True)
+class _Parts(Trial):
+    """Rows of one kind, apart, and what was left out before."""
 
-    train: LayerRows
-    validation: LayerRows
-    test: LayerRows
     left_out: Mapping[str, int]
 
 
@@ -136,11 +134,8 @@ def train(
 
 def _parts(table: KindTable, exclude_keys: Set[str]) -> _Parts:
     rows = layer_rows(table, exclude_keys)
-    split = split_of_keys(rows.keys)
-    return _Parts(
-        rows.select(split.train), rows.select(split.validation), rows.select(split.test),
-        rows.left_out,
-    )  # fmt: skip
+    parts = own_split(rows)
+    return _Parts(parts.train, parts.validation, parts.test, rows.left_out)
 
 
 def _fit_kinds(
@@ -180,12 +175,12 @@ def _fit_one(
     learnt: _Learnt,
 ) -> None:
     """Fit one predictor, export it, and keep it as it will be loaded."""
-    rows = _timed(part.train, phase)
+    rows = part.train.timed(phase)
     if len(rows) < FEWEST_ROWS:
         # Copies that are only views take no time: the transfers say so, there is nothing to learn.
         learnt.notes.append(f"{predictor.kind} {phase}: too short to learn, transfers stand in")
         return
-    judged = _timed(part.validation, phase)
+    judged = part.validation.timed(phase)
     judged = judged if len(judged) else rows
     predictor.fit(
         rows.columns, rows.times_ms[phase],
@@ -202,11 +197,6 @@ def _fit_one(
         )
     learnt.predictors.setdefault(predictor.kind, {})[phase] = loaded
     learnt.stored.setdefault(predictor.kind, {})[phase] = {"method": predictor.method, **values}
-
-
-def _timed(rows: LayerRows, phase: str) -> LayerRows:
-    """Return the rows whose phase takes time at all."""
-    return rows.select(np.flatnonzero(rows.times_ms[phase] >= SHORTEST_MS))
 
 
 def _fit_transfers(parts: Mapping[str, _Parts], notes: list[str]) -> dict[str, Transfers]:
@@ -236,7 +226,7 @@ def _errors(
     for kind, predictors in learnt.predictors.items():
         judged_rows = getattr(parts[kind], name)
         for phase in (phase for phase in TIMED if phase in judged_rows.times_ms):
-            rows = _timed(judged_rows, phase)
+            rows = judged_rows.timed(phase)
             if not len(rows):
                 continue
             if phase in predictors:

@@ -64,6 +64,10 @@ class LayerRows:
             {},
         )
 
+    def timed(self, phase: str) -> LayerRows:
+        """Return the rows whose phase takes time at all."""
+        return self.select(np.flatnonzero(self.times_ms[phase] >= SHORTEST_MS))
+
     def layers(self) -> list[Layer]:
         """Return the layers themselves."""
         cls = kind_of(self.kind)
