@@ -102,21 +102,20 @@ def handover_costs(
     dict
         ``node_ms`` and ``handover_ms_per_mb`` as `Backend.costs` says, neither below zero.
     """
-    found_ms: list[list[float]] = [[] for _ in CHAIN_BATCHES]
-    handed_mb = [0.0 for _ in CHAIN_BATCHES]
-    nodes = 0
-    for _ in range(CHAIN_REPEATS):  # in turns, so that a bad second is outvoted
-        for place, batch in enumerate(CHAIN_BATCHES):
-            network = chained(unlike_layers(batch))
-            lowered = lower(network, backend.fingerprint()).nodes
-            layers = [node.layer for node in lowered if node.layer is not None]
-            nodes = len(layers)
-            besides_ms = backend.session_ms() + view_ms * (len(lowered) - nodes)
-            found_ms[place].append(_excess_ms(backend, build, network, layers) - besides_ms)
-            handed_mb[place] = handed_over_bytes(layers) / 1e6
-    excess_ms = [median(found) for found in found_ms]
+    chains = [chained(unlike_layers(batch)) for batch in CHAIN_BATCHES]
+    lowered = [lower(chain, backend.fingerprint()).nodes for chain in chains]
+    layers = [[node.layer for node in nodes if node.layer is not None] for nodes in lowered]
+    handed_mb = [handed_over_bytes(each) / 1e6 for each in layers]
+    rounds_ms = [  # batch sizes in turns, so that a bad second is outvoted
+        [_excess_ms(backend, build, *each) for each in zip(chains, layers, strict=True)]
+        for _ in range(CHAIN_REPEATS)
+    ]
+    excess_ms = [
+        median(found) - backend.session_ms() - view_ms * (len(nodes) - len(each))
+        for found, nodes, each in zip(zip(*rounds_ms, strict=True), lowered, layers, strict=True)
+    ]
     per_mb = max((excess_ms[1] - excess_ms[0]) / (handed_mb[1] - handed_mb[0]), 0.0)
-    node_ms = max((excess_ms[0] - per_mb * handed_mb[0]) / nodes, 0.0)
+    node_ms = max((excess_ms[0] - per_mb * handed_mb[0]) / len(layers[0]), 0.0)
     return {"node_ms": node_ms, "handover_ms_per_mb": per_mb}
 
 

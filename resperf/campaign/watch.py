@@ -30,16 +30,19 @@ PROBES: Mapping[str, Layer] = {
 written."""
 
 
-@contextmanager
-def built_reference(backend: Backend) -> Iterator[Built | None]:
-    """Build the reference layer; None where the framework cannot."""
-    try:
-        built = backend.layer(backend.lower([REFERENCE])[0], budget_ms=1.0)
-    except UnsupportedError:
-        yield None
-        return
-    with built:
-        yield built
+def built_reference(backend: Backend) -> Built:
+    """Build the reference layer.
+
+    Raises
+    ------
+    UnsupportedError
+        If the framework cannot run it.
+    """
+    return _built(backend, REFERENCE)
+
+
+def _built(backend: Backend, layer: Layer) -> Built:
+    return backend.layer(backend.lower([layer])[0], budget_ms=1.0)
 
 
 def probe_cost(name: str) -> str:
@@ -65,7 +68,7 @@ def built_probes(
     with ExitStack() as stack:
         for name, layer in PROBES.items() if not hasattr(backend, "clock") else ():
             try:
-                built = backend.layer(backend.lower([layer])[0], budget_ms=1.0)
+                built = _built(backend, layer)
             except UnsupportedError:
                 continue
             probes[name] = Probe(

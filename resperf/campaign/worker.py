@@ -17,7 +17,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 from resperf.backends import Backend, backend
@@ -133,7 +132,7 @@ class Worker:
 
 def _felt(row: Measurement) -> set[str]:
     """Return the probes whose slowness the layer's own time could show."""
-    time_ms = median(row.phases["execution"].samples_ms)
+    time_ms = row.phases["execution"].median_ms
     moved_bytes = row.layer.moved_bytes
     felt = {"cores"} if time_ms < SHORT_MS else set()
     if moved_bytes > MEMORY_BYTES and moved_bytes > MEMORY_BYTES_PER_MS * time_ms:
@@ -151,11 +150,10 @@ def start(settings: Mapping[str, Any]) -> Worker:
     if own_clock is not None:
         now = _simulated_time(own_clock)
     stay = contextlib.ExitStack()  # is never left: these layers stay built while the process lives
-    built = stay.enter_context(built_reference(started))
     monitor = None
-    if built is not None:
+    with contextlib.suppress(UnsupportedError):
         monitor = ReferenceMonitor(
-            built.isolated,
+            stay.enter_context(built_reference(started)).isolated,
             interval_s=settings["reference_interval_s"],
             clock=clock,
             now=now,
