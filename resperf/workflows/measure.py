@@ -72,6 +72,8 @@ class MeasuredNetwork:
     lowering : str
     reference_ratio : float
         Time of the reference layer meanwhile over its median.
+    rounds, steady_rounds : int
+        How many rounds the runs were timed in, and in how many the machine had its usual speed.
     """
 
     network: str
@@ -88,6 +90,8 @@ class MeasuredNetwork:
     warnings: tuple[str, ...] = ()
     lowering: str = ""
     reference_ratio: float = math.nan
+    rounds: int = 0
+    steady_rounds: int = 0
 
     @property
     def total_ms(self) -> float:
@@ -118,6 +122,8 @@ class MeasuredNetwork:
             "warnings": list(self.warnings),
             "lowering": self.lowering,
             "reference_ratio": json_number(self.reference_ratio),
+            "rounds": self.rounds,
+            "steady_rounds": self.steady_rounds,
         }
 
 
@@ -184,6 +190,8 @@ def measure_network(
         runs=len(timed.totals_ms),
         warnings=(*network.notes, *_run_warnings(timed)),
         reference_ratio=timed.reference_ratio,
+        rounds=timed.rounds,
+        steady_rounds=timed.steady_rounds,
     )
     if not layers:
         return result
@@ -243,8 +251,8 @@ def _run_warnings(timed: GuardedRuns) -> tuple[str, ...]:
     if timed.steady_rounds < ROUNDS:
         warnings.append(
             f"the machine did not keep its speed: {timed.rounds - timed.steady_rounds} of "
-            f"{timed.rounds} rounds ran while it was off by more than {TOLERANCE:.0%}; close other "
-            "programs and measure again"
+            f"{timed.rounds} rounds ran while the reference layer was off by more than "
+            f"{TOLERANCE:.0%} or a probe was slow; close other programs and measure again"
         )
     if len(timed.totals_ms) < FEW_RUNS:
         warnings.append(
