@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 NS_PER_MS = 1e6
 MS_PER_S = 1e3
 DTYPE_BYTES = {
@@ -15,6 +17,11 @@ DTYPE_BYTES = {
     "uint8": 1,
     "bool": 1,
 }
+
+
+def json_number(value: float) -> float | None:
+    """Return a number that JSON knows: NaN and infinities become None."""
+    return float(value) if math.isfinite(value) else None
 
 
 def format_bytes(size_bytes: float) -> str:

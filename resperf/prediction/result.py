@@ -9,11 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from resperf.measurement import WHOLE_CALL
-
-
-def json_number(value: float) -> float | None:
-    """Return a number that JSON knows: NaN and infinities become None."""
-    return float(value) if math.isfinite(value) else None
+from resperf.units import json_number
 
 
 @dataclass(frozen=True)
@@ -70,6 +66,11 @@ class LayerPrediction:
         Phase that the time counts in: ``execution``, or ``preprocess`` and ``postprocess`` for a
         re-layout of a network's input or output. ``whole_call`` for a layer alone, from a bundle
         that knows only such times.
+    estimated : bool
+        Whether physical terms of other measurements stand in for a predictor.
+    lower_bound_ms : float
+        What the layer cannot stay below on the device (`resperf.devices.lower_bound_ms`); NaN
+        where the device's peak is not known.
     """
 
     name: str
@@ -81,6 +82,13 @@ class LayerPrediction:
     macs: int = 0
     sources: tuple[str, ...] = ()
     phase: str = "execution"
+    estimated: bool = False
+    lower_bound_ms: float = math.nan
+
+    @property
+    def below_bound(self) -> bool:
+        """Whether the time is one that the device cannot reach."""
+        return self.execution_ms < self.lower_bound_ms
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""
@@ -97,6 +105,9 @@ class LayerPrediction:
             "key": self.key,
             "macs": self.macs,
             "sources": list(self.sources),
+            "estimated": self.estimated,
+            "lower_bound_ms": json_number(self.lower_bound_ms),
+            "below_bound": self.below_bound,
         }
 
 
@@ -144,6 +155,8 @@ class Prediction:
     rule : str
         The published rule by which the phases were added up: a name of
         `resperf.prediction.rules.RULES`.
+    estimated_phases : tuple of str
+        Those of preprocess and postprocess that are estimated rather than learnt.
     """
 
     network: str
@@ -159,11 +172,30 @@ class Prediction:
     warnings: tuple[str, ...] = ()
     lowering: str = ""
     rule: str = "three_phase"
+    estimated_phases: tuple[str, ...] = ()
 
     @property
     def total_ms(self) -> float:
         """Sum of the three phases, in milliseconds."""
         return self.phases.total_ms
+
+    @property
+    def estimated_ms(self) -> float:
+        """How much of the total is estimated by physical terms, not learnt from measurements."""
+        phases_ms = {
+            "preprocess": self.phases.preprocess_ms,
+            "postprocess": self.phases.postprocess_ms,
+        }
+        return sum(phases_ms[phase] for phase in self.estimated_phases) + sum(
+            layer.execution_ms
+            for layer in self.layers
+            if layer.estimated and layer.phase not in self.estimated_phases
+        )
+
+    @property
+    def lower_bound_ms(self) -> float:
+        """What the layers cannot stay below on the device together; NaN where it is not known."""
+        return sum(layer.lower_bound_ms for layer in self.layers) if self.layers else math.nan
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values; `resperf measure` writes the same keys."""
@@ -175,6 +207,9 @@ class Prediction:
             "warnings": list(self.warnings),
             "lowering": self.lowering,
             "rule": self.rule,
+            "estimated_phases": list(self.estimated_phases),
+            "estimated_ms": json_number(self.estimated_ms),
+            "lower_bound_ms": json_number(self.lower_bound_ms),
         }
 
 

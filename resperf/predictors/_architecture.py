@@ -8,19 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from resperf.errors import BundleError
-from resperf.features import Array
+from resperf.predictors._onnx import onnx_file
 
 Weights = Mapping[str, npt.NDArray[np.float32]]
 """Name such as ``"0/dense_1/kernel"`` -> values in Keras' order of axes."""
-
-_OPSET, _IR_VERSION = 17, 8
 
 
 @dataclass(frozen=True)
@@ -134,66 +130,10 @@ def onnx_bytes(architecture: Architecture, weights: Weights) -> bytes:
     weights : mapping of str to array
         As `resperf.predictors._fitting.fit_network` returns them.
     """
-    from onnx import TensorProto, helper, numpy_helper
-
     graph = _Graph(weights)
     x = _write_trunk(graph, architecture) if architecture.stages else "x"
     outputs = [_write_member(graph, architecture, x, m) for m in range(architecture.members)]
     graph.node("Concat", outputs, "y", axis=1)
-    float32 = TensorProto.FLOAT
-    body = helper.make_graph(
-        graph.nodes,
-        "predictor",
-        [helper.make_tensor_value_info("x", float32, ["rows", architecture.features])],
-        [helper.make_tensor_value_info("y", float32, ["rows", architecture.members])],
-        [numpy_helper.from_array(values, name) for name, values in graph.constants.items()],
+    return onnx_file(
+        graph.nodes, graph.constants, features=architecture.features, outputs=architecture.members
     )
-    model = helper.make_model(
-        body, opset_imports=[helper.make_opsetid("", _OPSET)], producer_name="resperf"
-    )
-    model.ir_version = _IR_VERSION
-    content: bytes = model.SerializeToString(deterministic=True)
-    return content
-
-
-class OnnxNetwork:
-    """A stored network: rows in, numbers out; one thread, started on first use.
-
-    Parameters
-    ----------
-    path : Path
-        The ONNX file.
-    rows_at_once : int
-        Rows that one run is given, which bounds its memory.
-    """
-
-    def __init__(self, path: Path, rows_at_once: int = 8192) -> None:
-        self._path = path
-        self._rows_at_once = rows_at_once
-        self._session: Any = None
-
-    def __call__(self, rows: npt.NDArray[np.floating[Any]]) -> Array:
-        """Run rows of shape (rows, features); the answer is (rows, members)."""
-        session, step = self._session or self._start(), self._rows_at_once
-        try:
-            parts = [
-                session.run(["y"], {"x": rows[at : at + step].astype(np.float32)})[0]
-                for at in range(0, len(rows), step)
-            ]
-        except Exception as error:  # onnxruntime raises classes of its own
-            raise BundleError(f"{self._path} does not fit its bundle; train it again") from error
-        return np.concatenate(parts).astype(np.float64)
-
-    def _start(self) -> Any:
-        import onnxruntime
-
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = options.inter_op_num_threads = 1
-        options.log_severity_level = 4
-        try:
-            self._session = onnxruntime.InferenceSession(
-                self._path, options, providers=["CPUExecutionProvider"]
-            )
-        except Exception as error:  # onnxruntime raises classes of its own
-            raise BundleError(f"{self._path} cannot be read; the bundle is damaged") from error
-        return self._session

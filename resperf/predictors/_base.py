@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -17,6 +18,18 @@ Progress = Callable[[int, int, float], None]
 
 Rows = tuple[Columns, Array]
 """Columns of layers, and the times of these layers in ms."""
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """What `Predictor.fit` was given, checked: its parameters say what each is."""
+
+    columns: Columns
+    times_ms: Array
+    validation: Rows
+    seed: int
+    weights: Array | None
+    progress: Progress | None
 
 
 class Predictor(ABC):
@@ -43,7 +56,6 @@ class Predictor(ABC):
         self.kind = kind
         self.epochs = epochs
 
-    @abstractmethod
     def fit(
         self,
         columns: Columns,
@@ -75,7 +87,17 @@ class Predictor(ABC):
         ------
         TrainingError
             If nothing can be learnt from the rows.
+        MissingExtraError
+            If a library that the method trains with is not installed.
         """
+        check_rows(self.kind, columns, times_ms)
+        check_rows(self.kind, *validation, at_least=1)
+        self._learn(Lesson(columns, times_ms, validation, seed, weights, progress))
+        return self
+
+    @abstractmethod
+    def _learn(self, lesson: Lesson) -> None:
+        """Set everything that `predict` and `export` need; the rows have been checked."""
 
     @abstractmethod
     def predict(self, columns: Columns) -> Array:

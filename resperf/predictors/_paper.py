@@ -14,8 +14,9 @@ from resperf.features import Array, Columns
 from resperf.features.transforms import BoxCox, TargetScale, ZScore, transform_from_json
 from resperf.layers import ACTIVATIONS, OPTIMIZERS
 from resperf.predictors import _fitting
-from resperf.predictors._architecture import Architecture, OnnxNetwork, Weights, onnx_bytes
-from resperf.predictors._base import Predictor, Progress, Rows, check_rows, stored
+from resperf.predictors._architecture import Architecture, Weights, onnx_bytes
+from resperf.predictors._base import Lesson, Predictor, stored
+from resperf.predictors._onnx import OnnxNetwork
 from resperf.predictors.metrics import mape
 
 _STARTS = 10
@@ -116,20 +117,9 @@ class PaperPredictor(Predictor):
     def architecture(self, features: int) -> Architecture:
         """Return the method's network for rows of this length."""
 
-    def fit(
-        self,
-        columns: Columns,
-        times_ms: Array,
-        *,
-        validation: Rows,
-        seed: int,
-        weights: Array | None = None,
-        progress: Progress | None = None,
-    ) -> Self:
+    def _learn(self, lesson: Lesson) -> None:
         """Fit the transforms, then train the network as the paper's algorithm 1 says."""
-        check_rows(self.kind, columns, times_ms)
-        check_rows(self.kind, validation[0], validation[1], at_least=1)
-        names, matrix = paper_features(self.kind, columns)
+        names, matrix = paper_features(self.kind, lesson.columns)
         self._names = names
         varying = [
             names.index(name)
@@ -144,21 +134,12 @@ class PaperPredictor(Predictor):
         self.z_score_ = ZScore.fit(self._box_coxed(matrix), names)
         self.target_scale_ = TargetScale(10.0)
         self.architecture_ = self.architecture(len(names))
-        fitted = self._train(self._rows(columns), times_ms, validation, seed, weights, progress)
+        fitted = self._train(self._rows(lesson.columns), lesson)
         self.best_epoch_ = fitted.best_epoch
         self._weights: Weights = fitted.weights
         self._run: Callable[[Array], Array] = fitted.run
-        return self
 
-    def _train(
-        self,
-        rows: Array,
-        times_ms: Array,
-        validation: Rows,
-        seed: int,
-        weights: Array | None,
-        progress: Progress | None,
-    ) -> _fitting.Fitted:
+    def _train(self, rows: Array, lesson: Lesson) -> _fitting.Fitted:
         schedule = _fitting.Schedule(
             epochs=self.epochs or 200,
             batch=128,
@@ -174,12 +155,12 @@ class PaperPredictor(Predictor):
                 self.architecture_,
                 schedule,
                 rows,
-                self.target_scale_.apply(times_ms),
-                validation_rows=self._rows(validation[0]),
-                validation_error=lambda y: mape(validation[1], self._times(y)),
-                seed=seed + 1000 * start,
-                weights=weights,
-                progress=progress,
+                self.target_scale_.apply(lesson.times_ms),
+                validation_rows=self._rows(lesson.validation[0]),
+                validation_error=lambda y: mape(lesson.validation[1], self._times(y)),
+                seed=lesson.seed + 1000 * start,
+                weights=lesson.weights,
+                progress=lesson.progress,
             )
             # An output with ReLU and no bias may be dead from the start: it answers 0 for ever.
             if np.any(fitted.run(rows[:256]) > 0):

@@ -12,8 +12,8 @@ import numpy.typing as npt
 
 from resperf.features import Array, Columns
 from resperf.features.transforms import ZScore, transform_from_json
-from resperf.predictors._architecture import OnnxNetwork
-from resperf.predictors._base import Predictor, Progress, Rows, check_rows, stored
+from resperf.predictors._base import Lesson, Predictor, stored
+from resperf.predictors._onnx import OnnxNetwork, onnx_file
 from resperf.predictors._paper import paper_features
 
 Inputs = npt.NDArray[np.float32]
@@ -43,26 +43,16 @@ class PaperRegression(Predictor):
     """Rows in one run of the ONNX file."""
 
     @abstractmethod
-    def learn(self, rows: Inputs, targets: Array, weights: Array | None, seed: int) -> Learnt:
+    def regress(self, rows: Inputs, targets: Array, weights: Array | None, seed: int) -> Learnt:
         """Fit the regression to rows (rows, features) and targets (rows,)."""
 
-    def fit(
-        self,
-        columns: Columns,
-        times_ms: Array,
-        *,
-        validation: Rows,  # noqa: ARG002
-        seed: int,
-        weights: Array | None = None,
-        progress: Progress | None = None,  # noqa: ARG002
-    ) -> Self:
+    def _learn(self, lesson: Lesson) -> None:
         """Scale the features, then fit the regression."""
-        check_rows(self.kind, columns, times_ms)
-        self.features_, matrix = paper_features(self.kind, columns)
+        self.features_, matrix = paper_features(self.kind, lesson.columns)
         self.z_score_ = ZScore.fit(matrix, self.features_)
-        targets = np.log(times_ms) if self.log_time else times_ms
-        self._run, self._content = self.learn(self._rows(columns), targets, weights, seed)
-        return self
+        targets = np.log(lesson.times_ms) if self.log_time else lesson.times_ms
+        rows = self._rows(lesson.columns)
+        self._run, self._content = self.regress(rows, targets, lesson.weights, lesson.seed)
 
     def _rows(self, columns: Columns) -> Inputs:
         return self.z_score_.apply(paper_features(self.kind, columns)[1]).astype(np.float32)
@@ -108,19 +98,7 @@ def formula_bytes(
         From ``x64`` to ``y``.
     constants : mapping of str to array
     """
-    from onnx import TensorProto, helper, numpy_helper
+    from onnx import TensorProto, helper
 
     widen = helper.make_node("Cast", ["x"], ["x64"], name="x64", to=TensorProto.DOUBLE)
-    graph = helper.make_graph(
-        [widen, *nodes],
-        "predictor",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["rows", features])],
-        [helper.make_tensor_value_info("y", TensorProto.DOUBLE, ["rows", 1])],
-        [numpy_helper.from_array(values, name) for name, values in constants.items()],
-    )
-    model = helper.make_model(
-        graph, opset_imports=[helper.make_opsetid("", 17)], producer_name="resperf"
-    )
-    model.ir_version = 8
-    content: bytes = model.SerializeToString(deterministic=True)
-    return content
+    return onnx_file([widen, *nodes], constants, features=features, double=True)

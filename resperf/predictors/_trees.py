@@ -13,7 +13,8 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-_OPSET, _ML_OPSET, _IR_VERSION = 17, 5, 8
+from resperf.predictors._onnx import onnx_file
+
 # Numbers that ai.onnx.ml 5 gives to the comparisons x <= threshold and x < threshold.
 _MODES = {"<=": 0, "<": 1}
 
@@ -123,7 +124,7 @@ def onnx_bytes(forest: Forest, features: int) -> bytes:
     It holds one TreeEnsemble of ai.onnx.ml 5, which takes a third of the bytes of the older
     TreeEnsembleRegressor: only splits have thresholds and children, and comparisons are numbers.
     """
-    from onnx import TensorProto, helper, numpy_helper
+    from onnx import helper, numpy_helper
 
     comparisons = np.full(len(forest.features), _MODES[forest.comparison], np.uint8)
     node = helper.make_node(
@@ -146,20 +147,4 @@ def onnx_bytes(forest: Forest, features: int) -> bytes:
         leaf_targetids=[0] * len(forest.leaves),
         leaf_weights=numpy_helper.from_array(forest.leaves, "leaves"),
     )
-    graph = helper.make_graph(
-        [node],
-        "predictor",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["rows", features])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["rows", 1])],
-    )
-    model = helper.make_model(
-        graph,
-        opset_imports=[
-            helper.make_opsetid("", _OPSET),
-            helper.make_opsetid("ai.onnx.ml", _ML_OPSET),
-        ],
-        producer_name="resperf",
-    )
-    model.ir_version = _IR_VERSION
-    content: bytes = model.SerializeToString(deterministic=True)
-    return content
+    return onnx_file([node], {}, features=features, trees=True)

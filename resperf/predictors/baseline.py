@@ -10,7 +10,7 @@ import numpy as np
 
 from resperf.errors import require
 from resperf.features import Array, Columns
-from resperf.predictors._base import Predictor, Progress, Rows, check_rows, stored
+from resperf.predictors._base import Lesson, Predictor, stored
 from resperf.predictors.terms import TERMS, largest_coefficients, physical_terms
 
 REWEIGHTINGS = 15
@@ -88,27 +88,19 @@ class Baseline(Predictor):
 
     method = "baseline"
 
-    def fit(
-        self,
-        columns: Columns,
-        times_ms: Array,
-        *,
-        validation: Rows,  # noqa: ARG002
-        seed: int,  # noqa: ARG002
-        weights: Array | None = None,
-        progress: Progress | None = None,  # noqa: ARG002
-    ) -> Self:
+    def _learn(self, lesson: Lesson) -> None:
         """Fit the coefficients; there is nothing random, and no epoch to choose."""
-        check_rows(self.kind, columns, times_ms)
         coefficients = fit_terms(
-            physical_terms(self.kind, columns), times_ms, weights, largest_coefficients(self.kind)
+            physical_terms(self.kind, lesson.columns),
+            lesson.times_ms,
+            lesson.weights,
+            largest_coefficients(self.kind),
         )
         used = np.flatnonzero(coefficients > 0)
         names = tuple(TERMS[self.kind])
         self.terms_ = tuple(names[place] for place in used)
         self.coefficients_ = coefficients[used]
-        self.floor_ms_ = float(times_ms.min()) / 5
-        return self
+        self.floor_ms_ = float(lesson.times_ms.min()) / 5
 
     def shares(self, columns: Columns) -> tuple[Array, Array]:
         """Return the estimate in ms, shape (rows,), and the share of each term, (rows, terms)."""

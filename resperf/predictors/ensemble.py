@@ -9,15 +9,15 @@ from typing import Any, Self
 import numpy as np
 
 from resperf.features import Array, Columns
-from resperf.predictors._base import Predictor, Progress, Rows, stored
-from resperf.predictors.boosted import Boosted
+from resperf.predictors._base import Lesson, Predictor, stored
+from resperf.predictors.boosted import TREES, Boosted
 from resperf.predictors.residual import Residual
 
 _MEMBERS: tuple[type[Predictor], ...] = (Residual, Boosted)
 
 
 class Ensemble(Predictor):
-    """Predicts the geometric mean of `residual` and `boosted`.
+    """Predicts the geometric mean of `residual` and `boosted`, which take `epochs` and `trees`.
 
     Both learn the same logarithm, one smoothly and one in steps, and err in different rows: their
     mean is better than either. The weights are equal and not chosen on validation rows, which
@@ -26,30 +26,23 @@ class Ensemble(Predictor):
     Attributes
     ----------
     members_ : tuple of Predictor
-        In the order above, each with its own baseline.
+        A `Residual` and a `Boosted`, each with its own baseline.
     """
 
     method = "ensemble"
 
-    def fit(
-        self,
-        columns: Columns,
-        times_ms: Array,
-        *,
-        validation: Rows,
-        seed: int,
-        weights: Array | None = None,
-        progress: Progress | None = None,
-    ) -> Self:
+    def __init__(self, kind: str, *, epochs: int | None = None, trees: int = TREES) -> None:
+        super().__init__(kind, epochs=epochs)
+        self.trees = trees
+
+    def _learn(self, lesson: Lesson) -> None:
         """Fit one member after the other on the same rows."""
-        self.members_ = tuple(
-            member(self.kind, epochs=self.epochs).fit(
-                columns, times_ms,
-                validation=validation, seed=seed, weights=weights, progress=progress,
-            )
-            for member in _MEMBERS
-        )  # fmt: skip
-        return self
+        self.members_: tuple[Predictor, ...] = (
+            Residual(self.kind, epochs=self.epochs),
+            Boosted(self.kind, trees=self.trees),
+        )
+        for member in self.members_:
+            member._learn(lesson)
 
     def predict(self, columns: Columns) -> Array:
         """Return the time of each layer in ms."""

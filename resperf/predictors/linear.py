@@ -9,7 +9,7 @@ from typing import Any, Self
 import numpy as np
 
 from resperf.features import Array, Columns, quantities
-from resperf.predictors._base import Predictor, Progress, Rows, check_rows, stored
+from resperf.predictors._base import Lesson, Predictor, stored
 
 _GIGA = 1e9
 
@@ -32,27 +32,17 @@ class Linear(Predictor):
 
     method = "linear"
 
-    def fit(
-        self,
-        columns: Columns,
-        times_ms: Array,
-        *,
-        validation: Rows,  # noqa: ARG002
-        seed: int,  # noqa: ARG002
-        weights: Array | None = None,
-        progress: Progress | None = None,  # noqa: ARG002
-    ) -> Self:
+    def _learn(self, lesson: Lesson) -> None:
         """Fit the line; there is nothing random, and no epoch to choose."""
-        check_rows(self.kind, columns, times_ms)
-        counts = np.ones(len(times_ms)) if weights is None else weights
-        x = _giga_operations(self.kind, columns)
+        times_ms = lesson.times_ms
+        counts = np.ones(len(times_ms)) if lesson.weights is None else lesson.weights
+        x = _giga_operations(self.kind, lesson.columns)
         mean_x, mean_ms = np.average(x, weights=counts), np.average(times_ms, weights=counts)
         spread = np.average((x - mean_x) ** 2, weights=counts)
         together = np.average((x - mean_x) * (times_ms - mean_ms), weights=counts)
         # Layers that all do the same work say nothing about what more of it costs.
         self.ms_per_giga_ = float(together / spread) if spread > 0 else 0.0
         self.constant_ms_ = float(mean_ms - self.ms_per_giga_ * mean_x)
-        return self
 
     def predict(self, columns: Columns) -> Array:
         """Return the time of each layer in ms."""

@@ -8,6 +8,7 @@ import numpy as np
 
 from resperf.errors import TrainingError
 from resperf.features import Array
+from resperf.units import json_number
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,7 @@ class TimeBin:
 
     def to_json(self) -> dict[str, float | None]:
         """Return plain JSON values; the last bin has no end: None."""
-        return asdict(self) | {"to_ms": self.to_ms if np.isfinite(self.to_ms) else None}
+        return asdict(self) | {"to_ms": json_number(self.to_ms)}
 
 
 def errors_by_time(measured_ms: Array, predicted_ms: Array) -> tuple[TimeBin, ...]:

@@ -34,7 +34,7 @@ class Polynomial(PaperRegression):
             raise TrainingError(f"degree={degree} must be at least 1")
         self.degree = degree
 
-    def learn(
+    def regress(
         self,
         rows: Inputs,
         targets: Array,

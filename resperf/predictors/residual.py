@@ -3,37 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
-from resperf.features import Array, Columns
+from resperf.features import Array
 from resperf.features.transforms import Clip, ZScore, transform_from_json
 from resperf.predictors import _fitting
-from resperf.predictors._architecture import Architecture, OnnxNetwork, Weights, onnx_bytes
-from resperf.predictors._base import Predictor, Progress, Rows, check_rows, stored
-from resperf.predictors._inputs import all_inputs, chosen_inputs, informative
-from resperf.predictors.baseline import Baseline
-from resperf.predictors.metrics import mape
+from resperf.predictors._architecture import Architecture, Weights, onnx_bytes
+from resperf.predictors._base import Lesson, stored
+from resperf.predictors._corrected import Corrected
+from resperf.predictors._onnx import OnnxNetwork
 
 _SMALL = 5000
 _MARGIN = 0.1
 _USUAL = (0.005, 0.995)
 
 
-class Residual(Predictor):
+class Residual(Corrected):
     """Predicts baseline x exp(network).
 
-    The baseline carries the physics, and the extrapolation; the network learns what is left, from
-    features, ln of the baseline, and the share of each of its terms. Members trained side by side
-    from different starts are averaged in the logarithm.
+    Members trained side by side from different starts are averaged in the logarithm.
 
     Attributes
     ----------
-    baseline_ : Baseline
-    features_ : tuple of str
-        Names of the columns that vary and are not copies of another.
     z_score_, clip_ : ZScore, Clip
     residual_range_ : (float, float)
         What ln(time / baseline) usually is, with a margin: answers stay inside.
@@ -57,47 +50,34 @@ class Residual(Predictor):
         self.width = width
         self.weight_decay = weight_decay
 
-    def fit(
+    def _learn_correction(
         self,
-        columns: Columns,
-        times_ms: Array,
-        *,
-        validation: Rows,
-        seed: int,
-        weights: Array | None = None,
-        progress: Progress | None = None,
-    ) -> Self:
-        """Fit the baseline, then the network on what it leaves."""
-        check_rows(self.kind, columns, times_ms)
-        check_rows(self.kind, validation[0], validation[1], at_least=1)
-        self.baseline_ = Baseline(self.kind).fit(
-            columns, times_ms, validation=validation, seed=seed, weights=weights
-        )
-        names, matrix, estimate_ms = all_inputs(self.baseline_, columns)
-        kept = informative(matrix)
-        self.features_ = tuple(names[place] for place in kept)
-        self.z_score_ = ZScore.fit(matrix[:, kept], self.features_)
+        rows: Array,
+        targets: Array,
+        judged: Array,
+        error: Callable[[Array], float],
+        lesson: Lesson,
+    ) -> None:
+        """Train the network on scaled rows."""
+        self.z_score_ = ZScore.fit(rows, self.features_)
         self.clip_ = Clip(6.0)
-        targets = np.log(times_ms / estimate_ms)
         low, high = np.quantile(targets, _USUAL)
         self.residual_range_ = (float(low) - _MARGIN, float(high) + _MARGIN)
         self.architecture_ = self._architecture()
-        judged, judged_baseline_ms = self._rows(validation[0])
         fitted = _fitting.fit_network(
             self.architecture_,
-            self._schedule(len(times_ms)),
-            self.clip_.apply(self.z_score_.apply(matrix[:, kept])),
+            self._schedule(len(targets)),
+            self._scaled(rows),
             targets,
-            validation_rows=judged,
-            validation_error=lambda y: mape(validation[1], self._times(judged_baseline_ms, y)),
-            seed=seed,
-            weights=weights,
-            progress=progress,
+            validation_rows=self._scaled(judged),
+            validation_error=lambda answers: error(self._averaged(answers)),
+            seed=lesson.seed,
+            weights=lesson.weights,
+            progress=lesson.progress,
         )
         self.best_epoch_ = fitted.best_epoch
         self._weights: Weights = fitted.weights
         self._run: Callable[[Array], Array] = fitted.run
-        return self
 
     def _architecture(self) -> Architecture:
         return Architecture(
@@ -117,44 +97,28 @@ class Residual(Predictor):
             average_share=0.05,
         )
 
-    def _rows(self, columns: Columns) -> tuple[Array, Array]:
-        """Return the network's rows, and the baseline in ms."""
-        matrix, estimate_ms = chosen_inputs(self.baseline_, columns, self.features_)
-        return self.clip_.apply(self.z_score_.apply(matrix)), estimate_ms
+    def _scaled(self, rows: Array) -> Array:
+        return self.clip_.apply(self.z_score_.apply(rows))
 
-    def _times(self, estimate_ms: Array, answers: Array) -> Array:
-        times_ms: Array = estimate_ms * np.exp(np.clip(answers.mean(axis=1), *self.residual_range_))
-        return times_ms
+    def _averaged(self, answers: Array) -> Array:
+        """Average the members' answers, (rows, members), within the usual range."""
+        averaged: Array = np.clip(answers.mean(axis=1), *self.residual_range_)
+        return averaged
 
-    def predict(self, columns: Columns) -> Array:
-        """Return the time of each layer in ms."""
-        rows, estimate_ms = self._rows(columns)
-        return self._times(estimate_ms, self._run(rows))
+    def _correction(self, rows: Array) -> Array:
+        return self._averaged(self._run(self._scaled(rows)))
 
-    def export(self, folder: Path, stem: str) -> dict[str, Any]:
-        """Write the network; return the baseline, the steps before and after, and its settings."""
-        name = f"{stem}.onnx"
-        (folder / name).write_bytes(onnx_bytes(self.architecture_, self._weights))
-        return {
-            "kind": self.kind,
-            "network": name,
-            "baseline": self.baseline_.export(folder, stem),
-            "features": list(self.features_),
+    def _export_correction(self) -> tuple[bytes, dict[str, Any]]:
+        return onnx_bytes(self.architecture_, self._weights), {
             "transforms": [self.z_score_.to_json(), self.clip_.to_json()],
             "residual_range": list(self.residual_range_),
             "members": self.members,
             "best_epoch": self.best_epoch_,
         }
 
-    @classmethod
-    def load(cls, values: Mapping[str, Any], folder: Path) -> Self:
-        """Make a predictor from what `export` returned and wrote."""
-        self = cls(stored(values, "kind"))
-        self.baseline_ = Baseline.load(stored(values, "baseline"), folder)
-        self.features_ = tuple(stored(values, "features"))
+    def _load_correction(self, values: Mapping[str, Any], network: OnnxNetwork) -> None:
         self.z_score_, self.clip_ = map(transform_from_json, stored(values, "transforms"))
         low, high = stored(values, "residual_range")
         self.residual_range_ = (float(low), float(high))
         self.best_epoch_ = stored(values, "best_epoch")
-        self._run = OnnxNetwork(folder / stored(values, "network"))
-        return self
+        self._run = network

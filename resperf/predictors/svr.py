@@ -26,7 +26,7 @@ class SVR(PaperRegression):
     # Each run holds a number for every row and support vector, often most of the training rows.
     rows_at_once = 256
 
-    def learn(
+    def regress(
         self,
         rows: Inputs,
         targets: Array,

@@ -25,7 +25,7 @@ class XGBoost(PaperRegression):
 
     method = "xgboost"
 
-    def learn(self, rows: Inputs, targets: Array, weights: Array | None, seed: int) -> Learnt:
+    def regress(self, rows: Inputs, targets: Array, weights: Array | None, seed: int) -> Learnt:
         """Grow the trees in one thread, so that the same seed gives the same trees."""
         xgboost = require("xgboost", "train")
         settings = {"objective": "reg:squarederror", "seed": seed, "nthread": 1, "verbosity": 0}

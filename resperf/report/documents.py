@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+from resperf.units import json_number
 
 
 def _plain(value: Any) -> Any:
     """Turn values into those that JSON knows; NaN and infinities become null."""
     if isinstance(value, float):
-        return value if math.isfinite(value) else None
+        return json_number(value)
     if isinstance(value, Mapping):
         return {str(key): _plain(each) for key, each in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, str):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,6 +9,7 @@ from resperf.errors import TrainingError
 from resperf.features import Array
 from resperf.predictors import predictor_class
 from resperf.predictors.metrics import Errors, TimeBin
+from resperf.units import json_number
 
 TIMED_LAYERS = 1000
 """Predictions are timed over at least this many layers in one call."""
@@ -71,12 +71,12 @@ class Compared:
             "rows_trained": self.rows_trained,
             "rows_validation": self.rows_validation,
             **self.errors.to_json(),
-            "r2": _or_none(self.r2),
+            "r2": json_number(self.r2),
             "bins": [each.to_json() for each in self.bins],
             "fold_mapes": list(self.fold_mapes),
             "fit_s": self.fit_s,
             "predict_us": self.predict_us,
-            "noise_floor": _or_none(self.noise_floor),
+            "noise_floor": json_number(self.noise_floor),
         }
 
 
@@ -135,7 +135,3 @@ class ComparisonSettings:
             raise TrainingError(f"{self.folds} folds; cross-validation needs at least 2")
         if any(count < 1 for count in self.rows):
             raise TrainingError(f"rows={min(self.rows)} must be at least 1")
-
-
-def _or_none(value: float) -> float | None:
-    return None if math.isnan(value) else value

@@ -21,10 +21,10 @@ from resperf.prediction.result import (
     LayerPrediction,
     PhaseTimes,
     Skipped,
-    json_number,
     network_json,
 )
 from resperf.timing import Clock, ReferenceMonitor, SamplingProtocol
+from resperf.units import json_number
 from resperf.workflows.guarded import (
     ROUNDS,
     TOLERANCE,

@@ -10,8 +10,8 @@ import pytest
 from resperf.features import columns_of
 from resperf.layers import Conv
 from resperf.predictors._architecture import Architecture, Stage, onnx_bytes
+from resperf.predictors._corrected import informative
 from resperf.predictors._fitting import Schedule, fit_network
-from resperf.predictors._inputs import informative
 from resperf.predictors._paper import paper_features
 from resperf.predictors.metrics import mape
 from resperf.predictors.perfnet import PerfNet
@@ -55,7 +55,7 @@ def test_perfnet_is_a_perceptron_of_four_layers() -> None:
 
 
 def test_the_onnx_file_computes_what_keras_does(tmp_path: Any) -> None:
-    from resperf.predictors._architecture import OnnxNetwork
+    from resperf.predictors._onnx import OnnxNetwork
 
     architecture = Architecture(9, (Stage(8, 3, 1), Stage(4, 2, 2)), (16, 8), members=3)
     fitted = fit_network(

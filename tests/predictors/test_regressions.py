@@ -12,7 +12,7 @@ from resperf.errors import TrainingError
 from resperf.features import Columns, columns_of
 from resperf.layers import Dense, Pool, Reorder
 from resperf.predictors import predictor_class
-from resperf.predictors._architecture import OnnxNetwork
+from resperf.predictors._onnx import OnnxNetwork
 from resperf.predictors._paper import paper_features
 from resperf.predictors._regression import PaperRegression
 from resperf.predictors.linear import Linear
@@ -30,7 +30,7 @@ def learnt(method: str, targets: np.ndarray, folder: Path, **settings: Any) -> t
     """Return what the library answers, and what its file does."""
     regression = predictor_class(method)("dense", **settings)
     assert isinstance(regression, PaperRegression)
-    run, content = regression.learn(ROWS, targets, None, 0)
+    run, content = regression.regress(ROWS, targets, None, 0)
     (folder / "r.onnx").write_bytes(content)
     return run, OnnxNetwork(folder / "r.onnx", regression.rows_at_once)
 

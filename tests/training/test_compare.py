@@ -35,10 +35,10 @@ class Spy(Predictor):
     shown: ClassVar[list[tuple[set[int], set[int]]]] = []
     asked: ClassVar[list[int]] = []
 
-    def fit(self, columns: Any, times_ms: Any, *, validation: Any, **rest: Any) -> Self:
-        np.testing.assert_allclose(times_ms, 0.01 * columns["features_out"], rtol=0.03)
-        self.shown.append((widths(columns), widths(validation[0])))
-        return self
+    def _learn(self, lesson: Any) -> None:
+        expected_ms = 0.01 * lesson.columns["features_out"]
+        np.testing.assert_allclose(lesson.times_ms, expected_ms, rtol=0.03)
+        self.shown.append((widths(lesson.columns), widths(lesson.validation[0])))
 
     def predict(self, columns: Any) -> Any:
         self.asked.append(len(columns["features_out"]))
@@ -67,7 +67,7 @@ class BadlyStored(Spy):
 
 
 class Failing(Spy):
-    def fit(self, *arguments: Any, **rest: Any) -> Self:
+    def _learn(self, lesson: Any) -> None:
         raise TrainingError("a dead start")
 
 

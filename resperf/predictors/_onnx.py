@@ -1,0 +1,98 @@
+"""ONNX files of predictors: features in, numbers out, the same bytes for the same values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from resperf.errors import BundleError
+from resperf.features import Array
+
+_OPSET, _ML_OPSET, _IR_VERSION = 17, 5, 8
+
+
+def onnx_file(
+    nodes: Sequence[Any],
+    constants: Mapping[str, npt.NDArray[Any]],
+    *,
+    features: int,
+    outputs: int = 1,
+    double: bool = False,
+    trees: bool = False,
+) -> bytes:
+    """Return an ONNX file with input ``x`` (rows, features) and output ``y`` (rows, outputs).
+
+    Parameters
+    ----------
+    nodes : sequence of NodeProto
+        From ``x`` to ``y``.
+    constants : mapping of str to array
+    features, outputs : int
+    double : bool
+        The output is float64; the input is float32 in any case.
+    trees : bool
+        A node is of ai.onnx.ml.
+    """
+    from onnx import TensorProto, helper, numpy_helper
+
+    answer = TensorProto.DOUBLE if double else TensorProto.FLOAT
+    graph = helper.make_graph(
+        nodes,
+        "predictor",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["rows", features])],
+        [helper.make_tensor_value_info("y", answer, ["rows", outputs])],
+        [numpy_helper.from_array(values, name) for name, values in constants.items()],
+    )
+    opsets = [helper.make_opsetid("", _OPSET)]
+    opsets += [helper.make_opsetid("ai.onnx.ml", _ML_OPSET)] if trees else []
+    model = helper.make_model(graph, opset_imports=opsets, producer_name="resperf")
+    model.ir_version = _IR_VERSION
+    content: bytes = model.SerializeToString(deterministic=True)
+    return content
+
+
+class OnnxNetwork:
+    """A stored network: rows in, numbers out; one thread, started on first use.
+
+    Parameters
+    ----------
+    path : Path
+        The ONNX file.
+    rows_at_once : int
+        Rows that one run is given, which bounds its memory.
+    """
+
+    def __init__(self, path: Path, rows_at_once: int = 8192) -> None:
+        self._path = path
+        self._rows_at_once = rows_at_once
+        self._session: Any = None
+
+    def __call__(self, rows: npt.NDArray[np.floating[Any]]) -> Array:
+        """Run rows of shape (rows, features); the answer is (rows, members)."""
+        session, step = self._session or self._start(), self._rows_at_once
+        try:
+            parts = [
+                session.run(["y"], {"x": rows[at : at + step].astype(np.float32)})[0]
+                for at in range(0, len(rows), step)
+            ]
+        except Exception as error:  # onnxruntime raises classes of its own
+            raise BundleError(f"{self._path} does not fit its bundle; train it again") from error
+        return np.concatenate(parts).astype(np.float64)
+
+    def _start(self) -> Any:
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = options.inter_op_num_threads = 1
+        options.log_severity_level = 4
+        try:
+            self._session = onnxruntime.InferenceSession(
+                self._path, options, providers=["CPUExecutionProvider"]
+            )
+        except Exception as error:  # onnxruntime raises classes of its own
+            raise BundleError(f"{self._path} cannot be read; the bundle is damaged") from error
+        return self._session
