@@ -66,8 +66,8 @@ predictor would score, known where layers were measured more than once. Predicti
 the exported predictor. Fits ran one after another on a machine that may have had other work; the
 first network of a run also loads TensorFlow.
 
-`whole_call` times contain host copies and the session call, `execution` times do not: they are
-not like for like with each other, nor with the tables of the papers. A `_step` is a training
+`whole_call` times contain the session call and the output's copy, `execution` times do not: they
+are not like for like with each other, nor with the tables of the papers. A `_step` is a training
 step: forward, backward, update."""
 
 
@@ -90,6 +90,12 @@ class Unit:
 
 Results = Mapping[str, Sequence[Compared]]
 """Dataset -> results, those of one kind together."""
+
+
+def public_data() -> Path:
+    """Return the folder that the published measurements are looked for in."""
+    default = ROOT.parent / "shared" / "data"
+    return Path(os.environ.get("RESPERF_PUBLIC_DATA", default))
 
 
 def sources(data: Path) -> dict[str, list[Path]]:
@@ -343,8 +349,9 @@ def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    data = os.environ.get("RESPERF_PUBLIC_DATA", str(ROOT.parent / "shared" / "data"))
-    parser.add_argument("--data", type=Path, default=Path(data), help="folder of the measurements")
+    parser.add_argument(
+        "--data", type=Path, default=public_data(), help="folder of the measurements"
+    )
     parser.add_argument("--work", type=Path, default=ROOT / "build" / "accuracy-public")
     parser.add_argument("--output", type=Path, default=ROOT / "docs" / "accuracy-public.md")
     parser.add_argument("--only", action="append", metavar="DATASET", help="such as justus-k80")

@@ -64,6 +64,9 @@ class Bundle:
     errors : mapping
         ``errors["validation"][kind][phase]`` holds ``rows``, ``mape``, ``rmse_ms``, ``mae_ms`` and
         ``within_10`` (fractions); ``errors["test"]`` likewise.
+    estimates : mapping
+        What was estimated rather than learnt -> ``how``, ``source`` and errors. Named
+        ``"pool execution"``, ``"preprocess"``, ``"postprocess"``, ``"view_ms"``.
     manifest : mapping
         Everything that ``bundle.json`` holds.
     """
@@ -78,6 +81,7 @@ class Bundle:
         self.fingerprint = Fingerprint.from_json(manifest["fingerprint"])
         self.costs: Mapping[str, float] = manifest["costs"]
         self.errors: Mapping[str, Any] = manifest["errors"]
+        self.estimates: Mapping[str, Any] = manifest.get("estimates", {})
         self._predictors = {
             (kind, phase): _predictor(values, path)
             for kind, phases in manifest["predictors"].items()

@@ -46,7 +46,25 @@ _PATH = click.Path(path_type=Path)
 @click.option(
     "--seed", default=0, show_default=True, metavar="S", help="Decides all that is random."
 )
+@click.option(
+    "--trees",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="At most so many trees, for a smaller bundle.",
+)
 @click.option("--device", metavar="NAME", help="Name of the device; the dataset's by default.")
+@click.option(
+    "--estimate-from",
+    "estimate_from",
+    multiple=True,
+    type=_PATH,
+    metavar="PATH",
+    help=(
+        "Estimate poolings and copies that FILE.h5 lacks: from whole calls of the same device "
+        "(FILE.h5; further files of other devices judge how well it scales), or by scaling those "
+        "of another device's bundle."
+    ),
+)
 @click.option(
     "--exclude",
     "networks",
@@ -62,7 +80,9 @@ def command(
     method: str,
     epochs: int | None,
     seed: int,
+    trees: int | None,
     device: str | None,
+    estimate_from: tuple[Path, ...],
     networks: tuple[Path, ...],
     as_json: bool,
 ) -> None:
@@ -78,8 +98,8 @@ def command(
     excluded = keys_of_networks(file, networks)
     with progress_bar() as progress:
         bundle = train(
-            file, target, method=method, seed=seed, epochs=epochs, device=device,
-            exclude_keys=excluded, progress=progress,
+            file, target, method=method, seed=seed, epochs=epochs, trees=trees, device=device,
+            exclude_keys=excluded, estimate_from=estimate_from, progress=progress,
         )  # fmt: skip
     seconds = time.monotonic() - started
     if as_json:
@@ -90,6 +110,8 @@ def command(
     print(_table(bundle))
     for note in bundle.manifest["training"]["notes"]:
         print(f"note: {note}", file=sys.stderr)
+    if bundle.estimates:
+        print(f"estimated, not learnt from this file: {', '.join(bundle.estimates)}")
     print(
         f"{bundle.path}: {bundle.device}, {bundle.framework}, {bundle.method}, "
         f"{format_bytes(bundle.size_bytes)}, trained in {seconds:.0f} s"
@@ -138,6 +160,7 @@ def _document(bundle: Bundle, seconds: float) -> dict[str, Any]:
         "seed": training["seed"],
         "rows": training["rows"],
         "errors": bundle.errors,
+        "estimates": bundle.estimates,
         "notes": training["notes"],
         "size_bytes": bundle.size_bytes,
         "seconds": round(seconds, 3),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
 
 from resperf.bundle import Bundle, Times
+from resperf.devices import device_facts, lower_bound_ms
 from resperf.layers import Layer
 from resperf.lowering import lower_layers
 from resperf.prediction.result import LayerPrediction
@@ -45,6 +47,49 @@ def layer_times(bundle: Bundle, layers: Sequence[Layer], phase: str = "execution
     )
 
 
+def layer_prediction(
+    bundle: Bundle,
+    layer: Layer,
+    time: tuple[float, bool, str],
+    *,
+    name: str,
+    phase: str,
+    sources: tuple[str, ...] = (),
+) -> LayerPrediction:
+    """Describe a lowered layer's predicted time.
+
+    Parameters
+    ----------
+    bundle : Bundle
+        It says which times are estimates, and its device what no time can stay below.
+    layer : Layer
+    time : (float, bool, str)
+        In ms; whether it is in range, and why not.
+    name, phase, sources
+        As `LayerPrediction` has them.
+    """
+    facts = device_facts(bundle.device)
+    time_ms, in_range, reason = time
+    return LayerPrediction(
+        name=name,
+        kind=layer.kind,
+        execution_ms=time_ms,
+        in_range=in_range,
+        reason=reason,
+        key=layer.key,
+        macs=layer.macs,
+        sources=sources,
+        phase=phase,
+        estimated=f"{layer.kind} {bundle.layer_phase}" in bundle.estimates,
+        lower_bound_ms=math.nan if facts is None else lower_bound_ms(layer, facts),
+    )
+
+
+def times_in_order(times: Times) -> list[tuple[float, bool, str]]:
+    """Return (ms, in range, reason) of each layer as plain Python values."""
+    return list(zip(map(float, times.ms), map(bool, times.in_range), times.reason, strict=True))
+
+
 def predict_layers(layers: Sequence[Layer], bundle: Bundle) -> list[LayerPrediction]:
     """Predict layers as drawn or typed: their execution, or whole calls if a bundle knows no other.
 
@@ -63,15 +108,8 @@ def predict_layers(layers: Sequence[Layer], bundle: Bundle) -> list[LayerPredict
     lowered = lower_layers(layers, bundle.fingerprint)
     times = layer_times(bundle, lowered, bundle.layer_phase)
     return [
-        LayerPrediction(
-            name=f"{layer.kind}_{place}",
-            kind=layer.kind,
-            execution_ms=float(times.ms[place]),
-            in_range=bool(times.in_range[place]),
-            reason=times.reason[place],
-            key=layer.key,
-            macs=layer.macs,
-            phase=bundle.layer_phase,
+        layer_prediction(
+            bundle, layer, time, name=f"{layer.kind}_{place}", phase=bundle.layer_phase
         )
-        for place, layer in enumerate(lowered)
+        for place, (layer, time) in enumerate(zip(lowered, times_in_order(times), strict=True))
     ]

@@ -11,7 +11,7 @@ from resperf.lowering import LoweredNetwork, lower
 from resperf.measurement import WHOLE_CALL
 from resperf.network import Network
 from resperf.prediction.host import host_warnings
-from resperf.prediction.layers import layer_times
+from resperf.prediction.layers import layer_prediction, layer_times, times_in_order
 from resperf.prediction.result import LayerPrediction, Prediction, Skipped
 from resperf.prediction.rules import RULE_OF_METHOD, RULES
 
@@ -76,9 +76,13 @@ def predict_network(
             *network.notes,
             *lowered.notes,
             *_range_warnings(layers),
+            *_bound_warnings(layers),
         ),
         lowering=lowered.method,
         rule=rule,
+        estimated_phases=tuple(
+            phase for phase in ("preprocess", "postprocess") if phase in bundle.estimates
+        ),
     )
 
 
@@ -86,7 +90,8 @@ def _predict_nodes(
     lowered: LoweredNetwork, bundle: Bundle
 ) -> tuple[tuple[LayerPrediction, ...], list[float], tuple[Skipped, ...]]:
     """Return the layers with a time, the time of every node (or NaN), and the nodes without."""
-    predicted = iter(_times_in_order(lowered, bundle))
+    chosen = [node.layer for node in lowered.nodes if node.layer is not None]
+    predicted = iter(times_in_order(layer_times(bundle, chosen)))
     layers, times_ms, skipped = [], [], []
     for node in lowered.nodes:
         if node.layer is None:
@@ -95,31 +100,18 @@ def _predict_nodes(
                 reason = node.reason or "no layer kind fits this operator"
                 skipped.append(Skipped(node.name, node.op, reason))
             continue
-        time_ms, in_range, reason = next(predicted)
-        times_ms.append(time_ms)
-        if math.isnan(time_ms):
+        time = next(predicted)
+        times_ms.append(time[0])
+        if math.isnan(time[0]):
             reason = f"the bundle has no predictor for {node.layer.kind}"
             skipped.append(Skipped(node.name, node.op, reason))
             continue
         layers.append(
-            LayerPrediction(
-                name=node.name,
-                kind=node.layer.kind,
-                execution_ms=time_ms,
-                in_range=in_range,
-                reason=reason,
-                key=node.layer.key,
-                macs=node.layer.macs,
-                sources=node.sources,
-                phase=node.role,
+            layer_prediction(
+                bundle, node.layer, time, name=node.name, phase=node.role, sources=node.sources
             )
         )
     return tuple(layers), times_ms, tuple(skipped)
-
-
-def _times_in_order(lowered: LoweredNetwork, bundle: Bundle) -> list[tuple[float, bool, str]]:
-    times = layer_times(bundle, [node.layer for node in lowered.nodes if node.layer is not None])
-    return list(zip(map(float, times.ms), map(bool, times.in_range), times.reason, strict=True))
 
 
 def _range_warnings(layers: Sequence[LayerPrediction]) -> tuple[str, ...]:
@@ -129,6 +121,17 @@ def _range_warnings(layers: Sequence[LayerPrediction]) -> tuple[str, ...]:
     return (
         f"{len(outside)} of {len(layers)} layers lie outside what the bundle was trained on, "
         f"first {outside[0].name} ({outside[0].reason})",
+    )
+
+
+def _bound_warnings(layers: Sequence[LayerPrediction]) -> tuple[str, ...]:
+    below = [layer for layer in layers if layer.below_bound]
+    if not below:
+        return ()
+    return (
+        f"{len(below)} of {len(layers)} layers are predicted faster than the device can be, first "
+        f"{below[0].name} ({below[0].execution_ms:.3g} ms, at least "
+        f"{below[0].lower_bound_ms:.3g} ms)",
     )
 
 

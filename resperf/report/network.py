@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from resperf.layers import layer_from_key
-from resperf.measurement import WHOLE_CALL
+from resperf.measurement import PHASES, WHOLE_CALL
 from resperf.prediction import LayerPrediction, Prediction
 from resperf.report.tables import Column, ms_cell, percent_cell, table
 
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 SHOWN_LAYERS = 10
 SHOWN_SKIPPED = 10
 UNKNOWN_BATCH = "as read"
+ESTIMATED = "estimated"
+"""Marks what physical terms of other measurements stand in for."""
 
 
 def network_text(result: Prediction | MeasuredNetwork, *, every: bool = False) -> str:
@@ -51,20 +53,32 @@ def heading(result: Prediction | MeasuredNetwork) -> str:
 
 
 def _totals(result: Prediction | MeasuredNetwork) -> str:
-    phases = result.phases
-    lines = [
-        f"{heading(result)}: {'predicted' if isinstance(result, Prediction) else 'measured'}",
-        f"total         {ms_cell(result.total_ms):>9} ms",
-        f"  preprocess  {ms_cell(phases.preprocess_ms):>9} ms",
-        f"  execution   {ms_cell(phases.execution_ms):>9} ms{_contents(result)}",
-        f"  postprocess {ms_cell(phases.postprocess_ms):>9} ms",
-    ]
+    remarks = {"total": _doubt(result), "execution": _contents(result)}
+    if isinstance(result, Prediction):
+        remarks |= dict.fromkeys(result.estimated_phases, ESTIMATED)
+    times_ms = {"total": result.total_ms} | {
+        f"  {phase}": getattr(result.phases, f"{phase}_ms") for phase in PHASES
+    }
+    lines = [f"{heading(result)}: {'predicted' if isinstance(result, Prediction) else 'measured'}"]
+    for name, time_ms in times_ms.items():
+        remark = remarks.get(name.strip(), "")
+        lines.append(f"{name:13} {ms_cell(time_ms):>9} ms" + (f"  ({remark})" if remark else ""))
     if not isinstance(result, Prediction):
         shown = ", ".join(f"{name} {ms_cell(ms)}" for name, ms in result.percentiles_ms.items())
         lines.append(f"{result.runs} whole runs: {shown} ms")
     elif result.skipped:
         lines.append(f"the total does not include {_operators(len(result.skipped))}, listed below")
     return "\n".join(lines)
+
+
+def _doubt(result: Prediction | MeasuredNetwork) -> str:
+    """Say how much of a predicted total is estimated, and what it cannot stay below."""
+    parts = []
+    if isinstance(result, Prediction) and result.estimated_ms > 0:
+        parts.append(f"{ms_cell(result.estimated_ms)} of it {ESTIMATED}")
+    if isinstance(result, Prediction) and result.lower_bound_ms > 0:
+        parts.append(f"at least {ms_cell(result.lower_bound_ms)} at the device's peak")
+    return ", ".join(parts)
 
 
 def _contents(result: Prediction | MeasuredNetwork) -> str:
@@ -76,20 +90,28 @@ def _contents(result: Prediction | MeasuredNetwork) -> str:
         parts.append(f"shape-only operators {ms_cell(result.views_ms)}")
     if isinstance(result, Prediction) and result.handover_ms > 0:
         parts.append(f"handover between layers {ms_cell(result.handover_ms)}")
-    return f"  (of this {', '.join(parts)})" if parts else ""
+    return f"of this {', '.join(parts)}" if parts else ""
 
 
 def _operators(count: int) -> str:
     return "1 operator" if count == 1 else f"{count} operators"
 
 
+def _remarks(layer: LayerPrediction) -> list[str]:
+    bound = f"the device needs at least {ms_cell(layer.lower_bound_ms)} ms"
+    return [ESTIMATED if layer.estimated else "", bound if layer.below_bound else ""]
+
+
 def layer_rows(layers: Sequence[LayerPrediction], total_ms: float) -> list[list[str]]:
     """Return the cells of layers: name, kind, ms, share, GMAC, remark."""
     rows = []
     for layer in layers:
-        remark = "" if layer.in_range else f"out of range: {layer.reason}"
-        if layer.phase != "execution":
-            remark = "; ".join(part for part in (f"in {layer.phase}", remark) if part)
+        remarks = [
+            f"in {layer.phase}" if layer.phase != "execution" else "",
+            "" if layer.in_range else f"out of range: {layer.reason}",
+            *_remarks(layer),
+        ]
+        remark = "; ".join(filter(None, remarks))
         share = layer.execution_ms / total_ms if total_ms else float("nan")
         rows.append(
             [layer.name, layer.kind, ms_cell(layer.execution_ms), percent_cell(share),
@@ -177,13 +199,14 @@ def layers_text(layers: Sequence[LayerPrediction]) -> str:
     """
     rows = []
     for layer in layers:
-        remark = "" if layer.in_range else layer.reason or "no predictor"
+        reason = "" if layer.in_range else layer.reason or "no predictor"
+        remark = "; ".join(filter(None, [reason, *_remarks(layer)]))
         rows.append(
             [ms_cell(layer.execution_ms), f"{layer.macs / 1e9:.3f}", _fields(layer.key), remark]
         )
     whole = any(layer.phase == WHOLE_CALL for layer in layers)
     columns = (Column("ms, whole call" if whole else "ms", right=True),
-               Column("GMAC", right=True), Column("layer"), Column("out of range"))  # fmt: skip
+               Column("GMAC", right=True), Column("layer"), Column("remark"))  # fmt: skip
     return table(columns, rows)
 
 

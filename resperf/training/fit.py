@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from resperf.predictors import DEFAULT_METHOD, METHODS, Predictor, predictor_cla
 from resperf.predictors.metrics import errors
 from resperf.predictors.transfers import Transfers
 from resperf.splits import SPLIT_SEED, pack_keys
+from resperf.training.estimate import canned_pools, estimates_from
 from resperf.training.progress import TrainingProgress
 from resperf.training.rows import LayerRows, layer_rows
 from resperf.training.trials import Trial, own_split
@@ -63,8 +65,10 @@ def train(
     method: str = DEFAULT_METHOD,
     seed: int = 0,
     epochs: int | None = None,
+    trees: int | None = None,
     device: str | None = None,
     exclude_keys: Set[str] = frozenset(),
+    estimate_from: Sequence[Path] = (),
     progress: TrainingProgress | None = None,
 ) -> Bundle:
     """Learn predictors from a dataset and write them as a bundle.
@@ -82,10 +86,16 @@ def train(
         excepted.
     epochs : int, optional
         The method's own choice unless given.
+    trees : int, optional
+        At most so many in each predictor, for a smaller bundle; the method's own choice unless
+        given.
     device : str, optional
         Name of the device; the dataset's unless given.
     exclude_keys : set of str
         Layers that are used neither for training nor for choosing the best epoch.
+    estimate_from : sequence of Path
+        Where poolings and copies are estimated from if the dataset has none; see
+        `resperf.training.estimate.estimates_from`.
     progress : callable, optional
 
     Returns
@@ -98,16 +108,18 @@ def train(
     DatasetError
         If the dataset cannot be read.
     TrainingError
-        If the method is not known, or no kind has enough rows.
+        If the method is not known or grows no trees, no kind has enough rows, or nothing can be
+        estimated from `estimate_from`.
     OutputError
         If the bundle cannot be written; what was there stays.
     """
     if method not in METHODS:
         raise TrainingError(f"no method {method!r}; known methods: {', '.join(METHODS)}")
+    settings = _settings(method, epochs, trees)
     info = read_info(dataset)
     parts = {kind: _parts(table, exclude_keys) for kind, table in read_table(dataset).items()}
     with replaced_folder(output) as folder:
-        learnt = _fit_kinds(parts, folder, method, seed, epochs, progress)
+        learnt = _fit_kinds(parts, folder, method, seed, settings, progress)
         if not learnt.predictors:
             raise TrainingError(
                 f"{dataset} has too few rows to learn from ({'; '.join(learnt.notes) or 'none'}); "
@@ -122,14 +134,42 @@ def train(
             "errors": {
                 name: _errors(name, parts, learnt, transfers) for name in ("validation", "test")
             },
-            "training": _provenance(parts, learnt, seed, epochs),
+            "training": _provenance(parts, learnt, seed, settings),
             "canned": canned_layers(
                 {kind: _typical(parts[kind].train) for kind in learnt.predictors},
                 learnt.predictors,
             ),
         }
+        if estimate_from:
+            _estimate(values, estimate_from, learnt, info.machine_costs.get("session_ms", 0.0))
         write_manifest(folder, values)
     return Bundle.load(output)
+
+
+def _settings(method: str, epochs: int | None, trees: int | None) -> dict[str, int | None]:
+    """Return what a method's predictors are made with."""
+    settings = {"epochs": epochs}
+    if trees is None:
+        return settings
+    if "trees" not in signature(predictor_class(method)).parameters:
+        raise TrainingError(f"{method} has no number of trees to choose; leave out --trees")
+    return {**settings, "trees": trees}
+
+
+def _estimate(
+    values: dict[str, Any], paths: Sequence[Path], learnt: _Learnt, session_ms: float
+) -> None:
+    """Complete a manifest by what is estimated rather than learnt from the dataset."""
+    execution = {
+        kind: phases["execution"]
+        for kind, phases in learnt.predictors.items()
+        if "execution" in phases
+    }
+    if not execution:
+        raise TrainingError("whole calls do not add up: there is nothing to estimate beside them")
+    estimates = estimates_from(paths, execution, session_ms, values["device"])
+    canned = canned_layers({"pool": canned_pools()}, {"pool": {"execution": estimates.pool}})
+    estimates.complete(values, canned)
 
 
 def _parts(table: KindTable, exclude_keys: Set[str]) -> _Parts:
@@ -143,7 +183,7 @@ def _fit_kinds(
     folder: Path,
     method: str,
     seed: int,
-    epochs: int | None,
+    settings: Mapping[str, int | None],
     progress: TrainingProgress | None,
 ) -> _Learnt:
     learnt = _Learnt()
@@ -154,13 +194,13 @@ def _fit_kinds(
         if len(part.train) < FEWEST_ROWS:
             learnt.notes.append(f"{kind}: {len(part.train)} training rows, no predictor")
             continue
-        chosen = method
+        chosen, made_with = method, settings
         if len(part.train) < FEWEST_ROWS_FOR_NETWORK:
-            chosen = "baseline"
+            chosen, made_with = "baseline", {}
             learnt.notes.append(f"{kind}: {len(part.train)} training rows, the baseline alone")
         for phase in part.train.times_ms if chosen in _EVERY_PHASE else (part.train.layer_phase,):
             tell = partial(progress, kind, phase) if progress is not None else None
-            fitted = predictor_class(chosen)(kind, epochs=epochs)
+            fitted = predictor_class(chosen)(kind, **made_with)
             _fit_one(fitted, part, phase, seed, tell, folder, learnt)
     return learnt
 
@@ -278,14 +318,17 @@ def _identity(info: DatasetInfo, dataset: Path, device: str | None) -> dict[str,
 
 
 def _provenance(
-    parts: Mapping[str, _Parts], learnt: _Learnt, seed: int, epochs: int | None
+    parts: Mapping[str, _Parts],
+    learnt: _Learnt,
+    seed: int,
+    settings: Mapping[str, int | None],
 ) -> dict[str, Any]:
     used = [parts[kind] for kind in learnt.predictors]
     return {
         "resperf": __version__,
         "seed": seed,
         "split_seed": SPLIT_SEED,
-        "epochs": epochs,
+        **settings,
         "rows": {
             kind: {
                 "train": len(part.train),

@@ -41,6 +41,7 @@ class FakeBundle:
     device = "elsewhere"
     framework = "synthetic"
     layer_phase = "execution"
+    estimates: Mapping[str, object] = {}
 
     def __init__(
         self,
@@ -215,3 +216,24 @@ def test_tensor_bytes_follow_the_element_type():
     assert tensor_bytes(MASK) == 16
     assert tensor_bytes(Tensor("x", (3, 5), "float16")) == 30
     assert tensor_bytes(Tensor("x", (3,), "uint16")) == 6
+
+
+def test_a_time_that_the_device_cannot_reach_is_flagged(predict_nodes):
+    dense = Dense(batch=1, features_in=4096, features_out=4096)
+    node = LoweredNode("fc", "Gemm", dense, "execution")
+    bundle = FakeBundle(times_ms={("dense", "execution"): 0.05})
+    unknown = predict_nodes([node], bundle)
+    assert not unknown.layers[0].below_bound
+    assert math.isnan(unknown.lower_bound_ms)
+    assert unknown.to_json()["lower_bound_ms"] is None
+    bundle.device = "GTX 1080 Ti"
+    flagged = predict_nodes([node], bundle)
+    # 64 MiB of weights less 2.75 MiB of cache at 484.4 GB/s.
+    assert flagged.lower_bound_ms == pytest.approx(0.1327, rel=0.01)
+    assert flagged.to_json()["layers"][0]["below_bound"] is True
+    assert any("1 of 1 layers are predicted faster than the device can be, first fc (0.05 ms, at "
+               "least 0.133 ms)" in warning for warning in flagged.warnings)  # fmt: skip
+    bundle = FakeBundle(times_ms={("dense", "execution"): 0.15})
+    bundle.device = "1080ti"
+    assert not predict_nodes([node], bundle).layers[0].below_bound
+    assert [layer.below_bound for layer in predict_layers([dense], bundle)] == [False]

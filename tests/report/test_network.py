@@ -58,6 +58,26 @@ def test_warnings_and_layers_out_of_range_are_shown():
     assert text.endswith("warning: be careful")
 
 
+def test_what_is_estimated_and_what_the_device_cannot_do_is_said_where_it_stands():
+    layers = (
+        LayerPrediction("p", "pool", 3.0, True, estimated=True, lower_bound_ms=1.0),
+        LayerPrediction("c", "conv", 4.0, True, lower_bound_ms=5.0),
+    )
+    result = prediction(layers=layers, estimated_phases=("preprocess",))
+    lines = network_text(result).splitlines()
+    # One ms of preprocess and the pooling; both bounds together.
+    assert lines[1].split() == ["total", "83.00", "ms", "(4.000", "of", "it", "estimated,", "at",
+                                "least", "6.000", "at", "the", "device's", "peak)"]  # fmt: skip
+    assert lines[2].endswith("ms  (estimated)")
+    assert "estimated" not in lines[3] + lines[4]
+    assert next(line for line in lines if line.startswith("p ")).endswith("estimated")
+    assert next(line for line in lines if line.startswith("c ")).endswith(
+        "the device needs at least 5.000 ms"
+    )
+    alone = LayerPrediction("c", "conv", 4.0, True, key=KEY, estimated=True, lower_bound_ms=5.0)
+    assert "  estimated; the device needs at least 5.000 ms" in layers_text([alone])
+
+
 def test_bundles_are_compared_in_one_table():
     far = LayerPrediction("c", "conv", 1.0, False, reason="r")
     text = everywhere_text(

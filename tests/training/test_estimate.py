@@ -1,0 +1,215 @@
+"""What a dataset lacks is estimated from whole calls, or scaled from another device's bundle."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from resperf.bundle import Bundle
+from resperf.dataset import Dataset, DatasetInfo, write_dataset
+from resperf.devices import device_facts
+from resperf.errors import TrainingError
+from resperf.layers import Conv, Dense, Layer, Pool
+from resperf.machine import Fingerprint
+from resperf.measurement import Measurement, PhaseSamples, Status, StopReason
+from resperf.network import read_network
+from resperf.prediction import predict_layers, predict_network
+from resperf.training import train
+
+NETWORKS = Path(__file__).parents[2] / "models" / "networks"
+SESSION_MS, CALL_MS, COPY_MS_PER_MB, LAUNCH_MS = 0.09, 0.25, 0.08, 0.03
+POOL = Pool(batch=8, channels_in=64, height=56, width=56, kernel_height=2, kernel_width=2,
+            stride_height=2, stride_width=2, layout="nhwc")  # fmt: skip
+
+ToyRows = Callable[..., tuple[list[Layer], np.ndarray]]
+
+
+def pool_ms(layer: Layer, times_slower: float = 1.0) -> float:
+    """Closed form: a launch, bytes at a bandwidth, windows."""
+    bytes_ms = 0.002 * layer.input_bytes / 1e6 + 0.004 * layer.output_bytes / 1e6
+    return LAUNCH_MS + bytes_ms * times_slower + 3 * 2 * layer.macs / 1e9
+
+
+def dataset(path: Path, device: str, phase: str, times_ms: Mapping[Layer, float]) -> Path:
+    """Write layers with one phase each."""
+    fingerprint = Fingerprint(
+        device=device, processor="", instruction_set="", cores=0, threads=0, memory_bytes=0,
+        system="", framework="tensorflow", framework_version="1", provider="cuda",
+    )  # fmt: skip
+    costs = {"session_ms": SESSION_MS} if phase == "execution" else {}
+    info = DatasetInfo(
+        fingerprint, {"name": "made up"}, 0, {}, "2026-01-02T03:04:05+00:00", costs,
+        phases=(phase,),
+    )  # fmt: skip
+    rows = [
+        Measurement(
+            layer,
+            Status.OK,
+            {phase: PhaseSamples((time_ms,) * 5, 5, 1, StopReason.PRECISE)},
+            started_at=place,
+        )
+        for place, (layer, time_ms) in enumerate(times_ms.items())
+    ]
+    write_dataset(path, Dataset(info, tuple(rows)))
+    return path
+
+
+def whole_call_ms(layer: Layer, execution_ms: float) -> float:
+    return CALL_MS + execution_ms + COPY_MS_PER_MB * layer.output_bytes / 1e6
+
+
+def nhwc(layers: Sequence[Layer]) -> list[Layer]:
+    return [each.replace(layout="nhwc") if isinstance(each, Conv | Pool) else each
+            for each in layers]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def layers(toy_rows: ToyRows) -> dict[str, dict[Layer, float]]:
+    """Execution of each kind's layers on a 1080 Ti; of poolings on a P5000 as well."""
+    found: dict[str, dict[Layer, float]] = {}
+    for kind in ("conv", "dense"):
+        drawn, times_ms = toy_rows(kind, 300, noise=0.01)
+        found[kind] = dict(zip(nhwc(drawn), map(float, times_ms), strict=True))
+    drawn, _ = toy_rows("pool", 300)
+    # Large enough for their bytes to show beside the launch.
+    pools = [each.replace(batch=64, channels_in=256) for each in nhwc(drawn)]
+    found["pool"] = {each: pool_ms(each) for each in pools}
+    found["p5000"] = {each: pool_ms(each, 484.4 / 288.5) for each in pools}
+    return found
+
+
+@pytest.fixture(scope="module")
+def files(
+    layers: dict[str, dict[Layer, float]], tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("estimate")
+    execution = layers["conv"] | layers["dense"]
+    calls = {layer: whole_call_ms(layer, ms) for layer, ms in (execution | layers["pool"]).items()}
+    other = {layer: whole_call_ms(layer, ms) for layer, ms in layers["p5000"].items()}
+    without = {layer: ms for layer, ms in calls.items() if isinstance(layer, Dense)}
+    return {
+        "execution": dataset(folder / "e.h5", "1080ti", "execution", execution),
+        "calls": dataset(folder / "c.h5", "gtx1080ti", "whole_call", calls),
+        "p5000": dataset(folder / "p5000.h5", "p5000", "whole_call", other),
+        "no pools": dataset(folder / "d.h5", "1080ti", "whole_call", without),
+    }
+
+
+@pytest.fixture(scope="module")
+def bundle(files: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    return train(
+        files["execution"], tmp_path_factory.mktemp("b") / "1080ti-tensorflow", method="baseline",
+        estimate_from=[files["calls"], files["p5000"]],
+    )  # fmt: skip
+
+
+def test_coefficients_are_found_in_whole_calls(bundle: Bundle) -> None:
+    assert bundle.kinds == ("conv", "dense", "pool")
+    assert bundle.predict([POOL]).ms[0] == pytest.approx(pool_ms(POOL), rel=0.1)
+    for phase in ("preprocess", "postprocess"):
+        copies = bundle.transfer_ms(phase, [0, 10_000_000])
+        assert copies[1] - copies[0] == pytest.approx(10 * COPY_MS_PER_MB, rel=0.03)
+        assert copies[0] == pytest.approx(CALL_MS - SESSION_MS, rel=0.1)
+    assert bundle.costs["view_ms"] == pytest.approx(LAUNCH_MS, rel=0.3)
+
+
+def test_each_estimate_says_where_it_comes_from_and_how_far_off_it_is(bundle: Bundle) -> None:
+    assert set(bundle.estimates) == {"pool execution", "preprocess", "postprocess", "view_ms"}
+    for step in bundle.estimates.values():
+        assert step["how"]
+        assert (step["source"]["device"], step["source"]["name"]) == ("1080ti", "c.h5")
+    assert set(bundle.estimates["postprocess"]["whole_call_errors"]) == {"conv", "dense", "pool"}
+    for judged in bundle.estimates["postprocess"]["whole_call_errors"].values():
+        assert 0 < judged["mape"] < 0.05
+    assert bundle.estimates["postprocess"]["execution_factors"]["conv"] == pytest.approx(1, abs=0.1)
+    scaled = bundle.estimates["pool execution"]["scaled_to"]["p5000"]
+    assert scaled["execution_factor"] == pytest.approx(1, abs=0.15)
+    assert 0 <= scaled["whole_call_mape"] < 0.05
+
+
+def test_another_devices_estimates_are_scaled(
+    bundle: Bundle, layers: dict[str, dict[Layer, float]], tmp_path: Path
+) -> None:
+    execution = dataset(tmp_path / "v.h5", "v100", "execution", layers["conv"])
+    scaled = train(execution, tmp_path / "v", method="baseline", estimate_from=[bundle.path])
+    ours, theirs = device_facts("1080ti"), device_facts("v100")
+    assert ours is not None
+    assert theirs is not None
+    ratio = ours.bandwidth_bytes_per_s / theirs.bandwidth_bytes_per_s
+    assert scaled.predict([POOL]).ms[0] == pytest.approx(pool_ms(POOL, ratio), rel=0.1)
+    assert scaled.transfer_ms("preprocess", [8_000_000]) == pytest.approx(
+        bundle.transfer_ms("preprocess", [8_000_000])
+    )
+    assert scaled.costs["view_ms"] == bundle.costs["view_ms"]
+    for step in scaled.estimates.values():
+        assert step["scaled"]["from"] == "1080ti"
+        assert step["scaled"]["times_longer"]["bandwidth"] == pytest.approx(ratio)
+
+
+def test_predictions_say_what_of_them_is_estimated(bundle: Bundle) -> None:
+    prediction = predict_network(read_network(NETWORKS / "vgg16.onnx", batch=8), bundle)
+    assert not prediction.skipped
+    assert prediction.estimated_phases == ("preprocess", "postprocess")
+    assert {layer.kind for layer in prediction.layers if layer.estimated} == {"pool"}
+    assert {layer.kind for layer in prediction.layers if not layer.estimated} == {"conv", "dense"}
+    pools_ms = sum(layer.execution_ms for layer in prediction.layers if layer.kind == "pool")
+    outer_ms = prediction.phases.preprocess_ms + prediction.phases.postprocess_ms
+    assert prediction.estimated_ms == pytest.approx(pools_ms + outer_ms)
+    document = prediction.to_json()
+    assert document["estimated_phases"] == ["preprocess", "postprocess"]
+    assert {layer["kind"] for layer in document["layers"] if layer["estimated"]} == {"pool"}
+    # 15.5 billion multiply-accumulates an image, a ninth of them at 11.34 TFLOP/s, at least.
+    assert 8 * 2 * 15.5e9 / 9 / 11.34e12 * 1e3 < document["lower_bound_ms"] < prediction.total_ms
+    alone = predict_layers([POOL, Dense(batch=1, features_in=64, features_out=64)], bundle)
+    assert [layer.estimated for layer in alone] == [True, False]
+
+
+def test_what_was_measured_is_not_estimated(files: dict[str, Path], tmp_path: Path) -> None:
+    execution = dataset(tmp_path / "e.h5", "1080ti", "execution",
+                        {POOL.replace(batch=n): 7.0 for n in range(1, 60)})  # fmt: skip
+    found = train(execution, tmp_path / "b", method="baseline", estimate_from=[files["calls"]])
+    assert "pool execution" not in found.estimates
+    assert found.predict([POOL]).ms[0] == pytest.approx(7.0, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("device", "given", "message"),
+    [
+        ("k80", "calls", "is of device 1080ti, the layers are of k80"),
+        ("1080ti", "execution", "holds execution, not whole calls"),
+        ("1080ti", "no pools", "holds no poolings"),
+        ("my card", "bundle", "no bandwidth and bus are known of device 'my card'"),
+        ("i3", "bundle", "no bandwidth and bus are known of device 'i3'"),
+        ("k80", "plain bundle", "holds no estimate of pool execution, postprocess"),
+    ],
+)
+def test_what_nothing_can_be_estimated_from_is_refused(
+    device: str, given: str, message: str, files: dict[str, Path], bundle: Bundle, tmp_path: Path
+) -> None:
+    plain = train(files["execution"], tmp_path / "plain", method="baseline").path
+    source = {**files, "bundle": bundle.path, "plain bundle": plain}[given]
+    with pytest.raises(TrainingError, match=message):
+        train(
+            files["execution"], tmp_path / "b", method="baseline", device=device,
+            estimate_from=[source],
+        )  # fmt: skip
+    assert not (tmp_path / "b").exists()
+
+
+def test_whole_calls_get_no_estimates_beside_them(files: dict[str, Path], tmp_path: Path) -> None:
+    with pytest.raises(TrainingError, match="whole calls do not add up"):
+        train(files["calls"], tmp_path / "b", method="baseline", estimate_from=[files["calls"]])
+
+
+def test_fewer_trees_make_a_smaller_bundle(files: dict[str, Path], tmp_path: Path) -> None:
+    pytest.importorskip("lightgbm")
+    sizes = [
+        train(files["execution"], tmp_path / str(trees), method="boosted", trees=trees).size_bytes
+        for trees in (5, 50)
+    ]
+    assert sizes[0] < sizes[1]
+    with pytest.raises(TrainingError, match="svr has no number of trees"):
+        train(files["execution"], tmp_path / "s", method="svr", trees=5)
