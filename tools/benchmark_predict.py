@@ -1,4 +1,4 @@
-"""How quickly `resperf predict` answers: cold starts against bare imports, and networks a second.
+"""How quickly `resperf predict` answers: cold starts, networks a second, and layers in one call.
 
     python tools/benchmark_predict.py --bundle demo/cpu-onnxruntime
 
@@ -21,6 +21,7 @@ NETWORKS = Path(__file__).resolve().parents[1] / "models" / "networks"
 BARE = [sys.executable, "-c", "import numpy, onnx, onnxruntime"]
 RUNS = 7
 BATCHES = (1, 2, 3, 4, 6, 8, 16)
+LAYERS = 100_000
 
 
 def process(words: list[str], environment: dict[str, str]) -> tuple[float, float]:
@@ -98,6 +99,36 @@ def throughput(bundle_path: Path, folder: Path) -> None:
         print(f"{len(asked)} networks in one process, {label}: {len(asked) / seconds:.1f} a second")
 
 
+def one_call(bundle_path: Path) -> None:
+    """Predict 100,000 different layers in one call, which runs in one thread."""
+    from resperf.bundle import Bundle
+    from resperf.layers import layer_from_key
+
+    bundle = Bundle.load(bundle_path)
+    for kind in bundle.kinds:
+        entry = next(
+            each for each in bundle.manifest["canned"] if each["key"].startswith(f"{kind}:")
+        )
+        width = "features_in" if "dense" in kind else "channels_in"
+        layer = layer_from_key(entry["key"])
+        if getattr(layer, "groups", 1) > 1:
+            layer = layer.replace(groups=1)
+        layers = [
+            layer.replace(batch=1 + place % 64, **{width: 1 + place // 64})
+            for place in range(LAYERS)
+        ]
+        bundle.predict(layers[:100])
+        seconds = []
+        for _ in range(3):
+            start = time.perf_counter()
+            bundle.predict(layers)
+            seconds.append(time.perf_counter() - start)
+        print(
+            f"{LAYERS:,} layers in one call, {kind}, {bundle.method_of(kind, bundle.layer_phase)}: "
+            f"{LAYERS / median(seconds):,.0f} a second"
+        )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--bundle", type=Path, required=True, help="folder of a bundle")
@@ -105,6 +136,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         cold_starts(bundle, Path(folder))
         throughput(bundle, Path(folder))
+    one_call(bundle)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import importlib
 from collections.abc import Mapping
 
 from resperf.backends._base import Backend, Built, Phase
-from resperf.errors import MissingExtraError, ResperfError
+from resperf.errors import MissingExtraError, ResperfError, silent_stderr
 
 __all__ = ["BACKENDS", "Backend", "Built", "Phase", "backend"]
 
@@ -43,7 +43,8 @@ def backend(framework: str, **settings: object) -> Backend:
         ) from error
     module_name, class_name = target.split(":")
     try:
-        factory = getattr(importlib.import_module(module_name), class_name)
+        with silent_stderr():  # TensorFlow greets while it is imported
+            factory = getattr(importlib.import_module(module_name), class_name)
     except ModuleNotFoundError as error:
         raise MissingExtraError(
             f"{error.name} is not installed; install it with: pip install 'resperf[{extra}]'"

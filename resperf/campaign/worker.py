@@ -66,6 +66,8 @@ class Worker:
     reference: ReferenceMonitor | None
     clock: Clock
     now: Callable[[], float]
+    kept: contextlib.ExitStack
+    """Layers of the reference and the probes, which stay built as long as this is not freed."""
 
     def hello(self) -> dict[str, Any]:
         """Say which machine this is."""
@@ -149,15 +151,15 @@ def start(settings: Mapping[str, Any]) -> Worker:
     clock, now = own_clock or time.perf_counter_ns, time.time
     if own_clock is not None:
         now = _simulated_time(own_clock)
-    stay = contextlib.ExitStack()  # is never left: these layers stay built while the process lives
+    kept = contextlib.ExitStack()
     monitor = None
     with contextlib.suppress(UnsupportedError):
         monitor = ReferenceMonitor(
-            stay.enter_context(built_reference(started)).isolated,
+            kept.enter_context(built_reference(started)).isolated,
             interval_s=settings["reference_interval_s"],
             clock=clock,
             now=now,
-            probes=stay.enter_context(built_probes(started, clock)),
+            probes=kept.enter_context(built_probes(started, clock)),
         )
     return Worker(
         backend=started,
@@ -166,6 +168,7 @@ def start(settings: Mapping[str, Any]) -> Worker:
         reference=monitor,
         clock=clock,
         now=now,
+        kept=kept,
     )
 
 

@@ -1,7 +1,10 @@
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import Any
+
+import pytest
 
 from resperf.backends import backend
 from resperf.campaign.messages import plain
@@ -36,7 +39,7 @@ def flags_of(layer: Layer, before: set[str], after: set[str]) -> list[str]:
     monitor: Any = FakeMonitor([before, after])
     worker = Worker(
         backend=device, protocol=SamplingProtocol(), load=None, reference=monitor,
-        clock=device.clock, now=lambda: 0.0,
+        clock=device.clock, now=lambda: 0.0, kept=ExitStack(),
     )  # fmt: skip
     return list(worker.measure(plain(layer), 0)["row"]["flags"])
 
@@ -68,17 +71,28 @@ def test_a_simulated_device_has_no_probes() -> None:
     assert worker.measure(plain(SHORT), 0)["row"]["flags"] == ()
 
 
-def test_a_real_framework_is_probed() -> None:
+@pytest.mark.parametrize("framework", ["onnxruntime", "tensorflow"])
+def test_a_real_framework_is_watched_as_long_as_the_worker_lives(framework: str) -> None:
+    pytest.importorskip(framework)
     # In a process of its own, since a worker changes its process.
-    script = """
-from resperf.backends import backend
-from resperf.campaign.watch import built_probes
-import time
-with built_probes(backend("onnxruntime", threads=1), time.perf_counter_ns) as probes:
-    print(*sorted(probes), *(probe.is_slow() for probe in probes.values()))
+    script = f"""
+import gc
+from resperf.campaign.messages import plain
+from resperf.campaign.worker import start
+from resperf.layers import Dense
+from resperf.timing import SamplingProtocol
+worker = start({{
+    "framework": "{framework}", "settings": {{"threads": 1}},
+    "protocol": SamplingProtocol(budget_s=0.02).to_json(), "reference_interval_s": 3.0,
+}})
+gc.collect()
+assert worker.reference.check(force=True)[1] > 0
+# A first reading has nothing to be compared with.
+print(worker.reference.slow_probes())
+reply = worker.measure(plain(Dense(batch=1, features_in=8, features_out=8)), 0)
+print(reply["row"]["status"], *sorted(worker.reference._probes))
 """
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     )
-    # A first reading has nothing to be compared with.
-    assert done.stdout.split() == ["cores", "memory", "False", "False"]
+    assert done.stdout.split() == ["set()", "ok", "cores", "memory"]
