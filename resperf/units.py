@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 NS_PER_MS = 1e6
 MS_PER_S = 1e3
@@ -22,6 +24,17 @@ DTYPE_BYTES = {
 def json_number(value: float) -> float | None:
     """Return a number that JSON knows: NaN and infinities become None."""
     return float(value) if math.isfinite(value) else None
+
+
+def json_values(value: Any) -> Any:
+    """Return the same mappings and sequences with values that JSON knows; see `json_number`."""
+    if isinstance(value, float):
+        return json_number(value)
+    if isinstance(value, Mapping):
+        return {str(key): json_values(each) for key, each in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [json_values(each) for each in value]
+    return value
 
 
 def format_bytes(size_bytes: float) -> str:

@@ -117,11 +117,11 @@ def one_call(bundle_path: Path) -> None:
             layer.replace(batch=1 + place % 64, **{width: 1 + place // 64})
             for place in range(LAYERS)
         ]
-        bundle.predict(layers[:100])
+        bundle.predict(layers[:100], bundle.layer_phase)
         seconds = []
         for _ in range(3):
             start = time.perf_counter()
-            bundle.predict(layers)
+            bundle.predict(layers, bundle.layer_phase)
             seconds.append(time.perf_counter() - start)
         print(
             f"{LAYERS:,} layers in one call, {kind}, {bundle.method_of(kind, bundle.layer_phase)}: "

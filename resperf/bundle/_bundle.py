@@ -55,7 +55,7 @@ class Bundle:
     fingerprint : Fingerprint
         Machine and settings that the training rows belong to.
     costs : mapping of str to float
-        ``session_ms`` and ``view_ms`` of that machine, where they were measured.
+        ``session_ms`` and ``view_ms`` of that machine, where they are known.
     layer_phase : str
         What the layers' times contain: ``execution``, or ``whole_call`` where the training rows
         held nothing else.

@@ -51,6 +51,8 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     for name, kind in _REQUIRED.items():
         if not isinstance(manifest.get(name), kind):
             raise BundleError(f"{folder / MANIFEST} lacks {name!r}; the bundle is damaged")
+    if not isinstance(manifest.get("estimates", {}), dict):
+        raise BundleError(f"{folder / MANIFEST} has damaged 'estimates'; train it again")
     if manifest.get("feature_set_version") != FEATURE_SET_VERSION:
         raise BundleError(
             f"{folder} was trained with feature set {manifest.get('feature_set_version')!r}, this "

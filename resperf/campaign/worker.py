@@ -153,9 +153,12 @@ def start(settings: Mapping[str, Any]) -> Worker:
         now = _simulated_time(own_clock)
     kept = contextlib.ExitStack()
     monitor = None
+    reference = None
     with contextlib.suppress(UnsupportedError):
+        reference = kept.enter_context(built_reference(started))
+    if reference is not None:
         monitor = ReferenceMonitor(
-            kept.enter_context(built_reference(started)).isolated,
+            reference.isolated,
             interval_s=settings["reference_interval_s"],
             clock=clock,
             now=now,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 
-from resperf.errors import DatasetError, OutputError
+from resperf.errors import DatasetError
 from resperf.units import format_bytes, format_ms
 
 if TYPE_CHECKING:
@@ -222,11 +222,11 @@ def import_files(
     mapping file holds; those of both formats lie in resperf/dataset/importing.
     """
     from resperf.dataset import import_dataset, read_mapping, shipped_mapping
+    from resperf.dataset.files import refuse_to_replace
 
     if (source is None) == (mapping is None):
         raise click.UsageError("say what the columns mean: --format or --mapping")
-    if output.exists() and not force:
-        raise OutputError(f"{output} exists; choose another output or add --force")
+    refuse_to_replace(output, unless=force)
     chosen = shipped_mapping(source) if source is not None else read_mapping(cast("Path", mapping))
     imported = import_dataset(files, output, mapping=chosen, device=device)
     if as_json:
@@ -273,9 +273,9 @@ def _import_text(output: Path, imported: Imported) -> str:
 def merge(files: tuple[Path, ...], output: Path, force: bool, as_json: bool) -> None:
     """Merge FILES of one machine; shared layers become repeats."""
     from resperf.dataset import merge_datasets
+    from resperf.dataset.files import refuse_to_replace
 
-    if output.exists() and not force:
-        raise OutputError(f"{output} exists; choose another output or add --force")
+    refuse_to_replace(output, unless=force)
     merged = merge_datasets(files, output)
     if as_json:
         _print_json({"path": str(output), "rows": len(merged.measurements)})

@@ -49,6 +49,7 @@ def _entries(place: Path | None) -> list[dict[str, Any]]:
                 "validation_error": bundle.validation,
                 "method": bundle.method,
                 "kinds": list(bundle.kinds),
+                "estimates": list(bundle.estimates),
                 "size_bytes": bundle.size_bytes,
             }
         )

@@ -11,11 +11,11 @@ from typing import Any
 import h5py
 
 from resperf.dataset.columns import decode
-from resperf.dataset.files import write_whole
+from resperf.dataset.files import refuse_to_replace, write_whole
 from resperf.dataset.hdf5 import info_of, open_dataset
 from resperf.dataset.records import Array
 from resperf.dataset.schema import TEXT, Column, kind_columns
-from resperf.errors import DatasetError, OutputError, require
+from resperf.errors import DatasetError, require
 
 Columns = Mapping[str, tuple[Column, list[Any]]]
 """Name to the column's meaning and its values; a value that is missing is None."""
@@ -72,9 +72,7 @@ def export_dataset(
         if kind is not None and kind not in file:
             raise DatasetError(f"{path} has no layers of kind {kind!r}; it has {', '.join(file)}")
         targets = [output] if len(kinds) == 1 else [_beside(output, name) for name in kinds]
-        for target in targets:
-            if target.exists() and not replace:
-                raise OutputError(f"{target} exists; choose another output or add --force")
+        refuse_to_replace(*targets, unless=replace)
         # Everything is encoded before anything is written: damage leaves no half of an export.
         phases = info_of(file).phases
         contents = [encode(_columns(name, file[name], phases, samples)) for name in kinds]

@@ -9,6 +9,19 @@ from pathlib import Path
 from resperf.errors import OutputError
 
 
+def refuse_to_replace(*paths: Path, unless: bool) -> None:
+    """Refuse outputs that are there, unless the user said that they may go.
+
+    Raises
+    ------
+    OutputError
+        If one of them exists.
+    """
+    for path in paths:
+        if path.exists() and not unless:
+            raise OutputError(f"{path} exists; choose another output or add --force")
+
+
 def write_whole(path: Path, content: bytes | memoryview) -> None:
     """Replace a file's content in one step; whatever goes wrong, the old file stays as it was.
 

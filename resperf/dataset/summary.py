@@ -13,6 +13,7 @@ import numpy as np
 from resperf.dataset.hdf5 import info_of, open_dataset, table_of
 from resperf.dataset.noise import NoiseFloor, noise_floor
 from resperf.dataset.records import DatasetInfo, KindTable
+from resperf.units import json_values
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,7 @@ class Summary:
             "rows": self.rows,
             "kinds": {name: _kind_json(kind) for name, kind in self.kinds.items()},
         }
-        plain: dict[str, Any] = _without_nan(values)
+        plain: dict[str, Any] = json_values(values)
         return plain
 
 
@@ -108,15 +109,6 @@ def _kind_json(kind: KindSummary) -> dict[str, Any]:
             for name, phase in kind.phases.items()
         },
     }
-
-
-def _without_nan(value: Any) -> Any:
-    """Replace NaN, which JSON does not have."""
-    if isinstance(value, Mapping):
-        return {name: _without_nan(item) for name, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_without_nan(item) for item in value]
-    return None if isinstance(value, float) and np.isnan(value) else value
 
 
 def summarize(path: Path) -> Summary:

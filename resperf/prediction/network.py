@@ -49,8 +49,8 @@ def predict_network(
     """
     if bundle.layer_phase == WHOLE_CALL:
         raise UnsupportedError(
-            f"{bundle.path} predicts whole calls: each contains a session call and the copies of "
-            "its input and output, which a network pays once and not per layer; predict single "
+            f"{bundle.path} predicts whole calls: each contains a session call and the copies "
+            "between host and device, which a network pays once and not per layer; predict single "
             "layers with resperf predict-layer, or use a bundle that was trained on execution"
         )
     lowered = lower(network, bundle.fingerprint, method=lowering)
@@ -83,6 +83,7 @@ def predict_network(
         estimated_phases=tuple(
             phase for phase in ("preprocess", "postprocess") if phase in bundle.estimates
         ),
+        views_estimated="view_ms" in bundle.estimates,
     )
 
 

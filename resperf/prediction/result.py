@@ -86,8 +86,10 @@ class LayerPrediction:
     lower_bound_ms: float = math.nan
 
     @property
-    def below_bound(self) -> bool:
-        """Whether the time is one that the device cannot reach."""
+    def below_bound(self) -> bool | None:
+        """Whether the time is one that the device cannot reach; None where that is not known."""
+        if math.isnan(self.lower_bound_ms):
+            return None
         return self.execution_ms < self.lower_bound_ms
 
     def to_json(self) -> dict[str, Any]:
@@ -157,6 +159,8 @@ class Prediction:
         `resperf.prediction.rules.RULES`.
     estimated_phases : tuple of str
         Those of preprocess and postprocess that are estimated rather than learnt.
+    views_estimated : bool
+        Whether the cost of operators that only change a shape is estimated.
     """
 
     network: str
@@ -173,6 +177,7 @@ class Prediction:
     lowering: str = ""
     rule: str = "three_phase"
     estimated_phases: tuple[str, ...] = ()
+    views_estimated: bool = False
 
     @property
     def total_ms(self) -> float:
@@ -186,11 +191,13 @@ class Prediction:
             "preprocess": self.phases.preprocess_ms,
             "postprocess": self.phases.postprocess_ms,
         }
-        return sum(phases_ms[phase] for phase in self.estimated_phases) + sum(
+        layers_ms = sum(
             layer.execution_ms
             for layer in self.layers
             if layer.estimated and layer.phase not in self.estimated_phases
         )
+        views_ms = self.views_ms if self.views_estimated else 0.0
+        return sum(phases_ms[phase] for phase in self.estimated_phases) + layers_ms + views_ms
 
     @property
     def lower_bound_ms(self) -> float:
@@ -198,7 +205,7 @@ class Prediction:
         return sum(layer.lower_bound_ms for layer in self.layers) if self.layers else math.nan
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain JSON values; `resperf measure` writes the same keys."""
+        """Return plain JSON values; a measured network has the keys of `network_json` in common."""
         return {
             **network_json(self),
             "session_ms": json_number(self.session_ms),
@@ -208,6 +215,7 @@ class Prediction:
             "lowering": self.lowering,
             "rule": self.rule,
             "estimated_phases": list(self.estimated_phases),
+            "views_estimated": self.views_estimated,
             "estimated_ms": json_number(self.estimated_ms),
             "lower_bound_ms": json_number(self.lower_bound_ms),
         }

@@ -87,7 +87,8 @@ def _contents(result: Prediction | MeasuredNetwork) -> str:
     if result.session_ms > 0:
         parts.append(f"session call {ms_cell(result.session_ms)}")
     if result.views_ms > 0:
-        parts.append(f"shape-only operators {ms_cell(result.views_ms)}")
+        mark = f", {ESTIMATED}" if isinstance(result, Prediction) and result.views_estimated else ""
+        parts.append(f"shape-only operators {ms_cell(result.views_ms)}{mark}")
     if isinstance(result, Prediction) and result.handover_ms > 0:
         parts.append(f"handover between layers {ms_cell(result.handover_ms)}")
     return f"of this {', '.join(parts)}" if parts else ""
@@ -97,7 +98,8 @@ def _operators(count: int) -> str:
     return "1 operator" if count == 1 else f"{count} operators"
 
 
-def _remarks(layer: LayerPrediction) -> list[str]:
+def layer_remarks(layer: LayerPrediction) -> list[str]:
+    """Say what is special about a predicted time; empty words where nothing is."""
     bound = f"the device needs at least {ms_cell(layer.lower_bound_ms)} ms"
     return [ESTIMATED if layer.estimated else "", bound if layer.below_bound else ""]
 
@@ -109,7 +111,7 @@ def layer_rows(layers: Sequence[LayerPrediction], total_ms: float) -> list[list[
         remarks = [
             f"in {layer.phase}" if layer.phase != "execution" else "",
             "" if layer.in_range else f"out of range: {layer.reason}",
-            *_remarks(layer),
+            *layer_remarks(layer),
         ]
         remark = "; ".join(filter(None, remarks))
         share = layer.execution_ms / total_ms if total_ms else float("nan")
@@ -162,7 +164,8 @@ def everywhere_text(
         [each.device, each.framework, UNKNOWN_BATCH if each.batch is None else str(each.batch),
          ms_cell(each.total_ms), ms_cell(each.phases.preprocess_ms),
          ms_cell(each.phases.execution_ms), ms_cell(each.phases.postprocess_ms),
-         str(len(each.skipped)), str(sum(not layer.in_range for layer in each.layers))]
+         ms_cell(each.estimated_ms), str(len(each.skipped)),
+         str(sum(not layer.in_range for layer in each.layers))]
         for each in predictions
     ]  # fmt: skip
     name = predictions[0].network if predictions else "no bundle can predict this network"
@@ -172,7 +175,8 @@ def everywhere_text(
             (Column("device"), Column("framework"), Column("batch", right=True),
              Column("total ms", right=True), Column("preprocess", right=True),
              Column("execution", right=True), Column("postprocess", right=True),
-             Column("skipped", right=True), Column("out of range", right=True)),
+             Column("estimated ms", right=True), Column("skipped", right=True),
+             Column("out of range", right=True)),
             rows,
         )  # fmt: skip
     parts += [
@@ -200,7 +204,7 @@ def layers_text(layers: Sequence[LayerPrediction]) -> str:
     rows = []
     for layer in layers:
         reason = "" if layer.in_range else layer.reason or "no predictor"
-        remark = "; ".join(filter(None, [reason, *_remarks(layer)]))
+        remark = "; ".join(filter(None, [reason, *layer_remarks(layer)]))
         rows.append(
             [ms_cell(layer.execution_ms), f"{layer.macs / 1e9:.3f}", _fields(layer.key), remark]
         )

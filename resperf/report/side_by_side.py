@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from resperf.prediction import LayerPrediction, Prediction
 from resperf.report.comparison import ComparisonRow, comparison_table
-from resperf.report.network import SHOWN_LAYERS, heading, warnings_text
+from resperf.report.network import SHOWN_LAYERS, heading, layer_remarks, warnings_text
 
 if TYPE_CHECKING:
     from resperf.workflows.measure import MeasuredNetwork
@@ -56,7 +56,8 @@ def layer_comparison(prediction: Prediction, measured: MeasuredNetwork) -> list[
 
 
 def _row(layer: LayerPrediction, predicted_ms: float, measured_ms: float) -> ComparisonRow:
-    remark = "" if layer.in_range else f"out of range: {layer.reason}"
+    reason = "" if layer.in_range else f"out of range: {layer.reason}"
+    remark = "; ".join(filter(None, [reason, *layer_remarks(layer)]))
     return ComparisonRow(f"{layer.name} ({layer.kind})", None, predicted_ms, measured_ms, remark)
 
 

@@ -23,7 +23,7 @@ from resperf.predictors.metrics import errors, errors_by_time, r_squared
 from resperf.training.comparison import TIMED_LAYERS, Compared, Comparison, ComparisonSettings
 from resperf.training.progress import TrainingProgress
 from resperf.training.rows import LayerRows, layer_rows
-from resperf.training.trials import Trial, curve, folded, other_file, own_split
+from resperf.training.trials import Trial, curve, fit_rows, folded, other_file, own_split
 
 _TIMED_CALLS = 5
 _TIMED_S = 1.0
@@ -233,12 +233,10 @@ def _run(
     """Fit, store, load, and predict the rows that are judged on."""
     if not len(trial.test):
         raise TrainingError("no rows to judge on; measure more layers with: resperf bench")
-    train, choosing = trial.train, trial.validation if len(trial.validation) else trial.train
     start = time.perf_counter()
-    predictor = predictor_class(method)(train.kind, epochs=settings.epochs).fit(
-        train.columns, train.times_ms[phase],
-        validation=(choosing.columns, choosing.times_ms[phase]),
-        seed=settings.seed, progress=progress,
+    predictor = fit_rows(
+        predictor_class(method)(trial.train.kind, epochs=settings.epochs),
+        trial.train, trial.validation, phase, seed=settings.seed, progress=progress,
     )  # fmt: skip
     fit_s = time.perf_counter() - start
     with tempfile.TemporaryDirectory(prefix="resperf-") as folder:

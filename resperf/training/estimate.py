@@ -8,19 +8,20 @@ For a device without whole calls, another's coefficients are scaled by what the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from resperf.bundle import MANIFEST, Bundle, ranges_of
-from resperf.dataset import checksum, read_info, read_table
+from resperf.dataset import DatasetInfo, checksum, read_info, read_table
 from resperf.devices import DeviceFacts, canonical_device, device_facts, devices
 from resperf.errors import TrainingError
 from resperf.features import Array, quantities
 from resperf.layers import Layer, Pool
+from resperf.machine import Fingerprint
 from resperf.measurement import WHOLE_CALL
 from resperf.predictors import Predictor
 from resperf.predictors.baseline import Baseline, fit_terms
@@ -33,20 +34,25 @@ from resperf.training.trials import own_split
 POOL_TERMS = ("in", "out", "window real")
 """Work of a pooling that shows in whole calls; its launch is a constant beside it."""
 
-_SCALED_TERMS = ("in", "out")
-"""Bytes scale with the bandwidth. What a window costs beside them does not scale with the peak:
-between the 1080 Ti and the P1000, six times apart, it differs by less than three."""
-
-_MB = 1e6
-
-_CANNED = tuple(
+CANNED_POOLS: tuple[Layer, ...] = tuple(
     Pool(
         batch=batch, channels_in=channels, height=size, width=size, kernel_height=kernel,
         kernel_width=kernel, stride_height=2, stride_width=2, layout="nhwc",
     )
     for batch, channels, size, kernel in ((1, 64, 224, 2), (8, 256, 27, 3), (16, 512, 14, 2))
 )  # fmt: skip
-"""Poolings of VGG16 and AlexNet: a bundle holds no layer of a source that may not be shared."""
+"""Poolings of VGG16 and AlexNet that a bundle's estimate is checked with: it holds no layer of a
+source that may not be shared."""
+
+_SCALED_TERMS = ("in", "out")
+"""Bytes scale with the bandwidth. What a window costs beside them does not scale with the peak:
+between the 1080 Ti and the P1000, six times apart, it differs by less than three."""
+
+FEWEST_CALLS = 50
+"""Whole calls of a kind below which they say nothing: a tenth of them judges."""
+
+_POOL, _VIEW, _COPIES = "pool execution", "view_ms", ("preprocess", "postprocess")
+_MB = 1e6
 
 
 @dataclass(frozen=True)
@@ -55,24 +61,19 @@ class Estimates:
 
     Attributes
     ----------
-    device : str
-    pool : Baseline
-        Execution of poolings.
-    pool_ranges : mapping
-        Fields of the poolings that the coefficients were fitted on.
     transfers : Transfers
         Of either direction: the times tell of the output's copy alone.
-    launch_ms : float
-        What an operator costs that does nothing; charged for those that only change a shape.
+    pool : Baseline or None
+        Execution of poolings, where the source tells of it.
+    pool_ranges : mapping
+        Fields of the poolings that the coefficients were fitted on.
     steps : mapping of str to mapping
-        What was estimated -> ``how``, ``source``, ``errors``: goes into the bundle.
+        What was estimated -> ``how``, ``source`` and errors: goes into the bundle.
     """
 
-    device: str
-    pool: Baseline
-    pool_ranges: Mapping[str, Any]
     transfers: Transfers
-    launch_ms: float
+    pool: Baseline | None
+    pool_ranges: Mapping[str, Any]
     steps: Mapping[str, Mapping[str, Any]]
 
     def complete(self, values: dict[str, Any], canned: Sequence[Mapping[str, Any]]) -> None:
@@ -83,123 +84,205 @@ class Estimates:
         values : dict
             The manifest, changed in place. What it has from measurements stays.
         canned : sequence of mapping
-            Entries of `canned_pools`.
+            Entries of `CANNED_POOLS` as the bundle keeps them.
         """
         used = []
-        if "pool" not in values["predictors"]:
+        if self.pool is not None and "pool" not in values["predictors"]:
             described = {"method": self.pool.method, **self.pool.export(Path(), "")}
             values["predictors"]["pool"] = {"execution": described}
             values["ranges"]["pool"] = dict(self.pool_ranges)
             values["canned"] = [*values["canned"], *canned]
-            used.append("pool execution")
-        for phase in ("preprocess", "postprocess"):
+            used.append(_POOL)
+        for phase in _COPIES:
             if phase not in values["transfers"]:
                 values["transfers"][phase] = self.transfers.to_json()
                 used.append(phase)
-        if "view_ms" not in values["costs"]:
-            values["costs"] = {**values["costs"], "view_ms": self.launch_ms}
-            used.append("view_ms")
+        if self.pool is not None and _VIEW not in values["costs"]:
+            values["costs"] = {**values["costs"], _VIEW: _launch_ms(self.pool)}
+            used.append(_VIEW)
         values["estimates"] = {step: dict(self.steps[step]) for step in used}
 
 
-def canned_pools() -> tuple[Layer, ...]:
-    """Return poolings of well-known networks that a bundle's estimate is checked with."""
-    return _CANNED
+class Source(Protocol):
+    """Where estimates come from, read and checked before anything is learnt."""
+
+    def estimates(self, predictors: Mapping[str, Predictor], session_ms: float | None) -> Estimates:
+        """Return what the source tells, beside predictors of execution by kind.
+
+        Raises
+        ------
+        TrainingError
+            If the source cannot be taken apart with these predictors.
+        """
+        ...
 
 
-def estimates_from(
-    paths: Sequence[Path], predictors: Mapping[str, Predictor], session_ms: float, device: str
-) -> Estimates:
-    """Fit coefficients on whole calls of a device, or scale those of another device's bundle.
+def read_source(
+    paths: Sequence[Path], fingerprint: Fingerprint, exclude_keys: Set[str] = frozenset()
+) -> Source:
+    """Read where the estimates for a device come from.
 
     Parameters
     ----------
     paths : sequence of Path
         Either one bundle that holds estimates, or HDF5 files of whole calls: the first one of
         this device, further ones of other devices, on which scaling the coefficients is judged.
-    predictors : mapping of str to Predictor
-        Kind -> predictor of execution on this device.
-    session_ms : float
-        What a session call costs there.
-    device : str
+    fingerprint : Fingerprint
+        Device and framework to estimate for.
+    exclude_keys : set of str
+        Layers that nothing is learnt from.
 
     Raises
     ------
     TrainingError
-        If the paths hold nothing to estimate from, or a device to scale between is not known.
+        If the paths hold nothing to estimate from, are of other devices or frameworks, or a device
+        to scale between is not known.
+    BundleError, DatasetError
+        If one of them cannot be read.
     """
-    if (paths[0] / MANIFEST).exists():
-        return _scaled_from(Bundle.load(paths[0]), device)
-    found = _fitted(paths[0], predictors, session_ms, device)
-    scaling = dict(_scaling(found, path) for path in paths[1:])
-    if not scaling:
-        return found
-    pool = {**found.steps["pool execution"], "scaled_to": scaling}
-    return replace(found, steps={**found.steps, "pool execution": pool})
-
-
-def _whole_calls(path: Path) -> tuple[str, dict[str, LayerRows]]:
-    """Read whole calls: their device, and the rows of each kind."""
-    info = read_info(path)
-    if list(info.phases) != [WHOLE_CALL]:
+    bundles = [path for path in paths if (path / MANIFEST).exists()]
+    if not bundles:
+        first, *others = (WholeCalls.read(path, exclude_keys) for path in paths)
+        first.check(fingerprint)
+        for other in others:
+            _ratios(first.device, other.device)
+        return _Fitting(first, others)
+    if len(paths) > 1:
         raise TrainingError(
-            f"{path} holds {', '.join(info.phases)}, not whole calls: copies and poolings are "
-            "estimated from whole calls; see docs/importing.md"
+            f"estimates come from one bundle alone or from files of whole calls; {bundles[0]} is "
+            "a bundle"
         )
-    tables = read_table(path)
-    if "pool" not in tables:
-        raise TrainingError(f"{path} holds no poolings; import them into the same file")
-    device = canonical_device(info.fingerprint.device)
-    return device, {kind: layer_rows(table) for kind, table in tables.items()}
+    return _Scaling.of(Bundle.load(bundles[0]), fingerprint)
 
 
-def _fitted(
-    path: Path, predictors: Mapping[str, Predictor], session_ms: float, device: str
-) -> Estimates:
-    measured_on, kinds = _whole_calls(path)
-    if measured_on != canonical_device(device):
+@dataclass(frozen=True)
+class WholeCalls:
+    """Whole calls of single layers on one device.
+
+    Attributes
+    ----------
+    path : Path
+    info : DatasetInfo
+    kinds : mapping of str to LayerRows
+    """
+
+    path: Path
+    info: DatasetInfo
+    kinds: Mapping[str, LayerRows]
+
+    @classmethod
+    def read(cls, path: Path, exclude_keys: Set[str]) -> WholeCalls:
+        """Read an HDF5 file of whole calls; kinds with fewer than `FEWEST_CALLS` are left out."""
+        info = read_info(path)
+        if list(info.phases) != [WHOLE_CALL]:
+            raise TrainingError(
+                f"{path} holds {', '.join(info.phases)}, not whole calls: copies and poolings are "
+                "estimated from whole calls; see docs/importing.md"
+            )
+        kinds = {k: layer_rows(t, exclude_keys) for k, t in read_table(path).items()}
+        return cls(path, info, {k: rows for k, rows in kinds.items() if len(rows) >= FEWEST_CALLS})
+
+    @property
+    def device(self) -> str:
+        """Name that the device goes by."""
+        return canonical_device(self.info.fingerprint.device)
+
+    @property
+    def origin(self) -> dict[str, Any]:
+        """What a bundle says of where its estimates are from."""
+        known = self.info.source
+        published = {name: known[name] for name in ("citation", "files") if name in known}
+        return {
+            "device": self.device,
+            "name": self.path.name,
+            "checksum": checksum(self.path),
+            **published,
+        }
+
+    def check(self, wanted: Fingerprint) -> None:
+        """Refuse calls of another device or framework than the layers'."""
+        mine = self.info.fingerprint
+        if self.device.casefold() != canonical_device(wanted.device).casefold():
+            raise TrainingError(
+                f"{self.path} is of device {self.device}, the layers are of {wanted.device}; give "
+                "whole calls of the same device, or a bundle whose estimates are scaled"
+            )
+        _check_framework(self.path, mine.framework, wanted)
+
+
+def _check_framework(path: Path, framework: str, wanted: Fingerprint) -> None:
+    if framework != wanted.framework:
         raise TrainingError(
-            f"{path} is of device {measured_on}, the layers are of {device}; give whole calls of "
-            "the same device, or a bundle whose estimates are scaled"
+            f"{path} was measured with {framework}, the layers with {wanted.framework}; give one "
+            "of the same framework"
         )
-    known = {kind: rows for kind, rows in kinds.items() if kind == "pool" or kind in predictors}
-    parts = {kind: own_split(rows) for kind, rows in known.items()}
-    train = {kind: each.train for kind, each in parts.items()}
-    execution_ms = {
-        kind: predictors[kind].predict(rows.columns)
-        for kind, rows in train.items()
-        if kind != "pool"
-    }
-    coefficients = _coefficients(train, execution_ms)
-    launch_ms = coefficients["launch"]
-    pool = _pool({"constant": launch_ms, **{term: coefficients[term] for term in POOL_TERMS}})
-    largest = max(float(quantities(k, r.columns)["out_bytes"].max()) for k, r in train.items())
-    copies = Transfers(
-        max(0.0, coefficients["call"] - session_ms), (0.0,), (coefficients["copy"],), largest
-    )
-    judged = {
-        kind: _whole_call_errors(
-            part.test, pool if kind == "pool" else predictors[kind], copies, session_ms
+
+
+@dataclass(frozen=True)
+class _Fitting:
+    """Coefficients are fitted on whole calls of the device itself."""
+
+    calls: WholeCalls
+    others: Sequence[WholeCalls]
+
+    def estimates(self, predictors: Mapping[str, Predictor], session_ms: float | None) -> Estimates:
+        if session_ms is None:
+            raise TrainingError(
+                f"what a session call costs was not measured beside the layers: the whole calls of "
+                f"{self.calls.path} cannot be taken apart"
+            )
+        known = {kind: each for kind, each in predictors.items() if kind in self.calls.kinds}
+        if not known:
+            raise TrainingError(
+                f"{self.calls.path} has no kind of layer that was learnt here "
+                f"({', '.join(predictors)}): without one, calls and launches cannot be told apart"
+            )
+        parts = {
+            kind: own_split(rows)
+            for kind, rows in self.calls.kinds.items()
+            if kind in known or kind == "pool"
+        }
+        train = {kind: each.train for kind, each in parts.items()}
+        execution_ms = {kind: known[kind].predict(train[kind].columns) for kind in known}
+        found = _coefficients(train, execution_ms)
+        pool = None
+        if "pool" in parts and "pool" not in known:
+            pool = _pool(
+                {"constant": found["launch"], **{term: found[term] for term in POOL_TERMS}}
+            )
+            known["pool"] = pool
+        largest = max(float(_out_bytes(rows).max()) for rows in train.values())
+        # A call pays it once, a network's inputs and outputs together: half of it each.
+        constant_ms = max(0.0, found["call"] - session_ms) / 2
+        copies = Transfers(constant_ms, (0.0,), (found["copy"],), largest)
+        judged = {
+            kind: _whole_call_errors(part.test, known[kind], copies, session_ms)
+            for kind, part in parts.items()
+        }
+        factors = {kind: found[f"execution of {kind}"] for kind in execution_ms}
+        steps = _steps(judged, factors)
+        if pool is not None and self.others:
+            scaled = {each.device: _judge_scaling(pool, self.calls.device, each)
+                      for each in self.others}  # fmt: skip
+            steps[_POOL] = {**steps[_POOL], "scaled_to": scaled}
+        origin = self.calls.origin
+        return Estimates(
+            copies,
+            pool,
+            ranges_of(train["pool"].columns) if "pool" in train else {},
+            {step: {**each, "source": origin} for step, each in steps.items()},
         )
-        for kind, part in parts.items()
-    }
-    factors = {kind: coefficients[f"execution of {kind}"] for kind in execution_ms}
-    source = {"device": measured_on, "name": path.name, "checksum": checksum(path)}
-    return Estimates(
-        measured_on,
-        pool,
-        ranges_of(train["pool"].columns),
-        copies,
-        launch_ms,
-        {step: {**each, "source": source} for step, each in _steps(judged, factors).items()},
-    )
+
+
+def _out_bytes(rows: LayerRows) -> Array:
+    return quantities(rows.kind, rows.columns)["out_bytes"]
 
 
 def _whole_call_errors(
     rows: LayerRows, predictor: Predictor, copies: Transfers, session_ms: float
 ) -> dict[str, float]:
     """Judge what the bundle's parts give for whole calls that were not fitted."""
-    copied_ms = copies.predict(quantities(rows.kind, rows.columns)["out_bytes"])
+    copied_ms = copies.constant_ms + copies.predict(_out_bytes(rows))
     whole_ms = session_ms + predictor.predict(rows.columns) + copied_ms
     return errors(rows.times_ms[WHOLE_CALL], whole_ms).to_json()
 
@@ -211,18 +294,19 @@ def _steps(
         "whole call = call + launch + pooled bytes and windows + output bytes copied, coefficients "
         "of at least zero, fitted together with layers whose execution is predicted"
     )
+    share = "; half of what a call takes beyond a session call counts here"
     return {
-        "pool execution": {"how": fit, "whole_call_errors": {"pool": judged["pool"]}},
+        _POOL: {"how": fit, "whole_call_errors": {"pool": judged.get("pool")}},
         "postprocess": {
-            "how": fit,
+            "how": fit + share,
             "whole_call_errors": dict(judged),
             "execution_factors": dict(factors),
         },
         "preprocess": {
             "how": "taken to cost what copying the output costs, since the source's times do not "
-            "grow with the input: there is nothing to judge it by"
+            f"grow with the input: there is nothing to judge it by{share}"
         },
-        "view_ms": {
+        _VIEW: {
             "how": "taken to cost what launching a pooling costs: there is nothing to judge it by"
         },
     }
@@ -231,6 +315,11 @@ def _steps(
 def _pool(terms: Mapping[str, float]) -> Baseline:
     described = {"kind": "pool", "terms": dict(terms), "floor_ms": terms["constant"]}
     return Baseline.load(described, Path())
+
+
+def _launch_ms(pool: Baseline) -> float:
+    """Return what an operator costs that does nothing."""
+    return float(pool.coefficients_[pool.terms_.index("constant")])
 
 
 def _coefficients(
@@ -245,7 +334,6 @@ def _coefficients(
     names = ["call", "copy", *(f"execution of {kind}" for kind in execution_ms), "launch"]
     for kind, rows in kinds.items():
         unknown = np.full(len(rows), float(kind not in execution_ms))
-        copied_mb = quantities(kind, rows.columns)["out_bytes"] / _MB
         layers = [
             execution_ms[each] if each == kind else np.zeros(len(rows)) for each in execution_ms
         ]
@@ -254,7 +342,7 @@ def _coefficients(
             if unknown.any()
             else np.zeros((len(rows), len(POOL_TERMS)))
         )
-        columns = np.stack([np.ones(len(rows)), copied_mb, *layers, unknown], axis=1)
+        columns = np.stack([np.ones(len(rows)), _out_bytes(rows) / _MB, *layers, unknown], axis=1)
         blocks.append(np.concatenate([columns, work], axis=1))
     times_ms = np.concatenate([rows.times_ms[WHOLE_CALL] for rows in kinds.values()])
     weights = np.concatenate([np.full(len(rows), 1 / len(rows)) for rows in kinds.values()])
@@ -262,8 +350,89 @@ def _coefficients(
     return dict(zip((*names, *POOL_TERMS), map(float, fitted), strict=True))
 
 
+def _judge_scaling(pool: Baseline, device: str, other: WholeCalls) -> dict[str, float]:
+    """Judge scaled poolings by another device's whole calls: what its calls and copies leave.
+
+    Returns
+    -------
+    dict
+        ``execution_factor``: what the scaled times must be multiplied by to fit, 1 if they scale;
+        ``whole_call_mape``: of whole calls that were not fitted, with that factor.
+    """
+    if "pool" not in other.kinds:
+        raise TrainingError(f"{other.path} holds no poolings to judge the scaling by")
+    part = own_split(other.kinds["pool"])
+    terms = _scaled_terms(pool, _ratios(device, other.device)["bandwidth"]) | {"constant": 0.0}
+    scaled = _pool(terms)
+    found = _coefficients({"pool": part.train}, {"pool": scaled.predict(part.train.columns)})
+    factor = found["execution of pool"]
+    whole_ms = found["call"] + found["copy"] * _out_bytes(part.test) / _MB
+    whole_ms = whole_ms + factor * scaled.predict(part.test.columns)
+    return {
+        "execution_factor": factor,
+        "whole_call_mape": errors(part.test.times_ms[WHOLE_CALL], whole_ms).mape,
+    }
+
+
+@dataclass(frozen=True)
+class _Scaling:
+    """Coefficients are another device's, scaled."""
+
+    bundle: Bundle
+    ratios: Mapping[str, float]
+
+    @classmethod
+    def of(cls, bundle: Bundle, wanted: Fingerprint) -> _Scaling:
+        """Check that a bundle's estimates can be scaled to a device."""
+        lacking = {_POOL, *_COPIES, _VIEW} - set(bundle.estimates)
+        if lacking:
+            raise TrainingError(
+                f"{bundle.path} holds no estimate of {', '.join(sorted(lacking))}; give a bundle "
+                "that was trained with --estimate-from whole calls"
+            )
+        if any("scaled" in step for step in bundle.estimates.values()):
+            raise TrainingError(
+                f"{bundle.path}'s estimates are scaled themselves; give the bundle of the device "
+                "that they were fitted for"
+            )
+        _check_framework(bundle.path, bundle.framework, wanted)
+        return cls(bundle, _ratios(bundle.device, wanted.device))
+
+    def estimates(
+        self,
+        predictors: Mapping[str, Predictor],  # noqa: ARG002
+        session_ms: float | None,  # noqa: ARG002
+    ) -> Estimates:
+        manifest, ratios = self.bundle.manifest, self.ratios
+        fitted = Baseline.load(manifest["predictors"]["pool"]["execution"], self.bundle.path)
+        copies = Transfers.from_json(manifest["transfers"]["postprocess"])
+        factors = {
+            _POOL: {"bytes_times_longer": ratios["bandwidth"]},
+            **{phase: {"bytes_times_longer": ratios["bus"]} for phase in _COPIES},
+            _VIEW: {},
+        }
+        return Estimates(
+            Transfers(
+                copies.constant_ms,
+                copies.steps_bytes,
+                tuple(ms * ratios["bus"] for ms in copies.ms_per_mb),
+                copies.largest_bytes,
+            ),
+            _pool(_scaled_terms(fitted, ratios["bandwidth"])),
+            manifest["ranges"]["pool"],
+            {
+                step: {
+                    "how": f"taken from the {self.bundle.device}, costs per byte scaled",
+                    "scaled": {"from": self.bundle.device, **factors[step]},
+                    "fitted": dict(fitted_step),
+                }
+                for step, fitted_step in self.bundle.estimates.items()
+            },
+        )
+
+
 def _ratios(source: str, target: str) -> dict[str, float]:
-    """Say how many times longer bytes and copies take on the target."""
+    """Say how many times longer bytes in memory and on the bus take on the target."""
     ours, theirs = _facts(source), _facts(target)
     return {
         "bandwidth": ours.bandwidth_bytes_per_s / theirs.bandwidth_bytes_per_s,
@@ -281,54 +450,8 @@ def _facts(device: str) -> DeviceFacts:
     return facts
 
 
-def _scaled_terms(pool: Baseline, ratios: Mapping[str, float]) -> dict[str, float]:
-    terms = dict(zip(pool.terms_, map(float, pool.coefficients_), strict=True))
+def _scaled_terms(pool: Baseline, bytes_times_longer: float) -> dict[str, float]:
     return {
-        term: value * ratios["bandwidth"] if term in _SCALED_TERMS else value
-        for term, value in terms.items()
-    }
-
-
-def _scaled_from(bundle: Bundle, device: str) -> Estimates:
-    lacking = {"pool execution", "postprocess", "preprocess", "view_ms"} - set(bundle.estimates)
-    if lacking:
-        raise TrainingError(
-            f"{bundle.path} holds no estimate of {', '.join(sorted(lacking))}; give a bundle that "
-            "was trained with --estimate-from whole calls"
-        )
-    ratios = _ratios(bundle.device, device)
-    predictor = bundle.manifest["predictors"]["pool"]["execution"]
-    pool = _pool(_scaled_terms(Baseline.load(predictor, bundle.path), ratios))
-    copies = Transfers.from_json(bundle.manifest["transfers"]["postprocess"])
-    scaled = {"from": bundle.device, "times_longer": ratios}
-    return Estimates(
-        device,
-        pool,
-        bundle.manifest["ranges"]["pool"],
-        replace(copies, ms_per_mb=tuple(ms * ratios["bus"] for ms in copies.ms_per_mb)),
-        bundle.costs["view_ms"],
-        {step: {**each, "scaled": scaled} for step, each in bundle.estimates.items()},
-    )
-
-
-def _scaling(estimates: Estimates, path: Path) -> tuple[str, dict[str, float]]:
-    """Judge scaled poolings by another device's whole calls: what its calls and copies leave.
-
-    Returns
-    -------
-    device : str
-    judged : dict
-        ``execution_factor``: what the scaled times must be multiplied by to fit, 1 if they scale;
-        ``whole_call_mape``: of whole calls that were not fitted, with them as they are.
-    """
-    device, kinds = _whole_calls(path)
-    terms = _scaled_terms(estimates.pool, _ratios(estimates.device, device))
-    pool = _pool(terms | {"constant": 0.0})
-    part = own_split(kinds["pool"])
-    fitted = _coefficients({"pool": part.train}, {"pool": pool.predict(part.train.columns)})
-    copies = Transfers(fitted["call"], (0.0,), (fitted["copy"],), 0.0)
-    judged = _whole_call_errors(part.test, pool, copies, 0.0)
-    return device, {
-        "execution_factor": fitted["execution of pool"],
-        "whole_call_mape": judged["mape"],
+        term: float(value) * (bytes_times_longer if term in _SCALED_TERMS else 1.0)
+        for term, value in zip(pool.terms_, pool.coefficients_, strict=True)
     }

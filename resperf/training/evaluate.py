@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -16,6 +15,7 @@ from resperf.measurement import TIMED, layer_phase
 from resperf.predictors.metrics import Errors, errors
 from resperf.splits import split_of_keys, was_packed
 from resperf.training.rows import SHORTEST_MS, LayerRows, layer_rows
+from resperf.units import json_number
 
 Part = Literal["test", "all"]
 
@@ -45,13 +45,12 @@ class Judged:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values; an unknown noise floor is None."""
-        floor = None if math.isnan(self.noise_floor) else self.noise_floor
         return {
             "kind": self.kind,
             "phase": self.phase,
             "method": self.method,
             **self.errors.to_json(),
-            "noise_floor": floor,
+            "noise_floor": json_number(self.noise_floor),
             "out_of_range": self.out_of_range,
         }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
@@ -17,16 +18,17 @@ from resperf._version import __version__
 from resperf.bundle import Bundle, canned_layers, ranges_of, replaced_folder, write_manifest
 from resperf.dataset import DatasetInfo, KindTable, checksum, read_info, read_table
 from resperf.errors import TrainingError
-from resperf.features import FEATURED_KINDS, Array, quantities
+from resperf.features import FEATURED_KINDS, Array, quantities, take
+from resperf.machine import Fingerprint
 from resperf.measurement import TIMED
 from resperf.predictors import DEFAULT_METHOD, METHODS, Predictor, predictor_class
 from resperf.predictors.metrics import errors
 from resperf.predictors.transfers import Transfers
 from resperf.splits import SPLIT_SEED, pack_keys
-from resperf.training.estimate import canned_pools, estimates_from
+from resperf.training.estimate import CANNED_POOLS, Source, read_source
 from resperf.training.progress import TrainingProgress
 from resperf.training.rows import LayerRows, layer_rows
-from resperf.training.trials import Trial, own_split
+from resperf.training.trials import Trial, fit_rows, own_split
 
 FEWEST_ROWS = 8
 """Training rows below which a kind gets no predictor."""
@@ -39,7 +41,7 @@ TRANSFERRED = {"preprocess": "in_bytes", "postprocess": "out_bytes"}
 
 _EVERY_PHASE = ("resperfnet", "perfnet")
 """Methods whose papers learn every phase; the others learn the layers' own times alone."""
-_EXPORT_TOLERANCE = 1e-4
+_EXPORT_TOLERANCE, _COMPARED_ROWS = 1e-4, 1000
 
 
 @dataclass(frozen=True)
@@ -95,7 +97,7 @@ def train(
         Layers that are used neither for training nor for choosing the best epoch.
     estimate_from : sequence of Path
         Where poolings and copies are estimated from if the dataset has none; see
-        `resperf.training.estimate.estimates_from`.
+        `resperf.training.estimate.read_source`.
     progress : callable, optional
 
     Returns
@@ -117,6 +119,11 @@ def train(
         raise TrainingError(f"no method {method!r}; known methods: {', '.join(METHODS)}")
     settings = _settings(method, epochs, trees)
     info = read_info(dataset)
+    fingerprint = info.fingerprint
+    if device is not None:
+        fingerprint = dataclasses.replace(fingerprint, device=device)
+    # Whatever is wrong with it is said before minutes of training.
+    source = read_source(estimate_from, fingerprint, exclude_keys) if estimate_from else None
     parts = {kind: _parts(table, exclude_keys) for kind, table in read_table(dataset).items()}
     with replaced_folder(output) as folder:
         learnt = _fit_kinds(parts, folder, method, seed, settings, progress)
@@ -125,8 +132,8 @@ def train(
                 f"{dataset} has too few rows to learn from ({'; '.join(learnt.notes) or 'none'}); "
                 "measure more layers with: resperf bench"
             )
-        transfers = _fit_transfers(parts, learnt.notes)
-        values = _identity(info, dataset, device) | {
+        transfers = _fit_transfers(parts)
+        values = _identity(info, dataset, fingerprint) | {
             "method": method,
             "predictors": learnt.stored,
             "transfers": {phase: each.to_json() for phase, each in transfers.items()},
@@ -140,15 +147,20 @@ def train(
                 learnt.predictors,
             ),
         }
-        if estimate_from:
-            _estimate(values, estimate_from, learnt, info.machine_costs.get("session_ms", 0.0))
+        if source is not None:
+            _estimate(values, source, learnt, info.machine_costs.get("session_ms"))
+        learnt.notes += [
+            f"{phase}: no transfer was measured, none is predicted"
+            for phase in TRANSFERRED
+            if phase not in values["transfers"]
+        ]
         write_manifest(folder, values)
     return Bundle.load(output)
 
 
 def _settings(method: str, epochs: int | None, trees: int | None) -> dict[str, int | None]:
     """Return what a method's predictors are made with."""
-    settings = {"epochs": epochs}
+    settings: dict[str, int | None] = {"epochs": epochs}
     if trees is None:
         return settings
     if "trees" not in signature(predictor_class(method)).parameters:
@@ -157,7 +169,7 @@ def _settings(method: str, epochs: int | None, trees: int | None) -> dict[str, i
 
 
 def _estimate(
-    values: dict[str, Any], paths: Sequence[Path], learnt: _Learnt, session_ms: float
+    values: dict[str, Any], source: Source, learnt: _Learnt, session_ms: float | None
 ) -> None:
     """Complete a manifest by what is estimated rather than learnt from the dataset."""
     execution = {
@@ -167,9 +179,13 @@ def _estimate(
     }
     if not execution:
         raise TrainingError("whole calls do not add up: there is nothing to estimate beside them")
-    estimates = estimates_from(paths, execution, session_ms, values["device"])
-    canned = canned_layers({"pool": canned_pools()}, {"pool": {"execution": estimates.pool}})
+    estimates = source.estimates(execution, session_ms)
+    canned = []
+    if estimates.pool is not None:
+        canned = canned_layers({"pool": CANNED_POOLS}, {"pool": {"execution": estimates.pool}})
     estimates.complete(values, canned)
+    if not values["estimates"]:
+        learnt.notes.append("everything was measured: nothing was estimated")
 
 
 def _parts(table: KindTable, exclude_keys: Set[str]) -> _Parts:
@@ -220,15 +236,12 @@ def _fit_one(
         # Copies that are only views take no time: the transfers say so, there is nothing to learn.
         learnt.notes.append(f"{predictor.kind} {phase}: too short to learn, transfers stand in")
         return
-    judged = part.validation.timed(phase)
-    judged = judged if len(judged) else rows
-    predictor.fit(
-        rows.columns, rows.times_ms[phase],
-        validation=(judged.columns, judged.times_ms[phase]), seed=seed, progress=tell,
-    )  # fmt: skip
+    fit_rows(predictor, rows, part.validation.timed(phase), phase, seed=seed, progress=tell)
     values = predictor.export(folder, f"{predictor.kind}-{phase}")
     loaded = type(predictor).load(values, folder)
-    trained_ms, stored_ms = predictor.predict(judged.columns), loaded.predict(judged.columns)
+    places = np.linspace(0, len(rows) - 1, min(len(rows), _COMPARED_ROWS)).astype(int)
+    some = take(rows.columns, places)
+    trained_ms, stored_ms = predictor.predict(some), loaded.predict(some)
     off = np.max(np.abs(stored_ms - trained_ms) / np.maximum(trained_ms, 1e-3))
     if not off <= _EXPORT_TOLERANCE:
         raise TrainingError(
@@ -239,8 +252,8 @@ def _fit_one(
     learnt.stored.setdefault(predictor.kind, {})[phase] = {"method": predictor.method, **values}
 
 
-def _fit_transfers(parts: Mapping[str, _Parts], notes: list[str]) -> dict[str, Transfers]:
-    """Learn copies between host and device from the rows of all kinds together."""
+def _fit_transfers(parts: Mapping[str, _Parts]) -> dict[str, Transfers]:
+    """Learn copies between host and device from the rows of all kinds together, where there are."""
     transfers = {}
     for phase, quantity in TRANSFERRED.items():
         sizes, times = [], []
@@ -248,10 +261,8 @@ def _fit_transfers(parts: Mapping[str, _Parts], notes: list[str]) -> dict[str, T
             if kind in FEATURED_KINDS and len(part.train) and phase in part.train.times_ms:
                 sizes.append(quantities(kind, part.train.columns)[quantity])
                 times.append(part.train.times_ms[phase])
-        try:
+        with contextlib.suppress(TrainingError, ValueError):
             transfers[phase] = Transfers.fit(np.concatenate(sizes), np.concatenate(times))
-        except (TrainingError, ValueError):
-            notes.append(f"{phase}: no transfer was measured, none is predicted")
     return transfers
 
 
@@ -290,10 +301,7 @@ def _typical(rows: LayerRows, count: int = 10) -> list[Any]:
     return rows.select(order[spread]).layers()
 
 
-def _identity(info: DatasetInfo, dataset: Path, device: str | None) -> dict[str, Any]:
-    fingerprint = info.fingerprint
-    if device is not None:
-        fingerprint = dataclasses.replace(fingerprint, device=device)
+def _identity(info: DatasetInfo, dataset: Path, fingerprint: Fingerprint) -> dict[str, Any]:
     return {
         "device": fingerprint.device,
         "framework": fingerprint.framework,
@@ -328,6 +336,7 @@ def _provenance(
         "resperf": __version__,
         "seed": seed,
         "split_seed": SPLIT_SEED,
+        "trees": None,
         **settings,
         "rows": {
             kind: {

@@ -7,8 +7,29 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from resperf.predictors import Predictor, Progress
 from resperf.splits import first_of_keys, fold_of_keys, split_of_keys
 from resperf.training.rows import LayerRows
+
+
+def fit_rows(
+    predictor: Predictor,
+    train: LayerRows,
+    choosing: LayerRows,
+    phase: str,
+    *,
+    seed: int,
+    progress: Progress | None = None,
+) -> Predictor:
+    """Fit one phase of layers; where no row is left to choose by, those that train do."""
+    choosing = choosing if len(choosing) else train
+    return predictor.fit(
+        train.columns,
+        train.times_ms[phase],
+        validation=(choosing.columns, choosing.times_ms[phase]),
+        seed=seed,
+        progress=progress,
+    )
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from statistics import fmean, median
 
 from resperf.backends import Backend, Built
 from resperf.campaign.watch import built_probes, built_reference
+from resperf.errors import MeasurementError, UnsupportedError
 from resperf.measurement import PHASES
 from resperf.timing import Clock, ReferenceHistory, ReferenceMonitor, SamplingProtocol, sample
 from resperf.units import NS_PER_MS
@@ -88,8 +89,19 @@ def reference_monitor(
     costs : mapping of str to float, optional
         Machine costs of the bundle that is judged, if any: the probes' usual times are then those
         of its campaign, and a state that lasts as long as the ``with`` block shows.
+
+    Raises
+    ------
+    MeasurementError
+        If the framework cannot run the reference layer.
     """
-    with built_reference(backend) as built, built_probes(backend, clock, costs) as probes:
+    try:
+        reference = built_reference(backend)
+    except UnsupportedError as error:
+        raise MeasurementError(
+            f"{backend.name} cannot run the reference layer on this machine: {error}"
+        ) from error
+    with reference as built, built_probes(backend, clock, costs) as probes:
         yield ReferenceMonitor(built.isolated, clock=clock, now=now, history=history, probes=probes)
 
 

@@ -79,14 +79,14 @@ def test_what_is_estimated_and_what_the_device_cannot_do_is_said_where_it_stands
 
 
 def test_bundles_are_compared_in_one_table():
-    far = LayerPrediction("c", "conv", 1.0, False, reason="r")
+    far = LayerPrediction("c", "conv", 1.0, False, reason="r", estimated=True)
     text = everywhere_text(
         [prediction(), prediction(device="1080ti", layers=(far,), batch=None)],
         [("p1000", "tensorrt", "no lowering")],
     )
     rows = [line.split() for line in text.splitlines()]
-    assert rows[3] == ["cpu", "onnxruntime", "8", "83.00", "1.000", "80.00", "2.000", "0", "0"]
-    assert rows[4][-1] == "1"
+    assert rows[3] == ["cpu", "onnxruntime", "8", "83.00", "1.000", "80.00", "2.000", "0", "0", "0"]
+    assert rows[4][-3:] == ["1.000", "0", "1"]
     assert "not predicted for p1000 with tensorrt: no lowering" in text
 
 
