@@ -81,11 +81,18 @@ class Backend(Protocol):
         ...
 
     def costs(self) -> Mapping[str, float]:
-        """Return what a network pays besides its layers, in milliseconds; measured once.
+        """Return what a call costs, in milliseconds; measured once, then kept.
 
         ``session_ms``: a session call without layers. ``view_ms``: one shape-only node.
-        Where a backend knows them, what a layer costs behind another one beyond its marginal time:
-        ``node_ms`` each, and ``handover_ms_per_mb`` for what it reads (`handed_over_bytes`).
+        """
+        ...
+
+    def handover(self) -> Mapping[str, float]:
+        """Measure what a layer costs behind another one beyond its marginal time, now.
+
+        ``node_ms`` each, and ``handover_ms_per_mb`` for what it reads (`handed_over_bytes`). It
+        changes with how far apart the cores happen to be: ask now and then, and take the median.
+        Empty where a backend has no such costs.
         """
         ...
 

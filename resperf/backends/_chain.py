@@ -18,7 +18,7 @@ from resperf.lowering import lower
 from resperf.network import Network, Node, Tensor
 
 CHAIN_BATCHES = (1, 256)
-CHAIN_REPEATS, CHAIN_ROUNDS, CHAIN_SECONDS = 3, 3, 0.02
+CHAIN_ROUNDS, CHAIN_SECONDS = 3, 0.02
 CHAIN_BUDGET_MS = 1.0
 """What one run of a layer's copies may take."""
 
@@ -83,9 +83,7 @@ def _weight_shape(layer: Conv | Dense) -> tuple[int, ...]:
     return (layer.channels_out, taps, layer.kernel_height, layer.kernel_width)
 
 
-def handover_costs(
-    backend: Backend, build: Callable[[Network], Built], *, view_ms: float
-) -> dict[str, float]:
+def handover_costs(backend: Backend, build: Callable[[Network], Built]) -> dict[str, float]:
     """Measure what a layer costs behind another one, beyond its marginal time.
 
     Parameters
@@ -94,25 +92,22 @@ def handover_costs(
         Lowers and builds single layers, and knows its session call.
     build : callable
         Builds a whole network of float32 images, its weights made up.
-    view_ms : float
-        Cost of a node that only changes a shape.
 
     Returns
     -------
     dict
-        ``node_ms`` and ``handover_ms_per_mb`` as `Backend.costs` says, neither below zero.
+        ``node_ms`` and ``handover_ms_per_mb`` as `Backend.handover` says, neither below zero.
     """
+    costs = backend.costs()
     chains = [chained(unlike_layers(batch)) for batch in CHAIN_BATCHES]
     lowered = [lower(chain, backend.fingerprint()).nodes for chain in chains]
     layers = [[node.layer for node in nodes if node.layer is not None] for nodes in lowered]
     handed_mb = [handed_over_bytes(each) / 1e6 for each in layers]
-    rounds_ms = [  # batch sizes in turns, so that a bad second is outvoted
-        [_excess_ms(backend, build, *each) for each in zip(chains, layers, strict=True)]
-        for _ in range(CHAIN_REPEATS)
-    ]
     excess_ms = [
-        median(found) - backend.session_ms() - view_ms * (len(nodes) - len(each))
-        for found, nodes, each in zip(zip(*rounds_ms, strict=True), lowered, layers, strict=True)
+        _excess_ms(backend, build, chain, each)
+        - costs["session_ms"]
+        - costs["view_ms"] * (len(nodes) - len(each))
+        for chain, nodes, each in zip(chains, lowered, layers, strict=True)
     ]
     per_mb = max((excess_ms[1] - excess_ms[0]) / (handed_mb[1] - handed_mb[0]), 0.0)
     node_ms = max((excess_ms[0] - per_mb * handed_mb[0]) / len(layers[0]), 0.0)

@@ -150,6 +150,10 @@ class SyntheticBackend:
         """Return constants; shape-only nodes are free."""
         return {"session_ms": SESSION_MS, "view_ms": 0.0}
 
+    def handover(self) -> Mapping[str, float]:
+        """Return nothing: layers do not feel each other."""
+        return {}
+
     def lower(self, layers: Sequence[Layer]) -> list[Layer]:
         """Return the layers as they are: the simulated device fuses and re-lays nothing."""
         return list(layers)

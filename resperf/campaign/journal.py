@@ -70,14 +70,14 @@ class Records:
     rows : list of Measurement
         Every attempt, in the order taken.
     readings : ReferenceHistory
-    costs : mapping of str to float
-        Of the machine, in milliseconds.
+    costs : dict of str to list of float
+        What was measured of the machine's costs each time, in milliseconds.
     """
 
     header: Header | None = None
     rows: list[Measurement] = field(default_factory=list)
     readings: ReferenceHistory = field(default_factory=ReferenceHistory)
-    costs: dict[str, float] = field(default_factory=dict)
+    costs: dict[str, list[float]] = field(default_factory=dict)
 
 
 def read_journal(path: Path) -> Records:
@@ -114,7 +114,8 @@ def _take(records: Records, values: Mapping[str, Any]) -> None:
         at, time_ms = values["reading"]
         records.readings.add(at, time_ms)
     else:
-        records.costs.update(values["costs"])
+        for name, cost_ms in values["costs"].items():
+            records.costs.setdefault(name, []).append(cost_ms)
 
 
 class Journal:
@@ -160,7 +161,7 @@ class Journal:
         self._append({"reading": [at, time_ms]})
 
     def add_costs(self, costs: Mapping[str, float]) -> None:
-        """Append the machine's costs."""
+        """Append the machine's costs as they were measured this time."""
         self._append({"costs": dict(costs)})
 
     def close(self) -> None:

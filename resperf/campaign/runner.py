@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import threading
 import time
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 RECYCLE_LAYERS: Mapping[str, int] = {"tensorflow": 1000}
 """Frameworks whose memory grows: layers after which the measuring process is replaced."""
 RECYCLE_DEFAULT = 2500
+COSTS_INTERVAL_S = 100.0
+"""Seconds after which the machine's costs are measured again, which takes about three."""
 HOPELESS = 25
 """Layers in a row that may end the measuring process before the campaign gives up."""
 
@@ -146,6 +149,7 @@ class _Run:
         self._deadline = deadline
         self._worker: WorkerProcess | None = None
         self._asked = 0
+        self._costs_at = -math.inf
         self._crashes = 0
         self._taken = 0
         self._failed = 0
@@ -225,7 +229,7 @@ class _Run:
             reply = worker.measure(item.layer, item.repeat, self._rules.timeout_s)
             row = replace(Measurement.from_json(reply["row"]), layer=item.layer)
             self._keep_reading(reply["reading"])
-            self._store.costs.update(
+            self._store.usual_probe_ms.update(
                 {probe_cost(name): time_ms for name, time_ms in reply["usual_probe_ms"].items()}
             )
             self._crashes = 0
@@ -294,8 +298,13 @@ class _Run:
         if self._worker is None:
             self._worker = WorkerProcess(self._worker_settings, wants_stop=self._stop.is_set)
             self._asked = 0
-            if "session_ms" not in self._store.costs:
+        if time.monotonic() >= self._costs_at:
+            self._costs_at = time.monotonic() + COSTS_INTERVAL_S
+            try:
                 self._store.add_costs(self._worker.costs())
+            except WorkerDied:
+                self._end_worker()
+                return self._ready_worker()
         self._asked += 1
         return self._worker
 

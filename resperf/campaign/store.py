@@ -8,6 +8,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
+from statistics import median
 
 from resperf._version import __version__
 from resperf.campaign.journal import Header, Journal, Records, best_rows, middle_of, read_journal
@@ -54,7 +55,8 @@ class Store:
     rows : list of Measurement
         Rows of the journal, without their samples: every attempt, in the order taken.
     readings : ReferenceHistory
-    costs : dict of str to float
+    usual_probe_ms : dict of str to float
+        What the probes usually take, under the names that a dataset keeps them by.
     """
 
     def __init__(
@@ -76,10 +78,11 @@ class Store:
         self._header = written.header or header
         self.rows = [_without_samples(row) for row in written.rows]
         self.readings = written.readings
-        self.costs = {**compacted.costs, **written.costs}
+        self.usual_probe_ms: dict[str, float] = {}
+        self._costs = {**compacted.costs, **written.costs}
         self.settled = [_without_samples(row) for row in self._lacking(compacted)]
         # Their ratios are turned back into readings, since the median moves with new ones.
-        reference_ms = compacted.costs.get(REFERENCE_COST, math.nan)
+        (reference_ms,) = compacted.costs.get(REFERENCE_COST, [math.nan])
         for row in self.settled:
             time_ms = row.reference_ratio * reference_ms
             if not math.isnan(time_ms):
@@ -105,9 +108,15 @@ class Store:
         self.readings.add(at, time_ms)
 
     def add_costs(self, costs: dict[str, float]) -> None:
-        """Keep the machine's costs."""
+        """Keep the machine's costs as they were measured this time."""
         self._journal.add_costs(costs)
-        self.costs.update(costs)
+        for name, cost_ms in costs.items():
+            self._costs.setdefault(name, []).append(cost_ms)
+
+    @property
+    def costs(self) -> dict[str, float]:
+        """The machine's costs: medians of what was measured."""
+        return {name: median(found) for name, found in self._costs.items()} | self.usual_probe_ms
 
     def best(self) -> list[Measurement]:
         """Return one row per layer and repeat, without samples."""
@@ -127,7 +136,7 @@ class Store:
         earlier = self._lacking(_from_dataset(self._output)) if self.settled else []
         written = read_journal(journal_path(self._output)).rows
         rows = best_rows([*earlier, *written], self.readings)
-        costs = dict(self.costs)
+        costs = self.costs
         if len(self.readings):
             costs[REFERENCE_COST] = self.readings.median_ms
         info = DatasetInfo(
@@ -171,7 +180,8 @@ def _from_dataset(output: Path) -> Records:
     dataset = read_dataset(output)
     info = dataset.info
     header = Header(info.fingerprint, info.campaign, info.seed, info.versions, info.created)
-    return Records(header, list(dataset.measurements), costs=dict(info.machine_costs))
+    costs = {name: [cost_ms] for name, cost_ms in info.machine_costs.items()}
+    return Records(header, list(dataset.measurements), costs=costs)
 
 
 def _refuse_strangers(

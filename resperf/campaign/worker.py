@@ -74,8 +74,8 @@ class Worker:
         return {"fingerprint": self.backend.fingerprint().to_json()}
 
     def costs(self) -> dict[str, Any]:
-        """Say what a network pays besides its layers."""
-        return {"costs": dict(self.backend.costs())}
+        """Say what a network pays besides its layers, as it is now."""
+        return {"costs": {**self.backend.costs(), **self.backend.handover()}}
 
     def lower(self, layers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """Lower layers as drawn."""

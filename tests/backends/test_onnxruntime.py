@@ -217,9 +217,11 @@ def test_fingerprint_names_every_setting(ort: OnnxRuntimeBackend) -> None:
 
 def test_costs_are_small_and_not_negative(ort: OnnxRuntimeBackend) -> None:
     costs = ort.costs()
-    assert set(costs) == {"session_ms", "view_ms", "node_ms", "handover_ms_per_mb"}
+    assert set(costs) == {"session_ms", "view_ms"}
     assert costs["session_ms"] == ort.session_ms() >= 0
-    assert min(costs.values()) >= 0
+    handover = ort.handover()
+    assert set(handover) == {"node_ms", "handover_ms_per_mb"}
+    assert min(*costs.values(), *handover.values()) >= 0
 
 
 def test_an_own_process_shares_one_pool_among_all_sessions() -> None:

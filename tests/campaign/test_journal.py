@@ -36,6 +36,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     path = tmp_path / "new" / "a.journal.jsonl"
     journal = Journal(path, HEADER)
     journal.add_costs({"session_ms": 0.5})
+    journal.add_costs({"session_ms": 0.7, "node_ms": 0.1})
     journal.add_row(row(1))
     journal.add_reading(3.0, 1.5)
     journal.add_row(row(2, status=Status.CRASHED, phases={}, detail="SIGSEGV"))
@@ -46,7 +47,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert records.rows[0].phases == row(1).phases
     assert records.rows[1].status is Status.CRASHED
     assert records.readings.readings == [(3.0, 1.5)]
-    assert records.costs == {"session_ms": 0.5}
+    assert records.costs == {"session_ms": [0.5, 0.7], "node_ms": [0.1]}
 
 
 def test_a_cut_line_is_dropped_at_every_length(tmp_path: Path) -> None:

@@ -3,15 +3,17 @@ import signal
 import threading
 import time
 from collections import Counter
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from resperf.campaign import Campaign, run_campaign
+from resperf.campaign import Campaign, run_campaign, runner
 from resperf.campaign.journal import read_journal
+from resperf.campaign.process import WorkerDied
 from resperf.campaign.store import journal_path
-from resperf.dataset import check_dataset, read_dataset
+from resperf.dataset import check_dataset, read_dataset, read_info
 from resperf.errors import CampaignError, DatasetError
 from resperf.measurement import Measurement, Status
 
@@ -65,6 +67,31 @@ def test_a_campaign_fills_a_dataset(tmp_path: Path) -> None:
     expected = 0.005 + 2 * 5 * width(row) / 50e6 + moved / 5e6
     assert row.phase_ms("execution") == pytest.approx(expected, rel=1e-3)
     assert row.reference_ratio == pytest.approx(1.0)
+
+
+def test_costs_are_measured_now_and_then_and_their_medians_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = chain([3.0, 1.0, 2.0, 9.0], repeat(2.5))
+    monkeypatch.setattr(runner, "COSTS_INTERVAL_S", 0.0)
+    monkeypatch.setattr(
+        runner.WorkerProcess, "costs", lambda _: {"session_ms": 0.5, "node_ms": next(answers)}
+    )
+    output = tmp_path / "a.h5"
+    go(made(samples=5, repeat_share=0.0), output)
+    costs = read_info(output).machine_costs
+    assert (costs["session_ms"], costs["node_ms"]) == (0.5, 2.5)
+
+
+def test_a_process_that_dies_of_measuring_costs_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def die(_: runner.WorkerProcess) -> dict[str, float]:
+        raise WorkerDied(Status.CRASHED, "it fell over")
+
+    monkeypatch.setattr(runner.WorkerProcess, "costs", die)
+    result = go(made(samples=5), tmp_path / "a.h5")
+    assert result.statuses == {"ok": result.rows}
 
 
 def test_a_complete_campaign_has_nothing_left_to_do(tmp_path: Path) -> None:
