@@ -1,0 +1,94 @@
+"""The shipped bundles: found by any of a device's names, small, honest about estimates."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from resperf.bundle import find_bundle
+from resperf.cli.main import main
+from resperf.devices import devices
+from resperf.layers import Conv, ConvStep, Pool
+from resperf.network import read_network
+from resperf.prediction import predict_layers, predict_network
+
+ROOT = Path(__file__).parents[1]
+DEVICES = ("1080ti", "k80", "p100", "v100")
+MOST_BYTES = 6e6
+CONV = Conv(
+    batch=16, channels_in=64, height=56, width=56, kernel_height=3, kernel_width=3, pad_top=1,
+    pad_left=1, pad_bottom=1, pad_right=1, channels_out=64, activation="relu", layout="nhwc",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "name", [*DEVICES, "gtx1080ti", "GeForce GTX 1080 Ti", "Tesla V100", "NVIDIA Tesla K80"]
+)
+def test_a_device_is_found_by_its_names(name: str) -> None:
+    bundle = find_bundle(name)
+    assert bundle.framework == "tensorflow"
+    assert bundle.size_bytes <= MOST_BYTES
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_shipped_bundle_says_what_it_learnt_and_what_it_estimates(device: str) -> None:
+    bundle = find_bundle(device)
+    assert set(bundle.kinds) == {"conv", "dense", "conv_step", "dense_step", "pool"}
+    for kind in ("conv", "dense", "conv_step", "dense_step"):
+        assert bundle.errors["test"][kind]["execution"]["rows"] > 500
+        assert bundle.errors["test"][kind]["execution"]["mape"] < 0.2
+    assert "arXiv" in bundle.manifest["dataset"]["source"]["citation"]
+    assert set(bundle.estimates) == {"pool execution", "preprocess", "postprocess", "view_ms"}
+    for step in bundle.estimates.values():
+        assert step["how"]
+        assert ("scaled" in step) == (device != "1080ti")
+        assert step.get("fitted", step)["source"]["device"] == "1080ti"
+    pool = bundle.estimates["pool execution"]
+    assert set(pool.get("fitted", pool)["scaled_to"]) == {"p5000", "p1000"}
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_vgg16_is_predicted_as_a_whole_and_above_what_the_device_could_do(device: str) -> None:
+    bundle = find_bundle(device)
+    network = ROOT / "models" / "networks" / "vgg16.onnx"
+    totals = []
+    for batch in (1, 8, 32):
+        prediction = predict_network(read_network(network, batch=batch), bundle, strict=True)
+        totals.append(prediction.total_ms)
+        operations = 2 * sum(layer.macs for layer in prediction.layers)
+        peak_ms = operations / devices()[device].peak_flops_per_s * 1e3
+        assert prediction.lower_bound_ms < peak_ms < prediction.total_ms < 10 * peak_ms + 10
+        assert 0 < prediction.estimated_ms < 0.2 * prediction.total_ms
+        assert not any(layer.below_bound for layer in prediction.layers)
+    assert totals == sorted(totals)
+
+
+def test_a_faster_device_is_predicted_to_be_faster() -> None:
+    step = ConvStep(**CONV.fields(), optimizer="adam")
+    pool = Pool(batch=16, channels_in=64, height=112, width=112, kernel_height=2, kernel_width=2,
+                stride_height=2, stride_width=2, layout="nhwc")  # fmt: skip
+    times_ms = {
+        device: [
+            each.execution_ms for each in predict_layers([CONV, step, pool], find_bundle(device))
+        ]
+        for device in DEVICES
+    }
+    for place in range(3):
+        assert times_ms["v100"][place] < times_ms["1080ti"][place] < times_ms["k80"][place]
+    for conv_ms, step_ms, _ in times_ms.values():
+        assert step_ms > conv_ms
+
+
+def test_the_command_line_knows_the_devices(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["devices", "--json"]) == 0
+    listed = {entry["device"] for entry in json.loads(capsys.readouterr().out)}
+    assert set(DEVICES) <= listed
+    network = str(ROOT / "models" / "networks" / "vgg16.onnx")
+    assert main(["predict", network, "--device", "1080ti", "--batch", "1", "8", "--json"]) == 0
+    documents = json.loads(capsys.readouterr().out)
+    assert [each["batch"] for each in documents] == [1, 8]
+    assert documents[0]["estimated_phases"] == ["preprocess", "postprocess"]
+    assert main(["predict", network, "--device", "1080ti"]) == 0
+    assert "(estimated)" in capsys.readouterr().out
