@@ -85,6 +85,7 @@ def canonical_device(name: str) -> str:
     return _names().get(_plain(name), name)
 
 
+@cache
 def device_facts(name: str) -> DeviceFacts | None:
     """Return the facts of a device under any of its names, None where they are not known."""
     return devices().get(canonical_device(name))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -14,6 +15,26 @@ from resperf.predictors._base import Lesson, Predictor, stored
 from resperf.predictors._onnx import OnnxNetwork
 from resperf.predictors.baseline import Baseline
 from resperf.predictors.metrics import mape
+
+
+@dataclass(frozen=True)
+class Left:
+    """What the baseline leaves to be learnt.
+
+    Attributes
+    ----------
+    rows, judged : array (rows, inputs)
+        Of the training and of the validation rows.
+    targets : array (rows,)
+        ln(time / baseline) of the training rows.
+    error : callable
+        What corrections of the validation rows, (rows,), come to as MAPE of times.
+    """
+
+    rows: Array
+    targets: Array
+    judged: Array
+    error: Callable[[Array], float]
 
 
 class Corrected(Predictor):
@@ -30,23 +51,8 @@ class Corrected(Predictor):
     """
 
     @abstractmethod
-    def _learn_correction(
-        self,
-        rows: Array,
-        targets: Array,
-        judged: Array,
-        error: Callable[[Array], float],
-        lesson: Lesson,
-    ) -> None:
-        """Learn targets (rows,), which are ln(time / baseline).
-
-        Parameters
-        ----------
-        rows, judged : array (rows, inputs)
-            Of the training and of the validation rows.
-        error : callable
-            What corrections of the validation rows, (rows,), come to as MAPE of times.
-        """
+    def _learn_correction(self, left: Left, lesson: Lesson) -> None:
+        """Learn what the baseline leaves of the lesson's times."""
 
     @abstractmethod
     def _correction(self, rows: Array) -> Array:
@@ -73,7 +79,7 @@ class Corrected(Predictor):
             return mape(lesson.validation[1], judged_ms * np.exp(corrections))
 
         targets = np.log(lesson.times_ms / estimate_ms)
-        self._learn_correction(matrix[:, kept], targets, judged, error, lesson)
+        self._learn_correction(Left(matrix[:, kept], targets, judged, error), lesson)
 
     def _inputs(self, columns: Columns) -> tuple[Array, Array]:
         """Return the correction's inputs, (rows, inputs), and the baseline in ms, (rows,)."""

@@ -11,7 +11,7 @@ import numpy as np
 from resperf.errors import TrainingError, require
 from resperf.features import Array
 from resperf.predictors._base import Lesson, stored
-from resperf.predictors._corrected import Corrected
+from resperf.predictors._corrected import Corrected, Left
 from resperf.predictors._onnx import OnnxNetwork
 from resperf.predictors._trees import Split, forest_of, onnx_bytes
 
@@ -69,16 +69,9 @@ class Boosted(Corrected):
             raise TrainingError(f"trees={trees} must be at least 1")
         self.trees = trees
 
-    def _learn_correction(
-        self,
-        rows: Array,
-        targets: Array,
-        judged: Array,
-        error: Callable[[Array], float],
-        lesson: Lesson,
-    ) -> None:
+    def _learn_correction(self, left: Left, lesson: Lesson) -> None:
         """Grow trees until the validation rows get no better."""
-        booster = self._grow(rows, targets, judged, error, lesson)
+        booster = self._grow(left, lesson)
         dumped = booster.dump_model(num_iteration=booster.best_iteration)["tree_info"]
         self.best_trees_ = len(dumped)
         self._forest = forest_of([tree["tree_structure"] for tree in dumped], _read, "<=")
@@ -90,34 +83,27 @@ class Boosted(Corrected):
 
         self._run: Callable[[Array], Array] = run
 
-    def _grow(
-        self,
-        rows: Array,
-        targets: Array,
-        judged: Array,
-        error: Callable[[Array], float],
-        lesson: Lesson,
-    ) -> Any:
+    def _grow(self, left: Left, lesson: Lesson) -> Any:
         """Return LightGBM's booster; early stopping watches the MAPE of times, and that alone."""
         lightgbm = require("lightgbm", "train")
         # Rounded to what ONNX Runtime is given, before any threshold is chosen.
-        learnt = lightgbm.Dataset(rows.astype(np.float32), targets, weight=lesson.weights)
+        learnt = lightgbm.Dataset(left.rows.astype(np.float32), left.targets, weight=lesson.weights)
         # Only what `error` says of its rows is watched, so that they need no targets.
-        held_out = learnt.create_valid(judged.astype(np.float32), np.zeros(len(judged)))
+        held_out = learnt.create_valid(left.judged.astype(np.float32), np.zeros(len(left.judged)))
 
         def tell(state: Any) -> None:
             if lesson.progress is not None:
                 judged_mape = state.evaluation_result_list[0][2]
                 lesson.progress(state.iteration + 1, self.trees, judged_mape)
 
-        growth = next(growth for below, growth in _GROWTHS if len(rows) < below)
+        growth = next(growth for below, growth in _GROWTHS if len(left.rows) < below)
         patience = int(np.ceil(4 / growth.rate))
         return lightgbm.train(
             _settings(growth, lesson.seed),
             learnt,
             num_boost_round=self.trees,
             valid_sets=[held_out],
-            feval=lambda answers, _: ("mape", error(answers), False),
+            feval=lambda answers, _: ("mape", left.error(answers), False),
             callbacks=[tell, lightgbm.early_stopping(patience, verbose=False)],
         )
 

@@ -13,8 +13,6 @@ from resperf.predictors._base import Lesson, Predictor, stored
 from resperf.predictors.boosted import TREES, Boosted
 from resperf.predictors.residual import Residual
 
-_MEMBERS: tuple[type[Predictor], ...] = (Residual, Boosted)
-
 
 class Ensemble(Predictor):
     """Predicts the geometric mean of `residual` and `boosted`, which take `epochs` and `trees`.
@@ -35,12 +33,12 @@ class Ensemble(Predictor):
         super().__init__(kind, epochs=epochs)
         self.trees = trees
 
+    def _members(self) -> tuple[Predictor, ...]:
+        return Residual(self.kind, epochs=self.epochs), Boosted(self.kind, trees=self.trees)
+
     def _learn(self, lesson: Lesson) -> None:
         """Fit one member after the other on the same rows."""
-        self.members_: tuple[Predictor, ...] = (
-            Residual(self.kind, epochs=self.epochs),
-            Boosted(self.kind, trees=self.trees),
-        )
+        self.members_ = self._members()
         for member in self.members_:
             member._learn(lesson)
 
@@ -66,6 +64,6 @@ class Ensemble(Predictor):
         self = cls(stored(values, "kind"))
         members = stored(values, "averaged")
         self.members_ = tuple(
-            member.load(stored(members, member.method), folder) for member in _MEMBERS
+            member.load(stored(members, member.method), folder) for member in self._members()
         )
         return self

@@ -12,7 +12,7 @@ from resperf.features.transforms import Clip, ZScore, transform_from_json
 from resperf.predictors import _fitting
 from resperf.predictors._architecture import Architecture, Weights, onnx_bytes
 from resperf.predictors._base import Lesson, stored
-from resperf.predictors._corrected import Corrected
+from resperf.predictors._corrected import Corrected, Left
 from resperf.predictors._onnx import OnnxNetwork
 
 _SMALL = 5000
@@ -50,27 +50,20 @@ class Residual(Corrected):
         self.width = width
         self.weight_decay = weight_decay
 
-    def _learn_correction(
-        self,
-        rows: Array,
-        targets: Array,
-        judged: Array,
-        error: Callable[[Array], float],
-        lesson: Lesson,
-    ) -> None:
+    def _learn_correction(self, left: Left, lesson: Lesson) -> None:
         """Train the network on scaled rows."""
-        self.z_score_ = ZScore.fit(rows, self.features_)
+        self.z_score_ = ZScore.fit(left.rows, self.features_)
         self.clip_ = Clip(6.0)
-        low, high = np.quantile(targets, _USUAL)
+        low, high = np.quantile(left.targets, _USUAL)
         self.residual_range_ = (float(low) - _MARGIN, float(high) + _MARGIN)
         self.architecture_ = self._architecture()
         fitted = _fitting.fit_network(
             self.architecture_,
-            self._schedule(len(targets)),
-            self._scaled(rows),
-            targets,
-            validation_rows=self._scaled(judged),
-            validation_error=lambda answers: error(self._averaged(answers)),
+            self._schedule(len(left.targets)),
+            self._scaled(left.rows),
+            left.targets,
+            validation_rows=self._scaled(left.judged),
+            validation_error=lambda answers: left.error(self._averaged(answers)),
             seed=lesson.seed,
             weights=lesson.weights,
             progress=lesson.progress,

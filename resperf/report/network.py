@@ -73,10 +73,12 @@ def _totals(result: Prediction | MeasuredNetwork) -> str:
 
 def _doubt(result: Prediction | MeasuredNetwork) -> str:
     """Say how much of a predicted total is estimated, and what it cannot stay below."""
+    if not isinstance(result, Prediction):
+        return ""
     parts = []
-    if isinstance(result, Prediction) and result.estimated_ms > 0:
+    if result.estimated_ms > 0:
         parts.append(f"{ms_cell(result.estimated_ms)} of it {ESTIMATED}")
-    if isinstance(result, Prediction) and result.lower_bound_ms > 0:
+    if result.lower_bound_ms > 0:
         parts.append(f"at least {ms_cell(result.lower_bound_ms)} at the device's peak")
     return ", ".join(parts)
 
@@ -99,7 +101,11 @@ def _operators(count: int) -> str:
 
 
 def layer_remarks(layer: LayerPrediction) -> list[str]:
-    """Say what is special about a predicted time; empty words where nothing is."""
+    """Say what is special about a predicted time, its range included; empty where nothing is."""
+    return ["" if layer.in_range else f"out of range: {layer.reason}", *_marks(layer)]
+
+
+def _marks(layer: LayerPrediction) -> list[str]:
     bound = f"the device needs at least {ms_cell(layer.lower_bound_ms)} ms"
     return [ESTIMATED if layer.estimated else "", bound if layer.below_bound else ""]
 
@@ -110,7 +116,6 @@ def layer_rows(layers: Sequence[LayerPrediction], total_ms: float) -> list[list[
     for layer in layers:
         remarks = [
             f"in {layer.phase}" if layer.phase != "execution" else "",
-            "" if layer.in_range else f"out of range: {layer.reason}",
             *layer_remarks(layer),
         ]
         remark = "; ".join(filter(None, remarks))
@@ -204,7 +209,7 @@ def layers_text(layers: Sequence[LayerPrediction]) -> str:
     rows = []
     for layer in layers:
         reason = "" if layer.in_range else layer.reason or "no predictor"
-        remark = "; ".join(filter(None, [reason, *layer_remarks(layer)]))
+        remark = "; ".join(filter(None, [reason, *_marks(layer)]))
         rows.append(
             [ms_cell(layer.execution_ms), f"{layer.macs / 1e9:.3f}", _fields(layer.key), remark]
         )

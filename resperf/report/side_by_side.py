@@ -56,8 +56,7 @@ def layer_comparison(prediction: Prediction, measured: MeasuredNetwork) -> list[
 
 
 def _row(layer: LayerPrediction, predicted_ms: float, measured_ms: float) -> ComparisonRow:
-    reason = "" if layer.in_range else f"out of range: {layer.reason}"
-    remark = "; ".join(filter(None, [reason, *layer_remarks(layer)]))
+    remark = "; ".join(filter(None, layer_remarks(layer)))
     return ComparisonRow(f"{layer.name} ({layer.kind})", None, predicted_ms, measured_ms, remark)
 
 

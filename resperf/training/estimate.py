@@ -9,13 +9,13 @@ For a device without whole calls, another's coefficients are scaled by what the 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
-from resperf.bundle import MANIFEST, Bundle, ranges_of
+from resperf.bundle import MANIFEST, Bundle, canned_layers, ranges_of
 from resperf.dataset import DatasetInfo, checksum, read_info, read_table
 from resperf.devices import DeviceFacts, canonical_device, device_facts, devices
 from resperf.errors import TrainingError
@@ -34,7 +34,7 @@ from resperf.training.trials import own_split
 POOL_TERMS = ("in", "out", "window real")
 """Work of a pooling that shows in whole calls; its launch is a constant beside it."""
 
-CANNED_POOLS: tuple[Layer, ...] = tuple(
+_CANNED_POOLS: tuple[Layer, ...] = tuple(
     Pool(
         batch=batch, channels_in=channels, height=size, width=size, kernel_height=kernel,
         kernel_width=kernel, stride_height=2, stride_width=2, layout="nhwc",
@@ -76,21 +76,20 @@ class Estimates:
     pool_ranges: Mapping[str, Any]
     steps: Mapping[str, Mapping[str, Any]]
 
-    def complete(self, values: dict[str, Any], canned: Sequence[Mapping[str, Any]]) -> None:
+    def complete(self, values: dict[str, Any]) -> None:
         """Add to a bundle's manifest what it lacks, and say that this was estimated.
 
         Parameters
         ----------
         values : dict
             The manifest, changed in place. What it has from measurements stays.
-        canned : sequence of mapping
-            Entries of `CANNED_POOLS` as the bundle keeps them.
         """
         used = []
         if self.pool is not None and "pool" not in values["predictors"]:
             described = {"method": self.pool.method, **self.pool.export(Path(), "")}
             values["predictors"]["pool"] = {"execution": described}
             values["ranges"]["pool"] = dict(self.pool_ranges)
+            canned = canned_layers({"pool": _CANNED_POOLS}, {"pool": {"execution": self.pool}})
             values["canned"] = [*values["canned"], *canned]
             used.append(_POOL)
         for phase in _COPIES:
@@ -412,12 +411,7 @@ class _Scaling:
             _VIEW: {},
         }
         return Estimates(
-            Transfers(
-                copies.constant_ms,
-                copies.steps_bytes,
-                tuple(ms * ratios["bus"] for ms in copies.ms_per_mb),
-                copies.largest_bytes,
-            ),
+            replace(copies, ms_per_mb=tuple(ms * ratios["bus"] for ms in copies.ms_per_mb)),
             _pool(_scaled_terms(fitted, ratios["bandwidth"])),
             manifest["ranges"]["pool"],
             {

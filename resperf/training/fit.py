@@ -25,7 +25,7 @@ from resperf.predictors import DEFAULT_METHOD, METHODS, Predictor, predictor_cla
 from resperf.predictors.metrics import errors
 from resperf.predictors.transfers import Transfers
 from resperf.splits import SPLIT_SEED, pack_keys
-from resperf.training.estimate import CANNED_POOLS, Source, read_source
+from resperf.training.estimate import Source, read_source
 from resperf.training.progress import TrainingProgress
 from resperf.training.rows import LayerRows, layer_rows
 from resperf.training.trials import Trial, fit_rows, own_split
@@ -179,11 +179,7 @@ def _estimate(
     }
     if not execution:
         raise TrainingError("whole calls do not add up: there is nothing to estimate beside them")
-    estimates = source.estimates(execution, session_ms)
-    canned = []
-    if estimates.pool is not None:
-        canned = canned_layers({"pool": CANNED_POOLS}, {"pool": {"execution": estimates.pool}})
-    estimates.complete(values, canned)
+    source.estimates(execution, session_ms).complete(values)
     if not values["estimates"]:
         learnt.notes.append("everything was measured: nothing was estimated")
 
