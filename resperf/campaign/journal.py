@@ -24,6 +24,7 @@ from resperf.timing import ReferenceHistory
 
 VERSION = 1
 SPEED_TOLERANCE = 0.1
+_BLOCK = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -88,17 +89,19 @@ def read_journal(path: Path) -> Records:
     CampaignError
         If the file is not a journal, or a finished line of it is damaged.
     """
-    content = path.read_bytes()
     records = Records()
-    lines = content[: content.rfind(b"\n") + 1].splitlines()
-    for number, line in enumerate(lines, start=1):
-        try:
-            _take(records, json.loads(line))
-        except (ValueError, KeyError, TypeError, AttributeError, ResperfError) as error:
-            raise CampaignError(
-                f"journal {path}: line {number} is damaged ({type(error).__name__}: {error}); "
-                "remove that line, or move the file away to start afresh"
-            ) from error
+    # Line by line: the file of a long campaign is several times larger than what is kept of it.
+    with path.open("rb") as lines:
+        for number, line in enumerate(lines, start=1):
+            if not line.endswith(b"\n"):
+                break
+            try:
+                _take(records, json.loads(line))
+            except (ValueError, KeyError, TypeError, AttributeError, ResperfError) as error:
+                raise CampaignError(
+                    f"journal {path}: line {number} is damaged ({type(error).__name__}: {error}); "
+                    "remove that line, or move the file away to start afresh"
+                ) from error
     return records
 
 
@@ -205,9 +208,13 @@ class Journal:
 
 def _cut_tail(file: int) -> int:
     """Cut a last line that was never finished; return the size that remains."""
-    size = os.fstat(file).st_size
-    content = os.pread(file, size, 0)
-    kept = content.rfind(b"\n") + 1
+    size = start = os.fstat(file).st_size
+    kept = 0
+    while start and not kept:
+        length = min(_BLOCK, start)
+        start -= length
+        end_of_line = os.pread(file, length, start).rfind(b"\n")
+        kept = start + end_of_line + 1 if end_of_line >= 0 else 0
     if kept != size:
         os.ftruncate(file, kept)
         os.fsync(file)
