@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""How accurate every method is on published measurements: writes docs/accuracy-public.md.
+"""How accurate every method is on published measurements: writes docs/accuracy.md.
 
     python tools/report_accuracy.py                # hours; stopped and started again, it goes on
     python tools/report_accuracy.py --only perfnet-1080ti --methods baseline,boosted
@@ -8,7 +8,8 @@
 The measurements are read from $RESPERF_PUBLIC_DATA (../shared/data by default), in folders `justus`
 and `perfnet` of files DEVICE_KIND.csv.gz. Imported datasets and each result are kept in the work
 folder: delete a result (KIND-METHOD-ROWS.json) to have it made again, a dataset to have it imported
-again and all of its results made again. No measured row is written into the report.
+again and all of its results made again; other features make everything again. No measured row is
+written into the report.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ import numpy as np
 
 from resperf.dataset import checksum, read_table
 from resperf.errors import ResperfError
+from resperf.features import FEATURE_SET_VERSION
 from resperf.machine import this_machine
 from resperf.predictors import DEFAULT_METHOD, METHODS
 from resperf.predictors.metrics import errors, errors_by_time, r_squared
@@ -68,7 +70,10 @@ first network of a run also loads TensorFlow.
 
 `whole_call` times contain the session call and the output's copy, `execution` times do not: they
 are not like for like with each other, nor with the tables of the papers. A `_step` is a training
-step: forward, backward, update."""
+step: forward, backward, update.
+
+What was measured on a machine of our own, whole networks among it, stands in
+[accuracy-measured.md](accuracy-measured.md)."""
 
 
 @dataclass(frozen=True)
@@ -181,12 +186,13 @@ class Store:
         return self._checksums[unit.dataset]
 
     def has(self, unit: Unit) -> bool:
-        """Say whether a result is there and is of the dataset and the seed as they are now."""
+        """Say whether a result is there, of the dataset, seed and features as they are now."""
         path = self.work / unit.dataset / f"{unit.stem}.json"
         if not path.exists():
             return False
         values = json.loads(path.read_text())
-        return (values["checksum"], values["seed"]) == (self.checksum(unit), self.seed)
+        made_with = (values["checksum"], values["seed"], values.get("features"))
+        return made_with == (self.checksum(unit), self.seed, FEATURE_SET_VERSION)
 
     def save(self, unit: Unit, result: Compared) -> None:
         """Keep a result; the JSON file comes last, so that it is whole where it is there."""
@@ -198,8 +204,8 @@ class Store:
             predicted_ms=result.predicted_ms,
         )
         values = {
-            "checksum": self.checksum(unit), "seed": self.seed, "commit": commit(),
-            "result": result.to_json(),
+            "checksum": self.checksum(unit), "seed": self.seed, "features": FEATURE_SET_VERSION,
+            "commit": commit(), "result": result.to_json(),
         }  # fmt: skip
         draft = folder / f"{unit.stem}.tmp"
         draft.write_text(json.dumps(values, indent=1) + "\n")
@@ -353,7 +359,7 @@ def main(words: Sequence[str] | None = None) -> None:
         "--data", type=Path, default=public_data(), help="folder of the measurements"
     )
     parser.add_argument("--work", type=Path, default=ROOT / "build" / "accuracy-public")
-    parser.add_argument("--output", type=Path, default=ROOT / "docs" / "accuracy-public.md")
+    parser.add_argument("--output", type=Path, default=ROOT / "docs" / "accuracy.md")
     parser.add_argument("--only", action="append", metavar="DATASET", help="such as justus-k80")
     parser.add_argument("--methods", help="some methods, with commas between; all by default")
     parser.add_argument("--seed", type=int, default=0)

@@ -91,7 +91,11 @@ def test_a_second_run_goes_on_where_the_first_one_ended(
     tool.main(words)
     assert "11 fits, 5 of them done" in capsys.readouterr().out
     assert fitted == ["perfnet-i3"] * 3 + ["justus-k80"] * 3
-    # Another seed is another result, and so is another dataset.
+    # Other features are other results, and so are another seed and another dataset.
+    with monkeypatch.context() as changed:
+        changed.setattr(tool, "FEATURE_SET_VERSION", 0)
+        tool.main([*words, "--only", "justus-k80"])
+        assert "3 fits, 0 of them done" in capsys.readouterr().out
     tool.main([*words, "--only", "justus-k80", "--seed", "1"])
     assert "3 fits, 0 of them done" in capsys.readouterr().out
 
