@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import mmap
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Self
@@ -15,6 +16,10 @@ from resperf.backends._base import Built, Phase
 from resperf.errors import MeasurementError, UnsupportedError, first_line
 
 _BLOCK = np.random.default_rng(0).standard_normal(1 << 18).astype(np.float32) * np.float32(0.05)
+_HUGE_BYTES = 1 << 22
+"""From here on numpy asks for huge pages."""
+# All pages at once: one fault for each would take longer than filling them.
+_PRIVATE = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_POPULATE", 0)
 
 
 def as_resperf_error(error: Exception, name: str) -> BaseException:
@@ -126,15 +131,32 @@ def network_phases(session: Any, feeds: Mapping[str, npt.NDArray[Any]]) -> OrtBu
 
 
 def filled(shape: Sequence[int]) -> npt.NDArray[np.float32]:
-    """Make an array in memory of its own, without denormal numbers, as fast as memory allows."""
-    return np.resize(_BLOCK, tuple(shape)) if math.prod(shape) else np.zeros(shape, np.float32)
+    """Make an array in memory of its own, without denormal numbers, as fast as memory allows.
+
+    Large ones lie in such pages as ONNX Runtime's own. numpy would ask for huge pages, in which
+    large layers run up to twice as fast, and which the kernel does not always have.
+    """
+    count = math.prod(shape)
+    if not count:
+        return np.zeros(shape, np.float32)
+    if count * _BLOCK.itemsize < _HUGE_BYTES:
+        return np.resize(_BLOCK, tuple(shape))
+    try:
+        pages = mmap.mmap(-1, _BLOCK.itemsize * count, flags=_PRIVATE)
+    except OSError as error:
+        raise MemoryError(f"no memory for an array of shape {tuple(shape)}: {error}") from error
+    values = np.frombuffer(pages, _BLOCK.dtype)
+    for start in range(0, count, len(_BLOCK)):
+        part = values[start : start + len(_BLOCK)]
+        part[:] = _BLOCK[: len(part)]
+    return values.reshape(shape)
 
 
 def filled_input(value: Any) -> npt.NDArray[Any]:
     dtypes = {"float": np.float32, "double": np.float64, "float16": np.float16}
     word = value.type.removeprefix("tensor(").removesuffix(")")
     if word in dtypes:
-        return filled(value.shape).astype(dtypes[word])
+        return filled(value.shape).astype(dtypes[word], copy=False)
     try:
         # Token numbers, masks: 1 is a valid value of all of them.
         return np.ones(value.shape, np.dtype(word))
