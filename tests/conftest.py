@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from resperf.layers import Conv, Dense, Layer, Pool
+from resperf.layers import Activation, Conv, Dense, Layer, Pool
 from resperf.machine import Fingerprint
 from resperf.measurement import Measurement, PhaseSamples, Status, StopReason
 
@@ -50,6 +50,11 @@ def _toy_layers(kind: str, rows: int, random: np.random.Generator) -> list[Layer
                 **w, channels_out=draw(4, 128), activation=str(random.choice(["none", "relu"]))
             ),
             "pool": lambda w=window: Pool(**w),
+            "activation": lambda: Activation(
+                batch=draw(1, 16),
+                values=draw(64, 500_000),
+                activation=str(random.choice(["relu", "tanh"])),
+            ),
             "dense": lambda: Dense(
                 batch=draw(1, 16), features_in=draw(8, 2048), features_out=draw(8, 2048)
             ),

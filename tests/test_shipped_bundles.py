@@ -10,7 +10,7 @@ import pytest
 from resperf.bundle import find_bundle
 from resperf.cli.main import main
 from resperf.devices import devices
-from resperf.layers import Conv, ConvStep, Pool
+from resperf.layers import Activation, Conv, ConvStep, Pool
 from resperf.network import read_network
 from resperf.prediction import predict_layers, predict_network
 
@@ -35,13 +35,19 @@ def test_a_device_is_found_by_its_names(name: str) -> None:
 @pytest.mark.parametrize("device", DEVICES)
 def test_a_shipped_bundle_says_what_it_learnt_and_what_it_estimates(device: str) -> None:
     bundle = find_bundle(device)
-    assert set(bundle.kinds) == {"conv", "dense", "conv_step", "dense_step", "pool"}
-    for kind in ("conv", "dense", "conv_step", "dense_step"):
+    learnt = {"conv", "dense", "conv_step", "dense_step"}
+    assert set(bundle.kinds) == {*learnt, "pool", "activation"}
+    for kind in learnt:
         assert bundle.errors["test"][kind]["execution"]["rows"] > 500
         assert bundle.errors["test"][kind]["execution"]["mape"] < 0.2
     assert "arXiv" in bundle.manifest["dataset"]["source"]["citation"]
-    assert set(bundle.estimates) == {"pool execution", "preprocess", "postprocess", "view_ms"}
-    for step in bundle.estimates.values():
+    alone = bundle.estimates["activation execution"]
+    assert alone["source"]["device"] == device
+    added, own = (alone[f"errors_{name}"]["conv"]["mape"] for name in ("added", "learnt"))
+    assert added < own + 0.03
+    others = {name: step for name, step in bundle.estimates.items() if step is not alone}
+    assert set(others) == {"pool execution", "preprocess", "postprocess", "view_ms"}
+    for step in others.values():
         assert step["how"]
         assert ("scaled" in step) == (device != "1080ti")
         assert step.get("fitted", step)["source"]["device"] == "1080ti"
@@ -67,17 +73,19 @@ def test_vgg16_is_predicted_as_a_whole_and_above_what_the_device_could_do(device
 
 def test_a_faster_device_is_predicted_to_be_faster() -> None:
     step = ConvStep(**CONV.fields(), optimizer="adam")
+    relu = Activation(batch=16, values=64 * 112 * 112, activation="relu")
     pool = Pool(batch=16, channels_in=64, height=112, width=112, kernel_height=2, kernel_width=2,
                 stride_height=2, stride_width=2, layout="nhwc")  # fmt: skip
     times_ms = {
         device: [
-            each.execution_ms for each in predict_layers([CONV, step, pool], find_bundle(device))
+            each.execution_ms
+            for each in predict_layers([CONV, step, pool, relu], find_bundle(device))
         ]
         for device in DEVICES
     }
-    for place in range(3):
+    for place in range(4):
         assert times_ms["v100"][place] < times_ms["1080ti"][place] < times_ms["k80"][place]
-    for conv_ms, step_ms, _ in times_ms.values():
+    for conv_ms, step_ms, *_ in times_ms.values():
         assert step_ms > conv_ms
 
 

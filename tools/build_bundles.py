@@ -26,7 +26,7 @@ FIRST = "1080ti"
 
 DEVICES = (FIRST, "k80", "p100", "v100")
 SCALING_JUDGED_BY = ("p5000", "p1000")
-TREES = 1400
+TREES = 500
 """Of each kind at most, so that a bundle stays below 6 MB; docs/gpus.md says what it costs."""
 
 

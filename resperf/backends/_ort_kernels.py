@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from resperf.errors import UnsupportedError
-from resperf.layers import Conv, Dense, Layer, Pool, Reorder
+from resperf.layers import Activation, Conv, Dense, Layer, Pool, Reorder
 
 NCHWC = "com.microsoft.nchwc"
 CONTRIB = "com.microsoft"
@@ -20,8 +20,24 @@ ACTIVATIONS: Mapping[str, tuple[str, tuple[float, ...]]] = {
     "leaky_relu": ("LeakyRelu", (0.01,)),
     "clip": ("Clip", (0.0, 6.0)),
     "hard_sigmoid": ("HardSigmoid", (0.2, 0.5)),
+    "hard_swish": ("HardSwish", ()),
 }
 """Activations that a convolution absorbs, and typical parameters."""
+ALONE: Mapping[str, tuple[str, str, Mapping[str, float]]] = {
+    "relu": ("Relu", "", {}),
+    "tanh": ("Tanh", "", {}),
+    "sigmoid": ("Sigmoid", "", {}),
+    # Many of them in a row must not end in denormal numbers.
+    "leaky_relu": ("LeakyRelu", "", {"alpha": 0.99}),
+    "clip": ("Clip", "", {}),
+    "hard_sigmoid": ("HardSigmoid", "", {"alpha": 0.2, "beta": 0.5}),
+    "elu": ("Elu", "", {}),
+    "softplus": ("Softplus", "", {}),
+    "gelu": ("Gelu", CONTRIB, {}),
+    "silu": ("QuickGelu", CONTRIB, {"alpha": 1.0}),
+}
+"""Activations by themselves: operator, domain and attributes. A hard swish is none: ONNX Runtime
+takes it apart where no convolution absorbs it."""
 GEMM_ACTIVATIONS = ("relu", "tanh", "sigmoid")
 
 
@@ -40,6 +56,9 @@ class Kernel:
         Of the constant inputs behind the first.
     extra_shapes : tuple of tuple of int
         Of further computed inputs, which come last (a residual).
+    in_place : bool
+        Whether ONNX Runtime lets it write over its input, where nothing else reads that. Copies
+        then read each other's output rather than one common input.
     """
 
     op: str
@@ -49,6 +68,7 @@ class Kernel:
     output_shape: tuple[int, ...]
     weight_shapes: tuple[tuple[int, ...], ...] = ()
     extra_shapes: tuple[tuple[int, ...], ...] = ()
+    in_place: bool = False
 
 
 def kernel_of(layer: Layer, block: int) -> Kernel:
@@ -190,6 +210,18 @@ def _dense(layer: Layer, _block: int) -> Kernel:
     )
 
 
+def _alone(layer: Layer, _block: int) -> Kernel:
+    assert isinstance(layer, Activation)
+    if layer.activation not in ALONE:
+        raise UnsupportedError(
+            f"ONNX Runtime has no kernel for {layer.activation} alone; it has {', '.join(ALONE)}"
+        )
+    op, domain, attributes = ALONE[layer.activation]
+    bounds: tuple[tuple[int, ...], ...] = ((), ()) if op == "Clip" else ()
+    shape = layer.input_shape
+    return Kernel(op, domain, attributes, shape, shape, bounds, in_place=True)
+
+
 def _reorder(layer: Layer, block: int) -> Kernel:
     assert isinstance(layer, Reorder)
     batch, channels, height, width = layer.input_shape
@@ -208,5 +240,6 @@ _MAKERS: Mapping[str, Callable[[Layer, int], Kernel]] = {
     "conv": _conv,
     "pool": _pool,
     "dense": _dense,
+    "activation": _alone,
     "reorder": _reorder,
 }

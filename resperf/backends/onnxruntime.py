@@ -217,7 +217,11 @@ class OnnxRuntimeBackend:
                 initializers.append(_absent(name, shape))
             node = helper.make_node(
                 kernel.op,
-                ["x", *names, *(f"extra{i}" for i in range(len(kernel.extra_shapes)))],
+                [
+                    f"y{copy - 1}" if kernel.in_place and copy else "x",
+                    *names,
+                    *(f"extra{i}" for i in range(len(kernel.extra_shapes))),
+                ],
                 [f"y{copy}"],
                 f"copy{copy}",
                 domain=kernel.domain,

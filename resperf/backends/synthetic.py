@@ -33,7 +33,7 @@ SESSION_MS = 0.02
 NODE_MS = 0.005
 CALL_MS = 0.010
 COPIES = 4
-SUPPORTED = ("conv", "pool", "dense")
+SUPPORTED = ("conv", "pool", "dense", "activation")
 VERSION = "1"
 
 

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from resperf.errors import UnsupportedError
-from resperf.layers import Conv, Dense, Layer, Pool
+from resperf.layers import Activation, Conv, Dense, Layer, Pool
 
 Array = npt.NDArray[Any]
 
@@ -297,8 +297,15 @@ def _dense(layer: Layer) -> Operator:
     return Operator(layer.input_shape, (matrix, *bias), None, apply)
 
 
+def _activation(layer: Layer) -> Operator:
+    assert isinstance(layer, Activation)
+    function = ACTIVATION_FUNCTIONS[layer.activation]
+    return Operator(layer.input_shape, (), None, lambda x, _weights, _residual: function(x))
+
+
 _OPERATORS: Mapping[str, Callable[[Layer], Operator]] = {
     "conv": _conv,
     "pool": _pool,
     "dense": _dense,
+    "activation": _activation,
 }

@@ -13,7 +13,7 @@ from resperf.campaign.laws import Law
 from resperf.campaign.shapes import change_window, draw_words, is_runnable, shape
 from resperf.campaign.spec import Campaign
 from resperf.errors import CampaignError, LayerError
-from resperf.layers import Layer, kind_of
+from resperf.layers import Conv, Layer, kind_of
 from resperf.layers._window import WindowLayer
 
 ATTEMPTS = 50_000
@@ -21,7 +21,7 @@ ATTEMPTS = 50_000
 NETWORK_ATTEMPTS = 200
 """The same for layers of networks, after which the ranges take their place."""
 
-CHANNEL_FIELDS = ("channels_in", "channels_out", "features_in", "features_out")
+CHANNEL_FIELDS = ("channels_in", "channels_out", "features_in", "features_out", "values")
 
 
 @dataclass(frozen=True)
@@ -110,9 +110,10 @@ class Sampler:
         if self._is_hopeless(words):
             return None
         try:
-            return kind_of(kind).from_fields(shape(kind, words, self._random))
+            layer = kind_of(kind).from_fields(shape(kind, words, self._random))
         except LayerError:
             return None
+        return None if _is_per_channel(layer) else layer
 
     def _is_hopeless(self, words: dict[str, Any]) -> bool:
         """Refuse enormous inputs before a layer is made of them: Table 3 has mostly such."""
@@ -138,9 +139,10 @@ class Sampler:
                 changes |= _sizes(original, source)
                 return original.replace(**changes)
             changes |= _sizes(original, source) | self._window(original, laws)
-            return kind_of(kind).from_fields(change_window(original, changes))
+            layer = kind_of(kind).from_fields(change_window(original, changes))
         except LayerError:
             return None
+        return None if _is_per_channel(layer) and not _is_per_channel(original) else layer
 
     def _channels(self, layer: Layer) -> dict[str, int]:
         """Scale each width of the layer; depthwise layers stay depthwise."""
@@ -179,6 +181,17 @@ class Sampler:
             if law is not None:
                 changes |= dict.fromkeys(names, law.draw(self._random))
         return changes
+
+
+def _is_per_channel(layer: Layer) -> bool:
+    """Say whether a layer is a depthwise convolution of single pixels.
+
+    Frameworks make them of normalisations; nobody writes them, so that only networks give them.
+    """
+    if not isinstance(layer, Conv):
+        return False
+    depthwise = 1 < layer.groups == layer.channels_in
+    return depthwise and layer.kernel_height == layer.kernel_width == 1
 
 
 def _originals(harvested: Sequence[Layer], kind: str) -> tuple[Layer, ...]:

@@ -60,9 +60,9 @@ _PATH = click.Path(path_type=Path)
     type=_PATH,
     metavar="PATH",
     help=(
-        "Estimate poolings, copies and shape-only operators that FILE.h5 lacks: from a dataset of "
-        "whole calls on the same device (repeatable: those of other devices then judge how well "
-        "the estimates scale), or by scaling those of another device's bundle."
+        "Estimate poolings, activations, copies and shape-only operators that FILE.h5 lacks: from "
+        "a dataset of whole calls on the same device (repeatable: those of other devices then "
+        "judge how well the estimates scale), or by scaling those of another device's bundle."
     ),
 )
 @click.option(

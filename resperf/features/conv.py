@@ -8,6 +8,7 @@ from resperf.features.columns import Array, Columns
 from resperf.features.window import (
     block_of,
     element_bytes,
+    evenness,
     is_blocked,
     numbers,
     window_geometry,
@@ -33,7 +34,11 @@ def quantities(columns: Columns) -> dict[str, Array]:
     flops = 2 * m * k * cout
     depthwise = (groups == cin) & (groups > 1)
     pointwise = q["taps"] == 1
-    whole = (q["rows_out"] == 1) & (q["columns_out"] == 1) & (q["padded"] == 0)
+    # A window as large as the image is one matrix product, whatever the stride.
+    as_large = (q["kernel_height"] == q["height"]) & (q["kernel_width"] == q["width"])
+    whole = as_large & (q["padded"] == 0) & (q["dilated"] == 0)
+    direct = (pointwise & (q["strided"] == 0)) | whole
+    bare = (bias == 0) & (residual == 0) & (np.asarray(columns["activation"]) == "none")
     layouts = np.asarray(columns["layout"])
     block, blocked = block_of(layouts), is_blocked(layouts)
     in_padded, out_padded = np.ceil(cin / block) * block, np.ceil(cout / block) * block
@@ -69,9 +74,10 @@ def quantities(columns: Columns) -> dict[str, Array]:
         "depthwise": depthwise.astype(float),
         "grouped": ((groups > 1) & ~depthwise).astype(float),
         "pointwise": pointwise.astype(float),
-        "direct": ((pointwise & (q["strided"] == 0)) | whole).astype(float),
+        "direct": direct.astype(float), "direct_bare": (direct & bare).astype(float),
         "shallow": ((cin < 16) & (groups == 1)).astype(float),
         "in_aligned": (cin % 16 == 0).astype(float), "out_aligned": (cout % 16 == 0).astype(float),
+        "in_evenness": evenness(cin), "out_evenness": evenness(cout),
     }  # fmt: skip
     return q
 
@@ -80,7 +86,8 @@ PLAIN = (
     "kernel_height", "kernel_width", "stride_height", "stride_width", "dilated", "bias", "residual",
     "pad_height", "pad_width", "padded", "pad_odd", "pad_uneven", "edge_share", "real",
     "column_waste", "channel_waste", "block_waste", "depthwise", "grouped", "pointwise", "direct",
-    "shallow", "in_aligned", "out_aligned", "strided", "threaded",
+    "direct_bare", "shallow", "in_aligned", "out_aligned", "in_evenness", "out_evenness",
+    "strided", "threaded",
 )  # fmt: skip
 """Features taken as they are."""
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from resperf.errors import LayerError
-from resperf.features import conv, dense, pool, reorder, step
+from resperf.features import activation, conv, dense, pool, reorder, step
 from resperf.features.columns import Array, Columns
 from resperf.layers import kind_of
 
-FEATURE_SET_VERSION = 1
+FEATURE_SET_VERSION = 2
 """Raised whenever a name, an order or a number of `feature_matrix` or `quantities` changes."""
 
 
@@ -27,6 +27,7 @@ _RECIPES: Mapping[str, _Recipe] = {
     "conv": _Recipe(conv.quantities, conv.PLAIN, conv.LOG2),
     "pool": _Recipe(pool.quantities, pool.PLAIN, pool.LOG2),
     "dense": _Recipe(dense.quantities, dense.PLAIN, dense.LOG2),
+    "activation": _Recipe(activation.quantities, activation.PLAIN, activation.LOG2),
     "reorder": _Recipe(reorder.quantities, reorder.PLAIN, reorder.LOG2),
     "conv_step": _Recipe(step.conv_quantities, conv.PLAIN + step.PLAIN, conv.LOG2 + step.LOG2),
     "dense_step": _Recipe(step.dense_quantities, dense.PLAIN + step.PLAIN, dense.LOG2 + step.LOG2),

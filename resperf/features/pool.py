@@ -8,6 +8,7 @@ from resperf.features.columns import Array, Columns
 from resperf.features.window import (
     block_of,
     element_bytes,
+    evenness,
     is_blocked,
     numbers,
     window_geometry,
@@ -41,7 +42,7 @@ def quantities(columns: Columns) -> dict[str, Array]:
         "counts_pad": np.asarray(columns["count_include_pad"], dtype=float),
         "intensity": flops / (in_bytes + out_bytes),
         "out_over_in": out_bytes / in_bytes,
-        "aligned": (channels % 16 == 0).astype(float),
+        "aligned": (channels % 16 == 0).astype(float), "channel_evenness": evenness(channels),
         "channel_waste": waste,
         "column_waste": np.ceil(q["columns_out"] / 6) * 6 / q["columns_out"],
     }  # fmt: skip
@@ -51,7 +52,8 @@ def quantities(columns: Columns) -> dict[str, Array]:
 PLAIN = (
     "kernel_height", "kernel_width", "stride_height", "stride_width", "dilated", "pad_height",
     "pad_width", "padded", "pad_odd", "pad_uneven", "edge_share", "real", "ceil", "counts_pad",
-    "whole_image", "maximum", "aligned", "channel_waste", "column_waste", "strided", "covered",
+    "whole_image", "maximum", "aligned", "channel_evenness", "channel_waste", "column_waste",
+    "strided", "covered",
 )  # fmt: skip
 """Features taken as they are."""
 

@@ -58,6 +58,14 @@ def real_share(
     return counts / (kernel * out)
 
 
+def evenness(counts: Array) -> Array:
+    """Return how often 2 divides each count, at most five times.
+
+    Kernels read several channels at once where their number allows it, and slower ones where not.
+    """
+    return np.asarray(np.log2(np.gcd(counts.astype(np.int64), 32)))
+
+
 def window_geometry(columns: Columns) -> dict[str, Array]:
     """Return output size, padding and edge columns of sliding windows.
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from resperf.errors import LayerError
 from resperf.layers._base import ACTIVATIONS, LAYOUTS, FieldSpec, FieldValue, Layer
+from resperf.layers.activation import Activation
 from resperf.layers.conv import Conv
 from resperf.layers.dense import Dense
 from resperf.layers.pool import Pool
@@ -13,13 +14,13 @@ from resperf.layers.reorder import Reorder
 from resperf.layers.step import OPTIMIZERS, ConvStep, DenseStep
 
 __all__ = [
-    "ACTIVATIONS", "KINDS", "LAYOUTS", "OPTIMIZERS", "Conv", "ConvStep", "Dense", "DenseStep",
-    "FieldSpec", "FieldValue", "Layer", "Pool", "Reorder", "handed_over_bytes", "kind_of",
-    "layer_from_key",
+    "ACTIVATIONS", "KINDS", "LAYOUTS", "OPTIMIZERS", "Activation", "Conv", "ConvStep", "Dense",
+    "DenseStep", "FieldSpec", "FieldValue", "Layer", "Pool", "Reorder", "handed_over_bytes",
+    "kind_of", "layer_from_key",
 ]  # fmt: skip
 
 KINDS: Mapping[str, type[Layer]] = {
-    cls.kind: cls for cls in (Conv, Pool, Dense, Reorder, ConvStep, DenseStep)
+    cls.kind: cls for cls in (Conv, Pool, Dense, Activation, Reorder, ConvStep, DenseStep)
 }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,11 +16,13 @@ from resperf.layers import Conv, Layer, Reorder
 from resperf.lowering._base import LoweredNode
 from resperf.lowering._proto import Skeleton, skeleton
 from resperf.lowering._read import (
+    ACTIVATION_OPS,
     CONV_OPS,
     DENSE_OPS,
     POOL_OPS,
     REMOVED_OPS,
     VIEW_OPS,
+    activation_from_node,
     conv_from_node,
     dense_from_node,
     pool_from_node,
@@ -80,9 +82,7 @@ def optimised_graph(model: Skeleton, *, threads: int) -> onnx.GraphProto:
         return onnx.load(target, load_external_data=False).graph
 
 
-def read_optimised(
-    network: Network, nodes: Sequence[onnx.NodeProto], block: int
-) -> list[LoweredNode]:
+def read_optimised(network: Network, graph: onnx.GraphProto, block: int) -> list[LoweredNode]:
     """Turn the nodes of an optimised graph into lowered nodes of `network`.
 
     Every lowered node computes a tensor of the original network, perhaps in another layout and
@@ -91,12 +91,28 @@ def read_optimised(
     from onnx import helper
 
     makers = {node.name: node for node in network.nodes}
+    weights = {
+        each.name: Tensor(each.name, tuple(each.dims), "float32", is_weight=True)
+        for each in graph.initializer
+    }
+    tensors = {**weights, **network.tensors}
+    around = replace(network, tensors=tensors)
     origin: dict[str, str] = {}
+    blocked: set[str] = set()
     lowered: list[LoweredNode] = []
     produced: list[str] = []
-    for proto in nodes:
+    for proto in graph.node:
         tensor_name = _original_tensor(network, makers, proto, origin)
+        if tensor_name not in tensors:
+            # The inside of a fused or inlined operator that works value by value.
+            shapes = {getattr(tensors.get(origin.get(i, i)), "shape", None) for i in proto.input}
+            if proto.op_type in ACTIVATION_OPS or (proto.op_type == "Mul" and len(shapes) == 1):
+                like = tensors.get(origin.get(proto.input[0], proto.input[0]))
+                tensors |= {} if like is None else {tensor_name: replace(like, name=tensor_name)}
         origin[proto.output[0]] = tensor_name
+        is_blocked = _is_blocked(proto, blocked)
+        if is_blocked:
+            blocked.add(proto.output[0])
         attributes = {a.name: _plain(helper.get_attribute_value(a)) for a in proto.attribute}
         node = Node(
             # ORT numbers the re-layouts as it meets them, which differs from run to run.
@@ -107,9 +123,16 @@ def read_optimised(
             outputs=(tensor_name,),
             attributes=attributes,
         )
-        lowered.append(_lowered(network, node, block))
+        lowered.append(_lowered(around, node, block, is_blocked=is_blocked))
         produced.append(tensor_name)
-    return _with_sources(network, _with_edges(network, lowered, nodes), produced)
+    return _with_sources(network, _with_edges(network, lowered, graph.node), produced)
+
+
+def _is_blocked(proto: onnx.NodeProto, blocked: Set[str]) -> bool:
+    """Say whether a node writes blocks; one that reads nothing but blocks does."""
+    if proto.domain == NCHWC:
+        return bool(proto.op_type != "ReorderOutput")
+    return bool(proto.input) and all(name in blocked for name in proto.input)
 
 
 def _original_tensor(
@@ -127,8 +150,10 @@ def _original_tensor(
         return marked if marked in network.tensors else match["tensor"]
     if proto.op_type == "ReorderInput":
         return origin.get(proto.input[0], proto.input[0])
-    if proto.output[0] not in network.tensors and proto.name in makers:
-        return makers[proto.name].outputs[0]
+    # A fused x times its sigmoid is named after the product.
+    name = proto.name.partition("/QuickGeluFusion")[0]
+    if proto.output[0] not in network.tensors and name in makers:
+        return makers[name].outputs[0]
     return str(proto.output[0])
 
 
@@ -138,11 +163,14 @@ def _plain(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
-def _lowered(network: Network, node: Node, block: int) -> LoweredNode:
+def _lowered(network: Network, node: Node, block: int, *, is_blocked: bool) -> LoweredNode:
     if node.op in VIEW_OPS | REMOVED_OPS:
         return LoweredNode(node.name, node.op, None, "view", "changes only the shape")
     try:
-        layer = _layer(network, node, f"nchwc{block}" if node.domain == NCHWC else "nchw")
+        if node.op in ACTIVATION_OPS:
+            layer: Layer = activation_from_node(network, node, block if is_blocked else 1)
+        else:
+            layer = _layer(network, node, f"nchwc{block}" if node.domain == NCHWC else "nchw")
     except UnsupportedError as error:
         return LoweredNode(node.name, node.op, None, "unknown", str(error))
     return LoweredNode(node.name, node.op, layer, "execution")
@@ -173,7 +201,9 @@ def _conv(network: Network, node: Node, layout: str) -> Conv:
         raise UnsupportedError(f"{node.op} {node.name!r}: its shapes are not those of an image")
     # ORT pads the channels of a depthwise convolution to whole blocks, and so counts more groups.
     groups = min(int(node.attributes.get("group", 1)), image.shape[1])
-    kernel = tuple(int(k) for k in node.attributes.get("kernel_shape", (1, 1)))
+    weights = network.tensors.get(node.inputs[1])
+    unwritten = (1, 1) if weights is None else weights.shape[2:]
+    kernel = tuple(int(k) for k in node.attributes.get("kernel_shape", unwritten))
     filters = Tensor(
         name="filters",
         shape=(result.shape[1], image.shape[1] // groups, *kernel),

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from resperf.errors import UnsupportedError
-from resperf.layers import Conv, Layer, Pool, Reorder
+from resperf.layers import Activation, Conv, Layer, Pool, Reorder
 from resperf.lowering._base import LoweredNode, Role
 from resperf.lowering._read import (
     ACTIVATION_OPS,
@@ -20,6 +20,7 @@ from resperf.lowering._read import (
     POOL_OPS,
     REMOVED_OPS,
     VIEW_OPS,
+    activation_from_node,
     conv_from_node,
     dense_from_node,
     pool_from_node,
@@ -28,10 +29,14 @@ from resperf.network import Network, Node
 
 CHANNEL_ALIGNMENT = 4
 """ReorderInput takes channels in fours; a convolution with others stays in NCHW."""
-CONV_ACTIVATIONS = frozenset({"Relu", "Tanh", "Sigmoid", "LeakyRelu", "Clip", "HardSigmoid"})
+CONV_ACTIVATIONS = frozenset(
+    {"Relu", "Tanh", "Sigmoid", "LeakyRelu", "Clip", "HardSigmoid", "HardSwish"}
+)
 DENSE_ACTIVATIONS = frozenset({"Relu", "Tanh", "Sigmoid", "LeakyRelu"})
 BLOCKED_ACTIVATIONS = frozenset({"Relu", "Tanh", "Sigmoid"})
-"""Activations that keep a blocked tensor blocked, and join a blocked convolution late."""
+"""Activations that join a blocked convolution late."""
+BLOCK_KEEPERS = BLOCKED_ACTIVATIONS | {"HardSigmoid", "Gelu", "QuickGelu"}
+"""Activations that keep a blocked tensor blocked."""
 BLOCKED_SUMS = frozenset({"Add", "Sum"})
 BLOCKED_BINARIES = BLOCKED_SUMS | {"Mul"}
 
@@ -142,10 +147,25 @@ class _Lowering:
             self.renamed[node.outputs[0]] = node.inputs[0]
             return
         if not any(absorb(node) for absorb in self._absorptions()):
-            self._make(node)
+            first, *others = self._parts(node)
+            self._make(first)
+            for part in others:
+                self._make(part)
+                # The node is accounted for once.
+                self.steps[-1].sources = []
+
+    def _parts(self, node: Node) -> tuple[Node, ...]:
+        """Take an operator apart that has no kernel: a hard swish is x times its hard sigmoid."""
+        if node.op != "HardSwish":
+            return (node,)
+        # Both make tensors of one shape; readers of the whole read the product.
+        gate = replace(node, op="HardSigmoid")
+        return gate, replace(node, op="Mul", inputs=(node.inputs[0], node.outputs[0]))
 
     def _absorptions(self) -> tuple[Callable[[Node], bool], ...]:
-        return (self._fold_channels, self._activate, self._add_residual, self._add_bias)
+        return (
+            self._fold_channels, self._activate, self._gate, self._add_residual, self._add_bias,
+        )  # fmt: skip
 
     def _only_reader(self, name: str) -> _Step | None:
         """Return the step that computes `name`, if nothing else reads it."""
@@ -205,9 +225,25 @@ class _Lowering:
             return False
         if node.op not in (BLOCKED_ACTIVATIONS if late else fusible):
             return False
+        if node.op == "HardSwish" and not (
+            step.is_blocked and node.outputs[0] not in self.network.outputs
+        ):
+            return False
         if step.node.op == "MatMul" and not layer.fields()["bias"]:
             return False
         return self._extend(step, node, layer.replace(activation=ACTIVATION_OPS[node.op]))
+
+    def _gate(self, node: Node) -> bool:
+        """Turn x times its sigmoid into one operator."""
+        if node.op != "Mul" or len(node.inputs) != 2:
+            return False
+        for x, gate in (node.inputs, node.inputs[::-1]):
+            step = self._only_reader(gate)
+            if step is None or step.node.op != "Sigmoid" or step.node.inputs[0] != x:
+                continue
+            if isinstance(step.layer, Activation) and step.layer.activation == "sigmoid":
+                return self._extend(step, node, step.layer.replace(activation="silu"))
+        return False
 
     def _add_residual(self, node: Node) -> bool:
         """Let a convolution add a tensor of its output's shape."""
@@ -286,6 +322,10 @@ class _Lowering:
             return lower_layer(pool_from_node(self.network, node, layout), self.block)
         if node.op in DENSE_OPS:
             return dense_from_node(self.network, node)
+        if node.op in ACTIVATION_OPS:
+            maker = self.maker.get(node.inputs[0])
+            blocked = maker is not None and maker.is_blocked and node.op in BLOCK_KEEPERS
+            return activation_from_node(self.network, node, self.block if blocked else 1)
         maker = self.maker.get(node.inputs[0]) if node.inputs else None
         scales = node.op != "Add" and self._is_per_channel(node)
         if scales and maker is not None and maker.is_blocked:
@@ -299,12 +339,12 @@ class _Lowering:
 
     def _is_blocked(self, node: Node, layer: Layer | None) -> bool:
         """Whether a step writes its result in blocks."""
-        if layer is not None:
-            return str(layer.fields().get("layout", "nchw")).startswith("nchwc")
+        if layer is not None and "layout" in layer.specs():
+            return str(layer.fields()["layout"]).startswith("nchwc")
         makers = [self.maker.get(name) for name in node.inputs]
         if not makers or not all(maker is not None and maker.is_blocked for maker in makers):
             return False
-        if node.op in BLOCKED_ACTIVATIONS:
+        if node.op in BLOCK_KEEPERS:
             return True
         shapes = [self.network.tensors[name].shape for name in node.inputs]
         if node.op in BLOCKED_BINARIES:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from resperf.errors import LayerError, UnsupportedError
-from resperf.layers import Conv, Dense, Layer, Pool
+from resperf.layers import Activation, Conv, Dense, Layer, Pool
 from resperf.network import Network, Node, Tensor
 
 LayerT = TypeVar("LayerT", bound=Layer)
@@ -28,7 +28,7 @@ ACTIVATION_OPS: Mapping[str, str] = {
     "Gelu": "gelu",
     "Silu": "silu",
     "Swish": "silu",
-    "QuickGelu": "gelu",
+    "QuickGelu": "silu",
     "HardSwish": "hard_swish",
 }
 """ONNX operator (also the value of a fused node's ``activation``) -> activation of a layer."""
@@ -181,6 +181,36 @@ def dense_from_node(
         bias=has_input(node, 2) if bias is None else bias,
         activation=_own_activation(node) if activation == "none" else activation,
         dtype=rows.dtype,
+    )
+
+
+def activation_from_node(network: Network, node: Node, block: int = 1) -> Activation:
+    """Read an activation that stands by itself.
+
+    Parameters
+    ----------
+    network : Network
+    node : Node
+        An operator of `ACTIVATION_OPS`.
+    block : int
+        Channels that come together in the image's layout: what fills the last block counts.
+
+    Raises
+    ------
+    UnsupportedError
+        If the shape is not known.
+    """
+    tensor = tensor_of(network, node, 0)
+    batch, *rest = tensor.shape or (1,)
+    if rest:
+        rest[0] = -(-rest[0] // block) * block
+    return _made(
+        Activation,
+        node,
+        batch=batch,
+        values=math.prod(rest),
+        activation=ACTIVATION_OPS[node.op],
+        dtype=tensor.dtype,
     )
 
 

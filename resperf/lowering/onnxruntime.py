@@ -52,7 +52,7 @@ def _ask(network: Network, fingerprint: Fingerprint, block: int) -> list[Lowered
     if cached is not None:
         return cached
     graph = _ort_graph.optimised_graph(skeleton(network), threads=fingerprint.threads)
-    nodes = _ort_graph.read_optimised(network, list(graph.node), block)
+    nodes = _ort_graph.read_optimised(network, graph, block)
     _cache.store(network, identity, nodes)
     return nodes
 

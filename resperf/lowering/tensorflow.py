@@ -18,6 +18,7 @@ from resperf.lowering._read import (
     POOL_OPS,
     REMOVED_OPS,
     VIEW_OPS,
+    activation_from_node,
     conv_from_node,
     dense_from_node,
     pool_from_node,
@@ -249,6 +250,11 @@ def _pool(network: Network, links: Links, node: Node) -> LoweredNode:
     return _Fusion(network, links, [node]).lowered(op, layer)
 
 
+def _activation(network: Network, links: Links, node: Node) -> LoweredNode:
+    layer = activation_from_node(network, node)
+    return _Fusion(network, links, [node]).lowered(node.op, layer)
+
+
 def reduced_axes(network: Network, node: Node) -> tuple[int, ...] | None:
     """Return the axes that a reduction takes from its attribute or input; None for all."""
     axes = node.attributes.get("axes")
@@ -286,6 +292,7 @@ def _mean(network: Network, links: Links, node: Node) -> LoweredNode:
 _RULES: Mapping[str, Callable[[Network, Links, Node], LoweredNode]] = {
     "Conv": _conv,
     "ReduceMean": _mean,
+    **dict.fromkeys(ACTIVATION_OPS, _activation),
     **dict.fromkeys(DENSE_OPS, _dense),
     **dict.fromkeys(POOL_OPS, _pool),
 }

@@ -81,7 +81,12 @@ _FEATURES: Mapping[str, Mapping[str, Callable[[Columns], Array]]] = {
         "padding": _padded,
     },
     "dense": _DENSE,
-    # Not in the paper, but between layers of unlike layout on a CPU.
+    # Not in the paper, but between its layers.
+    "activation": {
+        "batch size": _field("batch"),
+        "values": _field("values"),
+        "activate function": _activation,
+    },
     "reorder": {
         "batch size": _field("batch"),
         **_MATRIX,

@@ -20,8 +20,9 @@ class Linear(Predictor):
     Gianniti et al., "Performance Prediction of GPU-based Deep Learning Applications" (SBAC-PAD
     2018), whose per-layer models their later paper of the same title sums up (section 1): "the only
     explanatory variable is computational complexity". Operations are 2 per multiply-accumulate of
-    a convolution or matrix product, 1 per pixel of a pooling's windows, and 1 per value of a change
-    of layout, which the papers do not know. Where the line runs below zero, the answer is 0 ms.
+    a convolution or matrix product, 1 per pixel of a pooling's windows, and 1 per value of an
+    activation or a change of layout, which the papers do not know. Where the line runs below zero,
+    the answer is 0 ms.
 
     Attributes
     ----------

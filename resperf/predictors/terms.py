@@ -75,6 +75,10 @@ _CONV: Mapping[str, Term] = {
     "weights": _mb("weight_bytes"),
     "weights direct": lambda q: q["weight_bytes"] / _MB * q["direct"],
     "weights not direct": lambda q: q["weight_bytes"] / _MB * (1 - q["direct"]),
+    "in not bare": lambda q: q["in_bytes"] / _MB * (1 - q["direct_bare"]),
+    "out not bare": lambda q: q["out_bytes"] / _MB * (1 - q["direct_bare"]),
+    "weights bare": lambda q: q["weight_bytes"] / _MB * q["direct_bare"],
+    "weights not bare": lambda q: q["weight_bytes"] / _MB * (1 - q["direct_bare"]),
     "weights beyond cache 2": _beyond("weight_bytes", _CACHE_2),
     "weights beyond cache 3": _beyond("weight_bytes", _CACHE_3),
     "weights per image": lambda q: q["weight_bytes"] / _MB * q["batch"],
@@ -154,6 +158,16 @@ _DENSE: Mapping[str, Term] = {
     **_ACTIVATION_TERMS,
 }
 
+_ACTIVATION: Mapping[str, Term] = {
+    "constant": _one,
+    "in": _mb("in_bytes"),
+    "in beyond cache 2": _beyond("in_bytes", _CACHE_2),
+    "in beyond cache 3": _beyond("in_bytes", _CACHE_3),
+    "out": _mb("out_bytes"),
+    "constant threads": lambda q: q["threaded"],
+    **_ACTIVATION_TERMS,
+}
+
 _REORDER: Mapping[str, Term] = {
     "constant": _one,
     "in": _mb("in_bytes"),
@@ -189,7 +203,8 @@ _STEP: Mapping[str, Term] = {
 }
 
 TERMS: Mapping[str, Mapping[str, Term]] = {
-    "conv": _CONV, "pool": _POOL, "dense": _DENSE, "reorder": _REORDER,
+    "conv": _CONV, "pool": _POOL, "dense": _DENSE, "activation": _ACTIVATION,
+    "reorder": _REORDER,
     "conv_step": {
         **_CONV, **_STEP,
         "gradient of input strided": _gflop("flops_data", "strided"),

@@ -1,4 +1,4 @@
-"""What a dataset lacks, estimated by physical terms: poolings, copies, shape-only operators.
+"""What a dataset lacks, estimated by physical terms: poolings, activations, copies, views.
 
 Single layers whose data already lie on the device tell nothing of the copies between host and
 device, and often nothing of poolings. Whole calls of the same device do, taken together with the
@@ -28,6 +28,9 @@ from resperf.predictors.baseline import Baseline, fit_terms
 from resperf.predictors.metrics import errors
 from resperf.predictors.terms import physical_terms
 from resperf.predictors.transfers import Transfers
+from resperf.training.activations import CANNED as CANNED_ACTIVATIONS
+from resperf.training.activations import STEP as ACTIVATIONS
+from resperf.training.activations import Activations
 from resperf.training.rows import LayerRows, layer_rows
 from resperf.training.trials import own_split
 
@@ -69,12 +72,15 @@ class Estimates:
         Fields of the poolings that the coefficients were fitted on.
     steps : mapping of str to mapping
         What was estimated -> ``how``, ``source`` and errors: goes into the bundle.
+    activations : Activations or None
+        Activations by themselves, where the layers tell of them.
     """
 
     transfers: Transfers
     pool: Baseline | None
     pool_ranges: Mapping[str, Any]
     steps: Mapping[str, Mapping[str, Any]]
+    activations: Activations | None = None
 
     def complete(self, values: dict[str, Any]) -> None:
         """Add to a bundle's manifest what it lacks, and say that this was estimated.
@@ -84,14 +90,18 @@ class Estimates:
         values : dict
             The manifest, changed in place. What it has from measurements stays.
         """
+        steps = dict(self.steps)
         used = []
         if self.pool is not None and "pool" not in values["predictors"]:
-            described = {"method": self.pool.method, **self.pool.export(Path(), "")}
-            values["predictors"]["pool"] = {"execution": described}
-            values["ranges"]["pool"] = dict(self.pool_ranges)
-            canned = canned_layers({"pool": _CANNED_POOLS}, {"pool": {"execution": self.pool}})
-            values["canned"] = [*values["canned"], *canned]
+            _add_kind(values, self.pool, self.pool_ranges, _CANNED_POOLS)
             used.append(_POOL)
+        alone = self.activations
+        if alone is not None and "activation" not in values["predictors"]:
+            _add_kind(values, alone.baseline, alone.ranges, CANNED_ACTIVATIONS)
+            origin = {name: values["dataset"][name] for name in ("name", "checksum")}
+            source = {"device": values["device"], **origin}
+            steps[ACTIVATIONS] = {**alone.step, "source": source}
+            used.append(ACTIVATIONS)
         for phase in _COPIES:
             if phase not in values["transfers"]:
                 values["transfers"][phase] = self.transfers.to_json()
@@ -99,7 +109,22 @@ class Estimates:
         if self.pool is not None and _VIEW not in values["costs"]:
             values["costs"] = {**values["costs"], _VIEW: _launch_ms(self.pool)}
             used.append(_VIEW)
-        values["estimates"] = {step: dict(self.steps[step]) for step in used}
+        values["estimates"] = {step: dict(steps[step]) for step in used}
+
+
+def _add_kind(
+    values: dict[str, Any],
+    baseline: Baseline,
+    ranges: Mapping[str, Any],
+    canned: tuple[Layer, ...],
+) -> None:
+    """Add a kind whose execution is estimated to a bundle's manifest."""
+    kind = baseline.kind
+    described = {"method": baseline.method, **baseline.export(Path(), "")}
+    values["predictors"][kind] = {"execution": described}
+    values["ranges"][kind] = dict(ranges)
+    checked = canned_layers({kind: canned}, {kind: {"execution": baseline}})
+    values["canned"] = [*values["canned"], *checked]
 
 
 class Source(Protocol):
@@ -421,6 +446,7 @@ class _Scaling:
                     "fitted": dict(fitted_step),
                 }
                 for step, fitted_step in self.bundle.estimates.items()
+                if step in factors
             },
         )
 

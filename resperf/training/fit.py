@@ -25,6 +25,7 @@ from resperf.predictors import DEFAULT_METHOD, METHODS, Predictor, predictor_cla
 from resperf.predictors.metrics import errors
 from resperf.predictors.transfers import Transfers
 from resperf.splits import SPLIT_SEED, pack_keys
+from resperf.training.activations import estimate_activations
 from resperf.training.estimate import Source, read_source
 from resperf.training.progress import TrainingProgress
 from resperf.training.rows import LayerRows, layer_rows
@@ -96,7 +97,8 @@ def train(
     exclude_keys : set of str
         Layers that are used neither for training nor for choosing the best epoch.
     estimate_from : sequence of Path
-        Where poolings and copies are estimated from if the dataset has none; see
+        Where poolings and copies are estimated from if the dataset has none, and activations
+        from the dataset itself; see
         `resperf.training.estimate.read_source`.
     progress : callable, optional
 
@@ -148,7 +150,7 @@ def train(
             ),
         }
         if source is not None:
-            _estimate(values, source, learnt, info.machine_costs.get("session_ms"))
+            _estimate(values, source, learnt, parts, info.machine_costs.get("session_ms"))
         learnt.notes += [
             f"{phase}: no transfer was measured, none is predicted"
             for phase in TRANSFERRED
@@ -169,7 +171,11 @@ def _settings(method: str, epochs: int | None, trees: int | None) -> dict[str, i
 
 
 def _estimate(
-    values: dict[str, Any], source: Source, learnt: _Learnt, session_ms: float | None
+    values: dict[str, Any],
+    source: Source,
+    learnt: _Learnt,
+    parts: Mapping[str, _Parts],
+    session_ms: float | None,
 ) -> None:
     """Complete a manifest by what is estimated rather than learnt from the dataset."""
     execution = {
@@ -179,7 +185,11 @@ def _estimate(
     }
     if not execution:
         raise TrainingError("whole calls do not add up: there is nothing to estimate beside them")
-    source.estimates(execution, session_ms).complete(values)
+    estimates = source.estimates(execution, session_ms)
+    if "conv" in execution:
+        activations = estimate_activations(execution["conv"], parts["conv"])
+        estimates = dataclasses.replace(estimates, activations=activations)
+    estimates.complete(values)
     if not values["estimates"]:
         learnt.notes.append("everything was measured: nothing was estimated")
 

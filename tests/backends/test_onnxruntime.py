@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from resperf.backends import backend
 from resperf.backends._ort_kernels import kernel_of
+from resperf.backends._ort_runs import filled
 from resperf.backends.onnxruntime import (
     COLD_WEIGHTS_BYTES,
     MAX_COPIES,
@@ -21,7 +24,7 @@ from resperf.backends.onnxruntime import (
     OnnxRuntimeBackend,
 )
 from resperf.errors import MeasurementError, ResperfError, UnsupportedError
-from resperf.layers import Conv, Dense, Layer, Pool, Reorder
+from resperf.layers import ACTIVATIONS, Activation, Conv, Dense, Layer, Pool, Reorder
 from resperf.measurement import PHASES
 
 NETWORKS = Path(__file__).parents[2] / "models" / "networks"
@@ -30,6 +33,22 @@ NETWORKS = Path(__file__).parents[2] / "models" / "networks"
 @pytest.fixture(scope="module")
 def ort() -> OnnxRuntimeBackend:
     return OnnxRuntimeBackend(threads=1)
+
+
+def test_arrays_are_filled_to_the_end_without_denormal_numbers() -> None:
+    for shape in ((3, 100_001), (3, 500_001)):
+        values = filled(shape)
+        assert (values.shape, values.dtype) == (shape, np.float32)
+        assert values.flags.c_contiguous
+        assert values.flags.writeable
+        assert np.abs(values).max() < 1
+        assert np.abs(values).min() > np.finfo(np.float32).tiny
+    assert filled((0, 4)).shape == (0, 4)
+
+
+def test_an_array_larger_than_memory_is_a_lack_of_memory() -> None:
+    with pytest.raises(MemoryError, match="no memory for an array of shape"):
+        filled((1 << 50,))
 
 
 def conv(**fields: object) -> Conv:
@@ -170,6 +189,51 @@ def test_every_layer_runs_in_all_phases(layer: Layer, ort: OnnxRuntimeBackend) -
         assert execution.offset_ms == ort.session_ms()
     with pytest.raises(MeasurementError):
         built.isolated()
+
+
+COMPUTED: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "relu": lambda x: np.maximum(x, 0),
+    "tanh": np.tanh,
+    "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
+    "leaky_relu": lambda x: np.where(x > 0, x, 0.99 * x),
+    "hard_sigmoid": lambda x: np.clip(0.2 * x + 0.5, 0, 1),
+    "elu": lambda x: np.where(x > 0, x, np.expm1(x)),
+    "softplus": lambda x: np.log1p(np.exp(x)),
+    "gelu": lambda x: x * 0.5 * (1 + np.vectorize(math.erf)(x / math.sqrt(2))),
+    "silu": lambda x: x / (1 + np.exp(-x)),
+    # Its bounds are both the first of the made-up values.
+    "clip": lambda x: np.full_like(x, filled(())),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("function", COMPUTED)
+def test_activations_alone_compute_what_they_are_called(
+    ort: OnnxRuntimeBackend, function: str
+) -> None:
+    (layer,) = ort.lower([Activation(batch=2, values=300, activation=function)])
+    with ort.layer(layer, budget_ms=5.0) as built:
+        (found,) = built.phases["postprocess"].run()
+    np.testing.assert_allclose(found, COMPUTED[function](filled((2, 300))), rtol=1e-4, atol=1e-6)
+
+
+def test_copies_of_an_activation_read_each_other(
+    ort: OnnxRuntimeBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As in a network, where it may write over its input.
+    graphs: list[onnx.GraphProto] = []
+    session = ort._session
+    monkeypatch.setattr(
+        ort, "_session", lambda m, *rest: (graphs.append(m.graph), session(m, *rest))[1]
+    )
+    with ort.layer(Activation(batch=1, values=64, activation="relu"), budget_ms=5.0):
+        pass
+    assert [node.input[0] for node in graphs[-1].node[:3]] == ["x", "y0", "y1"]
+
+
+def test_a_hard_swish_alone_is_refused(ort: OnnxRuntimeBackend) -> None:
+    assert {*ACTIVATIONS} - {*COMPUTED} == {"none", "hard_swish"}
+    with pytest.raises(UnsupportedError, match="no kernel for hard_swish alone"):
+        ort.layer(Activation(batch=1, values=8, activation="hard_swish"), budget_ms=1.0)
 
 
 def test_copies_hold_weights_of_their_own(ort: OnnxRuntimeBackend) -> None:

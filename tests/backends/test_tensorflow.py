@@ -26,7 +26,7 @@ from resperf.backends.tensorflow_runs import (
     traced_copies,
 )
 from resperf.errors import ResperfError, UnsupportedError
-from resperf.layers import Conv, Dense, Layer, Pool, Reorder
+from resperf.layers import Activation, Conv, Dense, Layer, Pool, Reorder
 from resperf.lowering.tensorflow import lower_layer
 from resperf.measurement import PHASES
 
@@ -68,6 +68,11 @@ def dilation(rows: int, columns: int) -> dict[str, int]:
     return {"dilation_height": rows, "dilation_width": columns}
 
 
+FUNCTIONS = (
+    "relu", "tanh", "sigmoid", "leaky_relu", "elu", "softplus", "hard_sigmoid", "hard_swish",
+    "gelu",
+)  # fmt: skip
+
 LAYERS: dict[str, Layer] = {
     "valid": conv(),
     "same": conv(**pads(1, 1, 1, 1)),
@@ -98,11 +103,8 @@ LAYERS: dict[str, Layer] = {
     "maximum of the image": pool(whole_image=True, kernel_height=11, kernel_width=9),
     "dense": Dense(batch=3, features_in=10, features_out=7),
     "dense, no bias": Dense(batch=1, features_in=10, features_out=7, bias=False),
-    **{
-        f"activation {name}": conv(activation=name)
-        for name in ("relu", "tanh", "sigmoid", "leaky_relu", "elu", "softplus", "hard_sigmoid",
-                     "hard_swish", "gelu")
-    },
+    **{f"activation {name}": conv(activation=name) for name in FUNCTIONS},
+    **{f"{name} alone": Activation(batch=3, values=50, activation=name) for name in FUNCTIONS},
 }  # fmt: skip
 
 ONNX_ACTIVATIONS = {
@@ -116,7 +118,9 @@ def onnx_nodes(layer: Layer) -> list[onnx.NodeProto]:
     """The layer in ONNX's words: x, w, b and r in, y out."""
     outputs = iter(["t1", "t2", "t3"])
     done = next(outputs)
-    if isinstance(layer, Dense):
+    if isinstance(layer, Activation):
+        nodes, done = [], "x"
+    elif isinstance(layer, Dense):
         nodes = [helper.make_node("Gemm", ["x", "w", "b"][: 2 + layer.bias], [done])]
     else:
         assert isinstance(layer, Conv | Pool)

@@ -8,7 +8,7 @@ from resperf.campaign import Campaign, Sampler, draw
 from resperf.campaign.shapes import change_window
 from resperf.cli.bench import campaign_folders
 from resperf.errors import CampaignError
-from resperf.layers import Conv, Dense, Layer, Pool
+from resperf.layers import Activation, Conv, Dense, Layer, Pool
 
 SHIPPED = sorted(path for folder in campaign_folders() for path in folder.glob("*.toml"))
 STEM = Conv(
@@ -49,6 +49,37 @@ def test_every_drawn_layer_keeps_the_constraints(path: Path) -> None:
         assert layer.macs <= limits.largest_macs
         work_ms = 2 * layer.macs / limits.gflops / 1e6 + layer.moved_bytes / limits.gb_per_s / 1e6
         assert work_ms <= limits.largest_time_ms
+
+
+def test_depthwise_convolutions_of_single_pixels_come_from_networks_alone() -> None:
+    campaign = conv_campaign(
+        conv={"groups": ["depthwise"], "channels_out": [8], "kernel": [1, 3]},
+        mixture={"from_networks": 0.5, "exact": 0.0},
+    )
+    layers = draw(campaign, seed=1, count=200, harvested=[DEPTHWISE])
+    assert {layer.fields()["kernel_height"] for layer in layers} == {3}
+    # What a normalisation became is there in a network.
+    norm = DEPTHWISE.replace(
+        **dict.fromkeys(("kernel_height", "kernel_width"), 1),
+        pad_top=0,
+        pad_left=0,
+        pad_bottom=0,
+        pad_right=0,
+    )
+    layers = draw(campaign, seed=1, count=200, harvested=[norm])
+    assert {layer.fields()["kernel_height"] for layer in layers} == {1, 3}
+
+
+def test_activations_of_networks_are_varied_in_size() -> None:
+    campaign = Campaign.from_mapping({
+        "name": "test", "mixture": {"from_networks": 1.0, "exact": 0.0},
+        "kinds": {"activation": {"batch": [1, 8], "values": [10], "activation": ["relu"]}},
+    })  # fmt: skip
+    original = Activation(batch=1, values=1000, activation="sigmoid")
+    layers = draw(campaign, seed=1, count=100, harvested=[original])
+    assert {layer.kind for layer in layers} == {"activation"}
+    assert len({layer.fields()["values"] for layer in layers}) > 10
+    assert {layer.fields()["activation"] for layer in layers} == {"sigmoid", "relu"}
 
 
 def test_the_same_seed_gives_the_same_layers() -> None:

@@ -20,8 +20,10 @@ EPOCHS = 2
 Fitted = tuple[Predictor, dict[str, Any], Path]
 
 
-@pytest.fixture(scope="module", params=[(m, k) for m in METHODS for k in ("conv", "pool", "dense")],
-                ids="-".join)  # fmt: skip
+KINDS = ("conv", "pool", "dense", "activation")
+
+
+@pytest.fixture(scope="module", params=[(m, k) for m in METHODS for k in KINDS], ids="-".join)
 def fitted(request: Any, toy_rows: Any, tmp_path_factory: pytest.TempPathFactory) -> Fitted:
     method, kind = request.param
     predictor = fit(method, kind, toy_rows)

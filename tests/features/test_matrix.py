@@ -9,7 +9,8 @@ import pytest
 
 from resperf.errors import LayerError
 from resperf.features import FEATURED_KINDS, columns_of, feature_matrix, quantities
-from resperf.layers import KINDS, Conv, ConvStep, Dense, DenseStep, Pool, Reorder
+from resperf.features.window import evenness
+from resperf.layers import KINDS, Activation, Conv, ConvStep, Dense, DenseStep, Pool, Reorder
 
 CONV = Conv(
     batch=2, channels_in=3, channels_out=20, height=10, width=14, kernel_height=3, kernel_width=5,
@@ -47,6 +48,30 @@ def test_a_large_window_on_one_pixel_has_one_real_tap() -> None:
     assert (q["blocked"][0], q["plain"][0], q["threaded"][0]) == (1, 0, 0)
 
 
+def test_a_window_as_large_as_the_image_is_one_product() -> None:
+    whole = Conv(
+        batch=2, channels_in=12, channels_out=40, height=4, width=4, kernel_height=4,
+        kernel_width=4, stride_height=4, stride_width=4, bias=False,
+    )  # fmt: skip
+    # One output pixel too, but windows that leave pixels out are no product of the whole image.
+    smaller = whole.replace(kernel_height=3, kernel_width=3)
+    q = quantities("conv", columns_of([whole, smaller, whole.replace(bias=True)]))
+    assert q["pixels_out"].tolist() == [1, 1, 1]
+    assert q["direct"].tolist() == [1, 0, 1]
+    # What works on the output too keeps TensorFlow from taking the short way.
+    assert q["direct_bare"].tolist() == [1, 0, 0]
+    pointwise = whole.replace(kernel_height=1, kernel_width=1, stride_height=1, stride_width=1)
+    q = quantities("conv", columns_of([pointwise, pointwise.replace(activation="relu")]))
+    assert (q["direct"].tolist(), q["direct_bare"].tolist()) == ([1, 1], [1, 0])
+    # 12 is three fours, 40 five eights.
+    assert (q["in_evenness"][0], q["out_evenness"][0]) == (2, 3)
+
+
+def test_evenness_counts_factors_of_two_up_to_32() -> None:
+    counts = np.array([1, 2, 12, 35, 64, 96])
+    assert evenness(counts).tolist() == [0, 1, 2, 0, 5, 5]
+
+
 def test_blocks_follow_the_layout() -> None:
     layers = [CONV.replace(layout=layout) for layout in ("nchw", "nhwc", "nchwc8", "nchwc16")]
     q = quantities("conv", columns_of(layers))
@@ -77,6 +102,14 @@ def windows() -> list[dict[str, int]]:
         }
         for h, w, kh, kw, s, d, top, right in sizes
     ]  # fmt: skip
+
+
+def test_activation_quantities_by_hand() -> None:
+    layer = Activation(batch=2, values=8199, activation="tanh")
+    q = {name: value[0] for name, value in quantities("activation", columns_of([layer])).items()}
+    assert (q["flops"], q["in_bytes"], q["out_bytes"]) == (16398, 65592, 65592)
+    assert q["moved_bytes"] == layer.moved_bytes
+    assert (q["threaded"], q["vector_rest"]) == (1, 14)
 
 
 def test_conv_quantities_agree_with_layers() -> None:
@@ -116,6 +149,7 @@ def test_every_kind_of_layer_has_features() -> None:
         CONV,
         Pool(batch=1, channels_in=3, height=4, width=4, kernel_height=2, kernel_width=2),
         Dense(batch=1, features_in=3, features_out=2),
+        Activation(batch=1, values=5, activation="gelu"),
         Reorder(batch=1, channels_in=3, height=4, width=4),
         ConvStep(**CONV.fields(), optimizer="adam"),
         DenseStep(batch=1, features_in=3, features_out=2, optimizer="sgd"),

@@ -1,4 +1,4 @@
-"""Made tests/golden/bundle-v1, once. Run it again only to add a folder for a new schema version.
+"""Made tests/golden/bundle-v1. Run it again for another set of features, or a new schema version.
 
 Usage: python tests/golden/make_bundle_v1.py DATASET.h5 FOLDER, the dataset being what the fixture
 ``toy_dataset`` of tests/conftest.py writes.
@@ -19,4 +19,4 @@ if __name__ == "__main__":
     dataset, folder = map(Path, sys.argv[1:])
     # Few poolings: that kind gets the baseline, so that the bundle holds two methods.
     many = frozenset(map(str, read_table(dataset)["pool"].key[30:70]))
-    train(dataset, folder, epochs=20, exclude_keys=many)
+    train(dataset, folder, method="residual", epochs=20, exclude_keys=many)

@@ -158,7 +158,7 @@ def test_impossible_layers_are_refused(words: dict[str, str], message: str) -> N
 def test_missing_fields_and_unknown_kinds_are_named() -> None:
     with pytest.raises(LayerError, match="needs a value for features_in, features_out"):
         Dense.from_fields({"batch": 1})
-    with pytest.raises(LayerError, match="known kinds: conv, pool, dense, reorder"):
+    with pytest.raises(LayerError, match="known kinds: conv, pool, dense, activation"):
         kind_of("convolution")
     with pytest.raises(LayerError, match="not a layer key"):
         layer_from_key("conv:batch")

@@ -8,10 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnx.numpy_helper
 import pytest
+from onnx import helper
 
 from resperf.backends.onnxruntime import OnnxRuntimeBackend
-from resperf.layers import Conv, Layer, Pool, Reorder
+from resperf.layers import Activation, Conv, Layer, Pool, Reorder
 from resperf.lowering import LoweredNetwork, lower, lower_layers
 from resperf.machine import Fingerprint
 from resperf.network import Network, Node, Tensor, read_network
@@ -43,6 +45,85 @@ def test_rules_find_the_layers_that_ort_runs(path: Path, fingerprint: Fingerprin
     assert contents(by_rules) == contents(asked)
     assert by_rules.method == "rules"
     assert asked.method.startswith("onnxruntime ")
+
+
+def written(path: Path, nodes: list[onnx.NodeProto], channels: int) -> Path:
+    """Write a network from x to y with weights w of a 3x3 convolution."""
+    weights = np.full((channels, channels, 3, 3), 0.5, np.float32)
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, (2, channels, 8, 8))],
+        [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, None)],
+        [
+            onnx.numpy_helper.from_array(weights, "w"),
+            onnx.numpy_helper.from_array(np.float32(0), "low"),
+            onnx.numpy_helper.from_array(np.float32(6), "high"),
+        ],
+    )
+    opsets = [helper.make_opsetid("", 20)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=9), path)
+    return path
+
+
+def conv_node(name: str, x: str, y: str) -> onnx.NodeProto:
+    return helper.make_node("Conv", [x, "w"], [y], name, pads=[1, 1, 1, 1])
+
+
+def between(op: str, *bounds: str) -> list[onnx.NodeProto]:
+    """An activation of what a convolution makes, which an addition reads as well."""
+    return [
+        conv_node("c1", "x", "a"),
+        helper.make_node(op, ["a", *bounds], ["b"], "act"),
+        helper.make_node("Add", ["a", "b"], ["c"], "add"),
+        conv_node("c2", "c", "y"),
+    ]
+
+
+ACTIVATED: dict[str, list[onnx.NodeProto]] = {
+    **{op: between(op) for op in ("Relu", "Tanh", "Sigmoid", "HardSigmoid", "Gelu", "LeakyRelu",
+                                  "Elu", "Softplus", "HardSwish")},
+    "Clip": between("Clip", "low", "high"),
+    "in front": [helper.make_node("Relu", ["x"], ["a"], "act"), conv_node("c", "a", "y")],
+    "silu": [
+        conv_node("c1", "x", "a"),
+        helper.make_node("Sigmoid", ["a"], ["s"], "sig"),
+        helper.make_node("Mul", ["a", "s"], ["b"], "mul"),
+        conv_node("c2", "b", "y"),
+    ],
+    "hard swish at the end": [
+        conv_node("c1", "x", "a"),
+        helper.make_node("HardSwish", ["a"], ["y"], "act"),
+    ],
+    "absorbed hard swish": [
+        conv_node("c1", "x", "a"),
+        helper.make_node("HardSwish", ["a"], ["b"], "act"),
+        conv_node("c2", "b", "y"),
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("channels", [16, 20, 18])
+@pytest.mark.parametrize("nodes", ACTIVATED.values(), ids=ACTIVATED)
+def test_rules_and_ort_agree_on_activations_that_stand_alone(
+    nodes: list[onnx.NodeProto], channels: int, fingerprint: Fingerprint, tmp_path: Path
+) -> None:
+    network = read_network(written(tmp_path / "n.onnx", nodes, channels))
+    asked = lower(network, fingerprint, method="framework")
+    assert contents(lower(network, fingerprint, method="rules")) == contents(asked)
+    convs = [node for node in asked.nodes if node.layer and node.layer.kind == "conv"]
+    assert len(convs) == sum(node.op_type == "Conv" for node in nodes)
+
+
+def test_a_blocked_activation_runs_over_whole_blocks(
+    fingerprint: Fingerprint, tmp_path: Path
+) -> None:
+    if fingerprint.settings["nchwc_block"] != "16":
+        pytest.skip("counted by hand for blocks of 16 channels")
+    network = read_network(written(tmp_path / "n.onnx", ACTIVATED["silu"], 20))
+    for method in ("framework", "rules"):
+        nodes = lower(network, fingerprint, method=method).nodes
+        assert Activation(batch=2, values=32 * 64, activation="silu") in [n.layer for n in nodes]
 
 
 def test_there_are_networks_to_compare() -> None:

@@ -7,7 +7,13 @@ from typing import Any
 import pytest
 
 from resperf.errors import UnsupportedError
-from resperf.lowering._read import conv_from_node, dense_from_node, pool_from_node
+from resperf.layers import Activation
+from resperf.lowering._read import (
+    activation_from_node,
+    conv_from_node,
+    dense_from_node,
+    pool_from_node,
+)
 from resperf.network import Network, Node, Tensor
 
 Shape = tuple[int, ...]
@@ -157,3 +163,23 @@ def test_positions_of_maxima_are_refused() -> None:
     both = Node(node.name, node.op, "", node.inputs, ("y", "positions"), node.attributes)
     with pytest.raises(UnsupportedError, match="positions"):
         pool_from_node(network, both)
+
+
+@pytest.mark.parametrize(
+    ("op", "function", "shape", "batch", "values"),
+    [
+        ("Relu", "relu", (2, 3, 4, 5), 2, 60),
+        ("HardSwish", "hard_swish", (7,), 7, 1),
+        ("Sigmoid", "sigmoid", (), 1, 1),
+    ],
+)
+def test_an_activation_by_itself(
+    op: str, function: str, shape: Shape, batch: int, values: int
+) -> None:
+    layer = activation_from_node(*network_of(op, shape))
+    assert layer == Activation(batch=batch, values=values, activation=function)
+
+
+def test_an_activation_of_nothing_is_no_layer() -> None:
+    with pytest.raises(UnsupportedError, match="Relu 'node'"):
+        activation_from_node(*network_of("Relu", (1, 0, 4)))

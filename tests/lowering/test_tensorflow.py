@@ -102,7 +102,7 @@ def test_nothing_is_absorbed_past_a_tensor_that_others_read() -> None:
     )
     assert [(n.op, n.role) for n in lowered(network)] == [
         ("Conv2D", "execution"),
-        ("Relu", "unknown"),
+        ("Relu", "execution"),
         ("Concat", "unknown"),
     ]
 

@@ -13,7 +13,7 @@ from resperf.bundle import Bundle
 from resperf.dataset import Dataset, DatasetInfo, write_dataset
 from resperf.devices import device_facts, devices
 from resperf.errors import TrainingError
-from resperf.layers import Conv, Dense, Layer, Pool
+from resperf.layers import Activation, Conv, Dense, Layer, Pool
 from resperf.machine import Fingerprint
 from resperf.measurement import Measurement, PhaseSamples, Status, StopReason
 from resperf.network import read_network
@@ -120,13 +120,45 @@ def bundle(files: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 def test_coefficients_are_found_in_whole_calls(bundle: Bundle) -> None:
-    assert bundle.kinds == ("conv", "dense", "pool")
+    assert bundle.kinds == ("conv", "dense", "pool", "activation")
     assert bundle.predict([POOL]).ms[0] == pytest.approx(pool_ms(POOL), rel=0.1)
     for phase in ("preprocess", "postprocess"):
         copies = bundle.transfer_ms(phase, [0, 10_000_000])
         assert copies[1] - copies[0] == pytest.approx(10 * COPY_MS_PER_MB, rel=0.03)
         assert copies[0] == pytest.approx((CALL_MS - SESSION_MS) / 2, rel=0.1)
     assert bundle.costs["view_ms"] == pytest.approx(LAUNCH_MS, rel=0.3)
+
+
+def test_activations_cost_what_they_add_to_convolutions(bundle: Bundle) -> None:
+    # The toy device's relu takes 0.2 ms a megabyte, in a convolution and alone.
+    relu = Activation(batch=4, values=250_000, activation="relu")
+    assert bundle.predict([relu]).ms[0] == pytest.approx(4 * 0.2, rel=0.1)
+    step = bundle.estimates["activation execution"]
+    added, learnt = (step[f"errors_{name}"]["conv"]["mape"] for name in ("added", "learnt"))
+    assert 0 < added < learnt + 0.02
+    assert predict_layers([relu], bundle)[0].estimated
+
+
+def test_without_any_activation_none_is_estimated(
+    layers: dict[str, dict[Layer, float]], files: dict[str, Path], tmp_path: Path
+) -> None:
+    plain = {layer: ms for layer, ms in layers["conv"].items()
+             if layer.fields()["activation"] == "none"}  # fmt: skip
+    found = train(
+        dataset(tmp_path / "plain.h5", "1080ti", "execution", plain), tmp_path / "b",
+        method="baseline", estimate_from=[files["calls"]],
+    )  # fmt: skip
+    assert found.kinds == ("conv", "pool")
+    assert "activation execution" not in found.estimates
+
+
+def test_a_method_that_does_not_see_activations_estimates_none(
+    files: dict[str, Path], tmp_path: Path
+) -> None:
+    found = train(files["execution"], tmp_path / "b", method="linear",
+                  estimate_from=[files["calls"]])  # fmt: skip
+    assert "activation" not in found.kinds
+    assert "activation execution" not in found.estimates
 
 
 def test_a_network_of_one_layer_costs_a_whole_call_and_its_inputs_copy(bundle: Bundle) -> None:
@@ -139,10 +171,14 @@ def test_a_network_of_one_layer_costs_a_whole_call_and_its_inputs_copy(bundle: B
 
 
 def test_each_estimate_says_where_it_comes_from_and_how_far_off_it_is(bundle: Bundle) -> None:
-    assert set(bundle.estimates) == {"pool execution", "preprocess", "postprocess", "view_ms"}
-    for step in bundle.estimates.values():
-        assert step["how"]
-        assert (step["source"]["device"], step["source"]["name"]) == ("1080ti", "c.h5")
+    steps = {"pool execution", "preprocess", "postprocess", "view_ms"}
+    assert set(bundle.estimates) == {*steps, "activation execution"}
+    assert all(step["how"] for step in bundle.estimates.values())
+    for name in steps:
+        source = bundle.estimates[name]["source"]
+        assert (source["device"], source["name"]) == ("1080ti", "c.h5")
+    # Activations are estimated from the layers themselves.
+    assert bundle.estimates["activation execution"]["source"]["name"] == "e.h5"
     assert set(bundle.estimates["postprocess"]["whole_call_errors"]) == {"conv", "dense", "pool"}
     for judged in bundle.estimates["postprocess"]["whole_call_errors"].values():
         assert 0 < judged["mape"] < 0.05
@@ -175,7 +211,11 @@ def test_another_devices_estimates_are_scaled(
     ours_ms = bundle.transfer_ms("preprocess", [8_000_000])[0]
     assert theirs_ms - none_ms == pytest.approx(2 * (ours_ms - none_ms))
     assert scaled.costs["view_ms"] == bundle.costs["view_ms"]
-    applied = {step: each["scaled"] for step, each in scaled.estimates.items()}
+    # Its own convolutions tell of activations: nothing is scaled there.
+    own = scaled.estimates["activation execution"]
+    assert "scaled" not in own
+    steps = [step for step in scaled.estimates if step != "activation execution"]
+    applied = {step: scaled.estimates[step]["scaled"] for step in steps}
     assert applied == {
         "pool execution": {"from": "1080ti", "bytes_times_longer": pytest.approx(ratio)},
         "preprocess": {"from": "1080ti", "bytes_times_longer": 2.0},
@@ -264,7 +304,7 @@ def test_excluded_layers_are_not_estimated_from(
     keys = frozenset(layer.key for layer in layers["pool"])
     found = train(files["execution"], tmp_path / "b", method="baseline", exclude_keys=keys,
                   estimate_from=[files["calls"]])  # fmt: skip
-    assert set(found.estimates) == {"preprocess", "postprocess"}
+    assert set(found.estimates) == {"preprocess", "postprocess", "activation execution"}
 
 
 def test_whole_calls_get_no_estimates_beside_them(files: dict[str, Path], tmp_path: Path) -> None:

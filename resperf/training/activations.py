@@ -1,0 +1,148 @@
+"""Activations that stand by themselves, estimated from convolutions with and without one.
+
+Where a framework runs the activation behind a convolution as an operator of its own, as TensorFlow
+did on GPUs, what it adds to the convolution is what it costs alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from resperf.bundle import ranges_of
+from resperf.errors import require
+from resperf.features import Array, Columns, columns_of, quantities, take
+from resperf.layers import Activation, Layer
+from resperf.predictors import Predictor
+from resperf.predictors.baseline import Baseline
+from resperf.predictors.metrics import errors
+from resperf.predictors.terms import physical_terms
+from resperf.training.rows import LayerRows
+from resperf.training.trials import Trial
+
+STEP = "activation execution"
+"""Name of this estimate in a bundle."""
+
+SHORTEST_MS = 1e-4
+"""Predictions below this are none."""
+
+TERMS = ("constant", "in", "out exponential", "out tanh", "out hard")
+"""A launch, values read and written, and what functions beyond a comparison take more."""
+
+CANNED: tuple[Layer, ...] = tuple(
+    Activation(batch=batch, values=values, activation="relu")
+    for batch, values in ((1, 802_816), (8, 4096), (32, 100_352))
+)
+"""Activations that a bundle's estimate is checked with."""
+
+
+@dataclass(frozen=True)
+class Activations:
+    """What activations by themselves are estimated to take.
+
+    Attributes
+    ----------
+    baseline : Baseline
+    ranges : mapping
+        Fields of the outputs that the coefficients were fitted on.
+    step : mapping
+        How it was estimated, and its errors: goes into the bundle.
+    """
+
+    baseline: Baseline
+    ranges: Mapping[str, Any]
+    step: Mapping[str, Any]
+
+
+def estimate_activations(predictor: Predictor, parts: Trial) -> Activations | None:
+    """Estimate activations from a predictor of convolutions.
+
+    What they are predicted to take more with each activation than without is explained by physical
+    terms of the output.
+
+    Parameters
+    ----------
+    predictor : Predictor
+        Of the execution of convolutions.
+    parts : Trial
+        Its rows. The training rows say which convolutions and activations there are; the test rows
+        judge.
+
+    Returns
+    -------
+    Activations or None
+        None where the rows hold no activation, or none without one, or activations add nothing.
+    """
+    seen = set(map(str, np.unique(parts.train.columns["activation"])))
+    functions = sorted(seen - {"none"})
+    biased = _has_bias(parts.train)
+    if not functions or "none" not in seen or not biased.any():
+        return None
+    convs = take(parts.train.columns, biased)
+    without_ms = predictor.predict(_with(convs, "none"))
+    outputs = [_outputs(convs, function) for function in functions]
+    with_ms = np.concatenate([predictor.predict(_with(convs, function)) for function in functions])
+    added_ms = with_ms - np.tile(without_ms, len(functions))
+    usable = with_ms > SHORTEST_MS
+    terms = np.concatenate([_terms(each) for each in outputs])
+    nnls = require("scipy.optimize", "train").nnls
+    # Relative to the convolution with its activation: that is how its predictor was trained.
+    fitted, _ = nnls(terms[usable] / with_ms[usable, None], added_ms[usable] / with_ms[usable])
+    coefficients = dict(zip(TERMS, map(float, fitted), strict=True))
+    if not coefficients["in"] > 0:
+        # The convolutions hide their activations, or the method does not tell them apart.
+        return None
+    described = {"kind": "activation", "terms": coefficients, "floor_ms": coefficients["constant"]}
+    baseline = Baseline.load(described, Path())
+    joint = {name: np.concatenate([each[name] for each in outputs]) for name in outputs[0]}
+    return Activations(baseline, ranges_of(joint), _judged(baseline, predictor, parts.test))
+
+
+def _has_bias(rows: LayerRows) -> npt.NDArray[np.bool_]:
+    """Say which convolutions have a bias: without one, an activation may change the kernel too."""
+    return np.asarray(rows.columns["bias"], dtype=bool)
+
+
+def _with(convs: Columns, function: str) -> Columns:
+    return {**convs, "activation": np.full(len(convs["batch"]), function)}
+
+
+def _outputs(convs: Columns, function: str) -> dict[str, npt.NDArray[Any]]:
+    """Return the activations of the convolutions' outputs as columns."""
+    q = quantities("conv", convs)
+    batch = np.asarray(convs["batch"])
+    values = (q["pixels_out"] * q["channels_out"]).astype(np.int64)
+    template = columns_of([Activation(batch=1, values=1, activation=function)])
+    repeated = {name: np.repeat(column, len(batch)) for name, column in template.items()}
+    return {**repeated, "batch": batch, "values": values}
+
+
+def _terms(outputs: Columns) -> Array:
+    return physical_terms("activation", outputs, TERMS)
+
+
+def _judged(baseline: Baseline, predictor: Predictor, test: LayerRows) -> dict[str, Any]:
+    """Judge convolutions with an activation: those without one and the estimate, added up."""
+    activations = np.asarray(test.columns["activation"])
+    rows = test.select(_has_bias(test) & (activations != "none"))
+    step: dict[str, Any] = {
+        "how": "what convolutions take more with an activation than without, as learnt here: "
+        "launch and bytes, coefficients of at least zero"
+    }
+    if not len(rows):
+        return step
+    measured_ms = rows.times_ms[rows.layer_phase]
+    alone_ms = np.zeros(len(rows))
+    for function in np.unique(rows.columns["activation"]):
+        mine = rows.columns["activation"] == function
+        alone_ms[mine] = baseline.predict(_outputs(take(rows.columns, mine), str(function)))
+    added_ms = predictor.predict(_with(rows.columns, "none")) + alone_ms
+    return step | {
+        "errors_added": {"conv": errors(measured_ms, added_ms).to_json()},
+        "errors_learnt": {"conv": errors(measured_ms, predictor.predict(rows.columns)).to_json()},
+    }
