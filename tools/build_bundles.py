@@ -1,7 +1,7 @@
 #!/usr/bin/env python
 """Build the bundles that are shipped: TensorFlow on the GPUs of published measurements.
 
-    python tools/build_bundles.py                     # 5 minutes on 2 cores
+    python tools/build_bundles.py                     # 4 minutes on 2 cores
     python tools/build_bundles.py --only k80
 
 The measurements are read from $RESPERF_PUBLIC_DATA (../shared/data by default). Convolutions and
