@@ -1,4 +1,4 @@
-"""`ensemble`: the residual network and the boosted trees, averaged."""
+"""`ensemble`: the residual network and the boosted trees, averaged as validation shows best."""
 
 from __future__ import annotations
 
@@ -13,18 +13,24 @@ from resperf.predictors._base import Lesson, Predictor, stored
 from resperf.predictors.boosted import TREES, Boosted
 from resperf.predictors.residual import Residual
 
+SHARES = tuple(step / 10 for step in range(11))
+"""Shares of the residual network that are tried."""
+
 
 class Ensemble(Predictor):
-    """Predicts the geometric mean of `residual` and `boosted`, which take `epochs` and `trees`.
+    """Predicts a geometric mean of `residual` and `boosted`, which take `epochs` and `trees`.
 
-    Both learn the same logarithm, one smoothly and one in steps, and err in different rows: their
-    mean is better than either. The weights are equal and not chosen on validation rows, which
-    chose the best epoch and the number of trees already.
+    Both learn the same logarithm, one smoothly and one in steps, and err in different rows: mostly
+    their mean is better than either. They count alike unless other shares are better on the
+    validation rows by more than two standard errors of the difference: these rows chose the best
+    epoch and the number of trees already.
 
     Attributes
     ----------
     members_ : tuple of Predictor
         A `Residual` and a `Boosted`, each with its own baseline.
+    share_ : float
+        What the first of them counts, of one.
     """
 
     method = "ensemble"
@@ -41,17 +47,20 @@ class Ensemble(Predictor):
         self.members_ = self._members()
         for member in self.members_:
             member._learn(lesson)
+        columns, times_ms = lesson.validation
+        first_ms, second_ms = (member.predict(columns) for member in self.members_)
+        self.share_ = best_share(first_ms, second_ms, times_ms)
 
     def predict(self, columns: Columns) -> Array:
         """Return the time of each layer in ms."""
-        logs = [np.log(member.predict(columns)) for member in self.members_]
-        times_ms: Array = np.exp(np.mean(logs, axis=0))
-        return times_ms
+        first_ms, second_ms = (member.predict(columns) for member in self.members_)
+        return _averaged(first_ms, second_ms, self.share_)
 
     def export(self, folder: Path, stem: str) -> dict[str, Any]:
         """Write ``STEM-METHOD.onnx`` for each member; return what they return, by method."""
         return {
             "kind": self.kind,
+            "share": self.share_,
             "averaged": {
                 member.method: member.export(folder, f"{stem}-{member.method}")
                 for member in self.members_
@@ -62,8 +71,38 @@ class Ensemble(Predictor):
     def load(cls, values: Mapping[str, Any], folder: Path) -> Self:
         """Make a predictor from what `export` returned and wrote."""
         self = cls(stored(values, "kind"))
+        self.share_ = float(stored(values, "share"))
         members = stored(values, "averaged")
         self.members_ = tuple(
             member.load(stored(members, member.method), folder) for member in self._members()
         )
         return self
+
+
+def best_share(first_ms: Array, second_ms: Array, times_ms: Array) -> float:
+    """Choose how much the first of two predictions counts in their geometric mean.
+
+    Parameters
+    ----------
+    first_ms, second_ms, times_ms : array (rows,)
+        Predicted and measured times of validation rows, above zero.
+
+    Returns
+    -------
+    float
+        Of `SHARES`, the one with the smallest MAPE; one half where none is better than one half by
+        more than two standard errors of the difference.
+    """
+    equal = np.abs(_averaged(first_ms, second_ms, 0.5) / times_ms - 1)
+    best, largest = 0.5, 0.0
+    for share in SHARES:
+        gains = equal - np.abs(_averaged(first_ms, second_ms, share) / times_ms - 1)
+        gain, doubt = gains.mean(), gains.std() / np.sqrt(len(gains))
+        if gain > max(largest, 2 * doubt):
+            best, largest = share, gain
+    return best
+
+
+def _averaged(first_ms: Array, second_ms: Array, share: float) -> Array:
+    times_ms: Array = np.exp(share * np.log(first_ms) + (1 - share) * np.log(second_ms))
+    return times_ms

@@ -102,9 +102,32 @@ def test_the_ensemble_is_the_geometric_mean(toy_rows: Any, tmp_path: Any) -> Non
     others, _ = rows_of(toy_rows, 30, 3)
     network, trees = (member.predict(others) for member in fitted.members_)
     assert np.abs(network / trees - 1).max() > 1e-3
-    np.testing.assert_allclose(fitted.predict(others), np.sqrt(network * trees))
+    mean = network**fitted.share_ * trees ** (1 - fitted.share_)
+    np.testing.assert_allclose(fitted.predict(others), mean)
     values = fitted.export(tmp_path, "s")
     assert [member.method for member in fitted.members_] == ["residual", "boosted"]
     del values["averaged"]["boosted"]
     with pytest.raises(BundleError, match="lacks 'boosted'"):
         Ensemble.load(values, tmp_path)
+
+
+def test_the_mean_is_equal_unless_other_shares_are_clearly_better() -> None:
+    from resperf.predictors.ensemble import best_share
+
+    random = np.random.default_rng(0)
+    measured = random.uniform(1, 9, 1000)
+    errors = np.exp(random.normal(0, 0.1, (2, 1000)))
+    # Alike and independent: the equal mean is the best.
+    assert best_share(measured * errors[0], measured * errors[1], measured) == 0.5
+    # One is three times as far off: it counts about a tenth, as the inverse variances say.
+    for place, share in ((0, 0.1), (1, 0.9)):
+        far = [measured * each for each in errors]
+        far[place] = measured * errors[place] ** 3
+        assert best_share(*far, measured) == pytest.approx(share)
+    # Twelve rows of predictions that err alike hardly ever tell otherwise.
+    chosen = [best_share(measured[at : at + 12] * errors[0, at : at + 12],
+                         measured[at : at + 12] * errors[1, at : at + 12],
+                         measured[at : at + 12]) for at in range(0, 600, 12)]  # fmt: skip
+    assert chosen.count(0.5) > 40
+    # Where one is never better than the other, it does not count.
+    assert best_share(measured * 1.5, measured * 1.1, measured) == 0.0
