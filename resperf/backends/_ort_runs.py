@@ -133,8 +133,8 @@ def network_phases(session: Any, feeds: Mapping[str, npt.NDArray[Any]]) -> OrtBu
 def filled(shape: Sequence[int]) -> npt.NDArray[np.float32]:
     """Make an array in memory of its own, without denormal numbers, as fast as memory allows.
 
-    Large ones lie in such pages as ONNX Runtime's own. numpy would ask for huge pages, in which
-    large layers run up to twice as fast, and which the kernel does not always have.
+    Large ones lie in such pages as ONNX Runtime's own. numpy would ask for huge pages, which the
+    kernel does not always have.
     """
     count = math.prod(shape)
     if not count:

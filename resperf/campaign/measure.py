@@ -75,8 +75,7 @@ def measure_layer(
             sampling_ns = clock()
             phases, isolated_ms = _sample_phases(built, protocol, clock)
             spent_ns = clock() - sampling_ns
-        passed_bytes = layer.moved_bytes - layer.weight_bytes
-        if waits_for_memory(passed_bytes, phases["execution"].median_ms):
+        if waits_for_memory(layer.passed_bytes, phases["execution"].median_ms):
             sampling_ns = clock()
             phases["execution"] = _elsewhere(backend, layer, phases["execution"], protocol, clock)
             spent_ns += clock() - sampling_ns

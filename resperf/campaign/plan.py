@@ -220,7 +220,7 @@ def predicted_s(campaign: Campaign, layer: Layer) -> float:
     predicted_ms = campaign.constraints.predicted_ms(layer)
     slow_s = RUNS_PER_LAYER * predicted_ms / MS_PER_S
     taken_s = build_s + max(quick_s, slow_s)
-    if waits_for_memory(layer.moved_bytes - layer.weight_bytes, predicted_ms):
+    if waits_for_memory(layer.passed_bytes, predicted_ms):
         # The other builds share the budget that the first one had for itself.
         again = protocol.placements - 1
         taken_s += min(again * taken_s / protocol.placements, protocol.placements_s)

@@ -207,9 +207,33 @@ class Layer(ABC):
         return math.prod(self.output_shape) * self.element_bytes
 
     @property
+    def passed_bytes(self) -> int:
+        """Bytes of activations read and written."""
+        return self.input_bytes + self.output_bytes
+
+    @property
     def moved_bytes(self) -> int:
         """Bytes read and written if each value crosses the memory bus once."""
-        return self.input_bytes + self.output_bytes + self.weight_bytes
+        return self.passed_bytes + self.weight_bytes
+
+
+class SameShapeLayer(Layer):
+    """A layer that keeps its input's shape, multiplies nothing and has no weights."""
+
+    @property
+    def output_shape(self) -> tuple[int, ...]:
+        """That of the input."""
+        return self.input_shape
+
+    @property
+    def macs(self) -> int:
+        """Nothing is multiplied and accumulated."""
+        return 0
+
+    @property
+    def weight_bytes(self) -> int:
+        """There are no weights."""
+        return 0
 
 
 def _parse(kind: str, word: str, text: str, spec: FieldSpec) -> FieldValue:

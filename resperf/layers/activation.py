@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from resperf.layers._base import ACTIVATIONS, Layer, name, number
+from resperf.layers._base import ACTIVATIONS, SameShapeLayer, name, number
 
 
 @dataclass(frozen=True, kw_only=True)
-class Activation(Layer):
+class Activation(SameShapeLayer):
     """A function of every value by itself. How the values are shaped does not change its time."""
 
     kind: ClassVar[str] = "activation"
@@ -23,18 +23,3 @@ class Activation(Layer):
     def input_shape(self) -> tuple[int, ...]:
         """(batch, values)."""
         return (self.batch, self.values)
-
-    @property
-    def output_shape(self) -> tuple[int, ...]:
-        """(batch, values)."""
-        return self.input_shape
-
-    @property
-    def macs(self) -> int:
-        """Nothing is multiplied and accumulated."""
-        return 0
-
-    @property
-    def weight_bytes(self) -> int:
-        """There are no weights."""
-        return 0

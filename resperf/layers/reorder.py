@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from resperf.errors import LayerError
-from resperf.layers._base import LAYOUTS, Layer, name, number
+from resperf.layers._base import LAYOUTS, SameShapeLayer, name, number
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reorder(Layer):
+class Reorder(SameShapeLayer):
     """A re-layout of an image, such as the ReorderInput and ReorderOutput of ONNX Runtime.
 
     It is the data reshaping T(., d) of ResPerfNet equations 4 to 6.
@@ -36,18 +36,3 @@ class Reorder(Layer):
     def input_shape(self) -> tuple[int, ...]:
         """(batch, channels_in, height, width)."""
         return (self.batch, self.channels_in, self.height, self.width)
-
-    @property
-    def output_shape(self) -> tuple[int, ...]:
-        """(batch, channels_in, height, width)."""
-        return self.input_shape
-
-    @property
-    def macs(self) -> int:
-        """Nothing is computed."""
-        return 0
-
-    @property
-    def weight_bytes(self) -> int:
-        """There are no weights."""
-        return 0

@@ -323,8 +323,7 @@ class _Lowering:
         if node.op in DENSE_OPS:
             return dense_from_node(self.network, node)
         if node.op in ACTIVATION_OPS:
-            maker = self.maker.get(node.inputs[0])
-            blocked = maker is not None and maker.is_blocked and node.op in BLOCK_KEEPERS
+            blocked = self._is_blocked(node, None)
             return activation_from_node(self.network, node, self.block if blocked else 1)
         maker = self.maker.get(node.inputs[0]) if node.inputs else None
         scales = node.op != "Add" and self._is_per_channel(node)

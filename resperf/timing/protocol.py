@@ -45,7 +45,7 @@ class SamplingProtocol:
         Time after which warm-up ends in any case; one run always happens.
     placements : int
         How often a layer that waits for memory is built and sampled, each time in other pages of
-        it: caches hold some places better than others, which differs between builds, not runs.
+        it.
     placements_s : float
         Time after which such a layer is not built again; no sampling is cut short by it.
     """

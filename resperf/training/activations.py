@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from resperf.bundle import ranges_of
 from resperf.errors import require
-from resperf.features import Array, Columns, columns_of, quantities, take
+from resperf.features import Columns, quantities, take
 from resperf.layers import Activation, Layer
 from resperf.predictors import Predictor
 from resperf.predictors.baseline import Baseline
@@ -84,12 +84,14 @@ def estimate_activations(predictor: Predictor, parts: Trial) -> Activations | No
     if not functions or "none" not in seen or not biased.any():
         return None
     convs = take(parts.train.columns, biased)
-    without_ms = predictor.predict(_with(convs, "none"))
-    outputs = [_outputs(convs, function) for function in functions]
-    with_ms = np.concatenate([predictor.predict(_with(convs, function)) for function in functions])
-    added_ms = with_ms - np.tile(without_ms, len(functions))
+    without_ms = np.tile(predictor.predict(_with(convs, "none")), len(functions))
+    with_functions = {name: np.tile(column, len(functions)) for name, column in convs.items()}
+    with_functions["activation"] = np.repeat(functions, int(biased.sum()))
+    with_ms = predictor.predict(with_functions)
+    outputs = _outputs(with_functions)
+    added_ms = with_ms - without_ms
     usable = with_ms > SHORTEST_MS
-    terms = np.concatenate([_terms(each) for each in outputs])
+    terms = physical_terms("activation", outputs, TERMS)
     nnls = require("scipy.optimize", "train").nnls
     # Relative to the convolution with its activation: that is how its predictor was trained.
     fitted, _ = nnls(terms[usable] / with_ms[usable, None], added_ms[usable] / with_ms[usable])
@@ -99,8 +101,7 @@ def estimate_activations(predictor: Predictor, parts: Trial) -> Activations | No
         return None
     described = {"kind": "activation", "terms": coefficients, "floor_ms": coefficients["constant"]}
     baseline = Baseline.load(described, Path())
-    joint = {name: np.concatenate([each[name] for each in outputs]) for name in outputs[0]}
-    return Activations(baseline, ranges_of(joint), _judged(baseline, predictor, parts.test))
+    return Activations(baseline, ranges_of(outputs), _judged(baseline, predictor, parts.test))
 
 
 def _has_bias(rows: LayerRows) -> npt.NDArray[np.bool_]:
@@ -112,18 +113,15 @@ def _with(convs: Columns, function: str) -> Columns:
     return {**convs, "activation": np.full(len(convs["batch"]), function)}
 
 
-def _outputs(convs: Columns, function: str) -> dict[str, npt.NDArray[Any]]:
+def _outputs(convs: Columns) -> dict[str, npt.NDArray[Any]]:
     """Return the activations of the convolutions' outputs as columns."""
     q = quantities("conv", convs)
-    batch = np.asarray(convs["batch"])
-    values = (q["pixels_out"] * q["channels_out"]).astype(np.int64)
-    template = columns_of([Activation(batch=1, values=1, activation=function)])
-    repeated = {name: np.repeat(column, len(batch)) for name, column in template.items()}
-    return {**repeated, "batch": batch, "values": values}
-
-
-def _terms(outputs: Columns) -> Array:
-    return physical_terms("activation", outputs, TERMS)
+    return {
+        "batch": np.asarray(convs["batch"]),
+        "values": (q["pixels_out"] * q["channels_out"]).astype(np.int64),
+        "activation": np.asarray(convs["activation"]),
+        "dtype": np.asarray(convs["dtype"]),
+    }
 
 
 def _judged(baseline: Baseline, predictor: Predictor, test: LayerRows) -> dict[str, Any]:
@@ -137,10 +135,7 @@ def _judged(baseline: Baseline, predictor: Predictor, test: LayerRows) -> dict[s
     if not len(rows):
         return step
     measured_ms = rows.times_ms[rows.layer_phase]
-    alone_ms = np.zeros(len(rows))
-    for function in np.unique(rows.columns["activation"]):
-        mine = rows.columns["activation"] == function
-        alone_ms[mine] = baseline.predict(_outputs(take(rows.columns, mine), str(function)))
+    alone_ms = baseline.predict(_outputs(rows.columns))
     added_ms = predictor.predict(_with(rows.columns, "none")) + alone_ms
     return step | {
         "errors_added": {"conv": errors(measured_ms, added_ms).to_json()},
