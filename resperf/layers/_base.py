@@ -207,14 +207,9 @@ class Layer(ABC):
         return math.prod(self.output_shape) * self.element_bytes
 
     @property
-    def passed_bytes(self) -> int:
-        """Bytes of activations read and written."""
-        return self.input_bytes + self.output_bytes
-
-    @property
     def moved_bytes(self) -> int:
         """Bytes read and written if each value crosses the memory bus once."""
-        return self.passed_bytes + self.weight_bytes
+        return self.input_bytes + self.output_bytes + self.weight_bytes
 
 
 class SameShapeLayer(Layer):
