@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
-from resperf.errors import UnsupportedError
-from resperf.layers import Activation, Conv, Dense, Layer, Pool, Reorder
+from resperf.errors import LayerError, UnsupportedError
+from resperf.layers import (
+    Activation,
+    Conv,
+    Dense,
+    Kernel,
+    Layer,
+    OperatorLayer,
+    Pool,
+    Reorder,
+)
 
 NCHWC = "com.microsoft.nchwc"
 CONTRIB = "com.microsoft"
@@ -41,36 +49,6 @@ takes it apart where no convolution absorbs it."""
 GEMM_ACTIVATIONS = ("relu", "tanh", "sigmoid")
 
 
-@dataclass(frozen=True)
-class Kernel:
-    """One node of an optimised graph.
-
-    Attributes
-    ----------
-    op, domain : str
-    attributes : mapping of str to Any
-        As `onnx.helper.make_node` takes them.
-    input_shape, output_shape : tuple of int
-        As the kernel sees them: blocked layouts count padded channels.
-    weight_shapes : tuple of tuple of int
-        Of the constant inputs behind the first.
-    extra_shapes : tuple of tuple of int
-        Of further computed inputs, which come last (a residual).
-    in_place : bool
-        Whether ONNX Runtime lets it write over its input, where nothing else reads that. Copies
-        then read each other's output rather than one common input.
-    """
-
-    op: str
-    domain: str
-    attributes: Mapping[str, Any]
-    input_shape: tuple[int, ...]
-    output_shape: tuple[int, ...]
-    weight_shapes: tuple[tuple[int, ...], ...] = ()
-    extra_shapes: tuple[tuple[int, ...], ...] = ()
-    in_place: bool = False
-
-
 def kernel_of(layer: Layer, block: int) -> Kernel:
     """Say which kernel of ONNX Runtime runs a lowered layer.
 
@@ -90,6 +68,11 @@ def kernel_of(layer: Layer, block: int) -> Kernel:
         raise UnsupportedError(
             f"ONNX Runtime's CPU kernels are measured in float32, not in {layer.fields()['dtype']}"
         )
+    if isinstance(layer, OperatorLayer):
+        try:
+            return layer.kernel()
+        except LayerError as error:
+            raise UnsupportedError(str(error)) from error
     if layer.kind not in _MAKERS:
         raise UnsupportedError(f"ONNX Runtime runs no {layer.kind} layer on a CPU")
     return _MAKERS[layer.kind](layer, block)

@@ -30,7 +30,7 @@ from onnx import TensorProto, helper
 
 from resperf.backends._base import Built, Phase, median_ms
 from resperf.backends._chain import handover_costs
-from resperf.backends._ort_kernels import OPSETS, Kernel, kernel_of
+from resperf.backends._ort_kernels import OPSETS, kernel_of
 from resperf.backends._ort_runs import (
     Copies,
     OrtBuilt,
@@ -40,7 +40,7 @@ from resperf.backends._ort_runs import (
     network_phases,
 )
 from resperf.errors import ResperfError
-from resperf.layers import Layer
+from resperf.layers import Kernel, Layer
 from resperf.lowering import lower_layers, skeleton
 from resperf.lowering._ort_threads import set_threads, share_threads
 from resperf.lowering.onnxruntime import block_size
@@ -204,7 +204,10 @@ class OnnxRuntimeBackend:
         inputs = {"x": kernel.input_shape} | {
             f"extra{i}": shape for i, shape in enumerate(kernel.extra_shapes)
         }
+        given = {f"given{i}": each for i, each in enumerate(kernel.given) if each is not None}
         nodes, initializers, weights = [], [], {}
+        for name, values in given.items():
+            initializers.append(helper.make_tensor(name, TensorProto.INT64, [len(values)], values))
         for copy in range(copies):
             names = []
             for position, shape in enumerate(kernel.weight_shapes):
@@ -221,8 +224,12 @@ class OnnxRuntimeBackend:
                     f"y{copy - 1}" if kernel.in_place and copy else "x",
                     *names,
                     *(f"extra{i}" for i in range(len(kernel.extra_shapes))),
+                    *(
+                        f"given{i}" if f"given{i}" in given else ""
+                        for i in range(len(kernel.given))
+                    ),
                 ],
-                [f"y{copy}"],
+                [f"y{copy}", *(f"more{copy}_{i}" for i in range(kernel.more_outputs))],
                 f"copy{copy}",
                 domain=kernel.domain,
                 **kernel.attributes,

@@ -18,6 +18,7 @@ from resperf.layers import Layer, layer_from_key
 from resperf.machine import Fingerprint
 from resperf.measurement import WHOLE_CALL, layer_phase
 from resperf.predictors import METHODS, Predictor, predictor_class
+from resperf.predictors.intervals import Intervals, assumed
 from resperf.predictors.transfers import Transfers
 
 _FEATURE_TOLERANCE = 1e-6
@@ -37,11 +38,16 @@ class Times:
         Whether every field lies within what the bundle was trained on.
     reason : tuple of str
         Empty, or why a layer is out of range or has no time: ``"height=900 above 512"``.
+    low_ms, high_ms : array of float64 (layers,)
+        Bounds that hold nine of ten measured times; NaN where the bundle knows none. Wider out of
+        range.
     """
 
     ms: Array
     in_range: npt.NDArray[np.bool_]
     reason: tuple[str, ...]
+    low_ms: Array
+    high_ms: Array
 
 
 class Bundle:
@@ -89,6 +95,11 @@ class Bundle:
         }
         self._transfers = {
             phase: Transfers.from_json(values) for phase, values in manifest["transfers"].items()
+        }
+        self._intervals = {
+            (kind, phase): Intervals.from_json(values)
+            for kind, phases in manifest.get("intervals", {}).items()
+            for phase, values in phases.items()
         }
         self.layer_phase = layer_phase({phase for _, phase in self._predictors} or {"execution"})
         self.kinds = tuple(kind for kind, phase in self._predictors if phase == self.layer_phase)
@@ -160,7 +171,7 @@ class Bundle:
         BundleError
             If a predictor does not give what it gave when it was stored.
         """
-        ms = np.full(len(layers), np.nan)
+        ms, low_ms, high_ms = (np.full(len(layers), np.nan) for _ in range(3))
         reasons = [""] * len(layers)
         rows_of: dict[str, list[int]] = {}
         for row, layer in enumerate(layers):
@@ -170,7 +181,21 @@ class Bundle:
             ms[rows], found = self._predict_kind(kind, phase, chosen)
             for row, reason in zip(rows, found, strict=True):
                 reasons[row] = reason
-        return Times(ms, np.array([not reason for reason in reasons], dtype=bool), tuple(reasons))
+            known = np.array([not reason for reason in found], dtype=bool)
+            low_ms[rows], high_ms[rows] = self._bounds(kind, phase, ms[rows], known)
+        in_range = np.array([not reason for reason in reasons], dtype=bool)
+        return Times(ms, in_range, tuple(reasons), low_ms, high_ms)
+
+    def _bounds(
+        self, kind: str, phase: str, ms: Array, in_range: npt.NDArray[np.bool_]
+    ) -> tuple[Array, Array]:
+        """Return the bounds of times of one kind; NaN in bundles that were made without."""
+        intervals = self._intervals.get((kind, phase))
+        if intervals is not None:
+            return intervals.bounds(ms, in_range)
+        if "intervals" in self.manifest:
+            return assumed(ms)
+        return np.full(len(ms), np.nan), np.full(len(ms), np.nan)
 
     def transfer_ms(
         self, phase: Literal["preprocess", "postprocess"] | str, tensor_bytes: Sequence[int] | Array

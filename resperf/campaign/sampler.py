@@ -13,7 +13,7 @@ from resperf.campaign.laws import Law
 from resperf.campaign.shapes import change_window, draw_words, is_runnable, shape
 from resperf.campaign.spec import Campaign
 from resperf.errors import CampaignError, LayerError
-from resperf.layers import Conv, Layer, kind_of
+from resperf.layers import Conv, Layer, OperatorLayer, kind_of
 from resperf.layers._window import WindowLayer
 
 ATTEMPTS = 50_000
@@ -133,6 +133,8 @@ class Sampler:
         try:
             if exact:
                 return original.replace(**changes)
+            if isinstance(original, OperatorLayer):
+                return original.replace(**changes, **self._scaled_lengths(original))
             changes |= self._channels(original)
             changes |= self._switches(original, laws)
             if not isinstance(original, WindowLayer):
@@ -143,6 +145,15 @@ class Sampler:
         except LayerError:
             return None
         return None if _is_per_channel(layer) and not _is_per_channel(original) else layer
+
+    def _scaled_lengths(self, layer: OperatorLayer) -> dict[str, int]:
+        """Scale some of the lengths that the kind says may be; what is one stays one."""
+        lengths = {name: int(layer.fields()[name]) for name in layer.SCALED}
+        return {
+            name: _scaled(length, self._random)
+            for name, length in lengths.items()
+            if length > 1 and self._random.random() < 0.6
+        }
 
     def _channels(self, layer: Layer) -> dict[str, int]:
         """Scale each width of the layer; depthwise layers stay depthwise."""

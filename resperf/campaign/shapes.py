@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from resperf.campaign.laws import Law
-from resperf.layers import Layer, kind_of
+from resperf.layers import OPERATOR_KINDS, Layer, kind_of
 from resperf.layers._window import WindowLayer
 
 Words = dict[str, Any]
@@ -27,6 +27,8 @@ def draw_words(made: type[Layer], laws: Mapping[str, Law], source: random.Random
 
 def shape(kind: str, words: Words, source: random.Random) -> dict[str, Any]:
     """Turn drawn words into the fields of a layer of this kind."""
+    if kind in OPERATOR_KINDS:
+        return OPERATOR_KINDS[kind].fitting(words, source)
     shaper = _SHAPERS.get(kind)
     return words if shaper is None else shaper(words, source)
 

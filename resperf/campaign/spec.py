@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from resperf.campaign.laws import Law, law
 from resperf.errors import CampaignError, ResperfError
-from resperf.layers import Layer, kind_of
+from resperf.layers import OPERATOR_KINDS, Layer, kind_of
 from resperf.timing import SamplingProtocol
 
 EXTRA_WORDS: Mapping[str, frozenset[str]] = {
@@ -301,6 +301,8 @@ def _kind_spec(kind: str, table: Any) -> KindSpec:
     share, written = words.pop("share", 1.0), words.pop("case", [])
     if not isinstance(share, (int, float)) or share <= 0:
         raise CampaignError(f"{where}: share={share!r} must be a positive number")
+    if kind in OPERATOR_KINDS:
+        words = {**OPERATOR_KINDS[kind].RANGES, **words}
     base = _laws(kind, words, where)
     cases = [_case(kind, base, own, f"{where}.case") for own in written]
     rest = 1.0 - sum(case.share for case in cases)

@@ -48,6 +48,11 @@ EVERY_DEVICE = "all"
 )
 @ALL
 @click.option("--strict", is_flag=True, help="Fail where an operator has no predictor.")
+@click.option(
+    "--show-lowering",
+    is_flag=True,
+    help="Print which nodes of the file became which layer, in the order they run.",
+)
 @JSON
 def command(
     network: Path,
@@ -59,6 +64,7 @@ def command(
     threads: int | None,
     every: bool,
     strict: bool,
+    show_lowering: bool,
     as_json: bool,
 ) -> None:
     """Predict how long a network takes on a device, without running it.
@@ -68,8 +74,12 @@ def command(
     """
     from resperf.prediction import predict
     from resperf.report.documents import json_text
-    from resperf.report.network import network_text
+    from resperf.report.network import lowering_text, network_text
 
+    if show_lowering and (as_json or device == EVERY_DEVICE):
+        raise click.UsageError(
+            "--show-lowering is text about one device; with --json, `sources` of each layer say it"
+        )
     if device == EVERY_DEVICE:
         _everywhere(network, framework, bundle, batches, shapes, threads, strict, as_json)
         return
@@ -88,7 +98,12 @@ def command(
         documents = [prediction.to_json() for prediction in predictions]
         print(json_text(documents if isinstance(answer, list) else documents[0]))
         return
-    print("\n\n".join(network_text(prediction, every=every) for prediction in predictions))
+    texts = [network_text(prediction, every=every) for prediction in predictions]
+    if show_lowering:
+        texts = [
+            f"{text}\n\n{lowering_text(p)}" for text, p in zip(texts, predictions, strict=True)
+        ]
+    print("\n\n".join(texts))
 
 
 def _everywhere(

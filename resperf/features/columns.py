@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from operator import attrgetter
 from typing import Any
 
@@ -11,9 +11,9 @@ import numpy.typing as npt
 
 from resperf.errors import LayerError
 from resperf.layers import Layer
+from resperf.layers.columns import Array, Columns
 
-Array = npt.NDArray[np.float64]
-Columns = Mapping[str, npt.NDArray[Any]]
+__all__ = ["Array", "Columns", "columns_of", "take"]
 
 
 def columns_of(layers: Sequence[Layer]) -> dict[str, npt.NDArray[Any]]:

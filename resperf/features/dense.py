@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from resperf.features.columns import Array, Columns
-from resperf.features.window import element_bytes, numbers
+from resperf.layers.columns import Array, Columns, element_bytes, numbers
 
 
 def quantities(columns: Columns) -> dict[str, Array]:

@@ -10,7 +10,7 @@ import numpy as np
 from resperf.errors import LayerError
 from resperf.features import activation, conv, dense, pool, reorder, step
 from resperf.features.columns import Array, Columns
-from resperf.layers import kind_of
+from resperf.layers import OPERATOR_KINDS, kind_of
 
 FEATURE_SET_VERSION = 2
 """Raised whenever a name, an order or a number of `feature_matrix` or `quantities` changes."""
@@ -21,6 +21,8 @@ class _Recipe:
     quantities: Callable[[Columns], dict[str, Array]]
     plain: tuple[str, ...]
     log2: tuple[str, ...]
+    encoded: tuple[str, ...] | None = None
+    """Fields of names that are features; all of more than two names unless given."""
 
 
 _RECIPES: Mapping[str, _Recipe] = {
@@ -31,6 +33,10 @@ _RECIPES: Mapping[str, _Recipe] = {
     "reorder": _Recipe(reorder.quantities, reorder.PLAIN, reorder.LOG2),
     "conv_step": _Recipe(step.conv_quantities, conv.PLAIN + step.PLAIN, conv.LOG2 + step.LOG2),
     "dense_step": _Recipe(step.dense_quantities, dense.PLAIN + step.PLAIN, dense.LOG2 + step.LOG2),
+    **{
+        kind: _Recipe(cls.quantities, cls.PLAIN, cls.LOG2, (*cls.ENCODED, "dtype"))
+        for kind, cls in OPERATOR_KINDS.items()
+    },
 }
 
 FEATURED_KINDS = tuple(_RECIPES)
@@ -79,7 +85,8 @@ def feature_matrix(
     # Below 1 (an absent im2col buffer, a small ratio) the floor keeps the logarithm finite.
     named |= {f"log2 {name}": np.log2(np.maximum(q[name], 2.0**-10)) for name in recipe.log2}
     for field_name, spec in kind_of(kind).specs().items():
-        if spec.choices and len(spec.choices) > 2:
+        wanted = len(spec.choices) > 2 if recipe.encoded is None else field_name in recipe.encoded
+        if wanted:
             values = np.asarray(columns[field_name])
             named |= {
                 f"{field_name}={choice}": (values == choice).astype(float)

@@ -4,15 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from resperf.features.columns import Array, Columns
-from resperf.features.window import (
-    block_of,
-    element_bytes,
-    evenness,
-    is_blocked,
-    numbers,
-    window_geometry,
-)
+from resperf.features.window import block_of, evenness, is_blocked, window_geometry
+from resperf.layers.columns import Array, Columns, element_bytes, numbers
 
 
 def quantities(columns: Columns) -> dict[str, Array]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from resperf.features.columns import Array, Columns
-from resperf.features.window import block_of, element_bytes, is_blocked, numbers
+from resperf.features.window import block_of, is_blocked
+from resperf.layers.columns import Array, Columns, element_bytes, numbers
 
 
 def quantities(columns: Columns) -> dict[str, Array]:

@@ -7,24 +7,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from resperf.features.columns import Array, Columns
 from resperf.layers import LAYOUTS
-from resperf.units import DTYPE_BYTES
-
-
-def numbers(columns: Columns, *names: str) -> list[Array]:
-    """Return columns as float64."""
-    return [np.asarray(columns[name], dtype=np.float64) for name in names]
-
-
-def element_bytes(columns: Columns) -> Array:
-    """Return the bytes of one value for every row."""
-    dtypes = np.asarray(columns["dtype"])
-    sizes = np.full(dtypes.shape, 4.0)
-    for dtype, size_bytes in DTYPE_BYTES.items():
-        if size_bytes != 4:
-            sizes[dtypes == dtype] = size_bytes
-    return sizes
+from resperf.layers.columns import Array, Columns, numbers
 
 
 def block_of(layouts: npt.NDArray[Any]) -> Array:

@@ -6,22 +6,68 @@ from collections.abc import Mapping, Sequence
 
 from resperf.errors import LayerError
 from resperf.layers._base import ACTIVATIONS, LAYOUTS, FieldSpec, FieldValue, Layer
+from resperf.layers._operator import Kernel, Operand, Operator, OperatorLayer
 from resperf.layers.activation import Activation
+from resperf.layers.concat import Concat
 from resperf.layers.conv import Conv
+from resperf.layers.conv_transpose import ConvTranspose
 from resperf.layers.dense import Dense
+from resperf.layers.elementwise import Elementwise
+from resperf.layers.matmul import MatMul
+from resperf.layers.move import Move
+from resperf.layers.norm import Norm
 from resperf.layers.pool import Pool
+from resperf.layers.reduce import Reduce
 from resperf.layers.reorder import Reorder
+from resperf.layers.resize import Resize
+from resperf.layers.softmax import Softmax
 from resperf.layers.step import OPTIMIZERS, ConvStep, DenseStep
+from resperf.layers.transpose import Transpose
 
 __all__ = [
-    "ACTIVATIONS", "KINDS", "LAYOUTS", "OPTIMIZERS", "Activation", "Conv", "ConvStep", "Dense",
-    "DenseStep", "FieldSpec", "FieldValue", "Layer", "Pool", "Reorder", "handed_over_bytes",
-    "kind_of", "layer_from_key",
+    "ACTIVATIONS", "KINDS", "LAYOUTS", "OPERATOR_KINDS", "OPTIMIZERS", "Activation", "Concat",
+    "Conv", "ConvStep", "ConvTranspose", "Dense", "DenseStep", "Elementwise", "FieldSpec",
+    "FieldValue", "Kernel", "Layer", "MatMul", "Move", "Norm", "Operand", "Operator",
+    "OperatorLayer", "Pool", "Reduce", "Reorder", "Resize", "Softmax", "Transpose",
+    "handed_over_bytes", "kind_of", "layer_from_key", "layer_of_operator",
 ]  # fmt: skip
 
-KINDS: Mapping[str, type[Layer]] = {
-    cls.kind: cls for cls in (Conv, Pool, Dense, Activation, Reorder, ConvStep, DenseStep)
+OPERATOR_KINDS: Mapping[str, type[OperatorLayer]] = {
+    cls.kind: cls
+    for cls in (
+        ConvTranspose,
+        Elementwise,
+        MatMul,
+        Softmax,
+        Norm,
+        Reduce,
+        Concat,
+        Transpose,
+        Move,
+        Resize,
+    )
 }
+"""Kinds whose file says everything about them."""
+
+KINDS: Mapping[str, type[Layer]] = {
+    **{cls.kind: cls for cls in (Conv, Pool, Dense, Activation, Reorder, ConvStep, DenseStep)},
+    **OPERATOR_KINDS,
+}
+
+_KIND_OF_OPERATOR = {op: cls for cls in OPERATOR_KINDS.values() for op in cls.OPERATORS}
+
+
+def layer_of_operator(operator: Operator) -> OperatorLayer:
+    """Return the layer that an operator becomes by itself.
+
+    Raises
+    ------
+    LayerError
+        If there is no such kind, or the operator is none of its layers.
+    """
+    if operator.op not in _KIND_OF_OPERATOR:
+        raise LayerError(f"no layer kind for operator {operator.op}")
+    return _KIND_OF_OPERATOR[operator.op].read(operator)
 
 
 def kind_of(kind: str) -> type[Layer]:

@@ -18,16 +18,18 @@ from resperf.lowering._proto import Skeleton, skeleton
 from resperf.lowering._read import (
     ACTIVATION_OPS,
     CONV_OPS,
-    DENSE_OPS,
     POOL_OPS,
     REMOVED_OPS,
     VIEW_OPS,
     activation_from_node,
     conv_from_node,
     dense_from_node,
+    is_dense,
+    layer_from_node,
     pool_from_node,
 )
 from resperf.network import Network, Node, Tensor
+from resperf.network.protos import dtype_name, weight
 
 if TYPE_CHECKING:
     import onnx
@@ -91,11 +93,8 @@ def read_optimised(network: Network, graph: onnx.GraphProto, block: int) -> list
     from onnx import helper
 
     makers = {node.name: node for node in network.nodes}
-    weights = {
-        each.name: Tensor(each.name, tuple(each.dims), "float32", is_weight=True)
-        for each in graph.initializer
-    }
-    tensors = {**weights, **network.tensors}
+    weights = {each.name: weight(Path(network.name), each) for each in graph.initializer}
+    tensors = {**_inner_tensors(graph), **weights, **network.tensors}
     around = replace(network, tensors=tensors)
     origin: dict[str, str] = {}
     blocked: set[str] = set()
@@ -120,12 +119,27 @@ def read_optimised(network: Network, graph: onnx.GraphProto, block: int) -> list
             op=proto.op_type,
             domain=proto.domain,
             inputs=tuple(origin.get(name, name) for name in proto.input),
-            outputs=(tensor_name,),
+            outputs=(tensor_name, *proto.output[1:]),
             attributes=attributes,
         )
         lowered.append(_lowered(around, node, block, is_blocked=is_blocked))
         produced.append(tensor_name)
     return _with_sources(network, _with_edges(network, lowered, graph.node), produced)
+
+
+def _inner_tensors(graph: onnx.GraphProto) -> dict[str, Tensor]:
+    """Return the tensors whose whole shape ONNX Runtime wrote down, those of fused nodes included.
+
+    What it knows of a blocked tensor is not in the original's terms: nodes that compute a
+    tensor of the original network go by that.
+    """
+    found = {}
+    for value in graph.value_info:
+        tensor = value.type.tensor_type
+        dims = [dim.dim_value for dim in tensor.shape.dim]
+        if tensor.HasField("shape") and all(dims):
+            found[value.name] = Tensor(value.name, tuple(dims), dtype_name(tensor.elem_type))
+    return found
 
 
 def _is_blocked(proto: onnx.NodeProto, blocked: Set[str]) -> bool:
@@ -170,18 +184,19 @@ def _lowered(network: Network, node: Node, block: int, *, is_blocked: bool) -> L
         if node.op in ACTIVATION_OPS:
             layer: Layer = activation_from_node(network, node, block if is_blocked else 1)
         else:
-            layer = _layer(network, node, f"nchwc{block}" if node.domain == NCHWC else "nchw")
+            layer = _layer(network, node, block, is_blocked=is_blocked)
     except UnsupportedError as error:
         return LoweredNode(node.name, node.op, None, "unknown", str(error))
     return LoweredNode(node.name, node.op, layer, "execution")
 
 
-def _layer(network: Network, node: Node, layout: str) -> Layer:
+def _layer(network: Network, node: Node, block: int, *, is_blocked: bool) -> Layer:
+    layout = f"nchwc{block}" if node.domain == NCHWC else "nchw"
     if node.op in CONV_OPS:
         return _conv(network, node, layout)
     if node.op in POOL_OPS:
         return pool_from_node(network, node, layout)
-    if node.op in DENSE_OPS:
+    if is_dense(network, node):
         return dense_from_node(network, node)
     if node.op in RELAYOUTS:
         tensor = network.tensors[node.outputs[0]]
@@ -191,7 +206,7 @@ def _layer(network: Network, node: Node, layout: str) -> Layer:
             batch=batch, channels_in=channels, height=height, width=width,
             layout="nchw" if to_blocked else layout, layout_out=layout if to_blocked else "nchw",
         )  # fmt: skip
-    raise UnsupportedError(f"no layer kind for operator {node.op}")
+    return layer_from_node(network, node, block if is_blocked else 1)
 
 
 def _conv(network: Network, node: Node, layout: str) -> Conv:

@@ -16,13 +16,14 @@ from resperf.lowering._base import LoweredNode, Role
 from resperf.lowering._read import (
     ACTIVATION_OPS,
     CONV_OPS,
-    DENSE_OPS,
     POOL_OPS,
     REMOVED_OPS,
     VIEW_OPS,
     activation_from_node,
     conv_from_node,
     dense_from_node,
+    is_dense,
+    layer_from_node,
     pool_from_node,
 )
 from resperf.network import Network, Node
@@ -215,7 +216,7 @@ class _Lowering:
         if step is None or step.layer is None or step.role != "execution":
             return False
         layer = step.layer
-        fusible = DENSE_ACTIVATIONS if step.node.op in DENSE_OPS else CONV_ACTIVATIONS
+        fusible = DENSE_ACTIVATIONS if layer.kind == "dense" else CONV_ACTIVATIONS
         late = (
             isinstance(layer, Conv)
             and step.is_blocked
@@ -320,7 +321,7 @@ class _Lowering:
             maker = self.maker.get(node.inputs[0])
             layout = _layout(maker is None or maker.is_blocked, self.block)
             return lower_layer(pool_from_node(self.network, node, layout), self.block)
-        if node.op in DENSE_OPS:
+        if is_dense(self.network, node):
             return dense_from_node(self.network, node)
         if node.op in ACTIVATION_OPS:
             blocked = self._is_blocked(node, None)
@@ -334,7 +335,9 @@ class _Lowering:
                 kernel_height=1, kernel_width=1, channels_out=channels, groups=channels,
                 bias=node.op == "BatchNormalization", layout=f"nchwc{self.block}",
             )  # fmt: skip
-        raise UnsupportedError(f"no layer kind for operator {node.op}")
+        return layer_from_node(
+            self.network, node, self.block if self._is_blocked(node, None) else 1
+        )
 
     def _is_blocked(self, node: Node, layer: Layer | None) -> bool:
         """Whether a step writes its result in blocks."""

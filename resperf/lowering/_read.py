@@ -11,7 +11,16 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from resperf.errors import LayerError, UnsupportedError
-from resperf.layers import Activation, Conv, Dense, Layer, Pool
+from resperf.layers import (
+    Activation,
+    Conv,
+    Dense,
+    Layer,
+    Operand,
+    Operator,
+    Pool,
+    layer_of_operator,
+)
 from resperf.network import Network, Node, Tensor
 
 LayerT = TypeVar("LayerT", bound=Layer)
@@ -212,6 +221,54 @@ def activation_from_node(network: Network, node: Node, block: int = 1) -> Activa
         activation=ACTIVATION_OPS[node.op],
         dtype=tensor.dtype,
     )
+
+
+def layer_from_node(network: Network, node: Node, block: int = 1) -> Layer:
+    """Read an operator of any kind whose file says how (`resperf.layers.OPERATOR_KINDS`).
+
+    Parameters
+    ----------
+    network : Network
+    node : Node
+    block : int
+        Channels that come together in the images' layout: what fills the last block counts.
+
+    Raises
+    ------
+    UnsupportedError
+        If no kind reads it, or a shape is not known.
+    """
+    operands = [
+        _operand(tensor_of(network, node, place)) if name else None
+        for place, name in enumerate(node.inputs)
+    ]
+    written = [network.tensors.get(name) for name in node.outputs if name]
+    if not written or any(tensor is None for tensor in written):
+        raise UnsupportedError(f"{_where(node)}: the shape of its output is not known")
+    operator = Operator(
+        op=node.op,
+        attributes=node.attributes,
+        inputs=tuple(operands),
+        outputs=tuple(tensor.shape for tensor in written if tensor is not None),
+        block=block,
+        opset=network.opsets.get(node.domain, 1),
+    )
+    try:
+        return layer_of_operator(operator)
+    except LayerError as error:
+        raise UnsupportedError(f"{_where(node)}: {error}") from error
+
+
+def _operand(tensor: Tensor) -> Operand:
+    return Operand(tensor.shape, tensor.dtype, tensor.is_weight, tensor.value)
+
+
+def is_dense(network: Network, node: Node) -> bool:
+    """Whether a matrix product is one with a fixed matrix."""
+    if node.op not in DENSE_OPS or not has_input(node, 1):
+        return False
+    weight = network.tensors.get(node.inputs[1])
+    return weight is None or (weight.is_weight and len(weight.shape) == 2)
 
 
 def has_input(node: Node, position: int) -> bool:

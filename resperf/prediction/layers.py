@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -12,6 +13,16 @@ from resperf.devices import device_facts, lower_bound_ms
 from resperf.layers import Layer
 from resperf.lowering import lower_layers
 from resperf.prediction.result import LayerPrediction
+
+
+class Time(NamedTuple):
+    """One entry of `resperf.bundle.Times`."""
+
+    ms: float
+    in_range: bool
+    reason: str
+    low_ms: float
+    high_ms: float
 
 
 def layer_times(bundle: Bundle, layers: Sequence[Layer], phase: str = "execution") -> Times:
@@ -44,13 +55,15 @@ def layer_times(bundle: Bundle, layers: Sequence[Layer], phase: str = "execution
         ms=times.ms[index],
         in_range=times.in_range[index],
         reason=tuple(times.reason[place] for place in order),
+        low_ms=times.low_ms[index],
+        high_ms=times.high_ms[index],
     )
 
 
 def layer_prediction(
     bundle: Bundle,
     layer: Layer,
-    time: tuple[float, bool, str],
+    time: Time,
     *,
     name: str,
     phase: str,
@@ -63,19 +76,19 @@ def layer_prediction(
     bundle : Bundle
         It says which times are estimates, and its device what no time can stay below.
     layer : Layer
-    time : (float, bool, str)
-        In ms; whether it is in range, and why not.
+    time : Time
     name, phase, sources
         As `LayerPrediction` has them.
     """
     facts = device_facts(bundle.device)
-    time_ms, in_range, reason = time
     return LayerPrediction(
         name=name,
         kind=layer.kind,
-        execution_ms=time_ms,
-        in_range=in_range,
-        reason=reason,
+        execution_ms=time.ms,
+        in_range=time.in_range,
+        reason=time.reason,
+        low_ms=time.low_ms,
+        high_ms=time.high_ms,
         key=layer.key,
         macs=layer.macs,
         sources=sources,
@@ -85,9 +98,13 @@ def layer_prediction(
     )
 
 
-def times_in_order(times: Times) -> list[tuple[float, bool, str]]:
-    """Return (ms, in range, reason) of each layer as plain Python values."""
-    return list(zip(map(float, times.ms), map(bool, times.in_range), times.reason, strict=True))
+def times_in_order(times: Times) -> list[Time]:
+    """Return what is known of each layer's time as plain Python values."""
+    columns = (times.ms, times.in_range, times.reason, times.low_ms, times.high_ms)
+    return [
+        Time(float(ms), bool(in_range), reason, float(low_ms), float(high_ms))
+        for ms, in_range, reason, low_ms, high_ms in zip(*columns, strict=True)
+    ]
 
 
 def predict_layers(layers: Sequence[Layer], bundle: Bundle) -> list[LayerPrediction]:

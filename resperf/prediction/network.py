@@ -84,6 +84,7 @@ def predict_network(
             phase for phase in ("preprocess", "postprocess") if phase in bundle.estimates
         ),
         views_estimated="view_ms" in bundle.estimates,
+        nodes=lowered.nodes,
     )
 
 
@@ -102,8 +103,8 @@ def _predict_nodes(
                 skipped.append(Skipped(node.name, node.op, reason))
             continue
         time = next(predicted)
-        times_ms.append(time[0])
-        if math.isnan(time[0]):
+        times_ms.append(time.ms)
+        if math.isnan(time.ms):
             reason = f"the bundle has no predictor for {node.layer.kind}"
             skipped.append(Skipped(node.name, node.op, reason))
             continue

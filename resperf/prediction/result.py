@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from resperf.lowering import LoweredNode
 from resperf.measurement import WHOLE_CALL
 from resperf.units import json_number
 
@@ -71,6 +72,8 @@ class LayerPrediction:
     lower_bound_ms : float
         What the layer cannot stay below on the device (`resperf.devices.lower_bound_ms`); NaN
         where the device's peak is not known.
+    low_ms, high_ms : float
+        Bounds that hold nine of ten measured times of such layers; NaN where none are known.
     """
 
     name: str
@@ -84,6 +87,8 @@ class LayerPrediction:
     phase: str = "execution"
     estimated: bool = False
     lower_bound_ms: float = math.nan
+    low_ms: float = math.nan
+    high_ms: float = math.nan
 
     @property
     def below_bound(self) -> bool | None:
@@ -103,6 +108,8 @@ class LayerPrediction:
             **({"whole_call_ms": time_ms} if whole else {}),
             "in_range": self.in_range,
             "reason": self.reason,
+            "low_ms": json_number(self.low_ms),
+            "high_ms": json_number(self.high_ms),
             "phase": self.phase,
             "key": self.key,
             "macs": self.macs,
@@ -161,6 +168,8 @@ class Prediction:
         Those of preprocess and postprocess that are estimated rather than learnt.
     views_estimated : bool
         Whether the cost of operators that only change a shape is estimated.
+    nodes : tuple of LoweredNode
+        What the framework runs, and which of the network's nodes became it.
     """
 
     network: str
@@ -178,6 +187,7 @@ class Prediction:
     rule: str = "three_phase"
     estimated_phases: tuple[str, ...] = ()
     views_estimated: bool = False
+    nodes: tuple[LoweredNode, ...] = ()
 
     @property
     def total_ms(self) -> float:
@@ -204,6 +214,36 @@ class Prediction:
         """What the layers cannot stay below on the device together; NaN where it is not known."""
         return sum(layer.lower_bound_ms for layer in self.layers) if self.layers else math.nan
 
+    @property
+    def low_ms(self) -> float:
+        """What the total will hardly stay below: nine of ten lie between it and `high_ms`."""
+        return self._bound_ms([layer.low_ms for layer in self.layers])
+
+    @property
+    def high_ms(self) -> float:
+        """What the total will hardly exceed."""
+        return self._bound_ms([layer.high_ms for layer in self.layers])
+
+    def _bound_ms(self, bounds_ms: Sequence[float]) -> float:
+        """Let all layers reach their bounds together; what is no layer is as doubtful as they are.
+
+        The errors of one predictor on one machine go together more than they cancel, so that
+        this is rather too wide than too narrow. NaN where a layer has no bound.
+        """
+        layers_ms = sum(layer.execution_ms for layer in self.layers)
+        return self.total_ms * sum(bounds_ms) / layers_ms if layers_ms else math.nan
+
+    @property
+    def coverage(self) -> dict[str, Any]:
+        """How much of the layers' time lies inside the trained range, and what has no time.
+
+        ``in_range_ms``, ``out_of_range_ms``, and ``unknown``: the number of operators that the
+        total does not contain.
+        """
+        inside = sum(layer.execution_ms for layer in self.layers if layer.in_range)
+        outside = sum(layer.execution_ms for layer in self.layers if not layer.in_range)
+        return {"in_range_ms": inside, "out_of_range_ms": outside, "unknown": len(self.skipped)}
+
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values; a measured network has the keys of `network_json` in common."""
         return {
@@ -218,6 +258,9 @@ class Prediction:
             "views_estimated": self.views_estimated,
             "estimated_ms": json_number(self.estimated_ms),
             "lower_bound_ms": json_number(self.lower_bound_ms),
+            "low_ms": json_number(self.low_ms),
+            "high_ms": json_number(self.high_ms),
+            "coverage": self.coverage,
         }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 SHOWN_LAYERS = 10
 SHOWN_SKIPPED = 10
+SHOWN_SOURCES = 4
 UNKNOWN_BATCH = "as read"
 ESTIMATED = "estimated"
 """Marks what physical terms of other measurements stand in for."""
@@ -72,10 +74,12 @@ def _totals(result: Prediction | MeasuredNetwork) -> str:
 
 
 def _doubt(result: Prediction | MeasuredNetwork) -> str:
-    """Say how much of a predicted total is estimated, and what it cannot stay below."""
+    """Say how sure a predicted total is, how much is estimated, what it cannot stay below."""
     if not isinstance(result, Prediction):
         return ""
     parts = []
+    if not math.isnan(result.low_ms):
+        parts.append(f"90% interval {ms_cell(result.low_ms)} to {ms_cell(result.high_ms)}")
     if result.estimated_ms > 0:
         parts.append(f"{ms_cell(result.estimated_ms)} of it {ESTIMATED}")
     if result.lower_bound_ms > 0:
@@ -111,7 +115,7 @@ def _marks(layer: LayerPrediction) -> list[str]:
 
 
 def layer_rows(layers: Sequence[LayerPrediction], total_ms: float) -> list[list[str]]:
-    """Return the cells of layers: name, kind, ms, share, GMAC, remark."""
+    """Return the cells of layers: name, kind, ms, interval, share, GMAC, remark."""
     rows = []
     for layer in layers:
         remarks = [
@@ -121,15 +125,40 @@ def layer_rows(layers: Sequence[LayerPrediction], total_ms: float) -> list[list[
         remark = "; ".join(filter(None, remarks))
         share = layer.execution_ms / total_ms if total_ms else float("nan")
         rows.append(
-            [layer.name, layer.kind, ms_cell(layer.execution_ms), percent_cell(share),
-             f"{layer.macs / 1e9:.3f}", remark]
+            [layer.name, layer.kind, ms_cell(layer.execution_ms), interval_cell(layer),
+             percent_cell(share), f"{layer.macs / 1e9:.3f}", remark]
         )  # fmt: skip
     return rows
 
 
+def lowering_text(prediction: Prediction) -> str:
+    """Say for every kernel that the framework runs which nodes of the network became it."""
+    rows = []
+    for node in prediction.nodes:
+        remark = "" if node.role == "execution" else node.role
+        layer, reason = ("", node.reason) if node.layer is None else (_fields(node.layer.key), "")
+        remarks = "; ".join(filter(None, [remark, reason]))
+        rows.append([node.op, _named(node.sources), layer, remarks])
+    columns = (Column("kernel"), Column("from nodes"), Column("layer"), Column("remark"))
+    return f"lowered by {prediction.lowering}, in the order they run\n" + table(columns, rows)
+
+
+def _named(sources: Sequence[str]) -> str:
+    shown = ", ".join(sources[:SHOWN_SOURCES])
+    rest = len(sources) - SHOWN_SOURCES
+    return shown + (f" and {rest} more" if rest > 0 else "")
+
+
+def interval_cell(layer: LayerPrediction) -> str:
+    """Write the bounds of a layer's time; empty where none are known."""
+    if math.isnan(layer.low_ms):
+        return ""
+    return f"{ms_cell(layer.low_ms)}-{ms_cell(layer.high_ms)}"
+
+
 LAYER_COLUMNS = (
-    Column("layer"), Column("kind"), Column("ms", right=True), Column("of total", right=True),
-    Column("GMAC", right=True), Column("remark"),
+    Column("layer"), Column("kind"), Column("ms", right=True), Column("90% interval", right=True),
+    Column("of total", right=True), Column("GMAC", right=True), Column("remark"),
 )  # fmt: skip
 
 
@@ -211,11 +240,18 @@ def layers_text(layers: Sequence[LayerPrediction]) -> str:
         reason = "" if layer.in_range else layer.reason or "no predictor"
         remark = "; ".join(filter(None, [reason, *_marks(layer)]))
         rows.append(
-            [ms_cell(layer.execution_ms), f"{layer.macs / 1e9:.3f}", _fields(layer.key), remark]
+            [
+                ms_cell(layer.execution_ms),
+                interval_cell(layer),
+                f"{layer.macs / 1e9:.3f}",
+                _fields(layer.key),
+                remark,
+            ]
         )
     whole = any(layer.phase == WHOLE_CALL for layer in layers)
     columns = (Column("ms, whole call" if whole else "ms", right=True),
-               Column("GMAC", right=True), Column("layer"), Column("remark"))  # fmt: skip
+               Column("90% interval", right=True), Column("GMAC", right=True), Column("layer"),
+               Column("remark"))  # fmt: skip
     return table(columns, rows)
 
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
-from resperf.bundle import Bundle
+from resperf.bundle import Bundle, Times
 from resperf.dataset import KindTable, floor_of_medians, noise_floor, read_info, read_table
 from resperf.errors import TrainingError
+from resperf.features import Array
 from resperf.measurement import TIMED, layer_phase
 from resperf.predictors.metrics import Errors, errors
 from resperf.splits import split_of_keys, was_packed
@@ -34,6 +36,8 @@ class Judged:
         nothing was measured twice.
     out_of_range : int
         How many of the rows lie outside what the bundle was trained on.
+    in_interval : float
+        Share of the measured times within the bundle's 90% intervals; NaN where it has none.
     """
 
     kind: str
@@ -42,6 +46,7 @@ class Judged:
     errors: Errors
     noise_floor: float
     out_of_range: int
+    in_interval: float
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values; an unknown noise floor is None."""
@@ -52,6 +57,7 @@ class Judged:
             **self.errors.to_json(),
             "noise_floor": json_number(self.noise_floor),
             "out_of_range": self.out_of_range,
+            "in_interval": json_number(self.in_interval),
         }
 
 
@@ -135,6 +141,14 @@ def _judge(kind: str, table: KindTable, rows: LayerRows, bundle: Bundle) -> list
                 errors(rows.times_ms[phase][timed], times.ms),
                 floor_of_medians(noise_floor(table, phase).mape, rows.measured[timed]),
                 int(np.sum(~times.in_range)),
+                _within(rows.times_ms[phase][timed], times),
             )
         )
     return judged
+
+
+def _within(measured_ms: Array, times: Times) -> float:
+    """Share of measured times between their bounds."""
+    if np.isnan(times.low_ms).any():
+        return math.nan
+    return float(np.mean((times.low_ms <= measured_ms) & (measured_ms <= times.high_ms)))

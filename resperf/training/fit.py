@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
@@ -22,6 +22,7 @@ from resperf.features import FEATURED_KINDS, Array, quantities, take
 from resperf.machine import Fingerprint
 from resperf.measurement import TIMED
 from resperf.predictors import DEFAULT_METHOD, METHODS, Predictor, predictor_class
+from resperf.predictors.intervals import Intervals
 from resperf.predictors.metrics import errors
 from resperf.predictors.transfers import Transfers
 from resperf.splits import SPLIT_SEED, pack_keys
@@ -141,8 +142,10 @@ def train(
             "transfers": {phase: each.to_json() for phase, each in transfers.items()},
             "ranges": {kind: ranges_of(parts[kind].train.columns) for kind in learnt.predictors},
             "errors": {
-                name: _errors(name, parts, learnt, transfers) for name in ("validation", "test")
+                name: _errors(_judged(name, parts, learnt, transfers))
+                for name in ("validation", "test")
             },
+            "intervals": _intervals(_judged("validation", parts, learnt, transfers)),
             "training": _provenance(parts, learnt, seed, settings),
             "canned": canned_layers(
                 {kind: _typical(parts[kind].train) for kind in learnt.predictors},
@@ -272,14 +275,13 @@ def _fit_transfers(parts: Mapping[str, _Parts]) -> dict[str, Transfers]:
     return transfers
 
 
-def _errors(
+def _judged(
     name: str,
     parts: Mapping[str, _Parts],
     learnt: _Learnt,
     transfers: Mapping[str, Transfers],
-) -> dict[str, dict[str, Any]]:
-    """Judge every predictor on one part of the rows: kind -> phase -> errors."""
-    result: dict[str, dict[str, Any]] = {}
+) -> Iterator[tuple[str, str, Array, Array]]:
+    """Predict one part of the rows: kind, phase, measured and predicted times in ms."""
     for kind, predictors in learnt.predictors.items():
         judged_rows = getattr(parts[kind], name)
         for phase in (phase for phase in TIMED if phase in judged_rows.times_ms):
@@ -293,8 +295,24 @@ def _errors(
                 predicted_ms = transfers[phase].predict(sizes)
             else:
                 continue
-            judged = errors(rows.times_ms[phase], predicted_ms)
-            result.setdefault(kind, {})[phase] = judged.to_json()
+            yield kind, phase, rows.times_ms[phase], predicted_ms
+
+
+def _errors(judged: Iterable[tuple[str, str, Array, Array]]) -> dict[str, dict[str, Any]]:
+    """Judge every predictor: kind -> phase -> errors."""
+    result: dict[str, dict[str, Any]] = {}
+    for kind, phase, measured_ms, predicted_ms in judged:
+        result.setdefault(kind, {})[phase] = errors(measured_ms, predicted_ms).to_json()
+    return result
+
+
+def _intervals(judged: Iterable[tuple[str, str, Array, Array]]) -> dict[str, dict[str, Any]]:
+    """Calibrate the intervals of every predictor: kind -> phase -> intervals."""
+    result: dict[str, dict[str, Any]] = {}
+    for kind, phase, measured_ms, predicted_ms in judged:
+        found = Intervals.fit(measured_ms, predicted_ms)
+        if found is not None:
+            result.setdefault(kind, {})[phase] = found.to_json()
     return result
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -81,7 +81,7 @@ def run_demo(
     folder.mkdir(parents=True, exist_ok=True)
     dataset, bundle_path = folder / "demo.h5", folder / f"cpu-{FRAMEWORK}"
     device = backend(FRAMEWORK)
-    judged = list(_judged_networks(device))
+    judged = list(_judged_networks(device, campaign.kinds))
     tell(f"[1/4] campaign: {minutes:g} minutes of layers into {dataset}")
     measured = _collect(campaign, dataset, minutes, [path for path, _ in judged], tell, progress)
     tell(f"[2/4] training on {dataset} into {bundle_path}")
@@ -162,14 +162,14 @@ def _trained(dataset: Path, path: Path, *, is_stale: bool, tell: Tell) -> Bundle
         return train(dataset, path, device="cpu", progress=progress)
 
 
-def _judged_networks(device: Backend) -> Iterator[tuple[Path, int | None]]:
+def _judged_networks(device: Backend, kinds: Collection[str]) -> Iterator[tuple[Path, int | None]]:
     """Give LeNet, AlexNet and VGG16 at each batch size, then the onnx wheel's that fit."""
     for path in shipped_networks(SHIPPED):
         for batch in BATCHES:
             yield path, batch
     for path in light_networks():
         network = read_network(path)
-        share = unknown_share(network, lower(network, device.fingerprint()))
+        share = unknown_share(network, lower(network, device.fingerprint()), kinds)
         if share < LARGEST_UNKNOWN_SHARE:
             yield path, None
 
@@ -183,14 +183,16 @@ def light_networks() -> list[Path]:
     return sorted(folder.glob("*.onnx"))
 
 
-def unknown_share(network: Network, lowered: LoweredNetwork) -> float:
-    """Return the share of the moved bytes that operators without a layer kind move.
+def unknown_share(network: Network, lowered: LoweredNetwork, kinds: Collection[str]) -> float:
+    """Return the share of the moved bytes that operators without a predicted kind move.
 
     Parameters
     ----------
     network : Network
     lowered : LoweredNetwork
         Of this network.
+    kinds : collection of str
+        Kinds of layers that are predicted.
 
     Returns
     -------
@@ -198,8 +200,9 @@ def unknown_share(network: Network, lowered: LoweredNetwork) -> float:
         Between 0 and 1; 1 where the bytes of an operator are not known.
     """
     nodes = {node.name: node for node in network.nodes}
-    known_bytes = sum(node.layer.moved_bytes for node in lowered.nodes if node.layer is not None)
-    unknown_bytes = 0
+    layers = [node.layer for node in lowered.nodes if node.layer is not None]
+    known_bytes = sum(layer.moved_bytes for layer in layers if layer.kind in kinds)
+    unknown_bytes = sum(layer.moved_bytes for layer in layers if layer.kind not in kinds)
     for node in lowered.nodes:
         if node.role != "unknown":
             continue

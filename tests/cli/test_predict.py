@@ -68,6 +68,41 @@ def test_reorders_have_no_predictor_here_and_are_said_to_be_skipped(bundle, caps
     assert ("does not include" in text) == bool(document["skipped"])
 
 
+def test_layers_and_totals_have_intervals_and_say_what_they_rest_on(bundle, capsys):
+    document = run_json(capsys, "predict", LENET, "--bundle", str(bundle), "--batch", "4")
+    layers = document["layers"]
+    for layer in layers:
+        assert layer["low_ms"] < layer["execution_ms"] < layer["high_ms"]
+    assert document["low_ms"] < document["total_ms"] < document["high_ms"]
+    # All layers reach their bounds together, and what is no layer with them.
+    share = sum(layer["high_ms"] for layer in layers) / sum(
+        layer["execution_ms"] for layer in layers
+    )
+    assert document["high_ms"] == pytest.approx(document["total_ms"] * share)
+    coverage = document["coverage"]
+    assert coverage["in_range_ms"] + coverage["out_of_range_ms"] == pytest.approx(
+        sum(layer["execution_ms"] for layer in layers)
+    )
+    assert coverage["unknown"] == len(document["skipped"])
+    assert main(["predict", LENET, "--bundle", str(bundle), "--batch", "4"]) == 0
+    assert "90% interval" in capsys.readouterr().out
+
+
+def test_lowering_is_shown_on_request_node_by_node(bundle, capsys):
+    words = ["predict", LENET, "--bundle", str(bundle), "--batch", "1"]
+    assert main(words) == 0
+    plain = capsys.readouterr().out
+    assert main([*words, "--show-lowering"]) == 0
+    shown = capsys.readouterr().out.removeprefix(plain.rstrip("\n"))
+    assert "in the order they run" in shown
+    names = [node.name for node in onnx.load(LENET, load_external_data=False).graph.node]
+    assert names
+    for name in names:
+        assert name in shown
+    assert main([*words, "--show-lowering", "--json"]) == 2
+    assert "--show-lowering" in capsys.readouterr().err
+
+
 def test_several_batches_make_a_list(bundle, capsys):
     documents = run_json(capsys, "predict", "--bundle", str(bundle), "--batch", "1", "8", LENET)
     assert [each["batch"] for each in documents] == [1, 8]

@@ -62,8 +62,11 @@ class FakeBundle:
     def predict(self, layers: Sequence[Layer], phase: str) -> Times:
         self.asked.append([layer.key for layer in layers])
         far = [layer.kind in self._far for layer in layers]
+        ms = np.array([self._times_ms.get((layer.kind, phase), math.nan) for layer in layers])
         return Times(
-            ms=np.array([self._times_ms.get((layer.kind, phase), math.nan) for layer in layers]),
+            ms=ms,
+            low_ms=0.9 * ms,
+            high_ms=1.25 * ms,
             in_range=~np.array(far, dtype=bool),
             reason=tuple("height=4 below 8" if each else "" for each in far),
         )
@@ -237,3 +240,13 @@ def test_a_time_that_the_device_cannot_reach_is_flagged(predict_nodes):
     bundle.device = "1080ti"
     assert not predict_nodes([node], bundle).layers[0].below_bound
     assert [layer.below_bound for layer in predict_layers([dense], bundle)] == [False]
+
+
+def test_bounds_of_layers_add_up_and_stretch_to_what_is_no_layer(predict_nodes) -> None:
+    prediction = predict_nodes(NODES, FakeBundle(far=["pool"]))
+    layers_ms = sum(layer.execution_ms for layer in prediction.layers)
+    assert prediction.low_ms == pytest.approx(0.9 * prediction.total_ms)
+    assert prediction.high_ms == pytest.approx(1.25 * prediction.total_ms)
+    assert prediction.coverage["out_of_range_ms"] == pytest.approx(0.5)
+    assert prediction.coverage["in_range_ms"] == pytest.approx(layers_ms - 0.5)
+    assert prediction.coverage["unknown"] == len(prediction.skipped)

@@ -1,0 +1,275 @@
+"""What a layer kind in one file says of itself: fields, work, features, terms, kernel, reading.
+
+Convolutions, poolings, dense layers and the like have features and kernels that take files of their
+own. Every other operator is simple enough for one: a subclass of `OperatorLayer`.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+from resperf.errors import LayerError
+from resperf.layers._base import Layer
+from resperf.layers.columns import Array, Columns
+from resperf.layers.terms import Term
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+DTYPES = ("float32", "float16", "bfloat16")
+THREADED_VALUES = 16384
+"""Above about so many values frameworks share the work among their threads."""
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One ONNX node, as a framework runs it, with made-up weights.
+
+    Attributes
+    ----------
+    op, domain : str
+    attributes : mapping of str to Any
+        As `onnx.helper.make_node` takes them.
+    input_shape, output_shape : tuple of int
+        As the kernel sees them: blocked layouts count padded channels.
+    weight_shapes : tuple of tuple of int
+        Of the constant inputs behind the first.
+    extra_shapes : tuple of tuple of int
+        Of further computed inputs, which come after the weights (a residual).
+    given : tuple of (tuple of int or None)
+        Whole numbers that come last as constant inputs, such as a slice's start; None stands for
+        an optional input that is absent.
+    more_outputs : int
+        Outputs behind the first, which nothing reads.
+    in_place : bool
+        Whether ONNX Runtime lets it write over its input, where nothing else reads that. Copies
+        then read each other's output rather than one common input.
+    """
+
+    op: str
+    domain: str
+    attributes: Mapping[str, Any]
+    input_shape: tuple[int, ...]
+    output_shape: tuple[int, ...]
+    weight_shapes: tuple[tuple[int, ...], ...] = ()
+    extra_shapes: tuple[tuple[int, ...], ...] = ()
+    given: tuple[tuple[int, ...] | None, ...] = ()
+    more_outputs: int = 0
+    in_place: bool = False
+
+
+@dataclass(frozen=True)
+class Operand:
+    """An input of an operator: its shape and type, and its value where it is a small constant."""
+
+    shape: tuple[int, ...]
+    dtype: str = "float32"
+    is_weight: bool = False
+    value: npt.NDArray[Any] | None = None
+
+
+@dataclass(frozen=True)
+class Operator:
+    """One operator of a graph with everything that its time depends on.
+
+    Attributes
+    ----------
+    op : str
+        ONNX operator, or a fused one of ONNX Runtime.
+    attributes : mapping of str to Any
+    inputs : tuple of Operand or None
+        None where an optional input is absent.
+    outputs : tuple of tuple of int
+        Shapes of the outputs.
+    block : int
+        Channels that come together in the layout of the images; 1 where they do not.
+    opset : int
+        Version of the operator's set, for operators that changed their meaning.
+    """
+
+    op: str
+    attributes: Mapping[str, Any]
+    inputs: tuple[Operand | None, ...]
+    outputs: tuple[tuple[int, ...], ...]
+    block: int = 1
+    opset: int = 17
+
+    def operand(self, position: int) -> Operand:
+        """Return an input.
+
+        Raises
+        ------
+        LayerError
+            If it is absent.
+        """
+        found = self.inputs[position] if position < len(self.inputs) else None
+        if found is None:
+            raise LayerError(f"input {position} is absent")
+        return found
+
+    def shape(self, position: int = 0) -> tuple[int, ...]:
+        """Shape of an input as it lies in memory: channels filled up to whole blocks."""
+        return self.filled(self.operand(position).shape)
+
+    def result(self) -> tuple[int, ...]:
+        """Shape of the first output as it lies in memory."""
+        return self.filled(self.outputs[0])
+
+    def filled(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Fill the channels of an image up to whole blocks."""
+        if len(shape) < 3 or self.block == 1:
+            return shape
+        return (shape[0], -(-shape[1] // self.block) * self.block, *shape[2:])
+
+    def numbers(self, name: str, position: int) -> tuple[int, ...] | None:
+        """Whole numbers that are an attribute in old operator sets and a constant input in new.
+
+        None where they are not given.
+
+        Raises
+        ------
+        LayerError
+            If they are computed by the network itself.
+        """
+        if name in self.attributes:
+            value = self.attributes[name]
+            return tuple(int(v) for v in (value if isinstance(value, Sequence) else (value,)))
+        found = self.inputs[position] if position < len(self.inputs) else None
+        if found is None:
+            return None
+        if found.value is None:
+            raise LayerError(f"its {name} are computed by the network itself")
+        return tuple(int(v) for v in found.value.ravel())
+
+    def axis(self, default: int, position: int = 0) -> int:
+        """Return the attribute ``axis`` counted from the front."""
+        rank = len(self.operand(position).shape)
+        axis = int(self.attributes.get("axis", default))
+        if not -rank <= axis < rank:
+            raise LayerError(f"axis={axis} does not exist in shape {self.operand(position).shape}")
+        return axis % rank
+
+
+@dataclass(frozen=True, kw_only=True)
+class OperatorLayer(Layer):
+    """A kind whose file says everything about it.
+
+    Subclasses are registered in `resperf.layers.KINDS` and need nothing elsewhere.
+    """
+
+    PLAIN: ClassVar[tuple[str, ...]]
+    """Quantities that are features as they are."""
+    LOG2: ClassVar[tuple[str, ...]]
+    """Quantities whose log2 is a feature."""
+    ENCODED: ClassVar[tuple[str, ...]]
+    """Fields of names that are features, one for each name."""
+    TERMS: ClassVar[Mapping[str, Term]]
+    """Physical terms of the baseline."""
+    RANGES: ClassVar[Mapping[str, Any]]
+    """Laws that a campaign draws the fields by unless it says otherwise."""
+    SCALED: ClassVar[tuple[str, ...]]
+    """Lengths that a campaign scales where it takes a layer from a network."""
+    OPERATORS: ClassVar[frozenset[str]]
+    """ONNX operators (and fused ones of ONNX Runtime) that may become this layer."""
+
+    @classmethod
+    def fitting(cls, fields: Mapping[str, Any], source: Random) -> dict[str, Any]:
+        """Make fields of which each was drawn by itself fit each other."""
+        del source
+        return dict(fields)
+
+    @property
+    def macs(self) -> int:
+        """Nothing is multiplied and accumulated."""
+        return 0
+
+    @property
+    def weight_bytes(self) -> int:
+        """There are no weights."""
+        return 0
+
+    @classmethod
+    @abstractmethod
+    def quantities(cls, columns: Columns) -> dict[str, Array]:
+        """Return physical quantities of such layers, each of shape (rows,); bytes in bytes.
+
+        At least ``in_bytes`` (all that is read), ``out_bytes``, ``moved_bytes`` and ``flops``.
+        """
+
+    @classmethod
+    @abstractmethod
+    def read(cls, operator: Operator) -> Self:
+        """Read an operator of `OPERATORS`.
+
+        Raises
+        ------
+        LayerError
+            If it does not become such a layer, with the reason.
+        """
+
+    @abstractmethod
+    def kernel(self) -> Kernel:
+        """Return the ONNX node that this layer stands for.
+
+        Raises
+        ------
+        LayerError
+            If there is none.
+        """
+
+
+def traffic(in_bytes: Array, out_bytes: Array, flops: Array, values: Array) -> dict[str, Array]:
+    """Return what every kind tells about bytes and work; `values` decide on threads."""
+    return {
+        "in_bytes": in_bytes, "out_bytes": out_bytes, "moved_bytes": in_bytes + out_bytes,
+        "flops": flops, "threaded": (values >= THREADED_VALUES).astype(float),
+        "vector_rest": values % 16,
+    }  # fmt: skip
+
+
+BATCHES = {"law": "choices", "values": [1, 2, 4, 8, 16, 32], "weights": [4, 3, 3, 3, 3, 1]}
+"""How campaigns draw a batch unless they say otherwise."""
+
+
+def log_uniform(low: int, high: int, *round_to: int) -> dict[str, Any]:
+    """Write a law of `resperf.campaign.laws`."""
+    law: dict[str, Any] = {"law": "log_uniform", "low": low, "high": high}
+    return law | ({"round_to": list(round_to)} if round_to else {})
+
+
+def choices(values: Sequence[Any], weights: Sequence[float]) -> dict[str, Any]:
+    """Write a law of `resperf.campaign.laws`."""
+    return {"law": "choices", "values": list(values), "weights": list(weights)}
+
+
+def around(shape: Sequence[int], axis: int) -> tuple[int, int, int, int]:
+    """Split a shape at an axis: (batch, rest before it, the axis, what comes after).
+
+    The first dimension is the batch unless it is the axis itself.
+    """
+    batch = shape[0] if axis > 0 else 1
+    return (
+        batch,
+        math.prod(shape[:axis]) // max(batch, 1),
+        shape[axis],
+        math.prod(shape[axis + 1 :]),
+    )
+
+
+def only_float(operator: Operator) -> str:
+    """Return the type of the first input.
+
+    Raises
+    ------
+    LayerError
+        If it is no floating-point type.
+    """
+    dtype = operator.operand(0).dtype
+    if dtype not in DTYPES:
+        raise LayerError(f"values of type {dtype} have no layer yet")
+    return dtype

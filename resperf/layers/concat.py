@@ -1,0 +1,99 @@
+"""Joining tensors along an axis."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+from resperf.errors import LayerError
+from resperf.layers._base import name, number
+from resperf.layers._operator import (
+    BATCHES,
+    DTYPES,
+    Kernel,
+    Operator,
+    OperatorLayer,
+    around,
+    choices,
+    log_uniform,
+    only_float,
+    traffic,
+)
+from resperf.layers.columns import Array, Columns, element_bytes, numbers
+from resperf.layers.terms import TRAFFIC_TERMS, Term, millions
+
+
+@dataclass(frozen=True, kw_only=True)
+class Concat(OperatorLayer):
+    """Tensors put behind each other along an axis: in each row, one piece of each.
+
+    The pieces are measured as equally long as whole numbers allow.
+    """
+
+    kind: ClassVar[str] = "concat"
+
+    batch: int = number("first dimension")
+    outer: int = number("rows for each of the batch", default=1)
+    parts: int = number("tensors that are joined", minimum=2)
+    inner: int = number("values of a row, of all parts together")
+    dtype: str = name("type of one value", DTYPES, default="float32")
+
+    PLAIN: ClassVar[tuple[str, ...]] = ("threaded", "vector_rest", "parts")
+    LOG2: ClassVar[tuple[str, ...]] = ("rows", "inner", "pieces", "piece_bytes", "moved_bytes")
+    ENCODED: ClassVar[tuple[str, ...]] = ()
+    TERMS: ClassVar[Mapping[str, Term]] = {
+        **TRAFFIC_TERMS,
+        "parts": millions("parts"),
+        "pieces": millions("pieces"),
+    }
+    RANGES: ClassVar[Mapping[str, Any]] = {
+        "batch": BATCHES,
+        "outer": log_uniform(1, 256),
+        "parts": choices([2, 3, 4, 5, 8], [8, 3, 4, 1, 1]),
+        "inner": log_uniform(8, 400_000, 1, 16),
+    }
+    SCALED: ClassVar[tuple[str, ...]] = ("outer", "inner")
+    OPERATORS: ClassVar[frozenset[str]] = frozenset({"Concat"})
+
+    def _check(self) -> None:
+        if self.inner < self.parts:
+            raise LayerError(f"concat: inner={self.inner} is less than one value for each part")
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """(batch x outer, inner): all parts."""
+        return (self.batch * self.outer, self.inner)
+
+    @property
+    def output_shape(self) -> tuple[int, ...]:
+        """(batch x outer, inner)."""
+        return self.input_shape
+
+    @classmethod
+    def quantities(cls, columns: Columns) -> dict[str, Array]:
+        """Bytes, and the pieces that are copied one by one."""
+        batch, outer, parts, inner = numbers(columns, "batch", "outer", "parts", "inner")
+        size, rows = element_bytes(columns), batch * outer
+        values = rows * inner
+        return {
+            **traffic(values * size, values * size, 0 * values, values),
+            "parts": parts, "rows": rows, "inner": inner, "pieces": rows * parts,
+            "piece_bytes": inner / parts * size,
+        }  # fmt: skip
+
+    @classmethod
+    def read(cls, operator: Operator) -> Self:
+        """Read a ``Concat``; parts without values do not count."""
+        dtype, axis, result = only_float(operator), operator.axis(0), operator.result()
+        given = [each for each in operator.inputs if each is not None and 0 not in each.shape]
+        batch, outer, length, inner = around(result, axis)
+        return cls(batch=batch, outer=outer, parts=len(given), inner=length * inner, dtype=dtype)
+
+    def kernel(self) -> Kernel:
+        """Return a ``Concat`` of equal parts."""
+        rows, (each, more) = self.batch * self.outer, divmod(self.inner, self.parts)
+        shapes = [(rows, each + (part < more)) for part in range(self.parts)]
+        return Kernel(
+            "Concat", "", {"axis": 1}, shapes[0], self.output_shape, extra_shapes=tuple(shapes[1:])
+        )

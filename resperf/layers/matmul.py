@@ -1,0 +1,158 @@
+"""Products of two computed matrices, such as those of attention."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+from resperf.errors import LayerError
+from resperf.layers._base import flag, name, number
+from resperf.layers._operator import (
+    BATCHES,
+    DTYPES,
+    Kernel,
+    Operator,
+    OperatorLayer,
+    choices,
+    log_uniform,
+    only_float,
+    traffic,
+)
+from resperf.layers.columns import Array, Columns, element_bytes, numbers
+from resperf.layers.terms import GFLOP, TRAFFIC_TERMS, Term, beyond, gflop, mb, millions
+
+
+@dataclass(frozen=True, kw_only=True)
+class MatMul(OperatorLayer):
+    """Matrix products (rows, depth) x (depth, columns), one for each of batch x outer."""
+
+    kind: ClassVar[str] = "matmul"
+
+    batch: int = number("first dimension")
+    outer: int = number("products for each of the batch, such as heads", default=1)
+    rows: int = number("rows of the first matrix")
+    depth: int = number("columns of the first matrix, which are summed over")
+    columns: int = number("columns of the second matrix")
+    transposed: bool = flag("whether the second matrix is given by columns", default=False)
+    dtype: str = name("type of one value", DTYPES, default="float32")
+
+    PLAIN: ClassVar[tuple[str, ...]] = (
+        "threaded", "transposed", "depth_rest", "column_rest", "row_rest", "vector",
+    )  # fmt: skip
+    LOG2: ClassVar[tuple[str, ...]] = (
+        "products", "rows", "depth", "columns", "flops", "flops_tile", "in_bytes", "out_bytes",
+    )  # fmt: skip
+    ENCODED: ClassVar[tuple[str, ...]] = ()
+    TERMS: ClassVar[Mapping[str, Term]] = {
+        **TRAFFIC_TERMS,
+        "second": mb("second_bytes"),
+        "second beyond cache 2": beyond("second_bytes", 1e6),
+        "second transposed": mb("second_bytes", "transposed"),
+        "second by rows": mb("second_bytes", "plain"),
+        "flops": gflop("flops"),
+        "flops in tiles": gflop("flops_tile"),
+        "flops shallow": lambda q: q["flops"] / GFLOP * (q["depth"] < 64),
+        "flops one row": gflop("flops", "vector"),
+        "products": millions("products"),
+        "rows": millions("row_count"),
+    }
+    RANGES: ClassVar[Mapping[str, Any]] = {
+        "batch": BATCHES,
+        "outer": log_uniform(1, 64),
+        "rows": log_uniform(1, 1024),
+        "depth": log_uniform(8, 1024, 1, 8, 16),
+        "columns": log_uniform(8, 1024, 1, 8, 16),
+        "transposed": choices([False, True], [3, 1]),
+    }
+    SCALED: ClassVar[tuple[str, ...]] = ("outer", "rows", "depth", "columns")
+    OPERATORS: ClassVar[frozenset[str]] = frozenset({"MatMul", "FusedMatMul", "Gemm"})
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """(batch x outer, rows, depth)."""
+        return (self.batch * self.outer, self.rows, self.depth)
+
+    @property
+    def second_shape(self) -> tuple[int, ...]:
+        """(batch x outer, depth, columns), or its transpose."""
+        matrix = (self.columns, self.depth) if self.transposed else (self.depth, self.columns)
+        return (self.batch * self.outer, *matrix)
+
+    @property
+    def output_shape(self) -> tuple[int, ...]:
+        """(batch x outer, rows, columns)."""
+        return (self.batch * self.outer, self.rows, self.columns)
+
+    @property
+    def input_bytes(self) -> int:
+        """Bytes of both matrices."""
+        values = math.prod(self.input_shape) + math.prod(self.second_shape)
+        return values * self.element_bytes
+
+    @property
+    def macs(self) -> int:
+        """Multiply-accumulate operations."""
+        return math.prod(self.output_shape) * self.depth
+
+    @classmethod
+    def quantities(cls, columns: Columns) -> dict[str, Array]:
+        """Bytes and FLOPs; in tiles of 6 x 16, which CPUs' kernels fill up."""
+        import numpy as np
+
+        batch, outer, rows, depth, width = numbers(
+            columns, "batch", "outer", "rows", "depth", "columns"
+        )
+        size, products = element_bytes(columns), batch * outer
+        second = products * depth * width * size
+        flops = 2 * products * rows * depth * width
+        transposed = np.asarray(columns["transposed"], dtype=float)
+        return {
+            **traffic(
+                products * rows * depth * size + second, products * rows * width * size, flops,
+                products * rows * width,
+            ),
+            "products": products, "rows": rows, "depth": depth, "columns": width,
+            "second_bytes": second, "transposed": transposed, "plain": 1 - transposed,
+            "flops_tile": 2 * products * np.ceil(rows / 6) * 6 * depth * np.ceil(width / 16) * 16,
+            "depth_rest": np.mod(depth, 4), "column_rest": np.mod(width, 16),
+            "row_rest": np.mod(rows, 6), "vector": (rows == 1).astype(float),
+            "row_count": products * rows,
+            # Small products stay on one core.
+            "threaded": (flops >= 1e5).astype(float),
+        }  # fmt: skip
+
+    @classmethod
+    def read(cls, operator: Operator) -> Self:
+        """Read a product of two computed tensors; a matrix that all share joins the rows."""
+        dtype, first, second = only_float(operator), operator.shape(0), operator.shape(1)
+        attributes = operator.attributes
+        if attributes.get("transBatchA") or attributes.get("transBatchB"):
+            raise LayerError("a product that transposes its batch has no layer")
+        if len(first) < 2 or len(second) < 2:
+            raise LayerError(f"a product of shapes {first} and {second} has no layer")
+        rows, depth = first[-2:] if not attributes.get("transA") else first[:-3:-1]
+        transposed = bool(attributes.get("transB"))
+        width = second[-2] if transposed else second[-1]
+        products = math.prod(operator.result()[:-2])
+        if math.prod(second[:-2]) == 1:
+            rows, products = rows * products, 1
+        batch = operator.result()[0] if len(operator.result()) > 2 else 1
+        if products % batch:
+            batch = 1
+        return cls(
+            batch=batch, outer=products // batch, rows=rows, depth=depth, columns=width,
+            transposed=transposed, dtype=dtype,
+        )  # fmt: skip
+
+    def kernel(self) -> Kernel:
+        """Return a ``MatMul``, or the fused one that takes its second matrix by columns."""
+        return Kernel(
+            "FusedMatMul" if self.transposed else "MatMul",
+            "com.microsoft" if self.transposed else "",
+            {"transB": 1} if self.transposed else {},
+            self.input_shape,
+            self.output_shape,
+            extra_shapes=(self.second_shape,),
+        )

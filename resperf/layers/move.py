@@ -1,0 +1,254 @@
+"""Parts of a tensor copied elsewhere: slices, pieces, padding, rows by number, repetition."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from random import Random
+from typing import Any, ClassVar, Self
+
+from resperf.errors import LayerError
+from resperf.layers._base import name, number
+from resperf.layers._operator import (
+    BATCHES,
+    DTYPES,
+    Kernel,
+    Operator,
+    OperatorLayer,
+    around,
+    choices,
+    log_uniform,
+    only_float,
+    traffic,
+)
+from resperf.layers.columns import Array, Columns, element_bytes, is_one_of, numbers
+from resperf.layers.terms import TRAFFIC_TERMS, Term, mb, millions
+
+FUNCTIONS = ("slice", "split", "pad", "gather", "expand")
+_FUNCTION_OF: Mapping[str, str] = {
+    "Slice": "slice", "Split": "split", "Pad": "pad", "Gather": "gather", "Expand": "expand",
+    "Tile": "expand",
+}  # fmt: skip
+LONGEST_INDEX = 1 << 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Move(OperatorLayer):
+    """Copies along one axis: (batch x outer, length, inner) to (batch x outer, length_out, inner).
+
+    ``slice`` takes every `step`-th from the start, ``split`` cuts the axis into `parts`,
+    ``pad`` adds zeros at its end, ``gather`` takes rows by number, ``expand`` repeats
+    an axis of one value. Where several axes change, the axis is the last of them.
+    """
+
+    kind: ClassVar[str] = "move"
+
+    batch: int = number("first dimension")
+    outer: int = number("rows for each of the batch", default=1)
+    length: int = number("length of the axis that is read")
+    length_out: int = number("length of the axis that is written, of all parts together")
+    inner: int = number("values that stay together", default=1)
+    function: str = name("what is done", FUNCTIONS, default="slice")
+    parts: int = number("tensors that a split makes", default=1)
+    step: int = number("distance of the values that a slice takes", default=1)
+    dtype: str = name("type of one value", DTYPES, default="float32")
+
+    PLAIN: ClassVar[tuple[str, ...]] = ("threaded", "vector_rest", "parts", "strided")
+    LOG2: ClassVar[tuple[str, ...]] = (
+        "rows", "length", "length_out", "inner", "run_bytes", "runs", "out_bytes",
+    )  # fmt: skip
+    ENCODED: ClassVar[tuple[str, ...]] = ("function",)
+    TERMS: ClassVar[Mapping[str, Term]] = {
+        **TRAFFIC_TERMS,
+        "runs": millions("runs"),
+        "out slice": mb("out_bytes", "function=slice"),
+        "out strided": mb("out_bytes", "strided"),
+        "out pad": mb("out_bytes", "function=pad"),
+        "out gather": mb("out_bytes", "function=gather"),
+        "out expand": mb("out_bytes", "function=expand"),
+        "runs gather": millions("runs", "function=gather"),
+        "runs expand": millions("runs", "function=expand"),
+        "constant split": lambda q: q["function=split"],
+        "constant slice": lambda q: q["function=slice"],
+        "constant pad": lambda q: q["function=pad"],
+        "parts": millions("parts"),
+    }
+    RANGES: ClassVar[Mapping[str, Any]] = {
+        "batch": BATCHES,
+        "outer": log_uniform(1, 512),
+        "length": log_uniform(2, 512),
+        "length_out": log_uniform(1, 512),
+        "inner": log_uniform(1, 2048),
+        "function": choices(FUNCTIONS, [6, 3, 3, 3, 2]),
+        "parts": choices([2, 3, 4], [4, 2, 1]),
+        "step": choices([1, 2], [5, 1]),
+    }
+    SCALED: ClassVar[tuple[str, ...]] = ("outer", "inner")
+    OPERATORS: ClassVar[frozenset[str]] = frozenset(_FUNCTION_OF)
+
+    def _check(self) -> None:
+        reasons = {
+            "a slice is shorter than what it is taken from": self.function == "slice"
+            and (
+                (self.length_out - 1) * self.step >= self.length or self.length_out == self.length
+            ),
+            "a split keeps its length": self.function == "split" and self.length != self.length_out,
+            "a split has two parts or more": (self.function == "split") != (self.parts > 1),
+            "padding makes longer": self.function == "pad" and self.length_out <= self.length,
+            "what is repeated has length 1": self.function == "expand" and self.length != 1,
+            "only slices have a step": self.step > 1 and self.function != "slice",
+            "parts have no values": self.parts > self.length_out,
+        }
+        for reason, wrong in reasons.items():
+            if wrong:
+                raise LayerError(f"move: {reason}: {self.key}")
+
+    @classmethod
+    def fitting(cls, fields: Mapping[str, Any], source: Random) -> dict[str, Any]:
+        """Let the lengths of a draw fit what is done with them."""
+        del source
+        made = dict(fields)
+        function = made["function"]
+        short, long = sorted((made["length"], made["length_out"]))
+        long += long == short
+        if function == "slice":
+            step = made["step"] if long > made["step"] else 1
+            made |= {"step": step, "length": long, "length_out": min(short, (long - 1) // step + 1)}
+        else:
+            made["step"] = 1
+        if function == "split":
+            parts = max(made["parts"], 2)
+            length = -(-max(long, parts) // parts) * parts
+            made |= {"parts": parts, "length": length, "length_out": length}
+        else:
+            made["parts"] = 1
+        if function == "pad":
+            made |= {"length": short, "length_out": long}
+        if function == "expand":
+            made["length"] = 1
+        return made
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """(batch x outer, length, inner)."""
+        return (self.batch * self.outer, self.length, self.inner)
+
+    @property
+    def output_shape(self) -> tuple[int, ...]:
+        """(batch x outer, length_out, inner)."""
+        return (self.batch * self.outer, self.length_out, self.inner)
+
+    @property
+    def input_bytes(self) -> int:
+        """Bytes that are read: what is not taken costs nothing."""
+        taken = min(self.length, self.length_out) if self.function != "gather" else self.length_out
+        return self.batch * self.outer * taken * self.inner * self.element_bytes
+
+    @classmethod
+    def quantities(cls, columns: Columns) -> dict[str, Array]:
+        """Bytes, and the runs of values that are copied one by one."""
+        import numpy as np
+
+        batch, outer, length, length_out, inner, parts, step = numbers(
+            columns, "batch", "outer", "length", "length_out", "inner", "parts", "step"
+        )
+        size, rows = element_bytes(columns), batch * outer
+        kinds = {f"function={each}": is_one_of(columns, "function", each) for each in FUNCTIONS}
+        gathered = kinds["function=gather"]
+        taken = np.where(gathered == 1, length_out, np.minimum(length, length_out))
+        one_by_one = (gathered == 1) | (kinds["function=expand"] == 1) | (step > 1)
+        per_row = np.where(one_by_one, length_out, parts)
+        values = rows * length_out * inner
+        return {
+            **traffic(rows * taken * inner * size, values * size, 0 * values, values),
+            "rows": rows, "length": length, "length_out": length_out, "inner": inner,
+            "parts": parts, "strided": (step > 1).astype(float), "runs": rows * per_row,
+            "run_bytes": values / (rows * per_row) * size, **kinds,
+        }  # fmt: skip
+
+    @classmethod
+    def read(cls, operator: Operator) -> Self:
+        """Read a slice, split, padding, gathering or repetition."""
+        function = _FUNCTION_OF[operator.op]
+        dtype = only_float(operator)
+        return cls(**_READERS[function](operator), function=function, dtype=dtype)
+
+    def kernel(self) -> Kernel:
+        """Return the operator along the middle axis."""
+        shape, result = self.input_shape, self.output_shape
+        if self.function == "slice":
+            end = min((self.length_out - 1) * self.step + 1, self.length)
+            return Kernel("Slice", "", {}, shape, result, given=((0,), (end,), (1,), (self.step,)))
+        if self.function == "split":
+            each, more = divmod(self.length, self.parts)
+            lengths = tuple(each + (part < more) for part in range(self.parts))
+            result = (shape[0], lengths[0], self.inner)
+            return Kernel(
+                "Split", "", {"axis": 1}, shape, result, given=(lengths,),
+                more_outputs=self.parts - 1,
+            )  # fmt: skip
+        if self.function == "pad":
+            pads = (0, 0, 0, 0, self.length_out - self.length, 0)
+            return Kernel("Pad", "", {}, shape, result, given=(pads,))
+        if self.function == "expand":
+            return Kernel("Expand", "", {}, shape, result, given=(result,))
+        if self.length_out > LONGEST_INDEX:
+            raise LayerError(f"move: {self.length_out} numbers of rows are too many")
+        # Every seventh row: neighbours in the output are none in the input.
+        rows = tuple(7 * each % self.length for each in range(self.length_out))
+        return Kernel("Gather", "", {"axis": 1}, shape, result, given=(rows,))
+
+
+def _changed(operator: Operator) -> dict[str, int]:
+    """Fields of an operator that changes some axes: the last of them is the axis."""
+    shape, result = operator.shape(), operator.result()
+    shape = (1,) * (len(result) - len(shape)) + shape
+    changed = [axis for axis, (a, b) in enumerate(zip(shape, result, strict=True)) if a != b]
+    if not changed:
+        raise LayerError(f"{operator.op} that keeps its shape {shape} has no layer")
+    batch, outer, length_out, inner = around(result, changed[-1])
+    return {
+        "batch": batch, "outer": outer, "length": shape[changed[-1]], "length_out": length_out,
+        "inner": inner,
+    }  # fmt: skip
+
+
+def _slice(operator: Operator) -> dict[str, int]:
+    fields = _changed(operator)
+    steps = operator.numbers("steps", 4) or (1,)
+    step = max(abs(each) for each in steps)
+    fits = (fields["length_out"] - 1) * step < fields["length"]
+    return fields | {"step": step if fits else 1}
+
+
+def _split(operator: Operator) -> dict[str, int]:
+    batch, outer, length, inner = around(operator.shape(), operator.axis(0))
+    parts = len(operator.outputs)
+    return {
+        "batch": batch, "outer": outer, "length": length, "length_out": length, "inner": inner,
+        "parts": parts,
+    }  # fmt: skip
+
+
+def _gather(operator: Operator) -> dict[str, int]:
+    batch, outer, length, inner = around(operator.shape(), operator.axis(0))
+    count = math.prod(operator.operand(1).shape)
+    return {
+        "batch": batch, "outer": outer, "length": length, "length_out": count, "inner": inner,
+    }  # fmt: skip
+
+
+def _expand(operator: Operator) -> dict[str, int]:
+    fields = _changed(operator)
+    # A tile of more than one value is repeated whole.
+    return fields | {
+        "length": 1,
+        "length_out": fields["length_out"] // fields["length"],
+        "inner": fields["inner"] * fields["length"],
+    }
+
+
+_READERS: Mapping[str, Callable[[Operator], dict[str, int]]] = {
+    "slice": _slice, "split": _split, "pad": _changed, "gather": _gather, "expand": _expand,
+}  # fmt: skip

@@ -1,0 +1,164 @@
+"""Normalisations that no convolution absorbs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from random import Random
+from typing import Any, ClassVar, Self
+
+from resperf.errors import LayerError
+from resperf.layers._base import name, number
+from resperf.layers._operator import (
+    BATCHES,
+    DTYPES,
+    Kernel,
+    Operator,
+    OperatorLayer,
+    choices,
+    log_uniform,
+    only_float,
+    traffic,
+)
+from resperf.layers.columns import Array, Columns, element_bytes, is_one_of, numbers
+from resperf.layers.terms import TRAFFIC_TERMS, Term, mb, millions
+
+_FUNCTION_OF: Mapping[str, str] = {
+    "LayerNormalization": "layer", "SimplifiedLayerNormalization": "rms",
+    "RMSNormalization": "rms", "SkipLayerNormalization": "skip_layer",
+    "InstanceNormalization": "instance", "BatchNormalization": "batch", "LRN": "local_response",
+}  # fmt: skip
+FUNCTIONS = tuple(dict.fromkeys(_FUNCTION_OF.values()))
+_BY_CHANNEL = ("instance", "batch", "local_response")
+"""Normalisations of images, (batch, channels, pixels); the others are of rows of channels."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Norm(OperatorLayer):
+    """A normalisation of (batch, pixels, channels) along channels, or of (batch, channels, pixels).
+
+    ``layer`` and ``rms`` are along the channels that lie together (``skip_layer`` adds two tensors
+    first), ``instance`` along the pixels of each channel, ``batch`` scales every channel,
+    ``local_response`` divides by what the `window` channels around have.
+    """
+
+    kind: ClassVar[str] = "norm"
+
+    batch: int = number("first dimension")
+    channels: int = number("values that share a scale with nothing else")
+    pixels: int = number("values of each channel")
+    function: str = name("what is computed", FUNCTIONS, default="layer")
+    window: int = number("channels that a local response looks at", default=1)
+    dtype: str = name("type of one value", DTYPES, default="float32")
+
+    PLAIN: ClassVar[tuple[str, ...]] = ("threaded", "vector_rest", "window")
+    LOG2: ClassVar[tuple[str, ...]] = ("batch", "channels", "pixels", "rows", "moved_bytes")
+    ENCODED: ClassVar[tuple[str, ...]] = ("function",)
+    TERMS: ClassVar[Mapping[str, Term]] = {
+        **TRAFFIC_TERMS,
+        "rows": millions("rows"),
+        **{f"in {each}": mb("in_bytes", f"function={each}") for each in FUNCTIONS},
+        "in window": mb("windowed_bytes"),
+        "constant local response": lambda q: q["function=local_response"],
+    }
+    RANGES: ClassVar[Mapping[str, Any]] = {
+        "batch": BATCHES,
+        "channels": log_uniform(8, 2048, 1, 8, 16),
+        "pixels": log_uniform(1, 16384),
+        "function": choices(FUNCTIONS, [8, 2, 1, 2, 4, 4]),
+        "window": choices([3, 5], [1, 3]),
+    }
+    SCALED: ClassVar[tuple[str, ...]] = ("channels", "pixels")
+    OPERATORS: ClassVar[frozenset[str]] = frozenset(_FUNCTION_OF)
+
+    def _check(self) -> None:
+        if self.window > 1 and self.function != "local_response":
+            raise LayerError(f"norm: only a local response has a window, not {self.function}")
+
+    @classmethod
+    def fitting(cls, fields: Mapping[str, Any], source: Random) -> dict[str, Any]:
+        """Take the window from draws that have none."""
+        del source
+        keeps = fields["function"] == "local_response"
+        return {**fields, "window": fields["window"] if keeps else 1}
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """(batch, channels, pixels), or (batch, pixels, channels) where channels lie together."""
+        if self.function in _BY_CHANNEL:
+            return (self.batch, self.channels, self.pixels)
+        return (self.batch, self.pixels, self.channels)
+
+    @property
+    def output_shape(self) -> tuple[int, ...]:
+        """That of the input."""
+        return self.input_shape
+
+    @property
+    def input_bytes(self) -> int:
+        """Bytes of what is normalised; two tensors where they are added first."""
+        tensors = 2 if self.function == "skip_layer" else 1
+        return tensors * math.prod(self.input_shape) * self.element_bytes
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of scale and bias, and of the statistics of a batch normalisation."""
+        return {"batch": 4, "rms": 1, "local_response": 0}.get(self.function, 2) * (
+            self.channels * self.element_bytes
+        )
+
+    @classmethod
+    def quantities(cls, columns: Columns) -> dict[str, Array]:
+        """Bytes, and the rows that are normalised apart."""
+        import numpy as np
+
+        batch, channels, pixels, window = numbers(columns, "batch", "channels", "pixels", "window")
+        size, values = element_bytes(columns), batch * channels * pixels
+        kinds = {f"function={each}": is_one_of(columns, "function", each) for each in FUNCTIONS}
+        by_channel = sum(kinds[f"function={each}"] for each in _BY_CHANNEL)
+        tensors = 1 + kinds["function=skip_layer"]
+        return {
+            **traffic(tensors * values * size, values * size, values * window, values),
+            "batch": batch, "channels": channels, "pixels": pixels, "window": window,
+            "rows": batch * np.where(by_channel == 1, channels, pixels), **kinds,
+            "windowed_bytes": values * size * window * kinds["function=local_response"],
+        }  # fmt: skip
+
+    @classmethod
+    def read(cls, operator: Operator) -> Self:
+        """Read a normalisation."""
+        dtype, shape = only_float(operator), operator.shape()
+        function = _FUNCTION_OF[operator.op]
+        if len(shape) < 2:
+            raise LayerError(f"a normalisation of shape {shape} has no layer")
+        if function in _BY_CHANNEL:
+            window = int(operator.attributes["size"]) if function == "local_response" else 1
+            return cls(
+                batch=shape[0], channels=shape[1], pixels=math.prod(shape[2:]), function=function,
+                window=window, dtype=dtype,
+            )  # fmt: skip
+        axis = operator.axis(-1)
+        return cls(
+            batch=shape[0], channels=math.prod(shape[axis:]), pixels=math.prod(shape[1:axis]),
+            function=function, dtype=dtype,
+        )  # fmt: skip
+
+    def kernel(self) -> Kernel:
+        """Return the operator, with scale, bias and statistics of its own."""
+        shape, each = self.input_shape, (self.channels,)
+        if self.function == "local_response":
+            return Kernel("LRN", "", {"size": self.window}, (*shape, 1), (*shape, 1))
+        if self.function == "skip_layer":
+            # Its second tensor comes before the scale.
+            return Kernel(
+                "SkipLayerNormalization", "com.microsoft", {}, shape, shape,
+                extra_shapes=(shape, each, each),
+            )  # fmt: skip
+        op, weights, attributes = {
+            "layer": ("LayerNormalization", 2, {"axis": -1}),
+            "rms": ("SimplifiedLayerNormalization", 1, {"axis": -1}),
+            "instance": ("InstanceNormalization", 2, {}),
+            "batch": ("BatchNormalization", 4, {}),
+        }[self.function]
+        return Kernel(op, "", attributes, shape, shape, weight_shapes=(each,) * weights)

@@ -1,0 +1,121 @@
+"""Reductions: sums, means, extremes along an axis."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+from resperf.errors import LayerError
+from resperf.layers._base import name, number
+from resperf.layers._operator import (
+    BATCHES,
+    DTYPES,
+    Kernel,
+    Operator,
+    OperatorLayer,
+    choices,
+    log_uniform,
+    only_float,
+    traffic,
+)
+from resperf.layers.columns import Array, Columns, element_bytes, is_one_of, numbers
+from resperf.layers.terms import TRAFFIC_TERMS, Term, mb, millions
+
+_OPS: Mapping[str, str] = {
+    "mean": "ReduceMean", "sum": "ReduceSum", "max": "ReduceMax", "min": "ReduceMin",
+    "prod": "ReduceProd", "l1": "ReduceL1", "l2": "ReduceL2", "sum_square": "ReduceSumSquare",
+    "log_sum_exp": "ReduceLogSumExp", "log_sum": "ReduceLogSum",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reduce(OperatorLayer):
+    """A reduction of neighbouring axes: (rows, values, inner) becomes (rows, 1, inner)."""
+
+    kind: ClassVar[str] = "reduce"
+
+    batch: int = number("first dimension")
+    outer: int = number("rows for each of the batch", default=1)
+    values: int = number("values that become one")
+    inner: int = number("values that lie between two of them", default=1)
+    function: str = name("what is computed", tuple(_OPS), default="mean")
+    dtype: str = name("type of one value", DTYPES, default="float32")
+
+    PLAIN: ClassVar[tuple[str, ...]] = ("threaded", "vector_rest", "apart")
+    LOG2: ClassVar[tuple[str, ...]] = ("rows", "values", "inner", "in_bytes", "out_bytes")
+    ENCODED: ClassVar[tuple[str, ...]] = ("function",)
+    TERMS: ClassVar[Mapping[str, Term]] = {
+        **TRAFFIC_TERMS,
+        "rows": millions("rows"),
+        "in apart": mb("in_bytes", "apart"),
+        "in series": mb("in_bytes", "series"),
+        "constant apart": lambda q: q["apart"],
+    }
+    RANGES: ClassVar[Mapping[str, Any]] = {
+        "batch": BATCHES,
+        "outer": log_uniform(1, 2048),
+        "values": log_uniform(2, 16384),
+        "inner": choices([1, 8, 64, 197, 768], [8, 1, 1, 1, 1]),
+        "function": choices(tuple(_OPS), (10, 4, 3, 1, 0.5, 0.5, 2, 0.5, 0.5, 0.5)),
+    }
+    SCALED: ClassVar[tuple[str, ...]] = ("outer", "values", "inner")
+    OPERATORS: ClassVar[frozenset[str]] = frozenset(_OPS.values())
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """(batch x outer, values, inner)."""
+        return (self.batch * self.outer, self.values, self.inner)
+
+    @property
+    def output_shape(self) -> tuple[int, ...]:
+        """(batch x outer, 1, inner)."""
+        return (self.batch * self.outer, 1, self.inner)
+
+    @property
+    def macs(self) -> int:
+        """One operation for each value."""
+        return math.prod(self.input_shape)
+
+    @classmethod
+    def quantities(cls, columns: Columns) -> dict[str, Array]:
+        """Bytes and rows; ``apart`` is 1 where the values of a row do not lie together."""
+        batch, outer, values, inner = numbers(columns, "batch", "outer", "values", "inner")
+        size, rows = element_bytes(columns), batch * outer
+        total = rows * values * inner
+        return {
+            **traffic(total * size, rows * inner * size, total, total),
+            "rows": rows, "values": values, "inner": inner,
+            "apart": (inner > 1).astype(float),
+            "series": is_one_of(columns, "function", "log_sum_exp"),
+        }  # fmt: skip
+
+    @classmethod
+    def read(cls, operator: Operator) -> Self:
+        """Read a reduction of neighbouring axes; without axes, of all."""
+        dtype, shape = only_float(operator), operator.shape()
+        given = operator.numbers("axes", 1)
+        axes = sorted(axis % len(shape) for axis in given) if given else list(range(len(shape)))
+        # An axis of one value is reduced without work.
+        axes = [axis for axis in axes if shape[axis] > 1] or axes[-1:]
+        between = [a for a in range(axes[0], axes[-1] + 1) if a not in axes and shape[a] > 1]
+        if between:
+            raise LayerError(f"a reduction of shape {shape} along axes {tuple(axes)} has no layer")
+        rows, first = math.prod(shape[: axes[0]]), axes[0] > 0
+        batch = shape[0] if first else 1
+        function = next(each for each, op in _OPS.items() if op == operator.op)
+        return cls(
+            batch=batch, outer=rows // batch, values=math.prod(shape[a] for a in axes),
+            inner=math.prod(shape[axes[-1] + 1 :]), function=function, dtype=dtype,
+        )  # fmt: skip
+
+    def kernel(self) -> Kernel:
+        """Return the operator along the middle axis."""
+        if self.inner > 1:
+            shape, result = self.input_shape, self.output_shape
+        else:
+            shape, result = self.input_shape[:2], self.output_shape[:2]
+        given: tuple[tuple[int, ...], ...] = ((1,),) if self.function == "sum" else ()
+        attributes = {"keepdims": 1} if given else {"keepdims": 1, "axes": [1]}
+        return Kernel(_OPS[self.function], "", attributes, shape, result, given=given)

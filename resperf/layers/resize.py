@@ -1,0 +1,139 @@
+"""Images made larger or smaller."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from random import Random
+from typing import Any, ClassVar, Self
+
+from resperf.errors import LayerError
+from resperf.layers._base import name, number
+from resperf.layers._operator import (
+    BATCHES,
+    DTYPES,
+    Kernel,
+    Operator,
+    OperatorLayer,
+    choices,
+    log_uniform,
+    only_float,
+    traffic,
+)
+from resperf.layers.columns import Array, Columns, element_bytes, is_one_of, numbers
+from resperf.layers.terms import TRAFFIC_TERMS, Term, mb, millions
+
+MODES = ("nearest", "linear", "cubic")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resize(OperatorLayer):
+    """An image of another height and width, its pixels taken from those around."""
+
+    kind: ClassVar[str] = "resize"
+    aliases: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "size": ("height", "width"),
+        "size_out": ("height_out", "width_out"),
+    }
+
+    batch: int = number("images in one run")
+    channels: int = number("channels of the image")
+    height: int = number("rows that are read", unit="pixel")
+    width: int = number("columns that are read", unit="pixel")
+    height_out: int = number("rows that are written", unit="pixel")
+    width_out: int = number("columns that are written", unit="pixel")
+    mode: str = name("how a pixel is found", MODES, default="nearest")
+    dtype: str = name("type of one value", DTYPES, default="float32")
+
+    PLAIN: ClassVar[tuple[str, ...]] = ("threaded", "vector_rest", "whole")
+    LOG2: ClassVar[tuple[str, ...]] = (
+        "planes", "pixels_in", "pixels_out", "width_out", "in_bytes", "out_bytes",
+    )  # fmt: skip
+    ENCODED: ClassVar[tuple[str, ...]] = ("mode",)
+    TERMS: ClassVar[Mapping[str, Term]] = {
+        **TRAFFIC_TERMS,
+        **{f"out {each}": mb("out_bytes", f"mode={each}") for each in MODES},
+        "out nearest, broken": mb("out_bytes", "mode=nearest", "broken"),
+        "planes": millions("planes"),
+        "pixels": millions("pixels_out"),
+    }
+    RANGES: ClassVar[Mapping[str, Any]] = {
+        "batch": BATCHES,
+        "channels": log_uniform(3, 512, 1, 8, 16),
+        "size": {**log_uniform(4, 128), "same_share": 0.9},
+        "size_out": {**log_uniform(8, 256, 8), "same_share": 0.9},
+        "mode": choices(MODES, [6, 5, 1]),
+    }
+    SCALED: ClassVar[tuple[str, ...]] = ("channels",)
+    OPERATORS: ClassVar[frozenset[str]] = frozenset({"Resize", "Upsample"})
+
+    def _check(self) -> None:
+        if (self.height, self.width) == (self.height_out, self.width_out):
+            raise LayerError(f"resize: an image that keeps its size has no layer: {self.key}")
+
+    @classmethod
+    def fitting(cls, fields: Mapping[str, Any], source: Random) -> dict[str, Any]:
+        """Make half of the draws twice as large as what they read, as most networks do."""
+        made = dict(fields)
+        kept = all(made[side] == made[f"{side}_out"] for side in ("height", "width"))
+        if kept or source.random() < 0.5:
+            made |= {"height_out": 2 * made["height"], "width_out": 2 * made["width"]}
+        return made
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """(batch, channels, height, width)."""
+        return (self.batch, self.channels, self.height, self.width)
+
+    @property
+    def output_shape(self) -> tuple[int, ...]:
+        """(batch, channels, height_out, width_out)."""
+        return (self.batch, self.channels, self.height_out, self.width_out)
+
+    @classmethod
+    def quantities(cls, columns: Columns) -> dict[str, Array]:
+        """Bytes and planes; ``whole`` is 1 where both sides grow by whole factors."""
+        import numpy as np
+
+        batch, channels, height, width, rows, width_out = numbers(
+            columns, "batch", "channels", "height", "width", "height_out", "width_out"
+        )
+        size, planes = element_bytes(columns), batch * channels
+        whole = ((rows % height == 0) & (width_out % width == 0)).astype(float)
+        values = planes * rows * width_out
+        kinds = {f"mode={each}": is_one_of(columns, "mode", each) for each in MODES}
+        taps = kinds["mode=nearest"] + 4 * kinds["mode=linear"] + 16 * kinds["mode=cubic"]
+        read = np.minimum(planes * height * width, values)
+        return {
+            **traffic(read * size, values * size, taps * values, values),
+            "planes": planes, "pixels_in": height * width, "pixels_out": rows * width_out,
+            "width_out": width_out, "whole": whole, "broken": 1 - whole, **kinds,
+        }  # fmt: skip
+
+    @classmethod
+    def read(cls, operator: Operator) -> Self:
+        """Read a ``Resize`` or ``Upsample`` of the last two axes."""
+        dtype, shape, result = only_float(operator), operator.shape(), operator.result()
+        if len(shape) != 4 or shape[:2] != result[:2]:
+            raise LayerError(f"a change of size from {shape} to {result} has no layer")
+        mode = str(operator.attributes.get("mode", "nearest"))
+        batch, channels, height, width = shape
+        return cls(
+            batch=batch, channels=channels, height=height, width=width, height_out=result[2],
+            width_out=result[3], mode=mode, dtype=dtype,
+        )  # fmt: skip
+
+    @property
+    def input_bytes(self) -> int:
+        """Bytes that are read: where the image gets smaller, no more than are written."""
+        values = min(math.prod(self.input_shape), math.prod(self.output_shape))
+        return values * self.element_bytes
+
+    def kernel(self) -> Kernel:
+        """Return a ``Resize`` to given sizes."""
+        return Kernel(
+            "Resize", "", {"mode": self.mode, "coordinate_transformation_mode": "asymmetric"}
+            if self.mode == "nearest" else {"mode": self.mode},
+            self.input_shape, self.output_shape, given=(None, None, self.output_shape),
+        )  # fmt: skip

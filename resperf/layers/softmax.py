@@ -1,0 +1,101 @@
+"""Softmax: exponentials of rows over their sums."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+from resperf.layers._base import name, number
+from resperf.layers._operator import (
+    BATCHES,
+    DTYPES,
+    Kernel,
+    Operator,
+    OperatorLayer,
+    around,
+    choices,
+    log_uniform,
+    only_float,
+    traffic,
+)
+from resperf.layers.columns import Array, Columns, element_bytes, is_one_of, numbers
+from resperf.layers.terms import TRAFFIC_TERMS, Term, mb, millions
+
+_OPS: Mapping[str, str] = {"softmax": "Softmax", "log_softmax": "LogSoftmax"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Softmax(OperatorLayer):
+    """A softmax along an axis; what lies inside that axis is gathered and scattered again."""
+
+    kind: ClassVar[str] = "softmax"
+
+    batch: int = number("first dimension")
+    outer: int = number("rows for each of the batch", default=1)
+    values: int = number("values that add up to one")
+    inner: int = number("values that lie between two of the axis", default=1)
+    function: str = name("what is computed", tuple(_OPS), default="softmax")
+    dtype: str = name("type of one value", DTYPES, default="float32")
+
+    PLAIN: ClassVar[tuple[str, ...]] = ("threaded", "vector_rest", "apart", "log")
+    LOG2: ClassVar[tuple[str, ...]] = ("rows", "values", "inner", "moved_bytes")
+    ENCODED: ClassVar[tuple[str, ...]] = ()
+    TERMS: ClassVar[Mapping[str, Term]] = {
+        **TRAFFIC_TERMS,
+        "rows": millions("rows"),
+        "in apart": mb("in_bytes", "apart"),
+        "in log": mb("in_bytes", "log"),
+        "constant apart": lambda q: q["apart"],
+    }
+    RANGES: ClassVar[Mapping[str, Any]] = {
+        "batch": BATCHES,
+        "outer": log_uniform(1, 4096),
+        "values": log_uniform(2, 2048),
+        "inner": choices([1, 16, 49, 196], [12, 1, 1, 1]),
+        "function": choices(["softmax", "log_softmax"], [6, 1]),
+    }
+    SCALED: ClassVar[tuple[str, ...]] = ("outer", "values")
+    OPERATORS: ClassVar[frozenset[str]] = frozenset(_OPS.values())
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """(batch x outer, values, inner)."""
+        return (self.batch * self.outer, self.values, self.inner)
+
+    @property
+    def output_shape(self) -> tuple[int, ...]:
+        """(batch x outer, values, inner)."""
+        return self.input_shape
+
+    @classmethod
+    def quantities(cls, columns: Columns) -> dict[str, Array]:
+        """Bytes and rows; ``apart`` is 1 where values of a row do not lie together."""
+        batch, outer, values, inner = numbers(columns, "batch", "outer", "values", "inner")
+        size, rows = element_bytes(columns), batch * outer * inner
+        total = rows * values
+        return {
+            **traffic(total * size, total * size, 3 * total, total),
+            "rows": rows, "values": values, "inner": inner,
+            "apart": (inner > 1).astype(float),
+            "log": is_one_of(columns, "function", "log_softmax"),
+        }  # fmt: skip
+
+    @classmethod
+    def read(cls, operator: Operator) -> Self:
+        """Read a softmax; before operator set 13 it is along all axes from its own on."""
+        dtype, shape, joins = only_float(operator), operator.shape(), operator.opset < 13
+        axis = operator.axis(1 if joins else -1)
+        if joins:
+            shape = (*shape[:axis], math.prod(shape[axis:]))
+        batch, outer, values, inner = around(shape, axis)
+        function = next(each for each, op in _OPS.items() if op == operator.op)
+        return cls(
+            batch=batch, outer=outer, values=values, inner=inner, function=function, dtype=dtype
+        )
+
+    def kernel(self) -> Kernel:
+        """Return the operator along the middle axis."""
+        shape = self.input_shape if self.inner > 1 else self.input_shape[:2]
+        return Kernel(_OPS[self.function], "", {"axis": 1}, shape, shape, in_place=True)

@@ -1,0 +1,184 @@
+"""Transposition: axes in another order."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise, permutations
+from random import Random
+from typing import Any, ClassVar, Self
+
+from resperf.errors import LayerError
+from resperf.layers._base import name, number
+from resperf.layers._operator import (
+    BATCHES,
+    DTYPES,
+    Kernel,
+    Operator,
+    OperatorLayer,
+    choices,
+    log_uniform,
+    only_float,
+    traffic,
+)
+from resperf.layers.columns import Array, Columns, element_bytes, numbers
+from resperf.layers.terms import TRAFFIC_TERMS, Term, mb, millions
+
+MOST_AXES = 5
+
+
+def _orders() -> tuple[str, ...]:
+    """All orders of up to five axes in which no two neighbours stay neighbours."""
+    return tuple(
+        "".join(str(axis) for axis in order)
+        for count in range(1, MOST_AXES + 1)
+        for order in permutations(range(1, count + 1))
+        if all(b != a + 1 for a, b in pairwise(order))
+    )
+
+
+ORDERS = _orders()
+_DIMS = tuple(f"dim{axis}" for axis in range(1, MOST_AXES + 1))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Transpose(OperatorLayer):
+    """A tensor of shape (batch, dim1, ...) whose axes behind the batch get another order.
+
+    Axes that stay neighbours are one axis; ``order`` names the axis of the input for each axis of
+    the output, such as ``21`` for a matrix, or ``1`` where only axes of length one move: frameworks
+    copy the values all the same. Axes that the order does not name are 1.
+    """
+
+    kind: ClassVar[str] = "transpose"
+
+    batch: int = number("first dimension, which stays the first")
+    dim1: int = number("length of the first axis behind the batch")
+    dim2: int = number("length of the second axis", default=1)
+    dim3: int = number("length of the third axis", default=1)
+    dim4: int = number("length of the fourth axis", default=1)
+    dim5: int = number("length of the fifth axis", default=1)
+    order: str = name("axes of the input in the order of the output", ORDERS, default="21")
+    dtype: str = name("type of one value", DTYPES, default="float32")
+
+    PLAIN: ClassVar[tuple[str, ...]] = (
+        "threaded", "vector_rest", "axes", "keeps_last", "keeps_first", "matrix",
+    )  # fmt: skip
+    LOG2: ClassVar[tuple[str, ...]] = (
+        "values", "rows", "run_bytes", "last_in", "last_out", "read_stride", "moved_bytes",
+    )  # fmt: skip
+    ENCODED: ClassVar[tuple[str, ...]] = ()
+    TERMS: ClassVar[Mapping[str, Term]] = {
+        **TRAFFIC_TERMS,
+        "runs": millions("runs"),
+        "values one by one": mb("scattered_bytes"),
+        "values one by one, matrix": mb("scattered_bytes", "matrix"),
+        "out kept": mb("out_bytes", "keeps_last"),
+        "constant kept": lambda q: q["keeps_last"],
+    }
+    RANGES: ClassVar[Mapping[str, Any]] = {
+        "batch": BATCHES,
+        "dim1": log_uniform(2, 256),
+        "dim2": log_uniform(2, 256),
+        "dim3": log_uniform(2, 128),
+        "dim4": log_uniform(2, 64),
+        "dim5": log_uniform(2, 16),
+        "order": choices(
+            ["1", "21", "132", "213", "321", "1324", "2143", "1432", "2413", "13254", "14253"],
+            [1, 8, 4, 8, 2, 4, 1, 1, 1, 1, 1],
+        ),
+    }
+    SCALED: ClassVar[tuple[str, ...]] = _DIMS
+    OPERATORS: ClassVar[frozenset[str]] = frozenset({"Transpose"})
+
+    def _check(self) -> None:
+        beyond = [dim for dim in _DIMS[len(self.order) :] if getattr(self, dim) != 1]
+        if beyond:
+            raise LayerError(f"transpose: order={self.order} does not name {', '.join(beyond)}")
+
+    @classmethod
+    def fitting(cls, fields: Mapping[str, Any], source: Random) -> dict[str, Any]:
+        """Leave the axes out that a drawn order does not name."""
+        del source
+        return {**fields, **dict.fromkeys(_DIMS[len(str(fields["order"])) :], 1)}
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """(batch, dim1, ...): the axes that the order names."""
+        return (self.batch, *(getattr(self, dim) for dim in _DIMS[: len(self.order)]))
+
+    @property
+    def output_shape(self) -> tuple[int, ...]:
+        """The batch, then the axes in their order."""
+        shape = self.input_shape
+        return (self.batch, *(shape[int(axis)] for axis in self.order))
+
+    @classmethod
+    def quantities(cls, columns: Columns) -> dict[str, Array]:
+        """Bytes, and how long runs of memory are that stay together."""
+        import numpy as np
+
+        batch, *dims = numbers(columns, "batch", *_DIMS)
+        lengths, size = np.stack(dims, axis=1), element_bytes(columns)
+        values = batch * lengths.prod(axis=1)
+        orders = np.asarray(columns["order"])
+        axes, last_out, stride = (np.ones(len(orders)) for _ in range(3))
+        last_in, keeps_last, keeps_first = (np.ones(len(orders)) for _ in range(3))
+        for order in np.unique(orders):
+            rows, named = orders == order, str(order)
+            axes[rows] = len(named)
+            last_in[rows] = lengths[rows, len(named) - 1]
+            last_out[rows] = lengths[rows, int(named[-1]) - 1]
+            # How far apart values lie in the input that lie together in the output.
+            stride[rows] = lengths[rows, int(named[-1]) : len(named)].prod(axis=1)
+            keeps_last[rows] = float(named[-1] == str(len(named)))
+            keeps_first[rows] = float(named[0] == "1")
+        run = np.where(keeps_last == 1, last_in, 1.0)
+        return {
+            **traffic(values * size, values * size, 0 * values, values),
+            "values": values, "rows": values / np.maximum(last_in, 1), "axes": axes,
+            "run_bytes": run * size, "runs": values / run, "last_in": last_in,
+            "last_out": last_out, "read_stride": stride, "keeps_last": keeps_last,
+            "keeps_first": keeps_first, "matrix": (axes == 2).astype(float),
+            "scattered_bytes": (1 - keeps_last) * values * size,
+        }  # fmt: skip
+
+    @classmethod
+    def read(cls, operator: Operator) -> Self:
+        """Read a ``Transpose``, with axes of length one left out and neighbours joined."""
+        dtype, shape = only_float(operator), operator.shape()
+        order = operator.attributes.get("perm") or tuple(reversed(range(len(shape))))
+        batch, lengths, named = _joined(shape, [int(axis) for axis in order])
+        if len(lengths) > MOST_AXES:
+            raise LayerError(f"an order of more than {MOST_AXES} axes has no layer")
+        dims = dict(zip(_DIMS, lengths, strict=False))
+        return cls(batch=batch, **dims, order=named, dtype=dtype)
+
+    def kernel(self) -> Kernel:
+        """Return a ``Transpose`` of the batch and the named axes."""
+        perm = [0, *(int(axis) for axis in self.order)]
+        return Kernel("Transpose", "", {"perm": perm}, self.input_shape, self.output_shape)
+
+
+def _joined(shape: Sequence[int], order: Sequence[int]) -> tuple[int, list[int], str]:
+    """Return the batch, the lengths of the axes that move apart, and their order."""
+    batch = 1
+    if order and order[0] == 0:
+        batch = shape[0]
+        order = order[1:]
+    kept = [axis for axis in order if shape[axis] != 1]
+    groups: list[list[int]] = []
+    for axis in kept:
+        # Axes of length one between two others do not keep them apart.
+        last = groups[-1][-1] if groups else None
+        if last is not None and last < axis and math.prod(shape[last + 1 : axis]) == 1:
+            groups[-1].append(axis)
+        else:
+            groups.append([axis])
+    places = sorted(group[0] for group in groups)
+    lengths = [0] * len(groups)
+    for group in groups:
+        lengths[places.index(group[0])] = math.prod(shape[axis] for axis in group)
+    named = "".join(str(places.index(group[0]) + 1) for group in groups)
+    return batch, lengths or [1], named or "1"

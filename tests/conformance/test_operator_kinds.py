@@ -1,0 +1,136 @@
+"""Every kind of layer that is one file says all that resperf asks of it, and agrees with itself."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from resperf.backends import backend
+from resperf.campaign.sampler import draw
+from resperf.campaign.spec import Campaign
+from resperf.errors import LayerError
+from resperf.features import columns_of, feature_matrix, quantities
+from resperf.layers import (
+    OPERATOR_KINDS,
+    Kernel,
+    Operand,
+    Operator,
+    OperatorLayer,
+    layer_from_key,
+    layer_of_operator,
+)
+from resperf.predictors.terms import TERMS, physical_terms
+
+DRAWS = 40
+SMALL_BYTES = 400_000
+
+
+def drawn(kind: str, count: int = DRAWS) -> list[OperatorLayer]:
+    """Draw small layers from the kind's own ranges."""
+    campaign = Campaign.from_mapping({
+        "name": "test", "kinds": {kind: {}},
+        "constraints": {"largest_tensor_bytes": SMALL_BYTES, "largest_macs": 3_000_000},
+    })  # fmt: skip
+    layers = draw(campaign, seed=3, count=count)
+    assert all(isinstance(layer, OperatorLayer) for layer in layers)
+    return [layer for layer in layers if isinstance(layer, OperatorLayer)]
+
+
+def as_operator(kernel: Kernel) -> Operator:
+    """Say what a graph with this node in it would say."""
+    operands = [Operand(kernel.input_shape)]
+    operands += [Operand(shape, is_weight=True) for shape in kernel.weight_shapes]
+    operands += [Operand(shape) for shape in kernel.extra_shapes]
+    given = [
+        None if each is None else Operand((len(each),), "int64", True, np.array(each))
+        for each in kernel.given
+    ]
+    outputs = (kernel.output_shape,) * (1 + kernel.more_outputs)
+    return Operator(kernel.op, kernel.attributes, (*operands, *given), outputs)
+
+
+@pytest.fixture(params=OPERATOR_KINDS)
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def test_a_kind_says_everything_about_itself(kind: str) -> None:
+    cls = OPERATOR_KINDS[kind]
+    assert cls.OPERATORS
+    assert "batch" in cls.specs()
+    assert set(cls.ENCODED) <= set(cls.specs())
+    assert TERMS[kind] is cls.TERMS
+    for other, theirs in OPERATOR_KINDS.items():
+        assert other == kind or not cls.OPERATORS & theirs.OPERATORS
+
+
+def test_features_and_terms_are_finite_and_agree_with_the_layers(kind: str) -> None:
+    layers = drawn(kind, 400)
+    columns = columns_of(layers)
+    q = quantities(kind, columns)
+    np.testing.assert_array_equal(q["in_bytes"], [layer.input_bytes for layer in layers])
+    np.testing.assert_array_equal(q["out_bytes"], [layer.output_bytes for layer in layers])
+    names, matrix = feature_matrix(kind, columns)
+    assert len(set(names)) == len(names) == matrix.shape[1]
+    assert np.isfinite(matrix).all()
+    terms = physical_terms(kind, columns)
+    assert np.isfinite(terms).all()
+    assert (terms >= 0).all()
+    # Every feature that is no constant by its meaning differs between draws.
+    constant = [n for n, c in zip(names, matrix.T, strict=True) if len(set(c.tolist())) == 1]
+    assert not [name for name in constant if not name.startswith("dtype=")]
+
+
+def test_draws_are_layers_that_keys_name(kind: str) -> None:
+    layers = drawn(kind)
+    assert len({layer.key for layer in layers}) > DRAWS / 2
+    assert [layer_from_key(layer.key) for layer in layers] == layers
+    assert all(math.prod(layer.output_shape) * 4 == layer.output_bytes for layer in layers)
+
+
+def test_a_graph_with_the_kernel_in_it_is_read_as_the_same_work(kind: str) -> None:
+    layers = [each for each in drawn(kind, 200) if min(each.kernel().input_shape[1:]) > 1]
+    checked = 0
+    for layer in layers:
+        kernel = layer.kernel()
+        again = layer_of_operator(as_operator(kernel))
+        # Rows may be told apart otherwise from the batch, which no kernel sees.
+        assert again.kind == kind
+        assert (again.input_bytes, again.output_bytes) == (layer.input_bytes, layer.output_bytes)
+        assert again.macs == layer.macs
+        checked += again.kernel() == kernel
+    # Draws with axes of one value may be named otherwise.
+    assert checked > 0.8 * len(layers)
+    assert len(layers) > 20
+
+
+def test_onnx_runtime_runs_it(kind: str) -> None:
+    started = backend("onnxruntime", threads=1)
+    for layer in drawn(kind, 25):
+        with started.layer(layer, budget_ms=0.05) as built:
+            for phase in built.phases.values():
+                phase.run()
+
+
+def test_an_operator_that_is_no_layer_says_why() -> None:
+    with pytest.raises(LayerError, match="no layer kind for operator Foo"):
+        layer_of_operator(Operator("Foo", {}, (), ()))
+    whole_numbers = (Operand((2, 3), "int64"), Operand((2, 3), "int64"))
+    with pytest.raises(LayerError, match="type int64"):
+        layer_of_operator(Operator("Add", {}, whole_numbers, ((2, 3),)))
+
+
+def test_layers_taken_from_networks_are_scaled_and_stay_of_their_sort(kind: str) -> None:
+    campaign = Campaign.from_mapping(
+        {"name": "test", "kinds": {kind: {}}, "mixture": {"from_networks": 1.0, "exact": 0.0}}
+    )
+    original = max(drawn(kind, 60), key=lambda layer: layer.moved_bytes)
+    layers = draw(campaign, seed=1, count=40, harvested=[original])
+    for name in original.SCALED:
+        found = {layer.fields()[name] for layer in layers}
+        assert len(found) > 3 or found == {1}, name
+    for name, spec in original.specs().items():
+        if spec.choices:
+            assert {layer.fields()[name] for layer in layers} == {original.fields()[name]}

@@ -1,0 +1,83 @@
+"""Intervals hold what they promise, on rows that they were not calibrated on."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from resperf.predictors.intervals import FEWEST_ROWS, MOST_BINS, Intervals, assumed
+
+
+def drawn(rows: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Times whose short half is predicted four times as badly as the long half."""
+    random = np.random.default_rng(seed)
+    predicted = np.exp(random.uniform(-5, 3, rows))
+    spread = np.where(predicted < math.exp(-1), 0.2, 0.05)
+    return predicted * np.exp(spread * random.standard_normal(rows)), predicted
+
+
+def test_nine_of_ten_new_times_lie_within_short_and_long_ones_alike() -> None:
+    intervals = Intervals.fit(*drawn(2000, 0))
+    assert intervals is not None
+    assert len(intervals.low) == MOST_BINS
+    measured, predicted = drawn(20_000, 1)
+    low, high = intervals.bounds(predicted, np.ones(len(predicted), dtype=bool))
+    inside = (low <= measured) & (measured <= high)
+    for part in (predicted < math.exp(-1.2), predicted > math.exp(-0.8)):
+        assert inside[part].mean() == pytest.approx(0.9, abs=0.03)
+    # The short ones are less certain, and say so.
+    widths = np.log(high / low)
+    assert np.median(widths[predicted < 0.2]) > 3 * np.median(widths[predicted > 1])
+
+
+def test_outside_the_trained_range_intervals_are_twice_as_wide() -> None:
+    intervals = Intervals.fit(*drawn(500, 0))
+    assert intervals is not None
+    times = np.array([1.0, 1.0])
+    low, high = intervals.bounds(times, np.array([True, False]))
+    assert math.log(high[1]) == pytest.approx(2 * math.log(high[0]))
+    assert math.log(low[1]) == pytest.approx(2 * math.log(low[0]))
+    assert low[0] < 1 < high[0]
+
+
+def test_a_biased_predictor_still_lies_within_its_own_interval() -> None:
+    measured, predicted = drawn(400, 0)
+    intervals = Intervals.fit(3 * measured, predicted)
+    assert intervals is not None
+    low, high = intervals.bounds(np.array([0.1]), np.array([True]))
+    assert low[0] == 0.1
+    assert high[0] > 0.3
+
+
+def test_too_few_rows_give_none_and_times_of_nothing_do_not_count() -> None:
+    measured, predicted = drawn(FEWEST_ROWS, 0)
+    assert Intervals.fit(measured, predicted) is not None
+    assert Intervals.fit(measured[1:], predicted[1:]) is None
+    measured[0] = 0.0
+    assert Intervals.fit(measured, predicted) is None
+    low, high = assumed(np.array([3.0]))
+    assert (low[0], high[0]) == pytest.approx((1.5, 6.0))
+
+
+def test_equal_predictions_share_a_bin() -> None:
+    measured, _ = drawn(400, 0)
+    predicted = np.where(np.arange(400) < 300, 0.002, np.linspace(0.01, 1.0, 400))
+    intervals = Intervals.fit(measured, predicted)
+    assert intervals is not None
+    # Six bins were wanted; the constant's three hundred rows leave two to the others.
+    assert len(intervals.low) == 2
+    assert intervals.edges_ms[0] > 0.7
+    # A constant has one bin.
+    constant = Intervals.fit(measured, np.full(400, 0.002))
+    assert constant is not None
+    assert constant.edges_ms == ()
+
+
+def test_intervals_come_back_from_json_and_damaged_ones_are_refused() -> None:
+    intervals = Intervals.fit(*drawn(300, 0))
+    assert intervals is not None
+    assert Intervals.from_json(intervals.to_json()) == intervals
+    with pytest.raises(ValueError, match="do not fit their bins"):
+        Intervals.from_json({**intervals.to_json(), "low": [0.0]})

@@ -1,0 +1,196 @@
+#!/usr/bin/env python
+"""Export published architectures as ONNX files without weights, to judge predictions on.
+
+Architectures come with random weights from timm, torchvision and transformers' configurations,
+none of which resperf depends on:
+
+    pip install torch==2.13.0 torchvision timm transformers
+    python tools/export_networks.py build/networks
+    python tools/benchmark_networks.py --bundle B build/networks/*.onnx --batch 1 8
+
+Nothing is downloaded. What cannot be exported is named at the end, with the reason.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from resperf.errors import first_line
+from resperf.network import stripped_model
+
+OPSET = 17
+TIMM = (
+    "resnet18", "resnet50", "resnext50_32x4d", "wide_resnet50_2", "seresnet50", "resnest14d",
+    "densenet121", "dla34", "dpn68", "vovnet39a", "cspresnet50", "cspdarknet53", "hrnet_w18_small",
+    "res2net50_26w_4s", "selecsls42b", "rexnet_100", "regnetx_016", "regnety_016",
+    "mobilenetv2_100", "mobilenetv3_large_100", "mnasnet_100", "fbnetc_100", "spnasnet_100",
+    "efficientnet_b0", "efficientnet_lite0", "tf_efficientnetv2_b0", "ghostnet_100",
+    "lcnet_100", "mixnet_s", "hardcorenas_a", "tinynet_a", "repvgg_a0", "inception_v3",
+    "xception41", "nf_resnet50", "vit_tiny_patch16_224", "deit_small_patch16_224",
+    "swin_tiny_patch4_window7_224", "mixer_s32_224", "resmlp_12_224", "gmlp_s16_224",
+    "convnext_tiny", "convmixer_768_32", "poolformer_s12", "mobilevit_s", "pit_ti_224",
+    "levit_128s", "edgenext_small", "coat_tiny", "xcit_nano_12_p16_224",
+)  # fmt: skip
+TORCHVISION = ("googlenet", "mnasnet1_0", "shufflenet_v2_x1_0", "squeezenet1_1", "vgg11_bn")
+SEGMENTATION = ("deeplabv3_mobilenet_v3_large", "fcn_resnet50", "lraspp_mobilenet_v3_large")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="some architectures by name")
+    arguments = parser.parse_args()
+    arguments.folder.mkdir(parents=True, exist_ok=True)
+    _declare_operators()
+    makers = _makers()
+    names = arguments.only or list(makers)
+    failures = {}
+    for name in names:
+        target = arguments.folder / f"{name}.onnx"
+        if target.exists():
+            continue
+        try:
+            _export(makers[name], target)
+        except Exception as error:  # whatever a framework says of an architecture it cannot export
+            failures[name] = f"{type(error).__name__}: {first_line(error)}"
+        else:
+            print(f"{name}: {target.stat().st_size / 1e3:.0f} kB", flush=True)
+    for name, reason in failures.items():
+        print(f"{name}: not exported: {reason}", file=sys.stderr)
+    return bool(failures)
+
+
+def _declare_operators() -> None:
+    """Let torchvision be imported where its compiled operators do not fit CPU builds of torch."""
+    import torch
+
+    library = torch.library.Library("torchvision", "DEF")
+    for _ in range(40):
+        try:
+            import torchvision  # noqa: F401
+        except RuntimeError as error:
+            text = str(error)
+            if "torchvision::" not in text:
+                raise
+            operator = text.split("torchvision::")[1].split()[0].strip(".,'\"")
+            for module in [each for each in sys.modules if each.startswith("torchvision")]:
+                del sys.modules[module]
+            library.define(f"{operator}(Tensor x) -> Tensor")
+        else:
+            break
+    globals()["_KEPT"] = library
+
+
+def _makers() -> dict[str, Callable[[], tuple[Any, tuple[Any, ...]]]]:
+    """Name -> a call that makes (module, example inputs)."""
+    makers: dict[str, Callable[[], tuple[Any, tuple[Any, ...]]]] = {}
+    for name in TIMM:
+        makers[name] = lambda name=name: _timm(name)
+    for name in TORCHVISION:
+        makers[f"tv_{name}"] = lambda name=name: _torchvision(name, 224)
+    for name in SEGMENTATION:
+        makers[f"tv_{name}"] = lambda name=name: _segmentation(name)
+    makers |= {"bert_base_128": _bert, "distilbert_128": _distilbert, "gpt2_64": _gpt2}
+    return makers
+
+
+def _timm(name: str) -> tuple[Any, tuple[Any, ...]]:
+    import timm
+    import torch
+
+    # Fused attention is exported in parts in any case; these are the parts.
+    timm.layers.set_fused_attn(False)
+    model = timm.create_model(name, pretrained=False, exportable=True)
+    size = model.default_cfg.get("input_size", (3, 224, 224))
+    return model, (torch.zeros(1, *size),)
+
+
+def _torchvision(name: str, size: int) -> tuple[Any, tuple[Any, ...]]:
+    import torch
+    import torchvision
+
+    extra = {"aux_logits": False, "init_weights": False} if name == "googlenet" else {}
+    model = torchvision.models.get_model(name, weights=None, **extra)
+    return model, (torch.zeros(1, 3, size, size),)
+
+
+def _segmentation(name: str) -> tuple[Any, tuple[Any, ...]]:
+    import torch
+    import torchvision
+
+    model = torchvision.models.get_model(name, weights=None, weights_backbone=None)
+
+    class Out(torch.nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = model
+
+        def forward(self, x: Any) -> Any:
+            return self.model(x)["out"]
+
+    return Out(), (torch.zeros(1, 3, 224, 224),)
+
+
+def _bert() -> tuple[Any, tuple[Any, ...]]:
+    import torch
+    from transformers import BertConfig, BertModel
+
+    model = BertModel(BertConfig(attn_implementation="eager"))
+    return _tuples(model), (torch.ones(1, 128, dtype=torch.int64),)
+
+
+def _distilbert() -> tuple[Any, tuple[Any, ...]]:
+    import torch
+    from transformers import DistilBertConfig, DistilBertModel
+
+    model = DistilBertModel(DistilBertConfig(attn_implementation="eager"))
+    return _tuples(model), (torch.ones(1, 128, dtype=torch.int64),)
+
+
+def _gpt2() -> tuple[Any, tuple[Any, ...]]:
+    import torch
+    from transformers import GPT2Config, GPT2Model
+
+    model = GPT2Model(GPT2Config(attn_implementation="eager", use_cache=False, n_layer=6))
+    return _tuples(model), (torch.ones(1, 64, dtype=torch.int64),)
+
+
+def _tuples(model: Any) -> Any:
+    """Let a model of transformers answer its last hidden state alone."""
+    import torch
+
+    class Hidden(torch.nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = model
+
+        def forward(self, tokens: Any) -> Any:
+            return self.model(input_ids=tokens).last_hidden_state
+
+    return Hidden()
+
+
+def _export(make: Callable[[], tuple[Any, tuple[Any, ...]]], target: Path) -> None:
+    """Export a module with its first dimension fixed at 1, then drop the weights' bytes."""
+    import torch
+
+    module, inputs = make()
+    module.eval()
+    with TemporaryDirectory() as folder, warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")
+        path = Path(folder) / "whole.onnx"
+        torch.onnx.export(
+            module, inputs, str(path), opset_version=OPSET, dynamo=False,
+            input_names=["x"], output_names=["y"], dynamic_axes={"x": {0: "batch"}},
+        )  # fmt: skip
+        target.write_bytes(stripped_model(path).SerializeToString())
+
+
+if __name__ == "__main__":
+    sys.exit(main())
