@@ -209,14 +209,19 @@ def _reorder(layer: Layer, block: int) -> Kernel:
     assert isinstance(layer, Reorder)
     batch, channels, height, width = layer.input_shape
     blocked_shape = (batch, _padded(channels, max(block, 1)), height, width)
-    to_blocked = _is_blocked(layer.layout_out, block)
-    if to_blocked == _is_blocked(layer.layout, block):
+    plain = layer.layout if layer.layout in ("nchw", "nhwc") else layer.layout_out
+    last = plain == "nhwc"
+    plain_shape = (batch, height, width, channels) if last else layer.input_shape
+    attributes = {"channels_last": 1} if last else {}
+    to_blocked = layer.layout == plain and _is_blocked(layer.layout_out, block)
+    if not to_blocked and (layer.layout_out != plain or not _is_blocked(layer.layout, block)):
         raise UnsupportedError(f"ONNX Runtime has no re-layout like {layer.key}")
     if to_blocked:
         if channels % 4:
             raise UnsupportedError(f"ReorderInput takes channels in fours, not {channels}")
-        return Kernel("ReorderInput", NCHWC, {}, layer.input_shape, blocked_shape)
-    return Kernel("ReorderOutput", NCHWC, {"channels": channels}, blocked_shape, layer.output_shape)
+        return Kernel("ReorderInput", NCHWC, attributes, plain_shape, blocked_shape)
+    attributes["channels"] = channels
+    return Kernel("ReorderOutput", NCHWC, attributes, blocked_shape, plain_shape)
 
 
 _MAKERS: Mapping[str, Callable[[Layer, int], Kernel]] = {

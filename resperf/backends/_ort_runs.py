@@ -48,9 +48,15 @@ class Copies:
         inputs: Mapping[str, tuple[int, ...]],
         output: str,
         output_shape: tuple[int, ...],
+        *,
+        positive: bool = False,
     ) -> None:
         self._binding = session.io_binding()
         self._host = {name: filled(shape) for name, shape in inputs.items()}
+        if positive:
+            for values in self._host.values():
+                np.abs(values, out=values)
+                values += 0.5
         for name in inputs:
             self._bind(name)
         self._binding.bind_ortvalue_output(

@@ -250,7 +250,7 @@ class OnnxRuntimeBackend:
             onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL,
             f"{kernel.domain}:{kernel.op}",
         )
-        return Copies(session, inputs, last, kernel.output_shape)
+        return Copies(session, inputs, last, kernel.output_shape, positive=kernel.positive)
 
     def _session(self, model: Any, weights: Mapping[str, Any], level: Any, name: str) -> Any:
         options = onnxruntime.SessionOptions()

@@ -194,7 +194,7 @@ class Bundle:
         if intervals is not None:
             return intervals.bounds(ms, in_range)
         if "intervals" in self.manifest:
-            return assumed(ms)
+            return assumed(ms, in_range)
         return np.full(len(ms), np.nan), np.full(len(ms), np.nan)
 
     def transfer_ms(
@@ -226,7 +226,7 @@ class Bundle:
             self._check_outputs(kind, phase, predictor)
             columns = columns_of(layers)
             ranges = self.manifest["ranges"].get(kind, {})
-            return predictor.predict(columns), outside(columns, ranges)
+            return predictor.predict(columns), outside(kind, columns, ranges)
         if phase in self._transfers:
             name = "in_bytes" if phase == "preprocess" else "out_bytes"
             sizes = quantities(kind, columns_of(layers))[name]

@@ -9,13 +9,20 @@ import numpy as np
 import numpy.typing as npt
 
 from resperf.features import Columns
+from resperf.layers import OPERATOR_KINDS
 
 
-def ranges_of(columns: Columns) -> dict[str, list[Any]]:
-    """Return [smallest, largest] of each number, and all values of each name or flag."""
+def ranges_of(kind: str, columns: Columns) -> dict[str, list[Any]]:
+    """Return [smallest, largest] of each number, and all values of each name or flag.
+
+    Kinds whose fields say the same work in several ways (rows as batch or as the rest) go by their
+    quantities instead of these fields.
+    """
     ranges: dict[str, list[Any]] = {}
-    for name, column in columns.items():
-        if np.issubdtype(column.dtype, np.integer):
+    for name, column in _ranged(kind, columns).items():
+        if np.issubdtype(column.dtype, np.floating):
+            ranges[name] = [float(column.min()), float(column.max())]
+        elif np.issubdtype(column.dtype, np.integer):
             ranges[name] = [int(column.min()), int(column.max())]
         elif column.dtype == np.bool_:
             ranges[name] = [bool(value) for value in np.unique(column)]
@@ -24,15 +31,26 @@ def ranges_of(columns: Columns) -> dict[str, list[Any]]:
     return ranges
 
 
-def outside(columns: Columns, ranges: Mapping[str, list[Any]]) -> list[str]:
+def _ranged(kind: str, columns: Columns) -> Columns:
+    """Return the columns that decide whether a layer is like those of the training rows."""
+    if kind not in OPERATOR_KINDS:
+        return columns
+    cls = OPERATOR_KINDS[kind]
+    quantities = cls.quantities(columns)
+    names = {name: columns[name] for name, spec in cls.specs().items() if spec.choices}
+    return {**{name: quantities[name] for name in cls.LOG2}, **names}
+
+
+def outside(kind: str, columns: Columns, ranges: Mapping[str, list[Any]]) -> list[str]:
     """Say for each row why it lies outside: ``"height=900 above 512"``, or ``""``."""
+    columns = _ranged(kind, columns)
     rows = len(next(iter(columns.values())))
     reasons = [""] * rows
     for name, column in columns.items():
         seen = ranges.get(name)
         if seen is None:
             continue
-        is_number = np.issubdtype(column.dtype, np.integer)
+        is_number = np.issubdtype(column.dtype, np.number)
         strange: npt.NDArray[np.bool_] = (
             (column < seen[0]) | (column > seen[1]) if is_number else ~np.isin(column, seen)
         )
@@ -42,8 +60,11 @@ def outside(columns: Columns, ranges: Mapping[str, list[Any]]) -> list[str]:
             value = column[row]
             if not is_number:
                 reasons[row] = f"{name}={value} not seen in training"
-            elif value < seen[0]:
-                reasons[row] = f"{name}={value} below {seen[0]}"
-            else:
-                reasons[row] = f"{name}={value} above {seen[1]}"
+                continue
+            where, bound = ("below", seen[0]) if value < seen[0] else ("above", seen[1])
+            reasons[row] = f"{name}={_number(value)} {where} {_number(bound)}"
     return reasons
+
+
+def _number(value: Any) -> str:
+    return str(int(value)) if value == int(value) else f"{value:.6g}"

@@ -224,7 +224,11 @@ class Campaign:
         campaign = cls(
             kinds={kind: _kind_spec(kind, table) for kind, table in kinds.items()},
             protocol=SamplingProtocol.from_mapping(values.get("protocol", {})),
-            source=dict(values),
+            source={
+                **values,
+                # The laws by which layers were drawn, also those that the file leaves to the kind.
+                "kinds": {kind: {**_ranges(kind), **table} for kind, table in kinds.items()},
+            },
             **{name: _table(make, values.get(name, {}), name) for name, make in _TABLES.items()},
             **settings,
         )
@@ -292,6 +296,11 @@ def _table(made: type[Any], settings: Any, where: str) -> Any:
     return made(**{k: tuple(v) if isinstance(v, list) else v for k, v in settings.items()})
 
 
+def _ranges(kind: str) -> Mapping[str, Any]:
+    """Return the laws that a kind has of its own; none for the older kinds."""
+    return OPERATOR_KINDS[kind].RANGES if kind in OPERATOR_KINDS else {}
+
+
 def _kind_spec(kind: str, table: Any) -> KindSpec:
     """Read ``[kinds.KIND]``: its share, its laws, and its cases with their own."""
     where = f"kinds.{kind}"
@@ -301,9 +310,7 @@ def _kind_spec(kind: str, table: Any) -> KindSpec:
     share, written = words.pop("share", 1.0), words.pop("case", [])
     if not isinstance(share, (int, float)) or share <= 0:
         raise CampaignError(f"{where}: share={share!r} must be a positive number")
-    if kind in OPERATOR_KINDS:
-        words = {**OPERATOR_KINDS[kind].RANGES, **words}
-    base = _laws(kind, words, where)
+    base = _laws(kind, {**_ranges(kind), **words}, where)
     cases = [_case(kind, base, own, f"{where}.case") for own in written]
     rest = 1.0 - sum(case.share for case in cases)
     if rest < 0:

@@ -54,6 +54,9 @@ KINDS: Mapping[str, type[Layer]] = {
     **OPERATOR_KINDS,
 }
 
+OPERATOR_DOMAINS = frozenset({"", "com.microsoft", "com.microsoft.nchwc"})
+"""ONNX's own operators, and those that ONNX Runtime makes of them."""
+
 _KIND_OF_OPERATOR = {op: cls for cls in OPERATOR_KINDS.values() for op in cls.OPERATORS}
 
 
@@ -65,8 +68,9 @@ def layer_of_operator(operator: Operator) -> OperatorLayer:
     LayerError
         If there is no such kind, or the operator is none of its layers.
     """
-    if operator.op not in _KIND_OF_OPERATOR:
-        raise LayerError(f"no layer kind for operator {operator.op}")
+    if operator.op not in _KIND_OF_OPERATOR or operator.domain not in OPERATOR_DOMAINS:
+        name = ".".join(filter(None, (operator.domain, operator.op)))
+        raise LayerError(f"no layer kind for operator {name}")
     return _KIND_OF_OPERATOR[operator.op].read(operator)
 
 

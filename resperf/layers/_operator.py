@@ -46,6 +46,8 @@ class Kernel:
         an optional input that is absent.
     more_outputs : int
         Outputs behind the first, which nothing reads.
+    positive : bool
+        Whether what it reads must be above zero, as with logarithms.
     in_place : bool
         Whether ONNX Runtime lets it write over its input, where nothing else reads that. Copies
         then read each other's output rather than one common input.
@@ -60,6 +62,7 @@ class Kernel:
     extra_shapes: tuple[tuple[int, ...], ...] = ()
     given: tuple[tuple[int, ...] | None, ...] = ()
     more_outputs: int = 0
+    positive: bool = False
     in_place: bool = False
 
 
@@ -69,7 +72,6 @@ class Operand:
 
     shape: tuple[int, ...]
     dtype: str = "float32"
-    is_weight: bool = False
     value: npt.NDArray[Any] | None = None
 
 
@@ -86,6 +88,7 @@ class Operator:
         None where an optional input is absent.
     outputs : tuple of tuple of int
         Shapes of the outputs.
+    domain : str
     block : int
         Channels that come together in the layout of the images; 1 where they do not.
     opset : int
@@ -96,6 +99,7 @@ class Operator:
     attributes: Mapping[str, Any]
     inputs: tuple[Operand | None, ...]
     outputs: tuple[tuple[int, ...], ...]
+    domain: str = ""
     block: int = 1
     opset: int = 17
 
@@ -223,11 +227,18 @@ class OperatorLayer(Layer):
         """
 
 
-def traffic(in_bytes: Array, out_bytes: Array, flops: Array, values: Array) -> dict[str, Array]:
+def traffic(
+    in_bytes: Array,
+    out_bytes: Array,
+    flops: Array,
+    values: Array,
+    weight_bytes: Array | float = 0.0,
+) -> dict[str, Array]:
     """Return what every kind tells about bytes and work; `values` decide on threads."""
     return {
-        "in_bytes": in_bytes, "out_bytes": out_bytes, "moved_bytes": in_bytes + out_bytes,
-        "flops": flops, "threaded": (values >= THREADED_VALUES).astype(float),
+        "in_bytes": in_bytes, "out_bytes": out_bytes,
+        "moved_bytes": in_bytes + out_bytes + weight_bytes, "flops": flops,
+        "threaded": (values >= THREADED_VALUES).astype(float),
         "vector_rest": values % 16,
     }  # fmt: skip
 
@@ -252,13 +263,14 @@ def around(shape: Sequence[int], axis: int) -> tuple[int, int, int, int]:
 
     The first dimension is the batch unless it is the axis itself.
     """
-    batch = shape[0] if axis > 0 else 1
-    return (
-        batch,
-        math.prod(shape[:axis]) // max(batch, 1),
-        shape[axis],
-        math.prod(shape[axis + 1 :]),
-    )
+    batch, outer = split_rows(math.prod(shape[:axis]), shape[0] if axis > 0 else 1)
+    return batch, outer, shape[axis], math.prod(shape[axis + 1 :])
+
+
+def split_rows(rows: int, batch: int) -> tuple[int, int]:
+    """Split rows into the batch and the rest, where the batch is part of them; else (1, rows)."""
+    batch = batch if batch > 0 and rows % batch == 0 else 1
+    return batch, rows // batch
 
 
 def only_float(operator: Operator) -> str:

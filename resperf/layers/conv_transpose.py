@@ -22,7 +22,7 @@ from resperf.layers._operator import (
     traffic,
 )
 from resperf.layers.columns import Array, Columns, element_bytes, numbers
-from resperf.layers.terms import TRAFFIC_TERMS, Term, beyond, gflop, mb, millions
+from resperf.layers.terms import CACHE_2, TRAFFIC_TERMS, Term, beyond, gflop, mb, millions
 
 _AXES = ("height", "width")
 
@@ -70,7 +70,7 @@ class ConvTranspose(OperatorLayer):
         "flops": gflop("flops"),
         "flops grouped": gflop("flops", "grouped"),
         "columns": mb("columns_bytes"),
-        "columns beyond cache 2": beyond("columns_bytes", 1e6),
+        "columns beyond cache 2": beyond("columns_bytes", CACHE_2),
         "products": millions("products"),
     }
     RANGES: ClassVar[Mapping[str, Any]] = {
@@ -153,7 +153,8 @@ class ConvTranspose(OperatorLayer):
         values = batch * channels_out * pixels_out
         return {
             **traffic(
-                batch * channels_in * pixels_in * bytes_each, values * bytes_each, flops, values
+                batch * channels_in * pixels_in * bytes_each, values * bytes_each, flops, values,
+                weights,
             ),
             "batch": batch, "channels_in": channels_in, "channels_out": channels_out,
             "groups": groups, "grouped": (groups > 1).astype(float), "bias": bias,

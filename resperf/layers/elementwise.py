@@ -20,6 +20,7 @@ from resperf.layers._operator import (
     choices,
     log_uniform,
     only_float,
+    split_rows,
     traffic,
 )
 from resperf.layers.columns import Array, Columns, element_bytes, is_one_of, numbers
@@ -27,16 +28,19 @@ from resperf.layers.terms import TRAFFIC_TERMS, Term, mb, millions
 
 BINARY = ("add", "sub", "mul", "div", "pow", "min", "max", "prelu")
 UNARY = (
-    "sqrt", "exp", "log", "erf", "abs", "neg", "reciprocal", "floor", "ceil", "round", "sign",
-    "cos", "sin",
+    "square", "cube", "sqrt", "exp", "log", "erf", "abs", "neg", "reciprocal", "floor", "ceil",
+    "round", "sign", "cos", "sin",
 )  # fmt: skip
 SECONDS = ("none", "same", "scalar", "inner", "middle", "outer", "sides", "both")
 
 _OPS: Mapping[str, str] = {
     **{each: each.capitalize() for each in (*BINARY, *UNARY)}, "prelu": "PRelu",
+    "square": "Pow", "cube": "Pow",
 }  # fmt: skip
+_EXPONENTS: Mapping[str, int] = {"square": 2, "cube": 3}
+"""ONNX Runtime multiplies for these exponents instead of calling a power function."""
 _FUNCTIONS: Mapping[str, str] = {
-    **{op: function for function, op in _OPS.items()},
+    **{op: function for function, op in _OPS.items() if function not in _EXPONENTS},
     "Sum": "add",
 }
 _COSTLY = ("sqrt", "div", "reciprocal")
@@ -83,7 +87,7 @@ class Elementwise(OperatorLayer):
         "middle": log_uniform(1, 1024, 8, 16),
         "inner": log_uniform(1, 4096),
         "function": choices(
-            (*BINARY, *UNARY), (8, 3, 8, 3, 2, 1, 1, 1, 2, 1, 1, 1, 1, *(0.4,) * 8)
+            (*BINARY, *UNARY), (8, 3, 8, 3, 1, 1, 1, 1, 2, 0.5, 2, 1, 1, 1, 1, *(0.4,) * 8)
         ),
         "second": choices(SECONDS[1:], (6, 3, 4, 3, 3, 1, 0.5)),
     }
@@ -93,6 +97,8 @@ class Elementwise(OperatorLayer):
     def _check(self) -> None:
         if (self.second == "none") != (self.function in UNARY):
             raise LayerError(f"elementwise: {self.function} has not second={self.second}")
+        if self.function == "prelu" and self.second == "both":
+            raise LayerError("elementwise: the slopes of prelu are not larger than what they scale")
         bare = {"none": 0, "same": 0, "scalar": 0, "inner": 1, "outer": 1, "both": 1}
         if self.second in bare and (
             self.middle != 1 or (not bare[self.second] and self.outer != 1)
@@ -167,19 +173,23 @@ class Elementwise(OperatorLayer):
     def read(cls, operator: Operator) -> Self:
         """Read a function of one or two tensors; axes beyond three become rows."""
         dtype, result = only_float(operator), operator.result()
-        function = _FUNCTIONS[operator.op]
+        function = _function_of(operator)
+        if {"axis", "broadcast"} & set(operator.attributes):
+            raise LayerError(
+                f"the broadcasting of {operator.op} before operator set 7 has no layer"
+            )
         batch = result[0] if result else 1
         given = [each for each in range(len(operator.inputs)) if operator.inputs[each] is not None]
         if function in UNARY:
-            return cls(
-                batch=batch, inner=math.prod(result) // max(batch, 1), function=function,
-                second="none", dtype=dtype,
-            )  # fmt: skip
+            fields = _rows(batch, batch, inner=math.prod(result) // max(batch, 1), second="none")
+            return cls(**fields, function=function, dtype=dtype)
         if len(given) != 2:
             raise LayerError(f"{operator.op} of {len(given)} tensors has no layer")
         shapes = [(1,) * (len(result) - len(s)) + s for s in map(operator.shape, given)]
-        # The larger operand comes first; a smaller one is repeated.
+        # The larger operand comes first; where both are repeated, the one without the last axis.
         first, second = sorted(shapes, key=math.prod, reverse=True)
+        if math.prod(first) < math.prod(result) and _last_axis(first) > _last_axis(second):
+            first, second = second, first
         axes = [
             (length, a == length, b == length)
             for length, a, b in zip(result, first, second, strict=True)
@@ -193,6 +203,7 @@ class Elementwise(OperatorLayer):
 
     def kernel(self) -> Kernel:
         """Return the operator on (batch x outer, middle, inner) and the second operand."""
+        exponent = _EXPONENTS.get(self.function)
         return Kernel(
             op=_OPS[self.function],
             domain="",
@@ -200,9 +211,28 @@ class Elementwise(OperatorLayer):
             input_shape=self.input_shape,
             output_shape=self.output_shape,
             extra_shapes=() if self.second == "none" else (self.second_shape,),
+            given=() if exponent is None else ((exponent,),),
+            # Powers, roots and logarithms of negative numbers take another way.
+            positive=self.function in ("pow", "sqrt", "log"),
             # Products of products would end in numbers that are too small to be fast.
             in_place=self.second != "both" and self.function in ("add", "sub", "abs", "neg"),
         )
+
+
+def _function_of(operator: Operator) -> str:
+    """Name the function; a power with a small whole exponent is a product."""
+    function = _FUNCTIONS[operator.op]
+    if function != "pow" or len(operator.inputs) < 2:
+        return function
+    exponent = operator.operand(1).value
+    if exponent is None or exponent.size != 1:
+        return function
+    return next((each for each, e in _EXPONENTS.items() if e == exponent.item()), function)
+
+
+def _last_axis(shape: tuple[int, ...]) -> int:
+    """Return the innermost axis along which a tensor has more than one value; -1 for a scalar."""
+    return max((axis for axis, length in enumerate(shape) if length > 1), default=-1)
 
 
 def _axes(groups: list[tuple[tuple[bool, bool], int]], batch: int) -> dict[str, Any]:
@@ -231,6 +261,6 @@ def _axes(groups: list[tuple[tuple[bool, bool], int]], batch: int) -> dict[str, 
 
 
 def _rows(rows: int, batch: int, **fields: Any) -> dict[str, Any]:
-    """Split rows into the batch and the rest, where the batch is part of them."""
-    batch = batch if batch and rows % batch == 0 else 1
-    return {"batch": batch, "outer": rows // batch, **fields}
+    """Split rows into the batch and the rest."""
+    batch, outer = split_rows(rows, batch)
+    return {"batch": batch, "outer": outer, **fields}

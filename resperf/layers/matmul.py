@@ -18,10 +18,11 @@ from resperf.layers._operator import (
     choices,
     log_uniform,
     only_float,
+    split_rows,
     traffic,
 )
 from resperf.layers.columns import Array, Columns, element_bytes, numbers
-from resperf.layers.terms import GFLOP, TRAFFIC_TERMS, Term, beyond, gflop, mb, millions
+from resperf.layers.terms import CACHE_2, GFLOP, TRAFFIC_TERMS, Term, beyond, gflop, mb, millions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,11 +36,13 @@ class MatMul(OperatorLayer):
     rows: int = number("rows of the first matrix")
     depth: int = number("columns of the first matrix, which are summed over")
     columns: int = number("columns of the second matrix")
+    transposed_first: bool = flag("whether the first matrix is given by columns", default=False)
     transposed: bool = flag("whether the second matrix is given by columns", default=False)
     dtype: str = name("type of one value", DTYPES, default="float32")
 
     PLAIN: ClassVar[tuple[str, ...]] = (
-        "threaded", "transposed", "depth_rest", "column_rest", "row_rest", "vector",
+        "threaded", "transposed_first", "transposed", "depth_rest", "column_rest", "row_rest",
+        "vector",
     )  # fmt: skip
     LOG2: ClassVar[tuple[str, ...]] = (
         "products", "rows", "depth", "columns", "flops", "flops_tile", "in_bytes", "out_bytes",
@@ -48,7 +51,8 @@ class MatMul(OperatorLayer):
     TERMS: ClassVar[Mapping[str, Term]] = {
         **TRAFFIC_TERMS,
         "second": mb("second_bytes"),
-        "second beyond cache 2": beyond("second_bytes", 1e6),
+        "second beyond cache 2": beyond("second_bytes", CACHE_2),
+        "first transposed": mb("first_bytes", "transposed_first"),
         "second transposed": mb("second_bytes", "transposed"),
         "second by rows": mb("second_bytes", "plain"),
         "flops": gflop("flops"),
@@ -64,6 +68,7 @@ class MatMul(OperatorLayer):
         "rows": log_uniform(1, 1024),
         "depth": log_uniform(8, 1024, 1, 8, 16),
         "columns": log_uniform(8, 1024, 1, 8, 16),
+        "transposed_first": choices([False, True], [8, 1]),
         "transposed": choices([False, True], [3, 1]),
     }
     SCALED: ClassVar[tuple[str, ...]] = ("outer", "rows", "depth", "columns")
@@ -71,8 +76,9 @@ class MatMul(OperatorLayer):
 
     @property
     def input_shape(self) -> tuple[int, ...]:
-        """(batch x outer, rows, depth)."""
-        return (self.batch * self.outer, self.rows, self.depth)
+        """(batch x outer, rows, depth), or its transpose."""
+        matrix = (self.depth, self.rows) if self.transposed_first else (self.rows, self.depth)
+        return (self.batch * self.outer, *matrix)
 
     @property
     def second_shape(self) -> tuple[int, ...]:
@@ -107,14 +113,15 @@ class MatMul(OperatorLayer):
         size, products = element_bytes(columns), batch * outer
         second = products * depth * width * size
         flops = 2 * products * rows * depth * width
-        transposed = np.asarray(columns["transposed"], dtype=float)
+        first = products * rows * depth * size
+        transposed_first, transposed = numbers(columns, "transposed_first", "transposed")
         return {
             **traffic(
-                products * rows * depth * size + second, products * rows * width * size, flops,
-                products * rows * width,
+                first + second, products * rows * width * size, flops, products * rows * width
             ),
             "products": products, "rows": rows, "depth": depth, "columns": width,
-            "second_bytes": second, "transposed": transposed, "plain": 1 - transposed,
+            "first_bytes": first, "second_bytes": second, "transposed_first": transposed_first,
+            "transposed": transposed, "plain": 1 - transposed,
             "flops_tile": 2 * products * np.ceil(rows / 6) * 6 * depth * np.ceil(width / 16) * 16,
             "depth_rest": np.mod(depth, 4), "column_rest": np.mod(width, 16),
             "row_rest": np.mod(rows, 6), "vector": (rows == 1).astype(float),
@@ -136,22 +143,22 @@ class MatMul(OperatorLayer):
         transposed = bool(attributes.get("transB"))
         width = second[-2] if transposed else second[-1]
         products = math.prod(operator.result()[:-2])
-        if math.prod(second[:-2]) == 1:
+        if math.prod(second[:-2]) == 1 and not attributes.get("transA"):
             rows, products = rows * products, 1
-        batch = operator.result()[0] if len(operator.result()) > 2 else 1
-        if products % batch:
-            batch = 1
+        batch, outer = split_rows(products, (*operator.result(), 1)[0])
         return cls(
-            batch=batch, outer=products // batch, rows=rows, depth=depth, columns=width,
-            transposed=transposed, dtype=dtype,
+            batch=batch, outer=outer, rows=rows, depth=depth, columns=width,
+            transposed_first=bool(attributes.get("transA")), transposed=transposed, dtype=dtype,
         )  # fmt: skip
 
     def kernel(self) -> Kernel:
-        """Return a ``MatMul``, or the fused one that takes its second matrix by columns."""
+        """Return a ``MatMul``, or the fused one that takes matrices by columns."""
+        turned = {"transA": int(self.transposed_first), "transB": int(self.transposed)}
+        fused = self.transposed_first or self.transposed
         return Kernel(
-            "FusedMatMul" if self.transposed else "MatMul",
-            "com.microsoft" if self.transposed else "",
-            {"transB": 1} if self.transposed else {},
+            "FusedMatMul" if fused else "MatMul",
+            "com.microsoft" if fused else "",
+            turned if fused else {},
             self.input_shape,
             self.output_shape,
             extra_shapes=(self.second_shape,),

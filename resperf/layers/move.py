@@ -23,7 +23,7 @@ from resperf.layers._operator import (
     traffic,
 )
 from resperf.layers.columns import Array, Columns, element_bytes, is_one_of, numbers
-from resperf.layers.terms import TRAFFIC_TERMS, Term, mb, millions
+from resperf.layers.terms import TRAFFIC_TERMS, Term, flag, mb, millions
 
 FUNCTIONS = ("slice", "split", "pad", "gather", "expand")
 _FUNCTION_OF: Mapping[str, str] = {
@@ -69,9 +69,9 @@ class Move(OperatorLayer):
         "out expand": mb("out_bytes", "function=expand"),
         "runs gather": millions("runs", "function=gather"),
         "runs expand": millions("runs", "function=expand"),
-        "constant split": lambda q: q["function=split"],
-        "constant slice": lambda q: q["function=slice"],
-        "constant pad": lambda q: q["function=pad"],
+        "constant split": flag("function=split"),
+        "constant slice": flag("function=slice"),
+        "constant pad": flag("function=pad"),
         "parts": millions("parts"),
     }
     RANGES: ClassVar[Mapping[str, Any]] = {
@@ -96,7 +96,8 @@ class Move(OperatorLayer):
             "a split keeps its length": self.function == "split" and self.length != self.length_out,
             "a split has two parts or more": (self.function == "split") != (self.parts > 1),
             "padding makes longer": self.function == "pad" and self.length_out <= self.length,
-            "what is repeated has length 1": self.function == "expand" and self.length != 1,
+            "what is repeated has length 1, and more after": self.function == "expand"
+            and (self.length != 1 or self.length_out == 1),
             "only slices have a step": self.step > 1 and self.function != "slice",
             "parts have no values": self.parts > self.length_out,
         }
@@ -126,7 +127,7 @@ class Move(OperatorLayer):
         if function == "pad":
             made |= {"length": short, "length_out": long}
         if function == "expand":
-            made["length"] = 1
+            made |= {"length": 1, "length_out": long}
         return made
 
     @property
@@ -195,8 +196,9 @@ class Move(OperatorLayer):
             return Kernel("Expand", "", {}, shape, result, given=(result,))
         if self.length_out > LONGEST_INDEX:
             raise LayerError(f"move: {self.length_out} numbers of rows are too many")
-        # Every seventh row: neighbours in the output are none in the input.
-        rows = tuple(7 * each % self.length for each in range(self.length_out))
+        # Neighbours in the output are none in the input, and every row has its turn.
+        distance = next(each for each in (7, 11, 13, 17, 1) if math.gcd(each, self.length) == 1)
+        rows = tuple(distance * each % self.length for each in range(self.length_out))
         return Kernel("Gather", "", {"axis": 1}, shape, result, given=(rows,))
 
 
@@ -204,22 +206,28 @@ def _changed(operator: Operator) -> dict[str, int]:
     """Fields of an operator that changes some axes: the last of them is the axis."""
     shape, result = operator.shape(), operator.result()
     shape = (1,) * (len(result) - len(shape)) + shape
-    changed = [axis for axis, (a, b) in enumerate(zip(shape, result, strict=True)) if a != b]
-    if not changed:
-        raise LayerError(f"{operator.op} that keeps its shape {shape} has no layer")
-    batch, outer, length_out, inner = around(result, changed[-1])
+    axis = _last_changed(operator, shape, result)
+    batch, outer, length_out, inner = around(result, axis)
     return {
-        "batch": batch, "outer": outer, "length": shape[changed[-1]], "length_out": length_out,
+        "batch": batch, "outer": outer, "length": shape[axis], "length_out": length_out,
         "inner": inner,
     }  # fmt: skip
 
 
+def _last_changed(operator: Operator, shape: tuple[int, ...], result: tuple[int, ...]) -> int:
+    changed = [axis for axis, (a, b) in enumerate(zip(shape, result, strict=True)) if a != b]
+    if not changed:
+        raise LayerError(f"{operator.op} that keeps its shape {shape} has no layer")
+    return changed[-1]
+
+
 def _slice(operator: Operator) -> dict[str, int]:
-    fields = _changed(operator)
-    steps = operator.numbers("steps", 4) or (1,)
-    step = max(abs(each) for each in steps)
-    fits = (fields["length_out"] - 1) * step < fields["length"]
-    return fields | {"step": step if fits else 1}
+    fields, shape = _changed(operator), operator.shape()
+    axis = _last_changed(operator, shape, operator.result())
+    steps = operator.numbers("steps", 4) or ()
+    axes = operator.numbers("axes", 3) or tuple(range(len(steps)))
+    by_axis = {each % len(shape): abs(s) for each, s in zip(axes, steps, strict=False)}
+    return fields | {"step": by_axis.get(axis, 1)}
 
 
 def _split(operator: Operator) -> dict[str, int]:

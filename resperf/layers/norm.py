@@ -19,10 +19,11 @@ from resperf.layers._operator import (
     choices,
     log_uniform,
     only_float,
+    split_rows,
     traffic,
 )
 from resperf.layers.columns import Array, Columns, element_bytes, is_one_of, numbers
-from resperf.layers.terms import TRAFFIC_TERMS, Term, mb, millions
+from resperf.layers.terms import TRAFFIC_TERMS, Term, flag, mb, millions
 
 _FUNCTION_OF: Mapping[str, str] = {
     "LayerNormalization": "layer", "SimplifiedLayerNormalization": "rms",
@@ -30,6 +31,8 @@ _FUNCTION_OF: Mapping[str, str] = {
     "InstanceNormalization": "instance", "BatchNormalization": "batch", "LRN": "local_response",
 }  # fmt: skip
 FUNCTIONS = tuple(dict.fromkeys(_FUNCTION_OF.values()))
+_WEIGHTS = {"layer": 2, "rms": 1, "skip_layer": 2, "instance": 2, "batch": 4, "local_response": 0}
+"""Weights of each channel: scale and bias, and mean and variance where they are given."""
 _BY_CHANNEL = ("instance", "batch", "local_response")
 """Normalisations of images, (batch, channels, pixels); the others are of rows of channels."""
 
@@ -60,7 +63,7 @@ class Norm(OperatorLayer):
         "rows": millions("rows"),
         **{f"in {each}": mb("in_bytes", f"function={each}") for each in FUNCTIONS},
         "in window": mb("windowed_bytes"),
-        "constant local response": lambda q: q["function=local_response"],
+        "constant local response": flag("function=local_response"),
     }
     RANGES: ClassVar[Mapping[str, Any]] = {
         "batch": BATCHES,
@@ -104,9 +107,7 @@ class Norm(OperatorLayer):
     @property
     def weight_bytes(self) -> int:
         """Bytes of scale and bias, and of the statistics of a batch normalisation."""
-        return {"batch": 4, "rms": 1, "local_response": 0}.get(self.function, 2) * (
-            self.channels * self.element_bytes
-        )
+        return _WEIGHTS[self.function] * self.channels * self.element_bytes
 
     @classmethod
     def quantities(cls, columns: Columns) -> dict[str, Array]:
@@ -116,10 +117,11 @@ class Norm(OperatorLayer):
         batch, channels, pixels, window = numbers(columns, "batch", "channels", "pixels", "window")
         size, values = element_bytes(columns), batch * channels * pixels
         kinds = {f"function={each}": is_one_of(columns, "function", each) for each in FUNCTIONS}
+        weights = channels * size * sum(n * kinds[f"function={f}"] for f, n in _WEIGHTS.items())
         by_channel = sum(kinds[f"function={each}"] for each in _BY_CHANNEL)
         tensors = 1 + kinds["function=skip_layer"]
         return {
-            **traffic(tensors * values * size, values * size, values * window, values),
+            **traffic(tensors * values * size, values * size, values * window, values, weights),
             "batch": batch, "channels": channels, "pixels": pixels, "window": window,
             "rows": batch * np.where(by_channel == 1, channels, pixels), **kinds,
             "windowed_bytes": values * size * window * kinds["function=local_response"],
@@ -139,9 +141,10 @@ class Norm(OperatorLayer):
                 window=window, dtype=dtype,
             )  # fmt: skip
         axis = operator.axis(-1)
+        batch, pixels = split_rows(math.prod(shape[:axis]), shape[0])
         return cls(
-            batch=shape[0], channels=math.prod(shape[axis:]), pixels=math.prod(shape[1:axis]),
-            function=function, dtype=dtype,
+            batch=batch, channels=math.prod(shape[axis:]), pixels=pixels, function=function,
+            dtype=dtype,
         )  # fmt: skip
 
     def kernel(self) -> Kernel:

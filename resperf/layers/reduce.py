@@ -15,19 +15,21 @@ from resperf.layers._operator import (
     Kernel,
     Operator,
     OperatorLayer,
+    around,
     choices,
     log_uniform,
     only_float,
     traffic,
 )
 from resperf.layers.columns import Array, Columns, element_bytes, is_one_of, numbers
-from resperf.layers.terms import TRAFFIC_TERMS, Term, mb, millions
+from resperf.layers.terms import TRAFFIC_TERMS, Term, flag, mb, millions
 
 _OPS: Mapping[str, str] = {
     "mean": "ReduceMean", "sum": "ReduceSum", "max": "ReduceMax", "min": "ReduceMin",
     "prod": "ReduceProd", "l1": "ReduceL1", "l2": "ReduceL2", "sum_square": "ReduceSumSquare",
     "log_sum_exp": "ReduceLogSumExp", "log_sum": "ReduceLogSum",
 }  # fmt: skip
+_FUNCTION_OF: Mapping[str, str] = {op: function for function, op in _OPS.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +53,7 @@ class Reduce(OperatorLayer):
         "rows": millions("rows"),
         "in apart": mb("in_bytes", "apart"),
         "in series": mb("in_bytes", "series"),
-        "constant apart": lambda q: q["apart"],
+        "constant apart": flag("apart"),
     }
     RANGES: ClassVar[Mapping[str, Any]] = {
         "batch": BATCHES,
@@ -96,18 +98,19 @@ class Reduce(OperatorLayer):
         """Read a reduction of neighbouring axes; without axes, of all."""
         dtype, shape = only_float(operator), operator.shape()
         given = operator.numbers("axes", 1)
+        if not shape or (not given and operator.attributes.get("noop_with_empty_axes")):
+            raise LayerError(f"{operator.op} that reduces nothing has no layer")
         axes = sorted(axis % len(shape) for axis in given) if given else list(range(len(shape)))
         # An axis of one value is reduced without work.
         axes = [axis for axis in axes if shape[axis] > 1] or axes[-1:]
         between = [a for a in range(axes[0], axes[-1] + 1) if a not in axes and shape[a] > 1]
         if between:
             raise LayerError(f"a reduction of shape {shape} along axes {tuple(axes)} has no layer")
-        rows, first = math.prod(shape[: axes[0]]), axes[0] > 0
-        batch = shape[0] if first else 1
-        function = next(each for each, op in _OPS.items() if op == operator.op)
+        joined = (*shape[: axes[0]], math.prod(shape[a] for a in axes), *shape[axes[-1] + 1 :])
+        batch, outer, values, inner = around(joined, axes[0])
         return cls(
-            batch=batch, outer=rows // batch, values=math.prod(shape[a] for a in axes),
-            inner=math.prod(shape[axes[-1] + 1 :]), function=function, dtype=dtype,
+            batch=batch, outer=outer, values=values, inner=inner,
+            function=_FUNCTION_OF[operator.op], dtype=dtype,
         )  # fmt: skip
 
     def kernel(self) -> Kernel:

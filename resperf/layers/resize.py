@@ -9,7 +9,7 @@ from random import Random
 from typing import Any, ClassVar, Self
 
 from resperf.errors import LayerError
-from resperf.layers._base import name, number
+from resperf.layers._base import LAYOUTS, name, number
 from resperf.layers._operator import (
     BATCHES,
     DTYPES,
@@ -44,9 +44,10 @@ class Resize(OperatorLayer):
     height_out: int = number("rows that are written", unit="pixel")
     width_out: int = number("columns that are written", unit="pixel")
     mode: str = name("how a pixel is found", MODES, default="nearest")
+    layout: str = name("how the image lies in memory", LAYOUTS, default="nchw")
     dtype: str = name("type of one value", DTYPES, default="float32")
 
-    PLAIN: ClassVar[tuple[str, ...]] = ("threaded", "vector_rest", "whole")
+    PLAIN: ClassVar[tuple[str, ...]] = ("threaded", "vector_rest", "whole", "doubled", "blocked")
     LOG2: ClassVar[tuple[str, ...]] = (
         "planes", "pixels_in", "pixels_out", "width_out", "in_bytes", "out_bytes",
     )  # fmt: skip
@@ -54,7 +55,9 @@ class Resize(OperatorLayer):
     TERMS: ClassVar[Mapping[str, Term]] = {
         **TRAFFIC_TERMS,
         **{f"out {each}": mb("out_bytes", f"mode={each}") for each in MODES},
+        "out nearest, doubled": mb("out_bytes", "mode=nearest", "doubled"),
         "out nearest, broken": mb("out_bytes", "mode=nearest", "broken"),
+        "out blocked": mb("out_bytes", "blocked"),
         "planes": millions("planes"),
         "pixels": millions("pixels_out"),
     }
@@ -64,6 +67,7 @@ class Resize(OperatorLayer):
         "size": {**log_uniform(4, 128), "same_share": 0.9},
         "size_out": {**log_uniform(8, 256, 8), "same_share": 0.9},
         "mode": choices(MODES, [6, 5, 1]),
+        "layout": choices(["nchw", "nchwc16"], [4, 1]),
     }
     SCALED: ClassVar[tuple[str, ...]] = ("channels",)
     OPERATORS: ClassVar[frozenset[str]] = frozenset({"Resize", "Upsample"})
@@ -71,6 +75,9 @@ class Resize(OperatorLayer):
     def _check(self) -> None:
         if (self.height, self.width) == (self.height_out, self.width_out):
             raise LayerError(f"resize: an image that keeps its size has no layer: {self.key}")
+        broken = self.height_out % self.height or self.width_out % self.width
+        if self.layout != "nchw" and (broken or self.mode == "cubic"):
+            raise LayerError(f"resize: {self.layout} grows by whole factors, not cubic: {self.key}")
 
     @classmethod
     def fitting(cls, fields: Mapping[str, Any], source: Random) -> dict[str, Any]:
@@ -79,6 +86,11 @@ class Resize(OperatorLayer):
         kept = all(made[side] == made[f"{side}_out"] for side in ("height", "width"))
         if kept or source.random() < 0.5:
             made |= {"height_out": 2 * made["height"], "width_out": 2 * made["width"]}
+        if made.get("layout", "nchw") != "nchw":
+            block = int(str(made["layout"]).removeprefix("nchwc"))
+            made["channels"] = -(-made["channels"] // block) * block
+            made["mode"] = "nearest" if made["mode"] == "cubic" else made["mode"]
+            made |= {f"{side}_out": 2 * made[side] for side in ("height", "width")}
         return made
 
     @property
@@ -93,13 +105,14 @@ class Resize(OperatorLayer):
 
     @classmethod
     def quantities(cls, columns: Columns) -> dict[str, Array]:
-        """Bytes and planes; ``whole`` is 1 where both sides grow by whole factors."""
+        """Bytes and planes; ``whole``: both sides grow by whole factors, ``doubled``: by two."""
         import numpy as np
 
         batch, channels, height, width, rows, width_out = numbers(
             columns, "batch", "channels", "height", "width", "height_out", "width_out"
         )
         size, planes = element_bytes(columns), batch * channels
+        doubled = ((rows == 2 * height) & (width_out == 2 * width)).astype(float)
         whole = ((rows % height == 0) & (width_out % width == 0)).astype(float)
         values = planes * rows * width_out
         kinds = {f"mode={each}": is_one_of(columns, "mode", each) for each in MODES}
@@ -108,7 +121,8 @@ class Resize(OperatorLayer):
         return {
             **traffic(read * size, values * size, taps * values, values),
             "planes": planes, "pixels_in": height * width, "pixels_out": rows * width_out,
-            "width_out": width_out, "whole": whole, "broken": 1 - whole, **kinds,
+            "width_out": width_out, "whole": whole, "broken": 1 - whole, "doubled": doubled,
+            "blocked": 1 - is_one_of(columns, "layout", "nchw"), **kinds,
         }  # fmt: skip
 
     @classmethod
@@ -117,11 +131,14 @@ class Resize(OperatorLayer):
         dtype, shape, result = only_float(operator), operator.shape(), operator.result()
         if len(shape) != 4 or shape[:2] != result[:2]:
             raise LayerError(f"a change of size from {shape} to {result} has no layer")
+        if operator.attributes.get("antialias"):
+            raise LayerError("a change of size with antialiasing has no layer")
         mode = str(operator.attributes.get("mode", "nearest"))
         batch, channels, height, width = shape
         return cls(
             batch=batch, channels=channels, height=height, width=width, height_out=result[2],
             width_out=result[3], mode=mode, dtype=dtype,
+            layout="nchw" if operator.block == 1 else f"nchwc{operator.block}",
         )  # fmt: skip
 
     @property
@@ -131,9 +148,25 @@ class Resize(OperatorLayer):
         return values * self.element_bytes
 
     def kernel(self) -> Kernel:
-        """Return a ``Resize`` to given sizes."""
+        """Return a ``Resize`` to given sizes, or the ``Upsample`` of blocked images."""
+        if self.layout != "nchw":
+            factors = (self.height_out // self.height, self.width_out // self.width)
+            places = "asymmetric" if self.mode == "nearest" else "half_pixel"
+            attributes: dict[str, Any] = {
+                "mode": self.mode,
+                "scales": [1, 1, *factors],
+                "coordinate_transformation_mode": places,
+            }
+            shapes = (self.input_shape, self.output_shape)
+            return Kernel("Upsample", "com.microsoft.nchwc", attributes, *shapes)
+        attributes = {"mode": self.mode}
+        if self.mode == "nearest":
+            # As frameworks write it: other ways of rounding keep ONNX Runtime from its fast path.
+            attributes |= {
+                "coordinate_transformation_mode": "asymmetric",
+                "nearest_mode": "floor",
+            }
         return Kernel(
-            "Resize", "", {"mode": self.mode, "coordinate_transformation_mode": "asymmetric"}
-            if self.mode == "nearest" else {"mode": self.mode},
-            self.input_shape, self.output_shape, given=(None, None, self.output_shape),
+            "Resize", "", attributes, self.input_shape, self.output_shape,
+            given=(None, None, self.output_shape),
         )  # fmt: skip

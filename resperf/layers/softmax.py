@@ -21,9 +21,10 @@ from resperf.layers._operator import (
     traffic,
 )
 from resperf.layers.columns import Array, Columns, element_bytes, is_one_of, numbers
-from resperf.layers.terms import TRAFFIC_TERMS, Term, mb, millions
+from resperf.layers.terms import TRAFFIC_TERMS, Term, flag, mb, millions
 
 _OPS: Mapping[str, str] = {"softmax": "Softmax", "log_softmax": "LogSoftmax"}
+_FUNCTION_OF: Mapping[str, str] = {op: function for function, op in _OPS.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +48,7 @@ class Softmax(OperatorLayer):
         "rows": millions("rows"),
         "in apart": mb("in_bytes", "apart"),
         "in log": mb("in_bytes", "log"),
-        "constant apart": lambda q: q["apart"],
+        "constant apart": flag("apart"),
     }
     RANGES: ClassVar[Mapping[str, Any]] = {
         "batch": BATCHES,
@@ -90,7 +91,7 @@ class Softmax(OperatorLayer):
         if joins:
             shape = (*shape[:axis], math.prod(shape[axis:]))
         batch, outer, values, inner = around(shape, axis)
-        function = next(each for each, op in _OPS.items() if op == operator.op)
+        function = _FUNCTION_OF[operator.op]
         return cls(
             batch=batch, outer=outer, values=values, inner=inner, function=function, dtype=dtype
         )

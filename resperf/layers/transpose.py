@@ -23,7 +23,7 @@ from resperf.layers._operator import (
     traffic,
 )
 from resperf.layers.columns import Array, Columns, element_bytes, numbers
-from resperf.layers.terms import TRAFFIC_TERMS, Term, mb, millions
+from resperf.layers.terms import TRAFFIC_TERMS, Term, flag, mb, millions
 
 MOST_AXES = 5
 
@@ -75,7 +75,7 @@ class Transpose(OperatorLayer):
         "values one by one": mb("scattered_bytes"),
         "values one by one, matrix": mb("scattered_bytes", "matrix"),
         "out kept": mb("out_bytes", "keeps_last"),
-        "constant kept": lambda q: q["keeps_last"],
+        "constant kept": flag("keeps_last"),
     }
     RANGES: ClassVar[Mapping[str, Any]] = {
         "batch": BATCHES,

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import cast
 
 from resperf.errors import LayerError
-from resperf.layers import layer_from_key
+from resperf.layers import OPERATOR_KINDS, layer_from_key
 from resperf.lowering._base import LoweredNode, Role
 from resperf.network import Network, structure_digest
 
@@ -29,7 +29,8 @@ def cache_folder() -> Path:
 
 
 def _file(network: Network, identity: Sequence[str]) -> Path:
-    digest = hashlib.sha256(repr((_FORMAT, structure_digest(network), *identity)).encode())
+    known = sorted(op for cls in OPERATOR_KINDS.values() for op in cls.OPERATORS)
+    digest = hashlib.sha256(repr((_FORMAT, known, structure_digest(network), *identity)).encode())
     return cache_folder() / f"{digest.hexdigest()}.json"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import tempfile
 from collections.abc import Mapping, Sequence, Set
@@ -81,7 +82,9 @@ def optimised_graph(model: Skeleton, *, threads: int) -> onnx.GraphProto:
             raise UnsupportedError(
                 f"ONNX Runtime cannot run this network: {first_line(error)}"
             ) from error
-        return onnx.load(target, load_external_data=False).graph
+        model_made = onnx.load(target, load_external_data=False)
+        # ONNX Runtime writes down no shapes of what it put in, such as split or turned tensors.
+        return onnx.shape_inference.infer_shapes(model_made).graph
 
 
 def read_optimised(network: Network, graph: onnx.GraphProto, block: int) -> list[LoweredNode]:
@@ -102,12 +105,19 @@ def read_optimised(network: Network, graph: onnx.GraphProto, block: int) -> list
     produced: list[str] = []
     for proto in graph.node:
         tensor_name = _original_tensor(network, makers, proto, origin)
-        if tensor_name not in tensors:
+        if tensor_name not in tensors and proto.op_type == "Reshape":
+            tensors |= _reshaped(proto, tensor_name, tensors, origin)
+        elif tensor_name not in tensors:
             # The inside of a fused or inlined operator that works value by value.
             shapes = {getattr(tensors.get(origin.get(i, i)), "shape", None) for i in proto.input}
             if proto.op_type in ACTIVATION_OPS or (proto.op_type == "Mul" and len(shapes) == 1):
                 like = tensors.get(origin.get(proto.input[0], proto.input[0]))
                 tensors |= {} if like is None else {tensor_name: replace(like, name=tensor_name)}
+        if proto.op_type == "ReorderInput" and _is_channels_last(proto) and tensor_name in tensors:
+            # Convolutions behind it know their image by this name.
+            last = tensors[tensor_name]
+            tensor_name = f"{tensor_name} by channels"
+            tensors[tensor_name] = replace(last, name=tensor_name, shape=_channels_first(last))
         origin[proto.output[0]] = tensor_name
         is_blocked = _is_blocked(proto, blocked)
         if is_blocked:
@@ -125,6 +135,32 @@ def read_optimised(network: Network, graph: onnx.GraphProto, block: int) -> list
         lowered.append(_lowered(around, node, block, is_blocked=is_blocked))
         produced.append(tensor_name)
     return _with_sources(network, _with_edges(network, lowered, graph.node), produced)
+
+
+def _is_channels_last(proto: onnx.NodeProto) -> bool:
+    return any(each.name == "channels_last" and each.i for each in proto.attribute)
+
+
+def _channels_first(tensor: Tensor) -> tuple[int, ...]:
+    batch, *pixels, channels = tensor.shape
+    return (batch, channels, *pixels)
+
+
+def _reshaped(
+    proto: onnx.NodeProto, name: str, tensors: Mapping[str, Tensor], origin: Mapping[str, str]
+) -> dict[str, Tensor]:
+    """Return what a Reshape makes that ONNX Runtime put in, such as before a matrix product."""
+    image, wanted = (tensors.get(origin.get(each, each)) for each in proto.input)
+    if image is None or wanted is None or wanted.value is None:
+        return {}
+    shape = [
+        length if length else image.shape[axis] if axis < len(image.shape) else 1
+        for axis, length in enumerate(map(int, wanted.value.ravel()))
+    ]
+    if -1 in shape:
+        known = -math.prod(shape)
+        shape[shape.index(-1)] = math.prod(image.shape) // known if known > 0 else 0
+    return {name: Tensor(name, tuple(shape), image.dtype)}
 
 
 def _inner_tensors(graph: onnx.GraphProto) -> dict[str, Tensor]:
@@ -200,11 +236,13 @@ def _layer(network: Network, node: Node, block: int, *, is_blocked: bool) -> Lay
         return dense_from_node(network, node)
     if node.op in RELAYOUTS:
         tensor = network.tensors[node.outputs[0]]
-        batch, channels, height, width = tensor.shape
-        to_blocked = node.op == "ReorderInput"
+        to_blocked, last = node.op == "ReorderInput", bool(node.attributes.get("channels_last"))
+        shape = _channels_first(tensor) if last and not to_blocked else tensor.shape
+        batch, channels, height, width = shape
+        plain = "nhwc" if last else "nchw"
         return Reorder(
             batch=batch, channels_in=channels, height=height, width=width,
-            layout="nchw" if to_blocked else layout, layout_out=layout if to_blocked else "nchw",
+            layout=plain if to_blocked else layout, layout_out=layout if to_blocked else plain,
         )  # fmt: skip
     return layer_from_node(network, node, block if is_blocked else 1)
 

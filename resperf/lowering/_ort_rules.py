@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from resperf.errors import UnsupportedError
-from resperf.layers import Activation, Conv, Layer, Pool, Reorder
+from resperf.layers import Activation, Conv, Dense, Layer, Pool, Reorder
 from resperf.lowering._base import LoweredNode, Role
 from resperf.lowering._read import (
     ACTIVATION_OPS,
@@ -38,6 +38,7 @@ BLOCKED_ACTIVATIONS = frozenset({"Relu", "Tanh", "Sigmoid"})
 """Activations that join a blocked convolution late."""
 BLOCK_KEEPERS = BLOCKED_ACTIVATIONS | {"HardSigmoid", "Gelu", "QuickGelu"}
 """Activations that keep a blocked tensor blocked."""
+RESIZES = frozenset({"Resize", "Upsample"})
 BLOCKED_SUMS = frozenset({"Add", "Sum"})
 BLOCKED_BINARIES = BLOCKED_SUMS | {"Mul"}
 
@@ -148,12 +149,37 @@ class _Lowering:
             self.renamed[node.outputs[0]] = node.inputs[0]
             return
         if not any(absorb(node) for absorb in self._absorptions()):
+            node, absorbed = self._turned(node)
             first, *others = self._parts(node)
             self._make(first)
+            self.steps[-1].sources += absorbed
             for part in others:
                 self._make(part)
                 # The node is accounted for once.
                 self.steps[-1].sources = []
+
+    def _turned(self, node: Node) -> tuple[Node, list[str]]:
+        """Let a matrix product take matrices by columns that only it reads transposed."""
+        inputs, turned, absorbed = list(node.inputs), {}, []
+        for place, word in enumerate(("transA", "transB") if node.op == "MatMul" else ()):
+            step = self._only_reader(inputs[place])
+            if step is None or step.node.op != "Transpose":
+                continue
+            rank = len(self.network.tensors[inputs[place]].shape)
+            order = tuple(step.node.attributes.get("perm") or reversed(range(rank)))
+            if order != (*range(rank - 2), rank - 1, rank - 2):
+                continue
+            self.steps.remove(step)
+            absorbed += step.sources
+            inputs[place], turned[word] = step.node.inputs[0], 1
+        if not absorbed:
+            return node, []
+        attributes = {**node.attributes, **turned}
+        fused = replace(
+            node, op="FusedMatMul", domain="com.microsoft", inputs=tuple(inputs),
+            attributes=attributes,
+        )  # fmt: skip
+        return fused, absorbed
 
     def _parts(self, node: Node) -> tuple[Node, ...]:
         """Take an operator apart that has no kernel: a hard swish is x times its hard sigmoid."""
@@ -285,11 +311,13 @@ class _Lowering:
             return False
         for product, addend in (node.inputs, node.inputs[::-1]):
             step, vector = self._only_reader(product), self.network.tensors.get(addend)
-            if step is None or step.node.op != "MatMul" or step.layer is None or vector is None:
+            if step is None or step.node.op != "MatMul" or vector is None:
+                continue
+            if not isinstance(step.layer, Dense):
                 continue
             plain = len(self.network.tensors[step.node.inputs[0]].shape) == 2
-            fits = vector.is_weight and vector.shape == (step.layer.fields()["features_out"],)
-            if plain and fits and not step.layer.fields()["bias"]:
+            fits = vector.is_weight and vector.shape == (step.layer.features_out,)
+            if plain and fits and not step.layer.bias:
                 return self._extend(step, node, step.layer.replace(bias=True))
         return False
 
@@ -343,9 +371,12 @@ class _Lowering:
         """Whether a step writes its result in blocks."""
         if layer is not None and "layout" in layer.specs():
             return str(layer.fields()["layout"]).startswith("nchwc")
-        makers = [self.maker.get(name) for name in node.inputs]
+        read = node.inputs[:1] if node.op in RESIZES else node.inputs
+        makers = [self.maker.get(name) for name in read]
         if not makers or not all(maker is not None and maker.is_blocked for maker in makers):
             return False
+        if node.op in RESIZES:
+            return self._grows_in_blocks(node)
         if node.op in BLOCK_KEEPERS:
             return True
         shapes = [self.network.tensors[name].shape for name in node.inputs]
@@ -354,6 +385,22 @@ class _Lowering:
         if node.op == "Concat":
             return node.attributes.get("axis") == 1 and not any(s[1] % self.block for s in shapes)
         return False
+
+    def _grows_in_blocks(self, node: Node) -> bool:
+        """Whether ONNX Runtime has a blocked kernel for a change of size."""
+        shapes = [self.network.tensors[name].shape for name in (node.inputs[0], node.outputs[0])]
+        mode = str(node.attributes.get("mode", "nearest"))
+        places = str(node.attributes.get("coordinate_transformation_mode", "half_pixel"))
+        if mode == "nearest":
+            floors = node.attributes.get("nearest_mode") == "floor"
+            fits = node.op == "Upsample" or (places == "asymmetric" and floors)
+        else:
+            fits = mode == "linear" and places in ("half_pixel", "asymmetric", "align_corners")
+        return (
+            fits
+            and all(len(shape) == 4 for shape in shapes)
+            and not any(b % a for a, b in zip(*shapes, strict=True))
+        )
 
     def _reads_plain(self, layer: Layer) -> bool:
         return isinstance(layer, Conv) and reads_plain(layer, self.block)

@@ -58,7 +58,7 @@ def skeleton(network: Network) -> Skeleton:
             continue
         if tensor.value is not None:
             initializers.append(
-                numpy_helper.from_array(np.ascontiguousarray(tensor.value), tensor.name)
+                numpy_helper.from_array(np.asarray(tensor.value, order="C"), tensor.name)
             )
         elif tensor.name in free:
             inputs.append(_value_info(tensor))

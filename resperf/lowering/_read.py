@@ -247,6 +247,7 @@ def layer_from_node(network: Network, node: Node, block: int = 1) -> Layer:
         raise UnsupportedError(f"{_where(node)}: the shape of its output is not known")
     operator = Operator(
         op=node.op,
+        domain=node.domain,
         attributes=node.attributes,
         inputs=tuple(operands),
         outputs=tuple(tensor.shape for tensor in written if tensor is not None),
@@ -257,10 +258,14 @@ def layer_from_node(network: Network, node: Node, block: int = 1) -> Layer:
         return layer_of_operator(operator)
     except LayerError as error:
         raise UnsupportedError(f"{_where(node)}: {error}") from error
+    except (KeyError, IndexError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
+        raise UnsupportedError(
+            f"{_where(node)}: its attributes are not those of this operator ({error!r})"
+        ) from error
 
 
 def _operand(tensor: Tensor) -> Operand:
-    return Operand(tensor.shape, tensor.dtype, tensor.is_weight, tensor.value)
+    return Operand(tensor.shape, tensor.dtype, tensor.value)
 
 
 def is_dense(network: Network, node: Node) -> bool:

@@ -120,7 +120,10 @@ class _Reading:
             tensors=tensors,
             inputs=inputs,
             outputs=outputs,
-            opsets={opset.domain: opset.version for opset in self.model.opset_import},
+            opsets={
+                "" if opset.domain == "ai.onnx" else opset.domain: opset.version
+                for opset in self.model.opset_import
+            },
             batch=self.inputs.batch,
             notes=tuple(seen.notes),
         )

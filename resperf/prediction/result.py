@@ -221,7 +221,7 @@ class Prediction:
 
     @property
     def high_ms(self) -> float:
-        """What the total will hardly exceed."""
+        """What the total will hardly exceed; it knows nothing of `skipped` operators."""
         return self._bound_ms([layer.high_ms for layer in self.layers])
 
     def _bound_ms(self, bounds_ms: Sequence[float]) -> float:

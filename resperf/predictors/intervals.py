@@ -21,6 +21,8 @@ MOST_BINS = 6
 OUTSIDE_FACTOR = 2.0
 """An interval of a layer outside the trained range is so many times as wide, in logarithms. There
 is nothing to calibrate that by: it is an assumption."""
+OUTSIDE_LEAST = 0.1
+"""And at least so wide to either side."""
 ASSUMED = math.log(2.0)
 """Half the width, in logarithms, where nothing was measured to judge by: within a factor of two."""
 _SHORTEST_MS = 1e-6
@@ -49,6 +51,9 @@ class Intervals:
     def fit(cls, measured_ms: Array, predicted_ms: Array) -> Self | None:
         """Calibrate on rows that no predictor was fitted to; None where they are too few.
 
+        Validation rows, which some methods choose the number of epochs or trees by: that makes
+        intervals a little too narrow, as their noise of single measurements makes them too wide.
+
         Parameters
         ----------
         measured_ms, predicted_ms : array (rows,)
@@ -72,9 +77,8 @@ class Intervals:
             Whether the layer lies inside what the predictor was trained on.
         """
         place = np.searchsorted(self.edges_ms, predicted_ms, side="right")
-        factor = np.where(in_range, 1.0, OUTSIDE_FACTOR)
         low, high = np.array(self.low)[place], np.array(self.high)[place]
-        return predicted_ms * np.exp(factor * low), predicted_ms * np.exp(factor * high)
+        return _around(predicted_ms, low, high, in_range)
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""
@@ -88,15 +92,36 @@ class Intervals:
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
         """Read what `to_json` wrote."""
-        edges, low, high = (tuple(stored(values, name)) for name in ("edges_ms", "low", "high"))
+        edges, low, high = (
+            tuple(float(each) for each in stored(values, name))
+            for name in ("edges_ms", "low", "high")
+        )
         if not len(low) == len(high) == len(edges) + 1:
             raise ValueError("bounds of intervals do not fit their bins")
+        sound = (
+            all(map(math.isfinite, (*edges, *low, *high)))
+            and list(edges) == sorted(edges)
+            and max(low) <= 0 <= min(high)
+            and values.get("share") == SHARE
+        )
+        if not sound:
+            raise ValueError("bounds of intervals are damaged")
         return cls(edges, low, high)
 
 
-def assumed(predicted_ms: Array) -> tuple[Array, Array]:
+def assumed(predicted_ms: Array, in_range: npt.NDArray[np.bool_]) -> tuple[Array, Array]:
     """Return bounds where nothing was measured to judge by: half and twice the time."""
-    return predicted_ms * math.exp(-ASSUMED), predicted_ms * math.exp(ASSUMED)
+    width = np.full(len(predicted_ms), ASSUMED)
+    return _around(predicted_ms, -width, width, in_range)
+
+
+def _around(
+    predicted_ms: Array, low: Array, high: Array, in_range: npt.NDArray[np.bool_]
+) -> tuple[Array, Array]:
+    """Apply logarithmic bounds, wider out of range."""
+    low = np.where(in_range, low, np.minimum(OUTSIDE_FACTOR * low, -OUTSIDE_LEAST))
+    high = np.where(in_range, high, np.maximum(OUTSIDE_FACTOR * high, OUTSIDE_LEAST))
+    return predicted_ms * np.exp(low), predicted_ms * np.exp(high)
 
 
 def _edges(predicted_ms: Array) -> list[float]:

@@ -200,14 +200,14 @@ TERMS: Mapping[str, Mapping[str, Term]] = {
 """Kind -> name of a term -> how it follows from `resperf.features.quantities`."""
 
 
-_SLOWEST_MS_PERMB = 0.3
+_SLOWEST_MS_PER_MB = 0.3
 """No memory is slower than 3 GB/s. Terms beyond a cache are small in many rows, so that without
 this bound noise makes them huge where they are not."""
 
 
 def largest_coefficients(kind: str) -> Array:
     """Return the upper bound of each coefficient in ms per unit, infinite where there is none."""
-    bounds = [_SLOWEST_MS_PERMB if "beyond cache" in name else np.inf for name in TERMS[kind]]
+    bounds = [_SLOWEST_MS_PER_MB if "beyond cache" in name else np.inf for name in TERMS[kind]]
     return np.array(bounds)
 
 

@@ -79,7 +79,8 @@ def _doubt(result: Prediction | MeasuredNetwork) -> str:
         return ""
     parts = []
     if not math.isnan(result.low_ms):
-        parts.append(f"90% interval {ms_cell(result.low_ms)} to {ms_cell(result.high_ms)}")
+        part = " of what is predicted" if result.skipped else ""
+        parts.append(f"90% interval{part} {ms_cell(result.low_ms)} to {ms_cell(result.high_ms)}")
     if result.estimated_ms > 0:
         parts.append(f"{ms_cell(result.estimated_ms)} of it {ESTIMATED}")
     if result.lower_bound_ms > 0:

@@ -101,7 +101,9 @@ def estimate_activations(predictor: Predictor, parts: Trial) -> Activations | No
         return None
     described = {"kind": "activation", "terms": coefficients, "floor_ms": coefficients["constant"]}
     baseline = Baseline.load(described, Path())
-    return Activations(baseline, ranges_of(outputs), _judged(baseline, predictor, parts.test))
+    return Activations(
+        baseline, ranges_of("activation", outputs), _judged(baseline, predictor, parts.test)
+    )
 
 
 def _has_bias(rows: LayerRows) -> npt.NDArray[np.bool_]:

@@ -293,7 +293,7 @@ class _Fitting:
         return Estimates(
             copies,
             pool,
-            ranges_of(train["pool"].columns) if "pool" in train else {},
+            ranges_of("pool", train["pool"].columns) if "pool" in train else {},
             {step: {**each, "source": origin} for step, each in steps.items()},
         )
 

@@ -140,7 +140,9 @@ def train(
             "method": method,
             "predictors": learnt.stored,
             "transfers": {phase: each.to_json() for phase, each in transfers.items()},
-            "ranges": {kind: ranges_of(parts[kind].train.columns) for kind in learnt.predictors},
+            "ranges": {
+                kind: ranges_of(kind, parts[kind].train.columns) for kind in learnt.predictors
+            },
             "errors": {
                 name: _errors(_judged(name, parts, learnt, transfers))
                 for name in ("validation", "test")

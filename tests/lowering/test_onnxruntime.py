@@ -59,6 +59,9 @@ def written(path: Path, nodes: list[onnx.NodeProto], channels: int) -> Path:
             onnx.numpy_helper.from_array(weights, "w"),
             onnx.numpy_helper.from_array(np.float32(0), "low"),
             onnx.numpy_helper.from_array(np.float32(6), "high"),
+            onnx.numpy_helper.from_array(np.float32([1, 1, 2, 2]), "scales"),
+            onnx.numpy_helper.from_array(np.int64([2, channels, 64]), "tokens"),
+            onnx.numpy_helper.from_array(np.ones(channels, np.float32), "bias"),
         ],
     )
     opsets = [helper.make_opsetid("", 20)]
@@ -113,6 +116,53 @@ def test_rules_and_ort_agree_on_activations_that_stand_alone(
     assert contents(lower(network, fingerprint, method="rules")) == contents(asked)
     convs = [node for node in asked.nodes if node.layer and node.layer.kind == "conv"]
     assert len(convs) == sum(node.op_type == "Conv" for node in nodes)
+
+
+def resized(**attributes: str) -> list[onnx.NodeProto]:
+    """A convolution, a change of size, a convolution, as decoders have them."""
+    return [
+        conv_node("c1", "x", "a"),
+        helper.make_node("Resize", ["a", "", "scales"], ["b"], "grow", **attributes),
+        conv_node("c2", "b", "y"),
+    ]
+
+
+GRAPHS: dict[str, tuple[list[onnx.NodeProto], set[str]]] = {
+    "decoder": (
+        resized(mode="nearest", coordinate_transformation_mode="asymmetric", nearest_mode="floor"),
+        {"conv", "resize", "reorder"},
+    ),
+    "decoder, rounded": (resized(mode="nearest"), {"conv", "resize", "reorder"}),
+    "decoder, linear": (
+        resized(mode="linear", coordinate_transformation_mode="asymmetric"),
+        {"conv", "resize", "reorder"},
+    ),
+    # Tokens times their own transpose, a constant added as a position's bias, and the product.
+    "attention": (
+        [
+            helper.make_node("Reshape", ["x", "tokens"], ["t"], "flat"),
+            helper.make_node("Transpose", ["t"], ["k"], "turn", perm=[0, 2, 1]),
+            helper.make_node("MatMul", ["t", "k"], ["s"], "scores"),
+            helper.make_node("Add", ["s", "bias"], ["p"], "place"),
+            helper.make_node("Softmax", ["p"], ["a"], "soft", axis=-1),
+            helper.make_node("MatMul", ["a", "t"], ["o"], "mix"),
+            helper.make_node("Sub", ["o", "t"], ["y"], "rest"),
+        ],
+        {"matmul", "elementwise", "softmax"},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_rules_and_ort_agree_on_decoders_and_attention(
+    name: str, fingerprint: Fingerprint, tmp_path: Path
+) -> None:
+    nodes, kinds = GRAPHS[name]
+    network = read_network(written(tmp_path / "g.onnx", nodes, 32))
+    asked = lower(network, fingerprint, method="framework")
+    assert kinds <= {node.layer.kind for node in asked.nodes if node.layer is not None}
+    assert not [node for node in asked.nodes if node.role == "unknown"]
+    assert contents(lower(network, fingerprint, method="rules")) == contents(asked)
 
 
 def test_a_blocked_activation_runs_over_whole_blocks(

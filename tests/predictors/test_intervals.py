@@ -46,9 +46,11 @@ def test_a_biased_predictor_still_lies_within_its_own_interval() -> None:
     measured, predicted = drawn(400, 0)
     intervals = Intervals.fit(3 * measured, predicted)
     assert intervals is not None
-    low, high = intervals.bounds(np.array([0.1]), np.array([True]))
+    low, high = intervals.bounds(np.array([0.1, 0.1]), np.array([True, False]))
     assert low[0] == 0.1
     assert high[0] > 0.3
+    # Outside the range it could be wrong to that side as well.
+    assert low[1] == pytest.approx(0.1 * math.exp(-0.1))
 
 
 def test_too_few_rows_give_none_and_times_of_nothing_do_not_count() -> None:
@@ -57,8 +59,9 @@ def test_too_few_rows_give_none_and_times_of_nothing_do_not_count() -> None:
     assert Intervals.fit(measured[1:], predicted[1:]) is None
     measured[0] = 0.0
     assert Intervals.fit(measured, predicted) is None
-    low, high = assumed(np.array([3.0]))
-    assert (low[0], high[0]) == pytest.approx((1.5, 6.0))
+    low, high = assumed(np.array([3.0, 3.0]), np.array([True, False]))
+    assert low == pytest.approx([1.5, 0.75])
+    assert high == pytest.approx([6.0, 12.0])
 
 
 def test_equal_predictions_share_a_bin() -> None:
@@ -79,5 +82,17 @@ def test_intervals_come_back_from_json_and_damaged_ones_are_refused() -> None:
     intervals = Intervals.fit(*drawn(300, 0))
     assert intervals is not None
     assert Intervals.from_json(intervals.to_json()) == intervals
+    values = intervals.to_json()
     with pytest.raises(ValueError, match="do not fit their bins"):
-        Intervals.from_json({**intervals.to_json(), "low": [0.0]})
+        Intervals.from_json({**values, "low": [0.0]})
+    for name, wrong in (
+        ("low", [math.nan, *values["low"][1:]]),
+        ("low", [0.1, *values["low"][1:]]),
+        ("high", [-0.1, *values["high"][1:]]),
+        ("edges_ms", values["edges_ms"][::-1]),
+        ("share", 0.5),
+    ):
+        with pytest.raises(ValueError, match="damaged"):
+            Intervals.from_json({**values, name: wrong})
+    with pytest.raises(ValueError, match="x"):
+        Intervals.from_json({**values, "low": ["x", *values["low"][1:]]})

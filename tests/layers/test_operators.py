@@ -1,0 +1,157 @@
+"""Operators as networks hold them, and by hand the layers that they are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from resperf.errors import LayerError
+from resperf.layers import Operand, Operator, layer_of_operator
+
+Shape = tuple[int, ...]
+
+
+def node(op: str, inputs: list[Any], *outputs: Shape, domain: str = "", **more: Any) -> Operator:
+    """Write an operator; an input is a shape, whole numbers in a list, or None."""
+    operands = [
+        None if each is None
+        else Operand((len(each),), "int64", np.array(each)) if isinstance(each, list)
+        else Operand((), "float32", np.array(each)) if isinstance(each, float)
+        else Operand(each)
+        for each in inputs
+    ]  # fmt: skip
+    block, opset = more.pop("block", 1), more.pop("opset", 17)
+    return Operator(op, more, tuple(operands), outputs, domain, block, opset)
+
+
+IMAGE, TOKENS = (2, 64, 14, 12), (2, 197, 192)
+
+READ: list[tuple[Operator, dict[str, Any]]] = [
+    # Elementwise: which axes the second operand has.
+    (node("Add", [IMAGE, IMAGE], IMAGE), {"second": "same", "batch": 2, "inner": 64 * 168}),
+    (node("Mul", [IMAGE, (2, 64, 1, 1)], IMAGE), {"second": "outer", "outer": 64, "inner": 168}),
+    (node("Add", [IMAGE, (1, 64, 1, 1)], IMAGE), {"second": "middle", "batch": 2, "middle": 64}),
+    (node("Add", [IMAGE, (64, 1, 1)], IMAGE), {"second": "middle", "outer": 1, "inner": 168}),
+    (node("Add", [TOKENS, (192,)], TOKENS), {"second": "inner", "outer": 197, "inner": 192}),
+    (node("Add", [(192,), TOKENS], TOKENS), {"second": "inner", "outer": 197, "inner": 192}),
+    (node("Div", [TOKENS, ()], TOKENS), {"second": "scalar", "outer": 1, "inner": 197 * 192}),
+    (node("Sub", [TOKENS, (2, 197, 1)], TOKENS), {"second": "outer", "outer": 197}),
+    (
+        node("Add", [(2, 3, 49, 49), (2, 1, 49, 49)], (2, 3, 49, 49)),
+        {"second": "sides", "batch": 2, "outer": 1, "middle": 3, "inner": 2401},
+    ),
+    (
+        node("Mul", [(1, 3, 224, 224), (8, 1, 1, 1)], (8, 3, 224, 224)),
+        {"second": "both", "batch": 8, "inner": 150528},
+    ),
+    (node("Add", [(1, 512), (64, 1)], (64, 512)), {"second": "both", "batch": 64, "inner": 512}),
+    (node("Pow", [TOKENS, 2.0], TOKENS), {"function": "square", "second": "none"}),
+    (node("Pow", [TOKENS, 3.0], TOKENS), {"function": "cube"}),
+    (node("Pow", [TOKENS, 0.5], TOKENS), {"function": "pow", "second": "scalar"}),
+    (node("Sqrt", [()], ()), {"function": "sqrt", "batch": 1, "inner": 1}),
+    (node("PRelu", [IMAGE, (64, 1, 1)], IMAGE), {"function": "prelu", "second": "middle"}),
+    (node("Mul", [(1, 20, 5, 5), (1, 20, 1, 1)], (1, 20, 5, 5), block=16),
+     {"second": "outer", "outer": 32, "inner": 25}),
+    # Softmax before operator set 13 takes all axes from its own on.
+    (node("Softmax", [(8, 12, 197, 197)], (8, 12, 197, 197)),
+     {"batch": 8, "outer": 12 * 197, "values": 197, "inner": 1}),
+    (node("Softmax", [(1, 1000, 1, 1)], (1, 1000, 1, 1), opset=9), {"outer": 1, "values": 1000}),
+    (node("Softmax", [(8, 10, 9)], (8, 10, 9), axis=1), {"values": 10, "inner": 9}),
+    (node("LogSoftmax", [(8, 10, 9)], (8, 10, 9), axis=-1), {"values": 9, "outer": 10}),
+    # Reductions.
+    (node("ReduceMean", [IMAGE], (2, 64, 1, 1), axes=(2, 3)),
+     {"outer": 64, "values": 168, "inner": 1}),
+    (node("ReduceMean", [IMAGE], (2, 64, 1, 1), axes=(-2, -1)), {"outer": 64, "values": 168}),
+    (node("ReduceSum", [TOKENS, [1]], (2, 192)), {"outer": 1, "values": 197, "inner": 192}),
+    (node("ReduceMax", [TOKENS], ()), {"batch": 1, "values": 2 * 197 * 192}),
+    (node("ReduceMean", [(1, 64, 1, 1)], (1, 64), axes=(2, 3)), {"outer": 64, "values": 1}),
+    # Matrix products.
+    (node("MatMul", [(2, 3, 197, 64), (2, 3, 64, 197)], (2, 3, 197, 197)),
+     {"batch": 2, "outer": 3, "rows": 197, "depth": 64, "columns": 197}),
+    (node("FusedMatMul", [(2, 3, 5, 64), (2, 3, 7, 64)], (2, 3, 5, 7), transB=1,
+          domain="com.microsoft"), {"depth": 64, "columns": 7, "transposed": True}),
+    (node("FusedMatMul", [(2, 64, 5), (2, 64, 7)], (2, 5, 7), transA=1, domain="com.microsoft"),
+     {"rows": 5, "depth": 64, "columns": 7, "transposed_first": True}),
+    (node("MatMul", [(2, 3, 197, 64), (64, 10)], (2, 3, 197, 10)),
+     {"batch": 1, "outer": 1, "rows": 2 * 3 * 197}),
+    # Normalisations.
+    (node("LayerNormalization", [TOKENS, (192,), (192,)], TOKENS, axis=-1),
+     {"batch": 2, "pixels": 197, "channels": 192, "function": "layer"}),
+    (node("LayerNormalization", [(4, 8), (4, 8)], (4, 8), axis=0),
+     {"batch": 1, "pixels": 1, "channels": 32}),
+    (node("InstanceNormalization", [IMAGE, (64,), (64,)], IMAGE), {"channels": 64, "pixels": 168}),
+    (node("LRN", [IMAGE], IMAGE, size=5), {"function": "local_response", "window": 5}),
+    # Data movement.
+    (node("Concat", [(2, 3, 5), (2, 0, 5), (2, 4, 5)], (2, 7, 5), axis=1),
+     {"parts": 2, "inner": 35, "outer": 1}),
+    (node("Concat", [(2, 3, 5), (2, 3, 4)], (2, 3, 9), axis=-1), {"outer": 3, "inner": 9}),
+    (node("Concat", [(1, 20, 2, 2), (1, 12, 2, 2)], (1, 32, 2, 2), axis=1, block=16),
+     {"inner": 128}),
+    (node("Transpose", [(2, 3, 4, 5)], (2, 4, 3, 5), perm=(0, 2, 1, 3)),
+     {"batch": 2, "dim1": 3, "dim2": 4, "dim3": 5, "order": "213"}),
+    (node("Transpose", [(2, 3, 4, 5)], (2, 4, 5, 3), perm=(0, 2, 3, 1)),
+     {"dim1": 3, "dim2": 20, "order": "21"}),
+    (node("Transpose", [(6, 5)], (5, 6)), {"batch": 1, "dim1": 6, "dim2": 5, "order": "21"}),
+    (node("Transpose", [(1, 6, 1, 5)], (1, 1, 6, 5), perm=(0, 2, 1, 3)), {"order": "1"}),
+    (node("Transpose", [(3, 2, 4, 5)], (4, 3, 2, 5), perm=(2, 0, 1, 3)),
+     {"batch": 1, "dim1": 6, "dim2": 4, "dim3": 5, "order": "213"}),
+    (node("Slice", [TOKENS, [0], [1], [1]], (2, 1, 192)),
+     {"function": "slice", "length": 197, "length_out": 1, "inner": 192, "step": 1}),
+    (node("Slice", [(1, 8, 8, 3), [0, 1], [8, 2**31 - 1], [1, 2], [2, 1]], (1, 4, 7, 3)),
+     {"outer": 4, "length": 8, "length_out": 7, "step": 1}),
+    (node("Slice", [(4, 9), [0], [9], [1], [2]], (4, 5)),
+     {"length": 9, "length_out": 5, "step": 2}),
+    (node("Split", [(2, 9, 5), [3, 6]], (2, 3, 5), (2, 6, 5), axis=1),
+     {"function": "split", "parts": 2, "length": 9}),
+    (node("Gather", [(30522, 768), (1, 128)], (1, 128, 768)),
+     {"function": "gather", "batch": 1, "length": 30522, "length_out": 128, "inner": 768}),
+    (node("Gather", [TOKENS, ()], (2, 192), axis=1), {"length": 197, "length_out": 1}),
+    (node("Pad", [IMAGE, [0, 0, 1, 1, 0, 0, 1, 1]], (2, 64, 16, 14)),
+     {"function": "pad", "outer": 64 * 16, "length": 12, "length_out": 14}),
+    (node("Expand", [(1, 1, 192), [2, 1, 192]], (2, 1, 192)),
+     {"function": "expand", "batch": 1, "length_out": 2, "inner": 192}),
+    (node("Tile", [(2, 3, 4), [1, 5, 1]], (2, 15, 4)),
+     {"function": "expand", "length": 1, "length_out": 5, "inner": 12}),
+    # Images.
+    (node("Resize", [IMAGE, None, [1, 1, 2, 2]], (2, 64, 28, 24), mode="nearest"),
+     {"height_out": 28, "width_out": 24, "layout": "nchw"}),
+    (node("Upsample", [(1, 20, 7, 7)], (1, 20, 14, 14), block=16, domain="com.microsoft.nchwc",
+          mode="nearest"), {"channels": 32, "layout": "nchwc16"}),
+    (node("ConvTranspose", [IMAGE, (64, 32, 2, 2), (32,)], (2, 32, 28, 24), strides=(2, 2)),
+     {"channels_out": 32, "kernel_height": 2, "stride_width": 2, "cut_height": 0, "bias": True}),
+    (node("ConvTranspose", [IMAGE, (64, 1, 4, 4)], (2, 64, 28, 24), strides=(2, 2), group=64,
+          pads=(1, 1, 1, 1)), {"groups": 64, "cut_height": 2, "cut_width": 2, "bias": False}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("operator", "fields"), READ, ids=lambda x: getattr(x, "op", ""))
+def test_an_operator_becomes_the_layer_that_it_is(
+    operator: Operator, fields: dict[str, Any]
+) -> None:
+    layer = layer_of_operator(operator)
+    assert {name: layer.fields()[name] for name in fields} == fields
+
+
+REFUSED: list[tuple[Operator, str]] = [
+    (node("Add", [(2, 3), (3,)], (2, 3), axis=1), "before operator set 7"),
+    (node("Sum", [(2, 3)] * 3, (2, 3)), "of 3 tensors"),
+    (node("ReduceMean", [IMAGE], (1, 64, 1, 12), axes=(0, 2)), "along axes"),
+    (node("ReduceSum", [TOKENS], TOKENS, noop_with_empty_axes=1), "reduces nothing"),
+    (node("ReduceSum", [()], ()), "reduces nothing"),
+    (node("ReduceMean", [(0, 8)], (0, 1), axes=(1,)), "at least 1"),
+    (node("MatMul", [(0, 3, 4), (0, 4, 5)], (0, 3, 5)), "at least 1"),
+    (node("FusedMatMul", [(2, 3, 4), (2, 4, 5)], (2, 3, 5), transBatchA=1), "transposes its batch"),
+    (node("Resize", [IMAGE, None, [1, 1, 2, 2]], (2, 64, 28, 24), antialias=1), "antialiasing"),
+    (node("Slice", [IMAGE, [0], [99], [1]], IMAGE), "keeps its shape"),
+    (node("Softmax", [(2, 3)], (2, 3), axis=2), "axis=2 does not exist"),
+    (node("Transpose", [(2, 3, 4, 5, 6, 7, 8)], (8, 7, 6, 5, 4, 3, 2)), "more than 5 axes"),
+    (node("Concat", [(2, 3)], (2, 3), axis=0), "parts=1"),
+]
+
+
+@pytest.mark.parametrize(("operator", "reason"), REFUSED, ids=lambda x: getattr(x, "op", ""))
+def test_what_is_no_layer_says_why(operator: Operator, reason: str) -> None:
+    with pytest.raises(LayerError, match=reason):
+        layer_of_operator(operator)
