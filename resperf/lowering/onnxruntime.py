@@ -21,15 +21,15 @@ ASK_WEIGHT_BYTES = 100_000_000
 def lower(network: Network, fingerprint: Fingerprint, *, method: str = "auto") -> LoweredNetwork:
     """Lower a network as `resperf.lowering.lower` says."""
     block = int(fingerprint.settings.get("nchwc_block", "0"))
-    why_rules, asked = "", method
+    why_rules = ""
     if method == "auto":
         why_rules = _difference(fingerprint) or _too_large(network)
-        method = "rules" if why_rules else "framework"
-    if method == "framework" and asked == "auto":
-        try:
-            return answer(network, _ask(network, fingerprint, block), _installed())
-        except UnsupportedError as error:
-            method, why_rules = "rules", str(error)
+        if not why_rules:
+            try:
+                return lower(network, fingerprint, method="framework")
+            except UnsupportedError as error:
+                why_rules = str(error)
+        method = "rules"
     if method == "rules":
         notes = (f"lowered by stored rules, not by ONNX Runtime: {why_rules}",) if why_rules else ()
         return answer(network, _ort_rules.lower_nodes(network, block), "rules", notes)

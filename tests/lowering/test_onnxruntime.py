@@ -13,6 +13,7 @@ import pytest
 from onnx import helper
 
 from resperf.backends.onnxruntime import OnnxRuntimeBackend
+from resperf.errors import UnsupportedError
 from resperf.layers import Activation, Conv, Layer, Pool, Reorder
 from resperf.lowering import LoweredNetwork, lower, lower_layers
 from resperf.machine import Fingerprint
@@ -236,6 +237,19 @@ def test_an_answer_is_kept_and_survives_other_names_and_damage(
     assert len(list(cache.iterdir())) == 1
     kept.write_text("{", encoding="utf-8")
     assert lower(network, fingerprint, method="framework") == asked
+
+
+def test_what_ort_refuses_is_lowered_by_rules_with_a_word(fingerprint: Fingerprint) -> None:
+    network = network_of(conv(channels_in=17, channels_out=8))
+    # An attribute that no operator has: ONNX Runtime refuses it, the rules do not look at it.
+    [node] = network.nodes
+    strange = replace(network, nodes=(replace(node, attributes={**node.attributes, "odd": 1}),))
+    with pytest.raises(UnsupportedError, match="ONNX Runtime cannot run this network"):
+        lower(strange, fingerprint, method="framework")
+    lowered = lower(strange, fingerprint)
+    assert lowered.method == "rules"
+    assert "ONNX Runtime cannot run this network" in lowered.notes[0]
+    assert "conv" in [each.layer.kind for each in lowered.nodes if each.layer is not None]
 
 
 def test_large_weights_are_lowered_by_rules(fingerprint: Fingerprint) -> None:
