@@ -47,7 +47,7 @@ def main() -> int:
     parser.add_argument("--only", nargs="+", metavar="NAME", help="some architectures by name")
     arguments = parser.parse_args()
     arguments.folder.mkdir(parents=True, exist_ok=True)
-    _declare_operators()
+    _kept = _declare_operators()
     makers = _makers()
     names = arguments.only or list(makers)
     failures = {}
@@ -66,11 +66,14 @@ def main() -> int:
     return bool(failures)
 
 
-def _declare_operators() -> None:
-    """Let torchvision be imported where its compiled operators do not fit CPU builds of torch."""
-    import torch
+def _declare_operators() -> Any:
+    """Let torchvision be imported where its compiled operators do not fit CPU builds of torch.
 
-    library = torch.library.Library("torchvision", "DEF")
+    What is declared lasts as long as the answer is kept.
+    """
+    from torch import library
+
+    operators = library.Library("torchvision", "DEF")
     for _ in range(40):
         try:
             import torchvision  # noqa: F401
@@ -81,10 +84,10 @@ def _declare_operators() -> None:
             operator = text.split("torchvision::")[1].split()[0].strip(".,'\"")
             for module in [each for each in sys.modules if each.startswith("torchvision")]:
                 del sys.modules[module]
-            library.define(f"{operator}(Tensor x) -> Tensor")
+            operators.define(f"{operator}(Tensor x) -> Tensor")
         else:
             break
-    globals()["_KEPT"] = library
+    return operators
 
 
 def _makers() -> dict[str, Callable[[], tuple[Any, tuple[Any, ...]]]]:

@@ -212,8 +212,8 @@ class Layer(ABC):
         return self.input_bytes + self.output_bytes + self.weight_bytes
 
 
-class SameShapeLayer(Layer):
-    """A layer that keeps its input's shape, multiplies nothing and has no weights."""
+class PlainLayer(Layer):
+    """Keeps its shape, multiplies nothing and has no weights, unless its kind says otherwise."""
 
     @property
     def output_shape(self) -> tuple[int, ...]:

@@ -14,7 +14,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from resperf.errors import LayerError
-from resperf.layers._base import Layer
+from resperf.layers._base import PlainLayer
 from resperf.layers.columns import Array, Columns
 from resperf.layers.terms import Term
 
@@ -111,10 +111,13 @@ class Operator:
         LayerError
             If it is absent.
         """
-        found = self.inputs[position] if position < len(self.inputs) else None
+        found = self._optional(position)
         if found is None:
             raise LayerError(f"input {position} is absent")
         return found
+
+    def _optional(self, position: int) -> Operand | None:
+        return self.inputs[position] if position < len(self.inputs) else None
 
     def shape(self, position: int = 0) -> tuple[int, ...]:
         """Shape of an input as it lies in memory: channels filled up to whole blocks."""
@@ -143,7 +146,7 @@ class Operator:
         if name in self.attributes:
             value = self.attributes[name]
             return tuple(int(v) for v in (value if isinstance(value, Sequence) else (value,)))
-        found = self.inputs[position] if position < len(self.inputs) else None
+        found = self._optional(position)
         if found is None:
             return None
         if found.value is None:
@@ -160,7 +163,7 @@ class Operator:
 
 
 @dataclass(frozen=True, kw_only=True)
-class OperatorLayer(Layer):
+class OperatorLayer(PlainLayer):
     """A kind whose file says everything about it.
 
     Subclasses are registered in `resperf.layers.KINDS` and need nothing elsewhere.
@@ -186,16 +189,6 @@ class OperatorLayer(Layer):
         """Make fields of which each was drawn by itself fit each other."""
         del source
         return dict(fields)
-
-    @property
-    def macs(self) -> int:
-        """Nothing is multiplied and accumulated."""
-        return 0
-
-    @property
-    def weight_bytes(self) -> int:
-        """There are no weights."""
-        return 0
 
     @classmethod
     @abstractmethod

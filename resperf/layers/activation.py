@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from resperf.layers._base import ACTIVATIONS, SameShapeLayer, name, number
+from resperf.layers._base import ACTIVATIONS, PlainLayer, name, number
 
 
 @dataclass(frozen=True, kw_only=True)
-class Activation(SameShapeLayer):
+class Activation(PlainLayer):
     """A function of every value by itself. How the values are shaped does not change its time."""
 
     kind: ClassVar[str] = "activation"

@@ -65,11 +65,6 @@ class Concat(OperatorLayer):
         """(batch x outer, inner): all parts."""
         return (self.batch * self.outer, self.inner)
 
-    @property
-    def output_shape(self) -> tuple[int, ...]:
-        """(batch x outer, inner)."""
-        return self.input_shape
-
     @classmethod
     def quantities(cls, columns: Columns) -> dict[str, Array]:
         """Bytes, and the pieces that are copied one by one."""

@@ -94,11 +94,6 @@ class Norm(OperatorLayer):
         return (self.batch, self.pixels, self.channels)
 
     @property
-    def output_shape(self) -> tuple[int, ...]:
-        """That of the input."""
-        return self.input_shape
-
-    @property
     def input_bytes(self) -> int:
         """Bytes of what is normalised; two tensors where they are added first."""
         tensors = 2 if self.function == "skip_layer" else 1

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from resperf.errors import LayerError
-from resperf.layers._base import LAYOUTS, SameShapeLayer, name, number
+from resperf.layers._base import LAYOUTS, PlainLayer, name, number
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reorder(SameShapeLayer):
+class Reorder(PlainLayer):
     """A re-layout of an image, such as the ReorderInput and ReorderOutput of ONNX Runtime.
 
     It is the data reshaping T(., d) of ResPerfNet equations 4 to 6.

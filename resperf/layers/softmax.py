@@ -65,11 +65,6 @@ class Softmax(OperatorLayer):
         """(batch x outer, values, inner)."""
         return (self.batch * self.outer, self.values, self.inner)
 
-    @property
-    def output_shape(self) -> tuple[int, ...]:
-        """(batch x outer, values, inner)."""
-        return self.input_shape
-
     @classmethod
     def quantities(cls, columns: Columns) -> dict[str, Array]:
         """Bytes and rows; ``apart`` is 1 where values of a row do not lie together."""

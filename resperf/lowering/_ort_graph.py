@@ -164,9 +164,9 @@ def _reshaped(
 
 
 def _inner_tensors(graph: onnx.GraphProto) -> dict[str, Tensor]:
-    """Return the tensors whose whole shape ONNX Runtime wrote down, those of fused nodes included.
+    """Return the tensors whose whole shape is written down or inferred, those of fused nodes too.
 
-    What it knows of a blocked tensor is not in the original's terms: nodes that compute a
+    What is known of a blocked tensor is not in the original's terms: nodes that compute a
     tensor of the original network go by that.
     """
     found = {}
