@@ -50,7 +50,8 @@ class PhaseSamples:
     Attributes
     ----------
     samples_ms : tuple of float
-        At most `MAX_SAMPLES`; where more were taken, their quantiles in ascending order.
+        At most `MAX_SAMPLES`; where more were taken, their quantiles in ascending order. Those of
+        several builds stand one build after the other.
     taken : int
         How many samples were taken.
     warmups : int

@@ -7,6 +7,7 @@ from typing import Any
 
 from resperf.errors import LayerError, UnsupportedError
 from resperf.layers import (
+    ABSORBED_ACTIVATIONS,
     Activation,
     Conv,
     Dense,
@@ -22,12 +23,7 @@ CONTRIB = "com.microsoft"
 OPSETS = {"": 17, CONTRIB: 1, NCHWC: 1}
 
 ACTIVATIONS: Mapping[str, tuple[str, tuple[float, ...]]] = {
-    "relu": ("Relu", ()),
-    "tanh": ("Tanh", ()),
-    "sigmoid": ("Sigmoid", ()),
-    "leaky_relu": ("LeakyRelu", (0.01,)),
-    "clip": ("Clip", (0.0, 6.0)),
-    "hard_sigmoid": ("HardSigmoid", (0.2, 0.5)),
+    **ABSORBED_ACTIVATIONS,
     "hard_swish": ("HardSwish", ()),
 }
 """Activations that a convolution absorbs, and typical parameters."""
@@ -46,6 +42,8 @@ ALONE: Mapping[str, tuple[str, str, Mapping[str, float]]] = {
 }
 """Activations by themselves: operator, domain and attributes. A hard swish is none: ONNX Runtime
 takes it apart where no convolution absorbs it."""
+COPYING_KINDS = frozenset({"cast", "move", "concat", "transpose"})
+"""Kinds that have kernels of half precision; all others compute in float32."""
 GEMM_ACTIVATIONS = ("relu", "tanh", "sigmoid")
 
 
@@ -64,9 +62,13 @@ def kernel_of(layer: Layer, block: int) -> Kernel:
     UnsupportedError
         If no kernel runs it on this machine.
     """
-    if getattr(layer, "dtype", "float32") != "float32":
+    types = {str(layer.fields().get(name, "float32")) for name in ("dtype", "dtype_out")}
+    copies = isinstance(layer, OperatorLayer) and layer.kind in COPYING_KINDS
+    computed = {"float16", "bfloat16"} if isinstance(layer, OperatorLayer) else types - {"float32"}
+    unknown = types & ({"bfloat16"} if copies else computed)
+    if unknown:
         raise UnsupportedError(
-            f"ONNX Runtime's CPU kernels are measured in float32, not in {layer.fields()['dtype']}"
+            f"ONNX Runtime's CPU kernels are measured in float32, not in {', '.join(unknown)}"
         )
     if isinstance(layer, OperatorLayer):
         try:

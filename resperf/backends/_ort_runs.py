@@ -45,22 +45,26 @@ class Copies:
     def __init__(
         self,
         session: Any,
-        inputs: Mapping[str, tuple[int, ...]],
+        host: Mapping[str, npt.NDArray[Any]],
         output: str,
         output_shape: tuple[int, ...],
+        output_dtype: str,
         *,
         positive: bool = False,
     ) -> None:
         self._binding = session.io_binding()
-        self._host = {name: filled(shape) for name, shape in inputs.items()}
+        self._host = dict(host)
         if positive:
             for values in self._host.values():
+                if values.dtype.kind != "f":
+                    continue
                 np.abs(values, out=values)
                 values += 0.5
-        for name in inputs:
+        for name in self._host:
             self._bind(name)
         self._binding.bind_ortvalue_output(
-            output, onnxruntime.OrtValue.ortvalue_from_shape_and_type(output_shape, np.float32)
+            output,
+            onnxruntime.OrtValue.ortvalue_from_shape_and_type(output_shape, np.dtype(output_dtype)),
         )
         self.run = _checked(partial(session.run_with_iobinding, self._binding), output)
 
@@ -156,6 +160,27 @@ def filled(shape: Sequence[int]) -> npt.NDArray[np.float32]:
         part = values[start : start + len(_BLOCK)]
         part[:] = _BLOCK[: len(part)]
     return values.reshape(shape)
+
+
+def made_up(shape: Sequence[int], dtype: str) -> npt.NDArray[Any]:
+    """Make an array of any type: floats as `filled`, whole numbers from 1 to 8, truths by turns.
+
+    Raises
+    ------
+    UnsupportedError
+        If numpy has no such type.
+    """
+    if dtype == "float32":
+        return filled(shape)
+    try:
+        kind = np.dtype(dtype)
+    except TypeError as error:
+        raise UnsupportedError(f"values of type {dtype} cannot be made up on this host") from error
+    if kind == np.bool_:
+        return np.resize(_BLOCK > 0, tuple(shape))
+    if kind.kind in "iu":
+        return np.resize((np.abs(_BLOCK) * 100 % 8 + 1).astype(kind), tuple(shape))
+    return filled(shape).astype(kind)
 
 
 def filled_input(value: Any) -> npt.NDArray[Any]:

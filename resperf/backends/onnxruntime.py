@@ -25,6 +25,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import onnxruntime
 from onnx import TensorProto, helper
 
@@ -35,8 +37,8 @@ from resperf.backends._ort_runs import (
     Copies,
     OrtBuilt,
     as_resperf_error,
-    filled,
     filled_input,
+    made_up,
     network_phases,
 )
 from resperf.errors import ResperfError
@@ -201,8 +203,11 @@ class OnnxRuntimeBackend:
 
     def _copies(self, kernel: Kernel, copies: int) -> Copies:
         """Build a graph of independent copies of a kernel, each with weights of its own."""
-        inputs = {"x": kernel.input_shape} | {
-            f"extra{i}": shape for i, shape in enumerate(kernel.extra_shapes)
+        types = kernel.input_dtypes
+        weight_types = types[1 : 1 + len(kernel.weight_shapes)]
+        inputs = {"x": (kernel.input_shape, types[0])} | {
+            f"extra{i}": (shape, types[1 + len(weight_types) + i])
+            for i, shape in enumerate(kernel.extra_shapes)
         }
         given = {f"given{i}": each for i, each in enumerate(kernel.given) if each is not None}
         nodes, initializers, weights = [], [], {}
@@ -213,11 +218,11 @@ class OnnxRuntimeBackend:
             for position, shape in enumerate(kernel.weight_shapes):
                 name = f"w{copy}_{position}"
                 names.append(name)
-                weights[name] = filled(shape)
-                if math.prod(shape) * 4 > COLD_WEIGHTS_BYTES:
+                weights[name] = made_up(shape, weight_types[position])
+                if weights[name].nbytes > COLD_WEIGHTS_BYTES:
                     # ONNX Runtime keeps one packed copy of equal weights: these must differ.
                     weights[name].flat[0] = 1 + copy
-                initializers.append(_absent(name, shape))
+                initializers.append(_absent(name, weights[name]))
             node = helper.make_node(
                 kernel.op,
                 [
@@ -235,12 +240,12 @@ class OnnxRuntimeBackend:
                 **kernel.attributes,
             )
             nodes.append(node)
-        last = f"y{copies - 1}"
+        last, output_type = f"y{copies - 1}", kernel.output_dtype or kernel.dtype
         graph = helper.make_graph(
             nodes,
             "copies",
-            [_float_info(name, shape) for name, shape in inputs.items()],
-            [_float_info(last, kernel.output_shape)],
+            [_info(name, shape, dtype) for name, (shape, dtype) in inputs.items()],
+            [_info(last, kernel.output_shape, output_type)],
             initializers,
         )
         opsets = [helper.make_opsetid(domain, version) for domain, version in OPSETS.items()]
@@ -250,7 +255,10 @@ class OnnxRuntimeBackend:
             onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL,
             f"{kernel.domain}:{kernel.op}",
         )
-        return Copies(session, inputs, last, kernel.output_shape, positive=kernel.positive)
+        host = {name: made_up(shape, dtype) for name, (shape, dtype) in inputs.items()}
+        return Copies(
+            session, host, last, kernel.output_shape, output_type, positive=kernel.positive
+        )
 
     def _session(self, model: Any, weights: Mapping[str, Any], level: Any, name: str) -> Any:
         options = onnxruntime.SessionOptions()
@@ -270,14 +278,18 @@ class OnnxRuntimeBackend:
             raise as_resperf_error(error, name) from error
 
 
-def _absent(name: str, shape: Sequence[int]) -> Any:
+def _absent(name: str, values: npt.NDArray[Any]) -> Any:
     """Declare a weight whose bytes come with the session's options, not with the model."""
     proto = TensorProto(
-        name=name, data_type=TensorProto.FLOAT, dims=shape, data_location=TensorProto.EXTERNAL
+        name=name,
+        data_type=helper.np_dtype_to_tensor_dtype(values.dtype),
+        dims=values.shape,
+        data_location=TensorProto.EXTERNAL,
     )
     proto.external_data.add(key="location", value="absent.bin")
     return proto
 
 
-def _float_info(name: str, shape: Sequence[int]) -> Any:
-    return helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+def _info(name: str, shape: Sequence[int], dtype: str) -> Any:
+    element_type = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    return helper.make_tensor_value_info(name, element_type, shape)

@@ -10,6 +10,7 @@ from typing import Any, Literal, Self
 import numpy as np
 import numpy.typing as npt
 
+from resperf.bundle._in_place import InPlace
 from resperf.bundle._manifest import read_manifest
 from resperf.bundle._ranges import outside
 from resperf.errors import BundleError, ResperfError
@@ -73,6 +74,8 @@ class Bundle:
     estimates : mapping
         What was estimated rather than learnt -> ``how``, ``source`` and errors. Named
         ``"pool execution"``, ``"preprocess"``, ``"postprocess"``, ``"view_ms"``.
+    in_place : InPlace or None
+        What whole networks taught about layers inside them, where the bundle was calibrated.
     manifest : mapping
         Everything that ``bundle.json`` holds.
     """
@@ -101,6 +104,8 @@ class Bundle:
             for kind, phases in manifest.get("intervals", {}).items()
             for phase, values in phases.items()
         }
+        learnt = manifest.get("in_place")
+        self.in_place = None if learnt is None else InPlace.from_json(learnt)
         self.layer_phase = layer_phase({phase for _, phase in self._predictors} or {"execution"})
         self.kinds = tuple(kind for kind, phase in self._predictors if phase == self.layer_phase)
         self._checked: set[tuple[str, str]] = set()
@@ -130,6 +135,12 @@ class Bundle:
                 "restore it or train it again"
             ) from error
         return self
+
+    def without_in_place(self) -> Bundle:
+        """Return the same bundle, its layers as they are alone."""
+        if self.in_place is None:
+            return self
+        return Bundle(self.path, {k: v for k, v in self.manifest.items() if k != "in_place"})
 
     def has(self, kind: str, phase: str | None = None) -> bool:
         """Say whether a kind has a predictor of its own for a phase, by default `layer_phase`."""

@@ -13,6 +13,8 @@ from resperf.features import FEATURE_SET_VERSION
 
 MANIFEST = "bundle.json"
 SCHEMA_VERSION = 1
+SCHEMA_IN_PLACE = 2
+"""Of bundles that hold what whole networks taught: who does not read it predicts other totals."""
 
 _REQUIRED: Mapping[str, type] = {
     "device": str,
@@ -43,9 +45,10 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     """
     manifest = _parsed(folder)
     version = manifest.get("schema_version")
-    if version != SCHEMA_VERSION:
+    if version not in (SCHEMA_VERSION, SCHEMA_IN_PLACE):
         raise BundleError(
-            f"{folder} has bundle schema {version!r}, this resperf reads {SCHEMA_VERSION}; "
+            f"{folder} has bundle schema {version!r}, this resperf reads {SCHEMA_VERSION} and "
+            f"{SCHEMA_IN_PLACE}; "
             "train it again or update resperf"
         )
     for name, kind in _REQUIRED.items():

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from resperf.bundle._manifest import MANIFEST, SCHEMA_VERSION
+from resperf.bundle._manifest import MANIFEST, SCHEMA_IN_PLACE, SCHEMA_VERSION
 from resperf.errors import OutputError
 from resperf.features import FEATURE_SET_VERSION, columns_of, feature_matrix
 from resperf.layers import Layer
@@ -29,6 +29,7 @@ def replaced_folder(output: Path) -> Iterator[Path]:
     OutputError
         If it cannot be written, or if `output` exists and is no bundle.
     """
+    output = output.resolve()
     new, old = output.with_name(output.name + ".tmp"), output.with_name(output.name + ".old")
     try:
         _prepare(output, new, old)
@@ -79,9 +80,9 @@ def write_manifest(folder: Path, values: Mapping[str, Any]) -> None:
         for file in sorted(folder.iterdir())
     }
     manifest = {
-        "schema_version": SCHEMA_VERSION,
-        "feature_set_version": FEATURE_SET_VERSION,
         **values,
+        "schema_version": SCHEMA_IN_PLACE if "in_place" in values else SCHEMA_VERSION,
+        "feature_set_version": FEATURE_SET_VERSION,
         "files": files,
     }
     text = json.dumps(manifest, indent=1, ensure_ascii=False, allow_nan=False)

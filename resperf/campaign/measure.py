@@ -2,23 +2,40 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from collections.abc import Callable
 from statistics import median
 
-from resperf.backends import Backend, Built
+from resperf.backends import Backend, Built, Phase
 from resperf.errors import UnsupportedError
 from resperf.layers import Layer
 from resperf.measurement import PHASES, Measurement, PhaseSamples, Status
-from resperf.timing import Clock, LoadMeter, SamplingProtocol, sample
+from resperf.timing import Clock, LoadMeter, SamplingProtocol, pooled, sample
 from resperf.units import MS_PER_S, NS_PER_MS
 
 ISOLATED_SHARE = 0.25
 PHASE_SHARES = {"preprocess": 0.15, "execution": 1.0, "postprocess": 0.15}
 """Shares of the protocol's times: pre- and postprocess are copies, and settle quickly."""
+MEMORY_BYTES, MEMORY_BYTES_PER_MS = 1e6, 5e6
+"""What moves more, and faster, waits for memory beyond the nearest cache."""
 RUNS_IN_BUDGET = 12
 """Runs of the execution phase that should fit into the budget: enough for a median's interval."""
+
+
+def waits_for_memory(layer: Layer, execution_ms: float) -> bool:
+    """Say whether a layer waits for memory rather than for arithmetic."""
+    moved_bytes = layer.moved_bytes
+    return moved_bytes > MEMORY_BYTES and moved_bytes > MEMORY_BYTES_PER_MS * execution_ms
+
+
+def hangs_on_its_place(layer: Layer, execution_ms: float) -> bool:
+    """Say whether a layer's time hangs on where its input and output lie in memory.
+
+    One with weights is run in copies whose weights lie in several places already.
+    """
+    return not layer.weight_bytes and waits_for_memory(layer, execution_ms)
 
 
 def measure_layer(
@@ -39,7 +56,8 @@ def measure_layer(
     layer : Layer
         As `Backend.lower` returned it.
     protocol : SamplingProtocol
-        Execution gets its full times, the other phases the shares of `PHASE_SHARES`.
+        Execution gets its full times, the other phases the shares of `PHASE_SHARES`. A layer that
+        `hangs_on_its_place` is built and sampled in several places.
     repeat : int
         Stored in the row.
     load : LoadMeter, optional
@@ -65,6 +83,10 @@ def measure_layer(
             sampling_ns = clock()
             phases, isolated_ms = _sample_phases(built, protocol, clock)
             spent_ns = clock() - sampling_ns
+        if hangs_on_its_place(layer, phases["execution"].median_ms):
+            sampling_ns = clock()
+            phases["execution"] = _elsewhere(backend, layer, phases["execution"], protocol, clock)
+            spent_ns += clock() - sampling_ns
         session_ms = backend.session_ms()
     except (UnsupportedError, MemoryError) as error:
         unsupported = isinstance(error, UnsupportedError)
@@ -95,15 +117,40 @@ def _sample_phases(
     built: Built, protocol: SamplingProtocol, clock: Clock
 ) -> tuple[dict[str, PhaseSamples], float]:
     """Sample every phase, and the median of the layer run alone."""
-    phases = {}
-    for name in PHASES:
-        phase = built.phases[name]
-        phases[name] = sample(
-            phase.run,
-            protocol.scaled(PHASE_SHARES[name]),
-            offset_ms=phase.offset_ms,
-            divisor=phase.divisor,
-            clock=clock,
-        )
+    phases = {
+        name: _sampled(built.phases[name], protocol.scaled(PHASE_SHARES[name]), clock)
+        for name in PHASES
+    }
     alone = sample(built.isolated, protocol.scaled(ISOLATED_SHARE), clock=clock)
     return phases, median(alone.samples_ms)
+
+
+def _elsewhere(
+    backend: Backend,
+    layer: Layer,
+    first: PhaseSamples,
+    protocol: SamplingProtocol,
+    clock: Clock,
+) -> PhaseSamples:
+    """Build the layer again and again, and join what its execution takes in each place.
+
+    A build that fails after the first one ends this; what was measured before it counts.
+    """
+    share = protocol.scaled(1 / protocol.placements)
+    found = [first]
+    budget_ms = share.budget_s * MS_PER_S / RUNS_IN_BUDGET
+    start_ns = clock()
+    with contextlib.suppress(UnsupportedError, MemoryError):
+        while (
+            len(found) < protocol.placements
+            and (clock() - start_ns) / NS_PER_MS / MS_PER_S < protocol.placements_s
+        ):
+            with backend.layer(layer, budget_ms=budget_ms) as built:
+                found.append(_sampled(built.phases["execution"], share, clock))
+    return pooled(found, protocol)
+
+
+def _sampled(phase: Phase, protocol: SamplingProtocol, clock: Clock) -> PhaseSamples:
+    return sample(
+        phase.run, protocol, offset_ms=phase.offset_ms, divisor=phase.divisor, clock=clock
+    )

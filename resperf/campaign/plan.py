@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from resperf.campaign.measure import ISOLATED_SHARE, PHASE_SHARES
+from resperf.campaign.measure import ISOLATED_SHARE, PHASE_SHARES, hangs_on_its_place
 from resperf.campaign.sampler import Sampler
 from resperf.campaign.spec import Campaign
 from resperf.errors import CampaignError
@@ -217,5 +217,11 @@ def predicted_s(campaign: Campaign, layer: Layer) -> float:
     protocol = campaign.protocol
     build_s = OVERHEAD_S + WEIGHT_COPIES * layer.weight_bytes / BUILD_BYTES_PER_S
     quick_s = SHARES * (protocol.warmup_s / 2 + 0.7 * protocol.budget_s)
-    slow_s = RUNS_PER_LAYER * campaign.constraints.predicted_ms(layer) / MS_PER_S
-    return build_s + max(quick_s, slow_s)
+    predicted_ms = campaign.constraints.predicted_ms(layer)
+    slow_s = RUNS_PER_LAYER * predicted_ms / MS_PER_S
+    taken_s = build_s + max(quick_s, slow_s)
+    if hangs_on_its_place(layer, predicted_ms):
+        # The other builds share the budget that the first one had for itself.
+        again = protocol.placements - 1
+        taken_s += min(again * taken_s / protocol.placements, protocol.placements_s)
+    return taken_s

@@ -134,7 +134,7 @@ class Sampler:
             if exact:
                 return original.replace(**changes)
             if isinstance(original, OperatorLayer):
-                return original.replace(**changes, **self._scaled_lengths(original))
+                return original.varied(**changes, **self._scaled_lengths(original))
             changes |= self._channels(original)
             changes |= self._switches(original, laws)
             if not isinstance(original, WindowLayer):

@@ -21,7 +21,7 @@ from typing import Any
 
 from resperf.backends import Backend, backend
 from resperf.campaign.harvest import harvest
-from resperf.campaign.measure import measure_layer
+from resperf.campaign.measure import measure_layer, waits_for_memory
 from resperf.campaign.messages import layer_of, plain
 from resperf.campaign.watch import built_probes, built_reference
 from resperf.errors import ResperfError, UnsupportedError
@@ -31,8 +31,6 @@ from resperf.units import MS_PER_S, NS_PER_MS
 
 SHORT_MS = 0.05
 """A layer that takes longer spends its time in its work, not in waiting for other cores."""
-MEMORY_BYTES, MEMORY_BYTES_PER_MS = 1e6, 5e6
-"""A layer that moves more, and faster, waits for memory beyond the nearest cache."""
 
 
 def die_with_parent() -> None:
@@ -135,9 +133,8 @@ class Worker:
 def _felt(row: Measurement) -> set[str]:
     """Return the probes whose slowness the layer's own time could show."""
     time_ms = row.phases["execution"].median_ms
-    moved_bytes = row.layer.moved_bytes
     felt = {"cores"} if time_ms < SHORT_MS else set()
-    if moved_bytes > MEMORY_BYTES and moved_bytes > MEMORY_BYTES_PER_MS * time_ms:
+    if waits_for_memory(row.layer, time_ms):
         felt.add("memory")
     return felt
 

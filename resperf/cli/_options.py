@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import click
+
+from resperf.errors import require
 
 _NUMBERS = re.compile(r"\d+(,\d+)*")
 
@@ -122,3 +126,21 @@ BUNDLE: Decorator = click.option(
 )
 ALL: Decorator = click.option("--all", "every", is_flag=True, help="Show every layer.")
 JSON: Decorator = click.option("--json", "as_json", is_flag=True, help="Write JSON to stdout.")
+
+
+@contextmanager
+def bar_of_steps(what: str) -> Iterator[Callable[[int, int, str], None] | None]:
+    """Show a bar on stderr where it is a terminal: told (done, all, name). None elsewhere."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    bar = require("tqdm", "bench").tqdm(desc=what, unit=what.removesuffix("s"), leave=False)
+
+    def told(done: int, count: int, name: str) -> None:
+        bar.total, bar.n = count, done
+        bar.set_postfix_str(name)
+
+    try:
+        yield told
+    finally:
+        bar.close()

@@ -33,9 +33,10 @@ DEVICES = {"synthetic": "synthetic"}
 @click.option("--samples", type=click.IntRange(min=1), help="Distinct layers to measure in all.")
 @click.option("--seed", type=int, help="Another seed than the campaign's own.")
 @click.option(
-    "--network", "networks", multiple=True,
-    type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    help="A network whose layers are varied, beside the campaign's own (repeatable).",
+    "--networks", "--network", "networks", multiple=True, metavar="PATH",
+    type=click.Path(path_type=Path),
+    help="A network, or a folder of them, whose layers are varied beside the campaign's own "
+    "(repeatable).",
 )  # fmt: skip
 @click.option(
     "--exclude", multiple=True, type=click.Path(path_type=Path, exists=True, dir_okay=False),
@@ -63,11 +64,13 @@ def command(
     where it stopped.
     """
     from resperf.campaign import Bench, Campaign, plan_campaign, run_campaign
+    from resperf.campaign.harvest import network_files
 
+    varied = network_files(networks)
     defined = Campaign.from_toml(find_campaign(campaign))
     settings = {} if threads is None else {"threads": threads}
     if dry_run:
-        bench = Bench(framework, settings, seed, samples, networks=networks, exclude=exclude)
+        bench = Bench(framework, settings, seed, samples, networks=varied, exclude=exclude)
         planned, machine = plan_campaign(defined, bench)
         show_plan(defined, planned, machine, as_json=as_json)
         return
@@ -79,7 +82,7 @@ def command(
         hours=hours,
         samples=samples,
         seed=seed,
-        networks=networks,
+        networks=varied,
         exclude=exclude,
     )
     show_result(result, as_json=as_json)

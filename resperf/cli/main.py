@@ -19,6 +19,10 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "bench": ("resperf.cli.bench:command", "Run or resume a campaign: measure layers."),
     "dataset": ("resperf.cli.dataset:command", "Inspect, import, check, export or merge datasets."),
     "train": ("resperf.cli.train:command", "Learn predictors from a dataset: make a bundle."),
+    "calibrate": (
+        "resperf.cli.calibrate:command",
+        "Learn from whole networks what layers cost inside them.",
+    ),
     "evaluate": ("resperf.cli.evaluate:command", "Judge a bundle, or methods, on unseen rows."),
     "predict": ("resperf.cli.predict:command", "Predict how long a network takes on a device."),
     "predict-layer": (

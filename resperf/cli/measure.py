@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from resperf.cli._options import ALL, BATCH, JSON, NETWORK, SHAPE, BatchCommand
-from resperf.errors import ResperfError, require
+from resperf.cli._options import ALL, BATCH, JSON, NETWORK, SHAPE, BatchCommand, bar_of_steps
+from resperf.errors import ResperfError
 
 if TYPE_CHECKING:
     from resperf.bundle import Bundle
-    from resperf.workflows.measure import Progress
 
 
 @click.command(
@@ -63,7 +60,7 @@ def command(
     its speed meanwhile. Each distinct layer is then measured alone. Absent weights are made up.
     """
     from resperf.backends import backend
-    from resperf.prediction import predict_network
+    from resperf.prediction import layers_alone
     from resperf.prediction.api import read_batches
     from resperf.report.documents import json_text
     from resperf.report.network import network_text
@@ -77,7 +74,7 @@ def command(
     costs = None if bundle is None else bundle.costs
     documents, texts = [], []
     for each in networks:
-        with _progress() as progress, reference_monitor(device, costs=costs) as monitor:
+        with bar_of_steps("layers") as progress, reference_monitor(device, costs=costs) as monitor:
             measured = measure_network(
                 network,
                 device,
@@ -92,7 +89,7 @@ def command(
         if bundle is None:
             texts.append(network_text(measured, every=every))
         else:
-            prediction = predict_network(each, bundle, threads=device.fingerprint().threads)
+            prediction = layers_alone(each, bundle, threads=device.fingerprint().threads)
             document["predicted"] = prediction.to_json()
             texts.append(side_by_side_text(prediction, measured, every=every))
         documents.append(document)
@@ -114,21 +111,3 @@ def _bundle(against: str, framework: str) -> Bundle:
             f"measure with --framework {bundle.framework}"
         )
     return bundle
-
-
-@contextmanager
-def _progress() -> Iterator[Progress | None]:
-    """Show a bar on stderr where it is a terminal; None elsewhere."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    bar = require("tqdm", "bench").tqdm(desc="layers", unit="layer", leave=False)
-
-    def told(done: int, count: int, kind: str) -> None:
-        bar.total, bar.n = count, done
-        bar.set_postfix_str(kind)
-
-    try:
-        yield told
-    finally:
-        bar.close()

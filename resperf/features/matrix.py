@@ -13,7 +13,8 @@ from resperf.features.columns import Array, Columns
 from resperf.layers import OPERATOR_KINDS, kind_of
 
 FEATURE_SET_VERSION = 2
-"""Raised whenever a name, an order or a number of `feature_matrix` or `quantities` changes."""
+"""Raised whenever a name, an order or a number of `feature_matrix` or `quantities` changes for a
+kind that a released bundle knows. The canned layers of a bundle show the change of any other."""
 
 
 @dataclass(frozen=True)

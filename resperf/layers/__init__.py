@@ -8,28 +8,37 @@ from resperf.errors import LayerError
 from resperf.layers._base import ACTIVATIONS, LAYOUTS, FieldSpec, FieldValue, Layer
 from resperf.layers._operator import Kernel, Operand, Operator, OperatorLayer
 from resperf.layers.activation import Activation
+from resperf.layers.attention import Attention
+from resperf.layers.cast import Cast
 from resperf.layers.concat import Concat
 from resperf.layers.conv import Conv
+from resperf.layers.conv_nd import ABSORBED_ACTIVATIONS, ConvNd
 from resperf.layers.conv_transpose import ConvTranspose
 from resperf.layers.dense import Dense
+from resperf.layers.depth_to_space import DepthToSpace
 from resperf.layers.elementwise import Elementwise
 from resperf.layers.matmul import MatMul
 from resperf.layers.move import Move
 from resperf.layers.norm import Norm
 from resperf.layers.pool import Pool
+from resperf.layers.pool_nd import PoolNd
+from resperf.layers.recurrent import Recurrent
 from resperf.layers.reduce import Reduce
 from resperf.layers.reorder import Reorder
 from resperf.layers.resize import Resize
+from resperf.layers.select import Select
 from resperf.layers.softmax import Softmax
 from resperf.layers.step import OPTIMIZERS, ConvStep, DenseStep
 from resperf.layers.transpose import Transpose
 
 __all__ = [
-    "ACTIVATIONS", "KINDS", "LAYOUTS", "OPERATOR_KINDS", "OPTIMIZERS", "Activation", "Concat",
-    "Conv", "ConvStep", "ConvTranspose", "Dense", "DenseStep", "Elementwise", "FieldSpec",
+    "ABSORBED_ACTIVATIONS", "ACTIVATIONS", "KINDS", "LAYOUTS", "OPERATOR_KINDS",
+    "OPTIMIZERS", "Activation", "Attention", "Cast", "Concat", "Conv", "ConvNd", "ConvStep",
+    "ConvTranspose", "Dense", "DenseStep", "DepthToSpace", "Elementwise", "FieldSpec",
     "FieldValue", "Kernel", "Layer", "MatMul", "Move", "Norm", "Operand", "Operator",
-    "OperatorLayer", "Pool", "Reduce", "Reorder", "Resize", "Softmax", "Transpose",
-    "handed_over_bytes", "kind_of", "layer_from_key", "layer_of_operator",
+    "OperatorLayer", "Pool", "PoolNd", "Recurrent", "Reduce", "Reorder", "Resize", "Select",
+    "Softmax", "Transpose", "handed_over_bytes", "kind_of", "layer_from_key",
+    "layer_of_operator",
 ]  # fmt: skip
 
 OPERATOR_KINDS: Mapping[str, type[OperatorLayer]] = {
@@ -45,6 +54,13 @@ OPERATOR_KINDS: Mapping[str, type[OperatorLayer]] = {
         Transpose,
         Move,
         Resize,
+        Select,
+        Cast,
+        DepthToSpace,
+        ConvNd,
+        PoolNd,
+        Attention,
+        Recurrent,
     )
 }
 """Kinds whose file says everything about them."""

@@ -21,7 +21,8 @@ from resperf.layers.terms import Term
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-DTYPES = ("float32", "float16", "bfloat16")
+FLOATS = ("float32", "float16", "bfloat16")
+DTYPES = (*FLOATS, "float64", "int64", "int32", "int8", "uint8", "bool")
 THREADED_VALUES = 16384
 """Above about so many values frameworks share the work among their threads."""
 
@@ -46,6 +47,12 @@ class Kernel:
         an optional input that is absent.
     more_outputs : int
         Outputs behind the first, which nothing reads.
+    dtype : str
+        Type of the first input, and of everything for which nothing else is said.
+    dtypes : tuple of str
+        Types of the first input, the weights and the extras where they differ from each other.
+    output_dtype : str
+        Type of the output where it differs from the input's.
     positive : bool
         Whether what it reads must be above zero, as with logarithms.
     in_place : bool
@@ -62,8 +69,17 @@ class Kernel:
     extra_shapes: tuple[tuple[int, ...], ...] = ()
     given: tuple[tuple[int, ...] | None, ...] = ()
     more_outputs: int = 0
+    dtype: str = "float32"
+    dtypes: tuple[str, ...] = ()
+    output_dtype: str = ""
     positive: bool = False
     in_place: bool = False
+
+    @property
+    def input_dtypes(self) -> tuple[str, ...]:
+        """Types of the first input, the weights and the extras."""
+        count = 1 + len(self.weight_shapes) + len(self.extra_shapes)
+        return self.dtypes or (self.dtype,) * count
 
 
 @dataclass(frozen=True)
@@ -190,6 +206,10 @@ class OperatorLayer(PlainLayer):
         del source
         return dict(fields)
 
+    def varied(self, **changes: Any) -> Self:
+        """Change some fields, and with them those that hang on them."""
+        return self.replace(**changes)
+
     @classmethod
     @abstractmethod
     def quantities(cls, columns: Columns) -> dict[str, Array]:
@@ -251,6 +271,10 @@ def choices(values: Sequence[Any], weights: Sequence[float]) -> dict[str, Any]:
     return {"law": "choices", "values": list(values), "weights": list(weights)}
 
 
+MOVED_DTYPES = choices(["float32", "int64", "bool", "uint8"], [16, 2, 1, 1])
+"""How campaigns draw types of values that are copied and not computed with."""
+
+
 def around(shape: Sequence[int], axis: int) -> tuple[int, int, int, int]:
     """Split a shape at an axis: (batch, rest before it, the axis, what comes after).
 
@@ -260,21 +284,27 @@ def around(shape: Sequence[int], axis: int) -> tuple[int, int, int, int]:
     return batch, outer, shape[axis], math.prod(shape[axis + 1 :])
 
 
+def rows_and_rest(shape: Sequence[int]) -> tuple[int, int]:
+    """Return the first dimension and the values of all others together."""
+    first, *rest = (*shape, 1)
+    return first, math.prod(rest)
+
+
 def split_rows(rows: int, batch: int) -> tuple[int, int]:
     """Split rows into the batch and the rest, where the batch is part of them; else (1, rows)."""
     batch = batch if batch > 0 and rows % batch == 0 else 1
     return batch, rows // batch
 
 
-def only_float(operator: Operator) -> str:
-    """Return the type of the first input.
+def dtype_of(operator: Operator, allowed: Sequence[str] = FLOATS, position: int = 0) -> str:
+    """Return the type of an input.
 
     Raises
     ------
     LayerError
-        If it is no floating-point type.
+        If it is none of those allowed.
     """
-    dtype = operator.operand(0).dtype
-    if dtype not in DTYPES:
-        raise LayerError(f"values of type {dtype} have no layer yet")
+    dtype = operator.operand(position).dtype
+    if dtype not in allowed:
+        raise LayerError(f"{operator.op} of type {dtype} has no layer")
     return dtype

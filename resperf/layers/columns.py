@@ -25,11 +25,11 @@ def numbers(columns: Columns, *names: str) -> list[Array]:
     return [np.asarray(columns[name], dtype=np.float64) for name in names]
 
 
-def element_bytes(columns: Columns) -> Array:
-    """Return the bytes of one value for every row."""
+def element_bytes(columns: Columns, name: str = "dtype") -> Array:
+    """Return the bytes of one value for every row, of the type that a field names."""
     import numpy as np
 
-    dtypes = np.asarray(columns["dtype"])
+    dtypes = np.asarray(columns[name])
     sizes = np.full(dtypes.shape, 4.0)
     for dtype, size_bytes in DTYPE_BYTES.items():
         if size_bytes != 4:

@@ -11,13 +11,14 @@ from resperf.layers._base import name, number
 from resperf.layers._operator import (
     BATCHES,
     DTYPES,
+    MOVED_DTYPES,
     Kernel,
     Operator,
     OperatorLayer,
     around,
     choices,
+    dtype_of,
     log_uniform,
-    only_float,
     traffic,
 )
 from resperf.layers.columns import Array, Columns, element_bytes, numbers
@@ -35,7 +36,7 @@ class Concat(OperatorLayer):
 
     batch: int = number("first dimension")
     outer: int = number("rows for each of the batch", default=1)
-    parts: int = number("tensors that are joined", minimum=2)
+    parts: int = number("tensors that are joined; one is copied")
     inner: int = number("values of a row, of all parts together")
     dtype: str = name("type of one value", DTYPES, default="float32")
 
@@ -50,8 +51,9 @@ class Concat(OperatorLayer):
     RANGES: ClassVar[Mapping[str, Any]] = {
         "batch": BATCHES,
         "outer": log_uniform(1, 256),
-        "parts": choices([2, 3, 4, 5, 8], [8, 3, 4, 1, 1]),
+        "parts": choices([1, 2, 3, 4, 5, 8], [0.5, 8, 3, 4, 1, 1]),
         "inner": log_uniform(8, 400_000, 1, 16),
+        "dtype": MOVED_DTYPES,
     }
     SCALED: ClassVar[tuple[str, ...]] = ("outer", "inner")
     OPERATORS: ClassVar[frozenset[str]] = frozenset({"Concat"})
@@ -80,7 +82,7 @@ class Concat(OperatorLayer):
     @classmethod
     def read(cls, operator: Operator) -> Self:
         """Read a ``Concat``; parts without values do not count."""
-        dtype, axis, result = only_float(operator), operator.axis(0), operator.result()
+        dtype, axis, result = dtype_of(operator, DTYPES), operator.axis(0), operator.result()
         given = [each for each in operator.inputs if each is not None and 0 not in each.shape]
         batch, outer, length, inner = around(result, axis)
         return cls(batch=batch, outer=outer, parts=len(given), inner=length * inner, dtype=dtype)
@@ -90,5 +92,6 @@ class Concat(OperatorLayer):
         rows, (each, more) = self.batch * self.outer, divmod(self.inner, self.parts)
         shapes = [(rows, each + (part < more)) for part in range(self.parts)]
         return Kernel(
-            "Concat", "", {"axis": 1}, shapes[0], self.output_shape, extra_shapes=tuple(shapes[1:])
-        )
+            "Concat", "", {"axis": 1}, shapes[0], self.output_shape, extra_shapes=tuple(shapes[1:]),
+            dtype=self.dtype,
+        )  # fmt: skip

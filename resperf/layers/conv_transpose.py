@@ -12,13 +12,13 @@ from resperf.errors import LayerError
 from resperf.layers._base import flag, name, number
 from resperf.layers._operator import (
     BATCHES,
-    DTYPES,
+    FLOATS,
     Kernel,
     Operator,
     OperatorLayer,
     choices,
+    dtype_of,
     log_uniform,
-    only_float,
     traffic,
 )
 from resperf.layers.columns import Array, Columns, element_bytes, numbers
@@ -55,7 +55,7 @@ class ConvTranspose(OperatorLayer):
     cut_width: int = number("columns cut off, less those added", unit="pixel", minimum=0, default=0)
     groups: int = number("groups of channels that do not see each other", default=1)
     bias: bool = flag("whether a bias is added", default=True)
-    dtype: str = name("type of one value", DTYPES, default="float32")
+    dtype: str = name("type of one value", FLOATS, default="float32")
 
     PLAIN: ClassVar[tuple[str, ...]] = ("threaded", "vector_rest", "bias", "grouped", "overlap")
     LOG2: ClassVar[tuple[str, ...]] = (
@@ -100,6 +100,13 @@ class ConvTranspose(OperatorLayer):
         if made["groups"] == "depthwise":
             made["groups"] = made["channels_out"] = made["channels_in"]
         return made
+
+    def varied(self, **changes: Any) -> Self:
+        """Change some fields; depthwise layers stay depthwise."""
+        if self.groups > 1 and self.groups == self.channels_in:
+            width = changes.get("channels_in", self.channels_in)
+            changes |= {"groups": width, "channels_out": width * self.channels_out // self.groups}
+        return self.replace(**changes)
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -167,7 +174,7 @@ class ConvTranspose(OperatorLayer):
     @classmethod
     def read(cls, operator: Operator) -> Self:
         """Read a ``ConvTranspose`` of a 2-D image; what is cut off follows from the output."""
-        dtype, shape, result = only_float(operator), operator.shape(), operator.result()
+        dtype, shape, result = dtype_of(operator), operator.shape(), operator.result()
         weight, attributes = operator.operand(1).shape, operator.attributes
         if len(shape) != 4 or len(weight) != 4:
             raise LayerError(f"a transposed convolution of shape {shape} has no layer")

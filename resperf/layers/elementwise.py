@@ -5,37 +5,50 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import groupby
 from random import Random
 from typing import Any, ClassVar, Self
 
 from resperf.errors import LayerError
 from resperf.layers._base import name, number
+from resperf.layers._broadcast import (
+    SECONDS,
+    broadcast_axes,
+    in_order,
+    joined_axes,
+    rows_of,
+    second_shape,
+    second_values,
+    superfluous_axes,
+)
 from resperf.layers._operator import (
     BATCHES,
     DTYPES,
+    FLOATS,
     Kernel,
     Operator,
     OperatorLayer,
     choices,
+    dtype_of,
     log_uniform,
-    only_float,
-    split_rows,
     traffic,
 )
 from resperf.layers.columns import Array, Columns, element_bytes, is_one_of, numbers
 from resperf.layers.terms import TRAFFIC_TERMS, Term, mb, millions
 
-BINARY = ("add", "sub", "mul", "div", "pow", "min", "max", "prelu")
+COMPARISONS = ("equal", "less", "less_or_equal", "greater", "greater_or_equal")
+LOGIC = ("and", "or", "xor")
+BINARY = ("add", "sub", "mul", "div", "pow", "min", "max", "prelu", "mod", *COMPARISONS, *LOGIC)
 UNARY = (
     "square", "cube", "sqrt", "exp", "log", "erf", "abs", "neg", "reciprocal", "floor", "ceil",
-    "round", "sign", "cos", "sin",
+    "round", "sign", "cos", "sin", "not", "is_nan",
 )  # fmt: skip
-SECONDS = ("none", "same", "scalar", "inner", "middle", "outer", "sides", "both")
+TRUTHS = (*COMPARISONS, *LOGIC, "not", "is_nan")
+"""Functions whose results are true or false."""
 
 _OPS: Mapping[str, str] = {
     **{each: each.capitalize() for each in (*BINARY, *UNARY)}, "prelu": "PRelu",
-    "square": "Pow", "cube": "Pow",
+    "square": "Pow", "cube": "Pow", "less_or_equal": "LessOrEqual",
+    "greater_or_equal": "GreaterOrEqual", "is_nan": "IsNaN",
 }  # fmt: skip
 _EXPONENTS: Mapping[str, int] = {"square": 2, "cube": 3}
 """ONNX Runtime multiplies for these exponents instead of calling a power function."""
@@ -44,6 +57,8 @@ _FUNCTIONS: Mapping[str, str] = {
     "Sum": "add",
 }
 _COSTLY = ("sqrt", "div", "reciprocal")
+_WHOLE = ("add", "sub", "mul", "div", "mod", *COMPARISONS)
+"""Functions that networks compute of whole numbers as well."""
 _SERIES = ("exp", "log", "erf", "pow", "cos", "sin", "round", "floor", "ceil", "sign")
 
 
@@ -51,11 +66,8 @@ _SERIES = ("exp", "log", "erf", "pow", "cos", "sin", "round", "floor", "ceil", "
 class Elementwise(OperatorLayer):
     """A function of one tensor, or of a tensor and another one that is repeated along some axes.
 
-    Neighbouring axes that are repeated alike are one: the first operand and the result are of
-    shape (batch x outer, middle, inner), and `second` says which of these the second one has:
-    ``same`` all, ``scalar`` none, ``inner`` a vector along the last axis, ``middle`` one value for
-    each channel, ``outer`` one for each row, ``sides`` all but the middle; with ``both`` the
-    first has the rows and the second the last axis; ``none`` is a function of one tensor.
+    The first operand and the result are of shape (batch x outer, middle, inner); `second` says
+    which of these axes the second one has (`resperf.layers._broadcast`).
     """
 
     kind: ClassVar[str] = "elementwise"
@@ -68,7 +80,7 @@ class Elementwise(OperatorLayer):
     second: str = name("which axes the second operand has", SECONDS, default="same")
     dtype: str = name("type of one value", DTYPES, default="float32")
 
-    PLAIN: ClassVar[tuple[str, ...]] = ("threaded", "vector_rest", "costly", "series")
+    PLAIN: ClassVar[tuple[str, ...]] = ("threaded", "vector_rest", "costly", "series", "truth")
     LOG2: ClassVar[tuple[str, ...]] = ("values", "rows", "inner", "moved_bytes", "second_bytes")
     ENCODED: ClassVar[tuple[str, ...]] = ("function", "second")
     TERMS: ClassVar[Mapping[str, Term]] = {
@@ -77,6 +89,8 @@ class Elementwise(OperatorLayer):
         "out costly": mb("out_bytes", "costly"),
         "out series": mb("out_bytes", "series"),
         "out pow": mb("out_bytes", "pow"),
+        "in truth": mb("in_bytes", "truth"),
+        "in whole": mb("in_bytes", "whole"),
         "out repeated": mb("out_bytes", "repeated"),
         "loops": millions("loops"),
         "values at ends": millions("ends"),
@@ -87,9 +101,31 @@ class Elementwise(OperatorLayer):
         "middle": log_uniform(1, 1024, 8, 16),
         "inner": log_uniform(1, 4096),
         "function": choices(
-            (*BINARY, *UNARY), (8, 3, 8, 3, 1, 1, 1, 1, 2, 0.5, 2, 1, 1, 1, 1, *(0.4,) * 8)
+            (*BINARY, *UNARY),
+            (
+                8,
+                3,
+                8,
+                3,
+                1,
+                1,
+                1,
+                1,
+                0.4,
+                *(0.4,) * 5,
+                *(0.4,) * 3,
+                2,
+                0.5,
+                2,
+                1,
+                1,
+                1,
+                1,
+                *(0.4,) * 10,
+            ),
         ),
         "second": choices(SECONDS[1:], (6, 3, 4, 3, 3, 1, 0.5)),
+        "dtype": choices(["float32", "int64"], [5, 1]),
     }
     SCALED: ClassVar[tuple[str, ...]] = ("outer", "middle", "inner")
     OPERATORS: ClassVar[frozenset[str]] = frozenset(_FUNCTIONS)
@@ -99,10 +135,9 @@ class Elementwise(OperatorLayer):
             raise LayerError(f"elementwise: {self.function} has not second={self.second}")
         if self.function == "prelu" and self.second == "both":
             raise LayerError("elementwise: the slopes of prelu are not larger than what they scale")
-        bare = {"none": 0, "same": 0, "scalar": 0, "inner": 1, "outer": 1, "both": 1}
-        if self.second in bare and (
-            self.middle != 1 or (not bare[self.second] and self.outer != 1)
-        ):
+        if self.function in (*LOGIC, "not") and self.dtype != "bool":
+            raise LayerError(f"elementwise: {self.function} is of bool, not of {self.dtype}")
+        if superfluous_axes(self.second, self.fields()):
             raise LayerError(f"elementwise: second={self.second} leaves axes that are one")
 
     @classmethod
@@ -112,12 +147,11 @@ class Elementwise(OperatorLayer):
         made = dict(fields)
         if made["function"] in UNARY:
             made["second"] = "none"
-        second = made["second"]
-        if second not in ("middle", "sides"):
-            made |= {"middle": 1, "inner": made["inner"] * made["middle"]}
-        if second in ("none", "same", "scalar"):
-            made |= {"outer": 1, "inner": made["inner"] * made["outer"]}
-        return made
+        if made["function"] in (*LOGIC, "not"):
+            made["dtype"] = "bool"
+        elif made["function"] not in _WHOLE:
+            made["dtype"] = "float32"
+        return joined_axes(made["second"], made)
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -133,12 +167,7 @@ class Elementwise(OperatorLayer):
     @property
     def second_shape(self) -> tuple[int, ...]:
         """Shape of the second operand; empty for a scalar or for none."""
-        rows = self.batch * self.outer
-        shapes: Mapping[str, tuple[int, ...]] = {
-            "same": self.output_shape, "inner": (self.inner,), "both": (self.inner,),
-            "middle": (self.middle, 1), "outer": (rows, 1, 1), "sides": (rows, 1, self.inner),
-        }  # fmt: skip
-        return shapes.get(self.second, ())
+        return second_shape(self.second, self.batch * self.outer, self.middle, self.inner)
 
     @property
     def input_bytes(self) -> int:
@@ -146,22 +175,31 @@ class Elementwise(OperatorLayer):
         second = 0 if self.second == "none" else math.prod(self.second_shape)
         return (math.prod(self.input_shape) + second) * self.element_bytes
 
+    @property
+    def output_bytes(self) -> int:
+        """Bytes of the results; one for each that is true or false."""
+        each = 1 if self.function in TRUTHS else self.element_bytes
+        return math.prod(self.output_shape) * each
+
     @classmethod
     def quantities(cls, columns: Columns) -> dict[str, Array]:
         """Values, rows and bytes; ``loops`` is how often a kernel starts along the last axis."""
+        import numpy as np
+
         batch, outer, middle, inner = numbers(columns, "batch", "outer", "middle", "inner")
         size, rows = element_bytes(columns), batch * outer
         values = rows * middle * inner
         kinds = {each: is_one_of(columns, "second", each) for each in SECONDS}
-        second = (
-            kinds["same"] * values + kinds["scalar"] + (kinds["inner"] + kinds["both"]) * inner
-            + kinds["middle"] * middle + kinds["outer"] * rows + kinds["sides"] * rows * inner
-        )  # fmt: skip
+        second = second_values(columns, "second", rows, middle, inner)
+        truth = is_one_of(columns, "function", *TRUTHS)
         first = values - kinds["both"] * (values - rows)
         whole = kinds["none"] + kinds["same"] + kinds["scalar"]
         loops = (1 - whole) * rows * middle
         return {
-            **traffic((first + second) * size, values * size, values, values),
+            **traffic(
+                (first + second) * size, values * np.where(truth == 1, 1, size), values, values
+            ),
+            "truth": truth, "whole": is_one_of(columns, "dtype", "int64", "int32"),
             "values": values, "rows": rows * middle, "inner": inner, "second_bytes": second * size,
             "costly": is_one_of(columns, "function", *_COSTLY),
             "series": is_one_of(columns, "function", *_SERIES),
@@ -172,7 +210,7 @@ class Elementwise(OperatorLayer):
     @classmethod
     def read(cls, operator: Operator) -> Self:
         """Read a function of one or two tensors; axes beyond three become rows."""
-        dtype, result = only_float(operator), operator.result()
+        dtype, result = dtype_of(operator, DTYPES), operator.result()
         function = _function_of(operator)
         if {"axis", "broadcast"} & set(operator.attributes):
             raise LayerError(
@@ -181,25 +219,12 @@ class Elementwise(OperatorLayer):
         batch = result[0] if result else 1
         given = [each for each in range(len(operator.inputs)) if operator.inputs[each] is not None]
         if function in UNARY:
-            fields = _rows(batch, batch, inner=math.prod(result) // max(batch, 1), second="none")
+            fields = rows_of(batch, batch, inner=math.prod(result) // max(batch, 1), second="none")
             return cls(**fields, function=function, dtype=dtype)
         if len(given) != 2:
             raise LayerError(f"{operator.op} of {len(given)} tensors has no layer")
-        shapes = [(1,) * (len(result) - len(s)) + s for s in map(operator.shape, given)]
-        # The larger operand comes first; where both are repeated, the one without the last axis.
-        first, second = sorted(shapes, key=math.prod, reverse=True)
-        if math.prod(first) < math.prod(result) and _last_axis(first) > _last_axis(second):
-            first, second = second, first
-        axes = [
-            (length, a == length, b == length)
-            for length, a, b in zip(result, first, second, strict=True)
-            if length != 1
-        ]
-        groups = [
-            (whole, math.prod(length for length, *_ in members))
-            for whole, members in ((w, list(m)) for w, m in groupby(axes, key=lambda x: x[1:]))
-        ]
-        return cls(**_axes(groups, batch), function=function, dtype=dtype)
+        shapes = in_order(result, *map(operator.shape, given))
+        return cls(**broadcast_axes(result, *shapes), function=function, dtype=dtype)
 
     def kernel(self) -> Kernel:
         """Return the operator on (batch x outer, middle, inner) and the second operand."""
@@ -207,13 +232,15 @@ class Elementwise(OperatorLayer):
         return Kernel(
             op=_OPS[self.function],
             domain="",
-            attributes={},
+            attributes={"fmod": 1} if self.function == "mod" and self.dtype in FLOATS else {},
             input_shape=self.input_shape,
             output_shape=self.output_shape,
             extra_shapes=() if self.second == "none" else (self.second_shape,),
             given=() if exponent is None else ((exponent,),),
             # Powers, roots and logarithms of negative numbers take another way.
             positive=self.function in ("pow", "sqrt", "log"),
+            dtype=self.dtype,
+            output_dtype="bool" if self.function in TRUTHS else "",
             # Products of products would end in numbers that are too small to be fast.
             in_place=self.second != "both" and self.function in ("add", "sub", "abs", "neg"),
         )
@@ -228,39 +255,3 @@ def _function_of(operator: Operator) -> str:
     if exponent is None or exponent.size != 1:
         return function
     return next((each for each, e in _EXPONENTS.items() if e == exponent.item()), function)
-
-
-def _last_axis(shape: tuple[int, ...]) -> int:
-    """Return the innermost axis along which a tensor has more than one value; -1 for a scalar."""
-    return max((axis for axis, length in enumerate(shape) if length > 1), default=-1)
-
-
-def _axes(groups: list[tuple[tuple[bool, bool], int]], batch: int) -> dict[str, Any]:
-    """Name which of the joined axes the second operand has.
-
-    `groups` holds ((first has it, second has it), length) from the outermost axis on.
-    """
-    total = math.prod(length for _, length in groups)
-    has = tuple(second for (_, second), _ in groups)
-    if any(not first for (first, _), _ in groups):
-        rows = math.prod(length for (first, _), length in groups if first)
-        return _rows(rows, batch, inner=total // max(rows, 1), second="both")
-    if not groups or all(has) or not any(has):
-        second = "same" if all(has) else "scalar"
-        return _rows(batch, batch, inner=total // max(batch, 1), second=second)
-    if len(groups) > 3:
-        joined = math.prod(length for _, length in groups[:-2])
-        groups = [(groups[-3][0], joined), *groups[-2:]]
-        has = tuple(second for (_, second), _ in groups)
-    lengths = [length for _, length in groups]
-    if has in ((False, True), (True, False)):
-        second = "inner" if has[1] else "outer"
-        return _rows(lengths[0], batch, inner=lengths[1], second=second)
-    second = "middle" if has[1] else "sides"
-    return _rows(lengths[0], batch, middle=lengths[1], inner=lengths[2], second=second)
-
-
-def _rows(rows: int, batch: int, **fields: Any) -> dict[str, Any]:
-    """Split rows into the batch and the rest."""
-    batch, outer = split_rows(rows, batch)
-    return {"batch": batch, "outer": outer, **fields}

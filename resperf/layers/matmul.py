@@ -11,13 +11,13 @@ from resperf.errors import LayerError
 from resperf.layers._base import flag, name, number
 from resperf.layers._operator import (
     BATCHES,
-    DTYPES,
+    FLOATS,
     Kernel,
     Operator,
     OperatorLayer,
     choices,
+    dtype_of,
     log_uniform,
-    only_float,
     split_rows,
     traffic,
 )
@@ -38,7 +38,7 @@ class MatMul(OperatorLayer):
     columns: int = number("columns of the second matrix")
     transposed_first: bool = flag("whether the first matrix is given by columns", default=False)
     transposed: bool = flag("whether the second matrix is given by columns", default=False)
-    dtype: str = name("type of one value", DTYPES, default="float32")
+    dtype: str = name("type of one value", FLOATS, default="float32")
 
     PLAIN: ClassVar[tuple[str, ...]] = (
         "threaded", "transposed_first", "transposed", "depth_rest", "column_rest", "row_rest",
@@ -133,7 +133,7 @@ class MatMul(OperatorLayer):
     @classmethod
     def read(cls, operator: Operator) -> Self:
         """Read a product of two computed tensors; a matrix that all share joins the rows."""
-        dtype, first, second = only_float(operator), operator.shape(0), operator.shape(1)
+        dtype, first, second = dtype_of(operator), operator.shape(0), operator.shape(1)
         attributes = operator.attributes
         if attributes.get("transBatchA") or attributes.get("transBatchB"):
             raise LayerError("a product that transposes its batch has no layer")

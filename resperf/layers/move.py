@@ -13,19 +13,21 @@ from resperf.layers._base import name, number
 from resperf.layers._operator import (
     BATCHES,
     DTYPES,
+    MOVED_DTYPES,
     Kernel,
     Operator,
     OperatorLayer,
     around,
     choices,
+    dtype_of,
     log_uniform,
-    only_float,
+    rows_and_rest,
     traffic,
 )
 from resperf.layers.columns import Array, Columns, element_bytes, is_one_of, numbers
 from resperf.layers.terms import TRAFFIC_TERMS, Term, flag, mb, millions
 
-FUNCTIONS = ("slice", "split", "pad", "gather", "expand")
+FUNCTIONS = ("slice", "split", "pad", "gather", "expand", "copy")
 _FUNCTION_OF: Mapping[str, str] = {
     "Slice": "slice", "Split": "split", "Pad": "pad", "Gather": "gather", "Expand": "expand",
     "Tile": "expand",
@@ -39,7 +41,8 @@ class Move(OperatorLayer):
 
     ``slice`` takes every `step`-th from the start, ``split`` cuts the axis into `parts`,
     ``pad`` adds zeros at its end, ``gather`` takes rows by number, ``expand`` repeats
-    an axis of one value. Where several axes change, the axis is the last of them.
+    an axis of one value, ``copy`` is any of these that keeps its shape. Where several axes
+    change, the axis is the last of them.
     """
 
     kind: ClassVar[str] = "move"
@@ -80,9 +83,10 @@ class Move(OperatorLayer):
         "length": log_uniform(2, 512),
         "length_out": log_uniform(1, 512),
         "inner": log_uniform(1, 2048),
-        "function": choices(FUNCTIONS, [6, 3, 3, 3, 2]),
+        "function": choices(FUNCTIONS, [6, 3, 3, 3, 2, 0.5]),
         "parts": choices([2, 3, 4], [4, 2, 1]),
         "step": choices([1, 2], [5, 1]),
+        "dtype": MOVED_DTYPES,
     }
     SCALED: ClassVar[tuple[str, ...]] = ("outer", "inner")
     OPERATORS: ClassVar[frozenset[str]] = frozenset(_FUNCTION_OF)
@@ -93,7 +97,8 @@ class Move(OperatorLayer):
             and (
                 (self.length_out - 1) * self.step >= self.length or self.length_out == self.length
             ),
-            "a split keeps its length": self.function == "split" and self.length != self.length_out,
+            "a split or copy keeps its length": self.function in ("split", "copy")
+            and self.length != self.length_out,
             "a split has two parts or more": (self.function == "split") != (self.parts > 1),
             "padding makes longer": self.function == "pad" and self.length_out <= self.length,
             "what is repeated has length 1, and more after": self.function == "expand"
@@ -126,6 +131,8 @@ class Move(OperatorLayer):
             made["parts"] = 1
         if function == "pad":
             made |= {"length": short, "length_out": long}
+        if function == "copy":
+            made |= {"outer": 1, "length": 1, "length_out": 1, "inner": made["inner"] * long}
         if function == "expand":
             made |= {"length": 1, "length_out": long}
         return made
@@ -171,42 +178,48 @@ class Move(OperatorLayer):
     @classmethod
     def read(cls, operator: Operator) -> Self:
         """Read a slice, split, padding, gathering or repetition."""
-        function = _FUNCTION_OF[operator.op]
-        dtype = only_float(operator)
+        function, dtype = _FUNCTION_OF[operator.op], dtype_of(operator, DTYPES)
+        shape, result = operator.shape(), operator.result()
+        if function != "gather" and (1,) * (len(result) - len(shape)) + shape == result:
+            batch, inner = rows_and_rest(result)
+            return cls(
+                batch=batch, length=1, length_out=1, inner=inner, function="copy", dtype=dtype
+            )
         return cls(**_READERS[function](operator), function=function, dtype=dtype)
 
     def kernel(self) -> Kernel:
         """Return the operator along the middle axis."""
-        shape, result = self.input_shape, self.output_shape
-        if self.function == "slice":
+        shape, result, dtype = self.input_shape, self.output_shape, self.dtype
+        if self.function in ("slice", "copy"):
             end = min((self.length_out - 1) * self.step + 1, self.length)
-            return Kernel("Slice", "", {}, shape, result, given=((0,), (end,), (1,), (self.step,)))
+            given = ((0,), (end,), (1,), (self.step,))
+            return Kernel("Slice", "", {}, shape, result, given=given, dtype=dtype)
         if self.function == "split":
             each, more = divmod(self.length, self.parts)
             lengths = tuple(each + (part < more) for part in range(self.parts))
             result = (shape[0], lengths[0], self.inner)
             return Kernel(
                 "Split", "", {"axis": 1}, shape, result, given=(lengths,),
-                more_outputs=self.parts - 1,
+                more_outputs=self.parts - 1, dtype=dtype,
             )  # fmt: skip
         if self.function == "pad":
             pads = (0, 0, 0, 0, self.length_out - self.length, 0)
-            return Kernel("Pad", "", {}, shape, result, given=(pads,))
+            return Kernel("Pad", "", {}, shape, result, given=(pads,), dtype=dtype)
         if self.function == "expand":
-            return Kernel("Expand", "", {}, shape, result, given=(result,))
+            return Kernel("Expand", "", {}, shape, result, given=(result,), dtype=dtype)
         if self.length_out > LONGEST_INDEX:
             raise LayerError(f"move: {self.length_out} numbers of rows are too many")
         # Neighbours in the output are none in the input, and every row has its turn.
         distance = next(each for each in (7, 11, 13, 17, 1) if math.gcd(each, self.length) == 1)
         rows = tuple(distance * each % self.length for each in range(self.length_out))
-        return Kernel("Gather", "", {"axis": 1}, shape, result, given=(rows,))
+        return Kernel("Gather", "", {"axis": 1}, shape, result, given=(rows,), dtype=dtype)
 
 
 def _changed(operator: Operator) -> dict[str, int]:
     """Fields of an operator that changes some axes: the last of them is the axis."""
     shape, result = operator.shape(), operator.result()
     shape = (1,) * (len(result) - len(shape)) + shape
-    axis = _last_changed(operator, shape, result)
+    axis = _last_changed(shape, result)
     batch, outer, length_out, inner = around(result, axis)
     return {
         "batch": batch, "outer": outer, "length": shape[axis], "length_out": length_out,
@@ -214,16 +227,14 @@ def _changed(operator: Operator) -> dict[str, int]:
     }  # fmt: skip
 
 
-def _last_changed(operator: Operator, shape: tuple[int, ...], result: tuple[int, ...]) -> int:
+def _last_changed(shape: tuple[int, ...], result: tuple[int, ...]) -> int:
     changed = [axis for axis, (a, b) in enumerate(zip(shape, result, strict=True)) if a != b]
-    if not changed:
-        raise LayerError(f"{operator.op} that keeps its shape {shape} has no layer")
     return changed[-1]
 
 
 def _slice(operator: Operator) -> dict[str, int]:
     fields, shape = _changed(operator), operator.shape()
-    axis = _last_changed(operator, shape, operator.result())
+    axis = _last_changed(shape, operator.result())
     steps = operator.numbers("steps", 4) or ()
     axes = operator.numbers("axes", 3) or tuple(range(len(steps)))
     by_axis = {each % len(shape): abs(s) for each, s in zip(axes, steps, strict=False)}

@@ -12,13 +12,13 @@ from resperf.errors import LayerError
 from resperf.layers._base import name, number
 from resperf.layers._operator import (
     BATCHES,
-    DTYPES,
+    FLOATS,
     Kernel,
     Operator,
     OperatorLayer,
     choices,
+    dtype_of,
     log_uniform,
-    only_float,
     split_rows,
     traffic,
 )
@@ -53,7 +53,7 @@ class Norm(OperatorLayer):
     pixels: int = number("values of each channel")
     function: str = name("what is computed", FUNCTIONS, default="layer")
     window: int = number("channels that a local response looks at", default=1)
-    dtype: str = name("type of one value", DTYPES, default="float32")
+    dtype: str = name("type of one value", FLOATS, default="float32")
 
     PLAIN: ClassVar[tuple[str, ...]] = ("threaded", "vector_rest", "window")
     LOG2: ClassVar[tuple[str, ...]] = ("batch", "channels", "pixels", "rows", "moved_bytes")
@@ -125,7 +125,7 @@ class Norm(OperatorLayer):
     @classmethod
     def read(cls, operator: Operator) -> Self:
         """Read a normalisation."""
-        dtype, shape = only_float(operator), operator.shape()
+        dtype, shape = dtype_of(operator), operator.shape()
         function = _FUNCTION_OF[operator.op]
         if len(shape) < 2:
             raise LayerError(f"a normalisation of shape {shape} has no layer")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from random import Random
 from typing import Any, ClassVar, Self
 
 from resperf.errors import LayerError
@@ -17,8 +18,8 @@ from resperf.layers._operator import (
     OperatorLayer,
     around,
     choices,
+    dtype_of,
     log_uniform,
-    only_float,
     traffic,
 )
 from resperf.layers.columns import Array, Columns, element_bytes, is_one_of, numbers
@@ -27,8 +28,13 @@ from resperf.layers.terms import TRAFFIC_TERMS, Term, flag, mb, millions
 _OPS: Mapping[str, str] = {
     "mean": "ReduceMean", "sum": "ReduceSum", "max": "ReduceMax", "min": "ReduceMin",
     "prod": "ReduceProd", "l1": "ReduceL1", "l2": "ReduceL2", "sum_square": "ReduceSumSquare",
-    "log_sum_exp": "ReduceLogSumExp", "log_sum": "ReduceLogSum",
+    "log_sum_exp": "ReduceLogSumExp", "log_sum": "ReduceLogSum", "arg_max": "ArgMax",
+    "arg_min": "ArgMin",
 }  # fmt: skip
+_OF_WHOLE_NUMBERS = ("sum", "max", "min", "prod", "arg_max", "arg_min")
+"""Functions that networks compute of whole numbers as well."""
+_PLACES = ("arg_max", "arg_min")
+PLACE_BYTES = 8
 _FUNCTION_OF: Mapping[str, str] = {op: function for function, op in _OPS.items()}
 
 
@@ -53,6 +59,7 @@ class Reduce(OperatorLayer):
         "rows": millions("rows"),
         "in apart": mb("in_bytes", "apart"),
         "in series": mb("in_bytes", "series"),
+        "in places": mb("in_bytes", "places"),
         "constant apart": flag("apart"),
     }
     RANGES: ClassVar[Mapping[str, Any]] = {
@@ -60,10 +67,18 @@ class Reduce(OperatorLayer):
         "outer": log_uniform(1, 2048),
         "values": log_uniform(2, 16384),
         "inner": choices([1, 8, 64, 197, 768], [8, 1, 1, 1, 1]),
-        "function": choices(tuple(_OPS), (10, 4, 3, 1, 0.5, 0.5, 2, 0.5, 0.5, 0.5)),
+        "function": choices(tuple(_OPS), (10, 4, 3, 1, 0.5, 0.5, 2, 0.5, 0.5, 0.5, 1, 0.5)),
+        "dtype": choices(["float32", "int64"], [10, 1]),
     }
     SCALED: ClassVar[tuple[str, ...]] = ("outer", "values", "inner")
     OPERATORS: ClassVar[frozenset[str]] = frozenset(_OPS.values())
+
+    @classmethod
+    def fitting(cls, fields: Mapping[str, Any], source: Random) -> dict[str, Any]:
+        """Leave means and norms of whole numbers out."""
+        del source
+        whole = fields["function"] in _OF_WHOLE_NUMBERS
+        return {**fields, "dtype": fields["dtype"] if whole else "float32"}
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -76,6 +91,12 @@ class Reduce(OperatorLayer):
         return (self.batch * self.outer, 1, self.inner)
 
     @property
+    def output_bytes(self) -> int:
+        """Bytes of the results; places are whole numbers of 64 bits."""
+        each = PLACE_BYTES if self.function in _PLACES else self.element_bytes
+        return math.prod(self.output_shape) * each
+
+    @property
     def macs(self) -> int:
         """One operation for each value."""
         return math.prod(self.input_shape)
@@ -83,21 +104,28 @@ class Reduce(OperatorLayer):
     @classmethod
     def quantities(cls, columns: Columns) -> dict[str, Array]:
         """Bytes and rows; ``apart`` is 1 where the values of a row do not lie together."""
+        import numpy as np
+
         batch, outer, values, inner = numbers(columns, "batch", "outer", "values", "inner")
         size, rows = element_bytes(columns), batch * outer
         total = rows * values * inner
+        places = is_one_of(columns, "function", *_PLACES)
+        each = np.where(places == 1, PLACE_BYTES, size)
         return {
-            **traffic(total * size, rows * inner * size, total, total),
+            **traffic(total * size, rows * inner * each, total, total),
             "rows": rows, "values": values, "inner": inner,
             "apart": (inner > 1).astype(float),
-            "series": is_one_of(columns, "function", "log_sum_exp"),
+            "series": is_one_of(columns, "function", "log_sum_exp"), "places": places,
         }  # fmt: skip
 
     @classmethod
     def read(cls, operator: Operator) -> Self:
         """Read a reduction of neighbouring axes; without axes, of all."""
-        dtype, shape = only_float(operator), operator.shape()
+        dtype, shape = dtype_of(operator, DTYPES), operator.shape()
+        function = _FUNCTION_OF[operator.op]
         given = operator.numbers("axes", 1)
+        if function in _PLACES:
+            given = (operator.axis(0),)
         if not shape or (not given and operator.attributes.get("noop_with_empty_axes")):
             raise LayerError(f"{operator.op} that reduces nothing has no layer")
         axes = sorted(axis % len(shape) for axis in given) if given else list(range(len(shape)))
@@ -110,7 +138,7 @@ class Reduce(OperatorLayer):
         batch, outer, values, inner = around(joined, axes[0])
         return cls(
             batch=batch, outer=outer, values=values, inner=inner,
-            function=_FUNCTION_OF[operator.op], dtype=dtype,
+            function=function, dtype=dtype,
         )  # fmt: skip
 
     def kernel(self) -> Kernel:
@@ -119,6 +147,10 @@ class Reduce(OperatorLayer):
             shape, result = self.input_shape, self.output_shape
         else:
             shape, result = self.input_shape[:2], self.output_shape[:2]
+        places = self.function in _PLACES
         given: tuple[tuple[int, ...], ...] = ((1,),) if self.function == "sum" else ()
-        attributes = {"keepdims": 1} if given else {"keepdims": 1, "axes": [1]}
-        return Kernel(_OPS[self.function], "", attributes, shape, result, given=given)
+        axis = {} if given else {"axis": 1} if places else {"axes": [1]}
+        return Kernel(
+            _OPS[self.function], "", {"keepdims": 1, **axis}, shape, result, given=given,
+            dtype=self.dtype, output_dtype="int64" if places else "",
+        )  # fmt: skip

@@ -12,13 +12,13 @@ from resperf.errors import LayerError
 from resperf.layers._base import LAYOUTS, name, number
 from resperf.layers._operator import (
     BATCHES,
-    DTYPES,
+    FLOATS,
     Kernel,
     Operator,
     OperatorLayer,
     choices,
+    dtype_of,
     log_uniform,
-    only_float,
     traffic,
 )
 from resperf.layers.columns import Array, Columns, element_bytes, is_one_of, numbers
@@ -45,7 +45,7 @@ class Resize(OperatorLayer):
     width_out: int = number("columns that are written", unit="pixel")
     mode: str = name("how a pixel is found", MODES, default="nearest")
     layout: str = name("how the image lies in memory", LAYOUTS, default="nchw")
-    dtype: str = name("type of one value", DTYPES, default="float32")
+    dtype: str = name("type of one value", FLOATS, default="float32")
 
     PLAIN: ClassVar[tuple[str, ...]] = ("threaded", "vector_rest", "whole", "doubled", "blocked")
     LOG2: ClassVar[tuple[str, ...]] = (
@@ -128,7 +128,7 @@ class Resize(OperatorLayer):
     @classmethod
     def read(cls, operator: Operator) -> Self:
         """Read a ``Resize`` or ``Upsample`` of the last two axes."""
-        dtype, shape, result = only_float(operator), operator.shape(), operator.result()
+        dtype, shape, result = dtype_of(operator), operator.shape(), operator.result()
         if len(shape) != 4 or shape[:2] != result[:2]:
             raise LayerError(f"a change of size from {shape} to {result} has no layer")
         if operator.attributes.get("antialias"):

@@ -10,14 +10,14 @@ from typing import Any, ClassVar, Self
 from resperf.layers._base import name, number
 from resperf.layers._operator import (
     BATCHES,
-    DTYPES,
+    FLOATS,
     Kernel,
     Operator,
     OperatorLayer,
     around,
     choices,
+    dtype_of,
     log_uniform,
-    only_float,
     traffic,
 )
 from resperf.layers.columns import Array, Columns, element_bytes, is_one_of, numbers
@@ -38,7 +38,7 @@ class Softmax(OperatorLayer):
     values: int = number("values that add up to one")
     inner: int = number("values that lie between two of the axis", default=1)
     function: str = name("what is computed", tuple(_OPS), default="softmax")
-    dtype: str = name("type of one value", DTYPES, default="float32")
+    dtype: str = name("type of one value", FLOATS, default="float32")
 
     PLAIN: ClassVar[tuple[str, ...]] = ("threaded", "vector_rest", "apart", "log")
     LOG2: ClassVar[tuple[str, ...]] = ("rows", "values", "inner", "moved_bytes")
@@ -81,7 +81,7 @@ class Softmax(OperatorLayer):
     @classmethod
     def read(cls, operator: Operator) -> Self:
         """Read a softmax; before operator set 13 it is along all axes from its own on."""
-        dtype, shape, joins = only_float(operator), operator.shape(), operator.opset < 13
+        dtype, shape, joins = dtype_of(operator), operator.shape(), operator.opset < 13
         axis = operator.axis(1 if joins else -1)
         if joins:
             shape = (*shape[:axis], math.prod(shape[axis:]))

@@ -14,12 +14,13 @@ from resperf.layers._base import name, number
 from resperf.layers._operator import (
     BATCHES,
     DTYPES,
+    MOVED_DTYPES,
     Kernel,
     Operator,
     OperatorLayer,
     choices,
+    dtype_of,
     log_uniform,
-    only_float,
     traffic,
 )
 from resperf.layers.columns import Array, Columns, element_bytes, numbers
@@ -88,6 +89,7 @@ class Transpose(OperatorLayer):
             ["1", "21", "132", "213", "321", "1324", "2143", "1432", "2413", "13254", "14253"],
             [1, 8, 4, 8, 2, 4, 1, 1, 1, 1, 1],
         ),
+        "dtype": MOVED_DTYPES,
     }
     SCALED: ClassVar[tuple[str, ...]] = _DIMS
     OPERATORS: ClassVar[frozenset[str]] = frozenset({"Transpose"})
@@ -147,7 +149,7 @@ class Transpose(OperatorLayer):
     @classmethod
     def read(cls, operator: Operator) -> Self:
         """Read a ``Transpose``, with axes of length one left out and neighbours joined."""
-        dtype, shape = only_float(operator), operator.shape()
+        dtype, shape = dtype_of(operator, DTYPES), operator.shape()
         order = operator.attributes.get("perm") or tuple(reversed(range(len(shape))))
         batch, lengths, named = _joined(shape, [int(axis) for axis in order])
         if len(lengths) > MOST_AXES:
@@ -158,7 +160,9 @@ class Transpose(OperatorLayer):
     def kernel(self) -> Kernel:
         """Return a ``Transpose`` of the batch and the named axes."""
         perm = [0, *(int(axis) for axis in self.order)]
-        return Kernel("Transpose", "", {"perm": perm}, self.input_shape, self.output_shape)
+        return Kernel(
+            "Transpose", "", {"perm": perm}, self.input_shape, self.output_shape, dtype=self.dtype
+        )
 
 
 def _joined(shape: Sequence[int], order: Sequence[int]) -> tuple[int, list[int], str]:

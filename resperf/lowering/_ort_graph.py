@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 import tempfile
 from collections.abc import Mapping, Sequence, Set
@@ -15,6 +14,7 @@ import numpy as np
 from resperf.errors import UnsupportedError, first_line
 from resperf.layers import Conv, Layer, Reorder
 from resperf.lowering._base import LoweredNode
+from resperf.lowering._ort_shapes import dtype_made, inferred
 from resperf.lowering._proto import Skeleton, skeleton
 from resperf.lowering._read import (
     ACTIVATION_OPS,
@@ -26,6 +26,7 @@ from resperf.lowering._read import (
     conv_from_node,
     dense_from_node,
     is_dense,
+    is_image,
     layer_from_node,
     pool_from_node,
 )
@@ -69,12 +70,12 @@ def optimised_graph(model: Skeleton, *, threads: int) -> onnx.GraphProto:
         )
         # Packing weights takes most of a session's start and changes no node.
         options.add_session_config_entry("session.disable_prepacking", "1")
-        if model.weights:
-            options.add_external_initializers(
-                list(model.weights),
-                [onnxruntime.OrtValue.ortvalue_from_numpy(v) for v in model.weights.values()],
-            )
         try:
+            if model.weights:
+                options.add_external_initializers(
+                    list(model.weights),
+                    [onnxruntime.OrtValue.ortvalue_from_numpy(v) for v in model.weights.values()],
+                )
             onnxruntime.InferenceSession(
                 model.model.SerializeToString(), options, providers=["CPUExecutionProvider"]
             )
@@ -105,14 +106,13 @@ def read_optimised(network: Network, graph: onnx.GraphProto, block: int) -> list
     produced: list[str] = []
     for proto in graph.node:
         tensor_name = _original_tensor(network, makers, proto, origin)
-        if tensor_name not in tensors and proto.op_type == "Reshape":
-            tensors |= _reshaped(proto, tensor_name, tensors, origin)
-        elif tensor_name not in tensors:
-            # The inside of a fused or inlined operator that works value by value.
-            shapes = {getattr(tensors.get(origin.get(i, i)), "shape", None) for i in proto.input}
-            if proto.op_type in ACTIVATION_OPS or (proto.op_type == "Mul" and len(shapes) == 1):
-                like = tensors.get(origin.get(proto.input[0], proto.input[0]))
-                tensors |= {} if like is None else {tensor_name: replace(like, name=tensor_name)}
+        attributes = {a.name: _plain(helper.get_attribute_value(a)) for a in proto.attribute}
+        if tensor_name not in tensors or any(more not in tensors for more in proto.output[1:]):
+            inputs = [tensors.get(origin.get(each, each)) for each in proto.input]
+            names = (tensor_name, *proto.output[1:])
+            for each, shape in zip(names, inferred(proto, inputs, attributes) or (), strict=False):
+                if each and each not in tensors:
+                    tensors[each] = Tensor(each, shape, dtype_made(proto, inputs, attributes))
         if proto.op_type == "ReorderInput" and _is_channels_last(proto) and tensor_name in tensors:
             # Convolutions behind it know their image by this name.
             last = tensors[tensor_name]
@@ -122,7 +122,6 @@ def read_optimised(network: Network, graph: onnx.GraphProto, block: int) -> list
         is_blocked = _is_blocked(proto, blocked)
         if is_blocked:
             blocked.add(proto.output[0])
-        attributes = {a.name: _plain(helper.get_attribute_value(a)) for a in proto.attribute}
         node = Node(
             # ORT numbers the re-layouts as it meets them, which differs from run to run.
             name=f"{proto.op_type}_{tensor_name}" if proto.op_type in RELAYOUTS else proto.name,
@@ -144,23 +143,6 @@ def _is_channels_last(proto: onnx.NodeProto) -> bool:
 def _channels_first(tensor: Tensor) -> tuple[int, ...]:
     batch, *pixels, channels = tensor.shape
     return (batch, channels, *pixels)
-
-
-def _reshaped(
-    proto: onnx.NodeProto, name: str, tensors: Mapping[str, Tensor], origin: Mapping[str, str]
-) -> dict[str, Tensor]:
-    """Return what a Reshape makes that ONNX Runtime put in, such as before a matrix product."""
-    image, wanted = (tensors.get(origin.get(each, each)) for each in proto.input)
-    if image is None or wanted is None or wanted.value is None:
-        return {}
-    shape = [
-        length if length else image.shape[axis] if axis < len(image.shape) else 1
-        for axis, length in enumerate(map(int, wanted.value.ravel()))
-    ]
-    if -1 in shape:
-        known = -math.prod(shape)
-        shape[shape.index(-1)] = math.prod(image.shape) // known if known > 0 else 0
-    return {name: Tensor(name, tuple(shape), image.dtype)}
 
 
 def _inner_tensors(graph: onnx.GraphProto) -> dict[str, Tensor]:
@@ -228,14 +210,16 @@ def _lowered(network: Network, node: Node, block: int, *, is_blocked: bool) -> L
 
 def _layer(network: Network, node: Node, block: int, *, is_blocked: bool) -> Layer:
     layout = f"nchwc{block}" if node.domain == NCHWC else "nchw"
-    if node.op in CONV_OPS:
+    if node.op in CONV_OPS and is_image(network, node):
         return _conv(network, node, layout)
-    if node.op in POOL_OPS:
+    if node.op in POOL_OPS and is_image(network, node):
         return pool_from_node(network, node, layout)
     if is_dense(network, node):
         return dense_from_node(network, node)
     if node.op in RELAYOUTS:
-        tensor = network.tensors[node.outputs[0]]
+        tensor = network.tensors.get(node.outputs[0])
+        if tensor is None or len(tensor.shape) != 4:
+            raise UnsupportedError(f"{node.op} {node.name!r}: the shape of its image is not known")
         to_blocked, last = node.op == "ReorderInput", bool(node.attributes.get("channels_last"))
         shape = _channels_first(tensor) if last and not to_blocked else tensor.shape
         batch, channels, height, width = shape

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from resperf.errors import UnsupportedError
-from resperf.layers import Activation, Conv, Dense, Layer, Pool, Reorder
+from resperf.layers import Activation, Conv, ConvNd, Dense, Layer, Pool, Reorder
 from resperf.lowering._base import LoweredNode, Role
 from resperf.lowering._read import (
     ACTIVATION_OPS,
@@ -23,6 +23,7 @@ from resperf.lowering._read import (
     conv_from_node,
     dense_from_node,
     is_dense,
+    is_image,
     layer_from_node,
     pool_from_node,
 )
@@ -38,6 +39,8 @@ BLOCKED_ACTIVATIONS = frozenset({"Relu", "Tanh", "Sigmoid"})
 """Activations that join a blocked convolution late."""
 BLOCK_KEEPERS = BLOCKED_ACTIVATIONS | {"HardSigmoid", "Gelu", "QuickGelu"}
 """Activations that keep a blocked tensor blocked."""
+KEEPERS = frozenset({"Slice", "Expand", "Cast"})
+"""Operators that are left out where neither shape nor type changes."""
 RESIZES = frozenset({"Resize", "Upsample"})
 BLOCKED_SUMS = frozenset({"Add", "Sum"})
 BLOCKED_BINARIES = BLOCKED_SUMS | {"Mul"}
@@ -145,7 +148,7 @@ class _Lowering:
 
     def _take(self, node: Node) -> None:
         """Absorb a node into an earlier step, or make it a step of its own."""
-        if node.op in REMOVED_OPS:
+        if node.op in REMOVED_OPS or self._changes_nothing(node):
             self.renamed[node.outputs[0]] = node.inputs[0]
             return
         if not any(absorb(node) for absorb in self._absorptions()):
@@ -158,14 +161,29 @@ class _Lowering:
                 # The node is accounted for once.
                 self.steps[-1].sources = []
 
+    def _changes_nothing(self, node: Node) -> bool:
+        """Whether ONNX Runtime leaves a node out that gives what it reads."""
+        if node.op not in KEEPERS or not node.inputs:
+            return False
+        before, after = (
+            self.network.tensors.get(name) for name in (node.inputs[0], node.outputs[0])
+        )
+        return (
+            before is not None
+            and after is not None
+            and (before.shape, before.dtype) == (after.shape, after.dtype)
+        )
+
     def _turned(self, node: Node) -> tuple[Node, list[str]]:
         """Let a matrix product take matrices by columns that only it reads transposed."""
         inputs, turned, absorbed = list(node.inputs), {}, []
-        for place, word in enumerate(("transA", "transB") if node.op == "MatMul" else ()):
+        words = ("transA", "transB") if node.op == "MatMul" else ()
+        for place, word in zip(range(len(inputs)), words, strict=False):
             step = self._only_reader(inputs[place])
             if step is None or step.node.op != "Transpose":
                 continue
-            rank = len(self.network.tensors[inputs[place]].shape)
+            turned_tensor = self.network.tensors.get(inputs[place])
+            rank = 0 if turned_tensor is None else len(turned_tensor.shape)
             order = tuple(step.node.attributes.get("perm") or reversed(range(rank)))
             if order != (*range(rank - 2), rank - 1, rank - 2):
                 continue
@@ -215,9 +233,11 @@ class _Lowering:
         if not self._is_per_channel(node):
             return False
         step = self._only_reader(node.inputs[0])
-        if step is None or not isinstance(step.layer, Conv) or step.layer.activation != "none":
+        if step is None or not isinstance(step.layer, Conv | ConvNd):
             return False
-        if step.layer.residual or step.node.op not in CONV_OPS:
+        if step.layer.activation != "none" or step.node.op not in CONV_OPS:
+            return False
+        if isinstance(step.layer, Conv) and step.layer.residual:
             return False
         return self._extend(
             step, node, step.layer.replace(bias=step.layer.bias or node.op != "Mul")
@@ -230,9 +250,15 @@ class _Lowering:
         if node.op not in ("Mul", "Add") or len(node.inputs) != 2:
             return False
         image, constant = (self.network.tensors.get(name) for name in node.inputs)
-        if image is None or constant is None or not constant.is_weight or len(image.shape) != 4:
+        if image is None or constant is None or not constant.is_weight:
             return False
-        return constant.shape[-3:] == (image.shape[1], 1, 1) and len(constant.shape) in (3, 4)
+        rank = len(image.shape)
+        by_channel = (*image.shape[1:2], *(1,) * (rank - 2))
+        return (
+            rank >= 3
+            and constant.shape[1 - rank :] == by_channel
+            and len(constant.shape) in (rank - 1, rank)
+        )
 
     def _activate(self, node: Node) -> bool:
         """Fuse an activation into the convolution or matrix product before it."""
@@ -248,7 +274,7 @@ class _Lowering:
             and step.is_blocked
             and (layer.residual or step.node.op not in CONV_OPS)
         )
-        if layer.kind not in ("conv", "dense") or layer.fields()["activation"] != "none":
+        if layer.kind not in ("conv", "conv_nd", "dense") or layer.fields()["activation"] != "none":
             return False
         if node.op not in (BLOCKED_ACTIVATIONS if late else fusible):
             return False
@@ -343,9 +369,9 @@ class _Lowering:
         self.maker.update({name: step for name in node.outputs if name})
 
     def _layer(self, node: Node) -> Layer:
-        if node.op in CONV_OPS:
+        if node.op in CONV_OPS and is_image(self.network, node):
             return lower_layer(conv_from_node(self.network, node), self.block)
-        if node.op in POOL_OPS:
+        if node.op in POOL_OPS and is_image(self.network, node):
             maker = self.maker.get(node.inputs[0])
             layout = _layout(maker is None or maker.is_blocked, self.block)
             return lower_layer(pool_from_node(self.network, node, layout), self.block)
@@ -375,16 +401,23 @@ class _Lowering:
         makers = [self.maker.get(name) for name in read]
         if not makers or not all(maker is not None and maker.is_blocked for maker in makers):
             return False
-        if node.op in RESIZES:
-            return self._grows_in_blocks(node)
+        if not all(self._is_image(name) for name in (*read, *node.outputs[:1])):
+            return False
         if node.op in BLOCK_KEEPERS:
             return True
-        shapes = [self.network.tensors[name].shape for name in node.inputs]
+        if node.op in RESIZES:
+            return self._grows_in_blocks(node)
+        shapes = [self.network.tensors[name].shape for name in read]
         if node.op in BLOCKED_BINARIES:
             return len(set(shapes)) == 1
         if node.op == "Concat":
             return node.attributes.get("axis") == 1 and not any(s[1] % self.block for s in shapes)
         return False
+
+    def _is_image(self, name: str) -> bool:
+        """Whether a tensor has four axes; no other lies in blocks."""
+        tensor = self.network.tensors.get(name)
+        return tensor is not None and len(tensor.shape) == 4
 
     def _grows_in_blocks(self, node: Node) -> bool:
         """Whether ONNX Runtime has a blocked kernel for a change of size."""
@@ -421,6 +454,8 @@ class _Lowering:
         self._reorder(name, "out", role, self.steps.index(maker) + 1)
 
     def _reorder(self, name: str, direction: str, role: Role, position: int) -> None:
+        if not self._is_image(name):
+            return
         batch, channels, height, width = self.network.tensors[name].shape
         blocked = f"nchwc{self.block}"
         layer = Reorder(

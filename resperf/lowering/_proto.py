@@ -78,7 +78,12 @@ def skeleton(network: Network) -> Skeleton:
         for label, value in node.attributes.items():
             if isinstance(value, np.ndarray):
                 value = numpy_helper.from_array(value)
-            made.attribute.append(helper.make_attribute(label, value))
+            try:
+                made.attribute.append(helper.make_attribute(label, value))
+            except (TypeError, ValueError) as error:
+                raise UnsupportedError(
+                    f"{node.op} {node.name!r}: its attribute {label!r} cannot be written"
+                ) from error
         nodes.append(made)
     graph = helper.make_graph(
         nodes,

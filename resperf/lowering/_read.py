@@ -7,8 +7,9 @@ inputs and ``activation`` attribute mean the same), not what any framework does 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any, TypeVar
+from collections.abc import Callable, Mapping
+from functools import wraps
+from typing import Any, TypeVar, cast
 
 from resperf.errors import LayerError, UnsupportedError
 from resperf.layers import (
@@ -42,6 +43,28 @@ ACTIVATION_OPS: Mapping[str, str] = {
 }
 """ONNX operator (also the value of a fused node's ``activation``) -> activation of a layer."""
 
+_ODD = (KeyError, IndexError, TypeError, ValueError, ArithmeticError, AttributeError)
+"""What reading attributes of the wrong type or number raises."""
+LayerReader = TypeVar("LayerReader", bound=Callable[..., Layer])
+
+
+def _with_reasons(read: LayerReader) -> LayerReader:
+    """Let a reader say which node has attributes or inputs that its operator does not have."""
+
+    @wraps(read)
+    def reading(network: Network, node: Node, *words: Any, **more: Any) -> Layer:
+        try:
+            return read(network, node, *words, **more)
+        except LayerError as error:
+            raise UnsupportedError(f"{_where(node)}: {error}") from error
+        except _ODD as error:
+            raise UnsupportedError(
+                f"{_where(node)}: its attributes are not those of this operator ({error!r})"
+            ) from error
+
+    return cast(LayerReader, reading)
+
+
 CONV_OPS = frozenset({"Conv", "FusedConv"})
 POOL_OPS: Mapping[str, tuple[str, bool]] = {
     "MaxPool": ("max", False),
@@ -57,6 +80,7 @@ REMOVED_OPS = frozenset({"Identity", "Dropout"})
 DENSE_OPS = frozenset({"Gemm", "MatMul", "FusedGemm", "FusedMatMul"})
 
 
+@_with_reasons
 def conv_from_node(
     network: Network,
     node: Node,
@@ -111,6 +135,7 @@ def conv_from_node(
     )
 
 
+@_with_reasons
 def pool_from_node(network: Network, node: Node, layout: str = "nchw") -> Pool:
     """Read a max, average or global pooling; a global one gets a window of the whole image.
 
@@ -146,6 +171,7 @@ def pool_from_node(network: Network, node: Node, layout: str = "nchw") -> Pool:
     )
 
 
+@_with_reasons
 def dense_from_node(
     network: Network, node: Node, *, bias: bool | None = None, activation: str = "none"
 ) -> Dense:
@@ -193,6 +219,7 @@ def dense_from_node(
     )
 
 
+@_with_reasons
 def activation_from_node(network: Network, node: Node, block: int = 1) -> Activation:
     """Read an activation that stands by itself.
 
@@ -223,6 +250,7 @@ def activation_from_node(network: Network, node: Node, block: int = 1) -> Activa
     )
 
 
+@_with_reasons
 def layer_from_node(network: Network, node: Node, block: int = 1) -> Layer:
     """Read an operator of any kind whose file says how (`resperf.layers.OPERATOR_KINDS`).
 
@@ -254,14 +282,7 @@ def layer_from_node(network: Network, node: Node, block: int = 1) -> Layer:
         block=block,
         opset=network.opsets.get(node.domain, 1),
     )
-    try:
-        return layer_of_operator(operator)
-    except LayerError as error:
-        raise UnsupportedError(f"{_where(node)}: {error}") from error
-    except (KeyError, IndexError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
-        raise UnsupportedError(
-            f"{_where(node)}: its attributes are not those of this operator ({error!r})"
-        ) from error
+    return layer_of_operator(operator)
 
 
 def _operand(tensor: Tensor) -> Operand:
@@ -274,6 +295,12 @@ def is_dense(network: Network, node: Node) -> bool:
         return False
     weight = network.tensors.get(node.inputs[1])
     return weight is None or (weight.is_weight and len(weight.shape) == 2)
+
+
+def is_image(network: Network, node: Node) -> bool:
+    """Whether a window slides over two axes, or over an unknown number of them."""
+    tensor = network.tensors.get(node.inputs[0]) if has_input(node, 0) else None
+    return tensor is None or len(tensor.shape) not in (3, 5)
 
 
 def has_input(node: Node, position: int) -> bool:

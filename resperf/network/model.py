@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 _MAX_INLINED_NODES = 200_000
 _MAX_CALL_DEPTH = 100
+_LARGEST_VERSION = 1 << 20
 
 
 def stripped_model(path: Path) -> ModelProto:
@@ -54,6 +55,8 @@ def parse(path: Path, stripped: Stripped) -> ModelProto:
         raise _unreadable(path, "it holds no graph")
     if not model.ir_version or not model.opset_import:
         raise _unreadable(path, "it names no operator set")
+    if any(not 0 < opset.version <= _LARGEST_VERSION for opset in model.opset_import):
+        raise _unreadable(path, "it names an operator set that cannot exist")
     if not model.graph.node and not model.graph.output:
         raise NetworkError(f"{path} holds an empty network: nothing to predict")
     return _inlined(path, model) if model.functions else model

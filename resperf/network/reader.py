@@ -173,6 +173,11 @@ class _Reading:
 
     def _check_fit(self, node: NodeProto, attributes: Mapping[str, Any]) -> None:
         names = [name for name in node.input if name]
+        if len(node.input) < (fewest := self.finder.fewest_inputs(node)):
+            raise NetworkError(
+                f"{self.path} is damaged: node {node.name or node.output[0]!r} ({node.op_type}) "
+                f"has {len(node.input)} inputs and needs {fewest}"
+            )
         if node.domain in DEFAULT_DOMAINS and all(name in self.seen.tensors for name in names):
             inputs = [self.seen.tensors[name] for name in names]
             if why := misfit(node.op_type, inputs, attributes):

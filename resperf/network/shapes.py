@@ -36,6 +36,7 @@ class ShapeFinder:
         self._path = path
         self._opsets = {opset.domain: opset.version for opset in model.opset_import}
         self._ir_version = model.ir_version
+        self._fewest: dict[tuple[str, str], int] = {}
         self._whole = _infer_model(model)
 
     def whole(self, name: str) -> Known | None:
@@ -62,10 +63,27 @@ class ShapeFinder:
             check_size(self._path, name, shape)
         return found
 
+    def fewest_inputs(self, node: NodeProto) -> int:
+        """Return how many inputs the node's operator takes at least; 0 where that is not known."""
+        from onnx import defs
+
+        key = (node.domain, node.op_type)
+        if key not in self._fewest:
+            version = self._version(node.domain)
+            try:
+                schema = defs.get_schema(node.op_type, version or 1, node.domain)
+                self._fewest[key] = int(schema.min_input)
+            except defs.SchemaError:
+                self._fewest[key] = 0
+        return self._fewest[key]
+
+    def _version(self, domain: str) -> int | None:
+        return self._opsets.get(domain) or self._opsets.get(domain or "ai.onnx")
+
     def _from_schema(self, node: NodeProto, known: Mapping[str, Tensor]) -> dict[str, Known]:
         from onnx import defs, numpy_helper, shape_inference
 
-        version = self._opsets.get(node.domain) or self._opsets.get(node.domain or "ai.onnx")
+        version = self._version(node.domain)
         if version is None:
             return {}
         try:

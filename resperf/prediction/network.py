@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from resperf.bundle import Bundle
 from resperf.errors import UnsupportedError
-from resperf.lowering import LoweredNetwork, lower
+from resperf.lowering import LoweredNetwork, LoweredNode, lower
 from resperf.measurement import WHOLE_CALL
 from resperf.network import Network
 from resperf.prediction.host import host_warnings
-from resperf.prediction.layers import layer_prediction, layer_times, times_in_order
+from resperf.prediction.layers import Time, layer_prediction, layer_times, times_in_order
 from resperf.prediction.result import LayerPrediction, Prediction, Skipped
 from resperf.prediction.rules import RULE_OF_METHOD, RULES
 
@@ -85,7 +86,25 @@ def predict_network(
         ),
         views_estimated="view_ms" in bundle.estimates,
         nodes=lowered.nodes,
+        log_width=math.inf if bundle.in_place is None else bundle.in_place.log_width,
     )
+
+
+def layers_alone(network: Network, bundle: Bundle, *, threads: int | None = None) -> Prediction:
+    """Predict a network with the times of its layers alone, to stand beside layers measured alone.
+
+    The total is that of `predict_network`; what was learnt in place is part of the handover.
+    """
+    prediction = predict_network(network, bundle, threads=threads)
+    if bundle.in_place is None:
+        return prediction
+    alone = predict_network(network, bundle.without_in_place(), threads=threads)
+    alone_ms, placed_ms = (
+        sum(layer.execution_ms for layer in each.layers if layer.phase == "execution")
+        for each in (alone, prediction)
+    )
+    handover_ms = prediction.handover_ms + placed_ms - alone_ms
+    return replace(prediction, layers=alone.layers, handover_ms=handover_ms)
 
 
 def _predict_nodes(
@@ -102,7 +121,7 @@ def _predict_nodes(
                 reason = node.reason or "no layer kind fits this operator"
                 skipped.append(Skipped(node.name, node.op, reason))
             continue
-        time = next(predicted)
+        time = _in_place(next(predicted), node, bundle)
         times_ms.append(time.ms)
         if math.isnan(time.ms):
             reason = f"the bundle has no predictor for {node.layer.kind}"
@@ -114,6 +133,16 @@ def _predict_nodes(
             )
         )
     return tuple(layers), times_ms, tuple(skipped)
+
+
+def _in_place(time: Time, node: LoweredNode, bundle: Bundle) -> Time:
+    """Turn a layer's time alone into that inside a network, where the bundle knows of it."""
+    if bundle.in_place is None or node.layer is None or node.role != "execution":
+        return time
+    factor = bundle.in_place.factor(node.layer.kind)
+    return time._replace(
+        ms=time.ms * factor, low_ms=time.low_ms * factor, high_ms=time.high_ms * factor
+    )
 
 
 def _range_warnings(layers: Sequence[LayerPrediction]) -> tuple[str, ...]:

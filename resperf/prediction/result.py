@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import compress
 from typing import Any
 
 from resperf.lowering import LoweredNode
@@ -170,6 +171,9 @@ class Prediction:
         Whether the cost of operators that only change a shape is estimated.
     nodes : tuple of LoweredNode
         What the framework runs, and which of the network's nodes became it.
+    log_width : float
+        Nine of ten networks inside the trained range lie within a factor of exp(log_width) of
+        their predicted total; infinite where whole networks were not measured.
     """
 
     network: str
@@ -188,6 +192,7 @@ class Prediction:
     estimated_phases: tuple[str, ...] = ()
     views_estimated: bool = False
     nodes: tuple[LoweredNode, ...] = ()
+    log_width: float = math.inf
 
     @property
     def total_ms(self) -> float:
@@ -217,21 +222,32 @@ class Prediction:
     @property
     def low_ms(self) -> float:
         """What the total will hardly stay below: nine of ten lie between it and `high_ms`."""
-        return self._bound_ms([layer.low_ms for layer in self.layers])
+        return self._bound_ms(-1)
 
     @property
     def high_ms(self) -> float:
         """What the total will hardly exceed; it knows nothing of `skipped` operators."""
-        return self._bound_ms([layer.high_ms for layer in self.layers])
+        return self._bound_ms(1)
 
-    def _bound_ms(self, bounds_ms: Sequence[float]) -> float:
-        """Let all layers reach their bounds together; what is no layer is as doubtful as they are.
+    def _bound_ms(self, sign: int) -> float:
+        """Return the lower (-1) or upper (1) bound; NaN where a layer that counts has none.
 
-        The errors of one predictor on one machine go together more than they cancel, so that
-        this is rather too wide than too narrow. NaN where a layer has no bound.
+        Where whole networks were measured, by how far those lie off; layers outside the trained
+        range reach their own bounds on top. Else all layers reach their bounds together, and
+        what is no layer is as doubtful as they are: the errors of one predictor on one machine go
+        together more than they cancel, so that this is rather too wide than too narrow.
         """
         layers_ms = sum(layer.execution_ms for layer in self.layers)
-        return self.total_ms * sum(bounds_ms) / layers_ms if layers_ms else math.nan
+        if not layers_ms:
+            return math.nan
+        bounds_ms = [layer.low_ms if sign < 0 else layer.high_ms for layer in self.layers]
+        if math.isinf(self.log_width):
+            return self.total_ms * sum(bounds_ms) / layers_ms
+        beyond = [not layer.in_range for layer in self.layers]
+        inside_ms = self.total_ms - sum(
+            layer.execution_ms for layer in self.layers if not layer.in_range
+        )
+        return inside_ms * math.exp(sign * self.log_width) + sum(compress(bounds_ms, beyond))
 
     @property
     def coverage(self) -> dict[str, Any]:

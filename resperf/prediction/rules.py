@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from resperf.bundle import Bundle
-from resperf.layers import handed_over_bytes
+from resperf.layers import Layer, handed_over_bytes
 from resperf.lowering import LoweredNetwork, LoweredNode
 from resperf.network import Tensor
 from resperf.prediction.result import PhaseTimes, Skipped
@@ -89,11 +89,18 @@ def _cost(
     return cost_ms * len(nodes), ()
 
 
+def layers_behind_each_other(nodes: Sequence[LoweredNode]) -> list[Layer]:
+    """Return the layers of the execution phase, in their order."""
+    return [node.layer for node in nodes if node.role == "execution" and node.layer is not None]
+
+
 def _handover_ms(bundle: Bundle, lowered: LoweredNetwork) -> float:
     """Charge what layers cost behind each other; nothing where that was not measured."""
-    layers = [n.layer for n in lowered.nodes if n.role == "execution" and n.layer is not None]
+    layers = layers_behind_each_other(lowered.nodes)
     per_node_ms = bundle.costs.get("node_ms", 0.0)
     per_mb_ms = bundle.costs.get("handover_ms_per_mb", 0.0)
+    if bundle.in_place is not None:
+        per_node_ms, per_mb_ms = bundle.in_place.node_ms, bundle.in_place.handover_ms_per_mb
     return per_node_ms * len(layers) + per_mb_ms * handed_over_bytes(layers) / 1e6
 
 

@@ -120,6 +120,10 @@ _POOL: Mapping[str, Term] = {
     "window plain strided": lambda q: q["flops_real"] / GFLOP * q["plain"] * q["strided"],
     "window at edges": gflop("flops_real", "edge_share"),
     "window ceil": gflop("flops_real", "ceil"),
+    # ONNX Runtime has no fast kernel for means over windows that are partly beyond the padding.
+    "window ceil counted plain": lambda q: (
+        q["flops_real"] / GFLOP * q["ceil"] * q["counts_pad"] * q["plain"]
+    ),
     "planes": millions("planes"),
     "rows": millions("row_count"),
     "rows plain": millions("row_count", "plain"),

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import Any, Self
 
 from resperf.errors import MeasurementError
@@ -42,6 +43,11 @@ class SamplingProtocol:
         Runs after which warm-up ends in any case.
     warmup_s : float
         Time after which warm-up ends in any case; one run always happens.
+    placements : int
+        How often a layer that waits for memory is built and sampled, each time in other pages of
+        it.
+    placements_s : float
+        Time after which such a layer is not built again; no sampling is cut short by it.
     """
 
     precision: float = 0.02
@@ -53,6 +59,8 @@ class SamplingProtocol:
     warmup_tolerance: float = 0.05
     warmup_runs: int = 30
     warmup_s: float = 0.04
+    placements: int = 3
+    placements_s: float = 0.5
 
     def __post_init__(self) -> None:
         for name in ("precision", "confidence", "warmup_tolerance"):
@@ -60,10 +68,10 @@ class SamplingProtocol:
                 raise MeasurementError(
                     f"protocol: {name}={getattr(self, name)} must be between 0 and 1"
                 )
-        for name in ("min_samples", "max_samples", "warmup_runs"):
+        for name in ("min_samples", "max_samples", "warmup_runs", "placements"):
             if getattr(self, name) < 1:
                 raise MeasurementError(f"protocol: {name}={getattr(self, name)} must be at least 1")
-        for name in ("min_time_s", "budget_s", "warmup_s"):
+        for name in ("min_time_s", "budget_s", "warmup_s", "placements_s"):
             if getattr(self, name) < 0:
                 raise MeasurementError(
                     f"protocol: {name}={getattr(self, name)} must not be negative"
@@ -162,6 +170,34 @@ def sample(
         warmups=warmups,
         stop_reason=reason,
         drift=drifts(samples_ms),
+    )
+
+
+def pooled(builds: Sequence[PhaseSamples], protocol: SamplingProtocol) -> PhaseSamples:
+    """Join the samples of one phase from several builds, each of them counting about alike.
+
+    The joint median is precise if it is so within the builds and these agree with each other.
+
+    Parameters
+    ----------
+    builds : sequence of PhaseSamples
+        At least one.
+    protocol : SamplingProtocol
+    """
+    if len(builds) == 1:
+        return builds[0]
+    fewest = min(len(build.samples_ms) for build in builds)
+    count = max(2, min(MAX_SAMPLES // len(builds), fewest))
+    samples_ms = [ms for build in builds for ms in capped(build.samples_ms, count)]
+    medians_ms = [build.median_ms for build in builds]
+    apart = (max(medians_ms) - min(medians_ms)) / 2
+    agree = apart < protocol.precision * abs(median(samples_ms))
+    return PhaseSamples(
+        samples_ms=tuple(samples_ms),
+        taken=sum(build.taken for build in builds),
+        warmups=sum(build.warmups for build in builds),
+        stop_reason=_reason(samples_ms, protocol) if agree else StopReason.BUDGET,
+        drift=2 * sum(build.drift for build in builds) > len(builds),
     )
 
 

@@ -6,7 +6,7 @@ import pytest
 from resperf.backends import Phase
 from resperf.backends.synthetic import SyntheticBackend, SyntheticBuilt
 from resperf.campaign import measure_layer
-from resperf.layers import Dense
+from resperf.layers import Dense, Pool
 from resperf.measurement import PHASES, Status
 from resperf.timing import SamplingProtocol
 from resperf.timing.load import Load
@@ -69,6 +69,55 @@ def test_a_drifting_execution_is_marked() -> None:
     device.growth_ms = 1.0
     row = measure_layer(device, LAYER, SamplingProtocol(budget_s=0.3), clock=device.clock)
     assert row.flags == ("drift",)
+
+
+class Placed(SlowToBuild):
+    """Its copies of large layers run in 9, 1, 5, 7, ... ms, in turn from build to build."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.builds = 0
+
+    def layer(self, layer: Any, *, budget_ms: float) -> SyntheticBuilt:
+        built = super().layer(layer, budget_ms=budget_ms)
+        took_ms = (9.0, 1.0, 5.0, 7.0)[self.builds % 4]
+        self.builds += 1
+        phases = {**built.phases, "execution": Phase(lambda: self.spend(took_ms))}
+        return SyntheticBuilt(phases=phases, isolated=built.isolated)
+
+
+def test_a_layer_that_waits_for_memory_is_sampled_in_several_places() -> None:
+    large = Pool(batch=16, channels_in=64, height=112, width=112, kernel_height=2, kernel_width=2)
+    device = Placed()
+    row = measure_layer(device, large, SamplingProtocol(placements=3), clock=device.clock)
+    assert device.builds == 3
+    assert row.phase_ms("execution") == 5.0
+    assert row.phase_ms("postprocess") == 0.5
+    # Three builds are not all overhead: the first is, the others belong to the sampling.
+    assert row.overhead_s == pytest.approx(0.040)
+
+    # Another build takes 40 ms: after the second one, the time for it is over.
+    device = Placed()
+    protocol = SamplingProtocol(placements=9, placements_s=0.03)
+    measure_layer(device, large, protocol, clock=device.clock)
+    assert device.builds == 2
+
+    # A build that fails later loses nothing of those before.
+    class Full(Placed):
+        def layer(self, layer: Any, *, budget_ms: float) -> SyntheticBuilt:
+            if self.builds == 2:
+                raise MemoryError
+            return super().layer(layer, budget_ms=budget_ms)
+
+    device = Full()
+    row = measure_layer(device, large, SamplingProtocol(placements=3), clock=device.clock)
+    assert (row.status, device.builds) == (Status.OK, 2)
+    assert row.phase_ms("execution") == 5.0  # between 9 and 1
+
+    # What computes rather than waits for memory is built once.
+    device = Placed()
+    measure_layer(device, LAYER, SamplingProtocol(placements=3), clock=device.clock)
+    assert device.builds == 1
 
 
 @pytest.mark.parametrize(("other_cores", "flags"), [(0.9, ("busy",)), (0.1, ())])

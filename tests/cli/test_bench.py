@@ -1,4 +1,5 @@
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,22 @@ def test_bench_as_json(campaign: Path, capsys: pytest.CaptureFixture[str]) -> No
     values = json.loads(capsys.readouterr().out)
     assert (values["rows"], values["reason"], values["statuses"]) == (5, "complete", {"ok": 5})
     assert read_dataset(Path("a.h5")).info.seed == 8
+
+
+def test_the_networks_of_a_folder_give_layers(
+    campaign: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shipped = Path(__file__).parents[2] / "models" / "networks"
+    Path("mine").mkdir()
+    shutil.copy(shipped / "lenet5.onnx", "mine")
+    campaign.write_text(TOML + "[mixture]\nfrom_networks = 1.0\nexact = 1.0\n")
+    words = ["bench", str(campaign), "--framework", "synthetic", "-o", "a.h5", "--samples", "3"]
+    assert main([*words, "--networks", "mine"]) == 0
+    measured = [row.layer.fields() for row in read_dataset(Path("a.h5")).measurements]
+    assert {layer["features_in"] for layer in measured} == {400, 120, 84}
+    Path("none").mkdir()
+    assert main([*words, "--networks", "none"]) == 2
+    assert "no ONNX file at none" in capsys.readouterr().err
 
 
 def test_a_dry_run_measures_nothing(campaign: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -22,6 +22,7 @@ from resperf.layers import (
     layer_of_operator,
 )
 from resperf.predictors.terms import physical_terms
+from resperf.units import DTYPE_BYTES
 
 DRAWS = 40
 SMALL_BYTES = 400_000
@@ -49,7 +50,7 @@ def as_operator(kernel: Kernel) -> Operator:
         op=kernel.op,
         domain=kernel.domain,
         attributes=kernel.attributes,
-        inputs=(*map(Operand, shapes), *given),
+        inputs=(*map(Operand, shapes, kernel.input_dtypes), *given),
         outputs=(kernel.output_shape,) * (1 + kernel.more_outputs),
         block=16 if kernel.domain.endswith("nchwc") else 1,
     )
@@ -91,7 +92,9 @@ def test_draws_are_layers_that_keys_name(kind: str) -> None:
     layers = drawn(kind)
     assert len({layer.key for layer in layers}) > DRAWS / 2
     assert [layer_from_key(layer.key) for layer in layers] == layers
-    assert all(math.prod(layer.output_shape) * 4 == layer.output_bytes for layer in layers)
+    for layer in layers:
+        dtype = layer.kernel().output_dtype or layer.kernel().dtype
+        assert math.prod(layer.output_shape) * DTYPE_BYTES[dtype] == layer.output_bytes
 
 
 def test_a_graph_with_the_kernel_in_it_is_read_as_the_same_work(kind: str) -> None:
@@ -125,11 +128,12 @@ def test_onnx_runtime_runs_it(kind: str) -> None:
 def test_an_operator_that_is_no_layer_says_why() -> None:
     with pytest.raises(LayerError, match="no layer kind for operator Foo"):
         layer_of_operator(Operator("Foo", {}, (), ()))
-    whole_numbers = (Operand((2, 3), "int64"), Operand((2, 3), "int64"))
     with pytest.raises(LayerError, match=r"operator com\.acme\.Softmax"):
         layer_of_operator(Operator("Softmax", {}, (Operand((2, 3)),), ((2, 3),), domain="com.acme"))
-    with pytest.raises(LayerError, match="type int64"):
-        layer_of_operator(Operator("Add", {}, whole_numbers, ((2, 3),)))
+    with pytest.raises(LayerError, match="Softmax of type int64"):
+        layer_of_operator(Operator("Softmax", {}, (Operand((2, 3), "int64"),), ((2, 3),)))
+    with pytest.raises(LayerError, match="Add of type string"):
+        layer_of_operator(Operator("Add", {}, (Operand((2, 3), "string"),) * 2, ((2, 3),)))
 
 
 def test_layers_taken_from_networks_are_scaled_and_stay_of_their_sort(kind: str) -> None:

@@ -19,6 +19,7 @@ def node(op: str, inputs: list[Any], *outputs: Shape, domain: str = "", **more: 
         None if each is None
         else Operand((len(each),), "int64", np.array(each)) if isinstance(each, list)
         else Operand((), "float32", np.array(each)) if isinstance(each, float)
+        else each if isinstance(each, Operand)
         else Operand(each)
         for each in inputs
     ]  # fmt: skip
@@ -27,6 +28,7 @@ def node(op: str, inputs: list[Any], *outputs: Shape, domain: str = "", **more: 
 
 
 IMAGE, TOKENS = (2, 64, 14, 12), (2, 197, 192)
+TRUTHS, WHOLE = Operand((1, 1, 64, 64), "bool"), Operand((2, 128), "int64")
 
 READ: list[tuple[Operator, dict[str, Any]]] = [
     # Elementwise: which axes the second operand has.
@@ -114,7 +116,51 @@ READ: list[tuple[Operator, dict[str, Any]]] = [
      {"function": "expand", "batch": 1, "length_out": 2, "inner": 192}),
     (node("Tile", [(2, 3, 4), [1, 5, 1]], (2, 15, 4)),
      {"function": "expand", "length": 1, "length_out": 5, "inner": 12}),
+    # What keeps its shape is copied.
+    (node("Slice", [IMAGE, [0], [99], [1]], IMAGE), {"function": "copy", "inner": 64 * 168}),
+    (node("Pad", [TOKENS, [0] * 6], TOKENS), {"function": "copy", "batch": 2}),
+    (node("Concat", [(2, 3)], (2, 3), axis=0), {"parts": 1, "inner": 6}),
+    # Truths and whole numbers.
+    (node("Where", [TRUTHS, (1, 12, 64, 64), ()], (1, 12, 64, 64)),
+     {"second": "inner", "tensors": 1, "outer": 12, "inner": 4096, "dtype": "float32"}),
+    (node("Where", [Operand((2, 9), "bool"), (2, 9), (2, 9)], (2, 9)),
+     {"second": "same", "tensors": 2}),
+    (node("Where", [Operand((2, 9), "bool"), (), ()], (2, 9)), {"second": "same", "tensors": 0}),
+    (node("Equal", [WHOLE, Operand((), "int64")], (2, 128)),
+     {"function": "equal", "second": "scalar", "dtype": "int64"}),
+    (node("Not", [Operand((2, 128), "bool")], (2, 128)), {"function": "not", "dtype": "bool"}),
+    (node("ArgMax", [TOKENS], (2, 197, 1), axis=-1), {"function": "arg_max", "values": 192}),
+    (node("ArgMax", [WHOLE], (2,), axis=1, keepdims=0), {"outer": 1, "dtype": "int64"}),
+    (node("Cast", [TOKENS], TOKENS, to=10),
+     {"batch": 2, "values": 197 * 192, "dtype": "float32", "dtype_out": "float16"}),
+    # Signals and volumes.
+    (node("Conv", [(1, 80, 3000), (384, 80, 3), (384,)], (1, 384, 3000), pads=(1, 1)),
+     {"rank": 1, "depth": 1, "width": 3000, "kernel_width": 3, "pad_width": 2, "bias": True}),
+    (node("FusedConv", [(1, 3, 16, 56, 56), (64, 3, 3, 7, 7)], (1, 64, 16, 28, 28),
+          strides=(1, 2, 2), pads=(1, 3, 3, 1, 3, 3), activation="Relu", domain="com.microsoft"),
+     {"rank": 3, "depth": 16, "stride_height": 2, "pad_width": 6, "activation": "relu"}),
+    (node("Conv", [(1, 8, 10), (8, 8, 3)], (1, 8, 5), strides=(2,), auto_pad="SAME_UPPER"),
+     {"pad_width": 1, "stride_width": 2, "kernel_width": 3}),
+    (node("MaxPool", [(1, 64, 8, 28, 28)], (1, 64, 4, 14, 14), kernel_shape=(2, 2, 2),
+          strides=(2, 2, 2)), {"rank": 3, "kernel_depth": 2, "mode": "max"}),
+    (node("GlobalAveragePool", [(1, 64, 50)], (1, 64, 1)),
+     {"mode": "global_average", "kernel_width": 50}),
+    # Sequences.
+    (node("Attention", [(2, 128, 768), (768, 2304), (2304,)], (2, 128, 768), num_heads=12,
+          domain="com.microsoft"),
+     {"queries": 128, "keys": 128, "heads": 12, "head_size": 64, "features": 768}),
+    (node("MultiHeadAttention", [(2, 64, 256), (2, 100, 256), (2, 100, 256)], (2, 64, 256),
+          num_heads=8, domain="com.microsoft"),
+     {"queries": 64, "keys": 100, "head_size": 32, "value_size": 32, "features": 0}),
+    (node("LSTM", [(35, 2, 8), (2, 64, 8), (2, 64, 16)], (35, 2, 2, 16), hidden_size=16),
+     {"batch": 2, "steps": 35, "hidden": 16, "directions": 2, "cell": "lstm"}),
+    (node("GRU", [(35, 2, 8), (1, 48, 8), (1, 48, 16)], (35, 1, 2, 16), hidden_size=16),
+     {"hidden": 16, "directions": 1, "cell": "gru"}),
     # Images.
+    (node("DepthToSpace", [(1, 36, 24, 20)], (1, 4, 72, 60), blocksize=3, mode="CRD"),
+     {"channels": 4, "height": 24, "side": 3, "function": "depth_to_space_crd"}),
+    (node("SpaceToDepth", [(1, 3, 8, 8)], (1, 12, 4, 4), blocksize=2),
+     {"channels": 3, "height": 4, "function": "space_to_depth"}),
     (node("Resize", [IMAGE, None, [1, 1, 2, 2]], (2, 64, 28, 24), mode="nearest"),
      {"height_out": 28, "width_out": 24, "layout": "nchw"}),
     (node("Upsample", [(1, 20, 7, 7)], (1, 20, 14, 14), block=16, domain="com.microsoft.nchwc",
@@ -144,10 +190,29 @@ REFUSED: list[tuple[Operator, str]] = [
     (node("MatMul", [(0, 3, 4), (0, 4, 5)], (0, 3, 5)), "at least 1"),
     (node("FusedMatMul", [(2, 3, 4), (2, 4, 5)], (2, 3, 5), transBatchA=1), "transposes its batch"),
     (node("Resize", [IMAGE, None, [1, 1, 2, 2]], (2, 64, 28, 24), antialias=1), "antialiasing"),
-    (node("Slice", [IMAGE, [0], [99], [1]], IMAGE), "keeps its shape"),
     (node("Softmax", [(2, 3)], (2, 3), axis=2), "axis=2 does not exist"),
     (node("Transpose", [(2, 3, 4, 5, 6, 7, 8)], (8, 7, 6, 5, 4, 3, 2)), "more than 5 axes"),
-    (node("Concat", [(2, 3)], (2, 3), axis=0), "parts=1"),
+    (node("Concat", [(2, 0), None], (2, 0), axis=1), "parts=0"),
+    (node("Where", [(0, 3), (), ()], (0, 3)), "at least 1"),
+    (node("Cast", [(2, 3)], (2, 3), to=8), "ONNX's type 8"),
+    (node("And", [(2, 3), (2, 3)], (2, 3)), "and is of bool"),
+    (node("DepthToSpace", [(8, 4, 4)], (2, 8, 8), blocksize=2), "has no layer"),
+    (node("Conv", [(1, 4, 9), (8, 4, 3)], (1, 8, 7), activation="Elu"), "activation 'Elu'"),
+    (node("Conv", [(1, 4, 9), (8, 4, 3), None, (1, 8, 7)], (1, 8, 7)), "an addition"),
+    (node("Conv", [IMAGE, (8, 64, 1, 1)], (2, 8, 14, 12)), "a window over shape"),
+    (
+        node("MaxPool", [(1, 4, 9)], (1, 4, 5), kernel_shape=(2,), strides=(2,), ceil_mode=1),
+        "partly empty",
+    ),
+    (
+        node("MaxPool", [(1, 4, 8)], (1, 4, 4), (1, 4, 4), kernel_shape=(2,), strides=(2,)),
+        "positions of the maxima",
+    ),
+    (node("Attention", [TOKENS, TOKENS, TOKENS], TOKENS), "of ONNX itself"),
+    (
+        node("LSTM", [(2, 9, 8), (1, 64, 8), (1, 64, 16)], (2, 9, 1, 16), hidden_size=16, layout=1),
+        "batch first",
+    ),
 ]
 
 

@@ -166,6 +166,55 @@ def test_rules_and_ort_agree_on_decoders_and_attention(
     assert contents(lower(network, fingerprint, method="rules")) == contents(asked)
 
 
+def signal_network(path: Path, rank: int) -> Path:
+    """A convolution of signals or volumes with what it absorbs, a pooling, a masked sum."""
+    cube, sizes = (3,) * rank, (8,) * rank
+    one, two = [1] * rank, [2] * rank
+    values = {
+        "w": np.full((8, 4, *cube), 0.5, np.float32),
+        **{name: np.ones(8, np.float32) for name in ("scale", "shift", "mean", "variance")},
+        "limit": np.float32(0.3), "low": np.float32(-9.0),
+        **{name: np.full((8, *one), 0.5, np.float32) for name in ("factor", "term")},
+    }  # fmt: skip
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["a"], "conv", pads=[*one, *one]),
+        helper.make_node(
+            "BatchNormalization", ["a", "scale", "shift", "mean", "variance"], ["b"], "norm"
+        ),
+        helper.make_node("Mul", ["b", "factor"], ["f"], "mul"),
+        helper.make_node("Add", ["f", "term"], ["g"], "add"),
+        helper.make_node("Relu", ["g"], ["c"], "act"),
+        helper.make_node("MaxPool", ["c"], ["d"], "pool", kernel_shape=two, strides=two),
+        helper.make_node("Greater", ["d", "limit"], ["m"], "mask"),
+        helper.make_node("Where", ["m", "d", "low"], ["e"], "choose"),
+        helper.make_node("Cast", ["m"], ["n"], "cast", to=onnx.TensorProto.FLOAT),
+        helper.make_node("Add", ["e", "n"], ["y"], "sum"),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, (2, 4, *sizes))],
+        [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, None)],
+        [onnx.numpy_helper.from_array(value, name) for name, value in values.items()],
+    )
+    opsets = [helper.make_opsetid("", 17)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), path)
+    return path
+
+
+@pytest.mark.parametrize("rank", [1, 3])
+def test_rules_and_ort_agree_on_signals_volumes_and_masks(
+    rank: int, fingerprint: Fingerprint, tmp_path: Path
+) -> None:
+    network = read_network(signal_network(tmp_path / "g.onnx", rank))
+    asked = lower(network, fingerprint, method="framework")
+    kinds = [node.layer.kind for node in asked.nodes if node.layer is not None]
+    # The convolution has absorbed normalisation, factor, term and activation.
+    assert kinds[:2] == ["conv_nd", "pool_nd"]
+    assert sorted(kinds[2:]) == ["cast", "elementwise", "elementwise", "select"]
+    assert contents(lower(network, fingerprint, method="rules")) == contents(asked)
+
+
 def test_a_blocked_activation_runs_over_whole_blocks(
     fingerprint: Fingerprint, tmp_path: Path
 ) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pytest
 
-from resperf.bundle import Times
+from resperf.bundle import InPlace, Times
 from resperf.errors import UnsupportedError
 from resperf.layers import Conv, Dense, Layer, Pool, Reorder
 from resperf.lowering import LoweredNetwork, LoweredNode
@@ -42,6 +42,7 @@ class FakeBundle:
     framework = "synthetic"
     layer_phase = "execution"
     estimates: Mapping[str, object] = {}
+    in_place: InPlace | None = None
 
     def __init__(
         self,
@@ -250,3 +251,28 @@ def test_bounds_of_layers_add_up_and_stretch_to_what_is_no_layer(predict_nodes) 
     assert prediction.coverage["out_of_range_ms"] == pytest.approx(0.5)
     assert prediction.coverage["in_range_ms"] == pytest.approx(layers_ms - 0.5)
     assert prediction.coverage["unknown"] == len(prediction.skipped)
+
+
+def test_what_was_learnt_in_place_changes_layers_costs_and_interval(predict_nodes):
+    bundle = FakeBundle(costs={"session_ms": 0.05, "view_ms": 0.002, "node_ms": 9.0})
+    bundle.in_place = InPlace({"conv": 1.5, "reorder": 3.0}, 0.01, 100.0, math.log(1.1), {})
+    prediction = predict_nodes(NODES, bundle)
+    by_name = {layer.name: layer for layer in prediction.layers}
+    assert by_name["conv1"].execution_ms == pytest.approx(3.0)
+    assert by_name["conv1"].high_ms == pytest.approx(1.25 * 3.0)
+    assert by_name["pool1"].execution_ms == pytest.approx(0.5)
+    # A re-layout at the network's edge does not run inside it.
+    assert by_name["in"].execution_ms == pytest.approx(0.3)
+    handed_over_mb = (POOL.input_bytes + DENSE.input_bytes) / 1e6
+    assert prediction.handover_ms == pytest.approx(3 * 0.01 + 100.0 * handed_over_mb)
+    assert prediction.low_ms == pytest.approx(prediction.total_ms / 1.1)
+    assert prediction.high_ms == pytest.approx(prediction.total_ms * 1.1)
+
+
+def test_layers_out_of_range_widen_a_total_that_networks_were_measured_for(predict_nodes):
+    bundle = FakeBundle(far=["dense"])
+    bundle.in_place = InPlace({}, 0.0, 0.0, math.log(1.1), {})
+    prediction = predict_nodes(NODES, bundle)
+    inside_ms = prediction.total_ms - 1.0
+    assert prediction.high_ms == pytest.approx(1.1 * inside_ms + 1.25)
+    assert prediction.low_ms == pytest.approx(inside_ms / 1.1 + 0.9)

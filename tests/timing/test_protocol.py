@@ -4,8 +4,8 @@ from itertools import chain, repeat
 import pytest
 
 from resperf.errors import MeasurementError
-from resperf.measurement import StopReason
-from resperf.timing import SamplingProtocol, sample
+from resperf.measurement import PhaseSamples, StopReason
+from resperf.timing import SamplingProtocol, pooled, sample
 
 
 class FakeRuns:
@@ -85,6 +85,26 @@ def test_many_samples_become_quantiles() -> None:
     assert result.taken > 64
     assert len(result.samples_ms) == 64
     assert (result.samples_ms[0], result.samples_ms[-1]) == (1.0, 1.5)
+
+
+def test_builds_count_alike_however_many_samples_each_has() -> None:
+    slow = PhaseSamples((4.0,) * 5, 5, 1, StopReason.PRECISE, drift=False)
+    fast = PhaseSamples((1.0,) * 40, 400, 2, StopReason.PRECISE, drift=True)
+    joint = pooled([slow, fast, fast], SamplingProtocol())
+    assert sorted(joint.samples_ms) == [1.0] * 10 + [4.0] * 5
+    assert (joint.taken, joint.warmups, joint.drift) == (805, 5, True)
+    # Places that differ by a factor of four leave the median uncertain, however many samples agree.
+    assert joint.stop_reason is StopReason.BUDGET
+    other = PhaseSamples((4.0,) * 40, 40, 1, StopReason.PRECISE, drift=False)
+    assert pooled([other, fast, fast], SamplingProtocol()).stop_reason is StopReason.BUDGET
+    assert pooled([slow, slow], SamplingProtocol()).stop_reason is StopReason.PRECISE
+    assert pooled([fast], SamplingProtocol()) is fast
+
+
+def test_a_build_with_one_sample_still_counts() -> None:
+    one = PhaseSamples((4.0,), 1, 1, StopReason.BUDGET, drift=False)
+    many = PhaseSamples((1.0, 2.0, 3.0), 3, 1, StopReason.BUDGET, drift=False)
+    assert pooled([one, many], SamplingProtocol()).samples_ms == (4.0, 1.0, 3.0)
 
 
 def test_very_short_runs_end_at_the_largest_number() -> None:

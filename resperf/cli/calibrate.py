@@ -1,0 +1,110 @@
+"""`resperf calibrate`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from resperf.cli._options import JSON, BatchCommand, bar_of_steps, whole_numbers
+
+if TYPE_CHECKING:
+    from resperf.bundle import InPlace
+
+_PATH = click.Path(path_type=Path)
+BATCHES = ("1", "8")
+
+
+@click.command(
+    cls=BatchCommand,
+    epilog="Example: resperf calibrate models/bundles/cpu-onnxruntime --batch 1 8",
+)
+@click.argument("bundle", metavar="BUNDLE", type=_PATH)
+@click.option(
+    "--networks",
+    multiple=True,
+    type=_PATH,
+    metavar="PATH",
+    help="ONNX file or folder of them (repeatable); the shipped reference networks by default.",
+)
+@click.option(
+    "--exclude",
+    "excluded",
+    multiple=True,
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    metavar="NET.onnx",
+    help="Leave this network out (repeatable), such as one that judges the bundle later.",
+)
+@click.option(
+    "--batch",
+    "batches",
+    multiple=True,
+    default=BATCHES,
+    show_default=True,
+    callback=whole_numbers,
+    metavar="N ...",
+    help="First dimension of the networks' inputs.",
+)
+@click.option(
+    "--seconds",
+    type=click.FloatRange(min=0, min_open=True),
+    default=3.0,
+    show_default=True,
+    metavar="S",
+    help="For each network and batch size.",
+)
+@click.option(
+    "-o", "--output", type=_PATH, metavar="BUNDLE", help="Folder to write; BUNDLE by default."
+)
+@JSON
+def command(
+    bundle: Path,
+    networks: tuple[Path, ...],
+    excluded: tuple[Path, ...],
+    batches: tuple[int, ...],
+    seconds: float,
+    output: Path | None,
+    as_json: bool,
+) -> None:
+    """Measure whole networks and learn what layers cost inside them, beyond their time alone.
+
+    Must run on the machine that BUNDLE was measured on, which otherwise should be idle.
+    """
+    from resperf.bundle import Bundle
+    from resperf.campaign.harvest import network_files, shipped_networks
+    from resperf.report.documents import json_text
+    from resperf.workflows.calibrate import calibrate
+
+    paths = network_files(networks) if networks else shipped_networks(["*"])
+    left_out = {path.stem for path in excluded}
+    with bar_of_steps("networks") as progress:
+        made, notes = calibrate(
+            Bundle.load(bundle), [path for path in paths if path.stem not in left_out],
+            output or bundle, batches=batches, seconds=seconds, progress=progress,
+        )  # fmt: skip
+    assert made.in_place is not None
+    if as_json:
+        print(json_text({"path": str(made.path), "notes": notes, **made.in_place.to_json()}))
+        return
+    print(_text(made.in_place))
+    for note in notes:
+        print(f"note: {note}", file=sys.stderr)
+    print(f"{made.path}: predictions of networks contain this from now on")
+
+
+def _text(learnt: InPlace) -> str:
+    from resperf.report.tables import Column, percent_cell, table
+
+    rows = [[kind, f"{factor:.2f}"] for kind, factor in learnt.factors.items()]
+    errors = learnt.evidence["mape"]
+    count = len(learnt.evidence["networks"])
+    columns = (Column("kind"), Column("inside networks / alone", right=True))
+    return (
+        f"{table(columns, rows)}\n"
+        f"{1e3 * learnt.node_ms:.2f} us for each layer, {learnt.handover_ms_per_mb:.4f} ms for "
+        f"each MB handed over\n"
+        f"{count} runs: mean error {percent_cell(errors['alone'])} with times alone, "
+        f"{percent_cell(errors['left_out'])} for networks left out of the fit"
+    )

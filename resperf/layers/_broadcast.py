@@ -1,0 +1,137 @@
+"""Operands that are repeated along some axes of a result, in as few words as their time needs.
+
+Neighbouring axes that are repeated alike are one, so that a result is of shape (rows, middle,
+inner) and one word says which of these another operand has.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from itertools import groupby
+from typing import Any
+
+from resperf.layers._operator import split_rows
+from resperf.layers.columns import Array, Columns, is_one_of
+
+SECONDS = ("none", "same", "scalar", "inner", "middle", "outer", "sides", "both")
+"""``same`` has all axes, ``scalar`` none, ``inner`` the last, ``middle`` one value per channel,
+``outer`` one for each row, ``sides`` all but the middle; with ``both`` the first operand has the
+rows and the second the last axis; ``none`` is no operand."""
+
+
+def broadcast_axes(
+    result: tuple[int, ...], first: tuple[int, ...], second: tuple[int, ...]
+) -> dict[str, Any]:
+    """Return the fields of a result: batch, outer, middle, inner, and which axes `second` has.
+
+    Parameters
+    ----------
+    result, first, second : tuple of int
+        Shapes of the result, of the operand that has all of its axes (or all that the second one
+        has not), and of the other.
+    """
+    batch = result[0] if result else 1
+    first, second = (_aligned(shape, result) for shape in (first, second))
+    axes = [
+        (length, a == length, b == length)
+        for length, a, b in zip(result, first, second, strict=True)
+        if length != 1
+    ]
+    groups = [
+        (whole, math.prod(length for length, *_ in members))
+        for whole, members in ((w, list(m)) for w, m in groupby(axes, key=lambda x: x[1:]))
+    ]
+    return _axes(groups, batch)
+
+
+def _aligned(shape: tuple[int, ...], result: tuple[int, ...]) -> tuple[int, ...]:
+    return (1,) * (len(result) - len(shape)) + shape
+
+
+def in_order(
+    result: tuple[int, ...], one: tuple[int, ...], other: tuple[int, ...]
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return two operands' shapes, the larger first.
+
+    Where both are repeated, the one without the last axis comes first.
+    """
+    first, second = sorted((one, other), key=math.prod, reverse=True)
+    if math.prod(first) < math.prod(result) and (
+        _last_axis(_aligned(first, result)) > _last_axis(_aligned(second, result))
+    ):
+        first, second = second, first
+    return first, second
+
+
+def _last_axis(shape: tuple[int, ...]) -> int:
+    """Return the innermost axis along which a tensor has more than one value; -1 for a scalar."""
+    return max((axis for axis, length in enumerate(shape) if length > 1), default=-1)
+
+
+def _axes(groups: list[tuple[tuple[bool, bool], int]], batch: int) -> dict[str, Any]:
+    """Name which of the joined axes the second operand has.
+
+    `groups` holds ((first has it, second has it), length) from the outermost axis on.
+    """
+    total = math.prod(length for _, length in groups)
+    has = tuple(second for (_, second), _ in groups)
+    if any(not first for (first, _), _ in groups):
+        rows = math.prod(length for (first, _), length in groups if first)
+        return rows_of(rows, batch, inner=total // max(rows, 1), second="both")
+    if not groups or all(has) or not any(has):
+        second = "same" if all(has) else "scalar"
+        return rows_of(batch, batch, inner=total // max(batch, 1), second=second)
+    if len(groups) > 3:
+        joined = math.prod(length for _, length in groups[:-2])
+        groups = [(groups[-3][0], joined), *groups[-2:]]
+        has = tuple(second for (_, second), _ in groups)
+    lengths = [length for _, length in groups]
+    if has in ((False, True), (True, False)):
+        second = "inner" if has[1] else "outer"
+        return rows_of(lengths[0], batch, inner=lengths[1], second=second)
+    second = "middle" if has[1] else "sides"
+    return rows_of(lengths[0], batch, middle=lengths[1], inner=lengths[2], second=second)
+
+
+def rows_of(rows: int, batch: int, **fields: Any) -> dict[str, Any]:
+    """Split rows into the batch and the rest."""
+    batch, outer = split_rows(rows, batch)
+    return {"batch": batch, "outer": outer, **fields}
+
+
+def superfluous_axes(second: str, fields: Mapping[str, Any]) -> bool:
+    """Whether axes are told apart that are one for such an operand."""
+    bare = {"none": 0, "same": 0, "scalar": 0, "inner": 1, "outer": 1, "both": 1}
+    if second not in bare:
+        return False
+    return bool(fields["middle"] != 1 or (not bare[second] and fields["outer"] != 1))
+
+
+def joined_axes(second: str, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Join the axes of a draw that are one for such an operand."""
+    made = dict(fields)
+    if second not in ("middle", "sides"):
+        made |= {"middle": 1, "inner": made["inner"] * made["middle"]}
+    if second in ("none", "same", "scalar"):
+        made |= {"outer": 1, "inner": made["inner"] * made["outer"]}
+    return made
+
+
+def second_shape(second: str, rows: int, middle: int, inner: int) -> tuple[int, ...]:
+    """Return the shape of such an operand; empty for a scalar or for none."""
+    shapes: Mapping[str, tuple[int, ...]] = {
+        "same": (rows, middle, inner), "inner": (inner,), "both": (inner,), "middle": (middle, 1),
+        "outer": (rows, 1, 1), "sides": (rows, 1, inner),
+    }  # fmt: skip
+    return shapes.get(second, ())
+
+
+def second_values(columns: Columns, field: str, rows: Array, middle: Array, inner: Array) -> Array:
+    """Count the values of such operands: what `second_shape` holds, of many layers at once."""
+    kinds = {each: is_one_of(columns, field, each) for each in SECONDS}
+    return (
+        kinds["same"] * rows * middle * inner + kinds["scalar"]
+        + (kinds["inner"] + kinds["both"]) * inner + kinds["middle"] * middle
+        + kinds["outer"] * rows + kinds["sides"] * rows * inner
+    )  # fmt: skip

@@ -1,0 +1,165 @@
+"""What convolutions and poolings of one and three axes share: the window, axis by axis."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from resperf.errors import LayerError
+from resperf.layers._base import name, number, same_pads, window_length
+from resperf.layers._operator import FLOATS, Operator, OperatorLayer
+from resperf.layers.columns import Array, Columns, numbers
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+AXES = ("depth", "height", "width")
+_AUTO_PADS = ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER")
+_WORDS = ("kernel", "stride", "dilation", "pad")
+
+
+@dataclass(frozen=True, kw_only=True)
+class VolumeLayer(OperatorLayer):
+    """A window over a line of `width` values (`rank` 1) or a volume (`rank` 3).
+
+    A line's depth and height are 1, and so is their window. Images have layers of their own.
+    """
+
+    aliases: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "size": AXES,
+        **{word: tuple(f"{word}_{axis}" for axis in AXES) for word in _WORDS},
+    }
+
+    batch: int = number("samples in one run")
+    channels_in: int = number("channels of the input")
+    rank: int = number("axes of the input: 1 or 3")
+    depth: int = number("slices of the input", unit="pixel", default=1)
+    height: int = number("rows of the input", unit="pixel", default=1)
+    width: int = number("columns of the input", unit="pixel")
+    kernel_depth: int = number("slices of the window", unit="pixel", default=1)
+    kernel_height: int = number("rows of the window", unit="pixel", default=1)
+    kernel_width: int = number("columns of the window", unit="pixel")
+    stride_depth: int = number("slices between windows", unit="pixel", default=1)
+    stride_height: int = number("rows between windows", unit="pixel", default=1)
+    stride_width: int = number("columns between windows", unit="pixel", default=1)
+    dilation_depth: int = number("slices between taps", unit="pixel", default=1)
+    dilation_height: int = number("rows between taps", unit="pixel", default=1)
+    dilation_width: int = number("columns between taps", unit="pixel", default=1)
+    pad_depth: int = number("slices added, of both ends", unit="pixel", minimum=0, default=0)
+    pad_height: int = number("rows added, of both ends", unit="pixel", minimum=0, default=0)
+    pad_width: int = number("columns added, of both ends", unit="pixel", minimum=0, default=0)
+    dtype: str = name("type of one value", FLOATS, default="float32")
+
+    def _check(self) -> None:
+        if self.rank not in (1, 3):
+            raise LayerError(f"{self.kind}: rank={self.rank} must be 1 or 3")
+        flat = (self._along(axis) for axis in AXES[:-1])
+        if self.rank == 1 and any(along != (1, 1, 1, 1, 0) for along in flat):
+            raise LayerError(f"{self.kind}: a line has neither depth nor height")
+        if any(pad >= 2 * kernel * dilation for _, kernel, _, dilation, pad in self._each()):
+            raise LayerError(f"{self.kind}: padding larger than the window")
+        super()._check()
+
+    @classmethod
+    def _expand(cls, fields: dict[str, Any]) -> dict[str, Any]:
+        """Let shorthands mean the width alone where the input is a line."""
+        if fields.get("rank") != 1:
+            return fields
+        flat = {name for axis in AXES[:-1] for name in _names(axis)}
+        return {name: value for name, value in fields.items() if name not in flat}
+
+    def _along(self, axis: str) -> tuple[int, int, int, int, int]:
+        """Size, kernel, stride, dilation and padding along an axis."""
+        size, *window = (getattr(self, each) for each in _names(axis))
+        return (size, *window)
+
+    def _each(self) -> Iterator[tuple[int, int, int, int, int]]:
+        return (self._along(axis) for axis in AXES[3 - self.rank :])
+
+    @classmethod
+    def _flattened(cls, fields: Mapping[str, Any]) -> dict[str, Any]:
+        """Take depth and height from a draw of a line, and pad no more than the window reaches."""
+        made = dict(fields)
+        if made["rank"] == 1:
+            for axis in AXES[:-1]:
+                made |= dict(zip(_names(axis), (1, 1, 1, 1, 0), strict=True))
+            made["width"] *= 16
+        for axis in AXES:
+            reach = (made[f"kernel_{axis}"] - 1) * made.get(f"dilation_{axis}", 1)
+            made[f"pad_{axis}"] = reach if made.get(f"pad_{axis}") else 0
+        return made
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """(batch, channels_in, width) or (batch, channels_in, depth, height, width)."""
+        return (self.batch, self.channels_in, *(size for size, *_ in self._each()))
+
+    @property
+    def positions(self) -> tuple[int, ...]:
+        """Windows along each axis."""
+        return tuple(
+            window_length(size, kernel, stride, dilation, pad, False)
+            for size, kernel, stride, dilation, pad in self._each()
+        )
+
+    @property
+    def taps(self) -> int:
+        """Values of a window."""
+        return math.prod(kernel for _, kernel, *_ in self._each())
+
+    def _window_attributes(self) -> dict[str, list[int]]:
+        _, kernel, stride, dilation, pad = zip(*self._each(), strict=True)
+        pads = [*(each // 2 for each in pad), *(each - each // 2 for each in pad)]
+        return {
+            "kernel_shape": list(kernel), "strides": list(stride), "dilations": list(dilation),
+            "pads": pads,
+        }  # fmt: skip
+
+    @classmethod
+    def _geometry(cls, columns: Columns) -> tuple[Array, Array, Array]:
+        """Values of a channel that are read, windows, and values of a window."""
+        import numpy as np
+
+        read, windows, taps = (np.ones(len(columns["batch"])) for _ in range(3))
+        for axis in AXES:
+            size, kernel, stride, dilation, pad = numbers(columns, *_names(axis))
+            read, taps = read * size, taps * kernel
+            windows = windows * ((size + pad - dilation * (kernel - 1) - 1) // stride + 1)
+        return read, windows, taps
+
+    @classmethod
+    def _read_window(cls, operator: Operator, kernel: Sequence[int]) -> dict[str, int]:
+        """Read sizes, strides, dilations and pads of an operator on one or three axes.
+
+        Raises
+        ------
+        LayerError
+            If it has another number of axes, or cuts off what it reads.
+        """
+        shape, attributes = operator.shape(), operator.attributes
+        rank = len(shape) - 2
+        if rank not in (1, 3) or len(kernel) != rank:
+            raise LayerError(f"a window over shape {shape} has no layer")
+        strides = attributes.get("strides") or (1,) * rank
+        dilations = attributes.get("dilations") or (1,) * rank
+        given = attributes.get("pads") or (0,) * 2 * rank
+        auto_pad = str(attributes.get("auto_pad", "NOTSET")) or "NOTSET"
+        if min(given) < 0 or auto_pad not in _AUTO_PADS:
+            raise LayerError(f"pads={tuple(given)} with auto_pad={auto_pad} have no layer")
+        fields = {"batch": shape[0], "channels_in": shape[1], "rank": rank}
+        for place, axis in enumerate(AXES[3 - rank :]):
+            size, taps = int(shape[2 + place]), int(kernel[place])
+            stride, dilation = int(strides[place]), int(dilations[place])
+            pad = int(given[place]) + int(given[rank + place])
+            if auto_pad.startswith("SAME"):
+                pad = sum(same_pads(size, taps, stride, dilation))
+            elif auto_pad == "VALID":
+                pad = 0
+            fields |= dict(zip(_names(axis), (size, taps, stride, dilation, pad), strict=True))
+        return fields
+
+
+def _names(axis: str) -> tuple[str, ...]:
+    return (axis, *(f"{word}_{axis}" for word in _WORDS))

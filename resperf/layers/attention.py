@@ -1,0 +1,208 @@
+"""Attention as one operator, as frameworks fuse it and exporters write it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from random import Random
+from typing import Any, ClassVar, Self
+
+from resperf.errors import LayerError
+from resperf.layers._base import flag, name, number
+from resperf.layers._operator import (
+    BATCHES,
+    FLOATS,
+    Kernel,
+    Operator,
+    OperatorLayer,
+    choices,
+    dtype_of,
+    log_uniform,
+    traffic,
+)
+from resperf.layers.columns import Array, Columns, element_bytes, numbers
+from resperf.layers.terms import TRAFFIC_TERMS, Term, gflop, mb, millions
+
+CONTRIB = "com.microsoft"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attention(OperatorLayer):
+    """Softmax of queries times keys, times values, for several heads.
+
+    Where `features` are given, queries, keys and values are computed first, from tokens of so many
+    features (ONNX Runtime's ``Attention``); else they are three tensors of shape (batch, tokens,
+    heads x head_size) (``MultiHeadAttention``).
+    """
+
+    kind: ClassVar[str] = "attention"
+
+    batch: int = number("sequences in one run")
+    queries: int = number("tokens that ask")
+    keys: int = number("tokens that answer")
+    heads: int = number("heads")
+    head_size: int = number("values of a head's queries and keys")
+    value_size: int = number("values of a head's values")
+    features: int = number("features of a token before the products; 0 without", minimum=0)
+    causal: bool = flag("whether tokens see only those before them", default=False)
+    masked: bool = flag("whether a mask leaves keys out", default=False)
+    dtype: str = name("type of one value", FLOATS, default="float32")
+
+    PLAIN: ClassVar[tuple[str, ...]] = ("threaded", "packed", "causal", "masked")
+    LOG2: ClassVar[tuple[str, ...]] = (
+        "products", "queries", "keys", "heads", "head_size", "flops", "score_bytes",
+        "projection_flops", "in_bytes", "out_bytes",
+    )  # fmt: skip
+    ENCODED: ClassVar[tuple[str, ...]] = ()
+    TERMS: ClassVar[Mapping[str, Term]] = {
+        **TRAFFIC_TERMS,
+        "weights": mb("weight_bytes"),
+        "flops of projections": gflop("projection_flops"),
+        "flops of heads": gflop("head_flops"),
+        "scores": mb("score_bytes"),
+        "scores causal": mb("score_bytes", "causal"),
+        "scores masked": mb("score_bytes", "masked"),
+        "products": millions("products"),
+    }
+    RANGES: ClassVar[Mapping[str, Any]] = {
+        "batch": BATCHES,
+        "queries": log_uniform(8, 512),
+        "keys": log_uniform(8, 512),
+        "heads": choices([1, 2, 3, 4, 6, 8, 12, 16], [1, 1, 2, 2, 2, 3, 5, 1]),
+        "head_size": choices([16, 24, 32, 48, 64, 96], [1, 1, 3, 1, 6, 1]),
+        "features": choices([0, 192, 384, 512, 768], [4, 1, 1, 1, 2]),
+        "causal": choices([False, True], [5, 1]),
+        "masked": choices([False, True], [3, 1]),
+    }
+    SCALED: ClassVar[tuple[str, ...]] = ("queries", "heads")
+    OPERATORS: ClassVar[frozenset[str]] = frozenset({"Attention", "MultiHeadAttention"})
+
+    def _check(self) -> None:
+        if self.features and self.queries != self.keys:
+            raise LayerError("attention: what is computed from one sequence asks and answers alike")
+        if self.features == 0 and (self.causal or self.masked):
+            raise LayerError("attention: three tensors are measured without mask and order")
+
+    @classmethod
+    def fitting(cls, fields: Mapping[str, Any], source: Random) -> dict[str, Any]:
+        """Let one sequence ask and answer alike."""
+        del source
+        made = {**fields, "value_size": fields["head_size"]}
+        if made["features"]:
+            return made | {"keys": made["queries"]}
+        return made | {"causal": False, "masked": False}
+
+    def varied(self, **changes: Any) -> Self:
+        """Change some fields; one sequence still asks and answers alike."""
+        if self.features:
+            changes |= {"keys": changes.get("queries", self.queries)}
+        return self.replace(**changes)
+
+    @property
+    def _width(self) -> int:
+        """Values of queries, keys and values of a token together."""
+        return self.heads * (2 * self.head_size + self.value_size)
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """(batch, queries, features), or the queries as they are."""
+        return (self.batch, self.queries, self.features or self.heads * self.head_size)
+
+    @property
+    def output_shape(self) -> tuple[int, ...]:
+        """(batch, queries, heads x value_size)."""
+        return (self.batch, self.queries, self.heads * self.value_size)
+
+    @property
+    def input_bytes(self) -> int:
+        """Bytes of the tokens, or of queries, keys and values."""
+        values = math.prod(self.input_shape)
+        if not self.features:
+            values += self.batch * self.keys * self.heads * (self.head_size + self.value_size)
+        return values * self.element_bytes
+
+    @property
+    def macs(self) -> int:
+        """Multiply-accumulate operations of projections and heads."""
+        scores = self.batch * self.heads * self.queries * self.keys
+        projections = self.batch * self.queries * self.features * self._width
+        return projections + scores * (self.head_size + self.value_size)
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of the projections' weights and biases."""
+        return (self.features + 1) * self._width * self.element_bytes if self.features else 0
+
+    @classmethod
+    def quantities(cls, columns: Columns) -> dict[str, Array]:
+        """Bytes and FLOPs of projections and heads, and bytes of the scores."""
+        import numpy as np
+
+        batch, queries, keys, heads, head, value, features, causal, masked = numbers(
+            columns, "batch", "queries", "keys", "heads", "head_size", "value_size", "features",
+            "causal", "masked",
+        )  # fmt: skip
+        size, packed = element_bytes(columns), (features > 0).astype(float)
+        width = heads * (2 * head + value)
+        tokens = batch * queries * np.where(packed == 1, features, heads * head)
+        others = (1 - packed) * batch * keys * heads * (head + value)
+        scores = batch * heads * queries * keys
+        projections = 2 * batch * queries * features * width
+        flops = projections + 2 * scores * (head + value)
+        weights = packed * (features + 1) * width * size
+        values = batch * queries * heads * value
+        return {
+            **traffic((tokens + others) * size, values * size, flops, values, weights),
+            "packed": packed, "causal": causal, "masked": masked, "products": batch * heads,
+            "queries": queries, "keys": keys, "heads": heads, "head_size": head,
+            "score_bytes": scores * size, "projection_flops": projections,
+            "head_flops": flops - projections, "weight_bytes": weights,
+        }  # fmt: skip
+
+    @classmethod
+    def read(cls, operator: Operator) -> Self:
+        """Read ONNX Runtime's ``Attention`` or ``MultiHeadAttention``, without a past."""
+        if operator.domain != CONTRIB:
+            raise LayerError(f"{operator.op} of ONNX itself has no layer yet")
+        packed, heads = operator.op == "Attention", int(operator.attributes["num_heads"])
+        shape, result = operator.shape(), operator.result()
+        present = [each is not None for each in operator.inputs] + [False] * 8
+        if len(shape) != 3 or (not packed and len(operator.shape(1)) != 3):
+            raise LayerError(f"{operator.op} of shape {shape} has no layer")
+        if any(present[4:]) or len(operator.outputs) > 1 or (present[3] and not packed):
+            raise LayerError(f"{operator.op} with a past, a bias or a mask of scores has no layer")
+        batch, queries, width = shape
+        keys = queries if packed else operator.shape(1)[1]
+        if packed:
+            sizes = operator.attributes.get("qkv_hidden_sizes")
+            each = int(sizes[0]) if sizes else operator.shape(1)[1] // 3
+        else:
+            each = width
+        return cls(
+            batch=batch, queries=queries, keys=keys, heads=heads, head_size=each // heads,
+            value_size=result[-1] // heads, features=width if packed else 0,
+            causal=bool(operator.attributes.get("unidirectional", 0)),
+            masked=present[3], dtype=dtype_of(operator),
+        )  # fmt: skip
+
+    def kernel(self) -> Kernel:
+        """Return ``Attention`` or ``MultiHeadAttention`` without a past."""
+        attributes: dict[str, Any] = {"num_heads": self.heads}
+        if self.features:
+            attributes["unidirectional"] = int(self.causal)
+            mask = ((self.batch, self.keys),) if self.masked else ()
+            queries = self.heads * self.head_size
+            attributes["qkv_hidden_sizes"] = [queries, queries, self.heads * self.value_size]
+            return Kernel(
+                "Attention", CONTRIB, attributes, self.input_shape, self.output_shape,
+                weight_shapes=((self.features, self._width), (self._width,)), extra_shapes=mask,
+                dtypes=("float32",) * 3 + ("int32",) * self.masked,
+            )  # fmt: skip
+        others = tuple(
+            (self.batch, self.keys, self.heads * each) for each in (self.head_size, self.value_size)
+        )
+        return Kernel(
+            "MultiHeadAttention", CONTRIB, attributes, self.input_shape, self.output_shape,
+            extra_shapes=others,
+        )  # fmt: skip

@@ -1,0 +1,118 @@
+"""Values of one type turned into another, such as those of networks in half precision."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from random import Random
+from typing import Any, ClassVar, Self
+
+from resperf.errors import LayerError
+from resperf.layers._base import name, number
+from resperf.layers._operator import (
+    BATCHES,
+    DTYPES,
+    Kernel,
+    Operator,
+    OperatorLayer,
+    choices,
+    dtype_of,
+    log_uniform,
+    rows_and_rest,
+    traffic,
+)
+from resperf.layers.columns import Array, Columns, element_bytes, is_one_of, numbers
+from resperf.layers.terms import TRAFFIC_TERMS, Term, mb
+from resperf.units import DTYPE_BYTES
+
+ELEMENT_TYPES: Mapping[str, int] = {
+    "float32": 1, "uint8": 2, "int8": 3, "int32": 6, "int64": 7, "bool": 9, "float16": 10,
+    "float64": 11, "bfloat16": 16,
+}  # fmt: skip
+"""Numbers of ONNX's ``TensorProto.DataType``."""
+_DRAWN = ("float32", "float16", "int64", "bool", "uint8")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cast(OperatorLayer):
+    """Every value in another type. How the values are shaped does not change its time."""
+
+    kind: ClassVar[str] = "cast"
+
+    batch: int = number("images or rows in one run")
+    values: int = number("values of one image or row")
+    dtype: str = name("type of one value that is read", DTYPES, default="float32")
+    dtype_out: str = name("type of one value that is written", DTYPES, default="float16")
+
+    PLAIN: ClassVar[tuple[str, ...]] = (
+        "threaded", "vector_rest", *(f"dtype_out={each}" for each in _DRAWN),
+    )  # fmt: skip
+    LOG2: ClassVar[tuple[str, ...]] = ("values", "in_bytes", "out_bytes")
+    ENCODED: ClassVar[tuple[str, ...]] = ()
+    TERMS: ClassVar[Mapping[str, Term]] = {
+        **TRAFFIC_TERMS,
+        "in to float16": mb("in_bytes", "dtype_out=float16"),
+        "out from float16": mb("out_bytes", "dtype=float16"),
+        "out from truth": mb("out_bytes", "dtype=bool"),
+    }
+    RANGES: ClassVar[Mapping[str, Any]] = {
+        "batch": BATCHES,
+        "values": log_uniform(16, 3_000_000),
+        "dtype": choices(_DRAWN, [8, 6, 3, 1, 2]),
+        "dtype_out": choices(_DRAWN, [8, 6, 3, 1, 1]),
+    }
+    SCALED: ClassVar[tuple[str, ...]] = ("values",)
+    OPERATORS: ClassVar[frozenset[str]] = frozenset({"Cast"})
+
+    def _check(self) -> None:
+        if self.dtype == self.dtype_out:
+            raise LayerError(f"cast: {self.dtype} is not turned into itself")
+
+    @classmethod
+    def fitting(cls, fields: Mapping[str, Any], source: Random) -> dict[str, Any]:
+        """Turn draws of one type twice into the most common conversions."""
+        del source
+        if fields["dtype"] != fields["dtype_out"]:
+            return dict(fields)
+        return {**fields, "dtype_out": "float16" if fields["dtype"] == "float32" else "float32"}
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """(batch, values)."""
+        return (self.batch, self.values)
+
+    @property
+    def output_bytes(self) -> int:
+        """Bytes of the values in their new type."""
+        return self.batch * self.values * DTYPE_BYTES[self.dtype_out]
+
+    @classmethod
+    def quantities(cls, columns: Columns) -> dict[str, Array]:
+        """Bytes of both types."""
+        batch, each = numbers(columns, "batch", "values")
+        values = batch * each
+        read, written = element_bytes(columns), element_bytes(columns, "dtype_out")
+        return {
+            **traffic(values * read, values * written, values, values), "values": values,
+            **{f"dtype={each}": is_one_of(columns, "dtype", each) for each in _DRAWN},
+            **{f"dtype_out={each}": is_one_of(columns, "dtype_out", each) for each in _DRAWN},
+        }  # fmt: skip
+
+    @classmethod
+    def read(cls, operator: Operator) -> Self:
+        """Read a ``Cast``."""
+        names = {number: dtype for dtype, number in ELEMENT_TYPES.items()}
+        wanted = int(operator.attributes["to"])
+        if wanted not in names:
+            raise LayerError(f"a cast to ONNX's type {wanted} has no layer")
+        batch, values = rows_and_rest(operator.shape())
+        return cls(
+            batch=batch, values=values, dtype=dtype_of(operator, DTYPES), dtype_out=names[wanted]
+        )
+
+    def kernel(self) -> Kernel:
+        """Return a ``Cast``."""
+        return Kernel(
+            "Cast", "", {"to": ELEMENT_TYPES[self.dtype_out]}, self.input_shape,
+            self.output_shape, dtype=self.dtype, output_dtype=self.dtype_out,
+        )  # fmt: skip

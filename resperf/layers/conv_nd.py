@@ -1,0 +1,188 @@
+"""Convolution of signals and volumes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from random import Random
+from typing import Any, ClassVar, Self
+
+from resperf.errors import LayerError
+from resperf.layers._base import flag, name, number
+from resperf.layers._operator import (
+    BATCHES,
+    Kernel,
+    Operator,
+    choices,
+    dtype_of,
+    log_uniform,
+    traffic,
+)
+from resperf.layers._volume import VolumeLayer
+from resperf.layers.columns import Array, Columns, element_bytes, numbers
+from resperf.layers.terms import CACHE_2, TRAFFIC_TERMS, Term, beyond, gflop, mb, millions
+
+ABSORBED_ACTIVATIONS: Mapping[str, tuple[str, tuple[float, ...]]] = {
+    "relu": ("Relu", ()), "tanh": ("Tanh", ()), "sigmoid": ("Sigmoid", ()),
+    "leaky_relu": ("LeakyRelu", (0.01,)), "clip": ("Clip", (0.0, 6.0)),
+    "hard_sigmoid": ("HardSigmoid", (0.2, 0.5)),
+}  # fmt: skip
+"""Activations that a convolution absorbs: operator and typical parameters."""
+_ACTIVATIONS = ("none", *ABSORBED_ACTIVATIONS)
+_ACTIVATION_OF: Mapping[str, str] = {
+    "": "none", **{op: each for each, (op, _) in ABSORBED_ACTIVATIONS.items()}
+}  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConvNd(VolumeLayer):
+    """A convolution along one axis (audio, text) or three (video, scans)."""
+
+    kind: ClassVar[str] = "conv_nd"
+
+    channels_out: int = number("filters")
+    groups: int = number("groups of channels that do not see each other", default=1)
+    bias: bool = flag("whether a bias is added", default=True)
+    activation: str = name("absorbed activation", _ACTIVATIONS, default="none")
+
+    PLAIN: ClassVar[tuple[str, ...]] = (
+        "threaded", "vector_rest", "bias", "grouped", "depthwise", "pointwise", "strided",
+        "dilated",
+    )  # fmt: skip
+    LOG2: ClassVar[tuple[str, ...]] = (
+        "batch", "rank", "channels_in", "channels_out", "groups", "taps", "windows", "flops",
+        "columns_bytes", "in_bytes", "out_bytes", "weight_bytes",
+    )  # fmt: skip
+    ENCODED: ClassVar[tuple[str, ...]] = ("activation",)
+    TERMS: ClassVar[Mapping[str, Term]] = {
+        **TRAFFIC_TERMS,
+        "weights": mb("weight_bytes"),
+        "weights per sample": mb("sample_weight_bytes"),
+        "flops": gflop("flops"),
+        "flops grouped": gflop("flops", "grouped"),
+        "flops depthwise": gflop("flops", "depthwise"),
+        "columns": mb("columns_bytes"),
+        "columns beyond cache 2": beyond("columns_bytes", CACHE_2),
+        "products": millions("products"),
+    }
+    RANGES: ClassVar[Mapping[str, Any]] = {
+        "batch": BATCHES,
+        "rank": choices([1, 3], [2, 1]),
+        "channels_in": log_uniform(2, 512, 1, 8, 16),
+        "channels_out": log_uniform(4, 512, 8, 16),
+        "size": {**log_uniform(4, 64), "same_share": 0.7},
+        "kernel": {**choices([1, 3, 5, 7], [4, 8, 1, 1]), "same_share": 0.9},
+        "stride": {**choices([1, 2], [4, 1]), "same_share": 0.9},
+        "dilation": choices([1, 2], [10, 1]),
+        "pad": {**choices([0, 1], [1, 3]), "same_share": 1.0},
+        "groups": choices([1, "depthwise"], [6, 1]),
+        "bias": choices([True, False], [4, 1]),
+        "activation": choices(_ACTIVATIONS, [6, 4, *(0.5,) * 5]),
+    }
+    SCALED: ClassVar[tuple[str, ...]] = ("channels_in", "channels_out", "width")
+    OPERATORS: ClassVar[frozenset[str]] = frozenset({"Conv", "FusedConv"})
+
+    def _check(self) -> None:
+        if self.channels_in % self.groups or self.channels_out % self.groups:
+            raise LayerError(f"conv_nd: groups={self.groups} do not divide the channels")
+        super()._check()
+
+    @classmethod
+    def fitting(cls, fields: Mapping[str, Any], source: Random) -> dict[str, Any]:
+        """Let depthwise draws have as many channels out as in, and lines no depth and height."""
+        del source
+        made = cls._flattened(fields)
+        if made["groups"] == "depthwise":
+            made["groups"] = made["channels_out"] = made["channels_in"]
+        return made
+
+    def varied(self, **changes: Any) -> Self:
+        """Change some fields; depthwise layers stay depthwise."""
+        if self.groups > 1 and self.groups == self.channels_in:
+            width = changes.get("channels_in", self.channels_in)
+            each = self.channels_out // self.groups
+            changes |= {"groups": width, "channels_out": width * each}
+        return self.replace(**changes)
+
+    @property
+    def output_shape(self) -> tuple[int, ...]:
+        """(batch, channels_out, windows along each axis)."""
+        return (self.batch, self.channels_out, *self.positions)
+
+    @property
+    def macs(self) -> int:
+        """Multiply-accumulate operations."""
+        return math.prod(self.output_shape) * self.channels_in // self.groups * self.taps
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of weights and bias."""
+        filters = self.channels_out * (self.channels_in // self.groups) * self.taps
+        return (filters + self.bias * self.channels_out) * self.element_bytes
+
+    @classmethod
+    def quantities(cls, columns: Columns) -> dict[str, Array]:
+        """Bytes and FLOPs; ``columns_bytes`` are the windows laid out for a matrix product."""
+        import numpy as np
+
+        batch, channels_in, channels_out, groups, bias, rank = numbers(
+            columns, "batch", "channels_in", "channels_out", "groups", "bias", "rank"
+        )
+        read, windows, taps = cls._geometry(columns)
+        size, each = element_bytes(columns), channels_in / groups
+        values = batch * channels_out * windows
+        flops = 2 * values * each * taps
+        weights = (channels_out * each * taps + bias * channels_out) * size
+        depthwise = (groups > 1) & (groups == channels_in)
+        pointwise = taps == 1
+        strides = np.prod(numbers(columns, "stride_depth", "stride_height", "stride_width"), axis=0)
+        dilations = np.prod(
+            numbers(columns, "dilation_depth", "dilation_height", "dilation_width"), axis=0
+        )
+        return {
+            **traffic(batch * channels_in * read * size, values * size, flops, values, weights),
+            "batch": batch, "channels_in": channels_in, "channels_out": channels_out,
+            "groups": groups, "rank": rank, "bias": bias, "taps": taps, "windows": windows,
+            "grouped": (groups > 1).astype(float), "depthwise": depthwise.astype(float),
+            "pointwise": pointwise.astype(float), "strided": (strides > 1).astype(float),
+            "dilated": (dilations > 1).astype(float), "weight_bytes": weights,
+            "sample_weight_bytes": weights * batch, "products": batch * groups,
+            "columns_bytes": np.where(pointwise, 0.0, batch * channels_in * windows * taps * size),
+        }  # fmt: skip
+
+    @classmethod
+    def read(cls, operator: Operator) -> Self:
+        """Read a ``Conv`` of signals or volumes."""
+        weight, attributes = operator.operand(1).shape, operator.attributes
+        kernel = attributes.get("kernel_shape") or weight[2:]
+        activation = str(attributes.get("activation", ""))
+        if activation not in _ACTIVATION_OF:
+            raise LayerError(f"activation {activation!r} behind {operator.op} has no layer")
+        if len(operator.inputs) > 3 and operator.inputs[3] is not None:
+            raise LayerError("an addition to a convolution of signals has no layer")
+        return cls(
+            **cls._read_window(operator, kernel), channels_out=weight[0],
+            groups=int(attributes.get("group", 1)),
+            bias=len(operator.inputs) > 2 and operator.inputs[2] is not None,
+            activation=_ACTIVATION_OF[activation], dtype=dtype_of(operator),
+        )  # fmt: skip
+
+    def _absorbed(self) -> dict[str, Any]:
+        op, parameters = ABSORBED_ACTIVATIONS[self.activation]
+        return {"activation": op} | ({"activation_params": parameters} if parameters else {})
+
+    def kernel(self) -> Kernel:
+        """Return a ``Conv``, or the fused one with an activation."""
+        fused = self.activation != "none"
+        kernel = [each for _, each, *_ in self._each()]
+        weights = (self.channels_out, self.channels_in // self.groups, *kernel)
+        attributes = self._window_attributes() | {"group": self.groups}
+        return Kernel(
+            "FusedConv" if fused else "Conv",
+            "com.microsoft" if fused else "",
+            attributes | (self._absorbed() if fused else {}),
+            self.input_shape,
+            self.output_shape,
+            weight_shapes=(weights, *(((self.channels_out,),) if self.bias else ())),
+        )

@@ -1,0 +1,120 @@
+"""Channels that become pixels and pixels that become channels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+from resperf.errors import LayerError
+from resperf.layers._base import name, number
+from resperf.layers._operator import (
+    BATCHES,
+    FLOATS,
+    Kernel,
+    Operator,
+    OperatorLayer,
+    choices,
+    dtype_of,
+    log_uniform,
+    traffic,
+)
+from resperf.layers.columns import Array, Columns, element_bytes, is_one_of, numbers
+from resperf.layers.terms import TRAFFIC_TERMS, Term, mb, millions
+
+FUNCTIONS = ("depth_to_space", "depth_to_space_crd", "space_to_depth")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DepthToSpace(OperatorLayer):
+    """An image whose channels are spread over blocks of pixels, or the other way round.
+
+    (batch, channels x side x side, height, width) and (batch, channels, height x side,
+    width x side) are turned into each other; with ``crd`` the channels come before the block.
+    """
+
+    kind: ClassVar[str] = "depth_to_space"
+    aliases: ClassVar[Mapping[str, tuple[str, ...]]] = {"size": ("height", "width")}
+
+    batch: int = number("images in one run")
+    channels: int = number("channels of the larger image")
+    height: int = number("rows of the smaller image", unit="pixel")
+    width: int = number("columns of the smaller image", unit="pixel")
+    side: int = number("rows and columns of a block", unit="pixel", default=2)
+    function: str = name("what is done", FUNCTIONS, default="depth_to_space")
+    dtype: str = name("type of one value", FLOATS, default="float32")
+
+    PLAIN: ClassVar[tuple[str, ...]] = ("threaded", "side", "to_depth")
+    LOG2: ClassVar[tuple[str, ...]] = ("planes", "width", "pixels", "out_bytes")
+    ENCODED: ClassVar[tuple[str, ...]] = ("function",)
+    TERMS: ClassVar[Mapping[str, Term]] = {
+        **TRAFFIC_TERMS,
+        "planes": millions("planes"),
+        "out to depth": mb("out_bytes", "to_depth"),
+    }
+    RANGES: ClassVar[Mapping[str, Any]] = {
+        "batch": BATCHES,
+        "channels": log_uniform(1, 256, 1, 8),
+        "size": {**log_uniform(4, 128), "same_share": 0.9},
+        "side": choices([2, 3, 4], [6, 1, 2]),
+        "function": choices(FUNCTIONS, [2, 3, 2]),
+    }
+    SCALED: ClassVar[tuple[str, ...]] = ("channels",)
+    OPERATORS: ClassVar[frozenset[str]] = frozenset({"DepthToSpace", "SpaceToDepth"})
+
+    @property
+    def _deep(self) -> tuple[int, ...]:
+        return (self.batch, self.channels * self.side**2, self.height, self.width)
+
+    @property
+    def _wide(self) -> tuple[int, ...]:
+        return (self.batch, self.channels, self.height * self.side, self.width * self.side)
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """(batch, channels, height, width) of what is read."""
+        return self._wide if self.function == "space_to_depth" else self._deep
+
+    @property
+    def output_shape(self) -> tuple[int, ...]:
+        """(batch, channels, height, width) of what is written."""
+        return self._deep if self.function == "space_to_depth" else self._wide
+
+    @classmethod
+    def quantities(cls, columns: Columns) -> dict[str, Array]:
+        """Bytes and planes of the larger image."""
+        batch, channels, height, width, side = numbers(
+            columns, "batch", "channels", "height", "width", "side"
+        )
+        size = element_bytes(columns)
+        values = batch * channels * height * width * side**2
+        return {
+            **traffic(values * size, values * size, 0 * values, values),
+            "planes": batch * channels, "width": width, "pixels": height * width, "side": side,
+            "to_depth": is_one_of(columns, "function", "space_to_depth"),
+        }  # fmt: skip
+
+    @classmethod
+    def read(cls, operator: Operator) -> Self:
+        """Read a ``DepthToSpace`` or ``SpaceToDepth``."""
+        side = int(operator.attributes["blocksize"])
+        to_depth = operator.op == "SpaceToDepth"
+        small, large = operator.shape(), operator.result()
+        if to_depth:
+            small, large = large, small
+        if len(small) != 4 or len(large) != 4:
+            raise LayerError(f"{operator.op} of shape {operator.shape()} has no layer")
+        by_channel = str(operator.attributes.get("mode", "DCR")) == "CRD"
+        deep = "depth_to_space_crd" if by_channel else "depth_to_space"
+        return cls(
+            batch=small[0], channels=large[1], height=small[2], width=small[3], side=side,
+            function="space_to_depth" if to_depth else deep, dtype=dtype_of(operator),
+        )  # fmt: skip
+
+    def kernel(self) -> Kernel:
+        """Return the operator."""
+        attributes: dict[str, Any] = {"blocksize": self.side}
+        op = "SpaceToDepth" if self.function == "space_to_depth" else "DepthToSpace"
+        if op == "DepthToSpace":
+            attributes["mode"] = "CRD" if self.function == "depth_to_space_crd" else "DCR"
+        return Kernel(op, "", attributes, self.input_shape, self.output_shape)

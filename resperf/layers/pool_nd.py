@@ -1,0 +1,138 @@
+"""Pooling of signals and volumes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from random import Random
+from typing import Any, ClassVar, Self
+
+from resperf.errors import LayerError
+from resperf.layers._base import name
+from resperf.layers._operator import (
+    BATCHES,
+    Kernel,
+    Operator,
+    choices,
+    dtype_of,
+    log_uniform,
+    traffic,
+)
+from resperf.layers._volume import AXES, VolumeLayer
+from resperf.layers.columns import Array, Columns, element_bytes, is_one_of, numbers
+from resperf.layers.terms import TRAFFIC_TERMS, Term, mb, millions
+
+MODES = ("max", "average", "global_max", "global_average")
+_OPS: Mapping[str, str] = {
+    "max": "MaxPool", "average": "AveragePool", "global_max": "GlobalMaxPool",
+    "global_average": "GlobalAveragePool",
+}  # fmt: skip
+_MODE_OF: Mapping[str, str] = {op: mode for mode, op in _OPS.items()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class PoolNd(VolumeLayer):
+    """The largest or the mean value of each window along one axis or three."""
+
+    kind: ClassVar[str] = "pool_nd"
+
+    mode: str = name("what is kept of a window", MODES, default="max")
+
+    PLAIN: ClassVar[tuple[str, ...]] = ("threaded", "vector_rest", "whole", "mean")
+    LOG2: ClassVar[tuple[str, ...]] = (
+        "rank", "planes", "taps", "windows", "flops", "in_bytes", "out_bytes",
+    )  # fmt: skip
+    ENCODED: ClassVar[tuple[str, ...]] = ("mode",)
+    TERMS: ClassVar[Mapping[str, Term]] = {
+        **TRAFFIC_TERMS,
+        "taps": millions("flops"),
+        "taps mean": millions("flops", "mean"),
+        "in whole": mb("in_bytes", "whole"),
+        "planes": millions("planes"),
+        "windows": millions("window_count"),
+    }
+    RANGES: ClassVar[Mapping[str, Any]] = {
+        "batch": BATCHES,
+        "rank": choices([1, 3], [2, 1]),
+        "channels_in": log_uniform(2, 512, 1, 8, 16),
+        "size": {**log_uniform(4, 64), "same_share": 0.7},
+        "kernel": {**choices([2, 3, 5], [6, 5, 1]), "same_share": 0.9},
+        "stride": {**choices([1, 2], [1, 4]), "same_share": 0.9},
+        "pad": {**choices([0, 1], [3, 1]), "same_share": 1.0},
+        "mode": choices(MODES, [5, 3, 1, 2]),
+    }
+    SCALED: ClassVar[tuple[str, ...]] = ("channels_in", "width")
+    OPERATORS: ClassVar[frozenset[str]] = frozenset(_MODE_OF)
+
+    def _check(self) -> None:
+        whole = all(size == kernel for size, kernel, *_ in self._each())
+        if self.mode.startswith("global") and not (whole and math.prod(self.positions) == 1):
+            raise LayerError(f"pool_nd: the window of {self.mode} is the whole input")
+        super()._check()
+
+    @classmethod
+    def fitting(cls, fields: Mapping[str, Any], source: Random) -> dict[str, Any]:
+        """Give a global pooling a window of the whole, and lines no depth and height."""
+        del source
+        made = cls._flattened(fields)
+        if str(made["mode"]).startswith("global"):
+            for axis in AXES:
+                made |= {f"kernel_{axis}": made[axis], f"stride_{axis}": 1, f"pad_{axis}": 0}
+        return made
+
+    def varied(self, **changes: Any) -> Self:
+        """Change some fields; the window of a global pooling stays the whole input."""
+        if self.mode.startswith("global"):
+            changes |= {f"kernel_{axis}": changes[axis] for axis in AXES if axis in changes}
+        return self.replace(**changes)
+
+    @property
+    def output_shape(self) -> tuple[int, ...]:
+        """(batch, channels_in, windows along each axis)."""
+        return (self.batch, self.channels_in, *self.positions)
+
+    @property
+    def macs(self) -> int:
+        """Comparisons or additions."""
+        return math.prod(self.output_shape) * self.taps
+
+    @classmethod
+    def quantities(cls, columns: Columns) -> dict[str, Array]:
+        """Bytes, windows and what they look at."""
+        batch, channels, rank = numbers(columns, "batch", "channels_in", "rank")
+        read, windows, taps = cls._geometry(columns)
+        size, planes = element_bytes(columns), batch * channels
+        whole = is_one_of(columns, "mode", "global_max", "global_average")
+        return {
+            **traffic(
+                planes * read * size, planes * windows * size, planes * windows * taps,
+                planes * windows,
+            ),
+            "planes": planes, "rank": rank, "taps": taps, "windows": windows, "whole": whole,
+            "mean": is_one_of(columns, "mode", "average", "global_average"),
+            "window_count": planes * windows,
+        }  # fmt: skip
+
+    @classmethod
+    def read(cls, operator: Operator) -> Self:
+        """Read a pooling of signals or volumes."""
+        if len(operator.outputs) > 1:
+            raise LayerError("the positions of the maxima are asked for, which no layer gives")
+        mode, attributes = _MODE_OF[operator.op], operator.attributes
+        if attributes.get("ceil_mode"):
+            raise LayerError("a pooling of signals with partly empty windows has no layer")
+        if mode == "average" and max(attributes.get("dilations") or (1,)) > 1:
+            raise LayerError("a dilated average of signals has no layer")
+        whole = mode.startswith("global")
+        kernel = operator.shape()[2:] if whole else attributes["kernel_shape"]
+        return cls(**cls._read_window(operator, kernel), mode=mode, dtype=dtype_of(operator))
+
+    def kernel(self) -> Kernel:
+        """Return the pooling."""
+        attributes: dict[str, Any] = {}
+        if not self.mode.startswith("global"):
+            attributes = self._window_attributes()
+            if self.mode == "average":
+                del attributes["dilations"]
+        return Kernel(_OPS[self.mode], "", attributes, self.input_shape, self.output_shape)

@@ -1,0 +1,156 @@
+"""Recurrent layers: each step of a sequence needs the one before."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+from resperf.errors import LayerError
+from resperf.layers._base import name, number
+from resperf.layers._operator import (
+    BATCHES,
+    FLOATS,
+    Kernel,
+    Operator,
+    OperatorLayer,
+    choices,
+    dtype_of,
+    log_uniform,
+    traffic,
+)
+from resperf.layers.columns import Array, Columns, element_bytes, is_one_of, numbers
+from resperf.layers.terms import TRAFFIC_TERMS, Term, gflop, mb, millions
+
+_GATES: Mapping[str, int] = {"lstm": 4, "gru": 3, "rnn": 1}
+_OPS: Mapping[str, str] = {cell: cell.upper() for cell in _GATES}
+_CELL_OF: Mapping[str, str] = {op: cell for cell, op in _OPS.items()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recurrent(OperatorLayer):
+    """An LSTM, a GRU or a plain recurrent layer over (steps, batch, features)."""
+
+    kind: ClassVar[str] = "recurrent"
+
+    batch: int = number("sequences in one run")
+    steps: int = number("steps of a sequence")
+    features: int = number("features of a step")
+    hidden: int = number("values of the state")
+    directions: int = number("1 forwards or backwards, 2 for both", default=1)
+    cell: str = name("what a step computes", tuple(_GATES), default="lstm")
+    dtype: str = name("type of one value", FLOATS, default="float32")
+
+    PLAIN: ClassVar[tuple[str, ...]] = ("threaded", "directions", "hidden_rest")
+    LOG2: ClassVar[tuple[str, ...]] = (
+        "batch", "steps", "features", "hidden", "flops", "step_flops", "step_weight_bytes",
+        "weight_bytes", "moved_bytes",
+    )  # fmt: skip
+    ENCODED: ClassVar[tuple[str, ...]] = ("cell",)
+    TERMS: ClassVar[Mapping[str, Term]] = {
+        **TRAFFIC_TERMS,
+        "weights": mb("weight_bytes"),
+        "weights of each step": mb("all_step_weight_bytes"),
+        "flops of inputs": gflop("input_flops"),
+        "flops of states": gflop("state_flops"),
+        "steps": millions("all_steps"),
+        "steps lstm": millions("all_steps", "cell=lstm"),
+        "gates": millions("gates"),
+    }
+    RANGES: ClassVar[Mapping[str, Any]] = {
+        "batch": BATCHES,
+        "steps": log_uniform(2, 256),
+        "features": log_uniform(8, 1024, 1, 8, 16),
+        "hidden": log_uniform(8, 1024, 8, 16),
+        "directions": choices([1, 2], [3, 2]),
+        "cell": choices(tuple(_GATES), [4, 3, 1]),
+    }
+    SCALED: ClassVar[tuple[str, ...]] = ("steps", "features", "hidden")
+    OPERATORS: ClassVar[frozenset[str]] = frozenset(_CELL_OF)
+
+    def _check(self) -> None:
+        if self.directions > 2:
+            raise LayerError(f"recurrent: directions={self.directions} must be 1 or 2")
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """(steps, batch, features)."""
+        return (self.steps, self.batch, self.features)
+
+    @property
+    def output_shape(self) -> tuple[int, ...]:
+        """(steps, directions, batch, hidden)."""
+        return (self.steps, self.directions, self.batch, self.hidden)
+
+    @property
+    def _gated(self) -> int:
+        return self.directions * _GATES[self.cell] * self.hidden
+
+    @property
+    def macs(self) -> int:
+        """Multiply-accumulate operations of inputs and states."""
+        return self.steps * self.batch * self._gated * (self.features + self.hidden)
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of both matrices and both biases of each gate."""
+        return self._gated * (self.features + self.hidden + 2) * self.element_bytes
+
+    @classmethod
+    def quantities(cls, columns: Columns) -> dict[str, Array]:
+        """Bytes and FLOPs; what a step does cannot begin before the step before it has ended."""
+        batch, steps, features, hidden, directions = numbers(
+            columns, "batch", "steps", "features", "hidden", "directions"
+        )
+        size = element_bytes(columns)
+        gates = sum(n * is_one_of(columns, "cell", cell) for cell, n in _GATES.items())
+        gated = directions * gates * hidden
+        inputs, states = (2 * steps * batch * gated * each for each in (features, hidden))
+        values = steps * directions * batch * hidden
+        step_weights = gated * hidden * size
+        return {
+            **traffic(
+                steps * batch * features * size, values * size, inputs + states, values,
+                gated * (features + hidden + 2) * size,
+            ),
+            "batch": batch, "steps": steps, "features": features, "hidden": hidden,
+            "directions": directions, "hidden_rest": hidden % 16,
+            "weight_bytes": gated * (features + hidden + 2) * size,
+            "step_weight_bytes": step_weights, "all_step_weight_bytes": step_weights * steps,
+            "step_flops": states / steps, "input_flops": inputs, "state_flops": states,
+            "all_steps": steps * directions, "gates": steps * batch * gated,
+            "cell=lstm": is_one_of(columns, "cell", "lstm"),
+        }  # fmt: skip
+
+    @classmethod
+    def read(cls, operator: Operator) -> Self:
+        """Read an ``LSTM``, ``GRU`` or ``RNN`` whose sequences are all of one length."""
+        if operator.attributes.get("layout"):
+            raise LayerError(f"{operator.op} with the batch first has no layer")
+        if len(operator.inputs) > 4 and operator.inputs[4] is not None:
+            raise LayerError(f"{operator.op} of sequences of several lengths has no layer")
+        shape, weight = operator.shape(), operator.operand(1).shape
+        if len(shape) != 3 or len(weight) != 3:
+            raise LayerError(f"{operator.op} of shape {shape} has no layer")
+        cell = _CELL_OF[operator.op]
+        return cls(
+            batch=shape[1], steps=shape[0], features=shape[2], hidden=weight[1] // _GATES[cell],
+            directions=weight[0], cell=cell, dtype=dtype_of(operator),
+        )  # fmt: skip
+
+    def kernel(self) -> Kernel:
+        """Return the operator as PyTorch exports it."""
+        gates = _GATES[self.cell] * self.hidden
+        attributes: dict[str, Any] = {
+            "hidden_size": self.hidden,
+            "direction": "bidirectional" if self.directions == 2 else "forward",
+        }
+        if self.cell == "gru":
+            attributes["linear_before_reset"] = 1
+        return Kernel(
+            _OPS[self.cell], "", attributes, self.input_shape, self.output_shape,
+            weight_shapes=(
+                (self.directions, gates, self.features), (self.directions, gates, self.hidden),
+                (self.directions, 2 * gates),
+            ),
+        )  # fmt: skip

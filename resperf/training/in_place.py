@@ -1,0 +1,172 @@
+"""Learning from whole networks what layers cost inside them, beyond what they cost alone.
+
+Layers measured alone find their inputs nearer and the instructions of their kernel ready. Over many
+networks the difference is systematic for each kind of layer: a factor for each, and a cost for each
+layer and each byte that is handed over, fitted to measured totals.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from resperf.bundle import InPlace
+from resperf.errors import TrainingError, require
+from resperf.predictors.intervals import SHARE
+
+DOUBT = 0.03
+"""Error of a measured total that is nobody's fault, relative."""
+FACTOR_DOUBT = 0.2
+"""How far a kind's factor lies from 1 before anything is known of it."""
+COST_DOUBT = 1.0
+"""How far the costs behind each other lie from those of chains, relative."""
+FACTOR_BOUNDS = (0.5, 2.0)
+LEAST_NODE_MS, LEAST_MB_MS = 1e-3, 1e-3
+"""Costs of a layer and of a MB handed over that are doubted by so much even where chains showed
+none."""
+FEWEST_NETWORKS = 5
+FEWEST_FOR_WIDTH = 10
+"""Networks that a 90% interval of totals needs at least."""
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A network that was measured as a whole and predicted layer by layer.
+
+    Attributes
+    ----------
+    network : str
+        All batch sizes of a network are left out together.
+    batch : int or None
+    measured_ms : float
+        Of all phases.
+    kinds_ms : mapping of str to float
+        Predicted execution of the layers of each kind, alone.
+    layers : int
+        How many there are.
+    handed_over_mb : float
+    rest_ms : float
+        Predicted time of everything else: outer phases, session call, shape-only operators.
+    """
+
+    network: str
+    batch: int | None
+    measured_ms: float
+    kinds_ms: Mapping[str, float]
+    layers: int
+    handed_over_mb: float
+    rest_ms: float
+
+
+def fit_in_place(placed: Sequence[Placed], costs: Mapping[str, float]) -> InPlace:
+    """Fit a factor for each kind and the costs behind each other to measured totals.
+
+    Relative errors are minimised, with factors drawn towards 1 and costs towards those of chains:
+    a kind that no network spends time on keeps its times.
+
+    Parameters
+    ----------
+    placed : sequence of Placed
+    costs : mapping of str to float
+        Of the bundle: ``node_ms`` and ``handover_ms_per_mb``, where they are known.
+
+    Raises
+    ------
+    TrainingError
+        If there are fewer than `FEWEST_NETWORKS` networks.
+    """
+    names = sorted({each.network for each in placed})
+    if len(names) < FEWEST_NETWORKS:
+        raise TrainingError(
+            f"{len(names)} networks are too few to learn from how layers run inside networks; "
+            f"measure at least {FEWEST_NETWORKS}"
+        )
+    kinds = sorted({kind for each in placed for kind in each.kinds_ms})
+    solution = _solve(placed, kinds, costs)
+    left_out = np.zeros(len(placed))
+    for name in names:
+        rest = [each for each in placed if each.network != name]
+        without = _solve(rest, kinds, costs)
+        for place, each in enumerate(placed):
+            if each.network == name:
+                left_out[place] = _total_ms(each, kinds, without)
+    measured = np.array([each.measured_ms for each in placed])
+    before = np.array([_total_ms(each, kinds, _prior(kinds, costs)) for each in placed])
+    after = np.array([_total_ms(each, kinds, solution) for each in placed])
+    return InPlace(
+        factors={kind: float(factor) for kind, factor in zip(kinds, solution, strict=False)},
+        node_ms=float(solution[-2]),
+        handover_ms_per_mb=float(solution[-1]),
+        log_width=_log_width(np.abs(np.log(measured / left_out)), len(names)),
+        evidence=_evidence(placed, before, after, left_out),
+    )
+
+
+def _evidence(placed: Sequence[Placed], before: Any, after: Any, left_out: Any) -> dict[str, Any]:
+    measured = np.array([each.measured_ms for each in placed])
+    return {
+        "networks": [
+            {
+                "network": each.network, "batch": each.batch, "measured_ms": each.measured_ms,
+                "alone_ms": float(before[place]), "fitted_ms": float(after[place]),
+                "left_out_ms": float(left_out[place]),
+            }
+            for place, each in enumerate(placed)
+        ],
+        "mape": {
+            name: float(np.mean(np.abs(values / measured - 1)))
+            for name, values in (("alone", before), ("fitted", after), ("left_out", left_out))
+        },
+    }  # fmt: skip
+
+
+def _log_width(ratios: Any, networks: int) -> float:
+    """Return what nine of ten networks keep, by split conformal prediction on those left out."""
+    if networks < FEWEST_FOR_WIDTH:
+        return math.inf
+    rank = min(math.ceil((len(ratios) + 1) * SHARE), len(ratios)) - 1
+    return float(np.sort(ratios)[rank])
+
+
+def _prior(kinds: Sequence[str], costs: Mapping[str, float]) -> Any:
+    chain = [costs.get("node_ms", 0.0), costs.get("handover_ms_per_mb", 0.0)]
+    return np.array([1.0] * len(kinds) + chain)
+
+
+def _row(each: Placed, kinds: Sequence[str]) -> list[float]:
+    times = [each.kinds_ms.get(kind, 0.0) for kind in kinds]
+    return [*times, float(each.layers), each.handed_over_mb]
+
+
+def _total_ms(each: Placed, kinds: Sequence[str], solution: Any) -> float:
+    return float(np.dot(_row(each, kinds), solution)) + each.rest_ms
+
+
+def _solve(placed: Sequence[Placed], kinds: Sequence[str], costs: Mapping[str, float]) -> Any:
+    """Return the factors, then the cost of a layer and of a MB handed over."""
+    optimize = require("scipy.optimize", "train")
+    prior = _prior(kinds, costs)
+    rows = np.array([_row(each, kinds) for each in placed])
+    measured = np.array([each.measured_ms for each in placed])
+    rest = np.array([each.rest_ms for each in placed])
+    doubts = np.array(
+        [FACTOR_DOUBT] * len(kinds)
+        + [COST_DOUBT * max(prior[-2], LEAST_NODE_MS), COST_DOUBT * max(prior[-1], LEAST_MB_MS)]
+    )
+
+    def residuals(values: Any) -> Any:
+        errors = np.log(np.maximum(rows @ values + rest, 1e-9) / measured) / DOUBT
+        return np.concatenate([errors, (values - prior) / doubts])
+
+    low = [FACTOR_BOUNDS[0]] * len(kinds) + [0.0, 0.0]
+    high = [FACTOR_BOUNDS[1]] * len(kinds) + [np.inf, np.inf]
+    # One network in a bad state must not decide: large errors count linearly.
+    found = optimize.least_squares(
+        residuals, np.clip(prior, low, high), bounds=(low, high), loss="soft_l1", f_scale=2.0,
+        x_scale=doubts,
+    )  # fmt: skip
+    return found.x

@@ -1,0 +1,121 @@
+"""`resperf calibrate`: real networks and bundle, their runs timed by a law instead of a clock."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import onnx
+import onnx.numpy_helper
+import pytest
+from onnx import helper
+
+from resperf.bundle import Bundle
+from resperf.cli.main import main
+from resperf.network import read_network
+from resperf.prediction import predict_network
+from resperf.workflows import calibrate as module
+
+SLOWER = 1.2
+
+
+def perceptron(path: Path, widths: tuple[int, ...]) -> None:
+    """Write a network of dense layers."""
+    nodes, weights = [], []
+    for place, (before, after) in enumerate(pairwise(widths)):
+        name = f"w{place}"
+        weights.append(onnx.numpy_helper.from_array(np.ones((before, after), np.float32), name))
+        nodes.append(helper.make_node("Gemm", [f"t{place}", name], [f"t{place + 1}"], f"n{place}"))
+    last = f"t{len(nodes)}"
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("t0", onnx.TensorProto.FLOAT, ["batch", widths[0]])],
+        [helper.make_tensor_value_info(last, onnx.TensorProto.FLOAT, None)],
+        weights,
+    )
+    opsets = [helper.make_opsetid("", 17)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), path)
+
+
+@pytest.fixture
+def networks(tmp_path: Path) -> Path:
+    folder = tmp_path / "networks"
+    folder.mkdir()
+    for place in range(11):
+        perceptron(folder / f"mlp{place}.onnx", (64 + 30 * place, 100, 90 + place, 10))
+    return folder
+
+
+@pytest.fixture
+def measured(bundle, monkeypatch) -> list[tuple[str, int]]:
+    """Let every network take `SLOWER` times its prediction; one is never measured steadily."""
+    asked = []
+    loaded = Bundle.load(bundle)
+
+    def measure(path, device, *, batch, seconds, layers, monitor):
+        assert (device.threads, seconds, layers) == (1, 0.5, False)
+        asked.append((path.stem, batch))
+        predicted = predict_network(read_network(path, batch=batch), loaded)
+        total_ms = predicted.total_ms + (SLOWER - 1) * sum(
+            layer.execution_ms for layer in predicted.layers
+        )
+        return SimpleNamespace(total_ms=total_ms, steady_rounds=int(path.stem != "mlp3"))
+
+    monkeypatch.setattr(module, "measure_network", measure)
+    return asked
+
+
+def test_a_bundle_learns_from_networks_and_predicts_by_it(
+    bundle, networks, measured, tmp_path, capsys
+):
+    target = tmp_path / "calibrated"
+    words = ["calibrate", str(bundle), "--networks", str(networks), "--batch", "2", "4"]
+    words += ["--exclude", str(networks / "mlp0.onnx"), "--seconds", "0.5", "-o", str(target)]
+    assert main([*words, "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["factors"] == pytest.approx({"dense": SLOWER}, rel=0.02)
+    assert [note.split(":")[0] for note in document["notes"]] == [
+        "mlp3 at batch 2", "mlp3 at batch 4",
+    ]  # fmt: skip
+    assert ("mlp0", 2) not in measured
+    assert ("mlp1", 4) in measured
+    before, after = (
+        predict_network(read_network(networks / "mlp0.onnx", batch=8), Bundle.load(path))
+        for path in (bundle, target)
+    )
+    assert after.layers[0].execution_ms == pytest.approx(
+        SLOWER * before.layers[0].execution_ms, rel=0.02
+    )
+    # The bundle that was read is untouched, and calibrating again starts from times alone.
+    assert Bundle.load(bundle).in_place is None
+    again = ["calibrate", str(target), "--networks", str(networks), "--batch", "2",
+             "--seconds", "0.5"]  # fmt: skip
+    assert main(again) == 0
+    assert "dense" in capsys.readouterr().out
+    learnt = Bundle.load(target).in_place
+    assert learnt is not None
+    assert learnt.factors == pytest.approx({"dense": SLOWER}, rel=0.02)
+
+
+def test_what_cannot_be_calibrated_is_one_line(bundle, networks, measured, tmp_path, capsys):
+    assert main(["calibrate", str(bundle), "--networks", str(tmp_path / "none")]) == 2
+    assert "no ONNX file at" in capsys.readouterr().err
+    few = tmp_path / "few"
+    few.mkdir()
+    perceptron(few / "only.onnx", (64, 32, 10))
+    words = ["calibrate", str(bundle), "--networks", str(few), "--seconds", "0.5"]
+    assert main(words) == 2
+    assert "1 networks are too few" in capsys.readouterr().err
+    elsewhere = json.loads((bundle / "bundle.json").read_text())
+    elsewhere["fingerprint"]["processor"] = "another"
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    for file in bundle.iterdir():
+        (copy / file.name).write_bytes(file.read_bytes())
+    (copy / "bundle.json").write_text(json.dumps(elsewhere))
+    assert main(["calibrate", str(copy), "--networks", str(networks)]) == 2
+    assert "another machine" in capsys.readouterr().err

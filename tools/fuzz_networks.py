@@ -1,0 +1,460 @@
+#!/usr/bin/env python
+"""Break network files in every way that comes to mind and see what `resperf predict` says.
+
+    python tools/fuzz_networks.py --count 1000
+    python tools/fuzz_networks.py --seed 417 --keep broken       # one file again, kept
+
+A broken file may be predicted or refused with one line. What may not happen: any other exception,
+more than ten seconds, more than a gigabyte, or a look at files outside the network's folder.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import os
+import random
+import resource
+import shutil
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import onnx
+from onnx import TensorProto, helper
+
+SHIPPED = Path(__file__).parents[1] / "models" / "networks"
+LIMIT_S = 10.0
+LIMIT_BYTES = 1 << 30
+OUTSIDE = "outside.bin"
+"""What no network may read: it lies beside its folder."""
+
+Change = Callable[[onnx.ModelProto, random.Random], None]
+
+
+def broken_file(seed: int, folder: Path) -> tuple[str, Path]:
+    """Write a broken network into a folder; return what was done and the file."""
+    source = random.Random(seed)
+    original = source.choice(sorted(SHIPPED.glob("*.onnx")))
+    target = folder / "network.onnx"
+    names = [*CHANGES, "bytes", "cut", "noise"]
+    done = names[seed % len(names)]
+    if done in CHANGES:
+        model = onnx.load(original, load_external_data=False)
+        for _ in range(source.choice([1, 1, 2, 5])):
+            CHANGES[done](model, source)
+        target.write_bytes(model.SerializeToString())
+        return f"{done} in {original.stem}", target
+    data = bytearray(original.read_bytes())
+    if done == "bytes":
+        for _ in range(source.choice([1, 4, 30])):
+            data[source.randrange(len(data))] = source.randrange(256)
+    elif done == "cut":
+        del data[source.randrange(len(data)) :]
+    else:
+        start = source.randrange(len(data))
+        data[start : start + 200] = source.randbytes(200)
+    target.write_bytes(bytes(data))
+    return f"{done} in {original.stem}", target
+
+
+def _node(model: onnx.ModelProto, source: random.Random) -> onnx.NodeProto:
+    return source.choice(model.graph.node)
+
+
+def _without_a_node(model: onnx.ModelProto, source: random.Random) -> None:
+    del model.graph.node[source.randrange(len(model.graph.node))]
+
+
+def _a_node_twice(model: onnx.ModelProto, source: random.Random) -> None:
+    model.graph.node.append(_node(model, source))
+
+
+def _in_another_order(model: onnx.ModelProto, source: random.Random) -> None:
+    nodes = list(model.graph.node)
+    source.shuffle(nodes)
+    del model.graph.node[:]
+    model.graph.node.extend(nodes)
+
+
+def _a_cycle(model: onnx.ModelProto, source: random.Random) -> None:
+    early, late = sorted(source.sample(range(len(model.graph.node)), 2))
+    if model.graph.node[early].input:
+        model.graph.node[early].input[0] = model.graph.node[late].output[0]
+
+
+def _other_inputs(model: onnx.ModelProto, source: random.Random) -> None:
+    names = [name for node in model.graph.node for name in node.input] + ["", "nowhere"]
+    node = _node(model, source)
+    if node.input:
+        node.input[source.randrange(len(node.input))] = source.choice(names)
+
+
+def _fewer_or_more_inputs(model: onnx.ModelProto, source: random.Random) -> None:
+    node = _node(model, source)
+    if node.input and source.random() < 0.5:
+        del node.input[source.randrange(len(node.input)) :]
+    else:
+        node.input.extend(["nowhere", ""][: source.randrange(1, 3)])
+
+
+def _another_operator(model: onnx.ModelProto, source: random.Random) -> None:
+    ops = [
+        "Conv",
+        "MaxPool",
+        "Gemm",
+        "MatMul",
+        "Concat",
+        "Resize",
+        "Softmax",
+        "Slice",
+        "Split",
+        "Gather",
+        "Pad",
+        "Reshape",
+        "Transpose",
+        "LSTM",
+        "Where",
+        "Cast",
+        "ReduceMean",
+        "TopK",
+        "Einsum",
+        "ConvTranspose",
+        "LRN",
+        "Nonsense",
+        "Identity",
+        "Expand",
+        "DepthToSpace",
+    ]
+    _node(model, source).op_type = source.choice(ops)  # fmt: skip
+
+
+def _another_domain(model: onnx.ModelProto, source: random.Random) -> None:
+    _node(model, source).domain = source.choice(
+        [
+            "com.microsoft",
+            "com.microsoft.nchwc",
+            "ai.onnx.ml",
+            "com.acme",
+            "ai.onnx",
+            "\u00fc" * 300,
+        ]
+    )
+
+
+def _absurd_dimensions(model: onnx.ModelProto, source: random.Random) -> None:
+    info = source.choice([*model.graph.input, *model.graph.initializer])
+    numbers = [0, -1, -7, 1, 3, 1 << 20, 1 << 40, (1 << 63) - 1]
+    if isinstance(info, TensorProto):
+        place = source.randrange(len(info.dims) + 1)
+        info.dims.insert(place, source.choice(numbers))
+        if source.random() < 0.7 and len(info.dims) > 1:
+            del info.dims[(place + 1) % len(info.dims)]
+        return
+    shape = info.type.tensor_type.shape
+    if not shape.dim or source.random() < 0.2:
+        shape.dim.add().dim_value = source.choice(numbers)
+    else:
+        source.choice(shape.dim).dim_value = source.choice(numbers)
+
+
+def _another_type(model: onnx.ModelProto, source: random.Random) -> None:
+    info = source.choice([*model.graph.input, *model.graph.initializer])
+    number = source.choice([0, 2, 7, 8, 9, 10, 11, 14, 16, 17, 22, 99])
+    if isinstance(info, TensorProto):
+        info.data_type = number
+    else:
+        info.type.tensor_type.elem_type = number
+
+
+def _attributes(model: onnx.ModelProto, source: random.Random) -> None:
+    node = _node(model, source)
+    if not node.attribute:
+        return
+    attribute = source.choice(node.attribute)
+    name = attribute.name
+    value = source.choice(
+        [
+            0,
+            -1,
+            1 << 62,
+            [],
+            [0, 0],
+            [-1, -1, -1, -1],
+            [1 << 40] * 4,
+            [3],
+            "NOTHING",
+            0.5,
+            [1] * 900,
+        ]
+    )
+    made = helper.make_attribute(name, value, attr_type=7 if value == [] else None)
+    attribute.CopyFrom(made)
+
+
+def _no_attributes(model: onnx.ModelProto, source: random.Random) -> None:
+    del _node(model, source).attribute[:]
+
+
+def _enormous_weight(model: onnx.ModelProto, source: random.Random) -> None:
+    name = source.choice(model.graph.initializer).name if model.graph.initializer else "w"
+    for index, each in enumerate(model.graph.initializer):
+        if each.name == name:
+            del model.graph.initializer[index]
+            break
+    sides = source.choice([(1 << 20, 1 << 19), (1 << 31, 1 << 31), (1 << 12,) * 3, (1 << 36,)])
+    proto = TensorProto(name=name, data_type=1, dims=sides)
+    if source.random() < 0.5:
+        proto.raw_data = b"\0" * 64
+    model.graph.initializer.append(proto)
+
+
+def _weights_outside(model: onnx.ModelProto, source: random.Random) -> None:
+    for each in model.graph.initializer:
+        each.ClearField("raw_data")
+        each.data_location = TensorProto.EXTERNAL
+        del each.external_data[:]
+        where = source.choice(
+            [f"../{OUTSIDE}", f"./.././{OUTSIDE}", f"sub/../../{OUTSIDE}", "/etc/passwd"]
+        )
+        each.external_data.add(key="location", value=where)
+        each.external_data.add(key="offset", value=str(source.choice([0, -1, 1 << 50])))
+
+
+def _control_flow(model: onnx.ModelProto, source: random.Random) -> None:
+    depth = source.choice([1, 3, 15, 28])
+    op = source.choice(["If", "Loop", "Scan"])
+    output = helper.make_tensor_value_info("inner", TensorProto.FLOAT, [1])
+    graph = helper.make_graph([helper.make_node("Identity", ["x"], ["inner"])], "g", [], [output])
+    for level in range(depth):
+        graph = helper.make_graph([_branching(op, level, graph, "inner")], "g", [], [output])
+    result = _node(model, source).output[0]
+    model.graph.node.append(_branching(op, depth, graph, "flow"))
+    model.graph.node.append(helper.make_node("Add", ["flow", result], ["sum"], "sum"))
+    model.graph.output.append(helper.make_tensor_value_info("sum", TensorProto.FLOAT, None))
+
+
+def _branching(op: str, level: int, graph: onnx.GraphProto, result: str) -> onnx.NodeProto:
+    names = [f"c{level}"]
+    if op == "If":
+        # A second copy of the branch at every level would double the file each time.
+        other = helper.make_graph(
+            [helper.make_node("Identity", ["x"], ["inner"])], "other", [], list(graph.output)
+        )
+        return helper.make_node(
+            op, names, [result], f"if{level}", then_branch=graph, else_branch=other
+        )
+    more = {"num_scan_inputs": 1} if op == "Scan" else {}
+    return helper.make_node(op, [*names, ""], [result], f"{op}{level}", body=graph, **more)
+
+
+def _functions(model: onnx.ModelProto, source: random.Random) -> None:
+    """Functions that call themselves, each other, or two of the next."""
+    sort = source.choice(["itself", "doubling", "unknown"])
+    names = [f"f{level}" for level in range(40)]
+    for level, name in enumerate(names):
+        callee = (
+            name if sort == "itself" else names[level + 1] if level + 1 < len(names) else "Relu"
+        )
+        domain = "" if callee == "Relu" else "own"
+        nodes = [
+            helper.make_node(callee, ["x"], ["y0"], domain=domain),
+            helper.make_node(callee, ["y0"], ["y"], domain=domain),
+        ]
+        opsets = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]
+        model.functions.append(helper.make_function("own", name, ["x"], ["y"], nodes, opsets))
+    model.opset_import.append(helper.make_opsetid("own", 1))
+    called = "f99" if sort == "unknown" else "f0"
+    given = _node(model, source).output[0]
+    model.graph.node.append(helper.make_node(called, [given], ["of"], domain="own"))
+    model.graph.output.append(helper.make_tensor_value_info("of", TensorProto.FLOAT, None))
+
+
+def _operator_sets(model: onnx.ModelProto, source: random.Random) -> None:
+    sort = source.randrange(4)
+    if sort == 0 or not model.opset_import:
+        del model.opset_import[:]
+    elif sort == 1:
+        model.opset_import[0].version = source.choice([0, -3, 1, 6, 999, 1 << 40])
+    elif sort == 2:
+        model.opset_import.append(model.opset_import[0])
+    else:
+        model.ir_version = source.choice([0, 1, 99, 1 << 40])
+
+
+def _no_outputs(model: onnx.ModelProto, source: random.Random) -> None:
+    kept = source.randrange(2)
+    del model.graph.output[kept:]
+    if source.random() < 0.3:
+        del model.graph.input[:]
+
+
+def _names(model: onnx.ModelProto, source: random.Random) -> None:
+    node = _node(model, source)
+    node.name = source.choice(["", "\x1b[31mred", "a" * 100_000, "\u202e", "line\nbreak"])
+    node.output[0] = source.choice(["", node.name, model.graph.node[0].output[0]])
+
+
+CHANGES: Mapping[str, Change] = {
+    "a node removed": _without_a_node,
+    "a node twice": _a_node_twice,
+    "another order": _in_another_order,
+    "a cycle": _a_cycle,
+    "other inputs": _other_inputs,
+    "fewer or more inputs": _fewer_or_more_inputs,
+    "another operator": _another_operator,
+    "another domain": _another_domain,
+    "absurd dimensions": _absurd_dimensions,
+    "another type": _another_type,
+    "odd attributes": _attributes,
+    "no attributes": _no_attributes,
+    "an enormous weight": _enormous_weight,
+    "weights outside the folder": _weights_outside,
+    "control flow": _control_flow,
+    "functions": _functions,
+    "operator sets": _operator_sets,
+    "no outputs": _no_outputs,
+    "names": _names,
+}
+
+
+def outcome(path: Path, bundle: Path | None) -> str:
+    """Predict a network with a bundle and lower it with ONNX Runtime; say in a word what came."""
+    import resperf
+    from resperf.backends import backend
+    from resperf.errors import ResperfError
+    from resperf.lowering import lower
+    from resperf.network import read_network
+
+    words = []
+    for each in (1, None):
+        try:
+            if each is None:
+                lower(read_network(path), backend("onnxruntime").fingerprint())
+                words.append("lowered")
+            else:
+                where: dict[str, Any] = (
+                    {"device": "1080ti"} if bundle is None else {"bundle": bundle}
+                )
+                prediction = resperf.predict(path, batch=each, **where)
+                assert not isinstance(prediction, list)
+                words.append("predicted in part" if prediction.skipped else "predicted")
+        except ResperfError as error:
+            text = str(error)
+            if "\n" in text or not text or "\x1b" in text:
+                return f"wrong: {type(error).__name__} is no clean line: {text!r}"
+            words.append("refused")
+    return ", ".join(words)
+
+
+def _serve(pipe: Any, bundle: Path | None) -> None:
+    """Answer for one file after the other; watch what Python opens and how memory grows."""
+    resource.setrlimit(resource.RLIMIT_AS, (16 * LIMIT_BYTES, 16 * LIMIT_BYTES))
+    opened: list[str] = []
+
+    def watch(event: str, arguments: Any) -> None:
+        if event == "open" and isinstance(arguments[0], str | bytes | os.PathLike):
+            name = os.fspath(arguments[0])
+            opened.append(name if isinstance(name, str) else name.decode(errors="replace"))
+
+    sys.addaudithook(watch)
+    while (path := pipe.recv()) is not None:
+        opened.clear()
+        before = _peak_bytes()
+        try:
+            answer = outcome(path, bundle)
+        except BaseException as error:
+            answer = f"wrong: {type(error).__name__}: {str(error)[:200]}"
+        if any(name.endswith((OUTSIDE, "passwd")) for name in opened):
+            answer = "wrong: a file outside the folder was opened"
+        if _peak_bytes() - before > LIMIT_BYTES:
+            answer = f"wrong: {(_peak_bytes() - before) / 1e9:.1f} GB more memory"
+        pipe.send(answer)
+
+
+def _peak_bytes() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+class Worker:
+    """A process that predicts, replaced where it hangs or dies."""
+
+    def __init__(self, bundle: Path | None) -> None:
+        self._bundle = bundle
+        self._start()
+
+    def _start(self) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._pipe, theirs = context.Pipe()
+        self._process = context.Process(target=_serve, args=(theirs, self._bundle), daemon=True)
+        self._process.start()
+        theirs.close()
+
+    def ask(self, path: Path) -> str:
+        """Return what came of a file."""
+        self._pipe.send(path)
+        try:
+            if self._pipe.poll(LIMIT_S + 20):
+                return str(self._pipe.recv())
+            answer = f"wrong: no answer within {LIMIT_S + 20:g} s"
+        except EOFError:
+            self._process.join()
+            answer = f"wrong: the process ended with {self._process.exitcode}"
+        self._process.kill()
+        self._start()
+        return answer
+
+    def close(self) -> None:
+        """End the process."""
+        self._pipe.send(None)
+        self._process.join(5)
+
+
+def fuzz(seeds: Sequence[int], bundle: Path | None, keep: Path | None = None) -> Counter[str]:
+    """Break and predict networks; return how often each thing happened, with what was wrong."""
+    found = Counter[str]()
+    worker = Worker(bundle)
+    for seed in seeds:
+        with TemporaryDirectory(prefix="resperf-fuzz-") as root:
+            folder = Path(root) / "network"
+            folder.mkdir()
+            (Path(root) / OUTSIDE).write_bytes(b"\0" * 4096)
+            done, path = broken_file(seed, folder)
+            started = time.monotonic()
+            answer = worker.ask(path)
+            seconds = time.monotonic() - started
+            if seconds > LIMIT_S and seed != seeds[0] and not answer.startswith("wrong"):
+                answer = f"wrong: {seconds:.0f} s"
+            if answer.startswith("wrong"):
+                answer = f"{answer} (seed {seed}: {done})"
+                print(answer, flush=True)
+            if keep is not None:
+                keep.mkdir(parents=True, exist_ok=True)
+                shutil.copy(path, keep / f"{seed}.onnx")
+            found[answer] += 1
+    worker.close()
+    return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--count", type=int, default=1000)
+    parser.add_argument("--seed", type=int, help="only this one")
+    parser.add_argument("--bundle", type=Path, help="predict with this bundle, not with 1080ti's")
+    parser.add_argument("--keep", type=Path, help="folder to keep the broken files in")
+    arguments = parser.parse_args()
+    seeds = range(arguments.count) if arguments.seed is None else [arguments.seed]
+    found = fuzz(seeds, arguments.bundle, arguments.keep)
+    for answer, count in found.most_common():
+        print(f"{count:5} x {answer}")
+    wrong = sum(count for answer, count in found.items() if answer.startswith("wrong"))
+    print(f"{wrong} of {len(seeds)} files went wrong")
+    return bool(wrong)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
