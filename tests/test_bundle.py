@@ -48,6 +48,22 @@ def test_the_golden_bundle_predicts_what_it_did() -> None:
     assert times.in_range.all()
 
 
+def test_the_golden_bundle_of_schema_2_knows_what_networks_taught(bundle_copy: Path) -> None:
+    shutil.copy(GOLDEN.parent / "bundle-v2.json", bundle_copy / "bundle.json")
+    bundle = Bundle.load(bundle_copy)
+    assert bundle.in_place is not None
+    assert (bundle.in_place.factor("conv"), bundle.in_place.factor("pool")) == (1.25, 1.0)
+    assert (bundle.in_place.node_ms, bundle.in_place.log_width) == (0.004, 0.08)
+    # Layers alone are those of the bundle without it.
+    layers = [layer_from_key(entry["key"]) for entry in bundle.manifest["canned"]]
+    alone = bundle.without_in_place()
+    assert alone.in_place is None
+    np.testing.assert_array_equal(bundle.predict(layers).ms, alone.predict(layers).ms)
+    edit(bundle_copy, lambda manifest: manifest["in_place"].update(node_ms="many"))
+    with pytest.raises(BundleError, match="does not hold what a bundle holds"):
+        Bundle.load(bundle_copy)
+
+
 def test_mixed_kinds_come_back_in_order() -> None:
     bundle = Bundle.load(GOLDEN)
     conv, dense = (

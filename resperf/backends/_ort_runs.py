@@ -178,6 +178,9 @@ def made_up(shape: Sequence[int], dtype: str) -> npt.NDArray[Any]:
         raise UnsupportedError(f"values of type {dtype} cannot be made up on this host") from error
     if kind == np.bool_:
         return np.resize(_BLOCK > 0, tuple(shape))
+    if kind.kind in "iu" and not shape:
+        # A zero point: where there is none, kernels are fastest, and few weights have one.
+        return np.zeros(shape, kind)
     if kind.kind in "iu":
         return np.resize((np.abs(_BLOCK) * 100 % 8 + 1).astype(kind), tuple(shape))
     return filled(shape).astype(kind)

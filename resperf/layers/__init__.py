@@ -22,6 +22,9 @@ from resperf.layers.move import Move
 from resperf.layers.norm import Norm
 from resperf.layers.pool import Pool
 from resperf.layers.pool_nd import PoolNd
+from resperf.layers.quantize import Quantize
+from resperf.layers.quantized_conv import QuantizedConv
+from resperf.layers.quantized_dense import QuantizedDense
 from resperf.layers.recurrent import Recurrent
 from resperf.layers.reduce import Reduce
 from resperf.layers.reorder import Reorder
@@ -32,12 +35,12 @@ from resperf.layers.step import OPTIMIZERS, ConvStep, DenseStep
 from resperf.layers.transpose import Transpose
 
 __all__ = [
-    "ABSORBED_ACTIVATIONS", "ACTIVATIONS", "KINDS", "LAYOUTS", "OPERATOR_KINDS",
-    "OPTIMIZERS", "Activation", "Attention", "Cast", "Concat", "Conv", "ConvNd", "ConvStep",
-    "ConvTranspose", "Dense", "DenseStep", "DepthToSpace", "Elementwise", "FieldSpec",
-    "FieldValue", "Kernel", "Layer", "MatMul", "Move", "Norm", "Operand", "Operator",
-    "OperatorLayer", "Pool", "PoolNd", "Recurrent", "Reduce", "Reorder", "Resize", "Select",
-    "Softmax", "Transpose", "handed_over_bytes", "kind_of", "layer_from_key",
+    "ABSORBED_ACTIVATIONS", "ACTIVATIONS", "KINDS", "LAYOUTS", "OPERATOR_KINDS", "OPTIMIZERS",
+    "Activation", "Attention", "Cast", "Concat", "Conv", "ConvNd", "ConvStep", "ConvTranspose",
+    "Dense", "DenseStep", "DepthToSpace", "Elementwise", "FieldSpec", "FieldValue", "Kernel",
+    "Layer", "MatMul", "Move", "Norm", "Operand", "Operator", "OperatorLayer", "Pool", "PoolNd",
+    "Quantize", "QuantizedConv", "QuantizedDense", "Recurrent", "Reduce", "Reorder", "Resize",
+    "Select", "Softmax", "Transpose", "handed_over_bytes", "kind_of", "layer_from_key",
     "layer_of_operator",
 ]  # fmt: skip
 
@@ -61,6 +64,9 @@ OPERATOR_KINDS: Mapping[str, type[OperatorLayer]] = {
         PoolNd,
         Attention,
         Recurrent,
+        Quantize,
+        QuantizedConv,
+        QuantizedDense,
     )
 }
 """Kinds whose file says everything about them."""

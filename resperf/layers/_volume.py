@@ -22,10 +22,13 @@ _WORDS = ("kernel", "stride", "dilation", "pad")
 
 @dataclass(frozen=True, kw_only=True)
 class VolumeLayer(OperatorLayer):
-    """A window over a line of `width` values (`rank` 1) or a volume (`rank` 3).
+    """A window over a line of `width` values (`rank` 1), an image (2) or a volume (3).
 
-    A line's depth and height are 1, and so is their window. Images have layers of their own.
+    A line's depth and height are 1, and so is their window.
     """
+
+    RANKS: ClassVar[tuple[int, ...]] = (1, 3)
+    """Images of floats have layers of their own."""
 
     aliases: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "size": AXES,
@@ -34,7 +37,7 @@ class VolumeLayer(OperatorLayer):
 
     batch: int = number("samples in one run")
     channels_in: int = number("channels of the input")
-    rank: int = number("axes of the input: 1 or 3")
+    rank: int = number("axes of the input")
     depth: int = number("slices of the input", unit="pixel", default=1)
     height: int = number("rows of the input", unit="pixel", default=1)
     width: int = number("columns of the input", unit="pixel")
@@ -53,11 +56,10 @@ class VolumeLayer(OperatorLayer):
     dtype: str = name("type of one value", FLOATS, default="float32")
 
     def _check(self) -> None:
-        if self.rank not in (1, 3):
-            raise LayerError(f"{self.kind}: rank={self.rank} must be 1 or 3")
-        flat = (self._along(axis) for axis in AXES[:-1])
-        if self.rank == 1 and any(along != (1, 1, 1, 1, 0) for along in flat):
-            raise LayerError(f"{self.kind}: a line has neither depth nor height")
+        if self.rank not in self.RANKS:
+            raise LayerError(f"{self.kind}: rank={self.rank} must be one of {self.RANKS}")
+        if any(self._along(axis) != (1, 1, 1, 1, 0) for axis in AXES[: 3 - self.rank]):
+            raise LayerError(f"{self.kind}: of rank {self.rank} there are no more axes")
         if any(pad >= 2 * kernel * dilation for _, kernel, _, dilation, pad in self._each()):
             raise LayerError(f"{self.kind}: padding larger than the window")
         super()._check()
@@ -65,9 +67,7 @@ class VolumeLayer(OperatorLayer):
     @classmethod
     def _expand(cls, fields: dict[str, Any]) -> dict[str, Any]:
         """Let shorthands mean the width alone where the input is a line."""
-        if fields.get("rank") != 1:
-            return fields
-        flat = {name for axis in AXES[:-1] for name in _names(axis)}
+        flat = {name for axis in AXES[: 3 - int(fields.get("rank", 3))] for name in _names(axis)}
         return {name: value for name, value in fields.items() if name not in flat}
 
     def _along(self, axis: str) -> tuple[int, int, int, int, int]:
@@ -82,9 +82,9 @@ class VolumeLayer(OperatorLayer):
     def _flattened(cls, fields: Mapping[str, Any]) -> dict[str, Any]:
         """Take depth and height from a draw of a line, and pad no more than the window reaches."""
         made = dict(fields)
+        for axis in AXES[: 3 - made["rank"]]:
+            made |= dict(zip(_names(axis), (1, 1, 1, 1, 0), strict=True))
         if made["rank"] == 1:
-            for axis in AXES[:-1]:
-                made |= dict(zip(_names(axis), (1, 1, 1, 1, 0), strict=True))
             made["width"] *= 16
         for axis in AXES:
             reach = (made[f"kernel_{axis}"] - 1) * made.get(f"dilation_{axis}", 1)
@@ -130,17 +130,19 @@ class VolumeLayer(OperatorLayer):
         return read, windows, taps
 
     @classmethod
-    def _read_window(cls, operator: Operator, kernel: Sequence[int]) -> dict[str, int]:
-        """Read sizes, strides, dilations and pads of an operator on one or three axes.
+    def _read_window(
+        cls, operator: Operator, kernel: Sequence[int], shape: tuple[int, ...]
+    ) -> dict[str, int]:
+        """Read strides, dilations and pads over an input of shape (batch, channels, ...).
 
         Raises
         ------
         LayerError
             If it has another number of axes, or cuts off what it reads.
         """
-        shape, attributes = operator.shape(), operator.attributes
+        attributes = operator.attributes
         rank = len(shape) - 2
-        if rank not in (1, 3) or len(kernel) != rank:
+        if rank not in cls.RANKS or len(kernel) != rank:
             raise LayerError(f"a window over shape {shape} has no layer")
         strides = attributes.get("strides") or (1,) * rank
         dilations = attributes.get("dilations") or (1,) * rank

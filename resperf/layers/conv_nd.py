@@ -162,7 +162,7 @@ class ConvNd(VolumeLayer):
         if len(operator.inputs) > 3 and operator.inputs[3] is not None:
             raise LayerError("an addition to a convolution of signals has no layer")
         return cls(
-            **cls._read_window(operator, kernel), channels_out=weight[0],
+            **cls._read_window(operator, kernel, operator.shape()), channels_out=weight[0],
             groups=int(attributes.get("group", 1)),
             bias=len(operator.inputs) > 2 and operator.inputs[2] is not None,
             activation=_ACTIVATION_OF[activation], dtype=dtype_of(operator),

@@ -126,7 +126,8 @@ class PoolNd(VolumeLayer):
             raise LayerError("a dilated average of signals has no layer")
         whole = mode.startswith("global")
         kernel = operator.shape()[2:] if whole else attributes["kernel_shape"]
-        return cls(**cls._read_window(operator, kernel), mode=mode, dtype=dtype_of(operator))
+        window = cls._read_window(operator, kernel, operator.shape())
+        return cls(**window, mode=mode, dtype=dtype_of(operator))
 
     def kernel(self) -> Kernel:
         """Return the pooling."""

@@ -168,10 +168,10 @@ class Transpose(OperatorLayer):
 def _joined(shape: Sequence[int], order: Sequence[int]) -> tuple[int, list[int], str]:
     """Return the batch, the lengths of the axes that move apart, and their order."""
     batch = 1
-    if order and order[0] == 0:
-        batch = shape[0]
-        order = order[1:]
+    # Where an axis of length one goes changes nothing.
     kept = [axis for axis in order if shape[axis] != 1]
+    if kept and kept[0] == 0:
+        batch, kept = shape[0], kept[1:]
     groups: list[list[int]] = []
     for axis in kept:
         # Axes of length one between two others do not keep them apart.

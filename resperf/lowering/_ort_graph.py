@@ -98,28 +98,38 @@ def read_optimised(network: Network, graph: onnx.GraphProto, block: int) -> list
 
     makers = {node.name: node for node in network.nodes}
     weights = {each.name: weight(Path(network.name), each) for each in graph.initializer}
-    tensors = {**_inner_tensors(graph), **weights, **network.tensors}
+    inner = _inner_tensors(graph)
+    # It turns constants as well, under their own names.
+    tensors = {**inner, **network.tensors, **weights}
     around = replace(network, tensors=tensors)
     origin: dict[str, str] = {}
     blocked: set[str] = set()
     lowered: list[LoweredNode] = []
     produced: list[str] = []
     for proto in graph.node:
-        tensor_name = _original_tensor(network, makers, proto, origin)
+        original = tensor_name = _original_tensor(network, makers, proto, origin)
+        is_blocked = _is_blocked(proto, blocked)
         attributes = {a.name: _plain(helper.get_attribute_value(a)) for a in proto.attribute}
-        if tensor_name not in tensors or any(more not in tensors for more in proto.output[1:]):
-            inputs = [tensors.get(origin.get(each, each)) for each in proto.input]
-            names = (tensor_name, *proto.output[1:])
-            for each, shape in zip(names, inferred(proto, inputs, attributes) or (), strict=False):
-                if each and each not in tensors:
-                    tensors[each] = Tensor(each, shape, dtype_made(proto, inputs, attributes))
+        inputs = [tensors.get(origin.get(each, each)) for each in proto.input]
+        shapes = inferred(proto, inputs, attributes) or []
+        if not is_blocked and proto.op_type not in RELAYOUTS:
+            # ONNX Runtime moves transpositions: what a node computes may lie in another order.
+            own, before = proto.output[0], tensors.get(original)
+            if own in inner:
+                tensor_name = own
+                tensors[own] = inner[own]
+            elif shapes and (before is None or before.shape != shapes[0]):
+                tensor_name = own
+                tensors[own] = Tensor(own, shapes[0], dtype_made(proto, inputs, attributes))
+        for each, shape in zip((tensor_name, *proto.output[1:]), shapes, strict=False):
+            if each and each not in tensors:
+                tensors[each] = Tensor(each, shape, dtype_made(proto, inputs, attributes))
         if proto.op_type == "ReorderInput" and _is_channels_last(proto) and tensor_name in tensors:
             # Convolutions behind it know their image by this name.
             last = tensors[tensor_name]
             tensor_name = f"{tensor_name} by channels"
             tensors[tensor_name] = replace(last, name=tensor_name, shape=_channels_first(last))
         origin[proto.output[0]] = tensor_name
-        is_blocked = _is_blocked(proto, blocked)
         if is_blocked:
             blocked.add(proto.output[0])
         node = Node(
@@ -132,7 +142,7 @@ def read_optimised(network: Network, graph: onnx.GraphProto, block: int) -> list
             attributes=attributes,
         )
         lowered.append(_lowered(around, node, block, is_blocked=is_blocked))
-        produced.append(tensor_name)
+        produced.append(original)
     return _with_sources(network, _with_edges(network, lowered, graph.node), produced)
 
 

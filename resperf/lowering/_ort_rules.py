@@ -6,13 +6,15 @@ which nodes run in its blocked layout. The tests hold them against ONNX Runtime'
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from resperf.errors import UnsupportedError
 from resperf.layers import Activation, Conv, ConvNd, Dense, Layer, Pool, Reorder
 from resperf.lowering._base import LoweredNode, Role
+from resperf.lowering._ort_patterns import with_patterns
 from resperf.lowering._read import (
     ACTIVATION_OPS,
     CONV_OPS,
@@ -39,8 +41,10 @@ BLOCKED_ACTIVATIONS = frozenset({"Relu", "Tanh", "Sigmoid"})
 """Activations that join a blocked convolution late."""
 BLOCK_KEEPERS = BLOCKED_ACTIVATIONS | {"HardSigmoid", "Gelu", "QuickGelu"}
 """Activations that keep a blocked tensor blocked."""
-KEEPERS = frozenset({"Slice", "Expand", "Cast"})
+KEEPERS = frozenset({"Expand", "Cast"})
 """Operators that are left out where neither shape nor type changes."""
+JOINED_VIEWS = frozenset({"Reshape", "Squeeze", "Unsqueeze"})
+"""Changes of shape that ONNX Runtime joins where they follow each other."""
 RESIZES = frozenset({"Resize", "Upsample"})
 BLOCKED_SUMS = frozenset({"Add", "Sum"})
 BLOCKED_BINARIES = BLOCKED_SUMS | {"Mul"}
@@ -96,7 +100,8 @@ def lower_nodes(network: Network, block: int) -> list[LoweredNode]:
     block : int
         Channels per block of the target machine's NCHWc layout; 0 where it has none.
     """
-    return _Lowering(network, block).run()
+    rewritten = with_patterns(network)
+    return _Lowering(rewritten.network, block, rewritten.sources).run()
 
 
 @dataclass
@@ -117,9 +122,12 @@ class _Step:
 class _Lowering:
     """One pass over the nodes in order, as ONNX Runtime's transformers make several."""
 
-    def __init__(self, network: Network, block: int) -> None:
+    def __init__(
+        self, network: Network, block: int, sources: Mapping[str, tuple[str, ...]]
+    ) -> None:
         self.network = network
         self.block = block
+        self.sources = sources
         self.renamed: dict[str, str] = {}
         self.uses = Counter(name for node in network.nodes for name in node.inputs if name)
         self.uses.update(network.outputs)
@@ -142,6 +150,10 @@ class _Lowering:
             for s in self.steps
         ]
 
+    def _sources(self, node: Node) -> list[str]:
+        """Names of the nodes that a node stands for."""
+        return list(self.sources.get(node.name, (node.name,)))
+
     def _name(self, name: str) -> str:
         """Tensor that stands for `name` after removed nodes."""
         return self.renamed.get(name, name)
@@ -152,7 +164,10 @@ class _Lowering:
             self.renamed[node.outputs[0]] = node.inputs[0]
             return
         if not any(absorb(node) for absorb in self._absorptions()):
-            node, absorbed = self._turned(node)
+            absorbed: list[str] = []
+            for fuse in (self._without_scales, self._turned, self._skip):
+                node, more = fuse(node)
+                absorbed += more
             first, *others = self._parts(node)
             self._make(first)
             self.steps[-1].sources += absorbed
@@ -177,7 +192,8 @@ class _Lowering:
     def _turned(self, node: Node) -> tuple[Node, list[str]]:
         """Let a matrix product take matrices by columns that only it reads transposed."""
         inputs, turned, absorbed = list(node.inputs), {}, []
-        words = ("transA", "transB") if node.op == "MatMul" else ()
+        product = node.op in ("MatMul", "FusedMatMul") and not self._becomes_gemm(node)
+        words = ("transA", "transB") if product else ()
         for place, word in zip(range(len(inputs)), words, strict=False):
             step = self._only_reader(inputs[place])
             if step is None or step.node.op != "Transpose":
@@ -210,6 +226,7 @@ class _Lowering:
     def _absorptions(self) -> tuple[Callable[[Node], bool], ...]:
         return (
             self._fold_channels, self._activate, self._gate, self._add_residual, self._add_bias,
+            self._join_views, self._scale,
         )  # fmt: skip
 
     def _only_reader(self, name: str) -> _Step | None:
@@ -220,17 +237,18 @@ class _Lowering:
         readers = self.uses[name] + sum(self.uses[alias] - 1 for alias in aliases)
         return step if step is not None and step.result == name and readers == 1 else None
 
-    def _extend(self, step: _Step, node: Node, layer: Layer) -> bool:
+    def _extend(self, step: _Step, node: Node, layer: Layer | None) -> bool:
         """Let a step do what `node` does as well."""
         step.layer = layer
-        step.sources.append(node.name)
+        step.sources += self._sources(node)
         step.result = node.outputs[0]
         self.maker[step.result] = step
         return True
 
     def _fold_channels(self, node: Node) -> bool:
         """Fold a normalisation, a factor or a term per channel into the convolution before it."""
-        if not self._is_per_channel(node):
+        scales = node.op == "Mul" and len(node.inputs) == 2 and self._is_number(node.inputs[1])
+        if not (scales or self._is_per_channel(node)):
             return False
         step = self._only_reader(node.inputs[0])
         if step is None or not isinstance(step.layer, Conv | ConvNd):
@@ -341,11 +359,101 @@ class _Lowering:
                 continue
             if not isinstance(step.layer, Dense):
                 continue
-            plain = len(self.network.tensors[step.node.inputs[0]].shape) == 2
+            rows = self.network.tensors.get(step.node.inputs[0])
             fits = vector.is_weight and vector.shape == (step.layer.features_out,)
-            if plain and fits and not step.layer.bias:
-                return self._extend(step, node, step.layer.replace(bias=True))
+            if rows is None or not fits or step.layer.bias:
+                continue
+            self._extend(step, node, step.layer.replace(bias=True))
+            if len(rows.shape) != 2:
+                self._flatten_rows(step)
+            return True
         return False
+
+    def _flatten_rows(self, step: _Step) -> None:
+        """Put a Reshape before a product over tokens and one behind it, as a Gemm needs them."""
+        before = self._only_reader(step.node.inputs[0])
+        place = self.steps.index(step)
+        if before is None or before.node.op not in JOINED_VIEWS:
+            self.steps.insert(place, self._view(f"{step.node.name}/rows", step.node.inputs[0]))
+        behind = self._view(f"{step.node.name}/tokens", step.result)
+        self.steps.insert(self.steps.index(step) + 1, behind)
+        self.maker[step.result] = behind
+
+    def _view(self, name: str, result: str) -> _Step:
+        node = Node(name, "Reshape", "", (result,), (result,), {})
+        return _Step(node, None, "view", "changes only the shape", [], result)
+
+    def _join_views(self, node: Node) -> bool:
+        """Let a change of shape be part of the one before it, which nothing else reads."""
+        if node.op not in JOINED_VIEWS or not node.inputs:
+            return False
+        step = self._only_reader(node.inputs[0])
+        if step is None or step.role != "view" or step.node.op != "Reshape":
+            return False
+        return self._extend(step, node, None)
+
+    def _skip(self, node: Node) -> tuple[Node, list[str]]:
+        """Let a normalisation of tokens add two tensors first."""
+        if node.op != "LayerNormalization" or not node.inputs:
+            return node, []
+        step = self._only_reader(node.inputs[0])
+        if step is None or step.node.op != "Add" or len(step.node.inputs) != 2:
+            return node, []
+        shapes = [getattr(self.network.tensors.get(n), "shape", ()) for n in step.node.inputs]
+        if shapes[0] != shapes[1] or len(shapes[0]) != 3 or step.result != step.node.outputs[0]:
+            return node, []
+        self.steps.remove(step)
+        fused = replace(
+            node, op="SkipLayerNormalization", domain="com.microsoft",
+            inputs=(*step.node.inputs, *node.inputs[1:]), attributes={},
+        )  # fmt: skip
+        return fused, step.sources
+
+    def _scale(self, node: Node) -> bool:
+        """Let a matrix product multiply by a number what it gives."""
+        if node.op not in ("Mul", "Div") or len(node.inputs) != 2:
+            return False
+        step = self._only_reader(node.inputs[0])
+        if step is None or not self._is_number(node.inputs[1]):
+            return False
+        if step.node.op not in ("MatMul", "FusedMatMul") or step.result != step.node.outputs[0]:
+            return False
+        return self._extend(step, node, step.layer)
+
+    def _is_number(self, name: str) -> bool:
+        """Whether a tensor is a constant of one element."""
+        tensor = self.network.tensors.get(name)
+        return tensor is not None and tensor.is_weight and math.prod(tensor.shape) == 1
+
+    def _without_scales(self, node: Node) -> tuple[Node, list[str]]:
+        """Let a matrix product multiply by a number what it reads."""
+        if node.op not in ("MatMul", "FusedMatMul") or self._becomes_gemm(node):
+            return node, []
+        inputs, absorbed = list(node.inputs), []
+        for place, name in enumerate(inputs):
+            step = self.maker.get(name)
+            scales = step is not None and step.node.op in ("Mul", "Div") and step.result == name
+            if step is None or not scales or not self._is_number(step.node.inputs[1]):
+                continue
+            inputs[place] = step.node.inputs[0]
+            if self._only_reader(name) is step:
+                self.steps.remove(step)
+                absorbed += step.sources
+        if inputs == list(node.inputs):
+            return node, []
+        return replace(
+            node, op="FusedMatMul", domain="com.microsoft", inputs=tuple(inputs)
+        ), absorbed
+
+    def _becomes_gemm(self, node: Node) -> bool:
+        """Whether a bias is added to a product, and to nothing else."""
+        readers = [n for n in self.network.nodes if node.outputs[0] in n.inputs]
+        if len(readers) != 1 or readers[0].op != "Add" or node.op != "MatMul":
+            return False
+        others = [self.network.tensors.get(n) for n in readers[0].inputs if n != node.outputs[0]]
+        return is_dense(self.network, node) and any(
+            tensor is not None and len(tensor.shape) == 1 for tensor in others
+        )
 
     def _make(self, node: Node) -> None:
         """Make a step of a node, in the layout that ONNX Runtime would choose."""
@@ -359,7 +467,7 @@ class _Lowering:
                 layer = self._layer(node)
             except UnsupportedError as error:
                 role, reason = "unknown", str(error)
-        step = _Step(node, layer, role, reason, [node.name], node.outputs[0])
+        step = _Step(node, layer, role, reason, self._sources(node), node.outputs[0])
         step.is_blocked = self._is_blocked(node, layer)
         if step.is_blocked and layer is not None and not self._reads_plain(layer):
             self._enter_blocks(node.inputs[0])

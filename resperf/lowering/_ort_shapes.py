@@ -68,14 +68,18 @@ def _kept(inputs: Inputs, _attributes: Mapping[str, Any], _count: int) -> list[S
 
 
 def _broadcast(inputs: Inputs, _attributes: Mapping[str, Any], _count: int) -> list[Shape] | None:
-    return [_common(*(each.shape for each in inputs if each is not None))]
+    shape = _common(*(each.shape for each in inputs if each is not None))
+    return None if shape is None else [shape]
 
 
-def _common(*shapes: Shape) -> Shape:
-    """Return the shape along which all of these are repeated."""
+def _common(*shapes: Shape) -> Shape | None:
+    """Return the shape along which all of these are repeated; None where they do not fit."""
     rank = max(map(len, shapes))
     aligned = [(1,) * (rank - len(shape)) + shape for shape in shapes]
-    return tuple(max(lengths) for lengths in zip(*aligned, strict=True))
+    lengths = [set(each) - {1} for each in zip(*aligned, strict=True)]
+    if any(len(each) > 1 for each in lengths):
+        return None
+    return tuple(each.pop() if each else 1 for each in lengths)
 
 
 def _turned(inputs: Inputs, attributes: Mapping[str, Any], _count: int) -> list[Shape] | None:
@@ -100,13 +104,43 @@ def _split(inputs: Inputs, attributes: Mapping[str, Any], count: int) -> list[Sh
     return [(*shape[:axis], length, *shape[axis + 1 :]) for length in lengths]
 
 
+def _axes(inputs: Inputs, attributes: Mapping[str, Any], rank: int) -> set[int] | None:
+    """Return an operator's axes, an attribute in old operator sets and an input in new ones."""
+    axes = attributes.get("axes")
+    if len(inputs) > 1 and inputs[1] is not None:
+        axes = inputs[1].value
+        axes = None if axes is None else axes.ravel()
+    return None if axes is None or not rank else {int(each) % rank for each in axes}
+
+
+def _squeezed(inputs: Inputs, attributes: Mapping[str, Any], _count: int) -> list[Shape] | None:
+    assert inputs[0] is not None
+    shape = inputs[0].shape
+    axes = _axes(inputs, attributes, len(shape))
+    if axes is None:
+        return None
+    return [tuple(length for axis, length in enumerate(shape) if axis not in axes)]
+
+
+def _unsqueezed(inputs: Inputs, attributes: Mapping[str, Any], _count: int) -> list[Shape] | None:
+    assert inputs[0] is not None
+    given = attributes.get("axes") if len(inputs) < 2 or inputs[1] is None else inputs[1].value
+    if given is None:
+        return None
+    rank = len(inputs[0].shape) + len(tuple(given))
+    axes = _axes(inputs, attributes, rank) or set()
+    lengths = iter(inputs[0].shape)
+    return [tuple(1 if axis in axes else next(lengths, 1) for axis in range(rank))]
+
+
 def _product(inputs: Inputs, attributes: Mapping[str, Any], _count: int) -> list[Shape] | None:
     first, second = inputs[0], inputs[1] if len(inputs) > 1 else None
     if first is None or second is None or min(len(first.shape), len(second.shape)) < 2:
         return None
     rows = first.shape[-1 if attributes.get("transA") else -2]
     columns = second.shape[-2 if attributes.get("transB") else -1]
-    return [(*_common(first.shape[:-2], second.shape[:-2]), rows, columns)]
+    outer = _common(first.shape[:-2], second.shape[:-2])
+    return None if outer is None else [(*outer, rows, columns)]
 
 
 COMPARISONS = ("Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual", "And", "Or", "Xor")
@@ -118,5 +152,6 @@ _RULES: Mapping[str, Callable[[Inputs, Mapping[str, Any], int], list[Shape] | No
     **dict.fromkeys(("Add", "Sub", "Mul", "Div", "Pow", "Where", *COMPARISONS),
         _broadcast),
     **dict.fromkeys(("MatMul", "FusedMatMul", "Gemm", "FusedGemm"), _product),
-    "Reshape": _reshaped, "Transpose": _turned, "Split": _split,
+    "Reshape": _reshaped, "Transpose": _turned, "Split": _split, "Squeeze": _squeezed,
+    "Unsqueeze": _unsqueezed,
 }  # fmt: skip

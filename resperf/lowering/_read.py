@@ -202,7 +202,7 @@ def dense_from_node(
     features_in, features_out = (
         weight.shape[::-1] if node.attributes.get("transB", 0) else weight.shape
     )
-    columns = rows.shape[0] if node.attributes.get("transA", 0) else rows.shape[-1]
+    columns = rows.shape[-2:][0] if node.attributes.get("transA", 0) else rows.shape[-1]
     if columns != features_in:
         raise UnsupportedError(
             f"{_where(node)}: shapes {rows.shape} and {weight.shape} do not fit together"

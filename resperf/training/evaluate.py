@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 
 from resperf.bundle import Bundle, Times
 from resperf.dataset import KindTable, floor_of_medians, noise_floor, read_info, read_table
@@ -37,7 +38,8 @@ class Judged:
     out_of_range : int
         How many of the rows lie outside what the bundle was trained on.
     in_interval : float
-        Share of the measured times within the bundle's 90% intervals; NaN where it has none.
+        Share of single measurements within the bundle's 90% intervals, every layer counting alike;
+        NaN where it has none. Medians of repeats lie in them more often.
     """
 
     kind: str
@@ -141,14 +143,36 @@ def _judge(kind: str, table: KindTable, rows: LayerRows, bundle: Bundle) -> list
                 errors(rows.times_ms[phase][timed], times.ms),
                 floor_of_medians(noise_floor(table, phase).mape, rows.measured[timed]),
                 int(np.sum(~times.in_range)),
-                _within(rows.times_ms[phase][timed], times),
+                _within(_single_times(table, rows, phase, timed), times),
             )
         )
     return judged
 
 
-def _within(measured_ms: Array, times: Times) -> float:
-    """Share of measured times between their bounds."""
+def _single_times(
+    table: KindTable, rows: LayerRows, phase: str, chosen: npt.NDArray[np.bool_]
+) -> list[Array]:
+    """Return each layer's measurements without a flag; its median where all have one."""
+    clean = np.flatnonzero(np.asarray(table.ok) & (table.flags.astype(str) == ""))
+    found: dict[str, list[float]] = {}
+    for key, time_ms in zip(
+        table.key[clean].astype(str), table.times_ms[phase][clean], strict=True
+    ):
+        found.setdefault(key, []).append(float(time_ms))
+    medians_ms = rows.times_ms[phase]
+    return [
+        np.array(found.get(rows.keys[row], [float(medians_ms[row])]))
+        for row in np.flatnonzero(chosen)
+    ]
+
+
+def _within(measured_ms: list[Array], times: Times) -> float:
+    """Share of each layer's measured times between its bounds, on average."""
     if np.isnan(times.low_ms).any():
         return math.nan
-    return float(np.mean((times.low_ms <= measured_ms) & (measured_ms <= times.high_ms)))
+    return float(
+        np.mean([
+            np.mean((low <= each) & (each <= high))
+            for each, low, high in zip(measured_ms, times.low_ms, times.high_ms, strict=True)
+        ])
+    )  # fmt: skip

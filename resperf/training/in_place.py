@@ -106,6 +106,13 @@ def fit_in_place(placed: Sequence[Placed], costs: Mapping[str, float]) -> InPlac
     )
 
 
+def total_ms(placed: Placed, learnt: InPlace) -> float:
+    """Predict a network's total with what was learnt."""
+    layers_ms = sum(learnt.factor(kind) * ms for kind, ms in placed.kinds_ms.items())
+    behind_ms = learnt.node_ms * placed.layers + learnt.handover_ms_per_mb * placed.handed_over_mb
+    return layers_ms + behind_ms + placed.rest_ms
+
+
 def _evidence(placed: Sequence[Placed], before: Any, after: Any, left_out: Any) -> dict[str, Any]:
     measured = np.array([each.measured_ms for each in placed])
     return {

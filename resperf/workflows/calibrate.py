@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from resperf.backends import Backend, backend
@@ -119,7 +121,7 @@ def measured_networks(
                 progress(done, len(runs), path.stem)
             try:
                 network = read_network(path, batch=batch)
-                parts = _parts(alone, network)
+                foretold = placed_network(alone, network, path.stem, math.nan)
                 measured = measure_network(
                     path, device, batch=batch, seconds=seconds, layers=False, monitor=monitor
                 )
@@ -129,19 +131,20 @@ def measured_networks(
             if not measured.steady_rounds:
                 notes.append(f"{path.stem} at batch {batch}: the machine was never at its speed")
                 continue
-            kinds_ms, layers, handed_over_mb, rest_ms = parts
-            placed.append(
-                Placed(
-                    path.stem, batch, measured.total_ms, kinds_ms, layers, handed_over_mb, rest_ms
-                )
-            )
+            placed.append(replace(foretold, measured_ms=measured.total_ms))
     if progress is not None:
         progress(len(runs), len(runs), "done")
     return placed, notes
 
 
-def _parts(alone: Bundle, network: Network) -> tuple[dict[str, float], int, float, float]:
-    """Return the time of each kind alone, the layers, the MB between them, and all other time."""
+def placed_network(alone: Bundle, network: Network, name: str, measured_ms: float) -> Placed:
+    """Say what a network that took so long consists of, its layers as they are alone.
+
+    Raises
+    ------
+    UnsupportedError
+        If it has operators that the bundle does not know.
+    """
     prediction = predict_network(network, alone, strict=True)
     kinds_ms: dict[str, float] = {}
     for layer in prediction.layers:
@@ -149,6 +152,12 @@ def _parts(alone: Bundle, network: Network) -> tuple[dict[str, float], int, floa
             kinds_ms[layer.kind] = kinds_ms.get(layer.kind, 0.0) + layer.execution_ms
     layers = layers_behind_each_other(prediction.nodes)
     alone_ms = sum(kinds_ms.values()) + prediction.handover_ms
-    return (
-        kinds_ms, len(layers), handed_over_bytes(layers) / 1e6, prediction.total_ms - alone_ms,
-    )  # fmt: skip
+    return Placed(
+        network=name,
+        batch=network.batch,
+        measured_ms=measured_ms,
+        kinds_ms=kinds_ms,
+        layers=len(layers),
+        handed_over_mb=handed_over_bytes(layers) / 1e6,
+        rest_ms=prediction.total_ms - alone_ms,
+    )

@@ -28,6 +28,7 @@ def node(op: str, inputs: list[Any], *outputs: Shape, domain: str = "", **more: 
 
 
 IMAGE, TOKENS = (2, 64, 14, 12), (2, 197, 192)
+QUANTISED_IMAGE = Operand((2, 14, 12, 16), "uint8")
 TRUTHS, WHOLE = Operand((1, 1, 64, 64), "bool"), Operand((2, 128), "int64")
 
 READ: list[tuple[Operator, dict[str, Any]]] = [
@@ -95,6 +96,8 @@ READ: list[tuple[Operator, dict[str, Any]]] = [
      {"batch": 2, "dim1": 3, "dim2": 4, "dim3": 5, "order": "213"}),
     (node("Transpose", [(2, 3, 4, 5)], (2, 4, 5, 3), perm=(0, 2, 3, 1)),
      {"dim1": 3, "dim2": 20, "order": "21"}),
+    (node("Transpose", [(64, 49, 1, 3, 32)], (1, 64, 3, 49, 32), perm=(2, 0, 3, 1, 4)),
+     {"batch": 64, "dim1": 49, "dim2": 3, "dim3": 32, "order": "213"}),
     (node("Transpose", [(6, 5)], (5, 6)), {"batch": 1, "dim1": 6, "dim2": 5, "order": "21"}),
     (node("Transpose", [(1, 6, 1, 5)], (1, 1, 6, 5), perm=(0, 2, 1, 3)), {"order": "1"}),
     (node("Transpose", [(3, 2, 4, 5)], (4, 3, 2, 5), perm=(2, 0, 1, 3)),
@@ -156,6 +159,22 @@ READ: list[tuple[Operator, dict[str, Any]]] = [
      {"batch": 2, "steps": 35, "hidden": 16, "directions": 2, "cell": "lstm"}),
     (node("GRU", [(35, 2, 8), (1, 48, 8), (1, 48, 16)], (35, 1, 2, 16), hidden_size=16),
      {"hidden": 16, "directions": 1, "cell": "gru"}),
+    # Eight bits.
+    (node("QuantizeLinear", [TOKENS, (), Operand((), "int8")], TOKENS),
+     {"function": "quantize", "dtype": "int8", "values": 197 * 192}),
+    (node("DequantizeLinear", [Operand((2, 9), "uint8"), ()], (2, 9)),
+     {"function": "dequantize", "dtype": "uint8", "values": 9}),
+    (node("QLinearConv", [QUANTISED_IMAGE, (), (), Operand((32, 16, 3, 3), "int8"), (), (), (), (),
+                          Operand((32,), "int32")], (2, 7, 6, 32), channels_last=1,
+          strides=(2, 2), pads=(1, 1, 1, 1), domain="com.microsoft"),
+     {"layout": "nhwc", "rank": 2, "channels_in": 16, "height": 14, "width": 12, "bias": True,
+      "channels_out": 32, "stride_width": 2, "pad_height": 2, "depth": 1}),
+    (node("ConvInteger", [Operand((1, 3, 8, 8), "uint8"), Operand((4, 3, 3, 3), "uint8")],
+          (1, 4, 6, 6)), {"function": "integer", "layout": "nchw", "bias": False}),
+    (node("MatMulInteger", [Operand((2, 9, 16), "uint8"), Operand((16, 5), "int8")], (2, 9, 5)),
+     {"batch": 18, "features_in": 16, "features_out": 5, "function": "integer"}),
+    (node("DynamicQuantizeMatMul", [(2, 9, 16), Operand((16, 5), "int8"), ()], (2, 9, 5),
+          domain="com.microsoft"), {"function": "dynamic", "batch": 18}),
     # Images.
     (node("DepthToSpace", [(1, 36, 24, 20)], (1, 4, 72, 60), blocksize=3, mode="CRD"),
      {"channels": 4, "height": 24, "side": 3, "function": "depth_to_space_crd"}),

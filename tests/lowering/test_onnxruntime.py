@@ -215,6 +215,83 @@ def test_rules_and_ort_agree_on_signals_volumes_and_masks(
     assert contents(lower(network, fingerprint, method="rules")) == contents(asked)
 
 
+def transformer_block(path: Path) -> Path:
+    """Attention and a perceptron over 32 tokens of 64 features, as PyTorch exports them."""
+    values = {
+        "tokens": np.int64([2, 32, 64]), "three": np.int64([2, 32, 3, 4, 16]),
+        "first": np.int64([0]), "half": np.int64([32]), "end": np.int64([2**63 - 1]),
+        "axis": np.int64([2]), "root": np.float32(np.sqrt(2)), "one": np.float32(1),
+        "a half": np.float32(0.5), "scale": np.float32(0.25),
+        **{f"w{n}": np.full((64, n), 0.01, np.float32) for n in (192, 64)},
+        **{f"b{n}": np.full(n, 0.1, np.float32) for n in (192, 64)},
+        "gamma": np.full(64, 0.7, np.float32),
+    }  # fmt: skip
+
+    def node(op: str, inputs: str, outputs: str, **more: object) -> onnx.NodeProto:
+        read = [name.strip() for name in inputs.split(",")]
+        return helper.make_node(op, read, outputs.split(), f"{op} {outputs}", **more)
+
+    nodes = [
+        node("Reshape", "x, tokens", "t"),
+        node("MatMul", "t, w192", "qkv0"),
+        node("Add", "b192, qkv0", "qkv1"),
+        node("Reshape", "qkv1, three", "qkv2"),
+        node("Transpose", "qkv2", "qkv3", perm=[2, 0, 3, 1, 4]),
+        node("Split", "qkv3", "q0 k0 v0", axis=0),
+        *(node("Squeeze", f"{each}0, first", f"{each}1") for each in "qkv"),
+        node("Transpose", "k1", "k2", perm=[0, 1, 3, 2]),
+        node("MatMul", "q1, k2", "s0"),
+        node("Mul", "s0, scale", "s1"),
+        node("Softmax", "s1", "s2", axis=-1),
+        node("MatMul", "s2, v1", "o0"),
+        node("Transpose", "o0", "o1", perm=[0, 2, 1, 3]),
+        node("Reshape", "o1, tokens", "o2"),
+        node("MatMul", "o2, w64", "o3"),
+        node("Add", "o3, b64", "o4"),
+        node("Add", "t, o4", "r"),
+        node("LayerNormalization", "r, gamma, b64", "n"),
+        node("MatMul", "n, w64", "h0"),
+        node("Add", "h0, b64", "h1"),
+        node("Div", "h1, root", "g0"),
+        node("Erf", "g0", "g1"),
+        node("Add", "g1, one", "g2"),
+        node("Mul", "h1, g2", "g3"),
+        node("Mul", "g3, a half", "g4"),
+        node("Slice", "g4, first, half, axis", "p0"),
+        node("Slice", "g4, half, end, axis", "p1"),
+        node("Sub", "p0, p1", "y"),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, (2, 32, 8, 8))],
+        [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, None)],
+        [onnx.numpy_helper.from_array(value, name) for name, value in values.items()],
+    )
+    opsets = [helper.make_opsetid("", 17)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), path)
+    return path
+
+
+def test_rules_and_ort_agree_on_a_transformer_block(
+    fingerprint: Fingerprint, tmp_path: Path
+) -> None:
+    network = read_network(transformer_block(tmp_path / "g.onnx"))
+    asked = lower(network, fingerprint, method="framework")
+    by_rules = lower(network, fingerprint, method="rules")
+    layers = Counter(node.layer.kind for node in asked.nodes if node.layer is not None)
+    # Products with their bias; scores with their factor; both splits; q, k, v and o turned.
+    assert layers == {
+        "dense": 3, "matmul": 2, "move": 2, "transpose": 4, "softmax": 1, "norm": 1,
+        "activation": 1, "elementwise": 1,
+    }  # fmt: skip
+    assert contents(by_rules) == contents(asked)
+    norm = next(n.layer for n in by_rules.nodes if n.layer is not None and n.layer.kind == "norm")
+    assert norm.fields()["function"] == "skip_layer"
+    every = sorted(name for node in by_rules.nodes for name in node.sources)
+    assert every == sorted(node.name for node in network.nodes)
+
+
 def test_a_blocked_activation_runs_over_whole_blocks(
     fingerprint: Fingerprint, tmp_path: Path
 ) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +12,11 @@ import numpy as np
 import pytest
 
 from resperf.bundle import Bundle
-from resperf.dataset import checksum, read_table
+from resperf.dataset import checksum, read_dataset, read_table, write_dataset
 from resperf.errors import DatasetError, OutputError, TrainingError
 from resperf.predictors import DEFAULT_METHOD
 from resperf.splits import split_of_keys, was_packed
-from resperf.training import evaluate, train
+from resperf.training import Judged, evaluate, train
 
 
 @pytest.fixture(scope="module")
@@ -159,6 +161,38 @@ def test_other_peoples_folders_are_not_replaced(toy_dataset: Path, tmp_path: Pat
     with pytest.raises(OutputError, match="exists and is no bundle"):
         train(toy_dataset, tmp_path / "photos", method="baseline")
     assert (tmp_path / "photos" / "cat.jpg").read_text() == "meow"
+
+
+def test_an_interval_is_about_single_measurements_not_about_their_median(
+    baseline: Bundle, toy_dataset: Path, tmp_path: Path
+) -> None:
+    def execution_of_dense(path: Path) -> Judged:
+        rows = {(row.kind, row.phase): row for row in evaluate(path, baseline).rows}
+        return rows["dense", "execution"]
+
+    before = execution_of_dense(toy_dataset)
+    assert before.in_interval == 1.0
+    dataset = read_dataset(toy_dataset)
+    dense = [row for row in dataset.measurements if row.layer.kind == "dense"]
+    is_test = split_of_keys([row.layer.key for row in dense], 0).test
+    count = Counter(row.layer.key for row in dense)
+    chosen = next(
+        row for row, test in zip(dense, is_test, strict=True) if test and count[row.layer.key] == 1
+    )
+    more = []
+    for repeat, factor in ((7, 3.0), (8, 1 / 3)):
+        phases = {
+            name: replace(each, samples_ms=tuple(factor * ms for ms in each.samples_ms))
+            for name, each in chosen.phases.items()
+        }
+        more.append(replace(chosen, phases=phases, repeat=repeat))
+    changed = replace(dataset, measurements=(*dataset.measurements, *more))
+    write_dataset(tmp_path / "changed.h5", changed)
+    after = execution_of_dense(tmp_path / "changed.h5")
+    assert after.errors.mape == pytest.approx(before.errors.mape)
+    # One of the layer's three measurements lies within a factor of two of the prediction.
+    layers = after.errors.rows
+    assert after.in_interval == pytest.approx((layers - 1 + 1 / 3) / layers)
 
 
 def test_evaluation_judges_test_rows_alone(baseline: Bundle, toy_dataset: Path) -> None:

@@ -1,0 +1,130 @@
+"""Between floats and whole numbers of eight bits, as quantised networks do at their seams."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+from resperf.layers._base import name, number
+from resperf.layers._operator import (
+    BATCHES,
+    Kernel,
+    Operator,
+    OperatorLayer,
+    choices,
+    dtype_of,
+    log_uniform,
+    rows_and_rest,
+    traffic,
+)
+from resperf.layers.columns import Array, Columns, element_bytes, is_one_of, numbers
+from resperf.layers.terms import TRAFFIC_TERMS, Term, flag, mb
+from resperf.units import DTYPE_BYTES
+
+EIGHT_BITS = ("uint8", "int8")
+_OPS: Mapping[str, str] = {
+    "quantize": "QuantizeLinear", "dequantize": "DequantizeLinear",
+    "dynamic": "DynamicQuantizeLinear",
+}  # fmt: skip
+_FUNCTION_OF: Mapping[str, str] = {op: function for function, op in _OPS.items()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quantize(OperatorLayer):
+    """Values divided by a scale and rounded, or multiplied by it; ``dynamic`` finds the scale."""
+
+    kind: ClassVar[str] = "quantize"
+
+    batch: int = number("images or rows in one run")
+    values: int = number("values of one image or row")
+    function: str = name("what is done", tuple(_OPS), default="quantize")
+    dtype: str = name("type of one quantised value", EIGHT_BITS, default="uint8")
+
+    PLAIN: ClassVar[tuple[str, ...]] = ("threaded", "vector_rest")
+    LOG2: ClassVar[tuple[str, ...]] = ("values", "moved_bytes")
+    ENCODED: ClassVar[tuple[str, ...]] = ("function",)
+    TERMS: ClassVar[Mapping[str, Term]] = {
+        **TRAFFIC_TERMS,
+        "in dynamic": mb("in_bytes", "dynamic"),
+        "constant dynamic": flag("dynamic"),
+        "out dequantized": mb("out_bytes", "dequantize"),
+    }
+    RANGES: ClassVar[Mapping[str, Any]] = {
+        "batch": BATCHES,
+        "values": log_uniform(16, 3_000_000),
+        "function": choices(tuple(_OPS), [3, 3, 2]),
+        "dtype": choices(EIGHT_BITS, [2, 1]),
+    }
+    SCALED: ClassVar[tuple[str, ...]] = ("values",)
+    OPERATORS: ClassVar[frozenset[str]] = frozenset(_FUNCTION_OF)
+
+    @classmethod
+    def fitting(cls, fields: Mapping[str, Any], source: Any) -> dict[str, Any]:
+        """Let what finds its own scale have no sign, which is all that exists."""
+        del source
+        return {**fields, **({"dtype": "uint8"} if fields["function"] == "dynamic" else {})}
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """(batch, values)."""
+        return (self.batch, self.values)
+
+    @property
+    def _bytes(self) -> tuple[int, int]:
+        """Of one value that is read, and of one that is written."""
+        wide, narrow = DTYPE_BYTES["float32"], self.element_bytes
+        return (narrow, wide) if self.function == "dequantize" else (wide, narrow)
+
+    @property
+    def input_bytes(self) -> int:
+        """Bytes that are read."""
+        return self.batch * self.values * self._bytes[0]
+
+    @property
+    def output_bytes(self) -> int:
+        """Bytes that are written."""
+        return self.batch * self.values * self._bytes[1]
+
+    @classmethod
+    def quantities(cls, columns: Columns) -> dict[str, Array]:
+        """Bytes of both sides."""
+        import numpy as np
+
+        batch, each = numbers(columns, "batch", "values")
+        values, narrow = batch * each, element_bytes(columns)
+        wide = np.full_like(narrow, DTYPE_BYTES["float32"])
+        back = is_one_of(columns, "function", "dequantize")
+        read, written = np.where(back == 1, narrow, wide), np.where(back == 1, wide, narrow)
+        return {
+            **traffic(values * read, values * written, values, values), "values": values,
+            "dynamic": is_one_of(columns, "function", "dynamic"), "dequantize": back,
+        }  # fmt: skip
+
+    @classmethod
+    def read(cls, operator: Operator) -> Self:
+        """Read a quantisation of floats, or the way back."""
+        function = _FUNCTION_OF[operator.op]
+        batch, values = rows_and_rest(operator.shape())
+        given = len(operator.inputs) > 2 and operator.inputs[2] is not None
+        if function == "dequantize":
+            dtype = dtype_of(operator, EIGHT_BITS)
+        elif function == "quantize" and given:
+            dtype = dtype_of(operator, EIGHT_BITS, 2)
+        else:
+            dtype = "uint8"
+        if function != "dequantize":
+            dtype_of(operator, ("float32",))
+        return cls(batch=batch, values=values, function=function, dtype=dtype)
+
+    def kernel(self) -> Kernel:
+        """Return the operator with one scale for all values."""
+        shape, op = self.input_shape, _OPS[self.function]
+        if self.function == "dynamic":
+            return Kernel(op, "", {}, shape, shape, output_dtype="uint8", more_outputs=2)
+        back = self.function == "dequantize"
+        first, result = (self.dtype, "float32") if back else ("float32", self.dtype)
+        return Kernel(
+            op, "", {}, shape, shape, weight_shapes=((), ()), dtype=first,
+            dtypes=(first, "float32", self.dtype), output_dtype=result,
+        )  # fmt: skip

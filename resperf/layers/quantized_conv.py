@@ -1,0 +1,203 @@
+"""Convolution of whole numbers of eight bits."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from random import Random
+from typing import Any, ClassVar, Self
+
+from resperf.errors import LayerError
+from resperf.layers._base import flag, name, number
+from resperf.layers._operator import (
+    BATCHES,
+    Kernel,
+    Operator,
+    choices,
+    dtype_of,
+    log_uniform,
+    traffic,
+)
+from resperf.layers._volume import VolumeLayer
+from resperf.layers.columns import Array, Columns, is_one_of, numbers
+from resperf.layers.quantize import EIGHT_BITS
+from resperf.layers.terms import TRAFFIC_TERMS, Term, gflop, mb, millions
+from resperf.units import DTYPE_BYTES
+
+FUNCTIONS = ("linear", "integer")
+_FUNCTION_OF: Mapping[str, str] = {"QLinearConv": "linear", "ConvInteger": "integer"}
+_WIDE = DTYPE_BYTES["int32"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuantizedConv(VolumeLayer):
+    """A convolution of quantised values; ``linear`` quantises its sums again, ``integer`` not.
+
+    Weights are signed, with one scale for all filters.
+    """
+
+    kind: ClassVar[str] = "quantized_conv"
+    RANKS: ClassVar[tuple[int, ...]] = (1, 2, 3)
+
+    channels_out: int = number("filters")
+    groups: int = number("groups of channels that do not see each other", default=1)
+    bias: bool = flag("whether a bias is added", default=True)
+    function: str = name("what becomes of the sums", FUNCTIONS, default="linear")
+    layout: str = name("how the image lies in memory", ("nchw", "nhwc"), default="nhwc")
+    dtype: str = name("type of one value of the image", EIGHT_BITS, default="uint8")
+
+    PLAIN: ClassVar[tuple[str, ...]] = (
+        "threaded", "vector_rest", "bias", "depthwise", "pointwise", "integer", "last",
+    )  # fmt: skip
+    LOG2: ClassVar[tuple[str, ...]] = (
+        "batch", "rank", "channels_in", "channels_out", "groups", "taps", "windows", "flops",
+        "in_bytes", "out_bytes", "weight_bytes",
+    )  # fmt: skip
+    ENCODED: ClassVar[tuple[str, ...]] = ()
+    TERMS: ClassVar[Mapping[str, Term]] = {
+        **TRAFFIC_TERMS,
+        "weights": mb("weight_bytes"),
+        "flops": gflop("flops"),
+        "flops depthwise": gflop("flops", "depthwise"),
+        "flops integer": gflop("flops", "integer"),
+        "in plain": mb("in_bytes", "plain"),
+        "out plain": mb("out_bytes", "plain"),
+        "columns": mb("columns_bytes"),
+        "products": millions("products"),
+        "batch plain": millions("batch", "plain"),
+    }
+    RANGES: ClassVar[Mapping[str, Any]] = {
+        "batch": BATCHES,
+        "rank": choices([1, 2, 3], [1, 20, 1]),
+        "channels_in": log_uniform(3, 1024, 1, 8, 16),
+        "channels_out": log_uniform(8, 1024, 8, 16),
+        "size": {**log_uniform(4, 128), "same_share": 0.9},
+        "kernel": {**choices([1, 3, 5, 7], [10, 9, 1, 1]), "same_share": 0.95},
+        "stride": {**choices([1, 2], [5, 1]), "same_share": 1.0},
+        "pad": {**choices([0, 1], [1, 4]), "same_share": 1.0},
+        "groups": choices([1, "depthwise"], [5, 1]),
+        "bias": choices([True, False], [6, 1]),
+        "function": choices(FUNCTIONS, [6, 1]),
+        "layout": choices(["nhwc", "nchw"], [4, 1]),
+        "dtype": choices(EIGHT_BITS, [3, 1]),
+    }
+    SCALED: ClassVar[tuple[str, ...]] = ("channels_in", "channels_out", "width")
+    OPERATORS: ClassVar[frozenset[str]] = frozenset(_FUNCTION_OF)
+
+    def _check(self) -> None:
+        if self.channels_in % self.groups or self.channels_out % self.groups:
+            raise LayerError(f"quantized_conv: groups={self.groups} do not divide the channels")
+        if self.function == "integer" and (self.bias or self.layout != "nchw"):
+            raise LayerError("quantized_conv: sums that stay have neither bias nor channels last")
+        super()._check()
+
+    @classmethod
+    def fitting(cls, fields: Mapping[str, Any], source: Random) -> dict[str, Any]:
+        """Let depthwise draws have as many channels out as in, and plain sums what they can."""
+        del source
+        made = cls._flattened(fields)
+        if made["groups"] == "depthwise":
+            made["groups"] = made["channels_out"] = made["channels_in"]
+        if made["function"] == "integer":
+            made |= {"bias": False, "layout": "nchw", "dtype": "uint8"}
+        return made
+
+    def varied(self, **changes: Any) -> Self:
+        """Change some fields; depthwise layers stay depthwise."""
+        if self.groups > 1 and self.groups == self.channels_in:
+            width = changes.get("channels_in", self.channels_in)
+            changes |= {"groups": width, "channels_out": width * self.channels_out // self.groups}
+        return self.replace(**changes)
+
+    @property
+    def output_shape(self) -> tuple[int, ...]:
+        """(batch, channels_out, windows along each axis)."""
+        return (self.batch, self.channels_out, *self.positions)
+
+    @property
+    def output_bytes(self) -> int:
+        """Bytes of the results: of eight bits, or sums of thirty-two."""
+        return math.prod(self.output_shape) * (_WIDE if self.function == "integer" else 1)
+
+    @property
+    def macs(self) -> int:
+        """Multiply-accumulate operations."""
+        return math.prod(self.output_shape) * self.channels_in // self.groups * self.taps
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of weights and bias."""
+        filters = self.channels_out * (self.channels_in // self.groups) * self.taps
+        return filters + self.bias * self.channels_out * _WIDE
+
+    @classmethod
+    def quantities(cls, columns: Columns) -> dict[str, Array]:
+        """Bytes and operations; ``columns_bytes`` are the windows laid out for a product."""
+        import numpy as np
+
+        batch, channels_in, channels_out, groups, bias, rank = numbers(
+            columns, "batch", "channels_in", "channels_out", "groups", "bias", "rank"
+        )
+        read, windows, taps = cls._geometry(columns)
+        each, integer = channels_in / groups, is_one_of(columns, "function", "integer")
+        values, last = batch * channels_out * windows, is_one_of(columns, "layout", "nhwc")
+        flops = 2 * values * each * taps
+        weights = channels_out * each * taps + bias * channels_out * _WIDE
+        pointwise = taps == 1
+        return {
+            **traffic(
+                batch * channels_in * read, values * np.where(integer == 1, _WIDE, 1), flops,
+                values, weights,
+            ),
+            "batch": batch, "channels_in": channels_in, "channels_out": channels_out,
+            "groups": groups, "rank": rank, "bias": bias, "taps": taps, "windows": windows,
+            "depthwise": ((groups > 1) & (groups == channels_in)).astype(float),
+            "pointwise": pointwise.astype(float), "integer": integer, "last": last,
+            "plain": 1 - last, "weight_bytes": weights, "products": batch * groups,
+            "columns_bytes": np.where(pointwise, 0.0, batch * channels_in * windows * taps),
+        }  # fmt: skip
+
+    @classmethod
+    def read(cls, operator: Operator) -> Self:
+        """Read a ``QLinearConv``, ONNX's or ONNX Runtime's, or a ``ConvInteger``."""
+        function, attributes = _FUNCTION_OF[operator.op], operator.attributes
+        place = 3 if function == "linear" else 1
+        weight, shape = operator.operand(place).shape, operator.shape()
+        last = bool(attributes.get("channels_last"))
+        if last:
+            shape = (shape[0], shape[-1], *shape[1:-1])
+        kernel = attributes.get("kernel_shape") or weight[2:]
+        has_bias = function == "linear" and len(operator.inputs) > 8
+        return cls(
+            **cls._read_window(operator, kernel, shape), channels_out=weight[0],
+            groups=int(attributes.get("group", 1)),
+            bias=has_bias and operator.inputs[8] is not None, function=function,
+            layout="nhwc" if last else "nchw", dtype=dtype_of(operator, EIGHT_BITS),
+        )  # fmt: skip
+
+    def kernel(self) -> Kernel:
+        """Return the operator with one scale and zero point for each of its tensors."""
+        shape, result = self.input_shape, self.output_shape
+        kernel = [each for _, each, *_ in self._each()]
+        weight = (self.channels_out, self.channels_in // self.groups, *kernel)
+        attributes: dict[str, Any] = self._window_attributes() | {"group": self.groups}
+        if self.function == "integer":
+            return Kernel(
+                "ConvInteger", "", attributes, shape, result, weight_shapes=(weight, (), ()),
+                dtype=self.dtype, dtypes=(self.dtype, "uint8", self.dtype, "uint8"),
+                output_dtype="int32",
+            )  # fmt: skip
+        last = self.layout == "nhwc"
+        if last:
+            attributes["channels_last"] = 1
+            shape, result = ((s[0], *s[2:], s[1]) for s in (shape, result))
+        bias = ((self.channels_out,),) if self.bias else ()
+        return Kernel(
+            "QLinearConv", "com.microsoft" if last else "", attributes, shape, result,
+            weight_shapes=((), (), weight, (), (), (), (), *bias), dtype=self.dtype,
+            dtypes=(
+                self.dtype, "float32", self.dtype, "int8", "float32", "int8", "float32", self.dtype,
+                *(("int32",) * len(bias)),
+            ),
+        )  # fmt: skip

@@ -1,0 +1,164 @@
+"""Products of quantised rows with a fixed quantised matrix."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from random import Random
+from typing import Any, ClassVar, Self
+
+from resperf.errors import LayerError
+from resperf.layers._base import name, number
+from resperf.layers._operator import (
+    BATCHES,
+    Kernel,
+    Operator,
+    OperatorLayer,
+    choices,
+    log_uniform,
+    traffic,
+)
+from resperf.layers.columns import Array, Columns, is_one_of, numbers
+from resperf.layers.quantize import EIGHT_BITS
+from resperf.layers.terms import TRAFFIC_TERMS, Term, gflop, mb, millions
+from resperf.units import DTYPE_BYTES
+
+CONTRIB = "com.microsoft"
+FUNCTIONS = ("linear", "integer", "dynamic")
+_FUNCTION_OF: Mapping[str, str] = {
+    "QLinearMatMul": "linear", "MatMulInteger": "integer", "DynamicQuantizeMatMul": "dynamic",
+}  # fmt: skip
+_WIDE = DTYPE_BYTES["int32"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuantizedDense(OperatorLayer):
+    """A matrix product with fixed weights of eight bits.
+
+    ``linear`` takes and gives quantised values, ``integer`` gives its sums of thirty-two bits, and
+    ``dynamic`` takes and gives floats, which it quantises itself.
+    """
+
+    kind: ClassVar[str] = "quantized_dense"
+
+    batch: int = number("rows in one run")
+    features_in: int = number("values of a row that is read")
+    features_out: int = number("values of a row that is written")
+    function: str = name("what is taken and given", FUNCTIONS, default="integer")
+    dtype: str = name("type of one quantised value", EIGHT_BITS, default="uint8")
+
+    PLAIN: ClassVar[tuple[str, ...]] = ("threaded", "vector_rest", "depth_rest")
+    LOG2: ClassVar[tuple[str, ...]] = (
+        "batch", "features_in", "features_out", "flops", "weight_bytes", "moved_bytes",
+    )  # fmt: skip
+    ENCODED: ClassVar[tuple[str, ...]] = ("function",)
+    TERMS: ClassVar[Mapping[str, Term]] = {
+        **TRAFFIC_TERMS,
+        "weights": mb("weight_bytes"),
+        "flops": gflop("flops"),
+        "flops one row": gflop("flops", "vector"),
+        "in dynamic": mb("in_bytes", "function=dynamic"),
+        "rows": millions("batch"),
+    }
+    RANGES: ClassVar[Mapping[str, Any]] = {
+        "batch": {**BATCHES, "values": [1, 8, 32, 128, 256, 1024], "weights": [3, 2, 2, 3, 2, 1]},
+        "features_in": log_uniform(16, 4096, 1, 8, 64),
+        "features_out": log_uniform(8, 4096, 8, 64),
+        "function": choices(FUNCTIONS, [2, 3, 2]),
+        "dtype": choices(EIGHT_BITS, [2, 1]),
+    }
+    SCALED: ClassVar[tuple[str, ...]] = ("features_in", "features_out")
+    OPERATORS: ClassVar[frozenset[str]] = frozenset(_FUNCTION_OF)
+
+    @classmethod
+    def fitting(cls, fields: Mapping[str, Any], source: Random) -> dict[str, Any]:
+        """Let what quantises its own input have no sign."""
+        del source
+        return {**fields, **({"dtype": "uint8"} if fields["function"] == "dynamic" else {})}
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """(batch, features_in)."""
+        return (self.batch, self.features_in)
+
+    @property
+    def output_shape(self) -> tuple[int, ...]:
+        """(batch, features_out)."""
+        return (self.batch, self.features_out)
+
+    @property
+    def input_bytes(self) -> int:
+        """Bytes of the rows that are read."""
+        return math.prod(self.input_shape) * (_WIDE if self.function == "dynamic" else 1)
+
+    @property
+    def output_bytes(self) -> int:
+        """Bytes of the rows that are written."""
+        return math.prod(self.output_shape) * (1 if self.function == "linear" else _WIDE)
+
+    @property
+    def macs(self) -> int:
+        """Multiply-accumulate operations."""
+        return self.batch * self.features_in * self.features_out
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of the matrix."""
+        return self.features_in * self.features_out
+
+    @classmethod
+    def quantities(cls, columns: Columns) -> dict[str, Array]:
+        """Bytes and operations."""
+        import numpy as np
+
+        batch, depth, width = numbers(columns, "batch", "features_in", "features_out")
+        dynamic = is_one_of(columns, "function", "dynamic")
+        narrow_out = is_one_of(columns, "function", "linear")
+        return {
+            **traffic(
+                batch * depth * np.where(dynamic == 1, _WIDE, 1),
+                batch * width * np.where(narrow_out == 1, 1, _WIDE),
+                2 * batch * depth * width, batch * width, depth * width,
+            ),
+            "batch": batch, "features_in": depth, "features_out": width,
+            "weight_bytes": depth * width, "depth_rest": depth % 4,
+            "vector": (batch == 1).astype(float), "function=dynamic": dynamic,
+        }  # fmt: skip
+
+    @classmethod
+    def read(cls, operator: Operator) -> Self:
+        """Read a product whose second matrix is two-dimensional; other axes are rows."""
+        function, shape = _FUNCTION_OF[operator.op], operator.shape()
+        place = 3 if function == "linear" else 1
+        weight = operator.operand(place).shape
+        if len(weight) != 2 or not shape or shape[-1] != weight[0]:
+            raise LayerError(f"a quantised product of {shape} and {weight} has no layer")
+        dtype = "uint8" if function == "dynamic" else operator.operand(0).dtype
+        return cls(
+            batch=math.prod(shape[:-1]), features_in=weight[0], features_out=weight[1],
+            function=function, dtype=dtype,
+        )  # fmt: skip
+
+    def kernel(self) -> Kernel:
+        """Return the operator with one scale and zero point for each of its tensors."""
+        shape, result = self.input_shape, self.output_shape
+        matrix = (self.features_in, self.features_out)
+        if self.function == "dynamic":
+            return Kernel(
+                "DynamicQuantizeMatMul", CONTRIB, {}, shape, result,
+                weight_shapes=(matrix, (), ()), dtypes=("float32", "int8", "float32", "int8"),
+            )  # fmt: skip
+        if self.function == "integer":
+            return Kernel(
+                "MatMulInteger", "", {}, shape, result, weight_shapes=(matrix, (), ()),
+                dtype=self.dtype, dtypes=(self.dtype, "int8", self.dtype, "int8"),
+                output_dtype="int32",
+            )  # fmt: skip
+        return Kernel(
+            "QLinearMatMul", "", {}, shape, result,
+            weight_shapes=((), (), matrix, (), (), (), ()), dtype=self.dtype,
+            dtypes=(
+                self.dtype, "float32", self.dtype, "int8", "float32", "int8", "float32", self.dtype,
+            ),
+        )  # fmt: skip
