@@ -10,7 +10,13 @@ from pathlib import Path
 
 from resperf.backends import Backend, backend
 from resperf.bundle import Bundle, replaced_folder, write_manifest
-from resperf.errors import MeasurementError, ResperfError, TrainingError, require
+from resperf.errors import (
+    MeasurementError,
+    ResperfError,
+    TrainingError,
+    UnsupportedError,
+    require,
+)
 from resperf.layers import handed_over_bytes
 from resperf.network import Network, read_network
 from resperf.prediction import predict_network
@@ -145,7 +151,10 @@ def placed_network(alone: Bundle, network: Network, name: str, measured_ms: floa
     UnsupportedError
         If it has operators that the bundle does not know.
     """
-    prediction = predict_network(network, alone, strict=True)
+    prediction = predict_network(network, alone)
+    if prediction.skipped:
+        operators = ", ".join(sorted({each.op for each in prediction.skipped}))
+        raise UnsupportedError(f"the bundle has no predictor for its {operators}")
     kinds_ms: dict[str, float] = {}
     for layer in prediction.layers:
         if layer.phase == "execution":

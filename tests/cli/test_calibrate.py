@@ -22,13 +22,15 @@ from resperf.workflows import calibrate as module
 SLOWER = 1.2
 
 
-def perceptron(path: Path, widths: tuple[int, ...]) -> None:
-    """Write a network of dense layers."""
+def perceptron(path: Path, widths: tuple[int, ...], *, end: str = "") -> None:
+    """Write a network of dense layers, with an operator behind the last."""
     nodes, weights = [], []
     for place, (before, after) in enumerate(pairwise(widths)):
         name = f"w{place}"
         weights.append(onnx.numpy_helper.from_array(np.ones((before, after), np.float32), name))
         nodes.append(helper.make_node("Gemm", [f"t{place}", name], [f"t{place + 1}"], f"n{place}"))
+    if end:
+        nodes.append(helper.make_node(end, [f"t{len(nodes)}"], [f"t{len(nodes) + 1}"], "end"))
     last = f"t{len(nodes)}"
     graph = helper.make_graph(
         nodes,
@@ -47,6 +49,7 @@ def networks(tmp_path: Path) -> Path:
     folder.mkdir()
     for place in range(11):
         perceptron(folder / f"mlp{place}.onnx", (64 + 30 * place, 100, 90 + place, 10))
+    perceptron(folder / "unknown.onnx", (64, 10), end="Softmax")
     return folder
 
 
@@ -79,8 +82,9 @@ def test_a_bundle_learns_from_networks_and_predicts_by_it(
     document = json.loads(capsys.readouterr().out)
     assert document["factors"] == pytest.approx({"dense": SLOWER}, rel=0.02)
     assert [note.split(":")[0] for note in document["notes"]] == [
-        "mlp3 at batch 2", "mlp3 at batch 4",
+        "mlp3 at batch 2", "mlp3 at batch 4", "unknown at batch 2", "unknown at batch 4",
     ]  # fmt: skip
+    assert document["notes"][-1].endswith("the bundle has no predictor for its Softmax")
     assert ("mlp0", 2) not in measured
     assert ("mlp1", 4) in measured
     before, after = (
