@@ -66,6 +66,11 @@ def calibrate(
     TrainingError
         If too few networks could be measured.
     """
+    if bundle.fingerprint.threads < 1:
+        raise MeasurementError(
+            f"{bundle.path} was learnt from measurements of {bundle.device} that others published; "
+            "only a bundle of this machine can be calibrated here"
+        )
     device = backend(bundle.fingerprint.framework, threads=bundle.fingerprint.threads)
     differences = bundle.fingerprint.differences(device.fingerprint())
     if differences:

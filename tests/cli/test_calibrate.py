@@ -114,6 +114,9 @@ def test_what_cannot_be_calibrated_is_one_line(bundle, networks, measured, tmp_p
     words = ["calibrate", str(bundle), "--networks", str(few), "--seconds", "0.5"]
     assert main(words) == 2
     assert "1 networks are too few" in capsys.readouterr().err
+    published = Path(__file__).parents[2] / "models" / "bundles" / "1080ti-tensorflow"
+    assert main(["calibrate", str(published), "--networks", str(networks)]) == 2
+    assert "that others published" in capsys.readouterr().err
     elsewhere = json.loads((bundle / "bundle.json").read_text())
     elsewhere["fingerprint"]["processor"] = "another"
     copy = tmp_path / "copy"
