@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from resperf.errors import LayerError
 from resperf.layers._base import name, number, same_pads, window_length
+from resperf.layers._grouped import GroupedLayer
 from resperf.layers._operator import FLOATS, Operator, OperatorLayer
 from resperf.layers.columns import Array, Columns, numbers
 
@@ -161,6 +162,25 @@ class VolumeLayer(OperatorLayer):
                 pad = 0
             fields |= dict(zip(_names(axis), (size, taps, stride, dilation, pad), strict=True))
         return fields
+
+
+class VolumeConv(GroupedLayer, VolumeLayer):
+    """A convolution among them; the fields are its kind's own."""
+
+    @property
+    def output_shape(self) -> tuple[int, ...]:
+        """(batch, channels_out, windows along each axis)."""
+        return (self.batch, self.channels_out, *self.positions)
+
+    @property
+    def filters(self) -> int:
+        """Weights without the bias."""
+        return self.channels_out * (self.channels_in // self.groups) * self.taps
+
+    @property
+    def macs(self) -> int:
+        """Multiply-accumulate operations."""
+        return math.prod(self.output_shape) * self.channels_in // self.groups * self.taps
 
 
 def _names(axis: str) -> tuple[str, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from random import Random
@@ -10,6 +9,7 @@ from typing import Any, ClassVar, Self
 
 from resperf.errors import LayerError
 from resperf.layers._base import flag, name, number
+from resperf.layers._grouped import with_groups
 from resperf.layers._operator import (
     BATCHES,
     Kernel,
@@ -19,7 +19,7 @@ from resperf.layers._operator import (
     log_uniform,
     traffic,
 )
-from resperf.layers._volume import VolumeLayer
+from resperf.layers._volume import VolumeConv
 from resperf.layers.columns import Array, Columns, element_bytes, numbers
 from resperf.layers.terms import CACHE_2, TRAFFIC_TERMS, Term, beyond, gflop, mb, millions
 
@@ -36,7 +36,7 @@ _ACTIVATION_OF: Mapping[str, str] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class ConvNd(VolumeLayer):
+class ConvNd(VolumeConv):
     """A convolution along one axis (audio, text) or three (video, scans)."""
 
     kind: ClassVar[str] = "conv_nd"
@@ -83,43 +83,16 @@ class ConvNd(VolumeLayer):
     SCALED: ClassVar[tuple[str, ...]] = ("channels_in", "channels_out", "width")
     OPERATORS: ClassVar[frozenset[str]] = frozenset({"Conv", "FusedConv"})
 
-    def _check(self) -> None:
-        if self.channels_in % self.groups or self.channels_out % self.groups:
-            raise LayerError(f"conv_nd: groups={self.groups} do not divide the channels")
-        super()._check()
-
     @classmethod
     def fitting(cls, fields: Mapping[str, Any], source: Random) -> dict[str, Any]:
         """Let depthwise draws have as many channels out as in, and lines no depth and height."""
         del source
-        made = cls._flattened(fields)
-        if made["groups"] == "depthwise":
-            made["groups"] = made["channels_out"] = made["channels_in"]
-        return made
-
-    def varied(self, **changes: Any) -> Self:
-        """Change some fields; depthwise layers stay depthwise."""
-        if self.groups > 1 and self.groups == self.channels_in:
-            width = changes.get("channels_in", self.channels_in)
-            each = self.channels_out // self.groups
-            changes |= {"groups": width, "channels_out": width * each}
-        return self.replace(**changes)
-
-    @property
-    def output_shape(self) -> tuple[int, ...]:
-        """(batch, channels_out, windows along each axis)."""
-        return (self.batch, self.channels_out, *self.positions)
-
-    @property
-    def macs(self) -> int:
-        """Multiply-accumulate operations."""
-        return math.prod(self.output_shape) * self.channels_in // self.groups * self.taps
+        return with_groups(cls._flattened(fields))
 
     @property
     def weight_bytes(self) -> int:
         """Bytes of weights and bias."""
-        filters = self.channels_out * (self.channels_in // self.groups) * self.taps
-        return (filters + self.bias * self.channels_out) * self.element_bytes
+        return (self.filters + self.bias * self.channels_out) * self.element_bytes
 
     @classmethod
     def quantities(cls, columns: Columns) -> dict[str, Array]:

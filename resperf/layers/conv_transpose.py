@@ -10,12 +10,12 @@ from typing import Any, ClassVar, Self
 
 from resperf.errors import LayerError
 from resperf.layers._base import flag, name, number
+from resperf.layers._grouped import GroupedLayer, with_groups
 from resperf.layers._operator import (
     BATCHES,
     FLOATS,
     Kernel,
     Operator,
-    OperatorLayer,
     choices,
     dtype_of,
     log_uniform,
@@ -28,7 +28,7 @@ _AXES = ("height", "width")
 
 
 @dataclass(frozen=True, kw_only=True)
-class ConvTranspose(OperatorLayer):
+class ConvTranspose(GroupedLayer):
     """A transposed convolution of an image, as decoders and generators grow images by."""
 
     kind: ClassVar[str] = "conv_transpose"
@@ -87,26 +87,11 @@ class ConvTranspose(OperatorLayer):
     SCALED: ClassVar[tuple[str, ...]] = ("channels_in", "channels_out")
     OPERATORS: ClassVar[frozenset[str]] = frozenset({"ConvTranspose"})
 
-    def _check(self) -> None:
-        if self.channels_in % self.groups or self.channels_out % self.groups:
-            raise LayerError(f"conv_transpose: groups={self.groups} do not divide the channels")
-        super()._check()
-
     @classmethod
     def fitting(cls, fields: Mapping[str, Any], source: Random) -> dict[str, Any]:
         """Let depthwise draws have as many channels out as in."""
         del source
-        made = dict(fields)
-        if made["groups"] == "depthwise":
-            made["groups"] = made["channels_out"] = made["channels_in"]
-        return made
-
-    def varied(self, **changes: Any) -> Self:
-        """Change some fields; depthwise layers stay depthwise."""
-        if self.groups > 1 and self.groups == self.channels_in:
-            width = changes.get("channels_in", self.channels_in)
-            changes |= {"groups": width, "channels_out": width * self.channels_out // self.groups}
-        return self.replace(**changes)
+        return with_groups(dict(fields))
 
     @property
     def input_shape(self) -> tuple[int, ...]:

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Self
 
 from resperf.errors import LayerError
 from resperf.layers._base import flag, name, number
+from resperf.layers._grouped import with_groups
 from resperf.layers._operator import (
     BATCHES,
     Kernel,
@@ -19,7 +20,7 @@ from resperf.layers._operator import (
     log_uniform,
     traffic,
 )
-from resperf.layers._volume import VolumeLayer
+from resperf.layers._volume import VolumeConv
 from resperf.layers.columns import Array, Columns, is_one_of, numbers
 from resperf.layers.quantize import EIGHT_BITS
 from resperf.layers.terms import TRAFFIC_TERMS, Term, gflop, mb, millions
@@ -31,7 +32,7 @@ _WIDE = DTYPE_BYTES["int32"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class QuantizedConv(VolumeLayer):
+class QuantizedConv(VolumeConv):
     """A convolution of quantised values; ``linear`` quantises its sums again, ``integer`` not.
 
     Weights are signed, with one scale for all filters.
@@ -86,8 +87,6 @@ class QuantizedConv(VolumeLayer):
     OPERATORS: ClassVar[frozenset[str]] = frozenset(_FUNCTION_OF)
 
     def _check(self) -> None:
-        if self.channels_in % self.groups or self.channels_out % self.groups:
-            raise LayerError(f"quantized_conv: groups={self.groups} do not divide the channels")
         if self.function == "integer" and (self.bias or self.layout != "nchw"):
             raise LayerError("quantized_conv: sums that stay have neither bias nor channels last")
         super()._check()
@@ -96,24 +95,10 @@ class QuantizedConv(VolumeLayer):
     def fitting(cls, fields: Mapping[str, Any], source: Random) -> dict[str, Any]:
         """Let depthwise draws have as many channels out as in, and plain sums what they can."""
         del source
-        made = cls._flattened(fields)
-        if made["groups"] == "depthwise":
-            made["groups"] = made["channels_out"] = made["channels_in"]
+        made = with_groups(cls._flattened(fields))
         if made["function"] == "integer":
             made |= {"bias": False, "layout": "nchw", "dtype": "uint8"}
         return made
-
-    def varied(self, **changes: Any) -> Self:
-        """Change some fields; depthwise layers stay depthwise."""
-        if self.groups > 1 and self.groups == self.channels_in:
-            width = changes.get("channels_in", self.channels_in)
-            changes |= {"groups": width, "channels_out": width * self.channels_out // self.groups}
-        return self.replace(**changes)
-
-    @property
-    def output_shape(self) -> tuple[int, ...]:
-        """(batch, channels_out, windows along each axis)."""
-        return (self.batch, self.channels_out, *self.positions)
 
     @property
     def output_bytes(self) -> int:
@@ -121,15 +106,9 @@ class QuantizedConv(VolumeLayer):
         return math.prod(self.output_shape) * (_WIDE if self.function == "integer" else 1)
 
     @property
-    def macs(self) -> int:
-        """Multiply-accumulate operations."""
-        return math.prod(self.output_shape) * self.channels_in // self.groups * self.taps
-
-    @property
     def weight_bytes(self) -> int:
         """Bytes of weights and bias."""
-        filters = self.channels_out * (self.channels_in // self.groups) * self.taps
-        return filters + self.bias * self.channels_out * _WIDE
+        return self.filters + self.bias * self.channels_out * _WIDE
 
     @classmethod
     def quantities(cls, columns: Columns) -> dict[str, Array]:

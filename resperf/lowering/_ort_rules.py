@@ -131,6 +131,10 @@ class _Lowering:
         self.renamed: dict[str, str] = {}
         self.uses = Counter(name for node in network.nodes for name in node.inputs if name)
         self.uses.update(network.outputs)
+        self.readers: dict[str, list[Node]] = {}
+        for node in network.nodes:
+            for name in dict.fromkeys(node.inputs):
+                self.readers.setdefault(name, []).append(node)
         self.steps: list[_Step] = []
         self.maker: dict[str, _Step] = {}
         self.reordered: dict[tuple[str, str], _Step] = {}
@@ -447,7 +451,7 @@ class _Lowering:
 
     def _becomes_gemm(self, node: Node) -> bool:
         """Whether a bias is added to a product, and to nothing else."""
-        readers = [n for n in self.network.nodes if node.outputs[0] in n.inputs]
+        readers = self.readers.get(node.outputs[0], [])
         if len(readers) != 1 or readers[0].op != "Add" or node.op != "MatMul":
             return False
         others = [self.network.tensors.get(n) for n in readers[0].inputs if n != node.outputs[0]]
@@ -537,11 +541,7 @@ class _Lowering:
             fits = node.op == "Upsample" or (places == "asymmetric" and floors)
         else:
             fits = mode == "linear" and places in ("half_pixel", "asymmetric", "align_corners")
-        return (
-            fits
-            and all(len(shape) == 4 for shape in shapes)
-            and not any(b % a for a, b in zip(*shapes, strict=True))
-        )
+        return fits and not any(b % a for a, b in zip(*shapes, strict=True))
 
     def _reads_plain(self, layer: Layer) -> bool:
         return isinstance(layer, Conv) and reads_plain(layer, self.block)

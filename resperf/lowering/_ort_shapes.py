@@ -104,33 +104,32 @@ def _split(inputs: Inputs, attributes: Mapping[str, Any], count: int) -> list[Sh
     return [(*shape[:axis], length, *shape[axis + 1 :]) for length in lengths]
 
 
-def _axes(inputs: Inputs, attributes: Mapping[str, Any], rank: int) -> set[int] | None:
+def _axes(inputs: Inputs, attributes: Mapping[str, Any]) -> list[int] | None:
     """Return an operator's axes, an attribute in old operator sets and an input in new ones."""
     axes = attributes.get("axes")
     if len(inputs) > 1 and inputs[1] is not None:
-        axes = inputs[1].value
-        axes = None if axes is None else axes.ravel()
-    return None if axes is None or not rank else {int(each) % rank for each in axes}
+        axes = None if inputs[1].value is None else inputs[1].value.ravel()
+    return None if axes is None else [int(each) for each in axes]
 
 
 def _squeezed(inputs: Inputs, attributes: Mapping[str, Any], _count: int) -> list[Shape] | None:
     assert inputs[0] is not None
     shape = inputs[0].shape
-    axes = _axes(inputs, attributes, len(shape))
-    if axes is None:
+    axes = _axes(inputs, attributes)
+    if axes is None or not shape:
         return None
-    return [tuple(length for axis, length in enumerate(shape) if axis not in axes)]
+    gone = {axis % len(shape) for axis in axes}
+    return [tuple(length for axis, length in enumerate(shape) if axis not in gone)]
 
 
 def _unsqueezed(inputs: Inputs, attributes: Mapping[str, Any], _count: int) -> list[Shape] | None:
     assert inputs[0] is not None
-    given = attributes.get("axes") if len(inputs) < 2 or inputs[1] is None else inputs[1].value
-    if given is None:
+    axes = _axes(inputs, attributes)
+    if axes is None:
         return None
-    rank = len(inputs[0].shape) + len(tuple(given))
-    axes = _axes(inputs, attributes, rank) or set()
-    lengths = iter(inputs[0].shape)
-    return [tuple(1 if axis in axes else next(lengths, 1) for axis in range(rank))]
+    rank = len(inputs[0].shape) + len(axes)
+    new, lengths = {axis % rank for axis in axes}, iter(inputs[0].shape)
+    return [tuple(1 if axis in new else next(lengths, 1) for axis in range(rank))]
 
 
 def _product(inputs: Inputs, attributes: Mapping[str, Any], _count: int) -> list[Shape] | None:

@@ -8,7 +8,7 @@ layer and each byte that is handed over, fitted to measured totals.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +29,7 @@ LEAST_NODE_MS, LEAST_MB_MS = 1e-3, 1e-3
 """Costs of a layer and of a MB handed over that are doubted by so much even where chains showed
 none."""
 FEWEST_NETWORKS = 5
+REASONS_SHOWN = 3
 FEWEST_FOR_WIDTH = 10
 """Networks that a 90% interval of totals needs at least."""
 
@@ -80,11 +81,7 @@ def fit_in_place(placed: Sequence[Placed], costs: Mapping[str, float]) -> InPlac
         If there are fewer than `FEWEST_NETWORKS` networks.
     """
     names = sorted({each.network for each in placed})
-    if len(names) < FEWEST_NETWORKS:
-        raise TrainingError(
-            f"{len(names)} networks are too few to learn from how layers run inside networks; "
-            f"measure at least {FEWEST_NETWORKS}"
-        )
+    refuse_few(names)
     kinds = sorted({kind for each in placed for kind in each.kinds_ms})
     solution = _solve(placed, kinds, costs)
     left_out = np.zeros(len(placed))
@@ -106,11 +103,27 @@ def fit_in_place(placed: Sequence[Placed], costs: Mapping[str, float]) -> InPlac
     )
 
 
+def refuse_few(names: Collection[str], left_out: Sequence[str] = ()) -> None:
+    """Refuse to learn from few networks, with the reasons why others were left out.
+
+    Raises
+    ------
+    TrainingError
+        If there are fewer than `FEWEST_NETWORKS`.
+    """
+    if len(names) < FEWEST_NETWORKS:
+        reasons = f"; left out: {'; '.join(left_out[:REASONS_SHOWN])}" if left_out else ""
+        raise TrainingError(
+            f"{len(names)} networks are too few to learn from how layers run inside networks; "
+            f"measure at least {FEWEST_NETWORKS}{reasons}"
+        )
+
+
 def total_ms(placed: Placed, learnt: InPlace) -> float:
     """Predict a network's total with what was learnt."""
-    layers_ms = sum(learnt.factor(kind) * ms for kind, ms in placed.kinds_ms.items())
-    behind_ms = learnt.node_ms * placed.layers + learnt.handover_ms_per_mb * placed.handed_over_mb
-    return layers_ms + behind_ms + placed.rest_ms
+    kinds = list(placed.kinds_ms)
+    values = [*map(learnt.factor, kinds), learnt.node_ms, learnt.handover_ms_per_mb]
+    return _total_ms(placed, kinds, values)
 
 
 def _evidence(placed: Sequence[Placed], before: Any, after: Any, left_out: Any) -> dict[str, Any]:

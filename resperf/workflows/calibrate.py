@@ -13,7 +13,6 @@ from resperf.bundle import Bundle, replaced_folder, write_manifest
 from resperf.errors import (
     MeasurementError,
     ResperfError,
-    TrainingError,
     UnsupportedError,
     require,
 )
@@ -21,11 +20,9 @@ from resperf.layers import handed_over_bytes
 from resperf.network import Network, read_network
 from resperf.prediction import predict_network
 from resperf.prediction.rules import RULE_OF_METHOD, layers_behind_each_other
-from resperf.training.in_place import FEWEST_NETWORKS, Placed, fit_in_place
+from resperf.training.in_place import Placed, fit_in_place, refuse_few
 from resperf.workflows.guarded import reference_monitor
 from resperf.workflows.measure import Progress, measure_network
-
-NOTES_SHOWN = 3
 
 
 def calibrate(
@@ -85,27 +82,18 @@ def calibrate(
         )
     # What would be refused after minutes of measuring is refused before.
     require("scipy.optimize", "train")
-    _refuse_few({path.stem for path in paths}, [])
+    refuse_few({path.stem for path in paths})
     values = {k: v for k, v in bundle.manifest.items() if k != "files"}
     with replaced_folder(output) as folder:
         placed, notes = measured_networks(
             bundle, device, paths, batches=batches, seconds=seconds, progress=progress
         )
-        _refuse_few({each.network for each in placed}, notes)
+        refuse_few({each.network for each in placed}, notes)
         learnt = fit_in_place(placed, bundle.costs)
         for name in bundle.manifest["files"]:
             shutil.copy(bundle.path / name, folder / name)
         write_manifest(folder, {**values, "in_place": learnt.to_json()})
     return Bundle.load(output), notes
-
-
-def _refuse_few(names: set[str], notes: Sequence[str]) -> None:
-    if len(names) < FEWEST_NETWORKS:
-        left_out = f"; left out: {'; '.join(notes[:NOTES_SHOWN])}" if notes else ""
-        raise TrainingError(
-            f"{len(names)} networks are too few to learn from how layers run inside networks; "
-            f"measure at least {FEWEST_NETWORKS}{left_out}"
-        )
 
 
 def measured_networks(
