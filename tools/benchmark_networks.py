@@ -29,9 +29,10 @@ from typing import Any
 
 from resperf.backends import backend
 from resperf.bundle import Bundle
-from resperf.campaign.harvest import network_files, shipped_networks
+from resperf.campaign.harvest import shipped_networks
 from resperf.errors import ResperfError
 from resperf.network import read_network
+from resperf.network.files import network_files
 from resperf.prediction import Prediction, predict_network
 from resperf.report.comparison import ComparisonRow, comparison_table, mean_error
 from resperf.training.in_place import Placed, fit_in_place, total_ms

@@ -174,7 +174,8 @@ def _tuples(model: Any) -> Any:
             self.model = model
 
         def forward(self, tokens: Any) -> Any:
-            return self.model(input_ids=tokens).last_hidden_state
+            mask = torch.ones_like(tokens)
+            return self.model(input_ids=tokens, attention_mask=mask).last_hidden_state
 
     return Hidden()
 

@@ -40,23 +40,6 @@ def harvest(paths: Sequence[Path], fingerprint: Fingerprint, batches: Sequence[i
     return list(layers.values())
 
 
-def network_files(paths: Sequence[Path]) -> list[Path]:
-    """Return ONNX files, those of folders included, by name.
-
-    Raises
-    ------
-    CampaignError
-        If a path does not exist or a folder holds none.
-    """
-    found: list[Path] = []
-    for path in paths:
-        files = sorted(path.glob("*.onnx")) if path.is_dir() else [path]
-        if not files or not files[0].exists():
-            raise CampaignError(f"no ONNX file at {path}; give a file or a folder of them")
-        found += files
-    return found
-
-
 def network_folders() -> list[Path]:
     """Folders that hold the shipped reference networks: of the repository, of the wheel."""
     package = Path(__file__).resolve().parent.parent

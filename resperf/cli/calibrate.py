@@ -33,9 +33,10 @@ BATCHES = ("1", "8")
     "--exclude",
     "excluded",
     multiple=True,
-    type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    metavar="NET.onnx",
-    help="Leave this network out (repeatable), such as one that judges the bundle later.",
+    type=click.Path(path_type=Path),
+    metavar="PATH",
+    help="Leave this network out, or all of this folder (repeatable), such as those that judge "
+    "the bundle later.",
 )
 @click.option(
     "--batch",
@@ -73,12 +74,13 @@ def command(
     Must run on the machine that BUNDLE was measured on, which otherwise should be idle.
     """
     from resperf.bundle import Bundle
-    from resperf.campaign.harvest import network_files, shipped_networks
+    from resperf.campaign.harvest import shipped_networks
+    from resperf.network.files import network_files
     from resperf.report.documents import json_text
     from resperf.workflows.calibrate import calibrate
 
     paths = network_files(networks) if networks else shipped_networks(["*"])
-    left_out = {path.stem for path in excluded}
+    left_out = {path.stem for path in network_files(excluded)}
     with bar_of_steps("networks") as progress:
         made, notes = calibrate(
             Bundle.load(bundle), [path for path in paths if path.stem not in left_out],

@@ -70,8 +70,9 @@ _PATH = click.Path(path_type=Path)
     "networks",
     multiple=True,
     type=_PATH,
-    metavar="NET.onnx",
-    help="Never learn from layers of this network, at any batch size (repeatable).",
+    metavar="PATH",
+    help="Never learn from layers of this network, or of all in this folder, at any batch size "
+    "(repeatable).",
 )
 @JSON
 def command(
@@ -91,11 +92,12 @@ def command(
     Rows are split by layer into 80% to train, 10% to choose the best epoch and 10% that only
     evaluation reads. The same seed gives the same bundle.
     """
+    from resperf.network.files import network_files
     from resperf.training import keys_of_networks, progress_bar, train
 
     started = time.monotonic()
     target = output or _default_output(file, device)
-    excluded = keys_of_networks(file, networks)
+    excluded = keys_of_networks(file, network_files(networks))
     with progress_bar() as progress:
         bundle = train(
             file, target, method=method, seed=seed, epochs=epochs, trees=trees, device=device,

@@ -14,7 +14,7 @@ import numpy as np
 from resperf.errors import UnsupportedError, first_line
 from resperf.layers import Conv, Layer, Reorder
 from resperf.lowering._base import LoweredNode
-from resperf.lowering._ort_shapes import dtype_made, inferred
+from resperf.lowering._ort_shapes import inferred
 from resperf.lowering._proto import Skeleton, skeleton
 from resperf.lowering._read import (
     ACTIVATION_OPS,
@@ -111,19 +111,19 @@ def read_optimised(network: Network, graph: onnx.GraphProto, block: int) -> list
         is_blocked = _is_blocked(proto, blocked)
         attributes = {a.name: _plain(helper.get_attribute_value(a)) for a in proto.attribute}
         inputs = [tensors.get(origin.get(each, each)) for each in proto.input]
-        shapes = inferred(proto, inputs, attributes) or []
+        known = inferred(proto, inputs, attributes, network.opsets)
         if not is_blocked and proto.op_type not in RELAYOUTS:
             # ONNX Runtime moves transpositions: what a node computes may lie in another order.
             own, before = proto.output[0], tensors.get(original)
             if own in inner:
                 tensor_name = own
                 tensors[own] = inner[own]
-            elif shapes and (before is None or before.shape != shapes[0]):
+            elif known and (before is None or before.shape != known[0][1]):
                 tensor_name = own
-                tensors[own] = Tensor(own, shapes[0], dtype_made(proto, inputs, attributes))
-        for each, shape in zip((tensor_name, *proto.output[1:]), shapes, strict=False):
+                tensors[own] = Tensor(own, known[0][1], known[0][0])
+        for each, (dtype, shape) in zip((tensor_name, *proto.output[1:]), known, strict=False):
             if each and each not in tensors:
-                tensors[each] = Tensor(each, shape, dtype_made(proto, inputs, attributes))
+                tensors[each] = Tensor(each, shape, dtype)
         if proto.op_type == "ReorderInput" and _is_channels_last(proto) and tensor_name in tensors:
             # Convolutions behind it know their image by this name.
             last = tensors[tensor_name]

@@ -2,182 +2,172 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import replace
 
+from resperf.lowering._ort_turns import Turns
+from resperf.lowering._rewriting import Rewriting, Rewritten
 from resperf.network import Network, Node, Tensor
 
 ROOT_2 = 1.4142135
-_TOLERANCE = 1e-3
-HEADS_FIRST = (2, 0, 3, 1, 4)
-"""How exporters turn (batch, tokens, 3, heads, size) before they take the three apart."""
-
-
-@dataclass(frozen=True)
-class Rewritten:
-    """A network whose groups are single nodes.
-
-    Attributes
-    ----------
-    network : Network
-    sources : mapping of str to tuple of str
-        Name of a new node -> names of the nodes that it stands for; those that only help it have
-        none.
-    """
-
-    network: Network
-    sources: Mapping[str, tuple[str, ...]]
+ROOT_2_BY_PI = 0.7978846
+_GELU: Mapping[str, str] = {"Erf": "Gelu", "Tanh": "FastGelu"}
+"""Function inside of a gelu -> ONNX Runtime's operator for the whole."""
 
 
 def with_patterns(network: Network) -> Rewritten:
-    """Rewrite what PyTorch's exporter writes in parts: gelu, heads, and pieces of one tensor."""
-    graph = _Graph(network)
-    graph.join_gelu()
-    graph.split_before_turning()
-    graph.join_pieces()
-    return Rewritten(
-        replace(network, nodes=tuple(graph.nodes), tensors=graph.tensors), graph.sources
-    )
+    """Rewrite what exporters write in parts: gelu, padding, heads, and pieces of one tensor.
+
+    Operators that compute the same are one, and transpositions move behind what does not care how
+    its values are ordered, where they meet others.
+    """
+    patterns = _Patterns(network)
+    patterns.join_equal()
+    patterns.join_pads()
+    patterns.join_gelu()
+    patterns.join_pieces()
+    turns = patterns.handed_to(Turns)
+    turns.turn_later()
+    return turns.rewritten()
 
 
-@dataclass
-class _Graph:
-    """Nodes in order, and who makes and reads which tensor."""
-
-    network: Network
-    nodes: list[Node] = field(init=False)
-    tensors: dict[str, Tensor] = field(init=False)
-    sources: dict[str, tuple[str, ...]] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.nodes, self.tensors = list(self.network.nodes), dict(self.network.tensors)
-        self._index()
-
-    def _index(self) -> None:
-        self.maker = {name: node for node in self.nodes for name in node.outputs if name}
-        self.readers: dict[str, list[Node]] = {}
-        for node in self.nodes:
-            for name in node.inputs:
-                self.readers.setdefault(name, []).append(node)
-
-    def _constant(self, name: str) -> float | None:
-        """Value of a constant of one element."""
-        tensor = self.tensors.get(name)
-        if tensor is None or tensor.value is None or tensor.value.size != 1:
-            return None
-        return float(tensor.value.reshape(()).item())
-
-    def _is_constant(self, name: str, value: float) -> bool:
-        found = self._constant(name)
-        return found is not None and abs(found - value) < _TOLERANCE
-
-    def _sole_reader(self, node: Node, op: str) -> Node | None:
-        """Return the only node that reads this one, if its operator is that one."""
-        name = node.outputs[0]
-        readers = self.readers.get(name, [])
-        if len(readers) != 1 or name in self.network.outputs or readers[0].op != op:
-            return None
-        return readers[0]
-
-    def _other(self, node: Node, name: str) -> str:
-        """Return the other input of a node with two."""
-        others = [each for each in node.inputs if each != name]
-        return others[0] if len(node.inputs) == 2 and len(others) == 1 else ""
+class _Patterns(Rewriting):
+    """Joins nodes."""
 
     def join_gelu(self) -> None:
-        """Turn x / sqrt(2), its error function, + 1, times x, times a half into one operator."""
+        """Turn x times a half times (1 + erf or tanh of something) into one operator."""
         gone: set[str] = set()
         made: dict[str, Node] = {}
-        for erf in self.nodes:
-            found = self._gelu(erf) if erf.op == "Erf" and erf.inputs else None
-            if found is None:
+        for node in self.nodes:
+            inner = self._inside_gelu(node) if node.inputs else None
+            found = None if inner is None else self._gelu(node, *inner)
+            if inner is None or found is None:
                 continue
-            x, parts = found
-            last = parts[-1]
-            name = f"{last.name}/Gelu"
-            made[last.name] = Node(name, "Gelu", "com.microsoft", (x,), last.outputs, {})
-            self.sources[name] = tuple(part.name for part in parts)
-            gone |= {part.name for part in parts[:-1]}
+            last, op = found[-1], _GELU[node.op]
+            if op == "FastGelu" and last.outputs[0] in self.network.outputs:
+                continue
+            name = f"{last.name}/{op}"
+            made[last.name] = Node(name, op, "com.microsoft", (inner[0],), last.outputs, {})
+            self.sources[name] = tuple(part.name for part in found)
+            gone |= {part.name for part in found[:-1]}
         if made:
             self.nodes = [made.get(n.name, n) for n in self.nodes if n.name not in gone]
             self._index()
 
-    def _gelu(self, erf: Node) -> tuple[str, list[Node]] | None:
-        divided = self.maker.get(erf.inputs[0])
-        if divided is None or divided.op != "Div" or len(divided.inputs) != 2:
+    def _inside_gelu(self, node: Node) -> tuple[str, list[Node]] | None:
+        """Return x, and the nodes that make the function's input of it."""
+        if node.op == "Erf":
+            divided = self.maker.get(node.inputs[0])
+            if divided is None or divided.op != "Div" or len(divided.inputs) != 2:
+                return None
+            fits = self._sole_reader(divided, "Erf") is node
+            fits = fits and self._is_constant(divided.inputs[1], ROOT_2)
+            return (divided.inputs[0], [divided]) if fits else None
+        if node.op != "Tanh":
             return None
-        if self._sole_reader(divided, "Erf") is not erf:
+        # sqrt(2 / pi) (x + 0.044715 x^3)
+        added = self._times(node.inputs[0], ROOT_2_BY_PI, node)
+        if added is None or added[1].op != "Add":
             return None
-        x = divided.inputs[0]
-        added = self._sole_reader(erf, "Add")
-        if added is None or not self._is_constant(divided.inputs[1], ROOT_2):
+        for x, term in (added[1].inputs, added[1].inputs[::-1]):
+            cube = self._times(term, 0.044715, added[1])
+            if cube is None or cube[1].op != "Pow" or cube[1].inputs[0] != x:
+                continue
+            if self._is_constant(cube[1].inputs[1], 3.0):
+                return x, [cube[1], cube[0], added[1], added[0]]
+        return None
+
+    def _times(self, name: str, factor: float, reader: Node) -> tuple[Node, Node] | None:
+        """Return the product with that factor that makes a tensor, and what makes the other."""
+        product = self.maker.get(name)
+        if product is None or product.op != "Mul" or len(product.inputs) != 2:
             return None
-        if not self._is_constant(self._other(added, erf.outputs[0]), 1.0):
+        if self._sole_reader(product, reader.op) is not reader:
+            return None
+        for other, constant in (product.inputs, product.inputs[::-1]):
+            maker = self.maker.get(other)
+            if maker is None or not self._is_constant(constant, factor):
+                continue
+            if len(maker.inputs) == 2 and self._sole_reader(maker, "Mul") is product:
+                return product, maker
+        return None
+
+    def _gelu(self, function: Node, x: str, inner: list[Node]) -> list[Node] | None:
+        """Return all nodes of x / 2 (1 + function of x), the last one last."""
+        added = self._sole_reader(function, "Add")
+        if added is None or not self._is_constant(self._other(added, function.outputs[0]), 1.0):
             return None
         product = self._sole_reader(added, "Mul")
         if product is None:
             return None
         other = self._other(product, added.outputs[0])
-        parts = [divided, erf, added, product]
+        parts = [*inner, function, added, product]
         halved = self._sole_reader(product, "Mul")
         if other == x and halved is not None:
             fits = self._is_constant(self._other(halved, product.outputs[0]), 0.5)
-            return (x, [*parts, halved]) if fits else None
+            return [*parts, halved] if fits else None
         if self._is_constant(other, 0.5) and halved is not None:
             fits = self._other(halved, product.outputs[0]) == x
-            return (x, [*parts, halved]) if fits else None
+            return [*parts, halved] if fits else None
         half = self.maker.get(other)
         if half is None or half.op != "Mul" or self._sole_reader(half, "Mul") is not product:
             return None
         fits = self._is_constant(self._other(half, x), 0.5)
-        return (x, [divided, erf, added, half, product]) if fits else None
+        return [*inner, function, added, half, product] if fits else None
 
-    def split_before_turning(self) -> None:
-        """Take queries, keys and values apart before their axes change order, not after.
-
-        ONNX Runtime moves a transposition of (batch, tokens, 3, heads, size) behind the split of
-        its three; that of the keys then merges with their own.
-        """
-        for turned in list(self.nodes):
-            split = self._sole_reader(turned, "Split") if turned.op == "Transpose" else None
-            if split is None or tuple(turned.attributes.get("perm", ())) != HEADS_FIRST:
-                continue
-            image = self.tensors.get(turned.inputs[0])
-            views = [self.readers.get(name, []) for name in split.outputs]
-            if image is None or int(split.attributes.get("axis", 0)) != 0:
-                continue
-            if any(len(each) != 1 or each[0].op != "Squeeze" for each in views):
-                continue
-            self._split_tokens(turned, split, [each[0] for each in views], image)
-
-    def _split_tokens(
-        self, turned: Node, split: Node, views: Sequence[Node], image: Tensor
-    ) -> None:
-        batch, tokens, _, heads, size = image.shape
-        made: dict[str, list[Node]] = {turned.name: [], split.name: []}
-        parts = [f"{name}/tokens" for name in split.outputs]
-        early = Node(
-            f"{split.name}/tokens", "Split", "", turned.inputs[:1], tuple(parts),
-            {"axis": 2, "split": (image.shape[2] // len(parts),) * len(parts)},
-        )  # fmt: skip
-        self.sources[early.name] = (turned.name, split.name)
-        made[split.name] = [early]
-        for part, view in zip(parts, views, strict=True):
-            result, order = view.outputs[0], (0, 2, 1, 3)
-            own = self._sole_reader(view, "Transpose")
-            names = [view.name]
-            if own is not None and tuple(own.attributes.get("perm", ())) == (0, 1, 3, 2):
-                result, order = own.outputs[0], (0, 2, 3, 1)
-                names, made[own.name] = [view.name, own.name], []
-            flat = f"{part}/flat"
-            self.tensors[part] = Tensor(part, (batch, tokens, 1, heads, size), image.dtype)
-            self.tensors[flat] = Tensor(flat, (batch, tokens, heads, size), image.dtype)
-            late = Node(f"{view.name}/heads", "Transpose", "", (flat,), (result,), {"perm": order})
-            squeeze = Node(f"{view.name}/flat", "Squeeze", "", (part,), (flat,), {})
-            self.sources |= {squeeze.name: (), late.name: tuple(names)}
-            made[view.name] = [squeeze, late]
-        self.nodes = [new for node in self.nodes for new in made.get(node.name, [node])]
+    def join_equal(self) -> None:
+        """Let operators that compute the same of the same be one."""
+        found: dict[object, Node] = {}
+        stands_for: dict[str, str] = {}
+        nodes = []
+        for node in self.nodes:
+            inputs = tuple(stands_for.get(name, name) for name in node.inputs)
+            values = tuple((name, repr(value)) for name, value in sorted(node.attributes.items()))
+            same = found.setdefault((node.op, node.domain, inputs, values, len(node.outputs)), node)
+            if same is not node and inputs and not set(node.outputs) & set(self.network.outputs):
+                stands_for.update(zip(node.outputs, same.outputs, strict=True))
+                own = self.sources.get(same.name, (same.name,))
+                self.sources[same.name] = (*own, node.name)
+            else:
+                nodes.append(replace(node, inputs=inputs))
+        self.nodes = nodes
         self._index()
+
+    def join_pads(self) -> None:
+        """Let convolutions pad their images with zeros themselves."""
+        for pad in [node for node in self.nodes if node.op == "Pad"]:
+            conv = self._sole_reader(pad, "Conv")
+            added = self._padded_pixels(pad)
+            if conv is None or added is None or conv.inputs[0] != pad.outputs[0]:
+                continue
+            if str(conv.attributes.get("auto_pad", "NOTSET")) != "NOTSET":
+                continue
+            own = tuple(conv.attributes.get("pads", ())) or (0,) * len(added)
+            pads = tuple(map(sum, zip(own, added, strict=True)))
+            padding = replace(
+                conv,
+                inputs=(pad.inputs[0], *conv.inputs[1:]),
+                attributes={**conv.attributes, "pads": pads},
+            )
+            self.sources[conv.name] = (pad.name, conv.name)
+            self.nodes = [
+                padding if node is conv else node for node in self.nodes if node is not pad
+            ]
+            self._index()
+
+    def _padded_pixels(self, pad: Node) -> tuple[int, ...] | None:
+        """Pixels of zeros before and behind each axis of an image; None for any other padding."""
+        if str(pad.attributes.get("mode", "constant")) != "constant":
+            return None
+        if len(pad.inputs) > 2 and pad.inputs[2] and not self._is_constant(pad.inputs[2], 0.0):
+            return None
+        counts = self._numbers(pad.inputs[1]) if len(pad.inputs) > 1 else None
+        if counts is None or len(counts) < 6 or len(pad.inputs) > 3 or min(counts) < 0:
+            return None
+        before, behind = counts[: len(counts) // 2], counts[len(counts) // 2 :]
+        if any(before[:2]) or any(behind[:2]):
+            return None
+        return (*before[2:], *behind[2:])
 
     def join_pieces(self) -> None:
         """Turn slices and gatherings that take a tensor apart along an axis into one split."""
@@ -197,7 +187,9 @@ class _Graph:
                     part = f"{result}/part"
                     shape = (*whole.shape[:axis], end - start, *whole.shape[axis + 1 :])
                     self.tensors[part] = Tensor(part, shape, whole.dtype)
-                    view = Node(f"{node.name}/Squeeze", "Squeeze", "", (part,), (result,), {})
+                    view = Node(
+                        f"{node.name}/Squeeze", "Squeeze", "", (part,), (result,), {"axes": (axis,)}
+                    )
                     views[node.name] = view
                     self.sources[view.name] = ()
                     outputs.append(part)
@@ -265,9 +257,3 @@ class _Graph:
         length = whole.shape[axis % rank]
         start, end = (min(each + length if each < 0 else each, length) for each in (start, end))
         return (axis % rank, start, end) if 0 <= start < end else None
-
-    def _numbers(self, name: str) -> Sequence[int] | None:
-        tensor = self.tensors.get(name)
-        if tensor is None or tensor.value is None:
-            return None
-        return tuple(int(each) for each in tensor.value.ravel())

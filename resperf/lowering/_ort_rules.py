@@ -43,8 +43,12 @@ BLOCK_KEEPERS = BLOCKED_ACTIVATIONS | {"HardSigmoid", "Gelu", "QuickGelu"}
 """Activations that keep a blocked tensor blocked."""
 KEEPERS = frozenset({"Expand", "Cast"})
 """Operators that are left out where neither shape nor type changes."""
+_NEUTRAL: Mapping[str, float] = {"Mul": 1.0, "Div": 1.0, "Add": 0.0, "Sub": 0.0}
+"""Second operands that change nothing."""
 JOINED_VIEWS = frozenset({"Reshape", "Squeeze", "Unsqueeze"})
 """Changes of shape that ONNX Runtime joins where they follow each other."""
+CHANNELS_LAST, CHANNELS_FIRST = (0, 2, 3, 1), (0, 3, 1, 2)
+"""Orders that take an image's channels to its end and back."""
 RESIZES = frozenset({"Resize", "Upsample"})
 BLOCKED_SUMS = frozenset({"Add", "Sum"})
 BLOCKED_BINARIES = BLOCKED_SUMS | {"Mul"}
@@ -164,12 +168,15 @@ class _Lowering:
 
     def _take(self, node: Node) -> None:
         """Absorb a node into an earlier step, or make it a step of its own."""
+        if all(self._is_weight(name) for name in node.outputs if name):
+            # What is computed of weights alone is computed once.
+            return
         if node.op in REMOVED_OPS or self._changes_nothing(node):
             self.renamed[node.outputs[0]] = node.inputs[0]
             return
         if not any(absorb(node) for absorb in self._absorptions()):
             absorbed: list[str] = []
-            for fuse in (self._without_scales, self._turned, self._skip):
+            for fuse in (self._without_scales, self._turned, self._without_scales, self._skip):
                 node, more = fuse(node)
                 absorbed += more
             first, *others = self._parts(node)
@@ -182,7 +189,14 @@ class _Lowering:
 
     def _changes_nothing(self, node: Node) -> bool:
         """Whether ONNX Runtime leaves a node out that gives what it reads."""
-        if node.op not in KEEPERS or not node.inputs:
+        neutral = _NEUTRAL.get(node.op)
+        if neutral is not None and len(node.inputs) == 2:
+            constant = self.network.tensors.get(node.inputs[1])
+            if constant is None or constant.value is None or constant.value.size != 1:
+                return False
+            if float(constant.value.item()) != neutral:
+                return False
+        elif node.op not in KEEPERS or not node.inputs:
             return False
         before, after = (
             self.network.tensors.get(name) for name in (node.inputs[0], node.outputs[0])
@@ -424,6 +438,10 @@ class _Lowering:
             return False
         return self._extend(step, node, step.layer)
 
+    def _is_weight(self, name: str) -> bool:
+        tensor = self.network.tensors.get(name)
+        return tensor is not None and tensor.is_weight
+
     def _is_number(self, name: str) -> bool:
         """Whether a tensor is a constant of one element."""
         tensor = self.network.tensors.get(name)
@@ -461,6 +479,11 @@ class _Lowering:
 
     def _make(self, node: Node) -> None:
         """Make a step of a node, in the layout that ONNX Runtime would choose."""
+        if self._is_turned(node, CHANNELS_LAST):
+            maker = self.maker.get(node.inputs[0])
+            if maker is not None and maker.is_blocked:
+                self._reorder_out(node)
+                return
         role: Role = "execution"
         layer: Layer | None = None
         reason = ""
@@ -546,6 +569,24 @@ class _Lowering:
     def _reads_plain(self, layer: Layer) -> bool:
         return isinstance(layer, Conv) and reads_plain(layer, self.block)
 
+    def _is_turned(self, node: Node, order: tuple[int, ...]) -> bool:
+        return node.op == "Transpose" and tuple(node.attributes.get("perm", ())) == order
+
+    def _reorder_out(self, node: Node) -> None:
+        """Let a re-layout give the image with its channels last, as a transposition wants it."""
+        batch, channels, height, width = self.network.tensors[node.inputs[0]].shape
+        layer = Reorder(
+            batch=batch, channels_in=channels, height=height, width=width,
+            layout=f"nchwc{self.block}", layout_out="nhwc",
+        )  # fmt: skip
+        result = node.outputs[0]
+        step = _Step(
+            replace(node, op="ReorderOutput", domain="com.microsoft.nchwc"), layer, "execution",
+            "", self._sources(node), result,
+        )  # fmt: skip
+        self.steps.append(step)
+        self.maker[result] = step
+
     def _enter_blocks(self, name: str) -> None:
         """Bring a plain tensor into blocks, once for all its readers."""
         maker = self.maker.get(name)
@@ -553,6 +594,14 @@ class _Lowering:
             return
         role: Role = "preprocess" if name in self.network.inputs else "execution"
         self._reorder(name, "in", role, len(self.steps))
+        if maker is None or not self._is_turned(maker.node, CHANNELS_FIRST):
+            return
+        if self._only_reader(name) is maker and self._is_image(name):
+            # It reads the image as it lay before it was turned.
+            self.steps.remove(maker)
+            step = self.reordered[name, "in"]
+            step.layer = step.layer and step.layer.replace(layout="nhwc")
+            step.sources += maker.sources
 
     def _leave_blocks(self, name: str, role: Role) -> None:
         """Bring a blocked tensor back to NCHW, once for all its readers."""

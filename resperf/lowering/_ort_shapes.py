@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from resperf.lowering._read import ACTIVATION_OPS
+from resperf.errors import ShapeError
 from resperf.network import Tensor
-from resperf.network.protos import dtype_name
+from resperf.network.shapes import Known, infer_node
 
 if TYPE_CHECKING:
     import onnx
@@ -18,9 +17,12 @@ Inputs: TypeAlias = "Sequence[Tensor | None]"
 
 
 def inferred(
-    proto: onnx.NodeProto, inputs: Inputs, attributes: Mapping[str, Any]
-) -> list[Shape] | None:
-    """Return the shapes of a node's outputs, or None where they do not follow from its inputs.
+    proto: onnx.NodeProto,
+    inputs: Inputs,
+    attributes: Mapping[str, Any],
+    opsets: Mapping[str, int],
+) -> list[Known]:
+    """Return types and shapes of a node's outputs, as many as follow from its inputs.
 
     Parameters
     ----------
@@ -28,129 +30,132 @@ def inferred(
     inputs : sequence of Tensor or None
         None where an input is absent or not known.
     attributes : mapping of str to Any
+    opsets : mapping of str to int
     """
-    if not inputs or inputs[0] is None:
-        return None
-    if any(name and each is None for name, each in zip(proto.input, inputs, strict=True)):
-        return None
-    rule = _RULES.get(proto.op_type)
-    return None if rule is None else rule(inputs, attributes, len(proto.output))
+    known = {name: each for name, each in zip(proto.input, inputs, strict=True) if each and name}
+    if not known or len(known) < len({name for name in proto.input if name}):
+        return []
+    rule = _OWN.get(proto.op_type) if proto.domain else None
+    if rule is not None:
+        try:
+            return [rule(inputs, attributes)]
+        except (AttributeError, IndexError, KeyError, TypeError, ValueError):
+            return []
+    try:
+        found = infer_node(proto, known, opsets)
+    except ShapeError:
+        return []
+    names = [name for name in proto.output if name]
+    return [found[name] for name in names] if all(name in found for name in names) else []
 
 
-def dtype_made(proto: onnx.NodeProto, inputs: Inputs, attributes: Mapping[str, Any]) -> str:
-    """Return the type of a node's first output, as far as it follows from its inputs."""
-    if proto.op_type in (*COMPARISONS, "Not"):
-        return "bool"
-    if proto.op_type == "Cast":
-        return dtype_name(int(attributes.get("to", 1)))
-    # What is chosen by a condition is not of the condition's type.
-    like = inputs[min(proto.op_type == "Where", len(inputs) - 1)] if inputs else None
-    return "float32" if like is None else like.dtype
+def _shape(inputs: Inputs, place: int = 0) -> Shape:
+    """Shape of an input that must be there."""
+    tensor = inputs[place]
+    if tensor is None:
+        raise ValueError(place)
+    return tensor.shape
 
 
-def _reshaped(inputs: Inputs, _attributes: Mapping[str, Any], _count: int) -> list[Shape] | None:
-    image, wanted = inputs[0], inputs[1] if len(inputs) > 1 else None
-    if image is None or wanted is None or wanted.value is None:
-        return None
-    shape = [
-        length if length else image.shape[axis] if axis < len(image.shape) else 1
-        for axis, length in enumerate(map(int, wanted.value.ravel()))
-    ]
-    if -1 in shape:
-        known = -math.prod(shape)
-        shape[shape.index(-1)] = math.prod(image.shape) // known if known > 0 else 0
-    return [tuple(shape)]
+def _dtype(inputs: Inputs) -> str:
+    return "float32" if inputs[0] is None else inputs[0].dtype
 
 
-def _kept(inputs: Inputs, _attributes: Mapping[str, Any], _count: int) -> list[Shape] | None:
-    assert inputs[0] is not None
-    return [inputs[0].shape]
+def _kept(inputs: Inputs, _attributes: Mapping[str, Any]) -> Known:
+    return _dtype(inputs), _shape(inputs)
 
 
-def _broadcast(inputs: Inputs, _attributes: Mapping[str, Any], _count: int) -> list[Shape] | None:
-    shape = _common(*(each.shape for each in inputs if each is not None))
-    return None if shape is None else [shape]
+def _product(inputs: Inputs, attributes: Mapping[str, Any]) -> Known:
+    return _dtype(inputs), _multiplied(_shape(inputs), _shape(inputs, 1), attributes)
 
 
-def _common(*shapes: Shape) -> Shape | None:
-    """Return the shape along which all of these are repeated; None where they do not fit."""
+def _product_of_floats(inputs: Inputs, attributes: Mapping[str, Any]) -> Known:
+    return "float32", _multiplied(_shape(inputs), _shape(inputs, 1), attributes)
+
+
+def _quantized_product(inputs: Inputs, attributes: Mapping[str, Any]) -> Known:
+    # Without a zero point for what is written, it gives floats.
+    dtype = _dtype(inputs) if len(inputs) > 8 and inputs[8] is not None else "float32"
+    return dtype, _multiplied(_shape(inputs), _shape(inputs, 3), attributes)
+
+
+def _multiplied(first: Shape, second: Shape, attributes: Mapping[str, Any]) -> Shape:
+    outer = _common(first[:-2], second[:-2])
+    rows = first[-1 if attributes.get("transA") else -2]
+    columns = second[-2 if attributes.get("transB") else -1]
+    return (*outer, rows, columns)
+
+
+def _quantized_sum(inputs: Inputs, _attributes: Mapping[str, Any]) -> Known:
+    return _dtype(inputs), _common(_shape(inputs), _shape(inputs, 3))
+
+
+def _common(*shapes: Shape) -> Shape:
+    """Return the shape along which all of these are repeated."""
     rank = max(map(len, shapes))
     aligned = [(1,) * (rank - len(shape)) + shape for shape in shapes]
     lengths = [set(each) - {1} for each in zip(*aligned, strict=True)]
     if any(len(each) > 1 for each in lengths):
-        return None
+        raise ValueError(shapes)
     return tuple(each.pop() if each else 1 for each in lengths)
 
 
-def _turned(inputs: Inputs, attributes: Mapping[str, Any], _count: int) -> list[Shape] | None:
-    assert inputs[0] is not None
-    shape = inputs[0].shape
-    order = attributes.get("perm") or tuple(reversed(range(len(shape))))
-    return [tuple(shape[axis] for axis in order)] if len(order) == len(shape) else None
+def _quantized_conv(inputs: Inputs, attributes: Mapping[str, Any]) -> Known:
+    weight = _shape(inputs, 3)
+    kernel = tuple(attributes.get("kernel_shape") or weight[2:])
+    return _dtype(inputs), _windows(_shape(inputs), attributes, kernel, weight[0])
 
 
-def _split(inputs: Inputs, attributes: Mapping[str, Any], count: int) -> list[Shape] | None:
-    assert inputs[0] is not None
-    shape = inputs[0].shape
-    axis = int(attributes.get("axis", 0)) % max(len(shape), 1)
-    lengths = attributes.get("split")
-    if len(inputs) > 1 and inputs[1] is not None:
-        if inputs[1].value is None:
-            return None
-        lengths = tuple(int(each) for each in inputs[1].value.ravel())
-    if lengths is None:
-        each = -(-shape[axis] // count)
-        lengths = (*(each,) * (count - 1), shape[axis] - each * (count - 1))
-    return [(*shape[:axis], length, *shape[axis + 1 :]) for length in lengths]
+def _pooled(inputs: Inputs, attributes: Mapping[str, Any]) -> Known:
+    kernel = tuple(attributes["kernel_shape"])
+    return _dtype(inputs), _windows(_shape(inputs), attributes, kernel, None)
 
 
-def _axes(inputs: Inputs, attributes: Mapping[str, Any]) -> list[int] | None:
-    """Return an operator's axes, an attribute in old operator sets and an input in new ones."""
-    axes = attributes.get("axes")
-    if len(inputs) > 1 and inputs[1] is not None:
-        axes = None if inputs[1].value is None else inputs[1].value.ravel()
-    return None if axes is None else [int(each) for each in axes]
+def _pooled_last(inputs: Inputs, attributes: Mapping[str, Any]) -> Known:
+    return _pooled(inputs, {**attributes, "channels_last": 1})
 
 
-def _squeezed(inputs: Inputs, attributes: Mapping[str, Any], _count: int) -> list[Shape] | None:
-    assert inputs[0] is not None
-    shape = inputs[0].shape
-    axes = _axes(inputs, attributes)
-    if axes is None or not shape:
-        return None
-    gone = {axis % len(shape) for axis in axes}
-    return [tuple(length for axis, length in enumerate(shape) if axis not in gone)]
+def _windows(
+    shape: Shape, attributes: Mapping[str, Any], kernel: Shape, channels: int | None
+) -> Shape:
+    """Return the shape of what windows over an image give, its channels last or second."""
+    last = bool(attributes.get("channels_last"))
+    sizes = shape[1:-1] if last else shape[2:]
+    rank = len(sizes)
+    strides = attributes.get("strides") or (1,) * rank
+    dilations = attributes.get("dilations") or (1,) * rank
+    pads = attributes.get("pads") or (0,) * 2 * rank
+    if str(attributes.get("auto_pad", "NOTSET")) not in ("NOTSET", "VALID"):
+        raise ValueError("auto_pad")
+    counts = tuple(
+        (size + pads[axis] + pads[rank + axis] - dilations[axis] * (kernel[axis] - 1) - 1)
+        // strides[axis] + 1
+        for axis, size in enumerate(sizes)
+    )  # fmt: skip
+    width = (shape[-1] if last else shape[1]) if channels is None else channels
+    return (shape[0], *counts, width) if last else (shape[0], width, *counts)
 
 
-def _unsqueezed(inputs: Inputs, attributes: Mapping[str, Any], _count: int) -> list[Shape] | None:
-    assert inputs[0] is not None
-    axes = _axes(inputs, attributes)
-    if axes is None:
-        return None
-    rank = len(inputs[0].shape) + len(axes)
-    new, lengths = {axis % rank for axis in axes}, iter(inputs[0].shape)
-    return [tuple(1 if axis in new else next(lengths, 1) for axis in range(rank))]
+def _pooled_whole(inputs: Inputs, attributes: Mapping[str, Any]) -> Known:
+    shape = _shape(inputs)
+    ones = (1,) * (len(shape) - 2)
+    last = bool(attributes.get("channels_last"))
+    whole = (shape[0], *ones, shape[-1]) if last else (*shape[:2], *ones)
+    return _dtype(inputs), whole
 
 
-def _product(inputs: Inputs, attributes: Mapping[str, Any], _count: int) -> list[Shape] | None:
-    first, second = inputs[0], inputs[1] if len(inputs) > 1 else None
-    if first is None or second is None or min(len(first.shape), len(second.shape)) < 2:
-        return None
-    rows = first.shape[-1 if attributes.get("transA") else -2]
-    columns = second.shape[-2 if attributes.get("transB") else -1]
-    outer = _common(first.shape[:-2], second.shape[:-2])
-    return None if outer is None else [(*outer, rows, columns)]
-
-
-COMPARISONS = ("Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual", "And", "Or", "Xor")
-
-_RULES: Mapping[str, Callable[[Inputs, Mapping[str, Any], int], list[Shape] | None]] = {
-    **dict.fromkeys((*ACTIVATION_OPS, "Softmax", "LayerNormalization", "Erf", "Sqrt",
-        "Cast", "Not"), _kept),
-    **dict.fromkeys(("BiasGelu", "FastGelu", "SkipLayerNormalization"), _kept),
-    **dict.fromkeys(("Add", "Sub", "Mul", "Div", "Pow", "Where", *COMPARISONS),
-        _broadcast),
-    **dict.fromkeys(("MatMul", "FusedMatMul", "Gemm", "FusedGemm"), _product),
-    "Reshape": _reshaped, "Transpose": _turned, "Split": _split, "Squeeze": _squeezed,
-    "Unsqueeze": _unsqueezed,
+_OWN: Mapping[str, Callable[[Inputs, Mapping[str, Any]], Known]] = {
+    **dict.fromkeys(
+        ("BiasGelu", "FastGelu", "Gelu", "QuickGelu", "SkipLayerNormalization", "QLinearSigmoid",
+         "QLinearLeakyRelu", "QLinearSoftmax"), _kept
+    ),
+    **dict.fromkeys(("FusedMatMul", "FusedGemm"), _product),
+    **dict.fromkeys(("DynamicQuantizeMatMul", "MatMulIntegerToFloat"), _product_of_floats),
+    **dict.fromkeys(("QLinearAdd", "QLinearMul"), _quantized_sum),
+    "QGemm": _quantized_product,
+    "QLinearConv": _quantized_conv,
+    "NhwcMaxPool": _pooled_last,
+    "QLinearAveragePool": _pooled,
+    "QLinearGlobalAveragePool": _pooled_whole,
 }  # fmt: skip
+"""ONNX Runtime's own operators, of which ONNX knows nothing."""

@@ -49,12 +49,13 @@ def skeleton(network: Network) -> Skeleton:
     from onnx import TensorProto, helper, numpy_helper
 
     free = _free_matrices(network)
+    made = {name for node in network.nodes for name in node.outputs}
     used = {name for node in network.nodes for name in node.inputs if name}
     inputs = [_value_info(network.tensors[name]) for name in network.inputs]
     initializers: list[Any] = []
     absent: dict[str, Tensor] = {}
     for tensor in network.tensors.values():
-        if not tensor.is_weight or tensor.name not in used:
+        if not tensor.is_weight or tensor.name not in used or tensor.name in made:
             continue
         if tensor.value is not None:
             initializers.append(
@@ -74,17 +75,19 @@ def skeleton(network: Network) -> Skeleton:
             initializers.append(proto)
     nodes = []
     for node in network.nodes:
-        made = helper.make_node(node.op, node.inputs, node.outputs, node.name, domain=node.domain)
+        written = helper.make_node(
+            node.op, node.inputs, node.outputs, node.name, domain=node.domain
+        )
         for label, value in node.attributes.items():
             if isinstance(value, np.ndarray):
                 value = numpy_helper.from_array(value)
             try:
-                made.attribute.append(helper.make_attribute(label, value))
+                written.attribute.append(helper.make_attribute(label, value))
             except (TypeError, ValueError) as error:
                 raise UnsupportedError(
                     f"{node.op} {node.name!r}: its attribute {label!r} cannot be written"
                 ) from error
-        nodes.append(made)
+        nodes.append(written)
     graph = helper.make_graph(
         nodes,
         network.name or "network",

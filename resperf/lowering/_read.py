@@ -36,6 +36,7 @@ ACTIVATION_OPS: Mapping[str, str] = {
     "Elu": "elu",
     "Softplus": "softplus",
     "Gelu": "gelu",
+    "FastGelu": "gelu_tanh",
     "Silu": "silu",
     "Swish": "silu",
     "QuickGelu": "silu",
@@ -245,7 +246,7 @@ def activation_from_node(network: Network, node: Node, block: int = 1) -> Activa
         node,
         batch=batch,
         values=math.prod(rest),
-        activation=ACTIVATION_OPS[node.op],
+        activation=_function(node),
         dtype=tensor.dtype,
     )
 
@@ -349,6 +350,11 @@ def _image_shape(node: Node, image: Tensor) -> tuple[int, int, int, int]:
 
 def _numbers(node: Node, attribute: str, default: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(int(value) for value in node.attributes.get(attribute, default))
+
+
+def _function(node: Node) -> str:
+    by_tanh = node.op == "Gelu" and node.attributes.get("approximate") == "tanh"
+    return "gelu_tanh" if by_tanh else ACTIVATION_OPS[node.op]
 
 
 def _own_activation(node: Node) -> str:

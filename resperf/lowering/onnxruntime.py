@@ -16,6 +16,10 @@ from resperf.units import format_bytes
 
 ASK_WEIGHT_BYTES = 100_000_000
 """Networks with more convolution weights than this are lowered by rules: ORT would copy them."""
+QUANTIZED = (
+    "stored rules do not know which operators between QuantizeLinear and DequantizeLinear become "
+    "one: such a network is faster than this says; ask on a machine like the bundle's"
+)
 
 
 def lower(network: Network, fingerprint: Fingerprint, *, method: str = "auto") -> LoweredNetwork:
@@ -32,6 +36,8 @@ def lower(network: Network, fingerprint: Fingerprint, *, method: str = "auto") -
         method = "rules"
     if method == "rules":
         notes = (f"lowered by stored rules, not by ONNX Runtime: {why_rules}",) if why_rules else ()
+        if any(node.op in ("QuantizeLinear", "DequantizeLinear") for node in network.nodes):
+            notes = (*notes, QUANTIZED)
         return answer(network, _ort_rules.lower_nodes(network, block), "rules", notes)
     if method != "framework":
         raise UnsupportedError(f"no lowering method {method!r}; use auto, framework or rules")

@@ -69,7 +69,7 @@ def lower(network: Network, _fingerprint: Fingerprint, *, method: str = "auto") 
     nodes: list[LoweredNode] = []
     absorbed: set[str] = set()
     for node in present.nodes:
-        if node.name not in absorbed:
+        if node.name not in absorbed and not _is_weight(present, node):
             lowered = _lower_node(present, links, node)
             absorbed.update(lowered.sources)
             nodes.append(lowered)
@@ -201,6 +201,12 @@ class _Fusion:
         sources = tuple(node.name for node in self.nodes)
         fused = f"_Fused{op}" if len(sources) > 1 else op
         return LoweredNode(sources[0], fused, lower_layer(layer), "execution", sources=sources)
+
+
+def _is_weight(network: Network, node: Node) -> bool:
+    """Whether a node computes weights, which happens once."""
+    made = [network.tensors.get(name) for name in node.outputs if name]
+    return all(tensor is not None and tensor.is_weight for tensor in made)
 
 
 def _lower_node(network: Network, links: Links, node: Node) -> LoweredNode:

@@ -159,6 +159,23 @@ def _cast(values: Sequence[Array], attributes: Attributes) -> Array:
     return values[0].astype(helper.tensor_dtype_to_np_dtype(attributes["to"]))
 
 
+def _clip(values: Sequence[Array], attributes: Attributes) -> Array:
+    bounds = [attributes.get("min"), attributes.get("max")]
+    bounds[: len(values) - 1] = values[1:]
+    return np.asarray(np.clip(values[0], *bounds), dtype=values[0].dtype)
+
+
+def _cumulated(values: Sequence[Array], attributes: Attributes) -> Array:
+    if attributes.get("exclusive") or attributes.get("reverse"):
+        raise ValueError("not shape arithmetic")
+    return np.cumsum(values[0], int(values[1].item()), dtype=values[0].dtype)
+
+
+def _triangle(values: Sequence[Array], attributes: Attributes) -> Array:
+    diagonal = int(values[1].item()) if len(values) > 1 else 0
+    return (np.triu if attributes.get("upper", 1) else np.tril)(values[0], diagonal)
+
+
 def _gather(values: Sequence[Array], attributes: Attributes) -> Array:
     data, index = values[0], values[1]
     axis = attributes.get("axis", 0)
@@ -221,11 +238,14 @@ _RULES: Mapping[str, Rule] = {
     "And": _elementwise(np.logical_and),
     "Cast": _cast,
     "Ceil": _elementwise(np.ceil),
+    "Clip": _clip,
     "Concat": _concat,
     "Constant": _constant,
+    "CumSum": _cumulated,
     "ConstantOfShape": _constant_of_shape,
     "Div": _elementwise(_divide),
     "Equal": _elementwise(np.equal),
+    "Exp": _elementwise(np.exp),
     "Expand": _expand,
     "Floor": _elementwise(np.floor),
     "Gather": _gather,
@@ -234,6 +254,7 @@ _RULES: Mapping[str, Rule] = {
     "Identity": _elementwise(np.array),
     "Less": _elementwise(np.less),
     "LessOrEqual": _elementwise(np.less_equal),
+    "Log": _elementwise(np.log),
     "Max": _variadic(np.maximum),
     "Min": _variadic(np.minimum),
     "Mod": _mod,
@@ -245,19 +266,24 @@ _RULES: Mapping[str, Rule] = {
     "Pow": _elementwise(lambda a, b: np.power(a, b).astype(a.dtype)),
     "Range": _range,
     "ReduceMax": _reduce(np.max),
+    "ReduceMean": _reduce(np.mean),
     "ReduceMin": _reduce(np.min),
     "ReduceProd": _reduce(np.prod),
     "ReduceSum": _reduce(np.sum),
     "Reshape": _reshape,
     "Round": _elementwise(np.round),
     "Shape": lambda shape, attributes: shape[0][attributes.get("start", 0) : attributes.get("end")],
+    "Sign": _elementwise(np.sign),
     "Size": lambda shape, _: np.asarray(np.prod(shape[0], dtype=np.int64)),
     "Slice": _slice,
     "Sqrt": _elementwise(np.sqrt),
     "Squeeze": _squeeze,
     "Sub": _elementwise(np.subtract),
+    "Sum": _variadic(np.add),
     "Tile": _tile,
     "Transpose": _transpose,
+    "Trilu": _triangle,
     "Unsqueeze": _unsqueeze,
     "Where": _elementwise(np.where),
+    "Xor": _elementwise(np.logical_xor),
 }

@@ -159,7 +159,9 @@ class _Reading:
         known = self._outputs(node, attributes)
         for name, (dtype, shape) in known.items():
             tensors[name] = Tensor(name, shape, dtype, is_weight=constant)
-        if not constant or len(known) < sum(bool(name) for name in node.output):
+        # What dequantises weights tells a framework that it may compute with whole numbers.
+        kept = not constant or node.op_type == "DequantizeLinear"
+        if kept or len(known) < sum(bool(name) for name in node.output):
             self.seen.nodes.append(
                 Node(
                     self.names.unique(node),

@@ -69,7 +69,7 @@ class ShapeFinder:
 
         key = (node.domain, node.op_type)
         if key not in self._fewest:
-            version = self._version(node.domain)
+            version = _version(self._opsets, node.domain)
             try:
                 schema = defs.get_schema(node.op_type, version or 1, node.domain)
                 self._fewest[key] = int(schema.min_input)
@@ -77,34 +77,11 @@ class ShapeFinder:
                 self._fewest[key] = 0
         return self._fewest[key]
 
-    def _version(self, domain: str) -> int | None:
-        return self._opsets.get(domain) or self._opsets.get(domain or "ai.onnx")
-
     def _from_schema(self, node: NodeProto, known: Mapping[str, Tensor]) -> dict[str, Known]:
-        from onnx import defs, numpy_helper, shape_inference
-
-        version = self._version(node.domain)
-        if version is None:
-            return {}
         try:
-            schema = defs.get_schema(node.op_type, version, node.domain)
-        except defs.SchemaError:
-            return {}
-        data = {
-            name: numpy_helper.from_array(tensor.value, name)
-            for name, tensor in known.items()
-            if tensor.value is not None and tensor.value.size <= _DATA_ELEMENTS
-        }
-        types = {name: _type_proto(tensor) for name, tensor in known.items()}
-        try:
-            found = shape_inference.infer_node_outputs(
-                schema, node, types, data, ir_version=self._ir_version
-            )
-        except shape_inference.InferenceError as error:
+            return infer_node(node, known, self._opsets, ir_version=self._ir_version)
+        except ShapeError as error:
             raise ShapeError(self._misfit(node, known.values(), str(error))) from error
-        except Exception:  # a schema without inference, or a C++ type error
-            return {}
-        return {name: full for name, proto in found.items() if (full := _known(proto))}
 
     def _misfit(self, node: NodeProto, tensors: Any, error: str) -> str:
         shapes = " and ".join(
@@ -115,6 +92,57 @@ class ShapeFinder:
             f"{self._path}: node {node.name or node.output[0]!r} ({node.op_type}) cannot take "
             f"{shapes} ({why}); check --batch and --shape, or export with these sizes"
         )
+
+
+def infer_node(
+    node: NodeProto,
+    known: Mapping[str, Tensor],
+    opsets: Mapping[str, int],
+    *,
+    ir_version: int = 10,
+) -> dict[str, Known]:
+    """Infer a node's outputs by ONNX's own rules; leaves out what they cannot tell.
+
+    Parameters
+    ----------
+    node : NodeProto
+    known : mapping of str to Tensor
+        All its inputs.
+    opsets : mapping of str to int
+        Version of each domain.
+    ir_version : int
+
+    Raises
+    ------
+    ShapeError
+        If the operator cannot take these shapes; says why.
+    """
+    from onnx import defs, numpy_helper, shape_inference
+
+    version = _version(opsets, node.domain)
+    if version is None:
+        return {}
+    try:
+        schema = defs.get_schema(node.op_type, version, node.domain)
+    except defs.SchemaError:
+        return {}
+    data = {
+        name: numpy_helper.from_array(tensor.value, name)
+        for name, tensor in known.items()
+        if tensor.value is not None and tensor.value.size <= _DATA_ELEMENTS
+    }
+    types = {name: _type_proto(tensor) for name, tensor in known.items()}
+    try:
+        found = shape_inference.infer_node_outputs(schema, node, types, data, ir_version=ir_version)
+    except shape_inference.InferenceError as error:
+        raise ShapeError(str(error)) from error
+    except Exception:  # a schema without inference, or a C++ type error
+        return {}
+    return {name: full for name, proto in found.items() if (full := _known(proto))}
+
+
+def _version(opsets: Mapping[str, int], domain: str) -> int | None:
+    return opsets.get(domain) or opsets.get(domain or "ai.onnx")
 
 
 def _infer_model(model: ModelProto) -> dict[str, Known]:

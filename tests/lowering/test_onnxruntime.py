@@ -62,7 +62,17 @@ def written(path: Path, nodes: list[onnx.NodeProto], channels: int) -> Path:
             onnx.numpy_helper.from_array(np.float32(6), "high"),
             onnx.numpy_helper.from_array(np.float32([1, 1, 2, 2]), "scales"),
             onnx.numpy_helper.from_array(np.int64([2, channels, 64]), "tokens"),
+            onnx.numpy_helper.from_array(np.int64([2, channels, 8, 8]), "grid"),
+            onnx.numpy_helper.from_array(np.int64([0, 0, 1, 0, 0, 0, 2, 1]), "pads"),
             onnx.numpy_helper.from_array(np.ones(channels, np.float32), "bias"),
+            onnx.numpy_helper.from_array(np.full((channels, 1, 1), 0.5, np.float32), "gamma"),
+            onnx.numpy_helper.from_array(np.full((channels, 64), 0.1, np.float32), "wide"),
+            onnx.numpy_helper.from_array(np.full((64, channels), 0.1, np.float32), "narrow"),
+            onnx.numpy_helper.from_array(np.full((2, 1, channels), 0.1, np.float32), "class"),
+            *(
+                onnx.numpy_helper.from_array(np.float32(value), str(value))
+                for value in (0.5, 1.0, 3.0, 0.044715, 0.7978846)
+            ),
         ],
     )
     opsets = [helper.make_opsetid("", 20)]
@@ -128,6 +138,19 @@ def resized(**attributes: str) -> list[onnx.NodeProto]:
     ]
 
 
+def gelu_by_tanh(result: str) -> list[onnx.NodeProto]:
+    return [
+        helper.make_node("Pow", ["x", "3.0"], ["p"], "cube"),
+        helper.make_node("Mul", ["p", "0.044715"], ["q"], "little"),
+        helper.make_node("Add", ["x", "q"], ["r"], "sum"),
+        helper.make_node("Mul", ["r", "0.7978846"], ["s"], "root"),
+        helper.make_node("Tanh", ["s"], ["t"], "tanh"),
+        helper.make_node("Add", ["t", "1.0"], ["u"], "one more"),
+        helper.make_node("Mul", ["x", "0.5"], ["h"], "half"),
+        helper.make_node("Mul", ["h", "u"], [result], "gelu"),
+    ]
+
+
 GRAPHS: dict[str, tuple[list[onnx.NodeProto], set[str]]] = {
     "decoder": (
         resized(mode="nearest", coordinate_transformation_mode="asymmetric", nearest_mode="floor"),
@@ -151,11 +174,82 @@ GRAPHS: dict[str, tuple[list[onnx.NodeProto], set[str]]] = {
         ],
         {"matmul", "elementwise", "softmax"},
     ),
+    # Channels come last between two convolutions; a factor per channel stands behind the turn back.
+    "channels last and back": (
+        [
+            conv_node("c1", "x", "a"),
+            helper.make_node("Transpose", ["a"], ["t"], "last", perm=[0, 2, 3, 1]),
+            helper.make_node("LayerNormalization", ["t", "bias", "bias"], ["n"], "norm"),
+            helper.make_node("MatMul", ["n", "wide"], ["h"], "grow"),
+            helper.make_node("MatMul", ["h", "narrow"], ["m"], "shrink"),
+            helper.make_node("Transpose", ["m"], ["f"], "first", perm=[0, 3, 1, 2]),
+            helper.make_node("Mul", ["f", "gamma"], ["g"], "scale"),
+            conv_node("c2", "g", "y"),
+        ],
+        {"conv", "reorder", "dense", "norm"},
+    ),
+    # Factors and terms of one per feature, and a residual, between turns and turns back.
+    "perceptron over tokens": (
+        [
+            helper.make_node("Reshape", ["x", "tokens"], ["r"], "flat"),
+            helper.make_node("Transpose", ["r"], ["t"], "turn", perm=[0, 2, 1]),
+            helper.make_node("Mul", ["bias", "t"], ["f"], "factor"),
+            helper.make_node("Mul", ["f", "1.0"], ["o"], "nothing"),
+            helper.make_node("Add", ["bias", "o"], ["a"], "term"),
+            helper.make_node("Transpose", ["a"], ["k"], "turn back", perm=[0, 2, 1]),
+            helper.make_node("MatMul", ["k", "narrow"], ["m"], "mix"),
+            helper.make_node("MatMul", ["m", "wide"], ["v"], "mix again"),
+            helper.make_node("Transpose", ["v"], ["u"], "turn again", perm=[0, 2, 1]),
+            helper.make_node("Mul", ["bias", "u"], ["g"], "scale"),
+            helper.make_node("Add", ["t", "g"], ["s"], "sum"),
+            helper.make_node("Transpose", ["s"], ["e"], "last", perm=[0, 2, 1]),
+            helper.make_node("Softmax", ["e"], ["y"], "soft", axis=-1),
+        ],
+        {"dense", "elementwise", "softmax"},
+    ),
+    "class token": (
+        [
+            helper.make_node("Reshape", ["x", "tokens"], ["r"], "flat"),
+            helper.make_node("Transpose", ["r"], ["t"], "turn", perm=[0, 2, 1]),
+            helper.make_node("Concat", ["class", "t"], ["c"], "join", axis=1),
+            helper.make_node("Add", ["c", "bias"], ["p"], "place"),
+            helper.make_node("Softmax", ["p"], ["s"], "soft", axis=-1),
+            helper.make_node("Transpose", ["s"], ["e"], "turn back", perm=[0, 2, 1]),
+            helper.make_node("Erf", ["e"], ["y"], "end"),
+        ],
+        {"concat", "elementwise", "softmax"},
+    ),
+    "tokens in rows and columns": (
+        [
+            helper.make_node("Reshape", ["x", "tokens"], ["r"], "flat"),
+            helper.make_node("Transpose", ["r"], ["t"], "turn", perm=[0, 2, 1]),
+            helper.make_node("LayerNormalization", ["t", "bias", "bias"], ["n"], "norm"),
+            helper.make_node("Transpose", ["n"], ["c"], "turn back", perm=[0, 2, 1]),
+            helper.make_node("Reshape", ["c", "grid"], ["g"], "rows"),
+            conv_node("c1", "g", "y"),
+        ],
+        {"norm", "reorder", "conv"},
+    ),
+    "equal poolings and a padded convolution": (
+        [
+            helper.make_node("MaxPool", ["x"], ["a"], "one", kernel_shape=[3, 3]),
+            helper.make_node("MaxPool", ["x"], ["b"], "two", kernel_shape=[3, 3]),
+            helper.make_node("Sub", ["a", "b"], ["c"], "sub"),
+            helper.make_node("Pad", ["c", "pads"], ["d"], "pad"),
+            helper.make_node("Conv", ["d", "w"], ["y"], "conv", strides=[2, 2]),
+        ],
+        {"pool", "elementwise", "conv"},
+    ),
+    "gelu by tanh": (
+        [*gelu_by_tanh("g"), helper.make_node("Softmax", ["g"], ["y"], "soft", axis=-1)],
+        {"activation", "softmax"},
+    ),
+    "gelu by tanh at the end": (gelu_by_tanh("y"), {"activation", "elementwise"}),
 }
 
 
 @pytest.mark.parametrize("name", GRAPHS)
-def test_rules_and_ort_agree_on_decoders_and_attention(
+def test_rules_and_ort_agree_on_what_exporters_write(
     name: str, fingerprint: Fingerprint, tmp_path: Path
 ) -> None:
     nodes, kinds = GRAPHS[name]
@@ -290,6 +384,69 @@ def test_rules_and_ort_agree_on_a_transformer_block(
     assert norm.fields()["function"] == "skip_layer"
     every = sorted(name for node in by_rules.nodes for name in node.sources)
     assert every == sorted(node.name for node in network.nodes)
+
+
+def quantised_network(path: Path) -> Path:
+    """Two convolutions, their sum, a pooling and a product, between whole numbers of eight bits."""
+    values = {
+        "scale": np.float32(0.02), "zero": np.uint8(128), "own": np.int8(0),
+        "w": np.full((16, 16, 3, 3), 3, np.int8), "b": np.full(16, 5, np.int32),
+        "bias scale": np.float32(0.0004), "no zero": np.int32(0),
+        "m": np.full((16, 10), 2, np.int8), "c": np.full(10, 4, np.int32),
+    }  # fmt: skip
+    nodes: list[onnx.NodeProto] = []
+
+    def node(op: str, inputs: list[str], output: str, **more: object) -> str:
+        nodes.append(helper.make_node(op, inputs, [output], f"{op} {output}", **more))
+        return output
+
+    def through(name: str) -> str:
+        """Quantise what an operator gives, and give it back for the next one."""
+        narrow = node("QuantizeLinear", [name, "scale", "zero"], f"{name} q")
+        return node("DequantizeLinear", [narrow, "scale", "zero"], f"{name} f")
+
+    def weight(name: str, scale: str, zero: str) -> str:
+        return node("DequantizeLinear", [name, scale, zero], f"{name} f")
+
+    filters, bias = weight("w", "scale", "own"), weight("b", "bias scale", "no zero")
+    matrix, more = weight("m", "scale", "own"), weight("c", "bias scale", "no zero")
+    a = through("x")
+    b = through(node("Conv", [a, filters, bias], "b1", pads=[1, 1, 1, 1]))
+    c = through(node("Conv", [b, filters, bias], "c1", pads=[1, 1, 1, 1]))
+    d = through(node("Add", [b, c], "d"))
+    e = through(node("MaxPool", [d], "e", kernel_shape=[2, 2], strides=[2, 2]))
+    g = through(node("GlobalAveragePool", [e], "g"))
+    h = through(node("Flatten", [g], "h"))
+    through(node("Gemm", [h, matrix, more], "y1"))
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, (2, 16, 12, 12))],
+        [helper.make_tensor_value_info("y1 f", onnx.TensorProto.FLOAT, None)],
+        [onnx.numpy_helper.from_array(np.asarray(v), name) for name, v in values.items()],
+    )
+    opsets = [helper.make_opsetid("", 17)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), path)
+    return path
+
+
+def test_networks_of_eight_bits_are_what_ort_joins(
+    fingerprint: Fingerprint, tmp_path: Path
+) -> None:
+    network = read_network(quantised_network(tmp_path / "q.onnx"))
+    asked = lower(network, fingerprint, method="framework")
+    assert [(n.op, n.reason) for n in asked.nodes if n.role == "unknown"] == []
+    kinds = Counter(node.layer.kind for node in asked.nodes if node.layer is not None)
+    assert kinds["quantized_conv"] == 2
+    assert kinds["quantized_elementwise"] == 1
+    assert kinds["quantized_pool"] == 2
+    assert kinds["quantized_dense"] == 1
+    assert kinds["quantize"] == 2
+    assert not kinds["conv"] + kinds["dense"] + kinds["pool"] + kinds["elementwise"]
+    # Weights are no computation; rules say what they do not know.
+    by_rules = lower(network, fingerprint, method="rules")
+    assert any("become one" in note for note in by_rules.notes)
+    assert sum(node.op == "DequantizeLinear" for node in by_rules.nodes) == 8
 
 
 def test_a_blocked_activation_runs_over_whole_blocks(

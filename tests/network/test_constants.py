@@ -87,6 +87,17 @@ ORT_CASES: list[tuple[str, list[np.ndarray], dict[str, Any]]] = [
     ("ReduceMin", [A], {"axes": [0], "keepdims": 0}),
     ("Tile", [A, ints(2, 1)], {}),
     ("Cast", [A], {"to": TensorProto.FLOAT}),
+    ("Clip", [A, np.array(-3), np.array(5)], {}),
+    ("Clip", [A, np.array(0)], {}),
+    ("CumSum", [A, np.array(1)], {}),
+    ("Sign", [A], {}),
+    ("Sum", [A / 2, B / 2, A / 4], {}),
+    ("Trilu", [A], {"upper": 0}),
+    ("Trilu", [A, np.array(1)], {}),
+    ("Exp", [A / 2], {}),
+    ("Log", [np.abs(A) / 2], {}),
+    ("ReduceMean", [A / 2], {"axes": [1]}),
+    ("Xor", [A > 0, B > 2], {}),
 ]
 
 
@@ -96,7 +107,9 @@ ORT_CASES: list[tuple[str, list[np.ndarray], dict[str, Any]]] = [
 def test_as_onnxruntime(op: str, values: list[np.ndarray], attributes: dict[str, Any]) -> None:
     names = [f"i{index}" for index in range(len(values))]
     infos = [
-        helper.make_tensor_value_info(name, TensorProto.INT64, value.shape)
+        helper.make_tensor_value_info(
+            name, helper.np_dtype_to_tensor_dtype(value.dtype), value.shape
+        )
         for name, value in zip(names, values, strict=True)
     ]
     graph = helper.make_graph(
@@ -111,4 +124,4 @@ def test_as_onnxruntime(op: str, values: list[np.ndarray], attributes: dict[str,
     result = evaluate(op, values, attributes, 1)
     assert result is not None
     assert result[0].dtype == wanted.dtype
-    np.testing.assert_array_equal(result[0], wanted)
+    np.testing.assert_allclose(result[0], wanted, rtol=1e-15)
