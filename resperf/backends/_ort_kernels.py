@@ -38,6 +38,7 @@ ALONE: Mapping[str, tuple[str, str, Mapping[str, float]]] = {
     "elu": ("Elu", "", {}),
     "softplus": ("Softplus", "", {}),
     "gelu": ("Gelu", CONTRIB, {}),
+    "gelu_tanh": ("FastGelu", CONTRIB, {}),
     "silu": ("QuickGelu", CONTRIB, {"alpha": 1.0}),
 }
 """Activations by themselves: operator, domain and attributes. A hard swish is none: ONNX Runtime

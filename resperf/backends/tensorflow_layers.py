@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -68,6 +69,7 @@ ACTIVATION_FUNCTIONS: Mapping[str, Callable[[Any], Any]] = {
     "elu": lambda x: tf.raw_ops.Elu(features=x),
     "softplus": lambda x: tf.raw_ops.Softplus(features=x),
     "gelu": tf.nn.gelu,
+    "gelu_tanh": partial(tf.nn.gelu, approximate=True),
     "silu": tf.nn.silu,
     "hard_swish": hard_swish,
 }

@@ -14,7 +14,8 @@ from resperf.layers import OPERATOR_KINDS, kind_of
 
 FEATURE_SET_VERSION = 2
 """Raised whenever a name, an order or a number of `feature_matrix` or `quantities` changes for a
-kind that a released bundle knows. The canned layers of a bundle show the change of any other."""
+kind that a released bundle knows. The canned layers of a bundle show the change of any other. One
+more choice of a field changes nothing: it adds a column of zeros, and inputs go by their names."""
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,13 @@ from resperf.layers.concat import Concat
 from resperf.layers.conv import Conv
 from resperf.layers.conv_nd import ABSORBED_ACTIVATIONS, ConvNd
 from resperf.layers.conv_transpose import ConvTranspose
+from resperf.layers.cumulate import Cumulate
 from resperf.layers.dense import Dense
 from resperf.layers.depth_to_space import DepthToSpace
+from resperf.layers.einsum import Einsum
 from resperf.layers.elementwise import Elementwise
+from resperf.layers.grid_sample import GridSample
+from resperf.layers.indexed import Indexed
 from resperf.layers.matmul import MatMul
 from resperf.layers.move import Move
 from resperf.layers.norm import Norm
@@ -25,6 +29,8 @@ from resperf.layers.pool_nd import PoolNd
 from resperf.layers.quantize import Quantize
 from resperf.layers.quantized_conv import QuantizedConv
 from resperf.layers.quantized_dense import QuantizedDense
+from resperf.layers.quantized_elementwise import QuantizedElementwise
+from resperf.layers.quantized_pool import QuantizedPool
 from resperf.layers.recurrent import Recurrent
 from resperf.layers.reduce import Reduce
 from resperf.layers.reorder import Reorder
@@ -32,15 +38,17 @@ from resperf.layers.resize import Resize
 from resperf.layers.select import Select
 from resperf.layers.softmax import Softmax
 from resperf.layers.step import OPTIMIZERS, ConvStep, DenseStep
+from resperf.layers.top_k import TopK
 from resperf.layers.transpose import Transpose
 
 __all__ = [
     "ABSORBED_ACTIVATIONS", "ACTIVATIONS", "KINDS", "LAYOUTS", "OPERATOR_KINDS", "OPTIMIZERS",
     "Activation", "Attention", "Cast", "Concat", "Conv", "ConvNd", "ConvStep", "ConvTranspose",
-    "Dense", "DenseStep", "DepthToSpace", "Elementwise", "FieldSpec", "FieldValue", "Kernel",
-    "Layer", "MatMul", "Move", "Norm", "Operand", "Operator", "OperatorLayer", "Pool", "PoolNd",
-    "Quantize", "QuantizedConv", "QuantizedDense", "Recurrent", "Reduce", "Reorder", "Resize",
-    "Select", "Softmax", "Transpose", "handed_over_bytes", "kind_of", "layer_from_key",
+    "Cumulate", "Dense", "DenseStep", "DepthToSpace", "Einsum", "Elementwise", "FieldSpec",
+    "FieldValue", "GridSample", "Indexed", "Kernel", "Layer", "MatMul", "Move", "Norm", "Operand",
+    "Operator", "OperatorLayer", "Pool", "PoolNd", "Quantize", "QuantizedConv", "QuantizedDense",
+    "QuantizedElementwise", "QuantizedPool", "Recurrent", "Reduce", "Reorder", "Resize", "Select",
+    "Softmax", "TopK", "Transpose", "handed_over_bytes", "kind_of", "layer_from_key",
     "layer_of_operator",
 ]  # fmt: skip
 
@@ -67,6 +75,13 @@ OPERATOR_KINDS: Mapping[str, type[OperatorLayer]] = {
         Quantize,
         QuantizedConv,
         QuantizedDense,
+        QuantizedElementwise,
+        QuantizedPool,
+        Einsum,
+        TopK,
+        Cumulate,
+        Indexed,
+        GridSample,
     )
 }
 """Kinds whose file says everything about them."""

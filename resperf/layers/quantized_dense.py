@@ -25,10 +25,14 @@ from resperf.layers.terms import TRAFFIC_TERMS, Term, gflop, mb, millions
 from resperf.units import DTYPE_BYTES
 
 CONTRIB = "com.microsoft"
-FUNCTIONS = ("linear", "integer", "dynamic")
+FUNCTIONS = ("linear", "integer", "dynamic", "gemm", "to_float")
 _FUNCTION_OF: Mapping[str, str] = {
     "QLinearMatMul": "linear", "MatMulInteger": "integer", "DynamicQuantizeMatMul": "dynamic",
+    "QGemm": "gemm", "MatMulIntegerToFloat": "to_float",
 }  # fmt: skip
+_MATRIX_PLACE: Mapping[str, int] = {"linear": 3, "gemm": 3}
+"""Where an operator reads its matrix; second elsewhere."""
+_NARROW_OUT = ("linear", "gemm")
 _WIDE = DTYPE_BYTES["int32"]
 
 
@@ -36,8 +40,9 @@ _WIDE = DTYPE_BYTES["int32"]
 class QuantizedDense(OperatorLayer):
     """A matrix product with fixed weights of eight bits.
 
-    ``linear`` takes and gives quantised values, ``integer`` gives its sums of thirty-two bits, and
-    ``dynamic`` takes and gives floats, which it quantises itself.
+    ``linear`` takes and gives quantised values, ``gemm`` as well, with a bias; ``integer`` gives
+    its sums of thirty-two bits, ``to_float`` gives floats, and ``dynamic`` takes and gives floats,
+    which it quantises itself.
     """
 
     kind: ClassVar[str] = "quantized_dense"
@@ -65,7 +70,7 @@ class QuantizedDense(OperatorLayer):
         "batch": {**BATCHES, "values": [1, 8, 32, 128, 256, 1024], "weights": [3, 2, 2, 3, 2, 1]},
         "features_in": log_uniform(16, 4096, 1, 8, 64),
         "features_out": log_uniform(8, 4096, 8, 64),
-        "function": choices(FUNCTIONS, [2, 3, 2]),
+        "function": choices(FUNCTIONS, [2, 3, 3, 2, 2]),
         "dtype": choices(EIGHT_BITS, [2, 1]),
     }
     SCALED: ClassVar[tuple[str, ...]] = ("features_in", "features_out")
@@ -95,7 +100,7 @@ class QuantizedDense(OperatorLayer):
     @property
     def output_bytes(self) -> int:
         """Bytes of the rows that are written."""
-        return math.prod(self.output_shape) * (1 if self.function == "linear" else _WIDE)
+        return math.prod(self.output_shape) * (1 if self.function in _NARROW_OUT else _WIDE)
 
     @property
     def macs(self) -> int:
@@ -114,7 +119,7 @@ class QuantizedDense(OperatorLayer):
 
         batch, depth, width = numbers(columns, "batch", "features_in", "features_out")
         dynamic = is_one_of(columns, "function", "dynamic")
-        narrow_out = is_one_of(columns, "function", "linear")
+        narrow_out = is_one_of(columns, "function", *_NARROW_OUT)
         return {
             **traffic(
                 batch * depth * np.where(dynamic == 1, _WIDE, 1),
@@ -130,8 +135,11 @@ class QuantizedDense(OperatorLayer):
     def read(cls, operator: Operator) -> Self:
         """Read a product whose second matrix is two-dimensional; other axes are rows."""
         function, shape = _FUNCTION_OF[operator.op], operator.shape()
-        place = 3 if function == "linear" else 1
-        weight = operator.operand(place).shape
+        weight = operator.operand(_MATRIX_PLACE.get(function, 1)).shape
+        if operator.attributes.get("transA"):
+            raise LayerError("a quantised product of a transposed matrix has no layer")
+        if operator.attributes.get("transB"):
+            weight = weight[::-1]
         if len(weight) != 2 or not shape or shape[-1] != weight[0]:
             raise LayerError(f"a quantised product of {shape} and {weight} has no layer")
         dtype = "uint8" if function == "dynamic" else operator.operand(0).dtype
@@ -148,6 +156,23 @@ class QuantizedDense(OperatorLayer):
             return Kernel(
                 "DynamicQuantizeMatMul", CONTRIB, {}, shape, result,
                 weight_shapes=(matrix, (), ()), dtypes=("float32", "int8", "float32", "int8"),
+            )  # fmt: skip
+        if self.function == "to_float":
+            return Kernel(
+                "MatMulIntegerToFloat", CONTRIB, {}, shape, result,
+                weight_shapes=(matrix, (), (), (), ()), dtype=self.dtype,
+                dtypes=(self.dtype, "int8", "float32", "float32", self.dtype, "int8"),
+                output_dtype="float32",
+            )  # fmt: skip
+        if self.function == "gemm":
+            return Kernel(
+                "QGemm", CONTRIB, {}, shape, result,
+                weight_shapes=((), (), matrix, (), (), (self.features_out,), (), ()),
+                dtype=self.dtype,
+                dtypes=(
+                    self.dtype, "float32", self.dtype, "int8", "float32", "int8", "int32",
+                    "float32", self.dtype,
+                ),
             )  # fmt: skip
         if self.function == "integer":
             return Kernel(

@@ -41,7 +41,7 @@ def _unstrided(q: Mapping[str, Array], taps: int) -> Array:
 
 _ACTIVATION_TERMS: Mapping[str, Term] = {
     "out relu": _costly(("relu", "leaky_relu", "clip")),
-    "out exponential": _costly(("tanh", "sigmoid", "softplus", "elu", "gelu", "silu")),
+    "out exponential": _costly(("tanh", "sigmoid", "softplus", "elu", "gelu", "gelu_tanh", "silu")),
     "out tanh": _costly(("tanh",)),
     "out hard": _costly(("hard_sigmoid", "hard_swish")),
 }

@@ -200,6 +200,7 @@ COMPUTED: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "elu": lambda x: np.where(x > 0, x, np.expm1(x)),
     "softplus": lambda x: np.log1p(np.exp(x)),
     "gelu": lambda x: x * 0.5 * (1 + np.vectorize(math.erf)(x / math.sqrt(2))),
+    "gelu_tanh": lambda x: x / 2 * (1 + np.tanh(0.7978845608 * (x + 0.044715 * x**3))),
     "silu": lambda x: x / (1 + np.exp(-x)),
     # Its bounds are both the first of the made-up values.
     "clip": lambda x: np.full_like(x, filled(())),

@@ -1,0 +1,88 @@
+"""Running sums along an axis, such as those that number the tokens of a text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+from resperf.layers._base import name, number
+from resperf.layers._operator import (
+    BATCHES,
+    Kernel,
+    Operator,
+    OperatorLayer,
+    around,
+    choices,
+    dtype_of,
+    log_uniform,
+    traffic,
+)
+from resperf.layers.columns import Array, Columns, element_bytes, numbers
+from resperf.layers.terms import TRAFFIC_TERMS, Term, mb, millions
+
+_DTYPES = ("float32", "float64", "int64", "int32")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cumulate(OperatorLayer):
+    """The sum of all values up to each, along an axis."""
+
+    kind: ClassVar[str] = "cumulate"
+
+    batch: int = number("first dimension")
+    outer: int = number("rows for each of the batch", default=1)
+    values: int = number("values that are added up")
+    inner: int = number("values that lie between two of the axis", default=1)
+    dtype: str = name("type of one value", _DTYPES, default="float32")
+
+    PLAIN: ClassVar[tuple[str, ...]] = ("vector_rest", "apart")
+    LOG2: ClassVar[tuple[str, ...]] = ("rows", "values", "inner", "moved_bytes")
+    ENCODED: ClassVar[tuple[str, ...]] = ()
+    TERMS: ClassVar[Mapping[str, Term]] = {
+        **{term: made for term, made in TRAFFIC_TERMS.items() if term != "constant threads"},
+        "rows": millions("rows"),
+        "values": millions("value_count"),
+        "in apart": mb("in_bytes", "apart"),
+    }
+    RANGES: ClassVar[Mapping[str, Any]] = {
+        "batch": BATCHES,
+        "outer": log_uniform(1, 512),
+        "values": log_uniform(2, 4096),
+        "inner": choices([1, 16, 64], [8, 1, 1]),
+        "dtype": choices(["float32", "int64", "int32"], [2, 3, 1]),
+    }
+    SCALED: ClassVar[tuple[str, ...]] = ("outer", "values")
+    OPERATORS: ClassVar[frozenset[str]] = frozenset({"CumSum"})
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """(batch x outer, values, inner)."""
+        return (self.batch * self.outer, self.values, self.inner)
+
+    @classmethod
+    def quantities(cls, columns: Columns) -> dict[str, Array]:
+        """Bytes and rows; ``apart`` is 1 where values of a row do not lie together."""
+        batch, outer, values, inner = numbers(columns, "batch", "outer", "values", "inner")
+        size, rows = element_bytes(columns), batch * outer * inner
+        total = rows * values
+        return {
+            **traffic(total * size, total * size, total, total),
+            "rows": rows, "values": values, "inner": inner, "value_count": total,
+            "apart": (inner > 1).astype(float),
+        }  # fmt: skip
+
+    @classmethod
+    def read(cls, operator: Operator) -> Self:
+        """Read a ``CumSum`` along a constant axis."""
+        shape = operator.shape()
+        axis = (operator.numbers("axis", 1) or (0,))[0]
+        batch, outer, values, inner = around(shape, axis % max(len(shape), 1))
+        return cls(
+            batch=batch, outer=outer, values=values, inner=inner, dtype=dtype_of(operator, _DTYPES)
+        )
+
+    def kernel(self) -> Kernel:
+        """Return the operator along the middle axis."""
+        shape = self.input_shape
+        return Kernel("CumSum", "", {}, shape, shape, given=((1,),), dtype=self.dtype)

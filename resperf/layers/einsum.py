@@ -1,0 +1,207 @@
+"""Sums of products by Einstein's convention, where they are a matrix product."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import permutations
+from typing import Any, ClassVar, Self
+
+from resperf.errors import LayerError
+from resperf.layers._base import name, number
+from resperf.layers._operator import (
+    BATCHES,
+    FLOATS,
+    Kernel,
+    Operator,
+    OperatorLayer,
+    choices,
+    dtype_of,
+    log_uniform,
+    split_rows,
+    traffic,
+)
+from resperf.layers.columns import Array, Columns, element_bytes, is_one_of, numbers
+from resperf.layers.terms import TRAFFIC_TERMS, Term, gflop, mb, millions
+
+_FIRST, _SECOND, _RESULT = (
+    tuple("".join(order) for order in permutations(letters)) for letters in ("bmk", "bkn", "bmn")
+)
+_SPREAD = [6.0, 1, 2, 1, 1, 1]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Einsum(OperatorLayer):
+    """Matrix products whose operands and result may have their axes in any order.
+
+    b are products, m rows, n columns, and k what is summed over; an order names the axes from the
+    outermost to the innermost. ONNX Runtime turns what does not lie as a product needs it.
+    """
+
+    kind: ClassVar[str] = "einsum"
+
+    batch: int = number("first dimension")
+    outer: int = number("products for each of the batch, such as heads", default=1)
+    rows: int = number("rows of the first matrix")
+    depth: int = number("length of what is summed over")
+    columns: int = number("columns of the second matrix")
+    first: str = name("order of the first operand's axes", _FIRST, default="bmk")
+    second: str = name("order of the second operand's axes", _SECOND, default="bkn")
+    result: str = name("order of the result's axes", _RESULT, default="bmn")
+    dtype: str = name("type of one value", FLOATS, default="float32")
+
+    PLAIN: ClassVar[tuple[str, ...]] = (
+        "first_plain", "first_turned", "second_plain", "second_turned", "result_plain",
+    )  # fmt: skip
+    LOG2: ClassVar[tuple[str, ...]] = (
+        "products", "rows", "depth", "columns", "flops", "in_bytes", "out_bytes",
+    )  # fmt: skip
+    ENCODED: ClassVar[tuple[str, ...]] = ()
+    TERMS: ClassVar[Mapping[str, Term]] = {
+        **{term: made for term, made in TRAFFIC_TERMS.items() if term != "constant threads"},
+        "flops": gflop("flops"),
+        "products": millions("products"),
+        "first in another order": mb("first_bytes", "first_other"),
+        "second in another order": mb("second_bytes", "second_other"),
+        "result in another order": mb("out_bytes", "result_other"),
+    }
+    RANGES: ClassVar[Mapping[str, Any]] = {
+        "batch": BATCHES,
+        "outer": log_uniform(1, 64),
+        "rows": log_uniform(1, 512),
+        "depth": log_uniform(4, 512, 1, 8, 16),
+        "columns": log_uniform(4, 512, 1, 8, 16),
+        "first": choices(_FIRST, _SPREAD),
+        "second": choices(_SECOND, _SPREAD),
+        "result": choices(_RESULT, _SPREAD),
+    }
+    SCALED: ClassVar[tuple[str, ...]] = ("outer", "rows", "depth", "columns")
+    OPERATORS: ClassVar[frozenset[str]] = frozenset({"Einsum"})
+
+    def _shape(self, order: str) -> tuple[int, ...]:
+        lengths = {
+            "b": self.batch * self.outer, "m": self.rows, "k": self.depth, "n": self.columns,
+        }  # fmt: skip
+        return tuple(lengths[letter] for letter in order)
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """Of the first operand, in its order."""
+        return self._shape(self.first)
+
+    @property
+    def second_shape(self) -> tuple[int, ...]:
+        """Of the second operand, in its order."""
+        return self._shape(self.second)
+
+    @property
+    def output_shape(self) -> tuple[int, ...]:
+        """Of the result, in its order."""
+        return self._shape(self.result)
+
+    @property
+    def input_bytes(self) -> int:
+        """Bytes of both operands."""
+        values = math.prod(self.input_shape) + math.prod(self.second_shape)
+        return values * self.element_bytes
+
+    @property
+    def macs(self) -> int:
+        """Multiply-accumulate operations."""
+        return math.prod(self.output_shape) * self.depth
+
+    @classmethod
+    def quantities(cls, columns: Columns) -> dict[str, Array]:
+        """Bytes and FLOPs, and which operands lie as a product needs them, or transposed."""
+        batch, outer, rows, depth, width = numbers(
+            columns, "batch", "outer", "rows", "depth", "columns"
+        )
+        size, products = element_bytes(columns), batch * outer
+        first, second = products * rows * depth * size, products * depth * width * size
+        values = products * rows * width
+        plain = {
+            "first_plain": is_one_of(columns, "first", "bmk"),
+            "second_plain": is_one_of(columns, "second", "bkn"),
+            "result_plain": is_one_of(columns, "result", "bmn"),
+        }
+        return {
+            **traffic(first + second, values * size, 2 * values * depth, values),
+            "products": products, "rows": rows, "depth": depth, "columns": width,
+            "first_bytes": first, "second_bytes": second, **plain,
+            **{f"{each.split('_')[0]}_other": 1 - is_plain for each, is_plain in plain.items()},
+            "first_turned": is_one_of(columns, "first", "bkm"),
+            "second_turned": is_one_of(columns, "second", "bnk"),
+        }  # fmt: skip
+
+    @classmethod
+    def read(cls, operator: Operator) -> Self:
+        """Read an equation of two operands."""
+        equation = str(operator.attributes["equation"]).replace(" ", "")
+        inputs, arrow, result = equation.partition("->")
+        operands = inputs.split(",")
+        if not arrow or len(operands) != 2 or "." in equation:
+            raise LayerError(f"the equation {equation!r} has no layer")
+        first, second = operands
+        lengths: dict[str, int] = {}
+        for order, position in ((first, 0), (second, 1)):
+            shape = operator.operand(position).shape
+            if len(order) != len(shape) or len(set(order)) != len(order):
+                raise LayerError(f"{equation!r} does not fit shape {shape}")
+            for letter, length in zip(order, shape, strict=True):
+                lengths[letter] = max(length, lengths.get(letter, 1))
+        orders = _orders(equation, first, second, result, lengths)
+        groups = {
+            group: math.prod(lengths[letter] for letter in letters)
+            for group, letters in _groups(first, second, result).items()
+        }
+        batch, outer = split_rows(groups["b"], (*operator.result(), 1)[0])
+        return cls(
+            batch=batch, outer=outer, rows=groups["m"], depth=groups["k"], columns=groups["n"],
+            first=orders[0], second=orders[1], result=orders[2], dtype=dtype_of(operator),
+        )  # fmt: skip
+
+    def kernel(self) -> Kernel:
+        """Return an ``Einsum`` of three axes each."""
+        equation = f"{self.first},{self.second}->{self.result}"
+        return Kernel(
+            "Einsum", "", {"equation": equation}, self.input_shape, self.output_shape,
+            extra_shapes=(self.second_shape,),
+        )  # fmt: skip
+
+
+def _groups(first: str, second: str, result: str) -> dict[str, str]:
+    """Return the letters that are products, rows, columns, and summed over."""
+    return {
+        "b": "".join(each for each in first if each in second and each in result),
+        "m": "".join(each for each in first if each not in second and each in result),
+        "k": "".join(each for each in first if each in second and each not in result),
+        "n": "".join(each for each in second if each not in first and each in result),
+    }
+
+
+def _orders(
+    equation: str, first: str, second: str, result: str, lengths: Mapping[str, int]
+) -> tuple[str, str, str]:
+    """Return the order of the groups in each tensor, axes of one value left aside.
+
+    Raises
+    ------
+    LayerError
+        If the axes of a group stand in different orders, or an operand is summed by itself.
+    """
+    groups = _groups(first, second, result)
+    group_of = {letter: group for group, letters in groups.items() for letter in letters}
+    if set(first + second + result) != set(group_of):
+        raise LayerError(f"the equation {equation!r} sums or repeats an operand by itself")
+    found = []
+    for order, wanted in ((first, "bmk"), (second, "bkn"), (result, "bmn")):
+        long = [letter for letter in order if lengths[letter] > 1]
+        # A group that others part is turned in any case, as one whose first axis stands there.
+        runs = list(dict.fromkeys(group_of[letter] for letter in long))
+        inside = [[each for each in long if group_of[each] == g] for g in runs]
+        if inside != [[each for each in groups[g] if lengths[each] > 1] for g in runs]:
+            raise LayerError(f"the axes of {equation!r} cross")
+        # What has one value may stand anywhere.
+        found.append("".join([g for g in wanted if g not in runs] + runs))
+    return found[0], found[1], found[2]

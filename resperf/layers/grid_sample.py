@@ -1,0 +1,123 @@
+"""Images sampled at computed places, as optical flow and deformable attention do."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+from resperf.errors import LayerError
+from resperf.layers._base import name, number
+from resperf.layers._operator import (
+    BATCHES,
+    FLOATS,
+    Kernel,
+    Operator,
+    OperatorLayer,
+    choices,
+    dtype_of,
+    log_uniform,
+    traffic,
+)
+from resperf.layers.columns import Array, Columns, element_bytes, is_one_of, numbers
+from resperf.layers.terms import TRAFFIC_TERMS, Term, millions
+
+MODES = ("linear", "nearest", "cubic")
+_WORDS: Mapping[str, str] = {"linear": "bilinear", "cubic": "bicubic"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class GridSample(OperatorLayer):
+    """Every channel of an image at the same computed places."""
+
+    kind: ClassVar[str] = "grid_sample"
+    aliases: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "size": ("height", "width"), "size_out": ("height_out", "width_out"),
+    }  # fmt: skip
+
+    batch: int = number("images in one run")
+    channels: int = number("channels")
+    height: int = number("rows of the image", unit="pixel")
+    width: int = number("columns of the image", unit="pixel")
+    height_out: int = number("rows of places", unit="pixel")
+    width_out: int = number("columns of places", unit="pixel")
+    mode: str = name("how values between pixels are found", MODES, default="linear")
+    dtype: str = name("type of one value", FLOATS, default="float32")
+
+    PLAIN: ClassVar[tuple[str, ...]] = ("threaded",)
+    LOG2: ClassVar[tuple[str, ...]] = ("planes", "places", "pixels", "out_bytes")
+    ENCODED: ClassVar[tuple[str, ...]] = ("mode",)
+    TERMS: ClassVar[Mapping[str, Term]] = {
+        **TRAFFIC_TERMS,
+        **{f"values {mode}": millions("value_count", f"mode={mode}") for mode in MODES},
+        "planes": millions("planes"),
+    }
+    RANGES: ClassVar[Mapping[str, Any]] = {
+        "batch": BATCHES,
+        "channels": log_uniform(1, 256, 1, 8),
+        "size": {**log_uniform(4, 128), "same_share": 0.8},
+        "size_out": {**log_uniform(4, 128), "same_share": 0.8},
+        "mode": choices(MODES, [8, 2, 1]),
+    }
+    SCALED: ClassVar[tuple[str, ...]] = ("channels",)
+    OPERATORS: ClassVar[frozenset[str]] = frozenset({"GridSample"})
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """(batch, channels, height, width)."""
+        return (self.batch, self.channels, self.height, self.width)
+
+    @property
+    def places_shape(self) -> tuple[int, ...]:
+        """(batch, height_out, width_out, 2)."""
+        return (self.batch, self.height_out, self.width_out, 2)
+
+    @property
+    def output_shape(self) -> tuple[int, ...]:
+        """(batch, channels, height_out, width_out)."""
+        return (self.batch, self.channels, self.height_out, self.width_out)
+
+    @property
+    def input_bytes(self) -> int:
+        """Bytes of the image and the places."""
+        values = math.prod(self.input_shape) + math.prod(self.places_shape)
+        return values * self.element_bytes
+
+    @classmethod
+    def quantities(cls, columns: Columns) -> dict[str, Array]:
+        """Bytes and values; FLOPs are counted as of a linear mode."""
+        batch, channels, height, width, height_out, width_out = numbers(
+            columns, "batch", "channels", "height", "width", "height_out", "width_out"
+        )
+        size, places = element_bytes(columns), height_out * width_out
+        image, values = batch * channels * height * width, batch * channels * places
+        return {
+            **traffic((image + 2 * batch * places) * size, values * size, 8 * values, values),
+            "planes": batch * channels, "places": places, "pixels": height * width,
+            "value_count": values,
+            **{f"mode={mode}": is_one_of(columns, "mode", mode) for mode in MODES},
+        }  # fmt: skip
+
+    @classmethod
+    def read(cls, operator: Operator) -> Self:
+        """Read a ``GridSample`` of two-dimensional images."""
+        image, result = operator.shape(), operator.result()
+        if len(image) != 4:
+            raise LayerError(f"GridSample of shape {image} has no layer")
+        mode = str(operator.attributes.get("mode", "bilinear"))
+        mode = {word: name for name, word in _WORDS.items()}.get(mode, mode)
+        if mode not in MODES:
+            raise LayerError(f"GridSample by {mode!r} has no layer")
+        batch, channels, height, width = image
+        return cls(
+            batch=batch, channels=channels, height=height, width=width, height_out=result[2],
+            width_out=result[3], mode=mode, dtype=dtype_of(operator),
+        )  # fmt: skip
+
+    def kernel(self) -> Kernel:
+        """Return the operator of operator set 16."""
+        return Kernel(
+            "GridSample", "", {"mode": _WORDS.get(self.mode, self.mode)}, self.input_shape,
+            self.output_shape, extra_shapes=(self.places_shape,),
+        )  # fmt: skip

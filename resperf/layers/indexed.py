@@ -1,0 +1,157 @@
+"""Values read or written at computed places: gatherings and scatterings by more than rows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+from resperf.errors import LayerError
+from resperf.layers._base import name, number
+from resperf.layers._operator import (
+    BATCHES,
+    DTYPES,
+    Kernel,
+    Operator,
+    OperatorLayer,
+    choices,
+    dtype_of,
+    log_uniform,
+    split_rows,
+    traffic,
+)
+from resperf.layers.columns import Array, Columns, element_bytes, is_one_of, numbers
+from resperf.layers.terms import TRAFFIC_TERMS, Term, mb, millions
+
+_OPS: Mapping[str, str] = {
+    "gather_elements": "GatherElements", "gather_nd": "GatherND",
+    "scatter_elements": "ScatterElements", "scatter_nd": "ScatterND",
+}  # fmt: skip
+_FUNCTION_OF: Mapping[str, str] = {op: function for function, op in _OPS.items()}
+_PLACE_BYTES = 8
+SHORTEST = 9
+"""Rows that a table must have to be measured: made-up places are 1 to 8."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Indexed(OperatorLayer):
+    """Rows of a table that are read, or written into a copy of it, at computed places.
+
+    ``elements`` have a place for each value, ``nd`` one for each row of `inner` values.
+    """
+
+    kind: ClassVar[str] = "indexed"
+
+    batch: int = number("first dimension")
+    places: int = number("rows that are read or written, for each of the batch")
+    length: int = number("rows of the table, for each of the batch")
+    inner: int = number("values of a row", default=1)
+    function: str = name("what is done", tuple(_OPS), default="gather_nd")
+    dtype: str = name("type of one value", DTYPES, default="float32")
+
+    PLAIN: ClassVar[tuple[str, ...]] = ("threaded", "scatters")
+    LOG2: ClassVar[tuple[str, ...]] = ("rows", "inner", "table_bytes", "out_bytes", "in_bytes")
+    ENCODED: ClassVar[tuple[str, ...]] = ("function",)
+    TERMS: ClassVar[Mapping[str, Term]] = {
+        **TRAFFIC_TERMS,
+        "rows": millions("rows"),
+        "values by elements": millions("value_count", "elements"),
+        "out scattered": mb("out_bytes", "scatters"),
+        "constant scattered": millions("rows", "scatters"),
+    }
+    RANGES: ClassVar[Mapping[str, Any]] = {
+        "batch": BATCHES,
+        "places": log_uniform(1, 4096),
+        "length": log_uniform(SHORTEST, 8192),
+        "inner": log_uniform(1, 1024),
+        "function": choices(list(_OPS), [2, 2, 1, 2]),
+        "dtype": choices(["float32", "int64"], [6, 1]),
+    }
+    SCALED: ClassVar[tuple[str, ...]] = ("places", "length", "inner")
+    OPERATORS: ClassVar[frozenset[str]] = frozenset(_OPS.values())
+
+    @property
+    def _scatters(self) -> bool:
+        return self.function.startswith("scatter")
+
+    @property
+    def _by_elements(self) -> bool:
+        return self.function.endswith("elements")
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """(batch x length, inner): the table."""
+        return (self.batch * self.length, self.inner)
+
+    @property
+    def places_shape(self) -> tuple[int, ...]:
+        """(batch x places, inner) or (batch x places, 1): where it is read or written."""
+        return (self.batch * self.places, self.inner if self._by_elements else 1)
+
+    @property
+    def output_shape(self) -> tuple[int, ...]:
+        """Shape of what is gathered, or of the table."""
+        return self.input_shape if self._scatters else (self.batch * self.places, self.inner)
+
+    @property
+    def input_bytes(self) -> int:
+        """Bytes of places and of what is read by them; of the table where it is copied."""
+        values = self.batch * self.places * self.inner
+        values += math.prod(self.input_shape) if self._scatters else 0
+        return values * self.element_bytes + math.prod(self.places_shape) * _PLACE_BYTES
+
+    @classmethod
+    def quantities(cls, columns: Columns) -> dict[str, Array]:
+        """Bytes with those of the places."""
+        import numpy as np
+
+        batch, places, length, inner = numbers(columns, "batch", "places", "length", "inner")
+        size, rows = element_bytes(columns), batch * places
+        scatters = is_one_of(columns, "function", "scatter_elements", "scatter_nd")
+        elements = is_one_of(columns, "function", "gather_elements", "scatter_elements")
+        table, values = batch * length * inner * size, rows * inner
+        place_bytes = rows * np.where(elements == 1, inner, 1) * _PLACE_BYTES
+        return {
+            **traffic(
+                values * size + scatters * table + place_bytes,
+                np.where(scatters == 1, table, values * size), 0 * values, values,
+            ),
+            "rows": rows, "inner": inner, "table_bytes": table, "value_count": values,
+            "scatters": scatters, "elements": elements,
+        }  # fmt: skip
+
+    @classmethod
+    def read(cls, operator: Operator) -> Self:
+        """Read a gathering or scattering; what lies before its axis counts as rows."""
+        function, table = _FUNCTION_OF[operator.op], operator.shape()
+        where = operator.operand(1).shape
+        if not table or not where:
+            raise LayerError(f"{operator.op} of a single value has no layer")
+        if function.endswith("elements"):
+            inner = math.prod(where[operator.axis(0) + 1 :])
+            rows = math.prod(where) // max(inner, 1)
+            length = math.prod(table) // max(math.prod(table[operator.axis(0) + 1 :]), 1)
+        else:
+            known = int(operator.attributes.get("batch_dims", 0)) + where[-1]
+            inner, rows = math.prod(table[known:]), math.prod(where[:-1])
+            length = math.prod(table[:known])
+        batch, places = split_rows(rows, math.gcd(table[0], where[0]))
+        if length % batch:
+            batch, places = 1, rows
+        return cls(
+            batch=batch, places=places, length=length // batch, inner=inner, function=function,
+            dtype=dtype_of(operator, DTYPES),
+        )  # fmt: skip
+
+    def kernel(self) -> Kernel:
+        """Return the operator on a table of two axes."""
+        if self.batch * self.length < SHORTEST:
+            raise LayerError(f"indexed: a table of fewer than {SHORTEST} rows is not measured")
+        attributes = {"axis": 0} if self._by_elements else {}
+        updates = ((self.batch * self.places, self.inner),) if self._scatters else ()
+        return Kernel(
+            _OPS[self.function], "", attributes, self.input_shape, self.output_shape,
+            extra_shapes=(self.places_shape, *updates), dtype=self.dtype,
+            dtypes=(self.dtype, "int64", *(self.dtype for _ in updates)),
+        )  # fmt: skip

@@ -1,0 +1,164 @@
+"""Sums, products and functions of whole numbers of eight bits."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from random import Random
+from typing import Any, ClassVar, Self
+
+from resperf.errors import LayerError
+from resperf.layers._base import name, number
+from resperf.layers._broadcast import (
+    SECONDS,
+    broadcast_axes,
+    in_order,
+    joined_axes,
+    rows_of,
+    second_shape,
+    second_values,
+    superfluous_axes,
+)
+from resperf.layers._operator import (
+    BATCHES,
+    Kernel,
+    Operator,
+    OperatorLayer,
+    choices,
+    dtype_of,
+    log_uniform,
+    traffic,
+)
+from resperf.layers.columns import Array, Columns, is_one_of, numbers
+from resperf.layers.quantize import EIGHT_BITS
+from resperf.layers.terms import TRAFFIC_TERMS, Term, mb, millions
+
+CONTRIB = "com.microsoft"
+_BINARY: Mapping[str, str] = {"add": "QLinearAdd", "mul": "QLinearMul"}
+_UNARY: Mapping[str, str] = {"sigmoid": "QLinearSigmoid", "leaky_relu": "QLinearLeakyRelu"}
+_OPS: Mapping[str, str] = {**_BINARY, **_UNARY}
+_FUNCTION_OF: Mapping[str, str] = {op: function for function, op in _OPS.items()}
+_SECOND_PLACE = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuantizedElementwise(OperatorLayer):
+    """A function of one quantised tensor, or of one and another that is repeated along some axes.
+
+    The first operand and the result are of shape (batch x outer, middle, inner), as with
+    `resperf.layers.elementwise`.
+    """
+
+    kind: ClassVar[str] = "quantized_elementwise"
+
+    batch: int = number("first dimension")
+    outer: int = number("rows for each of the batch", default=1)
+    middle: int = number("length of the middle axis", default=1)
+    inner: int = number("values that lie together")
+    function: str = name("what is computed", tuple(_OPS), default="add")
+    second: str = name("which axes the second operand has", SECONDS, default="same")
+    dtype: str = name("type of one value", EIGHT_BITS, default="uint8")
+
+    PLAIN: ClassVar[tuple[str, ...]] = ("threaded", "vector_rest")
+    LOG2: ClassVar[tuple[str, ...]] = ("values", "rows", "inner", "moved_bytes", "second_bytes")
+    ENCODED: ClassVar[tuple[str, ...]] = ("function", "second")
+    TERMS: ClassVar[Mapping[str, Term]] = {
+        **TRAFFIC_TERMS,
+        "second": mb("second_bytes"),
+        "values of a table": millions("values", "table"),
+        "loops": millions("loops"),
+    }
+    RANGES: ClassVar[Mapping[str, Any]] = {
+        "batch": BATCHES,
+        "outer": log_uniform(1, 1024),
+        "middle": log_uniform(1, 256, 8, 16),
+        "inner": log_uniform(1, 4096),
+        "function": choices(tuple(_OPS), [8, 3, 2, 1]),
+        "second": choices(SECONDS[1:], [10, 2, 3, 3, 2, 1, 1]),
+        "dtype": choices(EIGHT_BITS, [3, 1]),
+    }
+    SCALED: ClassVar[tuple[str, ...]] = ("outer", "inner")
+    OPERATORS: ClassVar[frozenset[str]] = frozenset(_FUNCTION_OF)
+
+    def _check(self) -> None:
+        if (self.function in _UNARY) != (self.second == "none"):
+            raise LayerError(
+                f"quantized_elementwise: {self.function} has second={self.second}; sums and "
+                "products have a second operand, functions of one tensor have none"
+            )
+        if superfluous_axes(self.second, self.fields()):
+            raise LayerError(
+                f"quantized_elementwise: second={self.second} leaves axes that are one"
+            )
+
+    @classmethod
+    def fitting(cls, fields: Mapping[str, Any], source: Random) -> dict[str, Any]:
+        """Join the axes of a draw that are one, and let functions of one tensor have no second."""
+        del source
+        second = "none" if fields["function"] in _UNARY else fields["second"]
+        return joined_axes(second, {**fields, "second": second})
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """(batch x outer, middle, inner)."""
+        return (self.batch * self.outer, 1, 1) if self.second == "both" else self.output_shape
+
+    @property
+    def output_shape(self) -> tuple[int, ...]:
+        """(batch x outer, middle, inner)."""
+        return (self.batch * self.outer, self.middle, self.inner)
+
+    @property
+    def second_shape(self) -> tuple[int, ...]:
+        """Shape of the second operand; empty for a scalar or for none."""
+        return second_shape(self.second, self.batch * self.outer, self.middle, self.inner)
+
+    @property
+    def input_bytes(self) -> int:
+        """Bytes of both operands."""
+        second = 0 if self.second == "none" else math.prod(self.second_shape)
+        return math.prod(self.input_shape) + second
+
+    @classmethod
+    def quantities(cls, columns: Columns) -> dict[str, Array]:
+        """Values, rows and bytes; functions of one tensor look their values up in a table."""
+        batch, outer, middle, inner = numbers(columns, "batch", "outer", "middle", "inner")
+        rows = batch * outer
+        values = rows * middle * inner
+        second = second_values(columns, "second", rows, middle, inner)
+        both = is_one_of(columns, "second", "both")
+        whole = is_one_of(columns, "second", "none", "same", "scalar")
+        return {
+            **traffic(values - both * (values - rows) + second, values, values, values),
+            "values": values, "rows": rows * middle, "inner": inner, "second_bytes": second,
+            "table": is_one_of(columns, "function", *_UNARY),
+            "loops": (1 - whole) * rows * middle,
+        }  # fmt: skip
+
+    @classmethod
+    def read(cls, operator: Operator) -> Self:
+        """Read a quantised sum, product or function."""
+        function, result = _FUNCTION_OF[operator.op], operator.result()
+        dtype = dtype_of(operator, EIGHT_BITS)
+        if function in _UNARY:
+            batch = result[0] if result else 1
+            fields = rows_of(batch, batch, inner=math.prod(result) // max(batch, 1), second="none")
+            return cls(**fields, function=function, dtype=dtype)
+        shapes = in_order(result, operator.shape(0), operator.shape(_SECOND_PLACE))
+        return cls(**broadcast_axes(result, *shapes), function=function, dtype=dtype)
+
+    def kernel(self) -> Kernel:
+        """Return the operator with one scale and zero point for each of its tensors."""
+        scale = ("float32", self.dtype)
+        if self.function in _UNARY:
+            return Kernel(
+                _OPS[self.function], CONTRIB, {}, self.input_shape, self.output_shape,
+                weight_shapes=((), (), (), ()), dtype=self.dtype,
+                dtypes=(self.dtype, *scale, *scale),
+            )  # fmt: skip
+        return Kernel(
+            _OPS[self.function], CONTRIB, {}, self.input_shape, self.output_shape,
+            weight_shapes=((), (), self.second_shape, (), (), (), ()), dtype=self.dtype,
+            dtypes=(self.dtype, *scale, self.dtype, *scale, *scale),
+        )  # fmt: skip

@@ -1,0 +1,155 @@
+"""Poolings of whole numbers of eight bits."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from random import Random
+from typing import Any, ClassVar, Self
+
+from resperf.errors import LayerError
+from resperf.layers._base import name
+from resperf.layers._operator import (
+    BATCHES,
+    Kernel,
+    Operator,
+    choices,
+    dtype_of,
+    log_uniform,
+    traffic,
+)
+from resperf.layers._volume import AXES, VolumeLayer
+from resperf.layers.columns import Array, Columns, is_one_of, numbers
+from resperf.layers.quantize import EIGHT_BITS
+from resperf.layers.terms import TRAFFIC_TERMS, Term, mb, millions
+
+CONTRIB = "com.microsoft"
+_OPS: Mapping[str, str] = {
+    "max": "NhwcMaxPool", "average": "QLinearAveragePool",
+    "global_average": "QLinearGlobalAveragePool",
+}  # fmt: skip
+_MODE_OF: Mapping[str, str] = {op: mode for mode, op in _OPS.items()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuantizedPool(VolumeLayer):
+    """The largest or the mean quantised value of each window of an image."""
+
+    kind: ClassVar[str] = "quantized_pool"
+    RANKS: ClassVar[tuple[int, ...]] = (2,)
+
+    mode: str = name("what is kept of a window", tuple(_OPS), default="max")
+    layout: str = name("how the image lies in memory", ("nchw", "nhwc"), default="nhwc")
+    dtype: str = name("type of one value", EIGHT_BITS, default="uint8")
+
+    PLAIN: ClassVar[tuple[str, ...]] = ("threaded", "vector_rest", "last")
+    LOG2: ClassVar[tuple[str, ...]] = (
+        "batch", "channels_in", "taps", "windows", "flops", "in_bytes", "out_bytes",
+    )  # fmt: skip
+    ENCODED: ClassVar[tuple[str, ...]] = ("mode",)
+    TERMS: ClassVar[Mapping[str, Term]] = {
+        **TRAFFIC_TERMS,
+        "taps": millions("flops"),
+        "taps mean": millions("flops", "mean"),
+        "taps plain": millions("flops", "plain"),
+        "in whole": mb("in_bytes", "whole"),
+        "windows": millions("window_count"),
+    }
+    RANGES: ClassVar[Mapping[str, Any]] = {
+        "batch": BATCHES,
+        "rank": 2,
+        "channels_in": log_uniform(2, 1024, 1, 8, 16),
+        "size": {**log_uniform(4, 128), "same_share": 0.9},
+        "kernel": {**choices([2, 3, 5], [6, 5, 1]), "same_share": 0.95},
+        "stride": {**choices([1, 2], [1, 4]), "same_share": 0.95},
+        "pad": {**choices([0, 1], [2, 1]), "same_share": 1.0},
+        "mode": choices(tuple(_OPS), [4, 2, 4]),
+        "layout": choices(["nhwc", "nchw"], [4, 1]),
+        "dtype": choices(EIGHT_BITS, [3, 1]),
+    }
+    SCALED: ClassVar[tuple[str, ...]] = ("channels_in",)
+    OPERATORS: ClassVar[frozenset[str]] = frozenset(_MODE_OF)
+
+    def _check(self) -> None:
+        whole = all(size == kernel for size, kernel, *_ in self._each())
+        if self.mode == "global_average" and not (whole and math.prod(self.positions) == 1):
+            raise LayerError("quantized_pool: the window of global_average is the whole image")
+        if self.mode == "max" and self.layout != "nhwc":
+            raise LayerError("quantized_pool: the largest are kept of channels that come last")
+        super()._check()
+
+    @classmethod
+    def fitting(cls, fields: Mapping[str, Any], source: Random) -> dict[str, Any]:
+        """Give a global pooling a window of the whole, and the largest channels that come last."""
+        del source
+        made = cls._flattened(fields)
+        if made["mode"] == "global_average":
+            for axis in AXES:
+                made |= {f"kernel_{axis}": made[axis], f"stride_{axis}": 1, f"pad_{axis}": 0}
+        return made | ({"layout": "nhwc"} if made["mode"] == "max" else {})
+
+    def varied(self, **changes: Any) -> Self:
+        """Change some fields; the window of a global pooling stays the whole image."""
+        if self.mode == "global_average":
+            changes |= {f"kernel_{axis}": changes[axis] for axis in AXES if axis in changes}
+        return self.replace(**changes)
+
+    @property
+    def output_shape(self) -> tuple[int, ...]:
+        """(batch, channels_in, rows, columns)."""
+        return (self.batch, self.channels_in, *self.positions)
+
+    @property
+    def macs(self) -> int:
+        """Comparisons or additions."""
+        return math.prod(self.output_shape) * self.taps
+
+    @classmethod
+    def quantities(cls, columns: Columns) -> dict[str, Array]:
+        """Bytes, windows and what they look at."""
+        batch, channels = numbers(columns, "batch", "channels_in")
+        read, windows, taps = cls._geometry(columns)
+        planes, last = batch * channels, is_one_of(columns, "layout", "nhwc")
+        return {
+            **traffic(
+                planes * read, planes * windows, planes * windows * taps, planes * windows
+            ),
+            "batch": batch, "channels_in": channels, "taps": taps, "windows": windows,
+            "last": last, "plain": 1 - last, "window_count": planes * windows,
+            "whole": is_one_of(columns, "mode", "global_average"),
+            "mean": is_one_of(columns, "mode", "average", "global_average"),
+        }  # fmt: skip
+
+    @classmethod
+    def read(cls, operator: Operator) -> Self:
+        """Read a pooling of ONNX Runtime's quantised operators."""
+        mode, attributes, shape = _MODE_OF[operator.op], operator.attributes, operator.shape()
+        if attributes.get("ceil_mode"):
+            raise LayerError("a quantised pooling with partly empty windows has no layer")
+        last = mode == "max" or bool(attributes.get("channels_last"))
+        if last:
+            shape = (shape[0], shape[-1], *shape[1:-1])
+        kernel = shape[2:] if mode == "global_average" else attributes["kernel_shape"]
+        return cls(
+            **cls._read_window(operator, kernel, shape), mode=mode,
+            layout="nhwc" if last else "nchw", dtype=dtype_of(operator, EIGHT_BITS),
+        )  # fmt: skip
+
+    def kernel(self) -> Kernel:
+        """Return the operator, with a scale and zero point for what is read and written."""
+        shape, result = self.input_shape, self.output_shape
+        if self.layout == "nhwc":
+            shape, result = ((s[0], *s[2:], s[1]) for s in (shape, result))
+        attributes: dict[str, Any] = {}
+        if self.mode != "global_average":
+            attributes = self._window_attributes()
+        if self.mode == "max":
+            return Kernel("NhwcMaxPool", CONTRIB, attributes, shape, result, dtype=self.dtype)
+        attributes.pop("dilations", None)
+        scale = ("float32", self.dtype)
+        return Kernel(
+            _OPS[self.mode], CONTRIB, {**attributes, "channels_last": int(self.layout == "nhwc")},
+            shape, result, weight_shapes=((), (), (), ()), dtype=self.dtype,
+            dtypes=(self.dtype, *scale, *scale),
+        )  # fmt: skip

@@ -1,0 +1,115 @@
+"""The largest values of rows, with their places."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from random import Random
+from typing import Any, ClassVar, Self
+
+from resperf.errors import LayerError
+from resperf.layers._base import name, number
+from resperf.layers._operator import (
+    BATCHES,
+    Kernel,
+    Operator,
+    OperatorLayer,
+    around,
+    choices,
+    dtype_of,
+    log_uniform,
+    traffic,
+)
+from resperf.layers.columns import Array, Columns, element_bytes, numbers
+from resperf.layers.terms import TRAFFIC_TERMS, Term, millions
+
+_DTYPES = ("float32", "float64", "int64", "int32")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TopK(OperatorLayer):
+    """The `kept` largest or smallest of `values`, in order, and where they stood."""
+
+    kind: ClassVar[str] = "top_k"
+
+    batch: int = number("first dimension")
+    outer: int = number("rows for each of the batch", default=1)
+    values: int = number("values that are compared")
+    inner: int = number("values that lie between two of the axis", default=1)
+    kept: int = number("values that are kept")
+    dtype: str = name("type of one value", _DTYPES, default="float32")
+
+    PLAIN: ClassVar[tuple[str, ...]] = ("threaded", "single", "all_kept", "apart")
+    LOG2: ClassVar[tuple[str, ...]] = ("rows", "values", "kept", "compared", "out_bytes")
+    ENCODED: ClassVar[tuple[str, ...]] = ()
+    TERMS: ClassVar[Mapping[str, Term]] = {
+        **TRAFFIC_TERMS,
+        "rows": millions("rows"),
+        "values one kept": millions("value_count", "single"),
+        "values by logarithm of kept": millions("compared"),
+        "values apart": millions("value_count", "apart"),
+    }
+    RANGES: ClassVar[Mapping[str, Any]] = {
+        "batch": BATCHES,
+        "outer": log_uniform(1, 512),
+        "values": log_uniform(4, 32768),
+        "inner": choices([1, 64], [12, 1]),
+        "kept": log_uniform(1, 1024),
+        "dtype": choices(["float32", "int64"], [8, 1]),
+    }
+    SCALED: ClassVar[tuple[str, ...]] = ("outer",)
+    OPERATORS: ClassVar[frozenset[str]] = frozenset({"TopK"})
+
+    def _check(self) -> None:
+        if self.kept > self.values:
+            raise LayerError(f"top_k: {self.kept} of {self.values} values cannot be kept")
+
+    @classmethod
+    def fitting(cls, fields: Mapping[str, Any], source: Random) -> dict[str, Any]:
+        """Keep no more than there are."""
+        del source
+        return {**fields, "kept": min(fields["kept"], fields["values"])}
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """(batch x outer, values, inner)."""
+        return (self.batch * self.outer, self.values, self.inner)
+
+    @property
+    def output_shape(self) -> tuple[int, ...]:
+        """(batch x outer, kept, inner): the values; their places have the same shape."""
+        return (self.batch * self.outer, self.kept, self.inner)
+
+    @classmethod
+    def quantities(cls, columns: Columns) -> dict[str, Array]:
+        """Bytes without the places, and comparisons as of a heap."""
+        import numpy as np
+
+        batch, outer, values, inner, kept = numbers(
+            columns, "batch", "outer", "values", "inner", "kept"
+        )
+        size, rows = element_bytes(columns), batch * outer * inner
+        total = rows * values
+        return {
+            **traffic(total * size, rows * kept * size, total, total),
+            "rows": rows, "values": values, "kept": kept, "value_count": total,
+            "compared": total * np.log2(kept + 1), "single": (kept == 1).astype(float),
+            "all_kept": (kept == values).astype(float), "apart": (inner > 1).astype(float),
+        }  # fmt: skip
+
+    @classmethod
+    def read(cls, operator: Operator) -> Self:
+        """Read a ``TopK``; the count must be constant."""
+        batch, outer, values, inner = around(operator.shape(), operator.axis(-1))
+        kept = (operator.numbers("k", 1) or (1,))[0]
+        return cls(
+            batch=batch, outer=outer, values=values, inner=inner, kept=kept,
+            dtype=dtype_of(operator, _DTYPES),
+        )  # fmt: skip
+
+    def kernel(self) -> Kernel:
+        """Return the operator along the middle axis."""
+        return Kernel(
+            "TopK", "", {"axis": 1}, self.input_shape, self.output_shape, given=((self.kept,),),
+            more_outputs=1, dtype=self.dtype,
+        )  # fmt: skip
