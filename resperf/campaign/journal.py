@@ -1,9 +1,10 @@
 """The journal: every row as soon as it exists, in a file that survives any kill.
 
 JSON lines. The first is the header (what the rows belong to), then one per measurement
-(``{"row": ...}``), reading of the reference (``{"reading": [at, ms]}``) and set of machine costs
-(``{"costs": ...}``). Each is one write on an O_APPEND descriptor and one fsync, so that at most
-the line in flight can be lost; a tail without its newline is cut when the file is opened again.
+(``{"row": ...}``), reading of the reference (``{"reading": [at, ms]}``), set of machine costs
+(``{"costs": ...}``) and check of what is fused (``{"fusions": [...]}``). Each is one write on an
+O_APPEND descriptor and one fsync, so that at most the line in flight can be lost; a tail without
+its newline is cut when the file is opened again.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import contextlib
 import json
 import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -73,12 +74,15 @@ class Records:
     readings : ReferenceHistory
     costs : dict of str to list of float
         What was measured of the machine's costs each time, in milliseconds.
+    fusions : sequence of mapping
+        What was found of pairs of operators (see `campaign.fusion`).
     """
 
     header: Header | None = None
     rows: list[Measurement] = field(default_factory=list)
     readings: ReferenceHistory = field(default_factory=ReferenceHistory)
     costs: dict[str, list[float]] = field(default_factory=dict)
+    fusions: Sequence[Mapping[str, Any]] = ()
 
 
 def read_journal(path: Path) -> Records:
@@ -116,6 +120,8 @@ def _take(records: Records, values: Mapping[str, Any]) -> None:
     elif "reading" in values:
         at, time_ms = values["reading"]
         records.readings.add(at, time_ms)
+    elif "fusions" in values:
+        records.fusions = values["fusions"]
     else:
         for name, cost_ms in values["costs"].items():
             records.costs.setdefault(name, []).append(cost_ms)
@@ -166,6 +172,10 @@ class Journal:
     def add_costs(self, costs: Mapping[str, float]) -> None:
         """Append the machine's costs as they were measured this time."""
         self._append({"costs": dict(costs)})
+
+    def add_fusions(self, fusions: Sequence[Mapping[str, Any]]) -> None:
+        """Append what was found of pairs of operators."""
+        self._append({"fusions": list(fusions)})
 
     def close(self) -> None:
         """Close the file, which stays."""

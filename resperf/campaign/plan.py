@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
 from resperf.campaign.measure import ISOLATED_SHARE, PHASE_SHARES, hangs_on_its_place
@@ -62,20 +63,31 @@ class Plan:
     Attributes
     ----------
     items : tuple of PlannedLayer
-    predicted_s : tuple of float
-        Time that each will take, crudely.
+    stream : Stream
+        What they were drawn from, and can be drawn further from.
     notes : tuple of str
         What was left out, and why.
+    predicted_s : tuple of float
+        Time that each item will take, crudely.
     """
 
     items: tuple[PlannedLayer, ...]
-    predicted_s: tuple[float, ...]
+    stream: Stream
     notes: tuple[str, ...] = ()
+
+    @cached_property
+    def predicted_s(self) -> tuple[float, ...]:  # noqa: D102 -- an attribute
+        return tuple(predicted_s(self.stream.campaign, item.layer) for item in self.items)
+
+    @cached_property
+    def layers(self) -> tuple[Layer, ...]:
+        """The distinct layers, in the order drawn."""
+        return tuple(item.layer for item in self.items if item.repeat == 0)
 
     @property
     def counts(self) -> Mapping[str, int]:
         """Distinct layers per kind."""
-        return Counter(item.layer.kind for item in self.items if item.repeat == 0)
+        return Counter(layer.kind for layer in self.layers)
 
     @property
     def repeats(self) -> int:
@@ -125,46 +137,105 @@ def plan(
     """
     seed = campaign.seed if seed is None else seed
     wanted = campaign.samples if samples is None else samples
-    chosen = _Chosen(exclude_keys)
     skip, notes = _unsupported_kinds(campaign, lowerer, seed)
-    sampler = Sampler(campaign, seed=seed, harvested=harvested, skip_kinds=skip)
-    fruitless = 0
-    while len(chosen.layers) < wanted and fruitless < FRUITLESS:
-        before = len(chosen.layers)
-        count = min(CHUNK, 50 + 2 * (wanted - before))
-        for layer in lowerer.lower([sampler.draw() for _ in range(count)]):
-            chosen.add(layer, wanted)
-        fruitless = fruitless + count if len(chosen.layers) == before else 0
-    notes += chosen.notes(wanted)
+    stream = Stream(campaign, seed, harvested, exclude_keys, skip)
+    stream.fill(lowerer, wanted)
+    notes += stream.notes(wanted)
     if campaign.mixture.from_networks > 0 and not harvested:
         notes.append("no reference network was given or found: all layers are from the ranges")
-    items = _with_repeats(chosen.layers, campaign, seed)
-    return Plan(tuple(items), tuple(predicted_s(campaign, i.layer) for i in items), tuple(notes))
+    return Plan(stream.items(stream.layers[:wanted]), stream, tuple(notes))
 
 
-@dataclass
-class _Chosen:
-    """Layers chosen so far, and what was not."""
+class Stream:
+    """Distinct lowered layers of a campaign, in the order in which its seed draws them.
 
-    exclude_keys: frozenset[str]
-    layers: list[Layer] = field(default_factory=list)
-    seen: set[str] = field(default_factory=set)
-    excluded: int = 0
+    Parameters
+    ----------
+    campaign : Campaign
+    seed : int
+    harvested : sequence of Layer
+    exclude_keys : frozenset of str
+    skip_kinds : frozenset of str
+        Kinds that the framework cannot run.
 
-    def add(self, layer: Layer, wanted: int) -> None:
-        """Take a lowered layer unless it is there already, excluded, or one too many."""
-        if len(self.layers) >= wanted or layer.key in self.seen:
+    Attributes
+    ----------
+    layers : list of Layer
+        Those that were drawn so far.
+    """
+
+    def __init__(
+        self,
+        campaign: Campaign,
+        seed: int,
+        harvested: Sequence[Layer] = (),
+        exclude_keys: frozenset[str] = frozenset(),
+        skip_kinds: frozenset[str] = frozenset(),
+    ) -> None:
+        self.campaign = campaign
+        self.seed = seed
+        self.layers: list[Layer] = []
+        self._harvested = harvested
+        self._exclude_keys = exclude_keys
+        self._skip_kinds = skip_kinds
+        self._sampler = self._new_sampler(seed)
+        self._seen: set[str] = set()
+        self._excluded = 0
+
+    def _new_sampler(self, seed: int) -> Sampler:
+        return Sampler(
+            self.campaign, seed=seed, harvested=self._harvested, skip_kinds=self._skip_kinds
+        )
+
+    def fill(self, lowerer: Lowerer, wanted: int) -> None:
+        """Draw until there are so many layers, or the ranges seem to hold no other."""
+        fruitless = 0
+        while len(self.layers) < wanted and fruitless < FRUITLESS:
+            before = len(self.layers)
+            count = min(CHUNK, 50 + 2 * (wanted - before))
+            for layer in lowerer.lower([self._sampler.draw() for _ in range(count)]):
+                self._add(layer)
+            fruitless = fruitless + count if len(self.layers) == before else 0
+
+    def _add(self, layer: Layer) -> None:
+        """Take a lowered layer unless it is there already, or excluded."""
+        if layer.key in self._seen:
             return
-        self.seen.add(layer.key)
-        if layer.key in self.exclude_keys:
-            self.excluded += 1
+        self._seen.add(layer.key)
+        if layer.key in self._exclude_keys:
+            self._excluded += 1
         else:
             self.layers.append(layer)
 
+    def candidates(self, lowerer: Lowerer, count: int, turn: int, known: Set[str]) -> list[Layer]:
+        """Draw layers beside the stream: distinct, none excluded or known.
+
+        Parameters
+        ----------
+        lowerer : Lowerer
+        count : int
+            How many are drawn; fewer are new.
+        turn : int
+            Another number gives others.
+        known : set of str
+            Keys of layers that are left out.
+        """
+        sampler = self._new_sampler(self.seed + 1_000_003 * turn)
+        found: dict[str, Layer] = {}
+        for start in range(0, count, CHUNK):
+            drawn = [sampler.draw() for _ in range(min(CHUNK, count - start))]
+            found |= {layer.key: layer for layer in lowerer.lower(drawn)}
+        return [v for key, v in found.items() if key not in known | self._exclude_keys]
+
+    def items(self, layers: Sequence[Layer]) -> tuple[PlannedLayer, ...]:
+        """Return the measurements of some layers, repeats at a later time."""
+        return tuple(_with_repeats(layers, self.campaign, self.seed))
+
     def notes(self, wanted: int) -> list[str]:
+        """Say what was left out of so many layers."""
         notes = []
-        if self.excluded:
-            notes.append(f"{self.excluded} drawn layers are of excluded networks and left out")
+        if self._excluded:
+            notes.append(f"{self._excluded} drawn layers are of excluded networks and left out")
         if len(self.layers) < wanted:
             notes.append(
                 f"the ranges hold only {len(self.layers)} distinct layers of the {wanted} wanted"

@@ -34,7 +34,7 @@ class Progress:
             )
 
     def advance(
-        self, *, done: int, rate: float, remaining_s: float, failures: int, again: int
+        self, *, done: int, total: int, rate: float, remaining_s: float, failures: int, again: int
     ) -> None:
         """Show the state after a measurement."""
         if self._bar is None:
@@ -44,6 +44,7 @@ class Progress:
         words += [f"{again} measured again"] if again else []
         # tqdm puts a comma in front of a postfix of its own making, not of this attribute.
         self._bar.postfix = ", ".join(words)
+        self._bar.total = total
         self._bar.update(done - self._bar.n)
 
     def close(self) -> None:

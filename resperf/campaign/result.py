@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from resperf.campaign.fusion import CheckedFusion
+
 
 @dataclass(frozen=True)
 class CampaignResult:
@@ -31,8 +33,12 @@ class CampaignResult:
         Wall time of the measuring, plan excluded.
     overhead_s : float
         Median over layers of the wall time outside warm-up and samples, journal included.
+    choosing_s : float
+        Wall time that an adaptive campaign took to choose layers, of `elapsed_s`.
     notes : tuple of str
         What the plan left out, and why.
+    fusions : tuple of CheckedFusion
+        What the dataset says of pairs of operators; empty where nobody asked.
     """
 
     path: Path
@@ -44,4 +50,6 @@ class CampaignResult:
     doubtful: int
     elapsed_s: float
     overhead_s: float
+    choosing_s: float = 0.0
     notes: tuple[str, ...] = ()
+    fusions: tuple[CheckedFusion, ...] = ()

@@ -15,15 +15,18 @@ from statistics import median
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+from resperf.campaign.adaptive import Batches, Doubt, first_batch
 from resperf.campaign.bench import Bench, plan_campaign
+from resperf.campaign.fusion import CheckedFusion, check_fusions
 from resperf.campaign.journal import is_doubtful
-from resperf.campaign.plan import Plan, PlannedLayer
+from resperf.campaign.plan import Plan, PlannedLayer, predicted_s
 from resperf.campaign.process import Interrupted, WorkerDied, WorkerProcess
 from resperf.campaign.progress import Progress
 from resperf.campaign.result import CampaignResult
 from resperf.campaign.spec import Campaign
 from resperf.campaign.watch import probe_cost
 from resperf.errors import CampaignError
+from resperf.layers import Layer
 from resperf.measurement import Measurement, Status
 
 if TYPE_CHECKING:
@@ -51,6 +54,8 @@ def run_campaign(
     networks: Sequence[Path] = (),
     exclude: Sequence[Path] = (),
     exclude_keys: frozenset[str] = frozenset(),
+    doubt: Doubt | None = None,
+    check_fusion: bool = False,
 ) -> CampaignResult:
     """Run a campaign, or go on with it where an earlier start ended.
 
@@ -70,6 +75,12 @@ def run_campaign(
         See `Bench`.
     progress : bool
         Show progress on stderr if it is a terminal.
+    doubt : callable, optional
+        Lets the campaign choose layers by what is known so far (see `campaign.adaptive`); all are
+        drawn plainly without it.
+    check_fusion : bool
+        First measure whether the framework fuses what resperf's rules say (see `campaign.fusion`),
+        unless the dataset tells already.
 
     Raises
     ------
@@ -92,8 +103,11 @@ def run_campaign(
     complete = False
     try:
         with _stop_signals() as stop:
-            run = _Run(campaign, bench, planned, store, stop, deadline, show=progress)
-            reason = run.measure_all()
+            batches = (
+                None if doubt is None else Batches(planned, doubt, first_batch(planned, hours))
+            )
+            run = _Run(campaign, bench, planned, store, stop, deadline, batches, show=progress)
+            reason = run.measure_all(check_fusion=check_fusion and not store.fusions)
         store.compact()
         complete = reason == "complete"
     finally:
@@ -135,9 +149,12 @@ class _Run:
         store: Store,
         stop: threading.Event,
         deadline: float | None,
+        batches: Batches | None,
         *,
         show: bool,
     ) -> None:
+        self._campaign = campaign
+        self._framework = bench.framework
         self._rules = campaign.run
         self._worker_settings = bench.worker_settings(campaign)
         self._recycle = campaign.run.recycle_layers or RECYCLE_LAYERS.get(
@@ -147,6 +164,7 @@ class _Run:
         self._store = store
         self._stop = stop
         self._deadline = deadline
+        self._batches = batches
         self._worker: WorkerProcess | None = None
         self._asked = 0
         self._costs_at = -math.inf
@@ -154,32 +172,56 @@ class _Run:
         self._taken = 0
         self._failed = 0
         self._gaps_s: list[float] = []
+        self._choosing_s = 0.0
         self._again = 0
         self._elapsed_s = 0.0
+        self._pending: deque[tuple[PlannedLayer, float]] = deque()
+        self._total, self._remaining_s, self._spent_s = 0, 0.0, 0.0
         self._find_work(planned)
-        self._progress = Progress(len(planned.items), self._done, show=show)
+        self._progress = Progress(self._total, self._done, show=show)
 
     def _find_work(self, planned: Plan) -> None:
         """Leave out what is measured; doubtful rows of the journal go to the end of the queue."""
-        rows = [*self._store.settled, *self._store.rows]
-        done = {(row.layer.key, row.repeat) for row in rows}
-        self._pending = deque(
-            (item, cost_s)
-            for item, cost_s in zip(planned.items, planned.predicted_s, strict=True)
-            if item.identity not in done
-        )
-        self._done = len(planned.items) - len(self._pending)
-        self._remaining_s = sum(cost_s for _, cost_s in self._pending)
-        self._spent_s = 0.0
         self._attempts = Counter((row.layer.key, row.repeat) for row in self._store.rows)
-        self._retries_left = round(self._rules.retry_share * len(planned.items))
-        self._retries_left -= sum(count - 1 for count in self._attempts.values())
+        self._retries_left = -sum(count - 1 for count in self._attempts.values())
+        self._queue(planned.items if self._batches is None else self._batches.first_items())
+        self._done = self._total - len(self._pending)
         self._waiting: deque[tuple[float, PlannedLayer]] = deque()
         journalled = {(row.layer.key, row.repeat): row for row in self._store.rows}
         self._unsettled = list(journalled.values())
         self._settle()
 
-    def measure_all(self) -> str:
+    def _queue(self, items: Sequence[PlannedLayer]) -> None:
+        """Append measurements to those that are to be taken, but for those that are there."""
+        rows = [*self._store.settled, *self._store.rows]
+        done = {(row.layer.key, row.repeat) for row in rows}
+        costs = [
+            (item, predicted_s(self._campaign, item.layer))
+            for item in items
+            if item.identity not in done
+        ]
+        self._pending.extend(costs)
+        self._total += len(items)
+        self._remaining_s += sum(cost_s for _, cost_s in costs)
+        self._retries_left += round(self._rules.retry_share * len(items))
+
+    def _extend(self) -> None:
+        """Queue the next batch of a campaign that chooses its layers by what it knows."""
+        if self._batches is None:
+            return
+        start = time.monotonic()
+        self._store.compact()
+        measured = {row.layer.key for row in [*self._store.settled, *self._store.rows]}
+        try:
+            items = self._batches.next_items(self._ready_worker(), self._store.output, measured)
+        except WorkerDied as death:
+            raise CampaignError(
+                f"choosing layers ended the measuring process: {death.detail}; all rows are kept"
+            ) from death
+        self._queue(items)
+        self._choosing_s += time.monotonic() - start
+
+    def measure_all(self, *, check_fusion: bool = False) -> str:
         """Measure until the plan is done, the time is up or somebody wants to stop."""
         start = time.monotonic()
         compact_at = start + self._rules.compact_interval_s
@@ -187,6 +229,8 @@ class _Run:
             stack.callback(self._end_worker)
             stack.callback(self._progress.close)
             try:
+                if check_fusion:
+                    self._check_fusions()
                 while (item := self._next()) is not None:
                     if self._deadline is not None and time.monotonic() >= self._deadline:
                         return "hours"
@@ -201,6 +245,24 @@ class _Run:
                 return "interrupted"
         return "complete"
 
+    def _check_fusions(self) -> None:
+        """Measure what the framework fuses, and keep it once all of it is known."""
+        worker = self._ready_worker()
+
+        def measured(layer: Layer, repeat: int) -> Measurement:
+            if self._stop.is_set():
+                raise Interrupted("the check of what is fused was not finished")
+            reply = worker.measure(layer, repeat, self._rules.timeout_s)
+            return Measurement.from_json(reply["row"])
+
+        try:
+            found = list(check_fusions(self._framework, worker.lower, measured))
+        except WorkerDied as death:
+            self._end_worker()
+            self._notes += (f"what is fused could not be checked: {death.detail}",)
+            return
+        self._store.add_fusions([each.to_json() for each in found])
+
     def _compact(self) -> float:
         """Write the dataset; return when to do so again, a twentieth of the time at most."""
         start = time.monotonic()
@@ -212,6 +274,8 @@ class _Run:
         """Take what is to be measured next: its predicted time, and whether it is taken again."""
         if self._waiting and self._waiting[0][0] <= time.monotonic():
             return self._waiting.popleft()[1], 0.0, True
+        if not self._pending:
+            self._extend()
         if self._pending:
             return *self._pending.popleft(), False
         if self._unsettled and self._worker is not None:
@@ -322,6 +386,7 @@ class _Run:
             remaining_s = min(remaining_s, self._deadline - time.monotonic())
         self._progress.advance(
             done=self._done,
+            total=self._total,
             rate=self._taken / elapsed_s,
             remaining_s=remaining_s,
             failures=self._failed,
@@ -341,5 +406,7 @@ class _Run:
             doubtful=sum(is_doubtful(row, self._store.readings) for row in rows),
             elapsed_s=self._elapsed_s,
             overhead_s=median(self._gaps_s) if self._gaps_s else 0.0,
+            choosing_s=self._choosing_s,
             notes=self._notes,
+            fusions=tuple(CheckedFusion.from_json(each) for each in self._store.fusions),
         )

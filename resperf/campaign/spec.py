@@ -143,6 +143,28 @@ class RunSettings:
 
 
 @dataclass(frozen=True)
+class AdaptiveSettings:
+    """How a campaign that learns what it needs goes on (see `campaign.adaptive`).
+
+    Attributes
+    ----------
+    first : float
+        Share of the layers that are drawn plainly before anything is learnt.
+    growth : float
+        Layers of each later batch over those that are there by then.
+    plain : float
+        Share of the later batches that is drawn plainly, test and validation layers among them.
+    candidates : int
+        Layers that are looked at for each one that is chosen.
+    """
+
+    first: float = 0.25
+    growth: float = 0.35
+    plain: float = 0.3
+    candidates: int = 20
+
+
+@dataclass(frozen=True)
 class Campaign:
     """A campaign as its file defines it.
 
@@ -159,7 +181,7 @@ class Campaign:
         How many times more, at later times, layers of the test split are measured: what judges
         predictors should be more exact than what they learn from.
     kinds : mapping of str to KindSpec
-    constraints, mixture, protocol, run
+    constraints, mixture, adaptive, protocol, run
         See their classes.
     source : mapping
         The file's content as plain JSON values: what is stored with the data.
@@ -174,6 +196,7 @@ class Campaign:
     test_repeats: int = 0
     constraints: Constraints = field(default_factory=Constraints)
     mixture: Mixture = field(default_factory=Mixture)
+    adaptive: AdaptiveSettings = field(default_factory=AdaptiveSettings)
     protocol: SamplingProtocol = field(default_factory=SamplingProtocol)
     run: RunSettings = field(default_factory=RunSettings)
     source: Mapping[str, Any] = field(default_factory=dict)
@@ -237,11 +260,15 @@ class Campaign:
             or campaign.samples < 1
             or not 0 <= campaign.repeat_share <= 1
             or campaign.test_repeats < 0
+            or not 0 < campaign.adaptive.first <= 1
+            or not 0 <= campaign.adaptive.plain <= 1
+            or not campaign.adaptive.growth > 0
+            or not campaign.adaptive.candidates > 0
         ):
             raise CampaignError(
                 f"name={campaign.name!r}, samples={campaign.samples}, "
-                f"repeat_share={campaign.repeat_share} or test_repeats={campaign.test_repeats} "
-                "is out of range"
+                f"repeat_share={campaign.repeat_share}, test_repeats={campaign.test_repeats} or "
+                f"{campaign.adaptive} is out of range"
             )
         return campaign
 
@@ -252,9 +279,10 @@ class Campaign:
     def differences(self, other: Mapping[str, Any]) -> list[str]:
         """Say in what a stored campaign differs from this one, where it matters to the data.
 
-        More samples, another description or other runner settings go well with stored rows.
+        More samples, another description, other runner settings or another way to choose training
+        layers go well with stored rows.
         """
-        free = {"samples", "description", "run", "seed"}
+        free = {"samples", "description", "run", "seed", "adaptive"}
         mine = self.to_json()
         return [
             f"campaign's {word} changed"
@@ -266,6 +294,7 @@ class Campaign:
 _TABLES: Mapping[str, type[Any]] = {
     "constraints": Constraints,
     "mixture": Mixture,
+    "adaptive": AdaptiveSettings,
     "run": RunSettings,
 }
 _TYPES: Mapping[str, tuple[type, ...]] = {

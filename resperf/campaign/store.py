@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 import platform
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 from resperf._version import __version__
 from resperf.campaign.journal import Header, Journal, Records, best_rows, middle_of, read_journal
@@ -50,11 +52,14 @@ class Store:
 
     Attributes
     ----------
+    output : Path
     settled : list of Measurement
         Rows of an earlier, finished start, without their samples.
     rows : list of Measurement
         Rows of the journal, without their samples: every attempt, in the order taken.
     readings : ReferenceHistory
+    fusions : sequence of mapping
+        What was found of pairs of operators (see `campaign.fusion`).
     usual_probe_ms : dict of str to float
         What the probes usually take, under the names that a dataset keeps them by.
     """
@@ -62,7 +67,7 @@ class Store:
     def __init__(
         self, output: Path, campaign: Campaign, *, seed: int, fingerprint: Fingerprint
     ) -> None:
-        self._output = output
+        self.output = output
         self._campaign = campaign
         compacted = _from_dataset(output)
         _refuse_strangers(output, compacted.header, campaign, seed, fingerprint)
@@ -80,6 +85,7 @@ class Store:
         self.readings = written.readings
         self.usual_probe_ms: dict[str, float] = {}
         self._costs = {**compacted.costs, **written.costs}
+        self.fusions = written.fusions or compacted.fusions
         self.settled = [_without_samples(row) for row in self._lacking(compacted)]
         # Their ratios are turned back into readings, since the median moves with new ones.
         (reference_ms,) = compacted.costs.get(REFERENCE_COST, [math.nan])
@@ -113,6 +119,11 @@ class Store:
         for name, cost_ms in costs.items():
             self._costs.setdefault(name, []).append(cost_ms)
 
+    def add_fusions(self, fusions: Sequence[Mapping[str, Any]]) -> None:
+        """Keep what was found of pairs of operators, in place of what was found before."""
+        self._journal.add_fusions(fusions)
+        self.fusions = fusions
+
     @property
     def costs(self) -> dict[str, float]:
         """The machine's costs: medians of what was measured."""
@@ -133,8 +144,8 @@ class Store:
         if not self.rows and not self.settled:
             return
         # The samples of a long campaign are read when they are needed, not kept for hours.
-        earlier = self._lacking(_from_dataset(self._output)) if self.settled else []
-        written = read_journal(journal_path(self._output)).rows
+        earlier = self._lacking(_from_dataset(self.output)) if self.settled else []
+        written = read_journal(journal_path(self.output)).rows
         rows = best_rows([*earlier, *written], self.readings)
         costs = self.costs
         if len(self.readings):
@@ -146,8 +157,9 @@ class Store:
             versions=self._header.versions,
             created=self._header.created,
             machine_costs=costs,
+            fusions=tuple(self.fusions),
         )
-        write_dataset(self._output, Dataset(info, tuple(rows)))
+        write_dataset(self.output, Dataset(info, tuple(rows)))
 
     def close(self, *, complete: bool) -> None:
         """Close the journal, and remove it where the dataset holds everything."""
@@ -181,7 +193,7 @@ def _from_dataset(output: Path) -> Records:
     info = dataset.info
     header = Header(info.fingerprint, info.campaign, info.seed, info.versions, info.created)
     costs = {name: [cost_ms] for name, cost_ms in info.machine_costs.items()}
-    return Records(header, list(dataset.measurements), costs=costs)
+    return Records(header, list(dataset.measurements), costs=costs, fusions=info.fusions)
 
 
 def _refuse_strangers(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,8 @@ from resperf.errors import CampaignError
 
 if TYPE_CHECKING:
     from resperf.campaign import Campaign, CampaignResult, Plan
+    from resperf.campaign.adaptive import Doubt
+    from resperf.campaign.fusion import CheckedFusion
     from resperf.machine import Fingerprint
 
 EPILOG = "Example: resperf bench cpu-overnight --hours 8 -o datasets/mine.h5"
@@ -39,8 +42,16 @@ DEVICES = {"synthetic": "synthetic"}
     "(repeatable).",
 )  # fmt: skip
 @click.option(
-    "--exclude", multiple=True, type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    help="A network of which no layer is measured (repeatable).",
+    "--exclude", multiple=True, metavar="PATH", type=click.Path(path_type=Path),
+    help="A network, or a folder of them, of which no layer is measured (repeatable).",
+)  # fmt: skip
+@click.option(
+    "--adaptive", is_flag=True,
+    help="After a first batch, choose layers of which what is learnt so far knows least.",
+)  # fmt: skip
+@click.option(
+    "--check-fusion", is_flag=True,
+    help="First measure whether the framework runs as one kernel what resperf believes it does.",
 )  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Say what would be measured and how long it takes.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
@@ -54,25 +65,29 @@ def command(
     seed: int | None,
     networks: tuple[Path, ...],
     exclude: tuple[Path, ...],
+    adaptive: bool,
+    check_fusion: bool,
     dry_run: bool,
     as_json: bool,
 ) -> None:
     """Measure the layers of a campaign on this machine.
 
-    CAMPAIGN is a TOML file or the name of a shipped one (demo, cpu-45min, cpu-overnight,
-    resperfnet-table3, quick). Ctrl-C keeps every finished row; the same command goes on
-    where it stopped.
+    CAMPAIGN is a TOML file or the name of a shipped one (demo, cpu-45min, cpu-90min,
+    cpu-overnight, resperfnet-table3, quick). Ctrl-C keeps every finished row; the same command
+    goes on where it stopped.
     """
     from resperf.campaign import Bench, Campaign, plan_campaign, run_campaign
-    from resperf.campaign.harvest import network_files
+    from resperf.campaign.adaptive import first_batch
+    from resperf.network.files import network_files
 
-    varied = network_files(networks)
+    varied, left_out = network_files(networks), network_files(exclude)
     defined = Campaign.from_toml(find_campaign(campaign))
     settings = {} if threads is None else {"threads": threads}
     if dry_run:
-        bench = Bench(framework, settings, seed, samples, networks=varied, exclude=exclude)
+        bench = Bench(framework, settings, seed, samples, networks=varied, exclude=left_out)
         planned, machine = plan_campaign(defined, bench)
-        show_plan(defined, planned, machine, as_json=as_json)
+        first = first_batch(planned, hours) if adaptive else None
+        show_plan(defined, planned, machine, as_json=as_json, first=first)
         return
     result = run_campaign(
         defined,
@@ -83,11 +98,22 @@ def command(
         samples=samples,
         seed=seed,
         networks=varied,
-        exclude=exclude,
+        exclude=left_out,
+        doubt=_doubt() if adaptive else None,
+        check_fusion=check_fusion,
     )
     show_result(result, as_json=as_json)
     if result.reason == "interrupted":
         raise click.exceptions.Exit(INTERRUPTED)
+
+
+def _doubt() -> Doubt:
+    """Import what learns only where a campaign is to learn."""
+    from resperf.errors import require
+    from resperf.workflows.adaptive import doubt
+
+    require("lightgbm", "train")
+    return doubt
 
 
 def campaign_folders() -> list[Path]:
@@ -123,8 +149,15 @@ def default_output(campaign: str, framework: str, threads: int | None) -> Path:
     return (folder if folder.is_dir() else Path()) / f"{name}.h5"
 
 
-def show_plan(campaign: Campaign, planned: Plan, machine: Fingerprint, *, as_json: bool) -> None:
-    """Print what a campaign would measure."""
+def show_plan(
+    campaign: Campaign,
+    planned: Plan,
+    machine: Fingerprint,
+    *,
+    as_json: bool,
+    first: int | None = None,
+) -> None:
+    """Print what a campaign would measure; `first` layers are certain if it chooses others."""
     from resperf.units import format_bytes
 
     if as_json:
@@ -135,6 +168,7 @@ def show_plan(campaign: Campaign, planned: Plan, machine: Fingerprint, *, as_jso
             "repeats": planned.repeats,
             "hours": planned.hours,
             "disk_bytes": planned.disk_bytes,
+            "first_batch": first,
             "notes": list(planned.notes),
         }
         click.echo(json.dumps(values, indent=2))
@@ -144,6 +178,8 @@ def show_plan(campaign: Campaign, planned: Plan, machine: Fingerprint, *, as_jso
         click.echo(f"  {kind:<8} {count:>8} layers")
     click.echo(f"  {'repeats':<8} {planned.repeats:>8}")
     click.echo(f"about {planned.hours:.2g} hours, {format_bytes(planned.disk_bytes)} of disk")
+    if first is not None:
+        click.echo(f"after the first {first} layers, others are chosen by what is known by then")
     for note in planned.notes:
         click.echo(f"note: {note}", err=True)
 
@@ -153,7 +189,8 @@ def show_result(result: CampaignResult, *, as_json: bool) -> None:
     from resperf.campaign import format_duration
 
     rate = result.measured / result.elapsed_s if result.elapsed_s > 0 else 0.0
-    for note in result.notes:
+    warnings = [found.warning for found in result.fusions if found.warning]
+    for note in (*result.notes, *warnings):
         click.echo(f"note: {note}", err=True)
     if as_json:
         values = {
@@ -168,9 +205,11 @@ def show_result(result: CampaignResult, *, as_json: bool) -> None:
             "layers_per_second": rate,
             "median_overhead_s": result.overhead_s,
             "notes": list(result.notes),
+            "fusions": [found.to_json() for found in result.fusions],
         }
         click.echo(json.dumps(values, indent=2))
         return
+    show_fusions(result.fusions)
     statuses = ", ".join(f"{count} {status}" for status, count in sorted(result.statuses.items()))
     click.echo(f"{result.path}: {result.rows} rows ({statuses or 'none'})")
     click.echo(
@@ -182,3 +221,12 @@ def show_result(result: CampaignResult, *, as_json: bool) -> None:
     else:
         cause = "the time is up" if result.reason == "hours" else "interrupted"
         click.echo(f"{cause}; the same command goes on: resperf {' '.join(sys.argv[1:])}")
+
+
+def show_fusions(found: Sequence[CheckedFusion]) -> None:
+    """Print what was found of pairs of operators, a line each."""
+    words = {True: "one kernel", False: "two kernels", None: "cannot be told"}
+    for each in found:
+        shares = ", ".join(f"{s.saved:.0%} ({s.low:.0%} to {s.high:.0%})" for s in each.savings)
+        said = words[each.fused] if each.savings else "the framework runs no such layers"
+        click.echo(f"{each.rule}: {said}" + (f"; saves {shares} of the second" if shares else ""))

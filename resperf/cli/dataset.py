@@ -73,11 +73,17 @@ def _identity_table(summary: Summary) -> Table:
         + (f" ({settings})" if settings else ""),
         "versions": ", ".join(f"{name} {value}" for name, value in info.versions.items()),
         "costs": costs,
+        **({"fusions": _fusions(info)} if info.fusions else {}),
     }
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     for name, line in lines.items():
         table.add_row(name, line or "none")
     return table
+
+
+def _fusions(info: DatasetInfo) -> str:
+    words = {True: "one kernel", False: "two kernels", None: "cannot be told"}
+    return ", ".join(f"{found['rule']}: {words[found['fused']]}" for found in info.fusions)
 
 
 def _campaign_lines(summary: Summary) -> dict[str, str]:

@@ -83,6 +83,7 @@ def _attributes(info: DatasetInfo) -> dict[str, Any]:
         "merged": list(info.merged),
         "phases": list(info.phases),
         "source": info.source,
+        **({"fusions": list(info.fusions)} if info.fusions else {}),
     }
     return {
         "format": FORMAT,
@@ -218,6 +219,7 @@ def info_of(file: h5py.File) -> DatasetInfo:
         merged=tuple(values["merged"]),
         phases=tuple(values["phases"]),
         source=values["source"],
+        fusions=tuple(json.loads(attributes.get("fusions", "[]"))),
     )
 
 

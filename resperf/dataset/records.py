@@ -43,6 +43,9 @@ class DatasetInfo:
     source : mapping
         Where the rows were imported from: ``format``, ``description``, ``files``, ``left_out`` and
         more (docs/importing.md). Empty where resperf measured.
+    fusions : tuple of mapping
+        What `resperf bench --check-fusion` found: ``rule``, ``claimed``, ``fused`` and the
+        ``savings`` at each shape (datasets/README.md). Empty where nobody asked.
     """
 
     fingerprint: Fingerprint
@@ -54,6 +57,7 @@ class DatasetInfo:
     merged: tuple[Mapping[str, Any], ...] = ()
     phases: tuple[str, ...] = PHASES
     source: Mapping[str, Any] = field(default_factory=dict)
+    fusions: tuple[Mapping[str, Any], ...] = ()
 
 
 @dataclass(frozen=True)

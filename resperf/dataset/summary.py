@@ -84,6 +84,7 @@ class Summary:
             "merged": list(self.info.merged),
             "phases": list(self.info.phases),
             "source": self.info.source,
+            "fusions": list(self.info.fusions),
             "first_started_at": self.first_started_at,
             "last_started_at": self.last_started_at,
             "rows": self.rows,

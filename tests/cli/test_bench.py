@@ -62,6 +62,23 @@ def test_the_networks_of_a_folder_give_layers(
     assert "no ONNX file at none" in capsys.readouterr().err
 
 
+def test_an_adaptive_campaign_chooses_some_of_its_layers(
+    campaign: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["bench", str(campaign), "--framework", "synthetic", "--samples", "90"]
+    assert main([*words, "-o", "plain.h5"]) == 0
+    assert main([*words, "-o", "a.h5", "--adaptive"]) == 0
+    plain, chosen = (
+        {row.layer.key for row in read_dataset(Path(name)).measurements}
+        for name in ("plain.h5", "a.h5")
+    )
+    assert len(plain) == len(chosen) == 90
+    assert 23 <= len(plain & chosen) < 80
+    capsys.readouterr()
+    assert main([*words, "--adaptive", "--dry-run"]) == 0
+    assert "after the first 23 layers" in capsys.readouterr().out
+
+
 def test_a_dry_run_measures_nothing(campaign: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["bench", str(campaign), "--framework", "synthetic", "--dry-run"]
     assert main(words) == 0

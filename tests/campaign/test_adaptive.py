@@ -1,0 +1,160 @@
+"""Campaigns that choose layers by what they know so far."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from resperf.campaign import Campaign, plan, run_campaign
+from resperf.campaign.adaptive import Batches, first_batch
+from resperf.dataset import read_dataset
+from resperf.errors import CampaignError
+from resperf.layers import Layer
+from resperf.splits import split_of_keys
+
+NOWHERE = Path("nothing-reads-it.h5")
+
+
+def made(samples: int = 400, **changes: Any) -> Campaign:
+    dense = {
+        "batch": {"law": "uniform", "low": 1, "high": 50},
+        "features_in": {"law": "uniform", "low": 1, "high": 1000},
+        "features_out": 5,
+    }
+    adaptive = {"first": 0.25, "growth": 0.5, "plain": 0.4, "candidates": 5}
+    values = {"name": "t", "samples": samples, "seed": 3, "repeat_share": 0.0, "test_repeats": 1,
+              "kinds": {"dense": dense}, "adaptive": adaptive}  # fmt: skip
+    return Campaign.from_mapping(values | changes)
+
+
+class Plain:
+    """Lowers nothing and builds everything."""
+
+    def lower(self, layers: Sequence[Layer]) -> list[Layer]:
+        return list(layers)
+
+    def probe(self, layers: Sequence[Layer]) -> list[str]:
+        return [""] * len(layers)
+
+
+def width(layer: Layer) -> int:
+    return int(layer.fields()["features_in"])
+
+
+def about_wide_layers(_: Path, layers: Sequence[Layer]) -> list[float]:
+    """Doubts layers of more than 500 features alone."""
+    return [float(width(layer) > 500) for layer in layers]
+
+
+def is_train(layers: Sequence[Layer]) -> list[bool]:
+    return split_of_keys([layer.key for layer in layers]).train.tolist()
+
+
+def taken(batches: Batches, measured: set[str] = frozenset()) -> list[list[Layer]]:  # type: ignore[assignment]
+    """Distinct layers of each batch, the first one first."""
+    found = [[item.layer for item in batches.first_items() if not item.repeat]]
+    known = set(measured) | {layer.key for layer in found[0]}
+    while items := batches.next_items(Plain(), NOWHERE, known):
+        found.append([item.layer for item in items if not item.repeat])
+        known |= {layer.key for layer in found[-1]}
+    return found
+
+
+def test_later_batches_are_part_plain_part_of_doubted_training_layers() -> None:
+    planned = plan(made(), Plain())
+    batches = Batches(planned, about_wide_layers, first_batch(planned, None))
+    first, *later = taken(batches)
+    assert first == list(planned.layers[:100])
+    assert [len(batch) for batch in later] == [50, 75, 113, 62]
+    keys = [layer.key for batch in (first, *later) for layer in batch]
+    assert len(set(keys)) == len(keys) == 400
+    plain = set(planned.layers[: 100 + round(0.4 * 300)])
+    chosen = [layer for batch in later for layer in batch if layer not in plain]
+    assert plain <= {layer for batch in (first, *later) for layer in batch}
+    assert len(chosen) == 180
+    assert all(width(layer) > 500 for layer in chosen)
+    assert all(is_train(chosen))
+    assert not all(is_train(list(plain)))
+
+
+def test_the_layers_that_judge_are_those_of_a_plain_campaign() -> None:
+    planned = plan(made(), Plain())
+    batches = Batches(planned, about_wide_layers, 100)
+    layers = [layer for batch in taken(batches) for layer in batch]
+    judging = {v for v, train in zip(layers, is_train(layers), strict=True) if not train}
+    plain = [v for v, t in zip(planned.layers, is_train(planned.layers), strict=True) if not t]
+    assert judging == set(plain[: len(judging)])
+
+
+def test_what_an_earlier_start_chose_counts() -> None:
+    planned = plan(made(), Plain())
+    batches = Batches(planned, about_wide_layers, 100)
+    first, second, *_ = taken(batches)
+    known = {layer.key for layer in [*first, *second]}
+    items = batches.next_items(Plain(), NOWHERE, known)
+    assert len({item.layer for item in items}) == 75
+    assert not {item.layer.key for item in items} & known
+    # Half of a batch was measured: the other half of it is left.
+    half = known - {layer.key for layer in second[25:]}
+    left = {item.layer.key for item in batches.next_items(Plain(), NOWHERE, half)}
+    assert len(left) == 25
+    assert not left & half
+
+
+def test_excluded_layers_are_no_candidates() -> None:
+    free = plan(made(), Plain())
+    chosen = [v for batch in taken(Batches(free, about_wide_layers, 100))[1:] for v in batch]
+    excluded = frozenset(layer.key for layer in chosen)
+    planned = plan(made(), Plain(), exclude_keys=excluded)
+    again = [v for batch in taken(Batches(planned, about_wide_layers, 100)) for v in batch]
+    assert len(again) == 400
+    assert not {layer.key for layer in again} & excluded
+
+
+def test_ranges_that_hold_no_other_layer_end_the_campaign() -> None:
+    dense = {"batch": 1, "features_in": {"law": "uniform", "low": 1, "high": 60}, "features_out": 5}
+    planned = plan(made(kinds={"dense": dense}), Plain())
+    assert len(planned.layers) == 60
+    batches = Batches(planned, lambda _, layers: [1.0] * len(layers), 15)
+    layers = [layer for batch in taken(batches) for layer in batch]
+    assert sorted(map(width, layers)) == list(range(1, 61))
+
+
+def test_the_first_batch_is_a_share_of_what_the_time_suffices_for() -> None:
+    planned = plan(made(), Plain())
+    assert first_batch(planned, None) == first_batch(planned, 10 * planned.hours) == 100
+    assert first_batch(planned, planned.hours / 2) == 50
+
+
+def test_a_campaign_runs_in_batches_and_goes_on(tmp_path: Path) -> None:
+    campaign = made(60, run={"reference_interval_s": 0.0, "retry_wait_s": 0.0})
+    seen: list[int] = []
+
+    def doubt(dataset: Path, layers: Sequence[Layer]) -> list[float]:
+        seen.append(len({row.layer.key for row in read_dataset(dataset).measurements}))
+        return about_wide_layers(dataset, layers)
+
+    def go(samples: int) -> Any:
+        return run_campaign(
+            campaign, tmp_path / "a.h5", framework="synthetic", progress=False,
+            samples=samples, doubt=doubt,
+        )  # fmt: skip
+
+    result = go(40)
+    assert result.reason == "complete"
+    assert 0 < result.choosing_s < result.elapsed_s
+    assert seen == [10, 15, 23, 35]
+    result = go(60)
+    rows = read_dataset(tmp_path / "a.h5").measurements
+    assert len({row.layer.key for row in rows}) == 60
+    assert seen[-1] >= 40
+    assert max(width(row.layer) for row in rows) > 500
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"first": 0.0}, {"first": 1.5}, {"growth": 0}, {"plain": 2.0}, {"candidates": 0}]
+)
+def test_settings_out_of_range_are_refused(wrong: dict[str, float]) -> None:
+    with pytest.raises(CampaignError, match="out of range"):
+        made(adaptive=wrong)

@@ -1,0 +1,19 @@
+"""What a campaign is told of layers that it could measure."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from resperf.layers import Activation, Dense
+from resperf.workflows.adaptive import UNKNOWN, doubt
+
+
+def test_kinds_without_rows_are_doubted_most(toy_dataset: Path) -> None:
+    known = [Dense(batch=2, features_in=w, features_out=64) for w in (20, 200, 900)]
+    unknown = Activation(batch=1, values=500, activation="relu")
+    found = np.array(doubt(toy_dataset, [known[0], unknown, *known[1:]]))
+    assert found[1] == UNKNOWN
+    assert (found[[0, 2, 3]] > 0).all()
+    assert (found[[0, 2, 3]] < UNKNOWN / 2).all()
