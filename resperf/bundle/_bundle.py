@@ -261,8 +261,8 @@ class Bundle:
             if not entries:
                 raise BundleError(f"{self.path} has no canned layer for {kind}; train it again")
             layers = [layer_from_key(entry["key"]) for entry in entries]
-            now = _told(feature_matrix(kind, columns_of(layers))[1])
-            then = _told(np.array([entry["features"] for entry in entries], dtype=float))
+            now = _telling_columns(feature_matrix(kind, columns_of(layers))[1])
+            then = _telling_columns(np.array([entry["features"] for entry in entries], dtype=float))
             if now.shape != then.shape or not np.allclose(now, then, rtol=_FEATURE_TOLERANCE):
                 raise BundleError(
                     f"{self.path}: features of {kind} are not those it was trained with, though "
@@ -287,7 +287,7 @@ class Bundle:
         self._checked.add((kind, phase))
 
 
-def _told(features: Array) -> Array:
+def _telling_columns(features: Array) -> Array:
     """Return the columns that are not all zero: a choice that came later only adds zeros."""
     return features[:, np.any(features != 0, axis=0)]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,6 +47,11 @@ class Batches:
         """Return the measurements of the first batch."""
         return self.plan.stream.items(self.plan.layers[: self.first])
 
+    def earlier_items(self, measured: Iterable[Layer]) -> tuple[PlannedLayer, ...]:
+        """Return the measurements of layers that an earlier start began with, repeats included."""
+        first = set(self.plan.layers[: self.first])
+        return self.plan.stream.items([layer for layer in measured if layer not in first])
+
     def next_items(
         self, lowerer: Lowerer, dataset: Path, measured: Set[str]
     ) -> tuple[PlannedLayer, ...]:
@@ -71,7 +76,8 @@ class Batches:
         settings, stream = self.plan.stream.campaign.adaptive, self.plan.stream
         target, turn = self.first, 0
         while target <= have:
-            target, turn = min(self.wanted, math.ceil(target * (1 + settings.growth))), turn + 1
+            grown = max(target + 1, math.ceil(target * (1 + settings.growth)))
+            target, turn = min(self.wanted, grown), turn + 1
         plain_count = self.first + round(settings.plain * (target - self.first))
         plain = [v for v in self.plan.layers[:plain_count] if v.key not in measured]
         known = measured | {layer.key for layer in self.plan.layers[:plain_count]}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from statistics import median
 from typing import TYPE_CHECKING, Any, Self
@@ -18,6 +18,10 @@ FEWEST_ROUNDS, MOST_ROUNDS = 7, 13
 CONFIDENCE = 0.9
 FUSED_SHARE = 1 / 3
 """Share of the follower's own time that must be saved for the two to count as one kernel."""
+
+FINDINGS: Mapping[bool | None, str] = {
+    True: "one kernel", False: "two kernels", None: "cannot be told",
+}  # fmt: skip
 
 Measure = Callable[[Layer, int], Measurement]
 """(layer, repeat) -> its row."""
@@ -77,6 +81,11 @@ class CheckedFusion:
         return None if votes == 0 else votes > 0
 
     @property
+    def finding(self) -> str:
+        """What was found, in words."""
+        return FINDINGS[self.fused] if self.savings else "the framework runs no such layers"
+
+    @property
     def warning(self) -> str:
         """One line where the rule does not hold here; empty where it does or nobody can say."""
         if self.fused is None or self.fused == self.claimed:
@@ -100,30 +109,21 @@ class CheckedFusion:
         return cls(values["rule"], values["claimed"], savings)
 
 
-def check_fusions(framework: str, lower: Lower, measure: Measure) -> Iterator[CheckedFusion]:
-    """Measure every rule of a framework at several shapes.
+def check_fusion(rule: FusionRule, lower: Lower, measure: Measure) -> CheckedFusion:
+    """Measure a rule at several shapes.
 
     Parameters
     ----------
-    framework : str
+    rule : FusionRule
     lower : callable
         Turns layers into those that the framework runs.
     measure : callable
 
-    Yields
-    ------
+    Returns
+    -------
     CheckedFusion
-        As soon as it is found; without savings where the framework runs none of the layers.
+        Without savings where the framework runs none of the layers.
     """
-    # Lowering is for the process that measures, not for everybody who imports the campaign.
-    from resperf.lowering.fusions import RULES
-
-    for rule in RULES.get(framework, ()):
-        yield check_fusion(rule, lower, measure)
-
-
-def check_fusion(rule: FusionRule, lower: Lower, measure: Measure) -> CheckedFusion:
-    """Measure one rule."""
     from resperf.lowering.fusions import fusion_pairs
 
     savings = []
@@ -135,7 +135,11 @@ def check_fusion(rule: FusionRule, lower: Lower, measure: Measure) -> CheckedFus
 
 
 def _saving(layers: Sequence[Layer], measure: Measure) -> Saving | None:
-    """Measure a layer, its follower and both in rounds until the interval decides."""
+    """Measure a layer, its follower and both in rounds until the interval decides.
+
+    It is looked at after each round from `FEWEST_ROUNDS` on, so that it errs somewhat more often
+    than its confidence says.
+    """
     shares: list[float] = []
     low, high = -math.inf, math.inf
     for turn in range(MOST_ROUNDS):
@@ -143,14 +147,16 @@ def _saving(layers: Sequence[Layer], measure: Measure) -> Saving | None:
         if any(row.status is not Status.OK for row in rows):
             return None
         alone_ms, follower_ms, both_ms = (row.phase_ms("execution") for row in rows)
-        if follower_ms > 0:
+        if follower_ms > 0 and math.isfinite(alone_ms + both_ms):
             shares.append((alone_ms + follower_ms - both_ms) / follower_ms)
         if len(shares) < FEWEST_ROUNDS:
             continue
         low, high = median_interval(shares)
         if not low <= FUSED_SHARE <= high:
             break
-    return Saving(layers[-1].key, len(shares), median(shares), low, high) if shares else None
+    if len(shares) < FEWEST_ROUNDS:
+        return None
+    return Saving(layers[-1].key, len(shares), median(shares), low, high)
 
 
 def median_interval(values: Sequence[float]) -> tuple[float, float]:

@@ -221,11 +221,12 @@ class Stream:
             Keys of layers that are left out.
         """
         sampler = self._new_sampler(self.seed + 1_000_003 * turn)
+        left_out = known | self._exclude_keys
         found: dict[str, Layer] = {}
         for start in range(0, count, CHUNK):
             drawn = [sampler.draw() for _ in range(min(CHUNK, count - start))]
             found |= {layer.key: layer for layer in lowerer.lower(drawn)}
-        return [v for key, v in found.items() if key not in known | self._exclude_keys]
+        return [v for key, v in found.items() if key not in left_out]
 
     def items(self, layers: Sequence[Layer]) -> tuple[PlannedLayer, ...]:
         """Return the measurements of some layers, repeats at a later time."""

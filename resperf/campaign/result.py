@@ -33,10 +33,10 @@ class CampaignResult:
         Wall time of the measuring, plan excluded.
     overhead_s : float
         Median over layers of the wall time outside warm-up and samples, journal included.
-    choosing_s : float
-        Wall time that an adaptive campaign took to choose layers, of `elapsed_s`.
     notes : tuple of str
         What the plan left out, and why.
+    choosing_s : float
+        Wall time that an adaptive campaign took to choose layers, of `elapsed_s`.
     fusions : tuple of CheckedFusion
         What the dataset says of pairs of operators; empty where nobody asked.
     """
@@ -50,6 +50,6 @@ class CampaignResult:
     doubtful: int
     elapsed_s: float
     overhead_s: float
-    choosing_s: float = 0.0
     notes: tuple[str, ...] = ()
+    choosing_s: float = 0.0
     fusions: tuple[CheckedFusion, ...] = ()

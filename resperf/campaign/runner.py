@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from resperf.campaign.adaptive import Batches, Doubt, first_batch
 from resperf.campaign.bench import Bench, plan_campaign
-from resperf.campaign.fusion import CheckedFusion, check_fusions
+from resperf.campaign.fusion import CheckedFusion, check_fusion
 from resperf.campaign.journal import is_doubtful
 from resperf.campaign.plan import Plan, PlannedLayer, predicted_s
 from resperf.campaign.process import Interrupted, WorkerDied, WorkerProcess
@@ -80,7 +80,7 @@ def run_campaign(
         drawn plainly without it.
     check_fusion : bool
         First measure whether the framework fuses what resperf's rules say (see `campaign.fusion`),
-        unless the dataset tells already.
+        as far as the dataset does not tell already.
 
     Raises
     ------
@@ -107,7 +107,7 @@ def run_campaign(
                 None if doubt is None else Batches(planned, doubt, first_batch(planned, hours))
             )
             run = _Run(campaign, bench, planned, store, stop, deadline, batches, show=progress)
-            reason = run.measure_all(check_fusion=check_fusion and not store.fusions)
+            reason = run.measure_all(fusions=check_fusion)
         store.compact()
         complete = reason == "complete"
     finally:
@@ -172,7 +172,7 @@ class _Run:
         self._taken = 0
         self._failed = 0
         self._gaps_s: list[float] = []
-        self._choosing_s = 0.0
+        self._choosing_s, self._chose_all = 0.0, False
         self._again = 0
         self._elapsed_s = 0.0
         self._pending: deque[tuple[PlannedLayer, float]] = deque()
@@ -184,17 +184,30 @@ class _Run:
         """Leave out what is measured; doubtful rows of the journal go to the end of the queue."""
         self._attempts = Counter((row.layer.key, row.repeat) for row in self._store.rows)
         self._retries_left = -sum(count - 1 for count in self._attempts.values())
-        self._queue(planned.items if self._batches is None else self._batches.first_items())
+        if self._batches is None:
+            self._queue(planned.items)
+        else:
+            begun = {row.layer.key: row.layer for row in self._known_rows()}
+            self._queue(self._batches.first_items())
+            self._queue(self._batches.earlier_items(begun.values()))
         self._done = self._total - len(self._pending)
         self._waiting: deque[tuple[float, PlannedLayer]] = deque()
         journalled = {(row.layer.key, row.repeat): row for row in self._store.rows}
         self._unsettled = list(journalled.values())
         self._settle()
 
+    def _known_rows(self) -> list[Measurement]:
+        return [*self._store.settled, *self._store.rows]
+
+    def _end_reason(self) -> str:
+        """Say why to stop, if there is a reason."""
+        if self._deadline is not None and time.monotonic() >= self._deadline:
+            return "hours"
+        return "interrupted" if self._stop.is_set() else ""
+
     def _queue(self, items: Sequence[PlannedLayer]) -> None:
         """Append measurements to those that are to be taken, but for those that are there."""
-        rows = [*self._store.settled, *self._store.rows]
-        done = {(row.layer.key, row.repeat) for row in rows}
+        done = {(row.layer.key, row.repeat) for row in self._known_rows()}
         costs = [
             (item, predicted_s(self._campaign, item.layer))
             for item in items
@@ -207,11 +220,11 @@ class _Run:
 
     def _extend(self) -> None:
         """Queue the next batch of a campaign that chooses its layers by what it knows."""
-        if self._batches is None:
+        if self._batches is None or self._end_reason():
             return
         start = time.monotonic()
         self._store.compact()
-        measured = {row.layer.key for row in [*self._store.settled, *self._store.rows]}
+        measured = {row.layer.key for row in self._known_rows()}
         try:
             items = self._batches.next_items(self._ready_worker(), self._store.output, measured)
         except WorkerDied as death:
@@ -219,9 +232,10 @@ class _Run:
                 f"choosing layers ended the measuring process: {death.detail}; all rows are kept"
             ) from death
         self._queue(items)
+        self._chose_all = not items
         self._choosing_s += time.monotonic() - start
 
-    def measure_all(self, *, check_fusion: bool = False) -> str:
+    def measure_all(self, *, fusions: bool = False) -> str:
         """Measure until the plan is done, the time is up or somebody wants to stop."""
         start = time.monotonic()
         compact_at = start + self._rules.compact_interval_s
@@ -229,39 +243,48 @@ class _Run:
             stack.callback(self._end_worker)
             stack.callback(self._progress.close)
             try:
-                if check_fusion:
+                if fusions:
                     self._check_fusions()
                 while (item := self._next()) is not None:
-                    if self._deadline is not None and time.monotonic() >= self._deadline:
-                        return "hours"
-                    if self._stop.is_set():
-                        return "interrupted"
+                    if reason := self._end_reason():
+                        return reason
                     self._measure(*item)
                     self._elapsed_s = time.monotonic() - start
                     self._show(start)
                     if time.monotonic() >= compact_at:
                         compact_at = self._compact()
             except Interrupted:
-                return "interrupted"
-        return "complete"
+                return self._end_reason() or "interrupted"
+        if self._batches is None or self._chose_all:
+            return "complete"
+        return self._end_reason() or "complete"
 
     def _check_fusions(self) -> None:
-        """Measure what the framework fuses, and keep it once all of it is known."""
-        worker = self._ready_worker()
+        """Measure what the framework fuses; each rule is kept as soon as it is known."""
+        from resperf.lowering.fusions import RULES
 
-        def measured(layer: Layer, repeat: int) -> Measurement:
-            if self._stop.is_set():
-                raise Interrupted("the check of what is fused was not finished")
-            reply = worker.measure(layer, repeat, self._rules.timeout_s)
-            return Measurement.from_json(reply["row"])
+        found = [CheckedFusion.from_json(each) for each in self._store.fusions]
+        known = {each.rule for each in found}
+        for rule in RULES.get(self._framework, ()):
+            if rule.name in known or self._end_reason():
+                continue
+            try:
+                found.append(check_fusion(rule, self._lower, self._measured))
+            except WorkerDied as death:
+                self._end_worker()
+                self._notes += (f"{rule.name} could not be checked: {death.detail}",)
+                continue
+            self._store.add_fusions([each.to_json() for each in found])
 
-        try:
-            found = list(check_fusions(self._framework, worker.lower, measured))
-        except WorkerDied as death:
-            self._end_worker()
-            self._notes += (f"what is fused could not be checked: {death.detail}",)
-            return
-        self._store.add_fusions([each.to_json() for each in found])
+    def _lower(self, layers: Sequence[Layer]) -> list[Layer]:
+        return self._ready_worker().lower(layers)
+
+    def _measured(self, layer: Layer, repeat: int) -> Measurement:
+        """Measure a layer that is no part of the plan."""
+        if self._end_reason():
+            raise Interrupted("the check of what is fused was not finished")
+        reply = self._ready_worker().measure(layer, repeat, self._rules.timeout_s)
+        return Measurement.from_json(reply["row"])
 
     def _compact(self) -> float:
         """Write the dataset; return when to do so again, a twentieth of the time at most."""
@@ -379,7 +402,7 @@ class _Run:
 
     def _show(self, start: float) -> None:
         """Tell the progress bar; the remaining time is the plan's, corrected by how it went."""
-        elapsed_s = time.monotonic() - start
+        elapsed_s = time.monotonic() - start - self._choosing_s
         pace = elapsed_s / self._spent_s if self._spent_s > 0 else 1.0
         remaining_s = self._remaining_s * pace
         if self._deadline is not None:

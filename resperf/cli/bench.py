@@ -188,7 +188,8 @@ def show_result(result: CampaignResult, *, as_json: bool) -> None:
     """Print how a campaign ended, and what to type next."""
     from resperf.campaign import format_duration
 
-    rate = result.measured / result.elapsed_s if result.elapsed_s > 0 else 0.0
+    measuring_s = result.elapsed_s - result.choosing_s
+    rate = result.measured / measuring_s if measuring_s > 0 else 0.0
     warnings = [found.warning for found in result.fusions if found.warning]
     for note in (*result.notes, *warnings):
         click.echo(f"note: {note}", err=True)
@@ -204,6 +205,7 @@ def show_result(result: CampaignResult, *, as_json: bool) -> None:
             "elapsed_s": result.elapsed_s,
             "layers_per_second": rate,
             "median_overhead_s": result.overhead_s,
+            "choosing_s": result.choosing_s,
             "notes": list(result.notes),
             "fusions": [found.to_json() for found in result.fusions],
         }
@@ -216,6 +218,8 @@ def show_result(result: CampaignResult, *, as_json: bool) -> None:
         f"measured {result.measured} in {format_duration(result.elapsed_s)} ({rate:.1f} layers/s), "
         f"{result.again} of them again; {result.doubtful} rows remain doubtful"
     )
+    if result.choosing_s:
+        click.echo(f"of that time, choosing layers took {format_duration(result.choosing_s)}")
     if result.reason == "complete":
         click.echo(f"next: resperf train {result.path}")
     else:
@@ -225,8 +229,7 @@ def show_result(result: CampaignResult, *, as_json: bool) -> None:
 
 def show_fusions(found: Sequence[CheckedFusion]) -> None:
     """Print what was found of pairs of operators, a line each."""
-    words = {True: "one kernel", False: "two kernels", None: "cannot be told"}
     for each in found:
         shares = ", ".join(f"{s.saved:.0%} ({s.low:.0%} to {s.high:.0%})" for s in each.savings)
-        said = words[each.fused] if each.savings else "the framework runs no such layers"
-        click.echo(f"{each.rule}: {said}" + (f"; saves {shares} of the second" if shares else ""))
+        saves = f"; saves {shares} of the second" if shares else ""
+        click.echo(f"{each.rule}: {each.finding}{saves}")

@@ -82,8 +82,9 @@ def _identity_table(summary: Summary) -> Table:
 
 
 def _fusions(info: DatasetInfo) -> str:
-    words = {True: "one kernel", False: "two kernels", None: "cannot be told"}
-    return ", ".join(f"{found['rule']}: {words[found['fused']]}" for found in info.fusions)
+    from resperf.campaign.fusion import FINDINGS
+
+    return ", ".join(f"{found['rule']}: {FINDINGS[found['fused']]}" for found in info.fusions)
 
 
 def _campaign_lines(summary: Summary) -> dict[str, str]:

@@ -42,7 +42,8 @@ from resperf.layers.top_k import TopK
 from resperf.layers.transpose import Transpose
 
 __all__ = [
-    "ABSORBED_ACTIVATIONS", "ACTIVATIONS", "KINDS", "LAYOUTS", "OPERATOR_KINDS", "OPTIMIZERS",
+    "ABSORBED_ACTIVATIONS", "ACTIVATIONS", "KINDS", "LAYOUTS", "OPERATOR_DOMAINS",
+    "OPERATOR_KINDS", "OPTIMIZERS",
     "Activation", "Attention", "Cast", "Concat", "Conv", "ConvNd", "ConvStep", "ConvTranspose",
     "Cumulate", "Dense", "DenseStep", "DepthToSpace", "Einsum", "Elementwise", "FieldSpec",
     "FieldValue", "GridSample", "Indexed", "Kernel", "Layer", "MatMul", "Move", "Norm", "Operand",

@@ -50,7 +50,7 @@ class Concat(OperatorLayer):
     }
     RANGES: ClassVar[Mapping[str, Any]] = {
         "batch": BATCHES,
-        "outer": log_uniform(1, 256),
+        "outer": log_uniform(1, 4096),
         "parts": choices([1, 2, 3, 4, 5, 8], [0.5, 8, 3, 4, 1, 1]),
         "inner": log_uniform(8, 400_000, 1, 16),
         "dtype": MOVED_DTYPES,

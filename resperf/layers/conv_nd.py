@@ -69,7 +69,7 @@ class ConvNd(VolumeConv):
     RANGES: ClassVar[Mapping[str, Any]] = {
         "batch": BATCHES,
         "rank": choices([1, 3], [2, 1]),
-        "channels_in": log_uniform(2, 512, 1, 8, 16),
+        "channels_in": log_uniform(1, 512, 1, 8, 16),
         "channels_out": log_uniform(4, 512, 8, 16),
         "size": {**log_uniform(4, 64), "same_share": 0.7},
         "kernel": {**choices([1, 3, 5, 7], [4, 8, 1, 1]), "same_share": 0.9},

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
+from resperf.errors import LayerError
 from resperf.layers._base import name, number
 from resperf.layers._operator import (
     BATCHES,
@@ -76,8 +77,10 @@ class Cumulate(OperatorLayer):
     def read(cls, operator: Operator) -> Self:
         """Read a ``CumSum`` along a constant axis."""
         shape = operator.shape()
-        axis = (operator.numbers("axis", 1) or (0,))[0]
-        batch, outer, values, inner = around(shape, axis % max(len(shape), 1))
+        (axis,) = operator.numbers("axis", 1) or (None,)
+        if axis is None or not -len(shape) <= axis < len(shape):
+            raise LayerError(f"axis={axis} does not exist in shape {shape}")
+        batch, outer, values, inner = around(shape, axis % len(shape))
         return cls(
             batch=batch, outer=outer, values=values, inner=inner, dtype=dtype_of(operator, _DTYPES)
         )

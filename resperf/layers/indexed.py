@@ -62,7 +62,7 @@ class Indexed(OperatorLayer):
     }
     RANGES: ClassVar[Mapping[str, Any]] = {
         "batch": BATCHES,
-        "places": log_uniform(1, 4096),
+        "places": log_uniform(1, 65536),
         "length": log_uniform(SHORTEST, 8192),
         "inner": log_uniform(1, 1024),
         "function": choices(list(_OPS), [2, 2, 1, 2]),
@@ -129,16 +129,17 @@ class Indexed(OperatorLayer):
         if not table or not where:
             raise LayerError(f"{operator.op} of a single value has no layer")
         if function.endswith("elements"):
-            inner = math.prod(where[operator.axis(0) + 1 :])
+            apart = operator.axis(0)
+            inner = math.prod(where[apart + 1 :])
             rows = math.prod(where) // max(inner, 1)
-            length = math.prod(table) // max(math.prod(table[operator.axis(0) + 1 :]), 1)
+            length = math.prod(table) // max(math.prod(table[apart + 1 :]), 1)
         else:
-            known = int(operator.attributes.get("batch_dims", 0)) + where[-1]
+            apart = int(operator.attributes.get("batch_dims", 0))
+            known = apart + where[-1]
             inner, rows = math.prod(table[known:]), math.prod(where[:-1])
             length = math.prod(table[:known])
-        batch, places = split_rows(rows, math.gcd(table[0], where[0]))
-        if length % batch:
-            batch, places = 1, rows
+        # Only where each has a part of the table and of the places of its own.
+        batch, places = split_rows(rows, table[0] if apart and table[0] == where[0] else 1)
         return cls(
             batch=batch, places=places, length=length // batch, inner=inner, function=function,
             dtype=dtype_of(operator, DTYPES),

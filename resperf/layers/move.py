@@ -79,10 +79,10 @@ class Move(OperatorLayer):
     }
     RANGES: ClassVar[Mapping[str, Any]] = {
         "batch": BATCHES,
-        "outer": log_uniform(1, 512),
-        "length": log_uniform(2, 512),
-        "length_out": log_uniform(1, 512),
-        "inner": log_uniform(1, 2048),
+        "outer": log_uniform(1, 4096),
+        "length": log_uniform(2, 1024),
+        "length_out": log_uniform(1, 1024),
+        "inner": log_uniform(1, 4096),
         "function": choices(FUNCTIONS, [6, 3, 3, 3, 2, 0.5]),
         "parts": choices([2, 3, 4], [4, 2, 1]),
         "step": choices([1, 2], [5, 1]),

@@ -67,7 +67,7 @@ class Norm(OperatorLayer):
     }
     RANGES: ClassVar[Mapping[str, Any]] = {
         "batch": BATCHES,
-        "channels": log_uniform(8, 2048, 1, 8, 16),
+        "channels": log_uniform(1, 4096, 1, 8, 16),
         "pixels": log_uniform(1, 16384),
         "function": choices(FUNCTIONS, [8, 2, 1, 2, 4, 4]),
         "window": choices([3, 5], [1, 3]),

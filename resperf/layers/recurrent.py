@@ -9,7 +9,6 @@ from typing import Any, ClassVar, Self
 from resperf.errors import LayerError
 from resperf.layers._base import name, number
 from resperf.layers._operator import (
-    BATCHES,
     FLOATS,
     Kernel,
     Operator,
@@ -58,7 +57,7 @@ class Recurrent(OperatorLayer):
         "gates": millions("gates"),
     }
     RANGES: ClassVar[Mapping[str, Any]] = {
-        "batch": BATCHES,
+        "batch": log_uniform(1, 512),
         "steps": log_uniform(2, 256),
         "features": log_uniform(8, 1024, 1, 8, 16),
         "hidden": log_uniform(8, 1024, 8, 16),

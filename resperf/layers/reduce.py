@@ -66,7 +66,7 @@ class Reduce(OperatorLayer):
         "batch": BATCHES,
         "outer": log_uniform(1, 2048),
         "values": log_uniform(2, 16384),
-        "inner": choices([1, 8, 64, 197, 768], [8, 1, 1, 1, 1]),
+        "inner": choices([1, 8, 64, 197, 768, 50000], [8, 1, 1, 1, 1, 0.5]),
         "function": choices(tuple(_OPS), (10, 4, 3, 1, 0.5, 0.5, 2, 0.5, 0.5, 0.5, 1, 0.5)),
         "dtype": choices(["float32", "int64"], [10, 1]),
     }

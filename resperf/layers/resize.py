@@ -63,8 +63,8 @@ class Resize(OperatorLayer):
     }
     RANGES: ClassVar[Mapping[str, Any]] = {
         "batch": BATCHES,
-        "channels": log_uniform(3, 512, 1, 8, 16),
-        "size": {**log_uniform(4, 128), "same_share": 0.9},
+        "channels": log_uniform(1, 512, 1, 8, 16),
+        "size": {**log_uniform(2, 256), "same_share": 0.9},
         "size_out": {**log_uniform(8, 256, 8), "same_share": 0.9},
         "mode": choices(MODES, [6, 5, 1]),
         "layout": choices(["nchw", "nchwc16"], [4, 1]),

@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from random import Random
 from typing import Any, ClassVar, Self
 
+from resperf.errors import LayerError
 from resperf.layers._base import name, number
 from resperf.layers._operator import (
     BATCHES,
@@ -23,13 +25,17 @@ from resperf.layers._operator import (
 from resperf.layers.columns import Array, Columns, element_bytes, is_one_of, numbers
 from resperf.layers.terms import TRAFFIC_TERMS, Term, flag, mb, millions
 
-_OPS: Mapping[str, str] = {"softmax": "Softmax", "log_softmax": "LogSoftmax"}
-_FUNCTION_OF: Mapping[str, str] = {op: function for function, op in _OPS.items()}
+ACROSS = "softmax_across"
+_OPS: Mapping[str, str] = {"softmax": "Softmax", "log_softmax": "LogSoftmax", ACROSS: "Softmax"}
+_FUNCTION_OF: Mapping[str, str] = {"Softmax": "softmax", "LogSoftmax": "log_softmax"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Softmax(OperatorLayer):
-    """A softmax along an axis; what lies inside that axis is gathered and scattered again."""
+    """A softmax along an axis; what lies inside that axis is gathered and scattered again.
+
+    ``softmax_across`` is one with several axes inside, for which ONNX Runtime has no fast way.
+    """
 
     kind: ClassVar[str] = "softmax"
 
@@ -40,7 +46,7 @@ class Softmax(OperatorLayer):
     function: str = name("what is computed", tuple(_OPS), default="softmax")
     dtype: str = name("type of one value", FLOATS, default="float32")
 
-    PLAIN: ClassVar[tuple[str, ...]] = ("threaded", "vector_rest", "apart", "log")
+    PLAIN: ClassVar[tuple[str, ...]] = ("threaded", "vector_rest", "apart", "log", "across")
     LOG2: ClassVar[tuple[str, ...]] = ("rows", "values", "inner", "moved_bytes")
     ENCODED: ClassVar[tuple[str, ...]] = ()
     TERMS: ClassVar[Mapping[str, Term]] = {
@@ -48,17 +54,28 @@ class Softmax(OperatorLayer):
         "rows": millions("rows"),
         "in apart": mb("in_bytes", "apart"),
         "in log": mb("in_bytes", "log"),
+        "in across": mb("in_bytes", "across"),
         "constant apart": flag("apart"),
     }
     RANGES: ClassVar[Mapping[str, Any]] = {
         "batch": BATCHES,
         "outer": log_uniform(1, 4096),
-        "values": log_uniform(2, 2048),
-        "inner": choices([1, 16, 49, 196], [12, 1, 1, 1]),
-        "function": choices(["softmax", "log_softmax"], [6, 1]),
+        "values": log_uniform(2, 4096),
+        "inner": choices([1, 16, 49, 152, 196], [12, 1, 1, 1, 1]),
+        "function": choices(["softmax", "log_softmax", ACROSS], [6, 1, 1]),
     }
     SCALED: ClassVar[tuple[str, ...]] = ("outer", "values")
-    OPERATORS: ClassVar[frozenset[str]] = frozenset(_OPS.values())
+    OPERATORS: ClassVar[frozenset[str]] = frozenset(_FUNCTION_OF)
+
+    def _check(self) -> None:
+        if self.function == ACROSS and self.inner == 1:
+            raise LayerError("softmax: nothing lies between two values, so nothing is across")
+
+    @classmethod
+    def fitting(cls, fields: Mapping[str, Any], source: Random) -> dict[str, Any]:
+        """Let something lie between the values of a softmax across axes."""
+        across = fields["function"] == ACROSS and fields["inner"] == 1
+        return {**fields, **({"inner": source.choice((16, 64, 152))} if across else {})}
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -76,6 +93,7 @@ class Softmax(OperatorLayer):
             "rows": rows, "values": values, "inner": inner,
             "apart": (inner > 1).astype(float),
             "log": is_one_of(columns, "function", "log_softmax"),
+            "across": is_one_of(columns, "function", ACROSS),
         }  # fmt: skip
 
     @classmethod
@@ -87,6 +105,8 @@ class Softmax(OperatorLayer):
             shape = (*shape[:axis], math.prod(shape[axis:]))
         batch, outer, values, inner = around(shape, axis)
         function = _FUNCTION_OF[operator.op]
+        if function == "softmax" and inner > 1 and len(shape) - axis > 2:
+            function = ACROSS
         return cls(
             batch=batch, outer=outer, values=values, inner=inner, function=function, dtype=dtype
         )
@@ -94,4 +114,6 @@ class Softmax(OperatorLayer):
     def kernel(self) -> Kernel:
         """Return the operator along the middle axis."""
         shape = self.input_shape if self.inner > 1 else self.input_shape[:2]
+        if self.function == ACROSS:
+            shape = (*self.input_shape[:2], 1, self.inner)
         return Kernel(_OPS[self.function], "", {"axis": 1}, shape, shape, in_place=True)

@@ -101,7 +101,9 @@ class TopK(OperatorLayer):
     def read(cls, operator: Operator) -> Self:
         """Read a ``TopK``; the count must be constant."""
         batch, outer, values, inner = around(operator.shape(), operator.axis(-1))
-        kept = (operator.numbers("k", 1) or (1,))[0]
+        (kept,) = operator.numbers("k", 1) or (0,)
+        if kept < 1:
+            raise LayerError(f"{kept} values are kept, which has no layer")
         return cls(
             batch=batch, outer=outer, values=values, inner=inner, kept=kept,
             dtype=dtype_of(operator, _DTYPES),

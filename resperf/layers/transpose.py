@@ -39,7 +39,10 @@ def _orders() -> tuple[str, ...]:
     )
 
 
-ORDERS = _orders()
+_FAST = ("21", "132", "213", "1324")
+"""Orders that ONNX Runtime has a fast way for: one axis moves, all others stay as they are."""
+_SLOW = "s"
+ORDERS = (*_orders(), *(f"{order}{_SLOW}" for order in _FAST))
 _DIMS = tuple(f"dim{axis}" for axis in range(1, MOST_AXES + 1))
 
 
@@ -49,7 +52,8 @@ class Transpose(OperatorLayer):
 
     Axes that stay neighbours are one axis; ``order`` names the axis of the input for each axis of
     the output, such as ``21`` for a matrix, or ``1`` where only axes of length one move: frameworks
-    copy the values all the same. Axes that the order does not name are 1.
+    copy the values all the same. Axes that the order does not name are 1. ``21s`` and the like are
+    as ``21``, but axes of length one move as well, which keeps ONNX Runtime from its fast way.
     """
 
     kind: ClassVar[str] = "transpose"
@@ -64,7 +68,7 @@ class Transpose(OperatorLayer):
     dtype: str = name("type of one value", DTYPES, default="float32")
 
     PLAIN: ClassVar[tuple[str, ...]] = (
-        "threaded", "vector_rest", "axes", "keeps_last", "keeps_first", "matrix",
+        "threaded", "vector_rest", "axes", "keeps_last", "keeps_first", "matrix", "slow",
     )  # fmt: skip
     LOG2: ClassVar[tuple[str, ...]] = (
         "values", "rows", "run_bytes", "last_in", "last_out", "read_stride", "moved_bytes",
@@ -75,19 +79,39 @@ class Transpose(OperatorLayer):
         "runs": millions("runs"),
         "values one by one": mb("scattered_bytes"),
         "values one by one, matrix": mb("scattered_bytes", "matrix"),
+        "values one by one, slow": mb("scattered_bytes", "slow"),
+        "runs slow": millions("runs", "slow"),
         "out kept": mb("out_bytes", "keeps_last"),
         "constant kept": flag("keeps_last"),
     }
     RANGES: ClassVar[Mapping[str, Any]] = {
         "batch": BATCHES,
-        "dim1": log_uniform(2, 256),
-        "dim2": log_uniform(2, 256),
-        "dim3": log_uniform(2, 128),
+        "dim1": log_uniform(2, 4096),
+        "dim2": log_uniform(2, 1024),
+        "dim3": log_uniform(2, 256),
         "dim4": log_uniform(2, 64),
         "dim5": log_uniform(2, 16),
         "order": choices(
-            ["1", "21", "132", "213", "321", "1324", "2143", "1432", "2413", "13254", "14253"],
-            [1, 8, 4, 8, 2, 4, 1, 1, 1, 1, 1],
+            [
+                "1",
+                "21",
+                "132",
+                "213",
+                "321",
+                "1324",
+                "2143",
+                "1432",
+                "2413",
+                "3241",
+                "13254",
+                "14253",
+                "24351",
+                "21s",
+                "132s",
+                "213s",
+                "1324s",
+            ],
+            [1, 8, 4, 8, 2, 4, 1, 1, 1, 1, 1, 1, 1, 4, 1, 4, 1],
         ),
         "dtype": MOVED_DTYPES,
     }
@@ -95,7 +119,7 @@ class Transpose(OperatorLayer):
     OPERATORS: ClassVar[frozenset[str]] = frozenset({"Transpose"})
 
     def _check(self) -> None:
-        beyond = [dim for dim in _DIMS[len(self.order) :] if getattr(self, dim) != 1]
+        beyond = [dim for dim in _DIMS[len(self._named) :] if getattr(self, dim) != 1]
         if beyond:
             raise LayerError(f"transpose: order={self.order} does not name {', '.join(beyond)}")
 
@@ -103,18 +127,23 @@ class Transpose(OperatorLayer):
     def fitting(cls, fields: Mapping[str, Any], source: Random) -> dict[str, Any]:
         """Leave the axes out that a drawn order does not name."""
         del source
-        return {**fields, **dict.fromkeys(_DIMS[len(str(fields["order"])) :], 1)}
+        named = str(fields["order"]).removesuffix(_SLOW)
+        return {**fields, **dict.fromkeys(_DIMS[len(named) :], 1)}
+
+    @property
+    def _named(self) -> str:
+        return self.order.removesuffix(_SLOW)
 
     @property
     def input_shape(self) -> tuple[int, ...]:
         """(batch, dim1, ...): the axes that the order names."""
-        return (self.batch, *(getattr(self, dim) for dim in _DIMS[: len(self.order)]))
+        return (self.batch, *(getattr(self, dim) for dim in _DIMS[: len(self._named)]))
 
     @property
     def output_shape(self) -> tuple[int, ...]:
         """The batch, then the axes in their order."""
         shape = self.input_shape
-        return (self.batch, *(shape[int(axis)] for axis in self.order))
+        return (self.batch, *(shape[int(axis)] for axis in self._named))
 
     @classmethod
     def quantities(cls, columns: Columns) -> dict[str, Array]:
@@ -125,10 +154,11 @@ class Transpose(OperatorLayer):
         lengths, size = np.stack(dims, axis=1), element_bytes(columns)
         values = batch * lengths.prod(axis=1)
         orders = np.asarray(columns["order"])
-        axes, last_out, stride = (np.ones(len(orders)) for _ in range(3))
+        axes, last_out, stride, slow = (np.ones(len(orders)) for _ in range(4))
         last_in, keeps_last, keeps_first = (np.ones(len(orders)) for _ in range(3))
         for order in np.unique(orders):
-            rows, named = orders == order, str(order)
+            rows, named = orders == order, str(order).removesuffix(_SLOW)
+            slow[rows] = float(str(order).endswith(_SLOW))
             axes[rows] = len(named)
             last_in[rows] = lengths[rows, len(named) - 1]
             last_out[rows] = lengths[rows, int(named[-1]) - 1]
@@ -142,7 +172,7 @@ class Transpose(OperatorLayer):
             "values": values, "rows": values / np.maximum(last_in, 1), "axes": axes,
             "run_bytes": run * size, "runs": values / run, "last_in": last_in,
             "last_out": last_out, "read_stride": stride, "keeps_last": keeps_last,
-            "keeps_first": keeps_first, "matrix": (axes == 2).astype(float),
+            "keeps_first": keeps_first, "matrix": (axes == 2).astype(float), "slow": slow,
             "scattered_bytes": (1 - keeps_last) * values * size,
         }  # fmt: skip
 
@@ -151,7 +181,10 @@ class Transpose(OperatorLayer):
         """Read a ``Transpose``, with axes of length one left out and neighbours joined."""
         dtype, shape = dtype_of(operator, DTYPES), operator.shape()
         order = operator.attributes.get("perm") or tuple(reversed(range(len(shape))))
-        batch, lengths, named = _joined(shape, [int(axis) for axis in order])
+        axes = [int(axis) for axis in order]
+        batch, lengths, named = _joined(shape, axes)
+        if named in _FAST and not _moves_one_axis(axes):
+            named += _SLOW
         if len(lengths) > MOST_AXES:
             raise LayerError(f"an order of more than {MOST_AXES} axes has no layer")
         dims = dict(zip(_DIMS, lengths, strict=False))
@@ -159,10 +192,33 @@ class Transpose(OperatorLayer):
 
     def kernel(self) -> Kernel:
         """Return a ``Transpose`` of the batch and the named axes."""
-        perm = [0, *(int(axis) for axis in self.order)]
-        return Kernel(
-            "Transpose", "", {"perm": perm}, self.input_shape, self.output_shape, dtype=self.dtype
-        )
+        perm, shape = [0, *(int(axis) for axis in self._named)], list(self.input_shape)
+        if self.order.endswith(_SLOW):
+            # An axis of length one between the two that change places goes with neither.
+            first = next(place for place, axis in enumerate(perm) if place != axis)
+            shape.insert(first + 1, 1)
+            swapped = [first + 2, first + 1, first]
+            perm = [*range(first), *swapped, *range(first + 3, len(shape))]
+        result = tuple(shape[axis] for axis in perm)
+        return Kernel("Transpose", "", {"perm": perm}, tuple(shape), result, dtype=self.dtype)
+
+
+def _moves_one_axis(order: Sequence[int]) -> bool:
+    """Whether one axis moves and all others stay in their order, neighbours counting as one.
+
+    As ONNX Runtime sees it, which does not leave out axes of length one.
+    """
+    runs: list[list[int]] = []
+    for axis in order:
+        if runs and axis == runs[-1][-1] + 1:
+            runs[-1].append(axis)
+        else:
+            runs.append([axis])
+    first = [run[0] for run in runs]
+    return any(
+        sorted(first[:place] + first[place + 1 :]) == first[:place] + first[place + 1 :]
+        for place in range(len(first))
+    )
 
 
 def _joined(shape: Sequence[int], order: Sequence[int]) -> tuple[int, list[int], str]:

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from resperf.lowering._ort_turns import Turns
-from resperf.lowering._rewriting import Rewriting, Rewritten
+import numpy as np
+
+from resperf.lowering._ort_turns import GATHERED, Turns
+from resperf.lowering._rewriting import Rewriting, Rewritten, left_as_it_is
 from resperf.network import Network, Node, Tensor
+from resperf.network.folding import RANDOM_OPS
 
 ROOT_2 = 1.4142135
 ROOT_2_BY_PI = 0.7978846
@@ -36,23 +39,25 @@ class _Patterns(Rewriting):
 
     def join_gelu(self) -> None:
         """Turn x times a half times (1 + erf or tanh of something) into one operator."""
-        gone: set[str] = set()
-        made: dict[str, Node] = {}
-        for node in self.nodes:
-            inner = self._inside_gelu(node) if node.inputs else None
-            found = None if inner is None else self._gelu(node, *inner)
-            if inner is None or found is None:
-                continue
-            last, op = found[-1], _GELU[node.op]
-            if op == "FastGelu" and last.outputs[0] in self.network.outputs:
-                continue
-            name = f"{last.name}/{op}"
-            made[last.name] = Node(name, op, "com.microsoft", (inner[0],), last.outputs, {})
-            self.sources[name] = tuple(part.name for part in found)
-            gone |= {part.name for part in found[:-1]}
-        if made:
-            self.nodes = [made.get(n.name, n) for n in self.nodes if n.name not in gone]
-            self._index()
+        for node in self._each():
+            if node.op in _GELU and not node.domain and node.inputs:
+                self._join_gelu(node)
+
+    @left_as_it_is
+    def _join_gelu(self, node: Node) -> None:
+        inner = self._inside_gelu(node)
+        found = None if inner is None else self._gelu(node, *inner)
+        if inner is None or found is None:
+            return
+        last, op = found[-1], _GELU[node.op]
+        if op == "FastGelu" and last.outputs[0] in self.network.outputs:
+            # ONNX Runtime leaves these parts alone where the network ends with them.
+            return
+        name = f"{last.name}/{op}"
+        self.sources[name] = tuple(part for each in found for part in self._own(each))
+        for part in found[:-1]:
+            self._swap(part)
+        self._swap(last, Node(name, op, "com.microsoft", (inner[0],), last.outputs, {}))
 
     def _inside_gelu(self, node: Node) -> tuple[str, list[Node]] | None:
         """Return x, and the nodes that make the function's input of it."""
@@ -119,41 +124,42 @@ class _Patterns(Rewriting):
         """Let operators that compute the same of the same be one."""
         found: dict[object, Node] = {}
         stands_for: dict[str, str] = {}
-        nodes = []
-        for node in self.nodes:
+        for node in list(self.nodes):
             inputs = tuple(stands_for.get(name, name) for name in node.inputs)
-            values = tuple((name, repr(value)) for name, value in sorted(node.attributes.items()))
-            same = found.setdefault((node.op, node.domain, inputs, values, len(node.outputs)), node)
-            if same is not node and inputs and not set(node.outputs) & set(self.network.outputs):
-                stands_for.update(zip(node.outputs, same.outputs, strict=True))
-                own = self.sources.get(same.name, (same.name,))
-                self.sources[same.name] = (*own, node.name)
-            else:
-                nodes.append(replace(node, inputs=inputs))
-        self.nodes = nodes
-        self._index()
+            same = found.setdefault(_meaning(node, inputs), node)
+            if same is not node and not set(node.outputs) & set(self.network.outputs):
+                stands_for |= dict(zip(node.outputs, same.outputs, strict=True))
+                self.sources[same.name] = (*self._own(same), *self._own(node))
+                self._swap(node)
+            elif inputs != node.inputs:
+                reading = replace(node, inputs=inputs)
+                if found[_meaning(node, inputs)] is node:
+                    found[_meaning(node, inputs)] = reading
+                self._swap(node, reading)
 
     def join_pads(self) -> None:
         """Let convolutions pad their images with zeros themselves."""
-        for pad in [node for node in self.nodes if node.op == "Pad"]:
-            conv = self._sole_reader(pad, "Conv")
-            added = self._padded_pixels(pad)
-            if conv is None or added is None or conv.inputs[0] != pad.outputs[0]:
-                continue
-            if str(conv.attributes.get("auto_pad", "NOTSET")) != "NOTSET":
-                continue
-            own = tuple(conv.attributes.get("pads", ())) or (0,) * len(added)
-            pads = tuple(map(sum, zip(own, added, strict=True)))
-            padding = replace(
-                conv,
-                inputs=(pad.inputs[0], *conv.inputs[1:]),
-                attributes={**conv.attributes, "pads": pads},
-            )
-            self.sources[conv.name] = (pad.name, conv.name)
-            self.nodes = [
-                padding if node is conv else node for node in self.nodes if node is not pad
-            ]
-            self._index()
+        for node in self._each():
+            if node.op == "Pad" and not node.domain and node.inputs:
+                self._join_pad(node)
+
+    @left_as_it_is
+    def _join_pad(self, pad: Node) -> None:
+        conv, added = self._sole_reader(pad, "Conv"), self._padded_pixels(pad)
+        if conv is None or added is None or conv.inputs[0] != pad.outputs[0] or conv.domain:
+            return
+        if str(conv.attributes.get("auto_pad", "NOTSET")) != "NOTSET":
+            return
+        own = tuple(conv.attributes.get("pads", ())) or (0,) * len(added)
+        pads = tuple(first + second for first, second in zip(own, added, strict=True))
+        padding = replace(
+            conv,
+            inputs=(pad.inputs[0], *conv.inputs[1:]),
+            attributes={**conv.attributes, "pads": pads},
+        )
+        self.sources[conv.name] = (*self._own(pad), *self._own(conv))
+        self._swap(conv, padding)
+        self._swap(pad)
 
     def _padded_pixels(self, pad: Node) -> tuple[int, ...] | None:
         """Pixels of zeros before and behind each axis of an image; None for any other padding."""
@@ -172,44 +178,43 @@ class _Patterns(Rewriting):
     def join_pieces(self) -> None:
         """Turn slices and gatherings that take a tensor apart along an axis into one split."""
         for name in list(self.readers):
-            pieces = self._pieces(name)
-            if pieces is None:
+            self._join_pieces(name)
+
+    @left_as_it_is
+    def _join_pieces(self, name: str) -> None:
+        found = self._pieces(name)
+        if found is None:
+            return
+        axis, ordered = found
+        first = min((node for node, _, _ in ordered), key=self._place)
+        whole = self.tensors[name]
+        outputs, views = [], {}
+        for node, start, end in ordered:
+            result = node.outputs[0]
+            if node.op != "Gather":
+                outputs.append(result)
                 continue
-            axis, ordered = pieces
-            place = {node.name: index for index, node in enumerate(self.nodes)}
-            first = min((node for node, _, _ in ordered), key=lambda node: place[node.name])
-            whole, split_name = self.tensors[name], f"{first.name}/Split"
-            outputs = []
-            views: dict[str, Node] = {}
-            for node, start, end in ordered:
-                result = node.outputs[0]
-                if node.op == "Gather":
-                    part = f"{result}/part"
-                    shape = (*whole.shape[:axis], end - start, *whole.shape[axis + 1 :])
-                    self.tensors[part] = Tensor(part, shape, whole.dtype)
-                    view = Node(
-                        f"{node.name}/Squeeze", "Squeeze", "", (part,), (result,), {"axes": (axis,)}
-                    )
-                    views[node.name] = view
-                    self.sources[view.name] = ()
-                    outputs.append(part)
-                else:
-                    outputs.append(result)
-            lengths = tuple(end - start for _, start, end in ordered)
-            split = Node(
-                split_name, "Split", "", (name,), tuple(outputs), {"axis": axis, "split": lengths}
+            part = f"{result}/part"
+            shape = (*whole.shape[:axis], end - start, *whole.shape[axis + 1 :])
+            self.tensors[part] = Tensor(part, shape, whole.dtype)
+            views[node.name] = Node(
+                f"{node.name}/Squeeze",
+                "Squeeze",
+                "",
+                (part,),
+                (result,),
+                {"axes": (axis,), GATHERED: 1},
             )
-            self.sources[split_name] = tuple(node.name for node, _, _ in ordered)
-            gone = {node.name for node, _, _ in ordered}
-            nodes: list[Node] = []
-            for node in self.nodes:
-                nodes += [split] if node.name == first.name else []
-                if node.name not in gone:
-                    nodes.append(node)
-                elif node.name in views:
-                    nodes.append(views[node.name])
-            self.nodes = nodes
-        self._index()
+            outputs.append(part)
+        split = Node(
+            f"{first.name}/Split", "Split", "", (name,), tuple(outputs),
+            {"axis": axis, "split": tuple(end - start for _, start, end in ordered)},
+        )  # fmt: skip
+        self.sources[split.name] = tuple(own for node, _, _ in ordered for own in self._own(node))
+        self.sources |= {view.name: () for view in views.values()}
+        for node, _, _ in ordered:
+            view = [views[node.name]] if node.name in views else []
+            self._swap(node, *([split] if node is first else []), *view)
 
     def _pieces(self, name: str) -> tuple[int, list[tuple[Node, int, int]]] | None:
         """Return the axis and the readers that part a tensor along it, from its start to its end.
@@ -231,7 +236,7 @@ class _Patterns(Rewriting):
         )
         axis, bounds = axes.pop(), [start for _, start, _ in ordered]
         ends = [end for _, _, end in ordered]
-        if [*bounds, whole.shape[axis]] != [0, *ends]:
+        if not whole.shape[axis] or [*bounds, whole.shape[axis]] != [0, *ends]:
             return None
         return axis, ordered
 
@@ -240,9 +245,11 @@ class _Patterns(Rewriting):
         rank = len(whole.shape)
         if node.op == "Gather":
             tensor = self.tensors.get(node.inputs[1]) if len(node.inputs) > 1 else None
-            index = self._constant(node.inputs[1]) if tensor is not None else None
+            index = (self._numbers(node.inputs[1]) or (None,))[0]
             axis = int(node.attributes.get("axis", 0))
             if index is None or tensor is None or tensor.shape or not -rank <= axis < rank:
+                return None
+            if not whole.shape[axis % rank]:
                 return None
             start = int(index) % whole.shape[axis % rank]
             return axis % rank, start, start + 1
@@ -257,3 +264,18 @@ class _Patterns(Rewriting):
         length = whole.shape[axis % rank]
         start, end = (min(each + length if each < 0 else each, length) for each in (start, end))
         return (axis % rank, start, end) if 0 <= start < end else None
+
+
+def _meaning(node: Node, inputs: tuple[str, ...]) -> object:
+    """Return what two nodes have in common that compute the same; nothing else has it."""
+    values = []
+    for name, value in sorted(node.attributes.items()):
+        if isinstance(value, np.ndarray):
+            value = (value.dtype.str, value.shape, value.tobytes())
+        elif not isinstance(value, int | float | str | bytes | tuple):
+            return object()
+        values.append((name, repr(value)))
+    named = tuple(bool(name) for name in node.outputs)
+    if node.op in RANDOM_OPS or not node.inputs or not all(named):
+        return object()
+    return node.op, node.domain, inputs, tuple(values), len(named)

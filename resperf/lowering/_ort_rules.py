@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from resperf.errors import UnsupportedError
-from resperf.layers import Activation, Conv, ConvNd, Dense, Layer, Pool, Reorder
+from resperf.layers import OPERATOR_DOMAINS, Activation, Conv, ConvNd, Dense, Layer, Pool, Reorder
 from resperf.lowering._base import LoweredNode, Role
 from resperf.lowering._ort_patterns import with_patterns
 from resperf.lowering._read import (
@@ -29,6 +29,7 @@ from resperf.lowering._read import (
     layer_from_node,
     pool_from_node,
 )
+from resperf.lowering._rewriting import ODD, turning_order
 from resperf.network import Network, Node
 
 CHANNEL_ALIGNMENT = 4
@@ -61,9 +62,10 @@ def lower_layer(layer: Layer, block: int) -> Layer:
     if isinstance(layer, Pool):
         return layer.replace(layout=_layout(is_blocked_pool(layer, block), block))
     if isinstance(layer, Reorder) and block:
-        if layer.layout == "nchw":
+        if layer.layout in ("nchw", "nhwc"):
             return layer.replace(layout_out=f"nchwc{block}")
-        return layer.replace(layout=f"nchwc{block}", layout_out="nchw")
+        plain = layer.layout_out if layer.layout_out == "nhwc" else "nchw"
+        return layer.replace(layout=f"nchwc{block}", layout_out=plain)
     return layer
 
 
@@ -103,9 +105,28 @@ def lower_nodes(network: Network, block: int) -> list[LoweredNode]:
     network : Network
     block : int
         Channels per block of the target machine's NCHWc layout; 0 where it has none.
+
+    Raises
+    ------
+    UnsupportedError
+        If attributes and shapes do not fit their operators in a way that no layer reports.
     """
-    rewritten = with_patterns(network)
-    return _Lowering(rewritten.network, block, rewritten.sources).run()
+    known = replace(network, nodes=tuple(map(_named_apart, network.nodes)))
+    try:
+        rewritten = with_patterns(known)
+        return _Lowering(rewritten.network, block, rewritten.sources).run()
+    except ODD as error:
+        raise UnsupportedError(
+            f"{network.name}: its operators do not fit each other as ONNX Runtime's rules need "
+            f"them ({type(error).__name__}: {error}); check the file with another tool"
+        ) from error
+
+
+def _named_apart(node: Node) -> Node:
+    """Let an operator of a foreign domain, or one without inputs, not pass for ONNX's own."""
+    if node.domain in OPERATOR_DOMAINS and (node.inputs or not node.domain):
+        return node
+    return replace(node, op=".".join(filter(None, (node.domain, node.op))), domain="")
 
 
 @dataclass
@@ -194,7 +215,7 @@ class _Lowering:
             constant = self.network.tensors.get(node.inputs[1])
             if constant is None or constant.value is None or constant.value.size != 1:
                 return False
-            if float(constant.value.item()) != neutral:
+            if constant.value.dtype.kind not in "fiu" or constant.value.item() != neutral:
                 return False
         elif node.op not in KEEPERS or not node.inputs:
             return False
@@ -216,10 +237,9 @@ class _Lowering:
             step = self._only_reader(inputs[place])
             if step is None or step.node.op != "Transpose":
                 continue
-            turned_tensor = self.network.tensors.get(inputs[place])
-            rank = 0 if turned_tensor is None else len(turned_tensor.shape)
-            order = tuple(step.node.attributes.get("perm") or reversed(range(rank)))
-            if order != (*range(rank - 2), rank - 1, rank - 2):
+            order = turning_order(step.node, self.network.tensors)
+            rank = 0 if order is None else len(order)
+            if rank < 2 or order != (*range(rank - 2), rank - 1, rank - 2):
                 continue
             self.steps.remove(step)
             absorbed += step.sources
@@ -481,7 +501,7 @@ class _Lowering:
         """Make a step of a node, in the layout that ONNX Runtime would choose."""
         if self._is_turned(node, CHANNELS_LAST):
             maker = self.maker.get(node.inputs[0])
-            if maker is not None and maker.is_blocked:
+            if maker is not None and maker.is_blocked and self._is_image(node.inputs[0]):
                 self._reorder_out(node)
                 return
         role: Role = "execution"
@@ -517,7 +537,7 @@ class _Lowering:
             return activation_from_node(self.network, node, self.block if blocked else 1)
         maker = self.maker.get(node.inputs[0]) if node.inputs else None
         scales = node.op != "Add" and self._is_per_channel(node)
-        if scales and maker is not None and maker.is_blocked:
+        if scales and maker is not None and maker.is_blocked and self._is_image(node.inputs[0]):
             batch, channels, height, width = self.network.tensors[node.inputs[0]].shape
             return Conv(
                 batch=batch, channels_in=channels, height=height, width=width,
@@ -570,7 +590,7 @@ class _Lowering:
         return isinstance(layer, Conv) and reads_plain(layer, self.block)
 
     def _is_turned(self, node: Node, order: tuple[int, ...]) -> bool:
-        return node.op == "Transpose" and tuple(node.attributes.get("perm", ())) == order
+        return turning_order(node, self.network.tensors) == order
 
     def _reorder_out(self, node: Node) -> None:
         """Let a re-layout give the image with its channels last, as a transposition wants it."""

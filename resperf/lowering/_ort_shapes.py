@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from resperf.errors import ShapeError
+from resperf.lowering._rewriting import ODD
 from resperf.network import Tensor
 from resperf.network.shapes import Known, infer_node
 
@@ -39,7 +40,7 @@ def inferred(
     if rule is not None:
         try:
             return [rule(inputs, attributes)]
-        except (AttributeError, IndexError, KeyError, TypeError, ValueError):
+        except ODD:
             return []
     try:
         found = infer_node(proto, known, opsets)

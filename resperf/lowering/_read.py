@@ -22,6 +22,7 @@ from resperf.layers import (
     Pool,
     layer_of_operator,
 )
+from resperf.lowering._rewriting import ODD
 from resperf.network import Network, Node, Tensor
 
 LayerT = TypeVar("LayerT", bound=Layer)
@@ -44,8 +45,6 @@ ACTIVATION_OPS: Mapping[str, str] = {
 }
 """ONNX operator (also the value of a fused node's ``activation``) -> activation of a layer."""
 
-_ODD = (KeyError, IndexError, TypeError, ValueError, ArithmeticError, AttributeError)
-"""What reading attributes of the wrong type or number raises."""
 LayerReader = TypeVar("LayerReader", bound=Callable[..., Layer])
 
 
@@ -58,7 +57,7 @@ def _with_reasons(read: LayerReader) -> LayerReader:
             return read(network, node, *words, **more)
         except LayerError as error:
             raise UnsupportedError(f"{_where(node)}: {error}") from error
-        except _ODD as error:
+        except ODD as error:
             raise UnsupportedError(
                 f"{_where(node)}: its attributes are not those of this operator ({error!r})"
             ) from error
@@ -246,7 +245,7 @@ def activation_from_node(network: Network, node: Node, block: int = 1) -> Activa
         node,
         batch=batch,
         values=math.prod(rest),
-        activation=_function(node),
+        activation=activation_of(node),
         dtype=tensor.dtype,
     )
 
@@ -352,7 +351,8 @@ def _numbers(node: Node, attribute: str, default: tuple[int, ...]) -> tuple[int,
     return tuple(int(value) for value in node.attributes.get(attribute, default))
 
 
-def _function(node: Node) -> str:
+def activation_of(node: Node) -> str:
+    """Name the function of an operator of `ACTIVATION_OPS`."""
     by_tanh = node.op == "Gelu" and node.attributes.get("approximate") == "tanh"
     return "gelu_tanh" if by_tanh else ACTIVATION_OPS[node.op]
 

@@ -49,13 +49,6 @@ class FusionPair:
 
 
 RULES: Mapping[str, tuple[FusionRule, ...]] = {
-    "onnxruntime": (
-        *(
-            FusionRule("conv", function)
-            for function in ("relu", "clip", "leaky_relu", "sigmoid", "tanh", "hard_sigmoid")
-        ),
-        FusionRule("dense", "relu"),
-    ),
     "tensorflow": (
         *(FusionRule("conv", function) for function in ("relu", "clip", "elu", "leaky_relu")),
         *(FusionRule("conv", function, fused=False) for function in ("sigmoid", "softplus")),
@@ -64,7 +57,7 @@ RULES: Mapping[str, tuple[FusionRule, ...]] = {
     ),
     "synthetic": (FusionRule("conv", "relu"), FusionRule("dense", "relu")),
 }
-"""Framework -> what is to be checked."""
+"""Framework -> what is to be checked; nothing for ONNX Runtime, which writes down what it fuses."""
 
 # Little work for each value written, so that what follows is a good part of the whole.
 _CONVOLUTIONS = ((1, 16, 64, 56, 1), (1, 8, 32, 112, 1), (4, 8, 32, 64, 3), (8, 16, 128, 28, 1))

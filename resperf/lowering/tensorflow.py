@@ -19,6 +19,7 @@ from resperf.lowering._read import (
     REMOVED_OPS,
     VIEW_OPS,
     activation_from_node,
+    activation_of,
     conv_from_node,
     dense_from_node,
     pool_from_node,
@@ -188,7 +189,7 @@ class _Fusion:
         if follower is None or follower.op not in ACTIVATION_OPS:
             return "none"
         self.take(follower)
-        return ACTIVATION_OPS[follower.op]
+        return activation_of(follower)
 
     def _addition(self) -> tuple[Node | None, str]:
         follower = self.links.only_reader(self.output)

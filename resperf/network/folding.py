@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from onnx import NodeProto
 
 DEFAULT_DOMAINS = ("", "ai.onnx")
-_RANDOM = frozenset(
+RANDOM_OPS = frozenset(
     {"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform",
      "RandomUniformLike"}
 )  # fmt: skip
@@ -27,7 +27,7 @@ def is_constant(node: NodeProto, tensors: Mapping[str, Tensor]) -> bool:
     if not names:
         return bool(node.op_type == "Constant")
     return (
-        node.op_type not in _RANDOM
+        node.op_type not in RANDOM_OPS
         and all(name in tensors and tensors[name].is_weight for name in names)
         and not captured(node)
     )

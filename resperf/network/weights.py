@@ -74,6 +74,7 @@ def materialise(
         for start, end in stripped.weights:
             name, value = _embedded(path, buffer, start, end)
             weights[name] = value
+    _release_constants(model.graph)
     made_up = _MadeUp(seed, model.graph)
     for proto in model.graph.initializer:
         if proto.name not in weights:
@@ -85,6 +86,27 @@ def materialise(
         del proto.external_data[:]
         proto.external_data.add(key="location", value="weights")
     return model, weights
+
+
+def _release_constants(graph: GraphProto) -> None:
+    """Make weights of the Constant nodes whose bytes the file lacks."""
+    nodes = []
+    for node in graph.node:
+        lacking = [
+            attribute.t
+            for attribute in node.attribute
+            if node.op_type == "Constant"
+            and attribute.name == "value"
+            and not has_bytes(attribute.t)
+        ]
+        if not lacking:
+            nodes.append(node)
+            continue
+        lacking[0].name = node.output[0]
+        graph.initializer.append(lacking[0])
+    if len(nodes) < len(graph.node):
+        del graph.node[:]
+        graph.node.extend(nodes)
 
 
 def _embedded(path: Path, buffer: Buffer, start: int, end: int) -> tuple[str, Array]:

@@ -33,16 +33,20 @@ def doubt(dataset: Path, layers: Sequence[Layer]) -> Sequence[float]:
     -------
     sequence of float
         The standard deviation of ln(time) between predictors that learnt from different samples
-        of the rows; `UNKNOWN` for kinds with hardly any row, 0 for kinds that nothing predicts.
+        of the rows; `UNKNOWN` for kinds with hardly any row, 0 for kinds that nothing predicts, or
+        whose rows are nearly all left out.
     """
     require("lightgbm", "train")
     tables = read_table(dataset)
     doubts = np.zeros(len(layers))
     for kind in sorted({layer.kind for layer in layers} & set(FEATURED_KINDS)):
         places = [place for place, layer in enumerate(layers) if layer.kind == kind]
-        doubts[places] = UNKNOWN
-        rows = layer_rows(tables[kind]) if kind in tables else None
-        if rows is None or len(rows) < FEWEST_ROWS_FOR_NETWORK:
+        if kind not in tables or len(tables[kind]) < FEWEST_ROWS_FOR_NETWORK:
+            doubts[places] = UNKNOWN
+            continue
+        rows = layer_rows(tables[kind])
+        if len(rows) < FEWEST_ROWS_FOR_NETWORK:
+            # More rows of a kind that gives none to learn from would give none either.
             continue
         try:
             doubts[places] = disagreement(rows, columns_of([layers[place] for place in places]))

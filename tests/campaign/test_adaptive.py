@@ -1,12 +1,15 @@
 """Campaigns that choose layers by what they know so far."""
 
+import os
+import signal
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from resperf.campaign import Campaign, plan, run_campaign
+from resperf.campaign import Campaign, plan, run_campaign, runner
 from resperf.campaign.adaptive import Batches, first_batch
 from resperf.dataset import read_dataset
 from resperf.errors import CampaignError
@@ -158,3 +161,59 @@ def test_a_campaign_runs_in_batches_and_goes_on(tmp_path: Path) -> None:
 def test_settings_out_of_range_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(CampaignError, match="out of range"):
         made(adaptive=wrong)
+
+
+class StopAfter:
+    """Doubts everything alike, and wants the campaign to stop at its first question."""
+
+    def __init__(self, stop: Any) -> None:
+        self.stop = stop
+
+    def __call__(self, _: Path, layers: Sequence[Layer]) -> list[float]:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return [1.0] * len(layers)
+
+
+def test_what_an_earlier_start_owed_is_measured(tmp_path: Path) -> None:
+    campaign = made(120, repeat_share=1.0, run={"reference_interval_s": 0.0, "retry_wait_s": 0.0})
+
+    def go(doubt: Any) -> Any:
+        return run_campaign(
+            campaign, tmp_path / "a.h5", framework="synthetic", progress=False, doubt=doubt
+        )
+
+    # It stops when the second batch is chosen: none of that is measured, nothing is lost.
+    assert go(StopAfter(signal.SIGTERM)).reason == "interrupted"
+    first = read_dataset(tmp_path / "a.h5").measurements
+    assert len({row.layer.key for row in first}) == 30
+    assert go(about_wide_layers).reason == "complete"
+    rows = read_dataset(tmp_path / "a.h5").measurements
+    assert len({row.layer.key for row in rows}) == 120
+    times = Counter(row.layer.key for row in rows)
+    assert set(times.values()) == {2}
+
+
+def test_repeats_of_a_batch_that_was_not_finished_are_not_lost() -> None:
+    planned = plan(made(repeat_share=1.0), Plain())
+    batches = Batches(planned, about_wide_layers, 100)
+    _, second, *_ = taken(batches)
+    owed = batches.earlier_items([*planned.layers[:100], *second[:20]])
+    assert {item.identity for item in owed} == {
+        (layer.key, repeat) for layer in second[:20] for repeat in (0, 1)
+    }
+
+
+def test_no_batch_is_chosen_when_the_time_is_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    campaign = made(60, run={"reference_interval_s": 0.0, "retry_wait_s": 0.0})
+    monkeypatch.setattr(runner, "first_batch", lambda *_: 5)
+    monkeypatch.setattr(runner._Run, "_end_reason", lambda self: "hours" * (self._taken >= 5))
+
+    def never(_: Path, layers: Sequence[Layer]) -> list[float]:
+        raise AssertionError("nobody should ask")
+
+    result = run_campaign(
+        campaign, tmp_path / "a.h5", framework="synthetic", progress=False, doubt=never
+    )
+    assert (result.reason, result.rows) == ("hours", 5)

@@ -67,6 +67,15 @@ def test_layers_that_do_not_run_say_nothing() -> None:
     assert (found.fused, found.savings, found.warning) == (None, (), "")
 
 
+def test_a_follower_that_takes_no_time_says_nothing() -> None:
+    def instant(layer: Layer, repeat: int) -> Measurement:
+        time_ms = -0.001 if isinstance(layer, Activation) else 1.0
+        phases = {"execution": PhaseSamples((time_ms,), 1, 1, StopReason.PRECISE)}
+        return Measurement(layer, Status.OK, phases, repeat=repeat)
+
+    assert check_fusion(RELU, list, instant).savings == ()
+
+
 @pytest.mark.parametrize(("count", "left_out"), [(5, 0), (7, 0), (8, 1), (11, 2)])
 def test_the_interval_of_a_median_is_that_of_the_sign_test(count: int, left_out: int) -> None:
     # Chances that the median lies outside: 6%, 2% (12% with one left out), 7%, 7%.

@@ -97,3 +97,27 @@ def test_variances_are_positive() -> None:
     variances = [array for name, array in weights.items() if name.endswith("variance")]
     assert len(variances) == 20
     assert all(array.min() > 0 for array in variances)
+
+
+def test_constants_without_their_bytes_are_made_up(tmp_path: Path) -> None:
+    hollow = TensorProto(data_type=TensorProto.FLOAT, dims=(30, 40))
+    index = TensorProto(data_type=TensorProto.INT64, dims=(5000,))
+    nodes = [
+        helper.make_node("Constant", [], ["w"], value=hollow),
+        helper.make_node("Constant", [], ["i"], value=index),
+        helper.make_node("Constant", [], ["two"], value=numpy_helper.from_array(np.float32(2))),
+        helper.make_node("MatMul", ["x", "w"], ["p"]),
+        helper.make_node("Mul", ["p", "two"], ["q"]),
+        helper.make_node("Gather", ["q", "i"], ["y"], axis=1),
+    ]
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 30])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 5000])
+    graph = helper.make_graph(nodes, "g", [x], [y])
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    path = tmp_path / "net.onnx"
+    path.write_bytes(made.SerializeToString())
+    model, weights = materialise(path, batch=2)
+    assert set(weights) == {"w", "i"}
+    assert [node.op_type for node in model.graph.node] == ["Constant", "MatMul", "Mul", "Gather"]
+    assert not weights["i"].any()
+    assert run(model, weights, np.ones((2, 30), np.float32)).shape == (2, 5000)

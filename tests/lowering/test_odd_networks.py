@@ -1,0 +1,133 @@
+"""Rules on networks whose attributes and shapes do not fit: a line, no traceback."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import numpy as np
+import pytest
+
+from resperf.errors import UnsupportedError
+from resperf.lowering._ort_rules import lower_nodes
+from resperf.network import Network, Node, Tensor
+
+SHAPES: dict[str, tuple[int, ...]] = {
+    "x": (2, 8, 4, 4), "a": (2, 8, 4, 4), "b": (2, 8, 4, 4), "c": (2, 8, 4, 4), "m": (2, 3),
+    "none": (2, 0, 4),
+}  # fmt: skip
+VALUES = {
+    "w": np.ones((5, 5, 3, 2)), "zero": np.int64([0]), "empty": np.int64([]), "index": np.int64(0),
+    "one": np.int64(1), "text": np.array("abc"), "nan": np.array([np.nan] * 8),
+    "huge": np.int64([9] * 10), "complex": np.array(1j),
+    "kernel": np.ones((8, 8, 3, 3), np.float32),
+}  # fmt: skip
+
+
+def node(op: str, inputs: str, outputs: str, domain: str = "", **attributes: Any) -> Node:
+    return Node(f"{op} {outputs}", op, domain, tuple(inputs.split()), tuple(outputs.split()),
+                attributes)  # fmt: skip
+
+
+def network(*nodes: Node, opset: int = 17) -> Network:
+    tensors = {name: Tensor(name, shape, "float32") for name, shape in SHAPES.items()}
+    tensors |= {
+        name: Tensor(name, value.shape, str(value.dtype), value, is_weight=True)
+        for name, value in VALUES.items()
+    }
+    last = nodes[-1].outputs[-1]
+    return Network("odd", nodes, tensors, ("x",), (last,), {"": opset}, 2)
+
+
+TURN = node("Transpose", "x", "a", perm=(0, 2, 3, 1))
+BACK = node("Transpose", "b", "c", perm=(0, 3, 1, 2))
+ODD: dict[str, tuple[Node, ...]] = {
+    "no order": (node("Transpose", "x", "a"), node("Transpose", "a", "b")),
+    "no order, then fewer axes": (
+        node("Transpose", "x", "a"), node("ReduceMean", "a", "b", axes=(1,))),
+    "order of the wrong type": (node("Transpose", "x", "a", perm=1), node("MatMul", "a x", "b")),
+    "order that is none": (node("Transpose", "x", "a", perm=(5, 6, 7, 8)), BACK),
+    "orders of unlike lengths": (
+        node("Transpose", "unknown", "hidden", perm=(1, 0)),
+        node("Transpose", "hidden", "b", perm=(0, 2, 1))),
+    "a weight of more axes": (
+        node("Transpose", "m", "a", perm=(1, 0)), node("Add", "a w", "b"), BACK),
+    "no axis": (TURN, node("ReduceSum", "a empty", "b", keepdims=0), BACK),
+    "axis of the wrong type": (TURN, node("Split", "a", "b c", axis="z")),
+    "axes of the wrong type": (TURN, node("Squeeze", "a", "b", axes=1)),
+    "axis of a list": (TURN, node("Concat", "a x", "b", axis=[1]), BACK),
+    "axis beyond": (TURN, node("Softmax", "a", "b", axis=9), BACK),
+    "gather by text": (
+        node("Gather", "x index", "a", axis="q"), node("Gather", "x one", "b", axis="q")),
+    "pieces of nothing": (
+        node("Gather", "none index", "a", axis=1), node("Gather", "none one", "b", axis=1)),
+    "pads of the wrong type": (
+        node("Pad", "x huge", "a"), node("Conv", "a kernel", "b", pads=1)),
+    "pads of another rank": (
+        node("Pad", "unknown huge", "hidden"), node("Conv", "hidden kernel", "b", pads=[1] * 4)),
+    "pads that are no numbers": (node("Pad", "x nan", "a"), node("Conv", "a kernel", "b")),
+    "padding with text": (node("Pad", "x zero text", "a"), node("Conv", "a kernel", "b")),
+    "sum with text": (node("Add", "x text", "a"),),
+    "product with a complex number": (node("Mul", "x complex", "a"),),
+    "gelu by text": (node("Div", "x text", "a"), node("Erf", "a", "b"), node("Add", "b one", "c")),
+    "foreign operator without inputs": (node("Transpose", "", "a", domain="foo"),),
+    "foreign operators of known names": (
+        node("Identity", "", "a", domain="foo"), node("Relu", "", "b", domain="foo"),
+        node("Squeeze", "", "c", domain="foo")),
+    "ONNX Runtime's operator without inputs": (node("Relu", "", "a", domain="com.microsoft"),),
+    "a foreign image, turned": (
+        node("Conv", "x kernel", "hidden", domain="foo"),
+        node("Transpose", "hidden", "a", perm=(0, 2, 3, 1))),
+    "unknown shapes, joined": (
+        node("Transpose", "unknown", "hidden", perm=(0, 2, 1)),
+        node("Concat", "hidden hh", "b", axis=1), node("Transpose", "b", "c", perm=(0, 3, 1, 2))),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_odd_networks_are_lowered_or_refused_in_a_line(name: str) -> None:
+    with contextlib.suppress(UnsupportedError):
+        assert lower_nodes(network(*ODD[name]), 16)
+
+
+def layers(*nodes: Node, opset: int = 17) -> list[str]:
+    lowered = lower_nodes(network(*nodes, opset=opset), 0)
+    return [node.layer.key.partition(",dtype")[0] if node.layer else node.op for node in lowered]
+
+
+def test_a_factor_that_is_repeated_makes_the_whole_not_smaller() -> None:
+    shapes = {"g": (2, 8, 1, 1), "h": (2, 1, 1, 8), "u": (2, 4, 4, 8), "p": (2, 4, 4, 8)}
+    made = network(
+        node("Transpose", "g", "h", perm=(0, 2, 3, 1)),
+        node("Transpose", "x", "u", perm=(0, 2, 3, 1)),
+        node("Mul", "h u", "p"),
+        node("Transpose", "p", "c", perm=(0, 3, 1, 2)),
+    )
+    made.tensors.update({n: Tensor(n, shape, "float32") for n, shape in shapes.items()})  # type: ignore[attr-defined]
+    (product,) = [
+        n.layer for n in lower_nodes(made, 0) if n.layer and n.layer.kind == "elementwise"
+    ]
+    assert product.output_bytes == 4 * 2 * 8 * 16
+
+
+def test_a_softmax_over_several_axes_stays_where_it_is() -> None:
+    nodes = (TURN, node("Softmax", "a", "b", axis=1), BACK)
+    assert [each.partition(":")[0] for each in layers(*nodes, opset=11)] == [
+        "transpose", "softmax", "transpose",
+    ]  # fmt: skip
+
+
+def test_random_numbers_are_drawn_as_often_as_they_are_asked_for() -> None:
+    nodes = (
+        node("RandomUniformLike", "x", "a"), node("RandomUniformLike", "x", "b"),
+        node("Sub", "a b", "c"),
+    )  # fmt: skip
+    assert [n.op for n in lower_nodes(network(*nodes), 0)].count("RandomUniformLike") == 2
+    # Outputs that only one of two has are no reason to mix them up.
+    nodes = (node("TopK", "x one", "a b"), node("Split", "x", "c"), node("Sub", "a c", "b2"))
+    assert "TopK" in {n.op for n in lower_nodes(network(*nodes), 0)}
+
+
+def test_what_a_branch_may_read_is_not_left_out() -> None:
+    nodes = (node("Transpose", "x", "a", perm=(0, 2, 3, 1)), node("If", "one", "b"))
+    assert "Transpose" in {n.op for n in lower_nodes(network(*nodes), 0)}
