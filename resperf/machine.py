@@ -11,6 +11,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Self
 
+THIS_MACHINE = "cpu"
+"""Device name of bundles that stand for the processor at hand."""
+
 _INSTRUCTION_SETS = ("avx512f", "avx2", "avx", "sse4_2", "asimd")
 _INSTRUCTION_EXTRAS = ("avx512_vnni", "avx512_bf16", "avx512_fp16", "amx_tile", "avx_vnni", "sve")
 
@@ -62,6 +65,12 @@ class Fingerprint:
         """Read what `to_json` wrote; unknown fields of newer versions are ignored."""
         known = {f.name for f in dataclasses.fields(cls)}
         return cls(**{k: v for k, v in values.items() if k in known})
+
+    @property
+    def machine(self) -> str:
+        """Processor and cores in words, as far as they are known: ``"AMD EPYC, 2 cores"``."""
+        cores = f"{self.cores} core{'s' * (self.cores > 1)}" if self.cores else ""
+        return ", ".join(filter(None, (self.processor, cores)))
 
     def differences(self, other: Fingerprint) -> list[str]:
         """Say in what the two differ, one short phrase each; empty where they agree.
@@ -117,6 +126,20 @@ def instruction_set() -> str:
 def usable_cores() -> int:
     """Count the cores that this process may run on."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def strangeness(fingerprint: Fingerprint) -> tuple[bool, ...]:
+    """Sort fingerprints by how unlike this machine they are: those most like it come first.
+
+    What changes times most counts first: cores and threads, then instructions, then the rest of
+    the processor.
+    """
+    return (
+        fingerprint.cores != usable_cores(),
+        fingerprint.threads != fingerprint.cores,
+        fingerprint.instruction_set != instruction_set(),
+        fingerprint.processor != _cpu_info()[0],
+    )
 
 
 def this_machine(

@@ -50,5 +50,9 @@ def format_ms(time_ms: float) -> str:
     """Write a time with about four significant digits, in milliseconds: ``"12.35"``."""
     if time_ms == 0:
         return "0"
-    digits = max(0, min(4, 3 - len(str(int(abs(time_ms)))) + 1)) if abs(time_ms) >= 1 else 4
+    if not math.isfinite(time_ms):
+        return str(time_ms)
+    magnitude = math.floor(math.log10(abs(time_ms)))
+    # Four digits, three of times below 10 us; no exponents.
+    digits = max(0, 3 - magnitude) if magnitude >= 0 else max(4, 2 - magnitude)
     return f"{time_ms:.{digits}f}"

@@ -14,9 +14,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from resperf.bundle import Bundle, bundle_folders, find_bundle, find_bundles, replaced_folder
+from resperf.bundle import (
+    Bundle,
+    bundle_folders,
+    find_bundle,
+    find_bundles,
+    ranges_of,
+    replaced_folder,
+    user_folder,
+)
+from resperf.bundle._ranges import outside
 from resperf.errors import BundleError, DeviceError, OutputError
-from resperf.layers import Conv, Dense, Reorder, layer_from_key
+from resperf.features import columns_of
+from resperf.layers import Conv, ConvNd, Dense, Reorder, layer_from_key
 
 GOLDEN = Path(__file__).parent / "golden" / "bundle-v1"
 
@@ -98,6 +108,52 @@ def test_layers_outside_the_training_rows_are_named() -> None:
     assert np.isfinite(times.ms).all()
 
 
+def test_flags_and_dilations_have_ranges() -> None:
+    plain = ConvNd(batch=1, channels_in=8, rank=1, width=99, kernel_width=3, channels_out=8)
+    ranges = ranges_of("conv_nd", columns_of([plain, plain.replace(dilation_width=2)]))
+    far, biased = plain.replace(dilation_width=9), plain.replace(bias=not plain.bias)
+    assert outside("conv_nd", columns_of([plain, far, biased]), ranges) == [
+        "", "dilation_width=9 above 2", f"bias={int(biased.bias)} above 0" if biased.bias
+        else "bias=0 below 1",
+    ]  # fmt: skip
+
+
+def test_a_folder_of_bundles_stands_for_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RESPERF_HOME", str(tmp_path / "home"))
+    mine = tmp_path / "mine"
+    place(tmp_path / "home" / "bundles" / "a", "box")
+    broken = place(mine / "a", "box")
+    (broken / "bundle.json").write_text("{")
+    with pytest.raises(BundleError, match="cannot be read"):
+        find_bundle(None, path=mine)
+    # Nor may the one at home stand in for one of the same name that is asked for first.
+    with pytest.raises(BundleError, match="cannot be read"):
+        find_bundle("box", path=mine)
+    other = place(mine / "b", "cube")
+    assert find_bundle(None, path=mine).path == other
+    place(mine / "c", "ball")
+    with pytest.raises(DeviceError, match="There is ball, cube; name one by --device"):
+        find_bundle(None, path=mine)
+    this = place(mine / "d", "cpu")
+    assert find_bundle(None, path=mine).path == this
+    with pytest.raises(DeviceError, match=r"use --framework synthetic$"):
+        find_bundle("cpu", "abacus", path=this)
+
+
+def test_users_without_a_home_have_the_shipped_bundles(monkeypatch: pytest.MonkeyPatch) -> None:
+    def homeless() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", homeless)
+    for name in ("RESPERF_HOME", "XDG_DATA_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    assert find_bundle("1080ti").framework == "tensorflow"
+    with pytest.raises(BundleError, match="set RESPERF_HOME"):
+        user_folder()
+
+
 def test_other_phases_come_from_transfers() -> None:
     bundle = Bundle.load(GOLDEN)
     predicted = bundle.predict([DENSE], "preprocess").ms
@@ -165,6 +221,16 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
         "features of .* are not those",
     ),
     "no canned layers": (lambda b: edit(b, lambda m: m.update(canned=[])), "no canned layer"),
+    "no predictor": (
+        lambda b: edit(b, lambda m: m["predictors"].update(conv=None)), "predictor of conv",
+    ),
+    "a cost of nothing": (
+        lambda b: edit(b, lambda m: m["costs"].update(session_ms=None)), "the cost session_ms",
+    ),
+    "no ranges of a kind": (lambda b: edit(b, lambda m: m["ranges"].pop("conv")), "ranges of conv"),
+    "a canned layer without times": (
+        lambda b: edit(b, lambda m: m["canned"][0].pop("ms")), "a canned layer",
+    ),
     "odd fingerprint": (lambda b: edit(b, lambda m: m.update(fingerprint={})), "does not hold"),
 }  # fmt: skip
 
@@ -226,13 +292,45 @@ def test_bundles_are_found_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert find_bundle("box", "tensorflow", tmp_path / "home" / "bundles").path == other
 
 
+def test_of_several_processors_the_one_most_like_this_machine_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RESPERF_HOME", str(tmp_path))
+    monkeypatch.setattr("resperf.machine._cpu_info", lambda: ("Red 5", frozenset({"avx2"})))
+    monkeypatch.setattr("resperf.machine.usable_cores", lambda: 4)
+
+    def measured_on(name: str, processor: str, instructions: str, cores: int) -> Path:
+        folder = place(tmp_path / "bundles" / name, "cpu")
+        machine = {"processor": processor, "instruction_set": instructions, "cores": cores}
+        edit(folder, lambda m: m["fingerprint"].update(machine, device="cpu"))
+        return folder
+
+    first = measured_on("a", "Blue 7", "avx512f", 2)
+    assert find_bundle("cpu").path == first
+    same_cores = measured_on("b", "Blue 7", "avx512f", 4)
+    assert find_bundle("cpu").path == same_cores
+    same_instructions = measured_on("c", "Blue 7", "avx2", 4)
+    assert find_bundle("cpu").path == same_instructions
+    same = measured_on("d", "Red 5", "avx2", 4)
+    assert find_bundle("cpu").path == same
+    assert find_bundle("cpu").fingerprint.machine == "Red 5, 4 cores"
+    # Another framework is another question, and an earlier place is somebody's choice.
+    edit(same, lambda m: m.update(framework="tensorflow"))
+    assert find_bundle("cpu").path == same_instructions
+    assert find_bundle("cpu", "tensorflow").path == same
+    elsewhere = place(tmp_path / "elsewhere" / "a", "cpu")
+    assert find_bundle("cpu", path=elsewhere.parent).path == elsewhere
+
+
 def test_unknown_devices_are_told_which_there_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RESPERF_HOME", str(tmp_path))
     good = place(tmp_path / "bundles" / "good", "box")
     place(tmp_path / "bundles" / "bad", "broken").joinpath("bundle.json").write_text("{}")
-    assert good in [bundle.path for bundle in find_bundles()]
+    bundles, damaged = find_bundles()
+    assert good in [bundle.path for bundle in bundles]
+    assert [folder.name for folder, _ in damaged] == ["bad"]
     with pytest.raises(DeviceError, match=r"no bundle for device 'abacus'; known: box \(synth"):
         find_bundle("abacus")
     with pytest.raises(DeviceError, match=r"damaged: .*bad"):
@@ -244,14 +342,30 @@ def test_unknown_devices_are_told_which_there_are(
 
 
 def test_a_killed_replacement_is_mended(tmp_path: Path) -> None:
-    old = place(tmp_path / "b.old", "box")
-    (tmp_path / "b.tmp").mkdir()
+    old = place(tmp_path / ".b.resperf-old", "box")
+    (tmp_path / ".b.resperf-new").mkdir()
     with replaced_folder(tmp_path / "b") as folder:
         assert (tmp_path / "b" / "bundle.json").exists()
         (folder / "bundle.json").write_text("new")
     assert not old.exists()
     assert [path.name for path in tmp_path.iterdir()] == ["b"]
     assert (tmp_path / "b" / "bundle.json").read_text() == "new"
+
+
+def test_what_a_user_keeps_beside_or_in_a_bundle_is_not_lost(tmp_path: Path) -> None:
+    place(tmp_path / "b", "box")
+    kept = [place(tmp_path / f"b.{word}", "box") for word in ("old", "tmp")]
+    with replaced_folder(tmp_path / "b") as folder:
+        (folder / "bundle.json").write_text("{}")
+    assert all((folder / "bundle.json").exists() for folder in kept)
+    data = tmp_path / "b" / "data.h5"
+    data.write_text("a night's work")
+    with (
+        pytest.raises(OutputError, match=r"holds 'data.h5' beside the bundle"),
+        replaced_folder(tmp_path / "b"),
+    ):
+        pass
+    assert data.read_text() == "a night's work"
 
 
 def test_an_interrupted_replacement_leaves_the_old(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from resperf.bundle import find_bundle
+from resperf.bundle import Bundle, find_bundle
 from resperf.cli.main import main
 from resperf.devices import devices
 from resperf.layers import Activation, Conv, ConvStep, Pool
@@ -16,7 +16,9 @@ from resperf.prediction import predict_layers, predict_network
 
 ROOT = Path(__file__).parents[1]
 DEVICES = ("1080ti", "k80", "p100", "v100")
+CPU_FOLDERS = sorted((ROOT / "models" / "bundles").glob("cpu-*"))
 MOST_BYTES = 6e6
+MOST_BYTES_OF_ALL_KINDS = 20e6
 CONV = Conv(
     batch=16, channels_in=64, height=56, width=56, kernel_height=3, kernel_width=3, pad_top=1,
     pad_left=1, pad_bottom=1, pad_right=1, channels_out=64, activation="relu", layout="nhwc",
@@ -100,3 +102,22 @@ def test_the_command_line_knows_the_devices(capsys: pytest.CaptureFixture[str]) 
     assert documents[0]["estimated_phases"] == ["preprocess", "postprocess"]
     assert main(["predict", network, "--device", "1080ti"]) == 0
     assert "(estimated)" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("folder", CPU_FOLDERS, ids=lambda folder: folder.name)
+def test_a_processor_gets_the_bundle_measured_on_its_like(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name in ("RESPERF_HOME", "XDG_DATA_HOME"):
+        monkeypatch.setenv(name, str(tmp_path))
+    machine = Bundle.load(folder).fingerprint
+    monkeypatch.setattr("resperf.machine._cpu_info", lambda: (machine.processor, frozenset()))
+    monkeypatch.setattr("resperf.machine.instruction_set", lambda: machine.instruction_set)
+    monkeypatch.setattr("resperf.machine.usable_cores", lambda: machine.cores)
+    found = find_bundle("cpu")
+    assert found.path == folder
+    assert found.framework == "onnxruntime"
+    assert found.size_bytes <= MOST_BYTES_OF_ALL_KINDS
+    network = read_network(ROOT / "models" / "networks" / "resnet50.onnx", batch=1)
+    prediction = predict_network(network, found, strict=True)
+    assert 0 < prediction.low_ms < prediction.total_ms < prediction.high_ms

@@ -56,7 +56,7 @@ def main() -> None:
                 state = " then ".join(sorted({*before, *after})) or "steady"
                 turns[name].append((state if before == after else "changing", time_ms))
             time.sleep(arguments.pause)
-        report(turns, monitor.usual_probe_ms)
+        report(turns, {name: each for name, (each, _) in monitor.usual_probes.items()})
 
 
 def report(turns: dict[str, list[tuple[str, float]]], usual_ms: dict[str, float]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -231,6 +232,19 @@ class Bundle:
             return np.full(len(tensor_bytes), np.nan)
         return transfers.predict(np.asarray(tensor_bytes, dtype=float))
 
+    def transfers_outside(
+        self, phase: str, tensor_bytes: Sequence[float] | npt.NDArray[Any]
+    ) -> list[str]:
+        """Say for each tensor why its copy is beyond what was measured; empty where it is not."""
+        transfers = self._transfers.get(phase)
+        # What takes the same time whatever the size has no range.
+        known = transfers is None or not any(transfers.ms_per_mb)
+        largest = math.inf if transfers is None or known else transfers.largest_bytes
+        return [
+            f"tensor of {size:.0f} B above {largest:.0f}" if size > largest else ""
+            for size in tensor_bytes
+        ]
+
     def _predict_kind(
         self, kind: str, phase: str, layers: Sequence[Layer]
     ) -> tuple[Array, Sequence[str]]:
@@ -243,11 +257,7 @@ class Bundle:
         if phase in self._transfers:
             name = "in_bytes" if phase == "preprocess" else "out_bytes"
             sizes = quantities(kind, columns_of(layers))[name]
-            largest = self._transfers[phase].largest_bytes
-            reasons = [
-                f"tensor of {s:.0f} B above {largest:.0f}" if s > largest else "" for s in sizes
-            ]
-            return self.transfer_ms(phase, sizes), reasons
+            return self.transfer_ms(phase, sizes), self.transfers_outside(phase, sizes)
         reason = f"no predictor for {kind}"
         if phase != WHOLE_CALL and self.layer_phase == WHOLE_CALL:
             reason = f"the bundle predicts whole calls, not {phase}"

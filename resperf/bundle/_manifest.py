@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -43,7 +44,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         If the folder is no bundle, is damaged, names files outside itself, or was made by a version
         of resperf whose features were others.
     """
-    manifest = _parsed(folder)
+    manifest = parsed_manifest(folder)
     version = manifest.get("schema_version")
     if version not in (SCHEMA_VERSION, SCHEMA_IN_PLACE):
         raise BundleError(
@@ -62,10 +63,18 @@ def read_manifest(folder: Path) -> dict[str, Any]:
             f"resperf computes {FEATURE_SET_VERSION}; train it again"
         )
     _check_files(folder, manifest)
+    _check_values(folder, manifest)
     return manifest
 
 
-def _parsed(folder: Path) -> dict[str, Any]:
+def parsed_manifest(folder: Path) -> dict[str, Any]:
+    """Parse a bundle's manifest, whatever it holds.
+
+    Raises
+    ------
+    BundleError
+        If there is none, or it is no JSON object.
+    """
     path = folder / MANIFEST
     try:
         manifest = json.loads(path.read_text(encoding="utf-8"))
@@ -84,6 +93,35 @@ def _parsed(folder: Path) -> dict[str, Any]:
     return manifest
 
 
+def _check_values(folder: Path, manifest: Mapping[str, Any]) -> None:
+    """Refuse costs that are no numbers, and predictors without ranges or canned times."""
+    damaged = [
+        f"the cost {name}"
+        for name, cost_ms in manifest["costs"].items()
+        if not isinstance(cost_ms, int | float) or not math.isfinite(cost_ms)
+    ]
+    damaged += [
+        f"the ranges of {kind}"
+        for kind in manifest["predictors"]
+        if not _are_ranges(manifest["ranges"].get(kind))
+    ]
+    damaged += [
+        "a canned layer"
+        for entry in manifest["canned"]
+        if not isinstance(entry, dict) or not {"key", "features", "ms"} <= entry.keys()
+    ]
+    if damaged:
+        raise BundleError(f"{folder / MANIFEST} has {damaged[0]} damaged; train it again")
+
+
+def _are_ranges(ranges: Any) -> bool:
+    return (
+        isinstance(ranges, dict)
+        and bool(ranges)
+        and all(isinstance(each, list) and each for each in ranges.values())
+    )
+
+
 def _check_files(folder: Path, manifest: Mapping[str, Any]) -> None:
     """Refuse names that leave the folder, absent files, and files with other content."""
     files = manifest["files"]
@@ -100,6 +138,8 @@ def _check_files(folder: Path, manifest: Mapping[str, Any]) -> None:
         if hashlib.sha256(content).hexdigest() != digest:
             raise BundleError(f"{path} is damaged (its checksum differs); train it again")
     for kind, phases in manifest["predictors"].items():
+        if not isinstance(phases, dict) or not all(isinstance(v, dict) for v in phases.values()):
+            raise BundleError(f"{folder / MANIFEST} has a damaged predictor of {kind}")
         for phase, values in phases.items():
             for network in _networks(values):
                 if network not in files:

@@ -37,8 +37,14 @@ def _ranged(kind: str, columns: Columns) -> Columns:
         return columns
     cls = OPERATOR_KINDS[kind]
     quantities = cls.quantities(columns)
-    names = {name: columns[name] for name, spec in cls.specs().items() if spec.choices}
-    return {**{name: quantities[name] for name in cls.LOG2}, **names}
+    whole = {
+        name: columns[name]
+        for name, spec in cls.specs().items()
+        if spec.choices or name.startswith("dilation")
+    }
+    # How rows fill vectors, and whether there is work for all threads, is no matter of range.
+    plain = (name for name in cls.PLAIN if name != "threaded" and not name.endswith("_rest"))
+    return {**whole, **{name: quantities[name] for name in (*plain, *cls.LOG2)}}
 
 
 def outside(kind: str, columns: Columns, ranges: Mapping[str, list[Any]]) -> list[str]:

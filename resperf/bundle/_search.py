@@ -3,35 +3,57 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from resperf.bundle._bundle import Bundle
-from resperf.bundle._manifest import MANIFEST
+from resperf.bundle._manifest import MANIFEST, parsed_manifest
 from resperf.devices import canonical_device
 from resperf.errors import BundleError, DeviceError
+from resperf.machine import THIS_MACHINE, Fingerprint, strangeness
 
 
 def user_folder() -> Path:
-    """Return where this user's bundles are kept: ``$RESPERF_HOME``, or the user's data folder."""
+    """Return where this user's bundles are kept: ``$RESPERF_HOME``, or the user's data folder.
+
+    Raises
+    ------
+    BundleError
+        If this user has no folder of his own, as unknown users of a container have none.
+    """
     home = os.environ.get("RESPERF_HOME")
     if home:
         return Path(home) / "bundles"
-    return _data_folder()
+    folder = _data_folder()
+    if folder is None:
+        raise BundleError(
+            "this user has no home folder to keep bundles in; set RESPERF_HOME to a folder"
+        )
+    return folder
 
 
-def _data_folder() -> Path:
+def _data_folder() -> Path | None:
     data = os.environ.get("XDG_DATA_HOME")
-    base = Path(data) if data else Path.home() / ".local" / "share"
-    return base / "resperf" / "bundles"
+    if data:
+        return Path(data) / "resperf" / "bundles"
+    try:
+        return Path.home() / ".local" / "share" / "resperf" / "bundles"
+    except RuntimeError:
+        return None
 
 
 def _places(extra: Path | None) -> Iterator[Path]:
     """Yield the folders to look in, best first."""
     if extra is not None:
         yield extra
-    yield user_folder()
-    yield _data_folder()
+    with suppress(BundleError):
+        yield user_folder()
+    data = _data_folder()
+    if data is not None:
+        yield data
     package = Path(__file__).parents[1]
     yield package / "data" / "models" / "bundles"
     # A checkout has the shipped bundles beside the package, an installed wheel inside it.
@@ -53,36 +75,49 @@ def bundle_folders(extra: Path | None = None) -> list[Path]:
     """
     found: dict[Path, None] = {}
     for place in _places(extra):
-        if (place / MANIFEST).exists():
-            found.setdefault(place.resolve())
-        elif place.is_dir():
-            for manifest in sorted(place.glob(f"*/{MANIFEST}")):
-                if manifest.parent.suffix not in (".tmp", ".old"):
-                    found.setdefault(manifest.parent.resolve())
+        found |= dict.fromkeys(_folders_in(place))
         if place is extra and not found:
             raise BundleError(f"{extra} holds no bundle; see: resperf devices")
     return list(found)
 
 
-def find_bundles(extra: Path | None = None) -> list[Bundle]:
-    """Load every whole bundle that can be found, best place first; damaged ones are left out.
+def _folders_in(place: Path) -> list[Path]:
+    """List the bundles of one place, or the one that it is itself."""
+    if (place / MANIFEST).exists():
+        return [place.resolve()]
+    return [
+        manifest.parent.resolve()
+        for manifest in sorted(place.glob(f"*/{MANIFEST}"))
+        if not manifest.parent.name.startswith(".")
+    ]
+
+
+def find_bundles(
+    extra: Path | None = None,
+) -> tuple[list[Bundle], list[tuple[Path, BundleError]]]:
+    """Load every bundle that can be found, best place first.
+
+    Returns
+    -------
+    bundles : list of Bundle
+        The whole ones.
+    damaged : list of (Path, BundleError)
+        The others' folders, and what is wrong with them.
 
     Raises
     ------
     BundleError
-        If `extra` holds no bundle.
+        If `extra` holds no bundle, or is a damaged one.
     """
-    return _load_all(extra)[0]
-
-
-def _load_all(extra: Path | None) -> tuple[list[Bundle], list[str]]:
-    bundles, problems = [], []
+    bundles, damaged = [], []
     for folder in bundle_folders(extra):
         try:
             bundles.append(Bundle.load(folder))
         except BundleError as error:
-            problems.append(str(error))
-    return bundles, problems
+            if extra is not None and folder == extra.resolve():
+                raise
+            damaged.append((folder, error))
+    return bundles, damaged
 
 
 def find_bundle(
@@ -90,11 +125,14 @@ def find_bundle(
 ) -> Bundle:
     """Find the bundle of a device.
 
+    Where the best place has several of `resperf.machine.THIS_MACHINE` with one framework, it is the
+    one that was measured on the machine most like this one.
+
     Parameters
     ----------
     device : str or None
-        Any name of the device (`resperf.devices`), upper or lower case; None takes whatever `path`
-        holds.
+        Any name of the device (`resperf.devices`), upper or lower case; None takes what `path`
+        holds, of several that of `resperf.machine.THIS_MACHINE`.
     framework : str, optional
         Any, the best place first, unless given.
     path : Path, optional
@@ -103,34 +141,178 @@ def find_bundle(
     Raises
     ------
     BundleError
-        If `path` holds no bundle, or is a damaged one.
+        If `path` holds no bundle, or is a damaged one, or if the one that would have been taken
+        is damaged.
     DeviceError
         If no bundle fits; the message lists those there are.
     """
     if path is not None and (path / MANIFEST).exists():
-        bundle = Bundle.load(path)
-        if _fits(bundle, device, framework):
-            return bundle
-        raise DeviceError(
-            f"{path} is for device {bundle.device} and framework {bundle.framework}, not for "
-            f"{device or 'any device'} and {framework or 'any framework'}; "
-            f"use --device {bundle.device}"
-        )
-    bundles, problems = _load_all(path)
-    for bundle in bundles:
-        if _fits(bundle, device, framework):
-            return bundle
-    known = ", ".join(dict.fromkeys(f"{b.device} ({b.framework})" for b in bundles)) or "none"
+        _refuse_other(path, device, framework)
+        return loaded(path.resolve())
+    labels, damaged = _labels(path)
+    if device is None and path is not None:
+        there = set(_folders_in(path))
+        labels = [label for label in labels if label.path in there]
+        damaged = [(folder, error) for folder, error in damaged if folder in there]
+        if damaged and not labels:
+            raise damaged[0][1]
+        device = _device_of(labels, framework, path)
+    fitting = [label for label in labels if label.fits(device, framework)]
+    if fitting:
+        found = _most_like_here(fitting)
+        _refuse_stand_in(found, damaged, path)
+        return loaded(found.path)
+    known = ", ".join(dict.fromkeys(f"{b.device} ({b.framework})" for b in labels)) or "none"
     wanted = f"device {device!r}" + (f" and framework {framework!r}" if framework else "")
-    damaged = f"; damaged: {problems[0]}" if problems else ""
+    problem = f"; damaged: {damaged[0][1]}" if damaged else ""
     raise DeviceError(
-        f"no bundle for {wanted}; known: {known}{damaged}; make one with: resperf train "
+        f"no bundle for {wanted}; known: {known}{problem}; make one with: resperf train "
         "FILE.h5, or name one by --bundle, such as that of resperf demo: demo/cpu-onnxruntime"
     )
 
 
-def _fits(bundle: Bundle, device: str | None, framework: str | None) -> bool:
-    return (framework is None or bundle.framework == framework) and (
-        device is None
-        or canonical_device(bundle.device).casefold() == canonical_device(device).casefold()
+def loaded(folder: Path) -> Bundle:
+    """Load a bundle, once as long as its manifest stays the same.
+
+    Raises
+    ------
+    BundleError
+        As `Bundle.load`.
+    """
+    return _loaded(folder, *_state(folder))
+
+
+@lru_cache(maxsize=8)
+def _loaded(folder: Path, _changed_ns: int, _size_bytes: int) -> Bundle:
+    return Bundle.load(folder)
+
+
+@dataclass(frozen=True)
+class _Label:
+    """What a bundle's manifest says about the bundle, its other files not looked at."""
+
+    path: Path
+    device: str
+    framework: str
+    fingerprint: Fingerprint
+
+    def fits(self, device: str | None, framework: str | None) -> bool:
+        return (framework is None or self.framework == framework) and (
+            device is None
+            or canonical_device(self.device).casefold() == canonical_device(device).casefold()
+        )
+
+
+def _labels(extra: Path | None) -> tuple[list[_Label], list[tuple[Path, BundleError]]]:
+    """Read the labels of all bundles, best place first; and which have none, and why."""
+    labels, damaged = [], []
+    for folder in bundle_folders(extra):
+        try:
+            labels.append(_label(folder))
+        except BundleError as error:
+            damaged.append((folder, error))
+    return labels, damaged
+
+
+def _label(folder: Path) -> _Label:
+    """Read the label of one bundle.
+
+    Raises
+    ------
+    BundleError
+        If its manifest is damaged.
+    """
+    state = _state(folder)
+    return _read_label(folder, *state)
+
+
+def _state(folder: Path) -> tuple[int, int]:
+    """Return what changes when a bundle's manifest does."""
+    try:
+        state = (folder / MANIFEST).stat()
+    except OSError as error:
+        raise BundleError(f"{folder} cannot be read ({error.strerror})") from error
+    return state.st_mtime_ns, state.st_size
+
+
+@lru_cache(maxsize=64)
+def _read_label(folder: Path, _changed_ns: int, _size_bytes: int) -> _Label:
+    manifest = parsed_manifest(folder)
+    try:
+        machine = Fingerprint.from_json(manifest["fingerprint"])
+        return _Label(folder, str(manifest["device"]), str(manifest["framework"]), machine)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise BundleError(f"{folder / MANIFEST} lacks {error}; train it again") from error
+
+
+def _refuse_other(path: Path, device: str | None, framework: str | None) -> None:
+    """Refuse a bundle for another device or framework.
+
+    Raises
+    ------
+    DeviceError
+        If it is.
+    """
+    own = _label(path.resolve())
+    if own.fits(device, framework):
+        return
+    right = {"device": own.device, "framework": own.framework}
+    if own.fits(device, None):
+        del right["device"]
+    raise DeviceError(
+        f"{path} is for device {own.device} and framework {own.framework}, not for "
+        f"{device or 'any device'} and {framework or 'any framework'}; "
+        f"use {' '.join(f'--{name} {value}' for name, value in right.items())}"
     )
+
+
+def _device_of(labels: Sequence[_Label], framework: str | None, path: Path) -> str:
+    """Say which device is meant by a folder of bundles, where nobody said it.
+
+    Raises
+    ------
+    DeviceError
+        If there is none, or several and none of them is this machine.
+    """
+    devices = {
+        canonical_device(label.device).casefold(): label.device
+        for label in labels
+        if framework is None or label.framework == framework
+    }
+    if len(devices) == 1 or THIS_MACHINE in devices:
+        return devices.get(THIS_MACHINE) or next(iter(devices.values()))
+    there = (
+        ", ".join(sorted(devices.values()))
+        or f"none for {framework or 'any framework'} that is whole"
+    )
+    raise DeviceError(f"which device of {path}? There is {there}; name one by --device")
+
+
+def _refuse_stand_in(
+    found: _Label, damaged: Sequence[tuple[Path, BundleError]], path: Path | None
+) -> None:
+    """Refuse to let a bundle stand in silently for a damaged one of the same name before it.
+
+    Raises
+    ------
+    BundleError
+        What is wrong with that.
+    """
+    order = {folder: place for place, folder in enumerate(bundle_folders(path))}
+    for folder, error in damaged:
+        if folder.name == found.path.name and order[folder] < order[found.path]:
+            raise error
+
+
+def _most_like_here(labels: Sequence[_Label]) -> _Label:
+    """Return the first bundle's, or that of one beside it that knows this machine better."""
+    first = labels[0]
+    if first.device.casefold() != THIS_MACHINE:
+        return first
+    beside = [
+        label
+        for label in labels
+        if (label.path.parent, label.device, label.framework)
+        == (first.path.parent, first.device, first.framework)
+    ]
+    return min(beside, key=lambda label: strangeness(label.fingerprint))

@@ -22,21 +22,26 @@ CANNED_LAYERS = 10
 
 @contextmanager
 def replaced_folder(output: Path) -> Iterator[Path]:
-    """Give an empty folder ``NAME.tmp`` that becomes `output` when the block ends without error.
+    """Give an empty folder that becomes `output` when the block ends without error.
+
+    It lies beside `output`, under a name with a dot in front that nobody gives a bundle.
 
     Raises
     ------
     OutputError
-        If it cannot be written, or if `output` exists and is no bundle.
+        If it cannot be written, or if `output` exists and is no bundle, or holds other files
+        beside the bundle's own.
     """
     output = output.resolve()
-    new, old = output.with_name(output.name + ".tmp"), output.with_name(output.name + ".old")
+    new, old = (output.with_name(f".{output.name}.resperf-{word}") for word in ("new", "old"))
     try:
         _prepare(output, new, old)
         yield new
         for file in (*new.iterdir(), new):
             _sync(file)
         if output.exists():
+            # Minutes may have passed since the first look.
+            _refuse_foreign(output)
             output.rename(old)
         new.rename(output)
     except OSError as error:
@@ -56,9 +61,33 @@ def _prepare(output: Path, new: Path, old: Path) -> None:
     if old.exists() and not output.exists():
         # An earlier run was killed between its two renames.
         old.rename(output)
+    _refuse_foreign(output)
     shutil.rmtree(new, ignore_errors=True)
     shutil.rmtree(old, ignore_errors=True)
     new.mkdir(parents=True)
+
+
+def _refuse_foreign(bundle: Path) -> None:
+    """Refuse to replace a folder that holds what is not part of the bundle.
+
+    Raises
+    ------
+    OutputError
+        If it does.
+    """
+    if not bundle.is_dir():
+        return
+    try:
+        own = set(json.loads((bundle / MANIFEST).read_text(encoding="utf-8"))["files"])
+    except (OSError, ValueError, TypeError, KeyError):
+        # A damaged bundle may be replaced, with all networks that may have been its own.
+        own = {file.name for file in bundle.glob("*.onnx")}
+    foreign = sorted({entry.name for entry in bundle.iterdir()} - own - {MANIFEST})
+    if foreign:
+        raise OutputError(
+            f"{bundle} holds {foreign[0]!r} beside the bundle, which would be lost with it; move "
+            "that away or choose another output"
+        )
 
 
 def _is_empty(folder: Path) -> bool:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -106,16 +107,36 @@ def plan_campaign(campaign: Campaign, bench: Bench) -> tuple[Plan, Fingerprint]:
         If the campaign cannot be planned or the framework not be started.
     """
     with _PlanningProcess(bench.worker_settings(campaign)) as process:
-        paths = [*shipped_networks(campaign.mixture.networks), *bench.networks]
+        paths = shipped_networks(campaign.mixture.networks)
+        if bench.networks and campaign.mixture.from_networks == 0:
+            raise CampaignError(
+                f"campaign {campaign.name} draws nothing from networks; set from_networks in "
+                "[mixture] of its file, or leave --networks out"
+            )
         wanted = paths and campaign.mixture.from_networks > 0
         harvested = process.harvest(paths, [1]) if wanted else []
+        own = process.harvest(bench.networks, [1]) if bench.networks else []
         excluded = process.harvest(bench.exclude, EXCLUDE_BATCHES) if bench.exclude else []
         planned = plan(
             campaign,
             process,
             seed=bench.seed,
             samples=bench.samples,
-            harvested=harvested,
+            harvested=list({layer.key: layer for layer in (*harvested, *own)}.values()),
             exclude_keys=bench.exclude_keys | {layer.key for layer in excluded},
         )
-        return planned, process.fingerprint
+        return replace(
+            planned, notes=planned.notes + _not_drawn(campaign, own)
+        ), process.fingerprint
+
+
+def _not_drawn(campaign: Campaign, layers: Sequence[Layer]) -> tuple[str, ...]:
+    """Say which layers of the user's own networks the campaign has no kind for."""
+    counts = Counter(layer.kind for layer in layers if layer.kind not in campaign.kinds)
+    if not counts:
+        return ()
+    kinds = ", ".join(f"{kind} ({count})" for kind, count in sorted(counts.items()))
+    return (
+        f"{counts.total()} of {len(layers)} layers of the networks are of kinds that campaign "
+        f"{campaign.name} does not draw: {kinds}",
+    )

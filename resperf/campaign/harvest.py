@@ -20,20 +20,20 @@ def harvest(paths: Sequence[Path], fingerprint: Fingerprint, batches: Sequence[i
     fingerprint : Fingerprint
         Names the framework that lowers them.
     batches : sequence of int
-        Batch sizes at which every network is lowered.
+        Batch sizes at which every network is lowered, as far as it allows them.
 
     Raises
     ------
-    NetworkError, UnsupportedError
+    NetworkError, ShapeError, UnsupportedError
         If a file cannot be read or lowered.
     """
     from resperf.lowering import lower
-    from resperf.network import read_network
+    from resperf.network import networks_at
 
     layers: dict[str, Layer] = {}
     for path in paths:
-        for batch in batches:
-            lowered = lower(read_network(path, batch=batch), fingerprint)
+        for network in networks_at(path, batches):
+            lowered = lower(network, fingerprint)
             for node in lowered.nodes:
                 if node.layer is not None:
                     layers.setdefault(node.layer.key, node.layer)

@@ -13,17 +13,22 @@ import contextlib
 import json
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
+from resperf.campaign.watch import PROBES
 from resperf.errors import CampaignError, OutputError, ResperfError
 from resperf.machine import Fingerprint
 from resperf.measurement import TOLERANCE, Measurement, Status
 from resperf.timing import ReferenceHistory
 
 VERSION = 1
+USUAL_SHARE = 0.6
+"""A probe that is slow for more of the rows than this shows how the machine usually is."""
+_FEWEST_FLAGGED = 100
 _BLOCK = 1 << 16
 
 
@@ -245,24 +250,62 @@ def middle_of(row: Measurement) -> float:
     return row.started_at + row.duration_s / 2
 
 
-def is_doubtful(row: Measurement, readings: ReferenceHistory) -> bool:
-    """Whether a row should be measured again: it drifted, or the machine was not itself."""
+def is_doubtful(
+    row: Measurement, readings: ReferenceHistory, usual: Set[str] = frozenset()
+) -> bool:
+    """Whether a row should be measured again: it drifted, or the machine was not itself.
+
+    Flags of a state that is `usual_states` of this machine are no reason.
+    """
     if row.status is not Status.OK:
         return False
-    return bool(row.flags) or _is_off_speed(row, readings)
+    return bool(set(row.flags) - usual) or _is_off_speed(row, readings)
+
+
+def usual_states(rows: Iterable[Measurement]) -> frozenset[str]:
+    """Return the probes that are slow so often that this is how the machine is.
+
+    There are hosts that hardly ever keep two virtual cores beside each other. Rows that were taken
+    so are all that there are, and those of the rare fast moments are the odd ones.
+    """
+    counts, ok = flag_counts(rows)
+    return usual_flags(counts, ok)
+
+
+def flag_counts(rows: Iterable[Measurement]) -> tuple[Counter[str], int]:
+    """Count the rows with each flag, and those that were measured at all."""
+    measured = [row for row in rows if row.status is Status.OK]
+    return Counter(flag for row in measured for flag in row.flags), len(measured)
+
+
+def usual_flags(counts: Mapping[str, int], measured: int) -> frozenset[str]:
+    """Return the probes' flags that more than `USUAL_SHARE` of so many rows carry."""
+    if measured < _FEWEST_FLAGGED:
+        return frozenset()
+    return frozenset(name for name in PROBES if counts.get(name, 0) > USUAL_SHARE * measured)
 
 
 def _is_off_speed(row: Measurement, readings: ReferenceHistory) -> bool:
     return abs(readings.ratio(middle_of(row)) - 1) > TOLERANCE
 
 
-def best_rows(rows: Iterable[Measurement], readings: ReferenceHistory) -> list[Measurement]:
+def best_rows(
+    rows: Iterable[Measurement], readings: ReferenceHistory, usual: Set[str] | None = None
+) -> list[Measurement]:
     """Keep one row per layer and repeat, with its ratio to the reference's median filled in.
 
     An ``ok`` row comes before a failed one, one with fewer reasons to doubt it before one with
     more (each flag is one, and so is a machine off its speed), and else the later before the
-    earlier. Rows come in the order they were taken.
+    earlier. Rows come in the order they were taken. A flag that is usual on the machine, by
+    default by `usual_states` of these rows, is taken off.
     """
+    rows = list(rows)
+    usual = usual_states(rows) if usual is None else usual
+    if usual:
+        rows = [
+            replace(row, flags=tuple(flag for flag in row.flags if flag not in usual))
+            for row in rows
+        ]
     best: dict[tuple[str, int], tuple[tuple[bool, int], int, Measurement]] = {}
     for order, row in enumerate(rows):
         reasons = len(row.flags) + _is_off_speed(row, readings)
@@ -275,7 +318,5 @@ def best_rows(rows: Iterable[Measurement], readings: ReferenceHistory) -> list[M
 
 
 def _with_ratio(row: Measurement, readings: ReferenceHistory) -> Measurement:
-    from dataclasses import replace
-
     ratio = readings.ratio(middle_of(row))
     return row if math.isnan(ratio) else replace(row, reference_ratio=ratio)

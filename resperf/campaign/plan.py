@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections import Counter
 from collections.abc import Mapping, Sequence, Set
@@ -98,6 +99,15 @@ class Plan:
     def hours(self) -> float:
         """Predicted duration."""
         return sum(self.predicted_s) / 3600
+
+    def first_layers(self, hours: float) -> int:
+        """Count the distinct layers that begin within a time."""
+        ends_s = itertools.accumulate(self.predicted_s, initial=0.0)
+        return sum(
+            item.repeat == 0
+            for item, starts_s in zip(self.items, ends_s, strict=False)
+            if starts_s < hours * 3600
+        )
 
     @property
     def disk_bytes(self) -> int:
@@ -202,12 +212,13 @@ class Stream:
         if layer.key in self._seen:
             return
         self._seen.add(layer.key)
-        if self._is_excluded(layer):
+        if self.is_excluded(layer):
             self._excluded += 1
         else:
             self.layers.append(layer)
 
-    def _is_excluded(self, layer: Layer) -> bool:
+    def is_excluded(self, layer: Layer) -> bool:
+        """Say whether a layer is one of an excluded network, at whatever batch size."""
         return key_at_any_batch(layer.key) in self._excluded_layers
 
     def candidates(self, lowerer: Lowerer, count: int, turn: int, known: Set[str]) -> list[Layer]:
@@ -228,7 +239,7 @@ class Stream:
         for start in range(0, count, CHUNK):
             drawn = [sampler.draw() for _ in range(min(CHUNK, count - start))]
             found |= {layer.key: layer for layer in lowerer.lower(drawn)}
-        return [v for key, v in found.items() if key not in known and not self._is_excluded(v)]
+        return [v for key, v in found.items() if key not in known and not self.is_excluded(v)]
 
     def items(self, layers: Sequence[Layer]) -> tuple[PlannedLayer, ...]:
         """Return the measurements of some layers, repeats at a later time."""

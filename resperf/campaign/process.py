@@ -61,8 +61,9 @@ class WorkerSettings:
     reference_interval_s : float
     memory_bytes : int
         Private memory that it may allocate; 0 for no limit.
-    probe_ms : mapping of str to float
-        What the probes usually take, where earlier processes found out.
+    probes : mapping of str to (float, int)
+        What the probes usually take, and how many checks that is of, where earlier processes found
+        out.
     """
 
     framework: str
@@ -70,7 +71,7 @@ class WorkerSettings:
     protocol: SamplingProtocol = field(default_factory=SamplingProtocol)
     reference_interval_s: float = 3.0
     memory_bytes: int = 0
-    probe_ms: Mapping[str, float] = field(default_factory=dict)
+    probes: Mapping[str, tuple[float, int]] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""
@@ -80,7 +81,7 @@ class WorkerSettings:
             "protocol": self.protocol.to_json(),
             "reference_interval_s": self.reference_interval_s,
             "memory_bytes": self.memory_bytes,
-            "probe_ms": dict(self.probe_ms),
+            "probes": {name: list(each) for name, each in self.probes.items()},
         }
 
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from resperf.campaign.adaptive import Batches, Doubt, first_batch
 from resperf.campaign.bench import Bench, plan_campaign
 from resperf.campaign.fusion import CheckedFusion, check_fusion
-from resperf.campaign.journal import is_doubtful
+from resperf.campaign.journal import flag_counts, is_doubtful, usual_flags
 from resperf.campaign.plan import Plan, PlannedLayer, predicted_s
 from resperf.campaign.process import Interrupted, WorkerDied, WorkerProcess
 from resperf.campaign.progress import Progress
@@ -174,10 +174,19 @@ class _Run:
         self._gaps_s: list[float] = []
         self._choosing_s, self._chose_all = 0.0, False
         self._again = 0
+        # Rows of an earlier, finished start have lost the flags that were usual then.
+        self._flags, self._measured_rows = flag_counts(self._store.rows)
         self._elapsed_s = 0.0
         self._pending: deque[tuple[PlannedLayer, float]] = deque()
         self._total, self._remaining_s, self._spent_s = 0, 0.0, 0.0
         self._find_work(planned)
+        rows = self._known_rows()
+        foreign = {row.layer.key for row in rows if planned.stream.is_excluded(row.layer)}
+        if foreign:
+            self._notes += (
+                f"{len(foreign)} layers of the excluded networks were measured by an earlier start "
+                "and stay in the dataset; resperf train --exclude leaves them out of training",
+            )
         self._progress = Progress(self._total, self._done, show=show)
 
     def _find_work(self, planned: Plan) -> None:
@@ -263,6 +272,10 @@ class _Run:
         """Measure what the framework fuses; each rule is kept as soon as it is known."""
         from resperf.lowering.fusions import RULES
 
+        if self._framework not in RULES:
+            self._notes += (
+                f"{self._framework} says itself what it fuses: there is no rule to check",
+            )
         found = [CheckedFusion.from_json(each) for each in self._store.fusions]
         known = {each.rule for each in found}
         for rule in RULES.get(self._framework, ()):
@@ -316,8 +329,8 @@ class _Run:
             reply = worker.measure(item.layer, item.repeat, self._rules.timeout_s)
             row = replace(Measurement.from_json(reply["row"]), layer=item.layer)
             self._keep_reading(reply["reading"])
-            for name, time_ms in reply["usual_probe_ms"].items():
-                self._store.keep_probe(probe_cost(name), time_ms)
+            for name, (time_ms, readings) in reply["usual_probes"].items():
+                self._store.usual_probes[probe_cost(name)] = (time_ms, readings)
             self._crashes = 0
         except WorkerDied as death:
             row = Measurement(
@@ -333,6 +346,9 @@ class _Run:
         self._store.add_row(row)
         self._taken += 1
         self._failed += row.status is not Status.OK
+        if row.status is Status.OK:
+            self._flags.update(row.flags)
+            self._measured_rows += 1
         self._attempts[item.identity] += 1
         self._again += again
         self._done += not again
@@ -366,10 +382,11 @@ class _Run:
     def _settle(self) -> None:
         """Queue the doubtful ones among the rows that lie between two readings by now."""
         rows, self._unsettled = self._unsettled, []
+        usual = usual_flags(self._flags, self._measured_rows)
         for row in rows:
             identity = (row.layer.key, row.repeat)
             if (
-                is_doubtful(row, self._store.readings)
+                is_doubtful(row, self._store.readings, usual)
                 and self._attempts[identity] <= self._rules.retries
                 and self._retries_left > 0
             ):
@@ -382,7 +399,7 @@ class _Run:
         if self._worker is not None and self._asked >= self._recycle:
             self._end_worker()
         if self._worker is None:
-            settings = replace(self._worker_settings, probe_ms=self._store.usual_probe_ms)
+            settings = replace(self._worker_settings, probes=self._store.usual_probes)
             self._worker = WorkerProcess(settings, wants_stop=self._stop.is_set)
             self._asked = 0
         if time.monotonic() >= self._costs_at:
@@ -416,6 +433,14 @@ class _Run:
             again=self._again,
         )
 
+    def _states(self) -> tuple[str, ...]:
+        """Say which slow states are this machine's usual ones."""
+        return tuple(
+            f"the probe {name!r} was slow for {self._flags[name] / self._measured_rows:.0%} of the "
+            "rows: taken as the usual state of this machine"
+            for name in sorted(usual_flags(self._flags, self._measured_rows))
+        )
+
     def result(self, output: Path, reason: str) -> CampaignResult:
         """Sum up."""
         rows = self._store.best()
@@ -430,6 +455,6 @@ class _Run:
             elapsed_s=self._elapsed_s,
             overhead_s=median(self._gaps_s) if self._gaps_s else 0.0,
             choosing_s=self._choosing_s,
-            notes=self._notes,
+            notes=self._notes + self._states(),
             fusions=tuple(CheckedFusion.from_json(each) for each in self._store.fusions),
         )

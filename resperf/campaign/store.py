@@ -13,13 +13,22 @@ from statistics import median
 from typing import Any
 
 from resperf._version import __version__
-from resperf.campaign.journal import Header, Journal, Records, best_rows, middle_of, read_journal
+from resperf.campaign.journal import (
+    Header,
+    Journal,
+    Records,
+    best_rows,
+    middle_of,
+    read_journal,
+    usual_states,
+)
 from resperf.campaign.spec import Campaign
 from resperf.campaign.watch import PROBES, probe_cost
 from resperf.dataset import Dataset, DatasetInfo, read_dataset, write_dataset
 from resperf.errors import CampaignError
 from resperf.machine import Fingerprint
 from resperf.measurement import Measurement
+from resperf.timing import KNOWN_READINGS
 
 REFERENCE_COST = "reference_ms"
 """Name in a dataset's machine costs of the reference layer's median time."""
@@ -61,8 +70,9 @@ class Store:
     readings : ReferenceHistory
     fusions : sequence of mapping
         What was found of pairs of operators (see `campaign.fusion`).
-    usual_probe_ms : dict of str to float
-        What the probes usually take, under the names that a dataset keeps them by.
+    usual_probes : dict of str to (float, int)
+        What the probes usually take, and how many checks that is of, under the names that a
+        dataset keeps them by.
     """
 
     def __init__(
@@ -86,7 +96,7 @@ class Store:
         self.readings = written.readings
         self._costs = {**compacted.costs, **written.costs}
         probes = {probe_cost(name) for name in PROBES} & set(self._costs)
-        self.usual_probe_ms = {name: median(self._costs[name]) for name in probes}
+        self.usual_probes = {name: (median(self._costs[name]), KNOWN_READINGS) for name in probes}
         self.fusions = written.fusions or compacted.fusions
         self.settled = [_without_samples(row) for row in self._lacking(compacted)]
         # Their ratios are turned back into readings, since the median moves with new ones.
@@ -126,18 +136,16 @@ class Store:
         self._journal.add_fusions(fusions)
         self.fusions = fusions
 
-    def keep_probe(self, name: str, time_ms: float) -> None:
-        """Keep what a probe usually takes: the least that any process found."""
-        self.usual_probe_ms[name] = min(time_ms, self.usual_probe_ms.get(name, math.inf))
-
     @property
     def costs(self) -> dict[str, float]:
         """The machine's costs: medians of what was measured."""
-        return {name: median(found) for name, found in self._costs.items()} | self.usual_probe_ms
+        probes_ms = {name: time_ms for name, (time_ms, _) in self.usual_probes.items()}
+        return {name: median(found) for name, found in self._costs.items()} | probes_ms
 
     def best(self) -> list[Measurement]:
         """Return one row per layer and repeat, without samples."""
-        return best_rows([*self.settled, *self.rows], self.readings)
+        # Rows of an earlier, finished start have lost the flags that were usual then.
+        return best_rows([*self.settled, *self.rows], self.readings, usual_states(self.rows))
 
     def compact(self) -> None:
         """Write the dataset; the journal stays.
@@ -152,7 +160,7 @@ class Store:
         # The samples of a long campaign are read when they are needed, not kept for hours.
         earlier = self._lacking(_from_dataset(self.output)) if self.settled else []
         written = read_journal(journal_path(self.output)).rows
-        rows = best_rows([*earlier, *written], self.readings)
+        rows = best_rows([*earlier, *written], self.readings, usual_states(written))
         costs = self.costs
         if len(self.readings):
             costs[REFERENCE_COST] = self.readings.median_ms

@@ -93,7 +93,7 @@ have more bandwidth to memory, so that the second tells nothing while the first 
 def built_probes(
     backend: Backend,
     clock: Clock,
-    costs: Mapping[str, float] | None = None,
+    usual: Mapping[str, tuple[float, int]] | None = None,
     slow: Mapping[str, float] | None = None,
 ) -> Iterator[Mapping[str, Probe]]:
     """Build the probes: none on a simulated device, which nothing disturbs.
@@ -103,8 +103,8 @@ def built_probes(
     backend : Backend
     clock : callable
         Nanoseconds.
-    costs : mapping of str to float, optional
-        Machine costs of an earlier campaign, whose usual times count then.
+    usual : mapping of str to (float, int), optional
+        What the probes usually take and how many checks that is of, by `probe_cost`.
     slow : mapping of str to float, optional
         Times its usual time at which a probe is slow, where that is not `resperf.timing.SLOW`.
     """
@@ -115,11 +115,13 @@ def built_probes(
                 built = build(backend)
             except UnsupportedError:
                 continue
+            usual_ms, readings = (usual or {}).get(probe_cost(name), (None, 0))
             probes[name] = Probe(
                 # One run: what the execution phase holds several copies of may hold others later.
                 stack.enter_context(built).isolated,
                 clock=clock,
                 slow=(slow or {}).get(name, SLOW),
-                usual_ms=(costs or {}).get(probe_cost(name)),
+                usual_ms=usual_ms,
+                readings=readings,
             )
         yield probes

@@ -123,8 +123,8 @@ class Worker:
         if row.status is Status.OK:
             slow = (slow | self._slow_probes()) & _felt(row)
             row = replace(row, flags=(*row.flags, *sorted(slow)))
-        usual_ms = self.reference.usual_probe_ms if self.reference and reading else {}
-        return {"reading": reading, "usual_probe_ms": usual_ms, "row": row.to_json()}
+        probes = self.reference.usual_probes if self.reference and reading else {}
+        return {"reading": reading, "usual_probes": probes, "row": row.to_json()}
 
     def _slow_probes(self) -> set[str]:
         return self.reference.slow_probes() if self.reference else set()
@@ -158,7 +158,7 @@ def start(settings: Mapping[str, Any]) -> Worker:
             interval_s=settings["reference_interval_s"],
             clock=clock,
             now=now,
-            probes=kept.enter_context(built_probes(started, clock, settings.get("probe_ms"))),
+            probes=kept.enter_context(built_probes(started, clock, settings.get("probes"))),
         )
     return Worker(
         backend=started,

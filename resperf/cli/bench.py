@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -51,7 +52,8 @@ DEVICES = {"synthetic": "synthetic"}
 )  # fmt: skip
 @click.option(
     "--check-fusion", is_flag=True,
-    help="First measure whether the framework runs as one kernel what resperf believes it does.",
+    help="First measure whether the framework runs as one kernel what resperf's rules for it say "
+    "(tensorflow; onnxruntime writes itself down what it fuses).",
 )  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Say what would be measured and how long it takes.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
@@ -80,6 +82,8 @@ def command(
     from resperf.campaign.adaptive import first_batch
     from resperf.network.files import network_files
 
+    if dry_run and check_fusion:
+        raise click.UsageError("--check-fusion measures; leave out --dry-run or the check")
     varied, left_out = network_files(networks), network_files(exclude)
     defined = Campaign.from_toml(find_campaign(campaign))
     settings = {} if threads is None else {"threads": threads}
@@ -87,7 +91,7 @@ def command(
         bench = Bench(framework, settings, seed, samples, networks=varied, exclude=left_out)
         planned, machine = plan_campaign(defined, bench)
         first = first_batch(planned, hours) if adaptive else None
-        show_plan(defined, planned, machine, as_json=as_json, first=first)
+        show_plan(defined, planned, machine, as_json=as_json, first=first, hours=hours)
         return
     result = run_campaign(
         defined,
@@ -156,6 +160,7 @@ def show_plan(
     *,
     as_json: bool,
     first: int | None = None,
+    hours: float | None = None,
 ) -> None:
     """Print what a campaign would measure; `first` layers are certain if it chooses others."""
     from resperf.units import format_bytes
@@ -167,6 +172,7 @@ def show_plan(
             "layers": dict(planned.counts),
             "repeats": planned.repeats,
             "hours": planned.hours,
+            "layers_in_time": None if hours is None else planned.first_layers(hours),
             "disk_bytes": planned.disk_bytes,
             "first_batch": first,
             "notes": list(planned.notes),
@@ -178,6 +184,8 @@ def show_plan(
         click.echo(f"  {kind:<8} {count:>8} layers")
     click.echo(f"  {'repeats':<8} {planned.repeats:>8}")
     click.echo(f"about {planned.hours:.2g} hours, {format_bytes(planned.disk_bytes)} of disk")
+    if hours is not None and planned.hours > hours:
+        click.echo(f"in {hours:g} hours about the first {planned.first_layers(hours)} layers")
     if first is not None:
         click.echo(f"after the first {first} layers, others are chosen by what is known by then")
     for note in planned.notes:
@@ -224,7 +232,7 @@ def show_result(result: CampaignResult, *, as_json: bool) -> None:
         click.echo(f"next: resperf train {result.path}")
     else:
         cause = "the time is up" if result.reason == "hours" else "interrupted"
-        click.echo(f"{cause}; the same command goes on: resperf {' '.join(sys.argv[1:])}")
+        click.echo(f"{cause}; the same command goes on: resperf {shlex.join(sys.argv[1:])}")
 
 
 def show_fusions(found: Sequence[CheckedFusion]) -> None:

@@ -21,7 +21,7 @@ BATCHES = ("1", "8")
 
 @click.command(
     cls=BatchCommand,
-    epilog="Example: resperf calibrate models/bundles/cpu-onnxruntime --batch 1 8",
+    epilog="Example: resperf calibrate mine -o mine_calibrated --batch 1 8",
 )
 @click.argument("bundle", metavar="BUNDLE", type=_PATH)
 @click.option(

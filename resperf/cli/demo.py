@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 import click
@@ -80,7 +81,12 @@ def _remarks(skipped: int, warnings: tuple[str, ...]) -> list[str]:
 
 
 def _next_commands(dataset: Path, bundle: Path) -> str:
-    network = "models/networks/resnet50.onnx"
+    from resperf.campaign.harvest import shipped_networks
+
+    network = str(shipped_networks(["resnet50"])[0])
+    with suppress(ValueError):
+        # Shorter where it lies below the folder that the user stands in.
+        network = str(Path(network).relative_to(Path.cwd()))
     lines = (
         f"resperf predict {network} --bundle {bundle} --batch 1 8",
         f"resperf measure {network} --batch 8 --against {bundle}",

@@ -15,7 +15,7 @@ from resperf.errors import BundleError
 @BUNDLE
 @JSON
 def command(bundle: Path | None, as_json: bool) -> None:
-    """List the bundles that `resperf predict` can find: device, framework, age and error."""
+    """List the bundles that `resperf predict` can find: device, framework, machine and error."""
     from resperf.report.devices import device_table
     from resperf.report.documents import json_text
 
@@ -43,6 +43,7 @@ def _entries(place: Path | None) -> list[dict[str, Any]]:
             {
                 "device": bundle.device,
                 "framework": bundle.framework,
+                "machine": bundle.fingerprint.machine,
                 "path": str(folder),
                 "date": bundle.created,
                 "phase": bundle.layer_phase,

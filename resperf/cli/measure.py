@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -71,34 +71,41 @@ def command(
     networks = read_batches(network, list(batches) or None, shapes)
     bundle = _bundle(against, framework) if against is not None else None
     device = backend(framework, **({} if threads is None else {"threads": threads}))
-    documents, texts = [], []
-    for each in networks:
-        with (
-            bar_of_steps("layers") as progress,
-            reference_monitor(device, bundle=bundle) as monitor,
-        ):
-            measured = measure_network(
-                network,
-                device,
-                batch=each.batch if batches else None,
-                shapes=shapes,
-                seconds=seconds,
-                layers=not no_layers,
-                monitor=monitor,
-                progress=progress,
-            )
-        document = measured.to_json()
-        if bundle is None:
-            texts.append(network_text(measured, every=every))
-        else:
-            prediction = layers_alone(each, bundle, threads=device.fingerprint().threads)
-            document["predicted"] = prediction.to_json()
-            texts.append(side_by_side_text(prediction, measured, every=every))
-        documents.append(document)
-    if as_json:
-        print(json_text(documents if len(batches) > 1 else documents[0]))
-    else:
-        print("\n\n".join(texts))
+    # What cannot be compared is refused before minutes of measuring.
+    predictions = [
+        None if bundle is None else layers_alone(each, bundle, threads=device.fingerprint().threads)
+        for each in networks
+    ]
+    documents: list[dict[str, Any]] = []
+    try:
+        for each, prediction in zip(networks, predictions, strict=True):
+            with (
+                bar_of_steps("layers") as progress,
+                reference_monitor(device, bundle=bundle) as monitor,
+            ):
+                measured = measure_network(
+                    network,
+                    device,
+                    batch=each.batch if batches else None,
+                    shapes=shapes,
+                    seconds=seconds,
+                    layers=not no_layers,
+                    monitor=monitor,
+                    progress=progress,
+                )
+            document = measured.to_json()
+            if prediction is None:
+                text = network_text(measured, every=every)
+            else:
+                document["predicted"] = prediction.to_json()
+                text = side_by_side_text(prediction, measured, every=every)
+            if not as_json:
+                print("\n" * bool(documents) + text, flush=True)
+            documents.append(document)
+    finally:
+        # A batch that cannot be measured takes nothing from those that were.
+        if as_json and documents:
+            print(json_text(documents if len(batches) > 1 else documents[0]))
 
 
 def _bundle(against: str, framework: str) -> Bundle:

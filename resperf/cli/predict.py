@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -80,6 +81,8 @@ def command(
         raise click.UsageError(
             "--show-lowering is text about one device; with --json, `sources` of each layer say it"
         )
+    if every and device == EVERY_DEVICE:
+        raise click.UsageError("--all is about the layers of one device; leave it out")
     if device == EVERY_DEVICE:
         _everywhere(network, framework, bundle, batches, shapes, threads, strict, as_json)
         return
@@ -131,13 +134,11 @@ def _everywhere(
         threads=threads,
         strict=strict,
     )
-    reasons = [(each.device, each.framework, str(error)) for each, error in failures]
     if as_json:
-        names = ("device", "framework", "error")
-        failed = [dict(zip(names, each, strict=True)) for each in reasons]
+        failed = [dataclasses.asdict(each) for each in failures]
         print(json_text([*(prediction.to_json() for prediction in predictions), *failed]))
     else:
-        print(everywhere_text(predictions, reasons))
+        print(everywhere_text(predictions, failures))
     if not predictions:
         raise UnsupportedError(
             f"no bundle that was found predicts {network}; the reasons stand above"
@@ -199,6 +200,8 @@ def _typed_layer(kind: str, words: tuple[str, ...]) -> Layer:
         name, separator, value = word.partition("=")
         if not separator:
             raise LayerError(f"{word!r} must look like field=value, such as batch=8")
+        if name in fields:
+            raise LayerError(f"{name} is given twice ({fields[name]} and {value}); leave one out")
         fields[name] = value
     return kind_of(kind).from_text(fields)
 
@@ -211,9 +214,17 @@ def _layers_of(path: Path) -> list[Layer]:
     with path.open(encoding="utf-8-sig", newline="") as file:
         try:
             rows = csv.DictReader(file, strict=True)
-            if "kind" not in (rows.fieldnames or ()):
+            names = rows.fieldnames or ()
+            if "kind" not in names:
                 raise LayerError(f"{path}: the first line names no column `kind`; add one")
+            if any(names.count(name) > 1 for name in names if name):
+                raise LayerError(f"{path}: the first line names a column twice; leave one out")
             for row in rows:
+                if any(cell.strip() for cell in row.get(None) or ()):
+                    raise LayerError(
+                        f"{path}, line {rows.line_num}: more cells than columns; write numbers "
+                        "without separators, or put texts with commas in quotes"
+                    )
                 cells = {k: v.strip() for k, v in row.items() if k and isinstance(v, str)}
                 words = {name: text for name, text in cells.items() if text}
                 try:

@@ -28,7 +28,8 @@ _PATH = click.Path(path_type=Path)
     "--output",
     type=_PATH,
     metavar="BUNDLE",
-    help="Folder to write. By default DEVICE-FRAMEWORK where `resperf predict` looks.",
+    help="Folder to write. By default DEVICE-FRAMEWORK, with the threads if they are not all "
+    "cores, where `resperf predict` looks.",
 )
 @click.option(
     "--method",
@@ -132,7 +133,10 @@ def _default_output(file: Path, device: str | None) -> Path:
     from resperf.dataset import read_info
 
     machine = read_info(file).fingerprint
-    return user_folder() / f"{device or machine.device}-{machine.framework}"
+    name = f"{device or machine.device}-{machine.framework}"
+    if machine.threads not in (0, machine.cores):
+        name += f"-{machine.threads}threads"
+    return user_folder() / name
 
 
 def _table(bundle: Bundle) -> str:

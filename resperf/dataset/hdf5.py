@@ -153,8 +153,9 @@ def open_dataset(path: Path) -> Iterator[h5py.File]:
             yield file
     except _DAMAGE as error:
         raise DatasetError(
-            f"{path} is damaged or truncated ({_first_line(error)}); restore a copy, or run its "
-            "campaign again with resperf bench: measured rows are taken from the journal"
+            f"{path} is damaged or truncated ({_first_line(error)}); restore a copy, or move it "
+            f"away and run its campaign again with resperf bench -o {path}: rows come back from "
+            "the journal beside it, if there is one"
         ) from error
 
 
@@ -176,7 +177,9 @@ def _check_readable(path: Path) -> None:
     except OSError as error:
         raise DatasetError(f"{path} cannot be read ({error.strerror or error})") from error
     if not size_bytes:
-        raise DatasetError(f"{path} is empty; run its campaign again with resperf bench")
+        raise DatasetError(
+            f"{path} is empty; move it away and run its campaign again with resperf bench"
+        )
     if not h5py.is_hdf5(path):
         raise DatasetError(
             f"{path} is not an HDF5 file; give a dataset that resperf bench wrote (.h5)"

@@ -62,9 +62,15 @@ class VolumeLayer(OperatorLayer):
             raise LayerError(f"{self.kind}: rank={self.rank} must be one of {self.RANKS}")
         if any(self._along(axis) != (1, 1, 1, 1, 0) for axis in AXES[: 3 - self.rank]):
             raise LayerError(f"{self.kind}: of rank {self.rank} there are no more axes")
-        if any(pad >= 2 * kernel * dilation for _, kernel, _, dilation, pad in self._each()):
+        if any(
+            pad > self._most_pad(kernel, dilation) for _, kernel, _, dilation, pad in self._each()
+        ):
             raise LayerError(f"{self.kind}: padding larger than the window")
         super()._check()
+
+    def _most_pad(self, kernel: int, dilation: int) -> int:
+        """Return the most pixels that are added along an axis: whole windows at both ends."""
+        return 2 * kernel * dilation
 
     @classmethod
     def _expand(cls, fields: dict[str, Any]) -> dict[str, Any]:
@@ -188,6 +194,27 @@ class VolumePool(VolumeLayer):
     """A pooling among them; the fields are its kind's own."""
 
     mode: str
+
+    def _most_pad(self, kernel: int, dilation: int) -> int:
+        """Return the most pixels added: no window may lie in the padding alone."""
+        return super()._most_pad(kernel, dilation) - 1
+
+    def _refuse_ceiling(self, attributes: Mapping[str, Any], windows: Sequence[int]) -> None:
+        """Refuse partly empty windows, where rounding up makes any.
+
+        Parameters
+        ----------
+        attributes : mapping
+        windows : sequence of int
+            As many as the operator gives along each axis.
+
+        Raises
+        ------
+        LayerError
+            If there are more than this layer has.
+        """
+        if attributes.get("ceil_mode") and tuple(windows) != self.positions:
+            raise LayerError("a pooling with partly empty windows has no layer of this kind")
 
     @classmethod
     def fitting(cls, fields: Mapping[str, Any], source: Random) -> dict[str, Any]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import permutations
+from string import ascii_letters
 from typing import Any, ClassVar, Self
 
 from resperf.errors import LayerError
@@ -127,11 +128,10 @@ class Einsum(ProductLayer):
     def read(cls, operator: Operator) -> Self:
         """Read an equation of two operands."""
         equation = str(operator.attributes["equation"]).replace(" ", "")
-        inputs, arrow, result = equation.partition("->")
-        operands = inputs.split(",")
-        if not arrow or len(operands) != 2 or "." in equation:
+        if equation.partition("->")[0].count(",") != 1 or len(operator.inputs) != 2:
             raise LayerError(f"the equation {equation!r} has no layer")
-        first, second = operands
+        ranks = [len(operator.operand(position).shape) for position in range(2)]
+        first, second, result = _spelt_out(equation, ranks)
         lengths: dict[str, int] = {}
         for order, position in ((first, 0), (second, 1)):
             shape = operator.operand(position).shape
@@ -157,6 +157,38 @@ class Einsum(ProductLayer):
             "Einsum", "", {"equation": equation}, self.input_shape, self.output_shape,
             extra_shapes=(self.second_shape,),
         )  # fmt: skip
+
+
+def _spelt_out(equation: str, ranks: Sequence[int]) -> tuple[str, str, str]:
+    """Return the letters of both operands and of the result, an ellipsis as letters of its own.
+
+    Raises
+    ------
+    LayerError
+        If it is no equation of these operands.
+    """
+    inputs, arrow, result = equation.partition("->")
+    operands = inputs.split(",")
+    free = [each for each in ascii_letters if each not in equation]
+    counts = [
+        rank - len(each.replace("...", "")) for each, rank in zip(operands, ranks, strict=True)
+    ]
+    dotted = [count for each, count in zip(operands, counts, strict=True) if "..." in each]
+    if min(counts) < 0 or max(dotted, default=0) > len(free):
+        raise LayerError(f"{equation!r} does not fit operands of {ranks} axes")
+    dots = free[: max(dotted, default=0)]
+    first, second = (
+        # The axes of an ellipsis are aligned at their end.
+        each.replace("...", "".join(dots[len(dots) - count :]))
+        for each, count in zip(operands, counts, strict=True)
+    )
+    if not arrow:
+        letters = inputs.replace(",", "").replace("...", "")
+        result = "..." + "".join(sorted(x for x in set(letters) if letters.count(x) == 1))
+    result = result.replace("...", "".join(dots))
+    if "." in first + second + result:
+        raise LayerError(f"the equation {equation!r} has no layer")
+    return first, second, result
 
 
 def _groups(first: str, second: str, result: str) -> dict[str, str]:

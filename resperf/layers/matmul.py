@@ -117,16 +117,22 @@ class MatMul(ProductLayer):
     @classmethod
     def read(cls, operator: Operator) -> Self:
         """Read a product of two computed tensors; a matrix that all share joins the rows."""
+        import numpy as np
+
         dtype, first, second = dtype_of(operator), operator.shape(0), operator.shape(1)
         attributes = operator.attributes
         if attributes.get("transBatchA") or attributes.get("transBatchB"):
             raise LayerError("a product that transposes its batch has no layer")
-        if len(first) < 2 or len(second) < 2:
+        if not first or not second:
             raise LayerError(f"a product of shapes {first} and {second} has no layer")
+        # A vector is a matrix of one row on the left, and of one column on the right.
+        first = first if len(first) > 1 else (1, *first)
+        second = second if len(second) > 1 else (*second, 1)
+        outer_shape = np.broadcast_shapes(first[:-2], second[:-2])
         rows, depth = first[-2:] if not attributes.get("transA") else first[:-3:-1]
         transposed = bool(attributes.get("transB"))
         width = second[-2] if transposed else second[-1]
-        products = math.prod(operator.result()[:-2])
+        products = math.prod(outer_shape)
         if math.prod(second[:-2]) == 1 and not attributes.get("transA"):
             rows, products = rows * products, 1
         batch, outer = split_rows(products, (*operator.result(), 1)[0])

@@ -93,14 +93,14 @@ class PoolNd(VolumePool):
         if len(operator.outputs) > 1:
             raise LayerError("the positions of the maxima are asked for, which no layer gives")
         mode, attributes = _MODE_OF[operator.op], operator.attributes
-        if attributes.get("ceil_mode"):
-            raise LayerError("a pooling of signals with partly empty windows has no layer")
         if mode == "average" and max(attributes.get("dilations") or (1,)) > 1:
             raise LayerError("a dilated average of signals has no layer")
         whole = mode.startswith("global")
         kernel = operator.shape()[2:] if whole else attributes["kernel_shape"]
         window = cls._read_window(operator, kernel, operator.shape())
-        return cls(**window, mode=mode, dtype=dtype_of(operator))
+        made = cls(**window, mode=mode, dtype=dtype_of(operator))
+        made._refuse_ceiling(attributes, operator.result()[2:])
+        return made
 
     def kernel(self) -> Kernel:
         """Return the pooling."""

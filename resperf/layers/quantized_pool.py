@@ -105,16 +105,16 @@ class QuantizedPool(VolumePool):
     def read(cls, operator: Operator) -> Self:
         """Read a pooling of ONNX Runtime's quantised operators."""
         mode, attributes, shape = _MODE_OF[operator.op], operator.attributes, operator.shape()
-        if attributes.get("ceil_mode"):
-            raise LayerError("a quantised pooling with partly empty windows has no layer")
         last = mode == "max" or bool(attributes.get("channels_last"))
         if last:
             shape = (shape[0], shape[-1], *shape[1:-1])
         kernel = shape[2:] if mode == "global_average" else attributes["kernel_shape"]
-        return cls(
+        made = cls(
             **cls._read_window(operator, kernel, shape), mode=mode,
             layout="nhwc" if last else "nchw", dtype=dtype_of(operator, EIGHT_BITS),
         )  # fmt: skip
+        made._refuse_ceiling(attributes, operator.result()[1:-1] if last else operator.result()[2:])
+        return made
 
     def kernel(self) -> Kernel:
         """Return the operator, with a scale and zero point for what is read and written."""

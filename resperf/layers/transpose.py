@@ -69,9 +69,11 @@ class Transpose(OperatorLayer):
 
     PLAIN: ClassVar[tuple[str, ...]] = (
         "threaded", "vector_rest", "axes", "keeps_last", "keeps_first", "matrix", "slow",
+        "read_twos", "write_twos",
     )  # fmt: skip
     LOG2: ClassVar[tuple[str, ...]] = (
-        "values", "rows", "run_bytes", "last_in", "last_out", "read_stride", "moved_bytes",
+        "values", "rows", "run_bytes", "last_in", "last_out", "read_stride", "write_stride",
+        "moved_bytes",
     )  # fmt: skip
     ENCODED: ClassVar[tuple[str, ...]] = ()
     TERMS: ClassVar[Mapping[str, Term]] = {
@@ -154,7 +156,7 @@ class Transpose(OperatorLayer):
         lengths, size = np.stack(dims, axis=1), element_bytes(columns)
         values = batch * lengths.prod(axis=1)
         orders = np.asarray(columns["order"])
-        axes, last_out, stride, slow = (np.ones(len(orders)) for _ in range(4))
+        axes, last_out, stride, written, slow = (np.ones(len(orders)) for _ in range(5))
         last_in, keeps_last, keeps_first = (np.ones(len(orders)) for _ in range(3))
         for order in np.unique(orders):
             rows, named = orders == order, str(order).removesuffix(_SLOW)
@@ -164,6 +166,9 @@ class Transpose(OperatorLayer):
             last_out[rows] = lengths[rows, int(named[-1]) - 1]
             # How far apart values lie in the input that lie together in the output.
             stride[rows] = lengths[rows, int(named[-1]) : len(named)].prod(axis=1)
+            # And the other way round.
+            behind = named[named.index(str(len(named))) + 1 :]
+            written[rows] = np.prod([lengths[rows, int(axis) - 1] for axis in behind], axis=0)
             keeps_last[rows] = float(named[-1] == str(len(named)))
             keeps_first[rows] = float(named[0] == "1")
         run = np.where(keeps_last == 1, last_in, 1.0)
@@ -171,8 +176,11 @@ class Transpose(OperatorLayer):
             **traffic(values * size, values * size, 0 * values, values),
             "values": values, "rows": values / np.maximum(last_in, 1), "axes": axes,
             "run_bytes": run * size, "runs": values / run, "last_in": last_in,
-            "last_out": last_out, "read_stride": stride, "keeps_last": keeps_last,
-            "keeps_first": keeps_first, "matrix": (axes == 2).astype(float), "slow": slow,
+            "last_out": last_out, "read_stride": stride, "write_stride": written,
+            # Values that lie a multiple of a power of two apart get in each other's way in caches.
+            "read_twos": _twos(stride * size), "write_twos": _twos(written * size),
+            "keeps_last": keeps_last, "keeps_first": keeps_first,
+            "matrix": (axes == 2).astype(float), "slow": slow,
             "scattered_bytes": (1 - keeps_last) * values * size,
         }  # fmt: skip
 
@@ -201,6 +209,15 @@ class Transpose(OperatorLayer):
             perm = [*range(first), *swapped, *range(first + 3, len(shape))]
         result = tuple(shape[axis] for axis in perm)
         return Kernel("Transpose", "", {"perm": perm}, tuple(shape), result, dtype=self.dtype)
+
+
+def _twos(lengths: Array) -> Array:
+    """Return how often 2 divides each number of bytes, 12 times (a page) at most."""
+    import numpy as np
+
+    whole = lengths.astype(np.int64)
+    times: Array = np.minimum(np.log2((whole & -whole).astype(float)), 12.0)
+    return times
 
 
 def _moves_one_axis(order: Sequence[int]) -> bool:

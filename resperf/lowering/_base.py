@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
-from resperf.layers import Layer
+from resperf.layers import OPERATOR_DOMAINS, Layer
 from resperf.network import Network, Node, Tensor
 
 ODD = (KeyError, IndexError, TypeError, ValueError, ArithmeticError, AttributeError)
@@ -65,6 +65,13 @@ class LoweredNetwork:
     outputs: tuple[Tensor, ...]
     method: str
     notes: tuple[str, ...] = ()
+
+
+def named_apart(node: Node, domains: frozenset[str] = OPERATOR_DOMAINS) -> Node:
+    """Let an operator of a foreign domain, or one without inputs, not pass for ONNX's own."""
+    if node.domain in domains and (node.inputs or not node.domain):
+        return node
+    return replace(node, op=".".join(filter(None, (node.domain, node.op))), domain="")
 
 
 def is_computed_once(network: Network, node: Node) -> bool:

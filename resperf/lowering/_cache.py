@@ -9,6 +9,7 @@ import contextlib
 import hashlib
 import json
 import os
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import cast
@@ -18,7 +19,7 @@ from resperf.layers import OPERATOR_KINDS, layer_from_key
 from resperf.lowering._base import LoweredNode, Role
 from resperf.network import Network, structure_digest
 
-_FORMAT = 10
+_FORMAT = 11
 """Raised when a network lowers to other layers than before, such as those of a new kind."""
 
 
@@ -88,7 +89,8 @@ def store(network: Network, identity: Sequence[str], nodes: Sequence[LoweredNode
     ]
     with contextlib.suppress(OSError):
         target = _file(network, identity)
-        partial = target.with_suffix(f".{os.getpid()}.tmp")
         target.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_text(json.dumps(rows), encoding="utf-8")
-        os.replace(partial, target)
+        with tempfile.TemporaryDirectory(dir=target.parent, prefix=".") as folder:
+            partial = Path(folder) / target.name
+            partial.write_text(json.dumps(rows), encoding="utf-8")
+            os.replace(partial, target)

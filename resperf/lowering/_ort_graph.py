@@ -13,7 +13,7 @@ import numpy as np
 
 from resperf.errors import UnsupportedError, first_line
 from resperf.layers import Conv, Layer, Reorder
-from resperf.lowering._base import LoweredNode
+from resperf.lowering._base import CONTROL_FLOW, LoweredNode
 from resperf.lowering._ort_shapes import inferred
 from resperf.lowering._proto import Skeleton, skeleton
 from resperf.lowering._read import (
@@ -26,6 +26,7 @@ from resperf.lowering._read import (
     conv_from_node,
     copied_view,
     dense_from_node,
+    in_pairs,
     is_dense,
     is_image,
     layer_from_node,
@@ -38,7 +39,11 @@ if TYPE_CHECKING:
     import onnx
 
 NCHWC = "com.microsoft.nchwc"
+BODY_BYTES = 1 << 22
+"""Constants that ONNX Runtime folds where a network has graphs inside its nodes."""
 RELAYOUTS = frozenset({"ReorderInput", "ReorderOutput"})
+PRECISE = "InsertedPrecisionFreeCast_"
+"""What ONNX Runtime puts before the names of tensors that it casts to float32."""
 _NCHWC_NAME = re.compile(r"^(?P<tensor>.*?)(?P<made_of>_bn|_mul)?_nchwc(?:_token_\d+)?$")
 
 
@@ -71,6 +76,11 @@ def optimised_graph(model: Skeleton, *, threads: int) -> onnx.GraphProto:
         )
         # Packing weights takes most of a session's start and changes no node.
         options.add_session_config_entry("session.disable_prepacking", "1")
+        if any(node.op_type in CONTROL_FLOW for node in model.model.graph.node):
+            # Their bodies are handed on as they are: what they could unfold into has an end.
+            options.add_session_config_entry(
+                "optimization.constant_folding_max_output_size_in_bytes", str(BODY_BYTES)
+            )
         try:
             if model.weights:
                 options.add_external_initializers(
@@ -101,11 +111,12 @@ def read_optimised(network: Network, graph: onnx.GraphProto, block: int) -> list
     weights = {each.name: weight(Path(network.name), each) for each in graph.initializer}
     inner = _inner_tensors(graph)
     # It turns constants as well, under their own names.
-    tensors = {**inner, **network.tensors, **weights}
+    tensors = {**inner, **_in_float32(network, graph), **network.tensors, **weights}
     around = replace(network, tensors=tensors)
     origin: dict[str, str] = {}
     blocked: set[str] = set()
     lowered: list[LoweredNode] = []
+    further: dict[int, list[LoweredNode]] = {}
     produced: list[str] = []
     for proto in graph.node:
         original = tensor_name = _original_tensor(network, makers, proto, origin)
@@ -147,9 +158,30 @@ def read_optimised(network: Network, graph: onnx.GraphProto, block: int) -> list
             outputs=(tensor_name, *proto.output[1:]),
             attributes=attributes,
         )
-        lowered.append(_lowered(around, node, block, is_blocked=is_blocked))
-        produced.append(original)
-    return _with_sources(network, _with_edges(network, lowered, graph.node), produced)
+        first, *others = (
+            _lowered(around, each, block, is_blocked=is_blocked) for each in in_pairs(around, node)
+        )
+        lowered.append(first)
+        further[len(lowered) - 1] = others
+        produced.append(original.removeprefix(PRECISE))
+    named = _with_sources(network, _with_edges(network, lowered, graph.node), produced)
+    # The nodes are accounted for once.
+    return [
+        node
+        for place, first in enumerate(named)
+        for node in (first, *(replace(each, name=first.name) for each in further[place]))
+    ]
+
+
+def _in_float32(network: Network, graph: onnx.GraphProto) -> dict[str, Tensor]:
+    """Return what ONNX Runtime computes in float32 in place of the network's half precision."""
+    names = {name for node in graph.node for name in (*node.input, *node.output)}
+    originals = {name: network.tensors.get(name.removeprefix(PRECISE)) for name in names}
+    return {
+        name: replace(tensor, name=name, dtype="float32", value=None)
+        for name, tensor in originals.items()
+        if name.startswith(PRECISE) and tensor is not None
+    }
 
 
 def _is_channels_last(proto: onnx.NodeProto) -> bool:
@@ -198,6 +230,8 @@ def _original_tensor(
         return marked if marked in network.tensors else match["tensor"]
     if proto.op_type == "ReorderInput":
         return origin.get(proto.input[0], proto.input[0])
+    if proto.output[0].startswith(PRECISE):
+        return str(proto.output[0])
     # A fused x times its sigmoid is named after the product.
     name = proto.name.partition("/QuickGeluFusion")[0]
     if proto.output[0] not in network.tensors and name in makers:
@@ -311,7 +345,8 @@ def _with_sources(
     for node in network.nodes:
         if node.name in owner:
             continue
-        before = [owner[maker[name].name] for name in node.inputs if name in maker]
+        makers = (maker[name].name for name in node.inputs if name in maker)
+        before = [owner[name] for name in makers if name in owner]
         if before:
             owner[node.name] = max(before)
             sources[owner[node.name]].append(node.name)

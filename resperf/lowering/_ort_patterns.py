@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -28,6 +29,7 @@ def with_patterns(network: Network) -> Rewritten:
     patterns.join_equal()
     patterns.join_pads()
     patterns.join_gelu()
+    patterns.join_norm()
     patterns.join_pieces()
     joined = patterns.rewritten()
     turns = Turns(joined.network, dict(joined.sources))
@@ -121,23 +123,116 @@ class _Patterns(Rewriting):
         fits = self._is_constant(self._other(half, x), 0.5)
         return [*inner, function, added, half, product] if fits else None
 
+    def join_norm(self) -> None:
+        """Turn a normalisation of the last axis that is written in parts into one operator.
+
+        Exporters write it so before operator set 17, and the one by the root mean square before 23.
+        """
+        for node in self._each():
+            if node.op == "Sqrt" and not node.domain and node.inputs:
+                self._join_norm(node)
+
+    @left_as_it_is
+    def _join_norm(self, root: Node) -> None:
+        found = self._deviation(root)
+        divided = self._sole_reader(root, "Div")
+        if found is None or divided is None or divided.inputs[1] != root.outputs[0]:
+            return
+        centred, parts = found
+        scaled = self._sole_reader(divided, "Mul")
+        if divided.inputs[0] != centred or scaled is None:
+            return
+        scale = self._other(scaled, divided.outputs[0])
+        if not self._is_vector(scale):
+            return
+        parts = [*parts, root, divided, scaled]
+        inputs: tuple[str, ...]
+        before = self._mean_taken_off(centred, parts)
+        shifted = None if before is None else self._sole_reader(scaled, "Add")
+        bias = "" if shifted is None else self._other(shifted, scaled.outputs[0])
+        if before is not None and shifted is not None and self._is_vector(bias):
+            x, taking = before
+            parts, inputs = [*taking, *parts, shifted], (x, scale, bias)
+            op = "LayerNormalization"
+        else:
+            inputs, op = (centred, scale), "SimplifiedLayerNormalization"
+        last = parts[-1]
+        name = f"{last.name}/{op}"
+        self.sources[name] = tuple(own for each in parts for own in self._own(each))
+        for part in parts[:-1]:
+            self._swap(part)
+        self._swap(last, Node(name, op, "", inputs, last.outputs, {"axis": -1}))
+
+    def _deviation(self, root: Node) -> tuple[str, list[Node]] | None:
+        """Return x, and the nodes that make the mean of its squares, plus a little, for a root."""
+        added = self.maker.get(root.inputs[0])
+        if added is None or added.op != "Add" or self._sole_reader(added, "Sqrt") is not root:
+            return None
+        mean = next((each for name in added.inputs if (each := self.maker.get(name))), None)
+        if mean is None or not self._is_last_mean(mean):
+            return None
+        epsilon = self.tensors.get(self._other(added, mean.outputs[0]))
+        square = self.maker.get(mean.inputs[0])
+        if epsilon is None or not epsilon.is_weight or math.prod(epsilon.shape) != 1:
+            return None
+        if square is None or self._sole_reader(square, "ReduceMean") is not mean:
+            return None
+        is_power = square.op == "Pow" and self._is_constant(square.inputs[1], 2.0)
+        is_product = square.op == "Mul" and square.inputs[0] == square.inputs[1]
+        if self._sole_reader(mean, "Add") is not added or not (is_power or is_product):
+            return None
+        return square.inputs[0], [square, mean, added]
+
+    def _is_last_mean(self, node: Node) -> bool:
+        """Whether a node takes the mean over the last axis, which it keeps."""
+        tensor = self.tensors.get(node.inputs[0]) if node.inputs else None
+        if node.op != "ReduceMean" or node.domain or tensor is None:
+            return False
+        axes = node.attributes.get("axes")
+        if axes is None and len(node.inputs) > 1:
+            axes = self._numbers(node.inputs[1])
+        last = len(tensor.shape) - 1
+        return bool(node.attributes.get("keepdims", 1)) and tuple(axes or ()) in ((-1,), (last,))
+
+    def _mean_taken_off(self, centred: str, parts: Sequence[Node]) -> tuple[str, list[Node]] | None:
+        """Return x, and the nodes that take its mean off it, for those parts and nobody else."""
+        taken = self.maker.get(centred)
+        if taken is None or taken.op != "Sub" or centred in self.network.outputs:
+            return None
+        mean, (x, subtrahend) = self.maker.get(taken.inputs[1]), taken.inputs
+        if mean is None or not self._is_last_mean(mean) or mean.inputs[0] != x:
+            return None
+        others = [each for each in self.readers[centred] if not any(each is p for p in parts)]
+        if others or self._sole_reader(mean, "Sub") is not taken or mean.outputs[0] != subtrahend:
+            return None
+        return x, [mean, taken]
+
+    def _is_vector(self, name: str) -> bool:
+        """Whether a tensor is a constant of one axis."""
+        tensor = self.tensors.get(name)
+        return tensor is not None and tensor.is_weight and len(tensor.shape) == 1
+
     def join_equal(self) -> None:
         """Let operators that compute the same of the same be one."""
         found: dict[object, Node] = {}
         stands_for: dict[str, str] = {}
-        for node in list(self.nodes):
+        alike: dict[str, list[str]] = {}
+        kept, outputs = [], set(self.network.outputs)
+        for node in self.nodes:
             inputs = tuple(stands_for.get(name, name) for name in node.inputs)
-            meaning = _meaning(node, inputs)
-            same = found.setdefault(meaning, node)
-            if same is not node and not set(node.outputs) & set(self.network.outputs):
+            reading = node if inputs == node.inputs else replace(node, inputs=inputs)
+            same = found.setdefault(_meaning(node, inputs), reading)
+            if same is not reading and not set(node.outputs) & outputs:
                 stands_for |= dict(zip(node.outputs, same.outputs, strict=True))
-                self.sources[same.name] = (*self._own(same), *self._own(node))
-                self._swap(node)
-            elif inputs != node.inputs:
-                reading = replace(node, inputs=inputs)
-                if same is node:
-                    found[meaning] = reading
-                self._swap(node, reading)
+                alike.setdefault(same.name, []).extend(self._own(node))
+            else:
+                kept.append(reading)
+        for node in kept:
+            if node.name in alike:
+                self.sources[node.name] = (*self._own(node), *alike[node.name])
+        if len(kept) < len(self.nodes):
+            self.nodes = kept
+            self._enter_all()
 
     def join_pads(self) -> None:
         """Let convolutions pad their images with zeros themselves."""

@@ -12,8 +12,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from resperf.errors import UnsupportedError
-from resperf.layers import OPERATOR_DOMAINS, Activation, Conv, ConvNd, Dense, Layer, Pool, Reorder
-from resperf.lowering._base import ODD, LoweredNode, Role, is_computed_once
+from resperf.layers import Activation, Conv, ConvNd, Dense, Layer, Pool, Reorder
+from resperf.lowering._base import ODD, LoweredNode, Role, is_computed_once, named_apart
+from resperf.lowering._ort_halves import in_float32
 from resperf.lowering._ort_patterns import with_patterns
 from resperf.lowering._read import (
     ACTIVATION_OPS,
@@ -25,6 +26,7 @@ from resperf.lowering._read import (
     conv_from_node,
     copied_view,
     dense_from_node,
+    in_pairs,
     is_dense,
     is_image,
     layer_from_node,
@@ -112,25 +114,21 @@ def lower_nodes(network: Network, block: int) -> list[LoweredNode]:
     UnsupportedError
         If attributes and shapes do not fit their operators in a way that no layer reports.
     """
-    known = replace(network, nodes=tuple(map(_named_apart, network.nodes)))
+    known = replace(network, nodes=tuple(map(named_apart, network.nodes)))
+    own = {node.name for node in known.nodes}
     try:
-        rewritten = with_patterns(known)
-        return _Lowering(rewritten.network, block, rewritten.sources).run()
+        rewritten = with_patterns(in_float32(known))
+        nodes = _Lowering(rewritten.network, block, rewritten.sources).run()
     except ODD as error:
         raise UnsupportedError(
             f"{network.name}: its operators do not fit each other as ONNX Runtime's rules need "
             f"them ({type(error).__name__}: {error}); check the file with another tool"
         ) from error
+    # Casts that no file holds have no source in it.
+    return [replace(each, sources=tuple(s for s in each.sources if s in own)) for each in nodes]
 
 
-def _named_apart(node: Node) -> Node:
-    """Let an operator of a foreign domain, or one without inputs, not pass for ONNX's own."""
-    if node.domain in OPERATOR_DOMAINS and (node.inputs or not node.domain):
-        return node
-    return replace(node, op=".".join(filter(None, (node.domain, node.op))), domain="")
-
-
-@dataclass
+@dataclass(eq=False)
 class _Step:
     """A node of the lowered graph while it may still absorb others."""
 
@@ -155,6 +153,7 @@ class _Lowering:
         self.block = block
         self.sources = sources
         self.renamed: dict[str, str] = {}
+        self.more_uses: Counter[str] = Counter()
         self.uses = Counter(name for node in network.nodes for name in node.inputs if name)
         self.uses.update(network.outputs)
         self.readers: dict[str, list[Node]] = {}
@@ -193,7 +192,9 @@ class _Lowering:
         if is_computed_once(self.network, node):
             return
         if node.op in REMOVED_OPS or self._changes_nothing(node):
-            self.renamed[node.outputs[0]] = node.inputs[0]
+            alias, name = node.outputs[0], node.inputs[0]
+            self.renamed[alias] = name
+            self.more_uses[name] += self.uses[alias] - 1
             return
         if not any(absorb(node) for absorb in self._absorptions()):
             absorbed: list[str] = []
@@ -201,10 +202,12 @@ class _Lowering:
                 node, more = fuse(node)
                 absorbed += more
             first, *others = self._parts(node)
-            self._make(first)
+            # All parts of a sum lie in blocks, or none.
+            blocked = self._is_blocked(node, None) if node.op == first.op and others else None
+            self._make(first, blocked)
             self.steps[-1].sources += absorbed
             for part in others:
-                self._make(part)
+                self._make(part, blocked)
                 # The node is accounted for once.
                 self.steps[-1].sources = []
 
@@ -254,9 +257,12 @@ class _Lowering:
         return fused, absorbed
 
     def _parts(self, node: Node) -> tuple[Node, ...]:
-        """Take an operator apart that has no kernel: a hard swish is x times its hard sigmoid."""
+        """Take an operator apart that has no kernel: a hard swish is x times its hard sigmoid.
+
+        Or whose kernel goes through its inputs two at a time.
+        """
         if node.op != "HardSwish":
-            return (node,)
+            return in_pairs(self.network, node)
         # Both make tensors of one shape; readers of the whole read the product.
         gate = replace(node, op="HardSigmoid")
         return gate, replace(node, op="Mul", inputs=(node.inputs[0], node.outputs[0]))
@@ -271,8 +277,7 @@ class _Lowering:
         """Return the step that computes `name`, if nothing else reads it."""
         step = self.maker.get(name)
         # A removed node in between reads the tensor as well, but runs nothing.
-        aliases = [alias for alias, target in self.renamed.items() if target == name]
-        readers = self.uses[name] + sum(self.uses[alias] - 1 for alias in aliases)
+        readers = self.uses[name] + self.more_uses[name]
         return step if step is not None and step.result == name and readers == 1 else None
 
     def _extend(self, step: _Step, node: Node, layer: Layer | None) -> bool:
@@ -294,6 +299,8 @@ class _Lowering:
         if step is None or not isinstance(step.layer, Conv | ConvNd):
             return False
         if step.layer.activation != "none" or step.node.op not in CONV_OPS:
+            return False
+        if not self._has_fixed_weights(step.node):
             return False
         if isinstance(step.layer, Conv) and step.layer.residual:
             return False
@@ -507,8 +514,15 @@ class _Lowering:
             tensor is not None and len(tensor.shape) == 1 for tensor in others
         )
 
-    def _make(self, node: Node) -> None:
-        """Make a step of a node, in the layout that ONNX Runtime would choose."""
+    def _make(self, node: Node, blocked: bool | None = None) -> None:
+        """Make a step of a node, in the layout that ONNX Runtime would choose.
+
+        Parameters
+        ----------
+        node : Node
+        blocked : bool, optional
+            Whether it writes blocks, where the node is part of one that was asked already.
+        """
         if self._is_turned(node, CHANNELS_LAST):
             maker = self.maker.get(node.inputs[0])
             if maker is not None and maker.is_blocked and self._is_image(node.inputs[0]):
@@ -527,7 +541,7 @@ class _Lowering:
             except UnsupportedError as error:
                 role, reason = "unknown", str(error)
         step = _Step(node, layer, role, reason, self._sources(node), node.outputs[0])
-        step.is_blocked = self._is_blocked(node, layer)
+        step.is_blocked = self._is_blocked(node, layer) if blocked is None else blocked
         if step.is_blocked and layer is not None and not self._reads_plain(layer):
             self._enter_blocks(node.inputs[0])
         if not step.is_blocked or (layer is not None and self._reads_plain(layer)):
@@ -537,7 +551,8 @@ class _Lowering:
 
     def _layer(self, node: Node) -> Layer:
         if node.op in CONV_OPS and is_image(self.network, node):
-            return lower_layer(conv_from_node(self.network, node), self.block)
+            block = self.block if self._has_fixed_weights(node) else 0
+            return lower_layer(conv_from_node(self.network, node), block)
         if node.op in POOL_OPS and is_image(self.network, node):
             maker = self.maker.get(node.inputs[0])
             layout = _layout(maker is None or maker.is_blocked, self.block)
@@ -559,6 +574,11 @@ class _Lowering:
         return layer_from_node(
             self.network, node, self.block if self._is_blocked(node, None) else 1
         )
+
+    def _has_fixed_weights(self, node: Node) -> bool:
+        """Whether a convolution's weights are constant, so that they can be re-laid beforehand."""
+        weights = self.network.tensors.get(node.inputs[1]) if len(node.inputs) > 1 else None
+        return weights is not None and weights.is_weight
 
     def _is_blocked(self, node: Node, layer: Layer | None) -> bool:
         """Whether a step writes its result in blocks."""

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from resperf.errors import UnsupportedError
 from resperf.lowering._base import CONTROL_FLOW
 from resperf.network import Network, Node, Tensor
-from resperf.network.graph import names_read
+from resperf.network.graph import inner_graphs, names_read, tensors_of
 
 if TYPE_CHECKING:
     import onnx
@@ -59,6 +59,7 @@ def skeleton(network: Network) -> Skeleton:
     used.update(
         name for each in bodies.values() for body in each.values() for name in names_read(body)
     )
+    _refuse_unknown_conditions(network)
     inputs = [_value_info(network.tensors[name]) for name in network.inputs]
     initializers: list[Any] = []
     absent: dict[str, Tensor] = {}
@@ -87,6 +88,9 @@ def skeleton(network: Network) -> Skeleton:
             node.op, node.inputs, node.outputs, node.name, domain=node.domain
         )
         for label, value in node.attributes.items():
+            if isinstance(value, tuple) and not value:
+                # An empty list says what an absent one does, and does not say of what.
+                continue
             if isinstance(value, np.ndarray):
                 value = numpy_helper.from_array(value)
             value = bodies.get(node.name, {}).get(label, value)
@@ -111,14 +115,42 @@ def skeleton(network: Network) -> Skeleton:
 
 
 def _bodies(node: Node) -> dict[str, Any]:
-    """Return the graphs that a node runs, by the attribute that holds them."""
-    from onnx import GraphProto
+    """Return the graphs that a node runs, by the attribute that holds them.
 
-    return {
+    Raises
+    ------
+    UnsupportedError
+        If they have weights in other files.
+    """
+    from onnx import GraphProto, TensorProto
+
+    found = {
         label: GraphProto.FromString(value)
         for label, value in node.attributes.items()
         if isinstance(value, bytes)
     }
+    for graph in found.values():
+        for body in inner_graphs(graph):
+            if any(each.data_location == TensorProto.EXTERNAL for each in tensors_of(body)):
+                raise UnsupportedError(
+                    f"{node.op} {node.name!r}: a graph inside it has weights in another file"
+                )
+    return found
+
+
+def _refuse_unknown_conditions(network: Network) -> None:
+    """Refuse a choice by a constant whose value is not at hand: a made-up one would decide.
+
+    Raises
+    ------
+    UnsupportedError
+        If there is one.
+    """
+    for node in network.nodes:
+        condition = network.tensors.get(node.inputs[0]) if node.inputs else None
+        absent = condition is not None and condition.is_weight and condition.value is None
+        if node.op == "If" and absent:
+            raise UnsupportedError(f"If {node.name!r}: its condition is a weight that is absent")
 
 
 def embedded_weight_bytes(network: Network) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import wraps
 from typing import Any, TypeVar, cast
 
@@ -222,7 +223,16 @@ def dense_from_node(
 
 
 @_with_reasons
-def activation_from_node(network: Network, node: Node, block: int = 1) -> Activation:
+def _bounded(network: Network, node: Node) -> Layer:
+    """Read a Relu or Clip of whole numbers: they are compared with one number."""
+    tensor = tensor_of(network, node, 0)
+    operands = (_operand(tensor), Operand((), tensor.dtype))
+    op = "Max" if node.op == "Relu" or has_input(node, 1) else "Min"
+    return layer_of_operator(Operator(op, {}, operands, (tensor.shape,)))
+
+
+@_with_reasons
+def activation_from_node(network: Network, node: Node, block: int = 1) -> Layer:
     """Read an activation that stands by itself.
 
     Parameters
@@ -239,6 +249,8 @@ def activation_from_node(network: Network, node: Node, block: int = 1) -> Activa
         If the shape is not known.
     """
     tensor = tensor_of(network, node, 0)
+    if node.op in ("Relu", "Clip") and tensor.dtype not in Activation.specs()["dtype"].choices:
+        return _bounded(network, node)
     batch, *rest = tensor.shape or (1,)
     if rest:
         rest[0] = -(-rest[0] // block) * block
@@ -266,6 +278,26 @@ def copied_view(network: Network, node: Node) -> Layer | None:
         return Move.copied(Operator(node.op, {}, (operand,), (result.shape,)))
     except LayerError:
         return None
+
+
+def in_pairs(network: Network, node: Node) -> tuple[Node, ...]:
+    """Take an operator of three or more tensors apart into those that meet two at a time.
+
+    So does ONNX Runtime's own kernel: it adds each further tensor to the result so far.
+    """
+    if node.op not in ("Sum", "Max", "Min") or node.domain or len(node.inputs) < 3:
+        return (node,)
+
+    def size(name: str) -> int:
+        tensor = network.tensors.get(name)
+        return math.prod(tensor.shape) if tensor is not None else 0
+
+    # The largest first: what it meets has the shape of the result, as good as always.
+    first, second, *others = sorted(node.inputs, key=size, reverse=True)
+    return (
+        replace(node, inputs=(first, second)),
+        *(replace(node, inputs=(node.outputs[0], each)) for each in others),
+    )
 
 
 @_with_reasons

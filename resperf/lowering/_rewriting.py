@@ -66,6 +66,10 @@ class Rewriting:
 
     def __post_init__(self) -> None:
         self.nodes, self.tensors = list(self.network.nodes), dict(self.network.tensors)
+        self._enter_all()
+
+    def _enter_all(self) -> None:
+        """Find who makes and reads what, from the nodes alone."""
         self.maker: dict[str, Node] = {}
         self.readers: dict[str, list[Node]] = {}
         for node in self.nodes:

@@ -9,11 +9,15 @@ from resperf.errors import UnsupportedError
 from resperf.layers import Layer
 from resperf.lowering import _cache, _ort_graph, _ort_rules
 from resperf.lowering._base import LoweredNetwork, LoweredNode, answer
+from resperf.lowering._ort_halves import NOTE as HALVES_NOTE
+from resperf.lowering._ort_halves import has_halves
 from resperf.lowering._proto import embedded_weight_bytes, skeleton
 from resperf.machine import Fingerprint, instruction_set
 from resperf.network import Network
 from resperf.units import format_bytes
 
+X86 = frozenset({"avx512f", "avx2", "avx", "sse4_2"})
+"""What the instruction sets of one architecture begin with."""
 ASK_WEIGHT_BYTES = 100_000_000
 """Networks with more convolution weights than this are lowered by rules: ORT would copy them."""
 QUANTIZED = (
@@ -38,6 +42,8 @@ def lower(network: Network, fingerprint: Fingerprint, *, method: str = "auto") -
         notes = (f"lowered by stored rules, not by ONNX Runtime: {why_rules}",) if why_rules else ()
         if any(node.op in ("QuantizeLinear", "DequantizeLinear") for node in network.nodes):
             notes = (*notes, QUANTIZED)
+        if has_halves(network):
+            notes = (*notes, HALVES_NOTE)
         return answer(network, _ort_rules.lower_nodes(network, block), "rules", notes)
     if method != "framework":
         raise UnsupportedError(f"no lowering method {method!r}; use auto, framework or rules")
@@ -88,12 +94,24 @@ def block_size(*, threads: int) -> int:
     return _ort_graph.block_size(threads=threads)
 
 
+def _lays_alike(fingerprint: Fingerprint) -> bool:
+    """Whether this host's ONNX Runtime chooses the same nodes, though it has other instructions.
+
+    On one architecture, only the channels of its blocked layout hang on them.
+    """
+    families = {
+        each.partition("+")[0] in X86 for each in (fingerprint.instruction_set, instruction_set())
+    }
+    block = fingerprint.settings.get("nchwc_block")
+    return families == {True} and block == str(block_size(threads=max(fingerprint.threads, 1)))
+
+
 def _difference(fingerprint: Fingerprint) -> str:
     """Say why this host's ONNX Runtime may lower otherwise than the fingerprint's."""
     import onnxruntime
 
     if fingerprint.framework_version != onnxruntime.__version__:
         return f"version {onnxruntime.__version__} here, {fingerprint.framework_version} there"
-    if fingerprint.instruction_set != instruction_set():
+    if fingerprint.instruction_set != instruction_set() and not _lays_alike(fingerprint):
         return f"instruction set {instruction_set()} here, {fingerprint.instruction_set} there"
     return ""

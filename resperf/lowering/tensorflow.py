@@ -9,9 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from resperf.errors import UnsupportedError
+from resperf.errors import LayerError, UnsupportedError
 from resperf.layers import Conv, ConvStep, Layer, Pool
-from resperf.lowering._base import LoweredNetwork, LoweredNode, answer, is_computed_once
+from resperf.lowering._base import (
+    LoweredNetwork,
+    LoweredNode,
+    answer,
+    is_computed_once,
+    named_apart,
+)
 from resperf.lowering._read import (
     ACTIVATION_OPS,
     DENSE_OPS,
@@ -29,6 +35,7 @@ from resperf.machine import Fingerprint
 from resperf.network import Network, Node
 
 LAYOUT = "nhwc"
+OWN_DOMAINS = frozenset({""})
 
 
 def lower_layers(layers: Sequence[Layer], _fingerprint: Fingerprint) -> list[Layer]:
@@ -65,7 +72,8 @@ def lower(network: Network, _fingerprint: Fingerprint, *, method: str = "auto") 
             f"lowering method {method!r} does not exist for TensorFlow, which does not write its "
             "optimised graph; use rules"
         )
-    present = without_removed(network)
+    named = replace(network, nodes=tuple(named_apart(each, OWN_DOMAINS) for each in network.nodes))
+    present = without_removed(named)
     links = Links.of(present)
     nodes: list[LoweredNode] = []
     absorbed: set[str] = set()
@@ -212,7 +220,7 @@ def _lower_node(network: Network, links: Links, node: Node) -> LoweredNode:
         return _unknown(node, f"no layer kind for {node.op}")
     try:
         return rule(network, links, node)
-    except UnsupportedError as error:
+    except (UnsupportedError, LayerError) as error:
         return _unknown(node, str(error))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from resperf.network._base import SMALL_ELEMENTS, Network, Node, Tensor
 from resperf.network.digest import structure_digest
 from resperf.network.model import stripped_model
-from resperf.network.reader import read_network
+from resperf.network.reader import networks_at, read_network
 from resperf.network.weights import materialise
 
 __all__ = [
@@ -14,6 +14,7 @@ __all__ = [
     "Node",
     "Tensor",
     "materialise",
+    "networks_at",
     "read_network",
     "stripped_model",
     "structure_digest",

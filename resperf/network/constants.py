@@ -86,7 +86,7 @@ def _divide(a: Array, b: Array) -> Array:
 
 
 def _mod(values: Sequence[Array], attributes: Attributes) -> Array:
-    return np.asarray((np.fmod if attributes.get("fmod") else np.mod)(values[0], values[1]))
+    return _elementwise(np.fmod if attributes.get("fmod") else np.mod)(values, {})
 
 
 def _variadic(function: Callable[..., Any]) -> Rule:
@@ -150,6 +150,8 @@ def _split(
     if sizes is None:
         chunk = -(-values[0].shape[axis] // output_count)
         return np.split(values[0], [chunk * i for i in range(1, output_count)], axis)
+    if len(sizes) != output_count or sum(sizes) != values[0].shape[axis]:
+        return None
     return np.split(values[0], np.cumsum(sizes)[:-1].tolist(), axis)
 
 
@@ -162,6 +164,7 @@ def _cast(values: Sequence[Array], attributes: Attributes) -> Array:
 def _clip(values: Sequence[Array], attributes: Attributes) -> Array:
     bounds = [attributes.get("min"), attributes.get("max")]
     bounds[: len(values) - 1] = values[1:]
+    small(np.broadcast_shapes(*(value.shape for value in values)))
     return np.asarray(np.clip(values[0], *bounds), dtype=values[0].dtype)
 
 
@@ -185,6 +188,7 @@ def _gather(values: Sequence[Array], attributes: Attributes) -> Array:
 
 
 def _concat(values: Sequence[Array], attributes: Attributes) -> Array:
+    small((sum(value.size for value in values),))
     return np.concatenate(list(values), attributes.get("axis", 1))
 
 

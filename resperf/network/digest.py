@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 
-from resperf.network._base import Network, Tensor
+from resperf.network._base import Network, Node, Tensor
+from resperf.network.graph import names_read
 
 
 def structure_digest(network: Network) -> str:
@@ -31,6 +33,8 @@ def structure_digest(network: Network) -> str:
         for name in node.inputs:
             if name not in numbers:
                 write("constant", number(name), _described(network.tensors.get(name)))
+        for name in _captured(node):
+            write("captured", number(name), _described(network.tensors.get(name)))
         write(
             node.op,
             node.domain,
@@ -40,6 +44,19 @@ def structure_digest(network: Network) -> str:
         )
     write("outputs", [number(name) for name in network.outputs])
     return digest.hexdigest()
+
+
+def _captured(node: Node) -> list[str]:
+    """Names that the graphs inside a node read; tensors of their own among them."""
+    graphs = [value for value in node.attributes.values() if isinstance(value, bytes)]
+    found: set[str] = set()
+    for graph in graphs:
+        from onnx import GraphProto
+
+        # What is no graph is a text that is not UTF-8: protobuf has error types of its own.
+        with suppress(Exception):
+            found.update(names_read(GraphProto.FromString(graph)))
+    return sorted(found)
 
 
 def _described(tensor: Tensor | None) -> Any:

@@ -11,7 +11,7 @@ from resperf.errors import NetworkError
 from resperf.network._base import Node
 
 if TYPE_CHECKING:
-    from onnx import GraphProto, ModelProto, NodeProto
+    from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 
 _GRAPH_TYPES = (5, 10)  # AttributeProto.GRAPH and GRAPHS
 
@@ -93,12 +93,14 @@ def living_nodes(
 ) -> list[Node]:
     """Return the nodes that an output needs.
 
-    `inner` maps the first output of a node that runs graphs of its own to what these read.
+    `inner` maps the name of a node that runs graphs of its own to what these read.
     """
     needed, living = set(outputs), []
     for node in reversed(nodes):
         if not needed.isdisjoint(node.outputs):
-            needed.update(node.inputs, inner.get(node.outputs[0], ()))
+            needed.update(node.inputs, inner.get(node.name, ()))
+            # An optional tensor that is absent is nobody's.
+            needed.discard("")
             living.append(node)
     return living[::-1]
 
@@ -170,6 +172,30 @@ def _subgraph_inputs(node: NodeProto) -> Iterator[str]:
             continue
         for graph in (attribute.g, *attribute.graphs):
             yield from names_read(graph)
+
+
+def inner_graphs(graph: GraphProto) -> Iterator[GraphProto]:
+    """Give a graph and all those inside it."""
+    yield graph
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.type in _GRAPH_TYPES:
+                for inner in (attribute.g, *attribute.graphs):
+                    yield from inner_graphs(inner)
+
+
+def tensors_of(graph: GraphProto) -> Iterator[TensorProto]:
+    """Give the weights and constants of a graph, not those of graphs inside it."""
+    sparse = [*graph.sparse_initializer]
+    yield from graph.initializer
+    for node in graph.node:
+        for attribute in node.attribute:
+            yield attribute.t
+            yield from attribute.tensors
+            sparse += [attribute.sparse_tensor, *attribute.sparse_tensors]
+    for each in sparse:
+        yield each.values
+        yield each.indices
 
 
 def names_read(graph: GraphProto) -> Iterator[str]:

@@ -72,7 +72,7 @@ def complete_inputs(
     for name, own in dims.items():
         new_batch = batch if name in batched else None
         wanted[name] = new = _wanted_dims(path, name, own, new_batch, shapes.get(name))
-        if batch is not None and new_batch is None:
+        if batch is not None and new_batch is None and own != []:
             notes.append(
                 f"input {name!r} keeps {_words(own or ())}: its first dimension is no batch"
             )
@@ -101,9 +101,9 @@ def _batched(dims: Mapping[str, list[Dim] | None]) -> set[str]:
     """Name the inputs whose first dimension is the batch.
 
     Those where it is free, if there are any; else those where it is that of the first input. The
-    state of a recurrent network, say, begins with its layers.
+    state of a recurrent network, say, begins with its layers; a scalar has no dimension at all.
     """
-    firsts = {name: own[0] if own else None for name, own in dims.items()}
+    firsts = {name: own[0] if own else None for name, own in dims.items() if own != []}
     free = {name for name, first in firsts.items() if not isinstance(first, int)}
     if free:
         return free

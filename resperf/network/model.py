@@ -14,6 +14,8 @@ from resperf.network.wire import Buffer, Stripped, strip
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto
 
+LONG_DOMAIN = "ai.onnx"
+"""What some exporters write for ONNX's own domain, which is the empty one."""
 _MAX_INLINED_NODES = 200_000
 _MAX_CALL_DEPTH = 100
 _LARGEST_VERSION = 1 << 20
@@ -59,7 +61,33 @@ def parse(path: Path, stripped: Stripped) -> ModelProto:
         raise _unreadable(path, "it names an operator set that cannot exist")
     if not model.graph.node and not model.graph.output:
         raise NetworkError(f"{path} holds an empty network: nothing to predict")
+    _name_default_domain(model)
     return _inlined(path, model) if model.functions else model
+
+
+def _name_default_domain(model: ModelProto) -> None:
+    """Call ONNX's own domain by its short name throughout: ONNX's inference knows only that."""
+    graphs = [model.graph, *model.functions]
+    holders = [model, *model.functions]
+    named = (each.domain for holder in holders for each in holder.opset_import)
+    inside = (node.domain for graph in graphs for node in graph.node)
+    if LONG_DOMAIN not in {*named, *inside, *(each.domain for each in model.functions)}:
+        return
+    for holder in holders:
+        versions = {each.domain: each.version for each in holder.opset_import}
+        own = max((versions.pop(name, 0) for name in ("", LONG_DOMAIN)), default=0)
+        del holder.opset_import[:]
+        for domain, version in ({"": own} | versions if own else versions).items():
+            holder.opset_import.add(domain=domain, version=version)
+    for function in model.functions:
+        function.domain = "" if function.domain == LONG_DOMAIN else function.domain
+    while graphs:
+        for node in graphs.pop().node:
+            if node.domain == LONG_DOMAIN:
+                node.domain = ""
+            for attribute in node.attribute:
+                graphs += [attribute.g] * attribute.HasField("g")
+                graphs += attribute.graphs
 
 
 @contextmanager

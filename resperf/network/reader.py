@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,10 @@ from resperf.network.shapes import Known, ShapeFinder
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto
+
+_IR_WITH_DEFAULTS = 4
+"""Version of ONNX's format from which on weights need not be inputs: those that are are defaults.
+"""
 
 
 def read_network(
@@ -54,6 +59,32 @@ def read_network(
     return resolve(path, stripped_model(path), batch=batch, shapes=shapes)
 
 
+def networks_at(path: Path, batches: Sequence[int]) -> Iterator[Network]:
+    """Read a network at several batch sizes, for those who take its layers and not its time.
+
+    Sizes after the first that it does not allow are left out: a network may say itself how many
+    samples it takes.
+
+    Raises
+    ------
+    NetworkError
+        If the file is missing, damaged or not ONNX.
+    ShapeError
+        If it has other free dimensions than the batch.
+    """
+    first, *others = batches
+    try:
+        yield read_network(path, batch=first)
+    except ShapeError as error:
+        raise ShapeError(
+            f"{error}; where only layers are taken from a network, its file has to say that, or "
+            "be left out"
+        ) from error
+    for batch in others:
+        with suppress(ShapeError):
+            yield read_network(path, batch=batch)
+
+
 def resolve(
     path: Path,
     model: ModelProto,
@@ -79,7 +110,7 @@ class _Seen:
     notes: list[str]
     nodes: list[Node] = field(default_factory=list)
     inner: dict[str, set[str]] = field(default_factory=dict)
-    """First output of a node that runs graphs of its own -> what these read."""
+    """Name of a node that runs graphs of its own -> what these read."""
     stale: set[str] = field(default_factory=set)  # whole-model inference is wrong about these
     rebatched: list[str] = field(default_factory=list)
 
@@ -95,14 +126,26 @@ class _Reading:
         self.path, self.model, self.graph = path, model, model.graph
         check_text(path, model)
         weights = self._weights()
+        overridable = self._overridable(weights)
         declared = [info for info in self.graph.input if info.name not in weights]
         self.inputs: Inputs = complete_inputs(path, declared, batch, shapes)
         given = {tensor.name: tensor for tensor in self.inputs.tensors}
         nodes = ordered_nodes(path, self.graph, weights.keys() | given.keys())
         _set_shapes(model, declared, self.inputs.tensors, nodes)
-        self.seen = _Seen({**weights, **given}, list(self.inputs.notes))
+        self.seen = _Seen({**weights, **given}, [*self.inputs.notes, *overridable])
         self.names = _NodeNames()
         self.finder = ShapeFinder(path, model)
+
+    def _overridable(self, weights: Mapping[str, Tensor]) -> list[str]:
+        """Say that weights are taken as constants that a run could give otherwise."""
+        count = sum(info.name in weights for info in self.graph.input)
+        if not count or self.model.ir_version < _IR_WITH_DEFAULTS:
+            return []
+        return [
+            f"{count} weights are inputs of the network as well, so that a framework may take none "
+            "of them as constant; the prediction does: export it without "
+            "keep_initializers_as_inputs"
+        ]
 
     def network(self) -> Network:
         """Walk the nodes once."""
@@ -114,7 +157,7 @@ class _Reading:
         used = {name for node in nodes for name in (*node.inputs, *node.outputs) if name}
         inputs = tuple(tensor.name for tensor in self.inputs.tensors)
         used.update(inputs, outputs)
-        used.update(name for node in nodes for name in seen.inner.get(node.outputs[0], ()))
+        used.update(name for node in nodes for name in seen.inner.get(node.name, ()))
         tensors = {name: tensor for name, tensor in seen.tensors.items() if name in used}
         seen.notes += self._closing_notes(nodes, tensors, outputs)
         return Network(
@@ -170,11 +213,12 @@ class _Reading:
         # What dequantises weights tells a framework that it may compute with whole numbers.
         kept = not constant or node.op_type == "DequantizeLinear"
         if kept or len(known) < sum(bool(name) for name in node.output):
+            name = self.names.unique(node)
             if names := captured(node):
-                self.seen.inner[node.output[0]] = names
+                self.seen.inner[name] = names
             self.seen.nodes.append(
                 Node(
-                    self.names.unique(node),
+                    name,
                     node.op_type,
                     "" if node.domain in DEFAULT_DOMAINS else node.domain,
                     tuple(node.input),

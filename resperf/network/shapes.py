@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from resperf.errors import ShapeError
 from resperf.network._base import Tensor
+from resperf.network.contrib import contrib_outputs
 from resperf.network.protos import check_size, data_type_of, dtype_name
 
 if TYPE_CHECKING:
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 Known = tuple[str, tuple[int, ...]]
 """Element type and shape."""
 
+CONTRIB = "com.microsoft"
+"""Domain of ONNX Runtime's own operators."""
 _DATA_ELEMENTS = 64
 """Constants of at most this many elements may decide a shape."""
 
@@ -59,6 +62,10 @@ class ShapeFinder:
         found = self._from_schema(node, known)
         if not found:
             found = _from_gaps(node, known, attributes)
+        if not found and node.domain == CONTRIB:
+            tensors = [known.get(name) for name in node.input]
+            own = contrib_outputs(node.op_type, tensors, attributes) or []
+            found = {name: each for name, each in zip(node.output, own, strict=False) if name}
         for name, (_, shape) in found.items():
             check_size(self._path, name, shape)
         return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from resperf.prediction.api import predict, predict_everywhere
+from resperf.prediction.api import Failure, predict, predict_everywhere
 from resperf.prediction.layers import predict_layers
 from resperf.prediction.network import layers_alone, predict_network
 from resperf.prediction.result import (
@@ -13,6 +13,6 @@ from resperf.prediction.result import (
 )
 
 __all__ = [
-    "LayerPrediction", "PhaseTimes", "Prediction", "Skipped", "layers_alone", "predict",
-    "predict_everywhere", "predict_layers", "predict_network",
+    "Failure", "LayerPrediction", "PhaseTimes", "Prediction", "Skipped", "layers_alone",
+    "predict", "predict_everywhere", "predict_layers", "predict_network",
 ]  # fmt: skip

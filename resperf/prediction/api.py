@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from resperf.bundle import Bundle, find_bundle, find_bundles
-from resperf.errors import ResperfError
+from resperf.errors import DeviceError, ResperfError
 from resperf.network import Network, read_network
 from resperf.prediction.network import predict_network
 from resperf.prediction.result import Prediction
@@ -19,6 +21,8 @@ Shapes = Mapping[str, Sequence[int]] | None
 def read_batches(path: Path, batch: Batches, shapes: Shapes = None) -> list[Network]:
     """Read a network once per batch size; None keeps the file's own.
 
+    What was read is kept for the next call, as long as the file stays the same.
+
     Raises
     ------
     NetworkError
@@ -27,7 +31,24 @@ def read_batches(path: Path, batch: Batches, shapes: Shapes = None) -> list[Netw
         If a dimension is not known or does not fit.
     """
     batches = list(batch) if isinstance(batch, Sequence) else [batch]
-    return [read_network(path, batch=each, shapes=shapes) for each in batches]
+    try:
+        state = path.resolve().stat()
+    except (OSError, RuntimeError):
+        # Whoever reads it says what is wrong with it.
+        return [read_network(path, batch=each, shapes=shapes) for each in batches]
+    given = tuple((name, tuple(shape)) for name, shape in sorted((shapes or {}).items()))
+    seen = (state.st_dev, state.st_ino, state.st_mtime_ns, state.st_size)
+    return [_read(path, seen, each, given) for each in batches]
+
+
+@lru_cache(maxsize=16)
+def _read(
+    path: Path,
+    _seen: tuple[int, ...],
+    batch: int | None,
+    shapes: tuple[tuple[str, tuple[int, ...]], ...],
+) -> Network:
+    return read_network(path, batch=batch, shapes=dict(shapes))
 
 
 def chosen_bundle(device: str | None, framework: str | None, bundle: str | Path | None) -> Bundle:
@@ -104,6 +125,26 @@ def predict(
     return predictions if isinstance(batch, Sequence) else predictions[0]
 
 
+@dataclass(frozen=True)
+class Failure:
+    """A bundle that cannot predict a network.
+
+    Attributes
+    ----------
+    bundle : str
+        Its folder.
+    device, framework : str
+        Empty for a damaged bundle.
+    error : str
+        Why.
+    """
+
+    bundle: str
+    device: str
+    framework: str
+    error: str
+
+
 def predict_everywhere(
     path: str | Path,
     *,
@@ -113,7 +154,7 @@ def predict_everywhere(
     bundle: str | Path | None = None,
     threads: int | None = None,
     strict: bool = False,
-) -> tuple[list[Prediction], list[tuple[Bundle, ResperfError]]]:
+) -> tuple[list[Prediction], list[Failure]]:
     """Predict a network with every bundle that can be found.
 
     Parameters
@@ -125,20 +166,32 @@ def predict_everywhere(
     -------
     predictions : list of Prediction
         By bundle, then by batch.
-    failures : list of (Bundle, ResperfError)
-        Bundles that cannot predict this network, and why.
+    failures : list of Failure
+        Bundles that cannot predict this network.
+
+    Raises
+    ------
+    NetworkError, ShapeError
+        If the network cannot be read.
+    BundleError
+        If `bundle` is no bundle or a damaged one.
+    DeviceError
+        If there is no bundle for `framework`.
     """
     networks = read_batches(Path(path), batch, shapes)
     predictions: list[Prediction] = []
-    failures: list[tuple[Bundle, ResperfError]] = []
-    for each in find_bundles(Path(bundle) if bundle is not None else None):
-        if framework is not None and each.framework != framework:
-            continue
+    found, damaged = find_bundles(Path(bundle) if bundle is not None else None)
+    wanted = [each for each in found if framework is None or each.framework == framework]
+    if framework is not None and found and not wanted:
+        known = ", ".join(sorted({each.framework for each in found}))
+        raise DeviceError(f"no bundle for framework {framework!r}; known: {known}")
+    failures = [Failure(str(folder), "", "", str(error)) for folder, error in damaged]
+    for each in wanted:
         try:
             predictions += [
                 predict_network(network, each, strict=strict, threads=threads)
                 for network in networks
             ]
         except ResperfError as error:
-            failures.append((each, error))
+            failures.append(Failure(str(each.path), each.device, each.framework, str(error)))
     return predictions, failures

@@ -6,10 +6,7 @@ from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 
-from resperf.machine import Fingerprint, this_machine
-
-THIS_MACHINE = "cpu"
-"""Device name of bundles that stand for the processor at hand."""
+from resperf.machine import THIS_MACHINE, Fingerprint, this_machine
 
 PACKAGES: Mapping[str, tuple[str, ...]] = {
     "onnxruntime": ("onnxruntime",),
@@ -43,8 +40,8 @@ def host_warnings(fingerprint: Fingerprint, *, threads: int | None = None) -> tu
     -------
     tuple of str
         One sentence each; empty where nothing differs. The machine itself is only compared where
-        the bundle's device is `THIS_MACHINE`: a bundle for another device is about another
-        machine by intention.
+        the bundle's device is `resperf.machine.THIS_MACHINE`: a bundle for another device is about
+        another machine by intention.
     """
     warnings = []
     if threads is not None and fingerprint.threads and threads != fingerprint.threads:
@@ -52,7 +49,7 @@ def host_warnings(fingerprint: Fingerprint, *, threads: int | None = None) -> tu
             f"the bundle was measured with {fingerprint.threads} threads, not {threads}: "
             f"the times are those of {fingerprint.threads} threads"
         )
-    if fingerprint.device == THIS_MACHINE:
+    if fingerprint.device.casefold() == THIS_MACHINE:
         here = this_machine(
             device=fingerprint.device,
             framework=fingerprint.framework,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from resperf.bundle import Bundle
@@ -14,7 +14,7 @@ from resperf.network import Network
 from resperf.prediction.host import host_warnings
 from resperf.prediction.layers import Time, layer_prediction, layer_times, times_in_order
 from resperf.prediction.result import LayerPrediction, Prediction, Skipped
-from resperf.prediction.rules import RULE_OF_METHOD, RULES
+from resperf.prediction.rules import RULE_OF_METHOD, RULES, tensor_bytes
 
 SHOWN_IN_ERROR = 3
 """Operators that an error names before it only counts."""
@@ -64,6 +64,9 @@ def predict_network(
     return Prediction(
         network=network.name,
         device=bundle.device,
+        machine=bundle.fingerprint.machine,
+        bundle=str(bundle.path),
+        method=bundle.method,
         framework=bundle.framework,
         batch=network.batch,
         phases=total.phases,
@@ -77,6 +80,7 @@ def predict_network(
             *network.notes,
             *lowered.notes,
             *_range_warnings(layers),
+            *(_copy_warnings(bundle, lowered) if rule == "three_phase" else ()),
             *_bound_warnings(layers),
         ),
         lowering=lowered.method,
@@ -143,6 +147,15 @@ def _in_place(time: Time, node: LoweredNode, bundle: Bundle) -> Time:
     return time._replace(
         ms=time.ms * factor, low_ms=time.low_ms * factor, high_ms=time.high_ms * factor
     )
+
+
+def _copy_warnings(bundle: Bundle, lowered: LoweredNetwork) -> Iterator[str]:
+    """Say which inputs and outputs are larger than any whose copy was measured."""
+    for phase, tensors in (("preprocess", lowered.inputs), ("postprocess", lowered.outputs)):
+        reasons = bundle.transfers_outside(phase, [tensor_bytes(tensor) for tensor in tensors])
+        for tensor, reason in zip(tensors, reasons, strict=True):
+            if reason:
+                yield f"the copy of {tensor.name!r} is outside the measured range: {reason}"
 
 
 def _range_warnings(layers: Sequence[LayerPrediction]) -> tuple[str, ...]:

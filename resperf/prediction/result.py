@@ -6,7 +6,6 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import compress
 from typing import Any
 
 from resperf.lowering import LoweredNode
@@ -94,7 +93,7 @@ class LayerPrediction:
     @property
     def below_bound(self) -> bool | None:
         """Whether the time is one that the device cannot reach; None where that is not known."""
-        if math.isnan(self.lower_bound_ms):
+        if math.isnan(self.lower_bound_ms) or math.isnan(self.execution_ms):
             return None
         return self.execution_ms < self.lower_bound_ms
 
@@ -174,6 +173,10 @@ class Prediction:
     log_width : float
         Nine of ten networks inside the trained range lie within a factor of exp(log_width) of
         their predicted total; infinite where whole networks were not measured.
+    machine : str
+        What the device's times were measured on, in words; empty where that is not known.
+    bundle, method : str
+        Folder and method of the predictors.
     """
 
     network: str
@@ -193,6 +196,9 @@ class Prediction:
     views_estimated: bool = False
     nodes: tuple[LoweredNode, ...] = ()
     log_width: float = math.inf
+    machine: str = ""
+    bundle: str = ""
+    method: str = ""
 
     @property
     def total_ms(self) -> float:
@@ -243,11 +249,14 @@ class Prediction:
         bounds_ms = [layer.low_ms if sign < 0 else layer.high_ms for layer in self.layers]
         if math.isinf(self.log_width):
             return self.total_ms * sum(bounds_ms) / layers_ms
-        beyond = [not layer.in_range for layer in self.layers]
-        inside_ms = self.total_ms - sum(
-            layer.execution_ms for layer in self.layers if not layer.in_range
-        )
-        return inside_ms * math.exp(sign * self.log_width) + sum(compress(bounds_ms, beyond))
+        ratio = math.exp(sign * self.log_width)
+        wider_ms = [
+            sign * (bound_ms - layer.execution_ms * ratio)
+            for layer, bound_ms in zip(self.layers, bounds_ms, strict=True)
+            if not layer.in_range
+        ]
+        # NaN stays: it is neither above nor below 0.
+        return self.total_ms * ratio + sign * sum(each for each in wider_ms if not each <= 0)
 
     @property
     def coverage(self) -> dict[str, Any]:
@@ -278,6 +287,9 @@ class Prediction:
         """Return plain JSON values; a measured network has the keys of `network_json` in common."""
         return {
             **network_json(self),
+            "machine": self.machine,
+            "bundle": self.bundle,
+            "method": self.method,
             "session_ms": json_number(self.session_ms),
             "views_ms": json_number(self.views_ms),
             "handover_ms": json_number(self.handover_ms),

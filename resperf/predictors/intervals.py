@@ -58,11 +58,16 @@ class Intervals:
         ----------
         measured_ms, predicted_ms : array (rows,)
         """
-        known = (measured_ms > _SHORTEST_MS) & (predicted_ms > _SHORTEST_MS)
+        known = (measured_ms > _SHORTEST_MS) & np.isfinite(predicted_ms)
         measured_ms, predicted_ms = measured_ms[known], predicted_ms[known]
         if len(measured_ms) < FEWEST_ROWS:
             return None
-        ratios, edges = np.log(measured_ms / predicted_ms), _edges(predicted_ms)
+        # Methods that cut off below 0 predict 0: these are judged by as well, among themselves.
+        times = predicted_ms > _SHORTEST_MS
+        predicted_ms = np.maximum(predicted_ms, _SHORTEST_MS)
+        ratios, edges = np.log(measured_ms / predicted_ms), _edges(predicted_ms[times])
+        if not times.all():
+            edges = [float(np.nextafter(_SHORTEST_MS, 1.0)), *edges] if times.any() else edges
         place = np.searchsorted(edges, predicted_ms, side="right")
         bounds = [_bounds(ratios[place == each]) for each in range(len(edges) + 1)]
         return cls(tuple(edges), tuple(low for low, _ in bounds), tuple(high for _, high in bounds))
@@ -121,7 +126,8 @@ def _around(
     """Apply logarithmic bounds, wider out of range."""
     low = np.where(in_range, low, np.minimum(OUTSIDE_FACTOR * low, -OUTSIDE_LEAST))
     high = np.where(in_range, high, np.maximum(OUTSIDE_FACTOR * high, OUTSIDE_LEAST))
-    return predicted_ms * np.exp(low), predicted_ms * np.exp(high)
+    around_ms = np.maximum(predicted_ms, _SHORTEST_MS)
+    return np.minimum(around_ms * np.exp(low), predicted_ms), around_ms * np.exp(high)
 
 
 def _edges(predicted_ms: Array) -> list[float]:

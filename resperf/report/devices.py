@@ -15,20 +15,20 @@ def device_table(entries: Sequence[Mapping[str, Any]]) -> str:
     Parameters
     ----------
     entries : sequence of mapping
-        ``device``, ``framework``, ``method``, ``date``, ``path``, ``phase`` (what the layers' times
-        contain) and ``validation_error`` (per kind, fractions); a damaged bundle has ``path`` and
-        ``damaged`` (the reason) instead.
+        ``device``, ``framework``, ``machine`` (processor and cores in words), ``method``,
+        ``date``, ``path``, ``phase`` (what the layers' times contain) and ``validation_error``
+        (per kind, fractions); a damaged bundle has ``path`` and ``damaged`` (the reason) instead.
     """
     whole = [entry for entry in entries if not entry.get("damaged")]
     parts = []
     if whole:
         parts.append(
             table(
-                (Column("device"), Column("framework"), Column("method"), Column("date"),
-                 Column("validation error"), Column("path")),
+                (Column("device"), Column("framework"), Column("machine"), Column("method"),
+                 Column("date"), Column("validation error"), Column("path")),
                 [
-                    [entry["device"], entry["framework"], entry["method"], entry["date"][:10],
-                     _errors(entry), entry["path"]]
+                    [entry["device"], entry["framework"], entry["machine"], entry["method"],
+                     entry["date"][:10], _errors(entry), entry["path"]]
                     for entry in whole
                 ],
             )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from resperf.layers import layer_from_key
 from resperf.measurement import PHASES, WHOLE_CALL
-from resperf.prediction import LayerPrediction, Prediction
+from resperf.prediction import Failure, LayerPrediction, Prediction
 from resperf.report.tables import Column, ms_cell, percent_cell, table
 
 if TYPE_CHECKING:
@@ -201,27 +201,41 @@ def _skipped(result: Prediction | MeasuredNetwork, every: bool) -> str:
     return text + (f"\nand {rest} more; --all shows every one" if rest else "")
 
 
-def everywhere_text(
-    predictions: Sequence[Prediction], failures: Sequence[tuple[str, str, str]]
-) -> str:
+def _told_apart(predictions: Sequence[Prediction]) -> list[str]:
+    """Name the device of each prediction, with its machine or folder where that is not enough."""
+    bundles: dict[tuple[str, ...], set[str]] = {}
+    for each in predictions:
+        bundles.setdefault((each.device, each.framework), set()).add(each.bundle)
+        bundles.setdefault((each.device, each.framework, each.machine), set()).add(each.bundle)
+
+    def name(each: Prediction) -> str:
+        if len(bundles[each.device, each.framework]) == 1:
+            return each.device
+        alike = len(bundles[each.device, each.framework, each.machine]) > 1
+        return f"{each.device} ({each.bundle if alike else each.machine})"
+
+    return [name(each) for each in predictions]
+
+
+def everywhere_text(predictions: Sequence[Prediction], failures: Sequence[Failure]) -> str:
     """Compare predictions of several bundles in one table.
 
     Parameters
     ----------
     predictions : sequence of Prediction
-    failures : sequence of (device, framework, reason)
+    failures : sequence of Failure
         Bundles that cannot predict the network.
     """
+    names = _told_apart(predictions)
     rows = [
-        [each.device, each.framework, UNKNOWN_BATCH if each.batch is None else str(each.batch),
+        [name, each.framework, UNKNOWN_BATCH if each.batch is None else str(each.batch),
          ms_cell(each.total_ms), ms_cell(each.phases.preprocess_ms),
          ms_cell(each.phases.execution_ms), ms_cell(each.phases.postprocess_ms),
          ms_cell(each.estimated_ms), str(len(each.skipped)),
          str(sum(not layer.in_range for layer in each.layers))]
-        for each in predictions
+        for name, each in zip(names, predictions, strict=True)
     ]  # fmt: skip
-    name = predictions[0].network if predictions else "no bundle can predict this network"
-    parts = [name]
+    parts = [predictions[0].network if predictions else "no bundle can predict this network"]
     if rows:
         parts[0] += "\n" + table(
             (Column("device"), Column("framework"), Column("batch", right=True),
@@ -232,12 +246,14 @@ def everywhere_text(
             rows,
         )  # fmt: skip
     parts += [
-        f"not predicted for {device} with {framework}: {reason}"
-        for device, framework, reason in failures
+        f"not predicted for {each.device} with {each.framework}: {each.error}"
+        if each.device
+        else f"damaged: {each.error}"
+        for each in failures
     ]
     warnings = [
-        f"{each.device} with {each.framework}: {warning}"
-        for each in predictions
+        f"{name} with {each.framework}: {warning}"
+        for name, each in zip(names, predictions, strict=True)
         for warning in each.warnings
     ]
     if warnings:

@@ -5,14 +5,19 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from statistics import median, quantiles
+from statistics import quantiles
 
 from resperf.timing.protocol import Clock
 from resperf.units import MS_PER_S, NS_PER_MS
 
-SLOW = 1.3
+SLOW = 1.4
 """A probe that takes this many times its usual time shows a disturbed machine to most work."""
-_FEWEST_RUNS = 3
+KNOWN_READINGS = 400
+"""Checks that a usual time from elsewhere stands for, where nobody says how many it is of."""
+_MOST_READINGS = 5000
+_FEWEST_RUNS = 6
+_MOST_RUNS = 36
+"""Runs after which work that was slow each time is slow, and not just disturbed."""
 _FEWEST_READINGS = 4
 
 
@@ -34,8 +39,13 @@ class Probe:
     slow : float
         Times its usual time at which the work is slow.
     usual_ms : float, optional
-        What the work usually took where that is known from earlier. The lower quartile of all
-        checks so far counts where it is less, or nothing is known.
+        What the work usually took where that is known from earlier.
+    readings : int
+        How many earlier checks that is of.
+
+    Usual is the lower quartile of all checks, the earlier ones among them: of two states of a
+    machine the fast one, unless it is rarer than that. A machine that is fast for a second in
+    two minutes would else never be at its usual speed.
     """
 
     def __init__(
@@ -46,32 +56,48 @@ class Probe:
         clock: Clock = time.perf_counter_ns,
         slow: float = SLOW,
         usual_ms: float | None = None,
+        readings: int = KNOWN_READINGS,
     ) -> None:
         self._slow = slow
-        self._known_ms = usual_ms
+        self._known_ms = [] if usual_ms is None else [usual_ms] * min(readings, _MOST_READINGS)
         self._run = run
         self._seconds = seconds
         self._clock = clock
         self._readings_ms: list[float] = []
 
-    def is_slow(self) -> bool:
-        """Time the work, and compare its median with its usual time."""
+    def is_slow(self, *, record: bool = True) -> bool:
+        """Time the work, and compare the least of several runs with its usual time.
+
+        Parameters
+        ----------
+        record : bool
+            Whether the check tells something of the usual time: those made while waiting for the
+            end of a slow state do not.
+        """
         self._run()
-        times_ms: list[float] = []
+        least_ms, runs, limit_ms = math.inf, 0, self._slow * self.usual_ms
         start_ns = self._clock()
-        while len(times_ms) < _FEWEST_RUNS or (
-            (self._clock() - start_ns) / NS_PER_MS / MS_PER_S < self._seconds
+        while (
+            runs < _FEWEST_RUNS
+            or (self._clock() - start_ns) / NS_PER_MS / MS_PER_S < self._seconds
+            or (least_ms > limit_ms and runs < _MOST_RUNS)
         ):
             before_ns = self._clock()
             self._run()
-            times_ms.append((self._clock() - before_ns) / NS_PER_MS)
-        self._readings_ms.append(median(times_ms))
-        return self._readings_ms[-1] > self._slow * self.usual_ms
+            least_ms = min(least_ms, (self._clock() - before_ns) / NS_PER_MS)
+            runs += 1
+        if record:
+            self._readings_ms.append(least_ms)
+        return least_ms > limit_ms
 
     @property
     def usual_ms(self) -> float:
         """Usual time of a run; infinite where too few checks were made to tell."""
-        known_ms = math.inf if self._known_ms is None else self._known_ms
-        if len(self._readings_ms) < _FEWEST_READINGS:
-            return known_ms
-        return min(known_ms, quantiles(self._readings_ms, n=4)[0])
+        if self.readings < _FEWEST_READINGS:
+            return math.inf
+        return quantiles([*self._known_ms, *self._readings_ms], n=4)[0]
+
+    @property
+    def readings(self) -> int:
+        """Checks that the usual time is of."""
+        return len(self._known_ms) + len(self._readings_ms)

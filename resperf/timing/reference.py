@@ -146,23 +146,31 @@ class ReferenceMonitor:
         self.history.add(*reading)
         return reading
 
-    def slow_probes(self) -> set[str]:
+    def slow_probes(self, *, record: bool = True) -> set[str]:
         """Check the probes in their order until one is slow; return its name, or nothing.
 
         What makes one slow changes the times of those after it too, which are then not read.
+
+        Parameters
+        ----------
+        record : bool
+            Whether that tells something of their usual times (`Probe.is_slow`).
         """
         for name, probe in self._probes.items():
             if self._settle is not None:
                 self._settle()
-            if probe.is_slow():
+            if probe.is_slow(record=record):
                 return {name}
         return set()
 
     @property
-    def usual_probe_ms(self) -> dict[str, float]:
-        """Usual times of the probes, in ms; only of those that are known by now."""
-        usual = {name: probe.usual_ms for name, probe in self._probes.items()}
-        return {name: time_ms for name, time_ms in usual.items() if math.isfinite(time_ms)}
+    def usual_probes(self) -> dict[str, tuple[float, int]]:
+        """Usual times of the probes in ms, and of how many checks; of those known by now."""
+        return {
+            name: (probe.usual_ms, probe.readings)
+            for name, probe in self._probes.items()
+            if math.isfinite(probe.usual_ms)
+        }
 
     @property
     def ratio(self) -> float:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from pathlib import Path
 
 from resperf.dataset import read_info, read_table
-from resperf.errors import ShapeError
 from resperf.layers import key_at_any_batch
 from resperf.lowering import lower
-from resperf.network import Network, read_network
+from resperf.network import networks_at
 
 BATCHES = (1, 8)
 """A layer may be named otherwise where the batch is one; what differs besides is the batch."""
@@ -27,7 +25,7 @@ def keys_of_networks(datasets: Sequence[Path], networks: Sequence[Path]) -> froz
 
     Raises
     ------
-    NetworkError, UnsupportedError
+    NetworkError, ShapeError, UnsupportedError
         If a network cannot be read or lowered.
     DatasetError
         If a dataset cannot be read.
@@ -42,7 +40,7 @@ def _keys_in(dataset: Path, networks: Sequence[Path]) -> frozenset[str]:
     wanted = {
         key_at_any_batch(node.layer.key)
         for path in networks
-        for network in _at_batches(path)
+        for network in networks_at(path, BATCHES)
         for node in lower(network, fingerprint).nodes
         if node.layer is not None
     }
@@ -52,12 +50,3 @@ def _keys_in(dataset: Path, networks: Sequence[Path]) -> frozenset[str]:
         for key in table.key
         if key_at_any_batch(str(key)) in wanted
     )
-
-
-def _at_batches(path: Path) -> Iterator[Network]:
-    first, *others = BATCHES
-    yield read_network(path, batch=first)
-    for batch in others:
-        # A network that says itself how many samples it takes has no others.
-        with suppress(ShapeError):
-            yield read_network(path, batch=batch)

@@ -21,6 +21,7 @@ from resperf.errors import (
     require,
 )
 from resperf.layers import handed_over_bytes
+from resperf.machine import Fingerprint
 from resperf.network import Network, read_network
 from resperf.network.files import network_names
 from resperf.prediction import predict_network
@@ -90,11 +91,14 @@ def calibrate(
         )
     # What would be refused after minutes of measuring is refused before.
     require("scipy.optimize", "train")
+    output = output.resolve()
     paths = list({path.resolve(): path for path in paths}.values())
     refuse_few({str(path) for path in paths})
     values = {k: v for k, v in bundle.manifest.items() if k != "files"}
     with replaced_folder(output) as folder:
-        kept = Kept(output.with_name(f"{output.name}.calibration.jsonl"), seconds)
+        kept = Kept(
+            output.with_name(f"{output.name}.calibration.jsonl"), seconds, bundle.fingerprint
+        )
         placed, notes = measured_networks(
             bundle, device, paths, batches=batches, seconds=seconds, kept=kept, progress=progress
         )
@@ -146,6 +150,8 @@ def measured_networks(
                     total_ms = measured.total_ms
                     if kept is not None:
                         kept.add(path, batch, total_ms)
+            except OutputError:
+                raise
             except (ResperfError, MemoryError) as error:
                 notes.append(f"{name} at batch {batch}: {error}")
                 continue
@@ -164,11 +170,13 @@ class Kept:
         The file; lines that were never finished are left out.
     seconds : float
         Totals measured for another time do not count.
+    fingerprint : Fingerprint
+        Nor do those of another machine, framework or number of threads.
     """
 
-    def __init__(self, path: Path, seconds: float) -> None:
+    def __init__(self, path: Path, seconds: float, fingerprint: Fingerprint) -> None:
         self.path = path
-        self._seconds = seconds
+        self._settings = (seconds, json.dumps(fingerprint.to_json(), sort_keys=True))
         self._totals_ms: dict[tuple[Any, ...], float] = {}
         with contextlib.suppress(OSError, ValueError):
             for line in path.read_text(encoding="utf-8").splitlines():
@@ -177,7 +185,7 @@ class Kept:
 
     def _key(self, path: Path, batch: int) -> tuple[Any, ...]:
         state = path.stat()
-        return str(path.resolve()), state.st_size, state.st_mtime_ns, batch, self._seconds
+        return str(path.resolve()), state.st_size, state.st_mtime_ns, batch, *self._settings
 
     def total_ms(self, path: Path, batch: int) -> float | None:
         """Return what a network took, if it was measured already."""

@@ -13,7 +13,7 @@ from resperf.bundle import Bundle
 from resperf.campaign import Campaign, CampaignResult, run_campaign
 from resperf.campaign.harvest import shipped_networks
 from resperf.dataset import checksum
-from resperf.errors import BundleError
+from resperf.errors import BundleError, require
 from resperf.lowering import LoweredNetwork, lower
 from resperf.network import Network, read_network
 from resperf.prediction import Prediction, predict_network
@@ -79,6 +79,8 @@ def run_demo(
     ResperfError
         Whatever a part raises.
     """
+    # What would be missed after minutes of measuring is missed before.
+    require("lightgbm", "train")
     folder.mkdir(parents=True, exist_ok=True)
     dataset, bundle_path = folder / "demo.h5", folder / f"cpu-{FRAMEWORK}"
     device = backend(FRAMEWORK)

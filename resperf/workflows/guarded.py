@@ -16,6 +16,7 @@ from resperf.campaign.watch import built_probes, built_reference
 from resperf.errors import MeasurementError, UnsupportedError
 from resperf.measurement import PHASES, TOLERANCE
 from resperf.timing import (
+    KNOWN_READINGS,
     Clock,
     ReferenceHistory,
     ReferenceMonitor,
@@ -118,10 +119,10 @@ def reference_monitor(
         raise MeasurementError(
             f"{backend.name} cannot run the reference layer on this machine: {error}"
         ) from error
-    costs: Mapping[str, float] = {}
+    usual: dict[str, tuple[float, int]] = {}
     if bundle is not None and not backend.fingerprint().machine_differences(bundle.fingerprint):
-        costs = bundle.costs
-    with reference as built, built_probes(backend, clock, costs, SLOW_FOR_NETWORKS) as probes:
+        usual = {name: (cost_ms, KNOWN_READINGS) for name, cost_ms in bundle.costs.items()}
+    with reference as built, built_probes(backend, clock, usual, SLOW_FOR_NETWORKS) as probes:
         yield ReferenceMonitor(
             built.isolated, clock=clock, now=now, history=history, probes=probes,
             settle=partial(time.sleep, SETTLE_S) if probes else None,
@@ -167,7 +168,7 @@ def guarded_runs(
         while "caches" in slow and pauses:
             sleep(PAUSE_S)
             pauses -= 1
-            slow = monitor.slow_probes()
+            slow = monitor.slow_probes(record=False)
         before_ms, slow_before = monitor.history.latest_ms, slow
         timed = _timed_round(built, protocol, clock)
         monitor.check(force=True)

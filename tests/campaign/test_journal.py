@@ -1,12 +1,21 @@
 import errno
 import os
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from resperf.campaign import journal as journal_module
-from resperf.campaign.journal import Header, Journal, best_rows, read_journal
+from resperf.campaign.journal import (
+    Header,
+    Journal,
+    best_rows,
+    is_doubtful,
+    read_journal,
+    usual_flags,
+    usual_states,
+)
 from resperf.errors import CampaignError, OutputError
 from resperf.layers import Dense
 from resperf.machine import this_machine
@@ -133,6 +142,20 @@ def test_the_best_of_several_attempts_counts() -> None:
     kept = best_rows([drifted, clean, later, crashed, repeat], steady)
     assert [(r.started_at, r.repeat) for r in kept] == [(3.0, 0), (5.0, 1)]
     assert [r.started_at for r in best_rows([clean, drifted], steady)] == [2.0]
+
+
+def test_a_state_of_most_rows_is_the_usual_one() -> None:
+    steady = ReferenceHistory([(0.0, 1.0), (1000.0, 1.0)])
+    rows = [row(n, float(n), flags=("caches",) if n % 3 else ("drift",)) for n in range(1, 121)]
+    kept = best_rows(rows, steady)
+    # Two of three rows are flagged by the probe: nothing is wrong with them. Drift always counts.
+    assert Counter(each.flags for each in kept) == {(): 80, ("drift",): 40}
+    assert not is_doubtful(rows[0], steady, usual_states(rows))
+    assert is_doubtful(rows[2], steady, usual_flags({"caches": 80, "drift": 120}, 120))
+    # Half of them, or a few of few, are no rule.
+    half = [row(n, float(n), flags=("caches",) * (n % 2)) for n in range(1, 121)]
+    assert Counter(each.flags for each in best_rows(half, steady)) == {(): 60, ("caches",): 60}
+    assert all(each.flags for each in best_rows(rows[:2], steady))
 
 
 def test_rows_of_a_slow_machine_give_way_and_carry_its_ratio() -> None:

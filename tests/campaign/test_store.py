@@ -8,6 +8,7 @@ from resperf.backends import backend
 from resperf.campaign import Campaign
 from resperf.layers import Dense
 from resperf.measurement import Measurement, Status
+from resperf.timing import KNOWN_READINGS
 
 CAMPAIGN = Campaign.from_mapping(
     {"name": "tiny", "kinds": {"dense": {"batch": 1, "features_in": 8, "features_out": 8}}}
@@ -24,15 +25,12 @@ def test_a_probe_keeps_the_least_usual_time_that_any_process_found(tmp_path: Pat
         return Store(tmp_path / "d.h5", CAMPAIGN, seed=0, fingerprint=fingerprint)
 
     store = opened()
-    store.keep_probe("caches_probe_ms", 0.1)
-    # A process that only ever saw a slow state knows no better.
-    store.keep_probe("caches_probe_ms", 0.2)
+    store.usual_probes["caches_probe_ms"] = (0.1, 7)
     assert store.costs == {"caches_probe_ms": 0.1}
     store.add_row(Measurement(Dense(batch=1, features_in=8, features_out=8), Status.CRASHED, {}))
     store.compact()
     store.close(complete=False)
     again = opened()
-    assert again.usual_probe_ms == {"caches_probe_ms": 0.1}
-    again.keep_probe("caches_probe_ms", 0.3)
+    assert again.usual_probes == {"caches_probe_ms": (0.1, KNOWN_READINGS)}
     assert again.costs["caches_probe_ms"] == 0.1
     again.close(complete=True)

@@ -26,7 +26,7 @@ class FakeMonitor:
         return None
 
     @property
-    def usual_probe_ms(self) -> dict[str, float]:
+    def usual_probes(self) -> dict[str, tuple[float, int]]:
         return {}
 
     def slow_probes(self) -> set[str]:

@@ -57,6 +57,13 @@ def test_the_networks_of_a_folder_give_layers(
     assert main([*words, "--networks", "mine"]) == 0
     measured = [row.layer.fields() for row in read_dataset(Path("a.h5")).measurements]
     assert {layer["features_in"] for layer in measured} == {400, 120, 84}
+    # What the campaign does not draw of them is told.
+    printed = capsys.readouterr().err
+    assert "layers of the networks are of kinds that campaign tiny does not draw: " in printed
+    assert "conv (2)" in printed
+    campaign.write_text(TOML)
+    assert main([*words, "--networks", "mine"]) == 2
+    assert "campaign tiny draws nothing from networks" in capsys.readouterr().err
     Path("none").mkdir()
     assert main([*words, "--networks", "none"]) == 2
     assert "no ONNX file at none" in capsys.readouterr().err
@@ -91,6 +98,33 @@ def test_a_dry_run_measures_nothing(campaign: Path, capsys: pytest.CaptureFixtur
     assert values["layers"] == {"dense": 12}
     assert values["hours"] > 0
     assert list(Path().glob("**/*.h5")) == []
+
+
+def test_a_dry_run_says_what_fits_the_time(
+    campaign: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["bench", str(campaign), "--framework", "synthetic", "--dry-run", "--hours"]
+    assert main([*words, "1e-5"]) == 0
+    assert "in 1e-05 hours about the first 1 layers" in capsys.readouterr().out
+    assert main([*words, "9"]) == 0
+    assert "about the first" not in capsys.readouterr().out
+    assert main([*words, "1e-5", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["layers_in_time"] == 1
+    assert main([*words, "9", "--check-fusion"]) == 2
+    assert "--check-fusion measures" in capsys.readouterr().err
+
+
+def test_layers_that_are_excluded_too_late_are_told(
+    campaign: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lenet = Path(__file__).parents[2] / "models" / "networks" / "lenet5.onnx"
+    campaign.write_text(TOML + '[mixture]\nfrom_networks = 0.5\nexact = 1.0\nnetworks=["lenet5"]')
+    words = ["bench", str(campaign), "--framework", "synthetic", "-o", "a.h5"]
+    assert main(words) == 0
+    capsys.readouterr()
+    assert main([*words, "--exclude", str(lenet)]) == 0
+    printed = capsys.readouterr().err
+    assert "3 layers of the excluded networks were measured by an earlier start" in printed
 
 
 def test_shipped_campaigns_go_by_their_name(capsys: pytest.CaptureFixture[str]) -> None:

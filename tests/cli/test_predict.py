@@ -12,6 +12,7 @@ import pytest
 
 import resperf
 from resperf.backends.synthetic import closed_form_ms
+from resperf.bundle import Bundle
 from resperf.cli.main import main
 from resperf.layers import Dense, layer_from_key
 
@@ -223,6 +224,11 @@ def test_a_layer_is_predicted_as_typed_or_from_a_table(bundle, tmp_path, capsys)
         ("kind,batch\n", "holds no layers"),
         ("kind,batch\ndense,2\nconv,x\n", "line 2: dense needs a value for features_in"),
         ("kind,batch\ncone,2\n", "line 2: no layer kind 'cone'"),
+        ("kind,batch,batch\ndense,2,3\n", "the first line names a column twice"),
+        (
+            "kind,batch,features_in,features_out\ndense,1,024,300,100\n",
+            "line 2: more cells than columns",
+        ),
         (b"\xff\xfe\x00", "not a CSV file"),
     ],
 )
@@ -247,6 +253,7 @@ def test_devices_lists_whole_and_damaged_bundles(bundle, home, capsys):
     entries = {Path(each["path"]).name: each for each in run_json(capsys, "devices")}
     whole = entries["cpu-onnxruntime"]
     assert (whole["device"], whole["framework"]) == ("cpu", "onnxruntime")
+    assert whole["machine"] == Bundle.load(bundle).fingerprint.machine != ""
     assert set(whole["validation_error"]) == {"conv", "pool", "dense"}
     assert "damaged" in entries["broken"]
     assert main(["devices"]) == 0

@@ -71,8 +71,9 @@ def written(path: Path, nodes: list[onnx.NodeProto], channels: int) -> Path:
             onnx.numpy_helper.from_array(np.full((2, 1, channels), 0.1, np.float32), "class"),
             *(
                 onnx.numpy_helper.from_array(np.float32(value), str(value))
-                for value in (0.5, 1.0, 3.0, 0.044715, 0.7978846)
+                for value in (0.5, 1.0, 2.0, 3.0, 0.044715, 0.7978846, 1e-05)
             ),
+            onnx.numpy_helper.from_array(np.int64([-1]), "last"),
         ],
     )
     opsets = [helper.make_opsetid("", 20)]
@@ -148,6 +149,36 @@ def gelu_by_tanh(result: str) -> list[onnx.NodeProto]:
         helper.make_node("Add", ["t", "1.0"], ["u"], "one more"),
         helper.make_node("Mul", ["x", "0.5"], ["h"], "half"),
         helper.make_node("Mul", ["h", "u"], [result], "gelu"),
+    ]
+
+
+def normalised(x: str, result: str, *, shifted: bool) -> list[onnx.NodeProto]:
+    """A normalisation of the last axis as exporters write it before operator set 17."""
+    centred = f"{x}-d" if shifted else x
+    before = [
+        helper.make_node("ReduceMean", [x, "last"], [f"{x}-m"], f"{x} mean"),
+        helper.make_node("Sub", [x, f"{x}-m"], [centred], f"{x} off"),
+    ]
+    scaled = f"{x}-g" if shifted else result
+    return [
+        *(before if shifted else []),
+        helper.make_node("Pow", [centred, "2.0"], [f"{x}-p"], f"{x} square"),
+        helper.make_node("ReduceMean", [f"{x}-p", "last"], [f"{x}-v"], f"{x} variance"),
+        helper.make_node("Add", [f"{x}-v", "1e-05"], [f"{x}-e"], f"{x} little"),
+        helper.make_node("Sqrt", [f"{x}-e"], [f"{x}-r"], f"{x} root"),
+        helper.make_node("Div", [centred, f"{x}-r"], [f"{x}-n"], f"{x} norm"),
+        helper.make_node("Mul", [f"{x}-n", "bias"], [scaled], f"{x} scale"),
+        *([helper.make_node("Add", [scaled, "bias"], [result], f"{x} shift")] if shifted else []),
+    ]
+
+
+def of_tokens(*nodes: onnx.NodeProto) -> list[onnx.NodeProto]:
+    """Nodes from t, tokens of an image, to u; then an end that nothing joins."""
+    return [
+        helper.make_node("Reshape", ["x", "tokens"], ["r"], "flat"),
+        helper.make_node("Transpose", ["r"], ["t"], "turn", perm=[0, 2, 1]),
+        *nodes,
+        helper.make_node("Softmax", ["u"], ["y"], "soft", axis=-1),
     ]
 
 
@@ -243,6 +274,44 @@ GRAPHS: dict[str, tuple[list[onnx.NodeProto], set[str]]] = {
     "gelu by tanh": (
         [*gelu_by_tanh("g"), helper.make_node("Softmax", ["g"], ["y"], "soft", axis=-1)],
         {"activation", "softmax"},
+    ),
+    "normalisation in parts": (of_tokens(*normalised("t", "u", shifted=True)), {"norm"}),
+    "normalisation by squares": (of_tokens(*normalised("t", "u", shifted=False)), {"norm"}),
+    "sum before a normalisation in parts": (
+        of_tokens(
+            helper.make_node("Erf", ["t"], ["e"], "other"),
+            helper.make_node("Add", ["t", "e"], ["s"], "sum"),
+            *normalised("s", "u", shifted=True),
+        ),
+        {"norm", "elementwise"},
+    ),
+    "sum and largest of several": (
+        of_tokens(
+            helper.make_node("Erf", ["t"], ["e"], "one"),
+            helper.make_node("Abs", ["t"], ["a"], "two"),
+            helper.make_node("Sum", ["t", "e", "a"], ["s"], "sum"),
+            helper.make_node("Max", ["s", "e", "a", "bias"], ["u"], "largest"),
+        ),
+        {"elementwise"},
+    ),
+    "sum of several convolutions": (
+        [
+            conv_node("c1", "x", "a"),
+            conv_node("c2", "x", "b"),
+            conv_node("c3", "x", "c"),
+            helper.make_node("Sum", ["a", "b", "c"], ["s"], "sum"),
+            conv_node("c4", "s", "y"),
+        ],
+        {"conv", "elementwise", "reorder"},
+    ),
+    "sum of convolutions and an image": (
+        [
+            conv_node("c1", "x", "a"),
+            conv_node("c2", "x", "b"),
+            helper.make_node("Sum", ["a", "b", "x"], ["s"], "sum"),
+            conv_node("c4", "s", "y"),
+        ],
+        {"conv", "elementwise", "reorder"},
     ),
     "gelu by tanh at the end": (gelu_by_tanh("y"), {"activation", "elementwise"}),
 }
@@ -504,6 +573,68 @@ def test_another_machine_is_lowered_by_rules_and_says_so(fingerprint: Fingerprin
     assert {n.layer.fields().get("layout") for n in lowered.nodes if n.layer} == {
         "nchw", "nchwc8", None,
     }  # fmt: skip
+
+
+def test_other_instructions_with_the_same_layouts_are_asked_about_all_the_same(
+    fingerprint: Fingerprint,
+) -> None:
+    network = read_network(next(p for p in REFERENCE if p.stem == "lenet5"), batch=1)
+    other = replace(fingerprint, instruction_set="avx512f+another")
+    if not other.settings["nchwc_block"] == fingerprint.settings["nchwc_block"] != "0":
+        pytest.skip("this machine has no blocked layout")
+    assert lower(network, other) == lower(network, fingerprint)
+    assert lower(network, replace(other, instruction_set="asimd")).method == "rules"
+
+
+def test_a_small_tensor_among_the_attributes_is_written(
+    fingerprint: Fingerprint, tmp_path: Path
+) -> None:
+    nodes = [
+        helper.make_node("NonZero", ["x"], ["n"], "places"),
+        helper.make_node("Shape", ["n"], ["s"], "shape"),
+        helper.make_node("ConstantOfShape", ["s"], ["y"], "fill",
+                         value=onnx.numpy_helper.from_array(np.float32([2.0]))),
+    ]  # fmt: skip
+    network = read_network(written(tmp_path / "g.onnx", nodes, 32))
+    lowered = lower(network, fingerprint)
+    assert lowered.method.startswith("onnxruntime ")
+
+
+def half_network(path: Path) -> Path:
+    """A convolution, a cast to whole precision and back, a product: all in half precision."""
+    half, single = onnx.TensorProto.FLOAT16, onnx.TensorProto.FLOAT
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["a"], "conv", pads=[1, 1, 1, 1]),
+        helper.make_node("Relu", ["a"], ["b"], "act"),
+        helper.make_node("Cast", ["b"], ["c"], "up", to=single),
+        helper.make_node("Softmax", ["c"], ["s"], "soft", axis=-1),
+        helper.make_node("Cast", ["s"], ["d"], "down", to=half),
+        helper.make_node("MatMul", ["d", "v"], ["y"], "mul"),
+    ]
+    values = {"w": np.full((32, 32, 3, 3), 0.5), "v": np.full((8, 16), 0.5)}
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", half, (2, 32, 8, 8))],
+        [helper.make_tensor_value_info("y", half, None)],
+        [onnx.numpy_helper.from_array(v.astype(np.float16), name) for name, v in values.items()],
+    )
+    opsets = [helper.make_opsetid("", 17)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), path)
+    return path
+
+
+def test_half_precision_is_computed_in_float32_between_casts(
+    fingerprint: Fingerprint, tmp_path: Path
+) -> None:
+    network = read_network(half_network(tmp_path / "half.onnx"))
+    asked = lower(network, fingerprint, method="framework")
+    by_rules = lower(network, fingerprint, method="rules")
+    assert contents(by_rules) == contents(asked)
+    assert next(node.layer.kind for node in by_rules.nodes if node.layer) == "cast"
+    assert any("half precision" in note for note in by_rules.notes)
+    named = {source for node in by_rules.nodes for source in node.sources}
+    assert named <= {node.name for node in network.nodes}
 
 
 def test_an_answer_is_kept_and_survives_other_names_and_damage(

@@ -64,6 +64,11 @@ def test_split_in_equal_and_given_parts() -> None:
         ("Range", [np.int64(0), np.int64(5), np.int64(0)], {}),
         ("Reshape", [ints(1, 2), ints(3)], {}),
         ("ConstantOfShape", [ints(2)], {"value": b"not a tensor"}),
+        ("Concat", [np.zeros(4096, np.int64)] * 300_000, {"axis": 0}),
+        ("Mod", [np.ones((4096, 1), np.int64), np.ones((1, 4096), np.int64)], {}),
+        ("Clip", [np.ones((4096, 1), np.int64), np.ones((1, 4096), np.int64)], {}),
+        ("Split", [ints(1, 2, 3), ints(1, 1, 1)], {}),
+        ("Split", [ints(1, 2, 3), ints(5)], {}),
     ],
 )
 def test_what_is_large_or_wrong_is_left_to_inference(

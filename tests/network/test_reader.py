@@ -314,6 +314,94 @@ def test_a_first_dimension_that_is_no_batch_stays(
     assert net.notes[0] == "input 'state' keeps 2,1,5: its first dimension is no batch"
 
 
+def test_the_batch_is_set_beside_a_number(read: Callable[..., Network]) -> None:
+    nodes = [helper.make_node("Mul", ["sample", "step"], ["y"])]
+    net = read(nodes, [value("step", []), value("sample", [1, 4])], ["y"], batch=8)
+    assert net.tensors["y"].shape == (8, 4)
+    assert net.batch == 8
+    assert net.notes == ()
+
+
+def test_strange_attributes_of_onnx_runtime_operators_give_no_shape(
+    read: Callable[..., Network],
+) -> None:
+    nodes = [
+        helper.make_node("Attention", ["x", "w", "b"], ["a"], domain="com.microsoft",
+                         qkv_hidden_sizes=["a", "b", "c"]),
+        helper.make_node("FusedConv", ["i", "v"], ["c"], domain="com.microsoft",
+                         strides=[2.0, 2.0]),
+        helper.make_node("Relu", ["a"], ["y"]),
+        helper.make_node("Relu", ["c"], ["z"]),
+    ]  # fmt: skip
+    inputs = [value("x", [2, 5, 8]), value("i", [1, 4, 9, 9])]
+    weights = [weight("w", 8, 24), weight("b", 24), weight("v", 6, 4, 3, 3)]
+    net = read(nodes, inputs, ["y", "z"], weights, domains=["com.microsoft"])
+    assert not {"a", "c", "y", "z"} & net.tensors.keys()
+
+
+@pytest.mark.parametrize("op", ["Attention", "SkipLayerNormalization", "FastGelu", "QLinearAdd"])
+def test_operators_of_onnx_runtime_have_shapes(read: Callable[..., Network], op: str) -> None:
+    more = {"Attention": ["w", "b"], "SkipLayerNormalization": ["x", "g"], "FastGelu": []}
+    inputs = ["x", *more.get(op, ["g", "g", "x", "g", "g"])]
+    nodes = [
+        helper.make_node(op, inputs, ["a"], "own", domain="com.microsoft", num_heads=2),
+        helper.make_node("Relu", ["a"], ["y"], "after"),
+    ]
+    weights = [weight("w", 8, 24), weight("b", 24), weight("g", 8)]
+    net = read(nodes, [value("x", [2, 5, 8])], ["y"], weights, domains=["com.microsoft"])
+    assert net.tensors["y"].shape == (2, 5, 8)
+    assert net.notes == ()
+
+
+def test_the_long_name_of_onnx_own_domain_is_the_short_one(read: Callable[..., Network]) -> None:
+    inner = helper.make_graph(
+        [helper.make_node("Tanh", ["a"], ["out"], domain="ai.onnx")], "g", [], [value("out", None)]
+    )
+    nodes = [
+        helper.make_node("Add", ["x", "w"], ["a"], "sum", domain="ai.onnx"),
+        helper.make_node("If", ["flag"], ["y"], then_branch=inner, else_branch=inner),
+    ]
+    inputs = [value("x", [2, 1]), value("flag", [], TensorProto.BOOL)]
+    net = read(nodes, inputs, ["y"], [weight("w", 1, 3)], domains=["ai.onnx"])
+    assert {node.domain for node in net.nodes} == {""}
+    assert net.tensors["a"].shape == (2, 3)
+
+
+def test_weights_that_a_run_may_give_are_noted(read: Callable[..., Network]) -> None:
+    nodes = [helper.make_node("Add", ["x", "w"], ["y"])]
+    inputs = [value("x", [2, 3]), value("w", [3])]
+    (note,) = read(nodes, inputs, ["y"], [weight("w", 3)]).notes
+    assert "1 weights are inputs of the network as well" in note
+    # Before version 4 of the format, weights had to be inputs.
+    assert read(nodes, inputs, ["y"], [weight("w", 3)], ir_version=3).notes == ()
+
+
+def test_bodies_keep_what_they_read_though_first_outputs_have_no_name(
+    read: Callable[..., Network],
+) -> None:
+    def loop(captured: str, result: str) -> NodeProto:
+        body = helper.make_graph(
+            [
+                helper.make_node("Identity", ["go"], ["on"]),
+                helper.make_node("Add", ["state", captured], ["next"]),
+                helper.make_node("Abs", ["next"], ["seen"]),
+            ],
+            "body",
+            [value("i", [], INT64), value("go", [], TensorProto.BOOL), value("state", [3])],
+            [value("on", [], TensorProto.BOOL), value("next", [3]), value("seen", [3])],
+        )
+        return helper.make_node("Loop", ["count", "", "x"], ["", result], body=body)
+
+    nodes = [
+        helper.make_node("Relu", ["x"], ["a"], "first"),
+        helper.make_node("Tanh", ["x"], ["b"], "second"),
+        loop("a", "y"),
+        loop("b", "z"),
+    ]
+    net = read(nodes, [value("x", [3])], ["y", "z"], [constant("count", 4)])
+    assert [node.op for node in net.nodes] == ["Relu", "Tanh", "Loop", "Loop"]
+
+
 def test_control_flow_stays_and_what_it_captures_is_kept(read: Callable[..., Network]) -> None:
     def branch(op: str) -> GraphProto:
         node = helper.make_node(op, ["a"], ["out"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -43,6 +44,8 @@ class FakeBundle:
     layer_phase = "execution"
     estimates: Mapping[str, object] = {}
     in_place: InPlace | None = None
+    path = Path("bundles/fake")
+    largest_bytes = 1000
 
     def __init__(
         self,
@@ -74,6 +77,9 @@ class FakeBundle:
 
     def transfer_ms(self, phase: str, tensor_bytes: Sequence[int]) -> np.ndarray:
         return np.asarray(tensor_bytes) * 1e-6
+
+    def transfers_outside(self, phase: str, tensor_bytes: Sequence[int]) -> list[str]:
+        return [f"{phase} of {each}" if each > self.largest_bytes else "" for each in tensor_bytes]
 
 
 IMAGE = Tensor("image", (1, 3, 4, 4), "float32")  # 48 values, 192 bytes
@@ -227,7 +233,7 @@ def test_a_time_that_the_device_cannot_reach_is_flagged(predict_nodes):
     node = LoweredNode("fc", "Gemm", dense, "execution")
     bundle = FakeBundle(times_ms={("dense", "execution"): 0.05})
     unknown = predict_nodes([node], bundle)
-    assert not unknown.layers[0].below_bound
+    assert unknown.layers[0].below_bound is None
     assert math.isnan(unknown.lower_bound_ms)
     assert unknown.to_json()["lower_bound_ms"] is None
     bundle.device = "GTX 1080 Ti"
@@ -276,3 +282,16 @@ def test_layers_out_of_range_widen_a_total_that_networks_were_measured_for(predi
     inside_ms = prediction.total_ms - 1.0
     assert prediction.high_ms == pytest.approx(1.1 * inside_ms + 1.25)
     assert prediction.low_ms == pytest.approx(inside_ms / 1.1 + 0.9)
+    # A layer that is surer than networks are takes nothing off their doubt.
+    bundle.in_place = InPlace({}, 0.0, 0.0, math.log(1.5), {})
+    prediction = predict_nodes(NODES, bundle)
+    assert prediction.low_ms == pytest.approx(prediction.total_ms / 1.5)
+    assert prediction.high_ms == pytest.approx(prediction.total_ms * 1.5)
+
+
+def test_a_copy_beyond_all_that_were_measured_is_told(predict_nodes):
+    bundle = FakeBundle()
+    assert not [each for each in predict_nodes(NODES, bundle).warnings if "copy" in each]
+    bundle.largest_bytes = 100
+    (warning,) = (each for each in predict_nodes(NODES, bundle).warnings if "copy" in each)
+    assert warning.startswith("the copy of 'image' is outside the measured range: preprocess of")

@@ -64,6 +64,19 @@ def test_too_few_rows_give_none_and_times_of_nothing_do_not_count() -> None:
     assert high == pytest.approx([6.0, 12.0])
 
 
+def test_times_cut_off_at_nothing_are_not_sure() -> None:
+    measured, predicted = drawn(400, 0)
+    predicted[measured < 0.1] = 0.0
+    intervals = Intervals.fit(measured, predicted)
+    assert intervals is not None
+    low, high = intervals.bounds(np.zeros(1), np.ones(1, dtype=bool))
+    assert low[0] == 0.0
+    assert 0.05 < high[0] < 0.2
+    # The shortest times that are none of these are as sure as ever.
+    low, high = intervals.bounds(np.array([0.1]), np.ones(1, dtype=bool))
+    assert 0.03 < low[0] < high[0] < 0.3
+
+
 def test_equal_predictions_share_a_bin() -> None:
     measured, _ = drawn(400, 0)
     predicted = np.where(np.arange(400) < 300, 0.002, np.linspace(0.01, 1.0, 400))

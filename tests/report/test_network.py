@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from resperf.layers import Conv
-from resperf.prediction import LayerPrediction, PhaseTimes, Prediction, Skipped
+from resperf.prediction import Failure, LayerPrediction, PhaseTimes, Prediction, Skipped
 from resperf.report.network import everywhere_text, layers_text, network_text
 from resperf.report.side_by_side import total_comparison
 
@@ -82,12 +82,30 @@ def test_bundles_are_compared_in_one_table():
     far = LayerPrediction("c", "conv", 1.0, False, reason="r", estimated=True)
     text = everywhere_text(
         [prediction(), prediction(device="1080ti", layers=(far,), batch=None)],
-        [("p1000", "tensorrt", "no lowering")],
-    )
+        [Failure("there/p1000", "p1000", "tensorrt", "no lowering"),
+         Failure("there/x", "", "", "there/x is damaged")],
+    )  # fmt: skip
     rows = [line.split() for line in text.splitlines()]
     assert rows[3] == ["cpu", "onnxruntime", "8", "83.00", "1.000", "80.00", "2.000", "0", "0", "0"]
     assert rows[4][-3:] == ["1.000", "0", "1"]
     assert "not predicted for p1000 with tensorrt: no lowering" in text
+    assert "damaged: there/x is damaged" in text
+
+
+def test_machines_of_one_device_are_told_apart():
+    text = everywhere_text(
+        [prediction(machine="Red 5, 4 cores", bundle="a", warnings=("hot",)),
+         prediction(machine="Blue 7, 2 cores", bundle="b"),
+         prediction(machine="Blue 7, 2 cores", bundle="c"),
+         prediction(machine="Blue 7, 2 cores", bundle="c", batch=16),
+         prediction(device="v100", machine="V100", bundle="d"),
+         prediction(device="v100", machine="V100", bundle="d", batch=16)],
+        [],
+    )  # fmt: skip
+    rows = text.splitlines()[3:9]
+    names = ["cpu (Red 5, 4 cores)", "cpu (b)", "cpu (c)", "cpu (c)", "v100", "v100"]
+    assert [row.split("  ")[0] for row in rows] == names
+    assert "warning: cpu (Red 5, 4 cores) with onnxruntime: hot" in text
 
 
 def test_a_layer_without_predictor_is_not_zero():

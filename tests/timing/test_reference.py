@@ -83,7 +83,7 @@ class FakeProbe:
     def __init__(self, slow: bool) -> None:
         self.slow, self.checks = slow, 0
 
-    def is_slow(self) -> bool:
+    def is_slow(self, *, record: bool = True) -> bool:
         self.checks += 1
         return self.slow
 

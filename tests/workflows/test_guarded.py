@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from resperf.backends import Phase, backend
-from resperf.timing import ReferenceMonitor
+from resperf.timing import KNOWN_READINGS, ReferenceMonitor
 from resperf.workflows.guarded import (
     PATIENCE_S,
     PAUSE_S,
@@ -90,7 +90,7 @@ class FakeProbe:
     def __init__(self, slow_checks):
         self.checks, self.slow_checks = 0, slow_checks
 
-    def is_slow(self):
+    def is_slow(self, *, record=True):
         self.checks += 1
         return self.checks <= self.slow_checks
 
@@ -168,4 +168,4 @@ def test_usual_times_of_probes_count_on_their_own_machine_only(monkeypatch):
             pass
     with reference_monitor(device):
         pass
-    assert asked == [costs, {}, {}]
+    assert asked == [{"caches_probe_ms": (0.1, KNOWN_READINGS)}, {}, {}]

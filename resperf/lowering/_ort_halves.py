@@ -1,0 +1,77 @@
+"""Half precision as ONNX Runtime runs it on a CPU: in float32, between casts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from resperf.network import Network, Node, Tensor
+
+HALVES = frozenset({"float16", "bfloat16"})
+NOTE = (
+    "stored rules take it that everything in half precision is computed in float32, with casts at "
+    "the network's inputs and outputs; ONNX Runtime also casts around some copies"
+)
+_TO = {"float32": 1, "float16": 10, "bfloat16": 16}
+"""ONNX's numbers of these types."""
+
+
+def has_halves(network: Network) -> bool:
+    """Whether anything in the network has half precision."""
+    return any(tensor.dtype in HALVES for tensor in network.tensors.values())
+
+
+def in_float32(network: Network) -> Network:
+    """Return the network with float32 inside, and casts where half precision comes and goes.
+
+    ONNX Runtime has hardly a kernel for half precision on a CPU: it casts weights beforehand,
+    and what it reads and writes as it runs.
+    """
+    if not has_halves(network):
+        return network
+    read = {name for node in network.nodes for name in node.inputs}
+    edges = {
+        name: f"{name} in float32"
+        for name in (*(each for each in network.inputs if each in read), *network.outputs)
+        if name in network.tensors and network.tensors[name].dtype in HALVES
+    }
+    tensors = {name: _whole(tensor) for name, tensor in network.tensors.items()}
+    tensors |= {new: replace(tensors[name], name=new) for name, new in edges.items()}
+    tensors |= {name: network.tensors[name] for name in edges}
+    nodes = [_cast(name, edges[name], "float32") for name in network.inputs if name in edges]
+    for node in network.nodes:
+        inputs, outputs = (
+            tuple(edges.get(name, name) for name in names) for names in (node.inputs, node.outputs)
+        )
+        node = replace(node, inputs=inputs, outputs=outputs)
+        if node.op == "Cast" and not node.domain:
+            node = _plain_cast(node, tensors)
+        nodes.append(node)
+    nodes += [
+        _cast(edges[name], name, network.tensors[name].dtype)
+        for name in network.outputs
+        if name in edges and name not in network.inputs
+    ]
+    return replace(network, nodes=tuple(nodes), tensors=tensors)
+
+
+def _whole(tensor: Tensor) -> Tensor:
+    if tensor.dtype not in HALVES:
+        return tensor
+    value = None if tensor.value is None else tensor.value.astype(np.float32)
+    return replace(tensor, dtype="float32", value=value)
+
+
+def _cast(name: str, result: str, dtype: str) -> Node:
+    return Node(f"{result}/Cast", "Cast", "", (name,), (result,), {"to": _TO[dtype]})
+
+
+def _plain_cast(node: Node, tensors: dict[str, Tensor]) -> Node:
+    """Let a cast to half precision be one to float32, or nothing at all."""
+    before, after = (tensors.get(name) for name in (node.inputs[0], node.outputs[0]))
+    if before is None or after is None or after.dtype != "float32":
+        return node
+    if before.dtype == "float32":
+        return replace(node, op="Identity", attributes={})
+    return replace(node, attributes={**node.attributes, "to": _TO["float32"]})

@@ -1,0 +1,197 @@
+"""Shapes of what ONNX Runtime's own operators give, of which ONNX knows nothing."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from resperf.layers._base import window_length
+from resperf.network._base import Tensor
+
+if TYPE_CHECKING:
+    from resperf.network.shapes import Known
+
+Shape: TypeAlias = tuple[int, ...]
+Inputs: TypeAlias = "Sequence[Tensor | None]"
+_ODD = (KeyError, IndexError, TypeError, ValueError, ArithmeticError)
+
+
+def contrib_outputs(op: str, inputs: Inputs, attributes: Mapping[str, Any]) -> list[Known] | None:
+    """Return types and shapes of the outputs of an operator of ONNX Runtime, as far as known.
+
+    Parameters
+    ----------
+    op : str
+    inputs : sequence of Tensor or None
+        None where an input is absent.
+    attributes : mapping of str to Any
+
+    Returns
+    -------
+    list or None
+        Of the first outputs, as many as follow; None for any other operator.
+    """
+    rule = _OWN.get(op)
+    if rule is None:
+        return None
+    try:
+        dtype, shape = rule(inputs, attributes)
+        # Attributes may be of any type in a damaged file.
+        first = dtype, tuple(operator.index(length) for length in shape)
+    except _ODD:
+        return []
+    # What a normalisation adds up first may be asked for as well, behind its two statistics.
+    return [first] if not op.startswith("Skip") else [first, first, first, first]
+
+
+def _shape(inputs: Inputs, place: int = 0) -> Shape:
+    """Shape of an input that must be there."""
+    tensor = inputs[place]
+    if tensor is None:
+        raise ValueError(place)
+    return tensor.shape
+
+
+def _dtype(inputs: Inputs) -> str:
+    return "float32" if inputs[0] is None else inputs[0].dtype
+
+
+def _kept(inputs: Inputs, _attributes: Mapping[str, Any]) -> Known:
+    return _dtype(inputs), _shape(inputs)
+
+
+def _product(inputs: Inputs, attributes: Mapping[str, Any]) -> Known:
+    return _dtype(inputs), _multiplied(_shape(inputs), _shape(inputs, 1), attributes)
+
+
+def _product_of_floats(inputs: Inputs, attributes: Mapping[str, Any]) -> Known:
+    return "float32", _multiplied(_shape(inputs), _shape(inputs, 1), attributes)
+
+
+def _quantized_product(inputs: Inputs, attributes: Mapping[str, Any]) -> Known:
+    # Without a zero point for what is written, it gives floats.
+    dtype = _dtype(inputs) if len(inputs) > 8 and inputs[8] is not None else "float32"
+    return dtype, _multiplied(_shape(inputs), _shape(inputs, 3), attributes)
+
+
+def _multiplied(first: Shape, second: Shape, attributes: Mapping[str, Any]) -> Shape:
+    outer = np.broadcast_shapes(first[:-2], second[:-2])
+    rows = first[-1 if attributes.get("transA") else -2]
+    columns = second[-2 if attributes.get("transB") else -1]
+    return (*outer, rows, columns)
+
+
+def _quantized_sum(inputs: Inputs, _attributes: Mapping[str, Any]) -> Known:
+    return _dtype(inputs), np.broadcast_shapes(_shape(inputs), _shape(inputs, 3))
+
+
+def _quantized_pieces(inputs: Inputs, attributes: Mapping[str, Any]) -> Known:
+    # Scale and zero point of the result, then each piece with its own.
+    pieces = [_shape(inputs, place) for place in range(2, len(inputs), 3)]
+    axis = int(attributes["axis"]) % len(pieces[0])
+    whole = list(pieces[0])
+    whole[axis] = sum(piece[axis] for piece in pieces)
+    first = inputs[2]
+    return "uint8" if first is None else first.dtype, tuple(whole)
+
+
+def _quantized_conv(inputs: Inputs, attributes: Mapping[str, Any]) -> Known:
+    weight = _shape(inputs, 3)
+    kernel = tuple(attributes.get("kernel_shape") or weight[2:])
+    return _dtype(inputs), _windows(_shape(inputs), attributes, kernel, weight[0])
+
+
+def _fused_conv(inputs: Inputs, attributes: Mapping[str, Any]) -> Known:
+    weight = _shape(inputs, 1)
+    kernel = tuple(attributes.get("kernel_shape") or weight[2:])
+    return _dtype(inputs), _windows(_shape(inputs), attributes, kernel, weight[0])
+
+
+def _pooled(inputs: Inputs, attributes: Mapping[str, Any]) -> Known:
+    kernel = tuple(attributes["kernel_shape"])
+    return _dtype(inputs), _windows(_shape(inputs), attributes, kernel, None)
+
+
+def _pooled_last(inputs: Inputs, attributes: Mapping[str, Any]) -> Known:
+    return _pooled(inputs, {**attributes, "channels_last": 1})
+
+
+def _windows(
+    shape: Shape, attributes: Mapping[str, Any], kernel: Shape, channels: int | None
+) -> Shape:
+    """Return the shape of what windows over an image give, its channels last or second."""
+    last = bool(attributes.get("channels_last"))
+    sizes = shape[1:-1] if last else shape[2:]
+    rank = len(sizes)
+    strides = attributes.get("strides") or (1,) * rank
+    dilations = attributes.get("dilations") or (1,) * rank
+    pads = attributes.get("pads") or (0,) * 2 * rank
+    if str(attributes.get("auto_pad", "NOTSET")) not in ("NOTSET", "VALID"):
+        raise ValueError("auto_pad")
+    padded = [pads[axis] + pads[rank + axis] for axis in range(rank)]
+    ceil = bool(attributes.get("ceil_mode"))
+    counts = tuple(
+        # ONNX drops a last window that would start in the padding behind the input.
+        (count := window_length(size, taps, stride, dilation, pad, ceil))
+        - (ceil and (count - 1) * stride >= size + before)
+        for size, taps, stride, dilation, pad, before in zip(
+            sizes, kernel, strides, dilations, padded, pads[:rank], strict=True
+        )
+    )
+    width = (shape[-1] if last else shape[1]) if channels is None else channels
+    return (shape[0], *counts, width) if last else (shape[0], width, *counts)
+
+
+def _pooled_whole(inputs: Inputs, attributes: Mapping[str, Any]) -> Known:
+    shape = _shape(inputs)
+    ones = (1,) * (len(shape) - 2)
+    last = bool(attributes.get("channels_last"))
+    whole = (shape[0], *ones, shape[-1]) if last else (*shape[:2], *ones)
+    return _dtype(inputs), whole
+
+
+def _attended(inputs: Inputs, attributes: Mapping[str, Any]) -> Known:
+    batch, tokens, _ = _shape(inputs)
+    sizes = attributes.get("qkv_hidden_sizes")
+    width = sizes[2] if sizes else _shape(inputs, 1)[-1] // 3
+    return _dtype(inputs), (batch, tokens, width)
+
+
+def _attended_apart(inputs: Inputs, _attributes: Mapping[str, Any]) -> Known:
+    query = _shape(inputs)
+    value = inputs[2] if len(inputs) > 2 else None
+    if len(query) == 3:
+        return _dtype(inputs), (*query[:2], query[2] if value is None else _width(value.shape))
+    # Queries, keys and values of a head lie together: (batch, tokens, heads, 3, width).
+    batch, tokens, heads, _, width = query
+    return _dtype(inputs), (batch, tokens, heads * width)
+
+
+def _width(value: Shape) -> int:
+    """Width of all heads' values, (batch, tokens, width) or (batch, heads, tokens, width)."""
+    return value[2] if len(value) == 3 else value[1] * value[3]
+
+
+_OWN: Mapping[str, Callable[[Inputs, Mapping[str, Any]], Known]] = {
+    **dict.fromkeys(
+        ("BiasGelu", "FastGelu", "Gelu", "QuickGelu", "SkipLayerNormalization",
+         "SkipSimplifiedLayerNormalization", "QLinearSigmoid", "QLinearLeakyRelu",
+         "QLinearSoftmax"), _kept
+    ),
+    "Attention": _attended,
+    "MultiHeadAttention": _attended_apart,
+    **dict.fromkeys(("FusedMatMul", "FusedGemm"), _product),
+    **dict.fromkeys(("DynamicQuantizeMatMul", "MatMulIntegerToFloat"), _product_of_floats),
+    **dict.fromkeys(("QLinearAdd", "QLinearMul"), _quantized_sum),
+    "QGemm": _quantized_product,
+    "QLinearConcat": _quantized_pieces,
+    "QLinearConv": _quantized_conv,
+    "FusedConv": _fused_conv,
+    "NhwcMaxPool": _pooled_last,
+    "QLinearAveragePool": _pooled,
+    "QLinearGlobalAveragePool": _pooled_whole,
+}  # fmt: skip
+"""Operator -> type and shape of its first output."""
