@@ -16,9 +16,11 @@ import pytest
 
 from resperf.bundle import (
     Bundle,
+    InPlace,
     bundle_folders,
     find_bundle,
     find_bundles,
+    group_of,
     ranges_of,
     replaced_folder,
     user_folder,
@@ -26,7 +28,7 @@ from resperf.bundle import (
 from resperf.bundle._ranges import outside
 from resperf.errors import BundleError, DeviceError, OutputError
 from resperf.features import columns_of
-from resperf.layers import Conv, ConvNd, Dense, Reorder, layer_from_key
+from resperf.layers import Conv, ConvNd, Dense, Norm, Reorder, layer_from_key
 
 GOLDEN = Path(__file__).parent / "golden" / "bundle-v1"
 
@@ -72,6 +74,16 @@ def test_the_golden_bundle_of_schema_2_knows_what_networks_taught(bundle_copy: P
     edit(bundle_copy, lambda manifest: manifest["in_place"].update(node_ms="many"))
     with pytest.raises(BundleError, match="does not hold what a bundle holds"):
         Bundle.load(bundle_copy)
+
+
+def test_layers_of_a_kind_may_run_unlike_each_other_inside_networks() -> None:
+    tokens = Norm(batch=1, channels=64, pixels=9, function="layer")
+    assert group_of(tokens) == "norm layer"
+    assert group_of(DENSE) == "dense"
+    learnt = InPlace({"norm layer": 1.5, "norm": 1.2, "dense": 0.9}, 0.0, 0.0, 0.1, {})
+    responses = tokens.replace(function="local_response", window=3)
+    factors = [learnt.factor(group_of(each)) for each in (tokens, responses, DENSE)]
+    assert factors == [1.5, 1.2, 0.9]
 
 
 def test_mixed_kinds_come_back_in_order() -> None:

@@ -37,6 +37,15 @@ TIMM = (
     "convnext_tiny", "convmixer_768_32", "poolformer_s12", "mobilevit_s", "pit_ti_224",
     "levit_128s", "edgenext_small", "coat_tiny", "xcit_nano_12_p16_224",
 )  # fmt: skip
+CALIBRATION = (
+    "resnet26", "resnet34", "regnetx_004", "regnety_004", "mobilenetv2_050",
+    "mobilenetv3_small_100", "semnasnet_075", "efficientnet_b1", "efficientnet_lite1",
+    "tf_efficientnetv2_b1", "ghostnet_130", "lcnet_050", "tinynet_c", "dla46_c",
+    "hrnet_w18_small_v2", "vit_small_patch32_224", "deit_tiny_patch16_224", "swin_s3_tiny_224",
+    "resmlp_24_224", "gmlp_ti16_224", "convnext_atto", "poolformerv2_s12", "mobilevit_xs",
+    "pit_xs_224", "xcit_tiny_12_p16_224", "edgenext_x_small",
+)  # fmt: skip
+"""Relatives of those above, by which `resperf calibrate` may learn without having seen one."""
 TORCHVISION = ("googlenet", "mnasnet1_0", "shufflenet_v2_x1_0", "squeezenet1_1", "vgg11_bn")
 SEGMENTATION = ("deeplabv3_mobilenet_v3_large", "fcn_resnet50", "lraspp_mobilenet_v3_large")
 
@@ -44,12 +53,14 @@ SEGMENTATION = ("deeplabv3_mobilenet_v3_large", "fcn_resnet50", "lraspp_mobilene
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
+    parser.add_argument("--calibration", action="store_true", help="others, to calibrate with")
     parser.add_argument("--only", nargs="+", metavar="NAME", help="some architectures by name")
     arguments = parser.parse_args()
     arguments.folder.mkdir(parents=True, exist_ok=True)
     _kept = _declare_operators()
     makers = _makers()
-    names = arguments.only or list(makers)
+    names = arguments.only or (list(CALIBRATION) if arguments.calibration else list(makers))
+    makers |= {name: lambda name=name: _timm(name) for name in CALIBRATION}
     failures = {}
     for name in names:
         target = arguments.folder / f"{name}.onnx"

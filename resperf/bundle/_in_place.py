@@ -7,6 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
+from resperf.layers import Layer, OperatorLayer
+
+
+def group_of(layer: Layer) -> str:
+    """Name the layers that run alike inside networks: ``"conv"``, or ``"norm local_response"``."""
+    field = layer.PLACED_BY if isinstance(layer, OperatorLayer) else ""
+    return f"{layer.kind} {layer.fields()[field]}" if field else layer.kind
+
 
 @dataclass(frozen=True)
 class InPlace:
@@ -15,7 +23,8 @@ class InPlace:
     Attributes
     ----------
     factors : mapping of str to float
-        Kind -> time inside a network over time alone; 1 for kinds that are absent.
+        Group of layers (`group_of`) -> time inside a network over time alone; that of the kind
+        where the group is absent, else 1.
     node_ms, handover_ms_per_mb : float
         What a layer costs behind another one, in place of the costs measured on short chains.
     log_width : float
@@ -31,9 +40,9 @@ class InPlace:
     log_width: float
     evidence: Mapping[str, Any]
 
-    def factor(self, kind: str) -> float:
+    def factor(self, group: str) -> float:
         """Return the time of such layers inside a network over their time alone."""
-        return self.factors.get(kind, 1.0)
+        return self.factors.get(group, self.factors.get(group.partition(" ")[0], 1.0))
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""

@@ -194,6 +194,8 @@ class OperatorLayer(PlainLayer):
     Subclasses are registered in `resperf.layers.KINDS` and need nothing elsewhere.
     """
 
+    PLACED_BY: ClassVar[str] = ""
+    """Field whose values share nothing of how they run inside networks, if there is one."""
     PLAIN: ClassVar[tuple[str, ...]]
     """Quantities that are features as they are."""
     LOG2: ClassVar[tuple[str, ...]]

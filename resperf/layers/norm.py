@@ -61,6 +61,7 @@ class Norm(OperatorLayer):
     window: int = number("channels that a local response looks at", default=1)
     dtype: str = name("type of one value", FLOATS, default="float32")
 
+    PLACED_BY: ClassVar[str] = "function"
     PLAIN: ClassVar[tuple[str, ...]] = ("threaded", "vector_rest", "window")
     LOG2: ClassVar[tuple[str, ...]] = ("batch", "channels", "pixels", "rows", "moved_bytes")
     ENCODED: ClassVar[tuple[str, ...]] = ("function",)
@@ -94,6 +95,9 @@ class Norm(OperatorLayer):
         if function == "instance":
             # Groups of channels of a large image, or all values of a sound.
             made["pixels"] *= source.choice((1, 1, 8, 64))
+        if function == "batch" and source.random() < 0.3:
+            # Tokens that were flattened to rows, as LeViT and heads of classifiers have them.
+            made |= {"batch": int(made["batch"]) * source.randint(1, 256), "pixels": 1}
         return made
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Protocol, cast
 
@@ -46,6 +47,9 @@ LOWERINGS: Mapping[str, str] = {
 }
 
 
+_answers: deque[tuple[Network, Fingerprint, LoweredNetwork]] = deque(maxlen=16)
+
+
 def _lowering(framework: str) -> Lowering:
     if framework not in LOWERINGS:
         raise UnsupportedError(
@@ -64,14 +68,22 @@ def lower(network: Network, fingerprint: Fingerprint, *, method: str = "auto") -
         Machine and framework that the layers are meant for: usually a bundle's.
     method : {"auto", "framework", "rules"}
         ``framework`` asks the installed framework, ``rules`` uses stored rules, ``auto`` asks the
-        framework where it is the same version and instruction set as the fingerprint's.
+        framework where it is the same version and lays images alike. What was answered last is
+        kept, as long as the same objects are asked about.
 
     Raises
     ------
     UnsupportedError
         If the framework has no lowering, or `method` cannot be followed.
     """
-    return _lowering(fingerprint.framework).lower(network, fingerprint, method=method)
+    if method == "auto":
+        for about, machine, answer in _answers:
+            if about is network and machine is fingerprint:
+                return answer
+    lowered = _lowering(fingerprint.framework).lower(network, fingerprint, method=method)
+    if method == "auto":
+        _answers.append((network, fingerprint, lowered))
+    return lowered
 
 
 def lower_layers(layers: Sequence[Layer], fingerprint: Fingerprint) -> list[Layer]:

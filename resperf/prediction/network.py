@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from resperf.bundle import Bundle
+from resperf.bundle import Bundle, group_of
 from resperf.errors import UnsupportedError
 from resperf.lowering import LoweredNetwork, LoweredNode, lower
 from resperf.measurement import WHOLE_CALL
@@ -143,7 +143,7 @@ def _in_place(time: Time, node: LoweredNode, bundle: Bundle) -> Time:
     """Turn a layer's time alone into that inside a network, where the bundle knows of it."""
     if bundle.in_place is None or node.layer is None or node.role != "execution":
         return time
-    factor = bundle.in_place.factor(node.layer.kind)
+    factor = bundle.in_place.factor(group_of(node.layer))
     return time._replace(
         ms=time.ms * factor, low_ms=time.low_ms * factor, high_ms=time.high_ms * factor
     )

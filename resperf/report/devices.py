@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from statistics import median
 from typing import Any
 
 from resperf.measurement import WHOLE_CALL
 from resperf.report.tables import Column, percent_cell, table
+
+MOST_KINDS = 8
+"""Kinds whose errors are all named; of more, those of `COMMON_KINDS` and the median of the rest."""
+COMMON_KINDS = ("conv", "dense", "pool", "elementwise", "matmul")
 
 
 def device_table(entries: Sequence[Mapping[str, Any]]) -> str:
@@ -41,5 +46,13 @@ def device_table(entries: Sequence[Mapping[str, Any]]) -> str:
 
 def _errors(entry: Mapping[str, Any]) -> str:
     found: Mapping[str, float] = entry["validation_error"]
-    listed = ", ".join(f"{kind} {percent_cell(error)}" for kind, error in found.items())
+    shown = {
+        kind: error
+        for kind, error in found.items()
+        if len(found) <= MOST_KINDS or kind in COMMON_KINDS
+    }
+    listed = ", ".join(f"{kind} {percent_cell(error)}" for kind, error in shown.items())
+    if len(found) > len(shown):
+        rest = [error for kind, error in found.items() if kind not in shown]
+        listed += f", {len(rest)} others {percent_cell(median(rest))} (median)"
     return f"{listed} (whole calls)" if entry.get("phase") == WHOLE_CALL else listed

@@ -46,7 +46,7 @@ class Placed:
     measured_ms : float
         Of all phases.
     kinds_ms : mapping of str to float
-        Predicted execution of the layers of each kind, alone.
+        Predicted execution of the layers of each group (`resperf.bundle.group_of`), alone.
     layers : int
         How many there are.
     handed_over_mb : float

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from resperf.backends import Backend, backend
-from resperf.bundle import Bundle, replaced_folder, write_manifest
+from resperf.bundle import Bundle, group_of, replaced_folder, write_manifest
 from resperf.errors import (
     MeasurementError,
     OutputError,
@@ -20,7 +20,7 @@ from resperf.errors import (
     UnsupportedError,
     require,
 )
-from resperf.layers import handed_over_bytes
+from resperf.layers import handed_over_bytes, layer_from_key
 from resperf.machine import Fingerprint
 from resperf.network import Network, read_network
 from resperf.network.files import network_names
@@ -221,7 +221,8 @@ def placed_network(alone: Bundle, network: Network, name: str, measured_ms: floa
     kinds_ms: dict[str, float] = {}
     for layer in prediction.layers:
         if layer.phase == "execution":
-            kinds_ms[layer.kind] = kinds_ms.get(layer.kind, 0.0) + layer.execution_ms
+            group = group_of(layer_from_key(layer.key))
+            kinds_ms[group] = kinds_ms.get(group, 0.0) + layer.execution_ms
     layers = layers_behind_each_other(prediction.nodes)
     alone_ms = sum(kinds_ms.values()) + prediction.handover_ms
     return Placed(
