@@ -149,7 +149,8 @@ def find_bundle(
     if path is not None and (path / MANIFEST).exists():
         _refuse_other(path, device, framework)
         return loaded(path.resolve())
-    labels, damaged = _labels(path)
+    folders = bundle_folders(path)
+    labels, damaged = _labels(folders)
     if device is None and path is not None:
         there = set(_folders_in(path))
         labels = [label for label in labels if label.path in there]
@@ -160,7 +161,7 @@ def find_bundle(
     fitting = [label for label in labels if label.fits(device, framework)]
     if fitting:
         found = _most_like_here(fitting)
-        _refuse_stand_in(found, damaged, path)
+        _refuse_stand_in(found, damaged, folders)
         return loaded(found.path)
     known = ", ".join(dict.fromkeys(f"{b.device} ({b.framework})" for b in labels)) or "none"
     wanted = f"device {device!r}" + (f" and framework {framework!r}" if framework else "")
@@ -203,10 +204,10 @@ class _Label:
         )
 
 
-def _labels(extra: Path | None) -> tuple[list[_Label], list[tuple[Path, BundleError]]]:
-    """Read the labels of all bundles, best place first; and which have none, and why."""
+def _labels(folders: Sequence[Path]) -> tuple[list[_Label], list[tuple[Path, BundleError]]]:
+    """Read the labels of bundles in their order; and which have none, and why."""
     labels, damaged = [], []
-    for folder in bundle_folders(extra):
+    for folder in folders:
         try:
             labels.append(_label(folder))
         except BundleError as error:
@@ -222,8 +223,7 @@ def _label(folder: Path) -> _Label:
     BundleError
         If its manifest is damaged.
     """
-    state = _state(folder)
-    return _read_label(folder, *state)
+    return _read_label(folder, *_state(folder))
 
 
 def _state(folder: Path) -> tuple[int, int]:
@@ -289,7 +289,7 @@ def _device_of(labels: Sequence[_Label], framework: str | None, path: Path) -> s
 
 
 def _refuse_stand_in(
-    found: _Label, damaged: Sequence[tuple[Path, BundleError]], path: Path | None
+    found: _Label, damaged: Sequence[tuple[Path, BundleError]], folders: Sequence[Path]
 ) -> None:
     """Refuse to let a bundle stand in silently for a damaged one of the same name before it.
 
@@ -298,9 +298,9 @@ def _refuse_stand_in(
     BundleError
         What is wrong with that.
     """
-    order = {folder: place for place, folder in enumerate(bundle_folders(path))}
+    before = folders[: folders.index(found.path)]
     for folder, error in damaged:
-        if folder.name == found.path.name and order[folder] < order[found.path]:
+        if folder.name == found.path.name and folder in before:
             raise error
 
 

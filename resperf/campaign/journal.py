@@ -14,7 +14,7 @@ import json
 import math
 import os
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
@@ -250,39 +250,28 @@ def middle_of(row: Measurement) -> float:
     return row.started_at + row.duration_s / 2
 
 
-def is_doubtful(
-    row: Measurement, readings: ReferenceHistory, usual: Set[str] = frozenset()
-) -> bool:
+def is_doubtful(row: Measurement, readings: ReferenceHistory, usual: Collection[str] = ()) -> bool:
     """Whether a row should be measured again: it drifted, or the machine was not itself.
 
     Flags of a state that is `usual_states` of this machine are no reason.
     """
     if row.status is not Status.OK:
         return False
-    return bool(set(row.flags) - usual) or _is_off_speed(row, readings)
+    return any(flag not in usual for flag in row.flags) or _is_off_speed(row, readings)
 
 
-def usual_states(rows: Iterable[Measurement]) -> frozenset[str]:
-    """Return the probes that are slow so often that this is how the machine is.
+def usual_states(rows: Iterable[Measurement]) -> dict[str, float]:
+    """Return the probes that are slow so often that this is how the machine is, and how often.
 
     There are hosts that hardly ever keep two virtual cores beside each other. Rows that were taken
     so are all that there are, and those of the rare fast moments are the odd ones.
     """
-    counts, ok = flag_counts(rows)
-    return usual_flags(counts, ok)
-
-
-def flag_counts(rows: Iterable[Measurement]) -> tuple[Counter[str], int]:
-    """Count the rows with each flag, and those that were measured at all."""
     measured = [row for row in rows if row.status is Status.OK]
-    return Counter(flag for row in measured for flag in row.flags), len(measured)
-
-
-def usual_flags(counts: Mapping[str, int], measured: int) -> frozenset[str]:
-    """Return the probes' flags that more than `USUAL_SHARE` of so many rows carry."""
-    if measured < _FEWEST_FLAGGED:
-        return frozenset()
-    return frozenset(name for name in PROBES if counts.get(name, 0) > USUAL_SHARE * measured)
+    if len(measured) < _FEWEST_FLAGGED:
+        return {}
+    counts = Counter(flag for row in measured for flag in row.flags)
+    shares = {name: counts[name] / len(measured) for name in PROBES}
+    return {name: share for name, share in shares.items() if share > USUAL_SHARE}
 
 
 def _is_off_speed(row: Measurement, readings: ReferenceHistory) -> bool:
@@ -290,7 +279,7 @@ def _is_off_speed(row: Measurement, readings: ReferenceHistory) -> bool:
 
 
 def best_rows(
-    rows: Iterable[Measurement], readings: ReferenceHistory, usual: Set[str] | None = None
+    rows: Iterable[Measurement], readings: ReferenceHistory, usual: Collection[str] | None = None
 ) -> list[Measurement]:
     """Keep one row per layer and repeat, with its ratio to the reference's median filled in.
 

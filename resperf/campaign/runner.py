@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from resperf.campaign.adaptive import Batches, Doubt, first_batch
 from resperf.campaign.bench import Bench, plan_campaign
 from resperf.campaign.fusion import CheckedFusion, check_fusion
-from resperf.campaign.journal import flag_counts, is_doubtful, usual_flags
+from resperf.campaign.journal import is_doubtful, usual_states
 from resperf.campaign.plan import Plan, PlannedLayer, predicted_s
 from resperf.campaign.process import Interrupted, WorkerDied, WorkerProcess
 from resperf.campaign.progress import Progress
@@ -174,8 +174,6 @@ class _Run:
         self._gaps_s: list[float] = []
         self._choosing_s, self._chose_all = 0.0, False
         self._again = 0
-        # Rows of an earlier, finished start have lost the flags that were usual then.
-        self._flags, self._measured_rows = flag_counts(self._store.rows)
         self._elapsed_s = 0.0
         self._pending: deque[tuple[PlannedLayer, float]] = deque()
         self._total, self._remaining_s, self._spent_s = 0, 0.0, 0.0
@@ -346,9 +344,6 @@ class _Run:
         self._store.add_row(row)
         self._taken += 1
         self._failed += row.status is not Status.OK
-        if row.status is Status.OK:
-            self._flags.update(row.flags)
-            self._measured_rows += 1
         self._attempts[item.identity] += 1
         self._again += again
         self._done += not again
@@ -382,7 +377,8 @@ class _Run:
     def _settle(self) -> None:
         """Queue the doubtful ones among the rows that lie between two readings by now."""
         rows, self._unsettled = self._unsettled, []
-        usual = usual_flags(self._flags, self._measured_rows)
+        # Rows of an earlier, finished start have lost the flags that were usual then.
+        usual = usual_states(self._store.rows)
         for row in rows:
             identity = (row.layer.key, row.repeat)
             if (
@@ -436,9 +432,9 @@ class _Run:
     def _states(self) -> tuple[str, ...]:
         """Say which slow states are this machine's usual ones."""
         return tuple(
-            f"the probe {name!r} was slow for {self._flags[name] / self._measured_rows:.0%} of the "
-            "rows: taken as the usual state of this machine"
-            for name in sorted(usual_flags(self._flags, self._measured_rows))
+            f"the probe {name!r} was slow for {share:.0%} of the rows: taken as the usual state of "
+            "this machine"
+            for name, share in usual_states(self._store.rows).items()
         )
 
     def result(self, output: Path, reason: str) -> CampaignResult:

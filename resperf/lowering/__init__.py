@@ -48,6 +48,7 @@ LOWERINGS: Mapping[str, str] = {
 
 
 _answers: deque[tuple[Network, Fingerprint, LoweredNetwork]] = deque(maxlen=16)
+"""What `lower` was asked about last by ``auto``, and what it said."""
 
 
 def _lowering(framework: str) -> Lowering:

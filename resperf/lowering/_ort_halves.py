@@ -6,6 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 
+from resperf.layers.cast import ELEMENT_TYPES
+from resperf.lowering._rewriting import Rewritten
 from resperf.network import Network, Node, Tensor
 
 HALVES = frozenset({"float16", "bfloat16"})
@@ -13,8 +15,6 @@ NOTE = (
     "stored rules take it that everything in half precision is computed in float32, with casts at "
     "the network's inputs and outputs; ONNX Runtime also casts around some copies"
 )
-_TO = {"float32": 1, "float16": 10, "bfloat16": 16}
-"""ONNX's numbers of these types."""
 
 
 def has_halves(network: Network) -> bool:
@@ -22,14 +22,14 @@ def has_halves(network: Network) -> bool:
     return any(tensor.dtype in HALVES for tensor in network.tensors.values())
 
 
-def in_float32(network: Network) -> Network:
+def in_float32(network: Network) -> Rewritten:
     """Return the network with float32 inside, and casts where half precision comes and goes.
 
     ONNX Runtime has hardly a kernel for half precision on a CPU: it casts weights beforehand,
     and what it reads and writes as it runs.
     """
     if not has_halves(network):
-        return network
+        return Rewritten(network, {})
     read = {name for node in network.nodes for name in node.inputs}
     edges = {
         name: f"{name} in float32"
@@ -40,6 +40,7 @@ def in_float32(network: Network) -> Network:
     tensors |= {new: replace(tensors[name], name=new) for name, new in edges.items()}
     tensors |= {name: network.tensors[name] for name in edges}
     nodes = [_cast(name, edges[name], "float32") for name in network.inputs if name in edges]
+    own = nodes.copy()
     for node in network.nodes:
         inputs, outputs = (
             tuple(edges.get(name, name) for name in names) for names in (node.inputs, node.outputs)
@@ -48,12 +49,13 @@ def in_float32(network: Network) -> Network:
         if node.op == "Cast" and not node.domain:
             node = _plain_cast(node, tensors)
         nodes.append(node)
-    nodes += [
+    back = [
         _cast(edges[name], name, network.tensors[name].dtype)
         for name in network.outputs
         if name in edges and name not in network.inputs
     ]
-    return replace(network, nodes=tuple(nodes), tensors=tensors)
+    whole = replace(network, nodes=(*nodes, *back), tensors=tensors)
+    return Rewritten(whole, {cast.name: () for cast in (*own, *back)})
 
 
 def _whole(tensor: Tensor) -> Tensor:
@@ -64,7 +66,7 @@ def _whole(tensor: Tensor) -> Tensor:
 
 
 def _cast(name: str, result: str, dtype: str) -> Node:
-    return Node(f"{result}/Cast", "Cast", "", (name,), (result,), {"to": _TO[dtype]})
+    return Node(f"{result}/Cast", "Cast", "", (name,), (result,), {"to": ELEMENT_TYPES[dtype]})
 
 
 def _plain_cast(node: Node, tensors: dict[str, Tensor]) -> Node:
@@ -74,4 +76,4 @@ def _plain_cast(node: Node, tensors: dict[str, Tensor]) -> Node:
         return node
     if before.dtype == "float32":
         return replace(node, op="Identity", attributes={})
-    return replace(node, attributes={**node.attributes, "to": _TO["float32"]})
+    return replace(node, attributes={**node.attributes, "to": ELEMENT_TYPES["float32"]})

@@ -10,7 +10,7 @@ import numpy as np
 
 from resperf.lowering._ort_turns import GATHERED, Turns
 from resperf.lowering._rewriting import Rewriting, Rewritten, left_as_it_is
-from resperf.network import Network, Node, Tensor
+from resperf.network import Node, Tensor
 from resperf.network.folding import RANDOM_OPS
 
 ROOT_2 = 1.4142135
@@ -19,13 +19,13 @@ _GELU: Mapping[str, str] = {"Erf": "Gelu", "Tanh": "FastGelu"}
 """Function inside of a gelu -> ONNX Runtime's operator for the whole."""
 
 
-def with_patterns(network: Network) -> Rewritten:
+def with_patterns(start: Rewritten) -> Rewritten:
     """Rewrite what exporters write in parts: gelu, padding, heads, and pieces of one tensor.
 
     Operators that compute the same are one, and transpositions move behind what does not care how
     its values are ordered, where they meet others.
     """
-    patterns = _Patterns(network)
+    patterns = _Patterns(start.network, dict(start.sources))
     patterns.join_equal()
     patterns.join_pads()
     patterns.join_gelu()

@@ -115,17 +115,14 @@ def lower_nodes(network: Network, block: int) -> list[LoweredNode]:
         If attributes and shapes do not fit their operators in a way that no layer reports.
     """
     known = replace(network, nodes=tuple(map(named_apart, network.nodes)))
-    own = {node.name for node in known.nodes}
     try:
         rewritten = with_patterns(in_float32(known))
-        nodes = _Lowering(rewritten.network, block, rewritten.sources).run()
+        return _Lowering(rewritten.network, block, rewritten.sources).run()
     except ODD as error:
         raise UnsupportedError(
             f"{network.name}: its operators do not fit each other as ONNX Runtime's rules need "
             f"them ({type(error).__name__}: {error}); check the file with another tool"
         ) from error
-    # Casts that no file holds have no source in it.
-    return [replace(each, sources=tuple(s for s in each.sources if s in own)) for each in nodes]
 
 
 @dataclass(eq=False)

@@ -14,7 +14,6 @@ from resperf.network.graph import captured
 if TYPE_CHECKING:
     from onnx import NodeProto
 
-DEFAULT_DOMAINS = ("", "ai.onnx")
 RANDOM_OPS = frozenset(
     {"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform",
      "RandomUniformLike"}
@@ -37,7 +36,7 @@ def folded(
     node: NodeProto, attributes: Mapping[str, Any], tensors: Mapping[str, Tensor]
 ) -> list[np.ndarray[Any, Any]] | None:
     """Return the values of a node's outputs where they follow from constants or shapes."""
-    if node.domain not in DEFAULT_DOMAINS:
+    if node.domain:
         return None
     if node.op_type in ("Shape", "Size") and node.input and node.input[0] in tensors:
         shape = np.array(tensors[node.input[0]].shape, np.int64)

@@ -13,7 +13,7 @@ import numpy as np
 from resperf.errors import NetworkError, ShapeError
 from resperf.network._base import Network, Node, Tensor
 from resperf.network.fit import misfit
-from resperf.network.folding import DEFAULT_DOMAINS, folded, is_constant
+from resperf.network.folding import folded, is_constant
 from resperf.network.graph import branch_nodes, captured, check_text, living_nodes, ordered_nodes
 from resperf.network.inputs import Inputs, complete_inputs
 from resperf.network.model import stripped_model
@@ -166,10 +166,7 @@ class _Reading:
             tensors=tensors,
             inputs=inputs,
             outputs=outputs,
-            opsets={
-                "" if opset.domain == "ai.onnx" else opset.domain: opset.version
-                for opset in self.model.opset_import
-            },
+            opsets={opset.domain: opset.version for opset in self.model.opset_import},
             batch=self.inputs.batch,
             notes=tuple(seen.notes),
         )
@@ -220,7 +217,7 @@ class _Reading:
                 Node(
                     name,
                     node.op_type,
-                    "" if node.domain in DEFAULT_DOMAINS else node.domain,
+                    node.domain,
                     tuple(node.input),
                     tuple(node.output),
                     attributes,
@@ -233,7 +230,7 @@ class _Reading:
         PyTorch writes one for every squeeze of an axis whose length it does not know.
         """
         condition = self.seen.tensors.get(node.input[0]) if node.input else None
-        if node.op_type != "If" or node.domain not in DEFAULT_DOMAINS or condition is None:
+        if node.op_type != "If" or node.domain or condition is None:
             return None
         if condition.value is None or condition.value.size != 1:
             return None
@@ -256,7 +253,7 @@ class _Reading:
                 f"{self.path} is damaged: node {node.name or node.output[0]!r} ({node.op_type}) "
                 f"has {len(node.input)} inputs and needs {fewest}"
             )
-        if node.domain in DEFAULT_DOMAINS and all(name in self.seen.tensors for name in names):
+        if not node.domain and all(name in self.seen.tensors for name in names):
             inputs = [self.seen.tensors[name] for name in names]
             if why := misfit(node.op_type, inputs, attributes):
                 raise ShapeError(
@@ -278,7 +275,7 @@ class _Reading:
     def _rebatch(self, node: NodeProto, attributes: Mapping[str, Any]) -> bool:
         """Put the new batch where the exporter fixed the old one; changes the model."""
         old, index = self.inputs.fixed_batch, shape_input(node.op_type)
-        if old is None or index is None or node.domain not in DEFAULT_DOMAINS or not node.input:
+        if old is None or index is None or node.domain or not node.input:
             return False
         data = self.seen.tensors.get(node.input[0])
         if data is None or data.is_weight or self.inputs.batch is None:

@@ -149,7 +149,7 @@ def infer_node(
 
 
 def _version(opsets: Mapping[str, int], domain: str) -> int | None:
-    return opsets.get(domain) or opsets.get(domain or "ai.onnx")
+    return opsets.get(domain)
 
 
 def _infer_model(model: ModelProto) -> dict[str, Known]:
@@ -216,7 +216,7 @@ def _from_gaps(
     node: NodeProto, known: Mapping[str, Tensor], attributes: Mapping[str, Any]
 ) -> dict[str, Known]:
     """Shapes for the versions of operators that ONNX has no inference for (opsets 1 to 6)."""
-    rule = _GAPS.get(node.op_type) if node.domain in ("", "ai.onnx") else None
+    rule = _GAPS.get(node.op_type) if not node.domain else None
     if rule is None or not known:
         return {}
     inputs = [known[name] for name in node.input if name]

@@ -32,8 +32,8 @@ def read_batches(path: Path, batch: Batches, shapes: Shapes = None) -> list[Netw
     """
     batches = list(batch) if isinstance(batch, Sequence) else [batch]
     try:
-        state = path.resolve().stat()
-    except (OSError, RuntimeError):
+        state = path.stat()
+    except OSError:
         # Whoever reads it says what is wrong with it.
         return [read_network(path, batch=each, shapes=shapes) for each in batches]
     given = tuple((name, tuple(shape)) for name, shape in sorted((shapes or {}).items()))

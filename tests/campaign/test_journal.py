@@ -13,7 +13,6 @@ from resperf.campaign.journal import (
     best_rows,
     is_doubtful,
     read_journal,
-    usual_flags,
     usual_states,
 )
 from resperf.errors import CampaignError, OutputError
@@ -151,7 +150,8 @@ def test_a_state_of_most_rows_is_the_usual_one() -> None:
     # Two of three rows are flagged by the probe: nothing is wrong with them. Drift always counts.
     assert Counter(each.flags for each in kept) == {(): 80, ("drift",): 40}
     assert not is_doubtful(rows[0], steady, usual_states(rows))
-    assert is_doubtful(rows[2], steady, usual_flags({"caches": 80, "drift": 120}, 120))
+    both = [row(n, float(n), flags=("caches", "drift")) for n in range(1, 121)]
+    assert is_doubtful(rows[2], steady, usual_states(both))
     # Half of them, or a few of few, are no rule.
     half = [row(n, float(n), flags=("caches",) * (n % 2)) for n in range(1, 121)]
     assert Counter(each.flags for each in best_rows(half, steady)) == {(): 60, ("caches",): 60}
