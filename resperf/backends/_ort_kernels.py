@@ -17,9 +17,9 @@ from resperf.layers import (
     Pool,
     Reorder,
 )
+from resperf.layers._operator import CONTRIB
 
 NCHWC = "com.microsoft.nchwc"
-CONTRIB = "com.microsoft"
 OPSETS = {"": 17, CONTRIB: 1, NCHWC: 1}
 
 ACTIVATIONS: Mapping[str, tuple[str, tuple[float, ...]]] = {

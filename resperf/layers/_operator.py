@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
+CONTRIB = "com.microsoft"
+"""Domain of ONNX Runtime's own operators."""
 FLOATS = ("float32", "float16", "bfloat16")
 DTYPES = (*FLOATS, "float64", "int64", "int32", "int8", "uint8", "bool")
 THREADED_VALUES = 16384

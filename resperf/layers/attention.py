@@ -12,6 +12,7 @@ from resperf.errors import LayerError
 from resperf.layers._base import flag, name, number
 from resperf.layers._operator import (
     BATCHES,
+    CONTRIB,
     FLOATS,
     Kernel,
     Operator,
@@ -23,8 +24,6 @@ from resperf.layers._operator import (
 )
 from resperf.layers.columns import Array, Columns, element_bytes, numbers
 from resperf.layers.terms import TRAFFIC_TERMS, Term, gflop, mb, millions
-
-CONTRIB = "com.microsoft"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,6 +12,7 @@ from resperf.errors import LayerError
 from resperf.layers._base import name, number
 from resperf.layers._operator import (
     BATCHES,
+    CONTRIB,
     Kernel,
     Operator,
     OperatorLayer,
@@ -24,7 +25,6 @@ from resperf.layers.quantize import EIGHT_BITS
 from resperf.layers.terms import TRAFFIC_TERMS, Term, gflop, mb, millions
 from resperf.units import DTYPE_BYTES
 
-CONTRIB = "com.microsoft"
 FUNCTIONS = ("linear", "integer", "dynamic", "gemm", "to_float")
 _FUNCTION_OF: Mapping[str, str] = {
     "QLinearMatMul": "linear", "MatMulInteger": "integer", "DynamicQuantizeMatMul": "dynamic",

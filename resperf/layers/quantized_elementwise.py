@@ -22,6 +22,7 @@ from resperf.layers._broadcast import (
 )
 from resperf.layers._operator import (
     BATCHES,
+    CONTRIB,
     Kernel,
     Operator,
     choices,
@@ -33,7 +34,6 @@ from resperf.layers.columns import Array, Columns, is_one_of, numbers
 from resperf.layers.quantize import EIGHT_BITS
 from resperf.layers.terms import TRAFFIC_TERMS, Term, mb, millions
 
-CONTRIB = "com.microsoft"
 _BINARY: Mapping[str, str] = {"add": "QLinearAdd", "mul": "QLinearMul"}
 _UNARY: Mapping[str, str] = {"sigmoid": "QLinearSigmoid", "leaky_relu": "QLinearLeakyRelu"}
 _OPS: Mapping[str, str] = {**_BINARY, **_UNARY}

@@ -12,6 +12,7 @@ from resperf.errors import LayerError
 from resperf.layers._base import name
 from resperf.layers._operator import (
     BATCHES,
+    CONTRIB,
     Kernel,
     Operator,
     choices,
@@ -24,7 +25,6 @@ from resperf.layers.columns import Array, Columns, is_one_of, numbers
 from resperf.layers.quantize import EIGHT_BITS
 from resperf.layers.terms import TRAFFIC_TERMS, Term, mb, millions
 
-CONTRIB = "com.microsoft"
 _OPS: Mapping[str, str] = {
     "max": "NhwcMaxPool", "average": "QLinearAveragePool",
     "global_average": "QLinearGlobalAveragePool",

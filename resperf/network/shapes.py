@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from resperf.errors import ShapeError
+from resperf.layers._operator import CONTRIB
 from resperf.network._base import Tensor
 from resperf.network.contrib import contrib_outputs
 from resperf.network.protos import check_size, data_type_of, dtype_name
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
 Known = tuple[str, tuple[int, ...]]
 """Element type and shape."""
 
-CONTRIB = "com.microsoft"
-"""Domain of ONNX Runtime's own operators."""
 _DATA_ELEMENTS = 64
 """Constants of at most this many elements may decide a shape."""
 
