@@ -329,6 +329,26 @@ def test_rules_and_ort_agree_on_what_exporters_write(
     assert contents(lower(network, fingerprint, method="rules")) == contents(asked)
 
 
+def saved(
+    path: Path,
+    nodes: list[onnx.NodeProto],
+    shape: tuple[int, ...],
+    values: dict[str, np.ndarray],
+    dtype: int = onnx.TensorProto.FLOAT,
+) -> Path:
+    """Write a network from x, of that shape, to y with these weights."""
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", dtype, shape)],
+        [helper.make_tensor_value_info("y", dtype, None)],
+        [onnx.numpy_helper.from_array(value, name) for name, value in values.items()],
+    )
+    opsets = [helper.make_opsetid("", 17)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), path)
+    return path
+
+
 def signal_network(path: Path, rank: int) -> Path:
     """A convolution of signals or volumes with what it absorbs, a pooling, a masked sum."""
     cube, sizes = (3,) * rank, (8,) * rank
@@ -353,16 +373,7 @@ def signal_network(path: Path, rank: int) -> Path:
         helper.make_node("Cast", ["m"], ["n"], "cast", to=onnx.TensorProto.FLOAT),
         helper.make_node("Add", ["e", "n"], ["y"], "sum"),
     ]
-    graph = helper.make_graph(
-        nodes,
-        "g",
-        [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, (2, 4, *sizes))],
-        [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, None)],
-        [onnx.numpy_helper.from_array(value, name) for name, value in values.items()],
-    )
-    opsets = [helper.make_opsetid("", 17)]
-    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), path)
-    return path
+    return saved(path, nodes, (2, 4, *sizes), values)
 
 
 @pytest.mark.parametrize("rank", [1, 3])
@@ -424,16 +435,7 @@ def transformer_block(path: Path) -> Path:
         node("Slice", "g4, half, end, axis", "p1"),
         node("Sub", "p0, p1", "y"),
     ]
-    graph = helper.make_graph(
-        nodes,
-        "g",
-        [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, (2, 32, 8, 8))],
-        [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, None)],
-        [onnx.numpy_helper.from_array(value, name) for name, value in values.items()],
-    )
-    opsets = [helper.make_opsetid("", 17)]
-    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), path)
-    return path
+    return saved(path, nodes, (2, 32, 8, 8), values)
 
 
 def test_rules_and_ort_agree_on_a_transformer_block(
@@ -611,17 +613,8 @@ def half_network(path: Path) -> Path:
         helper.make_node("Cast", ["s"], ["d"], "down", to=half),
         helper.make_node("MatMul", ["d", "v"], ["y"], "mul"),
     ]
-    values = {"w": np.full((32, 32, 3, 3), 0.5), "v": np.full((8, 16), 0.5)}
-    graph = helper.make_graph(
-        nodes,
-        "g",
-        [helper.make_tensor_value_info("x", half, (2, 32, 8, 8))],
-        [helper.make_tensor_value_info("y", half, None)],
-        [onnx.numpy_helper.from_array(v.astype(np.float16), name) for name, v in values.items()],
-    )
-    opsets = [helper.make_opsetid("", 17)]
-    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), path)
-    return path
+    values = {"w": np.full((32, 32, 3, 3), 0.5, np.float16), "v": np.full((8, 16), 0.5, np.float16)}
+    return saved(path, nodes, (2, 32, 8, 8), values, half)
 
 
 def test_half_precision_is_computed_in_float32_between_casts(
