@@ -49,17 +49,9 @@ class Copies:
         output: str,
         output_shape: tuple[int, ...],
         output_dtype: str,
-        *,
-        positive: bool = False,
     ) -> None:
         self._binding = session.io_binding()
         self._host = dict(host)
-        if positive:
-            for values in self._host.values():
-                if values.dtype.kind != "f":
-                    continue
-                np.abs(values, out=values)
-                values += 0.5
         for name in self._host:
             self._bind(name)
         self._binding.bind_ortvalue_output(

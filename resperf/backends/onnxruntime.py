@@ -25,39 +25,33 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import onnxruntime
-from onnx import TensorProto, helper
 
 from resperf.backends._base import Built, Phase, median_ms
 from resperf.backends._chain import handover_costs
-from resperf.backends._ort_kernels import OPSETS, kernel_of
+from resperf.backends._ort_copies import COLD_WEIGHTS_BYTES, copies_graph
+from resperf.backends._ort_kernels import kernel_of
 from resperf.backends._ort_runs import (
     Copies,
     OrtBuilt,
     as_resperf_error,
     filled_input,
-    made_up,
     network_phases,
 )
 from resperf.errors import ResperfError
-from resperf.layers import Kernel, Layer, in_turns
+from resperf.layers import Kernel, Layer
 from resperf.lowering import lower_layers, skeleton
 from resperf.lowering._ort_threads import set_threads, share_threads
 from resperf.lowering.onnxruntime import block_size
 from resperf.machine import Fingerprint, this_machine, usable_cores
 from resperf.network import Network
-from resperf.units import DTYPE_BYTES, NS_PER_MS
+from resperf.units import NS_PER_MS
 
 MAX_COPIES = 64
 TARGET_RUN_MS = 1.0
 """A run holds as many copies as fill about this time: then the session call hardly counts."""
 WEIGHTS_BYTES = 1_200_000_000
 """Weights that all copies of a layer may take together."""
-COLD_WEIGHTS_BYTES = 1 << 18
-"""Layers with more weights than this are always run in two copies at least: in a network, other
-layers' weights push them out of the nearest cache between two runs."""
 COLD_COPIES_BYTES = 256_000_000
 """Copies of such a layer hold about this much together, as a network with large layers does."""
 
@@ -202,73 +196,16 @@ class OnnxRuntimeBackend:
             return median_ms(tiny.run)
 
     def _copies(self, kernel: Kernel, copies: int) -> Copies:
-        """Build a graph of independent copies of a kernel, each with weights of its own."""
-        types = kernel.input_dtypes
-        weight_types = types[1 : 1 + len(kernel.weight_shapes)]
-        inputs = {"x": (kernel.input_shape, types[0])} | {
-            f"extra{i}": (shape, types[1 + len(weight_types) + i])
-            for i, shape in enumerate(kernel.extra_shapes)
-        }
-        given = {f"given{i}": each for i, each in enumerate(kernel.given) if each is not None}
-        nodes, initializers, weights = [], [], {}
-        kernel_bytes = sum(
-            math.prod(shape) * DTYPE_BYTES.get(dtype, 4)
-            for shape, dtype in zip(kernel.weight_shapes, weight_types, strict=True)
-        )
-        for name, values in given.items():
-            initializers.append(helper.make_tensor(name, TensorProto.INT64, [len(values)], values))
-        for copy in range(copies):
-            names = []
-            for position, shape in enumerate(kernel.weight_shapes):
-                name = f"w{copy}_{position}"
-                names.append(name)
-                weights[name] = made_up(shape, weight_types[position], zero_points=True)
-                if kernel_bytes > COLD_WEIGHTS_BYTES and weights[name].ndim:
-                    # ONNX Runtime keeps one packed copy of equal weights: these must differ.
-                    weights[name].flat[0] = 1 + copy
-                initializers.append(_absent(name, weights[name]))
-            read = [
-                f"y{copy - 1}" if kernel.in_place and copy else "x",
-                *names,
-                *(f"extra{i}" for i in range(len(kernel.extra_shapes))),
-            ]
-            node = helper.make_node(
-                kernel.op,
-                [
-                    *(read[place] for place in kernel.order or range(len(read))),
-                    *(
-                        f"given{i}" if f"given{i}" in given else ""
-                        for i in range(len(kernel.given))
-                    ),
-                ],
-                [f"y{copy}", *(f"more{copy}_{i}" for i in range(kernel.more_outputs))],
-                f"copy{copy}",
-                domain=kernel.domain,
-                **kernel.attributes,
-            )
-            nodes.append(node)
-        last, output_type = f"y{copies - 1}", kernel.output_dtype or kernel.dtype
-        graph = helper.make_graph(
-            nodes,
-            "copies",
-            [_info(name, shape, dtype) for name, (shape, dtype) in inputs.items()],
-            [_info(last, kernel.output_shape, output_type)],
-            initializers,
-        )
-        opsets = [helper.make_opsetid(domain, version) for domain, version in OPSETS.items()]
+        """Build a session of copies of a kernel, each with weights of its own."""
+        model, weights, host = copies_graph(kernel, copies)
         session = self._session(
-            helper.make_model(graph, opset_imports=opsets, ir_version=8),
+            model,
             weights,
             onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL,
             f"{kernel.domain}:{kernel.op}",
         )
-        host = {name: made_up(shape, dtype) for name, (shape, dtype) in inputs.items()}
-        if kernel.places_below:
-            places = in_turns(host["extra0"].size, kernel.places_below)
-            host["extra0"] = places.reshape(host["extra0"].shape)
-        return Copies(
-            session, host, last, kernel.output_shape, output_type, positive=kernel.positive
-        )
+        output_dtype = kernel.output_dtype or kernel.dtype
+        return Copies(session, host, model.graph.output[0].name, kernel.output_shape, output_dtype)
 
     def _session(self, model: Any, weights: Mapping[str, Any], level: Any, name: str) -> Any:
         options = onnxruntime.SessionOptions()
@@ -286,20 +223,3 @@ class OnnxRuntimeBackend:
             )
         except Exception as error:  # onnxruntime's errors have no common root of their own
             raise as_resperf_error(error, name) from error
-
-
-def _absent(name: str, values: npt.NDArray[Any]) -> Any:
-    """Declare a weight whose bytes come with the session's options, not with the model."""
-    proto = TensorProto(
-        name=name,
-        data_type=helper.np_dtype_to_tensor_dtype(values.dtype),
-        dims=values.shape,
-        data_location=TensorProto.EXTERNAL,
-    )
-    proto.external_data.add(key="location", value="absent.bin")
-    return proto
-
-
-def _info(name: str, shape: Sequence[int], dtype: str) -> Any:
-    element_type = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
-    return helper.make_tensor_value_info(name, element_type, shape)

@@ -17,16 +17,26 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from resperf.backends import backend
-from resperf.backends._ort_kernels import kernel_of
+from resperf.backends._ort_copies import COLD_WEIGHTS_BYTES, copies_graph
+from resperf.backends._ort_kernels import ALONE, kernel_of
 from resperf.backends._ort_runs import filled
 from resperf.backends.onnxruntime import (
-    COLD_WEIGHTS_BYTES,
     MAX_COPIES,
     WEIGHTS_BYTES,
     OnnxRuntimeBackend,
 )
 from resperf.errors import MeasurementError, ResperfError, UnsupportedError
-from resperf.layers import ACTIVATIONS, Activation, Conv, Dense, Layer, Pool, Reorder
+from resperf.layers import (
+    ACTIVATIONS,
+    Activation,
+    Conv,
+    Dense,
+    Elementwise,
+    Layer,
+    Pool,
+    Reorder,
+    Softmax,
+)
 from resperf.measurement import PHASES
 
 NETWORKS = Path(__file__).parents[2] / "models" / "networks"
@@ -231,6 +241,36 @@ def test_copies_of_an_activation_read_each_other(
     with ort.layer(Activation(batch=1, values=64, activation="relu"), budget_ms=5.0):
         pass
     assert [node.input[0] for node in graphs[-1].node[:3]] == ["x", "y0", "y1"]
+
+
+IN_PLACE = [
+    *(Activation(batch=2, values=300, activation=function) for function in ALONE),
+    *(
+        Elementwise(batch=2, outer=1, middle=1, inner=300, function=function, second="scalar")
+        for function in ("add", "sub")
+    ),
+    Softmax(batch=2, outer=3, values=50, inner=1, function="softmax"),
+]
+
+
+@pytest.mark.parametrize("layer", IN_PLACE, ids=lambda layer: layer.key)
+def test_no_copy_reads_numbers_whose_squares_are_denormal(layer: Layer) -> None:
+    # Polynomials of them are ten times as slow on some processors, and no network has them.
+    kernel = kernel_of(layer, 8)
+    assert kernel.in_place
+    model, weights, host = copies_graph(kernel, MAX_COPIES)
+    for node in model.graph.node[:-1]:
+        model.graph.output.append(
+            helper.make_tensor_value_info(node.output[0], TensorProto.FLOAT, kernel.output_shape)
+        )
+    for initializer in model.graph.initializer:
+        if initializer.name in weights:
+            initializer.CopyFrom(
+                numpy_helper.from_array(weights[initializer.name], initializer.name)
+            )
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    for values in (host["x"], *session.run(None, host)):
+        assert np.abs(values[values != 0]).min(initial=1.0) > 1e-13
 
 
 def test_a_hard_swish_alone_is_refused(ort: OnnxRuntimeBackend) -> None:
