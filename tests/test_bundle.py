@@ -76,6 +76,26 @@ def test_the_golden_bundle_of_schema_2_knows_what_networks_taught(bundle_copy: P
         Bundle.load(bundle_copy)
 
 
+def test_the_golden_bundle_of_schema_3_was_carried_over(bundle_copy: Path) -> None:
+    shutil.copy(GOLDEN.parent / "bundle-v3.json", bundle_copy / "bundle.json")
+    bundle, before = Bundle.load(bundle_copy), Bundle.load(GOLDEN)
+    assert bundle.carried is not None
+    assert bundle.carried.origin.processor == "another processor"
+    assert "layers measured on another processor" in bundle.machine
+    layers = [layer_from_key(entry["key"]) for entry in bundle.manifest["canned"]]
+    for each in (bundle, bundle.without_in_place()):
+        np.testing.assert_allclose(each.predict(layers).ms, 0.5 * before.predict(layers).ms)
+    # Copies between host and device are not those of layers.
+    assert bundle.transfer_ms("preprocess", [1e6]) == before.transfer_ms("preprocess", [1e6])
+    for damaged in (0.0, -1.0, "half", None):
+        edit(
+            bundle_copy,
+            lambda manifest, damaged=damaged: manifest["carried"].update(factor=damaged),
+        )
+        with pytest.raises(BundleError, match="does not hold what a bundle holds"):
+            Bundle.load(bundle_copy)
+
+
 def test_layers_of_a_kind_may_run_unlike_each_other_inside_networks() -> None:
     tokens = Norm(batch=1, channels=64, pixels=9, function="layer")
     assert group_of(tokens) == "norm layer"

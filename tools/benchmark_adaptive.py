@@ -11,6 +11,11 @@ the other as `resperf bench --adaptive` does. Both are judged on the dataset's t
 For two errors, the mean of the relative ones and the root of the mean square of their logarithms,
 which counts large ones more, the table says how many plain measurements reach what so many chosen
 ones do. Choosing looks for layers that are foretold badly, so that it shortens the tail first.
+
+    python tools/benchmark_adaptive.py all.h5 --together
+
+lets the campaign choose between the layers of all kinds, as it does. Both errors are then the means
+over kinds, each of which counts alike: a kind that few plain draws are of is foretold badly.
 """
 
 from __future__ import annotations
@@ -28,12 +33,14 @@ import numpy as np
 from resperf.campaign.adaptive import drawn_by_weight
 from resperf.campaign.spec import AdaptiveSettings
 from resperf.dataset import read_table
-from resperf.features import Array, take
+from resperf.features import FEATURED_KINDS, Array, take
 from resperf.predictors import predictor_class
 from resperf.report.tables import Column, table
 from resperf.training.disagreement import disagreement
+from resperf.training.fit import FEWEST_ROWS_FOR_NETWORK
 from resperf.training.rows import LayerRows, layer_rows
-from resperf.training.trials import fit_rows, own_split
+from resperf.training.trials import Trial, fit_rows, own_split
+from resperf.workflows.adaptive import UNKNOWN
 
 Chooser = Callable[[LayerRows, LayerRows, int, np.random.Generator], Array]
 """(measured rows, others, how many) -> places of the chosen ones among the others."""
@@ -47,8 +54,22 @@ def main() -> None:
     parser.add_argument("--most", type=int, default=10**9, help="rows at which the curves end")
     parser.add_argument("--method", default="boosted", help="what learns from the chosen rows")
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument(
+        "--together", action="store_true", help="choose between the layers of all kinds"
+    )
     arguments = parser.parse_args()
     tables = read_table(arguments.dataset)
+    if arguments.together:
+        rows = {kind: layer_rows(tables[kind]) for kind in FEATURED_KINDS if kind in tables}
+        curves = {
+            name: _curve_together(
+                rows, name == "adaptive", arguments.start, arguments.most, arguments.method,
+                arguments.seeds,
+            )
+            for name in CHOOSERS
+        }  # fmt: skip
+        _show("all", curves)
+        return
     for kind in arguments.kinds:
         rows = layer_rows(tables[kind])
         curves = {
@@ -80,6 +101,9 @@ def _by_doubt(
 
 CHOOSERS: Mapping[str, Chooser] = {"plain": _plainly, "adaptive": _by_doubt}
 ERRORS = ("mean %", "root mean square %")
+FEWEST_JUDGED = 3
+"""Test rows of a kind that counts."""
+FEWEST_LEARNT = 3
 Point = tuple[int, tuple[float, ...]]
 
 
@@ -89,9 +113,7 @@ def _curve(
     """Rows measured, and both errors on the test split: means over seeds."""
     parts = own_split(rows)
     pool = len(parts.train)
-    counts = [min(start, pool)]
-    while counts[-1] < min(0.9 * pool, most):
-        counts.append(min(pool, math.ceil(counts[-1] * (1 + AdaptiveSettings().growth))))
+    counts = _counts(start, pool, most)
     found: dict[int, list[tuple[float, ...]]] = {count: [] for count in counts}
     for seed in range(seeds):
         random = np.random.default_rng(seed)
@@ -103,10 +125,83 @@ def _curve(
                 new = chooser(known, parts.train.select(others), count - len(taken), random)
                 taken = np.concatenate([taken, others[new]])
             found[count].append(_errors(rows, taken, method, seed))
+    return _means(found)
+
+
+def _counts(start: int, pool: int, most: int) -> list[int]:
+    counts = [min(start, pool)]
+    while counts[-1] < min(0.9 * pool, most):
+        counts.append(min(pool, math.ceil(counts[-1] * (1 + AdaptiveSettings().growth))))
+    return counts
+
+
+def _means(found: Mapping[int, list[tuple[float, ...]]]) -> list[Point]:
     return [
         (count, tuple(mean(each) for each in zip(*errors, strict=True)))
         for count, errors in found.items()
     ]
+
+
+def _curve_together(
+    rows: Mapping[str, LayerRows], adaptive: bool, start: int, most: int, method: str, seeds: int
+) -> list[Point]:
+    """Rows measured of all kinds together, and the means over kinds of both errors."""
+    parts = {kind: own_split(each) for kind, each in rows.items()}
+    judged = [kind for kind, part in parts.items() if len(part.test) >= FEWEST_JUDGED]
+    pool = [(kind, place) for kind, part in parts.items() for place in range(len(part.train))]
+    counts = _counts(start, len(pool), most)
+    found: dict[int, list[tuple[float, ...]]] = {count: [] for count in counts}
+    for seed in range(seeds):
+        random = np.random.default_rng(seed)
+        order = [pool[place] for place in random.permutation(len(pool))]
+        taken: list[tuple[str, int]] = []
+        for count in counts:
+            known = set(taken)
+            rest = [each for each in order if each not in known]
+            new = count - len(taken)
+            plain = new if not taken or not adaptive else round(AdaptiveSettings().plain * new)
+            taken += rest[:plain]
+            if new > plain:
+                doubts = _doubts(parts, taken, rest[plain:])
+                source = Random(int(random.integers(2**32)))
+                taken += drawn_by_weight(
+                    rest[plain:], [doubt**2 for doubt in doubts], new - plain, source
+                )
+            errors = [
+                _kind_errors(rows[kind], _places(taken, kind), method, seed) for kind in judged
+            ]
+            found[count].append(tuple(mean(each) for each in zip(*errors, strict=True)))
+    return _means(found)
+
+
+def _places(taken: Sequence[tuple[str, int]], kind: str) -> Array:
+    return np.array([place for each, place in taken if each == kind], dtype=int)
+
+
+def _doubts(
+    parts: Mapping[str, Trial], taken: Sequence[tuple[str, int]], rest: Sequence[tuple[str, int]]
+) -> list[float]:
+    """As `resperf.workflows.adaptive.doubt`, of rows that stand in for layers."""
+    doubts = np.zeros(len(rest))
+    for kind, part in parts.items():
+        own = [number for number, (each, _) in enumerate(rest) if each == kind]
+        known = _beside(part.train.select(_places(taken, kind)), part.validation)
+        if not own:
+            continue
+        if len(known) < FEWEST_ROWS_FOR_NETWORK:
+            doubts[own] = UNKNOWN
+            continue
+        columns = part.train.select(np.array([rest[number][1] for number in own])).columns
+        doubts[own] = disagreement(known, columns)
+    return [float(doubt) for doubt in doubts]
+
+
+def _kind_errors(rows: LayerRows, taken: Array, method: str, seed: int) -> tuple[float, ...]:
+    """Errors of what a bundle would hold: terms alone for few rows, nothing for hardly any."""
+    if len(taken) < FEWEST_LEARNT:
+        return (100.0,) * len(ERRORS)
+    known = len(taken) + len(own_split(rows).validation)
+    return _errors(rows, taken, method if known >= FEWEST_ROWS_FOR_NETWORK else "baseline", seed)
 
 
 def _beside(some: LayerRows, others: LayerRows) -> LayerRows:

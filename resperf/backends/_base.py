@@ -92,7 +92,8 @@ class Backend(Protocol):
 
         ``node_ms`` each, and ``handover_ms_per_mb`` for what it reads (`handed_over_bytes`). It
         changes with how far apart the cores happen to be: ask now and then, and take the median.
-        Empty where a backend has no such costs.
+        Also what weights cost by how far away they lie (`resperf.copies.weights_cost`), where a
+        backend knows. Empty where it has no such costs.
         """
         ...
 

@@ -12,12 +12,10 @@ from onnx import ModelProto, TensorProto, helper
 
 from resperf.backends._ort_kernels import OPSETS
 from resperf.backends._ort_runs import made_up
+from resperf.copies import COLD_WEIGHTS_BYTES
 from resperf.layers import Kernel, in_turns
 from resperf.units import DTYPE_BYTES
 
-COLD_WEIGHTS_BYTES = 1 << 18
-"""Layers with more weights than this are always run in two copies at least: in a network, other
-layers' weights push them out of the nearest cache between two runs."""
 CHAIN_COPIES = 16
 """Copies that read each other's output, where a kernel writes over its input. Functions such as a
 silu halve small values every time: behind some forty copies the numbers would be denormal, which
@@ -97,10 +95,10 @@ def copies_graph(kernel: Kernel, copies: int) -> tuple[ModelProto, _Arrays, _Arr
         places = in_turns(host["extra0"].size, kernel.places_below)
         host["extra0"] = places.reshape(host["extra0"].shape)
     if kernel.positive:
-        for values in host.values():
-            if values.dtype.kind == "f":
-                np.abs(values, out=values)
-                values += 0.5
+        for array in host.values():
+            if array.dtype.kind == "f":
+                np.abs(array, out=array)
+                array += 0.5
     return model, weights, host
 
 

@@ -19,17 +19,17 @@ of the kind `reorder`; a prediction adds those at the network's edges to preproc
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import onnxruntime
 
 from resperf.backends._base import Built, Phase, median_ms
 from resperf.backends._chain import handover_costs
-from resperf.backends._ort_copies import COLD_WEIGHTS_BYTES, copies_graph
+from resperf.backends._ort_copies import copies_graph
 from resperf.backends._ort_kernels import kernel_of
 from resperf.backends._ort_runs import (
     Copies,
@@ -38,6 +38,8 @@ from resperf.backends._ort_runs import (
     filled_input,
     network_phases,
 )
+from resperf.backends._weights import weights_costs
+from resperf.copies import MAX_COPIES, SHORTEST_MS, copies_of
 from resperf.errors import ResperfError
 from resperf.layers import Kernel, Layer
 from resperf.lowering import lower_layers, skeleton
@@ -47,13 +49,8 @@ from resperf.machine import Fingerprint, this_machine, usable_cores
 from resperf.network import Network
 from resperf.units import NS_PER_MS
 
-MAX_COPIES = 64
-TARGET_RUN_MS = 1.0
-"""A run holds as many copies as fill about this time: then the session call hardly counts."""
-WEIGHTS_BYTES = 1_200_000_000
-"""Weights that all copies of a layer may take together."""
-COLD_COPIES_BYTES = 256_000_000
-"""Copies of such a layer hold about this much together, as a network with large layers does."""
+MANY_WARMUPS, MANY_RUNS = 2, 9
+"""Runs of many copies, before they are timed and timed."""
 
 onnxruntime.set_default_logger_severity(4)
 
@@ -115,8 +112,8 @@ class OnnxRuntimeBackend:
         return self._costs
 
     def handover(self) -> Mapping[str, float]:
-        """Measure what layers cost behind each other, now."""
-        return handover_costs(self, self._built)
+        """Measure what layers cost behind each other, and by where their weights lie, now."""
+        return {**handover_costs(self, self._built), **weights_costs(self._many_ms)}
 
     def _built(self, network: Network) -> Built:
         model = skeleton(network)
@@ -180,20 +177,21 @@ class OnnxRuntimeBackend:
     def _copies_for(self, layer: Layer, run: Callable[[], object], budget_ms: float) -> int:
         """Choose how many copies one run holds, from the time of two runs of one copy."""
         run()
-        start = time.perf_counter_ns()
-        run()
-        run_ms = (time.perf_counter_ns() - start) / NS_PER_MS
-        one_ms = max(run_ms - self.session_ms(), 1e-4)
-        wanted = math.ceil(min(TARGET_RUN_MS, budget_ms) / one_ms)
-        if layer.weight_bytes > COLD_WEIGHTS_BYTES:
-            cold = math.ceil(COLD_COPIES_BYTES / layer.weight_bytes)
-            wanted = max(wanted, 2, min(cold, int(budget_ms / one_ms)))
-        fitting = WEIGHTS_BYTES // max(layer.weight_bytes, 1)
-        return max(1, min(wanted, MAX_COPIES, fitting))
+        run_ms = _timed_ms(run)
+        one_ms = max(run_ms - self.session_ms(), SHORTEST_MS)
+        return copies_of(one_ms, layer.weight_bytes, budget_ms=budget_ms)
 
     def _tiny_ms(self, copies: int) -> float:
         with self._copies(Kernel("Relu", "", {}, (1, 16), (1, 16)), copies) as tiny:
             return median_ms(tiny.run)
+
+    def _many_ms(self, layer: Layer, copies: int) -> float:
+        (lowered,) = self.lower([layer])
+        with self._copies(kernel_of(lowered, self._block), copies) as many:
+            for _ in range(MANY_WARMUPS):
+                many.run()
+            taken_ms = [_timed_ms(many.run) for _ in range(MANY_RUNS)]
+        return max(median(taken_ms) - self.session_ms(), 0.0)
 
     def _copies(self, kernel: Kernel, copies: int) -> Copies:
         """Build a session of copies of a kernel, each with weights of its own."""
@@ -223,3 +221,9 @@ class OnnxRuntimeBackend:
             )
         except Exception as error:  # onnxruntime's errors have no common root of their own
             raise as_resperf_error(error, name) from error
+
+
+def _timed_ms(run: Callable[[], object]) -> float:
+    start = time.perf_counter_ns()
+    run()
+    return (time.perf_counter_ns() - start) / NS_PER_MS

@@ -11,7 +11,7 @@ from typing import Any, Literal, Self
 import numpy as np
 import numpy.typing as npt
 
-from resperf.bundle._in_place import InPlace
+from resperf.bundle._in_place import Carried, InPlace
 from resperf.bundle._manifest import read_manifest
 from resperf.bundle._ranges import outside
 from resperf.errors import BundleError, ResperfError
@@ -77,6 +77,8 @@ class Bundle:
         ``"pool execution"``, ``"preprocess"``, ``"postprocess"``, ``"view_ms"``.
     in_place : InPlace or None
         What whole networks taught about layers inside them, where the bundle was calibrated.
+    carried : Carried or None
+        Where the layers were measured, where that was another machine than the fingerprint's.
     manifest : mapping
         Everything that ``bundle.json`` holds.
     """
@@ -107,6 +109,8 @@ class Bundle:
         }
         learnt = manifest.get("in_place")
         self.in_place = None if learnt is None else InPlace.from_json(learnt)
+        carried = manifest.get("carried")
+        self.carried = None if carried is None else Carried.from_json(carried)
         self.layer_phase = layer_phase({phase for _, phase in self._predictors} or {"execution"})
         self.kinds = tuple(kind for kind, phase in self._predictors if phase == self.layer_phase)
         self._checked: set[tuple[str, str]] = set()
@@ -163,6 +167,14 @@ class Bundle:
         }
 
     @property
+    def machine(self) -> str:
+        """The machine that the times are of, in words, and where the layers were measured."""
+        here = self.fingerprint.machine
+        if self.carried is None:
+            return here
+        return f"{here} (layers measured on {self.carried.origin.machine})"
+
+    @property
     def size_bytes(self) -> int:
         """Bytes of all its files."""
         return sum(file.stat().st_size for file in self.path.iterdir() if file.is_file())
@@ -196,6 +208,8 @@ class Bundle:
             known = np.array([not reason for reason in found], dtype=bool)
             low_ms[rows], high_ms[rows] = self._bounds(kind, phase, ms[rows], known)
         in_range = np.array([not reason for reason in reasons], dtype=bool)
+        if self.carried is not None and phase == self.layer_phase:
+            ms, low_ms, high_ms = (self.carried.factor * each for each in (ms, low_ms, high_ms))
         return Times(ms, in_range, tuple(reasons), low_ms, high_ms)
 
     def _bounds(

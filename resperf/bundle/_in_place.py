@@ -8,12 +8,47 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from resperf.layers import Layer, OperatorLayer
+from resperf.machine import Fingerprint
 
 
 def group_of(layer: Layer) -> str:
     """Name the layers that run alike inside networks: ``"conv"``, or ``"norm local_response"``."""
     field = layer.PLACED_BY if isinstance(layer, OperatorLayer) else ""
     return f"{layer.kind} {layer.fields()[field]}" if field else layer.kind
+
+
+@dataclass(frozen=True)
+class Carried:
+    """Where the layers of a bundle were measured that was carried over to another machine.
+
+    Attributes
+    ----------
+    origin : Fingerprint
+        Of the machine that the layers were measured on.
+    factor : float
+        Their time on the bundle's machine over their time there, as whole networks say.
+    """
+
+    origin: Fingerprint
+    factor: float
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        return {"origin": self.origin.to_json(), "factor": self.factor}
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Self:
+        """Read what `to_json` wrote.
+
+        Raises
+        ------
+        KeyError, TypeError, ValueError
+            If it is damaged.
+        """
+        made = cls(Fingerprint.from_json(values["origin"]), float(values["factor"]))
+        if not 0 < made.factor < math.inf:
+            raise ValueError("the factor of another machine is damaged")
+        return made
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,8 @@ MANIFEST = "bundle.json"
 SCHEMA_VERSION = 1
 SCHEMA_IN_PLACE = 2
 """Of bundles that hold what whole networks taught: who does not read it predicts other totals."""
+SCHEMA_CARRIED = 3
+"""Of bundles whose layers were measured on another machine, which changes the times of layers."""
 
 _REQUIRED: Mapping[str, type] = {
     "device": str,
@@ -46,11 +48,10 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     """
     manifest = parsed_manifest(folder)
     version = manifest.get("schema_version")
-    if version not in (SCHEMA_VERSION, SCHEMA_IN_PLACE):
+    if version not in range(SCHEMA_VERSION, SCHEMA_CARRIED + 1):
         raise BundleError(
-            f"{folder} has bundle schema {version!r}, this resperf reads {SCHEMA_VERSION} and "
-            f"{SCHEMA_IN_PLACE}; "
-            "train it again or update resperf"
+            f"{folder} has bundle schema {version!r}, this resperf reads {SCHEMA_VERSION} to "
+            f"{SCHEMA_CARRIED}; train it again or update resperf"
         )
     for name, kind in _REQUIRED.items():
         if not isinstance(manifest.get(name), kind):

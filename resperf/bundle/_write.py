@@ -11,7 +11,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from resperf.bundle._manifest import MANIFEST, SCHEMA_IN_PLACE, SCHEMA_VERSION
+from resperf.bundle._manifest import (
+    MANIFEST,
+    SCHEMA_CARRIED,
+    SCHEMA_IN_PLACE,
+    SCHEMA_VERSION,
+)
 from resperf.errors import OutputError
 from resperf.features import FEATURE_SET_VERSION, columns_of, feature_matrix
 from resperf.layers import Layer
@@ -108,9 +113,10 @@ def write_manifest(folder: Path, values: Mapping[str, Any]) -> None:
         file.name: hashlib.sha256(file.read_bytes()).hexdigest()
         for file in sorted(folder.iterdir())
     }
+    version = SCHEMA_IN_PLACE if "in_place" in values else SCHEMA_VERSION
     manifest = {
         **values,
-        "schema_version": SCHEMA_IN_PLACE if "in_place" in values else SCHEMA_VERSION,
+        "schema_version": SCHEMA_CARRIED if "carried" in values else version,
         "feature_set_version": FEATURE_SET_VERSION,
         "files": files,
     }

@@ -13,7 +13,7 @@ from resperf.campaign.laws import Law
 from resperf.campaign.shapes import change_window, draw_words, is_runnable, shape
 from resperf.campaign.spec import Campaign
 from resperf.errors import CampaignError, LayerError
-from resperf.layers import Conv, Layer, OperatorLayer, kind_of
+from resperf.layers import Conv, Layer, OperatorLayer, key_at_any_batch, kind_of
 from resperf.layers._window import WindowLayer
 
 ATTEMPTS = 50_000
@@ -91,8 +91,9 @@ class Sampler:
             If the constraints leave (nearly) nothing of the ranges.
         """
         kind = self._kinds.draw(self._random)
-        mixture = self._campaign.mixture
-        from_network = self._random.random() < mixture.from_networks and self._harvested[kind]
+        own = self._campaign.kinds[kind].from_networks
+        share = self._campaign.mixture.from_networks if own is None else own
+        from_network = self._random.random() < share and self._harvested[kind]
         for attempt in range(ATTEMPTS):
             perturbed = from_network and attempt < NETWORK_ATTEMPTS
             layer = self._perturbed(kind) if perturbed else self._from_ranges(kind)
@@ -128,7 +129,8 @@ class Sampler:
         laws = self._campaign.kinds[kind].laws
         changes: dict[str, Any] = {}
         if "batch" in laws:
-            changes["batch"] = laws["batch"].draw(source)
+            # Tokens and windows are rows of one image: they stay so many in each.
+            changes["batch"] = _batch(original) * laws["batch"].draw(source)
         exact = source.random() < self._campaign.mixture.exact
         try:
             if exact:
@@ -206,15 +208,21 @@ def _is_per_channel(layer: Layer) -> bool:
 
 
 def _originals(harvested: Sequence[Layer], kind: str) -> tuple[Layer, ...]:
-    """Layers of a kind without their doubles at other batch sizes, back in the layout as drawn."""
+    """Layers of a kind at their smallest batch sizes, back in the layout as drawn."""
     unique: dict[str, Layer] = {}
     for layer in harvested:
         if layer.kind == kind:
-            plain = layer.replace(batch=1)
-            if kind in ("conv", "pool"):
-                plain = plain.replace(layout="nchw")
-            unique.setdefault(plain.key, plain)
+            # Rows of other kinds may be tokens or windows, of which an image has many.
+            images = kind in ("conv", "pool")
+            plain = layer.replace(layout="nchw", batch=1) if images else layer
+            key = key_at_any_batch(plain.key)
+            if key not in unique or _batch(plain) < _batch(unique[key]):
+                unique[key] = plain
     return tuple(unique.values())
+
+
+def _batch(layer: Layer) -> int:
+    return int(layer.fields()["batch"])
 
 
 def _scaled(width: int, source: random.Random) -> int:

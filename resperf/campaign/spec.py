@@ -52,10 +52,20 @@ class Case:
 
 @dataclass(frozen=True)
 class KindSpec:
-    """How layers of one kind are drawn: its share of the campaign and its cases."""
+    """How layers of one kind are drawn.
+
+    Attributes
+    ----------
+    share : float
+        Of the campaign's layers, in proportion to those of the other kinds.
+    cases : tuple of Case
+    from_networks : float or None
+        Share of them that networks' layers are the origin of; that of the mixture where it is None.
+    """
 
     share: float
     cases: tuple[Case, ...]
+    from_networks: float | None = None
 
     @property
     def laws(self) -> Mapping[str, Law]:
@@ -353,6 +363,11 @@ def _kind_spec(kind: str, table: Any) -> KindSpec:
     share, written = words.pop("share", 1.0), words.pop("case", [])
     if not isinstance(share, (int, float)) or share <= 0:
         raise CampaignError(f"{where}: share={share!r} must be a positive number")
+    from_networks = words.pop("from_networks", None)
+    if from_networks is not None and (
+        not isinstance(from_networks, int | float) or not 0 <= from_networks <= 1
+    ):
+        raise CampaignError(f"{where}: from_networks={from_networks!r} must be between 0 and 1")
     base = _laws(kind, {**_ranges(kind), **words}, where)
     if "batch" not in base:
         raise CampaignError(f"{where} does not say how to draw batch; add such as batch = [1, 8]")
@@ -360,7 +375,7 @@ def _kind_spec(kind: str, table: Any) -> KindSpec:
     rest = 1.0 - sum(case.share for case in cases)
     if rest < 0:
         raise CampaignError(f"{where}: the shares of its cases add up to {1 - rest:g}, above 1")
-    return KindSpec(share, (Case("", rest, base), *cases))
+    return KindSpec(share, (Case("", rest, base), *cases), from_networks)
 
 
 def _case(kind: str, base: Mapping[str, Law], written: Any, where: str) -> Case:

@@ -61,6 +61,11 @@ BATCHES = ("1", "8")
 @click.option(
     "-o", "--output", type=_PATH, metavar="BUNDLE", help="Folder to write; BUNDLE by default."
 )
+@click.option(
+    "--adapt",
+    is_flag=True,
+    help="Carry a bundle of another machine over to this one, without measuring layers.",
+)
 @JSON
 def command(
     bundle: Path,
@@ -69,11 +74,13 @@ def command(
     batches: tuple[int, ...],
     seconds: float,
     output: Path | None,
+    adapt: bool,
     as_json: bool,
 ) -> None:
     """Measure whole networks and learn what layers cost inside them, beyond their time alone.
 
-    Must run on the machine that BUNDLE was measured on, which otherwise should be idle.
+    Must run on the machine that BUNDLE was measured on, which otherwise should be idle; or, with
+    --adapt, on another machine, whose bundle it then becomes.
     """
     from resperf.bundle import Bundle
     from resperf.campaign.harvest import shipped_networks
@@ -86,14 +93,21 @@ def command(
     with bar_of_steps("networks") as progress:
         made, notes = calibrate(
             Bundle.load(bundle), paths,
-            output or bundle, batches=batches, seconds=seconds, progress=progress,
+            output or bundle, batches=batches, seconds=seconds, adapt=adapt, progress=progress,
         )  # fmt: skip
     notes = [*left_out, *notes]
     assert made.in_place is not None
     if as_json:
-        print(json_text({"path": str(made.path), "notes": notes, **made.in_place.to_json()}))
+        carried = {} if made.carried is None else {"carried": made.carried.to_json()}
+        values = {**made.in_place.to_json(), **carried}
+        print(json_text({"path": str(made.path), "notes": notes, **values}))
         return
     print(_text(made.in_place))
+    if made.carried is not None:
+        print(
+            f"layers as measured on {made.carried.origin.machine}, "
+            f"{made.carried.factor:.2f} times as long"
+        )
     for note in notes:
         print(f"note: {note}", file=sys.stderr)
     print(f"{made.path}: predictions of networks contain this from now on")

@@ -43,7 +43,7 @@ def _entries(place: Path | None) -> list[dict[str, Any]]:
             {
                 "device": bundle.device,
                 "framework": bundle.framework,
-                "machine": bundle.fingerprint.machine,
+                "machine": bundle.machine,
                 "path": str(folder),
                 "date": bundle.created,
                 "phase": bundle.layer_phase,

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from resperf.bundle import Bundle, group_of
+from resperf.copies import PACKED_KINDS, weights_moved_ms
 from resperf.errors import UnsupportedError
 from resperf.lowering import LoweredNetwork, LoweredNode, lower
 from resperf.measurement import WHOLE_CALL
@@ -18,6 +19,8 @@ from resperf.prediction.rules import RULE_OF_METHOD, RULES, tensor_bytes
 
 SHOWN_IN_ERROR = 3
 """Operators that an error names before it only counts."""
+LEAST_LEFT = 0.4
+"""Share of a layer's time alone that is left at least where its weights lie nearer."""
 
 
 def predict_network(
@@ -55,8 +58,23 @@ def predict_network(
             "layers with resperf predict-layer, or use a bundle that was trained on execution"
         )
     lowered = lower(network, bundle.fingerprint, method=lowering)
-    layers, times_ms, skipped = _predict_nodes(lowered, bundle)
+    return _prediction(network, lowered, bundle, strict=strict, threads=threads)
+
+
+def _prediction(
+    network: Network,
+    lowered: LoweredNetwork,
+    bundle: Bundle,
+    *,
+    strict: bool = False,
+    threads: int | None = None,
+    alone: bool = False,
+) -> Prediction:
+    """Add up what is known of a lowered network; of its layers alone, if they are asked for."""
     rule = RULE_OF_METHOD.get(bundle.method, "three_phase")
+    # The published rules know layers as they are alone.
+    alone = alone or bundle.method in RULE_OF_METHOD
+    layers, times_ms, skipped = _predict_nodes(lowered, bundle, alone=alone)
     total = RULES[rule](bundle, lowered, times_ms)
     skipped += total.missing
     if strict and skipped:
@@ -64,7 +82,7 @@ def predict_network(
     return Prediction(
         network=network.name,
         device=bundle.device,
-        machine=bundle.fingerprint.machine,
+        machine=bundle.machine,
         bundle=str(bundle.path),
         method=bundle.method,
         framework=bundle.framework,
@@ -77,6 +95,7 @@ def predict_network(
         handover_ms=total.handover_ms,
         warnings=(
             *host_warnings(bundle.fingerprint, threads=threads),
+            *_carried_warnings(bundle),
             *network.notes,
             *lowered.notes,
             *_range_warnings(layers),
@@ -97,12 +116,12 @@ def predict_network(
 def layers_alone(network: Network, bundle: Bundle, *, threads: int | None = None) -> Prediction:
     """Predict a network with the times of its layers alone, to stand beside layers measured alone.
 
-    The total is that of `predict_network`; what was learnt in place is part of the handover.
+    The total is that of `predict_network`; what was learnt in place is part of the handover, and so
+    is what weights cost that lie elsewhere than alone: it may be below zero.
     """
     prediction = predict_network(network, bundle, threads=threads)
-    if bundle.in_place is None:
-        return prediction
-    alone = predict_network(network, bundle.without_in_place(), threads=threads)
+    lowered = lower(network, bundle.fingerprint)
+    alone = _prediction(network, lowered, bundle.without_in_place(), alone=True)
     alone_ms, placed_ms = (
         sum(layer.execution_ms for layer in each.layers if layer.phase == "execution")
         for each in (alone, prediction)
@@ -112,11 +131,13 @@ def layers_alone(network: Network, bundle: Bundle, *, threads: int | None = None
 
 
 def _predict_nodes(
-    lowered: LoweredNetwork, bundle: Bundle
+    lowered: LoweredNetwork, bundle: Bundle, *, alone: bool
 ) -> tuple[tuple[LayerPrediction, ...], list[float], tuple[Skipped, ...]]:
     """Return the layers with a time, the time of every node (or NaN), and the nodes without."""
     chosen = [node.layer for node in lowered.nodes if node.layer is not None]
-    predicted = iter(times_in_order(layer_times(bundle, chosen)))
+    found = times_in_order(layer_times(bundle, chosen))
+    moved = [0.0] * len(found) if alone else _weights_moved_ms(lowered, bundle, found)
+    predicted = iter(zip(found, moved, strict=True))
     layers, times_ms, skipped = [], [], []
     for node in lowered.nodes:
         if node.layer is None:
@@ -125,7 +146,8 @@ def _predict_nodes(
                 reason = node.reason or "no layer kind fits this operator"
                 skipped.append(Skipped(node.name, node.op, reason))
             continue
-        time = _in_place(next(predicted), node, bundle)
+        time, moved_ms = next(predicted)
+        time = _in_place(time, moved_ms, node, bundle)
         times_ms.append(time.ms)
         if math.isnan(time.ms):
             reason = f"the bundle has no predictor for {node.layer.kind}"
@@ -139,14 +161,44 @@ def _predict_nodes(
     return tuple(layers), times_ms, tuple(skipped)
 
 
-def _in_place(time: Time, node: LoweredNode, bundle: Bundle) -> Time:
-    """Turn a layer's time alone into that inside a network, where the bundle knows of it."""
-    if bundle.in_place is None or node.layer is None or node.role != "execution":
-        return time
-    factor = bundle.in_place.factor(group_of(node.layer))
-    return time._replace(
-        ms=time.ms * factor, low_ms=time.low_ms * factor, high_ms=time.high_ms * factor
+def _weights_moved_ms(
+    lowered: LoweredNetwork, bundle: Bundle, times: Sequence[Time]
+) -> list[float]:
+    """Say of each layer what its weights cost for lying elsewhere than when it was measured alone.
+
+    A network reads all its weights, and what its largest layer reads and writes, before it reads
+    them again.
+    """
+    nodes = [node for node in lowered.nodes if node.layer is not None]
+    layers = [node.layer for node in nodes if node.layer is not None]
+    if not layers:
+        return []
+    sizes = [layer.weight_bytes if node.role == "execution" else 0
+             for node, layer in zip(nodes, layers, strict=True)]  # fmt: skip
+    largest = max(layer.input_bytes + layer.output_bytes for layer in layers)
+    faster = 1.0 if bundle.carried is None else bundle.carried.factor
+    moved_ms = weights_moved_ms(
+        bundle.costs,
+        sum(sizes) + largest,
+        [0.0 if math.isnan(time.ms) else time.ms / faster for time in times],
+        sizes,
+        [layer.kind in PACKED_KINDS for layer in layers],
     )
+    found: list[float] = moved_ms.tolist()
+    return found
+
+
+def _in_place(time: Time, moved_ms: float, node: LoweredNode, bundle: Bundle) -> Time:
+    """Turn a layer's time alone into that inside a network, as far as the bundle knows of it."""
+    assert node.layer is not None
+    factor = 1.0
+    if bundle.in_place is not None and node.role == "execution":
+        factor = bundle.in_place.factor(group_of(node.layer))
+    ms, low_ms, high_ms = (
+        factor * (max(each + moved_ms, LEAST_LEFT * each) if moved_ms else each)
+        for each in (time.ms, time.low_ms, time.high_ms)
+    )
+    return time._replace(ms=ms, low_ms=low_ms, high_ms=high_ms)
 
 
 def _copy_warnings(bundle: Bundle, lowered: LoweredNetwork) -> Iterator[str]:
@@ -156,6 +208,15 @@ def _copy_warnings(bundle: Bundle, lowered: LoweredNetwork) -> Iterator[str]:
         for tensor, reason in zip(tensors, reasons, strict=True):
             if reason:
                 yield f"the copy of {tensor.name!r} is outside the measured range: {reason}"
+
+
+def _carried_warnings(bundle: Bundle) -> tuple[str, ...]:
+    if bundle.carried is None:
+        return ()
+    return (
+        f"the layers were measured on another machine ({bundle.carried.origin.machine}); whole "
+        "networks taught what they take here",
+    )
 
 
 def _range_warnings(layers: Sequence[LayerPrediction]) -> tuple[str, ...]:

@@ -7,15 +7,28 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
+import numpy.typing as npt
 
 from resperf.errors import require
 from resperf.features import Array, Columns
 from resperf.predictors._base import Lesson, Predictor, stored
-from resperf.predictors.terms import TERMS, largest_coefficients, physical_terms
+from resperf.predictors.terms import (
+    TERMS,
+    choices_of,
+    constant_terms,
+    largest_coefficients,
+    physical_terms,
+)
 
 REWEIGHTINGS = 15
 _SMALLEST_ERROR = 0.02
 _FEWEST_ROWS, _FEWEST_SHARE = 3, 0.02
+_FACTOR_TURNS = 3
+_LARGEST_FACTOR = 30.0
+_FACTOR_ROWS = 2.0
+"""A factor of so many rows counts half, in logarithms."""
+_VARIABLE_SHARE = 0.5
+"""Rows of which less is beyond the constant terms say nothing of a factor."""
 
 
 def fit_terms(
@@ -73,6 +86,34 @@ def _bounded(matrix: Array, target: Array, largest: Array) -> Array:
     return np.minimum(coefficients, largest)
 
 
+def _choice_factors(
+    parts: Array, constant: npt.NDArray[np.bool_], choices: Array, times_ms: Array
+) -> dict[str, float]:
+    """Return for each choice how many times as long its rows take as their variable parts say.
+
+    Parameters
+    ----------
+    parts : array (rows, terms)
+        In ms, without factors.
+    constant : array of bool (terms,)
+    choices : array of str (rows,)
+    times_ms : array (rows,)
+    """
+    fixed_ms, variable_ms = parts[:, constant].sum(axis=1), parts[:, ~constant].sum(axis=1)
+    left_ms = times_ms - fixed_ms
+    known = (left_ms > _VARIABLE_SHARE * times_ms) & (variable_ms > 0)
+    logs = np.log(left_ms[known] / variable_ms[known])
+    # What all have in common is the coefficients' part.
+    logs -= np.median(logs) if len(logs) else 0.0
+    factors = {}
+    for choice in np.unique(choices[known]):
+        own = logs[choices[known] == choice]
+        log = np.median(own) * len(own) / (len(own) + _FACTOR_ROWS)
+        bound = np.log(_LARGEST_FACTOR)
+        factors[str(choice)] = float(np.exp(np.clip(log, -bound, bound)))
+    return factors
+
+
 class Baseline(Predictor):
     """Physical terms alone: sane far from the data, and the first estimate of `residual`.
 
@@ -82,6 +123,9 @@ class Baseline(Predictor):
         Names of the terms with a coefficient above zero.
     coefficients_ : array (terms,)
         In ms per unit of the term.
+    factors_ : mapping of str to float
+        Choice of the kind's field of choices (`resperf.predictors.terms.FACTORED`) -> how many
+        times as long it takes as the terms say, beyond what is constant; 1 where it is absent.
     floor_ms_ : float
         A fifth of the shortest time seen: no prediction is below it.
     """
@@ -89,24 +133,40 @@ class Baseline(Predictor):
     method = "baseline"
 
     def _learn(self, lesson: Lesson) -> None:
-        """Fit the coefficients; there is nothing random, and no epoch to choose."""
-        coefficients = fit_terms(
-            physical_terms(self.kind, lesson.columns),
-            lesson.times_ms,
-            lesson.weights,
-            largest_coefficients(self.kind),
-        )
-        used = np.flatnonzero(coefficients > 0)
+        """Fit coefficients and factors in turns; there is nothing random, no epoch to choose."""
         names = tuple(TERMS[self.kind])
+        terms = physical_terms(self.kind, lesson.columns)
+        choices = choices_of(self.kind, lesson.columns)
+        largest = largest_coefficients(self.kind)
+        self.factors_: dict[str, float] = {}
+        coefficients = fit_terms(terms, lesson.times_ms, lesson.weights, largest)
+        for _ in range(_FACTOR_TURNS):
+            if choices is None:
+                break
+            self.factors_ = _choice_factors(
+                terms * coefficients, constant_terms(names), choices, lesson.times_ms
+            )
+            scaled = terms * self._scales(names, lesson.columns)
+            coefficients = fit_terms(scaled, lesson.times_ms, lesson.weights, largest)
+        used = np.flatnonzero(coefficients > 0)
         self.terms_ = tuple(names[place] for place in used)
         self.coefficients_ = coefficients[used]
         self.floor_ms_ = float(lesson.times_ms.min()) / 5
 
     def shares(self, columns: Columns) -> tuple[Array, Array]:
         """Return the estimate in ms, shape (rows,), and the share of each term, (rows, terms)."""
-        parts = physical_terms(self.kind, columns, self.terms_) * self.coefficients_
+        terms = physical_terms(self.kind, columns, self.terms_)
+        parts = terms * self._scales(self.terms_, columns) * self.coefficients_
         estimate_ms = np.maximum(parts.sum(axis=1), self.floor_ms_)
         return estimate_ms, parts / estimate_ms[:, None]
+
+    def _scales(self, names: tuple[str, ...], columns: Columns) -> Array:
+        """Return what each term of each layer is multiplied with, (rows, terms) or (1, 1)."""
+        choices = choices_of(self.kind, columns)
+        if choices is None or not self.factors_:
+            return np.ones((1, 1))
+        factors = np.array([self.factors_.get(str(choice), 1.0) for choice in choices])
+        return np.where(constant_terms(names), 1.0, factors[:, None])
 
     def predict(self, columns: Columns) -> Array:
         """Return the estimate of each layer in ms."""
@@ -117,6 +177,7 @@ class Baseline(Predictor):
         return {
             "kind": self.kind,
             "terms": dict(zip(self.terms_, self.coefficients_.tolist(), strict=True)),
+            **({"factors": self.factors_} if self.factors_ else {}),
             "floor_ms": self.floor_ms_,
         }
 
@@ -127,5 +188,7 @@ class Baseline(Predictor):
         terms = stored(values, "terms")
         self.terms_ = tuple(terms)
         self.coefficients_ = np.array(list(terms.values()), dtype=float)
+        # Kinds without such a field have none, nor have bundles of before there were any.
+        self.factors_ = {str(name): float(each) for name, each in values.get("factors", {}).items()}
         self.floor_ms_ = float(stored(values, "floor_ms"))
         return self

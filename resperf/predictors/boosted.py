@@ -20,7 +20,10 @@ TREES = 1500
 
 _THREADS = 2
 _RATE = 0.04
-"""Share of each tree that counts."""
+"""Share of each tree that counts, of many trees."""
+_REACH = 2.3
+"""What all trees can correct at least, in logarithms: a factor of ten. A tree moves a row by
+no more than its share of Huber's slope."""
 _PATIENCE = 200
 """Trees without a better one after which growth stops."""
 _HUBER = 0.1
@@ -101,7 +104,7 @@ class Boosted(Corrected):
 
         growth = next(growth for below, growth in _GROWTHS if len(left.rows) < below)
         return lightgbm.train(
-            _settings(growth, lesson.seed),
+            _settings(growth, max(_RATE, _REACH / (_HUBER * self.trees)), lesson.seed),
             learnt,
             num_boost_round=self.trees,
             valid_sets=[held_out],
@@ -130,13 +133,13 @@ def _read(node: Mapping[str, Any]) -> Split | float:
     )  # fmt: skip
 
 
-def _settings(growth: _Growth, seed: int) -> dict[str, Any]:
+def _settings(growth: _Growth, rate: float, seed: int) -> dict[str, Any]:
     """Return LightGBM's parameters; the same seed gives the same trees."""
     return {
         "objective": "huber",
         "alpha": _HUBER,
         "metric": "None",
-        "learning_rate": _RATE,
+        "learning_rate": min(rate, 0.5),
         "num_leaves": growth.leaves,
         "min_data_in_leaf": growth.rows,
         "lambda_l2": _L2,

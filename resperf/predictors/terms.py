@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
+import numpy.typing as npt
 
 from resperf.errors import TrainingError
 from resperf.features import Array, Columns, quantities
@@ -204,6 +205,15 @@ TERMS: Mapping[str, Mapping[str, Term]] = {
 """Kind -> name of a term -> how it follows from `resperf.features.quantities`."""
 
 
+FACTORED: Mapping[str, str] = {
+    "activation": "activation",
+    **{kind: cls.ENCODED[0] for kind, cls in OPERATOR_KINDS.items() if cls.ENCODED},
+}
+"""Kind -> the field whose choices make one and the same work take more or less time."""
+
+_GROWING = frozenset({"constant scattered"})
+"""Names of terms that are no constants, though they sound so: stored bundles have them."""
+
 _SLOWEST_MS_PER_MB = 0.3
 """No memory is slower than 3 GB/s. Terms beyond a cache are small in many rows, so that without
 this bound noise makes them huge where they are not."""
@@ -213,6 +223,20 @@ def largest_coefficients(kind: str) -> Array:
     """Return the upper bound of each coefficient in ms per unit, infinite where there is none."""
     bounds = [_SLOWEST_MS_PER_MB if "beyond cache" in name else np.inf for name in TERMS[kind]]
     return np.array(bounds)
+
+
+def constant_terms(names: tuple[str, ...]) -> npt.NDArray[np.bool_]:
+    """Say which terms do not grow with the layer, as an array of bool."""
+    return np.array([name.startswith("constant") and name not in _GROWING for name in names])
+
+
+def choices_of(kind: str, columns: Columns) -> Array | None:
+    """Return each layer's choice that a baseline has factors for, such as its function.
+
+    None for kinds that have no such field.
+    """
+    field = FACTORED.get(kind)
+    return None if field is None else np.asarray(columns[field]).astype(str)
 
 
 def physical_terms(kind: str, columns: Columns, names: tuple[str, ...] | None = None) -> Array:

@@ -20,8 +20,9 @@ from resperf.predictors.intervals import SHARE
 
 DOUBT = 0.03
 """Error of a measured total that is nobody's fault, relative."""
-FACTOR_DOUBT = 0.2
-"""How far a kind's factor lies from 1 before anything is known of it."""
+FACTOR_DOUBT, CARRIED_DOUBT = 0.2, 0.4
+"""How far a kind's factor lies from 1 before anything is known of it; where layers were measured on
+another machine, after what is common to all of them."""
 COST_DOUBT = 1.0
 """How far the costs behind each other lie from those of chains, relative."""
 FACTOR_BOUNDS = (0.5, 2.0)
@@ -30,6 +31,8 @@ LEAST_NODE_MS, LEAST_MB_MS = 1e-3, 1e-3
 none."""
 FEWEST_NETWORKS = 5
 REASONS_SHOWN = 3
+LARGEST_CARRIED = 20.0
+"""How many times faster or slower another machine may be."""
 FEWEST_FOR_WIDTH = 10
 """Networks that a 90% interval of totals needs at least."""
 
@@ -63,7 +66,9 @@ class Placed:
     rest_ms: float
 
 
-def fit_in_place(placed: Sequence[Placed], costs: Mapping[str, float]) -> InPlace:
+def fit_in_place(
+    placed: Sequence[Placed], costs: Mapping[str, float], *, doubt: float = FACTOR_DOUBT
+) -> InPlace:
     """Fit a factor for each kind and the costs behind each other to measured totals.
 
     Relative errors are minimised, with factors drawn towards 1 and costs towards those of chains:
@@ -74,6 +79,8 @@ def fit_in_place(placed: Sequence[Placed], costs: Mapping[str, float]) -> InPlac
     placed : sequence of Placed
     costs : mapping of str to float
         Of the bundle: ``node_ms`` and ``handover_ms_per_mb``, where they are known.
+    doubt : float
+        How far a kind's factor lies from 1 before anything is known of it.
 
     Raises
     ------
@@ -83,11 +90,11 @@ def fit_in_place(placed: Sequence[Placed], costs: Mapping[str, float]) -> InPlac
     names = sorted({each.network for each in placed})
     refuse_few(names)
     kinds = sorted({kind for each in placed for kind in each.kinds_ms})
-    solution = _solve(placed, kinds, costs)
+    solution = _solve(placed, kinds, costs, doubt)
     left_out = np.zeros(len(placed))
     for name in names:
         rest = [each for each in placed if each.network != name]
-        without = _solve(rest, kinds, costs)
+        without = _solve(rest, kinds, costs, doubt)
         for place, each in enumerate(placed):
             if each.network == name:
                 left_out[place] = _total_ms(each, kinds, without)
@@ -101,6 +108,39 @@ def fit_in_place(placed: Sequence[Placed], costs: Mapping[str, float]) -> InPlac
         log_width=_log_width(placed, np.abs(np.log(measured / left_out))),
         evidence=_evidence(placed, before, after, left_out),
     )
+
+
+def common_factor(placed: Sequence[Placed], costs: Mapping[str, float]) -> float:
+    """Return how many times as long all layers take inside networks as `kinds_ms` says, at once.
+
+    The median over runs: the first step from one machine to another.
+
+    Parameters
+    ----------
+    placed : sequence of Placed
+        At least one.
+    costs : mapping of str to float
+        As in `fit_in_place`.
+
+    Raises
+    ------
+    TrainingError
+        If that is no factor between two machines, or no network has layers.
+    """
+    node_ms, mb_ms = _prior((), costs)
+    ratios = [
+        (each.measured_ms - each.rest_ms - node_ms * each.layers - mb_ms * each.handed_over_mb)
+        / sum(each.kinds_ms.values())
+        for each in placed
+        if sum(each.kinds_ms.values()) > 0
+    ]
+    factor = float(np.median(ratios)) if ratios else math.nan
+    if not 1 / LARGEST_CARRIED <= factor <= LARGEST_CARRIED:
+        raise TrainingError(
+            f"layers would take {factor:.3g} times as long here as where they were measured, which "
+            "is not to be believed; measure layers on this machine (resperf bench)"
+        )
+    return factor
 
 
 def refuse_few(names: Collection[str], left_out: Sequence[str] = ()) -> None:
@@ -173,7 +213,9 @@ def _total_ms(each: Placed, kinds: Sequence[str], solution: Any) -> float:
     return float(np.dot(_row(each, kinds), solution)) + each.rest_ms
 
 
-def _solve(placed: Sequence[Placed], kinds: Sequence[str], costs: Mapping[str, float]) -> Any:
+def _solve(
+    placed: Sequence[Placed], kinds: Sequence[str], costs: Mapping[str, float], doubt: float
+) -> Any:
     """Return the factors, then the cost of a layer and of a MB handed over."""
     optimize = require("scipy.optimize", "train")
     prior = _prior(kinds, costs)
@@ -181,7 +223,7 @@ def _solve(placed: Sequence[Placed], kinds: Sequence[str], costs: Mapping[str, f
     measured = np.array([each.measured_ms for each in placed])
     rest = np.array([each.rest_ms for each in placed])
     doubts = np.array(
-        [FACTOR_DOUBT] * len(kinds)
+        [doubt] * len(kinds)
         + [COST_DOUBT * max(prior[-2], LEAST_NODE_MS), COST_DOUBT * max(prior[-1], LEAST_MB_MS)]
     )
 

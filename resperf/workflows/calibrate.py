@@ -6,13 +6,15 @@ import contextlib
 import json
 import math
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from resperf.backends import Backend, backend
-from resperf.bundle import Bundle, group_of, replaced_folder, write_manifest
+from resperf.bundle import Bundle, Carried, group_of, replaced_folder, write_manifest
+from resperf.campaign.process import WorkerProcess, WorkerSettings
 from resperf.errors import (
     MeasurementError,
     OutputError,
@@ -21,12 +23,19 @@ from resperf.errors import (
     require,
 )
 from resperf.layers import handed_over_bytes, layer_from_key
-from resperf.machine import Fingerprint
+from resperf.machine import Fingerprint, usable_cores
 from resperf.network import Network, read_network
 from resperf.network.files import network_names
 from resperf.prediction import predict_network
 from resperf.prediction.rules import RULE_OF_METHOD, layers_behind_each_other
-from resperf.training.in_place import Placed, fit_in_place, refuse_few
+from resperf.training.in_place import (
+    CARRIED_DOUBT,
+    FACTOR_DOUBT,
+    Placed,
+    common_factor,
+    fit_in_place,
+    refuse_few,
+)
 from resperf.workflows.guarded import reference_monitor
 from resperf.workflows.measure import Progress, measure_network
 
@@ -38,6 +47,7 @@ def calibrate(
     *,
     batches: Sequence[int],
     seconds: float = 3.0,
+    adapt: bool = False,
     progress: Progress | None = None,
 ) -> tuple[Bundle, list[str]]:
     """Measure networks, learn how layers run inside them, and write the bundle with that.
@@ -48,7 +58,8 @@ def calibrate(
     Parameters
     ----------
     bundle : Bundle
-        Made on this machine, for a framework that runs here.
+        Made on this machine, for a framework that runs here; or, with `adapt`, on another one with
+        the same settings of the framework.
     paths : sequence of Path
         Networks; all that judge the bundle later must not be among them.
     output : Path
@@ -56,6 +67,9 @@ def calibrate(
     batches : sequence of int
     seconds : float
         For each network and batch size.
+    adapt : bool
+        Carry a bundle of another machine over to this one: layers keep what they cost in
+        proportion to each other, but for what the networks teach of each kind.
     progress : callable, optional
 
     Returns
@@ -68,7 +82,7 @@ def calibrate(
     Raises
     ------
     MeasurementError
-        If this is not the bundle's machine.
+        If this is not the bundle's machine, or cannot take over its layers.
     TrainingError
         If too few networks could be measured.
     """
@@ -78,11 +92,19 @@ def calibrate(
             "only a bundle of this machine can be calibrated here"
         )
     device = backend(bundle.fingerprint.framework, threads=bundle.fingerprint.threads)
-    differences = device.fingerprint().machine_differences(bundle.fingerprint)
-    if differences:
+    here = device.fingerprint()
+    differences = here.machine_differences(bundle.fingerprint)
+    foreign = _other_kernels(here, bundle.fingerprint)
+    if differences and (foreign or not adapt):
+        way = "" if foreign else ", or carry it over to this machine (--adapt)"
         raise MeasurementError(
             f"{bundle.path} was measured on another machine or with other settings "
-            f"({'; '.join(differences)}); calibrate it there"
+            f"({'; '.join(foreign or differences)}); calibrate it there{way}"
+        )
+    if here.threads > usable_cores():
+        raise MeasurementError(
+            f"{bundle.path} is of {here.threads} threads, and this machine has "
+            f"{usable_cores()} cores for them; only as many can be measured"
         )
     if bundle.method in RULE_OF_METHOD:
         raise MeasurementError(
@@ -94,7 +116,12 @@ def calibrate(
     output = output.resolve()
     paths = list({path.resolve(): path for path in paths}.values())
     refuse_few({str(path) for path in paths})
-    values = {k: v for k, v in bundle.manifest.items() if k != "files"}
+    if differences:
+        if output == bundle.path.resolve():
+            raise MeasurementError(
+                f"{bundle.path} is of another machine and stays as it is; name another folder (-o)"
+            )
+        bundle = _carried(bundle, here, _measured_costs(here), factor=1.0)
     with replaced_folder(output) as folder:
         kept = Kept(
             output.with_name(f"{output.name}.calibration.jsonl"), seconds, bundle.fingerprint
@@ -103,12 +130,69 @@ def calibrate(
             bundle, device, paths, batches=batches, seconds=seconds, kept=kept, progress=progress
         )
         refuse_few({each.network for each in placed}, notes)
-        learnt = fit_in_place(placed, bundle.costs)
+        if differences:
+            factor = common_factor(placed, bundle.costs)
+            bundle = _carried(bundle, here, bundle.costs, factor=factor)
+            placed = _placed_again(bundle, paths, placed)
+        doubt = FACTOR_DOUBT if bundle.carried is None else CARRIED_DOUBT
+        learnt = fit_in_place(placed, bundle.costs, doubt=doubt)
         for name in bundle.manifest["files"]:
             shutil.copy(bundle.path / name, folder / name)
+        values = {k: v for k, v in bundle.manifest.items() if k != "files"}
         write_manifest(folder, {**values, "in_place": learnt.to_json()})
     kept.path.unlink(missing_ok=True)
     return Bundle.load(output), notes
+
+
+COST_READINGS = 5
+"""Of what calls, handovers and weights cost, where a bundle is carried over: the medians count."""
+
+
+def _measured_costs(here: Fingerprint) -> dict[str, float]:
+    """Measure what a campaign measures besides layers, in a process that does nothing else."""
+    settings = WorkerSettings(here.framework, {"threads": here.threads})
+    with WorkerProcess(settings) as worker:
+        readings = [worker.costs() for _ in range(COST_READINGS)]
+    return {name: median(reading[name] for reading in readings) for name in readings[0]}
+
+
+_MACHINE = (
+    "device", "processor", "instruction_set", "cores", "memory_bytes", "system",
+    "framework_version",
+)  # fmt: skip
+"""In what a machine may differ from the one whose layers it takes over."""
+
+
+def _other_kernels(here: Fingerprint, there: Fingerprint) -> list[str]:
+    """Say in what two machines differ that makes other kernels run, or other layers."""
+    same = replace(here, **{name: getattr(there, name) for name in _MACHINE})
+    return same.machine_differences(there)
+
+
+def _carried(
+    bundle: Bundle, here: Fingerprint, costs: Mapping[str, float], *, factor: float
+) -> Bundle:
+    """Make the same bundle one of this machine, all its layers so many times as long."""
+    origin = bundle.fingerprint if bundle.carried is None else bundle.carried.origin
+    values = {
+        **{k: v for k, v in bundle.manifest.items() if k != "in_place"},
+        "fingerprint": replace(here, device=bundle.device).to_json(),
+        "costs": dict(costs),
+        "carried": Carried(origin, factor).to_json(),
+    }
+    return Bundle(bundle.path, values)
+
+
+def _placed_again(bundle: Bundle, paths: Sequence[Path], placed: Sequence[Placed]) -> list[Placed]:
+    """Say what measured networks consist of by another bundle."""
+    files = {name: path for path, name in network_names(paths).items()}
+    return [
+        placed_network(
+            bundle, read_network(files[each.network], batch=each.batch), each.network,
+            each.measured_ms,
+        )
+        for each in placed
+    ]  # fmt: skip
 
 
 def measured_networks(

@@ -17,13 +17,16 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from resperf.backends import backend
-from resperf.backends._ort_copies import COLD_WEIGHTS_BYTES, copies_graph
+from resperf.backends._ort_copies import copies_graph
 from resperf.backends._ort_kernels import ALONE, kernel_of
 from resperf.backends._ort_runs import filled
-from resperf.backends.onnxruntime import (
+from resperf.backends.onnxruntime import OnnxRuntimeBackend
+from resperf.copies import (
+    COLD_WEIGHTS_BYTES,
+    FOOTPRINTS_MB,
     MAX_COPIES,
     WEIGHTS_BYTES,
-    OnnxRuntimeBackend,
+    weights_cost,
 )
 from resperf.errors import MeasurementError, ResperfError, UnsupportedError
 from resperf.layers import (
@@ -327,8 +330,10 @@ def test_costs_are_small_and_not_negative(ort: OnnxRuntimeBackend) -> None:
     assert set(costs) == {"session_ms", "view_ms"}
     assert costs["session_ms"] == ort.session_ms() >= 0
     handover = ort.handover()
-    assert set(handover) == {"node_ms", "handover_ms_per_mb"}
+    weights = [weights_cost(footprint_mb) for footprint_mb in FOOTPRINTS_MB]
+    assert set(handover) == {"node_ms", "handover_ms_per_mb", *weights}
     assert min(*costs.values(), *handover.values()) >= 0
+    assert handover[weights[0]] == 0
 
 
 def test_an_own_process_shares_one_pool_among_all_sessions() -> None:

@@ -181,6 +181,20 @@ def test_exact_layers_of_networks_change_only_their_batch() -> None:
     assert set(layers) == expected
 
 
+def test_rows_of_one_image_stay_as_many_in_each() -> None:
+    tokens = Dense(batch=197, features_in=192, features_out=64)
+    campaign = Campaign.from_mapping(
+        {
+            "name": "test",
+            "mixture": {"from_networks": 0.0, "exact": 1.0},
+            "kinds": {"dense": {"batch": [1, 2, 4], "from_networks": 1.0}},
+        }
+    )
+    layers = draw(campaign, seed=1, count=40, harvested=[tokens.replace(batch=8 * 197), tokens])
+    assert {layer.batch for layer in layers} == {197, 2 * 197, 4 * 197}
+    assert {layer.replace(batch=197) for layer in layers} == {tokens}
+
+
 def test_perturbed_depthwise_layers_stay_depthwise() -> None:
     campaign = conv_campaign(mixture={"from_networks": 1.0, "exact": 0.0})
     layers = draw(campaign, seed=1, count=200, harvested=[DEPTHWISE])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+import sys
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,8 +15,10 @@ import onnx.numpy_helper
 import pytest
 from onnx import helper
 
+from resperf.backends import backend
 from resperf.bundle import Bundle
 from resperf.cli.main import main
+from resperf.layers import Dense
 from resperf.network import read_network
 from resperf.prediction import predict_network
 from resperf.workflows import calibrate as module
@@ -125,7 +129,62 @@ def test_what_cannot_be_calibrated_is_one_line(bundle, networks, measured, tmp_p
         (copy / file.name).write_bytes(file.read_bytes())
     (copy / "bundle.json").write_text(json.dumps(elsewhere))
     assert main(["calibrate", str(copy), "--networks", str(networks)]) == 2
-    assert "another machine" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert "another machine" in error
+    assert "--adapt" in error
+    # Its own folder stays as it is.
+    assert main(["calibrate", str(copy), "--networks", str(networks), "--adapt"]) == 2
+    assert "name another folder (-o)" in capsys.readouterr().err
+    elsewhere["fingerprint"]["settings"]["nchwc_block"] = "4"
+    (copy / "bundle.json").write_text(json.dumps(elsewhere))
+    words = ["calibrate", str(copy), "--networks", str(networks), "--adapt"]
+    assert main([*words, "-o", str(tmp_path / "made")]) == 2
+    error = capsys.readouterr().err
+    assert "nchwc_block" in error
+    assert "--adapt" not in error
+
+
+def test_a_bundle_of_another_machine_is_carried_over(
+    bundle, networks, measured, tmp_path, monkeypatch, capsys
+):
+    faster, there, here = 0.3, tmp_path / "there", tmp_path / "here"
+    monkeypatch.setattr(sys.modules[__name__], "SLOWER", faster)
+    costs = {"session_ms": 0.0201, "view_ms": 0.001}
+    monkeypatch.setattr(module, "_measured_costs", lambda here: costs)
+    shutil.copytree(bundle, there)
+    manifest = json.loads((there / "bundle.json").read_text())
+    manifest["fingerprint"] |= {"processor": "another", "instruction_set": "other"}
+    (there / "bundle.json").write_text(json.dumps(manifest))
+    words = ["calibrate", str(there), "--networks", str(networks), "--batch", "2", "4"]
+    words += ["--seconds", "0.5", "--adapt", "-o", str(here)]
+    assert main(words) == 0
+    assert "layers as measured on another" in capsys.readouterr().out
+    made, alone = Bundle.load(here), Bundle.load(there)
+    assert alone.carried is None
+    assert made.carried is not None
+    assert made.carried.origin == alone.fingerprint
+    assert made.fingerprint == Bundle.load(bundle).fingerprint
+    assert made.in_place is not None
+    slower = made.carried.factor * made.in_place.factors["dense"]
+    assert slower == pytest.approx(faster, rel=0.05)
+    # What a call costs is measured, and layers alone are those of this machine as well.
+    assert made.costs == costs
+    layer = Dense(batch=2, features_in=64, features_out=100)
+    one, other = (float(each.predict([layer]).ms[0]) for each in (made, alone))
+    assert one == pytest.approx(made.carried.factor * other)
+    prediction = predict_network(read_network(networks / "mlp0.onnx", batch=2), made)
+    assert any("measured on another machine (another" in each for each in prediction.warnings)
+    # It is a bundle of this machine, which is calibrated as any other.
+    again = ["calibrate", str(here), "--networks", str(networks), "--batch", "2"]
+    assert main([*again, "--seconds", "0.5"]) == 0
+    assert Bundle.load(here).carried == made.carried
+
+
+def test_what_calls_cost_here_is_measured_in_a_process_of_its_own(monkeypatch):
+    monkeypatch.setattr(module, "COST_READINGS", 1)
+    costs = module._measured_costs(backend("onnxruntime", threads=1).fingerprint())
+    assert {"session_ms", "view_ms", "node_ms", "handover_ms_per_mb"} < set(costs)
+    assert min(costs.values()) >= 0
 
 
 def test_networks_that_may_be_excluded_ones_are_left_out_and_named(

@@ -5,18 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from resperf.bundle import InPlace, Times
+from resperf.bundle import Carried, InPlace, Times
+from resperf.copies import weights_cost
 from resperf.errors import UnsupportedError
 from resperf.layers import Conv, Dense, Layer, Pool, Reorder
 from resperf.lowering import LoweredNetwork, LoweredNode
 from resperf.machine import this_machine
 from resperf.network import Network, Tensor
+from resperf.prediction import layers_alone, predict_layers, predict_network
 from resperf.prediction import network as module
-from resperf.prediction import predict_layers, predict_network
 from resperf.prediction.layers import layer_times
 from resperf.prediction.rules import tensor_bytes
 
@@ -44,6 +46,7 @@ class FakeBundle:
     layer_phase = "execution"
     estimates: Mapping[str, object] = {}
     in_place: InPlace | None = None
+    carried: Carried | None = None
     path = Path("bundles/fake")
     largest_bytes = 1000
 
@@ -62,6 +65,10 @@ class FakeBundle:
             device=self.device, framework=self.framework, framework_version="1",
             provider="closed-form", threads=2,
         )  # fmt: skip
+
+    @property
+    def machine(self) -> str:
+        return self.fingerprint.machine
 
     def predict(self, layers: Sequence[Layer], phase: str) -> Times:
         self.asked.append([layer.key for layer in layers])
@@ -133,6 +140,56 @@ def test_layers_behind_each_other_cost_what_was_calibrated(predict_nodes):
     assert charged.handover_ms == pytest.approx(0.5 * len(layers) + 2.0 * read_mb)
     assert charged.total_ms == pytest.approx(plain.total_ms + charged.handover_ms)
     assert plain.handover_ms == 0.0
+
+
+WIDE = Dense(batch=1, features_in=2048, features_out=2048)
+WIDE_MB = WIDE.weight_bytes / 1e6
+
+
+def with_weights_costs(ms_per_mb: float, **changes: Any) -> FakeBundle:
+    """A bundle whose weights cost so much at 256 MB, nothing at 2, and a share in between."""
+    bundle = FakeBundle(**changes)
+    far = {weights_cost(2): 0.0, weights_cost(256): ms_per_mb}
+    bundle.costs = {**bundle.costs, **far}
+    return bundle
+
+
+def test_weights_of_a_small_network_lie_nearer_than_alone(predict_nodes):
+    nodes = (NODES[1], LoweredNode("fc", "Gemm", WIDE, "execution"))
+    prediction = predict_nodes(nodes, with_weights_costs(0.007))
+    # Alone, ten copies of a millisecond each were measured; the network reads the weights once.
+    nearer_ms = 0.007 * math.log(10) / math.log(256 / 2) * WIDE_MB
+    conv, fc = prediction.layers
+    assert conv.execution_ms == pytest.approx(2.0, rel=1e-4)
+    assert fc.execution_ms == pytest.approx(1.0 - nearer_ms, rel=1e-3)
+    assert fc.low_ms == pytest.approx(0.9 - nearer_ms, rel=1e-3)
+    assert fc.high_ms == pytest.approx(1.25 - nearer_ms, rel=1e-3)
+    assert prediction.handover_ms == 0
+    # The published rule adds up layers as they are alone.
+    paper = predict_nodes(nodes, with_weights_costs(0.007, method="resperfnet"))
+    assert paper.layers[-1].execution_ms == 1.0
+
+
+def test_nearer_weights_leave_a_share_of_every_layer(predict_nodes):
+    nodes = (LoweredNode("fc", "Gemm", WIDE, "execution"),)
+    bundle = with_weights_costs(7.0)
+    bundle.in_place = InPlace({"dense": 2.0}, 0.0, 0.0, math.inf, {})
+    (fc,) = predict_nodes(nodes, bundle).layers
+    assert fc.execution_ms == pytest.approx(2.0 * 0.4)
+    assert fc.low_ms == pytest.approx(2.0 * 0.4 * 0.9)
+
+
+def test_layers_alone_are_without_what_a_network_changes(predict_nodes, monkeypatch):
+    nodes = (NODES[1], LoweredNode("fc", "Gemm", WIDE, "execution"))
+    bundle = with_weights_costs(0.007)
+    monkeypatch.setattr(FakeBundle, "without_in_place", lambda self: self, raising=False)
+    whole = predict_nodes(nodes, bundle)
+    network = Network("net", (), {}, ("image", "mask"), ("scores",), {"": 17}, 1)
+    alone = layers_alone(network, bundle)
+    assert [layer.execution_ms for layer in alone.layers] == [2.0, 1.0]
+    assert alone.total_ms == whole.total_ms
+    assert alone.handover_ms == pytest.approx(whole.layers[-1].execution_ms - 1.0, abs=1e-4)
+    assert alone.handover_ms < 0
 
 
 @pytest.mark.parametrize("method", ["resperfnet", "perfnet"])

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from resperf.errors import TrainingError
-from resperf.features import columns_of
-from resperf.layers import OPTIMIZERS, Dense, DenseStep
+from resperf.features import Array, columns_of
+from resperf.layers import OPTIMIZERS, Dense, DenseStep, Elementwise, Layer
 from resperf.predictors.baseline import Baseline, fit_terms
 from resperf.predictors.metrics import mape
-from resperf.predictors.terms import TERMS, physical_terms
+from resperf.predictors.terms import TERMS, constant_terms, physical_terms
 
 RANDOM = np.random.default_rng(5)
 ROWS = np.column_stack([np.ones(60), np.exp(RANDOM.normal(size=(60, 2)))])
@@ -97,3 +98,44 @@ def test_what_an_optimizer_costs_is_found_in_training_steps() -> None:
     sgd, adam = (layers[0].replace(optimizer=name) for name in ("sgd", "adam"))
     apart_ms = fitted.predict(columns_of([adam])) - fitted.predict(columns_of([sgd]))
     assert apart_ms[0] == pytest.approx(0.04 * layers[0].weight_bytes / 1e6, rel=0.05)
+
+
+def unary(function: str, count: int, factor: float, seed: int) -> tuple[list[Layer], Array]:
+    """Functions of tensors of many sizes: half a microsecond each, and 2 us for 1,000 values."""
+    random = np.random.default_rng(seed)
+    sizes = np.exp(random.uniform(np.log(2e3), np.log(2e6), count)).astype(int)
+    layers = [
+        Elementwise(batch=1, outer=1, middle=1, inner=int(size), function=function, second="none")
+        for size in sizes
+    ]
+    return layers, 5e-4 + factor * 2e-6 * sizes
+
+
+def test_a_function_of_few_rows_takes_as_many_times_as_long_as_they_say(tmp_path: Path) -> None:
+    cheap, cheap_ms = unary("neg", 60, 1.0, 1)
+    also, also_ms = unary("abs", 60, 1.0, 2)
+    rare, rare_ms = unary("square", 5, 8.0, 3)
+    columns, times_ms = columns_of([*cheap, *also, *rare]), np.r_[cheap_ms, also_ms, rare_ms]
+    fitted = Baseline("elementwise").fit(columns, times_ms, validation=(columns, times_ms), seed=0)
+    assert fitted.factors_["neg"] == pytest.approx(fitted.factors_["abs"], rel=0.1)
+    # Five rows say most of it: a factor of two rows counts half.
+    slower = fitted.factors_["square"] / fitted.factors_["neg"]
+    assert 8.0 ** (4 / 7) < slower < 9.0
+    unseen, unseen_ms = unary("square", 30, 8.0, 4)
+    assert mape(unseen_ms, fitted.predict(columns_of(unseen))) < 0.5
+    # A function of which nothing is known takes what the others take.
+    other, other_ms = unary("cube", 30, 1.0, 5)
+    assert mape(other_ms, fitted.predict(columns_of(other))) < 0.2
+    stored = fitted.export(tmp_path, "elementwise")
+    loaded = Baseline.load(stored, tmp_path)
+    np.testing.assert_array_equal(loaded.predict(columns), fitted.predict(columns))
+    # Bundles of before there were factors.
+    del stored["factors"]
+    assert Baseline.load(stored, tmp_path).factors_ == {}
+
+
+def test_terms_that_only_sound_constant_are_not() -> None:
+    named = constant_terms(("constant", "constant threads", "in", "constant scattered"))
+    assert named.tolist() == [True, True, False, False]
+    growing = TERMS["indexed"]["constant scattered"]
+    assert growing({"rows": np.array([2e6]), "scatters": np.array([1.0])}) == pytest.approx(2.0)
