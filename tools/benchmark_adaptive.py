@@ -37,7 +37,7 @@ from resperf.features import FEATURED_KINDS, Array, take
 from resperf.predictors import predictor_class
 from resperf.report.tables import Column, table
 from resperf.training.disagreement import disagreement
-from resperf.training.fit import FEWEST_ROWS_FOR_NETWORK
+from resperf.training.fit import FEWEST_ROWS, FEWEST_ROWS_FOR_NETWORK
 from resperf.training.rows import LayerRows, layer_rows
 from resperf.training.trials import Trial, fit_rows, own_split
 from resperf.workflows.adaptive import UNKNOWN
@@ -103,7 +103,7 @@ CHOOSERS: Mapping[str, Chooser] = {"plain": _plainly, "adaptive": _by_doubt}
 ERRORS = ("mean %", "root mean square %")
 FEWEST_JUDGED = 3
 """Test rows of a kind that counts."""
-FEWEST_LEARNT = 3
+
 Point = tuple[int, tuple[float, ...]]
 
 
@@ -198,7 +198,7 @@ def _doubts(
 
 def _kind_errors(rows: LayerRows, taken: Array, method: str, seed: int) -> tuple[float, ...]:
     """Errors of what a bundle would hold: terms alone for few rows, nothing for hardly any."""
-    if len(taken) < FEWEST_LEARNT:
+    if len(taken) < FEWEST_ROWS:
         return (100.0,) * len(ERRORS)
     known = len(taken) + len(own_split(rows).validation)
     return _errors(rows, taken, method if known >= FEWEST_ROWS_FOR_NETWORK else "baseline", seed)
