@@ -150,7 +150,12 @@ def median_ms(run: Callable[[], object], seconds: float = 0.2) -> float:
         run()
     stop = time.perf_counter_ns() + seconds * 1e9
     while time.perf_counter_ns() < stop or len(samples) < 5:
-        start = time.perf_counter_ns()
-        run()
-        samples.append((time.perf_counter_ns() - start) / NS_PER_MS)
+        samples.append(timed_ms(run))
     return median(samples)
+
+
+def timed_ms(run: Callable[[], object]) -> float:
+    """Wall time of one run."""
+    start = time.perf_counter_ns()
+    run()
+    return (time.perf_counter_ns() - start) / NS_PER_MS

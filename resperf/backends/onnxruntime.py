@@ -19,7 +19,6 @@ of the kind `reorder`; a prediction adds those at the network's edges to preproc
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import median
@@ -27,7 +26,7 @@ from typing import Any
 
 import onnxruntime
 
-from resperf.backends._base import Built, Phase, median_ms
+from resperf.backends._base import Built, Phase, median_ms, timed_ms
 from resperf.backends._chain import handover_costs
 from resperf.backends._ort_copies import copies_graph
 from resperf.backends._ort_kernels import kernel_of
@@ -47,7 +46,6 @@ from resperf.lowering._ort_threads import set_threads, share_threads
 from resperf.lowering.onnxruntime import block_size
 from resperf.machine import Fingerprint, this_machine, usable_cores
 from resperf.network import Network
-from resperf.units import NS_PER_MS
 
 MANY_WARMUPS, MANY_RUNS = 2, 9
 """Runs of many copies, before they are timed and timed."""
@@ -177,7 +175,7 @@ class OnnxRuntimeBackend:
     def _copies_for(self, layer: Layer, run: Callable[[], object], budget_ms: float) -> int:
         """Choose how many copies one run holds, from the time of two runs of one copy."""
         run()
-        run_ms = _timed_ms(run)
+        run_ms = timed_ms(run)
         one_ms = max(run_ms - self.session_ms(), SHORTEST_MS)
         return copies_of(one_ms, layer.weight_bytes, budget_ms=budget_ms)
 
@@ -190,7 +188,7 @@ class OnnxRuntimeBackend:
         with self._copies(kernel_of(lowered, self._block), copies) as many:
             for _ in range(MANY_WARMUPS):
                 many.run()
-            taken_ms = [_timed_ms(many.run) for _ in range(MANY_RUNS)]
+            taken_ms = [timed_ms(many.run) for _ in range(MANY_RUNS)]
         return max(median(taken_ms) - self.session_ms(), 0.0)
 
     def _copies(self, kernel: Kernel, copies: int) -> Copies:
@@ -221,9 +219,3 @@ class OnnxRuntimeBackend:
             )
         except Exception as error:  # onnxruntime's errors have no common root of their own
             raise as_resperf_error(error, name) from error
-
-
-def _timed_ms(run: Callable[[], object]) -> float:
-    start = time.perf_counter_ns()
-    run()
-    return (time.perf_counter_ns() - start) / NS_PER_MS

@@ -22,8 +22,9 @@ _THREADS = 2
 _RATE = 0.04
 """Share of each tree that counts, of many trees."""
 _REACH = 2.3
-"""What all trees can correct at least, in logarithms: a factor of ten. A tree moves a row by
-no more than its share of Huber's slope."""
+"""What all trees can correct, in logarithms, where they are few: a factor of ten. A tree moves a
+row by no more than its share of Huber's slope."""
+_LARGEST_RATE = 0.5
 _PATIENCE = 200
 """Trees without a better one after which growth stops."""
 _HUBER = 0.1
@@ -104,13 +105,16 @@ class Boosted(Corrected):
 
         growth = next(growth for below, growth in _GROWTHS if len(left.rows) < below)
         return lightgbm.train(
-            _settings(growth, max(_RATE, _REACH / (_HUBER * self.trees)), lesson.seed),
+            _settings(growth, self._rate(), lesson.seed),
             learnt,
             num_boost_round=self.trees,
             valid_sets=[held_out],
             feval=lambda answers, _: ("mape", left.error(answers), False),
             callbacks=[tell, lightgbm.early_stopping(_PATIENCE, verbose=False)],
         )
+
+    def _rate(self) -> float:
+        return min(max(_RATE, _REACH / (_HUBER * self.trees)), _LARGEST_RATE)
 
     def _correction(self, rows: Array) -> Array:
         return self._run(rows)[:, 0]
@@ -139,7 +143,7 @@ def _settings(growth: _Growth, rate: float, seed: int) -> dict[str, Any]:
         "objective": "huber",
         "alpha": _HUBER,
         "metric": "None",
-        "learning_rate": min(rate, 0.5),
+        "learning_rate": rate,
         "num_leaves": growth.leaves,
         "min_data_in_leaf": growth.rows,
         "lambda_l2": _L2,

@@ -39,6 +39,14 @@ from resperf.training.in_place import (
 from resperf.workflows.guarded import reference_monitor
 from resperf.workflows.measure import Progress, measure_network
 
+COST_READINGS = 5
+"""Of what calls, handovers and weights cost, where a bundle is carried over: the medians count."""
+_MACHINE = (
+    "device", "processor", "instruction_set", "cores", "memory_bytes", "system",
+    "framework_version",
+)  # fmt: skip
+"""In what a machine may differ from the one whose layers it takes over."""
+
 
 def calibrate(
     bundle: Bundle,
@@ -144,23 +152,12 @@ def calibrate(
     return Bundle.load(output), notes
 
 
-COST_READINGS = 5
-"""Of what calls, handovers and weights cost, where a bundle is carried over: the medians count."""
-
-
 def _measured_costs(here: Fingerprint) -> dict[str, float]:
     """Measure what a campaign measures besides layers, in a process that does nothing else."""
     settings = WorkerSettings(here.framework, {"threads": here.threads})
     with WorkerProcess(settings) as worker:
         readings = [worker.costs() for _ in range(COST_READINGS)]
     return {name: median(reading[name] for reading in readings) for name in readings[0]}
-
-
-_MACHINE = (
-    "device", "processor", "instruction_set", "cores", "memory_bytes", "system",
-    "framework_version",
-)  # fmt: skip
-"""In what a machine may differ from the one whose layers it takes over."""
 
 
 def _other_kernels(here: Fingerprint, there: Fingerprint) -> list[str]:
