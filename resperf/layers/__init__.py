@@ -15,6 +15,7 @@ from resperf.layers.concat import Concat
 from resperf.layers.conv import Conv
 from resperf.layers.conv_nd import ABSORBED_ACTIVATIONS, ConvNd
 from resperf.layers.conv_transpose import ConvTranspose
+from resperf.layers.conv_transpose_nd import ConvTransposeNd
 from resperf.layers.cumulate import Cumulate
 from resperf.layers.dense import Dense
 from resperf.layers.depth_to_space import DepthToSpace
@@ -28,15 +29,18 @@ from resperf.layers.norm import Norm
 from resperf.layers.pool import Pool
 from resperf.layers.pool_nd import PoolNd
 from resperf.layers.quantize import Quantize
+from resperf.layers.quantized_concat import QuantizedConcat
 from resperf.layers.quantized_conv import QuantizedConv
 from resperf.layers.quantized_dense import QuantizedDense
 from resperf.layers.quantized_elementwise import QuantizedElementwise
 from resperf.layers.quantized_matmul import QuantizedMatMul
 from resperf.layers.quantized_pool import QuantizedPool
+from resperf.layers.quantized_softmax import QuantizedSoftmax
 from resperf.layers.recurrent import Recurrent
 from resperf.layers.reduce import Reduce
 from resperf.layers.reorder import Reorder
 from resperf.layers.resize import Resize
+from resperf.layers.resize_nd import ResizeNd
 from resperf.layers.select import Select
 from resperf.layers.softmax import Softmax
 from resperf.layers.step import OPTIMIZERS, ConvStep, DenseStep
@@ -44,15 +48,14 @@ from resperf.layers.top_k import TopK
 from resperf.layers.transpose import Transpose
 
 __all__ = [
-    "ABSORBED_ACTIVATIONS", "ACTIVATIONS", "KINDS", "LAYOUTS", "OPERATOR_DOMAINS",
-    "OPERATOR_KINDS", "OPTIMIZERS",
-    "Activation", "Attention", "Cast", "Concat", "Conv", "ConvNd", "ConvStep", "ConvTranspose",
-    "Cumulate", "Dense", "DenseStep", "DepthToSpace", "Einsum", "Elementwise", "FieldSpec",
-    "FieldValue", "GridSample", "Indexed", "Kernel", "Layer", "MatMul", "Move", "Norm", "Operand",
-    "Operator", "OperatorLayer", "Pool", "PoolNd", "Quantize", "QuantizedConv", "QuantizedDense",
-    "QuantizedElementwise", "QuantizedMatMul", "QuantizedPool", "Recurrent", "Reduce", "Reorder",
-    "Resize", "Select", "Softmax", "TopK", "Transpose", "handed_over_bytes", "in_turns",
-    "key_at_any_batch",
+    "ABSORBED_ACTIVATIONS", "ACTIVATIONS", "KINDS", "LAYOUTS", "OPERATOR_DOMAINS", "OPERATOR_KINDS",
+    "OPTIMIZERS", "Activation", "Attention", "Cast", "Concat", "Conv", "ConvNd", "ConvStep",
+    "ConvTranspose", "ConvTransposeNd", "Cumulate", "Dense", "DenseStep", "DepthToSpace", "Einsum",
+    "Elementwise", "FieldSpec", "FieldValue", "GridSample", "Indexed", "Kernel", "Layer", "MatMul",
+    "Move", "Norm", "Operand", "Operator", "OperatorLayer", "Pool", "PoolNd", "Quantize",
+    "QuantizedConcat", "QuantizedConv", "QuantizedDense", "QuantizedElementwise", "QuantizedMatMul",
+    "QuantizedPool", "QuantizedSoftmax", "Recurrent", "Reduce", "Reorder", "Resize", "ResizeNd",
+    "Select", "Softmax", "TopK", "Transpose", "handed_over_bytes", "in_turns", "key_at_any_batch",
     "kind_of", "layer_from_key", "layer_of_operator",
 ]  # fmt: skip
 
@@ -73,7 +76,9 @@ OPERATOR_KINDS: Mapping[str, type[OperatorLayer]] = {
         Cast,
         DepthToSpace,
         ConvNd,
+        ConvTransposeNd,
         PoolNd,
+        ResizeNd,
         Attention,
         Recurrent,
         Quantize,
@@ -82,6 +87,8 @@ OPERATOR_KINDS: Mapping[str, type[OperatorLayer]] = {
         QuantizedElementwise,
         QuantizedMatMul,
         QuantizedPool,
+        QuantizedConcat,
+        QuantizedSoftmax,
         Einsum,
         TopK,
         Cumulate,

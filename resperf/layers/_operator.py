@@ -305,6 +305,13 @@ def around(shape: Sequence[int], axis: int) -> tuple[int, int, int, int]:
     return batch, outer, shape[axis], math.prod(shape[axis + 1 :])
 
 
+def joined(parts: Sequence[Operand | None], axis: int, result: Sequence[int]) -> dict[str, int]:
+    """Return the fields of parts joined along an axis; parts without values do not count."""
+    given = [each for each in parts if each is not None and 0 not in each.shape]
+    batch, outer, length, inner = around(result, axis)
+    return {"batch": batch, "outer": outer, "parts": len(given), "inner": length * inner}
+
+
 def rows_and_rest(shape: Sequence[int]) -> tuple[int, int]:
     """Return the first dimension and the values of all others together."""
     first, *rest = (*shape, 1)

@@ -15,9 +15,9 @@ from resperf.layers._operator import (
     Kernel,
     Operator,
     OperatorLayer,
-    around,
     choices,
     dtype_of,
+    joined,
     log_uniform,
     traffic,
 )
@@ -83,14 +83,17 @@ class Concat(OperatorLayer):
     def read(cls, operator: Operator) -> Self:
         """Read a ``Concat``; parts without values do not count."""
         dtype, axis, result = dtype_of(operator, DTYPES), operator.axis(0), operator.result()
-        given = [each for each in operator.inputs if each is not None and 0 not in each.shape]
-        batch, outer, length, inner = around(result, axis)
-        return cls(batch=batch, outer=outer, parts=len(given), inner=length * inner, dtype=dtype)
+        return cls(**joined(operator.inputs, axis, result), dtype=dtype)
+
+    @property
+    def part_shapes(self) -> list[tuple[int, int]]:
+        """Shapes of the parts, as equal as whole numbers allow."""
+        rows, (each, more) = self.batch * self.outer, divmod(self.inner, self.parts)
+        return [(rows, each + (part < more)) for part in range(self.parts)]
 
     def kernel(self) -> Kernel:
         """Return a ``Concat`` of equal parts."""
-        rows, (each, more) = self.batch * self.outer, divmod(self.inner, self.parts)
-        shapes = [(rows, each + (part < more)) for part in range(self.parts)]
+        shapes = self.part_shapes
         return Kernel(
             "Concat", "", {"axis": 1}, shapes[0], self.output_shape, extra_shapes=tuple(shapes[1:]),
             dtype=self.dtype,

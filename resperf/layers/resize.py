@@ -23,6 +23,7 @@ from resperf.layers._operator import (
 )
 from resperf.layers.columns import Array, Columns, element_bytes, is_one_of, numbers
 from resperf.layers.move import Move
+from resperf.layers.resize_nd import ResizeNd
 from resperf.layers.terms import TRAFFIC_TERMS, Term, mb, millions
 
 NEAREST, ROUNDED = "nearest", "nearest_rounded"
@@ -141,16 +142,18 @@ class Resize(OperatorLayer):
 
     @classmethod
     def read(cls, operator: Operator) -> OperatorLayer:
-        """Read a ``Resize`` or ``Upsample`` of the last axis or two; of none, it copies."""
+        """Read a ``Resize`` or ``Upsample`` of the last axes; one of none copies."""
         dtype, shape, result = dtype_of(operator, _RESIZED), operator.shape(), operator.result()
         if shape == result:
             return Move.copied(operator)
         if len(shape) == len(result) == 3:
             shape, result = ((*each[:2], 1, each[2]) for each in (shape, result))
-        if len(shape) != 4 or shape[:2] != result[:2]:
+        if len(shape) not in (4, 5) or shape[:2] != result[:2]:
             raise LayerError(f"a change of size from {shape} to {result} has no layer")
         if operator.attributes.get("antialias"):
             raise LayerError("a change of size with antialiasing has no layer")
+        if len(shape) == 5:
+            return ResizeNd.read(operator)
         mode = str(operator.attributes.get("mode", NEAREST))
         if mode == NEAREST and operator.op == "Resize" and not _rounds_down(operator):
             mode = ROUNDED

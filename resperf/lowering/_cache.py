@@ -39,7 +39,7 @@ def cache_folder() -> Path:
 
 
 def _file(network: Network, identity: Sequence[str]) -> Path:
-    known = sorted(op for cls in OPERATOR_KINDS.values() for op in cls.OPERATORS)
+    known = sorted((kind, *sorted(cls.OPERATORS)) for kind, cls in OPERATOR_KINDS.items())
     digest = hashlib.sha256(repr((_FORMAT, known, structure_digest(network), *identity)).encode())
     return cache_folder() / f"{digest.hexdigest()}.json"
 

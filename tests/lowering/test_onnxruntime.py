@@ -14,7 +14,7 @@ from onnx import helper
 
 from resperf.backends.onnxruntime import OnnxRuntimeBackend
 from resperf.errors import UnsupportedError
-from resperf.layers import Activation, Conv, Layer, Move, Pool, Reorder
+from resperf.layers import Activation, Conv, Layer, Move, Pool, QuantizedConcat, Reorder
 from resperf.lowering import LoweredNetwork, lower, lower_layers
 from resperf.machine import Fingerprint
 from resperf.network import Network, Node, Tensor, read_network
@@ -350,11 +350,13 @@ def saved(
 
 
 def signal_network(path: Path, rank: int) -> Path:
-    """A convolution of signals or volumes with what it absorbs, a pooling, a masked sum."""
+    """A convolution of signals or volumes with what it absorbs, a pooling, a masked sum; back."""
     cube, sizes = (3,) * rank, (8,) * rank
     one, two = [1] * rank, [2] * rank
     values = {
         "w": np.full((8, 4, *cube), 0.5, np.float32),
+        "back": np.full((8, 6, *(2,) * rank), 0.5, np.float32),
+        "larger": np.float32([1, 1, *two]),
         **{name: np.ones(8, np.float32) for name in ("scale", "shift", "mean", "variance")},
         "limit": np.float32(0.3), "low": np.float32(-9.0),
         **{name: np.full((8, *one), 0.5, np.float32) for name in ("factor", "term")},
@@ -371,7 +373,9 @@ def signal_network(path: Path, rank: int) -> Path:
         helper.make_node("Greater", ["d", "limit"], ["m"], "mask"),
         helper.make_node("Where", ["m", "d", "low"], ["e"], "choose"),
         helper.make_node("Cast", ["m"], ["n"], "cast", to=onnx.TensorProto.FLOAT),
-        helper.make_node("Add", ["e", "n"], ["y"], "sum"),
+        helper.make_node("Add", ["e", "n"], ["o"], "sum"),
+        helper.make_node("ConvTranspose", ["o", "back"], ["p"], "up", strides=two),
+        helper.make_node("Resize", ["p", "", "larger"], ["y"], "grow", mode="linear"),
     ]
     return saved(path, nodes, (2, 4, *sizes), values)
 
@@ -385,7 +389,12 @@ def test_rules_and_ort_agree_on_signals_volumes_and_masks(
     kinds = [node.layer.kind for node in asked.nodes if node.layer is not None]
     # The convolution has absorbed normalisation, factor, term and activation.
     assert kinds[:2] == ["conv_nd", "pool_nd"]
-    assert sorted(kinds[2:]) == ["cast", "elementwise", "elementwise", "select"]
+    assert sorted(kinds[2:-2]) == ["cast", "elementwise", "elementwise", "select"]
+    grown = ["conv_transpose", "resize"]
+    assert kinds[-2:] == (grown if rank == 1 else [f"{each}_nd" for each in grown])
+    shapes = [node.layer.output_shape for node in asked.nodes[-2:] if node.layer is not None]
+    lines = (1,) if rank == 1 else ()
+    assert shapes == [(2, 6, *lines, *(8,) * rank), (2, 6, *lines, *(16,) * rank)]
     assert contents(lower(network, fingerprint, method="rules")) == contents(asked)
 
 
@@ -458,12 +467,13 @@ def test_rules_and_ort_agree_on_a_transformer_block(
 
 
 def quantised_network(path: Path) -> Path:
-    """Two convolutions, their sum, a pooling and a product, between whole numbers of eight bits."""
+    """Convolutions, a sum, joins, poolings, a product and a softmax, all of them of eight bits."""
     values = {
         "scale": np.float32(0.02), "zero": np.uint8(128), "own": np.int8(0),
         "w": np.full((16, 16, 3, 3), 3, np.int8), "b": np.full(16, 5, np.int32),
         "bias scale": np.float32(0.0004), "no zero": np.int32(0),
         "m": np.full((16, 10), 2, np.int8), "c": np.full(10, 4, np.int32),
+        "other scale": np.float32(0.05), "of shares": np.float32(1 / 256), "none": np.uint8(0),
     }  # fmt: skip
     nodes: list[onnx.NodeProto] = []
 
@@ -471,10 +481,10 @@ def quantised_network(path: Path) -> Path:
         nodes.append(helper.make_node(op, inputs, [output], f"{op} {output}", **more))
         return output
 
-    def through(name: str) -> str:
+    def through(name: str, scale: str = "scale", zero: str = "zero") -> str:
         """Quantise what an operator gives, and give it back for the next one."""
-        narrow = node("QuantizeLinear", [name, "scale", "zero"], f"{name} q")
-        return node("DequantizeLinear", [narrow, "scale", "zero"], f"{name} f")
+        narrow = node("QuantizeLinear", [name, scale, zero], f"{name} q")
+        return node("DequantizeLinear", [narrow, scale, zero], f"{name} f")
 
     def weight(name: str, scale: str, zero: str) -> str:
         return node("DequantizeLinear", [name, scale, zero], f"{name} f")
@@ -484,11 +494,14 @@ def quantised_network(path: Path) -> Path:
     a = through("x")
     b = through(node("Conv", [a, filters, bias], "b1", pads=[1, 1, 1, 1]))
     c = through(node("Conv", [b, filters, bias], "c1", pads=[1, 1, 1, 1]))
-    d = through(node("Add", [b, c], "d"))
+    sums = through(node("Add", [b, c], "sums"), "other scale")
+    mixed = through(node("Concat", [sums, c], "mixed", axis=2))
+    d = through(node("Concat", [mixed, b], "d", axis=2))
     e = through(node("MaxPool", [d], "e", kernel_shape=[2, 2], strides=[2, 2]))
     g = through(node("GlobalAveragePool", [e], "g"))
     h = through(node("Flatten", [g], "h"))
-    through(node("Gemm", [h, matrix, more], "y1"))
+    logits = through(node("Gemm", [h, matrix, more], "logits"))
+    through(node("Softmax", [logits], "y1"), "of shares", "none")
     graph = helper.make_graph(
         nodes,
         "g",
@@ -512,12 +525,15 @@ def test_networks_of_eight_bits_are_what_ort_joins(
     assert kinds["quantized_elementwise"] == 1
     assert kinds["quantized_pool"] == 2
     assert kinds["quantized_dense"] == 1
+    assert kinds["quantized_softmax"] == 1
+    joined = [n.layer for n in asked.nodes if isinstance(n.layer, QuantizedConcat)]
+    assert [(each.parts, each.rescaled) for each in joined] == [(2, True), (2, False)]
     assert kinds["quantize"] == 2
     assert not kinds["conv"] + kinds["dense"] + kinds["pool"] + kinds["elementwise"]
     # Weights are no computation; rules say what they do not know.
     by_rules = lower(network, fingerprint, method="rules")
     assert any("become one" in note for note in by_rules.notes)
-    assert sum(node.op == "DequantizeLinear" for node in by_rules.nodes) == 8
+    assert sum(node.op == "DequantizeLinear" for node in by_rules.nodes) == 11
 
 
 def test_a_blocked_activation_runs_over_whole_blocks(

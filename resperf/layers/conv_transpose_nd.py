@@ -1,0 +1,67 @@
+"""Transposed convolution of volumes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+from resperf.layers._base import flag, name, number
+from resperf.layers._operator import FLOATS, Operator, choices, log_uniform
+from resperf.layers._transposed import TransposedConv, refuse, shorthands
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConvTransposeNd(TransposedConv):
+    """A transposed convolution along three axes, as decoders of scans and video have them.
+
+    Read by `resperf.layers.conv_transpose`, whose operator it shares.
+    """
+
+    kind: ClassVar[str] = "conv_transpose_nd"
+    AXES: ClassVar[tuple[str, ...]] = ("depth", "height", "width")
+    aliases: ClassVar[Mapping[str, tuple[str, ...]]] = shorthands(AXES)
+
+    batch: int = number("samples in one run")
+    channels_in: int = number("channels of the input")
+    depth: int = number("slices that are read", unit="pixel")
+    height: int = number("rows that are read", unit="pixel")
+    width: int = number("columns that are read", unit="pixel")
+    channels_out: int = number("channels of the output")
+    kernel_depth: int = number("slices of the window", unit="pixel")
+    kernel_height: int = number("rows of the window", unit="pixel")
+    kernel_width: int = number("columns of the window", unit="pixel")
+    stride_depth: int = number("slices between two windows", unit="pixel", default=1)
+    stride_height: int = number("rows between two windows", unit="pixel", default=1)
+    stride_width: int = number("columns between two windows", unit="pixel", default=1)
+    dilation_depth: int = number("slices between two taps", unit="pixel", default=1)
+    dilation_height: int = number("rows between two taps", unit="pixel", default=1)
+    dilation_width: int = number("columns between two taps", unit="pixel", default=1)
+    cut_depth: int = number("slices cut off, less those added", unit="pixel", minimum=0, default=0)
+    cut_height: int = number("rows cut off, less those added", unit="pixel", minimum=0, default=0)
+    cut_width: int = number("columns cut off, less those added", unit="pixel", minimum=0, default=0)
+    groups: int = number("groups of channels that do not see each other", default=1)
+    bias: bool = flag("whether a bias is added", default=True)
+    dtype: str = name("type of one value", FLOATS, default="float32")
+
+    RANGES: ClassVar[Mapping[str, Any]] = {
+        "batch": choices([1, 2, 4, 8], [5, 3, 1, 1]),
+        "channels_in": log_uniform(4, 320, 8, 16),
+        "channels_out": log_uniform(4, 320, 8, 16),
+        "size": {**log_uniform(2, 64), "same_share": 0.8},
+        "kernel": {**choices([1, 2, 3, 4], [1, 8, 3, 2]), "same_share": 0.9},
+        "stride": {**choices([1, 2], [1, 8]), "same_share": 0.9},
+        "cut": {**choices([0, 1, 2], [6, 2, 1]), "same_share": 0.9},
+        "groups": choices([1, "depthwise"], [10, 1]),
+        "bias": choices([True, False], [2, 1]),
+    }
+    OPERATORS: ClassVar[frozenset[str]] = frozenset()
+
+    @classmethod
+    def read(cls, operator: Operator) -> Self:
+        """Read a ``ConvTranspose`` of a volume."""
+        shape, weight = operator.shape(), operator.operand(1).shape
+        if len(shape) != 5 or len(weight) != 5:
+            raise refuse(shape)
+        kernel = operator.attributes.get("kernel_shape") or weight[2:]
+        return cls._read_window(operator, shape, operator.result(), kernel)

@@ -1,0 +1,98 @@
+"""Joining tensors of eight bits whose scales may differ from the result's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+from resperf.layers._base import flag, name
+from resperf.layers._operator import (
+    CONTRIB,
+    Kernel,
+    Operand,
+    Operator,
+    choices,
+    dtype_of,
+    joined,
+)
+from resperf.layers.columns import Array, Columns, numbers
+from resperf.layers.concat import Concat
+from resperf.layers.quantize import EIGHT_BITS
+from resperf.layers.terms import Term, millions
+
+_RESULT_SCALE, _RESULT_ZERO, _FIRST_PART = range(3)
+_INPUTS_OF_PART = 3
+"""A part itself, its scale and its zero point."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuantizedConcat(Concat):
+    """Quantised tensors put behind each other along an axis.
+
+    Parts whose scale and zero point are those of the result are copied; the values of others are
+    looked up in a table. The parts of a layer are measured either all one way or all the other;
+    a network's layer of which any part is looked up counts as the latter.
+    """
+
+    kind: ClassVar[str] = "quantized_concat"
+
+    rescaled: bool = flag("whether the scales of parts differ from the result's", default=True)
+    dtype: str = name("type of one value", EIGHT_BITS, default="uint8")
+
+    PLAIN: ClassVar[tuple[str, ...]] = (*Concat.PLAIN, "rescaled")
+    TERMS: ClassVar[Mapping[str, Term]] = {
+        **Concat.TERMS,
+        "values of a table": millions("out_bytes", "rescaled"),
+    }
+    RANGES: ClassVar[Mapping[str, Any]] = {
+        **Concat.RANGES,
+        "rescaled": choices([True, False], [4, 1]),
+        "dtype": choices(EIGHT_BITS, [3, 1]),
+    }
+    OPERATORS: ClassVar[frozenset[str]] = frozenset({"QLinearConcat"})
+
+    @classmethod
+    def quantities(cls, columns: Columns) -> dict[str, Array]:
+        """As of a `Concat`, and whether values are looked up."""
+        (rescaled,) = numbers(columns, "rescaled")
+        return {**super().quantities(columns), "rescaled": rescaled}
+
+    @classmethod
+    def read(cls, operator: Operator) -> Self:
+        """Read a ``QLinearConcat``; scales that the graph does not hold count as different."""
+        dtype = dtype_of(operator, EIGHT_BITS, _FIRST_PART)
+        parts = operator.inputs[_FIRST_PART::_INPUTS_OF_PART]
+        fields = joined(parts, operator.axis(0, _FIRST_PART), operator.result())
+        wanted = operator.inputs[:_FIRST_PART]
+        rescaled = any(
+            not (_equal(operator.inputs[place + 1], wanted[_RESULT_SCALE])
+                 and _equal(operator.inputs[place + 2], wanted[_RESULT_ZERO]))
+            for place in range(_FIRST_PART, len(operator.inputs), _INPUTS_OF_PART)
+        )  # fmt: skip
+        return cls(**fields, rescaled=rescaled, dtype=dtype)
+
+    def kernel(self) -> Kernel:
+        """Return the operator; a zero point of the result's own makes it look values up."""
+        shapes = self.part_shapes
+        count = len(shapes)
+        # Behind the first part: scale and zero point of the result, then those of each part.
+        scales = [(), (1,) if self.rescaled else ()] + [()] * (2 * count)
+        places = [(0 if part == 0 else 2 + 2 * count + part, 3 + 2 * part, 4 + 2 * part)
+                  for part in range(count)]  # fmt: skip
+        pair = ("float32", self.dtype)
+        return Kernel(
+            "QLinearConcat", CONTRIB, {"axis": 1}, shapes[0], self.output_shape,
+            weight_shapes=tuple(scales), extra_shapes=tuple(shapes[1:]), dtype=self.dtype,
+            order=(1, 2, *(place for part in places for place in part)),
+            dtypes=(self.dtype, *(pair * (1 + count)), *((self.dtype,) * (count - 1))),
+        )  # fmt: skip
+
+
+def _equal(one: Operand | None, other: Operand | None) -> bool:
+    """Whether two constants are known to hold the same."""
+    if one is None or other is None:
+        return one is other
+    if one.value is None or other.value is None:
+        return False
+    return one.value.ravel().tolist() == other.value.ravel().tolist()

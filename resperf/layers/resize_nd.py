@@ -1,0 +1,144 @@
+"""Volumes made larger or smaller."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from random import Random
+from typing import Any, ClassVar, Self
+
+from resperf.errors import LayerError
+from resperf.layers._base import name, number
+from resperf.layers._operator import (
+    FLOATS,
+    Kernel,
+    Operator,
+    OperatorLayer,
+    choices,
+    dtype_of,
+    log_uniform,
+    traffic,
+)
+from resperf.layers._volume import AXES
+from resperf.layers.columns import Array, Columns, element_bytes, is_one_of, numbers
+from resperf.layers.terms import TRAFFIC_TERMS, Term, mb, millions
+
+MODES = ("nearest", "linear")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResizeNd(OperatorLayer):
+    """A volume of another depth, height and width, its pixels taken from those around.
+
+    Read by `resperf.layers.resize`, whose operators it shares.
+    """
+
+    kind: ClassVar[str] = "resize_nd"
+    aliases: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "size": AXES,
+        "size_out": tuple(f"{axis}_out" for axis in AXES),
+    }
+
+    batch: int = number("samples in one run")
+    channels: int = number("channels of the volume")
+    depth: int = number("slices that are read", unit="pixel")
+    height: int = number("rows that are read", unit="pixel")
+    width: int = number("columns that are read", unit="pixel")
+    depth_out: int = number("slices that are written", unit="pixel")
+    height_out: int = number("rows that are written", unit="pixel")
+    width_out: int = number("columns that are written", unit="pixel")
+    mode: str = name("how a pixel is found", MODES, default="linear")
+    dtype: str = name("type of one value", FLOATS, default="float32")
+
+    PLAIN: ClassVar[tuple[str, ...]] = ("threaded", "vector_rest")
+    LOG2: ClassVar[tuple[str, ...]] = (
+        "planes", "pixels_in", "pixels_out", "width_out", "in_bytes", "out_bytes",
+    )  # fmt: skip
+    ENCODED: ClassVar[tuple[str, ...]] = ("mode",)
+    TERMS: ClassVar[Mapping[str, Term]] = {
+        **TRAFFIC_TERMS,
+        **{f"out {each}": mb("out_bytes", f"mode={each}") for each in MODES},
+        "planes": millions("planes"),
+        "pixels": millions("pixels_out"),
+    }
+    RANGES: ClassVar[Mapping[str, Any]] = {
+        "batch": choices([1, 2, 4, 8], [5, 3, 1, 1]),
+        "channels": log_uniform(1, 320, 1, 8, 16),
+        "size": {**log_uniform(2, 96), "same_share": 0.8},
+        "size_out": {**log_uniform(4, 128, 4), "same_share": 0.8},
+        "mode": choices(MODES, [1, 3]),
+    }
+    SCALED: ClassVar[tuple[str, ...]] = ("channels",)
+    OPERATORS: ClassVar[frozenset[str]] = frozenset()
+
+    def _check(self) -> None:
+        if self.input_shape == self.output_shape:
+            raise LayerError(f"resize_nd: a volume that keeps its size has no layer: {self.key}")
+
+    @classmethod
+    def fitting(cls, fields: Mapping[str, Any], source: Random) -> dict[str, Any]:
+        """Make most of the draws twice as large as what they read, as most networks do."""
+        made = dict(fields)
+        kept = all(made[axis] == made[f"{axis}_out"] for axis in AXES)
+        if kept or source.random() < 0.7:
+            made |= {f"{axis}_out": 2 * made[axis] for axis in AXES}
+        return made
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """(batch, channels, depth, height, width)."""
+        return (self.batch, self.channels, *(getattr(self, axis) for axis in AXES))
+
+    @property
+    def output_shape(self) -> tuple[int, ...]:
+        """(batch, channels, depth_out, height_out, width_out)."""
+        return (self.batch, self.channels, *(getattr(self, f"{axis}_out") for axis in AXES))
+
+    @property
+    def input_bytes(self) -> int:
+        """Bytes that are read: where the volume gets smaller, no more than are written."""
+        values = min(math.prod(self.input_shape), math.prod(self.output_shape))
+        return values * self.element_bytes
+
+    @classmethod
+    def quantities(cls, columns: Columns) -> dict[str, Array]:
+        """Bytes and planes."""
+        import numpy as np
+
+        batch, channels = numbers(columns, "batch", "channels")
+        read, written = (
+            np.prod(numbers(columns, *(f"{axis}{end}" for axis in AXES)), axis=0)
+            for end in ("", "_out")
+        )
+        (width_out,) = numbers(columns, "width_out")
+        size, planes = element_bytes(columns), batch * channels
+        values = planes * written
+        kinds = {f"mode={each}": is_one_of(columns, "mode", each) for each in MODES}
+        taps = 1 + 7 * kinds["mode=linear"]
+        in_bytes = np.minimum(planes * read, values) * size
+        return {
+            **traffic(in_bytes, values * size, taps * values, values),
+            "planes": planes, "pixels_in": read, "pixels_out": written, "width_out": width_out,
+            **kinds,
+        }  # fmt: skip
+
+    @classmethod
+    def read(cls, operator: Operator) -> Self:
+        """Read a ``Resize`` or ``Upsample`` of the last three axes."""
+        shape, result = operator.shape(), operator.result()
+        mode = str(operator.attributes.get("mode", MODES[0]))
+        if len(shape) != 5 or shape[:2] != result[:2] or mode not in MODES:
+            raise LayerError(f"a change of size ({mode}) from {shape} to {result} has no layer")
+        sides = {axis: shape[2 + place] for place, axis in enumerate(AXES)}
+        made = {f"{axis}_out": result[2 + place] for place, axis in enumerate(AXES)}
+        return cls(
+            batch=shape[0], channels=shape[1], **sides, **made, mode=mode, dtype=dtype_of(operator)
+        )
+
+    def kernel(self) -> Kernel:
+        """Return a ``Resize`` to given sizes."""
+        return Kernel(
+            "Resize", "", {"mode": self.mode}, self.input_shape, self.output_shape,
+            given=(None, None, self.output_shape), dtype=self.dtype,
+        )  # fmt: skip
