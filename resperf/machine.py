@@ -128,17 +128,20 @@ def usable_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def strangeness(fingerprint: Fingerprint) -> tuple[bool, ...]:
+def strangeness(fingerprint: Fingerprint) -> tuple[int, ...]:
     """Sort fingerprints by how unlike this machine they are: those most like it come first.
 
-    What changes times most counts first: cores and threads, then instructions, then the rest of
-    the processor.
+    What changes times most counts first: cores and threads, then the width of vectors, the
+    processor's name, and how many other instructions only one of both has.
     """
+    base, *extras = fingerprint.instruction_set.split("+")
+    own_base, *own_extras = instruction_set().split("+")
     return (
         fingerprint.cores != usable_cores(),
         fingerprint.threads != fingerprint.cores,
-        fingerprint.instruction_set != instruction_set(),
+        base != own_base,
         fingerprint.processor != _cpu_info()[0],
+        len(set(extras) ^ set(own_extras)),
     )
 
 

@@ -346,9 +346,16 @@ def test_of_several_processors_the_one_most_like_this_machine_is_taken(
     same = measured_on("d", "Red 5", "avx2", 4)
     assert find_bundle("cpu").path == same
     assert find_bundle("cpu").fingerprint.machine == "Red 5, 4 cores"
+    # A processor of this name with more instructions is not this one; one with most of them is.
+    more = measured_on("e", "Red 5", "avx2+avx_vnni+avx512_bf16", 4)
+    assert find_bundle("cpu").path == same
+    flags = frozenset({"avx2", "avx_vnni", "avx512_bf16", "avx512_fp16"})
+    with monkeypatch.context() as newer:
+        newer.setattr("resperf.machine._cpu_info", lambda: ("Red 5", flags))
+        assert find_bundle("cpu").path == more
     # Another framework is another question, and an earlier place is somebody's choice.
     edit(same, lambda m: m.update(framework="tensorflow"))
-    assert find_bundle("cpu").path == same_instructions
+    assert find_bundle("cpu").path == more
     assert find_bundle("cpu", "tensorflow").path == same
     elsewhere = place(tmp_path / "elsewhere" / "a", "cpu")
     assert find_bundle("cpu", path=elsewhere.parent).path == elsewhere

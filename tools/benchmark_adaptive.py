@@ -16,6 +16,11 @@ ones do. Choosing looks for layers that are foretold badly, so that it shortens 
 
 lets the campaign choose between the layers of all kinds, as it does. Both errors are then the means
 over kinds, each of which counts alike: a kind that few plain draws are of is foretold badly.
+
+    python tools/benchmark_adaptive.py plain.h5 --chosen adaptive.h5 --judges other.h5
+
+compares two campaigns that were measured: rows in the order in which they were. What judges are the
+layers of the test split of all three, which train neither.
 """
 
 from __future__ import annotations
@@ -57,10 +62,30 @@ def main() -> None:
     parser.add_argument(
         "--together", action="store_true", help="choose between the layers of all kinds"
     )
+    parser.add_argument("--chosen", type=Path, help="an adaptive campaign, beside a plain one")
+    parser.add_argument(
+        "--judges", type=Path, nargs="*", default=[],
+        help="campaigns whose test splits judge, beside those of both",
+    )  # fmt: skip
     arguments = parser.parse_args()
+    if arguments.chosen is not None:
+        paths = {"plain": arguments.dataset, "adaptive": arguments.chosen}
+        tests = _tests([_rows(path) for path in (*paths.values(), *arguments.judges)])
+        orders = {name: _order(path) for name, path in paths.items()}
+        counts = _counts(arguments.start, min(map(len, orders.values())), arguments.most)
+        beyond = _counts(counts[-1], len(orders["plain"]), arguments.most)
+        every = {"plain": [*counts, *beyond[1:]], "adaptive": counts}
+        curves = {
+            name: _curve_of(
+                path, orders[name], tests, every[name], arguments.method, arguments.seeds
+            )
+            for name, path in paths.items()
+        }
+        _show("all", curves)
+        return
     tables = read_table(arguments.dataset)
     if arguments.together:
-        rows = {kind: layer_rows(tables[kind]) for kind in FEATURED_KINDS if kind in tables}
+        rows = _rows(arguments.dataset)
         curves = {
             name: _curve_together(
                 rows, name == "adaptive", arguments.start, arguments.most, arguments.method,
@@ -97,6 +122,11 @@ def _by_doubt(
     source = Random(int(random.integers(2**32)))
     chosen = drawn_by_weight(rest.tolist(), weights.tolist(), count - plain, source)
     return np.concatenate([order[:plain], np.array(chosen, dtype=order.dtype)])
+
+
+def _rows(dataset: Path) -> dict[str, LayerRows]:
+    tables = read_table(dataset)
+    return {kind: layer_rows(tables[kind]) for kind in FEATURED_KINDS if kind in tables}
 
 
 CHOOSERS: Mapping[str, Chooser] = {"plain": _plainly, "adaptive": _by_doubt}
@@ -174,6 +204,58 @@ def _curve_together(
     return _means(found)
 
 
+def _tests(campaigns: Sequence[Mapping[str, LayerRows]]) -> dict[str, LayerRows]:
+    """Layers of the test split that any of some campaigns measured, kinds of a few left out."""
+    found: dict[str, LayerRows] = {}
+    for rows in campaigns:
+        for kind, each in rows.items():
+            test = own_split(each).test
+            known = set(found[kind].keys) if kind in found else set()
+            new = test.select(np.array([key not in known for key in test.keys], dtype=bool))
+            found[kind] = _beside(found[kind], new) if kind in found else new
+    return {kind: test for kind, test in found.items() if len(test) >= FEWEST_JUDGED}
+
+
+def _order(path: Path) -> list[str]:
+    """Keys of the layers of a campaign, in the order in which they were measured first."""
+    first: dict[str, float] = {}
+    for rows in read_table(path).values():
+        for key, moment in zip(rows.key.astype(str), rows.started_at, strict=True):
+            first[key] = min(first.get(key, math.inf), moment)
+    return sorted(first, key=first.__getitem__)
+
+
+def _curve_of(
+    path: Path,
+    order: Sequence[str],
+    tests: Mapping[str, LayerRows],
+    counts: Sequence[int],
+    method: str,
+    seeds: int,
+) -> list[Point]:
+    """Layers that a campaign had measured, and the means over kinds of both errors."""
+    rows = _rows(path)
+    found: dict[int, list[tuple[float, ...]]] = {}
+    for count in counts:
+        known = set(order[:count])
+        parts = {
+            kind: own_split(each.select(np.array([key in known for key in each.keys], dtype=bool)))
+            for kind, each in rows.items()
+        }
+        found[count] = [
+            tuple(
+                mean(each)
+                for each in zip(
+                    *(_split_errors(parts.get(kind), test, method, seed)
+                      for kind, test in tests.items()),
+                    strict=True,
+                )
+            )
+            for seed in range(seeds)
+        ]  # fmt: skip
+    return _means(found)
+
+
 def _places(taken: Sequence[tuple[str, int]], kind: str) -> Array:
     return np.array([place for each, place in taken if each == kind], dtype=int)
 
@@ -198,10 +280,21 @@ def _doubts(
 
 def _kind_errors(rows: LayerRows, taken: Array, method: str, seed: int) -> tuple[float, ...]:
     """Errors of what a bundle would hold: terms alone for few rows, nothing for hardly any."""
-    if len(taken) < FEWEST_ROWS:
+    parts = own_split(rows)
+    return _split_errors(
+        Trial(parts.train.select(taken), parts.validation, parts.test), parts.test, method, seed
+    )
+
+
+def _split_errors(
+    parts: Trial | None, test: LayerRows, method: str, seed: int
+) -> tuple[float, ...]:
+    if parts is None or len(parts.train) < FEWEST_ROWS:
         return (100.0,) * len(ERRORS)
-    known = len(taken) + len(own_split(rows).validation)
-    return _errors(rows, taken, method if known >= FEWEST_ROWS_FOR_NETWORK else "baseline", seed)
+    known = len(parts.train) + len(parts.validation)
+    if known < FEWEST_ROWS_FOR_NETWORK:
+        method = "baseline"
+    return _judged(parts.train, parts.validation, test, method, seed)
 
 
 def _beside(some: LayerRows, others: LayerRows) -> LayerRows:
@@ -220,17 +313,25 @@ def _beside(some: LayerRows, others: LayerRows) -> LayerRows:
 
 
 def _errors(rows: LayerRows, taken: Array, method: str, seed: int) -> tuple[float, ...]:
-    parts, phase = own_split(rows), rows.layer_phase
-    predictor = predictor_class(method)(rows.kind)
-    fit_rows(predictor, parts.train.select(taken), parts.validation, phase, seed=seed)
-    ratios = predictor.predict(parts.test.columns) / parts.test.times_ms[phase]
+    parts = own_split(rows)
+    return _judged(parts.train.select(taken), parts.validation, parts.test, method, seed)
+
+
+def _judged(
+    train: LayerRows, validation: LayerRows, test: LayerRows, method: str, seed: int
+) -> tuple[float, ...]:
+    phase = train.layer_phase
+    predictor = predictor_class(method)(train.kind)
+    fit_rows(predictor, train, validation, phase, seed=seed)
+    ratios = predictor.predict(test.columns) / test.times_ms[phase]
     square = float(np.mean(np.log(ratios) ** 2))
     return 100 * float(np.mean(np.abs(ratios - 1))), 100 * math.sqrt(square)
 
 
 def _show(kind: str, curves: Mapping[str, list[Point]]) -> None:
     body = []
-    for (count, plainly), (_, chosen) in zip(curves["plain"], curves["adaptive"], strict=True):
+    # A plain campaign may be longer than the one beside it.
+    for (count, plainly), (_, chosen) in zip(curves["plain"], curves["adaptive"], strict=False):
         cells = [str(count)]
         for place, _ in enumerate(ERRORS):
             plain = [(rows, errors[place]) for rows, errors in curves["plain"]]

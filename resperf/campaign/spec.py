@@ -364,10 +364,8 @@ def _kind_spec(kind: str, table: Any) -> KindSpec:
     if not isinstance(share, (int, float)) or share <= 0:
         raise CampaignError(f"{where}: share={share!r} must be a positive number")
     from_networks = words.pop("from_networks", None)
-    if from_networks is not None and (
-        not isinstance(from_networks, int | float) or not 0 <= from_networks <= 1
-    ):
-        raise CampaignError(f"{where}: from_networks={from_networks!r} must be between 0 and 1")
+    if from_networks is not None:
+        _check_types(Mixture, {"from_networks": from_networks}, where)
     base = _laws(kind, {**_ranges(kind), **words}, where)
     if "batch" not in base:
         raise CampaignError(f"{where} does not say how to draw batch; add such as batch = [1, 8]")

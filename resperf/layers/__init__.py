@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 
 from resperf.errors import LayerError
 from resperf.layers._base import ACTIVATIONS, LAYOUTS, FieldSpec, FieldValue, Layer
@@ -148,6 +149,7 @@ def key_at_any_batch(key: str) -> str:
     return _BATCH.sub("", key, count=1)
 
 
+@lru_cache(maxsize=8192)
 def layer_from_key(key: str) -> Layer:
     """Make the layer that a canonical key names: the inverse of `Layer.key`.
 

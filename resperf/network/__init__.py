@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from resperf.network._base import SMALL_ELEMENTS, Network, Node, Tensor
+from resperf.network._base import NETWORKS_KEPT, SMALL_ELEMENTS, Network, Node, Tensor
 from resperf.network.digest import structure_digest
 from resperf.network.model import stripped_model
 from resperf.network.reader import networks_at, read_network
 from resperf.network.weights import materialise
 
 __all__ = [
+    "NETWORKS_KEPT",
     "SMALL_ELEMENTS",
     "Network",
     "Node",

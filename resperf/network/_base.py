@@ -10,6 +10,8 @@ import numpy.typing as npt
 
 SMALL_ELEMENTS = 4096
 """Constants of at most this many elements keep their value."""
+NETWORKS_KEPT = 128
+"""Networks, at one batch size each, that a process remembers with what was made of them."""
 
 
 @dataclass(frozen=True)

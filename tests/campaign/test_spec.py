@@ -81,6 +81,8 @@ def test_cases_inherit_the_laws_that_they_do_not_change() -> None:
         ({"kinds": {"lstm": {}}}, "no layer kind 'lstm'"),
         ({"kinds": {"dense": {**DENSE, "hight": 3}}}, "no field hight"),
         ({"kinds": {"dense": {**DENSE, "share": 0}}}, "share=0"),
+        ({"kinds": {"dense": {**DENSE, "from_networks": True}}}, "from_networks=True must be"),
+        ({"kinds": {"dense": {**DENSE, "from_networks": 2}}}, "from_networks=2 is a share"),
         ({"kinds": {"dense": {**DENSE, "case": [{"name": "a"}]}}}, "a table with a share"),
         (
             {"kinds": {"dense": {**DENSE, "case": [{"share": 0.7}, {"share": 0.6}]}}},
