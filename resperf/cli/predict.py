@@ -182,14 +182,18 @@ def predict_layer(
     layers = _layers_of(table) if table is not None else [_typed_layer(str(kind), fields)]
     from resperf.prediction import predict_layers
     from resperf.prediction.api import chosen_bundle
+    from resperf.prediction.host import bundle_warnings
     from resperf.report.documents import json_text
-    from resperf.report.network import layers_text
+    from resperf.report.network import layers_text, warnings_text
 
-    predictions = predict_layers(layers, chosen_bundle(device, framework, bundle))
+    found = chosen_bundle(device, framework, bundle)
+    predictions = predict_layers(layers, found)
     if as_json:
         print(json_text([prediction.to_json() for prediction in predictions]))
-        return
-    print(layers_text(predictions))
+    else:
+        print(layers_text(predictions))
+    if warnings := bundle_warnings(found):
+        click.echo(warnings_text(warnings), err=as_json)
 
 
 def _typed_layer(kind: str, words: tuple[str, ...]) -> Layer:

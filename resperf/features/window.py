@@ -10,6 +10,9 @@ import numpy.typing as npt
 from resperf.layers import LAYOUTS
 from resperf.layers.columns import Array, Columns, numbers
 
+MOST_TAPS = 4096
+"""Taps of a window that are looked at one by one along an axis."""
+
 
 def block_of(layouts: npt.NDArray[Any]) -> Array:
     """Return the channels of one block of a layout: 8 for ``nchwc8``, 16 where there are none."""
@@ -31,15 +34,18 @@ def real_share(
     """Return the share of a window's taps along one axis that lie on the image, not on padding.
 
     The mean over all positions of the window: an 11 x 11 window over a single pixel has one real
-    tap of eleven per axis, and kernels that skip padding do so much less work.
+    tap of eleven per axis, and kernels that skip padding do so much less work. Of windows longer
+    than `MOST_TAPS`, which no network has, as many taps stand for all.
     """
     counts = np.zeros(len(size))
-    for tap in range(int(kernel.max(initial=1))):
+    apart = np.maximum(kernel / MOST_TAPS, 1.0)
+    for number in range(int(np.minimum(kernel, MOST_TAPS).max(initial=1))):
+        tap = np.floor(number * apart)
         offset = tap * dilation - before
         first = np.maximum(np.ceil(-offset / stride), 0)
         last = np.minimum(np.floor((size - 1 - offset) / stride), out - 1)
-        counts += np.where(tap < kernel, np.maximum(last - first + 1, 0), 0)
-    return counts / (kernel * out)
+        counts += np.where(tap < kernel, apart * np.maximum(last - first + 1, 0), 0)
+    return np.maximum(counts, 1.0) / (kernel * out)
 
 
 def evenness(counts: Array) -> Array:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from random import Random
 from typing import Any, ClassVar, Self
 
+from resperf.errors import LayerError
 from resperf.layers._along import AlongAxis
-from resperf.layers._base import name, number
+from resperf.layers._base import flag, name, number
 from resperf.layers._operator import (
     BATCHES,
     CONTRIB,
@@ -22,14 +24,16 @@ from resperf.layers._operator import (
 )
 from resperf.layers.columns import Array, Columns, numbers
 from resperf.layers.quantize import EIGHT_BITS
-from resperf.layers.terms import TRAFFIC_TERMS, Term, flag, mb, millions
+from resperf.layers.terms import TRAFFIC_TERMS, Term, mb, millions
+from resperf.layers.terms import flag as where
 
 
 @dataclass(frozen=True, kw_only=True)
 class QuantizedSoftmax(AlongAxis):
     """A softmax whose exponentials come from a table of 256.
 
-    Where the axis is not the last, ONNX Runtime transposes before and after.
+    Where the axis is not the last, ONNX Runtime transposes before and after: quickly, unless
+    several axes lie behind it (`across`).
     """
 
     kind: ClassVar[str] = "quantized_softmax"
@@ -38,36 +42,52 @@ class QuantizedSoftmax(AlongAxis):
     outer: int = number("rows for each of the batch", default=1)
     values: int = number("values that add up to one")
     inner: int = number("values that lie between two of the axis", default=1)
+    across: bool = flag("whether several axes lie between two values", default=False)
     dtype: str = name("type of one value", EIGHT_BITS, default="uint8")
 
-    PLAIN: ClassVar[tuple[str, ...]] = ("threaded", "vector_rest", "apart")
+    PLAIN: ClassVar[tuple[str, ...]] = ("threaded", "vector_rest", "apart", "across")
     LOG2: ClassVar[tuple[str, ...]] = ("rows", "values", "inner", "moved_bytes")
     ENCODED: ClassVar[tuple[str, ...]] = ()
     TERMS: ClassVar[Mapping[str, Term]] = {
         **TRAFFIC_TERMS,
         "rows": millions("rows"),
         "in apart": mb("in_bytes", "apart"),
-        "constant apart": flag("apart"),
+        "in across": mb("in_bytes", "across"),
+        "constant apart": where("apart"),
     }
     RANGES: ClassVar[Mapping[str, Any]] = {
         "batch": BATCHES,
         "outer": log_uniform(1, 4096),
         "values": log_uniform(2, 4096),
         "inner": choices([1, 16, 49, 196, 1024], [12, 1, 1, 1, 1]),
+        "across": choices([False, True], [3, 1]),
         "dtype": choices(EIGHT_BITS, [3, 1]),
     }
     SCALED: ClassVar[tuple[str, ...]] = ("outer", "values")
     OPERATORS: ClassVar[frozenset[str]] = frozenset({"QLinearSoftmax"})
 
+    def _check(self) -> None:
+        if self.across and self.inner == 1:
+            raise LayerError("quantized_softmax: nothing lies between values, so nothing is across")
+
+    @classmethod
+    def fitting(cls, fields: Mapping[str, Any], source: Random) -> dict[str, Any]:
+        """Let nothing be across where nothing lies between two values."""
+        del source
+        return {**fields, "across": fields["across"] and fields["inner"] > 1}
+
     @classmethod
     def quantities(cls, columns: Columns) -> dict[str, Array]:
         """Bytes and rows; ``apart`` is 1 where values of a row do not lie together."""
-        batch, outer, values, inner = numbers(columns, "batch", "outer", "values", "inner")
+        batch, outer, values, inner, across = numbers(
+            columns, "batch", "outer", "values", "inner", "across"
+        )
         rows = batch * outer * inner
         total = rows * values
         return {
             **traffic(total, total, 3 * total, total),
             "rows": rows, "values": values, "inner": inner, "apart": (inner > 1).astype(float),
+            "across": across,
         }  # fmt: skip
 
     @classmethod
@@ -79,11 +99,14 @@ class QuantizedSoftmax(AlongAxis):
         if joins:
             shape = (*shape[:axis], math.prod(shape[axis:]))
         batch, outer, values, inner = around(shape, axis)
-        return cls(batch=batch, outer=outer, values=values, inner=inner, dtype=dtype)
+        across = inner > 1 and len(shape) - axis > 2
+        return cls(batch=batch, outer=outer, values=values, inner=inner, across=across, dtype=dtype)
 
     def kernel(self) -> Kernel:
         """Return the operator along the middle axis, with its scales and zero points."""
         shape = self.input_shape if self.inner > 1 else self.input_shape[:2]
+        if self.across:
+            shape = (*self.input_shape[:2], 1, self.inner)
         pair = ("float32", self.dtype)
         return Kernel(
             "QLinearSoftmax", CONTRIB, {"axis": 1, "opset": 13}, shape, shape,

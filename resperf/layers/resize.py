@@ -12,7 +12,6 @@ from resperf.errors import LayerError
 from resperf.layers._base import LAYOUTS, name, number
 from resperf.layers._operator import (
     BATCHES,
-    FLOATS,
     Kernel,
     Operator,
     OperatorLayer,
@@ -23,14 +22,13 @@ from resperf.layers._operator import (
 )
 from resperf.layers.columns import Array, Columns, element_bytes, is_one_of, numbers
 from resperf.layers.move import Move
-from resperf.layers.resize_nd import ResizeNd
+from resperf.layers.resize_nd import RESIZED, ResizeNd
 from resperf.layers.terms import TRAFFIC_TERMS, Term, mb, millions
 
 NEAREST, ROUNDED = "nearest", "nearest_rounded"
 MODES = (NEAREST, "linear", "cubic", ROUNDED)
 _BLOCKED = (NEAREST, "linear")
 """What is done with images whose channels come in blocks."""
-_RESIZED = (*FLOATS, "uint8", "int8")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +53,7 @@ class Resize(OperatorLayer):
     width_out: int = number("columns that are written", unit="pixel")
     mode: str = name("how a pixel is found", MODES, default="nearest")
     layout: str = name("how the image lies in memory", LAYOUTS, default="nchw")
-    dtype: str = name("type of one value", _RESIZED, default="float32")
+    dtype: str = name("type of one value", RESIZED, default="float32")
 
     PLAIN: ClassVar[tuple[str, ...]] = ("threaded", "vector_rest", "whole", "doubled", "blocked")
     LOG2: ClassVar[tuple[str, ...]] = (
@@ -143,10 +141,13 @@ class Resize(OperatorLayer):
     @classmethod
     def read(cls, operator: Operator) -> OperatorLayer:
         """Read a ``Resize`` or ``Upsample`` of the last axes; one of none copies."""
-        dtype, shape, result = dtype_of(operator, _RESIZED), operator.shape(), operator.result()
+        dtype, shape, result = dtype_of(operator, RESIZED), operator.shape(), operator.result()
         if shape == result:
             return Move.copied(operator)
+        mode = str(operator.attributes.get("mode", NEAREST))
         if len(shape) == len(result) == 3:
+            if mode == "linear":
+                return ResizeNd.of_lines(operator)
             shape, result = ((*each[:2], 1, each[2]) for each in (shape, result))
         if len(shape) not in (4, 5) or shape[:2] != result[:2]:
             raise LayerError(f"a change of size from {shape} to {result} has no layer")
@@ -154,7 +155,6 @@ class Resize(OperatorLayer):
             raise LayerError("a change of size with antialiasing has no layer")
         if len(shape) == 5:
             return ResizeNd.read(operator)
-        mode = str(operator.attributes.get("mode", NEAREST))
         if mode == NEAREST and operator.op == "Resize" and not _rounds_down(operator):
             mode = ROUNDED
         batch, channels, height, width = shape

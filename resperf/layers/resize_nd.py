@@ -25,13 +25,16 @@ from resperf.layers.columns import Array, Columns, element_bytes, is_one_of, num
 from resperf.layers.terms import TRAFFIC_TERMS, Term, mb, millions
 
 MODES = ("nearest", "linear")
+RESIZED = (*FLOATS, "uint8", "int8")
+"""Types of what is resized."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ResizeNd(OperatorLayer):
     """A volume of another depth, height and width, its pixels taken from those around.
 
-    Read by `resperf.layers.resize`, whose operators it shares.
+    Read by `resperf.layers.resize`, whose operators it shares. ONNX Runtime takes lines that are
+    resized linearly for the rows of one volume: (batch, channels, values) are its three axes.
     """
 
     kind: ClassVar[str] = "resize_nd"
@@ -49,7 +52,7 @@ class ResizeNd(OperatorLayer):
     height_out: int = number("rows that are written", unit="pixel")
     width_out: int = number("columns that are written", unit="pixel")
     mode: str = name("how a pixel is found", MODES, default="linear")
-    dtype: str = name("type of one value", FLOATS, default="float32")
+    dtype: str = name("type of one value", RESIZED, default="float32")
 
     PLAIN: ClassVar[tuple[str, ...]] = ("threaded", "vector_rest")
     LOG2: ClassVar[tuple[str, ...]] = (
@@ -68,6 +71,7 @@ class ResizeNd(OperatorLayer):
         "size": {**log_uniform(2, 96), "same_share": 0.8},
         "size_out": {**log_uniform(4, 128, 4), "same_share": 0.8},
         "mode": choices(MODES, [1, 3]),
+        "dtype": choices(["float32", "uint8"], [12, 1]),
     }
     SCALED: ClassVar[tuple[str, ...]] = ("channels",)
     OPERATORS: ClassVar[frozenset[str]] = frozenset()
@@ -78,11 +82,16 @@ class ResizeNd(OperatorLayer):
 
     @classmethod
     def fitting(cls, fields: Mapping[str, Any], source: Random) -> dict[str, Any]:
-        """Make most of the draws twice as large as what they read, as most networks do."""
-        made = dict(fields)
+        """Make most of the draws twice as large as what they read, and some of those lines."""
+        made, sort = dict(fields), source.random()
         kept = all(made[axis] == made[f"{axis}_out"] for axis in AXES)
-        if kept or source.random() < 0.7:
+        if kept or sort < 0.7:
             made |= {f"{axis}_out": 2 * made[axis] for axis in AXES}
+        if sort < 0.2:
+            lines = {"depth": made["batch"], "height": made["channels"], "width": 8 * made["width"]}
+            made |= {"batch": 1, "channels": 1, "mode": "linear", **lines}
+            made |= {f"{axis}_out": length for axis, length in lines.items()}
+            made["width_out"] *= 2
         return made
 
     @property
@@ -124,6 +133,27 @@ class ResizeNd(OperatorLayer):
         }  # fmt: skip
 
     @classmethod
+    def of_lines(cls, operator: Operator) -> Self:
+        """Read a linear ``Resize`` or ``Upsample`` of the last axis of three.
+
+        Raises
+        ------
+        LayerError
+            If another axis changes as well, or its type is none of `RESIZED`.
+        """
+        (*rows, width), (*rows_out, width_out) = operator.shape(), operator.result()
+        if rows != rows_out:
+            raise LayerError(
+                f"a change of size from {operator.shape()} to {operator.result()} has no layer"
+            )
+        depth, height = rows
+        return cls(
+            batch=1, channels=1, depth=depth, height=height, width=width, depth_out=depth,
+            height_out=height, width_out=width_out, mode="linear",
+            dtype=dtype_of(operator, RESIZED),
+        )  # fmt: skip
+
+    @classmethod
     def read(cls, operator: Operator) -> Self:
         """Read a ``Resize`` or ``Upsample`` of the last three axes."""
         shape, result = operator.shape(), operator.result()
@@ -132,9 +162,8 @@ class ResizeNd(OperatorLayer):
             raise LayerError(f"a change of size ({mode}) from {shape} to {result} has no layer")
         sides = {axis: shape[2 + place] for place, axis in enumerate(AXES)}
         made = {f"{axis}_out": result[2 + place] for place, axis in enumerate(AXES)}
-        return cls(
-            batch=shape[0], channels=shape[1], **sides, **made, mode=mode, dtype=dtype_of(operator)
-        )
+        dtype = dtype_of(operator, RESIZED)
+        return cls(batch=shape[0], channels=shape[1], **sides, **made, mode=mode, dtype=dtype)
 
     def kernel(self) -> Kernel:
         """Return a ``Resize`` to given sizes."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -80,12 +81,49 @@ def is_computed_once(network: Network, node: Node) -> bool:
     return all(tensor is not None and tensor.is_weight for tensor in made)
 
 
+def _accounted(network: Network, nodes: Sequence[LoweredNode]) -> tuple[LoweredNode, ...]:
+    """Let every original node be a source of some lowered one.
+
+    One that was removed or absorbed belongs to whatever makes its input; behind an input of the
+    network, and where it computes a constant, to whatever reads from it.
+    """
+    owner = {name: place for place, node in enumerate(nodes) for name in node.sources}
+    left = [node for node in network.nodes if node.name not in owner]
+    if not left:
+        return tuple(nodes)
+    maker: dict[str, str] = {}
+    readers: dict[str, list[str]] = defaultdict(list)
+    for node in network.nodes:
+        maker |= {name: node.name for name in node.outputs if name}
+        for name in node.inputs:
+            readers[name].append(node.name)
+    more: dict[int, list[str]] = defaultdict(list)
+
+    def give(node: Node, others: Iterable[str], choose: Callable[[list[int]], int]) -> None:
+        if places := [owner[name] for name in others if name in owner]:
+            owner[node.name] = choose(places)
+            more[owner[node.name]].append(node.name)
+
+    for node in left:
+        give(node, (maker[name] for name in node.inputs if name in maker), max)
+    for node in reversed(left):
+        if node.name not in owner:
+            give(node, (each for name in node.outputs for each in readers[name]), min)
+    order = {node.name: place for place, node in enumerate(network.nodes)}
+    return tuple(
+        replace(node, sources=tuple(sorted({*node.sources, *more[place]}, key=order.__getitem__)))
+        if place in more
+        else node
+        for place, node in enumerate(nodes)
+    )
+
+
 def answer(
     network: Network, nodes: Sequence[LoweredNode], method: str, notes: tuple[str, ...] = ()
 ) -> LoweredNetwork:
     """Put the nodes of a lowered network together with what crosses its edges."""
     return LoweredNetwork(
-        nodes=tuple(nodes),
+        nodes=_accounted(network, nodes),
         inputs=tuple(network.tensors[name] for name in network.inputs),
         outputs=tuple(network.tensors[name] for name in network.outputs if name in network.tensors),
         method=method,

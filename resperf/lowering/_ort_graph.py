@@ -327,29 +327,20 @@ def _with_sources(
 ) -> list[LoweredNode]:
     """Say for every lowered node which original nodes it stands for.
 
-    Walking back from the tensor it computes to those that earlier nodes computed; what is left
-    over was absorbed forwards (an activation behind its convolution) and goes to the producer.
+    Walking back from the tensor it computes to those that earlier nodes computed.
     """
     maker = {name: node for node in network.nodes for name in node.outputs if name}
-    owner: dict[str, int] = {}
+    owned: set[str] = set()
     sources: list[list[str]] = [[] for _ in lowered]
     for index, tensor_name in enumerate(produced):
         stack = [tensor_name]
         while stack:
             node = maker.get(stack.pop())
-            if node is None or node.name in owner:
+            if node is None or node.name in owned:
                 continue
-            owner[node.name] = index
+            owned.add(node.name)
             sources[index].append(node.name)
             stack.extend(node.inputs)
-    for node in network.nodes:
-        if node.name in owner:
-            continue
-        makers = (maker[name].name for name in node.inputs if name in maker)
-        before = [owner[name] for name in makers if name in owner]
-        if before:
-            owner[node.name] = max(before)
-            sources[owner[node.name]].append(node.name)
     order = {node.name: i for i, node in enumerate(network.nodes)}
     named = []
     for kernel, names in zip(lowered, sources, strict=True):

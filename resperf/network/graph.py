@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 
 _GRAPH_TYPES = (5, 10)  # AttributeProto.GRAPH and GRAPHS
+_EXTERNAL = 1  # TensorProto.EXTERNAL
 
 
 def ordered_nodes(path: Path, graph: GraphProto, given: Set[str]) -> list[NodeProto]:
@@ -66,20 +68,23 @@ def ordered_nodes(path: Path, graph: GraphProto, given: Set[str]) -> list[NodePr
 def check_text(path: Path, model: ModelProto) -> None:
     """Refuse names that are not UTF-8 (protobuf hands them out as bytes) or would break a line.
 
+    Those of graphs inside nodes as well.
+
     Raises
     ------
     NetworkError
         If there is one.
     """
-    graph = model.graph
     shown: list[object] = [opset.domain for opset in model.opset_import]
-    names: list[object] = [item.name for item in graph.initializer]
-    names += (item.values.name for item in graph.sparse_initializer)
-    shown += (info.name for infos in (graph.input, graph.output) for info in infos)
-    for node in graph.node:
-        shown += (node.op_type, node.domain)
-        names += (node.name, *node.input, *node.output)
-        names += (attribute.name for attribute in node.attribute)
+    names: list[object] = []
+    for graph in inner_graphs(model.graph):
+        names += (item.name for item in graph.initializer)
+        names += (item.values.name for item in graph.sparse_initializer)
+        shown += (info.name for infos in (graph.input, graph.output) for info in infos)
+        for node in graph.node:
+            shown += (node.op_type, node.domain)
+            names += (node.name, *node.input, *node.output)
+            names += (attribute.name for attribute in node.attribute)
     for name in shown + names:
         if not isinstance(name, str):
             raise NetworkError(f"{path} is damaged: the name {name!r} is not text; export it again")
@@ -182,6 +187,17 @@ def inner_graphs(graph: GraphProto) -> Iterator[GraphProto]:
             if attribute.type in _GRAPH_TYPES:
                 for inner in (attribute.g, *attribute.graphs):
                     yield from inner_graphs(inner)
+
+
+def lies_elsewhere(graph: GraphProto) -> bool:
+    """Say whether anything but the graph's own weights lies in another file.
+
+    Constants of its nodes, sparse weights, and what graphs inside it hold.
+    """
+    own = islice(tensors_of(graph), len(graph.initializer), None)
+    bodies = islice(inner_graphs(graph), 1, None)
+    tensors = chain(own, chain.from_iterable(tensors_of(body) for body in bodies))
+    return any(each.data_location == _EXTERNAL for each in tensors)
 
 
 def tensors_of(graph: GraphProto) -> Iterator[TensorProto]:

@@ -17,7 +17,7 @@ from resperf.network.folding import folded, is_constant
 from resperf.network.graph import branch_nodes, captured, check_text, living_nodes, ordered_nodes
 from resperf.network.inputs import Inputs, complete_inputs
 from resperf.network.model import stripped_model
-from resperf.network.protos import attributes_of, sparse_weight, weight
+from resperf.network.protos import attributes_of, check_size, sparse_weight, weight
 from resperf.network.rebatch import rebatched, shape_input
 from resperf.network.shapes import Known, ShapeFinder
 
@@ -270,6 +270,8 @@ class _Reading:
         }
         if len(found) < len(names):
             found = {**self.finder.node(node, self.seen.tensors, attributes), **found}
+        for name, (_, shape) in found.items():
+            check_size(self.path, name, shape)
         return {name: found[name] for name in names if name in found}
 
     def _rebatch(self, node: NodeProto, attributes: Mapping[str, Any]) -> bool:
@@ -337,14 +339,14 @@ class _Reading:
 
 
 class _NodeNames:
-    """Names for nodes: never empty, never twice."""
+    """Names for nodes: never empty, never twice, and such as a terminal can show."""
 
     def __init__(self) -> None:
         self._count: dict[str, int] = {}
 
     def unique(self, node: NodeProto) -> str:
         base = node.name or f"{node.op_type}_{next(filter(None, node.output))}"
-        name = base
+        name = base = base if base.isprintable() else repr(base)[1:-1]
         while name in self._count:
             self._count[base] += 1
             name = f"{base}_{self._count[base]}"

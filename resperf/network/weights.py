@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from resperf.errors import NetworkError
+from resperf.network.graph import lies_elsewhere
 from resperf.network.model import open_buffer, parse, strip_file
 from resperf.network.protos import check_size, has_bytes
 from resperf.network.reader import resolve
@@ -75,6 +76,11 @@ def materialise(
             name, value = _embedded(path, buffer, start, end)
             weights[name] = value
     _release_constants(model.graph)
+    if lies_elsewhere(model.graph):
+        raise NetworkError(
+            f"{path}: a constant of an operator, or a graph inside one, has weights in another "
+            "file, which is not read for measuring; make them weights of the network itself"
+        )
     made_up = _MadeUp(seed, model.graph)
     for proto in model.graph.initializer:
         if proto.name not in weights:

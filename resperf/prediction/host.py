@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 
+from resperf.bundle import Bundle
 from resperf.machine import THIS_MACHINE, Fingerprint, this_machine
 
 PACKAGES: Mapping[str, tuple[str, ...]] = {
@@ -24,6 +25,21 @@ def installed_version(framework: str) -> str | None:
         except PackageNotFoundError:
             continue
     return None
+
+
+def bundle_warnings(bundle: Bundle, *, threads: int | None = None) -> tuple[str, ...]:
+    """Say how far a bundle's times may be taken for this machine's: one sentence each.
+
+    As `host_warnings`, and where its layers were measured, if that was elsewhere.
+    """
+    warnings = host_warnings(bundle.fingerprint, threads=threads)
+    if bundle.carried is None:
+        return warnings
+    return (
+        *warnings,
+        f"the layers were measured on another machine ({bundle.carried.origin.machine}); whole "
+        "networks taught what they take here",
+    )
 
 
 def host_warnings(fingerprint: Fingerprint, *, threads: int | None = None) -> tuple[str, ...]:

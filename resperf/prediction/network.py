@@ -12,7 +12,7 @@ from resperf.errors import UnsupportedError
 from resperf.lowering import LoweredNetwork, LoweredNode, lower
 from resperf.measurement import WHOLE_CALL
 from resperf.network import Network
-from resperf.prediction.host import host_warnings
+from resperf.prediction.host import bundle_warnings
 from resperf.prediction.layers import Time, layer_prediction, layer_times, times_in_order
 from resperf.prediction.result import LayerPrediction, Prediction, Skipped
 from resperf.prediction.rules import RULE_OF_METHOD, RULES, tensor_bytes
@@ -94,8 +94,7 @@ def _prediction(
         views_ms=total.views_ms,
         handover_ms=total.handover_ms,
         warnings=(
-            *host_warnings(bundle.fingerprint, threads=threads),
-            *_carried_warnings(bundle),
+            *bundle_warnings(bundle, threads=threads),
             *network.notes,
             *lowered.notes,
             *_range_warnings(layers),
@@ -208,15 +207,6 @@ def _copy_warnings(bundle: Bundle, lowered: LoweredNetwork) -> Iterator[str]:
         for tensor, reason in zip(tensors, reasons, strict=True):
             if reason:
                 yield f"the copy of {tensor.name!r} is outside the measured range: {reason}"
-
-
-def _carried_warnings(bundle: Bundle) -> tuple[str, ...]:
-    if bundle.carried is None:
-        return ()
-    return (
-        f"the layers were measured on another machine ({bundle.carried.origin.machine}); whole "
-        "networks taught what they take here",
-    )
 
 
 def _range_warnings(layers: Sequence[LayerPrediction]) -> tuple[str, ...]:

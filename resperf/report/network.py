@@ -167,11 +167,11 @@ def _named(sources: Sequence[str]) -> str:
     return shown + (f" and {rest} more" if rest > 0 else "")
 
 
-def interval_cell(layer: LayerPrediction) -> str:
-    """Write the bounds of a layer's time; empty where none are known."""
-    if math.isnan(layer.low_ms):
+def interval_cell(result: LayerPrediction | Prediction) -> str:
+    """Write the bounds of a layer's or a network's time; empty where none are known."""
+    if math.isnan(result.low_ms):
         return ""
-    return f"{ms_cell(layer.low_ms)}-{ms_cell(layer.high_ms)}"
+    return f"{ms_cell(result.low_ms)}-{ms_cell(result.high_ms)}"
 
 
 LAYER_COLUMNS = (
@@ -229,7 +229,7 @@ def everywhere_text(predictions: Sequence[Prediction], failures: Sequence[Failur
     names = _told_apart(predictions)
     rows = [
         [name, each.framework, UNKNOWN_BATCH if each.batch is None else str(each.batch),
-         ms_cell(each.total_ms), ms_cell(each.phases.preprocess_ms),
+         ms_cell(each.total_ms), interval_cell(each), ms_cell(each.phases.preprocess_ms),
          ms_cell(each.phases.execution_ms), ms_cell(each.phases.postprocess_ms),
          ms_cell(each.estimated_ms), str(len(each.skipped)),
          str(sum(not layer.in_range for layer in each.layers))]
@@ -239,8 +239,9 @@ def everywhere_text(predictions: Sequence[Prediction], failures: Sequence[Failur
     if rows:
         parts[0] += "\n" + table(
             (Column("device"), Column("framework"), Column("batch", right=True),
-             Column("total ms", right=True), Column("preprocess", right=True),
-             Column("execution", right=True), Column("postprocess", right=True),
+             Column("total ms", right=True), Column("90% interval", right=True),
+             Column("preprocess", right=True), Column("execution", right=True),
+             Column("postprocess", right=True),
              Column("estimated ms", right=True), Column("skipped", right=True),
              Column("out of range", right=True)),
             rows,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict, deque
 from typing import TYPE_CHECKING
 
 from resperf.prediction import LayerPrediction, Prediction
@@ -78,12 +79,16 @@ def _slower_ms(row: ComparisonRow) -> float:
 
 def layer_comparison(prediction: Prediction, measured: MeasuredNetwork) -> list[ComparisonRow]:
     """Return one row per layer that was predicted or measured, in the order they run."""
-    times_ms = {(layer.name, layer.key): layer.execution_ms for layer in measured.layers}
-    rows = [
-        _row(layer, layer.execution_ms, times_ms.pop((layer.name, layer.key), math.nan))
-        for layer in prediction.layers
-    ]
-    rest = [layer for layer in measured.layers if (layer.name, layer.key) in times_ms]
+    # An operator may be several layers of one key, such as a sum of four tensors.
+    waiting: dict[tuple[str, str], deque[LayerPrediction]] = defaultdict(deque)
+    for layer in measured.layers:
+        waiting[layer.name, layer.key].append(layer)
+    rows = []
+    for layer in prediction.layers:
+        same = waiting[layer.name, layer.key]
+        measured_ms = same.popleft().execution_ms if same else math.nan
+        rows.append(_row(layer, layer.execution_ms, measured_ms))
+    rest = (layer for layers in waiting.values() for layer in layers)
     return rows + [_row(layer, math.nan, layer.execution_ms) for layer in rest]
 
 

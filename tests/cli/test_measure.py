@@ -6,8 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
+from onnx import TensorProto, helper, save
 
 from resperf.cli.main import main
+from resperf.layers import layer_from_key
 
 LENET = str(Path(__file__).parents[2] / "models" / "networks" / "lenet5.onnx")
 QUICK = ["--seconds", "0.05", "--threads", "1"]
@@ -39,6 +41,25 @@ def test_against_a_bundle_both_are_given_per_layer(bundle, capsys):
     assert document["phases"]["execution_ms"] == pytest.approx(
         explained_ms + document["session_ms"] + document["views_ms"] + document["remainder_ms"]
     )
+
+
+def test_a_network_without_a_batch_of_its_own_is_measured_as_asked(bundle, tmp_path, capsys):
+    """Its inputs begin with 1 and 4, so that nothing in it says what its batch is."""
+    nodes = [helper.make_node("MatMul", ["x", "table"], ["y"])]
+    inputs = [
+        helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 4]),
+        helper.make_tensor_value_info("table", TensorProto.FLOAT, [4, 3]),
+    ]
+    outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)]
+    opsets = [helper.make_opsetid("", 17)]
+    graph = helper.make_graph(nodes, "g", inputs, outputs)
+    save(helper.make_model(graph, opset_imports=opsets, ir_version=8), tmp_path / "two.onnx")
+    words = ["measure", str(tmp_path / "two.onnx"), "--batch", "8", *QUICK]
+    assert main([*words, "--against", str(bundle), "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    [measured] = document["layers"]
+    assert layer_from_key(measured["key"]).output_shape[-2:] == (8, 3)
+    assert [each["op"] for each in document["predicted"]["skipped"]] == ["MatMul"]
 
 
 def test_the_table_has_a_line_for_what_remains(bundle, capsys):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -197,6 +198,24 @@ def test_strict_refuses_what_is_not_in_the_total(bundle, capsys):
     line = failure(capsys, *words, "--batch", "1", "--strict")
     assert "densenet121: " in line
     assert "operators have no predictor" in line
+
+
+def test_layers_on_another_machine_say_so_too(bundle, tmp_path, capsys):
+    elsewhere = tmp_path / "elsewhere"
+    shutil.copytree(bundle, elsewhere)
+    manifest = json.loads((elsewhere / "bundle.json").read_text())
+    manifest["fingerprint"] |= {"device": "cpu", "processor": "Another 9000"}
+    (elsewhere / "bundle.json").write_text(json.dumps(manifest))
+    words = ["predict-layer", "dense", "batch=8", "features_in=300", "features_out=100"]
+    assert main([*words, "--bundle", str(elsewhere)]) == 0
+    assert "warning: " in (shown := capsys.readouterr().out)
+    assert "Another 9000" in shown
+    assert main([*words, "--bundle", str(elsewhere), "--json"]) == 0
+    shown = capsys.readouterr()
+    assert len(json.loads(shown.out)) == 1
+    assert "Another 9000" in shown.err
+    assert main([*words, "--bundle", str(bundle)]) == 0
+    assert "Another 9000" not in capsys.readouterr().out
 
 
 def test_a_layer_is_predicted_as_typed_or_from_a_table(bundle, tmp_path, capsys):

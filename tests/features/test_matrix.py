@@ -48,6 +48,20 @@ def test_a_large_window_on_one_pixel_has_one_real_tap() -> None:
     assert (q["blocked"][0], q["plain"][0], q["threaded"][0]) == (1, 0, 0)
 
 
+def test_a_window_beyond_all_reason_costs_no_time() -> None:
+    """Of its twenty million rows of taps eight are real at most."""
+    layer = Pool(
+        batch=1, channels_in=1, height=8, width=1, kernel_height=20_000_000, kernel_width=1,
+        pad_top=19_999_996,
+    )  # fmt: skip
+    ordinary = layer.replace(kernel_height=3, pad_top=1, pad_bottom=1)
+    assert layer.output_shape == (1, 1, 5, 1)
+    far, near = quantities("pool", columns_of([layer, ordinary]))["flops_real"]
+    assert 0 < far < 1e6
+    # 2 + 6 x 3 + 2 taps of eight windows, whatever stands beside it.
+    assert near == pytest.approx(quantities("pool", columns_of([ordinary]))["flops_real"][0])
+
+
 def test_a_window_as_large_as_the_image_is_one_product() -> None:
     whole = Conv(
         batch=2, channels_in=12, channels_out=40, height=4, width=4, kernel_height=4,

@@ -29,6 +29,13 @@ def node(op: str, inputs: list[Any], *outputs: Shape, domain: str = "", **more: 
 
 IMAGE, TOKENS = (2, 64, 14, 12), (2, 197, 192)
 QUANTISED_IMAGE = Operand((2, 14, 12, 16), "uint8")
+
+
+def eight(*shape: int) -> Operand:
+    return Operand(shape, "uint8")
+
+
+NO_ZERO = Operand((), "uint8", np.array(0, np.uint8))
 TRUTHS, WHOLE = Operand((1, 1, 64, 64), "bool"), Operand((2, 128), "int64")
 
 READ: list[tuple[Operator, dict[str, Any]]] = [
@@ -253,7 +260,26 @@ READ: list[tuple[Operator, dict[str, Any]]] = [
           coordinate_transformation_mode="asymmetric", nearest_mode="floor"),
      {"height_out": 28, "mode": "nearest"}),
     (node("Resize", [Operand((1, 8, 10), "uint8"), None, [1, 1, 2]], (1, 8, 20), mode="linear"),
-     {"height": 1, "height_out": 1, "width_out": 20, "dtype": "uint8"}),
+     {"channels": 1, "depth": 1, "height": 8, "height_out": 8, "width_out": 20, "dtype": "uint8"}),
+    (node("Resize", [(1, 8, 10), None, [1, 1, 2]], (1, 8, 20), mode="nearest"),
+     {"channels": 8, "height": 1, "height_out": 1, "width_out": 20}),
+    (node("Resize", [(2, 3, 4, 5, 6), None, [1, 1, 2, 2, 1]], (2, 3, 8, 10, 6), mode="linear"),
+     {"batch": 2, "channels": 3, "depth_out": 8, "height_out": 10, "width": 6, "width_out": 6}),
+    (node("QLinearConcat", [0.1, NO_ZERO, eight(2, 3, 7), 0.1, NO_ZERO, eight(2, 5, 7), 0.1,
+                            NO_ZERO], (2, 8, 7), axis=1, domain="com.microsoft"),
+     {"batch": 2, "outer": 1, "parts": 2, "inner": 56, "rescaled": False}),
+    (node("QLinearConcat", [0.1, NO_ZERO, eight(2, 3, 7), 0.1, NO_ZERO, eight(2, 3, 9), 0.2,
+                            NO_ZERO], (2, 3, 16), axis=-1, domain="com.microsoft"),
+     {"batch": 2, "outer": 3, "parts": 2, "inner": 16, "rescaled": True}),
+    (node("QLinearConcat", [0.1, NO_ZERO, eight(2, 3), 0.1, Operand((), "uint8", np.array(7))],
+          (2, 3), axis=1, domain="com.microsoft"), {"parts": 1, "rescaled": True}),
+    (node("QLinearConcat", [0.1, NO_ZERO, eight(2, 3), (), NO_ZERO], (2, 3), axis=1,
+          domain="com.microsoft"), {"rescaled": True}),
+    (node("QLinearSoftmax", [Operand((8, 12, 197), "int8")], (8, 12, 197), axis=-1, opset=13,
+          domain="com.microsoft"),
+     {"outer": 12, "values": 197, "inner": 1, "across": False, "dtype": "int8"}),
+    (node("QLinearSoftmax", [Operand((1, 21, 65, 60), "uint8")], (1, 21, 65, 60), axis=1,
+          domain="com.microsoft"), {"values": 21, "inner": 3900, "across": True}),
     (node("Upsample", [(1, 20, 7, 7)], (1, 20, 14, 14), block=16, domain="com.microsoft.nchwc",
           mode="nearest"), {"channels": 32, "layout": "nchwc16"}),
     (node("MaxPool", [(1, 4, 8)], (1, 4, 4), kernel_shape=(2,), strides=(2,), ceil_mode=1),
@@ -266,6 +292,11 @@ READ: list[tuple[Operator, dict[str, Any]]] = [
           pads=(4, 4)),
      {"height": 1, "kernel_height": 1, "kernel_width": 16, "stride_width": 8, "stride_height": 1,
       "cut_height": 0, "cut_width": 8}),
+    (node("ConvTranspose", [(1, 4, 5, 6, 7), (4, 9, 2, 3, 4)], (1, 9, 10, 6, 9), strides=(2, 1, 1),
+          pads=(0, 1, 0, 0, 1, 1)),
+     {"channels_out": 9, "depth": 5, "kernel_depth": 2, "stride_depth": 2, "cut_depth": 0,
+      "kernel_height": 3, "stride_height": 1, "cut_height": 2, "kernel_width": 4, "cut_width": 1,
+      "bias": False}),
     (node("ConvTranspose", [IMAGE, (64, 8, 3, 3)], (2, 8, 30, 26), strides=(2, 2),
           output_padding=(1, 1)), {"cut_height": 0, "cut_width": 0}),
     (node("ConvTranspose", [IMAGE, (64, 1, 4, 4)], (2, 64, 28, 24), strides=(2, 2), group=64,
@@ -282,6 +313,12 @@ def test_an_operator_becomes_the_layer_that_it_is(
 
 
 REFUSED: list[tuple[Operator, str]] = [
+    (node("ConvTranspose", [(2, 4), (4, 9)], (2, 9)), "of shape"),
+    (
+        node("Resize", [(2, 3, 4, 5, 6), None, [1, 1, 2, 2, 2]], (2, 3, 8, 10, 12), mode="cubic"),
+        "cubic",
+    ),
+    (node("Resize", [(2, 3, 4), None, [2, 1, 2]], (4, 3, 8), mode="linear"), "has no layer"),
     (node("Add", [(2, 3), (3,)], (2, 3), axis=1), "before operator set 7"),
     (node("Sum", [(2, 3)] * 3, (2, 3)), "of 3 tensors"),
     (node("ReduceSum", [TOKENS], TOKENS, noop_with_empty_axes=1), "reduces nothing"),
@@ -331,6 +368,15 @@ REFUSED: list[tuple[Operator, str]] = [
 def test_what_is_no_layer_says_why(operator: Operator, reason: str) -> None:
     with pytest.raises(LayerError, match=reason):
         layer_of_operator(operator)
+
+
+def test_a_quantised_softmax_of_an_old_operator_set_is_along_all_axes_from_its_own_on() -> None:
+    operator = Operator(
+        "QLinearSoftmax", {"axis": 1, "opset": 11}, (eight(8, 12, 20),), ((8, 12, 20),),
+        "com.microsoft",
+    )  # fmt: skip
+    fields = layer_of_operator(operator).fields()
+    assert (fields["batch"], fields["outer"], fields["values"], fields["inner"]) == (8, 1, 240, 1)
 
 
 @pytest.mark.parametrize("below", [5, 10, 7 * 11, 30522])

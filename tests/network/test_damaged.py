@@ -7,8 +7,9 @@ import os
 import random
 from pathlib import Path
 
+import numpy as np
 import pytest
-from onnx import ModelProto, TensorProto, helper
+from onnx import GraphProto, ModelProto, TensorProto, helper, numpy_helper
 
 from resperf.errors import NetworkError, ShapeError
 from resperf.network import materialise, read_network
@@ -212,6 +213,67 @@ def test_external_data_that_is_too_short_is_refused(path: Path) -> None:
     node = helper.make_node("MatMul", ["x", "w"], ["y"])
     path.write_bytes(model_of([node], ["x"], ["y"], [weight]).SerializeToString())
     with pytest.raises(NetworkError, match=r"does not hold weight 'w'.*too short"):
+        materialise(path)
+
+
+def test_names_inside_a_branch_are_text(path: Path) -> None:
+    def branch(name: str) -> GraphProto:
+        node = helper.make_node("Neg", ["x"], [name], f"{name}_node")
+        return helper.make_graph([node], "b", [], [helper.make_tensor_value_info(name, 1, None)])
+
+    then, other = branch("firstmade"), branch("othermade")
+    choice = helper.make_node("If", ["c"], ["y"], then_branch=then, else_branch=other)
+    weights = [numpy_helper.from_array(np.array(True), "c")]
+    data = model_of([choice], ["x"], ["y"], weights).SerializeToString()
+    path.write_bytes(data)
+    assert [node.op for node in read_network(path).nodes] == ["Neg"]
+    for damaged in (b"firstmade_node", b"firstmade"):
+        path.write_bytes(data.replace(damaged, b"\xff" + damaged[1:]))
+        assert "is not text" in error_of(path)
+
+
+def test_names_are_such_as_a_terminal_can_show(path: Path) -> None:
+    node = helper.make_node("Neg", ["x"], ["y"], "\x1b[2Jclean")
+    path.write_bytes(model_of([node], ["x"], ["y"]).SerializeToString())
+    assert [node.name for node in read_network(path).nodes] == [r"\x1b[2Jclean"]
+
+
+def test_no_tensor_between_is_larger_than_any_can_be(path: Path) -> None:
+    for dims in ([2**62] * 17, [2**30, 2**30]):
+        shape = numpy_helper.from_array(np.array(dims), "shape")
+        nodes = [
+            helper.make_node("Expand", ["x", "shape"], ["large"]),
+            helper.make_node("ReduceMax", ["large"], ["y"], keepdims=0),
+        ]
+        model = model_of(nodes, ["x"], ["y"], [shape])
+        for info in (model.graph.input[0], model.graph.output[0]):
+            info.type.tensor_type.shape.dim[0].dim_value = 1
+            info.type.tensor_type.shape.dim[1].dim_value = 1
+        del model.graph.output[0].type.tensor_type.shape.dim[:]
+        path.write_bytes(model.SerializeToString())
+        with pytest.raises(ShapeError, match="cannot have the shape"):
+            read_network(path)
+
+
+def test_weights_elsewhere_of_a_graph_inside_a_node_are_not_looked_for(path: Path) -> None:
+    secret = path.parent / "secret.bin"
+    secret.write_bytes(bytes(24))
+    weight = TensorProto(
+        name="w", data_type=TensorProto.FLOAT, dims=[2, 3], data_location=TensorProto.EXTERNAL
+    )
+    weight.external_data.add(key="location", value=secret.name)
+    info = helper.make_tensor_value_info
+    body = helper.make_graph(
+        [helper.make_node("Add", ["a", "w"], ["b"]), helper.make_node("Identity", ["go"], ["on"])],
+        "body",
+        [info("i", TensorProto.INT64, []), info("go", TensorProto.BOOL, []), info("a", 1, [2, 3])],
+        [info("on", TensorProto.BOOL, []), info("b", 1, [2, 3])],
+        [weight],
+    )
+    loop = helper.make_node("Loop", ["n", "", "x"], ["y"], body=body)
+    count = numpy_helper.from_array(np.array(3), "n")
+    path.write_bytes(model_of([loop], ["x"], ["y"], [count]).SerializeToString())
+    with pytest.raises(NetworkError, match="weights in another file"):
         materialise(path)
 
 

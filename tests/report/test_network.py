@@ -86,7 +86,8 @@ def test_bundles_are_compared_in_one_table():
          Failure("there/x", "", "", "there/x is damaged")],
     )  # fmt: skip
     rows = [line.split() for line in text.splitlines()]
-    assert rows[3] == ["cpu", "onnxruntime", "8", "83.00", "1.000", "80.00", "2.000", "0", "0", "0"]
+    assert rows[3][:4] == ["cpu", "onnxruntime", "8", "83.00"]
+    assert rows[3][-6:] == ["1.000", "80.00", "2.000", "0", "0", "0"]
     assert rows[4][-3:] == ["1.000", "0", "1"]
     assert "not predicted for p1000 with tensorrt: no lowering" in text
     assert "damaged: there/x is damaged" in text
