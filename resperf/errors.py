@@ -87,6 +87,11 @@ def first_line(error: BaseException) -> str:
     return words[0][:300]
 
 
+def printable(text: str) -> str:
+    """Return a name as a terminal can show it: control characters are escaped."""
+    return text if text.isprintable() else repr(text)[1:-1]
+
+
 def require(module: str, extra: str) -> ModuleType:
     """Import an optional package, or say how to install it.
 

@@ -19,8 +19,9 @@ over kinds, each of which counts alike: a kind that few plain draws are of is fo
 
     python tools/benchmark_adaptive.py plain.h5 --chosen adaptive.h5 --judges other.h5
 
-compares two campaigns that were measured: rows in the order in which they were. What judges are the
-layers of the test split of all three, which train neither.
+compares two campaigns that were measured, layers in the order in which they were: all of them
+count, whether they train, validate, test or failed. What judges are the layers of the test split
+of others (without any, of both), which train neither.
 """
 
 from __future__ import annotations
@@ -65,12 +66,16 @@ def main() -> None:
     parser.add_argument("--chosen", type=Path, help="an adaptive campaign, beside a plain one")
     parser.add_argument(
         "--judges", type=Path, nargs="*", default=[],
-        help="campaigns whose test splits judge, beside those of both",
+        help="campaigns whose test splits judge; both by default",
     )  # fmt: skip
     arguments = parser.parse_args()
+    if arguments.judges and arguments.chosen is None:
+        parser.error("--judges goes with --chosen")
     if arguments.chosen is not None:
+        if arguments.together:
+            parser.error("--chosen compares all kinds as they were measured; leave --together out")
         paths = {"plain": arguments.dataset, "adaptive": arguments.chosen}
-        tests = _tests([_rows(path) for path in (*paths.values(), *arguments.judges)])
+        tests = _tests([_rows(path) for path in arguments.judges or paths.values()])
         orders = {name: _order(path) for name, path in paths.items()}
         counts = _counts(arguments.start, min(map(len, orders.values())), arguments.most)
         beyond = _counts(counts[-1], len(orders["plain"]), arguments.most)
@@ -220,6 +225,8 @@ def _order(path: Path) -> list[str]:
     """Keys of the layers of a campaign, in the order in which they were measured first."""
     first: dict[str, float] = {}
     for rows in read_table(path).values():
+        if np.isnan(rows.started_at).any():
+            raise SystemExit(f"{path} does not say when its rows were measured")
         for key, moment in zip(rows.key.astype(str), rows.started_at, strict=True):
             first[key] = min(first.get(key, math.inf), moment)
     return sorted(first, key=first.__getitem__)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -335,8 +336,8 @@ def _check_types(made: type[Any], settings: Mapping[str, Any], where: str) -> No
             raise CampaignError(f"{where}: {word}={value!r} must be of type {types[word]}")
         if not isinstance(value, (int, float)):
             continue
-        if value < 0:
-            raise CampaignError(f"{where}: {word}={value!r} must not be negative")
+        if not 0 <= value < math.inf:
+            raise CampaignError(f"{where}: {word}={value!r} must be a number, and not negative")
         if word in SHARES and value > 1:
             raise CampaignError(f"{where}: {word}={value!r} is a share: at most 1")
 

@@ -68,8 +68,6 @@ def command(
     from resperf.workflows.guarded import reference_monitor
     from resperf.workflows.measure import measure_network
 
-    # A network whose inputs begin otherwise has no batch of its own: it is run as it was asked for.
-    asked: list[int | None] = [*batches] or [None]
     networks = read_batches(network, list(batches) or None, shapes)
     bundle = _bundle(against, framework) if against is not None else None
     device = backend(framework, **({} if threads is None else {"threads": threads}))
@@ -80,7 +78,7 @@ def command(
     ]
     documents: list[dict[str, Any]] = []
     try:
-        for batch, prediction in zip(asked, predictions, strict=True):
+        for each, prediction in zip(networks, predictions, strict=True):
             with (
                 bar_of_steps("layers") as progress,
                 reference_monitor(device, bundle=bundle) as monitor,
@@ -88,7 +86,7 @@ def command(
                 measured = measure_network(
                     network,
                     device,
-                    batch=batch,
+                    batch=each.batch if batches else None,
                     shapes=shapes,
                     seconds=seconds,
                     layers=not no_layers,

@@ -35,7 +35,7 @@ def real_share(
 
     The mean over all positions of the window: an 11 x 11 window over a single pixel has one real
     tap of eleven per axis, and kernels that skip padding do so much less work. Of windows longer
-    than `MOST_TAPS`, which no network has, as many taps stand for all.
+    than `MOST_TAPS`, which no network has, as many taps stand for all, and one counts at least.
     """
     counts = np.zeros(len(size))
     apart = np.maximum(kernel / MOST_TAPS, 1.0)

@@ -60,7 +60,9 @@ class Concat(OperatorLayer):
 
     def _check(self) -> None:
         if self.inner < self.parts:
-            raise LayerError(f"concat: inner={self.inner} is less than one value for each part")
+            raise LayerError(
+                f"{self.kind}: inner={self.inner} is less than one value for each part"
+            )
 
     @property
     def input_shape(self) -> tuple[int, ...]:

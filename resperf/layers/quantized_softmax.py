@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from random import Random
@@ -16,7 +15,6 @@ from resperf.layers._operator import (
     CONTRIB,
     Kernel,
     Operator,
-    around,
     choices,
     dtype_of,
     log_uniform,
@@ -24,6 +22,7 @@ from resperf.layers._operator import (
 )
 from resperf.layers.columns import Array, Columns, numbers
 from resperf.layers.quantize import EIGHT_BITS
+from resperf.layers.softmax import softmax_axes, softmax_shape
 from resperf.layers.terms import TRAFFIC_TERMS, Term, mb, millions
 from resperf.layers.terms import flag as where
 
@@ -93,20 +92,12 @@ class QuantizedSoftmax(AlongAxis):
     @classmethod
     def read(cls, operator: Operator) -> Self:
         """Read a quantised softmax; its attribute ``opset`` says what its axis means."""
-        dtype, shape = dtype_of(operator, EIGHT_BITS), operator.shape()
-        joins = int(operator.attributes.get("opset", 13)) < 13
-        axis = operator.axis(1 if joins else -1)
-        if joins:
-            shape = (*shape[:axis], math.prod(shape[axis:]))
-        batch, outer, values, inner = around(shape, axis)
-        across = inner > 1 and len(shape) - axis > 2
-        return cls(batch=batch, outer=outer, values=values, inner=inner, across=across, dtype=dtype)
+        fields, across = softmax_axes(operator, int(operator.attributes.get("opset", 13)))
+        return cls(**fields, across=across, dtype=dtype_of(operator, EIGHT_BITS))
 
     def kernel(self) -> Kernel:
         """Return the operator along the middle axis, with its scales and zero points."""
-        shape = self.input_shape if self.inner > 1 else self.input_shape[:2]
-        if self.across:
-            shape = (*self.input_shape[:2], 1, self.inner)
+        shape = softmax_shape(self.input_shape, across=self.across)
         pair = ("float32", self.dtype)
         return Kernel(
             "QLinearSoftmax", CONTRIB, {"axis": 1, "opset": 13}, shape, shape,

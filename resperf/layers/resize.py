@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from random import Random
@@ -22,7 +21,7 @@ from resperf.layers._operator import (
 )
 from resperf.layers.columns import Array, Columns, element_bytes, is_one_of, numbers
 from resperf.layers.move import Move
-from resperf.layers.resize_nd import RESIZED, ResizeNd
+from resperf.layers.resize_nd import RESIZED, Resized, ResizeNd
 from resperf.layers.terms import TRAFFIC_TERMS, Term, mb, millions
 
 NEAREST, ROUNDED = "nearest", "nearest_rounded"
@@ -32,7 +31,7 @@ _BLOCKED = (NEAREST, "linear")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Resize(OperatorLayer):
+class Resize(Resized):
     """An image of another height and width, its pixels taken from those around.
 
     ``nearest`` rounds places down, as most frameworks write it and for which ONNX Runtime has a
@@ -144,6 +143,8 @@ class Resize(OperatorLayer):
         dtype, shape, result = dtype_of(operator, RESIZED), operator.shape(), operator.result()
         if shape == result:
             return Move.copied(operator)
+        if operator.attributes.get("antialias"):
+            raise LayerError("a change of size with antialiasing has no layer")
         mode = str(operator.attributes.get("mode", NEAREST))
         if len(shape) == len(result) == 3:
             if mode == "linear":
@@ -151,8 +152,6 @@ class Resize(OperatorLayer):
             shape, result = ((*each[:2], 1, each[2]) for each in (shape, result))
         if len(shape) not in (4, 5) or shape[:2] != result[:2]:
             raise LayerError(f"a change of size from {shape} to {result} has no layer")
-        if operator.attributes.get("antialias"):
-            raise LayerError("a change of size with antialiasing has no layer")
         if len(shape) == 5:
             return ResizeNd.read(operator)
         if mode == NEAREST and operator.op == "Resize" and not _rounds_down(operator):
@@ -163,12 +162,6 @@ class Resize(OperatorLayer):
             width_out=result[3], mode=mode, dtype=dtype,
             layout="nchw" if operator.block == 1 else f"nchwc{operator.block}",
         )  # fmt: skip
-
-    @property
-    def input_bytes(self) -> int:
-        """Bytes that are read: where the image gets smaller, no more than are written."""
-        values = min(math.prod(self.input_shape), math.prod(self.output_shape))
-        return values * self.element_bytes
 
     def kernel(self) -> Kernel:
         """Return a ``Resize`` to given sizes, or the ``Upsample`` of blocked images."""

@@ -29,8 +29,18 @@ RESIZED = (*FLOATS, "uint8", "int8")
 """Types of what is resized."""
 
 
+class Resized(OperatorLayer):
+    """What changes of size share; the fields are their kinds' own."""
+
+    @property
+    def input_bytes(self) -> int:
+        """Bytes that are read: where an image gets smaller, no more than are written."""
+        values = min(math.prod(self.input_shape), math.prod(self.output_shape))
+        return values * self.element_bytes
+
+
 @dataclass(frozen=True, kw_only=True)
-class ResizeNd(OperatorLayer):
+class ResizeNd(Resized):
     """A volume of another depth, height and width, its pixels taken from those around.
 
     Read by `resperf.layers.resize`, whose operators it shares. ONNX Runtime takes lines that are
@@ -103,12 +113,6 @@ class ResizeNd(OperatorLayer):
     def output_shape(self) -> tuple[int, ...]:
         """(batch, channels, depth_out, height_out, width_out)."""
         return (self.batch, self.channels, *(getattr(self, f"{axis}_out") for axis in AXES))
-
-    @property
-    def input_bytes(self) -> int:
-        """Bytes that are read: where the volume gets smaller, no more than are written."""
-        values = min(math.prod(self.input_shape), math.prod(self.output_shape))
-        return values * self.element_bytes
 
     @classmethod
     def quantities(cls, columns: Columns) -> dict[str, Array]:

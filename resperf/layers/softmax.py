@@ -95,21 +95,38 @@ class Softmax(AlongAxis):
     @classmethod
     def read(cls, operator: Operator) -> Self:
         """Read a softmax; before operator set 13 it is along all axes from its own on."""
-        dtype, shape, joins = dtype_of(operator), operator.shape(), operator.opset < 13
-        axis = operator.axis(1 if joins else -1)
-        if joins:
-            shape = (*shape[:axis], math.prod(shape[axis:]))
-        batch, outer, values, inner = around(shape, axis)
+        fields, across = softmax_axes(operator, operator.opset)
         function = _FUNCTION_OF[operator.op]
-        if function == "softmax" and inner > 1 and len(shape) - axis > 2:
+        if function == "softmax" and across:
             function = ACROSS
-        return cls(
-            batch=batch, outer=outer, values=values, inner=inner, function=function, dtype=dtype
-        )
+        return cls(**fields, function=function, dtype=dtype_of(operator))
 
     def kernel(self) -> Kernel:
         """Return the operator along the middle axis."""
-        shape = self.input_shape if self.inner > 1 else self.input_shape[:2]
-        if self.function == ACROSS:
-            shape = (*self.input_shape[:2], 1, self.inner)
+        shape = softmax_shape(self.input_shape, across=self.function == ACROSS)
         return Kernel(_OPS[self.function], "", {"axis": 1}, shape, shape, in_place=True)
+
+
+def softmax_axes(operator: Operator, opset: int) -> tuple[dict[str, int], bool]:
+    """Return the fields of an `AlongAxis`, and whether several axes lie between its values.
+
+    Before operator set 13 a softmax is along all axes from its own on.
+    """
+    shape, joins = operator.shape(), opset < 13
+    axis = operator.axis(1 if joins else -1)
+    if joins:
+        shape = (*shape[:axis], math.prod(shape[axis:]))
+    batch, outer, values, inner = around(shape, axis)
+    fields = {"batch": batch, "outer": outer, "values": values, "inner": inner}
+    return fields, inner > 1 and len(shape) - axis > 2
+
+
+def softmax_shape(shape: tuple[int, ...], *, across: bool) -> tuple[int, ...]:
+    """Return (rows, values) or (rows, values, inner) as a kernel along axis 1 takes them.
+
+    One that is across gets a second axis inside, of length one.
+    """
+    rows, values, inner = shape
+    if inner == 1:
+        return (rows, values)
+    return (rows, values, 1, inner) if across else (rows, values, inner)

@@ -35,7 +35,7 @@ class LoweredNode:
     reason : str
         Why there is no layer; empty where there is one.
     sources : tuple of str
-        Names of the ONNX nodes that became this one.
+        Names of the ONNX nodes that became this one, or were removed beside it.
     """
 
     name: str
@@ -104,11 +104,17 @@ def _accounted(network: Network, nodes: Sequence[LoweredNode]) -> tuple[LoweredN
             owner[node.name] = choose(places)
             more[owner[node.name]].append(node.name)
 
-    for node in left:
-        give(node, (maker[name] for name in node.inputs if name in maker), max)
+    def give_forwards() -> None:
+        for node in left:
+            if node.name not in owner:
+                give(node, (maker[name] for name in node.inputs if name in maker), max)
+
+    give_forwards()
     for node in reversed(left):
         if node.name not in owner:
             give(node, (each for name in node.outputs for each in readers[name]), min)
+    # What hands on what now has an owner.
+    give_forwards()
     order = {node.name: place for place, node in enumerate(network.nodes)}
     return tuple(
         replace(node, sources=tuple(sorted({*node.sources, *more[place]}, key=order.__getitem__)))

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 SMALL_ELEMENTS = 4096
 """Constants of at most this many elements keep their value."""
-NETWORKS_KEPT = 128
+NETWORKS_KEPT = 256
 """Networks, at one batch size each, that a process remembers with what was made of them."""
 
 
@@ -82,7 +82,7 @@ class Network:
     opsets : mapping of str to int
         Operator-set version per domain.
     batch : int or None
-        First dimension of the inputs, where they agree on one.
+        As asked for; else the first dimension of the inputs, where they agree on one.
     notes : tuple of str
         What a user should know about how the file was read.
     """

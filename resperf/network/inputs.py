@@ -28,7 +28,8 @@ class Inputs:
     fixed_batch : int or None
         First dimension that the file fixed and that was replaced by another one.
     batch : int or None
-        First dimension of the inputs where all with a dimension agree.
+        The batch that was asked for, if an input begins with it; else the first dimension of the
+        inputs where all with a dimension agree.
     notes : tuple of str
     """
 
@@ -92,7 +93,11 @@ def complete_inputs(
         for tensor in tensors
         if (own := dims[tensor.name]) and isinstance(own[0], int) and own[0] != tensor.shape[0]
     ]
-    firsts = {tensor.shape[0] for tensor in tensors if tensor.shape}
+    firsts = {
+        tensor.shape[0]
+        for tensor in tensors
+        if tensor.shape and (batch is None or tensor.name in batched)
+    }
     agreed = firsts.pop() if len(firsts) == 1 else None
     return Inputs(tuple(tensors), replaced[0] if replaced else None, agreed, tuple(notes))
 

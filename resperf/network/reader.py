@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from resperf.errors import NetworkError, ShapeError
+from resperf.errors import NetworkError, ShapeError, printable
 from resperf.network._base import Network, Node, Tensor
 from resperf.network.fit import misfit
 from resperf.network.folding import folded, is_constant
@@ -346,7 +346,7 @@ class _NodeNames:
 
     def unique(self, node: NodeProto) -> str:
         base = node.name or f"{node.op_type}_{next(filter(None, node.output))}"
-        name = base = base if base.isprintable() else repr(base)[1:-1]
+        name = base = printable(base)
         while name in self._count:
             self._count[base] += 1
             name = f"{base}_{self._count[base]}"
@@ -381,4 +381,4 @@ def _set_shapes(
 
 def _listed(names: Sequence[str]) -> str:
     more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    return ", ".join(name if name.isprintable() else repr(name) for name in names[:3]) + more
+    return ", ".join(printable(name) for name in names[:3]) + more

@@ -11,7 +11,7 @@ from resperf.errors import ShapeError
 from resperf.layers._operator import CONTRIB
 from resperf.network._base import Tensor
 from resperf.network.contrib import contrib_outputs
-from resperf.network.protos import check_size, data_type_of, dtype_name
+from resperf.network.protos import data_type_of, dtype_name
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto, TypeProto
@@ -65,8 +65,6 @@ class ShapeFinder:
             tensors = [known.get(name) for name in node.input]
             own = contrib_outputs(node.op_type, tensors, attributes) or []
             found = {name: each for name, each in zip(node.output, own, strict=False) if name}
-        for name, (_, shape) in found.items():
-            check_size(self._path, name, shape)
         return found
 
     def fewest_inputs(self, node: NodeProto) -> int:

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from resperf.errors import printable
 from resperf.units import format_ms
 
 WIDTH_IN_FILES = 160
@@ -57,8 +58,8 @@ def table(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int =
     ----------
     columns : sequence of Column
     rows : sequence of sequence of str
-        As many cells as columns; cells are shown as they are, without any markup. Columns whose
-        cells are all empty are left out.
+        As many cells as columns; cells are shown as they are, without any markup, but for
+        characters that a terminal would obey. Columns whose cells are all empty are left out.
     width : int
         Columns of text; `text_width` by default.
 
@@ -82,7 +83,7 @@ def table(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int =
             overflow="fold",
         )
     for row in rows:
-        laid_out.add_row(*(row[place] for place in filled))
+        laid_out.add_row(*(_shown(row[place]) for place in filled))
     text = io.StringIO()
     console = Console(
         file=text, width=width or text_width(), color_system=None, force_terminal=False,
@@ -90,3 +91,7 @@ def table(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int =
     )  # fmt: skip
     console.print(laid_out)
     return "\n".join(line.rstrip() for line in text.getvalue().rstrip("\n").split("\n"))
+
+
+def _shown(cell: str) -> str:
+    return "\n".join(printable(line) for line in cell.split("\n"))

@@ -183,12 +183,13 @@ def _carried(
 def _placed_again(bundle: Bundle, paths: Sequence[Path], placed: Sequence[Placed]) -> list[Placed]:
     """Say what measured networks consist of by another bundle."""
     files = {name: path for path, name in network_names(paths).items()}
-    again = []
-    for each in placed:
-        network = read_network(files[each.network], batch=each.batch)
-        found = placed_network(bundle, network, each.network, each.measured_ms)
-        again.append(replace(found, batch=each.batch))
-    return again
+    return [
+        placed_network(
+            bundle, read_network(files[each.network], batch=each.batch), each.network,
+            each.measured_ms,
+        )
+        for each in placed
+    ]  # fmt: skip
 
 
 def measured_networks(
@@ -235,8 +236,7 @@ def measured_networks(
             except (ResperfError, MemoryError) as error:
                 notes.append(f"{name} at batch {batch}: {error}")
                 continue
-            # As it was asked for: networks whose inputs begin otherwise say nothing themselves.
-            placed.append(replace(foretold, batch=batch, measured_ms=total_ms))
+            placed.append(replace(foretold, measured_ms=total_ms))
     if progress is not None:
         progress(len(runs), len(runs), "done")
     return placed, notes

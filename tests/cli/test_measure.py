@@ -43,7 +43,9 @@ def test_against_a_bundle_both_are_given_per_layer(bundle, capsys):
     )
 
 
-def test_a_network_without_a_batch_of_its_own_is_measured_as_asked(bundle, tmp_path, capsys):
+def test_a_network_whose_inputs_disagree_is_measured_at_the_batch_asked_for(
+    bundle, tmp_path, capsys
+):
     """Its inputs begin with 1 and 4, so that nothing in it says what its batch is."""
     nodes = [helper.make_node("MatMul", ["x", "table"], ["y"])]
     inputs = [
@@ -57,6 +59,7 @@ def test_a_network_without_a_batch_of_its_own_is_measured_as_asked(bundle, tmp_p
     words = ["measure", str(tmp_path / "two.onnx"), "--batch", "8", *QUICK]
     assert main([*words, "--against", str(bundle), "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
+    assert document["batch"] == document["predicted"]["batch"] == 8
     [measured] = document["layers"]
     assert layer_from_key(measured["key"]).output_shape[-2:] == (8, 3)
     assert [each["op"] for each in document["predicted"]["skipped"]] == ["MatMul"]

@@ -327,6 +327,10 @@ REFUSED: list[tuple[Operator, str]] = [
     (node("MatMul", [(0, 3, 4), (0, 4, 5)], (0, 3, 5)), "at least 1"),
     (node("FusedMatMul", [(2, 3, 4), (2, 4, 5)], (2, 3, 5), transBatchA=1), "transposes its batch"),
     (node("Resize", [IMAGE, None, [1, 1, 2, 2]], (2, 64, 28, 24), antialias=1), "antialiasing"),
+    (
+        node("Resize", [(1, 8, 9), None, [1, 1, 2]], (1, 8, 18), mode="linear", antialias=1),
+        "antialiasing",
+    ),
     (node("Softmax", [(2, 3)], (2, 3), axis=2), "axis=2 does not exist"),
     (node("Transpose", [(2, 3, 4, 5, 6, 7, 8)], (8, 7, 6, 5, 4, 3, 2)), "more than 5 axes"),
     (node("Concat", [(2, 0), None], (2, 0), axis=1), "parts=0"),

@@ -80,13 +80,15 @@ def test_what_is_estimated_and_what_the_device_cannot_do_is_said_where_it_stands
 
 def test_bundles_are_compared_in_one_table():
     far = LayerPrediction("c", "conv", 1.0, False, reason="r", estimated=True)
+    sure = LayerPrediction("d", "conv", 80.0, True, low_ms=75.0, high_ms=90.0)
     text = everywhere_text(
-        [prediction(), prediction(device="1080ti", layers=(far,), batch=None)],
+        [prediction(layers=(sure,)), prediction(device="1080ti", layers=(far,), batch=None)],
         [Failure("there/p1000", "p1000", "tensorrt", "no lowering"),
          Failure("there/x", "", "", "there/x is damaged")],
     )  # fmt: skip
     rows = [line.split() for line in text.splitlines()]
-    assert rows[3][:4] == ["cpu", "onnxruntime", "8", "83.00"]
+    # As wide as the layer: 83 ms x 75 / 80 and x 90 / 80.
+    assert rows[3][:5] == ["cpu", "onnxruntime", "8", "83.00", "77.81-93.38"]
     assert rows[3][-6:] == ["1.000", "80.00", "2.000", "0", "0", "0"]
     assert rows[4][-3:] == ["1.000", "0", "1"]
     assert "not predicted for p1000 with tensorrt: no lowering" in text

@@ -48,3 +48,10 @@ def test_a_missing_time_is_not_zero():
 def test_json_knows_no_nan():
     text = json_text({"a": math.nan, "b": [math.inf, 1.5], "c": (1, "x", None, True)})
     assert json.loads(text) == {"a": None, "b": [None, 1.5], "c": [1, "x", None, True]}
+
+
+def test_characters_that_a_terminal_would_obey_are_written_out() -> None:
+    text = table((Column("name"), Column("ms", right=True)), [["\x1b[2Jgone\rback", "1"]])
+    assert text.isascii()
+    assert r"\x1b[2Jgone\rback" in text
+    assert not any(character in text for character in "\x1b\r")
