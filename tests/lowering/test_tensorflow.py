@@ -152,7 +152,7 @@ def test_a_classifier_head() -> None:
     )  # fmt: skip
     assert (view.op, view.role, view.layer) == ("Reshape", "view", None)
     assert dense.layer == Dense(batch=1, features_in=4, features_out=3, activation="sigmoid")
-    assert dense.sources == ("m", "a", "s")
+    assert dense.sources == ("m", "a", "i", "s")
 
 
 def test_a_mean_over_rows_and_columns_is_a_global_pooling() -> None:
