@@ -28,6 +28,7 @@ from resperf.lowering._read import (
     dense_from_node,
     in_pairs,
     is_dense,
+    is_empty,
     is_image,
     layer_from_node,
     pool_from_node,
@@ -251,6 +252,8 @@ def _lowered(network: Network, node: Node, block: int, *, is_blocked: bool) -> L
         return LoweredNode(node.name, node.op, copied, "execution")
     if node.op in VIEW_OPS | REMOVED_OPS:
         return LoweredNode(node.name, node.op, None, "view", "changes only the shape")
+    if is_empty(network, node):
+        return LoweredNode(node.name, node.op, None, "view", "makes no values")
     try:
         if node.op in ACTIVATION_OPS:
             layer: Layer = activation_from_node(network, node, block if is_blocked else 1)

@@ -26,6 +26,7 @@ def with_patterns(start: Rewritten) -> Rewritten:
     its values are ordered, where they meet others.
     """
     patterns = _Patterns(start.network, dict(start.sources))
+    patterns.drop_casts()
     patterns.join_equal()
     patterns.join_pads()
     patterns.join_gelu()
@@ -39,6 +40,27 @@ def with_patterns(start: Rewritten) -> Rewritten:
 
 class _Patterns(Rewriting):
     """Joins nodes."""
+
+    def drop_casts(self) -> None:
+        """Leave out casts to the type that a tensor has, which stand inside normalisations."""
+        stands_for: dict[str, str] = {}
+        kept = []
+        for node in self.nodes:
+            inputs = tuple(stands_for.get(name, name) for name in node.inputs)
+            if self._keeps_type(node):
+                stands_for[node.outputs[0]] = inputs[0]
+            else:
+                kept.append(node if inputs == node.inputs else replace(node, inputs=inputs))
+        if stands_for:
+            self.nodes = kept
+            self._enter_all()
+
+    def _keeps_type(self, node: Node) -> bool:
+        if node.op != "Cast" or node.domain or not node.inputs:
+            return False
+        before, after = (self.tensors.get(name) for name in (node.inputs[0], node.outputs[0]))
+        known = before is not None and after is not None and before.dtype == after.dtype
+        return known and node.outputs[0] not in self.network.outputs
 
     def join_gelu(self) -> None:
         """Turn x times a half times (1 + erf or tanh of something) into one operator."""
@@ -135,19 +157,22 @@ class _Patterns(Rewriting):
     @left_as_it_is
     def _join_norm(self, root: Node) -> None:
         found = self._deviation(root)
-        divided = self._sole_reader(root, "Div")
-        if found is None or divided is None or divided.inputs[1] != root.outputs[0]:
+        if found is None:
             return
         centred, parts = found
-        scaled = self._sole_reader(divided, "Mul")
-        if divided.inputs[0] != centred or scaled is None:
+        dividing = self._divided(root, centred)
+        if not dividing:
             return
-        scale = self._other(scaled, divided.outputs[0])
+        scaled = self._sole_reader(dividing[-1], "Mul")
+        if scaled is None:
+            return
+        scale = self._other(scaled, dividing[-1].outputs[0])
         if not self._is_vector(scale):
             return
-        parts = [*parts, root, divided, scaled]
+        parts = [*parts, root, *dividing, scaled]
         inputs: tuple[str, ...]
-        before = self._mean_taken_off(centred, parts)
+        inverted = len(dividing) > 1
+        before = None if inverted else self._mean_taken_off(centred, parts)
         shifted = None if before is None else self._sole_reader(scaled, "Add")
         bias = "" if shifted is None else self._other(shifted, scaled.outputs[0])
         if before is not None and shifted is not None and self._is_vector(bias):
@@ -162,6 +187,22 @@ class _Patterns(Rewriting):
         for part in parts[:-1]:
             self._swap(part)
         self._swap(last, Node(name, op, "", inputs, last.outputs, {"axis": -1}))
+
+    def _divided(self, root: Node, x: str) -> list[Node]:
+        """Return the nodes that divide x by a root, at once or by one over it; none if it is not.
+
+        What takes the inverse by ``Reciprocal`` is left in parts, as ONNX Runtime does.
+        """
+        divided = self._sole_reader(root, "Div")
+        if divided is None or divided.inputs[1] != root.outputs[0]:
+            return []
+        if divided.inputs[0] == x:
+            return [divided]
+        times = self._sole_reader(divided, "Mul")
+        inverse = self._is_constant(divided.inputs[0], 1.0)
+        if not inverse or times is None or self._other(times, divided.outputs[0]) != x:
+            return []
+        return [divided, times]
 
     def _deviation(self, root: Node) -> tuple[str, list[Node]] | None:
         """Return x, and the nodes that make the mean of its squares, plus a little, for a root."""

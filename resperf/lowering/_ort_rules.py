@@ -28,6 +28,7 @@ from resperf.lowering._read import (
     dense_from_node,
     in_pairs,
     is_dense,
+    is_empty,
     is_image,
     layer_from_node,
     pool_from_node,
@@ -532,6 +533,8 @@ class _Lowering:
             layer = copied_view(self.network, node)
             if layer is None:
                 role, reason = "view", "changes only the shape"
+        elif is_empty(self.network, node):
+            role, reason = "view", "makes no values"
         else:
             try:
                 layer = self._layer(node)

@@ -264,6 +264,15 @@ def activation_from_node(network: Network, node: Node, block: int = 1) -> Layer:
     )
 
 
+def is_empty(network: Network, node: Node) -> bool:
+    """Whether nothing that a node makes holds a value, such as a slice of no length.
+
+    It costs what any node costs that has no work.
+    """
+    made = [network.tensors.get(name) for name in node.outputs if name]
+    return bool(made) and all(tensor is not None and 0 in tensor.shape for tensor in made)
+
+
 def copied_view(network: Network, node: Node) -> Layer | None:
     """Return the copy that a change of shape is where it makes an output of the network.
 

@@ -585,6 +585,64 @@ def test_every_original_node_is_accounted_for(method: str, fingerprint: Fingerpr
 
 
 @pytest.mark.parametrize("method", ["framework", "rules"])
+def test_pieces_without_values_are_no_layers(
+    method: str, fingerprint: Fingerprint, tmp_path: Path
+) -> None:
+    """As video networks cut windows off that are not shifted."""
+    values = {"start": np.int64([0]), "end": np.int64([0]), "axis": np.int64([1])}
+    nodes = [
+        helper.make_node("Relu", ["x"], ["a"], "act"),
+        helper.make_node("Slice", ["a", "start", "end", "axis"], ["none"], "piece"),
+        helper.make_node("Concat", ["none", "a"], ["y"], "join", axis=1),
+    ]
+    network = read_network(saved(tmp_path / "g.onnx", nodes, (4, 6), values))
+    lowered = lower(network, fingerprint, method=method)
+    assert {node.op: node.role for node in lowered.nodes} == {
+        "Relu": "execution", "Slice": "view", "Concat": "execution",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("inverse", ["Reciprocal", "Div", ""])
+def test_rules_and_ort_agree_on_norms_by_the_root_mean_square(
+    inverse: str, fingerprint: Fingerprint, tmp_path: Path
+) -> None:
+    """As language models write them, with casts that change nothing; some ways are not joined."""
+    values = {
+        "two": np.float32(2), "tiny": np.float32(1e-6), "one": np.float32(1),
+        "scale": np.full(16, 0.7, np.float32), "w": np.full((16, 16), 0.1, np.float32),
+    }  # fmt: skip
+    if inverse:
+        root = ["one", "root"] if inverse == "Div" else ["root"]
+        dividing = [
+            helper.make_node(inverse, root, ["r"], "inverse"),
+            helper.make_node("Mul", ["f", "r"], ["n"], "times"),
+        ]
+    else:
+        dividing = [helper.make_node("Div", ["f", "root"], ["n"], "divide")]
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["m"], "product"),
+        helper.make_node("Cast", ["m"], ["f"], "cast", to=onnx.TensorProto.FLOAT),
+        helper.make_node("Pow", ["f", "two"], ["square"], "square"),
+        helper.make_node("ReduceMean", ["square"], ["mean"], "mean", axes=[-1]),
+        helper.make_node("Add", ["mean", "tiny"], ["more"], "more"),
+        helper.make_node("Sqrt", ["more"], ["root"], "root"),
+        *dividing,
+        helper.make_node("Cast", ["n"], ["o"], "back", to=onnx.TensorProto.FLOAT),
+        helper.make_node("Mul", ["scale", "o"], ["s"], "scale"),
+        helper.make_node("Relu", ["s"], ["y"], "last"),
+    ]
+    network = read_network(saved(tmp_path / "g.onnx", nodes, (2, 8, 16), values))
+    asked = lower(network, fingerprint, method="framework")
+    by_rules = lower(network, fingerprint, method="rules")
+    kinds = Counter(node.layer.kind for node in by_rules.nodes if node.layer is not None)
+    assert kinds["norm"] == (inverse != "Reciprocal")
+    assert contents(by_rules) == contents(asked)
+    assert sorted(n for node in by_rules.nodes for n in node.sources) == sorted(
+        node.name for node in network.nodes
+    )
+
+
+@pytest.mark.parametrize("method", ["framework", "rules"])
 def test_what_is_left_out_belongs_to_what_it_stands_beside(
     method: str, fingerprint: Fingerprint, tmp_path: Path
 ) -> None:
