@@ -136,6 +136,8 @@ def _rows(dataset: Path) -> dict[str, LayerRows]:
 
 CHOOSERS: Mapping[str, Chooser] = {"plain": _plainly, "adaptive": _by_doubt}
 ERRORS = ("mean %", "root mean square %")
+UNPREDICTED = (100.0,) * len(ERRORS)
+"""Errors of a kind that nothing predicts."""
 FEWEST_JUDGED = 3
 """Test rows of a kind that counts."""
 
@@ -159,7 +161,8 @@ def _curve(
                 known = _beside(parts.train.select(taken), parts.validation)
                 new = chooser(known, parts.train.select(others), count - len(taken), random)
                 taken = np.concatenate([taken, others[new]])
-            found[count].append(_errors(rows, taken, method, seed))
+            known = parts.train.select(taken)
+            found[count].append(_errors(known, parts.validation, parts.test, method, seed))
     return _means(found)
 
 
@@ -171,10 +174,12 @@ def _counts(start: int, pool: int, most: int) -> list[int]:
 
 
 def _means(found: Mapping[int, list[tuple[float, ...]]]) -> list[Point]:
-    return [
-        (count, tuple(mean(each) for each in zip(*errors, strict=True)))
-        for count, errors in found.items()
-    ]
+    return [(count, _mean(errors)) for count, errors in found.items()]
+
+
+def _mean(errors: Sequence[tuple[float, ...]]) -> tuple[float, ...]:
+    """Mean of each sort of error."""
+    return tuple(mean(each) for each in zip(*errors, strict=True))
 
 
 def _curve_together(
@@ -203,9 +208,13 @@ def _curve_together(
                     rest[plain:], [doubt**2 for doubt in doubts], new - plain, source
                 )
             errors = [
-                _kind_errors(rows[kind], _places(taken, kind), method, seed) for kind in judged
-            ]
-            found[count].append(tuple(mean(each) for each in zip(*errors, strict=True)))
+                _kind_errors(
+                    parts[kind].train.select(_places(taken, kind)), parts[kind].validation,
+                    parts[kind].test, method, seed,
+                )
+                for kind in judged
+            ]  # fmt: skip
+            found[count].append(_mean(errors))
     return _means(found)
 
 
@@ -249,15 +258,14 @@ def _curve_of(
             kind: own_split(each.select(np.array([key in known for key in each.keys], dtype=bool)))
             for kind, each in rows.items()
         }
+        judged = {kind: (parts[kind], test) for kind, test in tests.items() if kind in parts}
+        unknown = [UNPREDICTED] * (len(tests) - len(judged))
         found[count] = [
-            tuple(
-                mean(each)
-                for each in zip(
-                    *(_split_errors(parts.get(kind), test, method, seed)
-                      for kind, test in tests.items()),
-                    strict=True,
-                )
-            )
+            _mean([
+                *(_kind_errors(part.train, part.validation, test, method, seed)
+                  for part, test in judged.values()),
+                *unknown,
+            ])
             for seed in range(seeds)
         ]  # fmt: skip
     return _means(found)
@@ -285,23 +293,14 @@ def _doubts(
     return [float(doubt) for doubt in doubts]
 
 
-def _kind_errors(rows: LayerRows, taken: Array, method: str, seed: int) -> tuple[float, ...]:
-    """Errors of what a bundle would hold: terms alone for few rows, nothing for hardly any."""
-    parts = own_split(rows)
-    return _split_errors(
-        Trial(parts.train.select(taken), parts.validation, parts.test), parts.test, method, seed
-    )
-
-
-def _split_errors(
-    parts: Trial | None, test: LayerRows, method: str, seed: int
+def _kind_errors(
+    train: LayerRows, validation: LayerRows, test: LayerRows, method: str, seed: int
 ) -> tuple[float, ...]:
-    if parts is None or len(parts.train) < FEWEST_ROWS:
-        return (100.0,) * len(ERRORS)
-    known = len(parts.train) + len(parts.validation)
-    if known < FEWEST_ROWS_FOR_NETWORK:
-        method = "baseline"
-    return _judged(parts.train, parts.validation, test, method, seed)
+    """Errors of what a bundle would hold: terms alone for few rows, nothing for hardly any."""
+    if len(train) < FEWEST_ROWS:
+        return UNPREDICTED
+    few = len(train) + len(validation) < FEWEST_ROWS_FOR_NETWORK
+    return _errors(train, validation, test, "baseline" if few else method, seed)
 
 
 def _beside(some: LayerRows, others: LayerRows) -> LayerRows:
@@ -319,12 +318,7 @@ def _beside(some: LayerRows, others: LayerRows) -> LayerRows:
     )
 
 
-def _errors(rows: LayerRows, taken: Array, method: str, seed: int) -> tuple[float, ...]:
-    parts = own_split(rows)
-    return _judged(parts.train.select(taken), parts.validation, parts.test, method, seed)
-
-
-def _judged(
+def _errors(
     train: LayerRows, validation: LayerRows, test: LayerRows, method: str, seed: int
 ) -> tuple[float, ...]:
     phase = train.layer_phase

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from resperf.errors import UnsupportedError
 from resperf.lowering._base import CONTROL_FLOW
 from resperf.network import Network, Node, Tensor
-from resperf.network.graph import inner_graphs, names_read, tensors_of
+from resperf.network.graph import all_tensors, any_elsewhere, names_read
 
 if TYPE_CHECKING:
     import onnx
@@ -122,19 +122,17 @@ def _bodies(node: Node) -> dict[str, Any]:
     UnsupportedError
         If they have weights in other files.
     """
-    from onnx import GraphProto, TensorProto
+    from onnx import GraphProto
 
     found = {
         label: GraphProto.FromString(value)
         for label, value in node.attributes.items()
         if isinstance(value, bytes)
     }
-    for graph in found.values():
-        for body in inner_graphs(graph):
-            if any(each.data_location == TensorProto.EXTERNAL for each in tensors_of(body)):
-                raise UnsupportedError(
-                    f"{node.op} {node.name!r}: a graph inside it has weights in another file"
-                )
+    if any(any_elsewhere(all_tensors(graph)) for graph in found.values()):
+        raise UnsupportedError(
+            f"{node.op} {node.name!r}: a graph inside it has weights in another file"
+        )
     return found
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -189,18 +188,18 @@ def inner_graphs(graph: GraphProto) -> Iterator[GraphProto]:
                     yield from inner_graphs(inner)
 
 
-def lies_elsewhere(graph: GraphProto) -> bool:
-    """Say whether anything but the graph's own weights lies in another file.
+def all_tensors(graph: GraphProto) -> Iterator[TensorProto]:
+    """Give the weights and constants of a graph, its own weights first, and of those inside it."""
+    for each in inner_graphs(graph):
+        yield from _tensors_of(each)
 
-    Constants of its nodes, sparse weights, and what graphs inside it hold.
-    """
-    own = islice(tensors_of(graph), len(graph.initializer), None)
-    bodies = islice(inner_graphs(graph), 1, None)
-    tensors = chain(own, chain.from_iterable(tensors_of(body) for body in bodies))
+
+def any_elsewhere(tensors: Iterable[TensorProto]) -> bool:
+    """Say whether a tensor lies in another file."""
     return any(each.data_location == _EXTERNAL for each in tensors)
 
 
-def tensors_of(graph: GraphProto) -> Iterator[TensorProto]:
+def _tensors_of(graph: GraphProto) -> Iterator[TensorProto]:
     """Give the weights and constants of a graph, not those of graphs inside it."""
     sparse = [*graph.sparse_initializer]
     yield from graph.initializer

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from resperf.errors import NetworkError
-from resperf.network.graph import lies_elsewhere
+from resperf.network.graph import all_tensors, any_elsewhere
 from resperf.network.model import open_buffer, parse, strip_file
 from resperf.network.protos import check_size, has_bytes
 from resperf.network.reader import resolve
@@ -76,7 +77,9 @@ def materialise(
             name, value = _embedded(path, buffer, start, end)
             weights[name] = value
     _release_constants(model.graph)
-    if lies_elsewhere(model.graph):
+    # Weights of the network itself are made or read here; ONNX Runtime would look for all others.
+    others = islice(all_tensors(model.graph), len(model.graph.initializer), None)
+    if any_elsewhere(others):
         raise NetworkError(
             f"{path}: a constant of an operator, or a graph inside one, has weights in another "
             "file, which is not read for measuring; make them weights of the network itself"

@@ -65,6 +65,9 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 def test_a_kind_says_everything_about_itself(kind: str) -> None:
     cls = OPERATOR_KINDS[kind]
+    # It has operators of its own, or another kind's become it.
+    read = layer_of_operator(as_operator(drawn(kind, 1)[0].kernel()))
+    assert cls.OPERATORS or read.kind == kind
     assert "batch" in cls.specs()
     assert set(cls.ENCODED) <= set(cls.specs())
     for other, theirs in OPERATOR_KINDS.items():
