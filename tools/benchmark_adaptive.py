@@ -14,20 +14,21 @@ ones do. Choosing looks for layers that are foretold badly, so that it shortens 
 
     python tools/benchmark_adaptive.py all.h5 --together
 
-lets the campaign choose between the layers of all kinds, as it does. Both errors are then the means
-over kinds, each of which counts alike: a kind that few plain draws are of is foretold badly.
+lets the campaign choose between the layers of all kinds, as it does. Both errors are then said
+twice: each kind counts alike, or each layer of the test split, which the campaign's shares made.
 
     python tools/benchmark_adaptive.py plain.h5 --chosen adaptive.h5 --judges other.h5
 
 compares two campaigns that were measured, layers in the order in which they were: all of them
 count, whether they train, validate, test or failed. What judges are the layers of the test split
-of others (without any, of both), which train neither.
+of others (without any, of both), which train neither, of kinds that both campaigns draw.
 """
 
 from __future__ import annotations
 
 import argparse
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -36,17 +37,17 @@ from statistics import mean
 
 import numpy as np
 
-from resperf.campaign.adaptive import drawn_by_weight
+from resperf.campaign.adaptive import most_telling
 from resperf.campaign.spec import AdaptiveSettings
 from resperf.dataset import read_table
 from resperf.features import FEATURED_KINDS, Array, take
 from resperf.predictors import predictor_class
 from resperf.report.tables import Column, table
-from resperf.training.disagreement import disagreement
+from resperf.training.disagreement import doubt_of
 from resperf.training.fit import FEWEST_ROWS, FEWEST_ROWS_FOR_NETWORK
 from resperf.training.rows import LayerRows, layer_rows
 from resperf.training.trials import Trial, fit_rows, own_split
-from resperf.workflows.adaptive import UNKNOWN
+from resperf.workflows.adaptive import unknown
 
 Chooser = Callable[[LayerRows, LayerRows, int, np.random.Generator], Array]
 """(measured rows, others, how many) -> places of the chosen ones among the others."""
@@ -76,6 +77,8 @@ def main() -> None:
             parser.error("--chosen compares all kinds as they were measured; leave --together out")
         paths = {"plain": arguments.dataset, "adaptive": arguments.chosen}
         tests = _tests([_rows(path) for path in arguments.judges or paths.values()])
+        drawn = [set(_rows(path)) for path in paths.values()]
+        tests = {kind: test for kind, test in tests.items() if all(kind in each for each in drawn)}
         orders = {name: _order(path) for name, path in paths.items()}
         counts = _counts(arguments.start, min(map(len, orders.values())), arguments.most)
         beyond = _counts(counts[-1], len(orders["plain"]), arguments.most)
@@ -86,7 +89,7 @@ def main() -> None:
             )
             for name, path in paths.items()
         }
-        _show("all", curves)
+        _show_all(curves)
         return
     tables = read_table(arguments.dataset)
     if arguments.together:
@@ -98,7 +101,7 @@ def main() -> None:
             )
             for name in CHOOSERS
         }  # fmt: skip
-        _show("all", curves)
+        _show_all(curves)
         return
     for kind in arguments.kinds:
         rows = layer_rows(tables[kind])
@@ -123,10 +126,14 @@ def _by_doubt(
     plain = round(AdaptiveSettings().plain * count)
     order = random.permutation(len(others))
     rest = order[plain:]
-    weights = disagreement(known, take(others.columns, rest)) ** 2
-    source = Random(int(random.integers(2**32)))
-    chosen = drawn_by_weight(rest.tolist(), weights.tolist(), count - plain, source)
-    return np.concatenate([order[:plain], np.array(chosen, dtype=order.dtype)])
+    doubts = doubt_of(known, take(others.columns, rest)).tolist()
+    kind, source = known.kind, Random(int(random.integers(2**32)))
+    count_known = {kind: len(known)}
+    places = most_telling(
+        [kind] * len(rest), doubts, weights={kind: 1.0}, learnt=count_known, have=count_known,
+        count=count - plain, source=source,
+    )  # fmt: skip
+    return np.concatenate([order[:plain], rest[places]])
 
 
 def _rows(dataset: Path) -> dict[str, LayerRows]:
@@ -136,6 +143,8 @@ def _rows(dataset: Path) -> dict[str, LayerRows]:
 
 CHOOSERS: Mapping[str, Chooser] = {"plain": _plainly, "adaptive": _by_doubt}
 ERRORS = ("mean %", "root mean square %")
+COUNTED = ("each kind", "each layer")
+"""What counts alike where all kinds are judged: both errors are said for each."""
 UNPREDICTED = (100.0,) * len(ERRORS)
 """Errors of a kind that nothing predicts."""
 FEWEST_JUDGED = 3
@@ -182,13 +191,25 @@ def _mean(errors: Sequence[tuple[float, ...]]) -> tuple[float, ...]:
     return tuple(mean(each) for each in zip(*errors, strict=True))
 
 
+def _of_all(errors: Sequence[tuple[float, ...]], layers: Sequence[int]) -> tuple[float, ...]:
+    """Both errors of all kinds together: where each kind counts alike, where each layer does."""
+    means, roots = np.array(errors).T
+    root = math.sqrt(np.average(roots**2, weights=layers))
+    return (*_mean(errors), float(np.average(means, weights=layers)), root)
+
+
 def _curve_together(
     rows: Mapping[str, LayerRows], adaptive: bool, start: int, most: int, method: str, seeds: int
 ) -> list[Point]:
-    """Rows measured of all kinds together, and the means over kinds of both errors."""
+    """Rows measured of all kinds together, and what they all err by.
+
+    All rows that are not chosen yet are candidates: a dataset holds too few to draw from.
+    """
     parts = {kind: own_split(each) for kind, each in rows.items()}
     judged = [kind for kind, part in parts.items() if len(part.test) >= FEWEST_JUDGED]
     pool = [(kind, place) for kind, part in parts.items() for place in range(len(part.train))]
+    power = AdaptiveSettings().share_power
+    weights = {kind: len(part.train) ** power for kind, part in parts.items()}
     counts = _counts(start, len(pool), most)
     found: dict[int, list[tuple[float, ...]]] = {count: [] for count in counts}
     for seed in range(seeds):
@@ -204,9 +225,12 @@ def _curve_together(
             if new > plain:
                 doubts = _doubts(parts, taken, rest[plain:])
                 source = Random(int(random.integers(2**32)))
-                taken += drawn_by_weight(
-                    rest[plain:], [doubt**2 for doubt in doubts], new - plain, source
-                )
+                kinds, measured = [kind for kind, _ in rest[plain:]], Counter(k for k, _ in taken)
+                places = most_telling(
+                    kinds, doubts, weights=weights, learnt=measured, have=measured,
+                    count=new - plain, source=source,
+                )  # fmt: skip
+                taken += [rest[plain + place] for place in places]
             errors = [
                 _kind_errors(
                     parts[kind].train.select(_places(taken, kind)), parts[kind].validation,
@@ -214,7 +238,7 @@ def _curve_together(
                 )
                 for kind in judged
             ]  # fmt: skip
-            found[count].append(_mean(errors))
+            found[count].append(_of_all(errors, [len(parts[kind].test) for kind in judged]))
     return _means(found)
 
 
@@ -249,7 +273,7 @@ def _curve_of(
     method: str,
     seeds: int,
 ) -> list[Point]:
-    """Layers that a campaign had measured, and the means over kinds of both errors."""
+    """Layers that a campaign had measured, and what all kinds together err by."""
     rows = _rows(path)
     found: dict[int, list[tuple[float, ...]]] = {}
     for count in counts:
@@ -258,14 +282,15 @@ def _curve_of(
             kind: own_split(each.select(np.array([key in known for key in each.keys], dtype=bool)))
             for kind, each in rows.items()
         }
-        judged = {kind: (parts[kind], test) for kind, test in tests.items() if kind in parts}
-        unknown = [UNPREDICTED] * (len(tests) - len(judged))
         found[count] = [
-            _mean([
-                *(_kind_errors(part.train, part.validation, test, method, seed)
-                  for part, test in judged.values()),
-                *unknown,
-            ])
+            _of_all(
+                [
+                    _kind_errors(parts[kind].train, parts[kind].validation, test, method, seed)
+                    if kind in parts else UNPREDICTED
+                    for kind, test in tests.items()
+                ],
+                [len(test) for test in tests.values()],
+            )
             for seed in range(seeds)
         ]  # fmt: skip
     return _means(found)
@@ -286,10 +311,10 @@ def _doubts(
         if not own:
             continue
         if len(known) < FEWEST_ROWS_FOR_NETWORK:
-            doubts[own] = UNKNOWN
+            doubts[own] = unknown(len(known))
             continue
         columns = part.train.select(np.array([rest[number][1] for number in own])).columns
-        doubts[own] = disagreement(known, columns)
+        doubts[own] = doubt_of(known, columns)
     return [float(doubt) for doubt in doubts]
 
 
@@ -327,6 +352,16 @@ def _errors(
     ratios = predictor.predict(test.columns) / test.times_ms[phase]
     square = float(np.mean(np.log(ratios) ** 2))
     return 100 * float(np.mean(np.abs(ratios - 1))), 100 * math.sqrt(square)
+
+
+def _show_all(curves: Mapping[str, list[Point]]) -> None:
+    for number, counted in enumerate(COUNTED):
+        print(f"{counted} counts alike:")
+        places = slice(number * len(ERRORS), (number + 1) * len(ERRORS))
+        _show("all", {
+            name: [(rows, errors[places]) for rows, errors in points]
+            for name, points in curves.items()
+        })  # fmt: skip
 
 
 def _show(kind: str, curves: Mapping[str, list[Point]]) -> None:

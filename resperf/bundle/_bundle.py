@@ -16,7 +16,7 @@ from resperf.bundle._manifest import read_manifest
 from resperf.bundle._ranges import outside
 from resperf.errors import BundleError, ResperfError
 from resperf.features import Array, columns_of, feature_matrix, quantities
-from resperf.layers import Layer, layer_from_key
+from resperf.layers import Layer, kind_of_key, layer_from_key
 from resperf.machine import Fingerprint
 from resperf.measurement import WHOLE_CALL, layer_phase
 from resperf.predictors import METHODS, Predictor, predictor_class
@@ -278,7 +278,7 @@ class Bundle:
         return np.full(len(layers), np.nan), [reason] * len(layers)
 
     def _canned(self, kind: str) -> list[Mapping[str, Any]]:
-        return [entry for entry in self.manifest["canned"] if entry["key"].split(":")[0] == kind]
+        return [entry for entry in self.manifest["canned"] if kind_of_key(entry["key"]) == kind]
 
     def _check_features(self) -> None:
         """Compare the canned layers' features with what is computed now."""

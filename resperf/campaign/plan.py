@@ -192,10 +192,11 @@ class Stream:
         self._seen: set[str] = set()
         self._excluded = 0
 
-    def _new_sampler(self, seed: int) -> Sampler:
+    def _new_sampler(self, seed: int, share_power: float = 1.0) -> Sampler:
         return Sampler(
-            self.campaign, seed=seed, harvested=self._harvested, skip_kinds=self._skip_kinds
-        )
+            self.campaign, seed=seed, harvested=self._harvested, skip_kinds=self._skip_kinds,
+            share_power=share_power,
+        )  # fmt: skip
 
     def fill(self, lowerer: Lowerer, wanted: int) -> None:
         """Draw until there are so many layers, or the ranges seem to hold no other."""
@@ -222,7 +223,7 @@ class Stream:
         return key_at_any_batch(layer.key) in self._excluded_layers
 
     def candidates(self, lowerer: Lowerer, count: int, turn: int, known: Set[str]) -> list[Layer]:
-        """Draw layers beside the stream: distinct, none excluded or known.
+        """Draw layers beside the stream, by evener shares: distinct, none excluded or known.
 
         Parameters
         ----------
@@ -234,7 +235,8 @@ class Stream:
         known : set of str
             Keys of layers that are left out.
         """
-        sampler = self._new_sampler(self.seed + 1_000_003 * turn)
+        power = self.campaign.adaptive.share_power
+        sampler = self._new_sampler(self.seed + 1_000_003 * turn, power)
         found: dict[str, Layer] = {}
         for start in range(0, count, CHUNK):
             drawn = [sampler.draw() for _ in range(min(CHUNK, count - start))]

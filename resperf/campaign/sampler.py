@@ -56,6 +56,8 @@ class Sampler:
         Lowered layers of reference networks, at any batch size.
     skip_kinds : set of str
         Kinds that are left out.
+    share_power : float
+        Power of the kinds' shares by which they are drawn; 0 draws all kinds alike.
     """
 
     def __init__(
@@ -65,13 +67,14 @@ class Sampler:
         seed: int,
         harvested: Sequence[Layer] = (),
         skip_kinds: frozenset[str] = frozenset(),
+        share_power: float = 1.0,
     ) -> None:
         self._campaign = campaign
         self._random = random.Random(f"resperf campaign {seed}")
         kinds = {k: spec for k, spec in campaign.kinds.items() if k not in skip_kinds}
         if not kinds:
             raise CampaignError("no kind of layer is left to draw; choose another framework")
-        self._kinds = _Weighted.of([(kind, spec.share) for kind, spec in kinds.items()])
+        self._kinds = _Weighted.of([(k, spec.share**share_power) for k, spec in kinds.items()])
         self._cases = {
             kind: _Weighted.of([(case, case.share) for case in spec.cases])
             for kind, spec in kinds.items()

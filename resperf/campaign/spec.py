@@ -177,12 +177,16 @@ class AdaptiveSettings:
         Share of the later batches that is drawn plainly, test and validation layers among them.
     candidates : int
         Layers that are looked at for each one that is chosen.
+    share_power : float
+        How much the shares of kinds weigh in what is chosen: each kind's error counts by its share
+        to this power, so that 1 looks at the error of a mean layer, 0 at that of a mean kind.
     """
 
-    first: float = 0.25
+    first: float = 0.2
     growth: float = 0.35
-    plain: float = 0.3
+    plain: float = 0.25
     candidates: int = 20
+    share_power: float = 0.75
 
 
 @dataclass(frozen=True)
@@ -285,6 +289,7 @@ class Campaign:
             or not 0 <= campaign.adaptive.plain <= 1
             or not campaign.adaptive.growth > 0
             or not campaign.adaptive.candidates > 0
+            or not 0 <= campaign.adaptive.share_power <= 1
         ):
             raise CampaignError(
                 f"name={campaign.name!r}, samples={campaign.samples}, "

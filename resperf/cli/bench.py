@@ -29,7 +29,8 @@ DEVICES = {"synthetic": "synthetic"}
 @click.argument("campaign", metavar="CAMPAIGN")
 @click.option(
     "-o", "--output", type=click.Path(path_type=Path, dir_okay=False),
-    help="Dataset to write or go on with.  [default: datasets/CAMPAIGN-DEVICE-FRAMEWORK.h5]",
+    help="Dataset to write or go on with.  [default: CAMPAIGN-DEVICE-FRAMEWORK[-Nthreads].h5, in "
+    "datasets/ where there is one]",
 )  # fmt: skip
 @click.option("--framework", default="onnxruntime", show_default=True, help="What runs the layers.")
 @click.option("--threads", type=click.IntRange(min=1), help="Threads of the framework.")

@@ -59,7 +59,11 @@ BATCHES = ("1", "8")
     help="For each network and batch size.",
 )
 @click.option(
-    "-o", "--output", type=_PATH, metavar="BUNDLE", help="Folder to write; BUNDLE by default."
+    "-o",
+    "--output",
+    type=_PATH,
+    metavar="BUNDLE",
+    help="Folder to write; BUNDLE by default, but for that of another machine.",
 )
 @click.option(
     "--adapt",

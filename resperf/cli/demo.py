@@ -33,8 +33,8 @@ def command(minutes: float, folder: Path, as_json: bool) -> None:
     """Measure layers on this machine, train on them, and judge predictions of real networks.
 
     Judged are LeNet, AlexNet and VGG16 at batch 1 and 8, and those networks of the onnx package
-    whose operators without a layer kind move less than 1% of the network's bytes. No layer of
-    theirs is measured for training.
+    whose operators of kinds that the demo does not measure move less than 1% of the network's
+    bytes. No layer of theirs is measured for training.
     """
     from resperf.campaign import Campaign
     from resperf.cli.bench import find_campaign

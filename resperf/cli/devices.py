@@ -25,7 +25,7 @@ def command(bundle: Path | None, as_json: bool) -> None:
     elif entries:
         print(device_table(entries))
     else:
-        print("no bundles found; make one with: resperf bench, then resperf train FILE.h5")
+        print("no bundles found; make one with: resperf bench CAMPAIGN, then resperf train FILE.h5")
 
 
 def _entries(place: Path | None) -> list[dict[str, Any]]:

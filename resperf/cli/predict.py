@@ -174,7 +174,7 @@ def predict_layer(
 ) -> None:
     """Predict the execution time of single layers, without a network file.
 
-    Layers are written as a kind (conv, pool, dense, activation) and its fields; `size`, `kernel`,
+    Layers are written as a kind (conv, dense, matmul, ...) and its fields; `size`, `kernel`,
     `stride`, `dilation` and `pad` stand for both axes, and padding=same or valid for the pads.
     """
     if (kind is None) == (table is None):

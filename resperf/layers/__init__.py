@@ -57,7 +57,7 @@ __all__ = [
     "QuantizedConcat", "QuantizedConv", "QuantizedDense", "QuantizedElementwise", "QuantizedMatMul",
     "QuantizedPool", "QuantizedSoftmax", "Recurrent", "Reduce", "Reorder", "Resize", "ResizeNd",
     "Select", "Softmax", "TopK", "Transpose", "handed_over_bytes", "in_turns", "key_at_any_batch",
-    "kind_of", "layer_from_key", "layer_of_operator",
+    "kind_of", "kind_of_key", "layer_from_key", "layer_of_operator",
 ]  # fmt: skip
 
 OPERATOR_KINDS: Mapping[str, type[OperatorLayer]] = {
@@ -147,6 +147,11 @@ def handed_over_bytes(layers: Sequence[Layer]) -> int:
 def key_at_any_batch(key: str) -> str:
     """Return what keys of a layer have in common whatever its batch size."""
     return _BATCH.sub("", key, count=1)
+
+
+def kind_of_key(key: str) -> str:
+    """Return the kind that a canonical key starts with."""
+    return key.partition(":")[0]
 
 
 @lru_cache(maxsize=8192)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from resperf.errors import TrainingError, require
 from resperf.features import Array
@@ -15,10 +16,11 @@ from resperf.predictors._corrected import Corrected, Left
 from resperf.predictors._onnx import OnnxNetwork
 from resperf.predictors._trees import Split, forest_of, onnx_bytes
 
+Places = npt.NDArray[np.intp]
+
 TREES = 1500
 """At most so many trees unless told otherwise; about 2.2 MB."""
 
-_THREADS = 2
 _RATE = 0.04
 """Share of each tree that counts, of many trees."""
 _REACH = 2.3
@@ -27,22 +29,30 @@ row by no more than its share of Huber's slope."""
 _LARGEST_RATE = 0.5
 _PATIENCE = 200
 """Trees without a better one after which growth stops."""
+_FEWEST_JUDGED = 20
+"""Validation rows that say how many trees are enough; with fewer, folds of the training rows do."""
+_FOLDS = 5
 _HUBER = 0.1
 _L2 = 3.0
 
 
 @dataclass(frozen=True)
 class _Growth:
-    """How trees grow: leaves of each, and rows in a leaf at least."""
+    """How trees grow: leaves of each, rows in a leaf at least, and by how many threads.
+
+    Threads that wait for each other take longer than few rows do, a hundred times as long where
+    another process wants the cores. Their number changes no tree.
+    """
 
     leaves: int
     rows: int
+    threads: int = 1
 
 
 _GROWTHS: tuple[tuple[float, _Growth], ...] = (
     (1000, _Growth(leaves=15, rows=5)),
     (5000, _Growth(leaves=31, rows=5)),
-    (np.inf, _Growth(leaves=63, rows=10)),
+    (np.inf, _Growth(leaves=63, rows=10, threads=2)),
 )
 """Training rows below which a growth holds: few rows want small trees."""
 
@@ -58,14 +68,15 @@ class Boosted(Corrected):
     ----------
     kind : str
     epochs : int, optional
-        Ignored: the validation rows say how many trees are enough.
+        Ignored: the validation rows say how many trees are enough; where there are hardly any,
+        cross-validation of the training rows does.
     trees : int
         At most so many. They are what an exported file consists of.
 
     Attributes
     ----------
     best_trees_ : int
-        Trees with the smallest error on the validation rows.
+        Trees with the smallest error on the rows that say how many are enough.
     """
 
     method = "boosted"
@@ -77,7 +88,7 @@ class Boosted(Corrected):
         self.trees = trees
 
     def _learn_correction(self, left: Left, lesson: Lesson) -> None:
-        """Grow trees until the validation rows get no better."""
+        """Grow as many trees as are enough."""
         booster = self._grow(left, lesson)
         dumped = booster.dump_model(num_iteration=booster.best_iteration)["tree_info"]
         self.best_trees_ = len(dumped)
@@ -93,25 +104,41 @@ class Boosted(Corrected):
     def _grow(self, left: Left, lesson: Lesson) -> Any:
         """Return LightGBM's booster; early stopping watches the MAPE of times, and that alone."""
         lightgbm = require("lightgbm", "train")
+        growth = next(growth for below, growth in _GROWTHS if len(left.rows) < below)
+        settings = _settings(growth, self._rate(), lesson.seed)
+        patience = lightgbm.early_stopping(_PATIENCE, verbose=False)
+        trees = self.trees
         # Rounded to what ONNX Runtime is given, before any threshold is chosen.
         learnt = lightgbm.Dataset(left.rows.astype(np.float32), left.targets, weight=lesson.weights)
         # Only what `error` says of its rows is watched, so that they need no targets.
         held_out = learnt.create_valid(left.judged.astype(np.float32), np.zeros(len(left.judged)))
+        by_folds = len(left.judged) < _FEWEST_JUDGED <= len(left.rows)
+        if by_folds:
+            found = lightgbm.cv(
+                settings, learnt, num_boost_round=trees, callbacks=[patience],
+                folds=_folds(len(left.rows), lesson.seed),
+                feval=lambda answers, data: (
+                    "mape", float(np.abs(np.expm1(answers - data.get_label())).mean()), False
+                ),
+            )  # fmt: skip
+            trees = len(found["valid mape-mean"])
 
         def tell(state: Any) -> None:
             if lesson.progress is not None:
                 judged_mape = state.evaluation_result_list[0][2]
                 lesson.progress(state.iteration + 1, self.trees, judged_mape)
 
-        growth = next(growth for below, growth in _GROWTHS if len(left.rows) < below)
-        return lightgbm.train(
-            _settings(growth, self._rate(), lesson.seed),
+        booster = lightgbm.train(
+            settings,
             learnt,
-            num_boost_round=self.trees,
+            num_boost_round=trees,
             valid_sets=[held_out],
             feval=lambda answers, _: ("mape", left.error(answers), False),
-            callbacks=[tell, lightgbm.early_stopping(_PATIENCE, verbose=False)],
+            callbacks=[tell] if by_folds else [tell, patience],
         )
+        if by_folds:
+            booster.best_iteration = trees
+        return booster
 
     def _rate(self) -> float:
         return min(max(_RATE, _REACH / (_HUBER * self.trees)), _LARGEST_RATE)
@@ -125,6 +152,12 @@ class Boosted(Corrected):
     def _load_correction(self, values: Mapping[str, Any], network: OnnxNetwork) -> None:
         self.best_trees_ = stored(values, "best_trees")
         self._run = network
+
+
+def _folds(rows: int, seed: int) -> list[tuple[Places, Places]]:
+    """Return the places of rows that learn and of those that are held out, fold by fold."""
+    fold = np.random.default_rng(seed).permutation(rows) % _FOLDS
+    return [(np.flatnonzero(fold != each), np.flatnonzero(fold == each)) for each in range(_FOLDS)]
 
 
 def _read(node: Mapping[str, Any]) -> Split | float:
@@ -155,6 +188,6 @@ def _settings(growth: _Growth, rate: float, seed: int) -> dict[str, Any]:
         "seed": seed,
         "deterministic": True,
         "force_col_wise": True,
-        "num_threads": _THREADS,
+        "num_threads": growth.threads,
         "verbosity": -1,
     }

@@ -22,7 +22,7 @@ from resperf.features import FEATURED_KINDS, Array, quantities, take
 from resperf.machine import Fingerprint
 from resperf.measurement import TIMED
 from resperf.predictors import DEFAULT_METHOD, METHODS, Predictor, predictor_class
-from resperf.predictors.intervals import Intervals
+from resperf.predictors.intervals import intervals_of_kinds
 from resperf.predictors.metrics import errors
 from resperf.predictors.transfers import Transfers
 from resperf.splits import SPLIT_SEED, pack_keys
@@ -340,10 +340,12 @@ def _errors(judged: Iterable[tuple[str, str, Array, Array]]) -> dict[str, dict[s
 
 def _intervals(judged: Iterable[tuple[str, str, Array, Array]]) -> dict[str, dict[str, Any]]:
     """Calibrate the intervals of every predictor: kind -> phase -> intervals."""
-    result: dict[str, dict[str, Any]] = {}
+    phases: dict[str, dict[str, tuple[Array, Array]]] = {}
     for kind, phase, measured_ms, predicted_ms in judged:
-        found = Intervals.fit(measured_ms, predicted_ms)
-        if found is not None:
+        phases.setdefault(phase, {})[kind] = measured_ms, predicted_ms
+    result: dict[str, dict[str, Any]] = {}
+    for phase, kinds in phases.items():
+        for kind, found in intervals_of_kinds(kinds).items():
             result.setdefault(kind, {})[phase] = found.to_json()
     return result
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from resperf.bundle import InPlace
 from resperf.errors import TrainingError, require
-from resperf.predictors.intervals import SHARE
+from resperf.predictors.intervals import conformal_bound
 
 DOUBT = 0.03
 """Error of a measured total that is nobody's fault, relative."""
@@ -195,8 +195,7 @@ def _log_width(placed: Sequence[Placed], ratios: Any) -> float:
         worst[each.network] = max(worst.get(each.network, 0.0), float(ratio))
     if len(worst) < FEWEST_FOR_WIDTH:
         return math.inf
-    rank = min(math.ceil((len(worst) + 1) * SHARE), len(worst)) - 1
-    return sorted(worst.values())[rank]
+    return conformal_bound(list(worst.values()))
 
 
 def _prior(kinds: Sequence[str], costs: Mapping[str, float]) -> Any:

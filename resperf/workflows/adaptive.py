@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,12 +12,18 @@ from resperf.dataset import read_table
 from resperf.errors import TrainingError
 from resperf.features import FEATURED_KINDS, columns_of
 from resperf.layers import Layer
-from resperf.training.disagreement import disagreement
+from resperf.training.disagreement import doubt_of
 from resperf.training.fit import FEWEST_ROWS_FOR_NETWORK
 from resperf.training.rows import layer_rows
 
-UNKNOWN = 0.7
-"""Doubt about layers of a kind with too few rows to learn from: a factor of two."""
+UNKNOWN = 2.0
+"""Doubt about layers of a kind without any row; as long as there are too few to learn from, it
+falls with the root of the rows, to about what predictors disagree by once there are enough."""
+
+
+def unknown(rows: int) -> float:
+    """Return the doubt about layers of a kind with so many rows, too few to learn from."""
+    return UNKNOWN / math.sqrt(1 + rows)
 
 
 def doubt(dataset: Path, layers: Sequence[Layer]) -> Sequence[float]:
@@ -32,23 +39,23 @@ def doubt(dataset: Path, layers: Sequence[Layer]) -> Sequence[float]:
     Returns
     -------
     sequence of float
-        The standard deviation of ln(time) between predictors that learnt from different samples
-        of the rows; `UNKNOWN` for kinds with hardly any row, 0 for kinds that nothing predicts, or
-        whose rows are nearly all left out.
+        By what the rows of its kind say (see `doubt_of`); `unknown` for kinds with hardly any row,
+        0 for kinds that nothing predicts, or whose rows are nearly all left out.
     """
     tables = read_table(dataset)
     doubts = np.zeros(len(layers))
     for kind in sorted({layer.kind for layer in layers} & set(FEATURED_KINDS)):
         places = [place for place, layer in enumerate(layers) if layer.kind == kind]
-        if kind not in tables or len(tables[kind]) < FEWEST_ROWS_FOR_NETWORK:
-            doubts[places] = UNKNOWN
+        measured = len(tables[kind]) if kind in tables else 0
+        if measured < FEWEST_ROWS_FOR_NETWORK:
+            doubts[places] = unknown(measured)
             continue
         rows = layer_rows(tables[kind])
         if len(rows) < FEWEST_ROWS_FOR_NETWORK:
             # More rows of a kind that gives none to learn from would give none either.
             continue
         try:
-            doubts[places] = disagreement(rows, columns_of([layers[place] for place in places]))
+            doubts[places] = doubt_of(rows, columns_of([layers[place] for place in places]))
         except TrainingError:
             continue
     found: list[float] = doubts.tolist()

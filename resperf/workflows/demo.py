@@ -25,7 +25,7 @@ FRAMEWORK = "onnxruntime"
 SHIPPED = ("lenet5", "alexnet", "vgg16")
 BATCHES = (1, 8)
 LARGEST_UNKNOWN_SHARE = 0.01
-"""Other networks are judged where operators without a layer kind move less than this share."""
+"""Other networks are judged where operators of kinds that are not measured move less than this."""
 NETWORK_SECONDS = 3.0
 """Time for the whole runs of each network."""
 ENOUGH_S = 10.0

@@ -1,6 +1,9 @@
 """Campaigns that choose layers by what they know so far."""
 
+import itertools
+import math
 import os
+import random
 import signal
 from collections import Counter
 from collections.abc import Sequence
@@ -10,13 +13,14 @@ from typing import Any
 import pytest
 
 from resperf.campaign import Campaign, plan, run_campaign, runner
-from resperf.campaign.adaptive import Batches, first_batch
+from resperf.campaign.adaptive import Batches, first_batch, most_telling, shared_out
 from resperf.dataset import read_dataset
 from resperf.errors import CampaignError
-from resperf.layers import Layer
+from resperf.layers import Activation, Layer
 from resperf.splits import split_of_keys
 
 NOWHERE = Path("nothing-reads-it.h5")
+LENGTHS = {"law": "uniform", "low": 1, "high": 5000}
 
 
 def made(samples: int = 400, **changes: Any) -> Campaign:
@@ -79,6 +83,116 @@ def test_later_batches_are_part_plain_part_of_doubted_training_layers() -> None:
     assert all(width(layer) > 500 for layer in chosen)
     assert all(is_train(chosen))
     assert not all(is_train(list(plain)))
+
+
+def test_things_are_shared_out_in_proportion_to_portions() -> None:
+    portions, nothing, plenty = {"a": 1.0, "b": 3.0}, {"a": 0, "b": 0}, {"a": 100, "b": 100}
+    assert shared_out(40, portions, nothing, plenty) == {"a": 10, "b": 30}
+    # What each has already counts, and is not taken back.
+    assert shared_out(40, portions, {"a": 5, "b": 15}, plenty) == {"a": 10, "b": 30}
+    assert shared_out(40, portions, {"a": 50, "b": 0}, plenty) == {"a": 0, "b": 40}
+    # What one cannot have goes to the other; there is no more than there is.
+    assert shared_out(40, portions, nothing, {"a": 100, "b": 7}) == {"a": 33, "b": 7}
+    assert shared_out(40, portions, nothing, {"a": 4, "b": 7}) == {"a": 4, "b": 7}
+    # Who wants none has what the others leave.
+    assert shared_out(40, {"a": 0.0, "b": 3.0}, nothing, plenty) == {"a": 0, "b": 40}
+    assert shared_out(40, {"a": 0.0, "b": 3.0}, nothing, {"a": 9, "b": 35}) == {"a": 5, "b": 35}
+    assert shared_out(7, {"a": 0.0, "b": 0.0}, nothing, plenty) in (
+        {"a": 3, "b": 4},
+        {"a": 4, "b": 3},
+    )
+    assert shared_out(7, {}, {}, {}) == {}
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_sharing_out_makes_the_weighted_sum_of_errors_least(seed: int) -> None:
+    source = random.Random(seed)
+    names = [f"kind {number}" for number in range(6)]
+    scales = {name: 10 ** source.uniform(-1, 1) for name in names}
+    have = {name: source.randrange(200) for name in names}
+    slots = shared_out(
+        500, {k: v ** (2 / 3) for k, v in scales.items()}, have, dict.fromkeys(names, 10**6)
+    )
+    assert sum(slots.values()) == 500
+
+    def errors(given: dict[str, int]) -> float:
+        return sum(scales[k] / math.sqrt(max(1, have[k] + given[k])) for k in names)
+
+    least = errors(slots)
+    for giver, taker in itertools.permutations(names, 2):
+        if slots[giver] >= 10:
+            assert errors(slots | {giver: slots[giver] - 10, taker: slots[taker] + 10}) > least
+
+
+def test_kinds_of_which_little_is_known_are_chosen_more_often_than_drawn() -> None:
+    kinds = ["often"] * 900 + ["seldom"] * 100
+    doubts = [0.1] * 900 + [0.2] * 50 + [0.0] * 50
+
+    def chosen(weights: dict[str, float], measured: dict[str, int]) -> Counter[str]:
+        places = most_telling(
+            kinds, doubts, weights=weights, learnt=measured, have=measured, count=60,
+            source=random.Random(4),
+        )  # fmt: skip
+        assert len(set(places)) == 60
+        # What is not doubted teaches nothing.
+        assert max(places) < 950
+        return Counter(kinds[place] for place in places)
+
+    measured = {"often": 90, "seldom": 10}
+    alike = chosen({"often": 1.0, "seldom": 1.0}, measured)
+    by_shares = chosen({"often": 0.9, "seldom": 0.1}, measured)
+    assert alike["seldom"] > by_shares["seldom"] > 0
+    assert alike["seldom"] > 30 > by_shares["seldom"]
+    # With as many rows and as much doubt as the other it gets as many.
+    assert chosen({"often": 1.0, "seldom": 1.0}, {"often": 90, "seldom": 90})["seldom"] == 30
+
+
+def test_candidates_are_drawn_by_evener_shares() -> None:
+    kinds = {
+        "dense": {"share": 0.96, "batch": 1, "features_in": LENGTHS, "features_out": LENGTHS},
+        "activation": {"share": 0.04, "batch": 1, "values": LENGTHS, "activation": "relu"},
+    }
+
+    def drawn(share_power: float) -> float:
+        planned = plan(made(kinds=kinds, adaptive={"share_power": share_power}), Plain())
+        assert planned.counts["activation"] / len(planned.layers) < 0.07
+        found = planned.stream.candidates(Plain(), 1000, 1, frozenset())
+        return Counter(layer.kind for layer in found)["activation"] / len(found)
+
+    assert drawn(1.0) == pytest.approx(0.04, abs=0.02)
+    # The roots of their shares are 0.98 and 0.2.
+    assert drawn(0.5) == pytest.approx(0.17, abs=0.04)
+    assert drawn(0.0) == pytest.approx(0.5, abs=0.05)
+
+
+class Splits(Plain):
+    """Lowers every other layer to one of a kind that the campaign does not name."""
+
+    def lower(self, layers: Sequence[Layer]) -> list[Layer]:
+        return [
+            Activation(batch=1, values=width(layer), activation="relu") if odd % 2 else layer
+            for odd, layer in enumerate(layers)
+        ]
+
+
+def test_kinds_that_only_lowering_gives_are_chosen_too() -> None:
+    planned = plan(made(), Plain())
+    batches = Batches(planned, lambda _, layers: [1.0] * len(layers), 100)
+    known = {layer.key for layer in planned.layers[:100]}
+    items = batches.next_items(Splits(), NOWHERE, known)
+    kinds = Counter(item.layer.kind for item in items)
+    assert kinds["activation"] >= 20
+    assert kinds["dense"] >= 20
+
+
+def test_without_any_doubt_kinds_are_chosen_by_their_weights() -> None:
+    kinds = ["often"] * 500 + ["seldom"] * 500
+    places = most_telling(
+        kinds, [0.0] * 1000, weights={"often": 8.0, "seldom": 1.0}, learnt={}, have={}, count=100,
+        source=random.Random(4),
+    )  # fmt: skip
+    # Errors that fall with the root of the rows: 8^(2/3) times as many.
+    assert Counter(kinds[place] for place in places) == {"often": 80, "seldom": 20}
 
 
 def test_the_layers_that_judge_are_those_of_a_plain_campaign() -> None:
@@ -156,7 +270,15 @@ def test_a_campaign_runs_in_batches_and_goes_on(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"first": 0.0}, {"first": 1.5}, {"growth": 0}, {"plain": 2.0}, {"candidates": 0}]
+    "wrong",
+    [
+        {"first": 0.0},
+        {"first": 1.5},
+        {"growth": 0},
+        {"plain": 2.0},
+        {"candidates": 0},
+        {"share_power": 1.5},
+    ],
 )
 def test_settings_out_of_range_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(CampaignError, match="out of range"):

@@ -131,3 +131,20 @@ def test_the_mean_is_equal_unless_other_shares_are_clearly_better() -> None:
     assert chosen.count(0.5) > 40
     # Where one is never better than the other, it does not count.
     assert best_share(measured * 1.5, measured * 1.1, measured) == 0.0
+
+
+def test_hardly_any_validation_rows_do_not_say_how_many_trees_are_enough(toy_rows: Any) -> None:
+    columns, times_ms = rows_of(toy_rows, 120, 1, noise=0.05)
+
+    def fitted_by(count: int, factor: float) -> Boosted:
+        judged, judged_ms = rows_of(toy_rows, count, 2)
+        return Boosted("dense").fit(
+            columns, times_ms, validation=(judged, factor * judged_ms), seed=0
+        )
+
+    # Rows that are all off say that no tree is enough; three of them are not believed.
+    few = fitted_by(3, 3.0)
+    assert few.best_trees_ == fitted_by(3, 1.0).best_trees_ > 20
+    assert fitted_by(25, 3.0).best_trees_ != fitted_by(25, 1.0).best_trees_
+    others, others_ms = rows_of(toy_rows, 200, 3)
+    assert mape(others_ms, few.predict(others)) < 0.15

@@ -7,7 +7,14 @@ import math
 import numpy as np
 import pytest
 
-from resperf.predictors.intervals import FEWEST_ROWS, MOST_BINS, Intervals, assumed
+from resperf.predictors.intervals import (
+    FEWEST_OF_KIND,
+    FEWEST_ROWS,
+    MOST_BINS,
+    Intervals,
+    assumed,
+    intervals_of_kinds,
+)
 
 
 def drawn(rows: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -75,6 +82,72 @@ def test_times_cut_off_at_nothing_are_not_sure() -> None:
     # The shortest times that are none of these are as sure as ever.
     low, high = intervals.bounds(np.array([0.1]), np.ones(1, dtype=bool))
     assert 0.03 < low[0] < high[0] < 0.3
+
+
+def of_kinds(
+    spreads: dict[str, float], rows: int, random: np.random.Generator
+) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Kinds that are predicted by some more, by others less well, at so many rows each."""
+    predicted = {kind: np.exp(random.uniform(-5, 3, rows)) for kind in spreads}
+    return {
+        kind: (each * np.exp(spreads[kind] * random.standard_normal(rows)), each)
+        for kind, each in predicted.items()
+    }
+
+
+def test_kinds_of_few_rows_keep_nine_of_ten_together_and_each_by_its_own_error() -> None:
+    random = np.random.default_rng(5)
+    inside, rows, spread = [], [], []
+    for _ in range(60):
+        spreads = {f"kind {n}": float(np.exp(random.uniform(-4, -0.5))) for n in range(20)}
+        counts = {kind: int(random.choice([5, 8, 15, 35])) for kind in spreads}
+        judged = {
+            kind: pair for kind, each in spreads.items()
+            for pair in of_kinds({kind: each}, counts[kind], random).values()
+        }  # fmt: skip
+        found = intervals_of_kinds(judged)
+        assert found.keys() == spreads.keys()
+        for kind, (measured, predicted) in of_kinds(spreads, 50, random).items():
+            low, high = found[kind].bounds(predicted, np.ones(50, dtype=bool))
+            inside.append(float(((low <= measured) & (measured <= high)).mean()))
+            rows.append(counts[kind])
+            spread.append(spreads[kind])
+    shares, weights, spreads_of_all = np.array(inside), np.array(rows), np.array(spread)
+    assert np.average(shares, weights=weights) == pytest.approx(0.9, abs=0.02)
+    # Those of next to no rows, those that are foretold worst, and best.
+    assert shares[weights == 5].mean() > 0.87
+    for part in (spreads_of_all > 0.3, spreads_of_all < 0.04):
+        assert 0.85 < np.average(shares[part], weights=weights[part]) < 0.97
+
+
+def test_a_kind_of_many_rows_is_judged_by_its_own() -> None:
+    random = np.random.default_rng(6)
+    spreads = {f"kind {n}": 0.5 for n in range(9)}
+    judged = of_kinds(spreads, 10, random) | {"many": drawn(400, 0)}
+    found = intervals_of_kinds(judged)
+    assert found["many"] == Intervals.fit(*judged["many"])
+    assert found["kind 1"].high[0] > 2 * max(found["many"].high)
+
+
+def test_nothing_is_said_of_kinds_that_hardly_a_row_speaks_for() -> None:
+    random = np.random.default_rng(7)
+    few = of_kinds(dict.fromkeys("abc", 0.1), FEWEST_ROWS // 3, random)
+    assert intervals_of_kinds(few) == {}
+    empty = np.array([])
+    enough = few | of_kinds({"d": 0.1}, FEWEST_OF_KIND, random) | {"nothing": (empty, empty)}
+    enough |= of_kinds({"next to nothing": 0.1}, FEWEST_OF_KIND - 1, random)
+    assert intervals_of_kinds(enough).keys() == {*"abcd"}
+    # Predictions that were cut off at nothing have no error to speak of; the others do.
+    measured, predicted = few["a"]
+    more = enough | of_kinds({"e": 0.1}, 20, random)
+    for cut, left in ((1, {*"abcde"}), (len(predicted), {*"bcde"})):
+        zeros = np.where(np.arange(len(predicted)) < cut, 0.0, predicted)
+        found = intervals_of_kinds(more | {"a": (measured, zeros)})
+        assert found.keys() == left
+        assert max(each.high[0] for each in found.values()) < 0.5
+    # Exact predictions are sure.
+    exact = {kind: (each, each) for kind, (_, each) in enough.items()}
+    assert intervals_of_kinds(exact)["a"].high == (0.0,)
 
 
 def test_equal_predictions_share_a_bin() -> None:

@@ -10,7 +10,8 @@ import pytest
 from resperf.errors import TrainingError
 from resperf.features import columns_of
 from resperf.layers import Dense
-from resperf.training.disagreement import disagreement
+from resperf.splits import split_of_keys
+from resperf.training.disagreement import disagreement, doubt_of, novelty
 from resperf.training.rows import LayerRows
 
 
@@ -39,6 +40,32 @@ def test_it_is_larger_where_the_rows_say_less(
     again = disagreement(rows, columns_of([*known, *unknown]))
     assert (again == spread).all()
     assert (disagreement(rows, columns_of([*known, *unknown]), seed=1) != spread).any()
+
+
+def test_layers_unlike_all_rows_are_doubted_most(
+    toy_rows: Callable[..., tuple[list[Dense], np.ndarray]],
+) -> None:
+    layers, times_ms = toy_rows("dense", 300, noise=0.05)
+    rows = rows_of(layers, times_ms)
+    # As many that differ a little from rows, as lie far beyond them all.
+    near = [layer.replace(features_in=layer.features_in + 1) for layer in layers[:20]]
+    far = [layer.replace(batch=20_000, features_in=30_000 + n) for n, layer in enumerate(near)]
+    columns = columns_of([*near, *far])
+    distances = novelty(rows, columns)
+    assert distances[20:].min() > 3 * np.median(distances[:20])
+    doubts, spread = doubt_of(rows, columns), disagreement(rows, columns)
+    assert doubts.mean() == pytest.approx(spread.mean())
+
+    def ratio(values: np.ndarray) -> float:
+        return float(np.median(values[20:]) / np.median(values[:20]))
+
+    assert ratio(doubts) > 3 * ratio(spread)
+    # What is measured already is not doubted; where all is, it counts as the predictors say.
+    split = split_of_keys(rows.keys)
+    trained = [layer for layer, train in zip(layers, split.train, strict=True) if train]
+    assert doubt_of(rows, columns_of([*trained[:5], far[0]]))[:5].max() == 0
+    measured = columns_of(trained[:5])
+    assert (doubt_of(rows, measured) == disagreement(rows, measured)).all()
 
 
 def test_too_few_rows_are_refused(

@@ -264,3 +264,31 @@ def test_layers_of_a_network_are_found_at_batches_that_name_them_otherwise(
     assert keys_of_networks([toy_dataset], [tmp_path / "n.onnx"]) == frozenset()
     found = keys_of_networks([toy_dataset, tmp_path / "d.h5"], [tmp_path / "n.onnx"])
     assert found == {layer.key for layer in layers[:2]}
+
+
+def test_kinds_of_few_validation_rows_have_intervals_by_their_own_errors(
+    toy_rows: Any, toy_dataset: Path, tmp_path: Path
+) -> None:
+    dataset = read_dataset(toy_dataset)
+    some = dataset.measurements[0]
+    rows = []
+    for kind, noise in (("conv", 0.2), ("pool", 0.02), ("dense", 0.02)):
+        for layer, time_ms in zip(*toy_rows(kind, 200, seed=3, noise=noise), strict=True):
+            execution = replace(some.phases["execution"], samples_ms=(float(time_ms),) * 5)
+            phases = {**some.phases, "execution": execution}
+            rows.append(replace(some, layer=layer, repeat=0, phases=phases))
+    write_dataset(tmp_path / "noisy.h5", replace(dataset, measurements=tuple(rows)))
+    bundle = train(tmp_path / "noisy.h5", tmp_path / "noisy", method="baseline")
+    counts = [each["validation"] for each in bundle.manifest["training"]["rows"].values()]
+    assert max(counts) < 40 < sum(counts)
+    intervals = bundle.manifest["intervals"]
+    assert set(intervals) == {"conv", "pool", "dense"}
+    for phases in intervals.values():
+        assert set(phases) == {"preprocess", "execution", "postprocess"}
+    wide, narrow = (intervals[kind]["execution"]["high"][0] for kind in ("conv", "dense"))
+    assert wide > 3 * narrow > 0.05
+    judged = [
+        row for row in evaluate(tmp_path / "noisy.h5", bundle).rows if row.phase == "execution"
+    ]
+    layers = [row.errors.rows for row in judged]
+    assert 0.85 < np.average([row.in_interval for row in judged], weights=layers) < 0.97
