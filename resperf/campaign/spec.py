@@ -182,9 +182,9 @@ class AdaptiveSettings:
         to this power, so that 1 looks at the error of a mean layer, 0 at that of a mean kind.
     """
 
-    first: float = 0.2
+    first: float = 0.25
     growth: float = 0.35
-    plain: float = 0.25
+    plain: float = 0.3
     candidates: int = 20
     share_power: float = 0.75
 
