@@ -76,18 +76,19 @@ def main() -> None:
         if arguments.together:
             parser.error("--chosen compares all kinds as they were measured; leave --together out")
         paths = {"plain": arguments.dataset, "adaptive": arguments.chosen}
-        tests = _tests([_rows(path) for path in arguments.judges or paths.values()])
-        drawn = [set(_rows(path)) for path in paths.values()]
-        tests = {kind: test for kind, test in tests.items() if all(kind in each for each in drawn)}
+        drawn = {name: _rows(path) for name, path in paths.items()}
+        tests = _tests([_rows(path) for path in arguments.judges] or list(drawn.values()))
+        both = set.intersection(*map(set, drawn.values()))
+        tests = {kind: test for kind, test in tests.items() if kind in both}
         orders = {name: _order(path) for name, path in paths.items()}
         counts = _counts(arguments.start, min(map(len, orders.values())), arguments.most)
         beyond = _counts(counts[-1], len(orders["plain"]), arguments.most)
         every = {"plain": [*counts, *beyond[1:]], "adaptive": counts}
         curves = {
             name: _curve_of(
-                path, orders[name], tests, every[name], arguments.method, arguments.seeds
+                rows, orders[name], tests, every[name], arguments.method, arguments.seeds
             )
-            for name, path in paths.items()
+            for name, rows in drawn.items()
         }
         _show_all(curves)
         return
@@ -266,7 +267,7 @@ def _order(path: Path) -> list[str]:
 
 
 def _curve_of(
-    path: Path,
+    rows: Mapping[str, LayerRows],
     order: Sequence[str],
     tests: Mapping[str, LayerRows],
     counts: Sequence[int],
@@ -274,7 +275,6 @@ def _curve_of(
     seeds: int,
 ) -> list[Point]:
     """Layers that a campaign had measured, and what all kinds together err by."""
-    rows = _rows(path)
     found: dict[int, list[tuple[float, ...]]] = {}
     for count in counts:
         known = set(order[:count])
@@ -286,7 +286,6 @@ def _curve_of(
             _of_all(
                 [
                     _kind_errors(parts[kind].train, parts[kind].validation, test, method, seed)
-                    if kind in parts else UNPREDICTED
                     for kind, test in tests.items()
                 ],
                 [len(test) for test in tests.values()],

@@ -228,12 +228,8 @@ def shared_out(
             for name, portion in portions.items()
         }
 
-    low, high = (
-        0.0,
-        max(
-            ((have[name] + most[name]) / portion for name, portion in portions.items()), default=0.0
-        ),
-    )
+    enough = [(have[name] + most[name]) / portion for name, portion in portions.items()]
+    low, high = 0.0, max(enough, default=0.0)
     for _ in range(200):
         level = (low + high) / 2
         low, high = (level, high) if sum(given(level).values()) < count else (low, level)

@@ -15,6 +15,7 @@ from resperf.predictors._base import Lesson, stored
 from resperf.predictors._corrected import Corrected, Left
 from resperf.predictors._onnx import OnnxNetwork
 from resperf.predictors._trees import Split, forest_of, onnx_bytes
+from resperf.predictors.metrics import mape
 
 Places = npt.NDArray[np.intp]
 
@@ -118,7 +119,7 @@ class Boosted(Corrected):
                 settings, learnt, num_boost_round=trees, callbacks=[patience],
                 folds=_folds(len(left.rows), lesson.seed),
                 feval=lambda answers, data: (
-                    "mape", float(np.abs(np.expm1(answers - data.get_label())).mean()), False
+                    "mape", mape(np.exp(data.get_label()), np.exp(answers)), False
                 ),
             )  # fmt: skip
             trees = len(found["valid mape-mean"])

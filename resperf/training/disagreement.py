@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from resperf.errors import require
 from resperf.features import Array, Columns, feature_matrix
 from resperf.predictors.boosted import Boosted
 from resperf.training.rows import LayerRows
@@ -22,21 +23,7 @@ def doubt_of(rows: LayerRows, columns: Columns) -> Array:
     those near one: trees that learnt from the same rows agree where none of them knows anything.
     The mean over the layers stays that of the disagreement.
 
-    Parameters
-    ----------
-    rows : LayerRows
-        Of one kind; their test split is not looked at.
-    columns : mapping of str to array (layers,)
-        The layers in question, as `resperf.features.columns_of` returns them.
-
-    Returns
-    -------
-    array (layers,)
-
-    Raises
-    ------
-    TrainingError
-        If there are too few rows to learn from.
+    Takes, returns and raises what `disagreement` does.
     """
     spread = disagreement(rows, columns)
     doubts = spread * novelty(rows, columns)
@@ -57,16 +44,14 @@ def novelty(rows: LayerRows, columns: Columns) -> Array:
     array (layers,)
         Euclidean distance, in standard deviations of each feature over rows and layers.
     """
-    from scipy.spatial import KDTree
-
+    tree_of = require("scipy.spatial", "train").KDTree
     _, known = feature_matrix(rows.kind, own_split(rows).train.columns)
     _, asked = feature_matrix(rows.kind, columns)
     scales = np.concatenate([known, asked]).std(axis=0)
     varies = scales > _NO_DIFFERENCE
     distances: Array
-    distances, _ = KDTree(known[:, varies] / scales[varies]).query(
-        asked[:, varies] / scales[varies]
-    )
+    known, asked = (each[:, varies] / scales[varies] for each in (known, asked))
+    distances, _ = tree_of(known).query(asked)
     return distances
 
 
