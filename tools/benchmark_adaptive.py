@@ -40,7 +40,7 @@ import numpy as np
 from resperf.campaign.adaptive import most_telling
 from resperf.campaign.spec import AdaptiveSettings
 from resperf.dataset import read_table
-from resperf.features import FEATURED_KINDS, Array, take
+from resperf.features import FEATURED_KINDS, Array
 from resperf.predictors import predictor_class
 from resperf.report.tables import Column, table
 from resperf.training.disagreement import doubt_of
@@ -123,18 +123,15 @@ def _plainly(known: LayerRows, others: LayerRows, count: int, random: np.random.
 def _by_doubt(
     known: LayerRows, others: LayerRows, count: int, random: np.random.Generator
 ) -> Array:
-    """As the campaign does: part plainly, the rest by the square of the disagreement."""
-    plain = round(AdaptiveSettings().plain * count)
-    order = random.permutation(len(others))
-    rest = order[plain:]
-    doubts = doubt_of(known, take(others.columns, rest)).tolist()
+    """As the campaign does: with chances as the doubts."""
+    doubts = doubt_of(known, others.columns).tolist()
     kind, source = known.kind, Random(int(random.integers(2**32)))
-    count_known = {kind: len(known)}
+    have = {kind: len(known)}
     places = most_telling(
-        [kind] * len(rest), doubts, weights={kind: 1.0}, learnt=count_known, have=count_known,
-        count=count - plain, source=source,
+        [kind] * len(others), doubts, weights={kind: 1.0}, learnt=have, have=have,
+        count=count, source=source,
     )  # fmt: skip
-    return np.concatenate([order[:plain], rest[places]])
+    return np.array(places)
 
 
 def _rows(dataset: Path) -> dict[str, LayerRows]:
@@ -221,17 +218,17 @@ def _curve_together(
             known = set(taken)
             rest = [each for each in order if each not in known]
             new = count - len(taken)
-            plain = new if not taken or not adaptive else round(AdaptiveSettings().plain * new)
-            taken += rest[:plain]
-            if new > plain:
-                doubts = _doubts(parts, taken, rest[plain:])
+            if not taken or not adaptive:
+                taken += rest[:new]
+            else:
+                doubts = _doubts(parts, taken, rest)
                 source = Random(int(random.integers(2**32)))
-                kinds, measured = [kind for kind, _ in rest[plain:]], Counter(k for k, _ in taken)
+                kinds, measured = [kind for kind, _ in rest], Counter(k for k, _ in taken)
                 places = most_telling(
                     kinds, doubts, weights=weights, learnt=measured, have=measured,
-                    count=new - plain, source=source,
+                    count=new, source=source,
                 )  # fmt: skip
-                taken += [rest[plain + place] for place in places]
+                taken += [rest[place] for place in places]
             errors = [
                 _kind_errors(
                     parts[kind].train.select(_places(taken, kind)), parts[kind].validation,

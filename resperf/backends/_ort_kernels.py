@@ -40,12 +40,29 @@ ALONE: Mapping[str, tuple[str, str, Mapping[str, float]]] = {
     "gelu": ("Gelu", CONTRIB, {}),
     "gelu_tanh": ("FastGelu", CONTRIB, {}),
     "silu": ("QuickGelu", CONTRIB, {"alpha": 1.0}),
+    "selu": ("Selu", "", {}),
+    "softsign": ("Softsign", "", {}),
+    # What measures it is small.
+    "thresholded_relu": ("ThresholdedRelu", "", {"alpha": 0.01}),
+    "celu": ("Celu", "", {}),
 }
 """Activations by themselves: operator, domain and attributes. A hard swish is none: ONNX Runtime
 takes it apart where no convolution absorbs it."""
 COPYING_KINDS = frozenset({"cast", "move", "concat", "transpose"})
 """Kinds that have kernels of half precision; all others compute in float32."""
-GEMM_ACTIVATIONS = ("relu", "tanh", "sigmoid")
+GEMM_ACTIVATIONS: Mapping[str, Mapping[str, float]] = {
+    "relu": {},
+    "tanh": {},
+    "sigmoid": {},
+    "leaky_relu": {"alpha": 0.01},
+    "elu": {"alpha": 1.0},
+    "hard_sigmoid": {"alpha": 0.2, "beta": 0.5},
+    "selu": {"alpha": 1.6732632, "gamma": 1.0507010},
+    "softplus": {},
+    "softsign": {},
+    "thresholded_relu": {"alpha": 1.0},
+}
+"""Activations that a matrix product absorbs, and typical parameters."""
 
 
 def kernel_of(layer: Layer, block: int) -> Kernel:
@@ -185,7 +202,9 @@ def _dense(layer: Layer, _block: int) -> Kernel:
         )
     attributes: dict[str, Any] = {"transB": 1}
     if fused:
-        attributes["activation"] = ACTIVATIONS[layer.activation][0]
+        attributes["activation"] = ALONE[layer.activation][0]
+        typical = GEMM_ACTIVATIONS[layer.activation]
+        attributes |= {f"activation_{name}": value for name, value in typical.items()}
     return Kernel(
         "FusedGemm" if fused else "Gemm",
         CONTRIB if fused else "",

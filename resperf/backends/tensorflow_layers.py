@@ -53,6 +53,11 @@ def hard_sigmoid(x: Any, alpha: float = 0.2, beta: float = 0.5) -> Any:
     return tf.clip_by_value(x * alpha + beta, 0.0, 1.0)
 
 
+def thresholded_relu(x: Any, alpha: float = 1.0) -> Any:
+    """Return x where it is above alpha, 0 elsewhere."""
+    return tf.where(x > alpha, x, tf.zeros_like(x))
+
+
 def hard_swish(x: Any) -> Any:
     """Return x times its hard sigmoid of slope 1/6."""
     return x * hard_sigmoid(x, 1 / 6)
@@ -72,6 +77,10 @@ ACTIVATION_FUNCTIONS: Mapping[str, Callable[[Any], Any]] = {
     "gelu_tanh": partial(tf.nn.gelu, approximate=True),
     "silu": tf.nn.silu,
     "hard_swish": hard_swish,
+    "selu": lambda x: tf.raw_ops.Selu(features=x),
+    "softsign": lambda x: tf.raw_ops.Softsign(features=x),
+    "thresholded_relu": thresholded_relu,
+    "celu": lambda x: tf.raw_ops.Elu(features=x),
 }
 """Activation of a layer -> its TensorFlow operations, with the usual constants."""
 

@@ -15,6 +15,7 @@ from resperf.backends.tensorflow_layers import (
     leaky_relu,
     nhwc,
     operator_of,
+    thresholded_relu,
 )
 from resperf.errors import UnsupportedError
 from resperf.lowering._read import ACTIVATION_OPS
@@ -185,10 +186,20 @@ def _lrn(builder: Builder, node: Node) -> Any:
     )
 
 
-def _elu(builder: Builder, node: Node) -> Any:
-    if not np.isclose(node.attributes.get("alpha", 1.0), 1.0):
-        raise _refusal(node, f"alpha={node.attributes['alpha']}")
-    return tf.nn.elu(builder.value(node, 0))
+def _thresholded_relu(builder: Builder, node: Node) -> Any:
+    return thresholded_relu(builder.value(node, 0), float(node.attributes.get("alpha", 1.0)))
+
+
+def _usual(**usual: float) -> Callable[[Builder, Node], Any]:
+    """Build an activation that TensorFlow has with its usual constants only."""
+
+    def build(builder: Builder, node: Node) -> Any:
+        for name, value in usual.items():
+            if not np.isclose(node.attributes.get(name, value), value):
+                raise _refusal(node, f"{name}={node.attributes[name]}")
+        return _activation(builder, node)
+
+    return build
 
 
 _OPERATORS: Mapping[str, Callable[[Builder, Node], Any]] = {
@@ -199,10 +210,15 @@ _OPERATORS: Mapping[str, Callable[[Builder, Node], Any]] = {
         _layer,
     ),
     "MatMul": _matmul,
-    **dict.fromkeys(("Relu", "Tanh", "Sigmoid", "Softplus", "Gelu", "HardSwish"), _activation),
+    **dict.fromkeys(
+        ("Relu", "Tanh", "Sigmoid", "Softplus", "Gelu", "HardSwish", "Softsign"), _activation
+    ),
     "LeakyRelu": _leaky_relu,
     "HardSigmoid": _hard_sigmoid,
-    "Elu": _elu,
+    "Elu": _usual(alpha=1.0),
+    "Celu": _usual(alpha=1.0),
+    "Selu": _usual(alpha=1.67326324, gamma=1.05070102),
+    "ThresholdedRelu": _thresholded_relu,
     "Clip": _clip,
     "Add": _binary(tf.add),
     "Sum": _binary(tf.add),

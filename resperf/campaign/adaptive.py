@@ -1,9 +1,8 @@
 """Campaigns that learn what they need: batches of the layers of which least is known so far.
 
-After a first batch of plain draws, each later batch is drawn plainly in part; the other part is
-chosen from many candidates by how much measuring them would teach: first how many of each kind,
-then which. Chosen layers only ever train: test and validation layers come from the plain draws
-alone, so that both stay fair samples.
+After a first batch of plain draws, each later batch is chosen from many candidates by how much
+measuring them would teach: first how many of each kind, then which. Chosen layers only ever train:
+test and validation layers are the next ones of the plain draws, so that both stay fair samples.
 """
 
 from __future__ import annotations
@@ -72,7 +71,7 @@ class Batches:
         Returns
         -------
         tuple of PlannedLayer
-            Plain draws and chosen layers, mixed.
+            Plain draws that test or validate and chosen layers that train, mixed.
         """
         have = len(measured)
         if have >= self.wanted:
@@ -82,9 +81,10 @@ class Batches:
         while target <= have:
             grown = max(target + 1, math.ceil(target * (1 + settings.growth)))
             target, turn = min(self.wanted, grown), turn + 1
-        plain_count = self.first + round(settings.plain * (target - self.first))
-        plain = [v for v in self.plan.layers[:plain_count] if v.key not in measured]
-        known = measured | {layer.key for layer in self.plan.layers[:plain_count]}
+        held_out = self._held_out[: round(settings.held_out * (target - self.first))]
+        drawn = [*self.plan.layers[: self.first], *held_out]
+        plain = [layer for layer in drawn if layer.key not in measured]
+        known = measured | {layer.key for layer in plain}
         count = target - len(known)
         chosen = self._chosen(lowerer, dataset, measured, known, count, turn) if count > 0 else []
         batch = [*plain, *chosen]
@@ -104,13 +104,9 @@ class Batches:
         turn: int,
     ) -> list[Layer]:
         """Choose layers that train, by what is measured, beside what will be known anyway."""
-        # numpy is for the process that plans, not for everybody who imports the campaign.
-        from resperf.splits import split_of_keys
-
         stream = self.plan.stream
         drawn = stream.candidates(lowerer, count * stream.campaign.adaptive.candidates, turn, known)
-        trains = split_of_keys([layer.key for layer in drawn]).train
-        candidates = [layer for layer, takes in zip(drawn, trains, strict=True) if takes]
+        candidates = [v for v, trains in zip(drawn, _train(drawn), strict=True) if trains]
         places = most_telling(
             [layer.kind for layer in candidates],
             self.doubt(dataset, candidates),
@@ -121,6 +117,12 @@ class Batches:
             source=random.Random(f"choice {stream.seed} {turn}"),
         )
         return [candidates[place] for place in places]
+
+    @cached_property
+    def _held_out(self) -> list[Layer]:
+        """Plain draws after the first batch that test or validate, in their order."""
+        later = self.plan.layers[self.first :]
+        return [v for v, trains in zip(later, _train(later), strict=True) if not trains]
 
     @cached_property
     def _weights(self) -> Mapping[str, float]:
@@ -140,7 +142,7 @@ def most_telling(
     count: int,
     source: random.Random,
 ) -> list[int]:
-    """Choose layers: how many of each kind, then which, by the square of their doubt.
+    """Choose layers: how many of each kind, then which, by chances as their doubts.
 
     Of each kind so many as make the weighted sum of the kinds' errors least, if each kind's falls
     with the root of its rows and all rows cost alike: Neyman's optimal allocation (1934), for
@@ -186,8 +188,7 @@ def most_telling(
     )
     chosen: list[int] = []
     for kind, own in places.items():
-        squares = [doubts[place] ** 2 for place in own]
-        chosen += _drawn_by_weight(own, squares, slots[kind], source)
+        chosen += _drawn_by_weight(own, [doubts[place] for place in own], slots[kind], source)
     return chosen
 
 
@@ -239,6 +240,14 @@ def shared_out(
     for name in rest[: count - sum(slots.values())]:
         slots[name] += 1
     return slots
+
+
+def _train(layers: Sequence[Layer]) -> list[bool]:
+    """Say of each layer whether it is one that trains."""
+    # numpy is for the process that plans, not for everybody who imports the campaign.
+    from resperf.splits import split_of_keys
+
+    return [bool(trains) for trains in split_of_keys([layer.key for layer in layers]).train]
 
 
 def _drawn_by_weight(

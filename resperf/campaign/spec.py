@@ -173,8 +173,9 @@ class AdaptiveSettings:
         Share of the layers that are drawn plainly before anything is learnt.
     growth : float
         Layers of each later batch over those that are there by then.
-    plain : float
-        Share of the later batches that is drawn plainly, test and validation layers among them.
+    held_out : float
+        Share of the later batches that tests or validates: what comes next of those layers in the
+        plain draws, of which it is a fifth.
     candidates : int
         Layers that are looked at for each one that is chosen.
     share_power : float
@@ -184,9 +185,9 @@ class AdaptiveSettings:
 
     first: float = 0.25
     growth: float = 0.35
-    plain: float = 0.3
+    held_out: float = 0.1
     candidates: int = 20
-    share_power: float = 0.75
+    share_power: float = 0.5
 
 
 @dataclass(frozen=True)
@@ -286,7 +287,7 @@ class Campaign:
             or not 0 <= campaign.repeat_share <= 1
             or campaign.test_repeats < 0
             or not 0 < campaign.adaptive.first <= 1
-            or not 0 <= campaign.adaptive.plain <= 1
+            or not 0 <= campaign.adaptive.held_out <= 1
             or not campaign.adaptive.growth > 0
             or not campaign.adaptive.candidates > 0
             or not 0 <= campaign.adaptive.share_power <= 1

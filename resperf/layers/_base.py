@@ -16,7 +16,8 @@ FieldValue = int | bool | str
 
 ACTIVATIONS = (
     "none", "relu", "tanh", "sigmoid", "leaky_relu", "clip", "hard_sigmoid", "elu", "softplus",
-    "gelu", "silu", "hard_swish", "gelu_tanh",
+    "gelu", "silu", "hard_swish", "gelu_tanh", "selu", "softsign", "thresholded_relu",
+    "celu",
 )  # fmt: skip
 LAYOUTS = ("nchw", "nhwc", "nchwc4", "nchwc8", "nchwc16", "nchwc32")
 

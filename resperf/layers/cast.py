@@ -22,6 +22,7 @@ from resperf.layers._operator import (
     traffic,
 )
 from resperf.layers.columns import Array, Columns, element_bytes, is_one_of, numbers
+from resperf.layers.move import Move
 from resperf.layers.terms import TRAFFIC_TERMS, Term, mb
 from resperf.units import DTYPE_BYTES
 
@@ -99,12 +100,14 @@ class Cast(OperatorLayer):
         }  # fmt: skip
 
     @classmethod
-    def read(cls, operator: Operator) -> Self:
-        """Read a ``Cast``."""
+    def read(cls, operator: Operator) -> Self | Move:
+        """Read a ``Cast``; one to the type that the values have is a copy."""
         names = {number: dtype for dtype, number in ELEMENT_TYPES.items()}
         wanted = int(operator.attributes["to"])
         if wanted not in names:
             raise LayerError(f"a cast to ONNX's type {wanted} has no layer")
+        if operator.operand(0).dtype == names[wanted]:
+            return Move.copied(operator)
         batch, values = rows_and_rest(operator.shape())
         return cls(
             batch=batch, values=values, dtype=dtype_of(operator, DTYPES), dtype_out=names[wanted]

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
+from resperf.errors import LayerError
 from resperf.layers._base import name, number
 from resperf.layers._operator import (
     BATCHES,
@@ -27,6 +28,8 @@ _OPS: Mapping[str, str] = {
     "quantize": "QuantizeLinear", "dequantize": "DequantizeLinear",
     "dynamic": "DynamicQuantizeLinear",
 }  # fmt: skip
+_WRITTEN: Mapping[int, str] = {0: "uint8", 2: "uint8", 3: "int8"}
+"""Numbers by which ONNX says of what type quantised values are; 0 leaves it open."""
 _FUNCTION_OF: Mapping[str, str] = {op: function for function, op in _OPS.items()}
 
 
@@ -112,7 +115,10 @@ class Quantize(OperatorLayer):
         elif function == "quantize" and given:
             dtype = dtype_of(operator, EIGHT_BITS, 2)
         else:
-            dtype = "uint8"
+            named = int(operator.attributes.get("output_dtype", 0))
+            if named not in _WRITTEN:
+                raise LayerError(f"quantised values of ONNX's type {named} have no layer")
+            dtype = _WRITTEN[named]
         if function != "dequantize":
             dtype_of(operator, ("float32",))
         return cls(batch=batch, values=values, function=function, dtype=dtype)

@@ -19,7 +19,7 @@ from resperf.layers import OPERATOR_KINDS, layer_from_key
 from resperf.lowering._base import LoweredNode, Role
 from resperf.network import Network, structure_digest
 
-_FORMAT = 12
+_FORMAT = 13
 """Raised when a network lowers to other layers than before, such as those of a new kind."""
 
 

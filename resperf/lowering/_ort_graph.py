@@ -34,6 +34,7 @@ from resperf.lowering._read import (
     pool_from_node,
 )
 from resperf.network import Network, Node, Tensor
+from resperf.network.folding import folded
 from resperf.network.protos import dtype_name, weight
 
 if TYPE_CHECKING:
@@ -124,39 +125,46 @@ def read_optimised(network: Network, graph: onnx.GraphProto, block: int) -> list
         is_blocked = _is_blocked(proto, blocked)
         attributes = {a.name: _plain(helper.get_attribute_value(a)) for a in proto.attribute}
         inputs = [tensors.get(origin.get(each, each)) for each in proto.input]
-        own, before = proto.output[0], tensors.get(original)
+        place = _first_output(proto)
+        own, before = proto.output[place], tensors.get(original)
         # ONNX Runtime moves transpositions: what a node computes may lie in another order.
         may_be_turned = not is_blocked and proto.op_type not in RELAYOUTS
         known = []
         if (may_be_turned and own not in inner) or any(
-            each and each not in tensors for each in (original, *proto.output[1:])
+            each and each not in tensors for each in (original, *proto.output[place + 1 :])
         ):
-            known = inferred(proto, inputs, attributes, network.opsets)
+            known = inferred(proto, inputs, attributes, network.opsets)[place:]
         if may_be_turned:
             if own in inner:
                 tensor_name = own
                 tensors[own] = inner[own]
-            elif known and (before is None or before.shape != known[0][1]):
+            elif known and known[0] and (before is None or before.shape != known[0][1]):
                 tensor_name = own
                 tensors[own] = Tensor(own, known[0][1], known[0][0])
-        for each, (dtype, shape) in zip((tensor_name, *proto.output[1:]), known, strict=False):
-            if each and each not in tensors:
-                tensors[each] = Tensor(each, shape, dtype)
+        for each, found in zip((tensor_name, *proto.output[place + 1 :]), known, strict=False):
+            if each and found and each not in tensors:
+                tensors[each] = Tensor(each, found[1], found[0])
+        if place == 0 and own in tensors and own not in network.tensors:
+            # Shapes that an operator's definition computes say what its own tensors are like.
+            value = _value(proto, attributes, tensors, origin)
+            tensors[own] = replace(tensors[own], value=value)
         if proto.op_type == "ReorderInput" and _is_channels_last(proto) and tensor_name in tensors:
             # Convolutions behind it know their image by this name.
             last = tensors[tensor_name]
             tensor_name = f"{tensor_name} by channels"
             tensors[tensor_name] = replace(last, name=tensor_name, shape=_channels_first(last))
-        origin[proto.output[0]] = tensor_name
+        origin[own] = tensor_name
         if is_blocked:
-            blocked.add(proto.output[0])
+            blocked.add(own)
+        is_unnamed = proto.op_type in RELAYOUTS or not proto.name
         node = Node(
-            # ORT numbers the re-layouts as it meets them, which differs from run to run.
-            name=f"{proto.op_type}_{tensor_name}" if proto.op_type in RELAYOUTS else proto.name,
+            # ORT numbers the re-layouts as it meets them, which differs from run to run; what an
+            # operator's definition consists of has no name.
+            name=f"{proto.op_type}_{tensor_name}" if is_unnamed else proto.name,
             op=proto.op_type,
             domain=proto.domain,
             inputs=tuple(origin.get(name, name) for name in proto.input),
-            outputs=(tensor_name, *proto.output[1:]),
+            outputs=(*proto.output[:place], tensor_name, *proto.output[place + 1 :]),
             attributes=attributes,
         )
         first, *others = (
@@ -231,13 +239,37 @@ def _original_tensor(
         return marked if marked in network.tensors else match["tensor"]
     if proto.op_type == "ReorderInput":
         return origin.get(proto.input[0], proto.input[0])
-    if proto.output[0].startswith(PRECISE):
-        return str(proto.output[0])
+    own = str(proto.output[_first_output(proto)])
+    if own.startswith(PRECISE):
+        return own
     # A fused x times its sigmoid is named after the product.
     name = proto.name.partition("/QuickGeluFusion")[0]
-    if proto.output[0] not in network.tensors and name in makers:
-        return makers[name].outputs[0]
-    return str(proto.output[0])
+    if own not in network.tensors and name in makers:
+        return next((each for each in makers[name].outputs if each), own)
+    return own
+
+
+def _value(
+    proto: onnx.NodeProto,
+    attributes: Mapping[str, Any],
+    tensors: Mapping[str, Tensor],
+    origin: Mapping[str, str],
+) -> Any:
+    """Return a small tensor that a node which ONNX Runtime put in computes of shapes, or None."""
+    from onnx import NodeProto
+
+    if len(tensors[proto.output[0]].shape) > 1 or len(proto.output) > 1:
+        return None
+    node = NodeProto()
+    node.CopyFrom(proto)
+    node.input[:] = [origin.get(each, each) for each in proto.input]
+    values = folded(node, attributes, tensors)
+    return None if values is None else values[0]
+
+
+def _first_output(proto: onnx.NodeProto) -> int:
+    """Place of the first output that is not absent."""
+    return next((place for place, name in enumerate(proto.output) if name), 0)
 
 
 def _plain(value: Any) -> Any:
@@ -252,6 +284,8 @@ def _lowered(network: Network, node: Node, block: int, *, is_blocked: bool) -> L
         return LoweredNode(node.name, node.op, copied, "execution")
     if node.op in VIEW_OPS | REMOVED_OPS:
         return LoweredNode(node.name, node.op, None, "view", "changes only the shape")
+    if node.op in ("Shape", "Size") and not node.domain:
+        return LoweredNode(node.name, node.op, None, "view", "tells a shape")
     if is_empty(network, node):
         return LoweredNode(node.name, node.op, None, "view", "makes no values")
     try:

@@ -17,6 +17,8 @@ ROOT_2 = 1.4142135
 ROOT_2_BY_PI = 0.7978846
 _GELU: Mapping[str, str] = {"Erf": "Gelu", "Tanh": "FastGelu"}
 """Function inside of a gelu -> ONNX Runtime's operator for the whole."""
+_WINDOWS = ("Conv", "MaxPool", "AveragePool")
+"""Operators that pad their images themselves."""
 
 
 def with_patterns(start: Rewritten) -> Rewritten:
@@ -276,27 +278,31 @@ class _Patterns(Rewriting):
             self._enter_all()
 
     def join_pads(self) -> None:
-        """Let convolutions pad their images with zeros themselves."""
+        """Let convolutions and poolings pad their images with zeros themselves."""
         for node in self._each():
             if node.op == "Pad" and not node.domain and node.inputs:
                 self._join_pad(node)
 
     @left_as_it_is
     def _join_pad(self, pad: Node) -> None:
-        conv, added = self._sole_reader(pad, "Conv"), self._padded_pixels(pad)
-        if conv is None or added is None or conv.inputs[0] != pad.outputs[0] or conv.domain:
+        added = self._padded_pixels(pad)
+        window = next(filter(None, (self._sole_reader(pad, op) for op in _WINDOWS)), None)
+        if window is None or added is None or window.inputs[0] != pad.outputs[0] or window.domain:
             return
-        if str(conv.attributes.get("auto_pad", "NOTSET")) != "NOTSET":
+        if len(window.outputs) > 1:
             return
-        own = tuple(conv.attributes.get("pads", ())) or (0,) * len(added)
-        pads = tuple(first + second for first, second in zip(own, added, strict=True))
-        padding = replace(
-            conv,
-            inputs=(pad.inputs[0], *conv.inputs[1:]),
-            attributes={**conv.attributes, "pads": pads},
-        )
-        self.sources[conv.name] = (*self._own(pad), *self._own(conv))
-        self._swap(conv, padding)
+        if str(window.attributes.get("auto_pad", "NOTSET")) != "NOTSET":
+            return
+        attributes = dict(window.attributes)
+        own = tuple(attributes.get("pads", ())) or (0,) * len(added)
+        if window.op == "AveragePool":
+            if any(own) and not attributes.get("count_include_pad", 0):
+                return
+            attributes["count_include_pad"] = 1
+        attributes["pads"] = tuple(first + second for first, second in zip(own, added, strict=True))
+        inputs = (pad.inputs[0], *window.inputs[1:])
+        self.sources[window.name] = (*self._own(pad), *self._own(window))
+        self._swap(window, replace(window, inputs=inputs, attributes=attributes))
         self._swap(pad)
 
     def _padded_pixels(self, pad: Node) -> tuple[int, ...] | None:
@@ -305,7 +311,13 @@ class _Patterns(Rewriting):
             return None
         if len(pad.inputs) > 2 and pad.inputs[2] and not self._is_constant(pad.inputs[2], 0.0):
             return None
-        counts = self._numbers(pad.inputs[1]) if len(pad.inputs) > 1 else None
+        if len(pad.inputs) > 1:
+            counts = self._numbers(pad.inputs[1])
+        else:
+            # As before operator set 11.
+            counts = tuple(pad.attributes.get("pads", ()))
+            if pad.attributes.get("value", 0.0):
+                return None
         if counts is None or len(counts) < 6 or len(pad.inputs) > 3 or min(counts) < 0:
             return None
         before, behind = counts[: len(counts) // 2], counts[len(counts) // 2 :]

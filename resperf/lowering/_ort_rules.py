@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from resperf.errors import UnsupportedError
 from resperf.layers import Activation, Conv, ConvNd, Dense, Layer, Pool, Reorder
 from resperf.lowering._base import ODD, LoweredNode, Role, is_computed_once, named_apart
+from resperf.lowering._ort_functions import without_functions
 from resperf.lowering._ort_halves import in_float32
 from resperf.lowering._ort_patterns import with_patterns
 from resperf.lowering._read import (
@@ -41,7 +42,10 @@ CHANNEL_ALIGNMENT = 4
 CONV_ACTIVATIONS = frozenset(
     {"Relu", "Tanh", "Sigmoid", "LeakyRelu", "Clip", "HardSigmoid", "HardSwish"}
 )
-DENSE_ACTIVATIONS = frozenset({"Relu", "Tanh", "Sigmoid", "LeakyRelu"})
+DENSE_ACTIVATIONS = frozenset(
+    {"Relu", "Tanh", "Sigmoid", "LeakyRelu", "Elu", "HardSigmoid", "Selu", "Softplus", "Softsign",
+     "ThresholdedRelu"}
+)  # fmt: skip
 BLOCKED_ACTIVATIONS = frozenset({"Relu", "Tanh", "Sigmoid"})
 """Activations that join a blocked convolution late."""
 BLOCK_KEEPERS = BLOCKED_ACTIVATIONS | {"HardSigmoid", "Gelu", "QuickGelu"}
@@ -117,7 +121,9 @@ def lower_nodes(network: Network, block: int) -> list[LoweredNode]:
     """
     known = replace(network, nodes=tuple(map(named_apart, network.nodes)))
     try:
-        rewritten = with_patterns(in_float32(known))
+        plain = without_functions(known)
+        whole = in_float32(plain.network)
+        rewritten = with_patterns(replace(whole, sources={**plain.sources, **whole.sources}))
         return _Lowering(rewritten.network, block, rewritten.sources).run()
     except ODD as error:
         raise UnsupportedError(
@@ -233,6 +239,7 @@ class _Lowering:
         """Let a matrix product take matrices by columns that only it reads transposed."""
         inputs, turned, absorbed = list(node.inputs), {}, []
         product = node.op in ("MatMul", "FusedMatMul") and not self._becomes_gemm(node)
+        product = product or (node.op == "Gemm" and self._has_one_reader(node))
         words = ("transA", "transB") if product else ()
         for place, word in zip(range(len(inputs)), words, strict=False):
             step = self._only_reader(inputs[place])
@@ -244,15 +251,21 @@ class _Lowering:
                 continue
             self.steps.remove(step)
             absorbed += step.sources
-            inputs[place], turned[word] = step.node.inputs[0], 1
+            inputs[place], turned[word] = step.node.inputs[0], 1 - node.attributes.get(word, 0)
         if not absorbed:
             return node, []
         attributes = {**node.attributes, **turned}
+        if node.op == "Gemm":
+            return replace(node, inputs=tuple(inputs), attributes=attributes), absorbed
         fused = replace(
             node, op="FusedMatMul", domain="com.microsoft", inputs=tuple(inputs),
             attributes=attributes,
         )  # fmt: skip
         return fused, absorbed
+
+    def _has_one_reader(self, node: Node) -> bool:
+        """Whether at most one node reads what a node makes, outputs of the network aside."""
+        return len(self.readers.get(node.outputs[0], ())) <= 1
 
     def _parts(self, node: Node) -> tuple[Node, ...]:
         """Take an operator apart that has no kernel: a hard swish is x times its hard sigmoid.
@@ -321,7 +334,8 @@ class _Lowering:
     def _is_per_channel(self, node: Node) -> bool:
         """Whether a node multiplies or adds one constant per channel of an image."""
         if node.op == "BatchNormalization":
-            return True
+            statistics = [self.network.tensors.get(name) for name in node.inputs[1:]]
+            return all(each is not None and each.is_weight for each in statistics)
         if node.op not in ("Mul", "Add") or len(node.inputs) != 2:
             return False
         image, constant = (self.network.tensors.get(name) for name in node.inputs)
@@ -338,6 +352,9 @@ class _Lowering:
     def _activate(self, node: Node) -> bool:
         """Fuse an activation into the convolution or matrix product before it."""
         if node.op not in CONV_ACTIVATIONS | DENSE_ACTIVATIONS:
+            return False
+        bounds = [self.network.tensors.get(name) for name in node.inputs[1:] if name]
+        if any(bound is None or not bound.is_weight for bound in bounds):
             return False
         step = self._only_reader(node.inputs[0])
         if step is None or step.layer is None or step.role != "execution":

@@ -18,8 +18,10 @@ def inferred(
     inputs: Inputs,
     attributes: Mapping[str, Any],
     opsets: Mapping[str, int],
-) -> list[Known]:
+) -> list[Known | None]:
     """Return types and shapes of a node's outputs, as many as follow from its inputs.
+
+    None stands for an output that is absent, in front of those that are not.
 
     Parameters
     ----------
@@ -34,10 +36,10 @@ def inferred(
         return []
     own = contrib_outputs(proto.op_type, inputs, attributes) if proto.domain else None
     if own is not None:
-        return own
+        return [*own]
     try:
         found = infer_node(proto, known, opsets)
     except ShapeError:
         return []
-    names = [name for name in proto.output if name]
-    return [found[name] for name in names] if all(name in found for name in names) else []
+    complete = all(name in found for name in proto.output if name)
+    return [found.get(name) for name in proto.output] if complete else []

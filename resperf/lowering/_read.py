@@ -45,6 +45,10 @@ ACTIVATION_OPS: Mapping[str, str] = {
     "Swish": "silu",
     "QuickGelu": "silu",
     "HardSwish": "hard_swish",
+    "Selu": "selu",
+    "Softsign": "softsign",
+    "ThresholdedRelu": "thresholded_relu",
+    "Celu": "celu",
 }
 """ONNX operator (also the value of a fused node's ``activation``) -> activation of a layer."""
 
@@ -292,8 +296,11 @@ def copied_view(network: Network, node: Node) -> Layer | None:
 def in_pairs(network: Network, node: Node) -> tuple[Node, ...]:
     """Take an operator of three or more tensors apart into those that meet two at a time.
 
-    So does ONNX Runtime's own kernel: it adds each further tensor to the result so far.
+    So does ONNX Runtime's own kernel: it adds each further tensor to the result so far. What a
+    product of two computed matrices adds, and the function that it ends with, are parts as well.
     """
+    if node.op in ("Gemm", "FusedGemm") and has_input(node, 1) and not is_dense(network, node):
+        return _product_parts(node)
     if node.op not in ("Sum", "Max", "Min") or node.domain or len(node.inputs) < 3:
         return (node,)
 
@@ -307,6 +314,19 @@ def in_pairs(network: Network, node: Node) -> tuple[Node, ...]:
         replace(node, inputs=(first, second)),
         *(replace(node, inputs=(node.outputs[0], each)) for each in others),
     )
+
+
+def _product_parts(node: Node) -> tuple[Node, ...]:
+    """Take a product of two computed matrices, its term and its activation apart."""
+    result, function = node.outputs[0], str(node.attributes.get("activation", ""))
+    turned = {k: v for k, v in node.attributes.items() if k in ("transA", "transB")}
+    parts = [replace(node, op="Gemm", domain="", inputs=node.inputs[:2], attributes=turned)]
+    if has_input(node, 2):
+        inputs = (result, node.inputs[2])
+        parts.append(replace(node, op="Add", domain="", inputs=inputs, attributes={}))
+    if function:
+        parts.append(replace(node, op=function, domain="", inputs=(result,), attributes={}))
+    return tuple(parts)
 
 
 @_with_reasons

@@ -13,7 +13,7 @@ from resperf.network._base import SMALL_ELEMENTS
 
 Array = npt.NDArray[Any]
 Attributes = Mapping[str, Any]
-Rule = Callable[[Sequence[Array], Attributes], Array]
+Rule = Callable[[Sequence[Any], Attributes], Array]
 
 _FLOAT, _INT64 = 1, 7
 
@@ -23,7 +23,7 @@ class TooLargeError(ValueError):
 
 
 def evaluate(
-    op: str, values: Sequence[Array], attributes: Attributes, output_count: int
+    op: str, values: Sequence[Array | None], attributes: Attributes, output_count: int
 ) -> list[Array] | None:
     """Compute a node's outputs from constant inputs.
 
@@ -31,8 +31,9 @@ def evaluate(
     ----------
     op : str
         ONNX operator of the default domain.
-    values : sequence of ndarray
-        Its inputs, absent trailing ones left out. Of Shape and Size the input's shape.
+    values : sequence of ndarray or None
+        Its inputs, None where an optional one is absent, absent trailing ones left out. Of Shape
+        and Size the input's shape.
     attributes : mapping of str to Any
         As in `resperf.network.Node`.
     output_count : int
@@ -43,14 +44,15 @@ def evaluate(
     list of ndarray or None
         None if the operator is not shape arithmetic, or the result is large.
     """
+    given: Sequence[Any] = values
     try:
         if op == "Split":
-            return _split(values, attributes, output_count)
+            return _split(given, attributes, output_count)
         rule = _RULES.get(op)
         if rule is None or output_count != 1:
             return None
         with np.errstate(all="ignore"):
-            result = np.asarray(rule(values, attributes))
+            result = np.asarray(rule(given, attributes))
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
         # Large, or not as the operator wants it: left to shape inference, which names the fault.
         return None
@@ -124,11 +126,12 @@ def _reduce(function: Callable[..., Any]) -> Rule:
     return rule
 
 
-def _slice(values: Sequence[Array], attributes: Attributes) -> Array:
+def _slice(values: Sequence[Any], attributes: Attributes) -> Array:
     data = values[0]
     if len(values) > 1:
         starts, ends = values[1].tolist(), values[2].tolist()
-        axes = values[3].tolist() if len(values) > 3 else range(len(starts))
+        named = len(values) > 3 and values[3] is not None
+        axes = values[3].tolist() if named else range(len(starts))
         steps = values[4].tolist() if len(values) > 4 else [1] * len(starts)
     else:
         starts, ends = attributes["starts"], attributes["ends"]
@@ -161,10 +164,10 @@ def _cast(values: Sequence[Array], attributes: Attributes) -> Array:
     return values[0].astype(helper.tensor_dtype_to_np_dtype(attributes["to"]))
 
 
-def _clip(values: Sequence[Array], attributes: Attributes) -> Array:
+def _clip(values: Sequence[Any], attributes: Attributes) -> Array:
     bounds = [attributes.get("min"), attributes.get("max")]
     bounds[: len(values) - 1] = values[1:]
-    small(np.broadcast_shapes(*(value.shape for value in values)))
+    small(np.broadcast_shapes(*(value.shape for value in values if value is not None)))
     return np.asarray(np.clip(values[0], *bounds), dtype=values[0].dtype)
 
 

@@ -44,10 +44,12 @@ def folded(
     names = list(node.input)
     while names and not names[-1]:
         names.pop()
-    values = [tensor.value for name in names if (tensor := tensors.get(name)) is not None]
-    if len(values) < len(names) or (not names and node.op_type != "Constant"):
+    if not names and node.op_type != "Constant":
         return None
-    complete = [value for value in values if value is not None]
-    if len(complete) < len(values):
-        return None
-    return evaluate(node.op_type, complete, attributes, len(node.output))
+    values: list[np.ndarray[Any, Any] | None] = []
+    for name in names:
+        tensor = tensors.get(name)
+        if name and (tensor is None or tensor.value is None):
+            return None
+        values.append(tensor.value if name and tensor is not None else None)
+    return evaluate(node.op_type, values, attributes, len(node.output))

@@ -41,10 +41,12 @@ def _unstrided(q: Mapping[str, Array], taps: int) -> Array:
 
 
 _ACTIVATION_TERMS: Mapping[str, Term] = {
-    "out relu": _costly(("relu", "leaky_relu", "clip")),
-    "out exponential": _costly(("tanh", "sigmoid", "softplus", "elu", "gelu", "gelu_tanh", "silu")),
+    "out relu": _costly(("relu", "leaky_relu", "clip", "thresholded_relu")),
+    "out exponential": _costly(
+        ("tanh", "sigmoid", "softplus", "elu", "gelu", "gelu_tanh", "silu", "selu", "celu")
+    ),
     "out tanh": _costly(("tanh",)),
-    "out hard": _costly(("hard_sigmoid", "hard_swish")),
+    "out hard": _costly(("hard_sigmoid", "hard_swish", "softsign")),
 }
 
 _CONV: Mapping[str, Term] = {

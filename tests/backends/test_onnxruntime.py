@@ -18,7 +18,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from resperf.backends import backend
 from resperf.backends._ort_copies import copies_graph
-from resperf.backends._ort_kernels import ALONE, kernel_of
+from resperf.backends._ort_kernels import ALONE, GEMM_ACTIVATIONS, kernel_of
 from resperf.backends._ort_runs import filled
 from resperf.backends.onnxruntime import OnnxRuntimeBackend
 from resperf.copies import (
@@ -102,7 +102,10 @@ LAYERS: list[Layer] = [
          mode="average", layout="nchwc16"),
     Dense(batch=4, features_in=20, features_out=8),
     Dense(batch=1, features_in=20, features_out=8, bias=False),
-    Dense(batch=1, features_in=20, features_out=8, activation="relu"),
+    *(
+        Dense(batch=1, features_in=20, features_out=8, activation=function)
+        for function in GEMM_ACTIVATIONS
+    ),
 ]  # fmt: skip
 
 
@@ -142,8 +145,9 @@ def written_by_a_user(layer: Layer) -> onnx.ModelProto:
     nodes, last = [node], "c"
     activation = fields.get("activation", "none")
     if activation != "none":
-        op = {"relu": "Relu", "sigmoid": "Sigmoid"}[str(activation)]
-        nodes.append(helper.make_node(op, ["c"], ["y"]))
+        op, _, parameters = ALONE[str(activation)]
+        typical = GEMM_ACTIVATIONS[str(activation)] if isinstance(layer, Dense) else parameters
+        nodes.append(helper.make_node(op, ["c"], ["y"], **typical))
         last = "y"
     arrays = [numpy_helper.from_array(w.astype(np.float32), f"w{i}") for i, w in enumerate(weights)]
     graph = helper.make_graph(
@@ -180,7 +184,10 @@ def test_kernel_is_the_node_of_orts_own_graph(
     theirs = {a.name: helper.get_attribute_value(a) for a in node.attribute}
     for name, value in kernel.attributes.items():
         other = theirs.get(name, {"dilations": [1, 1]}.get(name))
-        assert value == (other.decode() if isinstance(other, bytes) else other), name
+        if isinstance(value, float):
+            assert value == pytest.approx(other, rel=1e-6), name
+        else:
+            assert value == (other.decode() if isinstance(other, bytes) else other), name
 
 
 REORDERS = [
@@ -217,6 +224,10 @@ COMPUTED: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "gelu": lambda x: x * 0.5 * (1 + np.vectorize(math.erf)(x / math.sqrt(2))),
     "gelu_tanh": lambda x: x / 2 * (1 + np.tanh(0.7978845608 * (x + 0.044715 * x**3))),
     "silu": lambda x: x / (1 + np.exp(-x)),
+    "selu": lambda x: 1.05070102 * np.where(x > 0, x, 1.67326319 * np.expm1(x)),
+    "celu": lambda x: np.where(x > 0, x, np.expm1(x)),
+    "softsign": lambda x: x / (1 + np.abs(x)),
+    "thresholded_relu": lambda x: np.where(x > 0.01, x, 0),
     # Its bounds are both the first of the made-up values.
     "clip": lambda x: np.full_like(x, filled(())),
 }  # fmt: skip

@@ -29,7 +29,7 @@ def made(samples: int = 400, **changes: Any) -> Campaign:
         "features_in": {"law": "uniform", "low": 1, "high": 1000},
         "features_out": 5,
     }
-    adaptive = {"first": 0.25, "growth": 0.5, "plain": 0.4, "candidates": 5}
+    adaptive = {"first": 0.25, "growth": 0.5, "held_out": 0.1, "candidates": 5}
     values = {"name": "t", "samples": samples, "seed": 3, "repeat_share": 0.0, "test_repeats": 1,
               "kinds": {"dense": dense}, "adaptive": adaptive}  # fmt: skip
     return Campaign.from_mapping(values | changes)
@@ -68,7 +68,7 @@ def taken(batches: Batches, measured: set[str] = frozenset()) -> list[list[Layer
     return found
 
 
-def test_later_batches_are_part_plain_part_of_doubted_training_layers() -> None:
+def test_later_batches_are_of_doubted_training_layers_and_the_next_held_out_draws() -> None:
     planned = plan(made(), Plain())
     batches = Batches(planned, about_wide_layers, first_batch(planned, None))
     first, *later = taken(batches)
@@ -76,13 +76,13 @@ def test_later_batches_are_part_plain_part_of_doubted_training_layers() -> None:
     assert [len(batch) for batch in later] == [50, 75, 113, 62]
     keys = [layer.key for batch in (first, *later) for layer in batch]
     assert len(set(keys)) == len(keys) == 400
-    plain = set(planned.layers[: 100 + round(0.4 * 300)])
-    chosen = [layer for batch in later for layer in batch if layer not in plain]
-    assert plain <= {layer for batch in (first, *later) for layer in batch}
-    assert len(chosen) == 180
+    chosen = [layer for batch in later for layer in batch if is_train([layer])[0]]
+    assert len(chosen) == 300 - round(0.1 * 300)
     assert all(width(layer) > 500 for layer in chosen)
-    assert all(is_train(chosen))
-    assert not all(is_train(list(plain)))
+    held_out = [v for v in planned.layers[100:] if not is_train([v])[0]]
+    assert {v for batch in later for v in batch} - set(chosen) == set(held_out[:30])
+    # Each batch has its share of them.
+    assert [len(set(batch) & set(held_out)) for batch in later] == [5, 7, 12, 6]
 
 
 def test_things_are_shared_out_in_proportion_to_portions() -> None:
@@ -147,6 +147,16 @@ def test_kinds_of_which_little_is_known_are_chosen_more_often_than_drawn() -> No
     assert chosen({"often": 1.0, "seldom": 1.0}, {"often": 90, "seldom": 90})["seldom"] == 30
 
 
+def test_layers_of_a_kind_are_chosen_by_chances_as_their_doubts() -> None:
+    kinds, doubts = ["any"] * 40_000, [0.1] * 20_000 + [0.4] * 20_000
+    places = most_telling(
+        kinds, doubts, weights={"any": 1.0}, learnt={}, have={}, count=500,
+        source=random.Random(4),
+    )  # fmt: skip
+    # A few of many: four times as often.
+    assert sum(place >= 20_000 for place in places) / 500 == pytest.approx(0.8, abs=0.05)
+
+
 def test_candidates_are_drawn_by_evener_shares() -> None:
     kinds = {
         "dense": {"share": 0.96, "batch": 1, "features_in": LENGTHS, "features_out": LENGTHS},
@@ -200,6 +210,7 @@ def test_the_layers_that_judge_are_those_of_a_plain_campaign() -> None:
     batches = Batches(planned, about_wide_layers, 100)
     layers = [layer for batch in taken(batches) for layer in batch]
     judging = {v for v, train in zip(layers, is_train(layers), strict=True) if not train}
+    assert len(judging) == 30 + is_train(planned.layers[:100]).count(False)
     plain = [v for v, t in zip(planned.layers, is_train(planned.layers), strict=True) if not t]
     assert judging == set(plain[: len(judging)])
 
@@ -275,7 +286,7 @@ def test_a_campaign_runs_in_batches_and_goes_on(tmp_path: Path) -> None:
         {"first": 0.0},
         {"first": 1.5},
         {"growth": 0},
-        {"plain": 2.0},
+        {"held_out": 2.0},
         {"candidates": 0},
         {"share_power": 1.5},
     ],

@@ -170,6 +170,7 @@ READ: list[tuple[Operator, dict[str, Any]]] = [
     (node("ArgMax", [WHOLE], (2,), axis=1, keepdims=0), {"outer": 1, "dtype": "int64"}),
     (node("Cast", [TOKENS], TOKENS, to=10),
      {"batch": 2, "values": 197 * 192, "dtype": "float32", "dtype_out": "float16"}),
+    (node("Cast", [TOKENS], TOKENS, to=1), {"function": "copy", "batch": 2, "inner": 197 * 192}),
     # Signals and volumes.
     (node("Conv", [(1, 80, 3000), (384, 80, 3), (384,)], (1, 384, 3000), pads=(1, 1)),
      {"rank": 1, "depth": 1, "width": 3000, "kernel_width": 3, "pad_width": 2, "bias": True}),
@@ -198,6 +199,8 @@ READ: list[tuple[Operator, dict[str, Any]]] = [
     # Eight bits.
     (node("QuantizeLinear", [TOKENS, (), Operand((), "int8")], TOKENS),
      {"function": "quantize", "dtype": "int8", "values": 197 * 192}),
+    (node("QuantizeLinear", [TOKENS, ()], TOKENS), {"function": "quantize", "dtype": "uint8"}),
+    (node("QuantizeLinear", [TOKENS, ()], TOKENS, output_dtype=3), {"dtype": "int8"}),
     (node("DequantizeLinear", [Operand((2, 9), "uint8"), ()], (2, 9)),
      {"function": "dequantize", "dtype": "uint8", "values": 9}),
     (node("QLinearConv", [QUANTISED_IMAGE, (), (), Operand((32, 16, 3, 3), "int8"), (), (), (), (),
@@ -354,6 +357,7 @@ REFUSED: list[tuple[Operator, str]] = [
     (node("Einsum", [(2, 3), (3, 4), (4, 5)], (2, 5), equation="ab,bc,cd->ad"), "has no layer"),
     (node("Einsum", [(2, 3), (4, 5)], (2, 5), equation="ab,cd->ad"), "by itself"),
     (node("CumSum", [WHOLE, [7]], (2, 128)), "does not exist"),
+    (node("QuantizeLinear", [TOKENS, ()], TOKENS, output_dtype=5), "type 5"),
     (node("TopK", [(2, 100), Operand((1,), "int64")], (2, 5), (2, 5)), "computed by the network"),
     (node("GridSample", [(1, 2, 3, 4, 5), (1, 3, 4, 5, 3)], (1, 2, 3, 4, 5)), "has no layer"),
     (node("Attention", [TOKENS, TOKENS, TOKENS], TOKENS), "of ONNX itself"),

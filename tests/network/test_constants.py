@@ -78,7 +78,7 @@ def test_what_is_large_or_wrong_is_left_to_inference(
 
 
 A, B = np.array([[3, -4, 5], [6, 7, -8]]), np.array([[2, 3, -2], [4, 2, 3]])
-ORT_CASES: list[tuple[str, list[np.ndarray], dict[str, Any]]] = [
+ORT_CASES: list[tuple[str, list[np.ndarray | None], dict[str, Any]]] = [
     *((op, [A, B], {}) for op in ("Add", "Sub", "Mul", "Div", "Mod", "Max", "Min")),
     *((op, [A, B], {}) for op in ("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual")),
     *((op, [A], {}) for op in ("Abs", "Neg", "Identity", "NonZero")),
@@ -94,6 +94,8 @@ ORT_CASES: list[tuple[str, list[np.ndarray], dict[str, Any]]] = [
     ("Cast", [A], {"to": TensorProto.FLOAT}),
     ("Clip", [A, np.array(-3), np.array(5)], {}),
     ("Clip", [A, np.array(0)], {}),
+    ("Clip", [A, None, np.array(2)], {}),
+    ("Slice", [A, ints(0, 0), ints(2, 99), None, ints(1, 2)], {}),
     ("CumSum", [A, np.array(1)], {}),
     ("Sign", [A], {}),
     ("Sum", [A / 2, B / 2, A / 4], {}),
@@ -109,13 +111,16 @@ ORT_CASES: list[tuple[str, list[np.ndarray], dict[str, Any]]] = [
 @pytest.mark.parametrize(
     ("op", "values", "attributes"), ORT_CASES, ids=[case[0] for case in ORT_CASES]
 )
-def test_as_onnxruntime(op: str, values: list[np.ndarray], attributes: dict[str, Any]) -> None:
-    names = [f"i{index}" for index in range(len(values))]
+def test_as_onnxruntime(
+    op: str, values: list[np.ndarray | None], attributes: dict[str, Any]
+) -> None:
+    names = ["" if value is None else f"i{index}" for index, value in enumerate(values)]
     infos = [
         helper.make_tensor_value_info(
             name, helper.np_dtype_to_tensor_dtype(value.dtype), value.shape
         )
         for name, value in zip(names, values, strict=True)
+        if value is not None
     ]
     graph = helper.make_graph(
         [helper.make_node(op, names, ["y"], **attributes)], "g", infos,
@@ -125,7 +130,8 @@ def test_as_onnxruntime(op: str, values: list[np.ndarray], attributes: dict[str,
     session = onnxruntime.InferenceSession(
         model.SerializeToString(), providers=["CPUExecutionProvider"]
     )
-    (wanted,) = session.run(None, dict(zip(names, values, strict=True)))
+    given = {name: value for name, value in zip(names, values, strict=True) if name}
+    (wanted,) = session.run(None, given)
     result = evaluate(op, values, attributes, 1)
     assert result is not None
     assert result[0].dtype == wanted.dtype
