@@ -127,7 +127,7 @@ def _reduce(function: Callable[..., Any]) -> Rule:
 
 
 def _slice(values: Sequence[Any], attributes: Attributes) -> Array:
-    data = values[0]
+    data: Array = values[0]
     if len(values) > 1:
         starts, ends = values[1].tolist(), values[2].tolist()
         named = len(values) > 3 and values[3] is not None
