@@ -1,10 +1,11 @@
-"""Pooling of signals and volumes."""
+"""Pooling of signals and volumes, and of images where no blocked layout has it."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from random import Random
 from typing import Any, ClassVar, Self
 
 from resperf.errors import LayerError
@@ -22,19 +23,31 @@ from resperf.layers._volume import VolumePool
 from resperf.layers.columns import Array, Columns, element_bytes, is_one_of, numbers
 from resperf.layers.terms import TRAFFIC_TERMS, Term, mb, millions
 
-MODES = ("max", "average", "global_max", "global_average")
+MODES = ("max", "average", "global_max", "global_average", "max_places", "lp", "global_lp")
 _OPS: Mapping[str, str] = {
     "max": "MaxPool", "average": "AveragePool", "global_max": "GlobalMaxPool",
-    "global_average": "GlobalAveragePool",
+    "global_average": "GlobalAveragePool", "max_places": "MaxPool", "lp": "LpPool",
+    "global_lp": "GlobalLpPool",
 }  # fmt: skip
-_MODE_OF: Mapping[str, str] = {op: mode for mode, op in _OPS.items()}
+_MODE_OF: Mapping[str, str] = {op: mode for mode, op in _OPS.items() if mode != "max_places"}
+_OF_IMAGES: Mapping[str, str] = {
+    "max": "max_places", "average": "lp", "global_max": "global_lp", "global_average": "global_lp",
+}  # fmt: skip
+"""What draws of images become: the largest and the mean are layers of kind `pool` there."""
+_UNDILATED = ("average", "lp")
+PLACE_BYTES = 8
 
 
 @dataclass(frozen=True, kw_only=True)
 class PoolNd(VolumePool):
-    """The largest or the mean value of each window along one axis or three."""
+    """The largest or the mean value of each window along one axis or three.
+
+    ``max_places`` also says where the largest is, ``lp`` is the root of the sum of squares; both
+    along two axes as well.
+    """
 
     kind: ClassVar[str] = "pool_nd"
+    RANKS: ClassVar[tuple[int, ...]] = (1, 2, 3)
 
     mode: str = name("what is kept of a window", MODES, default="max")
 
@@ -47,19 +60,21 @@ class PoolNd(VolumePool):
         **TRAFFIC_TERMS,
         "taps": millions("flops"),
         "taps mean": millions("flops", "mean"),
+        "taps places": millions("flops", "places"),
+        "taps lp": millions("flops", "powers"),
         "in whole": mb("in_bytes", "whole"),
         "planes": millions("planes"),
         "windows": millions("window_count"),
     }
     RANGES: ClassVar[Mapping[str, Any]] = {
         "batch": BATCHES,
-        "rank": choices([1, 3], [2, 1]),
+        "rank": choices([1, 2, 3], [2, 1, 1]),
         "channels_in": log_uniform(2, 512, 1, 8, 16),
         "size": {**log_uniform(4, 64), "same_share": 0.7},
         "kernel": {**choices([2, 3, 5], [6, 5, 1]), "same_share": 0.9},
         "stride": {**choices([1, 2], [1, 4]), "same_share": 0.9},
         "pad": {**choices([0, 1], [3, 1]), "same_share": 1.0},
-        "mode": choices(MODES, [5, 3, 1, 2]),
+        "mode": choices(MODES, [5, 3, 1, 2, 0.5, 0.3, 0.2]),
     }
     SCALED: ClassVar[tuple[str, ...]] = ("channels_in", "width")
     OPERATORS: ClassVar[frozenset[str]] = frozenset(_MODE_OF)
@@ -68,7 +83,23 @@ class PoolNd(VolumePool):
         whole = all(size == kernel for size, kernel, *_ in self._each())
         if self.mode.startswith("global") and not (whole and math.prod(self.positions) == 1):
             raise LayerError(f"pool_nd: the window of {self.mode} is the whole input")
+        if self.rank == 2 and self.mode in _OF_IMAGES:
+            raise LayerError(f"pool_nd: {self.mode} of an image is a layer of kind pool")
         super()._check()
+
+    @classmethod
+    def fitting(cls, fields: Mapping[str, Any], source: Random) -> dict[str, Any]:
+        """Let draws of images be what is no `pool`."""
+        made = dict(fields)
+        if made["rank"] == 2:
+            made["mode"] = _OF_IMAGES.get(made["mode"], made["mode"])
+        return super().fitting(made, source)
+
+    @property
+    def output_bytes(self) -> int:
+        """Bytes of what is kept, and of its places where they are said."""
+        each = self.element_bytes + PLACE_BYTES * (self.mode == "max_places")
+        return math.prod(self.output_shape) * each
 
     @classmethod
     def quantities(cls, columns: Columns) -> dict[str, Array]:
@@ -76,25 +107,27 @@ class PoolNd(VolumePool):
         batch, channels, rank = numbers(columns, "batch", "channels_in", "rank")
         read, windows, taps = cls._geometry(columns)
         size, planes = element_bytes(columns), batch * channels
-        whole = is_one_of(columns, "mode", "global_max", "global_average")
+        whole = is_one_of(columns, "mode", "global_max", "global_average", "global_lp")
+        places = is_one_of(columns, "mode", "max_places")
         return {
             **traffic(
-                planes * read * size, planes * windows * size, planes * windows * taps,
-                planes * windows,
+                planes * read * size, planes * windows * (size + PLACE_BYTES * places),
+                planes * windows * taps, planes * windows,
             ),
             "planes": planes, "rank": rank, "taps": taps, "windows": windows, "whole": whole,
             "mean": is_one_of(columns, "mode", "average", "global_average"),
+            "places": places, "powers": is_one_of(columns, "mode", "lp", "global_lp"),
             "window_count": planes * windows,
         }  # fmt: skip
 
     @classmethod
     def read(cls, operator: Operator) -> Self:
-        """Read a pooling of signals or volumes."""
-        if len(operator.outputs) > 1:
-            raise LayerError("the positions of the maxima are asked for, which no layer gives")
+        """Read a pooling of signals or volumes, or one that gives places or roots of squares."""
         mode, attributes = _MODE_OF[operator.op], operator.attributes
-        if mode == "average" and max(attributes.get("dilations") or (1,)) > 1:
-            raise LayerError("a dilated average of signals has no layer")
+        if len(operator.outputs) > 1:
+            mode = "max_places"
+        if mode in _UNDILATED and max(attributes.get("dilations") or (1,)) > 1:
+            raise LayerError(f"a dilated {operator.op} has no layer")
         whole = mode.startswith("global")
         kernel = operator.shape()[2:] if whole else attributes["kernel_shape"]
         window = cls._read_window(operator, kernel, operator.shape())
@@ -107,6 +140,9 @@ class PoolNd(VolumePool):
         attributes: dict[str, Any] = {}
         if not self.mode.startswith("global"):
             attributes = self._window_attributes()
-            if self.mode == "average":
+            if self.mode in _UNDILATED:
                 del attributes["dilations"]
-        return Kernel(_OPS[self.mode], "", attributes, self.input_shape, self.output_shape)
+        return Kernel(
+            _OPS[self.mode], "", attributes, self.input_shape, self.output_shape,
+            more_outputs=int(self.mode == "max_places"),
+        )  # fmt: skip

@@ -19,7 +19,6 @@ from resperf.lowering._proto import Skeleton, skeleton
 from resperf.lowering._read import (
     ACTIVATION_OPS,
     CONV_OPS,
-    POOL_OPS,
     REMOVED_OPS,
     VIEW_OPS,
     activation_from_node,
@@ -30,6 +29,7 @@ from resperf.lowering._read import (
     is_dense,
     is_empty,
     is_image,
+    is_image_pool,
     layer_from_node,
     pool_from_node,
 )
@@ -302,7 +302,7 @@ def _layer(network: Network, node: Node, block: int, *, is_blocked: bool) -> Lay
     layout = f"nchwc{block}" if node.domain == NCHWC else "nchw"
     if node.op in CONV_OPS and is_image(network, node):
         return _conv(network, node, layout)
-    if node.op in POOL_OPS and is_image(network, node):
+    if is_image_pool(network, node):
         return pool_from_node(network, node, layout)
     if is_dense(network, node):
         return dense_from_node(network, node)

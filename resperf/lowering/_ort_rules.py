@@ -20,7 +20,6 @@ from resperf.lowering._ort_patterns import with_patterns
 from resperf.lowering._read import (
     ACTIVATION_OPS,
     CONV_OPS,
-    POOL_OPS,
     REMOVED_OPS,
     VIEW_OPS,
     activation_from_node,
@@ -31,6 +30,7 @@ from resperf.lowering._read import (
     is_dense,
     is_empty,
     is_image,
+    is_image_pool,
     layer_from_node,
     pool_from_node,
 )
@@ -570,7 +570,7 @@ class _Lowering:
         if node.op in CONV_OPS and is_image(self.network, node):
             block = self.block if self._has_fixed_weights(node) else 0
             return lower_layer(conv_from_node(self.network, node), block)
-        if node.op in POOL_OPS and is_image(self.network, node):
+        if is_image_pool(self.network, node):
             maker = self.maker.get(node.inputs[0])
             layout = _layout(maker is None or maker.is_blocked, self.block)
             return lower_layer(pool_from_node(self.network, node, layout), self.block)

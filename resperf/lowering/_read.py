@@ -382,6 +382,12 @@ def is_image(network: Network, node: Node) -> bool:
     return tensor is None or len(tensor.shape) not in (3, 5)
 
 
+def is_image_pool(network: Network, node: Node) -> bool:
+    """Whether a node pools images, and does not say where the largest values are."""
+    outputs = [name for name in node.outputs if name]
+    return node.op in POOL_OPS and len(outputs) < 2 and is_image(network, node)
+
+
 def has_input(node: Node, position: int) -> bool:
     """Whether the node has an input at this position."""
     return position < len(node.inputs) and bool(node.inputs[position])

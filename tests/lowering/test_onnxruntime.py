@@ -1142,15 +1142,21 @@ def test_an_operator_whose_first_output_nobody_asks_for_keeps_its_name(
         assert "cells" not in sources["Softmax"]
 
 
-def test_padding_before_the_places_of_the_largest_stays_a_layer(
+def test_places_of_the_largest_and_roots_of_squares_are_layers(
     fingerprint: Fingerprint, tmp_path: Path
 ) -> None:
     nodes = [
-        helper.make_node("Pad", ["x", "pads"], ["p"], "pad"),
-        helper.make_node("MaxPool", ["p"], ["y", "places"], "pool", kernel_shape=[3, 3]),
+        helper.make_node("Conv", ["x", "filters"], ["c"], "conv"),
+        # What says where the largest is leaves the padding to a layer of its own.
+        helper.make_node("Pad", ["c", "pads"], ["p"], "pad"),
+        helper.make_node("MaxPool", ["p"], ["m", "places"], "pool", kernel_shape=[3, 3]),
+        helper.make_node("LpPool", ["m"], ["l"], "roots", kernel_shape=[2, 2]),
+        helper.make_node("GlobalLpPool", ["l"], ["y"], "root"),
     ]
-    network = read_network(saved(tmp_path / "n.onnx", nodes, IMAGE, {"pads": PADS}))
-    for method in ("framework", "rules"):
-        lowered = lower(network, fingerprint, method=method)
-        kinds = [node.layer.kind for node in lowered.nodes if node.layer is not None]
-        assert "move" in kinds
+    values = {"pads": PADS, "filters": FILTERS}
+    asked, by_rules = both_ways(saved(tmp_path / "n.onnx", nodes, IMAGE, values), fingerprint)
+    assert contents(by_rules) == contents(asked)
+    layers = [node.layer for node in asked.nodes if node.layer is not None]
+    modes = [layer.fields()["mode"] for layer in layers if layer.kind == "pool_nd"]
+    assert modes == ["max_places", "lp", "global_lp"]
+    assert "move" in {layer.kind for layer in layers}
