@@ -35,7 +35,6 @@ _OF_IMAGES: Mapping[str, str] = {
 }  # fmt: skip
 """What draws of images become: the largest and the mean are layers of kind `pool` there."""
 _UNDILATED = ("average", "lp")
-PLACE_BYTES = 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +60,7 @@ class PoolNd(VolumePool):
         "taps": millions("flops"),
         "taps mean": millions("flops", "mean"),
         "taps places": millions("flops", "places"),
+        "out places": mb("out_bytes", "places"),
         "taps lp": millions("flops", "powers"),
         "in whole": mb("in_bytes", "whole"),
         "planes": millions("planes"),
@@ -95,12 +95,6 @@ class PoolNd(VolumePool):
             made["mode"] = _OF_IMAGES.get(made["mode"], made["mode"])
         return super().fitting(made, source)
 
-    @property
-    def output_bytes(self) -> int:
-        """Bytes of what is kept, and of its places where they are said."""
-        each = self.element_bytes + PLACE_BYTES * (self.mode == "max_places")
-        return math.prod(self.output_shape) * each
-
     @classmethod
     def quantities(cls, columns: Columns) -> dict[str, Array]:
         """Bytes, windows and what they look at."""
@@ -111,7 +105,7 @@ class PoolNd(VolumePool):
         places = is_one_of(columns, "mode", "max_places")
         return {
             **traffic(
-                planes * read * size, planes * windows * (size + PLACE_BYTES * places),
+                planes * read * size, planes * windows * size,
                 planes * windows * taps, planes * windows,
             ),
             "planes": planes, "rank": rank, "taps": taps, "windows": windows, "whole": whole,
