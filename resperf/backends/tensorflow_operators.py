@@ -83,13 +83,14 @@ def _activation(builder: Builder, node: Node) -> Any:
     return ACTIVATION_FUNCTIONS[ACTIVATION_OPS[node.op]](builder.value(node, 0))
 
 
-def _leaky_relu(builder: Builder, node: Node) -> Any:
-    return leaky_relu(builder.value(node, 0), float(node.attributes.get("alpha", 0.01)))
+def _with_constants(function: Callable[..., Any], **usual: float) -> Callable[[Builder, Node], Any]:
+    """Build an activation with the node's own constants, or the usual ones."""
 
+    def build(builder: Builder, node: Node) -> Any:
+        own = {name: float(node.attributes.get(name, value)) for name, value in usual.items()}
+        return function(builder.value(node, 0), **own)
 
-def _hard_sigmoid(builder: Builder, node: Node) -> Any:
-    alpha, beta = (float(node.attributes.get(k, v)) for k, v in (("alpha", 0.2), ("beta", 0.5)))
-    return hard_sigmoid(builder.value(node, 0), alpha, beta)
+    return build
 
 
 def _clip(builder: Builder, node: Node) -> Any:
@@ -186,10 +187,6 @@ def _lrn(builder: Builder, node: Node) -> Any:
     )
 
 
-def _thresholded_relu(builder: Builder, node: Node) -> Any:
-    return thresholded_relu(builder.value(node, 0), float(node.attributes.get("alpha", 1.0)))
-
-
 def _usual(**usual: float) -> Callable[[Builder, Node], Any]:
     """Build an activation that TensorFlow has with its usual constants only."""
 
@@ -213,12 +210,12 @@ _OPERATORS: Mapping[str, Callable[[Builder, Node], Any]] = {
     **dict.fromkeys(
         ("Relu", "Tanh", "Sigmoid", "Softplus", "Gelu", "HardSwish", "Softsign"), _activation
     ),
-    "LeakyRelu": _leaky_relu,
-    "HardSigmoid": _hard_sigmoid,
+    "LeakyRelu": _with_constants(leaky_relu, alpha=0.01),
+    "HardSigmoid": _with_constants(hard_sigmoid, alpha=0.2, beta=0.5),
     "Elu": _usual(alpha=1.0),
     "Celu": _usual(alpha=1.0),
     "Selu": _usual(alpha=1.67326324, gamma=1.05070102),
-    "ThresholdedRelu": _thresholded_relu,
+    "ThresholdedRelu": _with_constants(thresholded_relu, alpha=1.0),
     "Clip": _clip,
     "Add": _binary(tf.add),
     "Sum": _binary(tf.add),

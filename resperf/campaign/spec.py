@@ -174,8 +174,8 @@ class AdaptiveSettings:
     growth : float
         Layers of each later batch over those that are there by then.
     held_out : float
-        Share of the later batches that tests or validates: what comes next of those layers in the
-        plain draws, of which it is a fifth.
+        Share of the later batches that tests or validates: the next such layers of the plain
+        draws, of which they are a fifth.
     candidates : int
         Layers that are looked at for each one that is chosen.
     share_power : float

@@ -31,6 +31,7 @@ ELEMENT_TYPES: Mapping[str, int] = {
     "float64": 11, "bfloat16": 16,
 }  # fmt: skip
 """Numbers of ONNX's ``TensorProto.DataType``."""
+DTYPE_OF: Mapping[int, str] = {number: dtype for dtype, number in ELEMENT_TYPES.items()}
 _DRAWN = ("float32", "float16", "int64", "bool", "uint8")
 
 
@@ -102,15 +103,14 @@ class Cast(OperatorLayer):
     @classmethod
     def read(cls, operator: Operator) -> Self | Move:
         """Read a ``Cast``; one to the type that the values have is a copy."""
-        names = {number: dtype for dtype, number in ELEMENT_TYPES.items()}
         wanted = int(operator.attributes["to"])
-        if wanted not in names:
+        if wanted not in DTYPE_OF:
             raise LayerError(f"a cast to ONNX's type {wanted} has no layer")
-        if operator.operand(0).dtype == names[wanted]:
+        if operator.operand(0).dtype == DTYPE_OF[wanted]:
             return Move.copied(operator)
         batch, values = rows_and_rest(operator.shape())
         return cls(
-            batch=batch, values=values, dtype=dtype_of(operator, DTYPES), dtype_out=names[wanted]
+            batch=batch, values=values, dtype=dtype_of(operator, DTYPES), dtype_out=DTYPE_OF[wanted]
         )
 
     def kernel(self) -> Kernel:

@@ -105,8 +105,8 @@ class PoolNd(VolumePool):
         places = is_one_of(columns, "mode", "max_places")
         return {
             **traffic(
-                planes * read * size, planes * windows * size,
-                planes * windows * taps, planes * windows,
+                planes * read * size, planes * windows * size, planes * windows * taps,
+                planes * windows,
             ),
             "planes": planes, "rank": rank, "taps": taps, "windows": windows, "whole": whole,
             "mean": is_one_of(columns, "mode", "average", "global_average"),

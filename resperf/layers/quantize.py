@@ -19,6 +19,7 @@ from resperf.layers._operator import (
     rows_and_rest,
     traffic,
 )
+from resperf.layers.cast import DTYPE_OF
 from resperf.layers.columns import Array, Columns, element_bytes, is_one_of, numbers
 from resperf.layers.terms import TRAFFIC_TERMS, Term, flag, mb
 from resperf.units import DTYPE_BYTES
@@ -28,8 +29,6 @@ _OPS: Mapping[str, str] = {
     "quantize": "QuantizeLinear", "dequantize": "DequantizeLinear",
     "dynamic": "DynamicQuantizeLinear",
 }  # fmt: skip
-_WRITTEN: Mapping[int, str] = {0: "uint8", 2: "uint8", 3: "int8"}
-"""Numbers by which ONNX says of what type quantised values are; 0 leaves it open."""
 _FUNCTION_OF: Mapping[str, str] = {op: function for function, op in _OPS.items()}
 
 
@@ -115,10 +114,11 @@ class Quantize(OperatorLayer):
         elif function == "quantize" and given:
             dtype = dtype_of(operator, EIGHT_BITS, 2)
         else:
+            # 0 leaves the type open.
             named = int(operator.attributes.get("output_dtype", 0))
-            if named not in _WRITTEN:
+            dtype = DTYPE_OF.get(named, "") if named else "uint8"
+            if dtype not in EIGHT_BITS:
                 raise LayerError(f"quantised values of ONNX's type {named} have no layer")
-            dtype = _WRITTEN[named]
         if function != "dequantize":
             dtype_of(operator, ("float32",))
         return cls(batch=batch, values=values, function=function, dtype=dtype)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import ChainMap
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,6 +12,7 @@ from resperf.layers.cast import ELEMENT_TYPES
 from resperf.lowering._rewriting import Rewritten
 from resperf.network import Network, Node, Tensor
 from resperf.network.folding import folded, is_constant
+from resperf.network.graph import renamed
 from resperf.network.protos import attributes_of
 from resperf.network.shapes import infer_node
 
@@ -27,6 +29,8 @@ def without_functions(network: Network) -> Rewritten:
     What the definition computes of shapes is known beforehand. An operator whose inputs are not
     known stays.
     """
+    if not any(map(_is_function, network.nodes)):
+        return Rewritten(network, {})
     tensors, sources, nodes = dict(network.tensors), dict[str, tuple[str, ...]](), list[Node]()
     for node in network.nodes:
         parts = _parts(network, node, tensors) if _is_function(node) else None
@@ -36,8 +40,6 @@ def without_functions(network: Network) -> Rewritten:
         nodes += parts
         # The node is accounted for once.
         sources |= {part.name: () for part in parts} | {parts[-1].name: (node.name,)}
-    if not sources:
-        return Rewritten(network, {})
     return Rewritten(replace(network, nodes=tuple(nodes), tensors=tensors), sources)
 
 
@@ -47,18 +49,17 @@ def _is_function(node: Node) -> bool:
 
 def _parts(network: Network, node: Node, tensors: dict[str, Tensor]) -> list[Node] | None:
     """Nodes of a definition that compute anything as the network runs; enters their tensors."""
-    from onnx import NodeProto
-
     body = _definition(network, node, tensors)
     if body is None:
         return None
-    inputs, outputs = zip(body.input, node.inputs), zip(body.output, node.outputs)  # noqa: B905
-    names, found, parts = {**dict(inputs), **dict(outputs), "": ""}, dict(tensors), list[Node]()
+    names = {name: f"{node.name}/{name}" for inner in body.node for name in inner.output if name}
+    names |= dict(zip(body.input, node.inputs, strict=False))
+    names |= dict(zip(body.output, node.outputs, strict=False))
+    # Only what is new is copied: networks may have many such operators.
+    new: dict[str, Tensor] = {}
+    found, parts = ChainMap(new, tensors), list[Node]()
     for number, inner in enumerate(body.node):
-        proto = NodeProto()
-        proto.CopyFrom(inner)
-        proto.input[:] = [names.get(each, f"{node.name}/{each}") for each in inner.input]
-        proto.output[:] = [names.get(each, f"{node.name}/{each}") for each in inner.output]
+        proto = renamed(inner, names)
         attributes = attributes_of(Path(network.name), proto)
         values = folded(proto, attributes, found)
         if values is not None:
@@ -79,7 +80,7 @@ def _parts(network: Network, node: Node, tensors: dict[str, Tensor]) -> list[Nod
             name = f"{node.name}/{proto.op_type}{number}"
             ends = tuple(proto.input), tuple(proto.output)
             parts.append(Node(name, proto.op_type, proto.domain, *ends, attributes))
-    tensors |= found
+    tensors |= new
     return parts
 
 

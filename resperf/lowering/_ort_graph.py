@@ -35,6 +35,7 @@ from resperf.lowering._read import (
 )
 from resperf.network import Network, Node, Tensor
 from resperf.network.folding import folded
+from resperf.network.graph import renamed
 from resperf.network.protos import dtype_name, weight
 
 if TYPE_CHECKING:
@@ -256,14 +257,9 @@ def _value(
     origin: Mapping[str, str],
 ) -> Any:
     """Return a small tensor that a node which ONNX Runtime put in computes of shapes, or None."""
-    from onnx import NodeProto
-
     if len(tensors[proto.output[0]].shape) > 1 or len(proto.output) > 1:
         return None
-    node = NodeProto()
-    node.CopyFrom(proto)
-    node.input[:] = [origin.get(each, each) for each in proto.input]
-    values = folded(node, attributes, tensors)
+    values = folded(renamed(proto, origin), attributes, tensors)
     return None if values is None else values[0]
 
 

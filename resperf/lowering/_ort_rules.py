@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from resperf.errors import UnsupportedError
@@ -238,8 +238,10 @@ class _Lowering:
     def _turned(self, node: Node) -> tuple[Node, list[str]]:
         """Let a matrix product take matrices by columns that only it reads transposed."""
         inputs, turned, absorbed = list(node.inputs), {}, []
-        product = node.op in ("MatMul", "FusedMatMul") and not self._becomes_gemm(node)
-        product = product or (node.op == "Gemm" and self._has_one_reader(node))
+        if node.op == "Gemm":
+            product = self._has_one_reader(node)
+        else:
+            product = node.op in ("MatMul", "FusedMatMul") and not self._becomes_gemm(node)
         words = ("transA", "transB") if product else ()
         for place, word in zip(range(len(inputs)), words, strict=False):
             step = self._only_reader(inputs[place])
@@ -334,8 +336,7 @@ class _Lowering:
     def _is_per_channel(self, node: Node) -> bool:
         """Whether a node multiplies or adds one constant per channel of an image."""
         if node.op == "BatchNormalization":
-            statistics = [self.network.tensors.get(name) for name in node.inputs[1:]]
-            return all(each is not None and each.is_weight for each in statistics)
+            return self._are_fixed(node.inputs[1:])
         if node.op not in ("Mul", "Add") or len(node.inputs) != 2:
             return False
         image, constant = (self.network.tensors.get(name) for name in node.inputs)
@@ -353,8 +354,7 @@ class _Lowering:
         """Fuse an activation into the convolution or matrix product before it."""
         if node.op not in CONV_ACTIVATIONS | DENSE_ACTIVATIONS:
             return False
-        bounds = [self.network.tensors.get(name) for name in node.inputs[1:] if name]
-        if any(bound is None or not bound.is_weight for bound in bounds):
+        if not self._are_fixed(name for name in node.inputs[1:] if name):
             return False
         step = self._only_reader(node.inputs[0])
         if step is None or step.layer is None or step.role != "execution":
@@ -594,8 +594,12 @@ class _Lowering:
 
     def _has_fixed_weights(self, node: Node) -> bool:
         """Whether a convolution's weights are constant, so that they can be re-laid beforehand."""
-        weights = self.network.tensors.get(node.inputs[1]) if len(node.inputs) > 1 else None
-        return weights is not None and weights.is_weight
+        return len(node.inputs) > 1 and self._are_fixed(node.inputs[1:2])
+
+    def _are_fixed(self, names: Iterable[str]) -> bool:
+        """Whether all tensors of these names are constant."""
+        tensors = map(self.network.tensors.get, names)
+        return all(tensor is not None and tensor.is_weight for tensor in tensors)
 
     def _is_blocked(self, node: Node, layer: Layer | None) -> bool:
         """Whether a step writes its result in blocks."""

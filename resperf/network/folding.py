@@ -48,8 +48,8 @@ def folded(
         return None
     values: list[np.ndarray[Any, Any] | None] = []
     for name in names:
-        tensor = tensors.get(name)
-        if name and (tensor is None or tensor.value is None):
+        value = tensors[name].value if name in tensors else None
+        if name and value is None:
             return None
-        values.append(tensor.value if name and tensor is not None else None)
+        values.append(value)
     return evaluate(node.op_type, values, attributes, len(node.output))

@@ -127,7 +127,7 @@ def branch_nodes(
     nodes : list of NodeProto
         With one that hands a tensor on where the branch only names it.
     """
-    from onnx import NodeProto, helper
+    from onnx import helper
 
     made = [name for node in branch.node for name in node.output if name]
     own = {
@@ -140,13 +140,17 @@ def branch_nodes(
             own[info.name] = name
         elif name:
             ends.append(helper.make_node("Identity", [own.get(info.name, info.name)], [name]))
-    nodes = []
-    for node in branch.node:
-        copy = NodeProto()
-        copy.CopyFrom(node)
-        _rename(copy, own)
-        nodes.append(copy)
-    return own, [*nodes, *ends]
+    return own, [*(renamed(node, own) for node in branch.node), *ends]
+
+
+def renamed(node: NodeProto, names: Mapping[str, str]) -> NodeProto:
+    """Return a copy of a node in which some tensors have other names."""
+    from onnx import NodeProto
+
+    copy = NodeProto()
+    copy.CopyFrom(node)
+    _rename(copy, names)
+    return copy
 
 
 def _rename(node: NodeProto, names: Mapping[str, str]) -> None:
