@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from resperf.features import Columns
 from resperf.layers import OPERATOR_KINDS
+from resperf.layers.columns import is_among
 
 
 def ranges_of(kind: str, columns: Columns) -> dict[str, list[Any]]:
@@ -58,7 +59,7 @@ def outside(kind: str, columns: Columns, ranges: Mapping[str, list[Any]]) -> lis
             continue
         is_number = np.issubdtype(column.dtype, np.number)
         strange: npt.NDArray[np.bool_] = (
-            (column < seen[0]) | (column > seen[1]) if is_number else ~np.isin(column, seen)
+            (column < seen[0]) | (column > seen[1]) if is_number else ~is_among(column, seen)
         )
         for row in np.flatnonzero(strange):
             if reasons[row]:

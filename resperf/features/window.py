@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from resperf.layers import LAYOUTS
-from resperf.layers.columns import Array, Columns, numbers
+from resperf.layers.columns import Array, Columns, is_among, numbers
 
 MOST_TAPS = 4096
 """Taps of a window that are looked at one by one along an axis."""
@@ -25,7 +25,7 @@ def block_of(layouts: npt.NDArray[Any]) -> Array:
 
 def is_blocked(layouts: npt.NDArray[Any]) -> Array:
     """Return 1 for layouts in blocks of channels, 0 for plain ones."""
-    return np.asarray(np.isin(layouts, [name for name in LAYOUTS if "c" in name[4:]]), dtype=float)
+    return is_among(layouts, [name for name in LAYOUTS if "c" in name[4:]]).astype(float)
 
 
 def real_share(

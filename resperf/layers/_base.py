@@ -6,8 +6,8 @@ import dataclasses
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass
-from typing import Any, ClassVar, Self
+from dataclasses import MISSING, FrozenInstanceError, dataclass
+from typing import Any, ClassVar, NoReturn, Self, dataclass_transform
 
 from resperf.errors import LayerError
 from resperf.units import DTYPE_BYTES
@@ -63,37 +63,82 @@ def name(description: str, choices: tuple[str, ...], *, default: Any = MISSING) 
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass_transform(
+    kw_only_default=True, frozen_default=True, field_specifiers=(number, flag, name)
+)
 class Layer(ABC):
     """A lowered layer: what a framework really runs for one operator and what it absorbed.
 
-    Subclasses are frozen dataclasses whose fields are all `number`, `flag` or `name`. Shapes are
-    given in NCHW order whatever the layout; `layout` says how the values lie in memory.
+    Subclasses are frozen dataclasses with keywords alone, whose fields are all `number`, `flag` or
+    `name`; they need no decorator. Shapes are given in NCHW order whatever the layout; `layout`
+    says how the values lie in memory.
     """
+
+    # Beside the fields, which are all that vars() holds.
+    __slots__ = ("__dict__", "__weakref__", "_known_key")
+    _known_key: str
 
     kind: ClassVar[str]
     aliases: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     """Shorthands people may write: ``{"kernel": ("kernel_height", "kernel_width")}``."""
 
-    def __post_init__(self) -> None:
-        for field in dataclasses.fields(self):
-            object.__setattr__(self, field.name, self._checked(field.name))
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        described = vars(cls)
+        named = described.get("__annotations__", {})
+        # A class that names fields and does not describe them leaves them to its subclasses.
+        if all(each in described or "ClassVar" in str(kind) for each, kind in named.items()):
+            # Methods of its own for each class, which dataclass would compile, are most of what
+            # importing all kinds takes: those below serve all.
+            dataclass(init=False, repr=False, eq=False, kw_only=True)(cls)
+
+    def __init__(self, **values: Any) -> None:
+        own = vars(self)
+        specs, defaults = self._described()
+        for field_name, spec in specs.items():
+            value = values.pop(field_name, defaults[field_name])
+            if value is MISSING:
+                raise TypeError(f"{type(self).__name__} needs a value for {field_name!r}")
+            own[field_name] = self._checked(field_name, spec, value)
+        if values:
+            raise TypeError(f"{type(self).__name__} has no field {', '.join(map(repr, values))}")
         self._check()
 
-    def _checked(self, field_name: str) -> FieldValue:
-        spec = self.specs()[field_name]
-        value = getattr(self, field_name)
-        where = f"{self.kind}: {field_name}={value!r}"
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        raise FrozenInstanceError(f"cannot assign to field {name!r}; use replace")
+
+    def __delattr__(self, name: str) -> NoReturn:
+        raise FrozenInstanceError(f"cannot delete field {name!r}")
+
+    def __getstate__(self) -> dict[str, FieldValue]:
+        return vars(self)
+
+    def __eq__(self, other: object) -> bool:
+        return vars(self) == vars(other) if type(other) is type(self) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(tuple(vars(self).values()))
+
+    def __repr__(self) -> str:
+        values = ", ".join(f"{name}={value!r}" for name, value in vars(self).items())
+        return f"{type(self).__name__}({values})"
+
+    def _checked(self, field_name: str, spec: FieldSpec, value: Any) -> FieldValue:
         if spec.unit == "bool":
             if value not in (0, 1):
-                raise LayerError(f"{where} must be true or false")
+                raise LayerError(f"{self.kind}: {field_name}={value!r} must be true or false")
             return bool(value)
         if spec.choices:
             if value not in spec.choices:
-                raise LayerError(f"{where} must be one of {', '.join(spec.choices)}")
+                raise LayerError(
+                    f"{self.kind}: {field_name}={value!r} must be one of {', '.join(spec.choices)}"
+                )
             return str(value)
         if isinstance(value, bool) or int(value) != value or value < spec.minimum:
-            raise LayerError(f"{where} must be a whole number of at least {spec.minimum}")
+            raise LayerError(
+                f"{self.kind}: {field_name}={value!r} must be a whole number of at least "
+                f"{spec.minimum}"
+            )
         return int(value)
 
     def _check(self) -> None:
@@ -107,10 +152,23 @@ class Layer(ABC):
     @classmethod
     def specs(cls) -> Mapping[str, FieldSpec]:
         """Map each field's name to its meaning, in canonical order."""
-        cached = cls.__dict__.get("_specs")
+        return cls._described()[0]
+
+    @classmethod
+    def defaults(cls) -> Mapping[str, Any]:
+        """Map each field's name to its default, `dataclasses.MISSING` where there is none."""
+        return cls._described()[1]
+
+    @classmethod
+    def _described(cls) -> tuple[Mapping[str, FieldSpec], Mapping[str, Any]]:
+        cached = cls.__dict__.get("_description")
         if cached is None:
-            cached = {f.name: f.metadata["spec"] for f in dataclasses.fields(cls)}
-            cls._specs = cached  # type: ignore[attr-defined]
+            fields = dataclasses.fields(cls)  # type: ignore[arg-type]  # every kind is a dataclass
+            cached = (
+                {f.name: f.metadata["spec"] for f in fields},
+                {f.name: f.default for f in fields},
+            )
+            cls._description = cached  # type: ignore[attr-defined]
         return cached
 
     @classmethod
@@ -128,7 +186,9 @@ class Layer(ABC):
                 f"{cls.kind} has no field {', '.join(unknown)}; it has {', '.join(cls.specs())}"
             )
         missing = [
-            f.name for f in dataclasses.fields(cls) if f.default is MISSING and f.name not in fields
+            field_name
+            for field_name, default in cls.defaults().items()
+            if default is MISSING and field_name not in fields
         ]
         if missing:
             raise LayerError(f"{cls.kind} needs a value for {', '.join(missing)}")
@@ -159,18 +219,19 @@ class Layer(ABC):
 
     def fields(self) -> dict[str, FieldValue]:
         """Return all fields in canonical order, ready for JSON."""
-        return {field_name: getattr(self, field_name) for field_name in self.specs()}
+        return dict(vars(self))
 
     def replace(self, **changes: FieldValue) -> Self:
         """Return a copy with some fields changed."""
-        return dataclasses.replace(self, **changes)
+        return type(self)(**{**vars(self), **changes})
 
     @property
     def key(self) -> str:
         """Canonical name: equal for equal layers, the same in every version of resperf."""
-        return f"{self.kind}:" + ",".join(
-            f"{k}={int(v) if isinstance(v, bool) else v}" for k, v in self.fields().items()
-        )
+        if not hasattr(self, "_known_key"):
+            words = (f"{k}={int(v) if isinstance(v, bool) else v}" for k, v in vars(self).items())
+            object.__setattr__(self, "_known_key", f"{self.kind}:{','.join(words)}")
+        return self._known_key
 
     @property
     def element_bytes(self) -> int:

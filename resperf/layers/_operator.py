@@ -189,7 +189,6 @@ class Operator:
         return axis % rank
 
 
-@dataclass(frozen=True, kw_only=True)
 class OperatorLayer(PlainLayer):
     """A kind whose file says everything about it.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -22,7 +21,6 @@ _AUTO_PADS = ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER")
 _WORDS = ("kernel", "stride", "dilation", "pad")
 
 
-@dataclass(frozen=True, kw_only=True)
 class VolumeLayer(OperatorLayer):
     """A window over a line of `width` values (`rank` 1), an image (2) or a volume (3).
 

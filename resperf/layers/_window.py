@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from resperf.errors import LayerError
 from resperf.layers._base import LAYOUTS, Layer, name, number, same_pads, window_length
 
 
-@dataclass(frozen=True, kw_only=True)
 class WindowLayer(Layer):
     """A layer whose window slides over an image of `height` x `width` pixels."""
 

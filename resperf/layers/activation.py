@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from resperf.layers._base import ACTIVATIONS, PlainLayer, name, number
 
 
-@dataclass(frozen=True, kw_only=True)
 class Activation(PlainLayer):
     """A function of every value by itself. How the values are shaped does not change its time."""
 

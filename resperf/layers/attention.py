@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from random import Random
 from typing import Any, ClassVar, Self
 
@@ -26,7 +25,6 @@ from resperf.layers.columns import Array, Columns, element_bytes, numbers
 from resperf.layers.terms import TRAFFIC_TERMS, Term, gflop, mb, millions
 
 
-@dataclass(frozen=True, kw_only=True)
 class Attention(OperatorLayer):
     """Softmax of queries times keys, times values, for several heads.
 

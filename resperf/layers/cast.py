@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from random import Random
 from typing import Any, ClassVar, Self
 
@@ -35,7 +34,6 @@ DTYPE_OF: Mapping[int, str] = {number: dtype for dtype, number in ELEMENT_TYPES.
 _DRAWN = ("float32", "float16", "int64", "bool", "uint8")
 
 
-@dataclass(frozen=True, kw_only=True)
 class Cast(OperatorLayer):
     """Every value in another type. How the values are shaped does not change its time."""
 

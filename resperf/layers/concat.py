@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 from resperf.errors import LayerError
@@ -25,7 +24,6 @@ from resperf.layers.columns import Array, Columns, element_bytes, numbers
 from resperf.layers.terms import TRAFFIC_TERMS, Term, millions
 
 
-@dataclass(frozen=True, kw_only=True)
 class Concat(OperatorLayer):
     """Tensors put behind each other along an axis: in each row, one piece of each.
 

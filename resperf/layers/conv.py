@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from resperf.errors import LayerError
@@ -10,7 +9,6 @@ from resperf.layers._base import ACTIVATIONS, flag, name, number
 from resperf.layers._window import WindowLayer
 
 
-@dataclass(frozen=True, kw_only=True)
 class ConvLayer(WindowLayer):
     """Fields and shapes that a convolution and its training step share."""
 
@@ -52,7 +50,6 @@ class ConvLayer(WindowLayer):
         return super().input_bytes + self.residual * self.output_bytes
 
 
-@dataclass(frozen=True, kw_only=True)
 class Conv(ConvLayer):
     """A 2-D convolution (ResPerfNet Table 3, scenario C; groups, dilation and pads added)."""
 

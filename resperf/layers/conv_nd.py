@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from random import Random
 from typing import Any, ClassVar, Self
 
@@ -35,7 +34,6 @@ _ACTIVATION_OF: Mapping[str, str] = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, kw_only=True)
 class ConvNd(VolumeConv):
     """A convolution along one axis (audio, text) or three (video, scans)."""
 

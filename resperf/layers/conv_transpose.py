@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from resperf.layers._base import flag, name, number
@@ -12,7 +11,6 @@ from resperf.layers._transposed import TransposedConv, refuse, shorthands
 from resperf.layers.conv_transpose_nd import ConvTransposeNd
 
 
-@dataclass(frozen=True, kw_only=True)
 class ConvTranspose(TransposedConv):
     """A transposed convolution of an image, as decoders and generators grow images by."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 from resperf.layers._base import flag, name, number
@@ -11,7 +10,6 @@ from resperf.layers._operator import FLOATS, Operator, choices, log_uniform
 from resperf.layers._transposed import TransposedConv, refuse, shorthands
 
 
-@dataclass(frozen=True, kw_only=True)
 class ConvTransposeNd(TransposedConv):
     """A transposed convolution along three axes, as decoders of scans and video have them.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 from resperf.errors import LayerError
@@ -25,7 +24,6 @@ from resperf.layers.terms import TRAFFIC_TERMS, Term, mb, millions
 _DTYPES = ("float32", "float64", "int64", "int32")
 
 
-@dataclass(frozen=True, kw_only=True)
 class Cumulate(AlongAxis):
     """The sum of all values up to each, along an axis."""
 

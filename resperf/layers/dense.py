@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from resperf.layers._base import ACTIVATIONS, Layer, flag, name, number
 
 
-@dataclass(frozen=True, kw_only=True)
 class DenseLayer(Layer):
     """Fields and shapes that a fully connected layer and its training step share."""
 
@@ -40,7 +38,6 @@ class DenseLayer(Layer):
         return self.features_out * (self.features_in + self.bias) * self.element_bytes
 
 
-@dataclass(frozen=True, kw_only=True)
 class Dense(DenseLayer):
     """A fully connected layer (ResPerfNet Table 3, scenario D)."""
 

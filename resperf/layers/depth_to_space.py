@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 from resperf.errors import LayerError
@@ -25,7 +24,6 @@ from resperf.layers.terms import TRAFFIC_TERMS, Term, mb, millions
 FUNCTIONS = ("depth_to_space", "depth_to_space_crd", "space_to_depth")
 
 
-@dataclass(frozen=True, kw_only=True)
 class DepthToSpace(OperatorLayer):
     """An image whose channels are spread over blocks of pixels, or the other way round.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import permutations
 from string import ascii_letters
 from typing import Any, ClassVar, Self
@@ -32,7 +31,6 @@ _FIRST, _SECOND, _RESULT = (
 _SPREAD = [6.0, 1, 2, 1, 1, 1]
 
 
-@dataclass(frozen=True, kw_only=True)
 class Einsum(ProductLayer):
     """Matrix products whose operands and result may have their axes in any order.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from random import Random
 from typing import Any, ClassVar, Self
 
@@ -61,7 +60,6 @@ _WHOLE = ("add", "sub", "mul", "div", "mod", *COMPARISONS)
 _SERIES = ("exp", "log", "erf", "pow", "cos", "sin", "round", "floor", "ceil", "sign")
 
 
-@dataclass(frozen=True, kw_only=True)
 class Elementwise(BroadcastLayer):
     """A function of one tensor, or of a tensor and another one that is repeated along some axes.
 

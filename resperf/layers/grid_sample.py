@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 from resperf.errors import LayerError
@@ -27,7 +26,6 @@ MODES = ("linear", "nearest", "cubic")
 _WORDS: Mapping[str, str] = {"linear": "bilinear", "cubic": "bicubic"}
 
 
-@dataclass(frozen=True, kw_only=True)
 class GridSample(OperatorLayer):
     """Every channel of an image at the same computed places."""
 

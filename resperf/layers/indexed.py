@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 from resperf.errors import LayerError
@@ -34,7 +33,6 @@ SHORTEST = 9
 """Rows that a table must have to be measured: made-up places are 1 to 8."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class Indexed(OperatorLayer):
     """Rows of a table that are read, or written into a copy of it, at computed places.
 

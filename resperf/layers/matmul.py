@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 from resperf.errors import LayerError
@@ -25,7 +24,6 @@ from resperf.layers.columns import Array, Columns, element_bytes, numbers
 from resperf.layers.terms import CACHE_2, GFLOP, TRAFFIC_TERMS, Term, beyond, gflop, mb, millions
 
 
-@dataclass(frozen=True, kw_only=True)
 class MatMul(ProductLayer):
     """Matrix products (rows, depth) x (depth, columns), one for each of batch x outer."""
 

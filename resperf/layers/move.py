@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from random import Random
 from typing import Any, ClassVar, Self
 
@@ -36,7 +35,6 @@ _FUNCTION_OF: Mapping[str, str] = {
 LONGEST_INDEX = 1 << 20
 
 
-@dataclass(frozen=True, kw_only=True)
 class Move(OperatorLayer):
     """Copies along one axis: (batch x outer, length, inner) to (batch x outer, length_out, inner).
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from random import Random
 from typing import Any, ClassVar, Self
 
@@ -43,7 +42,6 @@ _BY_CHANNEL = ("instance", "batch", "local_response")
 """Normalisations of images, (batch, channels, pixels); the others are of rows of channels."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class Norm(OperatorLayer):
     """A normalisation of (batch, pixels, channels) along channels, or of (batch, channels, pixels).
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from resperf.layers._base import flag, name
 from resperf.layers._window import WindowLayer
 
 
-@dataclass(frozen=True, kw_only=True)
 class Pool(WindowLayer):
     """A 2-D pooling (ResPerfNet Table 3, scenario P; average and global pooling added)."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from random import Random
 from typing import Any, ClassVar, Self
 
@@ -37,7 +36,6 @@ _OF_IMAGES: Mapping[str, str] = {
 _UNDILATED = ("average", "lp")
 
 
-@dataclass(frozen=True, kw_only=True)
 class PoolNd(VolumePool):
     """The largest or the mean value of each window along one axis or three.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 from resperf.errors import LayerError
@@ -32,7 +31,6 @@ _OPS: Mapping[str, str] = {
 _FUNCTION_OF: Mapping[str, str] = {op: function for function, op in _OPS.items()}
 
 
-@dataclass(frozen=True, kw_only=True)
 class Quantize(OperatorLayer):
     """Values divided by a scale and rounded, or multiplied by it; ``dynamic`` finds the scale."""
 

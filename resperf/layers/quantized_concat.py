@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 from resperf.layers._base import flag, name
@@ -26,7 +25,6 @@ _INPUTS_OF_PART = 3
 """A part itself, its scale and its zero point."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class QuantizedConcat(Concat):
     """Quantised tensors put behind each other along an axis.
 

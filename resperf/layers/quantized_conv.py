@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from random import Random
 from typing import Any, ClassVar, Self
 
@@ -31,7 +30,6 @@ _FUNCTION_OF: Mapping[str, str] = {"QLinearConv": "linear", "ConvInteger": "inte
 _WIDE = DTYPE_BYTES["int32"]
 
 
-@dataclass(frozen=True, kw_only=True)
 class QuantizedConv(VolumeConv):
     """A convolution of quantised values; ``linear`` quantises its sums again, ``integer`` not.
 

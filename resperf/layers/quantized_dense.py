@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from random import Random
 from typing import Any, ClassVar, Self
 
@@ -36,7 +35,6 @@ _NARROW_OUT = ("linear", "gemm")
 _WIDE = DTYPE_BYTES["int32"]
 
 
-@dataclass(frozen=True, kw_only=True)
 class QuantizedDense(OperatorLayer):
     """A matrix product with fixed weights of eight bits.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from random import Random
 from typing import Any, ClassVar, Self
 
@@ -41,7 +40,6 @@ _FUNCTION_OF: Mapping[str, str] = {op: function for function, op in _OPS.items()
 _SECOND_PLACE = 3
 
 
-@dataclass(frozen=True, kw_only=True)
 class QuantizedElementwise(BroadcastLayer):
     """A function of one quantised tensor, or of one and another that is repeated along some axes.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from resperf.errors import LayerError
@@ -33,7 +32,6 @@ _SECOND_PLACE: Mapping[str, int] = {"linear": 3, "integer": 1}
 _WIDE = DTYPE_BYTES["int32"]
 
 
-@dataclass(frozen=True, kw_only=True)
 class QuantizedMatMul(ProductLayer):
     """Products of two computed tensors of eight bits.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from random import Random
 from typing import Any, ClassVar, Self
 
@@ -32,7 +31,6 @@ _OPS: Mapping[str, str] = {
 _MODE_OF: Mapping[str, str] = {op: mode for mode, op in _OPS.items()}
 
 
-@dataclass(frozen=True, kw_only=True)
 class QuantizedPool(VolumePool):
     """The largest or the mean quantised value of each window of an image."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from random import Random
 from typing import Any, ClassVar, Self
 
@@ -27,7 +26,6 @@ from resperf.layers.terms import TRAFFIC_TERMS, Term, mb, millions
 from resperf.layers.terms import flag as where
 
 
-@dataclass(frozen=True, kw_only=True)
 class QuantizedSoftmax(AlongAxis):
     """A softmax whose exponentials come from a table of 256.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 from resperf.errors import LayerError
@@ -26,7 +25,6 @@ _OPS: Mapping[str, str] = {cell: cell.upper() for cell in _GATES}
 _CELL_OF: Mapping[str, str] = {op: cell for cell, op in _OPS.items()}
 
 
-@dataclass(frozen=True, kw_only=True)
 class Recurrent(OperatorLayer):
     """An LSTM, a GRU or a plain recurrent layer over (steps, batch, features)."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from random import Random
 from typing import Any, ClassVar, Self
 
@@ -38,7 +37,6 @@ PLACE_BYTES = 8
 _FUNCTION_OF: Mapping[str, str] = {op: function for function, op in _OPS.items()}
 
 
-@dataclass(frozen=True, kw_only=True)
 class Reduce(AlongAxis):
     """A reduction of neighbouring axes: (rows, values, inner) becomes (rows, 1, inner)."""
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import ClassVar
 
 from resperf.errors import LayerError
 from resperf.layers._base import LAYOUTS, PlainLayer, name, number
 
 
-@dataclass(frozen=True, kw_only=True)
 class Reorder(PlainLayer):
     """A re-layout of an image, such as the ReorderInput and ReorderOutput of ONNX Runtime.
 

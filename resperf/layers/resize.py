@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from random import Random
 from typing import Any, ClassVar
 
@@ -30,7 +29,6 @@ _BLOCKED = (NEAREST, "linear")
 """What is done with images whose channels come in blocks."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class Resize(Resized):
     """An image of another height and width, its pixels taken from those around.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from random import Random
 from typing import Any, ClassVar, Self
 
@@ -39,7 +38,6 @@ class Resized(OperatorLayer):
         return values * self.element_bytes
 
 
-@dataclass(frozen=True, kw_only=True)
 class ResizeNd(Resized):
     """A volume of another depth, height and width, its pixels taken from those around.
 

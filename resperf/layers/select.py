@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from random import Random
 from typing import Any, ClassVar, Self
 
@@ -35,7 +34,6 @@ from resperf.layers.terms import TRAFFIC_TERMS, Term, mb, millions
 CONDITIONS = tuple(each for each in SECONDS if each not in ("none", "both"))
 
 
-@dataclass(frozen=True, kw_only=True)
 class Select(OperatorLayer):
     """``Where``: the result is of shape (batch x outer, middle, inner), the condition of `second`.
 

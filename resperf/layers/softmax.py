@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from random import Random
 from typing import Any, ClassVar, Self
 
@@ -30,7 +29,6 @@ _OPS: Mapping[str, str] = {"softmax": "Softmax", "log_softmax": "LogSoftmax", AC
 _FUNCTION_OF: Mapping[str, str] = {"Softmax": "softmax", "LogSoftmax": "log_softmax"}
 
 
-@dataclass(frozen=True, kw_only=True)
 class Softmax(AlongAxis):
     """A softmax along an axis; what lies inside that axis is gathered and scattered again.
 

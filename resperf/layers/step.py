@@ -5,7 +5,6 @@ A step is a kind of its own, so that its times are never mixed with those of a f
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from resperf.layers._base import Layer, name
@@ -19,14 +18,12 @@ PASSES = 3
 """Products of a step: the forward pass, and the gradients of the input and of the weights."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class StepLayer(Layer):
     """What a training step adds to the fields of its layer."""
 
     optimizer: str = name("rule by which the weights are updated", OPTIMIZERS)
 
 
-@dataclass(frozen=True, kw_only=True)
 class ConvStep(StepLayer, ConvLayer):
     """One training step of a 2-D convolution: forward, backward, update."""
 
@@ -38,7 +35,6 @@ class ConvStep(StepLayer, ConvLayer):
         return PASSES * super().macs
 
 
-@dataclass(frozen=True, kw_only=True)
 class DenseStep(StepLayer, DenseLayer):
     """One training step of a fully connected layer: forward, backward, update."""
 

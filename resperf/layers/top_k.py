@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from random import Random
 from typing import Any, ClassVar, Self
 
@@ -26,7 +25,6 @@ from resperf.layers.terms import TRAFFIC_TERMS, Term, millions
 _DTYPES = ("float32", "float64", "int64", "int32")
 
 
-@dataclass(frozen=True, kw_only=True)
 class TopK(AlongAxis):
     """The `kept` largest or smallest of `values`, in order, and where they stood."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise, permutations
 from random import Random
 from typing import Any, ClassVar, Self
@@ -46,7 +45,6 @@ ORDERS = (*_orders(), *(f"{order}{_SLOW}" for order in _FAST))
 _DIMS = tuple(f"dim{axis}" for axis in range(1, MOST_AXES + 1))
 
 
-@dataclass(frozen=True, kw_only=True)
 class Transpose(OperatorLayer):
     """A tensor of shape (batch, dim1, ...) whose axes behind the batch get another order.
 
@@ -158,9 +156,9 @@ class Transpose(OperatorLayer):
         orders = np.asarray(columns["order"])
         axes, last_out, stride, written, slow = (np.ones(len(orders)) for _ in range(5))
         last_in, keeps_last, keeps_first = (np.ones(len(orders)) for _ in range(3))
-        for order in np.unique(orders):
-            rows, named = orders == order, str(order).removesuffix(_SLOW)
-            slow[rows] = float(str(order).endswith(_SLOW))
+        for order in set(orders.tolist()):
+            rows, named = orders == order, order.removesuffix(_SLOW)
+            slow[rows] = float(order.endswith(_SLOW))
             axes[rows] = len(named)
             last_in[rows] = lengths[rows, len(named) - 1]
             last_out[rows] = lengths[rows, int(named[-1]) - 1]

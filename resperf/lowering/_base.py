@@ -68,6 +68,16 @@ class LoweredNetwork:
     notes: tuple[str, ...] = ()
 
 
+def named_by_sources(network: Network, nodes: Iterable[LoweredNode]) -> list[LoweredNode]:
+    """Put the sources of each node in the network's order, and name it by the first of them."""
+    order = {node.name: place for place, node in enumerate(network.nodes)}
+    named = []
+    for node in nodes:
+        sources = tuple(sorted(node.sources, key=order.__getitem__))
+        named.append(replace(node, name=sources[0] if sources else node.name, sources=sources))
+    return named
+
+
 def named_apart(node: Node, domains: frozenset[str] = OPERATOR_DOMAINS) -> Node:
     """Let an operator of a foreign domain, or one without inputs, not pass for ONNX's own."""
     if node.domain in domains and (node.inputs or not node.domain):

@@ -1,63 +1,44 @@
-"""Answers of frameworks, kept on disk: a network's structure lowers the same way every time.
-
-A cache only saves time: what cannot be read or written is left out without a word.
-"""
+"""Lowered networks, kept on disk: a network's structure lowers the same way every time."""
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
-import json
-import os
-import tempfile
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import cast
 
+from resperf import kept
 from resperf.errors import LayerError
 from resperf.layers import OPERATOR_KINDS, layer_from_key
 from resperf.lowering._base import LoweredNode, Role
 from resperf.network import Network, structure_digest
 
-_FORMAT = 13
-"""Raised when a network lowers to other layers than before, such as those of a new kind."""
+_FOLDER = "lowering"
 
 
-def cache_folder() -> Path:
-    """Folder of cached answers: ``$XDG_CACHE_HOME/resperf/lowering``, by default in ~/.cache.
-
-    Raises
-    ------
-    OSError
-        If this user has no home.
-    """
-    root = os.environ.get("XDG_CACHE_HOME")
-    try:
-        return (Path(root) if root else Path.home() / ".cache") / "resperf" / "lowering"
-    except RuntimeError as error:
-        raise OSError(str(error)) from error
+def _name(network: Network, identity: Sequence[str]) -> str:
+    code = kept.code_state("layers", "lowering", "network")
+    known = tuple((kind, *sorted(cls.OPERATORS)) for kind, cls in sorted(OPERATOR_KINDS.items()))
+    return kept.name_of(code, known, structure_digest(network), *identity)
 
 
-def _file(network: Network, identity: Sequence[str]) -> Path:
-    known = sorted((kind, *sorted(cls.OPERATORS)) for kind, cls in OPERATOR_KINDS.items())
-    digest = hashlib.sha256(repr((_FORMAT, known, structure_digest(network), *identity)).encode())
-    return cache_folder() / f"{digest.hexdigest()}.json"
-
-
-def load(network: Network, identity: Sequence[str]) -> list[LoweredNode] | None:
-    """Return the lowered nodes kept for this structure and `identity`, or None.
+def once(
+    network: Network, identity: Sequence[str], make: Callable[[], list[LoweredNode]]
+) -> list[LoweredNode]:
+    """Return the lowered nodes kept for this structure and `identity`, or make and keep them.
 
     Parameters
     ----------
     network : Network
     identity : sequence of str
         What else decides the answer: framework, version, instruction set, settings.
+    make : callable
     """
-    try:
-        rows = json.loads(_file(network, identity).read_text(encoding="utf-8"))
-        return [_node(network, row) for row in rows]
-    except (OSError, ValueError, KeyError, IndexError, TypeError, LayerError):
-        return None
+    name = _name(network, identity)
+    with suppress(ValueError, KeyError, IndexError, TypeError, LayerError):
+        return [_node(network, row) for row in kept.load(_FOLDER, name)]
+    nodes = make()
+    kept.store(_FOLDER, name, _rows(network, nodes))
+    return nodes
 
 
 def _node(network: Network, row: dict[str, object]) -> LoweredNode:
@@ -73,10 +54,9 @@ def _node(network: Network, row: dict[str, object]) -> LoweredNode:
     )
 
 
-def store(network: Network, identity: Sequence[str], nodes: Sequence[LoweredNode]) -> None:
-    """Keep lowered nodes; a second process never sees half a file."""
+def _rows(network: Network, nodes: Sequence[LoweredNode]) -> list[dict[str, object]]:
     position = {node.name: i for i, node in enumerate(network.nodes)}
-    rows = [
+    return [
         {
             "name": node.name,
             "op": node.op,
@@ -87,10 +67,3 @@ def store(network: Network, identity: Sequence[str], nodes: Sequence[LoweredNode
         }
         for node in nodes
     ]
-    with contextlib.suppress(OSError):
-        target = _file(network, identity)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=target.parent, prefix=".") as folder:
-            partial = Path(folder) / target.name
-            partial.write_text(json.dumps(rows), encoding="utf-8")
-            os.replace(partial, target)

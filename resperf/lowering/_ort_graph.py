@@ -13,7 +13,7 @@ import numpy as np
 
 from resperf.errors import UnsupportedError, first_line
 from resperf.layers import Conv, Layer, Reorder
-from resperf.lowering._base import CONTROL_FLOW, LoweredNode
+from resperf.lowering._base import CONTROL_FLOW, LoweredNode, named_by_sources
 from resperf.lowering._ort_shapes import inferred
 from resperf.lowering._proto import Skeleton, skeleton
 from resperf.lowering._read import (
@@ -374,12 +374,13 @@ def _with_sources(
             owned.add(node.name)
             sources[index].append(node.name)
             stack.extend(node.inputs)
-    order = {node.name: i for i, node in enumerate(network.nodes)}
-    named = []
-    for kernel, names in zip(lowered, sources, strict=True):
-        ordered = tuple(sorted(names, key=order.__getitem__))
-        named.append(replace(kernel, name=ordered[0] if ordered else kernel.name, sources=ordered))
-    return named
+    return named_by_sources(
+        network,
+        (
+            replace(kernel, sources=tuple(names))
+            for kernel, names in zip(lowered, sources, strict=True)
+        ),
+    )
 
 
 def block_size(*, threads: int) -> int:

@@ -13,7 +13,14 @@ from dataclasses import dataclass, field, replace
 
 from resperf.errors import UnsupportedError
 from resperf.layers import Activation, Conv, ConvNd, Dense, Layer, Pool, Reorder
-from resperf.lowering._base import ODD, LoweredNode, Role, is_computed_once, named_apart
+from resperf.lowering._base import (
+    ODD,
+    LoweredNode,
+    Role,
+    is_computed_once,
+    named_apart,
+    named_by_sources,
+)
 from resperf.lowering._ort_functions import without_functions
 from resperf.lowering._ort_halves import in_float32
 from resperf.lowering._ort_patterns import with_patterns
@@ -124,12 +131,13 @@ def lower_nodes(network: Network, block: int) -> list[LoweredNode]:
         plain = without_functions(known)
         whole = in_float32(plain.network)
         rewritten = with_patterns(replace(whole, sources={**plain.sources, **whole.sources}))
-        return _Lowering(rewritten.network, block, rewritten.sources).run()
+        nodes = _Lowering(rewritten.network, block, rewritten.sources).run()
     except ODD as error:
         raise UnsupportedError(
             f"{network.name}: its operators do not fit each other as ONNX Runtime's rules need "
             f"them ({type(error).__name__}: {error}); check the file with another tool"
         ) from error
+    return named_by_sources(network, nodes)
 
 
 @dataclass(eq=False)

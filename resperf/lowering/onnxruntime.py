@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache
 
+from resperf import kept
 from resperf.errors import UnsupportedError
 from resperf.layers import Layer
 from resperf.lowering import _cache, _ort_graph, _ort_rules
@@ -44,10 +45,19 @@ def lower(network: Network, fingerprint: Fingerprint, *, method: str = "auto") -
             notes = (*notes, QUANTIZED)
         if has_halves(network):
             notes = (*notes, HALVES_NOTE)
-        return answer(network, _ort_rules.lower_nodes(network, block), "rules", notes)
+        nodes = _by_rules(network, block, keep=bool(why_rules))
+        return answer(network, nodes, "rules", notes)
     if method != "framework":
         raise UnsupportedError(f"no lowering method {method!r}; use auto, framework or rules")
     return answer(network, _ask(network, fingerprint, block), _installed())
+
+
+def _by_rules(network: Network, block: int, *, keep: bool) -> list[LoweredNode]:
+    """Return what the rules make of a network, kept where nobody asked for the rules themselves."""
+    if not keep:
+        return _ort_rules.lower_nodes(network, block)
+    identity = ("rules", str(block))
+    return _cache.once(network, identity, lambda: _ort_rules.lower_nodes(network, block))
 
 
 def _installed() -> str:
@@ -56,22 +66,23 @@ def _installed() -> str:
     return f"onnxruntime {onnxruntime.__version__}"
 
 
+def _machine() -> tuple[str, str]:
+    """Return what decides on this machine what ONNX Runtime makes of a network."""
+    return _installed(), instruction_set()
+
+
 def _ask(network: Network, fingerprint: Fingerprint, block: int) -> list[LoweredNode]:
-    """Return ONNX Runtime's answer, from the cache where it was asked before."""
-    identity = (
-        _installed(),
-        instruction_set(),
-        fingerprint.provider,
-        str(fingerprint.threads),
-        str(block),
+    """Return ONNX Runtime's answer, as it was kept where it was asked before."""
+    identity = (*_machine(), fingerprint.provider, str(fingerprint.threads), str(block))
+    return _cache.once(
+        network,
+        identity,
+        lambda: _ort_graph.read_optimised(
+            network,
+            _ort_graph.optimised_graph(skeleton(network), threads=fingerprint.threads),
+            block,
+        ),
     )
-    cached = _cache.load(network, identity)
-    if cached is not None:
-        return cached
-    graph = _ort_graph.optimised_graph(skeleton(network), threads=fingerprint.threads)
-    nodes = _ort_graph.read_optimised(network, graph, block)
-    _cache.store(network, identity, nodes)
-    return nodes
 
 
 def _too_large(network: Network) -> str:
@@ -91,7 +102,12 @@ def lower_layers(layers: Sequence[Layer], fingerprint: Fingerprint) -> list[Laye
 @cache
 def block_size(*, threads: int) -> int:
     """Channels per block of this machine's NCHWc layout; 0 where ONNX Runtime has none."""
-    return _ort_graph.block_size(threads=threads)
+    name = kept.name_of("block", kept.code_state("lowering"), *_machine(), threads)
+    found = kept.load("lowering", name)
+    if not isinstance(found, int):
+        found = _ort_graph.block_size(threads=threads)
+        kept.store("lowering", name, found)
+    return found
 
 
 def _lays_alike(fingerprint: Fingerprint) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from resperf.network._base import NETWORKS_KEPT, SMALL_ELEMENTS, Network, Node, Tensor
+from resperf.network.cached import read_network_once
 from resperf.network.digest import structure_digest
 from resperf.network.model import stripped_model
 from resperf.network.reader import networks_at, read_network
@@ -17,6 +18,7 @@ __all__ = [
     "materialise",
     "networks_at",
     "read_network",
+    "read_network_once",
     "stripped_model",
     "structure_digest",
 ]

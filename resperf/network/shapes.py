@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,11 @@ Known = tuple[str, tuple[int, ...]]
 
 _DATA_ELEMENTS = 64
 """Constants of at most this many elements may decide a shape."""
+_GRAPHS = (5, 10)
+"""Types of attributes that hold graphs."""
+_MOST_ANSWERS, _MOST_BYTES = 4096, 1024
+"""Inferred nodes that are kept, and bytes of the attributes of one."""
+_answers: dict[Hashable, tuple[Known | None, ...]] = {}
 
 
 class ShapeFinder:
@@ -121,15 +126,57 @@ def infer_node(
     ShapeError
         If the operator cannot take these shapes; says why.
     """
-    from onnx import defs, numpy_helper, shape_inference
-
     version = _version(opsets, node.domain)
     if version is None:
         return {}
+    question = _question(node, known, version, ir_version)
+    found = None if question is None else _answers.get(question)
+    if found is None:
+        found = _inferred(node, known, version, ir_version)
+        if question is not None:
+            if len(_answers) >= _MOST_ANSWERS:
+                _answers.clear()
+            _answers[question] = found
+    return {name: full for name, full in zip(node.output, found, strict=True) if full and name}
+
+
+def _question(
+    node: NodeProto, known: Mapping[str, Tensor], version: int, ir_version: int
+) -> Hashable | None:
+    """Return all that decides a node's output shapes, its tensors' names left out.
+
+    Networks repeat the same few layers. None for nodes that hold much, or graphs of their own.
+    """
+    attributes = tuple(each.SerializeToString() for each in node.attribute)
+    if sum(map(len, attributes)) > _MOST_BYTES or any(
+        each.type in _GRAPHS for each in node.attribute
+    ):
+        return None
+    inputs = tuple(
+        (tensor.dtype, tensor.shape, _deciding(tensor)) if (tensor := known.get(name)) else None
+        for name in node.input
+    )
+    outputs = tuple(map(bool, node.output))
+    return node.domain, node.op_type, version, ir_version, attributes, inputs, outputs
+
+
+def _deciding(tensor: Tensor) -> tuple[Any, ...] | None:
+    """Return the values of a constant that may decide a shape."""
+    value = tensor.value
+    return None if value is None or value.size > _DATA_ELEMENTS else tuple(value.ravel().tolist())
+
+
+def _inferred(
+    node: NodeProto, known: Mapping[str, Tensor], version: int, ir_version: int
+) -> tuple[Known | None, ...]:
+    """Infer a node's outputs in their order; None for those that ONNX's rules cannot tell."""
+    from onnx import defs, numpy_helper, shape_inference
+
+    nothing = (None,) * len(node.output)
     try:
         schema = defs.get_schema(node.op_type, version, node.domain)
     except defs.SchemaError:
-        return {}
+        return nothing
     data = {
         name: numpy_helper.from_array(tensor.value, name)
         for name, tensor in known.items()
@@ -141,8 +188,9 @@ def infer_node(
     except shape_inference.InferenceError as error:
         raise ShapeError(str(error)) from error
     except Exception:  # a schema without inference, or a C++ type error
-        return {}
-    return {name: full for name, proto in found.items() if (full := _known(proto))}
+        return nothing
+    protos = (found.get(name) for name in node.output)
+    return tuple(None if proto is None else _known(proto) for proto in protos)
 
 
 def _version(opsets: Mapping[str, int], domain: str) -> int | None:

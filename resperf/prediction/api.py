@@ -9,7 +9,7 @@ from pathlib import Path
 
 from resperf.bundle import Bundle, find_bundle, find_bundles
 from resperf.errors import DeviceError, ResperfError
-from resperf.network import NETWORKS_KEPT, Network, read_network
+from resperf.network import NETWORKS_KEPT, Network, read_network_once
 from resperf.prediction.network import predict_network
 from resperf.prediction.result import Prediction
 
@@ -35,7 +35,7 @@ def read_batches(path: Path, batch: Batches, shapes: Shapes = None) -> list[Netw
         state = path.stat()
     except OSError:
         # Whoever reads it says what is wrong with it.
-        return [read_network(path, batch=each, shapes=shapes) for each in batches]
+        return [read_network_once(path, batch=each, shapes=shapes) for each in batches]
     given = tuple((name, tuple(shape)) for name, shape in sorted((shapes or {}).items()))
     seen = (state.st_dev, state.st_ino, state.st_mtime_ns, state.st_size)
     return [_read(path, seen, each, given) for each in batches]
@@ -48,7 +48,7 @@ def _read(
     batch: int | None,
     shapes: tuple[tuple[str, tuple[int, ...]], ...],
 ) -> Network:
-    return read_network(path, batch=batch, shapes=dict(shapes))
+    return read_network_once(path, batch=batch, shapes=dict(shapes))
 
 
 def chosen_bundle(device: str | None, framework: str | None, bundle: str | Path | None) -> Bundle:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -292,7 +291,7 @@ def layers_text(layers: Sequence[LayerPrediction]) -> str:
 
 def _fields(key: str) -> str:
     layer = layer_from_key(key)
-    defaults = {f.name: f.default for f in dataclasses.fields(layer)}
+    defaults = layer.defaults()
     written = [
         f"{name}={str(value).lower()}"
         for name, value in layer.fields().items()

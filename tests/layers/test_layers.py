@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+import pickle
 
 import pytest
 
@@ -164,3 +166,31 @@ def test_missing_fields_and_unknown_kinds_are_named() -> None:
         layer_from_key("conv:batch")
     with pytest.raises(LayerError, match="layout and layout_out are both"):
         Reorder(batch=1, channels_in=1, height=1, width=1, layout_out="nchw")
+
+
+def test_layers_are_frozen_values_that_travel() -> None:
+    dense = Dense(batch=4, features_in=10, features_out=3)
+    same = Dense(features_out=3, features_in=10, batch=4)
+    assert dense.key == same.key
+    # Whether its key was asked for makes no difference.
+    fresh = Dense(batch=4, features_in=10, features_out=3)
+    for other in (same, fresh, copy.deepcopy(dense), pickle.loads(pickle.dumps(dense))):
+        assert other == dense
+        assert hash(other) == hash(dense)
+        assert other.key == dense.key
+    assert dense != dense.replace(batch=5)
+    assert dense != dense.key
+    assert repr(dense) == (
+        "Dense(batch=4, features_in=10, features_out=3, bias=True, activation='none', "
+        "dtype='float32')"
+    )
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        dense.batch = 5  # type: ignore[misc]
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        del dense.batch
+    dense.fields()["batch"] = 5
+    assert dense.batch == 4
+    with pytest.raises(TypeError, match="needs a value for 'features_out'"):
+        Dense(batch=4, features_in=10)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="has no field 'colour'"):
+        Dense(batch=4, features_in=10, features_out=3, colour=1)  # type: ignore[call-arg]

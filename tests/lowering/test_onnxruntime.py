@@ -15,7 +15,7 @@ from onnx import helper
 from resperf.backends.onnxruntime import OnnxRuntimeBackend
 from resperf.errors import UnsupportedError
 from resperf.layers import Activation, Conv, Layer, Move, Pool, QuantizedConcat, Reorder
-from resperf.lowering import LoweredNetwork, lower, lower_layers
+from resperf.lowering import LoweredNetwork, _ort_rules, lower, lower_layers
 from resperf.machine import Fingerprint
 from resperf.network import Network, Node, Tensor, read_network
 
@@ -751,6 +751,29 @@ def test_an_answer_is_kept_and_survives_other_names_and_damage(
     assert len(list(cache.iterdir())) == 1
     kept.write_text("{", encoding="utf-8")
     assert lower(network, fingerprint, method="framework") == asked
+
+
+def test_what_rules_made_for_want_of_the_framework_is_kept(
+    fingerprint: Fingerprint, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network = read_network(next(p for p in REFERENCE if p.stem == "densenet121"), batch=1)
+    by_rules = lower(network, fingerprint, method="rules")
+    assert not cache.exists()
+    other = replace(fingerprint, framework_version="1.0.0")
+    assert lower(network, other).nodes == by_rules.nodes
+    assert len(list(cache.iterdir())) == 1
+    monkeypatch.setattr(_ort_rules, "lower_nodes", None)
+    # Another object, so that nothing is remembered by the process.
+    again = lower(replace(network), other)
+    assert again.nodes == by_rules.nodes
+    assert any("stored rules" in note for note in again.notes)
+    # Blocks of other sizes are lowered otherwise.
+    monkeypatch.undo()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache.parents[1]))
+    elsewhere = "8" if other.settings["nchwc_block"] == "0" else "0"
+    settings = {**other.settings, "nchwc_block": elsewhere}
+    plain = lower(replace(network), replace(other, settings=settings))
+    assert [node.layer for node in plain.nodes] != [node.layer for node in by_rules.nodes]
 
 
 def test_what_ort_refuses_is_lowered_by_rules_with_a_word(fingerprint: Fingerprint) -> None:

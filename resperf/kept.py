@@ -1,0 +1,94 @@
+"""What took long to find out, kept on disk for the next process: a cache that only saves time.
+
+What cannot be read or written is left out without a word.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Hashable
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+MOST_FILES = 500
+"""Files that one folder keeps; beyond them the older half goes."""
+
+
+def folder_of(what: str) -> Path:
+    """Folder of one sort of answers: ``$XDG_CACHE_HOME/resperf/WHAT``, by default in ~/.cache.
+
+    Raises
+    ------
+    OSError
+        If this user has no home.
+    """
+    root = os.environ.get("XDG_CACHE_HOME")
+    try:
+        return (Path(root) if root else Path.home() / ".cache") / "resperf" / what
+    except RuntimeError as error:
+        raise OSError(str(error)) from error
+
+
+@cache
+def code_state(*packages: str) -> str:
+    """Return what changes with the code of some packages of resperf, and with the onnx they use.
+
+    Parameters
+    ----------
+    *packages : str
+        Names below ``resperf``.
+    """
+    here = Path(__file__).parent
+    modules: list[tuple[object, ...]] = []
+    with contextlib.suppress(PackageNotFoundError):
+        modules.append(("onnx", version("onnx")))
+    with contextlib.suppress(OSError):
+        for package in packages:
+            with os.scandir(here / package) as entries:
+                states = [(each.name, each.stat()) for each in entries if each.name.endswith(".py")]
+            modules += [(package, name, at.st_size, at.st_mtime_ns) for name, at in states]
+    return repr(sorted(modules, key=repr))
+
+
+def name_of(*question: Hashable) -> str:
+    """Name the file that answers a question: equal for equal `repr`."""
+    return f"{hashlib.sha256(repr(question).encode()).hexdigest()}.json"
+
+
+def load(what: str, name: str) -> Any:
+    """Return the JSON value kept under a name, or None."""
+    try:
+        return json.loads((folder_of(what) / name).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return None
+
+
+def store(what: str, name: str, value: Any) -> None:
+    """Keep a JSON value; a second process never sees half a file."""
+    with contextlib.suppress(OSError):
+        target = folder_of(what) / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=target.parent, prefix=".") as folder:
+            partial = Path(folder) / target.name
+            partial.write_text(json.dumps(value), encoding="utf-8")
+            os.replace(partial, target)
+        _forget_oldest(target.parent)
+
+
+def _forget_oldest(folder: Path) -> None:
+    """Keep a folder from growing without end."""
+    with os.scandir(folder) as entries:
+        files = [each for each in entries if each.name.endswith(".json")]
+    if len(files) <= MOST_FILES:
+        return
+    files.sort(key=lambda each: each.stat().st_mtime_ns)
+    for each in files[: len(files) // 2]:
+        # Another process may have been here first.
+        with contextlib.suppress(OSError):
+            Path(each.path).unlink()

@@ -1,0 +1,161 @@
+"""Networks that were read before: what a file holds is read the same way every time."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from resperf import kept
+from resperf.network._base import Network, Node, Tensor
+from resperf.network.model import open_buffer, parse, strip_file
+from resperf.network.reader import resolve
+
+_FOLDER = "networks"
+_KEPT_NODES, _KEPT_BYTES = 20_000, 1 << 22
+"""Networks with more nodes, or more bytes of small constants, are read anew: files stay small."""
+_DAMAGE = (KeyError, IndexError, TypeError, ValueError, AttributeError)
+
+
+def read_network_once(
+    path: Path, *, batch: int | None = None, shapes: Mapping[str, Sequence[int]] | None = None
+) -> Network:
+    """Read a network as `read_network`, or take what an earlier process read of the same content.
+
+    The file is looked through in any case, without its weights; ONNX is loaded only where it was
+    not read before.
+
+    Raises
+    ------
+    NetworkError, ShapeError
+        As `read_network`.
+    """
+    path = Path(path)
+    with open_buffer(path) as buffer:
+        stripped = strip_file(path, buffer)
+    content = hashlib.sha256(stripped.model).hexdigest()
+    given = sorted((name, tuple(shape)) for name, shape in (shapes or {}).items())
+    name = kept.name_of(kept.code_state("network"), str(path), content, batch, tuple(given))
+    with suppress(*_DAMAGE):
+        return _network(kept.load(_FOLDER, name))
+    network = resolve(path, parse(path, stripped), batch=batch, shapes=shapes)
+    if _is_small(network):
+        with suppress(TypeError):
+            kept.store(_FOLDER, name, _plain_network(network))
+    return network
+
+
+def _is_small(network: Network) -> bool:
+    values = (tensor.value for tensor in network.tensors.values())
+    value_bytes = sum(value.nbytes for value in values if value is not None)
+    return len(network.nodes) <= _KEPT_NODES and value_bytes <= _KEPT_BYTES
+
+
+def _plain_network(network: Network) -> dict[str, Any]:
+    """Turn a network into JSON values.
+
+    Raises
+    ------
+    TypeError
+        If it holds what cannot be written exactly.
+    """
+    return {
+        "name": network.name,
+        "nodes": [
+            (
+                node.name,
+                node.op,
+                node.domain,
+                node.inputs,
+                node.outputs,
+                {name: _plain(value) for name, value in node.attributes.items()},
+            )
+            for node in network.nodes
+        ],
+        "tensors": [_plain_tensor(each) for each in network.tensors.values()],
+        "inputs": network.inputs,
+        "outputs": network.outputs,
+        "opsets": network.opsets,
+        "batch": network.batch,
+        "notes": network.notes,
+    }
+
+
+def _network(plain: Mapping[str, Any]) -> Network:
+    """Turn JSON values back into a network; what is damaged raises one of `_DAMAGE`."""
+    return Network(
+        name=plain["name"],
+        nodes=tuple(
+            Node(
+                name,
+                op,
+                domain,
+                tuple(inputs),
+                tuple(outputs),
+                {key: _value(value) for key, value in attributes.items()},
+            )
+            for name, op, domain, inputs, outputs, attributes in plain["nodes"]
+        ),
+        tensors={tensor.name: tensor for tensor in map(_tensor, plain["tensors"])},
+        inputs=tuple(plain["inputs"]),
+        outputs=tuple(plain["outputs"]),
+        opsets=dict(plain["opsets"]),
+        batch=plain["batch"],
+        notes=tuple(plain["notes"]),
+    )
+
+
+def _plain_tensor(tensor: Tensor) -> tuple[Any, ...]:
+    value = None if tensor.value is None else _plain(tensor.value)
+    return tensor.name, tensor.shape, tensor.dtype, tensor.is_weight, value
+
+
+def _tensor(plain: Sequence[Any]) -> Tensor:
+    name, shape, dtype, is_weight, value = plain
+    return Tensor(name, tuple(shape), dtype, None if value is None else _value(value), is_weight)
+
+
+def _plain(value: Any) -> Any:
+    """Write an attribute or a constant: numbers and texts as they are, all else as a tagged list.
+
+    Raises
+    ------
+    TypeError
+        If there is no exact way.
+    """
+    if isinstance(value, int | float | str):
+        return value
+    if isinstance(value, tuple):
+        return ["tuple", *map(_plain, value)]
+    if isinstance(value, bytes):
+        return ["bytes", _text(value)]
+    if isinstance(value, Tensor):
+        return ["tensor", *_plain_tensor(value)]
+    if isinstance(value, np.ndarray) and not value.dtype.hasobject:
+        return ["array", value.dtype.name, value.shape, _text(value.tobytes())]
+    raise TypeError(f"{type(value).__name__} cannot be kept")
+
+
+def _value(plain: Any) -> Any:
+    """Read what `_plain` wrote."""
+    if not isinstance(plain, list):
+        return plain
+    tag, *rest = plain
+    if tag == "tuple":
+        return tuple(map(_value, rest))
+    if tag == "bytes":
+        return base64.b64decode(rest[0])
+    if tag == "tensor":
+        return _tensor(rest)
+    dtype, shape, content = rest
+    values = np.frombuffer(base64.b64decode(content), np.dtype(dtype))
+    return values.reshape(shape).copy()
+
+
+def _text(content: bytes) -> str:
+    return base64.b64encode(content).decode("ascii")
