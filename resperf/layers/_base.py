@@ -125,21 +125,18 @@ class Layer(ABC):
 
     def _checked(self, field_name: str, spec: FieldSpec, value: Any) -> FieldValue:
         if spec.unit == "bool":
-            if value not in (0, 1):
-                raise LayerError(f"{self.kind}: {field_name}={value!r} must be true or false")
-            return bool(value)
-        if spec.choices:
-            if value not in spec.choices:
-                raise LayerError(
-                    f"{self.kind}: {field_name}={value!r} must be one of {', '.join(spec.choices)}"
-                )
-            return str(value)
-        if isinstance(value, bool) or int(value) != value or value < spec.minimum:
-            raise LayerError(
-                f"{self.kind}: {field_name}={value!r} must be a whole number of at least "
-                f"{spec.minimum}"
-            )
-        return int(value)
+            if value in (0, 1):
+                return bool(value)
+            expected = "true or false"
+        elif spec.choices:
+            if value in spec.choices:
+                return str(value)
+            expected = f"one of {', '.join(spec.choices)}"
+        else:
+            if not isinstance(value, bool) and int(value) == value and value >= spec.minimum:
+                return int(value)
+            expected = f"a whole number of at least {spec.minimum}"
+        raise LayerError(f"{self.kind}: {field_name}={value!r} must be {expected}")
 
     def _check(self) -> None:
         """Refuse fields that do not fit together; raises LayerError."""
