@@ -1,0 +1,140 @@
+"""Quantities: the numbers that are measured and predicted, what each contains and how it adds up.
+
+A new quantity is one row of `QUANTITIES`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from resperf.errors import ResperfError
+
+
+class Level(StrEnum):
+    """What a quantity, a measurement or a predictor is of."""
+
+    LAYER = "layer"
+    NETWORK = "network"
+
+
+class Composition(StrEnum):
+    """How a network's quantity follows from those of its layers.
+
+    ``ends`` counts once, at the network's inputs or outputs (ResPerfNet, equation 3).
+    """
+
+    SUM = "sum"
+    MAXIMUM = "maximum"
+    ENDS = "ends"
+    DERIVED = "derived"
+    NONE = "none"
+
+
+class Estimator(StrEnum):
+    """How one value was made of several samples."""
+
+    MEDIAN = "median"
+    MEAN_OF_BEST_FIVE = "mean of the best five"
+    THROUGHPUT_MEAN = "mean of a throughput run"
+    MAXIMUM = "maximum"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """One row of the table.
+
+    Attributes
+    ----------
+    name : str
+        Ends in its unit: ``"execution_ms"``.
+    unit : str
+        ``"ms"``, ``"s"`` or ``"bytes"``.
+    contains : str
+        What it contains, for people.
+    levels : frozenset of Level
+        Subjects that have it.
+    over_layers : Composition
+    parts : tuple of str
+        Names of the quantities that a derived one is the sum of.
+    """
+
+    name: str
+    unit: str
+    contains: str
+    levels: frozenset[Level]
+    over_layers: Composition
+    parts: tuple[str, ...] = ()
+
+    @property
+    def stem(self) -> str:
+        """The name without its unit: ``"execution"``."""
+        return self.name.removesuffix(f"_{self.unit}")
+
+    @property
+    def is_time(self) -> bool:
+        """Whether it is a duration."""
+        return self.unit in ("ms", "s")
+
+
+_BOTH = frozenset(Level)
+_NETWORK = frozenset({Level.NETWORK})
+
+_ROWS = (
+    Quantity(
+        "preprocess_ms", "ms", "from the host's arrays to values on the device", _BOTH,
+        Composition.ENDS,
+    ),
+    Quantity(
+        "execution_ms", "ms",
+        "of a layer: how much longer a run takes with one more of it; of a network: all layers, "
+        "shape-only operators and the session call",
+        _BOTH, Composition.SUM,
+    ),
+    Quantity(
+        "postprocess_ms", "ms", "from values on the device to the host's arrays", _BOTH,
+        Composition.ENDS,
+    ),
+    Quantity(
+        "whole_call_ms", "ms",
+        "one call as others timed it: session call and copies included, not split", _BOTH,
+        Composition.NONE,
+    ),
+    Quantity(
+        "latency_ms", "ms", "one run of a network: its three phases", _NETWORK,
+        Composition.DERIVED, ("preprocess_ms", "execution_ms", "postprocess_ms"),
+    ),
+    Quantity("forward_ms", "ms", "forward pass of a training step", _BOTH, Composition.SUM),
+    Quantity("backward_ms", "ms", "backward pass of a training step", _BOTH, Composition.SUM),
+    Quantity("update_ms", "ms", "the optimizer's update of all weights", _BOTH, Composition.SUM),
+    Quantity(
+        "step_ms", "ms", "one training step", _BOTH, Composition.DERIVED,
+        ("forward_ms", "backward_ms", "update_ms"),
+    ),
+    Quantity("epoch_s", "s", "one pass over a data set", _NETWORK, Composition.NONE),
+    Quantity(
+        "peak_memory_bytes", "bytes", "most memory that was allocated at once", _BOTH,
+        Composition.NONE,
+    ),
+)  # fmt: skip
+
+QUANTITIES: Mapping[str, Quantity] = {row.name: row for row in _ROWS}
+"""Name -> row."""
+
+
+def quantity(name: str) -> Quantity:
+    """Return a row of the table.
+
+    Raises
+    ------
+    ResperfError
+        If there is no such quantity.
+    """
+    try:
+        return QUANTITIES[name]
+    except KeyError:
+        raise ResperfError(
+            f"no quantity {name!r}; known quantities: {', '.join(QUANTITIES)}"
+        ) from None

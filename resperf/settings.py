@@ -1,0 +1,108 @@
+"""The setting: how a subject is run, as one value."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Self
+
+UNKNOWN = ""
+"""A setting that nobody wrote down."""
+
+
+class Mode(StrEnum):
+    """What a run does."""
+
+    INFERENCE = "inference"
+    TRAINING = "training"
+
+
+@dataclass(frozen=True)
+class Setting:
+    """How a layer or a network is run. What is a field of a layer (batch, dtype) stays there.
+
+    Attributes
+    ----------
+    framework, framework_version : str
+        Such as ``"onnxruntime"``, ``"1.31.1"``.
+    provider : str
+        Part of the framework that runs the kernels: ``"CPUExecutionProvider"``.
+    threads : int
+        Threads that the framework computes with; 0 where unknown.
+    mode : Mode
+    optimizer : str
+        Of a training step: ``"sgd"``; empty in inference.
+    precision : str
+        ``"fp32"``, ``"tf32"``, ``"amp"``, ``"fp16"``, ``"bf16"``, ``"int8"``; empty where the
+        subject's own types say it.
+    layout : str
+        Memory format that networks are given in: ``"nchw"``, ``"nhwc"``; empty for the framework's
+        own choice.
+    compiled : str
+        ``"eager"``, ``"graph"``, ``"dynamo"``, ``"xla"``; empty for the framework's usual way.
+    cuda_graph : bool
+        Whether launches are replayed from a CUDA graph.
+    batch : int or None
+        Of a network; None for a layer, whose own field it is.
+    shapes : mapping of str to tuple of int
+        Shapes of a network's inputs, where the batch alone does not say them.
+    options : mapping of str to str
+        Every other setting that changes a time, by the framework's own name.
+    """
+
+    framework: str
+    framework_version: str = UNKNOWN
+    provider: str = UNKNOWN
+    threads: int = 0
+    mode: Mode = Mode.INFERENCE
+    optimizer: str = UNKNOWN
+    precision: str = UNKNOWN
+    layout: str = UNKNOWN
+    compiled: str = UNKNOWN
+    cuda_graph: bool = False
+    batch: int | None = None
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    def __hash__(self) -> int:
+        """Hash by what is compared; mappings by their items."""
+        values = (getattr(self, f.name) for f in dataclasses.fields(self))
+        return hash(
+            tuple(tuple(sorted(v.items())) if isinstance(v, Mapping) else v for v in values)
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        return {**dataclasses.asdict(self), "mode": self.mode.value}
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Self:
+        """Read what `to_json` wrote; unknown fields of newer versions are ignored.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If a field is missing or damaged.
+        """
+        known = {f.name for f in dataclasses.fields(cls)}
+        given = {name: value for name, value in values.items() if name in known}
+        given["mode"] = Mode(given.get("mode", Mode.INFERENCE))
+        given["shapes"] = {k: tuple(v) for k, v in given.get("shapes", {}).items()}
+        return cls(**given)
+
+    def differences(self, other: Setting) -> list[str]:
+        """Say in what the two differ, one short phrase each; empty where they agree."""
+        phrases = []
+        for f in dataclasses.fields(self):
+            mine, theirs = getattr(self, f.name), getattr(other, f.name)
+            if isinstance(mine, Mapping):
+                phrases += [
+                    f"{name}: {mine.get(name, 'unset')} here, {theirs.get(name, 'unset')} there"
+                    for name in sorted(set(mine) | set(theirs))
+                    if mine.get(name) != theirs.get(name)
+                ]
+            elif mine != theirs:
+                phrases.append(f"{f.name}: {mine} here, {theirs} there")
+        return phrases
