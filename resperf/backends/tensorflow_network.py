@@ -5,32 +5,21 @@ Tensors of rank 4 are images and live as NHWC; tensors of any other rank live as
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from resperf.backends._base import Phase
-from resperf.backends.tensorflow_layers import Array, nhwc, weights_from_onnx
-from resperf.backends.tensorflow_operators import STORED_AXES, build
+from resperf.backends.tensorflow_builder import Builder
+from resperf.backends.tensorflow_layers import Array, nhwc
+from resperf.backends.tensorflow_operators import build
 from resperf.backends.tensorflow_runs import Host, Run, Traced
 from resperf.errors import UnsupportedError
-from resperf.layers import Layer
-from resperf.lowering._read import (
-    POOL_OPS,
-    conv_from_node,
-    dense_from_node,
-    has_input,
-    pool_from_node,
-    tensor_of,
-)
-from resperf.lowering.tensorflow import Links, foldable_norm, lower_layer, without_removed
-from resperf.network import Network, Node, read_network
+from resperf.lowering.tensorflow import without_removed
+from resperf.network import Network, read_network
 from resperf.network.weights import materialise
-
-_CONSTANT_VALUE = 0.01
 
 
 def network_run(
@@ -69,7 +58,7 @@ def built(network: Network, weights: Mapping[str, Array], host: Host) -> Run:
     builder = Builder(network, weights)
     images = [host.array(nhwc(network.tensors[name].shape)) for name in network.inputs]
     resident = [tf.constant(image) for image in images]
-    function = Traced(builder.outputs, resident, builder.held)
+    function = Traced(partial(builder.outputs, build), resident, builder.held)
     builder.forget_weights()
     return Run(
         host_inputs=images,
@@ -91,156 +80,3 @@ def weights_of(
         if proto.name not in weights and proto.data_location != TensorProto.EXTERNAL:
             weights[proto.name] = numpy_helper.to_array(proto)
     return weights
-
-
-class Builder:
-    """Turns a network's nodes into TensorFlow operations, in order.
-
-    Parameters
-    ----------
-    network : Network
-        Without nodes that hand their input on.
-    weights : mapping of str to ndarray
-        Values of constants, as the file has them.
-
-    Attributes
-    ----------
-    held : list of Tensor
-        What the traced function captures; clearing it frees the weights.
-    """
-
-    def __init__(self, network: Network, weights: Mapping[str, Array]) -> None:
-        self.network = network
-        self.held: list[Any] = []
-        self._weights = weights
-        self._values: dict[str, Any] = {}
-        self._layers: dict[str, tuple[Layer, slice]] = {}
-        self._folded: set[str] = set()
-        # Before tracing: inside of it, weights would become constants of the graph.
-        links = Links.of(network)
-        for node in network.nodes:
-            if node.op in _LAYERS and self._has_fixed_weights(node):
-                self._add_layer(node, links)
-
-    def outputs(self, *inputs: Any) -> list[Any]:
-        """Build the network on its inputs; called while the function is traced."""
-        self._values = dict(zip(self.network.inputs, inputs, strict=True))
-        for node in self.network.nodes:
-            self._values[node.outputs[0]] = build(self, node)
-        found = [self._values[name] for name in self.network.outputs]
-        self._values = {}
-        return found
-
-    def forget_weights(self) -> None:
-        """Drop the host's copy of all weights: the traced function holds on to this object."""
-        self._weights = {}
-
-    def value(self, node: Node, position: int) -> Any:
-        """Return a node's input as a tensor: computed, or a constant laid out to meet it."""
-        name = node.inputs[position]
-        if name in self._values:
-            return self._values[name]
-        array = self.constant(node, position)
-        if array.ndim and 4 in (self.rank(node, i) for i in range(len(node.inputs))):
-            # It broadcasts along NCHW axes in the file.
-            array = array.reshape((1,) * (4 - array.ndim) + array.shape).transpose(STORED_AXES)
-        return tf.constant(np.ascontiguousarray(array))
-
-    def constant(self, node: Node, position: int) -> Array:
-        """Return a node's constant input as the file has it.
-
-        Raises
-        ------
-        UnsupportedError
-            If it is not a constant.
-        """
-        tensor = tensor_of(self.network, node, position)
-        if tensor.name in self._weights:
-            return np.asarray(self._weights[tensor.name])
-        if not tensor.is_weight:
-            raise UnsupportedError(
-                f"{node.op} {node.name!r}: input {tensor.name!r} must be a constant in TensorFlow"
-            )
-        if tensor.value is not None:
-            return np.asarray(tensor.value)
-        return np.full(tensor.shape, _CONSTANT_VALUE, tensor.dtype)
-
-    def input_shape(self, node: Node, position: int) -> tuple[int, ...]:
-        """Return the shape that the file gives an input."""
-        return tensor_of(self.network, node, position).shape
-
-    def rank(self, node: Node, position: int) -> int:
-        """Return the number of dimensions that the file gives an input."""
-        return len(self.input_shape(node, position))
-
-    def output_shape(self, node: Node) -> tuple[int, ...]:
-        """Return the shape that the file gives the first output."""
-        try:
-            return self.network.tensors[node.outputs[0]].shape
-        except KeyError as error:
-            raise UnsupportedError(
-                f"{node.op} {node.name!r}: the shape of its output is not known"
-            ) from error
-
-    def has_layer(self, node: Node) -> bool:
-        """Whether the node is a layer with fixed weights."""
-        return node.name in self._layers
-
-    def layer_of(self, node: Node) -> tuple[Layer, list[Any]]:
-        """Return the layer that a node means, and its weights."""
-        layer, place = self._layers[node.name]
-        return layer, self.held[place]
-
-    def is_folded(self, node: Node) -> bool:
-        """Whether a BatchNormalization is already in its convolution's weights."""
-        return node.name in self._folded
-
-    def scale_and_shift(self, norm: Node) -> tuple[Array, Array]:
-        """Return what a BatchNormalization multiplies by and adds, per channel."""
-        gamma, beta, mean, variance = (self.constant(norm, position) for position in range(1, 5))
-        scale = gamma / np.sqrt(variance + norm.attributes.get("epsilon", 1e-5))
-        return scale.astype(np.float32), (beta - mean * scale).astype(np.float32)
-
-    def _has_fixed_weights(self, node: Node) -> bool:
-        return node.op != "MatMul" or (
-            tensor_of(self.network, node, 1).is_weight and self.rank(node, 1) == 2
-        )
-
-    def _add_layer(self, node: Node, links: Links) -> None:
-        layer = lower_layer(_LAYERS[node.op](self.network, node))
-        weights = self._weights_of_layer(node)
-        norm = foldable_norm(self.network, links, node) if node.op == "Conv" else None
-        if norm is not None:
-            scale, shift = self.scale_and_shift(norm)
-            bias = weights[1] if len(weights) > 1 else np.zeros_like(shift)
-            weights = [weights[0] * scale.reshape(-1, 1, 1, 1), bias * scale + shift]
-            layer = layer.replace(bias=True)
-            self._folded.add(norm.name)
-        start = len(self.held)
-        self.held += [tf.constant(array) for array in weights_from_onnx(layer, weights)]
-        self._layers[node.name] = (layer, slice(start, len(self.held)))
-
-    def _weights_of_layer(self, node: Node) -> list[Array]:
-        """Return filter or matrix and bias, as ONNX has them but for a transposed matrix."""
-        if node.op in POOL_OPS:
-            return []
-        if node.op == "Gemm" and node.attributes.get("transA", 0):
-            raise UnsupportedError(f"Gemm {node.name!r}: transA cannot be built in TensorFlow")
-        weights = [self.constant(node, i) for i in (1, 2) if has_input(node, i)]
-        if node.op != "Gemm":
-            return weights
-        if node.attributes.get("transB", 0):
-            weights[0] = np.ascontiguousarray(weights[0].T)
-        for place, factor in enumerate(("alpha", "beta")[: len(weights)]):
-            if node.attributes.get(factor, 1.0) != 1.0:
-                weights[place] = weights[place] * np.float32(node.attributes[factor])
-        features_out = weights[0].shape[1]
-        return [weights[0], *(np.broadcast_to(b, (1, features_out))[0] for b in weights[1:])]
-
-
-_LAYERS: Mapping[str, Callable[[Network, Node], Layer]] = {
-    "Conv": conv_from_node,
-    "Gemm": dense_from_node,
-    "MatMul": dense_from_node,
-    **dict.fromkeys(POOL_OPS, pool_from_node),
-}

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
+from resperf.backends.tensorflow_builder import STORED_AXES, Builder
 from resperf.backends.tensorflow_layers import (
     ACTIVATION_FUNCTIONS,
     hard_sigmoid,
@@ -22,11 +23,6 @@ from resperf.lowering._read import ACTIVATION_OPS
 from resperf.lowering.tensorflow import reduced_axes
 from resperf.network import Node
 
-if TYPE_CHECKING:
-    from resperf.backends.tensorflow_network import Builder
-
-STORED_AXES = (0, 2, 3, 1)
-"""Axis of the file (NCHW) that each axis of a stored image holds."""
 _FILE_AXES = (0, 3, 1, 2)
 
 

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from resperf.errors import ShapeError
+from resperf.network._base import Known
 from resperf.network.contrib import Inputs, contrib_outputs
-from resperf.network.shapes import Known, infer_node
+from resperf.network.shapes import infer_node
 
 if TYPE_CHECKING:
     import onnx

@@ -13,6 +13,9 @@ SMALL_ELEMENTS = 4096
 NETWORKS_KEPT = 256
 """Networks, at one batch size each, that a process remembers with what was made of them."""
 
+Known = tuple[str, tuple[int, ...]]
+"""Element type and shape of a tensor, by what is inferred of it."""
+
 
 @dataclass(frozen=True)
 class Tensor:

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from resperf.layers._base import window_length
-from resperf.network._base import Tensor
-
-if TYPE_CHECKING:
-    from resperf.network.shapes import Known
+from resperf.network._base import Known, Tensor
 
 Shape: TypeAlias = tuple[int, ...]
 Inputs: TypeAlias = "Sequence[Tensor | None]"

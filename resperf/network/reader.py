@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from resperf.errors import NetworkError, ShapeError, printable
-from resperf.network._base import Network, Node, Tensor
+from resperf.network._base import Known, Network, Node, Tensor
 from resperf.network.fit import misfit
 from resperf.network.folding import folded, is_constant
 from resperf.network.graph import branch_nodes, captured, check_text, living_nodes, ordered_nodes
@@ -19,7 +19,7 @@ from resperf.network.inputs import Inputs, complete_inputs
 from resperf.network.model import stripped_model
 from resperf.network.protos import attributes_of, check_size, sparse_weight, weight
 from resperf.network.rebatch import rebatched, shape_input
-from resperf.network.shapes import Known, ShapeFinder
+from resperf.network.shapes import ShapeFinder
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto

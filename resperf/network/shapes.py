@@ -9,15 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from resperf.errors import ShapeError
 from resperf.layers._operator import CONTRIB
-from resperf.network._base import Tensor
+from resperf.network._base import Known, Tensor
 from resperf.network.contrib import contrib_outputs
 from resperf.network.protos import data_type_of, dtype_name
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto, TypeProto
-
-Known = tuple[str, tuple[int, ...]]
-"""Element type and shape."""
 
 _DATA_ELEMENTS = 64
 """Constants of at most this many elements may decide a shape."""

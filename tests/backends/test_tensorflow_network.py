@@ -14,7 +14,9 @@ from onnx import TensorProto, helper, numpy_helper
 
 from resperf.backends import backend
 from resperf.backends.tensorflow import TensorFlowBackend
-from resperf.backends.tensorflow_network import Builder, weights_of
+from resperf.backends.tensorflow_builder import Builder
+from resperf.backends.tensorflow_network import weights_of
+from resperf.backends.tensorflow_operators import build
 from resperf.errors import UnsupportedError
 from resperf.lowering.tensorflow import without_removed
 from resperf.measurement import PHASES
@@ -108,7 +110,7 @@ def test_a_network_computes_what_onnx_runtime_computes(
     network = without_removed(read_network(network_file, batch=2))
     builder = Builder(network, weights_of(network_file, batch=2))
     x = np.random.default_rng(2).standard_normal((2, 3, 16, 12), np.float32)
-    (y,) = builder.outputs(stored(x))
+    (y,) = builder.outputs(build, stored(x))
     session = onnxruntime.InferenceSession(network_file, providers=["CPUExecutionProvider"])
     np.testing.assert_allclose(y.numpy(), session.run(None, {"x": x})[0], rtol=1e-3, atol=1e-5)
 
@@ -150,6 +152,6 @@ def test_a_shuffle_of_channels_keeps_its_meaning(
     path = save(tmp_path / "shuffle.onnx", nodes, weights, x=[2, 6, 4, 5], y=[2, 6, 4, 5])
     builder = Builder(without_removed(read_network(path)), weights_of(path))
     x = np.arange(240, dtype=np.float32).reshape(2, 6, 4, 5)
-    (y,) = builder.outputs(stored(x))
+    (y,) = builder.outputs(build, stored(x))
     expected = x.reshape(between).transpose(0, 2, 1, 3, 4).reshape(2, 6, 4, 5)
     np.testing.assert_array_equal(y.numpy().transpose(0, 3, 1, 2), expected)
