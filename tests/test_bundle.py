@@ -370,7 +370,7 @@ def test_unknown_devices_are_told_which_there_are(
     bundles, damaged = find_bundles()
     assert good in [bundle.path for bundle in bundles]
     assert [folder.name for folder, _ in damaged] == ["bad"]
-    with pytest.raises(DeviceError, match=r"no bundle for device 'abacus'; known: box \(synth"):
+    with pytest.raises(DeviceError, match=r"'abacus'; devices: box \(synth.*; bundles: good, "):
         find_bundle("abacus")
     with pytest.raises(DeviceError, match=r"damaged: .*bad"):
         find_bundle("abacus")

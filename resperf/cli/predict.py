@@ -59,7 +59,7 @@ def command(
     network: Path,
     device: str | None,
     framework: str | None,
-    bundle: Path | None,
+    bundle: str | None,
     batches: tuple[int, ...],
     shapes: Mapping[str, tuple[int, ...]],
     threads: int | None,
@@ -113,7 +113,7 @@ def command(
 def _everywhere(
     network: Path,
     framework: str | None,
-    bundle: Path | None,
+    bundle: str | None,
     batches: tuple[int, ...],
     shapes: Mapping[str, tuple[int, ...]],
     threads: int | None,
@@ -169,7 +169,7 @@ def predict_layer(
     table: Path | None,
     device: str | None,
     framework: str | None,
-    bundle: Path | None,
+    bundle: str | None,
     as_json: bool,
 ) -> None:
     """Predict the execution time of single layers, without a network file.
