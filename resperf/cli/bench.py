@@ -21,7 +21,11 @@ if TYPE_CHECKING:
     from resperf.machine import Fingerprint
     from resperf.targets import Target
 
-EPILOG = "Example: resperf bench cpu-overnight --hours 8 -o datasets/mine.h5"
+EPILOG = """\b
+Examples:
+  resperf bench cpu-overnight --hours 8 -o datasets/mine.h5
+  resperf bench quick --device cpu --framework tensorflow
+"""
 INTERRUPTED = 130
 
 

@@ -29,7 +29,8 @@ BATCHES = ("1", "8")
 
 @click.command(
     cls=BatchCommand,
-    epilog="Example: resperf calibrate mine -o mine_calibrated --batch 1 8",
+    epilog="\b\nExamples:\n  resperf calibrate mine -o mine_calibrated --batch 1 8\n"
+    "  resperf calibrate cpu-onnxruntime-xeon --adapt -o mine",
 )
 @click.argument("bundle", metavar="[BUNDLE]", required=False)
 @DEVICE

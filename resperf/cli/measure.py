@@ -23,7 +23,8 @@ from resperf.cli._options import (
 
 @click.command(
     cls=BatchCommand,
-    epilog="Example: resperf measure models/networks/vgg16.onnx --batch 1 8 --against cpu",
+    epilog="Example: resperf measure models/networks/vgg16.onnx --device cpu --batch 1 8 "
+    "--against cpu-onnxruntime",
 )
 @NETWORK
 @DEVICE

@@ -33,7 +33,8 @@ EVERY_DEVICE = "all"
 
 @click.command(
     cls=BatchCommand,
-    epilog="Example: resperf predict models/networks/vgg16.onnx --device cpu --batch 1 8",
+    epilog="\b\nExamples:\n  resperf predict models/networks/vgg16.onnx --device cpu --batch 1 8\n"
+    "  resperf predict models/networks/vgg16.onnx --device cpu-onnxruntime-xeon",
 )
 @NETWORK
 @DEVICE
