@@ -217,7 +217,10 @@ def stand_in(framework: str, device_class: str) -> Target:
     ResperfError
         If the framework has no row.
     """
-    return _table.get((framework, device_class)) or target(framework)
+    key = (framework, device_class)
+    if key not in _table:
+        _add_installed()
+    return _table[key] if key in _table else target(framework)
 
 
 def device_class(word: str, framework: str | None = None) -> str:
@@ -235,9 +238,9 @@ def device_class(word: str, framework: str | None = None) -> str:
 def is_at_hand(word: str) -> bool:
     """Say whether a device's name means the one at hand: the name of a class, as ``"cpu"``."""
     name = _class_word(word)
-    return any(row.device_class == name for row in _table.values()) or any(
-        row.device_class == name for row in targets()
-    )
+    if all(row.device_class != name for row in _table.values()):
+        _add_installed()
+    return any(row.device_class == name for row in _table.values())
 
 
 def _class_word(word: str) -> str:

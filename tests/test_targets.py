@@ -103,6 +103,18 @@ def test_a_target_is_registered_once(own_table: None) -> None:
         register(Target("toyrt", "toygpu", lowering="other"))
 
 
+def test_rows_of_other_packages_are_looked_for_where_the_table_has_none(
+    own_table: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = Target("onnxruntime", "npu", lowering="l", backend="b")
+    monkeypatch.setattr(targets, "_add_installed", lambda: register(row))
+    assert stand_in("onnxruntime", "cpu").name == "onnxruntime/cpu"
+    assert "npu" not in {device_class for _, device_class in targets._table}
+    assert stand_in("onnxruntime", "npu") is row
+    assert devices.is_at_hand("npu:0")
+    assert target("onnxruntime", "npu") is target(device_class="npu") is row
+
+
 TOML = """
 samples = 40
 seed = 1
