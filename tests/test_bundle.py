@@ -370,6 +370,15 @@ def test_a_device_or_a_bundle_names_a_target(
     assert named_target("cpu").name == "onnxruntime/cpu"
     assert named_target("cpu", "tensorflow").name == named_target("of-tf").name == "tensorflow/cpu"
     assert named_target(None, "synthetic").name == "synthetic/synthetic"
+    # A word means the same bundle as where times are predicted, never another device's backend.
+    card = place(tmp_path / "bundles" / "card", "1080ti", "onnxruntime")
+    with pytest.raises(ResperfError, match="no target onnxruntime/cuda"):
+        named_target("card")
+    shutil.rmtree(card)
+    place(tmp_path / "cpu", "cpu", "synthetic")
+    with pytest.raises(ResperfError, match="no target synthetic/cpu"):
+        named_target("cpu")
+    shutil.rmtree(tmp_path / "cpu")
     with pytest.raises(DeviceError, match=r"use --framework tensorflow$"):
         named_target("of-tf", "onnxruntime")
     with pytest.raises(ResperfError, match=r"no target onnxruntime/cuda; .*: onnxruntime/cpu"):

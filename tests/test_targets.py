@@ -171,7 +171,8 @@ def test_a_target_from_elsewhere_goes_through_every_command(
         predicted = answer(capsys, "predict", network, "--device", word, "--batch", 2)
         assert (predicted["device"], predicted["framework"]) == ("toy9000", "toyrt")
         assert {layer["kind"] for layer in predicted["layers"]} == {"dense"}
-    for words in (["--device", "toygpu"], ["--framework", "toyrt"], ["--device", "toy9000-toyrt"]):
+    ways = ("--device toygpu", "--framework toyrt", "--device toy9000-toyrt", "--device toy9000")
+    for words in map(str.split, ways):
         measured = answer(
             capsys, "measure", network, *words, "--batch", 2, "--seconds", 0.01,
             "--against", "toy9000",

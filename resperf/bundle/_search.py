@@ -11,7 +11,7 @@ from pathlib import Path
 
 from resperf.bundle._bundle import Bundle
 from resperf.bundle._manifest import MANIFEST, parsed_manifest
-from resperf.devices import canonical_device, device_class, is_at_hand, target_of
+from resperf.devices import canonical_device, device_class, is_at_hand
 from resperf.errors import BundleError, DeviceError
 from resperf.machine import Fingerprint, strangeness
 from resperf.targets import DEFAULT, UNKNOWN, Target, names_with, target
@@ -208,7 +208,7 @@ def named_target(device: str | None, framework: str | None = None) -> Target:
     Parameters
     ----------
     device : str, optional
-        A class of devices, a name of a device, or a bundle (its target).
+        As for `find_bundle`, or a class of devices.
     framework : str, optional
 
     Raises
@@ -220,19 +220,23 @@ def named_target(device: str | None, framework: str | None = None) -> Target:
     """
     if device is None:
         return target(framework)
-    meant = device_class(device)
-    if meant != UNKNOWN:
-        return target(framework, meant)
     folders = bundle_folders()
-    named = _named(device, folders)
-    if named is None:
-        raise DeviceError(
-            f"no device {device!r}; targets that can be measured: {names_with('backend')}; "
-            f"{_known(_labels(folders)[0])}"
-        )
-    _refuse_other(named, None, framework)
-    label = _label(named.resolve())
-    return target_of(label.device, label.framework)
+    if (named := _named(device, folders)) is not None:
+        _refuse_other(named, None, framework)
+        label = _label(named.resolve())
+    elif (meant := device_class(device)) != UNKNOWN:
+        return target(framework, meant)
+    else:
+        labels, _ = _labels(folders)
+        fitting = [each for each in labels if each.fits(device, framework)]
+        if not fitting:
+            raise DeviceError(
+                f"no device {device!r}; targets that can be measured: {names_with('backend')}; "
+                f"{_known(labels)}"
+            )
+        label = fitting[0]
+    meant = device_class(label.device, label.framework)
+    return target(label.framework, None if meant == UNKNOWN else meant)
 
 
 def _named(word: str, folders: Sequence[Path]) -> Path | None:
