@@ -11,9 +11,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Self
 
-THIS_MACHINE = "cpu"
-"""Device name of bundles that stand for the processor at hand."""
-
 _INSTRUCTION_SETS = ("avx512f", "avx2", "avx", "sse4_2", "asimd")
 _INSTRUCTION_EXTRAS = ("avx512_vnni", "avx512_bf16", "avx512_fp16", "amx_tile", "avx_vnni", "sve")
 

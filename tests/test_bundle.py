@@ -18,15 +18,17 @@ from resperf.bundle import (
     Bundle,
     InPlace,
     bundle_folders,
+    bundle_place,
     find_bundle,
     find_bundles,
     group_of,
+    named_target,
     ranges_of,
     replaced_folder,
     user_folder,
 )
 from resperf.bundle._ranges import outside
-from resperf.errors import BundleError, DeviceError, OutputError
+from resperf.errors import BundleError, DeviceError, OutputError, ResperfError
 from resperf.features import columns_of
 from resperf.layers import Conv, ConvNd, Dense, Norm, Reorder, layer_from_key
 
@@ -324,6 +326,67 @@ def test_bundles_are_found_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert find_bundle("box", "tensorflow", tmp_path / "home" / "bundles").path == other
 
 
+def test_a_bundle_is_found_by_its_folder_then_by_its_name_then_by_its_device(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RESPERF_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    of_device = place(tmp_path / "home" / "bundles" / "a", "box")
+    named = place(tmp_path / "home" / "bundles" / "b", "box", "tensorflow")
+    assert find_bundle("b").path == named
+    assert find_bundle("box").path == of_device
+    # A name says more than a device, and a folder more than both.
+    called_box = place(tmp_path / "home" / "bundles" / "box", "cube")
+    assert find_bundle("box").path == called_box
+    folder = place(tmp_path / "box", "ball")
+    assert find_bundle("box").path == find_bundle(str(folder)).path == folder
+    # What is said besides must be true of it.
+    with pytest.raises(DeviceError, match=r"use --framework tensorflow$"):
+        find_bundle("b", "synthetic")
+    with pytest.raises(DeviceError, match="is for device box"):
+        find_bundle("ball", path=bundle_place("b"))
+    assert find_bundle("b", path=bundle_place("b")).path == named
+    assert bundle_place("cube") == called_box
+    assert bundle_place(tmp_path) == tmp_path
+    assert bundle_place(None) is None
+
+
+def test_a_damaged_bundle_is_named_by_its_name_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RESPERF_HOME", str(tmp_path))
+    place(tmp_path / "bundles" / "bad", "box").joinpath("bundle.json").write_text("{")
+    with pytest.raises(BundleError, match=r"bad.*cannot be read"):
+        find_bundle("bad")
+
+
+def test_a_device_or_a_bundle_names_a_target(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RESPERF_HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    place(tmp_path / "bundles" / "of-tf", "cpu", "tensorflow")
+    assert named_target(None).name == "onnxruntime/cpu"
+    assert named_target("cpu").name == "onnxruntime/cpu"
+    assert named_target("cpu", "tensorflow").name == named_target("of-tf").name == "tensorflow/cpu"
+    assert named_target(None, "synthetic").name == "synthetic/synthetic"
+    # A word means the same bundle as where times are predicted, never another device's backend.
+    card = place(tmp_path / "bundles" / "card", "1080ti", "onnxruntime")
+    with pytest.raises(ResperfError, match="no target onnxruntime/cuda"):
+        named_target("card")
+    shutil.rmtree(card)
+    place(tmp_path / "cpu", "cpu", "synthetic")
+    with pytest.raises(ResperfError, match="no target synthetic/cpu"):
+        named_target("cpu")
+    shutil.rmtree(tmp_path / "cpu")
+    with pytest.raises(DeviceError, match=r"use --framework tensorflow$"):
+        named_target("of-tf", "onnxruntime")
+    with pytest.raises(ResperfError, match=r"no target onnxruntime/cuda; .*: onnxruntime/cpu"):
+        named_target("1080ti", "onnxruntime")
+    with pytest.raises(DeviceError, match=r"no device 'mars'; targets .*: onnx.*; bundles: of-tf"):
+        named_target("mars")
+
+
 def test_of_several_processors_the_one_most_like_this_machine_is_taken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -370,7 +433,7 @@ def test_unknown_devices_are_told_which_there_are(
     bundles, damaged = find_bundles()
     assert good in [bundle.path for bundle in bundles]
     assert [folder.name for folder, _ in damaged] == ["bad"]
-    with pytest.raises(DeviceError, match=r"no bundle for device 'abacus'; known: box \(synth"):
+    with pytest.raises(DeviceError, match=r"'abacus'; devices: box \(synth.*; bundles: good, "):
         find_bundle("abacus")
     with pytest.raises(DeviceError, match=r"damaged: .*bad"):
         find_bundle("abacus")

@@ -11,9 +11,10 @@ from pathlib import Path
 
 from resperf.bundle._bundle import Bundle
 from resperf.bundle._manifest import MANIFEST, parsed_manifest
-from resperf.devices import canonical_device
+from resperf.devices import canonical_device, device_class, is_at_hand
 from resperf.errors import BundleError, DeviceError
-from resperf.machine import THIS_MACHINE, Fingerprint, strangeness
+from resperf.machine import Fingerprint, strangeness
+from resperf.targets import DEFAULT, UNKNOWN, Target, names_with, target
 
 
 def user_folder() -> Path:
@@ -33,6 +34,20 @@ def user_folder() -> Path:
             "this user has no home folder to keep bundles in; set RESPERF_HOME to a folder"
         )
     return folder
+
+
+def default_folder(fingerprint: Fingerprint, device: str | None = None) -> Path:
+    """Return where a bundle is written whose folder nobody named: DEVICE-FRAMEWORK, and threads.
+
+    Raises
+    ------
+    BundleError
+        As `user_folder`.
+    """
+    name = f"{device or fingerprint.device}-{fingerprint.framework}"
+    if fingerprint.threads not in (0, fingerprint.cores):
+        name += f"-{fingerprint.threads}threads"
+    return user_folder() / name
 
 
 def _data_folder() -> Path | None:
@@ -123,16 +138,17 @@ def find_bundles(
 def find_bundle(
     device: str | None, framework: str | None = None, path: Path | None = None
 ) -> Bundle:
-    """Find the bundle of a device.
+    """Find a bundle by its folder, by its folder's name, or by its device.
 
-    Where the best place has several of `resperf.machine.THIS_MACHINE` with one framework, it is the
-    one that was measured on the machine most like this one.
+    Where the best place has several of the device at hand with one framework, it is the one that
+    was measured on the machine most like this one.
 
     Parameters
     ----------
     device : str or None
-        Any name of the device (`resperf.devices`), upper or lower case; None takes what `path`
-        holds, of several that of `resperf.machine.THIS_MACHINE`.
+        Folder of a bundle, else the name of such a folder in a place that is searched, else any
+        name of a device (`resperf.devices`), upper or lower case. None takes what `path` holds, of
+        several that of the default device.
     framework : str, optional
         Any, the best place first, unless given.
     path : Path, optional
@@ -150,6 +166,8 @@ def find_bundle(
         _refuse_other(path, device, framework)
         return loaded(path.resolve())
     folders = bundle_folders(path)
+    if device and (named := _named(device, folders)) is not None:
+        return find_bundle(None, framework, named)
     labels, damaged = _labels(folders)
     if device is None and path is not None:
         there = set(_folders_in(path))
@@ -163,13 +181,76 @@ def find_bundle(
         found = _most_like_here(fitting)
         _refuse_stand_in(found, damaged, folders)
         return loaded(found.path)
-    known = ", ".join(dict.fromkeys(f"{b.device} ({b.framework})" for b in labels)) or "none"
-    wanted = f"device {device!r}" + (f" and framework {framework!r}" if framework else "")
+    wanted = repr(device) + (f" with framework {framework!r}" if framework else "")
     problem = f"; damaged: {damaged[0][1]}" if damaged else ""
     raise DeviceError(
-        f"no bundle for {wanted}; known: {known}{problem}; make one with: resperf train "
-        "FILE.h5, or name one by --bundle, such as that of resperf demo: demo/cpu-onnxruntime"
+        f"no bundle {wanted}; {_known(labels)}{problem}; make one with: resperf train FILE.h5, or "
+        "name a folder, such as that of resperf demo: demo/cpu-onnxruntime"
     )
+
+
+def bundle_place(word: str | Path | None, framework: str | None = None) -> Path | None:
+    """Return the folder that ``--bundle`` means: one to look in first, or a bundle by any name.
+
+    Raises
+    ------
+    DeviceError, BundleError
+        As `find_bundle`, where it is no folder.
+    """
+    if word is None or Path(word).is_dir():
+        return None if word is None else Path(word)
+    return find_bundle(str(word), framework).path
+
+
+def named_target(device: str | None, framework: str | None = None) -> Target:
+    """Choose the target to measure with by the words of ``--device`` and ``--framework``.
+
+    Parameters
+    ----------
+    device : str, optional
+        As for `find_bundle`, or a class of devices.
+    framework : str, optional
+
+    Raises
+    ------
+    ResperfError
+        If there is no such target.
+    DeviceError
+        If the word says no device; lists the bundles.
+    """
+    if device is None:
+        return target(framework)
+    folders = bundle_folders()
+    if (named := _named(device, folders)) is not None:
+        _refuse_other(named, None, framework)
+        label = _label(named.resolve())
+    elif (meant := device_class(device)) != UNKNOWN:
+        return target(framework, meant)
+    else:
+        labels, _ = _labels(folders)
+        fitting = [each for each in labels if each.fits(device, framework)]
+        if not fitting:
+            raise DeviceError(
+                f"no device {device!r}; targets that can be measured: {names_with('backend')}; "
+                f"{_known(labels)}"
+            )
+        label = fitting[0]
+    meant = device_class(label.device, label.framework)
+    return target(label.framework, None if meant == UNKNOWN else meant)
+
+
+def _named(word: str, folders: Sequence[Path]) -> Path | None:
+    """Return the bundle that a word names by its folder, or by this folder's name alone."""
+    if (Path(word) / MANIFEST).exists():
+        return Path(word)
+    return next((folder for folder in folders if folder.name == word), None)
+
+
+def _known(labels: Sequence[_Label]) -> str:
+    """List devices and bundles."""
+    devices = ", ".join(dict.fromkeys(f"{each.device} ({each.framework})" for each in labels))
+    names = ", ".join(dict.fromkeys(each.path.name for each in labels))
+    return f"devices: {devices or 'none'}; bundles: {names or 'none'}"
 
 
 def loaded(folder: Path) -> Bundle:
@@ -200,6 +281,7 @@ class _Label:
     def fits(self, device: str | None, framework: str | None) -> bool:
         return (framework is None or self.framework == framework) and (
             device is None
+            or device == self.path.name
             or canonical_device(self.device).casefold() == canonical_device(device).casefold()
         )
 
@@ -272,15 +354,15 @@ def _device_of(labels: Sequence[_Label], framework: str | None, path: Path) -> s
     Raises
     ------
     DeviceError
-        If there is none, or several and none of them is this machine.
+        If there is none, or several and none of them is the default one.
     """
     devices = {
         canonical_device(label.device).casefold(): label.device
         for label in labels
         if framework is None or label.framework == framework
     }
-    if len(devices) == 1 or THIS_MACHINE in devices:
-        return devices.get(THIS_MACHINE) or next(iter(devices.values()))
+    if len(devices) == 1 or DEFAULT.device_class in devices:
+        return devices.get(DEFAULT.device_class) or next(iter(devices.values()))
     there = (
         ", ".join(sorted(devices.values()))
         or f"none for {framework or 'any framework'} that is whole"
@@ -307,7 +389,7 @@ def _refuse_stand_in(
 def _most_like_here(labels: Sequence[_Label]) -> _Label:
     """Return the first bundle's, or that of one beside it that knows this machine better."""
     first = labels[0]
-    if first.device.casefold() != THIS_MACHINE:
+    if not is_at_hand(first.device):
         return first
     beside = [
         label

@@ -15,6 +15,7 @@ from resperf.campaign.spec import Campaign
 from resperf.errors import CampaignError, require
 from resperf.layers import Layer
 from resperf.machine import Fingerprint
+from resperf.targets import Target, target
 
 EXCLUDE_BATCHES = (1, 2, 4, 8, 16, 32, 64)
 """Batch sizes at which excluded networks are lowered: some name a layer otherwise."""
@@ -22,11 +23,12 @@ EXCLUDE_BATCHES = (1, 2, 4, 8, 16, 32, 64)
 
 @dataclass(frozen=True)
 class Bench:
-    """What to measure with: a framework, its settings, and the networks to look at.
+    """What to measure with: a target, its settings, and the networks to look at.
 
     Attributes
     ----------
-    framework : str
+    framework : str, optional
+        See `resperf.targets.target`, as for `device_class`.
     settings : mapping
         Keywords of the backend, as JSON values.
     seed : int, optional
@@ -39,21 +41,28 @@ class Bench:
         Networks of which no layer is measured, at whatever batch size.
     exclude_keys : frozenset of str
         Keys of lowered layers that are not measured either, at whatever batch size.
+    device_class : str, optional
     """
 
-    framework: str = "onnxruntime"
+    framework: str | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
     seed: int | None = None
     samples: int | None = None
     networks: Sequence[Path] = ()
     exclude: Sequence[Path] = ()
     exclude_keys: frozenset[str] = frozenset()
+    device_class: str | None = None
+
+    @property
+    def target(self) -> Target:
+        """What runs the layers."""
+        return target(self.framework, self.device_class)
 
     def worker_settings(self, campaign: Campaign) -> WorkerSettings:
         """Return what a measuring process is started with."""
         memory = require("psutil", "bench").virtual_memory().total
         return WorkerSettings(
-            framework=self.framework,
+            target=self.target,
             settings=self.settings,
             protocol=campaign.protocol,
             reference_interval_s=campaign.run.reference_interval_s,

@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from resperf.errors import CampaignError, ResperfError
 from resperf.layers import Layer
 from resperf.machine import Fingerprint
 from resperf.measurement import Status
+from resperf.targets import Target
 from resperf.timing import SamplingProtocol
 
 START_TIMEOUT_S = 300.0
@@ -54,7 +55,8 @@ class WorkerSettings:
 
     Attributes
     ----------
-    framework : str
+    target : Target
+        Its whole row is told: the process need not know the package that registered it.
     settings : mapping
         Keywords of the backend, as JSON values.
     protocol : SamplingProtocol
@@ -66,7 +68,7 @@ class WorkerSettings:
         out.
     """
 
-    framework: str
+    target: Target
     settings: Mapping[str, Any] = field(default_factory=dict)
     protocol: SamplingProtocol = field(default_factory=SamplingProtocol)
     reference_interval_s: float = 3.0
@@ -76,7 +78,7 @@ class WorkerSettings:
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""
         return {
-            "framework": self.framework,
+            "target": asdict(self.target),
             "settings": dict(self.settings),
             "protocol": self.protocol.to_json(),
             "reference_interval_s": self.reference_interval_s,

@@ -31,10 +31,8 @@ from resperf.measurement import Measurement, Status
 
 if TYPE_CHECKING:
     from resperf.campaign.store import Store
+    from resperf.lowering.fusions import FusionRule
 
-RECYCLE_LAYERS: Mapping[str, int] = {"tensorflow": 1000}
-"""Frameworks whose memory grows: layers after which the measuring process is replaced."""
-RECYCLE_DEFAULT = 2500
 COSTS_INTERVAL_S = 100.0
 """Seconds after which the machine's costs are measured again, which takes about three."""
 HOPELESS = 25
@@ -45,7 +43,8 @@ def run_campaign(
     campaign: Campaign,
     output: Path,
     *,
-    framework: str = "onnxruntime",
+    framework: str | None = None,
+    device_class: str | None = None,
     settings: Mapping[str, Any] | None = None,
     hours: float | None = None,
     samples: int | None = None,
@@ -67,8 +66,10 @@ def run_campaign(
     campaign : Campaign
     output : Path
         The dataset (HDF5).
-    framework, settings
-        The backend and its keywords.
+    framework, device_class : str, optional
+        The target; see `resperf.targets.target`.
+    settings : mapping, optional
+        Keywords of its backend.
     hours : float, optional
         Time after which to stop.
     samples, seed, networks, exclude, exclude_keys
@@ -84,6 +85,8 @@ def run_campaign(
 
     Raises
     ------
+    ResperfError
+        If there is no such target.
     CampaignError
         If it cannot be planned or started, or `output` holds rows of another machine or campaign.
     DatasetError
@@ -94,7 +97,10 @@ def run_campaign(
     # The measuring process imports this package too, and has no use for h5py.
     from resperf.campaign.store import Store
 
-    bench = Bench(framework, dict(settings or {}), seed, samples, networks, exclude, exclude_keys)
+    bench = Bench(
+        framework, dict(settings or {}), seed, samples, networks, exclude, exclude_keys,
+        device_class,
+    )  # fmt: skip
     deadline = None if hours is None else time.monotonic() + hours * 3600
     planned, fingerprint = plan_campaign(campaign, bench)
     store = Store(
@@ -154,12 +160,10 @@ class _Run:
         show: bool,
     ) -> None:
         self._campaign = campaign
-        self._framework = bench.framework
+        self._target = bench.target
         self._rules = campaign.run
         self._worker_settings = bench.worker_settings(campaign)
-        self._recycle = campaign.run.recycle_layers or RECYCLE_LAYERS.get(
-            bench.framework, RECYCLE_DEFAULT
-        )
+        self._recycle = campaign.run.recycle_layers or self._target.recycle_layers
         self._notes = planned.notes
         self._store = store
         self._stop = stop
@@ -268,15 +272,14 @@ class _Run:
 
     def _check_fusions(self) -> None:
         """Measure what the framework fuses; each rule is kept as soon as it is known."""
-        from resperf.lowering.fusions import RULES
-
-        if self._framework not in RULES:
+        rules: Sequence[FusionRule] = getattr(self._target.load("lowering"), "FUSION_RULES", ())
+        if not rules:
             self._notes += (
-                f"{self._framework} says itself what it fuses: there is no rule to check",
+                f"{self._target.framework} says itself what it fuses: there is no rule to check",
             )
         found = [CheckedFusion.from_json(each) for each in self._store.fusions]
         known = {each.rule for each in found}
-        for rule in RULES.get(self._framework, ()):
+        for rule in rules:
             if rule.name in known or self._end_reason():
                 continue
             try:

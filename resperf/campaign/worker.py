@@ -26,6 +26,7 @@ from resperf.campaign.messages import layer_of, plain
 from resperf.campaign.watch import built_probes, built_reference
 from resperf.errors import ResperfError, UnsupportedError
 from resperf.measurement import Measurement, Status
+from resperf.targets import Target, register
 from resperf.timing import Clock, LoadMeter, ReferenceMonitor, SamplingProtocol
 from resperf.units import MS_PER_S, NS_PER_MS
 
@@ -140,7 +141,8 @@ def _felt(row: Measurement) -> set[str]:
 
 def start(settings: Mapping[str, Any]) -> Worker:
     """Start the backend and everything around it."""
-    started = backend(settings["framework"], **settings["settings"])
+    target = register(Target.from_json(settings["target"]))
+    started = backend(target.framework, target.device_class, **settings["settings"])
     started.own_process()
     # A simulated device brings its own clock, and other load does not disturb it.
     own_clock: Clock | None = getattr(started, "clock", None)

@@ -115,16 +115,16 @@ SHAPE: Decorator = click.option(
 DEVICE: Decorator = click.option(
     "--device",
     metavar="D",
-    help="Device of a bundle (see `resperf devices`). That of --bundle by default, else cpu.",
+    help="Device (cpu, 1080ti, ...), or a bundle by its name or folder: see `resperf devices`. cpu "
+    "where nothing else says it.",
 )
 FRAMEWORK: Decorator = click.option(
-    "--framework", metavar="F", help="Framework of the bundle, where a device has several."
+    "--framework", metavar="F", help="Framework, where a device has several; else the first."
 )
 BUNDLE: Decorator = click.option(
     "--bundle",
-    type=click.Path(path_type=Path),
-    metavar="PATH",
-    help="Folder of a bundle, or of several, to look in first.",
+    metavar="B",
+    help="Bundle by its name, folder or device; or a folder of several to look in first.",
 )
 ALL: Decorator = click.option("--all", "every", is_flag=True, help="Show every layer.")
 JSON: Decorator = click.option("--json", "as_json", is_flag=True, help="Write JSON to stdout.")

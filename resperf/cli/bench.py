@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from resperf.cli._options import DEVICE, FRAMEWORK
 from resperf.errors import CampaignError
 
 if TYPE_CHECKING:
@@ -18,11 +19,14 @@ if TYPE_CHECKING:
     from resperf.campaign.adaptive import Doubt
     from resperf.campaign.fusion import CheckedFusion
     from resperf.machine import Fingerprint
+    from resperf.targets import Target
 
-EPILOG = "Example: resperf bench cpu-overnight --hours 8 -o datasets/mine.h5"
+EPILOG = """\b
+Examples:
+  resperf bench cpu-overnight --hours 8 -o datasets/mine.h5
+  resperf bench quick --device cpu --framework tensorflow
+"""
 INTERRUPTED = 130
-DEVICES = {"synthetic": "synthetic"}
-"""Framework -> the device that it runs on, where that is not the CPU."""
 
 
 @click.command("bench", epilog=EPILOG)
@@ -32,7 +36,8 @@ DEVICES = {"synthetic": "synthetic"}
     help="Dataset to write or go on with.  [default: CAMPAIGN-DEVICE-FRAMEWORK[-Nthreads].h5, in "
     "datasets/ where there is one]",
 )  # fmt: skip
-@click.option("--framework", default="onnxruntime", show_default=True, help="What runs the layers.")
+@DEVICE
+@FRAMEWORK
 @click.option("--threads", type=click.IntRange(min=1), help="Threads of the framework.")
 @click.option("--hours", type=click.FloatRange(min=0, min_open=True), help="Stop after this time.")
 @click.option("--samples", type=click.IntRange(min=1), help="Distinct layers to measure in all.")
@@ -61,7 +66,8 @@ DEVICES = {"synthetic": "synthetic"}
 def command(
     campaign: str,
     output: Path | None,
-    framework: str,
+    device: str | None,
+    framework: str | None,
     threads: int | None,
     hours: float | None,
     samples: int | None,
@@ -79,25 +85,31 @@ def command(
     cpu-overnight, resperfnet-table3, quick). Ctrl-C keeps every finished row; the same command
     goes on where it stopped.
     """
+    from resperf.bundle import named_target
     from resperf.campaign import Bench, Campaign, plan_campaign, run_campaign
     from resperf.campaign.adaptive import first_batch
     from resperf.network.files import network_files
 
     if dry_run and check_fusion:
         raise click.UsageError("--check-fusion measures; leave out --dry-run or the check")
+    target = named_target(device, framework)
     varied, left_out = network_files(networks), network_files(exclude)
     defined = Campaign.from_toml(find_campaign(campaign))
     settings = {} if threads is None else {"threads": threads}
     if dry_run:
-        bench = Bench(framework, settings, seed, samples, networks=varied, exclude=left_out)
+        bench = Bench(
+            target.framework, settings, seed, samples, networks=varied, exclude=left_out,
+            device_class=target.device_class,
+        )  # fmt: skip
         planned, machine = plan_campaign(defined, bench)
         first = first_batch(planned, hours) if adaptive else None
         show_plan(defined, planned, machine, as_json=as_json, first=first, hours=hours)
         return
     result = run_campaign(
         defined,
-        default_output(defined.name, framework, threads) if output is None else output,
-        framework=framework,
+        default_output(defined.name, target, threads) if output is None else output,
+        framework=target.framework,
+        device_class=target.device_class,
         settings=settings,
         hours=hours,
         samples=samples,
@@ -146,9 +158,9 @@ def find_campaign(name: str) -> Path:
     )
 
 
-def default_output(campaign: str, framework: str, threads: int | None) -> Path:
+def default_output(campaign: str, target: Target, threads: int | None) -> Path:
     """Name the dataset of a campaign, in ``datasets/`` where there is such a folder."""
-    name = f"{campaign}-{DEVICES.get(framework, 'cpu')}-{framework}"
+    name = f"{campaign}-{target.device_class}-{target.framework}"
     name += "" if threads is None else f"-{threads}threads"
     folder = Path("datasets")
     return (folder if folder.is_dir() else Path()) / f"{name}.h5"

@@ -10,10 +10,18 @@ from typing import TYPE_CHECKING
 
 import click
 
-from resperf.cli._options import JSON, BatchCommand, bar_of_steps, whole_numbers
+from resperf.cli._options import (
+    DEVICE,
+    FRAMEWORK,
+    JSON,
+    BatchCommand,
+    bar_of_steps,
+    whole_numbers,
+)
+from resperf.errors import OutputError
 
 if TYPE_CHECKING:
-    from resperf.bundle import InPlace
+    from resperf.bundle import Bundle, InPlace
 
 _PATH = click.Path(path_type=Path)
 BATCHES = ("1", "8")
@@ -21,9 +29,12 @@ BATCHES = ("1", "8")
 
 @click.command(
     cls=BatchCommand,
-    epilog="Example: resperf calibrate mine -o mine_calibrated --batch 1 8",
+    epilog="\b\nExamples:\n  resperf calibrate mine -o mine_calibrated --batch 1 8\n"
+    "  resperf calibrate cpu-onnxruntime-xeon --adapt -o mine",
 )
-@click.argument("bundle", metavar="BUNDLE", type=_PATH)
+@click.argument("bundle", metavar="[BUNDLE]", required=False)
+@DEVICE
+@FRAMEWORK
 @click.option(
     "--networks",
     multiple=True,
@@ -63,7 +74,8 @@ BATCHES = ("1", "8")
     "--output",
     type=_PATH,
     metavar="BUNDLE",
-    help="Folder to write; BUNDLE by default, but for that of another machine.",
+    help="Folder to write; by default that of BUNDLE where it is a folder or one of your own "
+    "bundles, else DEVICE-FRAMEWORK among these.",
 )
 @click.option(
     "--adapt",
@@ -72,7 +84,9 @@ BATCHES = ("1", "8")
 )
 @JSON
 def command(
-    bundle: Path,
+    bundle: str | None,
+    device: str | None,
+    framework: str | None,
     networks: tuple[Path, ...],
     excluded: tuple[Path, ...],
     batches: tuple[int, ...],
@@ -83,21 +97,22 @@ def command(
 ) -> None:
     """Measure whole networks and learn what layers cost inside them, beyond their time alone.
 
-    Must run on the machine that BUNDLE was measured on, which otherwise should be idle; or, with
-    --adapt, on another machine, whose bundle it then becomes.
+    Must run on the machine that BUNDLE (a folder, a name or a device) was measured on, which
+    otherwise should be idle; or, with --adapt, on another machine, whose bundle it then becomes.
     """
-    from resperf.bundle import Bundle
     from resperf.campaign.harvest import shipped_networks
     from resperf.network.files import network_files
+    from resperf.prediction.api import chosen_bundle
     from resperf.report.documents import json_text
     from resperf.workflows.calibrate import calibrate
 
+    chosen = chosen_bundle(device, framework, bundle)
     paths = network_files(networks) if networks else shipped_networks(["*"])
     paths, left_out = _apart(paths, network_files(excluded))
     with bar_of_steps("networks") as progress:
         made, notes = calibrate(
-            Bundle.load(bundle), paths,
-            output or bundle, batches=batches, seconds=seconds, adapt=adapt, progress=progress,
+            chosen, paths, output or _default_output(bundle or device, chosen),
+            batches=batches, seconds=seconds, adapt=adapt, progress=progress,
         )  # fmt: skip
     notes = [*left_out, *notes]
     assert made.in_place is not None
@@ -115,6 +130,25 @@ def command(
     for note in notes:
         print(f"note: {note}", file=sys.stderr)
     print(f"{made.path}: predictions of networks contain this from now on")
+
+
+def _default_output(word: str | None, bundle: Bundle) -> Path:
+    """Return where a bundle is written: shipped ones stay as they are, unless told by folder.
+
+    Raises
+    ------
+    OutputError
+        If another bundle is there.
+    """
+    from resperf.bundle import default_folder, user_folder
+
+    named_by_folder = word is not None and Path(word).is_dir()
+    if named_by_folder or bundle.path.parent == user_folder().resolve():
+        return bundle.path
+    folder = default_folder(bundle.fingerprint)
+    if folder.exists():
+        raise OutputError(f"{folder} is another bundle than {bundle.path}; name a folder (-o)")
+    return folder
 
 
 def _apart(paths: Sequence[Path], excluded: Sequence[Path]) -> tuple[list[Path], list[str]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import click
@@ -14,7 +13,7 @@ from resperf.errors import BundleError
 @click.command(epilog="Example: resperf devices --json")
 @BUNDLE
 @JSON
-def command(bundle: Path | None, as_json: bool) -> None:
+def command(bundle: str | None, as_json: bool) -> None:
     """List the bundles that `resperf predict` can find: device, framework, machine and error."""
     from resperf.report.devices import device_table
     from resperf.report.documents import json_text
@@ -28,12 +27,12 @@ def command(bundle: Path | None, as_json: bool) -> None:
         print("no bundles found; make one with: resperf bench CAMPAIGN, then resperf train FILE.h5")
 
 
-def _entries(place: Path | None) -> list[dict[str, Any]]:
+def _entries(place: str | None) -> list[dict[str, Any]]:
     """Describe every bundle that can be found; a damaged one is said to be so."""
-    from resperf.bundle import Bundle, bundle_folders
+    from resperf.bundle import Bundle, bundle_folders, bundle_place
 
     entries: list[dict[str, Any]] = []
-    for folder in bundle_folders(place):
+    for folder in bundle_folders(bundle_place(place)):
         try:
             bundle = Bundle.load(folder)
         except BundleError as error:

@@ -10,18 +10,28 @@ from typing import TYPE_CHECKING, cast
 import click
 from click.core import ParameterSource
 
-from resperf.cli._options import JSON, SEED, RowsCommand, whole_numbers
+from resperf.cli._options import (
+    BUNDLE,
+    DEVICE,
+    FRAMEWORK,
+    JSON,
+    SEED,
+    RowsCommand,
+    whole_numbers,
+)
 
 if TYPE_CHECKING:
+    from resperf.bundle import Bundle
     from resperf.training import Compared, ComparisonSettings, Evaluation
     from resperf.training.evaluate import Part
 
 _PATH = click.Path(path_type=Path)
-_ONLY_WITH_BUNDLE = ("split",)
+_ONLY_WITH_BUNDLE = ("split", "device", "framework")
 _ONLY_WITH_METHODS = ("test", "rows", "folds", "kinds", "phases", "seed", "epochs", "plot")
 _EXAMPLES = """\b
 Examples:
   resperf evaluate datasets/demo.h5 --bundle cpu-onnxruntime
+  resperf evaluate datasets/demo.h5 --device cpu
   resperf evaluate datasets/demo.h5 --methods baseline,residual --rows 500 1000 --plot plots
 """
 
@@ -36,13 +46,15 @@ def _names(
 
 @click.command(cls=RowsCommand, epilog=_EXAMPLES)
 @click.argument("file", metavar="FILE.h5", type=_PATH)
-@click.option("--bundle", type=_PATH, metavar="PATH", help="Judge this bundle.")
+@BUNDLE
+@DEVICE
+@FRAMEWORK
 @click.option(
     "--split",
     type=click.Choice(["test", "all"]),
     default="test",
     show_default=True,
-    help="With --bundle. test: rows that no training reads. all: every row that it has not seen.",
+    help="Of a bundle. test: rows that no training reads. all: every row that it has not seen.",
 )
 @click.option(
     "--methods",
@@ -91,7 +103,9 @@ def _names(
 def command(
     ctx: click.Context,
     file: Path,
-    bundle: Path | None,
+    bundle: str | None,
+    device: str | None,
+    framework: str | None,
     split: str,
     methods: tuple[str, ...],
     test: Path | None,
@@ -115,11 +129,14 @@ def command(
     of a fit, and the microseconds per predicted layer. Rows trained are those a method may look
     at, a tenth of them only to choose its best epoch.
     """
-    if (bundle is None) == (not methods):
-        raise click.UsageError("give either --bundle PATH or --methods A,B", ctx)
-    _refuse(ctx, _ONLY_WITH_METHODS if bundle is not None else _ONLY_WITH_BUNDLE)
-    if bundle is not None:
-        _judge(file, bundle, cast("Part", split), as_json)
+    judged = bundle is not None or device is not None
+    if judged == bool(methods):
+        raise click.UsageError("give either --bundle B (or --device D) or --methods A,B", ctx)
+    _refuse(ctx, _ONLY_WITH_METHODS if judged else _ONLY_WITH_BUNDLE)
+    if judged:
+        from resperf.prediction.api import chosen_bundle
+
+        _judge(file, chosen_bundle(device, framework, bundle), cast("Part", split), as_json)
         return
     from resperf.predictors import METHODS
     from resperf.training import ComparisonSettings
@@ -138,11 +155,10 @@ def _refuse(ctx: click.Context, names: Sequence[str]) -> None:
             raise click.UsageError(f"{param.opts[0]} needs {needed}", ctx)
 
 
-def _judge(file: Path, path: Path, split: Part, as_json: bool) -> None:
-    from resperf.bundle import Bundle
+def _judge(file: Path, bundle: Bundle, split: Part, as_json: bool) -> None:
     from resperf.training import evaluate
 
-    evaluation = evaluate(file, Bundle.load(path), split)
+    evaluation = evaluate(file, bundle, split)
     if as_json:
         from resperf.report.documents import json_text
 

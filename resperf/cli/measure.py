@@ -4,32 +4,38 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from resperf.cli._options import ALL, BATCH, JSON, NETWORK, SHAPE, BatchCommand, bar_of_steps
-from resperf.errors import ResperfError
-
-if TYPE_CHECKING:
-    from resperf.bundle import Bundle
+from resperf.cli._options import (
+    ALL,
+    BATCH,
+    DEVICE,
+    FRAMEWORK,
+    JSON,
+    NETWORK,
+    SHAPE,
+    BatchCommand,
+    bar_of_steps,
+)
 
 
 @click.command(
     cls=BatchCommand,
-    epilog="Example: resperf measure models/networks/vgg16.onnx --batch 1 8 --against cpu",
+    epilog="Example: resperf measure models/networks/vgg16.onnx --device cpu --batch 1 8 "
+    "--against cpu-onnxruntime",
 )
 @NETWORK
-@click.option(
-    "--framework", default="onnxruntime", show_default=True, metavar="F", help="Runs the network."
-)
+@DEVICE
+@FRAMEWORK
 @click.option("--threads", type=click.IntRange(min=1), metavar="N", help="All cores by default.")
 @BATCH
 @SHAPE
 @click.option(
     "--against",
-    metavar="BUNDLE",
-    help="Folder or device of a bundle: puts its prediction beside the measurement.",
+    metavar="B",
+    help="Bundle by its name, folder or device: puts its prediction beside the measurement.",
 )
 @click.option(
     "--seconds",
@@ -44,7 +50,8 @@ if TYPE_CHECKING:
 @JSON
 def command(
     network: Path,
-    framework: str,
+    device: str | None,
+    framework: str | None,
     threads: int | None,
     batches: tuple[int, ...],
     shapes: Mapping[str, tuple[int, ...]],
@@ -60,8 +67,9 @@ def command(
     its speed meanwhile. Each distinct layer is then measured alone. Absent weights are made up.
     """
     from resperf.backends import backend
+    from resperf.bundle import named_target
     from resperf.prediction import layers_alone
-    from resperf.prediction.api import read_batches
+    from resperf.prediction.api import chosen_bundle, read_batches
     from resperf.report.documents import json_text
     from resperf.report.network import network_text
     from resperf.report.side_by_side import side_by_side_text
@@ -69,11 +77,15 @@ def command(
     from resperf.workflows.measure import measure_network
 
     networks = read_batches(network, list(batches) or None, shapes)
-    bundle = _bundle(against, framework) if against is not None else None
-    device = backend(framework, **({} if threads is None else {"threads": threads}))
+    target = named_target(device, framework)
+    bundle = None if against is None else chosen_bundle(None, target.framework, against)
+    settings = {} if threads is None else {"threads": threads}
+    started = backend(target.framework, target.device_class, **settings)
     # What cannot be compared is refused before minutes of measuring.
     predictions = [
-        None if bundle is None else layers_alone(each, bundle, threads=device.fingerprint().threads)
+        None
+        if bundle is None
+        else layers_alone(each, bundle, threads=started.fingerprint().threads)
         for each in networks
     ]
     documents: list[dict[str, Any]] = []
@@ -81,11 +93,11 @@ def command(
         for each, prediction in zip(networks, predictions, strict=True):
             with (
                 bar_of_steps("layers") as progress,
-                reference_monitor(device, bundle=bundle) as monitor,
+                reference_monitor(started, bundle=bundle) as monitor,
             ):
                 measured = measure_network(
                     network,
-                    device,
+                    started,
                     batch=each.batch if batches else None,
                     shapes=shapes,
                     seconds=seconds,
@@ -106,17 +118,3 @@ def command(
         # A batch that cannot be measured takes nothing from those that were.
         if as_json and documents:
             print(json_text(documents if len(batches) > 1 else documents[0]))
-
-
-def _bundle(against: str, framework: str) -> Bundle:
-    """Find a bundle by its folder or its device's name."""
-    from resperf.bundle import Bundle, find_bundle
-
-    path = Path(against)
-    bundle = Bundle.load(path) if path.exists() else find_bundle(against, framework)
-    if bundle.framework != framework:
-        raise ResperfError(
-            f"{against} is a bundle for {bundle.framework}, not for {framework}; "
-            f"measure with --framework {bundle.framework}"
-        )
-    return bundle

@@ -33,7 +33,8 @@ EVERY_DEVICE = "all"
 
 @click.command(
     cls=BatchCommand,
-    epilog="Example: resperf predict models/networks/vgg16.onnx --device cpu --batch 1 8",
+    epilog="\b\nExamples:\n  resperf predict models/networks/vgg16.onnx --device cpu --batch 1 8\n"
+    "  resperf predict models/networks/vgg16.onnx --device cpu-onnxruntime-xeon",
 )
 @NETWORK
 @DEVICE
@@ -59,7 +60,7 @@ def command(
     network: Path,
     device: str | None,
     framework: str | None,
-    bundle: Path | None,
+    bundle: str | None,
     batches: tuple[int, ...],
     shapes: Mapping[str, tuple[int, ...]],
     threads: int | None,
@@ -113,7 +114,7 @@ def command(
 def _everywhere(
     network: Path,
     framework: str | None,
-    bundle: Path | None,
+    bundle: str | None,
     batches: tuple[int, ...],
     shapes: Mapping[str, tuple[int, ...]],
     threads: int | None,
@@ -169,7 +170,7 @@ def predict_layer(
     table: Path | None,
     device: str | None,
     framework: str | None,
-    bundle: Path | None,
+    bundle: str | None,
     as_json: bool,
 ) -> None:
     """Predict the execution time of single layers, without a network file.

@@ -129,14 +129,10 @@ def command(
 
 
 def _default_output(file: Path, device: str | None) -> Path:
-    from resperf.bundle import user_folder
+    from resperf.bundle import default_folder
     from resperf.dataset import read_info
 
-    machine = read_info(file).fingerprint
-    name = f"{device or machine.device}-{machine.framework}"
-    if machine.threads not in (0, machine.cores):
-        name += f"-{machine.threads}threads"
-    return user_folder() / name
+    return default_folder(read_info(file).fingerprint, device)
 
 
 def _table(bundle: Bundle) -> str:

@@ -11,10 +11,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from resperf import targets
 from resperf.layers import Layer
 from resperf.units import MS_PER_S
 
-__all__ = ["DeviceFacts", "canonical_device", "device_facts", "devices", "lower_bound_ms"]
+__all__ = [
+    "DeviceFacts", "canonical_device", "device_class", "device_facts", "devices", "is_at_hand",
+    "lower_bound_ms", "target_of",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -29,6 +33,8 @@ class DeviceFacts:
         The maker's name.
     aliases : tuple of str
         Other names, compared without case, spaces and punctuation.
+    device_class : str
+        Of its targets (`resperf.targets`).
     peak_flops_per_s : float
         In float32, a multiply-accumulate counting as two.
     bandwidth_bytes_per_s : float
@@ -46,6 +52,7 @@ class DeviceFacts:
     device: str
     name: str
     aliases: tuple[str, ...]
+    device_class: str
     peak_flops_per_s: float
     bandwidth_bytes_per_s: float
     memory_bytes: int
@@ -67,6 +74,7 @@ def _facts(device: str, values: Mapping[str, Any]) -> DeviceFacts:
         device=device,
         name=values["name"],
         aliases=tuple(values["aliases"]),
+        device_class=values["class"],
         peak_flops_per_s=values["peak_tflops"] * 1e12,
         bandwidth_bytes_per_s=values["bandwidth_gb_s"] * 1e9,
         memory_bytes=round(values["memory_gib"] * 2**30),
@@ -89,6 +97,40 @@ def canonical_device(name: str) -> str:
 def device_facts(name: str) -> DeviceFacts | None:
     """Return the facts of a device under any of its names, None where they are not known."""
     return devices().get(canonical_device(name))
+
+
+def device_class(name: str, framework: str | None = None) -> str:
+    """Return the class of a device: that of a known card, else what its name says.
+
+    Parameters
+    ----------
+    name : str
+    framework : str, optional
+        Its only class of devices is that of a name that says nothing.
+
+    Returns
+    -------
+    str
+        `resperf.targets.UNKNOWN` where nothing says it.
+    """
+    facts = device_facts(name)
+    return targets.device_class(name, framework) if facts is None else facts.device_class
+
+
+def target_of(device: str, framework: str) -> targets.Target:
+    """Return the target of a bundle or dataset, by the names that stand in its fingerprint.
+
+    Raises
+    ------
+    ResperfError
+        If the framework has no target.
+    """
+    return targets.stand_in(framework, device_class(device, framework))
+
+
+def is_at_hand(name: str) -> bool:
+    """Say whether a name means the device at hand, as ``"cpu"`` does and ``"1080ti"`` does not."""
+    return device_facts(name) is None and targets.is_at_hand(name)
 
 
 @cache

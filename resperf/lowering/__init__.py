@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Protocol, cast
 
-from resperf.errors import UnsupportedError
+from resperf.devices import target_of
+from resperf.errors import ResperfError, UnsupportedError
 from resperf.layers import Layer
 from resperf.lowering._base import LoweredNetwork, LoweredNode, Role
 from resperf.lowering._proto import Skeleton, skeleton
@@ -15,7 +15,6 @@ from resperf.machine import Fingerprint
 from resperf.network import NETWORKS_KEPT, Network
 
 __all__ = [
-    "LOWERINGS",
     "LoweredNetwork",
     "LoweredNode",
     "Role",
@@ -27,7 +26,11 @@ __all__ = [
 
 
 class Lowering(Protocol):
-    """What each framework's module offers."""
+    """What the module of a target's lowering offers.
+
+    It may hold ``FUSION_RULES`` too (`resperf.lowering.fusions`): what it takes for one kernel
+    without being told by the framework.
+    """
 
     def lower(
         self, network: Network, fingerprint: Fingerprint, *, method: str = "auto"
@@ -40,23 +43,16 @@ class Lowering(Protocol):
         ...
 
 
-LOWERINGS: Mapping[str, str] = {
-    "onnxruntime": "resperf.lowering.onnxruntime",
-    "tensorflow": "resperf.lowering.tensorflow",
-    "synthetic": "resperf.lowering.synthetic",
-}
-
-
 _answers: deque[tuple[Network, Fingerprint, LoweredNetwork]] = deque(maxlen=NETWORKS_KEPT)
 """What `lower` was asked about last by ``auto``, and what it said."""
 
 
-def _lowering(framework: str) -> Lowering:
-    if framework not in LOWERINGS:
-        raise UnsupportedError(
-            f"no lowering for framework {framework!r}; known: {', '.join(LOWERINGS)}"
-        )
-    return cast(Lowering, importlib.import_module(LOWERINGS[framework]))
+def _lowering(fingerprint: Fingerprint) -> Lowering:
+    try:
+        row = target_of(fingerprint.device, fingerprint.framework)
+        return cast(Lowering, row.load("lowering"))
+    except ResperfError as error:
+        raise UnsupportedError(f"no lowering: {error}") from error
 
 
 def lower(network: Network, fingerprint: Fingerprint, *, method: str = "auto") -> LoweredNetwork:
@@ -81,7 +77,7 @@ def lower(network: Network, fingerprint: Fingerprint, *, method: str = "auto") -
         for about, machine, answer in _answers:
             if about is network and machine is fingerprint:
                 return answer
-    lowered = _lowering(fingerprint.framework).lower(network, fingerprint, method=method)
+    lowered = _lowering(fingerprint).lower(network, fingerprint, method=method)
     if method == "auto":
         _answers.append((network, fingerprint, lowered))
     return lowered
@@ -89,4 +85,4 @@ def lower(network: Network, fingerprint: Fingerprint, *, method: str = "auto") -
 
 def lower_layers(layers: Sequence[Layer], fingerprint: Fingerprint) -> list[Layer]:
     """Turn layers as drawn or typed into lowered layers of the same kinds, one for one."""
-    return _lowering(fingerprint.framework).lower_layers(layers, fingerprint)
+    return _lowering(fingerprint).lower_layers(layers, fingerprint)

@@ -1,15 +1,14 @@
 """What frameworks are said to run as one kernel: rules as data, and layers to check them with.
 
-ONNX Runtime writes down what it fuses; for other frameworks the rules of `resperf.lowering` say it,
-and `resperf bench --check-fusion` measures whether they hold on a machine. The test is that of
-nn-Meter (Zhang et al., MobiSys 2021): two operators are one kernel if both together save much of
-what they take one after the other.
+ONNX Runtime writes down what it fuses; for other frameworks the rules of `resperf.lowering` say it
+(``FUSION_RULES`` of their modules), and `resperf bench --check-fusion` measures whether they hold
+on a machine. The test is that of nn-Meter (Zhang et al., MobiSys 2021): two operators are one
+kernel if both together save much of what they take one after the other.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from resperf.layers import Activation, Conv, Dense, Layer
@@ -47,17 +46,6 @@ class FusionPair:
     follower: Layer
     both: Layer
 
-
-RULES: Mapping[str, tuple[FusionRule, ...]] = {
-    "tensorflow": (
-        *(FusionRule("conv", function) for function in ("relu", "clip", "elu", "leaky_relu")),
-        *(FusionRule("conv", function, fused=False) for function in ("sigmoid", "softplus")),
-        *(FusionRule("dense", function) for function in ("relu", "clip", "elu", "leaky_relu")),
-        FusionRule("dense", "softplus", fused=False),
-    ),
-    "synthetic": (FusionRule("conv", "relu"), FusionRule("dense", "relu")),
-}
-"""Framework -> what is to be checked; nothing for ONNX Runtime, which writes down what it fuses."""
 
 # Little work for each value written, so that what follows is a good part of the whole.
 _CONVOLUTIONS = ((1, 16, 64, 56, 1), (1, 8, 32, 112, 1), (4, 8, 32, 64, 3), (8, 16, 128, 28, 1))

@@ -8,8 +8,11 @@ from resperf.errors import UnsupportedError
 from resperf.layers import Layer
 from resperf.lowering import _ort_rules
 from resperf.lowering._base import LoweredNetwork, answer
+from resperf.lowering.fusions import FusionRule
 from resperf.machine import Fingerprint
 from resperf.network import Network
+
+FUSION_RULES = (FusionRule("conv", "relu"), FusionRule("dense", "relu"))
 
 
 def lower(network: Network, _fingerprint: Fingerprint, *, method: str = "auto") -> LoweredNetwork:

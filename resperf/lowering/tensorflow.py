@@ -31,11 +31,18 @@ from resperf.lowering._read import (
     pool_from_node,
     tensor_of,
 )
+from resperf.lowering.fusions import FusionRule
 from resperf.machine import Fingerprint
 from resperf.network import Network, Node
 
 LAYOUT = "nhwc"
 OWN_DOMAINS = frozenset({""})
+FUSION_RULES = (
+    *(FusionRule("conv", function) for function in ("relu", "clip", "elu", "leaky_relu")),
+    *(FusionRule("conv", function, fused=False) for function in ("sigmoid", "softplus")),
+    *(FusionRule("dense", function) for function in ("relu", "clip", "elu", "leaky_relu")),
+    FusionRule("dense", "softplus", fused=False),
+)
 
 
 def lower_layers(layers: Sequence[Layer], _fingerprint: Fingerprint) -> list[Layer]:

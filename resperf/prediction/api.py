@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from resperf.bundle import Bundle, find_bundle, find_bundles
+from resperf.bundle import Bundle, bundle_place, find_bundle, find_bundles
 from resperf.errors import DeviceError, ResperfError
 from resperf.network import NETWORKS_KEPT, Network, read_network_once
 from resperf.prediction.network import predict_network
 from resperf.prediction.result import Prediction
+from resperf.targets import DEFAULT
 
-DEFAULT_DEVICE = "cpu"
 Batches = int | Sequence[int] | None
 Shapes = Mapping[str, Sequence[int]] | None
 
@@ -52,7 +52,7 @@ def _read(
 
 
 def chosen_bundle(device: str | None, framework: str | None, bundle: str | Path | None) -> Bundle:
-    """Find the bundle that `predict` uses.
+    """Find the bundle that the words of ``--device``, ``--framework`` and ``--bundle`` mean.
 
     Raises
     ------
@@ -60,8 +60,8 @@ def chosen_bundle(device: str | None, framework: str | None, bundle: str | Path 
         If there is no such bundle, or it is damaged.
     """
     if bundle is None:
-        return find_bundle(device or DEFAULT_DEVICE, framework)
-    return find_bundle(device, framework, Path(bundle))
+        return find_bundle(device or DEFAULT.device_class, framework)
+    return find_bundle(device, framework, bundle_place(bundle, framework))
 
 
 def predict(
@@ -82,8 +82,8 @@ def predict(
     path : str or Path
         ONNX file; its weights may be absent.
     device : str, optional
-        Device of a bundle, as ``resperf devices`` lists them; by default that of `bundle`, else
-        ``"cpu"``.
+        Device or name of a bundle, as ``resperf devices`` lists them; by default that of
+        `bundle`, else ``"cpu"``.
     framework : str, optional
         Framework of the bundle, where a device has several.
     batch : int or sequence of int, optional
@@ -91,7 +91,7 @@ def predict(
     shapes : mapping of str to sequence of int, optional
         Shapes of inputs with other free dimensions, by name.
     bundle : str or Path, optional
-        Folder of a bundle, or of several, to look in first.
+        Folder of a bundle, or of several, to look in first; or the name of a bundle.
     threads : int, optional
         Threads that you mean to run with; a bundle measured with others brings a warning.
     strict : bool
@@ -180,7 +180,7 @@ def predict_everywhere(
     """
     networks = read_batches(Path(path), batch, shapes)
     predictions: list[Prediction] = []
-    found, damaged = find_bundles(Path(bundle) if bundle is not None else None)
+    found, damaged = find_bundles(bundle_place(bundle, framework))
     wanted = [each for each in found if framework is None or each.framework == framework]
     if framework is not None and found and not wanted:
         known = ", ".join(sorted({each.framework for each in found}))

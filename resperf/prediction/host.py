@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 
 from resperf.bundle import Bundle
-from resperf.machine import THIS_MACHINE, Fingerprint, this_machine
-
-PACKAGES: Mapping[str, tuple[str, ...]] = {
-    "onnxruntime": ("onnxruntime",),
-    "tensorflow": ("tensorflow-cpu", "tensorflow"),
-}
-"""Framework -> packages that install it; asking for a version imports none of them."""
+from resperf.devices import is_at_hand, target_of
+from resperf.errors import ResperfError
+from resperf.machine import Fingerprint, this_machine
 
 
 @cache
-def installed_version(framework: str) -> str | None:
+def installed_version(device: str, framework: str) -> str | None:
     """Return the version of a framework on this machine, or None where it is not installed."""
-    for package in PACKAGES.get(framework, ()):
+    try:
+        packages = target_of(device, framework).packages
+    except ResperfError:
+        return None
+    for package in packages:
         try:
             return version(package)
         except PackageNotFoundError:
@@ -56,8 +55,8 @@ def host_warnings(fingerprint: Fingerprint, *, threads: int | None = None) -> tu
     -------
     tuple of str
         One sentence each; empty where nothing differs. The machine itself is only compared where
-        the bundle's device is `resperf.machine.THIS_MACHINE`: a bundle for another device is about
-        another machine by intention.
+        the bundle's device is the one at hand (`resperf.devices.is_at_hand`): a bundle for
+        another device is about another machine by intention.
     """
     warnings = []
     if threads is not None and fingerprint.threads and threads != fingerprint.threads:
@@ -65,11 +64,11 @@ def host_warnings(fingerprint: Fingerprint, *, threads: int | None = None) -> tu
             f"the bundle was measured with {fingerprint.threads} threads, not {threads}: "
             f"the times are those of {fingerprint.threads} threads"
         )
-    if fingerprint.device.casefold() == THIS_MACHINE:
+    if is_at_hand(fingerprint.device):
         here = this_machine(
             device=fingerprint.device,
             framework=fingerprint.framework,
-            framework_version=installed_version(fingerprint.framework)
+            framework_version=installed_version(fingerprint.device, fingerprint.framework)
             or fingerprint.framework_version,
             provider=fingerprint.provider,
             threads=fingerprint.threads,

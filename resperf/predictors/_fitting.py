@@ -16,6 +16,7 @@ from resperf.features import Array
 from resperf.predictors._architecture import Architecture, Weights
 from resperf.predictors._base import Progress
 
+KERAS_BACKEND = "tensorflow"
 _ROWS_AT_ONCE = 8192
 _DEAD_EPOCHS = 10
 """After so many epochs of nothing but zeros, an output with ReLU does not come back to life."""
@@ -89,7 +90,7 @@ def keras() -> Any:
     MissingExtraError
         If Keras or TensorFlow is not installed.
     """
-    os.environ.setdefault("KERAS_BACKEND", "tensorflow")
+    os.environ.setdefault("KERAS_BACKEND", KERAS_BACKEND)
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     with silent_stderr():
         # The first operation starts TensorFlow's runtime, which greets a second time.
@@ -98,9 +99,10 @@ def keras() -> Any:
         # Several predictors in a row are several compilations, of which it would warn.
         tensorflow.get_logger().setLevel("ERROR")
         module = require("keras", "train")
-    if module.backend.backend() != "tensorflow":
+    if module.backend.backend() != KERAS_BACKEND:
         raise TrainingError(
-            f"Keras runs on {module.backend.backend()}; unset KERAS_BACKEND to train on tensorflow"
+            f"Keras runs on {module.backend.backend()}; unset KERAS_BACKEND to train on "
+            f"{KERAS_BACKEND}"
         )
     return module
 

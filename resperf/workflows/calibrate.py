@@ -15,6 +15,7 @@ from typing import Any
 from resperf.backends import Backend, backend
 from resperf.bundle import Bundle, Carried, group_of, replaced_folder, write_manifest
 from resperf.campaign.process import WorkerProcess, WorkerSettings
+from resperf.devices import target_of
 from resperf.errors import (
     MeasurementError,
     OutputError,
@@ -99,7 +100,8 @@ def calibrate(
             f"{bundle.path} was learnt from measurements of {bundle.device} that others published; "
             "only a bundle of this machine can be calibrated here"
         )
-    device = backend(bundle.fingerprint.framework, threads=bundle.fingerprint.threads)
+    target = target_of(bundle.fingerprint.device, bundle.fingerprint.framework)
+    device = backend(target.framework, target.device_class, threads=bundle.fingerprint.threads)
     here = device.fingerprint()
     differences = here.machine_differences(bundle.fingerprint)
     foreign = _other_kernels(here, bundle.fingerprint)
@@ -154,7 +156,8 @@ def calibrate(
 
 def _measured_costs(here: Fingerprint) -> dict[str, float]:
     """Measure what a campaign measures besides layers, in a process that does nothing else."""
-    settings = WorkerSettings(here.framework, {"threads": here.threads})
+    target = target_of(here.device, here.framework)
+    settings = WorkerSettings(target, {"threads": here.threads})
     with WorkerProcess(settings) as worker:
         readings = [worker.costs() for _ in range(COST_READINGS)]
     return {name: median(reading[name] for reading in readings) for name in readings[0]}

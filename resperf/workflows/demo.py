@@ -18,10 +18,10 @@ from resperf.lowering import LoweredNetwork, lower
 from resperf.network import Network, read_network
 from resperf.prediction import Prediction, predict_network
 from resperf.prediction.rules import tensor_bytes
+from resperf.targets import DEFAULT
 from resperf.workflows.guarded import reference_monitor
 from resperf.workflows.measure import MeasuredNetwork, measure_network
 
-FRAMEWORK = "onnxruntime"
 SHIPPED = ("lenet5", "alexnet", "vgg16")
 BATCHES = (1, 8)
 LARGEST_UNKNOWN_SHARE = 0.01
@@ -82,8 +82,11 @@ def run_demo(
     # What would be missed after minutes of measuring is missed before.
     require("lightgbm", "train")
     folder.mkdir(parents=True, exist_ok=True)
-    dataset, bundle_path = folder / "demo.h5", folder / f"cpu-{FRAMEWORK}"
-    device = backend(FRAMEWORK)
+    dataset, bundle_path = (
+        folder / "demo.h5",
+        folder / f"{DEFAULT.device_class}-{DEFAULT.framework}",
+    )
+    device = backend(DEFAULT.framework)
     judged = list(_judged_networks(device, campaign.kinds))
     tell(f"[1/4] campaign: {minutes:g} minutes of layers into {dataset}")
     measured = _collect(campaign, dataset, minutes, [path for path, _ in judged], tell, progress)
@@ -124,7 +127,7 @@ def _collect(
     result = run_campaign(
         campaign,
         dataset,
-        framework=FRAMEWORK,
+        framework=DEFAULT.framework,
         hours=left_s / 3600,
         progress=progress,
         exclude=list(dict.fromkeys(judged)),
@@ -161,7 +164,7 @@ def _trained(dataset: Path, path: Path, *, tell: Tell) -> Bundle:
     from resperf.training import progress_bar, train
 
     with progress_bar() as progress:
-        return train(dataset, path, device="cpu", progress=progress)
+        return train(dataset, path, device=DEFAULT.device_class, progress=progress)
 
 
 def _judged_networks(device: Backend, kinds: Collection[str]) -> Iterator[tuple[Path, int | None]]:

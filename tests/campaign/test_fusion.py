@@ -12,9 +12,10 @@ from resperf.campaign.fusion import CONFIDENCE, MOST_ROUNDS, CheckedFusion, chec
 from resperf.dataset import merge_datasets, read_info
 from resperf.layers import Activation, Layer
 from resperf.lowering import lower_layers
-from resperf.lowering.fusions import RULES, FusionRule, fusion_pairs
+from resperf.lowering.fusions import FusionRule, fusion_pairs
 from resperf.machine import this_machine
 from resperf.measurement import Measurement, PhaseSamples, Status, StopReason
+from resperf.targets import target
 from resperf.timing import median_interval
 
 RELU = FusionRule("conv", "relu")
@@ -79,12 +80,12 @@ def test_the_interval_of_a_median_is_that_of_the_sign_test(count: int, left_out:
     assert median_interval(values[::-1], CONFIDENCE) == (left_out, count - 1 - left_out)
 
 
-@pytest.mark.parametrize("framework", RULES)
+@pytest.mark.parametrize("framework", ["tensorflow", "synthetic"])
 def test_rules_can_be_checked_with_layers_of_their_framework(framework: str) -> None:
     machine = this_machine(
         device="cpu", framework=framework, framework_version="1", provider="CPU", threads=2
     )
-    for rule in RULES[framework]:
+    for rule in target(framework).load("lowering").FUSION_RULES:
         for pair in fusion_pairs(rule):
             layers = lower_layers([pair.alone, pair.follower, pair.both], machine)
             assert [layer.kind for layer in layers] == [rule.kind, "activation", rule.kind]

@@ -14,8 +14,9 @@ from resperf.campaign.journal import read_journal
 from resperf.campaign.process import WorkerDied
 from resperf.campaign.store import journal_path
 from resperf.dataset import check_dataset, read_dataset, read_info
-from resperf.errors import CampaignError, DatasetError
+from resperf.errors import CampaignError, DatasetError, ResperfError
 from resperf.measurement import Measurement, Status
+from resperf.targets import target
 
 
 def made(**changes: Any) -> Campaign:
@@ -144,7 +145,7 @@ def test_a_failing_layer_becomes_a_row_and_the_campaign_goes_on(
 def test_a_memory_limit_ends_a_layer_and_not_the_machine(tmp_path: Path) -> None:
     from resperf.campaign.process import WorkerDied, WorkerProcess, WorkerSettings
 
-    settings = WorkerSettings("synthetic", memory_bytes=200 << 20)
+    settings = WorkerSettings(target("synthetic"), memory_bytes=200 << 20)
     with WorkerProcess(settings) as worker:
         limits = Path(f"/proc/{worker.pid}/limits")
         if limits.exists():
@@ -256,7 +257,7 @@ def test_a_signal_keeps_finished_rows(tmp_path: Path, number: signal.Signals) ->
 
 
 def test_a_framework_that_cannot_start_is_named(tmp_path: Path) -> None:
-    with pytest.raises(CampaignError, match="no framework 'abacus'"):
+    with pytest.raises(ResperfError, match="no framework 'abacus'"):
         run_campaign(made(), tmp_path / "a.h5", framework="abacus", progress=False)
     assert list(tmp_path.iterdir()) == []
 

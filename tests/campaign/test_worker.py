@@ -2,6 +2,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import asdict
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from resperf.backends import backend
 from resperf.campaign.messages import plain
 from resperf.campaign.worker import Worker, start
 from resperf.layers import Conv, Dense, Layer, Pool
+from resperf.targets import target
 from resperf.timing import SamplingProtocol
 
 SHORT = Dense(batch=1, features_in=4, features_out=4)
@@ -64,7 +66,8 @@ def test_a_layer_that_waits_for_memory_is_flagged_when_either_is_slow() -> None:
 
 
 def test_a_simulated_device_has_no_probes() -> None:
-    settings = {"framework": "synthetic", "settings": {}, "protocol": {}, "reference_interval_s": 3}
+    row = asdict(target("synthetic"))
+    settings = {"target": row, "settings": {}, "protocol": {}, "reference_interval_s": 3}
     worker = start(settings)
     assert worker.reference is not None
     assert not worker.reference.slow_probes()
@@ -77,12 +80,14 @@ def test_a_real_framework_is_watched_as_long_as_the_worker_lives(framework: str)
     # In a process of its own, since a worker changes its process.
     script = f"""
 import gc
+from dataclasses import asdict
 from resperf.campaign.messages import plain
 from resperf.campaign.worker import start
 from resperf.layers import Dense
+from resperf.targets import target
 from resperf.timing import SamplingProtocol
 worker = start({{
-    "framework": "{framework}", "settings": {{"threads": 1}},
+    "target": asdict(target("{framework}")), "settings": {{"threads": 1}},
     "protocol": SamplingProtocol(budget_s=0.02).to_json(), "reference_interval_s": 3.0,
 }})
 gc.collect()

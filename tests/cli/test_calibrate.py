@@ -109,6 +109,30 @@ def test_a_bundle_learns_from_networks_and_predicts_by_it(
     assert learnt.factors == pytest.approx({"dense": SLOWER}, rel=0.02)
 
 
+def test_a_bundle_that_ships_is_calibrated_into_ones_own_folder(
+    bundle, networks, measured, home, monkeypatch, capsys
+):
+    shipped = home / "shipped" / "some-name"
+    shutil.copytree(bundle, shipped)
+    monkeypatch.setattr(
+        "resperf.bundle._search._places",
+        lambda extra: filter(None, [extra, home / "bundles", home / "shipped"]),
+    )
+    words = ["--networks", str(networks), "--batch", "2", "--seconds", "0.5", "--json"]
+    assert main(["calibrate", "some-name", *words]) == 0
+    made = Path(json.loads(capsys.readouterr().out)["path"])
+    assert made == home / "bundles" / "cpu-onnxruntime-1threads"
+    assert Bundle.load(shipped).in_place is None
+    # From now on it is the device's own, and stays where it is.
+    assert main(["calibrate", "cpu", *words]) == 0
+    assert json.loads(capsys.readouterr().out)["path"] == str(made)
+    # No other one is written over.
+    assert main(["calibrate", "some-name", *words]) == 2
+    assert "another bundle than" in capsys.readouterr().err
+    assert main(["calibrate", str(shipped), *words]) == 0
+    assert json.loads(capsys.readouterr().out)["path"] == str(shipped)
+
+
 def test_what_cannot_be_calibrated_is_one_line(bundle, networks, measured, tmp_path, capsys):
     assert main(["calibrate", str(bundle), "--networks", str(tmp_path / "none")]) == 2
     assert "no ONNX file at" in capsys.readouterr().err

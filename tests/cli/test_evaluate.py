@@ -55,7 +55,7 @@ def test_another_file_judges(toy_dataset: Path, capsys: pytest.CaptureFixture[st
     ("words", "message"),
     [
         (["--methods", "magic"], "no method 'magic'"),
-        (["--methods", ","], "give either --bundle PATH or --methods A,B"),
+        (["--methods", ","], "give either --bundle B (or --device D) or --methods A,B"),
         (["--methods", "baseline", "--bundle", "B"], "give either"),
         (["--methods", "baseline", "--split", "all"], "--split needs --bundle"),
         (["--bundle", "B", "--rows", "500"], "--rows needs --methods"),

@@ -78,7 +78,7 @@ def test_the_table_has_a_line_for_what_remains(bundle, capsys):
     [
         (["--framework", "nonsense"], "no framework 'nonsense'"),
         (["--framework", "tensorflow", "--against", "{bundle}"], "--framework onnxruntime"),
-        (["--against", "mars"], "no bundle for device 'mars'"),
+        (["--against", "mars"], "no bundle 'mars'"),
     ],
 )
 def test_wrong_words_are_one_line(bundle, home, words, part, capsys):

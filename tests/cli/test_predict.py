@@ -165,9 +165,9 @@ def test_texts_have_no_size_to_be_copied(bundle, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("words", "part"),
     [
-        (["--device", "mars", "--batch", "1"], "no bundle for device 'mars'; known: cpu"),
+        (["--device", "mars", "--batch", "1"], "no bundle 'mars'; devices: cpu"),
         (["--batch", "1", "--shape", "nonsense=1,2"], "nonsense"),
-        (["--bundle", "absent", "--batch", "1"], "absent holds no bundle"),
+        (["--bundle", "absent", "--batch", "1"], "no bundle 'absent'; devices: cpu (onnxruntime)"),
     ],
 )
 def test_wrong_words_are_one_line(bundle, home, words, part, capsys):

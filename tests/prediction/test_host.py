@@ -43,6 +43,6 @@ def test_a_bundle_for_another_device_is_about_another_machine_by_intention(here)
 
 
 def test_a_framework_that_is_not_installed_is_not_compared(here):
-    assert installed_version("no such framework") is None
+    assert installed_version("cpu", "no such framework") is None
     other = dataclasses.replace(here, framework="no such framework", framework_version="7")
     assert host_warnings(other) == ()

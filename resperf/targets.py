@@ -1,0 +1,253 @@
+"""Targets: which framework on which class of device. One row each, names and import strings only.
+
+A package of its own adds a target by an entry point of the group ``resperf.targets`` whose object
+is a `Target`::
+
+    [project.entry-points."resperf.targets"]
+    "tensorrt/cuda" = "resperf_tensorrt:TARGET"
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Self
+
+from resperf.errors import MissingExtraError, ResperfError, first_line, silent_stderr
+
+UNKNOWN = "unknown"
+"""Class of a device that no row and no table of devices knows."""
+_GROUP = "resperf.targets"
+
+
+@dataclass(frozen=True)
+class Target:
+    """A framework on a class of devices.
+
+    Attributes
+    ----------
+    framework : str
+        Word of ``--framework``.
+    device_class : str
+        Such as ``"cpu"`` or ``"cuda"``. As a word of ``--device`` it is the device at hand.
+    lowering : str
+        Module that turns networks into what this target runs (`resperf.lowering.Lowering`).
+    backend : str
+        ``module:class`` of what runs layers and networks (`resperf.backends.Backend`); empty where
+        there is none, and bundles are learnt from published times.
+    monitor : str
+        ``module:class`` of what watches such a device while it is measured; empty for nothing.
+    packages : tuple of str
+        Distributions of which one is the framework; asking for its version imports none.
+    install : str
+        What ``pip install`` takes to have the backend.
+    recycle_layers : int
+        Layers after which a measuring process is replaced, as frameworks keep memory.
+    """
+
+    framework: str
+    device_class: str
+    lowering: str
+    backend: str = ""
+    monitor: str = ""
+    packages: tuple[str, ...] = ()
+    install: str = "resperf[bench]"
+    recycle_layers: int = 2500
+
+    @property
+    def name(self) -> str:
+        """Such as ``"onnxruntime/cpu"``."""
+        return f"{self.framework}/{self.device_class}"
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Self:
+        """Read what `dataclasses.asdict` wrote."""
+        return cls(**{**values, "packages": tuple(values["packages"])})
+
+    def load(self, field: str) -> Any:
+        """Import what an import string of this row names.
+
+        Parameters
+        ----------
+        field : {"backend", "lowering", "monitor"}
+
+        Raises
+        ------
+        ResperfError
+            If the row names none.
+        MissingExtraError
+            If a package is not installed; says what to type.
+        """
+        module, _, attribute = str(getattr(self, field)).partition(":")
+        if not module:
+            raise ResperfError(
+                f"target {self.name} has no {field}; targets with one: {names_with(field)}"
+            )
+        try:
+            with silent_stderr():  # TensorFlow greets while it is imported
+                found = importlib.import_module(module)
+        except ModuleNotFoundError as error:
+            raise MissingExtraError(
+                f"{error.name} is not installed; install it with: pip install '{self.install}'"
+            ) from error
+        try:
+            return getattr(found, attribute) if attribute else found
+        except AttributeError as error:
+            raise ResperfError(f"target {self.name}: {error}; mend its {field}") from error
+
+
+DEFAULT = Target(
+    framework="onnxruntime",
+    device_class="cpu",
+    lowering="resperf.lowering.onnxruntime",
+    backend="resperf.backends.onnxruntime:OnnxRuntimeBackend",
+    packages=("onnxruntime",),
+)
+"""What is meant where nobody says a device or a framework."""
+
+_ROWS = (
+    DEFAULT,
+    Target(
+        framework="tensorflow",
+        device_class="cpu",
+        lowering="resperf.lowering.tensorflow",
+        backend="resperf.backends.tensorflow:TensorFlowBackend",
+        packages=("tensorflow-cpu", "tensorflow"),
+        install="resperf[tensorflow]",
+        recycle_layers=1000,
+    ),
+    # Bundles of cards are learnt from published times (tools/build_bundles.py).
+    Target(
+        framework="tensorflow",
+        device_class="cuda",
+        lowering="resperf.lowering.tensorflow",
+        packages=("tensorflow",),
+    ),
+    Target(
+        framework="synthetic",
+        device_class="synthetic",
+        lowering="resperf.lowering.synthetic",
+        backend="resperf.backends.synthetic:SyntheticBackend",
+    ),
+)
+_table: dict[tuple[str, str], Target] = {(row.framework, row.device_class): row for row in _ROWS}
+
+
+def register(row: Target) -> Target:
+    """Add a target to those of this process and of the measuring processes that it starts.
+
+    Raises
+    ------
+    ResperfError
+        If there is another one for this framework and class of devices.
+    """
+    known = _table.setdefault((row.framework, row.device_class), row)
+    if known != row:
+        raise ResperfError(f"there is another target {row.name}; only one of both can be installed")
+    return row
+
+
+@cache
+def _add_installed() -> None:
+    """Add the targets of other installed packages, once."""
+    from importlib.metadata import entry_points
+
+    for point in entry_points(group=_GROUP):
+        try:
+            row = point.load()
+        except Exception as error:
+            raise ResperfError(
+                f"target {point.name} cannot be loaded from {point.value} ({first_line(error)}); "
+                "mend or remove the package that brings it"
+            ) from error
+        register(row)
+
+
+def targets() -> tuple[Target, ...]:
+    """Return all targets, the default first."""
+    _add_installed()
+    return tuple(_table.values())
+
+
+def frameworks() -> tuple[str, ...]:
+    """Return the frameworks of all targets."""
+    return tuple(dict.fromkeys(row.framework for row in targets()))
+
+
+def target(framework: str | None = None, device_class: str | None = None) -> Target:
+    """Choose the target to measure with.
+
+    Parameters
+    ----------
+    framework, device_class : str, optional
+        Where one is left out, the first row with a backend decides.
+
+    Raises
+    ------
+    ResperfError
+        If there is no such target; lists those there are.
+    """
+    key = (framework or "", device_class or "")
+    if key in _table:
+        return _table[key]
+    rows = [row for row in targets() if framework in (None, row.framework)]
+    if not rows:
+        raise ResperfError(
+            f"no framework {framework!r}; known frameworks: {', '.join(frameworks())}"
+        )
+    fitting = [row for row in rows if device_class in (None, row.device_class)]
+    if not fitting:
+        wanted = f"{framework}/{device_class}" if framework else f"for {device_class!r}"
+        raise ResperfError(
+            f"no target {wanted}; targets that can be measured: {names_with('backend')}"
+        )
+    return next((row for row in fitting if row.backend), fitting[0])
+
+
+def stand_in(framework: str, device_class: str) -> Target:
+    """Return the row of a bundle or dataset; where its class has none, the framework's first.
+
+    Published times may be of devices that nobody measures with resperf.
+
+    Raises
+    ------
+    ResperfError
+        If the framework has no row.
+    """
+    key = (framework, device_class)
+    if key not in _table:
+        _add_installed()
+    return _table[key] if key in _table else target(framework)
+
+
+def device_class(word: str, framework: str | None = None) -> str:
+    """Return the class that a device's name says, such as ``"cuda"`` of ``"cuda:0"``.
+
+    A name that says none is of the class of its framework's only row, else `UNKNOWN`; see
+    `resperf.devices.device_class` for the names of cards.
+    """
+    if is_at_hand(word):
+        return _class_word(word)
+    classes = {row.device_class for row in _table.values() if row.framework == framework}
+    return classes.pop() if len(classes) == 1 else UNKNOWN
+
+
+def is_at_hand(word: str) -> bool:
+    """Say whether a device's name means the one at hand: the name of a class, as ``"cpu"``."""
+    name = _class_word(word)
+    if all(row.device_class != name for row in _table.values()):
+        _add_installed()
+    return any(row.device_class == name for row in _table.values())
+
+
+def _class_word(word: str) -> str:
+    """Return a name without the number of the device: ``"cuda"`` of ``"CUDA:0"``."""
+    return re.sub(r":\d+$", "", word.casefold())
+
+
+def names_with(field: str) -> str:
+    """List the targets that have a backend, a lowering or a monitor."""
+    return ", ".join(row.name for row in targets() if getattr(row, field))

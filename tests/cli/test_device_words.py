@@ -1,0 +1,85 @@
+"""Devices, frameworks and names of bundles mean the same to every command that takes them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from resperf.cli.main import main
+
+LENET = str(Path(__file__).parents[2] / "models" / "networks" / "lenet5.onnx")
+LAYER = ["dense", "batch=8", "features_in=300", "features_out=100"]
+QUICK = ["--batch", "1", "--threads", "1", "--seconds", "0.05", "--no-layers"]
+
+
+@pytest.fixture
+def known(bundle: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Let there be one bundle, named mine, of device cpu; rows.h5 is what it was trained on."""
+    shutil.copytree(bundle, home / "bundles" / "mine")
+    shutil.copy(bundle.parent / "rows.h5", home)
+    monkeypatch.chdir(home)
+    return home / "bundles" / "mine"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [], ["--device", "cpu"], ["--device", "mine"], ["--bundle", "mine"], ["--bundle", "cpu"],
+        ["--device", "cpu", "--framework", "onnxruntime"], ["--device", "cpu", "--bundle", "mine"],
+        ["--device", "bundles/mine"], ["--bundle", "bundles"],
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize(
+    "command",
+    [["predict", LENET, "--batch", "1"], ["predict-layer", *LAYER], ["evaluate", "rows.h5"]],
+)
+def test_every_way_to_name_a_bundle_is_taken(known, command, words, capsys):
+    if command[0] == "evaluate" and not words:
+        words = ["--device", "cpu"]  # without any it would not know what to judge
+    assert main([*command, *words, "--json"]) == 0, capsys.readouterr().err
+    assert json.loads(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize("words", [["--against", "mine"], ["--against", "cpu", "--device", "mine"]])
+def test_measuring_takes_them_too(known, words, capsys):
+    assert main(["measure", LENET, *QUICK, *words, "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["device"] == document["predicted"]["device"] == "cpu"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["predict", LENET, "--device", "mars"], ["predict", LENET, "--bundle", "mars"],
+        ["predict-layer", *LAYER, "--device", "mars"], ["evaluate", "rows.h5", "--bundle", "mars"],
+        ["calibrate", "mars"], ["calibrate", "--device", "mars"],
+        ["measure", LENET, "--against", "mars"], ["measure", LENET, "--device", "mars"],
+        ["bench", "quick", "--device", "mars"],
+    ],
+)  # fmt: skip
+def test_a_wrong_word_is_one_line_that_lists_devices_and_bundles(known, command, capsys):
+    assert main(command) == 2
+    line = capsys.readouterr().err
+    assert "'mars'" in line
+    assert "devices: cpu (onnxruntime); bundles: mine" in line
+    assert line.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        (["--device", "cuda"], "target tensorflow/cuda has no backend; targets with one: onnxrunt"),
+        (["--device", "1080ti", "--framework", "onnxruntime"], "no target onnxruntime/cuda; "),
+        (["--device", "cpu", "--framework", "synthetic"], "no target synthetic/cpu; "),
+        (["--device", "mine", "--framework", "tensorflow"], "use --framework onnxruntime"),
+    ],
+)
+@pytest.mark.parametrize("command", [["bench", "quick", "--dry-run"], ["measure", LENET]])
+def test_targets_that_cannot_measure_are_said_to(known, command, words, part, capsys):
+    assert main([*command, *words]) == 2
+    line = capsys.readouterr().err
+    assert part in line
+    assert line.count("\n") == 1

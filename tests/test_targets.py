@@ -1,0 +1,284 @@
+"""The table of targets, and a target from elsewhere that goes through every command."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx.numpy_helper
+import pytest
+from onnx import helper
+
+from resperf import devices, targets
+from resperf.bundle import Bundle
+from resperf.cli.main import main
+from resperf.dataset import read_dataset
+from resperf.errors import MissingExtraError, ResperfError
+from resperf.targets import Target, device_class, register, stand_in, target
+
+ROOT = Path(__file__).parents[1]
+TOY = Target("toyrt", "toygpu", lowering="toy_target", backend="toy_target:ToyBackend")
+
+
+@pytest.fixture
+def own_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forget afterwards what a test registers."""
+    monkeypatch.setattr(targets, "_table", dict(targets._table))
+
+
+@pytest.fixture
+def toy(own_table: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make the toy known to this process alone: measuring processes are told by it."""
+    folder = str(Path(__file__).parent)
+    monkeypatch.syspath_prepend(folder)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([folder, os.environ.get("PYTHONPATH", "")]))
+    register(TOY)
+
+
+def test_where_a_word_is_left_out_the_first_row_with_a_backend_decides() -> None:
+    assert target().name == "onnxruntime/cpu"
+    assert target("tensorflow").name == "tensorflow/cpu"
+    assert target(device_class="synthetic").name == "synthetic/synthetic"
+    # A row without a backend is an answer only where nothing else fits.
+    assert target(device_class="cuda").name == "tensorflow/cuda"
+
+
+def test_a_target_that_there_is_not_lists_those_there_are() -> None:
+    with pytest.raises(ResperfError, match=r"no target onnxruntime/cuda; .*: onnxruntime/cpu, "):
+        target("onnxruntime", "cuda")
+    with pytest.raises(ResperfError, match=r"no framework 'abacus'; known .*tensorflow"):
+        target("abacus")
+    with pytest.raises(ResperfError, match="tensorflow/cuda has no backend; targets with one: onn"):
+        target("tensorflow", "cuda").load("backend")
+
+
+def test_a_package_that_is_missing_comes_with_the_line_that_installs_it() -> None:
+    row = Target("f", "d", lowering="no_such_module", install="resperf-f")
+    with pytest.raises(MissingExtraError, match=r"no_such_module .* pip install 'resperf-f'"):
+        row.load("lowering")
+    row = Target("f", "d", lowering="resperf.targets:Nothing")
+    with pytest.raises(ResperfError, match=r"target f/d: .*Nothing.*; mend its lowering"):
+        row.load("lowering")
+
+
+@pytest.mark.parametrize(
+    ("word", "framework", "expected"),
+    [
+        ("cpu", None, "cpu"), ("CPU", "tensorflow", "cpu"), ("cuda:0", None, "cuda"),
+        ("GeForce GTX 1080 Ti", None, "cuda"), ("i3", None, "cpu"), ("V100", None, "cuda"),
+        ("synthetic", None, "synthetic"), ("mine", "onnxruntime", "cpu"),
+        ("mine", "tensorflow", "unknown"), ("mine", None, "unknown"),
+    ],
+)  # fmt: skip
+def test_a_device_says_its_class(word: str, framework: str | None, expected: str) -> None:
+    assert devices.device_class(word, framework) == expected
+
+
+def test_classes_of_devices_are_at_hand_and_cards_are_not() -> None:
+    assert [devices.is_at_hand(name) for name in ("cpu", "cuda:1", "1080ti", "mine")] == [
+        True, True, False, False,
+    ]  # fmt: skip
+
+
+def test_published_times_of_another_class_are_lowered_by_the_first_row() -> None:
+    assert stand_in("onnxruntime", "cuda").name == "onnxruntime/cpu"
+    assert devices.target_of("1080ti", "tensorflow").name == "tensorflow/cuda"
+    assert devices.target_of("mine", "tensorflow").name == "tensorflow/cpu"
+
+
+def test_a_target_is_registered_once(own_table: None) -> None:
+    assert register(TOY) is register(TOY) is target("toyrt")
+    assert device_class("toygpu") == "toygpu"
+    with pytest.raises(ResperfError, match="another target toyrt/toygpu"):
+        register(Target("toyrt", "toygpu", lowering="other"))
+
+
+def test_rows_of_other_packages_are_looked_for_where_the_table_has_none(
+    own_table: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = Target("onnxruntime", "npu", lowering="l", backend="b")
+    monkeypatch.setattr(targets, "_add_installed", lambda: register(row))
+    assert stand_in("onnxruntime", "cpu").name == "onnxruntime/cpu"
+    assert "npu" not in {device_class for _, device_class in targets._table}
+    assert stand_in("onnxruntime", "npu") is row
+    assert devices.is_at_hand("npu:0")
+    assert target("onnxruntime", "npu") is target(device_class="npu") is row
+
+
+TOML = """
+samples = 40
+seed = 1
+[protocol]
+min_samples = 3
+min_time_s = 0.0
+budget_s = 0.005
+warmup_s = 0.0
+[kinds.dense]
+batch = [1, 2, 4]
+features_in = { law = "uniform", low = 50, high = 2000 }
+features_out = { law = "uniform", low = 50, high = 2000 }
+"""
+
+
+def perceptron(path: Path, *widths: int) -> Path:
+    nodes, weights = [], []
+    for place, pair in enumerate(pairwise(widths)):
+        weights.append(onnx.numpy_helper.from_array(np.ones(pair, np.float32), f"w{place}"))
+        nodes.append(helper.make_node("Gemm", [f"t{place}", f"w{place}"], [f"t{place + 1}"]))
+    given = helper.make_tensor_value_info("t0", onnx.TensorProto.FLOAT, ["batch", widths[0]])
+    made = helper.make_tensor_value_info(f"t{len(nodes)}", onnx.TensorProto.FLOAT, None)
+    graph = helper.make_graph(nodes, "g", [given], [made], weights)
+    opsets = [helper.make_opsetid("", 17)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), path)
+    return path
+
+
+def answer(capsys: pytest.CaptureFixture[str], *words: object) -> Any:
+    """Run a command that succeeds, and return its JSON."""
+    capsys.readouterr()
+    code = main([*map(str, words), "--json"])
+    shown = capsys.readouterr()
+    assert code == 0, shown.err
+    return json.loads(shown.out)
+
+
+def test_a_target_from_elsewhere_goes_through_every_command(
+    toy: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("RESPERF_HOME", str(tmp_path / "home"))
+    Path("tiny.toml").write_text(TOML)
+    network = perceptron(tmp_path / "mlp.onnx", 400, 900, 700)
+    result = answer(capsys, "bench", "tiny.toml", "--device", "toygpu")
+    assert result["dataset"] == "tiny-toygpu-toyrt.h5"
+    assert result["statuses"] == {"ok": result["rows"]}
+    # What was measured is the card's time: 1e9 multiply-accumulates in a millisecond.
+    rows = read_dataset(Path(result["dataset"])).measurements
+    assert all(row.phase_ms("execution") >= row.layer.macs / 1e9 for row in rows)
+    trained = answer(capsys, "train", result["dataset"], "--method", "baseline")
+    assert Path(trained["path"]) == tmp_path / "home" / "bundles" / "toy9000-toyrt"
+    for word in ("toy9000", "toy9000-toyrt", trained["path"]):
+        predicted = answer(capsys, "predict", network, "--device", word, "--batch", 2)
+        assert (predicted["device"], predicted["framework"]) == ("toy9000", "toyrt")
+        assert {layer["kind"] for layer in predicted["layers"]} == {"dense"}
+    ways = ("--device toygpu", "--framework toyrt", "--device toy9000-toyrt", "--device toy9000")
+    for words in map(str.split, ways):
+        measured = answer(
+            capsys, "measure", network, *words, "--batch", 2, "--seconds", 0.01,
+            "--against", "toy9000",
+        )  # fmt: skip
+        assert (measured["device"], measured["predicted"]["device"]) == ("toy9000", "toy9000")
+        # 2 x (400 x 900 + 900 x 700) multiply-accumulates.
+        assert measured["phases"]["execution_ms"] >= 1.98e-3
+    assert answer(capsys, "evaluate", result["dataset"], "--device", "toy9000", "--split", "test")
+    alone = Bundle.load(Path(trained["path"]))
+
+    def slower(path: Path, device: Any, **_: Any) -> SimpleNamespace:
+        """Let layers take a fifth longer inside networks, whatever machine this is."""
+        from resperf.network import read_network
+        from resperf.prediction import predict_network
+
+        assert device.name == "toyrt"
+        predicted = predict_network(read_network(path, batch=2), alone)
+        more_ms = sum(0.2 * layer.execution_ms for layer in predicted.layers)
+        return SimpleNamespace(total_ms=predicted.total_ms + more_ms, steady_rounds=3)
+
+    monkeypatch.setattr("resperf.workflows.calibrate.measure_network", slower)
+    Path("networks").mkdir()
+    for size in range(12):
+        perceptron(Path("networks") / f"mlp{size}.onnx", 64 + 90 * size, 300, 90 + size)
+    learnt = answer(
+        capsys, "calibrate", "toy9000", "--networks", "networks", "--batch", 2, "--seconds", 1
+    )
+    assert learnt["path"] == trained["path"]
+    # A part of it may as well be what each layer costs behind another one.
+    assert learnt["factors"] == pytest.approx({"dense": 1.2}, rel=0.06)
+
+
+def test_a_target_of_an_installed_package_is_found(tmp_path: Path) -> None:
+    """Its distribution lies on the path, and names the row as an entry point."""
+    package = tmp_path / "toy-1.dist-info"
+    package.mkdir()
+    (package / "METADATA").write_text("Metadata-Version: 2.1\nName: toy\nVersion: 1\n")
+    points = package / "entry_points.txt"
+    points.write_text("[resperf.targets]\ntoyrt/toygpu = toy_target:TARGET\n")
+    (tmp_path / "tiny.toml").write_text(TOML)
+    paths = [str(ROOT), str(tmp_path), str(Path(__file__).parent)]
+    words = ["bench", str(tmp_path / "tiny.toml"), "--framework", "toyrt", "--dry-run", "--json"]
+    command = [sys.executable, "-m", "resperf.cli.main", *words]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["framework"] == "toyrt"
+    points.write_text("[resperf.targets]\ntoyrt/toygpu = toy_target:NOTHING\n")
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert done.returncode == 2
+    assert "target toyrt/toygpu cannot be loaded from toy_target:NOTHING" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+NAMES = frozenset(
+    name for row in targets._ROWS for name in (row.framework, row.device_class, row.name)
+)
+OWN = ("resperf/targets.py", "resperf/backends/", "resperf/lowering/")
+"""The table, and what may hold files of one framework; there only these files may name it."""
+
+ASKING = ("get", "startswith", "endswith", "removeprefix", "index")
+
+
+def _is_own(path: Path) -> bool:
+    name = path.relative_to(ROOT).as_posix()
+    of_one = path.stem.startswith(("_ort_", *(row.framework for row in targets._ROWS)))
+    return name == OWN[0] or (name.startswith(OWN[1:]) and of_one)
+
+
+def _asked(tree: ast.AST) -> Iterator[ast.AST]:
+    """Yield what a decision is made by: comparisons, patterns, keys of tables, prefixes."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Compare | ast.MatchValue | ast.Subscript):
+            yield node
+        elif isinstance(node, ast.Dict):
+            yield from (key for key in node.keys if key is not None)
+        elif isinstance(node, ast.Call) and getattr(node.func, "attr", "") in ASKING:
+            yield from node.args
+
+
+def names_asked(text: str) -> list[tuple[int, str]]:
+    return [
+        (node.lineno, node.value)
+        for asked in _asked(ast.parse(text))
+        for node in ast.walk(asked)
+        if isinstance(node, ast.Constant) and node.value in NAMES
+    ]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        'if framework == "onnxruntime": pass', 'x = 1 if device in ("cpu", "gpu") else 2',
+        'TABLE = {"tensorflow": 1000}', 'name = table.get("synthetic", 0)',
+        'match device:\n    case "cuda": pass', 'device.startswith("cuda")',
+    ],
+)  # fmt: skip
+def test_asking_for_a_name_is_noticed(line: str) -> None:
+    assert names_asked(line)
+
+
+def test_nothing_but_the_table_asks_which_framework_or_device_it_is() -> None:
+    found = [
+        f"{path.relative_to(ROOT)}:{line}: {name}"
+        for path in sorted((ROOT / "resperf").rglob("*.py"))
+        if not _is_own(path)
+        for line, name in names_asked(path.read_text(encoding="utf-8"))
+    ]
+    assert found == []
