@@ -15,8 +15,9 @@ from resperf.backends import Built, Phase
 from resperf.layers import Layer
 from resperf.lowering import LoweredNetwork, synthetic
 from resperf.lowering import lower as lower_network
-from resperf.machine import Fingerprint, this_machine, usable_cores
 from resperf.network import Network, read_network
+from resperf.platform import Platform, this_platform, usable_cores
+from resperf.settings import Setting
 from resperf.targets import Target
 
 MACS_PER_MS = 1e9
@@ -31,12 +32,14 @@ TARGET = Target(
 )
 
 
-def lower(network: Network, fingerprint: Fingerprint, *, method: str = "auto") -> LoweredNetwork:
-    return synthetic.lower(network, fingerprint, method=method)
+def lower(
+    network: Network, setting: Setting, platform: Platform, *, method: str = "auto"
+) -> LoweredNetwork:
+    return synthetic.lower(network, setting, platform, method=method)
 
 
-def lower_layers(layers: Sequence[Layer], fingerprint: Fingerprint) -> list[Layer]:
-    return synthetic.lower_layers(layers, fingerprint)
+def lower_layers(layers: Sequence[Layer], setting: Setting) -> list[Layer]:
+    return synthetic.lower_layers(layers, setting)
 
 
 @dataclass(frozen=True)
@@ -54,11 +57,11 @@ class ToyBackend:
     def own_process(self) -> None:
         pass
 
-    def fingerprint(self) -> Fingerprint:
-        return this_machine(
-            device="toy9000", framework=self.name, framework_version="1", provider="stream",
-            threads=self.threads,
-        )  # fmt: skip
+    def setting(self) -> Setting:
+        return Setting(self.name, "1", "stream", self.threads)
+
+    def platform(self) -> Platform:
+        return this_platform("toy9000")
 
     def session_ms(self) -> float:
         return CALL_MS
@@ -70,7 +73,7 @@ class ToyBackend:
         return {}
 
     def lower(self, layers: Sequence[Layer]) -> list[Layer]:
-        return lower_layers(layers, self.fingerprint())
+        return lower_layers(layers, self.setting())
 
     def layer(self, layer: Layer, *, budget_ms: float) -> Built:
         return _built(layer.macs)
@@ -78,9 +81,8 @@ class ToyBackend:
     def network(
         self, path: Path, *, batch: int | None, shapes: Mapping[str, Sequence[int]] | None = None
     ) -> Built:
-        nodes = lower_network(
-            read_network(path, batch=batch, shapes=shapes), self.fingerprint()
-        ).nodes
+        network = read_network(path, batch=batch, shapes=shapes)
+        nodes = lower_network(network, self.setting(), self.platform()).nodes
         return _built(sum(node.layer.macs for node in nodes if node.layer is not None))
 
 

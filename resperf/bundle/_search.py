@@ -13,7 +13,8 @@ from resperf.bundle._bundle import Bundle
 from resperf.bundle._manifest import MANIFEST, parsed_manifest
 from resperf.devices import canonical_device, device_class, is_at_hand
 from resperf.errors import BundleError, DeviceError
-from resperf.machine import Fingerprint, strangeness
+from resperf.platform import Platform, distance, from_fingerprint
+from resperf.settings import Setting
 from resperf.targets import DEFAULT, UNKNOWN, Target, names_with, target
 
 
@@ -36,7 +37,7 @@ def user_folder() -> Path:
     return folder
 
 
-def default_folder(fingerprint: Fingerprint, device: str | None = None) -> Path:
+def default_folder(setting: Setting, platform: Platform, device: str | None = None) -> Path:
     """Return where a bundle is written whose folder nobody named: DEVICE-FRAMEWORK, and threads.
 
     Raises
@@ -44,9 +45,9 @@ def default_folder(fingerprint: Fingerprint, device: str | None = None) -> Path:
     BundleError
         As `user_folder`.
     """
-    name = f"{device or fingerprint.device}-{fingerprint.framework}"
-    if fingerprint.threads not in (0, fingerprint.cores):
-        name += f"-{fingerprint.threads}threads"
+    name = f"{device or platform.device}-{setting.framework}"
+    if setting.threads not in (0, platform.cores):
+        name += f"-{setting.threads}threads"
     return user_folder() / name
 
 
@@ -276,7 +277,8 @@ class _Label:
     path: Path
     device: str
     framework: str
-    fingerprint: Fingerprint
+    setting: Setting
+    platform: Platform
 
     def fits(self, device: str | None, framework: str | None) -> bool:
         return (framework is None or self.framework == framework) and (
@@ -321,8 +323,8 @@ def _state(folder: Path) -> tuple[int, int]:
 def _read_label(folder: Path, _changed_ns: int, _size_bytes: int) -> _Label:
     manifest = parsed_manifest(folder)
     try:
-        machine = Fingerprint.from_json(manifest["fingerprint"])
-        return _Label(folder, str(manifest["device"]), str(manifest["framework"]), machine)
+        where = from_fingerprint(manifest["fingerprint"])
+        return _Label(folder, str(manifest["device"]), str(manifest["framework"]), *where)
     except (KeyError, TypeError, AttributeError) as error:
         raise BundleError(f"{folder / MANIFEST} lacks {error}; train it again") from error
 
@@ -397,4 +399,4 @@ def _most_like_here(labels: Sequence[_Label]) -> _Label:
         if (label.path.parent, label.device, label.framework)
         == (first.path.parent, first.device, first.framework)
     ]
-    return min(beside, key=lambda label: strangeness(label.fingerprint))
+    return min(beside, key=lambda label: distance(label.setting, label.platform))

@@ -19,8 +19,9 @@ from typing import Any
 from resperf.campaign.messages import layer_of, plain
 from resperf.errors import CampaignError, ResperfError
 from resperf.layers import Layer
-from resperf.machine import Fingerprint
 from resperf.measurement import Status
+from resperf.platform import Platform
+from resperf.settings import Setting
 from resperf.targets import Target
 from resperf.timing import SamplingProtocol
 
@@ -135,7 +136,8 @@ class WorkerProcess:
         except BaseException:
             self.close()
             raise
-        self.fingerprint = Fingerprint.from_json(hello["fingerprint"])
+        self.setting = Setting.from_json(hello["setting"])
+        self.platform = Platform.from_json(hello["platform"])
 
     def __enter__(self) -> WorkerProcess:
         return self

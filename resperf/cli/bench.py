@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from resperf.campaign import Campaign, CampaignResult, Plan
     from resperf.campaign.adaptive import Doubt
     from resperf.campaign.fusion import CheckedFusion
-    from resperf.machine import Fingerprint
+    from resperf.platform import Platform
+    from resperf.settings import Setting
     from resperf.targets import Target
 
 EPILOG = """\b
@@ -101,9 +102,9 @@ def command(
             target.framework, settings, seed, samples, networks=varied, exclude=left_out,
             device_class=target.device_class,
         )  # fmt: skip
-        planned, machine = plan_campaign(defined, bench)
+        planned, setting, platform = plan_campaign(defined, bench)
         first = first_batch(planned, hours) if adaptive else None
-        show_plan(defined, planned, machine, as_json=as_json, first=first, hours=hours)
+        show_plan(defined, planned, setting, platform, as_json=as_json, first=first, hours=hours)
         return
     result = run_campaign(
         defined,
@@ -169,7 +170,8 @@ def default_output(campaign: str, target: Target, threads: int | None) -> Path:
 def show_plan(
     campaign: Campaign,
     planned: Plan,
-    machine: Fingerprint,
+    setting: Setting,
+    platform: Platform,
     *,
     as_json: bool,
     first: int | None = None,
@@ -181,7 +183,7 @@ def show_plan(
     if as_json:
         values: dict[str, Any] = {
             "campaign": campaign.name,
-            "framework": machine.framework,
+            "framework": setting.framework,
             "layers": dict(planned.counts),
             "repeats": planned.repeats,
             "hours": planned.hours,
@@ -192,7 +194,7 @@ def show_plan(
         }
         click.echo(json.dumps(values, indent=2))
         return
-    click.echo(f"{campaign.name} on {machine.device} with {machine.framework}, not started:")
+    click.echo(f"{campaign.name} on {platform.device} with {setting.framework}, not started:")
     for kind, count in sorted(planned.counts.items(), key=lambda pair: -pair[1]):
         click.echo(f"  {kind:<8} {count:>8} layers")
     click.echo(f"  {'repeats':<8} {planned.repeats:>8}")

@@ -145,7 +145,7 @@ def _default_output(word: str | None, bundle: Bundle) -> Path:
     named_by_folder = word is not None and Path(word).is_dir()
     if named_by_folder or bundle.path.parent == user_folder().resolve():
         return bundle.path
-    folder = default_folder(bundle.fingerprint)
+    folder = default_folder(bundle.setting, bundle.platform)
     if folder.exists():
         raise OutputError(f"{folder} is another bundle than {bundle.path}; name a folder (-o)")
     return folder

@@ -83,9 +83,7 @@ def command(
     started = backend(target.framework, target.device_class, **settings)
     # What cannot be compared is refused before minutes of measuring.
     predictions = [
-        None
-        if bundle is None
-        else layers_alone(each, bundle, threads=started.fingerprint().threads)
+        None if bundle is None else layers_alone(each, bundle, threads=started.setting().threads)
         for each in networks
     ]
     documents: list[dict[str, Any]] = []

@@ -132,7 +132,8 @@ def _default_output(file: Path, device: str | None) -> Path:
     from resperf.bundle import default_folder
     from resperf.dataset import read_info
 
-    return default_folder(read_info(file).fingerprint, device)
+    info = read_info(file)
+    return default_folder(info.setting, info.platform, device)
 
 
 def _table(bundle: Bundle) -> str:
