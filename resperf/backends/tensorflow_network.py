@@ -29,6 +29,7 @@ from resperf.lowering._read import (
 from resperf.lowering.tensorflow import Links, foldable_norm, lower_layer, without_removed
 from resperf.network import Network, Node, read_network
 from resperf.network.weights import materialise
+from resperf.timing import WallClock
 
 _CONSTANT_VALUE = 0.01
 
@@ -71,11 +72,12 @@ def built(network: Network, weights: Mapping[str, Array], host: Host) -> Run:
     resident = [tf.constant(image) for image in images]
     function = Traced(builder.outputs, resident, builder.held)
     builder.forget_weights()
+    run = WallClock(lambda: function(*resident))
     return Run(
         host_inputs=images,
         outputs=function(*resident),
-        execution=Phase(lambda: function(*resident)),
-        isolated=lambda: function(*resident),
+        execution=Phase(run),
+        isolated=run,
         functions=[function],
     )
 

@@ -8,11 +8,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from resperf.backends.monitors import load_monitor, monitor_of
 from resperf.campaign.harvest import shipped_networks
 from resperf.campaign.plan import Plan, plan
 from resperf.campaign.process import WorkerDied, WorkerProcess, WorkerSettings
 from resperf.campaign.spec import Campaign
-from resperf.errors import CampaignError, require
+from resperf.errors import CampaignError
 from resperf.layers import Layer
 from resperf.machine import Fingerprint
 
@@ -49,15 +50,21 @@ class Bench:
     exclude: Sequence[Path] = ()
     exclude_keys: frozenset[str] = frozenset()
 
+    @property
+    def monitor_name(self) -> str:
+        """Of what watches the device; see `load_monitor`."""
+        return monitor_of(self.framework)
+
     def worker_settings(self, campaign: Campaign) -> WorkerSettings:
         """Return what a measuring process is started with."""
-        memory = require("psutil", "bench").virtual_memory().total
+        memory_bytes = load_monitor(self.monitor_name).memory_bytes()
         return WorkerSettings(
             framework=self.framework,
+            monitor=self.monitor_name,
             settings=self.settings,
             protocol=campaign.protocol,
             reference_interval_s=campaign.run.reference_interval_s,
-            memory_bytes=int(memory * campaign.run.memory_share),
+            memory_bytes=int(memory_bytes * campaign.run.memory_share),
         )
 
 
@@ -126,7 +133,9 @@ def plan_campaign(campaign: Campaign, bench: Bench) -> tuple[Plan, Fingerprint]:
             exclude_keys=bench.exclude_keys | {layer.key for layer in excluded},
         )
         return replace(
-            planned, notes=planned.notes + _not_drawn(campaign, own)
+            planned,
+            notes=planned.notes + _not_drawn(campaign, own),
+            monitor=load_monitor(bench.monitor_name),
         ), process.fingerprint
 
 

@@ -13,6 +13,7 @@ from statistics import median
 from typing import Any
 
 from resperf.backends import Backend, backend
+from resperf.backends.monitors import monitor_of
 from resperf.bundle import Bundle, Carried, group_of, replaced_folder, write_manifest
 from resperf.campaign.process import WorkerProcess, WorkerSettings
 from resperf.errors import (
@@ -154,7 +155,9 @@ def calibrate(
 
 def _measured_costs(here: Fingerprint) -> dict[str, float]:
     """Measure what a campaign measures besides layers, in a process that does nothing else."""
-    settings = WorkerSettings(here.framework, {"threads": here.threads})
+    settings = WorkerSettings(
+        here.framework, {"threads": here.threads}, monitor=monitor_of(here.framework)
+    )
     with WorkerProcess(settings) as worker:
         readings = [worker.costs() for _ in range(COST_READINGS)]
     return {name: median(reading[name] for reading in readings) for name in readings[0]}

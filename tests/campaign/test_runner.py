@@ -1,3 +1,4 @@
+import math
 import os
 import signal
 import threading
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from resperf.backends.monitors import MONITORS, monitor_of
 from resperf.campaign import Campaign, run_campaign, runner
 from resperf.campaign.journal import read_journal
 from resperf.campaign.process import WorkerDied
@@ -144,7 +146,7 @@ def test_a_failing_layer_becomes_a_row_and_the_campaign_goes_on(
 def test_a_memory_limit_ends_a_layer_and_not_the_machine(tmp_path: Path) -> None:
     from resperf.campaign.process import WorkerDied, WorkerProcess, WorkerSettings
 
-    settings = WorkerSettings("synthetic", memory_bytes=200 << 20)
+    settings = WorkerSettings("synthetic", monitor=monitor_of("synthetic"), memory_bytes=200 << 20)
     with WorkerProcess(settings) as worker:
         limits = Path(f"/proc/{worker.pid}/limits")
         if limits.exists():
@@ -279,3 +281,38 @@ def test_rows_of_several_starts_come_together_with_their_samples(tmp_path: Path)
     assert sum(row.repeat == 0 for row in rows) == 30
     assert all(len(row.phases["execution"].samples_ms) >= 5 for row in rows)
     assert all(row.reference_ratio == pytest.approx(1.0) for row in rows)
+
+
+DEVICES = Path(__file__).parent / "devices"
+
+
+def test_a_device_class_with_a_monitor_of_its_own_needs_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Clocks are journaled, throttled rows flagged and taken again, memory limits its own."""
+    monkeypatch.setenv("PYTHONPATH", str(DEVICES), prepend=os.pathsep)
+    monkeypatch.syspath_prepend(DEVICES)
+    monkeypatch.setitem(MONITORS, "synthetic", "nvml_like:NvmlLikeMonitor")
+    output = tmp_path / "a.h5"
+    campaign = made(
+        samples=12,
+        repeat_share=0.0,
+        run={"memory_share": 0.5, "retry_share": 0.5, "retry_wait_s": 1000.0},
+    )
+    # There is no reference that is built first: the seventh and eighth layer are hot.
+    result = go(campaign, output, settings={"slow": [6, 7, 2.0]}, hours=1.0)
+    assert (result.reason, result.rows) == ("complete", 12)
+    dataset = read_dataset(output)
+    # One reading before each measurement: 1400 MHz mostly, 700 while hot.
+    assert dataset.info.machine_costs["sm_clock_mhz"] == 1400.0
+    assert dataset.info.machine_costs["memory_limit_gb"] == 8.0
+    assert "reference_ms" not in dataset.info.machine_costs
+    # The device is still hot when the ninth begins. That its power is capped, such layers, which
+    # wait for memory, do not feel.
+    assert result.again == 3
+    assert result.doubtful == 0
+    assert {row.flags for row in dataset.measurements} == {()}
+    assert all(math.isnan(row.reference_ratio) for row in dataset.measurements)
+    for row in dataset.measurements:
+        expected = 0.005 + 10 * width(row) / 50e6 + 4 * (6 * width(row) + 10) / 5e6
+        assert row.phase_ms("execution") == pytest.approx(expected, rel=0.01)
