@@ -6,8 +6,15 @@ import importlib
 
 from resperf.backends.monitors._base import REFERENCE, REFERENCE_COST, Monitor, Reading
 
-__all__ = ["MONITORS", "REFERENCE", "REFERENCE_COST", "Monitor", "Reading", "load_monitor",
-           "monitor_of"]
+__all__ = [
+    "MONITORS",
+    "REFERENCE",
+    "REFERENCE_COST",
+    "Monitor",
+    "Reading",
+    "load_monitor",
+    "monitor_of",
+]
 
 _CPU = "resperf.backends.monitors.cpu:CpuMonitor"
 MONITORS: dict[str, str] = {
