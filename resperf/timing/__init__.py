@@ -17,21 +17,7 @@ from resperf.timing.reference import ReferenceHistory, ReferenceMonitor
 from resperf.timing.statistics import capped, drifts, median_interval, rank_correlation
 
 __all__ = [
-    "KNOWN_READINGS",
-    "SLOW",
-    "TIME_UNIT",
-    "Clock",
-    "LoadMeter",
-    "Probe",
-    "ReferenceHistory",
-    "ReferenceMonitor",
-    "Sampler",
-    "SamplingProtocol",
-    "WallClock",
-    "capped",
-    "drifts",
-    "median_interval",
-    "pooled",
-    "rank_correlation",
-    "sample",
+    "KNOWN_READINGS", "SLOW", "TIME_UNIT", "Clock", "LoadMeter", "Probe", "ReferenceHistory",
+    "ReferenceMonitor", "Sampler", "SamplingProtocol", "WallClock", "capped", "drifts",
+    "median_interval", "pooled", "rank_correlation", "sample",
 ]  # fmt: skip

@@ -7,14 +7,8 @@ import importlib
 from resperf.backends.monitors._base import REFERENCE, REFERENCE_COST, Monitor, Reading
 
 __all__ = [
-    "MONITORS",
-    "REFERENCE",
-    "REFERENCE_COST",
-    "Monitor",
-    "Reading",
-    "load_monitor",
-    "monitor_of",
-]
+    "MONITORS", "REFERENCE", "REFERENCE_COST", "Monitor", "Reading", "load_monitor", "monitor_of",
+]  # fmt: skip
 
 _CPU = "resperf.backends.monitors.cpu:CpuMonitor"
 MONITORS: dict[str, str] = {
