@@ -8,9 +8,9 @@ import platform
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from pathlib import Path
 from typing import Any, Self
 
+from resperf.platform_facts import Cache, CpuFacts, cpu_facts
 from resperf.settings import Setting
 
 _INSTRUCTION_SETS = ("avx512f", "avx2", "avx", "sse4_2", "asimd")
@@ -77,7 +77,8 @@ class Platform:
     interconnect : str
         What connects them.
     probes : mapping of str to float
-        What probes of its speed took, in milliseconds, by their names.
+        What short probes said of its speed, by names that end in a unit: ``probe_call_us``,
+        ``probe_copy_gb_per_s``.
     """
 
     device: str
@@ -223,12 +224,13 @@ def _probe_differences(mine: Mapping[str, float], theirs: Mapping[str, float]) -
     """Say which probes of speed differ, among those that both sides took."""
     phrases = []
     for name in sorted(mine.keys() & theirs.keys()):
-        ratio = theirs[name] / mine[name]
-        if not 1 / (1 + PROBE_TOLERANCE) <= ratio <= 1 + PROBE_TOLERANCE:
-            word, times = ("faster", ratio) if ratio > 1 else ("slower", 1 / ratio)
+        is_time = "_per_" not in name and name.endswith(("_ms", "_us", "_s"))
+        faster = theirs[name] / mine[name] if is_time else mine[name] / theirs[name]
+        if not 1 / (1 + PROBE_TOLERANCE) <= faster <= 1 + PROBE_TOLERANCE:
+            word, times = ("faster", faster) if faster > 1 else ("slower", 1 / faster)
             phrases.append(
-                f"probe {name}: {mine[name]:.3g} ms here, {theirs[name]:.3g} ms there, this "
-                f"machine is {times:.2f} times {word}"
+                f"{name}: {mine[name]:.3g} here, {theirs[name]:.3g} there, this machine is "
+                f"{times:.2f} times {word}"
             )
     return phrases
 
@@ -252,28 +254,17 @@ def to_fingerprint(setting: Setting, platform: Platform) -> dict[str, Any]:
 
 
 @cache
-def _cpu_info() -> Mapping[str, str]:
-    """Return what the kernel tells of the first processor; empty where it tells nothing."""
-    try:
-        first, *_ = Path("/proc/cpuinfo").read_text(encoding="utf-8").split("\n\n")
-    except OSError:
-        return {}
-    pairs = (line.partition(":") for line in first.splitlines())
-    return {label.strip(): value.strip() for label, _, value in pairs}
+def _here() -> CpuFacts:
+    return cpu_facts()
 
 
 def _processor() -> str:
-    return _cpu_info().get("model name") or platform.processor() or platform.machine()
-
-
-def _number(label: str) -> int | None:
-    value = _cpu_info().get(label, "")
-    return int(value) if value.isdecimal() else None
+    return _here().name or platform.processor() or platform.machine()
 
 
 def instruction_set() -> str:
     """Name the vector instructions of this processor, widest first."""
-    flags = (_cpu_info().get("flags") or _cpu_info().get("Features", "")).split()
+    flags = _here().flags
     base = next((known for known in _INSTRUCTION_SETS if known in flags), platform.machine())
     return "+".join([base, *(extra for extra in _INSTRUCTION_EXTRAS if extra in flags)])
 
@@ -286,17 +277,25 @@ def usable_cores() -> int:
 def this_platform(device: str) -> Platform:
     """Describe this machine under the name of a device."""
     memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    facts = _here()
     return Platform(
         device=device,
         processor=_processor(),
-        family=_number("cpu family"),
-        model=_number("model"),
-        stepping=_number("stepping"),
+        family=facts.family,
+        model=facts.model,
+        stepping=facts.stepping,
+        caches={_cache_name(each): each.bytes for each in facts.caches},
+        hypervisor=facts.hypervisor,
         instruction_set=instruction_set(),
         cores=usable_cores(),
         memory_bytes=round(memory_bytes / _GIBIBYTE) * _GIBIBYTE,
         system=platform.system(),
     )
+
+
+def _cache_name(cache: Cache) -> str:
+    """Name a cache as people do: ``"L1d"``."""
+    return f"L{cache.level}{cache.type[:1] if cache.type != 'unified' else ''}"
 
 
 def distance(setting: Setting, other: Platform) -> tuple[int, ...]:
@@ -312,6 +311,6 @@ def distance(setting: Setting, other: Platform) -> tuple[int, ...]:
         setting.threads != other.cores,
         base != own_base,
         other.processor != _processor(),
-        _both_known(other.model, _number("model")),
+        _both_known(other.model, _here().model),
         len(set(extras) ^ set(own_extras)),
     )

@@ -104,6 +104,7 @@ DEFAULT = Target(
     device_class="cpu",
     lowering="resperf.lowering.onnxruntime",
     backend="resperf.backends.onnxruntime:OnnxRuntimeBackend",
+    monitor="resperf.backends.monitors.cpu:CpuMonitor",
     packages=("onnxruntime",),
 )
 """What is meant where nobody says a device or a framework."""
@@ -115,6 +116,7 @@ _ROWS = (
         device_class="cpu",
         lowering="resperf.lowering.tensorflow",
         backend="resperf.backends.tensorflow:TensorFlowBackend",
+        monitor="resperf.backends.monitors.cpu:CpuMonitor",
         packages=("tensorflow-cpu", "tensorflow"),
         install="resperf[tensorflow]",
         recycle_layers=1000,
@@ -131,6 +133,7 @@ _ROWS = (
         device_class="synthetic",
         lowering="resperf.lowering.synthetic",
         backend="resperf.backends.synthetic:SyntheticBackend",
+        monitor="resperf.backends.monitors.synthetic:SyntheticMonitor",
     ),
 )
 _table: dict[tuple[str, str], Target] = {(row.framework, row.device_class): row for row in _ROWS}

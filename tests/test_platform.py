@@ -17,6 +17,7 @@ from resperf.platform import (
     to_fingerprint,
     usable_cores,
 )
+from resperf.platform_facts import Cache, CpuFacts
 from resperf.settings import Setting
 
 XEON = Platform(
@@ -43,14 +44,18 @@ def test_a_platform_is_read_as_it_was_written(platform: Platform) -> None:
 
 
 def test_what_the_kernel_tells_of_a_processor(monkeypatch: pytest.MonkeyPatch) -> None:
-    told = {"model name": "Red 5", "cpu family": "6", "model": "207", "stepping": "unknown",
-            "flags": "fpu avx2 avx512f amx_tile"}  # fmt: skip
-    monkeypatch.setattr("resperf.platform._cpu_info", lambda: told)
+    told = CpuFacts(
+        name="Red 5", flags=frozenset({"fpu", "avx2", "avx512f", "amx_tile"}), family=6, model=207,
+        caches=(Cache(1, "data", 48 << 10, 1), Cache(3, "unified", 32 << 20, 2)), hypervisor="QEMU",
+    )  # fmt: skip
+    monkeypatch.setattr("resperf.platform._here", lambda: told)
     found = this_platform("mine")
     assert (found.device, found.processor, found.instruction_set) == (
         "mine", "Red 5", "avx512f+amx_tile",
     )  # fmt: skip
     assert (found.family, found.model, found.stepping) == (6, 207, None)
+    assert found.caches == {"L1d": 48 << 10, "L3": 32 << 20}
+    assert found.hypervisor == "QEMU"
 
 
 def test_another_generation_under_one_name_is_told() -> None:
@@ -73,7 +78,11 @@ def test_what_one_side_does_not_know_is_not_compared() -> None:
 def test_probes_tell_which_machine_is_faster() -> None:
     slower = replace(XEON, probes={"core_ms": 1.12, "other_ms": 9.0})
     assert XEON.differences(slower) == [
-        "probe core_ms: 1 ms here, 1.12 ms there, this machine is 1.12 times faster"
+        "core_ms: 1 here, 1.12 there, this machine is 1.12 times faster"
+    ]
+    more = [replace(XEON, probes={"copy_gb_per_s": rate}) for rate in (10.0, 20.0)]
+    assert more[1].differences(more[0]) == [
+        "copy_gb_per_s: 20 here, 10 there, this machine is 2.00 times faster"
     ]
     assert slower.differences(XEON)[0].endswith("this machine is 1.12 times slower")
     assert XEON.differences(replace(XEON, probes={"core_ms": 1.05})) == []

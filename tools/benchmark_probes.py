@@ -16,8 +16,9 @@ from pathlib import Path
 from statistics import median, quantiles
 
 from resperf.backends import backend
-from resperf.campaign.watch import built_probes, built_reference
-from resperf.timing import ReferenceMonitor, SamplingProtocol, sample
+from resperf.backends.monitors import load_monitor
+from resperf.targets import target
+from resperf.timing import SamplingProtocol, sample
 
 TURN = SamplingProtocol(min_samples=3, min_time_s=0.05, budget_s=0.1, warmup_s=0.02)
 """How a network is timed in one turn."""
@@ -37,34 +38,30 @@ def main() -> None:
     device = backend(arguments.framework)
     device.own_process()
     with ExitStack() as stack:
-        probes = stack.enter_context(built_probes(device, time.perf_counter_ns))
-        reference = stack.enter_context(built_reference(device))
-        monitor = ReferenceMonitor(reference.isolated, probes=probes)
+        monitor = stack.enter_context(load_monitor(target(arguments.framework)).start(device))
         runs = {
             path.stem: stack.enter_context(device.network(path, batch=arguments.batch))
             .phases["execution"]
-            .run
+            .sampler
             for path in arguments.networks
         }
         turns: dict[str, list[tuple[str, float]]] = {name: [] for name in runs}
         end = time.monotonic() + arguments.seconds
         while time.monotonic() < end:
             for name, run in runs.items():
-                before = monitor.slow_probes()
+                before = monitor.active_flags()
                 time_ms = median(sample(run, TURN).samples_ms)
-                after = monitor.slow_probes()
+                after = monitor.active_flags()
                 state = " then ".join(sorted({*before, *after})) or "steady"
                 turns[name].append((state if before == after else "changing", time_ms))
             time.sleep(arguments.pause)
-        report(turns, {name: each for name, (each, _) in monitor.usual_probes.items()})
+        report(turns, {name: each for name, (each, _) in monitor.usual_times().items()})
 
 
 def report(turns: dict[str, list[tuple[str, float]]], usual_ms: dict[str, float]) -> None:
     """Print each network's time in the steady state, its spread, and the ratios of the others."""
     states = Counter(state for each in turns.values() for state, _ in each)
-    print(
-        *(f"{name} probe: usually {time_ms:.3f} ms" for name, time_ms in usual_ms.items()), sep="\n"
-    )
+    print(*(f"{name}: usually {time_ms:.3f} ms" for name, time_ms in usual_ms.items()), sep="\n")
     print(
         ", ".join(f"{state} {count / states.total():.0%}" for state, count in states.most_common())
     )

@@ -49,8 +49,10 @@ def differing(before: dict[str, Any], now: dict[str, Any], tolerance: float) -> 
     for label, old in before.items():
         new = now.get(label)
         if new is None or ("error" in old) != ("error" in new):
-            lines.append(f"{label}: {old.get('error', 'a total')} before, "
-                         f"{'absent' if new is None else new.get('error', 'a total')} now")  # fmt: skip
+            was, is_now = (
+                "absent" if each is None else each.get("error", "a total") for each in (old, new)
+            )
+            lines.append(f"{label}: {was} before, {is_now} now")
             continue
         if "error" in old:
             continue

@@ -1,4 +1,4 @@
-"""The contract of a backend: build a layer or a network in one framework, and run its phases."""
+"""The contract of a backend: build a layer or a network in one framework, and sample it."""
 
 from __future__ import annotations
 
@@ -12,28 +12,33 @@ from typing import Any, Protocol, Self
 from resperf.layers import Layer
 from resperf.platform import Platform
 from resperf.settings import Setting
-from resperf.units import NS_PER_MS
+from resperf.timing import TIME_UNIT, Sampler, WallClock
 
 
 @dataclass(frozen=True)
 class Phase:
-    """One phase of something that was built.
+    """How one quantity of something that was built is sampled.
 
     Attributes
     ----------
-    run : callable
-        Runs the phase once and returns when it is complete (a GPU is synchronised). Its wall time
-        is one sample.
-    offset_ms : float
-        Part of that wall time that does not belong to the phase, such as the session call.
+    sampler : callable
+        Runs it once, to its end, and returns the quantity's raw value: a `WallClock` around a
+        callable, an event timer, an allocator's peak.
+    unit : str
+        Of the values; milliseconds of times.
+    offset : float
+        Part of the raw value that does not belong to the quantity, such as the session call.
     divisor : float
-        How many copies of the layer one run holds. A sample is
-        ``(wall_ms - offset_ms) / divisor``.
+        A sample is ``(value - offset) / divisor``.
+    copies : int
+        How many copies of the layer one run holds.
     """
 
-    run: Callable[[], object]
-    offset_ms: float = 0.0
+    sampler: Sampler
+    unit: str = TIME_UNIT
+    offset: float = 0.0
     divisor: float = 1.0
+    copies: int = 1
 
 
 class Built:
@@ -42,13 +47,15 @@ class Built:
     Attributes
     ----------
     phases : mapping of str to Phase
-        All of `resperf.measurement.PHASES`, in that order.
+        Every quantity that it offers: those of `resperf.measurement.PHASES`, in that order, and
+        others by their names, such as ``"peak_memory_bytes"``.
     isolated : callable
-        One run of the layer alone, or of the whole network, its input and output on the device.
+        Runs the layer alone, or the whole network, once, its input and output on the device, and
+        returns that time in milliseconds.
     """
 
     phases: Mapping[str, Phase]
-    isolated: Callable[[], object]
+    isolated: Sampler
 
     def close(self) -> None:
         """Free what was built; nothing unless a backend says what."""
@@ -148,19 +155,17 @@ BackendFactory = Callable[..., Backend]
 Settings = Mapping[str, Any]
 
 
-def median_ms(run: Callable[[], object], seconds: float = 0.2) -> float:
-    """Median wall time of repeated runs, for constants measured once per process."""
+def median_of(sampler: Sampler, seconds: float = 0.2, *, warmups: int = 20) -> float:
+    """Median of repeated samples, for constants measured once per process."""
     samples: list[float] = []
-    for _ in range(20):
-        run()
+    for _ in range(warmups):
+        sampler()
     stop = time.perf_counter_ns() + seconds * 1e9
     while time.perf_counter_ns() < stop or len(samples) < 5:
-        samples.append(timed_ms(run))
+        samples.append(sampler())
     return median(samples)
 
 
-def timed_ms(run: Callable[[], object]) -> float:
-    """Wall time of one run."""
-    start = time.perf_counter_ns()
-    run()
-    return (time.perf_counter_ns() - start) / NS_PER_MS
+def median_ms(run: Callable[[], object], seconds: float = 0.2) -> float:
+    """Median wall time of repeated runs."""
+    return median_of(WallClock(run), seconds)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from statistics import median
 
-from resperf.backends._base import Backend, Built, Phase, median_ms
+from resperf.backends._base import Backend, Built, Phase, median_of
 from resperf.layers import Conv, Dense, Layer, Pool, handed_over_bytes
 from resperf.lowering import lower
 from resperf.network import Network, Node, Tensor
@@ -128,13 +128,13 @@ def _excess_ms(
             for layer in layers
         ]
         return median(
-            median_ms(whole.isolated, CHAIN_SECONDS) - sum(_marginal_ms(part) for part in parts)
+            median_of(whole.isolated, CHAIN_SECONDS) - sum(_marginal_ms(part) for part in parts)
             for _ in range(CHAIN_ROUNDS)
         )
 
 
 def _marginal_ms(phase: Phase) -> float:
-    return (median_ms(phase.run, CHAIN_SECONDS) - phase.offset_ms) / phase.divisor
+    return (median_of(phase.sampler, CHAIN_SECONDS) - phase.offset) / phase.divisor
 
 
 def unlike_layers(batch: int) -> tuple[Conv | Pool | Dense, ...]:

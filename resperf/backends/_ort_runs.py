@@ -14,6 +14,7 @@ import onnxruntime
 
 from resperf.backends._base import Built, Phase
 from resperf.errors import MeasurementError, UnsupportedError, first_line
+from resperf.timing import Sampler, WallClock
 
 _BLOCK = np.random.default_rng(0).standard_normal(1 << 18).astype(np.float32) * np.float32(0.05)
 _HUGE_BYTES = 1 << 22
@@ -84,7 +85,7 @@ class Copies:
         self.close()
 
 
-def _closed() -> object:
+def _closed() -> float:
     raise MeasurementError("a layer that was closed cannot be run; build it again")
 
 
@@ -94,7 +95,7 @@ class OrtBuilt(Built):
     def __init__(
         self,
         phases: Mapping[str, Phase],
-        isolated: Callable[[], object],
+        isolated: Sampler,
         owned: Sequence[Copies] = (),
     ) -> None:
         self.phases = phases
@@ -125,11 +126,11 @@ def network_phases(session: Any, feeds: Mapping[str, npt.NDArray[Any]]) -> OrtBu
     preprocess()
     execute = _checked(partial(session.run_with_iobinding, binding), "the network")
     phases = {
-        "preprocess": Phase(preprocess),
-        "execution": Phase(execute),
-        "postprocess": Phase(postprocess),
+        "preprocess": Phase(WallClock(preprocess)),
+        "execution": Phase(WallClock(execute)),
+        "postprocess": Phase(WallClock(postprocess)),
     }
-    return OrtBuilt(phases, execute)
+    return OrtBuilt(phases, WallClock(execute))
 
 
 def filled(shape: Sequence[int]) -> npt.NDArray[np.float32]:

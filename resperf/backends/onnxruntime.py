@@ -6,7 +6,7 @@ preprocess
 execution
     Of a layer: the marginal time of its lowered node in a graph that holds several copies of it,
     each with weights of its own, run with optimisation off and its input already in the layer's
-    own layout; the session call is taken out (`Phase.offset_ms`). ONNX Runtime frees the output of
+    own layout; the session call is taken out (`Phase.offset`). ONNX Runtime frees the output of
     a copy at once, so that the next one writes to the same memory, as in a network. Of a network:
     one bound run, the session call included.
 postprocess
@@ -26,7 +26,7 @@ from typing import Any
 
 import onnxruntime
 
-from resperf.backends._base import Built, Phase, median_ms, timed_ms
+from resperf.backends._base import Built, Phase, median_ms
 from resperf.backends._chain import handover_costs
 from resperf.backends._ort_copies import copies_graph
 from resperf.backends._ort_kernels import kernel_of
@@ -47,6 +47,7 @@ from resperf.lowering.onnxruntime import block_size
 from resperf.network import Network
 from resperf.platform import Platform, this_platform, usable_cores
 from resperf.settings import Setting
+from resperf.timing import WallClock
 
 MANY_WARMUPS, MANY_RUNS = 2, 9
 """Runs of many copies, before they are timed and timed."""
@@ -150,14 +151,18 @@ class OnnxRuntimeBackend:
         except BaseException:
             alone.close()
             raise
-        execution = Phase(marginal.run, offset_ms=self.session_ms(), divisor=copies)
         return OrtBuilt(
             {
-                "preprocess": Phase(alone.preprocess),
-                "execution": execution,
-                "postprocess": Phase(alone.postprocess),
+                "preprocess": Phase(WallClock(alone.preprocess)),
+                "execution": Phase(
+                    WallClock(marginal.run),
+                    offset=self.session_ms(),
+                    divisor=copies,
+                    copies=copies,
+                ),
+                "postprocess": Phase(WallClock(alone.postprocess)),
             },
-            alone.run,
+            WallClock(alone.run),
             (alone, marginal),
         )
 
@@ -179,7 +184,7 @@ class OnnxRuntimeBackend:
     def _copies_for(self, layer: Layer, run: Callable[[], object], budget_ms: float) -> int:
         """Choose how many copies one run holds, from the time of two runs of one copy."""
         run()
-        run_ms = timed_ms(run)
+        run_ms = WallClock(run)()
         one_ms = max(run_ms - self.session_ms(), SHORTEST_MS)
         return copies_of(one_ms, layer.weight_bytes, budget_ms=budget_ms)
 
@@ -192,7 +197,8 @@ class OnnxRuntimeBackend:
         with self._copies(kernel_of(lowered, self._block), copies) as many:
             for _ in range(MANY_WARMUPS):
                 many.run()
-            taken_ms = [timed_ms(many.run) for _ in range(MANY_RUNS)]
+            timed = WallClock(many.run)
+            taken_ms = [timed() for _ in range(MANY_RUNS)]
         return max(median(taken_ms) - self.session_ms(), 0.0)
 
     def _copies(self, kernel: Kernel, copies: int) -> Copies:

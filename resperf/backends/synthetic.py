@@ -26,6 +26,7 @@ from resperf.layers import Layer
 from resperf.measurement import PHASES
 from resperf.platform import Platform, this_platform
 from resperf.settings import Setting
+from resperf.timing import Sampler, WallClock
 from resperf.units import MS_PER_S, NS_PER_MS
 
 GFLOPS = 50.0
@@ -51,7 +52,7 @@ class SyntheticBuilt(Built):
     """Something built on the simulated device; nothing has to be freed."""
 
     phases: Mapping[str, Phase]
-    isolated: Callable[[], object]
+    isolated: Sampler
 
 
 class SyntheticBackend:
@@ -222,16 +223,21 @@ class SyntheticBackend:
         execution_ms = times_ms["execution"]
         return SyntheticBuilt(
             phases={
-                "preprocess": Phase(lambda: self.spend(times_ms["preprocess"])),
+                "preprocess": Phase(self.timer(times_ms["preprocess"])),
                 "execution": Phase(
-                    lambda: self.spend(SESSION_MS + copies * execution_ms),
-                    offset_ms=SESSION_MS,
+                    self.timer(SESSION_MS + copies * execution_ms),
+                    offset=SESSION_MS,
                     divisor=copies,
+                    copies=copies,
                 ),
-                "postprocess": Phase(lambda: self.spend(times_ms["postprocess"])),
+                "postprocess": Phase(self.timer(times_ms["postprocess"])),
             },
-            isolated=lambda: self.spend(SESSION_MS + execution_ms),
+            isolated=self.timer(SESSION_MS + execution_ms),
         )
+
+    def timer(self, time_ms: float) -> WallClock:
+        """Return a sampler of work that takes so long."""
+        return WallClock(lambda: self.spend(time_ms), self.clock)
 
 
 def _crash() -> None:

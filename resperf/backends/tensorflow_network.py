@@ -20,6 +20,7 @@ from resperf.errors import UnsupportedError
 from resperf.lowering.tensorflow import without_removed
 from resperf.network import Network, read_network
 from resperf.network.weights import materialise
+from resperf.timing import WallClock
 
 
 def network_run(
@@ -60,11 +61,12 @@ def built(network: Network, weights: Mapping[str, Array], host: Host) -> Run:
     resident = [tf.constant(image) for image in images]
     function = Traced(partial(builder.outputs, build), resident, builder.held)
     builder.forget_weights()
+    run = WallClock(lambda: function(*resident))
     return Run(
         host_inputs=images,
         outputs=function(*resident),
-        execution=Phase(lambda: function(*resident)),
-        isolated=lambda: function(*resident),
+        execution=Phase(run),
+        isolated=run,
         functions=[function],
     )
 

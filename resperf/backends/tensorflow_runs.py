@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import math
-import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -15,7 +14,7 @@ import tensorflow as tf
 from resperf.backends._base import Built, Phase, median_ms
 from resperf.backends.tensorflow_layers import Array, Operator
 from resperf.errors import UnsupportedError
-from resperf.units import NS_PER_MS
+from resperf.timing import Sampler, WallClock
 
 COPIES_MOST = 16
 """Tracing and optimising costs about 2 ms a copy, so that more would take longer than it gains."""
@@ -136,11 +135,10 @@ def first_estimate_ms(run: Callable[[], object], session_ms: float) -> float:
 
     The session call is taken out.
     """
+    timed = WallClock(run)
     best_ms, spent_ms = math.inf, 0.0
     for _ in range(_ESTIMATES):
-        started = time.perf_counter_ns()
-        run()
-        once_ms = (time.perf_counter_ns() - started) / NS_PER_MS
+        once_ms = timed()
         spent_ms += once_ms
         best_ms = min(best_ms, once_ms)
         if spent_ms > 3 * TARGET_MS:
@@ -157,7 +155,7 @@ class Run(Built):
         ``preprocess`` copies host arrays into tensors, ``execution`` runs the function on resident
         tensors, ``postprocess`` copies the outputs to host arrays.
     isolated : callable
-        One run of the layer alone, or of the network, on resident tensors.
+        Wall time of one run of the layer alone, or of the network, on resident tensors.
     """
 
     _closed = 0
@@ -168,15 +166,15 @@ class Run(Built):
         host_inputs: Sequence[Array],
         outputs: Sequence[Any],
         execution: Phase,
-        isolated: Callable[[], object],
+        isolated: Sampler,
         functions: Sequence[Traced],
     ) -> None:
         self._functions = functions
         self.isolated = isolated
         self.phases: Mapping[str, Phase] = {
-            "preprocess": Phase(lambda: [tf.constant(array) for array in host_inputs]),
+            "preprocess": Phase(WallClock(lambda: [tf.constant(array) for array in host_inputs])),
             "execution": execution,
-            "postprocess": Phase(lambda: [output.numpy() for output in outputs]),
+            "postprocess": Phase(WallClock(lambda: [output.numpy() for output in outputs])),
         }
 
     def close(self) -> None:
@@ -230,8 +228,10 @@ def layer_run(
     return Run(
         host_inputs=[image],
         outputs=[output],
-        execution=Phase(lambda: timed(x), offset_ms=offset_ms, divisor=copies),
-        isolated=lambda: alone(x),
+        execution=Phase(
+            WallClock(lambda: timed(x)), offset=offset_ms, divisor=copies, copies=copies
+        ),
+        isolated=WallClock(lambda: alone(x)),
         functions=functions,
     )
 

@@ -8,11 +8,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from resperf.backends.monitors import load_monitor
 from resperf.campaign.harvest import shipped_networks
 from resperf.campaign.plan import Plan, plan
 from resperf.campaign.process import WorkerDied, WorkerProcess, WorkerSettings
 from resperf.campaign.spec import Campaign
-from resperf.errors import CampaignError, require
+from resperf.errors import CampaignError
 from resperf.layers import Layer
 from resperf.platform import Platform
 from resperf.settings import Setting
@@ -61,13 +62,13 @@ class Bench:
 
     def worker_settings(self, campaign: Campaign) -> WorkerSettings:
         """Return what a measuring process is started with."""
-        memory = require("psutil", "bench").virtual_memory().total
+        memory_bytes = load_monitor(self.target).memory_bytes()
         return WorkerSettings(
             target=self.target,
             settings=self.settings,
             protocol=campaign.protocol,
             reference_interval_s=campaign.run.reference_interval_s,
-            memory_bytes=int(memory * campaign.run.memory_share),
+            memory_bytes=int(memory_bytes * campaign.run.memory_share),
         )
 
 
@@ -135,7 +136,8 @@ def plan_campaign(campaign: Campaign, bench: Bench) -> tuple[Plan, Setting, Plat
             harvested=list({layer.key: layer for layer in (*harvested, *own)}.values()),
             exclude_keys=bench.exclude_keys | {layer.key for layer in excluded},
         )
-        planned = replace(planned, notes=planned.notes + _not_drawn(campaign, own))
+        notes = planned.notes + _not_drawn(campaign, own)
+        planned = replace(planned, notes=notes, monitor=load_monitor(bench.target))
         return planned, process.setting, process.platform
 
 

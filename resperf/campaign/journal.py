@@ -1,10 +1,10 @@
 """The journal: every row as soon as it exists, in a file that survives any kill.
 
 JSON lines. The first is the header (what the rows belong to), then one per measurement
-(``{"row": ...}``), reading of the reference (``{"reading": [at, ms]}``), set of machine costs
-(``{"costs": ...}``) and check of what is fused (``{"fusions": [...]}``). Each is one write on an
-O_APPEND descriptor and one fsync, so that at most the line in flight can be lost; a tail without
-its newline is cut when the file is opened again.
+(``{"row": ...}``), reading of the device (``{"reading": [at, reference_ms, facts]}``, facts only
+where there are any), set of machine costs (``{"costs": ...}``) and check of what is fused
+(``{"fusions": [...]}``). Each is one write on an O_APPEND descriptor and one fsync, so that at most
+the line in flight can be lost; a tail without its newline is cut when the file is opened again.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
-from resperf.campaign.watch import PROBES
+from resperf.backends.monitors import Reading
 from resperf.errors import CampaignError, OutputError, ResperfError
 from resperf.measurement import TOLERANCE, Measurement, Status
 from resperf.platform import Platform, from_fingerprint
@@ -29,7 +29,7 @@ from resperf.timing import ReferenceHistory
 VERSION = 2
 """1: setting and platform are one object, the fingerprint."""
 USUAL_SHARE = 0.6
-"""A probe that is slow for more of the rows than this shows how the machine usually is."""
+"""A state that more of the rows than this were measured in is how the machine usually is."""
 _FEWEST_FLAGGED = 100
 _BLOCK = 1 << 16
 
@@ -98,6 +98,13 @@ class Records:
     costs: dict[str, list[float]] = field(default_factory=dict)
     fusions: Sequence[Mapping[str, Any]] = ()
 
+    def add_reading(self, reading: Reading) -> None:
+        """Record a reading of the device; its facts count as costs, of which medians are stored."""
+        if not math.isnan(reading.reference_ms):
+            self.readings.add(reading.at, reading.reference_ms)
+        for name, value in reading.facts.items():
+            self.costs.setdefault(name, []).append(value)
+
 
 def read_journal(path: Path) -> Records:
     """Read a journal; a last line that was never finished is left out.
@@ -134,8 +141,7 @@ def _take(records: Records, values: Mapping[str, Any]) -> None:
     elif "row" in values:
         records.rows.append(Measurement.from_json(values["row"]))
     elif "reading" in values:
-        at, time_ms = values["reading"]
-        records.readings.add(at, time_ms)
+        records.add_reading(Reading.from_json(values["reading"]))
     elif "fusions" in values:
         records.fusions = values["fusions"]
     else:
@@ -181,9 +187,9 @@ class Journal:
         """Append a measurement."""
         self._append({"row": row.to_json()})
 
-    def add_reading(self, at: float, time_ms: float) -> None:
-        """Append a reading of the reference."""
-        self._append({"reading": [at, time_ms]})
+    def add_reading(self, reading: Reading) -> None:
+        """Append a reading of the device."""
+        self._append({"reading": reading.to_json()})
 
     def add_costs(self, costs: Mapping[str, float]) -> None:
         """Append the machine's costs as they were measured this time."""
@@ -272,17 +278,23 @@ def is_doubtful(row: Measurement, readings: ReferenceHistory, usual: Collection[
     return any(flag not in usual for flag in row.flags) or _is_off_speed(row, readings)
 
 
-def usual_states(rows: Iterable[Measurement]) -> dict[str, float]:
-    """Return the probes that are slow so often that this is how the machine is, and how often.
+def usual_states(rows: Iterable[Measurement], states: Iterable[str]) -> dict[str, float]:
+    """Return which states hold so often that this is how the machine is, and how often.
 
     There are hosts that hardly ever keep two virtual cores beside each other. Rows that were taken
     so are all that there are, and those of the rare fast moments are the odd ones.
+
+    Parameters
+    ----------
+    rows : iterable of Measurement
+    states : iterable of str
+        Flags that tell of a state of the machine (`Monitor.device_states`).
     """
     measured = [row for row in rows if row.status is Status.OK]
     if len(measured) < _FEWEST_FLAGGED:
         return {}
     counts = Counter(flag for row in measured for flag in row.flags)
-    shares = {name: counts[name] / len(measured) for name in PROBES}
+    shares = {name: counts[name] / len(measured) for name in states}
     return {name: share for name, share in shares.items() if share > USUAL_SHARE}
 
 
@@ -291,17 +303,15 @@ def _is_off_speed(row: Measurement, readings: ReferenceHistory) -> bool:
 
 
 def best_rows(
-    rows: Iterable[Measurement], readings: ReferenceHistory, usual: Collection[str] | None = None
+    rows: Iterable[Measurement], readings: ReferenceHistory, usual: Collection[str] = ()
 ) -> list[Measurement]:
     """Keep one row per layer and repeat, with its ratio to the reference's median filled in.
 
     An ``ok`` row comes before a failed one, one with fewer reasons to doubt it before one with
     more (each flag is one, and so is a machine off its speed), and else the later before the
-    earlier. Rows come in the order they were taken. A flag that is usual on the machine, by
-    default by `usual_states` of these rows, is taken off.
+    earlier. Rows come in the order they were taken. A flag that is usual on the machine
+    (`usual_states`) is taken off.
     """
-    rows = list(rows)
-    usual = usual_states(rows) if usual is None else usual
     if usual:
         rows = [
             replace(row, flags=tuple(flag for flag in row.flags if flag not in usual))

@@ -4,38 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import math
-import time
-from collections.abc import Callable
+from collections.abc import Mapping
 from statistics import median
 
 from resperf.backends import Backend, Built, Phase
+from resperf.backends.monitors import Monitor
 from resperf.errors import UnsupportedError
 from resperf.layers import Layer
-from resperf.measurement import PHASES, Measurement, PhaseSamples, Status
-from resperf.timing import Clock, LoadMeter, SamplingProtocol, pooled, sample
+from resperf.measurement import Measurement, PhaseSamples, Status, layer_phase
+from resperf.timing import Clock, SamplingProtocol, pooled, sample
 from resperf.units import MS_PER_S, NS_PER_MS
 
 ISOLATED_SHARE = 0.25
-PHASE_SHARES = {"preprocess": 0.15, "execution": 1.0, "postprocess": 0.15}
+PHASE_SHARES: Mapping[str, float] = {"preprocess": 0.15, "execution": 1.0, "postprocess": 0.15}
 """Shares of the protocol's times: pre- and postprocess are copies, and settle quickly."""
-MEMORY_BYTES, MEMORY_BYTES_PER_MS = 1e6, 5e6
-"""What moves more, and faster, waits for memory beyond the nearest cache."""
 RUNS_IN_BUDGET = 12
 """Runs of the execution phase that should fit into the budget: enough for a median's interval."""
-
-
-def waits_for_memory(layer: Layer, execution_ms: float) -> bool:
-    """Say whether a layer waits for memory rather than for arithmetic."""
-    moved_bytes = layer.moved_bytes
-    return moved_bytes > MEMORY_BYTES and moved_bytes > MEMORY_BYTES_PER_MS * execution_ms
-
-
-def hangs_on_its_place(layer: Layer, execution_ms: float) -> bool:
-    """Say whether a layer's time hangs on where its input and output lie in memory.
-
-    One with weights is run in copies whose weights lie in several places already.
-    """
-    return not layer.weight_bytes and waits_for_memory(layer, execution_ms)
 
 
 def measure_layer(
@@ -43,12 +27,10 @@ def measure_layer(
     layer: Layer,
     protocol: SamplingProtocol,
     *,
+    monitor: Monitor,
     repeat: int = 0,
-    load: LoadMeter | None = None,
-    clock: Clock = time.perf_counter_ns,
-    now: Callable[[], float] = time.time,
 ) -> Measurement:
-    """Measure the three phases of one lowered layer.
+    """Measure every quantity that one lowered layer offers: its three phases, and others.
 
     Parameters
     ----------
@@ -56,25 +38,23 @@ def measure_layer(
     layer : Layer
         As `Backend.lower` returned it.
     protocol : SamplingProtocol
-        Execution gets its full times, the other phases the shares of `PHASE_SHARES`. A layer that
-        `hangs_on_its_place` is built and sampled in several places.
+        Execution gets its full times, the outer phases the shares of `PHASE_SHARES`.
+    monitor : Monitor
+        Of the device: its clock and calendar count, and a layer whose time `depends_on_place` is
+        built and sampled in several places.
     repeat : int
         Stored in the row.
-    load : LoadMeter, optional
-        Marks the row ``busy`` where the machine did other things meanwhile.
-    clock, now : callable
-        Nanoseconds that only grow; seconds since 1970.
 
     Returns
     -------
     Measurement
-        Of status ``ok``, ``unsupported`` or ``out_of_memory``. `reference_ratio` is left open.
+        Of status ``ok``, ``unsupported`` or ``out_of_memory``, flagged ``drift`` where the layer's
+        own time moved. What the monitor says of it, and `reference_ratio`, are left open.
     """
-    started_at, start_ns = now(), clock()
-    if load is not None:
-        load.start()
+    clock = monitor.clock
+    started_at, start_ns = monitor.now(), clock()
     spent_ns = 0
-    flags: list[str] = []
+    flags: tuple[str, ...] = ()
     phases: dict[str, PhaseSamples] = {}
     status, detail, isolated_ms, session_ms = Status.OK, "", math.nan, math.nan
     try:
@@ -83,20 +63,19 @@ def measure_layer(
             sampling_ns = clock()
             phases, isolated_ms = _sample_phases(built, protocol, clock)
             spent_ns = clock() - sampling_ns
-        if hangs_on_its_place(layer, phases["execution"].median_ms):
-            sampling_ns = clock()
-            phases["execution"] = _elsewhere(backend, layer, phases["execution"], protocol, clock)
-            spent_ns += clock() - sampling_ns
+        own = layer_phase(phases)
+        if own in phases:
+            if monitor.depends_on_place(layer, phases[own].median_ms):
+                sampling_ns = clock()
+                phases[own] = _elsewhere(backend, layer, own, phases[own], protocol, clock)
+                spent_ns += clock() - sampling_ns
+            flags = ("drift",) if phases[own].drift else ()
         session_ms = backend.session_ms()
     except (UnsupportedError, MemoryError) as error:
         unsupported = isinstance(error, UnsupportedError)
         status = Status.UNSUPPORTED if unsupported else Status.OUT_OF_MEMORY
-        detail, phases = str(error) or type(error).__name__, {}
+        detail, phases, flags = str(error) or type(error).__name__, {}, ()
         isolated_ms = math.nan
-    if phases and phases["execution"].drift:
-        flags.append("drift")
-    if load is not None and load.stop().is_busy and phases:
-        flags.append("busy")
     duration_ns = clock() - start_ns
     return Measurement(
         layer=layer,
@@ -107,7 +86,7 @@ def measure_layer(
         started_at=started_at,
         duration_s=duration_ns / NS_PER_MS / MS_PER_S,
         overhead_s=(duration_ns - spent_ns) / NS_PER_MS / MS_PER_S,
-        flags=tuple(flags),
+        flags=flags,
         repeat=repeat,
         detail=detail,
     )
@@ -116,10 +95,10 @@ def measure_layer(
 def _sample_phases(
     built: Built, protocol: SamplingProtocol, clock: Clock
 ) -> tuple[dict[str, PhaseSamples], float]:
-    """Sample every phase, and the median of the layer run alone."""
+    """Sample every quantity, and the median of the layer run alone."""
     phases = {
-        name: _sampled(built.phases[name], protocol.scaled(PHASE_SHARES[name]), clock)
-        for name in PHASES
+        name: _sampled(phase, protocol.scaled(PHASE_SHARES.get(name, 1.0)), clock)
+        for name, phase in built.phases.items()
     }
     alone = sample(built.isolated, protocol.scaled(ISOLATED_SHARE), clock=clock)
     return phases, median(alone.samples_ms)
@@ -128,11 +107,12 @@ def _sample_phases(
 def _elsewhere(
     backend: Backend,
     layer: Layer,
+    name: str,
     first: PhaseSamples,
     protocol: SamplingProtocol,
     clock: Clock,
 ) -> PhaseSamples:
-    """Build the layer again and again, and join what its execution takes in each place.
+    """Build the layer again and again, and join what one phase takes in each place.
 
     A build that fails after the first one ends this; what was measured before it counts.
     """
@@ -146,11 +126,17 @@ def _elsewhere(
             and (clock() - start_ns) / NS_PER_MS / MS_PER_S < protocol.placements_s
         ):
             with backend.layer(layer, budget_ms=budget_ms) as built:
-                found.append(_sampled(built.phases["execution"], share, clock))
+                found.append(_sampled(built.phases[name], share, clock))
     return pooled(found, protocol)
 
 
 def _sampled(phase: Phase, protocol: SamplingProtocol, clock: Clock) -> PhaseSamples:
     return sample(
-        phase.run, protocol, offset_ms=phase.offset_ms, divisor=phase.divisor, clock=clock
+        phase.sampler,
+        protocol,
+        unit=phase.unit,
+        offset=phase.offset,
+        divisor=phase.divisor,
+        copies=phase.copies,
+        clock=clock,
     )

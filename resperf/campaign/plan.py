@@ -6,11 +6,12 @@ import itertools
 import random
 from collections import Counter
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Protocol
 
-from resperf.campaign.measure import ISOLATED_SHARE, PHASE_SHARES, hangs_on_its_place
+from resperf.backends.monitors import Monitor
+from resperf.campaign.measure import ISOLATED_SHARE, PHASE_SHARES
 from resperf.campaign.sampler import Sampler
 from resperf.campaign.spec import Campaign
 from resperf.errors import CampaignError
@@ -68,6 +69,8 @@ class Plan:
         What they were drawn from, and can be drawn further from.
     notes : tuple of str
         What was left out, and why.
+    monitor : Monitor
+        Of the device; says which layers are built several times.
     predicted_s : tuple of float
         Time that each item will take, crudely.
     """
@@ -75,10 +78,12 @@ class Plan:
     items: tuple[PlannedLayer, ...]
     stream: Stream
     notes: tuple[str, ...] = ()
+    monitor: Monitor = field(default_factory=Monitor, compare=False)
 
     @cached_property
     def predicted_s(self) -> tuple[float, ...]:  # noqa: D102 -- an attribute
-        return tuple(predicted_s(self.stream.campaign, item.layer) for item in self.items)
+        campaign = self.stream.campaign
+        return tuple(predicted_s(campaign, item.layer, self.monitor) for item in self.items)
 
     @cached_property
     def layers(self) -> tuple[Layer, ...]:
@@ -299,7 +304,7 @@ def _with_repeats(layers: Sequence[Layer], campaign: Campaign, seed: int) -> lis
     return [item for _, item in sorted(placed, key=lambda pair: pair[0])]
 
 
-def predicted_s(campaign: Campaign, layer: Layer) -> float:
+def predicted_s(campaign: Campaign, layer: Layer, monitor: Monitor) -> float:
     """Predict how long measuring a layer takes: building it, then budgets or slow runs."""
     protocol = campaign.protocol
     build_s = OVERHEAD_S + WEIGHT_COPIES * layer.weight_bytes / BUILD_BYTES_PER_S
@@ -307,7 +312,7 @@ def predicted_s(campaign: Campaign, layer: Layer) -> float:
     predicted_ms = campaign.constraints.predicted_ms(layer)
     slow_s = RUNS_PER_LAYER * predicted_ms / MS_PER_S
     taken_s = build_s + max(quick_s, slow_s)
-    if hangs_on_its_place(layer, predicted_ms):
+    if monitor.depends_on_place(layer, predicted_ms):
         # The other builds share the budget that the first one had for itself.
         again = protocol.placements - 1
         taken_s += min(again * taken_s / protocol.placements, protocol.placements_s)

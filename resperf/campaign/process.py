@@ -63,10 +63,9 @@ class WorkerSettings:
     protocol : SamplingProtocol
     reference_interval_s : float
     memory_bytes : int
-        Private memory that it may allocate; 0 for no limit.
-    probes : mapping of str to (float, int)
-        What the probes usually take, and how many checks that is of, where earlier processes found
-        out.
+        Memory that subjects may fill; 0 for no limit.
+    usual : mapping of str to (float, int)
+        What `Monitor.usual_times` found in earlier processes.
     """
 
     target: Target
@@ -74,7 +73,7 @@ class WorkerSettings:
     protocol: SamplingProtocol = field(default_factory=SamplingProtocol)
     reference_interval_s: float = 3.0
     memory_bytes: int = 0
-    probes: Mapping[str, tuple[float, int]] = field(default_factory=dict)
+    usual: Mapping[str, tuple[float, int]] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""
@@ -84,7 +83,7 @@ class WorkerSettings:
             "protocol": self.protocol.to_json(),
             "reference_interval_s": self.reference_interval_s,
             "memory_bytes": self.memory_bytes,
-            "probes": {name: list(each) for name, each in self.probes.items()},
+            "usual": {name: list(each) for name, each in self.usual.items()},
         }
 
 
@@ -170,14 +169,14 @@ class WorkerProcess:
         return reasons
 
     def costs(self) -> dict[str, float]:
-        """Return what a network pays besides its layers, in milliseconds."""
+        """Return what a network pays besides its layers (ms), and facts of the device's speed."""
         costs: dict[str, float] = self._ask({"ask": "costs"}, START_TIMEOUT_S)["costs"]
         return costs
 
-    def reading(self) -> tuple[float, float] | None:
-        """Time the reference layer: moment and milliseconds; None where there is none."""
-        reading = self._ask({"ask": "reading"}, START_TIMEOUT_S)["reading"]
-        return None if reading is None else (reading[0], reading[1])
+    def reading(self) -> Sequence[Any] | None:
+        """Read the device now: a `Reading` as JSON values; None where there is nothing to read."""
+        reading: Sequence[Any] | None = self._ask({"ask": "reading"}, START_TIMEOUT_S)["reading"]
+        return reading
 
     def measure(self, layer: Layer, repeat: int, timeout_s: float) -> dict[str, Any]:
         """Measure a layer.
@@ -185,7 +184,8 @@ class WorkerProcess:
         Returns
         -------
         dict
-            ``row`` as JSON values, and ``reading``, which may be None.
+            ``row`` and ``reading`` as JSON values, of which the latter may be None, and ``usual``:
+            what `Monitor.usual_times` says where there is a reading.
 
         Raises
         ------

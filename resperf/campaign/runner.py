@@ -15,6 +15,7 @@ from statistics import median
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+from resperf.backends.monitors import Reading
 from resperf.campaign.adaptive import Batches, Doubt, first_batch
 from resperf.campaign.bench import Bench, plan_campaign
 from resperf.campaign.fusion import CheckedFusion, check_fusion
@@ -24,7 +25,6 @@ from resperf.campaign.process import Interrupted, WorkerDied, WorkerProcess
 from resperf.campaign.progress import Progress
 from resperf.campaign.result import CampaignResult
 from resperf.campaign.spec import Campaign
-from resperf.campaign.watch import probe_cost
 from resperf.errors import CampaignError
 from resperf.layers import Layer
 from resperf.measurement import Measurement, Status
@@ -103,8 +103,14 @@ def run_campaign(
     )  # fmt: skip
     deadline = None if hours is None else time.monotonic() + hours * 3600
     planned, setting, platform = plan_campaign(campaign, bench)
-    seed = campaign.seed if seed is None else seed
-    store = Store(output, campaign, seed=seed, setting=setting, platform=platform)
+    store = Store(
+        output,
+        campaign,
+        seed=campaign.seed if seed is None else seed,
+        setting=setting,
+        platform=platform,
+        monitor=planned.monitor,
+    )
     complete = False
     try:
         with _stop_signals() as stop:
@@ -163,6 +169,7 @@ class _Run:
         self._rules = campaign.run
         self._worker_settings = bench.worker_settings(campaign)
         self._recycle = campaign.run.recycle_layers or self._target.recycle_layers
+        self._monitor = planned.monitor
         self._notes = planned.notes
         self._store = store
         self._stop = stop
@@ -219,7 +226,7 @@ class _Run:
         """Append measurements to those that are to be taken, but for those that are there."""
         done = {(row.layer.key, row.repeat) for row in self._known_rows()}
         costs = [
-            (item, predicted_s(self._campaign, item.layer))
+            (item, predicted_s(self._campaign, item.layer, self._monitor))
             for item in items
             if item.identity not in done
         ]
@@ -329,8 +336,8 @@ class _Run:
             reply = worker.measure(item.layer, item.repeat, self._rules.timeout_s)
             row = replace(Measurement.from_json(reply["row"]), layer=item.layer)
             self._keep_reading(reply["reading"])
-            for name, (time_ms, readings) in reply["usual_probes"].items():
-                self._store.usual_probes[probe_cost(name)] = (time_ms, readings)
+            for name, (time_ms, readings) in reply["usual"].items():
+                self._store.usual[name] = (time_ms, readings)
             self._crashes = 0
         except WorkerDied as death:
             row = Measurement(
@@ -362,10 +369,10 @@ class _Run:
                 f"{row.detail}; all rows are kept, mend the cause and start again"
             )
 
-    def _keep_reading(self, reading: Sequence[float] | None) -> None:
-        """Keep a reading of the reference, which settles the rows before it."""
+    def _keep_reading(self, reading: Sequence[Any] | None) -> None:
+        """Keep a reading of the device, which settles the rows before it."""
         if reading is not None:
-            self._store.add_reading(reading[0], reading[1])
+            self._store.add_reading(Reading.from_json(reading))
             self._settle()
 
     def _read_reference(self) -> None:
@@ -380,7 +387,7 @@ class _Run:
         """Queue the doubtful ones among the rows that lie between two readings by now."""
         rows, self._unsettled = self._unsettled, []
         # Rows of an earlier, finished start have lost the flags that were usual then.
-        usual = usual_states(self._store.rows)
+        usual = usual_states(self._store.rows, self._monitor.device_states)
         for row in rows:
             identity = (row.layer.key, row.repeat)
             if (
@@ -397,7 +404,7 @@ class _Run:
         if self._worker is not None and self._asked >= self._recycle:
             self._end_worker()
         if self._worker is None:
-            settings = replace(self._worker_settings, probes=self._store.usual_probes)
+            settings = replace(self._worker_settings, usual=self._store.usual)
             self._worker = WorkerProcess(settings, wants_stop=self._stop.is_set)
             self._asked = 0
         if time.monotonic() >= self._costs_at:
@@ -434,9 +441,9 @@ class _Run:
     def _states(self) -> tuple[str, ...]:
         """Say which slow states are this machine's usual ones."""
         return tuple(
-            f"the probe {name!r} was slow for {share:.0%} of the rows: taken as the usual state of "
-            "this machine"
-            for name, share in usual_states(self._store.rows).items()
+            f"the state {name!r} held for {share:.0%} of the rows: taken as the usual one of this "
+            "machine"
+            for name, share in usual_states(self._store.rows, self._monitor.device_states).items()
         )
 
     def result(self, output: Path, reason: str) -> CampaignResult:

@@ -13,6 +13,7 @@ from statistics import median
 from typing import Any
 
 from resperf._version import __version__
+from resperf.backends.monitors import REFERENCE_COST, Monitor, Reading
 from resperf.campaign.journal import (
     Header,
     Journal,
@@ -23,16 +24,12 @@ from resperf.campaign.journal import (
     usual_states,
 )
 from resperf.campaign.spec import Campaign
-from resperf.campaign.watch import PROBES, probe_cost
 from resperf.dataset import Dataset, DatasetInfo, read_dataset, write_dataset
 from resperf.errors import CampaignError
 from resperf.measurement import Measurement
 from resperf.platform import Platform
 from resperf.settings import Setting
 from resperf.timing import KNOWN_READINGS
-
-REFERENCE_COST = "reference_ms"
-"""Name in a dataset's machine costs of the reference layer's median time."""
 
 
 def journal_path(output: Path) -> Path:
@@ -52,6 +49,8 @@ class Store:
     setting : Setting
     platform : Platform
         How and where is about to be measured.
+    monitor : Monitor
+        Of its class of devices: names what of the machine's costs is its own, and usual states.
 
     Raises
     ------
@@ -72,9 +71,8 @@ class Store:
     readings : ReferenceHistory
     fusions : sequence of mapping
         What was found of pairs of operators (see `campaign.fusion`).
-    usual_probes : dict of str to (float, int)
-        What the probes usually take, and how many checks that is of, under the names that a
-        dataset keeps them by.
+    usual : dict of str to (float, int)
+        What `Monitor.usual_times` said, under names that a dataset's machine costs have too.
     """
 
     def __init__(
@@ -85,7 +83,9 @@ class Store:
         seed: int,
         setting: Setting,
         platform: Platform,
+        monitor: Monitor,
     ) -> None:
+        self._states = monitor.device_states
         self.output = output
         self._campaign = campaign
         compacted = _from_dataset(output)
@@ -104,8 +104,9 @@ class Store:
         self.rows = [_without_samples(row) for row in written.rows]
         self.readings = written.readings
         self._costs = {**compacted.costs, **written.costs}
-        probes = {probe_cost(name) for name in PROBES} & set(self._costs)
-        self.usual_probes = {name: (median(self._costs[name]), KNOWN_READINGS) for name in probes}
+        self._records = Records(readings=self.readings, costs=self._costs)
+        known = set(monitor.usual_costs) & set(self._costs)
+        self.usual = {name: (median(self._costs[name]), KNOWN_READINGS) for name in known}
         self.fusions = written.fusions or compacted.fusions
         self.settled = [_without_samples(row) for row in self._lacking(compacted)]
         # Their ratios are turned back into readings, since the median moves with new ones.
@@ -129,10 +130,10 @@ class Store:
         self._journal.add_row(row)
         self.rows.append(_without_samples(row))
 
-    def add_reading(self, at: float, time_ms: float) -> None:
-        """Keep a reading of the reference."""
-        self._journal.add_reading(at, time_ms)
-        self.readings.add(at, time_ms)
+    def add_reading(self, reading: Reading) -> None:
+        """Keep a reading of the device."""
+        self._journal.add_reading(reading)
+        self._records.add_reading(reading)
 
     def add_costs(self, costs: dict[str, float]) -> None:
         """Keep the machine's costs as they were measured this time."""
@@ -148,13 +149,14 @@ class Store:
     @property
     def costs(self) -> dict[str, float]:
         """The machine's costs: medians of what was measured."""
-        probes_ms = {name: time_ms for name, (time_ms, _) in self.usual_probes.items()}
-        return {name: median(found) for name, found in self._costs.items()} | probes_ms
+        usual_ms = {name: time_ms for name, (time_ms, _) in self.usual.items()}
+        return {name: median(found) for name, found in self._costs.items()} | usual_ms
 
     def best(self) -> list[Measurement]:
         """Return one row per layer and repeat, without samples."""
         # Rows of an earlier, finished start have lost the flags that were usual then.
-        return best_rows([*self.settled, *self.rows], self.readings, usual_states(self.rows))
+        usual = usual_states(self.rows, self._states)
+        return best_rows([*self.settled, *self.rows], self.readings, usual)
 
     def compact(self) -> None:
         """Write the dataset; the journal stays.
@@ -169,7 +171,7 @@ class Store:
         # The samples of a long campaign are read when they are needed, not kept for hours.
         earlier = self._lacking(_from_dataset(self.output)) if self.settled else []
         written = read_journal(journal_path(self.output)).rows
-        rows = best_rows([*earlier, *written], self.readings, usual_states(written))
+        rows = best_rows([*earlier, *written], self.readings, usual_states(written, self._states))
         costs = self.costs
         if len(self.readings):
             costs[REFERENCE_COST] = self.readings.median_ms

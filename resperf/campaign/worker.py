@@ -13,25 +13,20 @@ import json
 import os
 import signal
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from resperf.backends import Backend, backend
+from resperf.backends.monitors import Monitor, Reading, load_monitor
 from resperf.campaign.harvest import harvest
-from resperf.campaign.measure import measure_layer, waits_for_memory
+from resperf.campaign.measure import measure_layer
 from resperf.campaign.messages import layer_of, plain
-from resperf.campaign.watch import built_probes, built_reference
 from resperf.errors import ResperfError, UnsupportedError
-from resperf.measurement import Measurement, Status
+from resperf.measurement import Status, layer_phase
 from resperf.targets import Target, register
-from resperf.timing import Clock, LoadMeter, ReferenceMonitor, SamplingProtocol
-from resperf.units import MS_PER_S, NS_PER_MS
-
-SHORT_MS = 0.2
-"""A layer that takes longer spends its time in its work, not in waiting for other cores."""
+from resperf.timing import SamplingProtocol
 
 
 def die_with_parent() -> None:
@@ -43,30 +38,13 @@ def die_with_parent() -> None:
         ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
 
 
-def limit_memory(limit_bytes: int) -> None:
-    """Let allocations fail before the machine runs out of memory.
-
-    The limit is on private data: frameworks reserve far more address space than they use.
-    """
-    with contextlib.suppress(ImportError, OSError, ValueError):
-        import resource
-
-        if limit_bytes > 0:
-            resource.setrlimit(resource.RLIMIT_DATA, (limit_bytes, limit_bytes))
-
-
 @dataclass
 class Worker:
     """Answers questions with a backend that was started once."""
 
     backend: Backend
     protocol: SamplingProtocol
-    load: LoadMeter | None
-    reference: ReferenceMonitor | None
-    clock: Clock
-    now: Callable[[], float]
-    kept: contextlib.ExitStack
-    """Layers of the reference and the probes, which stay built as long as this is not freed."""
+    monitor: Monitor
 
     def hello(self) -> dict[str, Any]:
         """Say which machine this is."""
@@ -76,8 +54,9 @@ class Worker:
         }
 
     def costs(self) -> dict[str, Any]:
-        """Say what a network pays besides its layers, as it is now."""
-        return {"costs": {**self.backend.costs(), **self.backend.handover()}}
+        """Say what a network pays besides its layers, and how fast the device is, now."""
+        costs = {**self.backend.costs(), **self.backend.handover(), **self.monitor.costs()}
+        return {"costs": costs}
 
     def lower(self, layers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """Lower layers as drawn."""
@@ -105,82 +84,33 @@ class Worker:
         return {"reasons": reasons}
 
     def reading(self) -> dict[str, Any]:
-        """Time the reference now."""
-        return {"reading": self.reference.check(force=True) if self.reference else None}
+        """Read the device now."""
+        return {"reading": _plain_reading(self.monitor.reading(force=True))}
 
     def measure(self, layer: Mapping[str, Any], repeat: int) -> dict[str, Any]:
-        """Measure a layer, after a reading of the reference where one is due.
-
-        The row is flagged with each probe that is slow before or after it, where such a layer
-        could have felt it.
-        """
-        reading = self.reference.check() if self.reference else None
-        slow = self._slow_probes()
+        """Measure a layer between the monitor's `before` and `after`."""
+        reading = self.monitor.before()
         row = measure_layer(
-            self.backend,
-            layer_of(layer),
-            self.protocol,
-            repeat=repeat,
-            load=self.load,
-            clock=self.clock,
-            now=self.now,
+            self.backend, layer_of(layer), self.protocol, monitor=self.monitor, repeat=repeat
         )
         if row.status is Status.OK:
-            slow = (slow | self._slow_probes()) & _felt(row)
-            row = replace(row, flags=(*row.flags, *sorted(slow)))
-        probes = self.reference.usual_probes if self.reference and reading else {}
-        return {"reading": reading, "usual_probes": probes, "row": row.to_json()}
-
-    def _slow_probes(self) -> set[str]:
-        return self.reference.slow_probes() if self.reference else set()
+            flags = self.monitor.after(row.layer, row.phase_ms(layer_phase(row.phases)))
+            row = replace(row, flags=(*row.flags, *flags))
+        usual = {} if reading is None else self.monitor.usual_times()
+        return {"reading": _plain_reading(reading), "usual": usual, "row": row.to_json()}
 
 
-def _felt(row: Measurement) -> set[str]:
-    """Return the probes whose slowness the layer's own time could show."""
-    time_ms = row.phases["execution"].median_ms
-    if waits_for_memory(row.layer, time_ms):
-        return {"caches", "memory"}
-    return {"caches"} if time_ms < SHORT_MS else set()
+def _plain_reading(reading: Reading | None) -> list[Any] | None:
+    return None if reading is None else reading.to_json()
 
 
-def start(settings: Mapping[str, Any]) -> Worker:
-    """Start the backend and everything around it."""
-    target = register(Target.from_json(settings["target"]))
+def start(target: Target, settings: Mapping[str, Any], monitor: Monitor) -> Worker:
+    """Start the backend and what watches its device."""
     started = backend(target.framework, target.device_class, **settings["settings"])
     started.own_process()
-    # A simulated device brings its own clock, and other load does not disturb it.
-    own_clock: Clock | None = getattr(started, "clock", None)
-    clock, now = own_clock or time.perf_counter_ns, time.time
-    if own_clock is not None:
-        now = _simulated_time(own_clock)
-    kept = contextlib.ExitStack()
-    monitor = None
-    reference = None
-    with contextlib.suppress(UnsupportedError):
-        reference = kept.enter_context(built_reference(started))
-    if reference is not None:
-        monitor = ReferenceMonitor(
-            reference.isolated,
-            interval_s=settings["reference_interval_s"],
-            clock=clock,
-            now=now,
-            probes=kept.enter_context(built_probes(started, clock, settings.get("probes"))),
-        )
-    return Worker(
-        backend=started,
-        protocol=SamplingProtocol.from_mapping(settings["protocol"]),
-        load=None if own_clock else LoadMeter(),
-        reference=monitor,
-        clock=clock,
-        now=now,
-        kept=kept,
-    )
-
-
-def _simulated_time(clock: Clock) -> Callable[[], float]:
-    """Return a calendar that a simulated device's own clock drives."""
-    start = time.time()
-    return lambda: start + clock() / NS_PER_MS / MS_PER_S
+    monitor.start(started, interval_s=settings["reference_interval_s"], usual=settings.get("usual"))
+    protocol = SamplingProtocol.from_mapping(settings["protocol"])
+    return Worker(backend=started, protocol=protocol, monitor=monitor)
 
 
 def answer(worker: Worker, question: Mapping[str, Any]) -> dict[str, Any]:
@@ -214,9 +144,11 @@ def main(read: int, write: int) -> None:
             answers.write(json.dumps(values, separators=(",", ":")).encode() + b"\n")
 
         settings = json.loads(questions.readline())
-        limit_memory(settings["memory_bytes"])
         try:
-            worker = start(settings)
+            target = register(Target.from_json(settings["target"]))
+            monitor = load_monitor(target)
+            monitor.limit_memory(settings["memory_bytes"])
+            worker = start(target, settings, monitor)
             say(worker.hello())
         except ResperfError as error:
             say({"error": str(error)})

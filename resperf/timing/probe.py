@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
 from statistics import quantiles
 
-from resperf.timing.protocol import Clock
+from resperf.timing.protocol import Clock, Sampler
 from resperf.units import MS_PER_S, NS_PER_MS
 
 SLOW = 1.4
@@ -30,12 +29,12 @@ class Probe:
 
     Parameters
     ----------
-    run : callable
-        The work, well below a millisecond.
+    sampler : callable
+        Does the work, well below a millisecond, and returns how long that took in milliseconds.
     seconds : float
         How long a check repeats it.
     clock : callable
-        Nanoseconds.
+        Nanoseconds; tells when a check has lasted long enough.
     slow : float
         Times its usual time at which the work is slow.
     usual_ms : float, optional
@@ -50,7 +49,7 @@ class Probe:
 
     def __init__(
         self,
-        run: Callable[[], object],
+        sampler: Sampler,
         *,
         seconds: float = 0.002,
         clock: Clock = time.perf_counter_ns,
@@ -60,7 +59,7 @@ class Probe:
     ) -> None:
         self._slow = slow
         self._known_ms = [] if usual_ms is None else [usual_ms] * min(readings, _MOST_READINGS)
-        self._run = run
+        self._sampler = sampler
         self._seconds = seconds
         self._clock = clock
         self._readings_ms: list[float] = []
@@ -74,7 +73,7 @@ class Probe:
             Whether the check tells something of the usual time: those made while waiting for the
             end of a slow state do not.
         """
-        self._run()
+        self._sampler()
         least_ms, runs, limit_ms = math.inf, 0, self._slow * self.usual_ms
         start_ns = self._clock()
         while (
@@ -82,9 +81,7 @@ class Probe:
             or (self._clock() - start_ns) / NS_PER_MS / MS_PER_S < self._seconds
             or (least_ms > limit_ms and runs < _MOST_RUNS)
         ):
-            before_ns = self._clock()
-            self._run()
-            least_ms = min(least_ms, (self._clock() - before_ns) / NS_PER_MS)
+            least_ms = min(least_ms, self._sampler())
             runs += 1
         if record:
             self._readings_ms.append(least_ms)

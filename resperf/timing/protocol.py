@@ -1,4 +1,8 @@
-"""The sampling protocol: warm up until stable, then sample until the median is precise."""
+"""The sampling protocol: warm up until stable, then sample until the median is precise.
+
+A sampler takes one sample and returns its value, so that a wall clock, an event timer, a profiler
+and an allocator's peak are sampled alike.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +20,35 @@ from resperf.units import MS_PER_S, NS_PER_MS
 
 Clock = Callable[[], int]
 """Returns nanoseconds that only ever grow, like `time.perf_counter_ns`."""
+Sampler = Callable[[], float]
+"""Runs something once, to its end, and returns the value that this run had."""
+TIME_UNIT = "ms"
+"""Unit of times. What has another one, such as bytes, does not vary like a time does."""
+VALUES = 3
+"""Samples of what is no time; one run before them warms up."""
+
+
+@dataclass(frozen=True, slots=True)
+class WallClock:
+    """A sampler of wall times, in milliseconds.
+
+    Parameters
+    ----------
+    run : callable
+        Runs once and returns when it is complete (an accelerator is synchronised).
+    clock : callable
+        Nanoseconds.
+    """
+
+    run: Callable[[], object]
+    clock: Clock = time.perf_counter_ns
+
+    def __call__(self) -> float:
+        """Run once and return how long that took."""
+        run, clock = self.run, self.clock
+        before_ns = clock()
+        run()
+        return (clock() - before_ns) / NS_PER_MS
 
 
 @dataclass(frozen=True)
@@ -118,42 +151,65 @@ class SamplingProtocol:
 
 
 def sample(
-    run: Callable[[], object],
+    sampler: Sampler,
     protocol: SamplingProtocol,
     *,
-    offset_ms: float = 0.0,
+    unit: str = TIME_UNIT,
+    offset: float = 0.0,
     divisor: float = 1.0,
+    copies: int | None = None,
     clock: Clock = time.perf_counter_ns,
 ) -> PhaseSamples:
-    """Warm up and time `run` as the protocol says.
+    """Warm up and take samples as the protocol says.
 
     Parameters
     ----------
-    run : callable
-        Runs once and returns when it is complete.
+    sampler : callable
+        Returns the value of one run.
     protocol : SamplingProtocol
-    offset_ms, divisor : float
-        A sample is ``(wall_ms - offset_ms) / divisor``; it may come out below zero where the
-        offset is the larger part, and is kept so.
+    unit : str
+        Of the value. `TIME_UNIT` is sampled until the median is precise, all else `VALUES` times.
+    offset, divisor : float
+        A sample is ``(value - offset) / divisor``; it may come out below zero where the offset is
+        the larger part, and stays so.
+    copies : int, optional
+        How many copies of the subject a run holds: written down with the samples.
     clock : callable
-        Nanoseconds; tests give a fake one.
+        Nanoseconds, for the protocol's times; tests give a fake one.
 
     Returns
     -------
     PhaseSamples
         All samples, or 64 quantiles of them.
     """
-    warmups = _warm_up(run, protocol, clock)
+    take = _times if unit == TIME_UNIT else _values
+    taken = take(lambda: (sampler() - offset) / divisor, sampler, protocol, clock)
+    return dataclasses.replace(taken, copies=copies, divisor=divisor, offset=offset)
+
+
+def _values(
+    scaled: Sampler, warm_up: Sampler, protocol: SamplingProtocol, _clock: Clock
+) -> PhaseSamples:
+    """Take a few samples of what is the same in each run, but for chance events."""
+    warm_up()
+    values = tuple(scaled() for _ in range(VALUES))
+    agree = max(values) - min(values) <= protocol.precision * abs(median(values))
+    reason = StopReason.PRECISE if agree else StopReason.BUDGET
+    return PhaseSamples(values, taken=VALUES, warmups=1, stop_reason=reason)
+
+
+def _times(
+    scaled: Sampler, warm_up: Sampler, protocol: SamplingProtocol, clock: Clock
+) -> PhaseSamples:
+    """Warm up until times are stable, then sample until their median is precise."""
+    warmups = _warm_up(warm_up, protocol, clock)
     samples_ms: list[float] = []
     start_ns = clock()
     # Sorting after every microsecond run would heat other parts of the core than the run does.
     next_check = protocol.min_samples
     while True:
-        before_ns = clock()
-        run()
-        after_ns = clock()
-        samples_ms.append(((after_ns - before_ns) / NS_PER_MS - offset_ms) / divisor)
-        count, elapsed_s = len(samples_ms), (after_ns - start_ns) / NS_PER_MS / MS_PER_S
+        samples_ms.append(scaled())
+        count, elapsed_s = len(samples_ms), (clock() - start_ns) / NS_PER_MS / MS_PER_S
         if count < protocol.min_samples:
             continue
         if elapsed_s >= protocol.budget_s or count >= protocol.max_samples:
@@ -177,6 +233,7 @@ def pooled(builds: Sequence[PhaseSamples], protocol: SamplingProtocol) -> PhaseS
     """Join the samples of one phase from several builds, each of them counting about alike.
 
     The joint median is precise if it is so within the builds and these agree with each other.
+    Copies, divisor and offset are those of the first build.
 
     Parameters
     ----------
@@ -192,7 +249,8 @@ def pooled(builds: Sequence[PhaseSamples], protocol: SamplingProtocol) -> PhaseS
     medians_ms = [build.median_ms for build in builds]
     apart = (max(medians_ms) - min(medians_ms)) / 2
     agree = apart < protocol.precision * abs(median(samples_ms))
-    return PhaseSamples(
+    return dataclasses.replace(
+        builds[0],
         samples_ms=tuple(samples_ms),
         taken=sum(build.taken for build in builds),
         warmups=sum(build.warmups for build in builds),
@@ -206,18 +264,15 @@ def _reason(samples_ms: list[float], protocol: SamplingProtocol) -> StopReason:
     return StopReason.PRECISE if width < protocol.precision else StopReason.BUDGET
 
 
-def _warm_up(run: Callable[[], object], protocol: SamplingProtocol, clock: Clock) -> int:
+def _warm_up(sampler: Sampler, protocol: SamplingProtocol, clock: Clock) -> int:
     """Run until three successive times agree, or the bounds are reached; return how many runs."""
     start_ns = clock()
-    recent: list[int] = []
+    recent: list[float] = []
     for count in range(1, protocol.warmup_runs + 1):
-        before_ns = clock()
-        run()
-        after_ns = clock()
-        recent = [*recent[-2:], after_ns - before_ns]
+        recent = [*recent[-2:], sampler()]
         stable = len(recent) == 3 and max(recent) - min(recent) <= protocol.warmup_tolerance * max(
             recent
         )
-        if stable or (after_ns - start_ns) / NS_PER_MS / MS_PER_S >= protocol.warmup_s:
+        if stable or (clock() - start_ns) / NS_PER_MS / MS_PER_S >= protocol.warmup_s:
             return count
     return protocol.warmup_runs

@@ -10,8 +10,7 @@ from statistics import median
 
 from resperf.measurement import TOLERANCE
 from resperf.timing.probe import Probe
-from resperf.timing.protocol import Clock
-from resperf.units import NS_PER_MS
+from resperf.timing.protocol import Sampler
 
 
 class ReferenceHistory:
@@ -77,18 +76,17 @@ class ReferenceHistory:
 
 
 class ReferenceMonitor:
-    """Times a fixed callable every few seconds, between other measurements.
+    """Times fixed work every few seconds, between other measurements.
 
     Parameters
     ----------
-    run : callable
-        The reference: always the same work, about a millisecond.
+    sampler : callable
+        Runs the reference, always the same work of about a millisecond, and returns its time in
+        milliseconds.
     interval_s : float
         `check` times it only when the last reading is at least this old.
     samples : int
         Runs per reading (after one that is not counted); the reading is their median.
-    clock : callable
-        Nanoseconds.
     now : callable
         Seconds since 1970.
     history : ReferenceHistory, optional
@@ -101,11 +99,10 @@ class ReferenceMonitor:
 
     def __init__(
         self,
-        run: Callable[[], object],
+        sampler: Sampler,
         *,
         interval_s: float = 3.0,
         samples: int = 15,
-        clock: Clock = time.perf_counter_ns,
         now: Callable[[], float] = time.time,
         history: ReferenceHistory | None = None,
         probes: Mapping[str, Probe] | None = None,
@@ -114,10 +111,9 @@ class ReferenceMonitor:
         self._settle = settle
         self._probes = probes or {}
         self.history = ReferenceHistory() if history is None else history
-        self._run = run
+        self._sampler = sampler
         self._interval_s = interval_s
         self._samples = samples
-        self._clock = clock
         self._now = now
         self._last_at = -math.inf
 
@@ -135,14 +131,10 @@ class ReferenceMonitor:
             return None
         if self._settle is not None:
             self._settle()
-        self._run()
-        times_ns = []
-        for _ in range(self._samples):
-            before_ns = self._clock()
-            self._run()
-            times_ns.append(self._clock() - before_ns)
+        self._sampler()
+        times_ms = [self._sampler() for _ in range(self._samples)]
         self._last_at = self._now()
-        reading = ((at + self._last_at) / 2, median(times_ns) / NS_PER_MS)
+        reading = ((at + self._last_at) / 2, median(times_ms))
         self.history.add(*reading)
         return reading
 

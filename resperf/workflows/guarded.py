@@ -1,4 +1,4 @@
-"""Timing whole runs of a network while a reference layer watches the machine's own speed."""
+"""Timing whole runs of a network while a monitor watches the device's own speed."""
 
 from __future__ import annotations
 
@@ -7,40 +7,23 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from statistics import fmean, median
 
 from resperf.backends import Backend, Built
+from resperf.backends.monitors import Monitor, load_monitor
 from resperf.bundle import Bundle
-from resperf.campaign.watch import built_probes, built_reference
-from resperf.errors import MeasurementError, UnsupportedError
+from resperf.devices import target_of
+from resperf.errors import MeasurementError
 from resperf.measurement import PHASES, TOLERANCE
-from resperf.timing import (
-    KNOWN_READINGS,
-    Clock,
-    ReferenceHistory,
-    ReferenceMonitor,
-    SamplingProtocol,
-    sample,
-)
-from resperf.units import NS_PER_MS
+from resperf.timing import KNOWN_READINGS, Clock, SamplingProtocol, sample
 
 ROUNDS = 3
 """Steady rounds that a measurement wants: what one round cannot show, several may."""
 EXTRA_ROUNDS = 5
 """Rounds that may replace those during which the machine was off its usual speed."""
-SHORT_MS = 5.0
-"""A network that takes longer feels how fast memory is, a shorter one lives in the caches."""
-_FELT_BY_ALL = frozenset({"caches"})
-_FELT_BY_LONG = frozenset({"caches", "memory"})
 PATIENCE_S = 20.0
-"""How long a measurement waits, in all, for cores that the host has put far apart."""
+"""How long a measurement waits, in all, for a state of the device to pass (`Monitor.waits_for`)."""
 PAUSE_S = 0.2
-SLOW_FOR_NETWORKS = {"memory": 2.0}
-"""A network spends little of its time waiting for memory beyond the caches: 1.5 times as long for
-a pooling of 20 MB are a few hundredths for ResNet-18."""
-SETTLE_S = 0.06
-"""After which the threads of a session that has run no longer spin for its next run."""
 COPY_SHARE = 0.1
 """Share of a round that preprocess takes, and postprocess too, beside the whole runs."""
 
@@ -82,62 +65,51 @@ class _Watched:
     timed: _Round
     reference_ms: float
     felt: frozenset[str]
-    """Slow probes before or after it that such a network feels."""
+    """States before or after it that such a network feels."""
 
 
 @contextmanager
 def reference_monitor(
-    backend: Backend,
-    *,
-    clock: Clock = time.perf_counter_ns,
-    now: Callable[[], float] = time.time,
-    history: ReferenceHistory | None = None,
-    bundle: Bundle | None = None,
-) -> Iterator[ReferenceMonitor]:
-    """Build the reference layer, and watch the machine with it inside the ``with`` block.
+    backend: Backend, *, bundle: Bundle | None = None, monitor: Monitor | None = None
+) -> Iterator[Monitor]:
+    """Watch the device with its reference layer inside the ``with`` block.
 
     Parameters
     ----------
     backend : Backend
-    clock, now : callable
-        Nanoseconds that only grow; seconds since 1970.
-    history : ReferenceHistory, optional
-        Readings of earlier blocks to judge against.
     bundle : Bundle, optional
         What is judged, if anything is. Where it was measured on this machine with these settings,
-        the probes' usual times are those of its campaign, and a state that lasts as long as the
+        usual times of the monitor are those of its campaign, and a state that lasts as long as the
         ``with`` block shows.
+    monitor : Monitor, optional
+        One that has not started yet; by default that of the backend's class of devices.
 
     Raises
     ------
     MeasurementError
         If the framework cannot run the reference layer.
     """
-    try:
-        reference = built_reference(backend)
-    except UnsupportedError as error:
-        raise MeasurementError(
-            f"{backend.name} cannot run the reference layer on this machine: {error}"
-        ) from error
+    monitor = monitor or load_monitor(target_of(backend.platform().device, backend.name))
     usual: dict[str, tuple[float, int]] = {}
     if bundle is not None and not (
         backend.platform().hardware_differences(bundle.platform)
         + backend.setting().differences(bundle.setting)
     ):
         usual = {name: (cost_ms, KNOWN_READINGS) for name, cost_ms in bundle.costs.items()}
-    with reference as built, built_probes(backend, clock, usual, SLOW_FOR_NETWORKS) as probes:
-        yield ReferenceMonitor(
-            built.isolated, clock=clock, now=now, history=history, probes=probes,
-            settle=partial(time.sleep, SETTLE_S) if probes else None,
-        )  # fmt: skip
+    with monitor.start(backend, usual=usual, networks=True):
+        if monitor.unwatched:
+            raise MeasurementError(
+                f"{backend.name} cannot run the reference layer on this machine: "
+                f"{monitor.unwatched}"
+            )
+        yield monitor
 
 
 def guarded_runs(
     built: Built,
-    monitor: ReferenceMonitor,
+    monitor: Monitor,
     *,
     seconds: float,
-    clock: Clock = time.perf_counter_ns,
     sleep: Callable[[float], None] = time.sleep,
 ) -> GuardedRuns:
     """Time a network in rounds, and repeat those during which the machine was off its speed.
@@ -146,13 +118,11 @@ def guarded_runs(
     ----------
     built : Built
         A network. A session call belongs to its execution: no offset is taken out.
-    monitor : ReferenceMonitor
-        Read before and after each round, and the probes that such a network could feel.
+    monitor : Monitor
+        Read before and after each round; the states that such a network could feel count.
     seconds : float
         Time for `ROUNDS` rounds together; slow networks take longer, as a round holds at least
         three runs.
-    clock : callable
-        Nanoseconds that only grow.
     sleep : callable
         Waits for some seconds, `PATIENCE_S` at most together.
     """
@@ -164,28 +134,29 @@ def guarded_runs(
     )
     rounds: list[_Watched] = []
     steady: list[_Watched] = []
-    monitor.check(force=True)
-    slow = monitor.slow_probes()
+    monitor.reading(force=True)
+    states = monitor.active_flags()
     pauses = round(PATIENCE_S / PAUSE_S)
     for _ in range(ROUNDS + EXTRA_ROUNDS):
-        while "caches" in slow and pauses:
+        while states & monitor.waits_for and pauses:
             sleep(PAUSE_S)
             pauses -= 1
-            slow = monitor.slow_probes(record=False)
-        before_ms, slow_before = monitor.history.latest_ms, slow
-        timed = _timed_round(built, protocol, clock)
-        monitor.check(force=True)
-        slow = monitor.slow_probes()
-        felt = _FELT_BY_ALL if median(timed.totals_ms) < SHORT_MS else _FELT_BY_LONG
+            states = monitor.active_flags(record=False)
+        before_ms, states_before = monitor.history.latest_ms, states
+        timed = _timed_round(built, protocol, monitor.clock)
+        monitor.reading(force=True)
+        states = monitor.active_flags()
+        felt = monitor.felt_by_network(median(timed.totals_ms))
         reference_ms = fmean((before_ms, monitor.history.latest_ms))
-        rounds.append(_Watched(timed, reference_ms, felt & (slow | slow_before)))
-        # The usual speed is only known better and better, so all rounds are judged anew.
+        rounds.append(_Watched(timed, reference_ms, felt & (states | states_before)))
+        # The usual speed is only known better and better, so all rounds are judged anew. Where no
+        # reference is timed, the ratio is NaN and no reason against a round.
         usual_ms = monitor.history.median_ms
-        steady = [each for each in rounds if abs(each.reference_ms / usual_ms - 1) <= TOLERANCE]
+        steady = [each for each in rounds if not abs(each.reference_ms / usual_ms - 1) > TOLERANCE]
         if sum(not each.felt for each in steady) >= ROUNDS:
             break
     undisturbed = [each for each in steady if not each.felt]
-    near = [each for each in steady if not each.felt & _FELT_BY_ALL]
+    near = [each for each in steady if not each.felt & monitor.waits_for]
     kept = undisturbed or near or steady or rounds
     return GuardedRuns(
         phases_ms={
@@ -201,28 +172,25 @@ def guarded_runs(
 
 def _timed_round(built: Built, protocol: SamplingProtocol, clock: Clock) -> _Round:
     """Time whole runs as the protocol says, then the outer phases more briefly."""
-    marks_ns: list[tuple[int, int, int, int]] = []
-    preprocess, execution, postprocess = (built.phases[name].run for name in PHASES)
+    runs: list[tuple[float, float]] = []
+    preprocess, execution, postprocess = (built.phases[name].sampler for name in PHASES)
 
-    def whole_run() -> None:
-        start = clock()
-        preprocess()
-        ready = clock()
-        execution()
-        done = clock()
-        postprocess()
-        marks_ns.append((start, ready, done, clock()))
+    def whole_run_ms() -> float:
+        before_ms, execution_ms, after_ms = preprocess(), execution(), postprocess()
+        total_ms = before_ms + execution_ms + after_ms
+        runs.append((execution_ms, total_ms))
+        return total_ms
 
-    warmups = sample(whole_run, protocol.scaled(1 - 2 * COPY_SHARE), clock=clock).warmups
+    warmups = sample(whole_run_ms, protocol.scaled(1 - 2 * COPY_SHARE), clock=clock).warmups
     brief = protocol.scaled(COPY_SHARE)
-    counted = marks_ns[warmups:]
+    counted = runs[warmups:]
     return _Round(
         phases_ms={
             "preprocess": sample(preprocess, brief, clock=clock).samples_ms,
-            "execution": [(done - ready) / NS_PER_MS for _, ready, done, _ in counted],
+            "execution": [execution_ms for execution_ms, _ in counted],
             "postprocess": sample(postprocess, brief, clock=clock).samples_ms,
         },
-        totals_ms=[(end - start) / NS_PER_MS for start, _, _, end in counted],
+        totals_ms=[total_ms for _, total_ms in counted],
     )
 
 

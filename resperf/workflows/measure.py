@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ from statistics import median
 from typing import Any
 
 from resperf.backends import Backend
+from resperf.backends.monitors import Monitor
 from resperf.campaign import measure_layer
 from resperf.layers import Layer
 from resperf.lowering import LoweredNetwork, lower
@@ -23,7 +23,7 @@ from resperf.prediction.result import (
     Skipped,
     network_json,
 )
-from resperf.timing import Clock, ReferenceMonitor, SamplingProtocol
+from resperf.timing import SamplingProtocol
 from resperf.units import json_number
 from resperf.workflows.guarded import (
     ROUNDS,
@@ -134,10 +134,9 @@ def measure_network(
     shapes: Mapping[str, Sequence[int]] | None = None,
     seconds: float = 6.0,
     layers: bool = True,
-    monitor: ReferenceMonitor | None = None,
+    monitor: Monitor | None = None,
     protocol: SamplingProtocol | None = None,
     progress: Progress | None = None,
-    clock: Clock = time.perf_counter_ns,
 ) -> MeasuredNetwork:
     """Run a network and time its phases; then measure each distinct layer alone.
 
@@ -154,13 +153,11 @@ def measure_network(
         Time for whole runs; see `resperf.workflows.guarded.guarded_runs`.
     layers : bool
         Measure the layers too, about a third of a second for each distinct one.
-    monitor : ReferenceMonitor, optional
+    monitor : Monitor, optional
         Of earlier measurements of this backend; by default a new one.
     protocol : SamplingProtocol, optional
         Of the layers.
     progress : callable, optional
-    clock : callable
-        Nanoseconds that only grow.
 
     Raises
     ------
@@ -170,14 +167,14 @@ def measure_network(
         If the framework cannot run the network.
     """
     if monitor is None:
-        with reference_monitor(backend, clock=clock) as fresh:
+        with reference_monitor(backend) as fresh:
             return measure_network(
                 path, backend, batch=batch, shapes=shapes, seconds=seconds, layers=layers,
-                monitor=fresh, protocol=protocol, progress=progress, clock=clock,
+                monitor=fresh, protocol=protocol, progress=progress,
             )  # fmt: skip
     network = read_network(path, batch=batch, shapes=shapes)
     with backend.network(path, batch=batch, shapes=shapes) as built:
-        timed = guarded_runs(built, monitor, seconds=seconds, clock=clock)
+        timed = guarded_runs(built, monitor, seconds=seconds)
     setting, platform = backend.setting(), backend.platform()
     result = MeasuredNetwork(
         network=network.name,
@@ -201,7 +198,6 @@ def measure_network(
         protocol or SamplingProtocol(),
         monitor=monitor,
         progress=progress,
-        clock=clock,
     )
     return _with_layers(result, lowered, measured, backend.costs())
 
@@ -211,9 +207,8 @@ def measure_layers(
     layers: Sequence[Layer],
     protocol: SamplingProtocol,
     *,
-    monitor: ReferenceMonitor,
+    monitor: Monitor,
     progress: Progress | None = None,
-    clock: Clock = time.perf_counter_ns,
 ) -> dict[str, Measurement]:
     """Measure each distinct lowered layer once, again where the machine changed its speed.
 
@@ -228,8 +223,8 @@ def measure_layers(
         if progress is not None:
             progress(done, len(distinct), layer.kind)
         for _ in range(LAYER_ATTEMPTS):
-            measured[key] = measure_layer(backend, layer, protocol, clock=clock)
-            monitor.check()
+            measured[key] = measure_layer(backend, layer, protocol, monitor=monitor)
+            monitor.reading()
             if monitor.is_steady():
                 break
     if progress is not None:

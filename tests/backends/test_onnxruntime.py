@@ -204,11 +204,12 @@ def test_every_layer_runs_in_all_phases(layer: Layer, ort: OnnxRuntimeBackend) -
     with ort.layer(lowered, budget_ms=5.0) as built:
         assert tuple(built.phases) == PHASES
         for phase in built.phases.values():
-            phase.run()
+            phase.sampler()
         built.isolated()
         execution = built.phases["execution"]
         assert 1 <= execution.divisor <= MAX_COPIES
-        assert execution.offset_ms == ort.session_ms()
+        assert execution.copies == execution.divisor
+        assert execution.offset == ort.session_ms()
     with pytest.raises(MeasurementError):
         built.isolated()
 
@@ -239,7 +240,7 @@ def test_activations_alone_compute_what_they_are_called(
 ) -> None:
     (layer,) = ort.lower([Activation(batch=2, values=300, activation=function)])
     with ort.layer(layer, budget_ms=5.0) as built:
-        (found,) = built.phases["postprocess"].run()
+        (found,) = built.phases["postprocess"].sampler.run()
     np.testing.assert_allclose(found, COMPUTED[function](filled((2, 300))), rtol=1e-4, atol=1e-6)
 
 
@@ -389,9 +390,9 @@ def test_what_no_kernel_runs_is_refused(layer: Layer, words: str, ort: OnnxRunti
 
 def test_a_whole_network_runs_in_all_phases(ort: OnnxRuntimeBackend) -> None:
     with ort.network(NETWORKS / "lenet5.onnx", batch=3) as built:
-        built.phases["preprocess"].run()
-        built.phases["execution"].run()
-        (result,) = built.phases["postprocess"].run()  # type: ignore[misc]
+        built.phases["preprocess"].sampler.run()
+        built.phases["execution"].sampler.run()
+        (result,) = built.phases["postprocess"].sampler.run()
     assert result.shape == (3, 10)
     assert np.isfinite(result).all()
 

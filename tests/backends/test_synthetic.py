@@ -1,6 +1,7 @@
 import pytest
 
 from resperf.backends import backend
+from resperf.backends.monitors import Monitor
 from resperf.backends.synthetic import SyntheticBackend
 from resperf.campaign import measure_layer
 from resperf.errors import ResperfError, UnsupportedError
@@ -11,8 +12,15 @@ from resperf.timing import SamplingProtocol
 DENSE = Dense(batch=10, features_in=500, features_out=200)
 
 
+def simulated(device: SyntheticBackend) -> Monitor:
+    """Watch a device by its clock alone."""
+    monitor = Monitor()
+    monitor.clock = device.clock
+    return monitor
+
+
 def measured(device: SyntheticBackend, **protocol: float) -> dict[str, float]:
-    row = measure_layer(device, DENSE, SamplingProtocol(**protocol), clock=device.clock)
+    row = measure_layer(device, DENSE, SamplingProtocol(**protocol), monitor=simulated(device))
     return {name: row.phase_ms(name) for name in row.phases} | {"isolated": row.isolated_ms}
 
 
@@ -46,12 +54,15 @@ def test_the_machine_slows_down_on_demand() -> None:
 )
 def test_failures_on_demand_become_statuses(failure: str, status: Status) -> None:
     device = SyntheticBackend(fail={failure: "features_in=500,"})
-    row = measure_layer(device, DENSE, SamplingProtocol(), clock=device.clock)
+    row = measure_layer(device, DENSE, SamplingProtocol(), monitor=simulated(device))
     assert row.status is status
     assert row.phases == {}
     assert "on demand" in row.detail
     other = measure_layer(
-        device, DENSE.replace(features_in=501), SamplingProtocol(), clock=device.clock
+        device,
+        DENSE.replace(features_in=501),
+        SamplingProtocol(),
+        monitor=simulated(device),
     )
     assert other.status is Status.OK
 

@@ -255,20 +255,21 @@ def test_a_layer_has_three_phases(
     (layer,) = tensorflow.lower([layer])
     with tensorflow.layer(layer, budget_ms=1.0) as built:
         assert tuple(built.phases) == PHASES
-        (x,) = built.phases["preprocess"].run()  # type: ignore[misc]
-        y = built.isolated()
-        (host,) = built.phases["postprocess"].run()  # type: ignore[misc]
-        marginal = built.phases["execution"].run()
+        (x,) = built.phases["preprocess"].sampler.run()
+        y = built.isolated.run()
+        (host,) = built.phases["postprocess"].sampler.run()
+        marginal = built.phases["execution"].sampler.run()
         assert tuple(x.shape) == operator_of(layer).input_shape
         assert isinstance(host, np.ndarray)
         np.testing.assert_array_equal(host, y.numpy())  # type: ignore[attr-defined]
         np.testing.assert_array_equal(host, marginal.numpy())  # type: ignore[attr-defined]
         execution = built.phases["execution"]
         # An estimate of no time at all asks for as many copies as a run ever holds.
-        assert execution.divisor == COPIES_MOST
-        assert execution.offset_ms >= tensorflow.session_ms()
+        assert execution.copies == execution.divisor == COPIES_MOST
+        assert execution.offset >= tensorflow.session_ms()
         for phase in ("preprocess", "postprocess"):
-            assert (built.phases[phase].divisor, built.phases[phase].offset_ms) == (1.0, 0.0)
+            assert (built.phases[phase].divisor, built.phases[phase].offset) == (1.0, 0.0)
+            assert built.phases[phase].copies == 1
 
 
 def optimised_ops(function: Any, x: Any) -> list[str]:

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from resperf.backends.monitors import Reading
+from resperf.backends.monitors.cpu import CpuMonitor
 from resperf.campaign import journal as journal_module
 from resperf.campaign.journal import (
     Header,
@@ -22,6 +24,7 @@ from resperf.platform import this_platform
 from resperf.settings import Setting
 from resperf.timing import ReferenceHistory
 
+STATES = CpuMonitor.device_states
 SETTING = Setting(framework="synthetic", framework_version="1", provider="none", threads=1)
 HEADER = Header(
     SETTING,
@@ -52,7 +55,9 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     journal.add_costs({"session_ms": 0.5})
     journal.add_costs({"session_ms": 0.7, "node_ms": 0.1})
     journal.add_row(row(1))
-    journal.add_reading(3.0, 1.5)
+    journal.add_reading(Reading(3.0, 1.5))
+    journal.add_reading(Reading(4.0, facts={"clock_mhz": 1300.0}))
+    journal.add_reading(Reading(5.0, 1.7, {"clock_mhz": 1200.0}))
     journal.add_row(row(2, status=Status.CRASHED, phases={}, detail="SIGSEGV"))
     journal.close()
     records = read_journal(path)
@@ -60,8 +65,20 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert [r.layer for r in records.rows] == [row(1).layer, row(2).layer]
     assert records.rows[0].phases == row(1).phases
     assert records.rows[1].status is Status.CRASHED
-    assert records.readings.readings == [(3.0, 1.5)]
-    assert records.costs == {"session_ms": [0.5, 0.7], "node_ms": [0.1]}
+    assert records.readings.readings == [(3.0, 1.5), (5.0, 1.7)]
+    assert records.costs == {
+        "session_ms": [0.5, 0.7], "node_ms": [0.1], "clock_mhz": [1300.0, 1200.0],
+    }  # fmt: skip
+
+
+def test_readings_of_earlier_versions_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "a.journal.jsonl"
+    Journal(path, HEADER).close()
+    with path.open("a") as lines:
+        lines.write('{"reading":[3.0,1.5]}\n')
+    assert read_journal(path).readings.readings == [(3.0, 1.5)]
+    # A device without anything else to read writes the same line.
+    assert Reading(3.0, 1.5).to_json() == [3.0, 1.5]
 
 
 def test_a_cut_line_is_dropped_at_every_length(tmp_path: Path) -> None:
@@ -152,16 +169,19 @@ def test_the_best_of_several_attempts_counts() -> None:
 def test_a_state_of_most_rows_is_the_usual_one() -> None:
     steady = ReferenceHistory([(0.0, 1.0), (1000.0, 1.0)])
     rows = [row(n, float(n), flags=("caches",) if n % 3 else ("drift",)) for n in range(1, 121)]
-    kept = best_rows(rows, steady)
+    kept = best_rows(rows, steady, usual_states(rows, STATES))
     # Two of three rows are flagged by the probe: nothing is wrong with them. Drift always counts.
     assert Counter(each.flags for each in kept) == {(): 80, ("drift",): 40}
-    assert not is_doubtful(rows[0], steady, usual_states(rows))
+    assert not is_doubtful(rows[0], steady, usual_states(rows, STATES))
     both = [row(n, float(n), flags=("caches", "drift")) for n in range(1, 121)]
-    assert is_doubtful(rows[2], steady, usual_states(both))
+    assert is_doubtful(rows[2], steady, usual_states(both, STATES))
     # Half of them, or a few of few, are no rule.
     half = [row(n, float(n), flags=("caches",) * (n % 2)) for n in range(1, 121)]
-    assert Counter(each.flags for each in best_rows(half, steady)) == {(): 60, ("caches",): 60}
-    assert all(each.flags for each in best_rows(rows[:2], steady))
+    assert Counter(each.flags for each in best_rows(half, steady, usual_states(half, STATES))) == {
+        (): 60,
+        ("caches",): 60,
+    }
+    assert all(each.flags for each in best_rows(rows[:2], steady, usual_states(rows[:2], STATES)))
 
 
 def test_rows_of_a_slow_machine_give_way_and_carry_its_ratio() -> None:

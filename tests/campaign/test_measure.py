@@ -4,27 +4,24 @@ from typing import Any
 import pytest
 
 from resperf.backends import Phase
+from resperf.backends.monitors import Monitor
+from resperf.backends.monitors.cpu import CpuMonitor
 from resperf.backends.synthetic import SyntheticBackend, SyntheticBuilt
 from resperf.campaign import measure_layer
 from resperf.layers import Dense, Pool
 from resperf.measurement import PHASES, Status
-from resperf.timing import SamplingProtocol
-from resperf.timing.load import Load
+from resperf.timing import SamplingProtocol, WallClock
 
 LAYER = Dense(batch=1, features_in=100, features_out=10)
 
 
-class FakeLoad:
-    """A load meter that always says the same."""
+class OwnClock(CpuMonitor):
+    """Watches a simulated device as if it were a CPU: its clock, a CPU's rules, no probes."""
 
-    def __init__(self, other_cores: float) -> None:
-        self._load = Load(other_cores=other_cores, frequency_share=1.0)
-
-    def start(self) -> None:
-        """Nothing to remember."""
-
-    def stop(self) -> Load:
-        return self._load
+    def __init__(self, device: SyntheticBackend) -> None:
+        super().__init__()
+        self.clock = device.clock
+        self.now = lambda: 77.0
 
 
 class SlowToBuild(SyntheticBackend):
@@ -37,11 +34,13 @@ class SlowToBuild(SyntheticBackend):
         self._runs = 0
         return SyntheticBuilt(
             phases={
-                "preprocess": Phase(lambda: self.spend(1.0)),
-                "execution": Phase(self._slower, offset_ms=2.0, divisor=4.0),
-                "postprocess": Phase(lambda: self.spend(0.5)),
+                "preprocess": Phase(self.timer(1.0)),
+                "execution": Phase(
+                    WallClock(self._slower, self.clock), offset=2.0, divisor=4.0, copies=4
+                ),
+                "postprocess": Phase(self.timer(0.5)),
             },
-            isolated=lambda: self.spend(3.0),
+            isolated=self.timer(3.0),
         )
 
     def _slower(self) -> None:
@@ -51,14 +50,15 @@ class SlowToBuild(SyntheticBackend):
 
 def test_a_row_holds_all_phases_and_what_they_cost() -> None:
     device = SlowToBuild()
-    row = measure_layer(
-        device, LAYER, SamplingProtocol(), repeat=1, clock=device.clock, now=lambda: 77.0
-    )
+    row = measure_layer(device, LAYER, SamplingProtocol(), repeat=1, monitor=OwnClock(device))
     assert (row.status, row.repeat, row.started_at, row.flags) == (Status.OK, 1, 77.0, ())
     assert tuple(row.phases) == PHASES
     # A run of 10 ms less the call's 2 ms, over four copies.
     assert [row.phase_ms(name) for name in PHASES] == [1.0, 2.0, 0.5]
     assert row.isolated_ms == 3.0
+    execution, outer = row.phases["execution"], row.phases["preprocess"]
+    assert (execution.copies, execution.divisor, execution.offset) == (4, 4.0, 2.0)
+    assert (outer.copies, outer.divisor, outer.offset) == (1, 1.0, 0.0)
     assert row.session_ms == 0.02
     assert row.overhead_s == pytest.approx(0.040)
     assert row.duration_s > 0.040
@@ -67,7 +67,7 @@ def test_a_row_holds_all_phases_and_what_they_cost() -> None:
 def test_a_drifting_execution_is_marked() -> None:
     device = SlowToBuild()
     device.growth_ms = 1.0
-    row = measure_layer(device, LAYER, SamplingProtocol(budget_s=0.3), clock=device.clock)
+    row = measure_layer(device, LAYER, SamplingProtocol(budget_s=0.3), monitor=OwnClock(device))
     assert row.flags == ("drift",)
 
 
@@ -82,14 +82,14 @@ class Placed(SlowToBuild):
         built = super().layer(layer, budget_ms=budget_ms)
         took_ms = (9.0, 1.0, 5.0, 7.0)[self.builds % 4]
         self.builds += 1
-        phases = {**built.phases, "execution": Phase(lambda: self.spend(took_ms))}
+        phases = {**built.phases, "execution": Phase(self.timer(took_ms))}
         return SyntheticBuilt(phases=phases, isolated=built.isolated)
 
 
 def test_a_layer_that_waits_for_memory_is_sampled_in_several_places() -> None:
     large = Pool(batch=16, channels_in=64, height=112, width=112, kernel_height=2, kernel_width=2)
     device = Placed()
-    row = measure_layer(device, large, SamplingProtocol(placements=3), clock=device.clock)
+    row = measure_layer(device, large, SamplingProtocol(placements=3), monitor=OwnClock(device))
     assert device.builds == 3
     assert row.phase_ms("execution") == 5.0
     assert row.phase_ms("postprocess") == 0.5
@@ -99,7 +99,7 @@ def test_a_layer_that_waits_for_memory_is_sampled_in_several_places() -> None:
     # Another build takes 40 ms: after the second one, the time for it is over.
     device = Placed()
     protocol = SamplingProtocol(placements=9, placements_s=0.03)
-    measure_layer(device, large, protocol, clock=device.clock)
+    measure_layer(device, large, protocol, monitor=OwnClock(device))
     assert device.builds == 2
 
     # A build that fails later loses nothing of those before.
@@ -110,22 +110,14 @@ def test_a_layer_that_waits_for_memory_is_sampled_in_several_places() -> None:
             return super().layer(layer, budget_ms=budget_ms)
 
     device = Full()
-    row = measure_layer(device, large, SamplingProtocol(placements=3), clock=device.clock)
+    row = measure_layer(device, large, SamplingProtocol(placements=3), monitor=OwnClock(device))
     assert (row.status, device.builds) == (Status.OK, 2)
     assert row.phase_ms("execution") == 5.0  # between 9 and 1
 
     # What computes rather than waits for memory is built once.
     device = Placed()
-    measure_layer(device, LAYER, SamplingProtocol(placements=3), clock=device.clock)
+    measure_layer(device, LAYER, SamplingProtocol(placements=3), monitor=OwnClock(device))
     assert device.builds == 1
-
-
-@pytest.mark.parametrize(("other_cores", "flags"), [(0.9, ("busy",)), (0.1, ())])
-def test_a_busy_machine_is_marked(other_cores: float, flags: tuple[str, ...]) -> None:
-    device = SlowToBuild()
-    load: Any = FakeLoad(other_cores)
-    row = measure_layer(device, LAYER, SamplingProtocol(), clock=device.clock, load=load)
-    assert row.flags == flags
 
 
 def test_memory_that_runs_out_while_running_leaves_no_samples() -> None:
@@ -134,8 +126,45 @@ def test_memory_that_runs_out_while_running_leaves_no_samples() -> None:
             raise MemoryError
 
     device = Greedy()
-    row = measure_layer(device, LAYER, SamplingProtocol(), clock=device.clock)
+    row = measure_layer(device, LAYER, SamplingProtocol(), monitor=OwnClock(device))
     assert row.status is Status.OUT_OF_MEMORY
     assert row.phases == {}
     assert math.isnan(row.isolated_ms)
     assert row.detail == "MemoryError"
+
+
+class Allocating(SlowToBuild):
+    """Offers what an allocator says besides the times: a peak that its first run raises."""
+
+    def layer(self, layer: Any, *, budget_ms: float) -> SyntheticBuilt:
+        built = super().layer(layer, budget_ms=budget_ms)
+        self.peaks = iter([5e6, 3e6, 3e6, 3e6])
+        peak = Phase(self.peaks.__next__, unit="bytes", offset=1e6)
+        return SyntheticBuilt({**built.phases, "peak_memory_bytes": peak}, built.isolated)
+
+
+def test_whatever_a_backend_offers_is_sampled() -> None:
+    device = Allocating()
+    row = measure_layer(device, LAYER, SamplingProtocol(), monitor=OwnClock(device))
+    assert tuple(row.phases) == (*PHASES, "peak_memory_bytes")
+    assert row.phases["peak_memory_bytes"].samples_ms == (2e6,) * 3
+    assert row.phase_ms("execution") == 2.0
+
+
+def test_a_device_without_phases_of_its_own_may_offer_other_times() -> None:
+    class Steps(SlowToBuild):
+        def layer(self, layer: Any, *, budget_ms: float) -> SyntheticBuilt:
+            return SyntheticBuilt({"forward_ms": Phase(self.timer(4.0))}, self.timer(4.0))
+
+    device = Steps()
+    row = measure_layer(device, LAYER, SamplingProtocol(), monitor=OwnClock(device))
+    assert (row.status, row.flags) == (Status.OK, ())
+    assert row.phase_ms("forward_ms") == 4.0
+
+
+def test_only_a_device_whose_monitor_says_so_is_sampled_in_several_places() -> None:
+    large = Pool(batch=16, channels_in=64, height=112, width=112, kernel_height=2, kernel_width=2)
+    device, monitor = Placed(), Monitor()
+    monitor.clock = device.clock
+    measure_layer(device, large, SamplingProtocol(placements=3), monitor=monitor)
+    assert device.builds == 1

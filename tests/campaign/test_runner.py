@@ -1,8 +1,10 @@
+import math
 import os
 import signal
 import threading
 import time
 from collections import Counter
+from dataclasses import replace
 from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,7 @@ from resperf.campaign.store import journal_path
 from resperf.dataset import check_dataset, read_dataset, read_info
 from resperf.errors import CampaignError, DatasetError, ResperfError
 from resperf.measurement import Measurement, Status
-from resperf.targets import target
+from resperf.targets import _table, target
 
 
 def made(**changes: Any) -> Campaign:
@@ -222,7 +224,7 @@ def test_a_damaged_dataset_is_left_alone(tmp_path: Path) -> None:
 
 def test_time_that_is_up_stops_cleanly(tmp_path: Path) -> None:
     output = tmp_path / "a.h5"
-    result = go(made(samples=150), output, settings={"real_ms": 30.0}, hours=1.2 / 3600)
+    result = go(made(samples=150), output, settings={"real_ms": 30.0}, hours=4 / 3600)
     assert result.reason == "hours"
     assert 0 < result.rows < 150
     assert len(rows_of(output)) == result.rows
@@ -280,3 +282,42 @@ def test_rows_of_several_starts_come_together_with_their_samples(tmp_path: Path)
     assert sum(row.repeat == 0 for row in rows) == 30
     assert all(len(row.phases["execution"].samples_ms) >= 5 for row in rows)
     assert all(row.reference_ratio == pytest.approx(1.0) for row in rows)
+
+
+DEVICES = Path(__file__).parent / "devices"
+
+
+def test_a_device_class_with_a_monitor_of_its_own_needs_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Clocks are journaled, throttled rows flagged and taken again, memory limits its own."""
+    monkeypatch.setenv("PYTHONPATH", str(DEVICES), prepend=os.pathsep)
+    monkeypatch.syspath_prepend(DEVICES)
+    like_a_gpu = replace(
+        target("synthetic"), device_class="gpu_like", monitor="nvml_like:NvmlLikeMonitor"
+    )
+    monkeypatch.setitem(_table, ("synthetic", "gpu_like"), like_a_gpu)
+    output = tmp_path / "a.h5"
+    campaign = made(
+        samples=12,
+        repeat_share=0.0,
+        run={"memory_share": 0.5, "retry_share": 0.5, "retry_wait_s": 1000.0},
+    )
+    # There is no reference that is built first: the seventh and eighth layer are hot.
+    slow = {"slow": [6, 7, 2.0]}
+    result = go(campaign, output, settings=slow, hours=1.0, device_class="gpu_like")
+    assert (result.reason, result.rows) == ("complete", 12)
+    dataset = read_dataset(output)
+    # One reading before each measurement: 1400 MHz mostly, 700 while hot.
+    assert dataset.info.machine_costs["sm_clock_mhz"] == 1400.0
+    assert dataset.info.machine_costs["memory_limit_gb"] == 8.0
+    assert "reference_ms" not in dataset.info.machine_costs
+    # The device is still hot when the ninth begins. That its power is capped, such layers, which
+    # wait for memory, do not feel.
+    assert result.again == 3
+    assert result.doubtful == 0
+    assert {row.flags for row in dataset.measurements} == {()}
+    assert all(math.isnan(row.reference_ratio) for row in dataset.measurements)
+    for row in dataset.measurements:
+        expected = 0.005 + 10 * width(row) / 50e6 + 4 * (6 * width(row) + 10) / 5e6
+        assert row.phase_ms("execution") == pytest.approx(expected, rel=0.01)

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from resperf.backends import backend
+from resperf.backends.monitors.cpu import CpuMonitor
 from resperf.campaign import Campaign
 from resperf.layers import Dense
 from resperf.measurement import Measurement, Status
@@ -28,15 +29,16 @@ def test_a_probe_keeps_the_least_usual_time_that_any_process_found(tmp_path: Pat
             seed=0,
             setting=device.setting(),
             platform=device.platform(),
+            monitor=CpuMonitor(),
         )
 
     store = opened()
-    store.usual_probes["caches_probe_ms"] = (0.1, 7)
+    store.usual["caches_probe_ms"] = (0.1, 7)
     assert store.costs == {"caches_probe_ms": 0.1}
     store.add_row(Measurement(Dense(batch=1, features_in=8, features_out=8), Status.CRASHED, {}))
     store.compact()
     store.close(complete=False)
     again = opened()
-    assert again.usual_probes == {"caches_probe_ms": (0.1, KNOWN_READINGS)}
+    assert again.usual == {"caches_probe_ms": (0.1, KNOWN_READINGS)}
     assert again.costs["caches_probe_ms"] == 0.1
     again.close(complete=True)

@@ -1,76 +1,76 @@
 import subprocess
 import sys
-from collections.abc import Sequence
-from contextlib import ExitStack
-from dataclasses import asdict
-from typing import Any
 
 import pytest
 
-from resperf.backends import backend
+from resperf.backends.monitors import Monitor, Reading, load_monitor
+from resperf.backends.synthetic import SyntheticBackend
 from resperf.campaign.messages import plain
 from resperf.campaign.worker import Worker, start
-from resperf.layers import Conv, Dense, Layer, Pool
+from resperf.layers import Dense, Layer
 from resperf.targets import target
 from resperf.timing import SamplingProtocol
 
 SHORT = Dense(batch=1, features_in=4, features_out=4)
-COPY = Pool(batch=4, channels_in=64, height=64, width=64, kernel_height=1, kernel_width=1)
 
 
-class FakeMonitor:
-    """Names the slow probes that it was told, one set after the other."""
+class Watching(Monitor):
+    """Says what it was told, and writes down when it was asked."""
 
-    def __init__(self, answers: Sequence[set[str]]) -> None:
-        self._answers = iter(answers)
+    device_states = ("hot",)
 
-    def check(self) -> None:
-        return None
+    def __init__(self, device: SyntheticBackend) -> None:
+        super().__init__()
+        self.clock, self.asked, self.device = device.clock, [], device
 
-    @property
-    def usual_probes(self) -> dict[str, tuple[float, int]]:
-        return {}
+    def before(self) -> Reading | None:
+        self.asked.append(("before", self.device.clock()))
+        return Reading(12.0, facts={"clock_mhz": 1000.0})
 
-    def slow_probes(self) -> set[str]:
-        return next(self._answers)
+    def after(self, layer: Layer, time_ms: float) -> tuple[str, ...]:
+        self.asked.append((layer.key, time_ms))
+        return ("hot",)
 
-
-def flags_of(layer: Layer, before: set[str], after: set[str]) -> list[str]:
-    """Measure while these probes are slow before and after the layer."""
-    device: Any = backend("synthetic", gb_per_s=20.0)
-    monitor: Any = FakeMonitor([before, after])
-    worker = Worker(
-        backend=device, protocol=SamplingProtocol(), load=None, reference=monitor,
-        clock=device.clock, now=lambda: 0.0, kept=ExitStack(),
-    )  # fmt: skip
-    return list(worker.measure(plain(layer), 0)["row"]["flags"])
+    def usual_times(self) -> dict[str, tuple[float, int]]:
+        return {"hot_ms": (1.5, 3)}
 
 
-def test_a_short_layer_is_flagged_when_cores_are_far_apart_before_or_after_it() -> None:
-    assert flags_of(SHORT, set(), set()) == []
-    assert flags_of(SHORT, {"caches"}, set()) == ["caches"]
-    assert flags_of(SHORT, set(), {"caches"}) == ["caches"]
-    # Its few bytes stay in the nearest cache.
-    assert flags_of(SHORT, {"memory"}, {"memory"}) == []
+def test_a_row_has_the_flags_that_the_monitor_says_after_it() -> None:
+    device = SyntheticBackend()
+    monitor = Watching(device)
+    worker = Worker(backend=device, protocol=SamplingProtocol(), monitor=monitor)
+    reply = worker.measure(plain(SHORT), 0)
+    assert reply["row"]["flags"] == ("hot",)
+    assert reply["reading"] == [12.0, None, {"clock_mhz": 1000.0}]
+    assert reply["usual"] == {"hot_ms": (1.5, 3)}
+    # 5 us and 4 (4 + 4 + 20) bytes at 5 GB/s, 32 operations at 50 GFLOP/s.
+    time_ms = 0.005 + 112 / 5e6 + 32 / 50e6
+    assert monitor.asked == [("before", 0), (SHORT.key, pytest.approx(time_ms, rel=1e-3))]
 
 
-def test_a_layer_that_waits_for_memory_is_flagged_when_either_is_slow() -> None:
-    assert flags_of(COPY, {"memory"}, set()) == ["memory"]
-    # Cores that are far apart have other ways to memory.
-    assert flags_of(COPY, {"memory"}, {"caches"}) == ["caches", "memory"]
-    # A convolution of the same bytes spends its time on arithmetic.
-    conv = Conv(batch=4, channels_in=64, height=64, width=64, kernel_height=7, kernel_width=7,
-                channels_out=512)  # fmt: skip
-    assert conv.moved_bytes > COPY.moved_bytes
-    assert flags_of(conv, {"caches"}, {"memory"}) == []
+def test_a_layer_that_fails_has_no_flags_of_the_machine() -> None:
+    device = SyntheticBackend(fail={"unsupported": "dense"})
+    monitor = Watching(device)
+    worker = Worker(backend=device, protocol=SamplingProtocol(), monitor=monitor)
+    assert worker.measure(plain(SHORT), 0)["row"]["flags"] == ()
+    assert [what for what, _ in monitor.asked] == ["before"]
+
+
+def test_the_machines_costs_are_those_of_backend_and_monitor() -> None:
+    class Fast(Monitor):
+        def costs(self) -> dict[str, float]:
+            return {"probe_call_us": 7.0}
+
+    worker = Worker(backend=SyntheticBackend(), protocol=SamplingProtocol(), monitor=Fast())
+    assert worker.costs()["costs"] == {"session_ms": 0.02, "view_ms": 0.0, "probe_call_us": 7.0}
 
 
 def test_a_simulated_device_has_no_probes() -> None:
-    row = asdict(target("synthetic"))
-    settings = {"target": row, "settings": {}, "protocol": {}, "reference_interval_s": 3}
-    worker = start(settings)
-    assert worker.reference is not None
-    assert not worker.reference.slow_probes()
+    settings = {"settings": {}, "protocol": {}, "reference_interval_s": 3}
+    simulated = target("synthetic")
+    worker = start(simulated, settings, load_monitor(simulated))
+    assert worker.monitor.reference is not None
+    assert not worker.monitor.active_flags()
     assert worker.measure(plain(SHORT), 0)["row"]["flags"] == ()
 
 
@@ -80,24 +80,32 @@ def test_a_real_framework_is_watched_as_long_as_the_worker_lives(framework: str)
     # In a process of its own, since a worker changes its process.
     script = f"""
 import gc
-from dataclasses import asdict
+from resperf.backends.monitors import load_monitor
 from resperf.campaign.messages import plain
 from resperf.campaign.worker import start
 from resperf.layers import Dense
 from resperf.targets import target
 from resperf.timing import SamplingProtocol
-worker = start({{
-    "target": asdict(target("{framework}")), "settings": {{"threads": 1}},
+row = target("{framework}")
+monitor = load_monitor(row)
+worker = start(row, {{
+    "settings": {{"threads": 1}},
     "protocol": SamplingProtocol(budget_s=0.02).to_json(), "reference_interval_s": 3.0,
-}})
+}}, monitor)
 gc.collect()
-assert worker.reference.check(force=True)[1] > 0
+assert worker.reading()["reading"][1] > 0
 # A first reading has nothing to be compared with.
-print(worker.reference.slow_probes())
+print(monitor.active_flags())
 reply = worker.measure(plain(Dense(batch=1, features_in=8, features_out=8)), 0)
-print(reply["row"]["status"], *sorted(worker.reference._probes))
+print(reply["row"]["status"], *sorted(monitor.reference._probes))
+speed = monitor.costs()
+assert min(speed.values()) > 0, speed
+print(*sorted(speed))
 """
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     )
-    assert done.stdout.split() == ["set()", "ok", "caches", "memory"]
+    assert done.stdout.split() == [
+        "set()", "ok", "caches", "memory",
+        "probe_call_us", "probe_copy_gb_per_s", "probe_product_gflops",
+    ]  # fmt: skip

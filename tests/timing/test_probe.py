@@ -1,4 +1,4 @@
-from resperf.timing import Probe
+from resperf.timing import Probe, WallClock
 
 
 class FakeWork:
@@ -18,7 +18,7 @@ class FakeWork:
 
 
 def probe_of(work: FakeWork) -> Probe:
-    return Probe(work.run, seconds=0.001, clock=work.clock)
+    return Probe(WallClock(work.run, work.clock), seconds=0.001, clock=work.clock)
 
 
 def test_a_probe_is_slow_against_its_usual_time() -> None:
@@ -64,7 +64,7 @@ def test_a_check_repeats_the_work_for_its_time() -> None:
 def test_a_known_usual_time_shows_a_state_that_was_there_from_the_start() -> None:
     work = FakeWork()
     work.takes_ms = 0.2
-    probe = Probe(work.run, seconds=0.001, clock=work.clock, usual_ms=0.1)
+    probe = Probe(WallClock(work.run, work.clock), seconds=0.001, clock=work.clock, usual_ms=0.1)
     assert probe.is_slow()
     assert probe.usual_ms == 0.1
     unknown = probe_of(work)
@@ -74,7 +74,9 @@ def test_a_known_usual_time_shows_a_state_that_was_there_from_the_start() -> Non
 
 def test_a_usual_time_that_was_too_long_is_corrected() -> None:
     work = FakeWork()
-    probe = Probe(work.run, seconds=0.001, clock=work.clock, usual_ms=1.0, readings=10)
+    probe = Probe(
+        WallClock(work.run, work.clock), seconds=0.001, clock=work.clock, usual_ms=1.0, readings=10
+    )
     for _ in range(4):
         probe.is_slow()
     assert probe.usual_ms == 0.1
@@ -106,7 +108,7 @@ def test_waiting_does_not_make_a_slow_state_usual() -> None:
 
 def test_work_that_seems_slow_gets_more_runs() -> None:
     work = FakeWork()
-    probe = Probe(work.run, seconds=0.0, clock=work.clock, usual_ms=0.1)
+    probe = Probe(WallClock(work.run, work.clock), seconds=0.0, clock=work.clock, usual_ms=0.1)
     assert not probe.is_slow()
     assert work.runs == 1 + 6
     work.takes_ms = 0.3
@@ -122,13 +124,13 @@ def test_the_least_of_several_runs_counts() -> None:
         work.takes_ms = next(times)
         work.run()
 
-    probe = Probe(run, seconds=0.0, clock=work.clock, usual_ms=0.1)
+    probe = Probe(WallClock(run, work.clock), seconds=0.0, clock=work.clock, usual_ms=0.1)
     assert not any(probe.is_slow() for _ in range(20))
 
 
 def test_what_counts_as_slow_can_be_chosen() -> None:
     work = FakeWork()
-    probe = Probe(work.run, seconds=0.001, clock=work.clock, slow=2.0)
+    probe = Probe(WallClock(work.run, work.clock), seconds=0.001, clock=work.clock, slow=2.0)
     for _ in range(4):
         probe.is_slow()
     work.takes_ms = 0.18

@@ -1,11 +1,11 @@
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from itertools import chain, repeat
 
 import pytest
 
 from resperf.errors import MeasurementError
 from resperf.measurement import PhaseSamples, StopReason
-from resperf.timing import SamplingProtocol, pooled, sample
+from resperf.timing import SamplingProtocol, WallClock, pooled, sample
 
 
 class FakeRuns:
@@ -23,10 +23,14 @@ class FakeRuns:
     def clock(self) -> int:
         return self.now_ns
 
+    @property
+    def sampler(self) -> WallClock:
+        return WallClock(self.run, self.clock)
+
 
 def test_equal_runs_stop_when_six_samples_bound_the_median() -> None:
     runs = FakeRuns(repeat(10.0))
-    result = sample(runs.run, SamplingProtocol(min_time_s=0.0), clock=runs.clock)
+    result = sample(runs.sampler, SamplingProtocol(min_time_s=0.0), clock=runs.clock)
     # Three equal runs end the warm-up; five samples have no interval at 95%, six have.
     assert result.warmups == 3
     assert result.taken == 6
@@ -38,7 +42,7 @@ def test_equal_runs_stop_when_six_samples_bound_the_median() -> None:
 def test_a_precise_median_is_believed_only_after_the_least_time() -> None:
     runs = FakeRuns(repeat(1.0))
     protocol = SamplingProtocol(min_time_s=0.05, budget_s=1.0)
-    result = sample(runs.run, protocol, clock=runs.clock)
+    result = sample(runs.sampler, protocol, clock=runs.clock)
     assert result.taken == 50
     assert result.stop_reason is StopReason.PRECISE
 
@@ -46,7 +50,7 @@ def test_a_precise_median_is_believed_only_after_the_least_time() -> None:
 def test_noisy_runs_stop_at_the_budget() -> None:
     runs = FakeRuns(10.0 if i % 2 else 20.0 for i in range(10_000))
     protocol = SamplingProtocol(budget_s=0.3, warmup_runs=4, warmup_s=10.0)
-    result = sample(runs.run, protocol, clock=runs.clock)
+    result = sample(runs.sampler, protocol, clock=runs.clock)
     assert result.warmups == 4
     # Twenty runs of 15 ms on average.
     assert result.taken == 20
@@ -55,33 +59,60 @@ def test_noisy_runs_stop_at_the_budget() -> None:
 
 def test_runs_slower_than_the_budget_give_exactly_the_least_number() -> None:
     runs = FakeRuns(repeat(500.0))
-    result = sample(runs.run, SamplingProtocol(min_samples=5, budget_s=0.1), clock=runs.clock)
+    result = sample(runs.sampler, SamplingProtocol(min_samples=5, budget_s=0.1), clock=runs.clock)
     assert (result.warmups, result.taken) == (1, 5)
     assert result.stop_reason is StopReason.BUDGET
 
 
 def test_warm_up_goes_on_until_three_runs_agree() -> None:
     runs = FakeRuns(chain([9.0, 5.0, 3.0, 2.0, 1.0, 1.0], repeat(1.0)))
-    result = sample(runs.run, SamplingProtocol(warmup_s=1.0, min_time_s=0), clock=runs.clock)
+    result = sample(runs.sampler, SamplingProtocol(warmup_s=1.0, min_time_s=0), clock=runs.clock)
     assert result.warmups == 7
     assert set(result.samples_ms) == {1.0}
 
 
 def test_offset_and_divisor_turn_a_run_into_a_layer() -> None:
     runs = FakeRuns(repeat(9.0))
-    result = sample(runs.run, SamplingProtocol(), offset_ms=1.0, divisor=4.0, clock=runs.clock)
+    result = sample(runs.sampler, SamplingProtocol(), offset=1.0, divisor=4.0, clock=runs.clock)
     assert result.median_ms == 2.0
+    assert (result.copies, result.divisor, result.offset) == (None, 4.0, 1.0)
+    counted = sample(runs.sampler, SamplingProtocol(), divisor=4.0, copies=4, clock=runs.clock)
+    assert (counted.copies, counted.divisor, counted.offset) == (4, 4.0, 0.0)
+
+
+def test_an_event_timer_s_values_count_and_not_the_wall_time() -> None:
+    runs = FakeRuns(repeat(10.0))
+
+    def event_ms() -> float:
+        runs.run()  # what the host waits is longer than what the device works
+        return 4.0 + 0.01 * (runs.count % 2)
+
+    result = sample(event_ms, SamplingProtocol(min_time_s=0.0), clock=runs.clock)
+    assert result.stop_reason is StopReason.PRECISE
+    assert set(result.samples_ms) == {4.0, 4.01}
+
+
+def test_what_is_no_time_is_sampled_a_few_times() -> None:
+    peaks = iter([900.0, 1000.0, 1000.0, 1000.0])
+    result = sample(peaks.__next__, SamplingProtocol(), unit="bytes", copies=1)
+    # The first run allocates what later runs find; it warms up.
+    assert result.samples_ms == (1000.0,) * 3
+    assert (result.taken, result.warmups, result.stop_reason) == (3, 1, StopReason.PRECISE)
+    moving = iter([900.0, 1000.0, 1100.0, 1000.0])
+    noisy = sample(moving.__next__, SamplingProtocol(), unit="bytes", offset=500.0, divisor=2.0)
+    assert noisy.samples_ms == (250.0, 300.0, 250.0)
+    assert noisy.stop_reason is StopReason.BUDGET
 
 
 def test_a_drift_is_seen() -> None:
     runs = FakeRuns(1.0 + 0.02 * i for i in range(10_000))
     protocol = SamplingProtocol(warmup_runs=1, precision=0.001, budget_s=0.05)
-    assert sample(runs.run, protocol, clock=runs.clock).drift
+    assert sample(runs.sampler, protocol, clock=runs.clock).drift
 
 
 def test_many_samples_become_quantiles() -> None:
     runs = FakeRuns(1.0 + 0.5 * (i % 2) for i in range(10_000))
-    result = sample(runs.run, SamplingProtocol(budget_s=0.5), clock=runs.clock)
+    result = sample(runs.sampler, SamplingProtocol(budget_s=0.5), clock=runs.clock)
     assert result.taken > 64
     assert len(result.samples_ms) == 64
     assert (result.samples_ms[0], result.samples_ms[-1]) == (1.0, 1.5)
@@ -109,7 +140,7 @@ def test_a_build_with_one_sample_still_counts() -> None:
 
 def test_very_short_runs_end_at_the_largest_number() -> None:
     runs = FakeRuns(0.001 * (1 + i % 2) for i in range(100_000))
-    result = sample(runs.run, SamplingProtocol(max_samples=200), clock=runs.clock)
+    result = sample(runs.sampler, SamplingProtocol(max_samples=200), clock=runs.clock)
     assert result.taken == 200
 
 
@@ -146,6 +177,5 @@ def test_exceptions_of_the_run_pass_through() -> None:
     def fail() -> None:
         raise MemoryError("no room")
 
-    run: Callable[[], None] = fail
     with pytest.raises(MemoryError):
-        sample(run, SamplingProtocol())
+        sample(WallClock(fail), SamplingProtocol())

@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from resperf.timing import ReferenceHistory, ReferenceMonitor
+from resperf.timing import ReferenceHistory, ReferenceMonitor, WallClock
 
 
 class FakeMachine:
@@ -27,7 +27,7 @@ class FakeMachine:
 
 def monitor_of(machine: FakeMachine) -> ReferenceMonitor:
     return ReferenceMonitor(
-        machine.run, interval_s=3.0, samples=5, clock=machine.clock, now=machine.now
+        WallClock(machine.run, machine.clock), interval_s=3.0, samples=5, now=machine.now
     )
 
 
@@ -92,7 +92,7 @@ def test_probes_after_a_slow_one_are_not_read() -> None:
     # Cores that are far apart have more bandwidth: memory would learn too short a usual time.
     first: Any = FakeProbe(slow=True)
     second: Any = FakeProbe(slow=True)
-    monitor = ReferenceMonitor(lambda: None, probes={"caches": first, "memory": second})
+    monitor = ReferenceMonitor(lambda: 1.0, probes={"caches": first, "memory": second})
     assert monitor.slow_probes() == {"caches"}
     assert second.checks == 0
     first.slow = False

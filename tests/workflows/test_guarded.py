@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from contextlib import contextmanager
 from dataclasses import replace
 from itertools import count
 from types import SimpleNamespace
@@ -11,7 +10,10 @@ from types import SimpleNamespace
 import pytest
 
 from resperf.backends import Phase, backend
-from resperf.timing import KNOWN_READINGS, ReferenceMonitor
+from resperf.backends.monitors import Monitor
+from resperf.backends.monitors.cpu import CpuMonitor
+from resperf.errors import MeasurementError
+from resperf.timing import KNOWN_READINGS, ReferenceMonitor, WallClock
 from resperf.workflows.guarded import (
     PATIENCE_S,
     PAUSE_S,
@@ -31,11 +33,22 @@ class Machine:
         self.now_ns = 0
         self.factor = 1.0
         self.phases = {
-            "preprocess": Phase(lambda: self.spend(1.0)),
-            "execution": Phase(lambda: self.spend(8.0)),
-            "postprocess": Phase(lambda: self.spend(2.0)),
+            "preprocess": Phase(self.timer(lambda: self.spend(1.0))),
+            "execution": Phase(self.timer(lambda: self.spend(8.0))),
+            "postprocess": Phase(self.timer(lambda: self.spend(2.0))),
         }
-        self.monitor = ReferenceMonitor(self.reference, clock=self.clock, now=count().__next__)
+        self.monitor = CpuMonitor()
+        self.monitor.clock = self.clock
+        self.watch()
+
+    def watch(self, **probes):
+        self.monitor.reference = ReferenceMonitor(
+            self.timer(self.reference), now=count().__next__, history=self.monitor.history,
+            probes=probes,
+        )  # fmt: skip
+
+    def timer(self, run):
+        return WallClock(run, self.clock)
 
     def clock(self):
         return self.now_ns
@@ -62,7 +75,7 @@ class SlowAtFirst(Machine):
 
 def test_phases_and_whole_runs_are_timed():
     machine = Machine()
-    timed = guarded_runs(machine, machine.monitor, seconds=0.3, clock=machine.clock)
+    timed = guarded_runs(machine, machine.monitor, seconds=0.3)
     assert {name: set(times_ms) for name, times_ms in timed.phases_ms.items()} == TIMES_MS
     assert set(timed.totals_ms) == {11.0}
     assert (timed.rounds, timed.steady_rounds) == (3, 3)
@@ -71,13 +84,13 @@ def test_phases_and_whole_runs_are_timed():
 
 def test_a_slow_network_still_runs_three_times_a_round():
     machine = Machine()
-    timed = guarded_runs(machine, machine.monitor, seconds=1e-3, clock=machine.clock)
+    timed = guarded_runs(machine, machine.monitor, seconds=1e-3)
     assert len(timed.totals_ms) == 9
 
 
 def test_rounds_on_a_slow_machine_are_measured_again_and_dropped():
     machine = SlowAtFirst()
-    timed = guarded_runs(machine, machine.monitor, seconds=0.3, clock=machine.clock)
+    timed = guarded_runs(machine, machine.monitor, seconds=0.3)
     assert {name: set(times_ms) for name, times_ms in timed.phases_ms.items()} == TIMES_MS
     assert set(timed.totals_ms) == {11.0}
     # Readings 0 to 2 are slow, so rounds 0 to 2 touch a slow reading; 3 to 5 do not.
@@ -97,45 +110,35 @@ class FakeProbe:
 
 def watched_by(probe, slow_checks):
     machine = Machine()
-    machine.monitor = ReferenceMonitor(
-        machine.reference, clock=machine.clock, now=count().__next__,
-        probes={probe: FakeProbe(slow_checks)},
-    )  # fmt: skip
+    machine.watch(**{probe: FakeProbe(slow_checks)})
     return machine
 
 
 def test_rounds_beside_a_slow_probe_are_measured_again():
     machine = watched_by("memory", 2)
-    timed = guarded_runs(machine, machine.monitor, seconds=0.3, clock=machine.clock)
+    timed = guarded_runs(machine, machine.monitor, seconds=0.3)
     # Checks 0 and 1 are slow, so rounds 0 and 1 stand beside a slow one.
     assert (timed.rounds, timed.steady_rounds) == (5, 3)
 
 
 def test_a_measurement_waits_for_cores_that_are_far_apart():
     machine, waited = watched_by("caches", 5), []
-    timed = guarded_runs(
-        machine, machine.monitor, seconds=0.3, clock=machine.clock, sleep=waited.append
-    )
+    timed = guarded_runs(machine, machine.monitor, seconds=0.3, sleep=waited.append)
     assert (timed.rounds, timed.steady_rounds) == (3, 3)
     assert waited == [PAUSE_S] * 5
 
 
 def test_a_measurement_does_not_wait_for_ever():
     machine, waited = watched_by("caches", 1000), []
-    timed = guarded_runs(
-        machine, machine.monitor, seconds=0.3, clock=machine.clock, sleep=waited.append
-    )
+    timed = guarded_runs(machine, machine.monitor, seconds=0.3, sleep=waited.append)
     assert (timed.rounds, timed.steady_rounds) == (8, 0)
     assert sum(waited) == pytest.approx(PATIENCE_S)
 
 
 def test_a_machine_disturbed_throughout_has_no_steady_round():
     machine = Machine()
-    machine.monitor = ReferenceMonitor(
-        machine.reference, clock=machine.clock, now=count().__next__,
-        probes={"memory": FakeProbe(100)},
-    )  # fmt: skip
-    timed = guarded_runs(machine, machine.monitor, seconds=0.3, clock=machine.clock)
+    machine.watch(memory=FakeProbe(100))
+    timed = guarded_runs(machine, machine.monitor, seconds=0.3)
     assert (timed.rounds, timed.steady_rounds) == (8, 0)
     assert set(timed.totals_ms) == {11.0}
 
@@ -148,17 +151,16 @@ def test_percentiles_are_interpolated():
     assert math.isnan(percentile([], 0.5))
 
 
-def test_usual_times_of_probes_count_on_their_own_machine_only(monkeypatch):
+def test_usual_times_of_probes_count_on_their_own_machine_only():
     device = backend("synthetic")
     asked = []
 
-    @contextmanager
-    def built_probes(_backend, _clock, costs, slow):
-        assert slow["memory"] > 1.3
-        asked.append(costs)
-        yield {}
+    class Asked(Monitor):
+        def start(self, backend, *, usual, networks):
+            assert networks
+            asked.append(usual)
+            return self
 
-    monkeypatch.setattr("resperf.workflows.guarded.built_probes", built_probes)
     setting, platform = device.setting(), device.platform()
     costs = {"caches_probe_ms": 0.1}
     for settings, machine in (
@@ -166,9 +168,38 @@ def test_usual_times_of_probes_count_on_their_own_machine_only(monkeypatch):
         (replace(setting, threads=setting.threads + 1), platform),
     ):
         with reference_monitor(
-            device, bundle=SimpleNamespace(setting=settings, platform=machine, costs=costs)
+            device,
+            bundle=SimpleNamespace(setting=settings, platform=machine, costs=costs),
+            monitor=Asked(),
         ):
             pass
-    with reference_monitor(device):
+    with reference_monitor(device, monitor=Asked()):
         pass
     assert asked == [{"caches_probe_ms": (0.1, KNOWN_READINGS)}, {}, {}]
+
+
+def test_a_device_without_a_reference_is_judged_by_its_states_alone():
+    class Hot(Monitor):
+        device_states = ("hot",)
+
+        def __init__(self, clock, answers):
+            super().__init__()
+            self.clock, self.answers = clock, iter(answers)
+
+        def active_flags(self, *, record=True):
+            return next(self.answers)
+
+    machine = Machine()
+    # The second round ends hot, so that the third begins so.
+    monitor = Hot(machine.clock, [set(), set(), {"hot"}, set(), set(), set(), set()])
+    timed = guarded_runs(machine, monitor, seconds=0.3)
+    assert (timed.rounds, timed.steady_rounds) == (5, 3)
+    assert set(timed.totals_ms) == {11.0}
+    assert math.isnan(timed.reference_ratio)
+
+
+def test_a_framework_that_cannot_run_the_reference_is_refused():
+    device = backend("synthetic", fail={"unsupported": "channels_in=64"})
+    refusal = pytest.raises(MeasurementError, match=r"cannot run the reference layer.*on demand")
+    with refusal, reference_monitor(device):
+        pass

@@ -1,0 +1,22 @@
+"""Monitors: what watches a class of devices while something is measured; one file per class."""
+
+from __future__ import annotations
+
+from resperf.backends.monitors._base import REFERENCE, REFERENCE_COST, Monitor, Reading
+from resperf.targets import Target
+
+__all__ = ["REFERENCE", "REFERENCE_COST", "Monitor", "Reading", "load_monitor"]
+
+
+def load_monitor(target: Target) -> Monitor:
+    """Make the monitor of a target's devices, not started yet; a plain `Monitor` if it names none.
+
+    Raises
+    ------
+    ResperfError
+        If it cannot be imported.
+    """
+    if not target.monitor:
+        return Monitor()
+    monitor: Monitor = target.load("monitor")()
+    return monitor

@@ -1,0 +1,37 @@
+"""The simulated device's monitor: its own clock and calendar; nothing disturbs it but its speed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Self, cast
+
+from resperf.backends._base import Backend
+from resperf.backends.monitors._base import Monitor
+from resperf.backends.monitors.cpu import limit_private_memory
+from resperf.units import MS_PER_S, NS_PER_MS
+
+if TYPE_CHECKING:
+    from resperf.backends.synthetic import SyntheticBackend
+
+
+class SyntheticMonitor(Monitor):
+    """Times the reference layer on the simulated clock."""
+
+    def limit_memory(self, limit_bytes: int) -> None:
+        """Limit the private memory of the process that simulates the device."""
+        limit_private_memory(limit_bytes)
+
+    def start(
+        self,
+        backend: Backend,
+        *,
+        interval_s: float = 3.0,
+        usual: Mapping[str, tuple[float, int]] | None = None,
+        networks: bool = False,
+    ) -> Self:
+        """Take over the backend's clock, and a calendar that it drives."""
+        started_at, clock = time.time(), cast("SyntheticBackend", backend).clock
+        self.clock = clock
+        self.now = lambda: started_at + clock() / NS_PER_MS / MS_PER_S
+        return super().start(backend, interval_s=interval_s, usual=usual, networks=networks)

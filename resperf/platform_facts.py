@@ -1,0 +1,136 @@
+"""What Linux tells of a processor beside its marketing name, which several unlike ones share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+UNNAMED_HYPERVISOR = "unknown"
+"""There is one, and the system does not say which."""
+_UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+
+
+class Cache(NamedTuple):
+    """One cache that a core reads through.
+
+    Attributes
+    ----------
+    level : int
+    type : str
+        ``"data"``, ``"instruction"`` or ``"unified"``.
+    bytes : int
+    shared_by : int
+        Logical processors that share it.
+    """
+
+    level: int
+    type: str
+    bytes: int
+    shared_by: int
+
+
+@dataclass(frozen=True)
+class CpuFacts:
+    """Identity of a processor, as far as the system tells it.
+
+    Attributes
+    ----------
+    name : str
+        Marketing name; empty where the system does not tell.
+    flags : frozenset of str
+        Features, such as ``"avx2"``.
+    family, model, stepping : int or None
+        Of x86 processors; None elsewhere.
+    caches : tuple of Cache
+        Of the first core, nearest first; empty where the system does not tell.
+    hypervisor : str
+        Such as ``"QEMU"``; `UNNAMED_HYPERVISOR` where there is one without a name, empty where none
+        shows itself.
+    """
+
+    name: str = ""
+    flags: frozenset[str] = frozenset()
+    family: int | None = None
+    model: int | None = None
+    stepping: int | None = None
+    caches: tuple[Cache, ...] = ()
+    hypervisor: str = ""
+
+
+def cpu_facts(root: Path = Path("/")) -> CpuFacts:
+    """Read the facts of this machine's processor; what cannot be read is absent.
+
+    Parameters
+    ----------
+    root : Path
+        Folder that holds ``proc`` and ``sys``.
+    """
+    info = _first_processor(root / "proc/cpuinfo")
+    flags = info.get("flags") or info.get("Features", "")
+    return CpuFacts(
+        name=info.get("model name", ""),
+        flags=frozenset(flags.split()),
+        family=_number(info.get("cpu family", "")),
+        model=_number(info.get("model", "")),
+        stepping=_number(info.get("stepping", "")),
+        caches=_caches(root / "sys/devices/system/cpu/cpu0/cache"),
+        hypervisor=_hypervisor(root, info),
+    )
+
+
+def _text(path: Path) -> str:
+    """Return a file's text; empty where it cannot be read."""
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def _first_processor(path: Path) -> Mapping[str, str]:
+    first, _, _ = _text(path).partition("\n\n")
+    pairs = (line.partition(":") for line in first.splitlines())
+    return {label.strip(): value.strip() for label, _, value in pairs}
+
+
+def _number(text: str) -> int | None:
+    return int(text) if text.isdecimal() else None
+
+
+def _caches(folder: Path) -> tuple[Cache, ...]:
+    caches = []
+    for index in folder.glob("index*"):
+        level, size = _number(_text(index / "level")), _bytes(_text(index / "size"))
+        if level is None or size is None:
+            continue
+        kind = _text(index / "type").lower()
+        caches.append(Cache(level, kind, size, _count(_text(index / "shared_cpu_list"))))
+    return tuple(sorted(caches))
+
+
+def _bytes(text: str) -> int | None:
+    """Read ``48K``."""
+    number = _number(text.rstrip("KMG"))
+    return None if number is None else number * _UNITS.get(text[-1], 1)
+
+
+def _count(processors: str) -> int:
+    """Count a list such as ``0-3,8``; one where it cannot be read."""
+    count = 0
+    for part in processors.split(","):
+        first, _, last = part.partition("-")
+        low, high = _number(first), _number(last or first)
+        if low is None or high is None:
+            return 1
+        count += high - low + 1
+    return count
+
+
+def _hypervisor(root: Path, info: Mapping[str, str]) -> str:
+    """Name what this machine runs under; the vendor of a guest's board is its hypervisor's."""
+    if named := _text(root / "sys/hypervisor/type"):
+        return named
+    if "hypervisor" not in info.get("flags", "").split():
+        return ""
+    return _text(root / "sys/class/dmi/id/sys_vendor") or UNNAMED_HYPERVISOR

@@ -1,0 +1,152 @@
+"""What disturbs a CPU, and what could feel it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from resperf.backends import backend
+from resperf.backends.monitors.cpu import CALL, PRODUCT, CpuMonitor, limit_private_memory
+from resperf.backends.synthetic import SyntheticBackend
+from resperf.layers import Conv, Dense, Layer, Pool
+from resperf.timing.load import Load
+
+SHORT = Dense(batch=1, features_in=4, features_out=4)
+COPY = Pool(batch=4, channels_in=64, height=64, width=64, kernel_height=1, kernel_width=1)
+CONV = Conv(batch=4, channels_in=64, height=64, width=64, kernel_height=7, kernel_width=7,
+            channels_out=512)  # fmt: skip
+
+
+class Probed(CpuMonitor):
+    """Names the slow probes that it was told, one set after the other."""
+
+    def __init__(self, answers: Sequence[set[str]]) -> None:
+        super().__init__()
+        self._answers = iter(answers)
+
+    def active_flags(self, *, record: bool = True) -> set[str]:
+        return next(self._answers)
+
+
+def flags_of(layer: Layer, before: set[str], after: set[str]) -> list[str]:
+    """Flag a layer while these probes are slow before and after it, at 20 GB/s and 50 GFLOP/s."""
+    monitor = Probed([before, after])
+    assert monitor.before() is None
+    time_ms = 0.005 + 2 * layer.macs / 50e6 + layer.moved_bytes / 20e6
+    return list(monitor.after(layer, time_ms))
+
+
+def test_a_short_layer_is_flagged_when_cores_are_far_apart_before_or_after_it() -> None:
+    assert flags_of(SHORT, set(), set()) == []
+    assert flags_of(SHORT, {"caches"}, set()) == ["caches"]
+    assert flags_of(SHORT, set(), {"caches"}) == ["caches"]
+    # Its few bytes stay in the nearest cache.
+    assert flags_of(SHORT, {"memory"}, {"memory"}) == []
+
+
+def test_a_layer_that_waits_for_memory_is_flagged_when_either_is_slow() -> None:
+    assert flags_of(COPY, {"memory"}, set()) == ["memory"]
+    # Cores that are far apart have other ways to memory.
+    assert flags_of(COPY, {"memory"}, {"caches"}) == ["caches", "memory"]
+    # A convolution of the same bytes spends its time on arithmetic.
+    assert CONV.moved_bytes > COPY.moved_bytes
+    assert flags_of(CONV, {"caches"}, {"memory"}) == []
+
+
+def test_networks_feel_the_caches_and_long_ones_memory_too() -> None:
+    monitor = CpuMonitor()
+    assert monitor.felt_by_network(4.9) == {"caches"}
+    assert monitor.felt_by_network(5.0) == {"caches", "memory"}
+    assert monitor.waits_for == {"caches"}
+
+
+def test_a_layer_without_weights_that_waits_for_memory_depends_on_its_place() -> None:
+    monitor = CpuMonitor()
+    assert COPY.moved_bytes == 2 * 4 * 64 * 64 * 64 * 4  # 8.4 MB, 5 MB a ms
+    assert monitor.depends_on_place(COPY, 1.6)
+    assert not monitor.depends_on_place(COPY, 1.7)
+    weighty = Dense(batch=1, features_in=2000, features_out=1000)
+    assert weighty.moved_bytes > 8e6
+    assert not monitor.depends_on_place(weighty, 1.0)
+
+
+class FakeLoad:
+    """A load meter that always says the same."""
+
+    def __init__(self, other_cores: float) -> None:
+        self._load = Load(other_cores=other_cores, frequency_share=1.0)
+
+    def start(self) -> None:
+        """Nothing to remember."""
+
+    def stop(self) -> Load:
+        return self._load
+
+
+@pytest.mark.parametrize(("other_cores", "flags"), [(0.9, ("busy", "caches")), (0.1, ("caches",))])
+def test_a_busy_machine_is_marked(other_cores: float, flags: tuple[str, ...]) -> None:
+    monitor = Probed([set(), {"caches"}])
+    load: Any = FakeLoad(other_cores)
+    monitor.load = load
+    monitor.before()
+    assert monitor.after(SHORT, 0.01) == flags
+
+
+def test_memory_may_be_slower_beside_networks_than_beside_layers() -> None:
+    usual = {"caches_probe_ms": (1e9, 400)}
+
+    def slow_at(times: float, *, networks: bool) -> set[str]:
+        device = SyntheticBackend()
+        with CpuMonitor().start(
+            device, usual={**usual, "memory_probe_ms": (pool_ms(device) / times, 400)},
+            networks=networks,
+        ) as monitor:  # fmt: skip
+            return monitor.active_flags()
+
+    def pool_ms(device: SyntheticBackend) -> float:
+        from resperf.backends.monitors.cpu import MEMORY
+
+        with device.layer(MEMORY, budget_ms=1.0) as built:
+            return built.isolated()
+
+    assert slow_at(1.3, networks=False) == set()
+    assert slow_at(1.5, networks=False) == {"memory"}
+    assert slow_at(1.5, networks=True) == set()
+    assert slow_at(2.1, networks=True) == {"memory"}
+
+
+def test_usual_times_have_the_names_of_a_datasets_costs() -> None:
+    usual = {"caches_probe_ms": (0.5, 9), "memory_probe_ms": (3.0, 7)}
+    with CpuMonitor().start(backend("synthetic"), usual=usual) as monitor:
+        assert set(monitor.usual_times()) == set(CpuMonitor.usual_costs) == set(usual)
+        assert monitor.usual_times()["memory_probe_ms"] == (3.0, 7)
+
+
+def test_the_speed_of_a_processor_is_told_by_three_figures() -> None:
+    device = SyntheticBackend(gflops=100.0, gb_per_s=10.0)
+    with CpuMonitor().start(device) as monitor:
+        costs = monitor.costs()
+    # As backends/synthetic.py says: a call of 0.02 ms, and a node of 0.005 ms.
+    product_ms = 0.025 + 2 * PRODUCT.macs / 100e6 + PRODUCT.moved_bytes / 10e6
+    assert costs["probe_product_gflops"] == pytest.approx(
+        2 * 512 * 1024 * 1024 / 1e6 / product_ms, rel=1e-3
+    )
+    call_ms = 0.025 + 2 * CALL.macs / 100e6 + CALL.moved_bytes / 10e6
+    assert costs["probe_call_us"] == pytest.approx(1000 * call_ms, rel=0.01)
+    assert 0.1 < costs["probe_copy_gb_per_s"] < 1000
+
+
+def test_what_a_framework_cannot_run_is_no_figure() -> None:
+    refusing = SyntheticBackend(fail={"unsupported": "features_in=1024"})
+    with CpuMonitor().start(refusing) as monitor:
+        assert set(monitor.costs()) == {"probe_copy_gb_per_s", "probe_call_us"}
+
+
+def test_no_limit_changes_nothing() -> None:
+    import resource
+
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+    limit_private_memory(0)
+    assert resource.getrlimit(resource.RLIMIT_DATA) == before
