@@ -12,7 +12,7 @@ from resperf.layers import Layer
 from resperf.lowering._base import LoweredNetwork, LoweredNode, Role
 from resperf.lowering._proto import Skeleton, skeleton
 from resperf.machine import Fingerprint
-from resperf.network import NETWORKS_KEPT, Network
+from resperf.network import NETWORKS_CACHED, Network
 
 __all__ = [
     "LOWERINGS",
@@ -47,7 +47,7 @@ LOWERINGS: Mapping[str, str] = {
 }
 
 
-_answers: deque[tuple[Network, Fingerprint, LoweredNetwork]] = deque(maxlen=NETWORKS_KEPT)
+_answers: deque[tuple[Network, Fingerprint, LoweredNetwork]] = deque(maxlen=NETWORKS_CACHED)
 """What `lower` was asked about last by ``auto``, and what it said."""
 
 

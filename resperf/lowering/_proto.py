@@ -13,7 +13,7 @@ import numpy.typing as npt
 from resperf.errors import UnsupportedError
 from resperf.lowering._base import CONTROL_FLOW
 from resperf.network import Network, Node, Tensor
-from resperf.network.graph import all_tensors, any_elsewhere, names_read
+from resperf.network.graph import all_tensors, any_external, names_read
 
 if TYPE_CHECKING:
     import onnx
@@ -129,7 +129,7 @@ def _bodies(node: Node) -> dict[str, Any]:
         for label, value in node.attributes.items()
         if isinstance(value, bytes)
     }
-    if any(any_elsewhere(all_tensors(graph)) for graph in found.values()):
+    if any(any_external(all_tensors(graph)) for graph in found.values()):
         raise UnsupportedError(
             f"{node.op} {node.name!r}: a graph inside it has weights in another file"
         )
