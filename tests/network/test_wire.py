@@ -74,7 +74,7 @@ def test_a_list_of_separate_floats_is_dropped() -> None:
 
 
 def test_the_weights_of_a_file_of_three_gigabytes_are_skipped(tmp_path: Path) -> None:
-    """The file is sparse: it takes no disk space, but reading all of it takes three gigabytes of memory."""
+    """The file is sparse: it takes no disk space, but three gigabytes of memory if read whole."""
     dims = [3, 250_000_000]
     bytes_ = 3_000_000_000
     head = TensorProto(dims=dims, data_type=1, name="w").SerializeToString()
