@@ -1,4 +1,4 @@
-"""Progress of training, for whoever waits."""
+"""Progress bars of training."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from contextlib import contextmanager
 from resperf.errors import require
 
 TrainingProgress = Callable[[str, str, int, int, float], None]
-"""Told (kind, phase, epochs done, epochs in all, validation MAPE as a fraction)."""
+"""Called with (kind, phase, epochs done, total epochs, validation MAPE as a fraction)."""
 
 
 @contextmanager
 def progress_bar() -> Iterator[TrainingProgress]:
-    """Give a callback that draws one bar per predictor on stderr, if that is a terminal."""
+    """Yield a callback that draws one bar per predictor on stderr, if that is a terminal."""
     tqdm = require("tqdm", "train").tqdm
     bars: dict[tuple[str, str], object] = {}
 
