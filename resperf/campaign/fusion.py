@@ -143,8 +143,8 @@ def _saving(layers: Sequence[Layer], measure: Measure) -> Saving | None:
     """
     shares: list[float] = []
     low, high = -math.inf, math.inf
-    for turn in range(MOST_ROUNDS):
-        rows = [measure(layer, turn) for layer in layers]
+    for round_number in range(MOST_ROUNDS):
+        rows = [measure(layer, round_number) for layer in layers]
         if any(row.status is not Status.OK for row in rows):
             return None
         alone_ms, follower_ms, both_ms = (row.phase_ms("execution") for row in rows)

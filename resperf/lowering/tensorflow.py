@@ -65,7 +65,7 @@ def lower(network: Network, _fingerprint: Fingerprint, *, method: str = "auto") 
     Raises
     ------
     UnsupportedError
-        If another method is asked for: TensorFlow does not write its optimised graph.
+        If another method is requested: TensorFlow does not write its optimised graph.
     """
     if method not in ("auto", "rules"):
         raise UnsupportedError(

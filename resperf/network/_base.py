@@ -55,7 +55,7 @@ class Node:
     domain : str
         Operator domain, ``""`` for ONNX's own.
     inputs, outputs : tuple of str
-        Tensor names; ``""`` stands for an optional one that is absent.
+        Tensor names; ``""`` for an absent optional one.
     attributes : mapping of str to Any
         Python values: int, float, str, tuples of these, small tensors as arrays.
     """
@@ -85,7 +85,7 @@ class Network:
     opsets : mapping of str to int
         Operator-set version per domain.
     batch : int or None
-        As asked for; else the first dimension of the inputs, where they agree on one.
+        As requested; else the first dimension of the inputs, if they agree on it.
     notes : tuple of str
         What a user should know about how the file was read.
     """

@@ -37,7 +37,7 @@ def evaluate(
     attributes : mapping of str to Any
         As in `resperf.network.Node`.
     output_count : int
-        Number of outputs asked for.
+        Number of outputs of the node.
 
     Returns
     -------

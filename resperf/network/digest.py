@@ -15,7 +15,7 @@ from resperf.network.graph import names_read
 def structure_digest(network: Network) -> str:
     """Return a SHA-256 over operators, attributes, connections, shapes and element types.
 
-    Names are left out. Of the constants only scalars, and integers that may be shapes, are
+    Names are ignored. Of the constants only scalars, and integers that may be shapes, are
     included: the same network with other weights has the same digest.
     """
     numbers: dict[str, int] = {"": -1}

@@ -75,8 +75,8 @@ def networks_at(path: Path, batches: Sequence[int]) -> Iterator[Network]:
         yield read_network(path, batch=first)
     except ShapeError as error:
         raise ShapeError(
-            f"{error}; where only layers are taken from a network, its file has to say that, or "
-            "be left out"
+            f"{error}; networks that only provide layers must have these dimensions in the file: "
+            "export it with fixed ones, or leave the file out"
         ) from error
     for batch in others:
         with suppress(ShapeError):
@@ -224,7 +224,7 @@ class _Reading:
     def _chosen_branch(self, node: NodeProto) -> list[NodeProto] | None:
         """Return the nodes of the branch that an ``If`` with a known condition runs, renamed.
 
-        PyTorch writes one for every squeeze of an axis whose length it does not know.
+        PyTorch exports one for every squeeze of an axis of unknown length.
         """
         condition = self.seen.tensors.get(node.input[0]) if node.input else None
         if node.op_type != "If" or node.domain or condition is None:

@@ -37,7 +37,7 @@ def methods_markdown(rows: Sequence[Compared]) -> str:
         chosen = at_most_rows(group)
         trained = " or ".join(str(n) for n in sorted({row.rows_trained for row in chosen}))
         parts += [
-            f"**{kind}**, {phase}: {trained} rows trained, {chosen[0].errors.rows} judged, "
+            f"**{kind}**, {phase}: {trained} rows trained, {chosen[0].errors.rows} tested, "
             f"noise floor {percent(chosen[0].noise_floor)}.",
             _errors(chosen),
         ]

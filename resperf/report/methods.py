@@ -60,7 +60,7 @@ def bin_title(each: TimeBin) -> str:
 def _errors(rows: Sequence[Compared]) -> str:
     columns = (
         Column("kind"), Column("phase"), Column("method"), Column("rows trained", right=True),
-        Column("rows judged", right=True), Column("MAPE", right=True),
+        Column("rows tested", right=True), Column("MAPE", right=True),
         Column("noise floor", right=True), Column("of folds", right=True),
         Column("within 10%", right=True), Column("RMSE ms", right=True),
         Column("MAE ms", right=True), Column("fit s", right=True),
@@ -90,6 +90,6 @@ def _by_time(rows: Sequence[Compared]) -> str:
     # All methods are evaluated on the same rows, so that they have the same bins.
     bins = chosen[0].bins
     columns = [Column("method"), *(Column(bin_title(each), right=True) for each in bins)]
-    counts = ["rows judged", *(str(each.rows) for each in bins)]
+    counts = ["rows tested", *(str(each.rows) for each in bins)]
     cells = [[row.method, *(percent_cell(each.mape) for each in row.bins)] for row in chosen]
     return table(columns, [counts, *cells])

@@ -102,7 +102,7 @@ def estimate_activations(predictor: Predictor, parts: Trial) -> Activations | No
     described = {"kind": "activation", "terms": coefficients, "floor_ms": coefficients["constant"]}
     baseline = Baseline.load(described, Path())
     return Activations(
-        baseline, ranges_of("activation", outputs), _judged(baseline, predictor, parts.test)
+        baseline, ranges_of("activation", outputs), _with_errors(baseline, predictor, parts.test)
     )
 
 
@@ -126,7 +126,7 @@ def _outputs(convs: Columns) -> dict[str, npt.NDArray[Any]]:
     }
 
 
-def _judged(baseline: Baseline, predictor: Predictor, test: LayerRows) -> dict[str, Any]:
+def _with_errors(baseline: Baseline, predictor: Predictor, test: LayerRows) -> dict[str, Any]:
     """Return errors of convolution without activation plus estimate, on the test rows."""
     activations = np.asarray(test.columns["activation"])
     rows = test.select(_has_bias(test) & (activations != "none"))

@@ -76,9 +76,11 @@ def compare(
             floor = noise_floor(source.test_table, phase).mape
             for trials in _points(source, phase, settings):
                 for method in settings.methods:
-                    tell = partial(progress, source.kind, f"{phase} {method}") if progress else None
+                    report = (
+                        partial(progress, source.kind, f"{phase} {method}") if progress else None
+                    )
                     try:
-                        one = _evaluated(trials, phase, method, settings, floor, tell)
+                        one = _evaluated(trials, phase, method, settings, floor, report)
                     except (TrainingError, LayerError) as error:
                         notes.append(f"{source.kind} {phase}: {method} skipped: {error}")
                         continue

@@ -280,14 +280,14 @@ class _Fitting:
         # A call pays it once for inputs and outputs together: half of it each.
         constant_ms = max(0.0, found["call"] - session_ms) / 2
         copies = Transfers(constant_ms, (0.0,), (found["copy"],), largest)
-        judged = {
+        call_errors = {
             kind: _whole_call_errors(part.test, known[kind], copies, session_ms)
             for kind, part in parts.items()
         }
         factors = {kind: found[f"execution of {kind}"] for kind in execution_ms}
-        steps = _steps(judged, factors)
+        steps = _steps(call_errors, factors)
         if pool is not None and self.others:
-            scaled = {each.device: _judge_scaling(pool, self.calls.device, each)
+            scaled = {each.device: _scaling_errors(pool, self.calls.device, each)
                       for each in self.others}  # fmt: skip
             steps[_POOL] = {**steps[_POOL], "scaled_to": scaled}
         origin = self.calls.origin
@@ -313,7 +313,7 @@ def _whole_call_errors(
 
 
 def _steps(
-    judged: Mapping[str, Mapping[str, float]], factors: Mapping[str, float]
+    call_errors: Mapping[str, Mapping[str, float]], factors: Mapping[str, float]
 ) -> dict[str, dict[str, Any]]:
     fit = (
         "whole call = call + launch + pooled bytes and windows + output bytes copied, coefficients "
@@ -321,10 +321,10 @@ def _steps(
     )
     share = "; half of what a call takes beyond a session call counts here"
     return {
-        _POOL: {"how": fit, "whole_call_errors": {"pool": judged.get("pool")}},
+        _POOL: {"how": fit, "whole_call_errors": {"pool": call_errors.get("pool")}},
         "postprocess": {
             "how": fit + share,
-            "whole_call_errors": dict(judged),
+            "whole_call_errors": dict(call_errors),
             "execution_factors": dict(factors),
         },
         "preprocess": {
@@ -375,7 +375,7 @@ def _coefficients(
     return dict(zip((*names, *POOL_TERMS), map(float, fitted), strict=True))
 
 
-def _judge_scaling(pool: Baseline, device: str, other: WholeCalls) -> dict[str, float]:
+def _scaling_errors(pool: Baseline, device: str, other: WholeCalls) -> dict[str, float]:
     """Evaluate scaled poolings on another device's whole calls; its calls and copies are fitted.
 
     Returns

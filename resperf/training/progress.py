@@ -18,7 +18,7 @@ def progress_bar() -> Iterator[TrainingProgress]:
     tqdm = require("tqdm", "train").tqdm
     bars: dict[tuple[str, str], object] = {}
 
-    def tell(kind: str, phase: str, done: int, epochs: int, error: float) -> None:
+    def report(kind: str, phase: str, done: int, epochs: int, error: float) -> None:
         bar = bars.get((kind, phase))
         if bar is None or done <= bar.n:  # type: ignore[attr-defined]
             for each in bars.values():
@@ -31,7 +31,7 @@ def progress_bar() -> Iterator[TrainingProgress]:
         bar.update(done - bar.n)  # type: ignore[attr-defined]
 
     try:
-        yield tell
+        yield report
     finally:
         for bar in bars.values():
             bar.close()  # type: ignore[attr-defined]

@@ -99,7 +99,7 @@ ACTIVATED: dict[str, list[onnx.NodeProto]] = {
     **{op: between(op) for op in ("Relu", "Tanh", "Sigmoid", "HardSigmoid", "Gelu", "LeakyRelu",
                                   "Elu", "Softplus", "HardSwish")},
     "Clip": between("Clip", "low", "high"),
-    "in front": [helper.make_node("Relu", ["x"], ["a"], "act"), conv_node("c", "a", "y")],
+    "before a conv": [helper.make_node("Relu", ["x"], ["a"], "act"), conv_node("c", "a", "y")],
     "silu": [
         conv_node("c1", "x", "a"),
         helper.make_node("Sigmoid", ["a"], ["s"], "sig"),
@@ -110,7 +110,7 @@ ACTIVATED: dict[str, list[onnx.NodeProto]] = {
         conv_node("c1", "x", "a"),
         helper.make_node("HardSwish", ["a"], ["y"], "act"),
     ],
-    "absorbed hard swish": [
+    "fused hard swish": [
         conv_node("c1", "x", "a"),
         helper.make_node("HardSwish", ["a"], ["b"], "act"),
         conv_node("c2", "b", "y"),
@@ -206,7 +206,7 @@ GRAPHS: dict[str, tuple[list[onnx.NodeProto], set[str]]] = {
         {"matmul", "elementwise", "softmax"},
     ),
     # NHWC between two convolutions; a factor per channel after the transposition back.
-    "channels last and back": (
+    "NHWC and back": (
         [
             conv_node("c1", "x", "a"),
             helper.make_node("Transpose", ["a"], ["t"], "last", perm=[0, 2, 3, 1]),
@@ -271,13 +271,13 @@ GRAPHS: dict[str, tuple[list[onnx.NodeProto], set[str]]] = {
         ],
         {"pool", "elementwise", "conv"},
     ),
-    "gelu by tanh": (
+    "tanh gelu": (
         [*gelu_by_tanh("g"), helper.make_node("Softmax", ["g"], ["y"], "soft", axis=-1)],
         {"activation", "softmax"},
     ),
-    "normalisation in parts": (of_tokens(*normalised("t", "u", shifted=True)), {"norm"}),
-    "normalisation by squares": (of_tokens(*normalised("t", "u", shifted=False)), {"norm"}),
-    "sum before a normalisation in parts": (
+    "decomposed layer norm": (of_tokens(*normalised("t", "u", shifted=True)), {"norm"}),
+    "decomposed RMS norm": (of_tokens(*normalised("t", "u", shifted=False)), {"norm"}),
+    "sum before a decomposed layer norm": (
         of_tokens(
             helper.make_node("Erf", ["t"], ["e"], "other"),
             helper.make_node("Add", ["t", "e"], ["s"], "sum"),
@@ -285,7 +285,7 @@ GRAPHS: dict[str, tuple[list[onnx.NodeProto], set[str]]] = {
         ),
         {"norm", "elementwise"},
     ),
-    "sum and largest of several": (
+    "Sum and Max of several": (
         of_tokens(
             helper.make_node("Erf", ["t"], ["e"], "one"),
             helper.make_node("Abs", ["t"], ["a"], "two"),
@@ -313,7 +313,7 @@ GRAPHS: dict[str, tuple[list[onnx.NodeProto], set[str]]] = {
         ],
         {"conv", "elementwise", "reorder"},
     ),
-    "gelu by tanh at the end": (gelu_by_tanh("y"), {"activation", "elementwise"}),
+    "tanh gelu at the end": (gelu_by_tanh("y"), {"activation", "elementwise"}),
 }
 
 
@@ -1021,13 +1021,13 @@ def padded(op: str, *more: str, **attributes: object) -> list[onnx.NodeProto]:
 
 
 EDGES: dict[str, tuple[int, tuple[int, ...], list[onnx.NodeProto]]] = {
-    "zeros before a largest": (17, IMAGE, padded("MaxPool")),
-    "others before a largest": (17, IMAGE, padded("MaxPool", "low")),
-    "zeros before a mean": (17, IMAGE, padded("AveragePool")),
-    "zeros before a mean of its own padding": (
+    "zero padding of MaxPool": (17, IMAGE, padded("MaxPool")),
+    "other padding of MaxPool": (17, IMAGE, padded("MaxPool", "low")),
+    "zero padding of AveragePool": (17, IMAGE, padded("AveragePool")),
+    "zero padding of AveragePool with pads": (
         17, IMAGE, padded("AveragePool", pads=[1, 1, 1, 1]),
     ),
-    "zeros before a mean that counts its own": (
+    "zero padding of AveragePool that counts its pads": (
         17, IMAGE, padded("AveragePool", pads=[1, 1, 1, 1], count_include_pad=1),
     ),
     "padding before operator set 11": (
@@ -1081,7 +1081,7 @@ EDGES: dict[str, tuple[int, tuple[int, ...], list[onnx.NodeProto]]] = {
             helper.make_node("Sub", ["g", "t"], ["y"], "rest"),
         ],
     ),
-    "a product of a transposed image that two read": (
+    "a product of a transposed image with two readers": (
         17,
         (16, 4),
         [

@@ -16,7 +16,7 @@ def test_one_line_per_result_and_one_column_per_bin(compared) -> None:
     ]  # fmt: skip
     lines = methods_text(rows).split("\n")
     headings = (
-        "kind   phase   method   rows trained   rows judged   MAPE   noise floor   within 10%   "
+        "kind   phase   method   rows trained   rows tested   MAPE   noise floor   within 10%   "
         "RMSE ms   MAE ms   fit s   predict us/layer"
     )
     assert lines[0].split() == headings.split()
