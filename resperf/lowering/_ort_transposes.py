@@ -30,12 +30,13 @@ class TransposeSinking(Rewriting):
         if any(node.op in CONTROL_FLOW for node in self.nodes):
             # Subgraphs may read a transposed tensor by its name.
             return
-        self.leading: set[str] = set()
+        # Tensors from which only sinkable operators lead to another transposition.
+        self.leads_to_transpose: set[str] = set()
         for node in reversed(self.nodes):
             if node.op == "Transpose":
-                self.leading |= set(node.inputs[:1])
-            elif node.op in _SINKABLE and self.leading & set(node.outputs):
-                self.leading |= set(node.inputs)
+                self.leads_to_transpose |= set(node.inputs[:1])
+            elif node.op in _SINKABLE and self.leads_to_transpose & set(node.outputs):
+                self.leads_to_transpose |= set(node.inputs)
         steps: Mapping[str, Callable[[Node], None]] = {
             "Transpose": self._merge_transposes,
             **dict.fromkeys((*_ELEMENTWISE, "Softmax"), self._sink_below),
@@ -104,7 +105,7 @@ class TransposeSinking(Rewriting):
         result = self.tensors.get(node.outputs[0])
         transposes = [transpose for name in node.inputs if (transpose := self._transpose_of(name))]
         orders = {self._perm(transpose) for transpose in transposes}
-        if node.outputs[0] not in self.leading or len(orders) != 1 or result is None:
+        if node.outputs[0] not in self.leads_to_transpose or len(orders) != 1 or result is None:
             return
         order = orders.pop()
         if order is None or len(result.shape) != len(order):
@@ -117,7 +118,9 @@ class TransposeSinking(Rewriting):
         if node.op == "Concat":
             attributes = {**attributes, "axis": order[self._axis(node, 0, len(order))]}
         inputs = tuple(self._untransposed(name, order) for name in node.inputs)
-        early = replace(result, name=f"{result.name}/early", shape=_before(result.shape, order))
+        early = replace(
+            result, name=f"{result.name}/early", shape=_shape_before(result.shape, order)
+        )
         late = Node(
             f"{node.name}/transposed", "Transpose", "", (early.name,), node.outputs, {"perm": order}
         )
@@ -134,7 +137,7 @@ class TransposeSinking(Rewriting):
     @unchanged_if_malformed
     def _sink_below_concat(self, node: Node) -> None:
         """Sink below a Concat; transpose its other inputs first, if that costs less."""
-        if node.outputs[0] in self.leading:
+        if node.outputs[0] in self.leads_to_transpose:
             self._sink_below(self._with_all_inputs_transposed(node))
 
     def _with_all_inputs_transposed(self, node: Node) -> Node:
@@ -166,9 +169,9 @@ class TransposeSinking(Rewriting):
                 extra.append(Node(again, "Transpose", "", (early,), (again,), {"perm": order}))
         self.sources |= {new.name: () for new in extra}
         inputs = tuple(f"{name}/again" if name in others else name for name in node.inputs)
-        joining = replace(node, inputs=inputs)
-        self._replace(node, *extra, joining)
-        return joining
+        concat = replace(node, inputs=inputs)
+        self._replace(node, *extra, concat)
+        return concat
 
     @unchanged_if_malformed
     def _sink_below_split(self, node: Node) -> None:
@@ -177,24 +180,24 @@ class TransposeSinking(Rewriting):
         order = None if transpose is None else self._perm(transpose)
         if transpose is None or order is None or not self._is_read_once(transpose):
             return
-        if not (self.leading & set(node.outputs) or self._is_squeezed_next(node)):
+        if not (self.leads_to_transpose & set(node.outputs) or self._is_squeezed_next(node)):
             return
         axis = order[self._axis(node, 0, len(order))]
-        pieces = [self.tensors[name] for name in node.outputs]
+        parts = [self.tensors[name] for name in node.outputs]
         early = [
-            replace(piece, name=f"{piece.name}/early", shape=_before(piece.shape, order))
-            for piece in pieces
+            replace(part, name=f"{part.name}/early", shape=_shape_before(part.shape, order))
+            for part in parts
         ]
         late = [
-            Node(f"{name}/transposed", "Transpose", "", (piece.name,), (name,), {"perm": order})
-            for name, piece in zip(node.outputs, early, strict=True)
+            Node(f"{name}/transposed", "Transpose", "", (part.name,), (name,), {"perm": order})
+            for name, part in zip(node.outputs, early, strict=True)
         ]
         split = replace(
             node, inputs=(transpose.inputs[0], *node.inputs[1:]),
-            outputs=tuple(piece.name for piece in early),
+            outputs=tuple(part.name for part in early),
             attributes={**node.attributes, "axis": axis},
         )  # fmt: skip
-        self.tensors |= {piece.name: piece for piece in early}
+        self.tensors |= {part.name: part for part in early}
         self.sources |= {each.name: () for each in late}
         self.sources[node.name] = (*self._sources_of(transpose), *self._sources_of(node))
         self._replace(node, split, *late)
@@ -224,7 +227,7 @@ class TransposeSinking(Rewriting):
             remaining = [axis for position, axis in enumerate(order) if position not in gone]
             rest = tuple(sorted(remaining).index(axis) for axis in remaining)
         stays = rest == tuple(sorted(rest))
-        leads = node.outputs[0] in self.leading
+        leads = node.outputs[0] in self.leads_to_transpose
         if node.op == "Squeeze":
             leads = (leads and self._is_read_once(node)) or FROM_GATHER in node.attributes
             stays &= leads
@@ -236,7 +239,9 @@ class TransposeSinking(Rewriting):
             self.sources[node.name] = (*own, *self._sources_of(node))
             self._replace(node, replace(node, inputs=transpose.inputs, attributes=attributes))
             return
-        early = replace(result, name=f"{result.name}/early", shape=_before(result.shape, rest))
+        early = replace(
+            result, name=f"{result.name}/early", shape=_shape_before(result.shape, rest)
+        )
         late = Node(
             f"{node.name}/transposed",
             "Transpose",
@@ -247,10 +252,10 @@ class TransposeSinking(Rewriting):
         )
         self.tensors[early.name] = early
         self.sources[late.name] = own
-        narrow = replace(
+        reduced = replace(
             node, inputs=transpose.inputs, outputs=(early.name,), attributes=attributes
         )
-        self._replace(node, narrow, late)
+        self._replace(node, reduced, late)
 
     @unchanged_if_malformed
     def _sink_below_reshape(self, node: Node) -> None:
@@ -264,7 +269,7 @@ class TransposeSinking(Rewriting):
         if transpose is None or order is None or transposed is None or result is None:
             return
         groups = _split_axes(transposed.shape, result.shape)
-        meets = node.outputs[0] in self.leading or len(order) == TOKEN_AXES
+        meets = node.outputs[0] in self.leads_to_transpose or len(order) == TOKEN_AXES
         if groups is None or not meets or not self._is_read_once(transpose):
             return
         by_axis = dict(zip(order, groups, strict=True))
@@ -296,7 +301,7 @@ class TransposeSinking(Rewriting):
             raise ValueError(name)
         if math.prod(tensor.shape) == 1:
             return name
-        shape = _before((1,) * (len(order) - len(tensor.shape)) + tensor.shape, order)
+        shape = _shape_before((1,) * (len(order) - len(tensor.shape)) + tensor.shape, order)
         transposed = f"{name}/{'-'.join(map(str, order))}"
         self.tensors[transposed] = replace(tensor, name=transposed, shape=shape, value=None)
         return transposed
@@ -307,7 +312,7 @@ def _long_axes(tensor: Tensor) -> int:
     return sum(length > 1 for length in tensor.shape)
 
 
-def _before(shape: Sequence[int], order: Sequence[int]) -> tuple[int, ...]:
+def _shape_before(shape: Sequence[int], order: Sequence[int]) -> tuple[int, ...]:
     """Return the shape that a tensor of this shape had before its transposition."""
     lengths = dict(zip(order, shape, strict=True))
     return tuple(lengths[axis] for axis in range(len(order)))

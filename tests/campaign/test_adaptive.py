@@ -1,4 +1,4 @@
-"""Campaigns that choose layers by what they know so far."""
+"""Campaigns that choose layers by an acquisition score."""
 
 import itertools
 import math
@@ -50,7 +50,7 @@ def width(layer: Layer) -> int:
 
 
 def about_wide_layers(_: Path, layers: Sequence[Layer]) -> list[float]:
-    """Doubts layers of more than 500 features alone."""
+    """Scores only layers of more than 500 features above 0."""
     return [float(width(layer) > 500) for layer in layers]
 
 
@@ -153,7 +153,7 @@ def test_layers_of_a_kind_are_chosen_in_proportion_to_their_scores() -> None:
         kinds, scores, weights={"any": 1.0}, learnt={}, have={}, count=500,
         source=random.Random(4),
     )  # fmt: skip
-    # A few of many: four times as often.
+    # Few of many candidates: four times as often.
     assert sum(place >= 20_000 for place in places) / 500 == pytest.approx(0.8, abs=0.05)
 
 
@@ -170,7 +170,7 @@ def test_candidates_are_drawn_by_more_even_shares() -> None:
         return Counter(layer.kind for layer in found)["activation"] / len(found)
 
     assert drawn(1.0) == pytest.approx(0.04, abs=0.02)
-    # The roots of their shares are 0.98 and 0.2.
+    # The square roots of the shares are 0.98 and 0.2.
     assert drawn(0.5) == pytest.approx(0.17, abs=0.04)
     assert drawn(0.0) == pytest.approx(0.5, abs=0.05)
 
@@ -201,7 +201,7 @@ def test_with_scores_of_zero_kinds_are_chosen_by_their_weights() -> None:
         kinds, [0.0] * 1000, weights={"often": 8.0, "seldom": 1.0}, learnt={}, have={}, count=100,
         source=random.Random(4),
     )  # fmt: skip
-    # Errors that fall with the root of the rows: 8^(2/3) times as many.
+    # Errors that fall with the square root of the rows: 8^(2/3) times as many.
     assert Counter(kinds[place] for place in places) == {"often": 80, "seldom": 20}
 
 

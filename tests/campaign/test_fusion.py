@@ -1,4 +1,4 @@
-"""Whether two operators are one kernel, told from noisy times."""
+"""Whether two operators are fused, decided from noisy times."""
 
 import random
 from collections.abc import Callable
@@ -103,7 +103,7 @@ def test_the_result_is_stored_with_the_data(tmp_path: Path) -> None:
     output = tmp_path / "a.h5"
     result = go(output, {"noise": 0.01}, check_fusion=True)
     assert [found.rule for found in result.fusions] == ["conv + relu", "dense + relu"]
-    # On the synthetic device an activation in a layer is free.
+    # On the synthetic device a fused activation is free.
     assert [found.fused for found in result.fusions] == [True, True]
     stored = read_info(output).fusions
     assert tuple(CheckedFusion.from_json(each) for each in stored) == result.fusions

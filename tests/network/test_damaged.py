@@ -1,4 +1,4 @@
-"""Files that are no readable network: one line each, never a traceback, a hang or much memory."""
+"""Unreadable files: an error in one line, never a traceback, a hang or much memory."""
 
 from __future__ import annotations
 

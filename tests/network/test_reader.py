@@ -111,7 +111,7 @@ def test_a_batch_folded_into_heads_grows_with_it(read: Callable[..., Network]) -
     assert net.tensors["y"].shape == (12, 5, 4)
 
 
-def test_a_batch_that_does_not_arrive_is_noted(read: Callable[..., Network]) -> None:
+def test_a_batch_that_does_not_reach_an_output_is_noted(read: Callable[..., Network]) -> None:
     nodes = [
         helper.make_node("Transpose", ["x"], ["t"], perm=[1, 0]),
     ]
@@ -139,7 +139,7 @@ def test_a_shape_fills_free_dimensions_and_batch_overrides_its_first(
     assert net.tensors["y"].shape == (2, 10)
 
 
-def test_a_named_dimension_given_once_holds_for_all_inputs(read: Callable[..., Network]) -> None:
+def test_a_named_dimension_given_once_applies_to_all_inputs(read: Callable[..., Network]) -> None:
     nodes = [helper.make_node("Add", ["a", "b"], ["y"])]
     inputs = [value("a", ["n", "length"]), value("b", ["n", "length"])]
     net = read(nodes, inputs, ["y"], shapes={"a": (2, 7)})
@@ -158,7 +158,7 @@ def test_a_named_dimension_given_once_holds_for_all_inputs(read: Callable[..., N
         ({"batch": 1, "shapes": {"x": (1, 5, 8, 8)}}, "conv.*is given 5 features.*take 3"),
     ],
 )
-def test_a_size_that_cannot_be_is_refused(
+def test_an_impossible_size_is_refused(
     read: Callable[..., Network], options: dict[str, Any], message: str
 ) -> None:
     net = flat_net([0, -1])
@@ -221,7 +221,7 @@ def test_weights_may_come_from_constant_of_shape(read: Callable[..., Network]) -
     assert net.tensors["y"].shape == (1, 512, 3, 3)
 
 
-def test_random_numbers_are_no_constants(read: Callable[..., Network]) -> None:
+def test_random_operators_are_not_constants(read: Callable[..., Network]) -> None:
     nodes = [helper.make_node("RandomNormalLike", ["w"], ["y"])]
     net = read(nodes, [], ["y"], [weight("w", 50, 300)])
     assert [node.op for node in net.nodes] == ["RandomNormalLike"]
@@ -237,7 +237,7 @@ def test_stale_shapes_in_the_file_are_ignored(read: Callable[..., Network]) -> N
     assert net.tensors["r"].shape == net.tensors["y"].shape == (4, 3)
 
 
-def test_weights_that_are_inputs_too_are_weights(read: Callable[..., Network]) -> None:
+def test_weights_that_are_also_inputs_are_weights(read: Callable[..., Network]) -> None:
     inputs = [value("x", [1, 3, 8, 8]), value("w", [4, 3, 3, 3]), value("v", [10, 144]),
               value("shape", [2], INT64)]  # fmt: skip
     net = read(**flat_net([1, -1]), inputs=inputs, ir_version=3, opset=11, batch=3)
@@ -246,7 +246,7 @@ def test_weights_that_are_inputs_too_are_weights(read: Callable[..., Network]) -
     assert net.tensors["y"].shape == (3, 10)
 
 
-def test_opset_1_reshape_keeps_its_target_in_an_attribute(read: Callable[..., Network]) -> None:
+def test_opset_1_reshape_has_its_target_in_an_attribute(read: Callable[..., Network]) -> None:
     nodes = [
         helper.make_node("Relu", ["x"], ["r"]),
         helper.make_node("Reshape", ["r"], ["y"], shape=[1, -1]),
@@ -301,7 +301,7 @@ def test_an_unknown_operator_stays_and_its_output_is_unknown(
 
 
 @pytest.mark.parametrize("first", ["batch", 1])
-def test_a_first_dimension_that_is_no_batch_stays(
+def test_a_first_dimension_that_is_not_a_batch_stays(
     read: Callable[..., Network], first: str | int
 ) -> None:
     nodes = [
@@ -314,7 +314,7 @@ def test_a_first_dimension_that_is_no_batch_stays(
     assert net.notes[0] == "input 'state' stays 2,1,5: its first dimension is not a batch"
 
 
-def test_the_batch_is_set_beside_a_number(read: Callable[..., Network]) -> None:
+def test_the_batch_is_set_beside_a_scalar_input(read: Callable[..., Network]) -> None:
     nodes = [helper.make_node("Mul", ["sample", "step"], ["y"])]
     net = read(nodes, [value("step", []), value("sample", [1, 4])], ["y"], batch=8)
     assert net.tensors["y"].shape == (8, 4)
@@ -353,7 +353,7 @@ def test_operators_of_onnx_runtime_have_shapes(read: Callable[..., Network], op:
     assert net.notes == ()
 
 
-def test_the_long_name_of_onnx_own_domain_is_the_short_one(read: Callable[..., Network]) -> None:
+def test_the_long_name_of_the_default_domain_is_accepted(read: Callable[..., Network]) -> None:
     inner = helper.make_graph(
         [helper.make_node("Tanh", ["a"], ["out"], domain="ai.onnx")], "g", [], [value("out", None)]
     )
@@ -376,7 +376,7 @@ def test_overridable_weights_are_noted(read: Callable[..., Network]) -> None:
     assert read(nodes, inputs, ["y"], [weight("w", 3)], ir_version=3).notes == ()
 
 
-def test_bodies_keep_what_they_read_though_first_outputs_have_no_name(
+def test_what_subgraphs_read_stays_though_first_outputs_have_no_name(
     read: Callable[..., Network],
 ) -> None:
     def loop(captured: str, result: str) -> NodeProto:

@@ -86,7 +86,7 @@ def test_networks_with_random_weights_run_with_the_shapes_that_were_read(name: s
     x = np.random.default_rng(0).standard_normal(net.tensors["input"].shape, np.float32)
     y = run(model, weights, x)
     assert y.shape == net.tensors["output"].shape == (2, net.tensors["output"].shape[1])
-    # Neither dead nor out of range: the two images differ in what comes out.
+    # Neither all zero nor out of range: the outputs of two images differ.
     assert np.isfinite(y).all()
     assert 1e-3 < np.abs(y).max() < 1e6
     assert not np.allclose(y[0], y[1])
