@@ -30,7 +30,7 @@ from types import ModuleType
 
 
 class ResperfError(Exception):
-    """Root of all errors that a user can cause and mend."""
+    """Root of all errors that a user can cause and fix."""
 
 
 class LayerError(ResperfError):
@@ -88,7 +88,7 @@ def first_line(error: BaseException) -> str:
 
 
 def printable(text: str) -> str:
-    """Return a name as a terminal can show it: control characters are escaped."""
+    """Return a name with control characters escaped."""
     return text if text.isprintable() else repr(text)[1:-1]
 
 
@@ -117,13 +117,13 @@ def require(module: str, extra: str) -> ModuleType:
 
 @contextmanager
 def silent_stderr() -> Iterator[None]:
-    """Send the process's stderr nowhere, for libraries that greet before their log level counts."""
+    """Discard stderr, for libraries that print before a log level can be set."""
     sys.stderr.flush()
-    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    original, null = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     try:
-        os.dup2(nowhere, 2)
+        os.dup2(null, 2)
         yield
     finally:
-        os.dup2(kept, 2)
-        os.close(kept)
-        os.close(nowhere)
+        os.dup2(original, 2)
+        os.close(original)
+        os.close(null)

@@ -1,4 +1,4 @@
-"""Which rows train, which choose the best epoch, and which only evaluation may read: by key."""
+"""Split rows into train, validation and test by the hash of their keys."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 SPLIT_SEED = 0
-"""Fixed, so that predictors of different training seeds are judged on the same rows."""
+"""Fixed, so that predictors of different training seeds are evaluated on the same rows."""
 
 _TRAIN, _VALIDATION = 0.8, 0.9
 
@@ -30,8 +30,8 @@ class Split:
 def split_of_keys(keys: Sequence[str], seed: int = SPLIT_SEED) -> Split:
     """Split by the hash of each key: 80% train, 10% validation, 10% test.
 
-    A key falls into the same part in every file and in any order, so that repeats of a layer never
-    stand on two sides, and a dataset that grows keeps its test rows.
+    A key is in the same part in every file and in any order. Repeats of a layer are therefore never
+    in two parts, and the test rows of a growing dataset stay test rows.
     """
     places = _places(keys, str(seed))
     return Split(
@@ -42,16 +42,16 @@ def split_of_keys(keys: Sequence[str], seed: int = SPLIT_SEED) -> Split:
 
 
 def first_of_keys(keys: Sequence[str], count: int, seed: int = 0) -> Mask:
-    """Choose keys so that a larger choice holds every smaller one: the rows of a learning curve.
+    """Choose nested subsets of keys, for learning curves: a larger one contains all smaller ones.
 
     Parameters
     ----------
     keys : sequence of str
         All different.
     count : int
-        How many to choose; all of them where there are not more.
+        How many to choose; all if there are fewer.
     seed : int
-        Decides the order in which keys are chosen; the order given does not.
+        Determines the order in which keys are chosen; their order in `keys` does not.
 
     Returns
     -------
@@ -65,13 +65,13 @@ def first_of_keys(keys: Sequence[str], count: int, seed: int = 0) -> Mask:
 def fold_of_keys(keys: Sequence[str], folds: int, seed: int = 0) -> npt.NDArray[np.int64]:
     """Give each key the number of its fold, 0 to `folds` - 1, shape (keys,).
 
-    By the hash of the key: repeats of a layer never stand in two folds.
+    By the hash of the key: repeats of a layer are never in two folds.
     """
     return np.asarray(_places(keys, f"folds {seed}") * folds, dtype=np.int64)
 
 
 def _places(keys: Sequence[str], salt: str) -> npt.NDArray[np.float64]:
-    """Return a number in [0, 1) for each key that only key and salt decide."""
+    """Return a number in [0, 1) for each key that depends only on key and salt."""
     return np.array([_place(key, salt) for key in keys], dtype=float)
 
 
@@ -81,7 +81,7 @@ def _place(key: str, salt: str) -> float:
 
 
 def pack_keys(keys: Sequence[str]) -> str:
-    """Return a compact text by which `was_packed` knows keys again: four bytes each, base64."""
+    """Return a compact text by which `was_packed` recognises keys: four bytes each, base64."""
     digests = np.array(sorted({_short(key) for key in keys}), dtype="<u4")
     return base64.b64encode(digests.tobytes()).decode("ascii")
 
@@ -89,7 +89,7 @@ def pack_keys(keys: Sequence[str]) -> str:
 def was_packed(keys: Sequence[str], packed: str) -> Mask:
     """Say for each key whether it was among the packed ones, shape (keys,).
 
-    About one strange key in a million is taken for a known one, for every 4,000 packed keys.
+    About one other key in a million is mistaken for a packed one, for every 4,000 packed keys.
     """
     known = np.frombuffer(base64.b64decode(packed), dtype="<u4")
     return np.isin(np.array([_short(key) for key in keys], dtype="<u4"), known)

@@ -22,12 +22,12 @@ DTYPE_BYTES = {
 
 
 def json_number(value: float) -> float | None:
-    """Return a number that JSON knows: NaN and infinities become None."""
+    """Return a number that JSON can represent: NaN and infinities become None."""
     return float(value) if math.isfinite(value) else None
 
 
 def json_values(value: Any) -> Any:
-    """Return the same mappings and sequences with values that JSON knows; see `json_number`."""
+    """Return the same mappings and sequences with numbers that JSON can represent."""
     if isinstance(value, float):
         return json_number(value)
     if isinstance(value, Mapping):
@@ -53,6 +53,6 @@ def format_ms(time_ms: float) -> str:
     if not math.isfinite(time_ms):
         return str(time_ms)
     magnitude = math.floor(math.log10(abs(time_ms)))
-    # Four digits, three of times below 10 us; no exponents.
+    # Four digits, three for times below 10 us; no exponents.
     digits = max(0, 3 - magnitude) if magnitude >= 0 else max(4, 2 - magnitude)
     return f"{time_ms:.{digits}f}"

@@ -24,7 +24,7 @@ def test_every_key_is_in_exactly_one_part_of_about_the_right_size() -> None:
     assert abs(split.test.mean() - 0.1) < 0.015
 
 
-def test_a_key_keeps_its_part_among_others() -> None:
+def test_the_part_of_a_key_does_not_depend_on_other_keys() -> None:
     whole, some = split_of_keys(KEYS), split_of_keys(KEYS[::-7])
     np.testing.assert_array_equal(whole.test[::-7], some.test)
     np.testing.assert_array_equal(whole.train[::-7], some.train)
@@ -40,7 +40,7 @@ def test_another_seed_is_another_split() -> None:
     assert (split_of_keys(KEYS, seed=1).test != split_of_keys(KEYS).test).any()
 
 
-def test_packed_keys_are_known_again_and_others_are_not() -> None:
+def test_packed_keys_are_recognised_and_others_are_not() -> None:
     packed = pack_keys(KEYS[:1000])
     assert was_packed(KEYS[:1000], packed).all()
     assert was_packed(KEYS[1000:], packed).sum() <= 1
@@ -48,7 +48,7 @@ def test_packed_keys_are_known_again_and_others_are_not() -> None:
     assert not was_packed(KEYS[:3], pack_keys([])).any()
 
 
-def test_the_first_keys_are_nested_and_of_the_number_asked_for() -> None:
+def test_the_first_keys_are_nested_and_of_the_requested_number() -> None:
     smaller, larger = first_of_keys(KEYS, 100), first_of_keys(KEYS, 1000)
     assert (smaller.sum(), larger.sum()) == (100, 1000)
     assert not (smaller & ~larger).any()

@@ -1,33 +1,40 @@
 """A target with a device class of its own: everything that such a package would bring.
 
-Its device is a card that computes 1e9 multiply-accumulates in a millisecond. A run waits for the
-stream to be empty, as `Phase.run` asks, so that its wall time is the device's.
+Its device is a card that computes 1e6 multiply-accumulates in a millisecond, times its kernels
+between two events on its own stream, and tells its clock through a library like NVML. None of it is
+real, so no time depends on the machine that runs the tests.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, Self
 
 from resperf.backends import Built, Phase
+from resperf.backends.monitors import Monitor, Reading
 from resperf.layers import Layer
 from resperf.lowering import LoweredNetwork, synthetic
 from resperf.lowering import lower as lower_network
 from resperf.network import Network, read_network
-from resperf.platform import Platform, this_platform, usable_cores
+from resperf.platform import Accelerator, Platform
 from resperf.settings import Setting
 from resperf.targets import Target
 
-MACS_PER_MS = 1e9
+MACS_PER_MS = 1e6
 CALL_MS = 0.01
+BYTES_PER_MS = 1e7
+"""Between host and card."""
+HOT_FROM, HOT_TO = 20, 22
+"""Layers that are built while the card is hot, and computes half as fast."""
 
 TARGET = Target(
     framework="toyrt",
     device_class="toygpu",
     lowering="toy_target",
     backend="toy_target:ToyBackend",
+    monitor="toy_target:ToyMonitor",
     install="resperf-toy",
 )
 
@@ -42,26 +49,85 @@ def lower_layers(layers: Sequence[Layer], setting: Setting) -> list[Layer]:
     return synthetic.lower_layers(layers, setting)
 
 
+@dataclass
+class Card:
+    """The device: its stream's time, and how many layers it was given."""
+
+    stream_ns: int = 0
+    layers: int = 0
+
+    @property
+    def is_hot(self) -> bool:
+        return HOT_FROM <= self.layers < HOT_TO
+
+    def compute(self, macs: float) -> None:
+        self.work(CALL_MS + macs / MACS_PER_MS * (1 + self.is_hot))
+
+    def work(self, time_ms: float) -> None:
+        self.stream_ns += round(1e6 * time_ms)
+
+
+@dataclass(frozen=True)
+class Events:
+    """A sampler: the time between an event before and an event behind the work on the stream."""
+
+    card: Card
+    work: Callable[[], None]
+
+    def __call__(self) -> float:
+        before_ns = self.card.stream_ns
+        self.work()
+        return (self.card.stream_ns - before_ns) / 1e6
+
+
+class FakeNvml:
+    def __init__(self, card: Card) -> None:
+        self._card = card
+
+    def clock_mhz(self) -> float:
+        return 700.0 if self._card.is_hot else 1400.0
+
+
+class ToyMonitor(Monitor):
+    device_states = ("throttled",)
+
+    def memory_bytes(self) -> int:
+        return 16 << 30
+
+    def start(self, backend: Any, **words: Any) -> Self:
+        self._nvml = FakeNvml(backend.card)
+        self.clock = lambda: int(backend.card.stream_ns)
+        return super().start(backend, **words)
+
+    def reading(self, *, force: bool = False) -> Reading | None:
+        found = super().reading(force=force)
+        facts = {"sm_clock_mhz": self._nvml.clock_mhz()}
+        return found and Reading(found.at, found.reference_ms, facts)
+
+    def active_flags(self, *, record: bool = True) -> set[str]:
+        return {"throttled"} if self._nvml.clock_mhz() < 1400 else set()
+
+
 @dataclass(frozen=True)
 class ToyBuilt(Built):
     phases: Mapping[str, Phase]
-    isolated: Callable[[], object]
+    isolated: Events
 
 
+@dataclass
 class ToyBackend:
     name = "toyrt"
-
-    def __init__(self, *, threads: int | None = None) -> None:
-        self.threads = usable_cores() if threads is None else threads
+    threads: int | None = None
+    card: Card = field(default_factory=Card)
 
     def own_process(self) -> None:
         pass
 
     def setting(self) -> Setting:
-        return Setting(self.name, "1", "stream", self.threads)
+        return Setting(self.name, "1", "stream", self.threads or 1)
 
     def platform(self) -> Platform:
-        return this_platform("toy9000")
+        return Platform("toy9000", accelerators=(Accelerator("Toy 9000", 16 << 30),))
 
     def session_ms(self) -> float:
         return CALL_MS
@@ -70,27 +136,39 @@ class ToyBackend:
         return {"session_ms": CALL_MS, "view_ms": 0.0}
 
     def handover(self) -> Mapping[str, float]:
-        return {}
+        return {"node_ms": 0.0, "handover_ms_per_mb": 0.0}
 
     def lower(self, layers: Sequence[Layer]) -> list[Layer]:
         return lower_layers(layers, self.setting())
 
     def layer(self, layer: Layer, *, budget_ms: float) -> Built:
-        return _built(layer.macs)
+        self.card.layers += 1
+        return self._built(layer.macs, layer.input_bytes, layer.output_bytes, CALL_MS)
 
     def network(
         self, path: Path, *, batch: int | None, shapes: Mapping[str, Sequence[int]] | None = None
     ) -> Built:
         network = read_network(path, batch=batch, shapes=shapes)
         nodes = lower_network(network, self.setting(), self.platform()).nodes
-        return _built(sum(node.layer.macs for node in nodes if node.layer is not None))
+        layers = [node.layer for node in nodes if node.layer is not None]
+        macs = sum(layer.macs for layer in layers)
+        return self._built(macs, layers[0].input_bytes, layers[-1].output_bytes, 0.0)
 
+    def _built(
+        self, macs: float, input_bytes: int, output_bytes: int, offset_ms: float
+    ) -> ToyBuilt:
+        def run() -> None:
+            self.card.compute(macs)
 
-def _built(macs: float) -> ToyBuilt:
-    def run() -> None:
-        end_ns = time.perf_counter_ns() + 1e6 * (CALL_MS + macs / MACS_PER_MS)
-        while time.perf_counter_ns() < end_ns:
-            pass
+        def copied(size: int) -> Phase:
+            return Phase(Events(self.card, lambda: self.card.work(size / BYTES_PER_MS)))
 
-    copy = Phase(lambda: None)
-    return ToyBuilt({"preprocess": copy, "execution": Phase(run), "postprocess": copy}, run)
+        events = Events(self.card, run)
+        return ToyBuilt(
+            {
+                "preprocess": copied(input_bytes),
+                "execution": Phase(events, offset=offset_ms),
+                "postprocess": copied(output_bytes),
+            },
+            events,
+        )

@@ -37,17 +37,17 @@ from statistics import mean
 
 import numpy as np
 
-from resperf.campaign.adaptive import most_telling
+from resperf.campaign.adaptive import choose_by_score
 from resperf.campaign.spec import AdaptiveSettings
 from resperf.dataset import read_table
 from resperf.features import FEATURED_KINDS, Array
 from resperf.predictors import predictor_class
 from resperf.report.tables import Column, table
-from resperf.training.disagreement import doubt_of
+from resperf.training.disagreement import acquisition_score
 from resperf.training.fit import FEWEST_ROWS, FEWEST_ROWS_FOR_NETWORK
 from resperf.training.rows import LayerRows, layer_rows
 from resperf.training.trials import Trial, fit_rows, own_split
-from resperf.workflows.adaptive import unknown
+from resperf.workflows.adaptive import unlearnt_score
 
 Chooser = Callable[[LayerRows, LayerRows, int, np.random.Generator], Array]
 """(measured rows, others, how many) -> places of the chosen ones among the others."""
@@ -120,15 +120,15 @@ def _plainly(known: LayerRows, others: LayerRows, count: int, random: np.random.
     return random.choice(len(others), count, replace=False)
 
 
-def _by_doubt(
+def _by_score(
     known: LayerRows, others: LayerRows, count: int, random: np.random.Generator
 ) -> Array:
-    """As the campaign does: with chances as the doubts."""
-    doubts = doubt_of(known, others.columns).tolist()
+    """As the campaign does: with probability proportional to score."""
+    scores = acquisition_score(known, others.columns).tolist()
     kind, source = known.kind, Random(int(random.integers(2**32)))
     have = {kind: len(known)}
-    places = most_telling(
-        [kind] * len(others), doubts, weights={kind: 1.0}, learnt=have, have=have,
+    places = choose_by_score(
+        [kind] * len(others), scores, weights={kind: 1.0}, learnt=have, have=have,
         count=count, source=source,
     )  # fmt: skip
     return np.array(places)
@@ -139,7 +139,7 @@ def _rows(dataset: Path) -> dict[str, LayerRows]:
     return {kind: layer_rows(tables[kind]) for kind in FEATURED_KINDS if kind in tables}
 
 
-CHOOSERS: Mapping[str, Chooser] = {"plain": _plainly, "adaptive": _by_doubt}
+CHOOSERS: Mapping[str, Chooser] = {"plain": _plainly, "adaptive": _by_score}
 ERRORS = ("mean %", "root mean square %")
 COUNTED = ("each kind", "each layer")
 """What counts alike where all kinds are judged: both errors are said for each."""
@@ -221,11 +221,11 @@ def _curve_together(
             if not taken or not adaptive:
                 taken += rest[:new]
             else:
-                doubts = _doubts(parts, taken, rest)
+                scores = _scores(parts, taken, rest)
                 source = Random(int(random.integers(2**32)))
                 kinds, measured = [kind for kind, _ in rest], Counter(k for k, _ in taken)
-                places = most_telling(
-                    kinds, doubts, weights=weights, learnt=measured, have=measured,
+                places = choose_by_score(
+                    kinds, scores, weights=weights, learnt=measured, have=measured,
                     count=new, source=source,
                 )  # fmt: skip
                 taken += [rest[place] for place in places]
@@ -296,22 +296,22 @@ def _places(taken: Sequence[tuple[str, int]], kind: str) -> Array:
     return np.array([place for each, place in taken if each == kind], dtype=int)
 
 
-def _doubts(
+def _scores(
     parts: Mapping[str, Trial], taken: Sequence[tuple[str, int]], rest: Sequence[tuple[str, int]]
 ) -> list[float]:
-    """As `resperf.workflows.adaptive.doubt`, of rows that stand in for layers."""
-    doubts = np.zeros(len(rest))
+    """As `resperf.workflows.adaptive.acquisition_scores`, of rows that stand in for layers."""
+    scores = np.zeros(len(rest))
     for kind, part in parts.items():
         own = [number for number, (each, _) in enumerate(rest) if each == kind]
         known = _beside(part.train.select(_places(taken, kind)), part.validation)
         if not own:
             continue
         if len(known) < FEWEST_ROWS_FOR_NETWORK:
-            doubts[own] = unknown(len(known))
+            scores[own] = unlearnt_score(len(known))
             continue
         columns = part.train.select(np.array([rest[number][1] for number in own])).columns
-        doubts[own] = doubt_of(known, columns)
-    return [float(doubt) for doubt in doubts]
+        scores[own] = acquisition_score(known, columns)
+    return [float(score) for score in scores]
 
 
 def _kind_errors(

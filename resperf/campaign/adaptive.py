@@ -1,8 +1,8 @@
-"""Campaigns that learn what they need: batches of the layers of which least is known so far.
+"""Adaptive campaigns: active learning chooses later batches by an acquisition score.
 
-After a first batch of plain draws, each later batch is chosen from many candidates by how much
-measuring them would teach: first how many of each kind, then which. Chosen layers only ever train:
-test and validation layers are the next ones of the plain draws, so that both stay fair samples.
+The first batch is drawn at random. Each later batch is chosen from many candidates: first how many
+of each kind, then which layers. Chosen layers only train. Test and validation layers are the next
+ones of the random draws, so that both splits stay fair samples.
 """
 
 from __future__ import annotations
@@ -19,31 +19,32 @@ from statistics import mean
 from resperf.campaign.plan import Lowerer, Plan, PlannedLayer
 from resperf.layers import Layer, kind_of_key
 
-Doubt = Callable[[Path, Sequence[Layer]], Sequence[float]]
-"""From the dataset measured so far: the error to be expected of each of some layers, as a share of
-its time, 0 or more. It is compared between kinds, and taken to fall with the root of their rows."""
+Acquisition = Callable[[Path, Sequence[Layer]], Sequence[float]]
+"""(dataset measured so far, layers) -> acquisition score of each layer: its expected error as a
+share of its time, 0 or more. Scores are compared between kinds, and are assumed to fall with the
+square root of a kind's rows."""
 
 
 @dataclass(frozen=True)
 class Batches:
-    """What an adaptive campaign measures next, whatever an earlier start measured.
+    """What an adaptive campaign measures next, also after a resume.
 
     Parameters
     ----------
     plan : Plan
-        All plain draws, in their order.
-    doubt : Doubt
+        All random draws, in their order.
+    acquisition : Acquisition
     first : int
         Layers of the first batch.
     """
 
     plan: Plan
-    doubt: Doubt
+    acquisition: Acquisition
     first: int
 
     @property
     def wanted(self) -> int:
-        """Distinct layers of the whole campaign."""
+        """Number of distinct layers of the whole campaign."""
         return len(self.plan.layers)
 
     def first_items(self) -> tuple[PlannedLayer, ...]:
@@ -51,14 +52,14 @@ class Batches:
         return self.plan.stream.items(self.plan.layers[: self.first])
 
     def earlier_items(self, measured: Iterable[Layer]) -> tuple[PlannedLayer, ...]:
-        """Return the measurements of layers that an earlier start began with, repeats included."""
+        """Return the measurements, with repeats, of layers that an earlier start had begun."""
         first = set(self.plan.layers[: self.first])
         return self.plan.stream.items([layer for layer in measured if layer not in first])
 
     def next_items(
         self, lowerer: Lowerer, dataset: Path, measured: Set[str]
     ) -> tuple[PlannedLayer, ...]:
-        """Choose the next batch; nothing where the campaign has all its layers.
+        """Choose the next batch; empty once the campaign has all its layers.
 
         Parameters
         ----------
@@ -66,32 +67,36 @@ class Batches:
         dataset : Path
             What was measured so far.
         measured : set of str
-            Keys of its layers, whatever became of them.
+            Keys of its layers, of any status.
 
         Returns
         -------
         tuple of PlannedLayer
-            Plain draws that test or validate and chosen layers that train, mixed.
+            Random draws that test or validate and chosen layers that train, shuffled.
         """
         have = len(measured)
         if have >= self.wanted:
             return ()
         settings, stream = self.plan.stream.campaign.adaptive, self.plan.stream
-        target, turn = self.first, 0
+        target, batch_number = self.first, 0
         while target <= have:
             grown = max(target + 1, math.ceil(target * (1 + settings.growth)))
-            target, turn = min(self.wanted, grown), turn + 1
+            target, batch_number = min(self.wanted, grown), batch_number + 1
         held_out = self._held_out[: round(settings.held_out * (target - self.first))]
         drawn = [*self.plan.layers[: self.first], *held_out]
         plain = [layer for layer in drawn if layer.key not in measured]
         known = measured | {layer.key for layer in plain}
         count = target - len(known)
-        chosen = self._chosen(lowerer, dataset, measured, known, count, turn) if count > 0 else []
+        chosen = (
+            self._chosen(lowerer, dataset, measured, known, count, batch_number)
+            if count > 0
+            else []
+        )
         batch = [*plain, *chosen]
         if not batch:
-            # The ranges hold nothing else: what is left of the plain draws is all there is.
+            # The ranges hold no further layers: measure the remaining random draws.
             batch = [v for v in self.plan.layers if v.key not in measured]
-        random.Random(f"batch {stream.seed} {turn}").shuffle(batch)
+        random.Random(f"batch {stream.seed} {batch_number}").shuffle(batch)
         return stream.items(batch)
 
     def _chosen(
@@ -101,40 +106,42 @@ class Batches:
         measured: Set[str],
         known: Set[str],
         count: int,
-        turn: int,
+        batch_number: int,
     ) -> list[Layer]:
-        """Choose layers that train, by what is measured, beside what will be known anyway."""
+        """Choose layers that train, apart from those that will be measured anyway."""
         stream = self.plan.stream
-        drawn = stream.candidates(lowerer, count * stream.campaign.adaptive.candidates, turn, known)
+        drawn = stream.candidates(
+            lowerer, count * stream.campaign.adaptive.candidates, batch_number, known
+        )
         candidates = [v for v, trains in zip(drawn, _train(drawn), strict=True) if trains]
-        places = most_telling(
+        places = choose_by_score(
             [layer.kind for layer in candidates],
-            self.doubt(dataset, candidates),
+            self.acquisition(dataset, candidates),
             weights=self._weights,
             learnt=Counter(map(kind_of_key, measured)),
             have=Counter(map(kind_of_key, known)),
             count=count,
-            source=random.Random(f"choice {stream.seed} {turn}"),
+            source=random.Random(f"choice {stream.seed} {batch_number}"),
         )
         return [candidates[place] for place in places]
 
     @cached_property
     def _held_out(self) -> list[Layer]:
-        """Plain draws after the first batch that test or validate, in their order."""
+        """Random draws after the first batch that test or validate, in their order."""
         later = self.plan.layers[self.first :]
         return [v for v, trains in zip(later, _train(later), strict=True) if not trains]
 
     @cached_property
     def _weights(self) -> Mapping[str, float]:
-        """How much each kind's error counts: its share of the plain draws, to the file's power."""
+        """Weight of each kind's error: its share of the random draws, to the power in the file."""
         power = self.plan.stream.campaign.adaptive.share_power
         counts = self.plan.counts
         return {kind: (count / self.wanted) ** power for kind, count in counts.items()}
 
 
-def most_telling(
+def choose_by_score(
     kinds: Sequence[str],
-    doubts: Sequence[float],
+    scores: Sequence[float],
     *,
     weights: Mapping[str, float],
     learnt: Mapping[str, int],
@@ -142,45 +149,45 @@ def most_telling(
     count: int,
     source: random.Random,
 ) -> list[int]:
-    """Choose layers: how many of each kind, then which, by chances as their doubts.
+    """Choose layers: how many of each kind, then which, with probability proportional to score.
 
-    Of each kind so many as make the weighted sum of the kinds' errors least, if each kind's falls
-    with the root of its rows and all rows cost alike: Neyman's optimal allocation (1934), for
-    errors in place of variances. With powers of shares for weights it lies between what is best
-    for the mean layer and for the mean kind, as Bankier's power allocation (1988).
+    The numbers per kind minimise the weighted sum of the kinds' errors, if each kind's error falls
+    with the square root of its rows and all rows cost the same: Neyman's optimal allocation (1934),
+    for errors instead of variances. Weights that are powers of shares give a compromise between the
+    optimum for the mean layer and that for the mean kind: Bankier's power allocation (1988).
 
     Parameters
     ----------
     kinds : sequence of str
         Of the candidates.
-    doubts : sequence of float
-        Of the candidates, as shares of their times, 0 or more.
+    scores : sequence of float
+        Acquisition scores of the candidates, as shares of their times, 0 or more.
     weights : mapping of str to float
-        How much the error of each kind counts; kinds that are not there count as the least.
+        Weight of each kind's error; a kind without one gets the smallest weight.
     learnt : mapping of str to int
-        Layers of each kind that the doubts were learnt from.
+        Layers of each kind that the scores were learnt from.
     have : mapping of str to int
-        Layers of each kind that will be measured anyway, those among them.
+        Layers of each kind that will be measured anyway, including those.
     count : int
     source : Random
 
     Returns
     -------
     list of int
-        Places of the chosen ones; fewer than `count` where there are no more candidates.
+        Indices of the chosen candidates; fewer than `count` where there are no more.
     """
     places: dict[str, list[int]] = {}
     for place, kind in enumerate(kinds):
         places.setdefault(kind, []).append(place)
-    if not any(doubts):
-        doubts = [1.0] * len(doubts)
+    if not any(scores):
+        scores = [1.0] * len(scores)
     least = min(weights.values())
     portions = {}
     for kind, own in places.items():
-        doubt = mean(doubts[place] for place in own)
-        scale = doubt * math.sqrt(1 + learnt.get(kind, 0))
+        score = mean(scores[place] for place in own)
+        scale = score * math.sqrt(1 + learnt.get(kind, 0))
         portions[kind] = (weights.get(kind, least) * scale) ** (2 / 3)
-    slots = shared_out(
+    slots = allocated(
         count,
         portions,
         {kind: have.get(kind, 0) for kind in places},
@@ -188,21 +195,21 @@ def most_telling(
     )
     chosen: list[int] = []
     for kind, own in places.items():
-        chosen += _drawn_by_weight(own, [doubts[place] for place in own], slots[kind], source)
+        chosen += _drawn_by_weight(own, [scores[place] for place in own], slots[kind], source)
     return chosen
 
 
-def shared_out(
+def allocated(
     count: int,
     portions: Mapping[str, float],
     have: Mapping[str, int],
     most: Mapping[str, int],
 ) -> dict[str, int]:
-    """Share so many things out that all have as near as may be in proportion to their portions.
+    """Allocate rows to kinds so that the totals are as close to proportional as possible.
 
-    What is measured cannot be taken back, and nobody gets more than there is. Errors that fall as
-    scale / sqrt(rows) have the least weighted sum where rows are in proportion to
-    (weight x scale)^(2/3): the derivative by each kind's rows is the same then.
+    Measured rows count and cannot be taken away, and each kind has a limit. Errors that fall as
+    scale / sqrt(rows) have the smallest weighted sum where rows are proportional to
+    (weight x scale)^(2/3): the derivatives with respect to each kind's rows are then equal.
 
     Parameters
     ----------
@@ -210,14 +217,14 @@ def shared_out(
     portions : mapping of str to float
         0 or more.
     have : mapping of str to int
-        What each has already.
+        Rows that each kind has already.
     most : mapping of str to int
-        How many more there are for each.
+        How many more rows each kind can get.
 
     Returns
     -------
     dict of str to int
-        They come to `count`, or to all there are.
+        Rows to add to each kind. They sum to `count`, or to all there are.
     """
     count = min(count, sum(most.values()))
     least = max(portions.values(), default=0.0) * 1e-9 or 1.0
@@ -243,8 +250,8 @@ def shared_out(
 
 
 def _train(layers: Sequence[Layer]) -> list[bool]:
-    """Say of each layer whether it is one that trains."""
-    # numpy is for the process that plans, not for everybody who imports the campaign.
+    """Return for each layer whether it is in the training split."""
+    # Imported late: only the process that plans needs numpy.
     from resperf.splits import split_of_keys
 
     return [bool(trains) for trains in split_of_keys([layer.key for layer in layers]).train]
@@ -253,9 +260,9 @@ def _train(layers: Sequence[Layer]) -> list[bool]:
 def _drawn_by_weight(
     items: Sequence[int], weights: Sequence[float], count: int, source: random.Random
 ) -> list[int]:
-    """Draw without putting back, with chances in proportion to the weights.
+    """Draw without replacement, with probabilities proportional to the weights.
 
-    By Efraimidis and Spirakis (2006): the largest of u^(1/weight), u uniform.
+    Efraimidis and Spirakis (2006): take the largest u^(1/weight), u uniform.
     """
     marks = [
         math.log(1.0 - source.random()) / weight if weight > 0 else -math.inf for weight in weights
@@ -265,9 +272,9 @@ def _drawn_by_weight(
 
 
 def first_batch(plan: Plan, hours: float | None) -> int:
-    """Return how many layers are drawn plainly at first.
+    """Return how many layers the first, random batch has.
 
-    A share of all; where the time will not suffice for all, a share of those it suffices for.
+    A share of all layers, or of those that fit into the time where that is too short for all.
     """
     share = plan.stream.campaign.adaptive.first
     fitting = len(plan.layers)

@@ -1,4 +1,4 @@
-"""Does a framework run two operators as one kernel? Measured, with the noise in mind."""
+"""Measure whether a framework fuses two operators into one kernel, given the noise."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ if TYPE_CHECKING:
 FEWEST_ROUNDS, MOST_ROUNDS = 7, 13
 CONFIDENCE = 0.9
 FUSED_SHARE = 1 / 3
-"""Share of the follower's own time that must be saved for the two to count as one kernel."""
+"""Share of the follower's own time that must be saved for the two to count as fused."""
 
 FINDINGS: Mapping[bool | None, str] = {
-    True: "one kernel", False: "two kernels", None: "cannot be told",
+    True: "one kernel", False: "two kernels", None: "undecided",
 }  # fmt: skip
 
 Measure = Callable[[Layer, int], Measurement]
-"""(layer, repeat) -> its row."""
+"""(layer, repeat) -> its measurement."""
 Lower = Callable[[Sequence[Layer]], list[Layer]]
 
 
 @dataclass(frozen=True)
 class Saving:
-    """What running two operators together saves at one shape.
+    """Time saved by running two operators together, at one shape.
 
     Attributes
     ----------
     layer : str
-        Key of the layer of both.
+        Key of the fused layer.
     rounds : int
-        How often all three were measured, one after the other.
+        How often all three layers were measured, one after the other.
     saved, low, high : float
-        Median of what is saved as a share of the follower's own time, and its interval.
+        Median of the saved time as a share of the follower's own time, and its interval.
     """
 
     layer: str
@@ -51,7 +51,7 @@ class Saving:
 
     @property
     def fused(self) -> bool | None:
-        """Whether it is one kernel; None where the noise does not let anybody say."""
+        """Whether it is one kernel; None where the noise is too large to decide."""
         if self.low > FUSED_SHARE:
             return True
         return False if self.high < FUSED_SHARE else None
@@ -59,14 +59,14 @@ class Saving:
 
 @dataclass(frozen=True)
 class CheckedFusion:
-    """What was found of a rule.
+    """Result of checking a fusion rule.
 
     Attributes
     ----------
     rule : str
         Such as ``"conv + relu"``.
     claimed : bool
-        Whether resperf's rules say that both are one kernel.
+        Whether resperf's rules fuse them.
     savings : tuple of Saving
         One per shape that could be measured.
     """
@@ -77,30 +77,30 @@ class CheckedFusion:
 
     @property
     def fused(self) -> bool | None:
-        """What most shapes say that say anything; None if as many say the one as the other."""
+        """Majority of the decided shapes; None if they are balanced."""
         votes = sum({True: 1, False: -1, None: 0}[saving.fused] for saving in self.savings)
         return None if votes == 0 else votes > 0
 
     @property
     def finding(self) -> str:
-        """What was found, in words."""
+        """The result in words."""
         return FINDINGS[self.fused] if self.savings else "the framework runs no such layers"
 
     @property
     def warning(self) -> str:
-        """One line where the rule does not hold here; empty where it does or nobody can say."""
+        """One line where the rule does not hold here; empty where it does or is undecided."""
         if self.fused is None or self.fused == self.claimed:
             return ""
         found = "one kernel" if self.fused else "two"
         believed = "one" if self.claimed else "two"
         shares = ", ".join(f"{saving.saved:.0%}" for saving in self.savings)
         return (
-            f"{self.rule}: {found} on this machine, while resperf takes them for {believed} "
-            f"(saves {shares} of what follows)"
+            f"{self.rule}: {found} on this machine, while resperf assumes {believed} "
+            f"(fusing saves {shares} of the follower's time)"
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain JSON values, what was concluded among them."""
+        """Return plain JSON values, with the conclusion."""
         return {**asdict(self), "savings": [asdict(s) for s in self.savings], "fused": self.fused}
 
     @classmethod
@@ -117,7 +117,7 @@ def check_fusion(rule: FusionRule, lower: Lower, measure: Measure) -> CheckedFus
     ----------
     rule : FusionRule
     lower : callable
-        Turns layers into those that the framework runs.
+        Lowers layers to those that the framework runs.
     measure : callable
 
     Returns
@@ -138,13 +138,13 @@ def check_fusion(rule: FusionRule, lower: Lower, measure: Measure) -> CheckedFus
 def _saving(layers: Sequence[Layer], measure: Measure) -> Saving | None:
     """Measure a layer, its follower and both in rounds until the interval decides.
 
-    It is looked at after each round from `FEWEST_ROUNDS` on, so that it errs somewhat more often
-    than its confidence says.
+    The interval is tested after each round from `FEWEST_ROUNDS` on, so that the error rate is
+    somewhat above that of a single test.
     """
     shares: list[float] = []
     low, high = -math.inf, math.inf
-    for turn in range(MOST_ROUNDS):
-        rows = [measure(layer, turn) for layer in layers]
+    for round_number in range(MOST_ROUNDS):
+        rows = [measure(layer, round_number) for layer in layers]
         if any(row.status is not Status.OK for row in rows):
             return None
         alone_ms, follower_ms, both_ms = (row.phase_ms("execution") for row in rows)

@@ -14,7 +14,7 @@ from resperf.settings import Setting
 def harvest(
     paths: Sequence[Path], setting: Setting, platform: Platform, batches: Sequence[int]
 ) -> list[Layer]:
-    """Read networks and return the layers that the framework runs for them, each once.
+    """Read networks and return the distinct layers that the framework runs for them.
 
     Parameters
     ----------
@@ -22,9 +22,9 @@ def harvest(
         ONNX files; weights may be absent.
     setting : Setting
     platform : Platform
-        Names the framework that lowers them.
+        Of the framework that lowers them.
     batches : sequence of int
-        Batch sizes at which every network is lowered, as far as it allows them.
+        Batch sizes at which every network that allows them is lowered.
 
     Raises
     ------
@@ -45,7 +45,7 @@ def harvest(
 
 
 def network_folders() -> list[Path]:
-    """Folders that hold the shipped reference networks: of the repository, of the wheel."""
+    """Folders of the shipped reference networks, in the repository and in the wheel."""
     package = Path(__file__).resolve().parent.parent
     return [package.parent / "models" / "networks", package / "data" / "models" / "networks"]
 

@@ -1,4 +1,4 @@
-"""Laws: how one value of a layer is drawn."""
+"""Laws: distributions from which the values of a layer's fields are drawn."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ Value = int | bool | str
 
 @dataclass(frozen=True)
 class Law:
-    """How a value is drawn, and how two of them relate.
+    """Distribution of a value.
 
     Attributes
     ----------
     same_share : float
-        Where the word stands for two fields (``size`` for height and width): the probability that
-        both get the same value; otherwise each is drawn alone.
+        Where a name stands for two fields (``size`` for height and width): the probability that
+        both get the same value. Otherwise each is drawn independently.
     """
 
     same_share: float = 1.0
@@ -34,7 +34,7 @@ class Law:
 
     @property
     def listed(self) -> tuple[Value, ...]:
-        """Values by which to tell whether all that may be drawn are possible."""
+        """Values to validate: if these are valid, all values of the law are."""
         raise NotImplementedError
 
 
@@ -75,15 +75,15 @@ class Choices(Law):
 
 @dataclass(frozen=True)
 class Range(Law):
-    """A whole number between two bounds, both included.
+    """An integer between two bounds, both included.
 
     Attributes
     ----------
     low, high : int
     logarithmic : bool
-        Each factor of two is as likely as the next; otherwise each number is.
+        Uniform in the logarithm; otherwise uniform.
     round_to : tuple of int
-        One of these is picked and the number rounded to a multiple of it: networks have 64
+        One of these is drawn and the number is rounded to a multiple of it: networks have 64
         channels far more often than 61.
     """
 
@@ -111,7 +111,7 @@ class Range(Law):
         return value if multiple == 1 else self._rounded(value, multiple)
 
     def _rounded(self, value: int, multiple: int) -> int:
-        """Nearest multiple within the bounds; the number itself where there is none."""
+        """Nearest multiple within the bounds; the value itself where there is none."""
         nearest = max(1, round(value / multiple)) * multiple
         return nearest if self.low <= nearest <= self.high else value
 
@@ -120,16 +120,16 @@ _RANGES = {"uniform": False, "log_uniform": True}
 
 
 def law(written: Any, where: str) -> Law:
-    """Read a law as a campaign's file writes it.
+    """Read a law as written in a campaign's file.
 
-    ``3`` is always 3, ``[1, 2, 3]`` any of these, and a table says more:
+    ``3`` is always 3, ``[1, 2, 3]`` any of these, and a table gives the rest:
     ``{ law = "log_uniform", low = 1, high = 512, round_to = [1, 8] }`` or
     ``{ law = "choices", values = [1, 3, 5], weights = [4, 4, 1] }``.
 
     Raises
     ------
     CampaignError
-        If it is not a law, or its bounds are the wrong way round.
+        If it is not a law, or its bounds are swapped.
     """
     if isinstance(written, (int, str)):
         return Constant(value=written)
@@ -168,15 +168,19 @@ def _range(settings: dict[str, Any], logarithmic: bool, same_share: float, where
     _refuse_rest(settings, where, "low, high, round_to, same_share")
     for label, value in (("low", low), ("high", high)):
         if isinstance(value, bool) or not isinstance(value, int):
-            raise CampaignError(f"{where}: {label}={value!r} must be a whole number")
+            raise CampaignError(f"{where}: {label}={value!r} must be an integer")
     if low > high or low < (1 if logarithmic else 0):
-        raise CampaignError(f"{where}: low={low} and high={high} are no range for this law")
+        raise CampaignError(
+            f"{where}: low={low} and high={high} are not a valid range for this law"
+        )
     if (
         not isinstance(round_to, list)
         or not round_to
         or not all(isinstance(m, int) and m >= 1 for m in round_to)
     ):
-        raise CampaignError(f"{where}: round_to={round_to!r} must be a list of whole numbers")
+        raise CampaignError(
+            f"{where}: round_to={round_to!r} must be a list of integers of at least 1"
+        )
     return Range(same_share, low, high, logarithmic, tuple(round_to))
 
 

@@ -1,4 +1,4 @@
-"""The plan: which lowered layers a campaign measures, in which order, and what that costs."""
+"""The plan: which lowered layers a campaign measures, in which order, and how long that takes."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ from resperf.units import MS_PER_S
 CHUNK = 2000
 PROBES = 3
 FRUITLESS = 10_000
-"""Draws in a row without a new layer, after which the ranges count as exhausted."""
+"""Consecutive draws without a new layer after which the ranges count as exhausted."""
 OVERHEAD_S = 0.06
 BYTES_PER_ROW = 900
-"""Disk that a row of a dataset takes, compressed: mostly its samples."""
+"""Size of a dataset's row on disk, compressed: mostly its samples."""
 BUILD_BYTES_PER_S = 2e9
 WEIGHT_COPIES = 3
 SHARES = ISOLATED_SHARE + sum(PHASE_SHARES.values())
-"""Of the protocol's times, all phases and the isolated run together."""
+"""All phases and the isolated run together, as a multiple of the protocol's times."""
 RUNS_PER_LAYER = 16
 """Runs of a slow layer over all phases, warm-up included."""
 
 
 class Lowerer(Protocol):
-    """What a plan asks of a backend, or of the process that owns one."""
+    """What a plan needs of a backend, or of the process that owns one."""
 
     def lower(self, layers: Sequence[Layer]) -> list[Layer]:
         """See `Backend.lower`."""
         ...
 
     def probe(self, layers: Sequence[Layer]) -> list[str]:
-        """Say why each layer cannot be built; '' where it can."""
+        """Return the reason why each layer cannot be built; '' where it can."""
         ...
 
 
@@ -54,7 +54,7 @@ class PlannedLayer:
 
     @property
     def identity(self) -> tuple[str, int]:
-        """What a resumed campaign knows a row by."""
+        """Identifies a row when a campaign is resumed."""
         return self.layer.key, self.repeat
 
 
@@ -66,13 +66,13 @@ class Plan:
     ----------
     items : tuple of PlannedLayer
     stream : Stream
-        What they were drawn from, and can be drawn further from.
+        Source of the layers, from which more can be drawn.
     notes : tuple of str
-        What was left out, and why.
+        What was skipped, and why.
     monitor : Monitor
         Of the device; says which layers are built several times.
     predicted_s : tuple of float
-        Time that each item will take, crudely.
+        Rough estimate of each item's duration.
     """
 
     items: tuple[PlannedLayer, ...]
@@ -87,7 +87,7 @@ class Plan:
 
     @cached_property
     def layers(self) -> tuple[Layer, ...]:
-        """The distinct layers, in the order drawn."""
+        """The distinct layers in drawing order."""
         return tuple(item.layer for item in self.items if item.repeat == 0)
 
     @property
@@ -97,7 +97,7 @@ class Plan:
 
     @property
     def repeats(self) -> int:
-        """Layers that are measured a second time."""
+        """Number of repeated measurements."""
         return sum(item.repeat > 0 for item in self.items)
 
     @property
@@ -129,13 +129,13 @@ def plan(
     harvested: Sequence[Layer] = (),
     exclude_keys: frozenset[str] = frozenset(),
 ) -> Plan:
-    """Draw layers, lower them, drop doubles, and put repeats at a later time.
+    """Draw layers, lower them, drop duplicates, and schedule repeats for later.
 
     Parameters
     ----------
     campaign : Campaign
     lowerer : Lowerer
-        Turns drawn layers into those that the framework runs.
+        Lowers drawn layers to those that the framework runs.
     seed : int, optional
         The campaign's own by default.
     samples : int, optional
@@ -143,12 +143,12 @@ def plan(
     harvested : sequence of Layer
         Layers of reference networks.
     exclude_keys : frozenset of str
-        Keys of lowered layers that are never planned, at whatever batch size.
+        Keys of lowered layers that are never planned, at any batch size.
 
     Raises
     ------
     CampaignError
-        If the constraints leave nothing, or the framework can run no kind of the campaign.
+        If no layer meets the constraints, or the framework can run no kind of the campaign.
     """
     seed = campaign.seed if seed is None else seed
     wanted = campaign.samples if samples is None else samples
@@ -176,7 +176,7 @@ class Stream:
     Attributes
     ----------
     layers : list of Layer
-        Those that were drawn so far.
+        Layers drawn so far.
     """
 
     def __init__(
@@ -204,7 +204,7 @@ class Stream:
         )  # fmt: skip
 
     def fill(self, lowerer: Lowerer, wanted: int) -> None:
-        """Draw until there are so many layers, or the ranges seem to hold no other."""
+        """Draw until there are `wanted` layers, or the ranges seem exhausted."""
         fruitless = 0
         while len(self.layers) < wanted and fruitless < FRUITLESS:
             before = len(self.layers)
@@ -214,7 +214,7 @@ class Stream:
             fruitless = fruitless + count if len(self.layers) == before else 0
 
     def _add(self, layer: Layer) -> None:
-        """Take a lowered layer unless it is there already, or excluded."""
+        """Add a lowered layer unless it is a duplicate or excluded."""
         if layer.key in self._seen:
             return
         self._seen.add(layer.key)
@@ -224,24 +224,24 @@ class Stream:
             self.layers.append(layer)
 
     def is_excluded(self, layer: Layer) -> bool:
-        """Say whether a layer is one of an excluded network, at whatever batch size."""
+        """Say whether a layer belongs to an excluded network, at any batch size."""
         return key_at_any_batch(layer.key) in self._excluded_layers
 
-    def candidates(self, lowerer: Lowerer, count: int, turn: int, known: Set[str]) -> list[Layer]:
-        """Draw layers beside the stream, by evener shares: distinct, none excluded or known.
+    def candidates(self, lowerer: Lowerer, count: int, batch: int, known: Set[str]) -> list[Layer]:
+        """Draw distinct layers by more even shares, without advancing the stream.
 
         Parameters
         ----------
         lowerer : Lowerer
         count : int
-            How many are drawn; fewer are new.
-        turn : int
-            Another number gives others.
+            How many are drawn; duplicates, excluded and known ones are dropped.
+        batch : int
+            Number of the batch: each draws other layers.
         known : set of str
-            Keys of layers that are left out.
+            Keys of layers to drop.
         """
         power = self.campaign.adaptive.share_power
-        sampler = self._new_sampler(self.seed + 1_000_003 * turn, power)
+        sampler = self._new_sampler(self.seed + 1_000_003 * batch, power)
         found: dict[str, Layer] = {}
         for start in range(0, count, CHUNK):
             drawn = [sampler.draw() for _ in range(min(CHUNK, count - start))]
@@ -249,14 +249,16 @@ class Stream:
         return [v for key, v in found.items() if key not in known and not self.is_excluded(v)]
 
     def items(self, layers: Sequence[Layer]) -> tuple[PlannedLayer, ...]:
-        """Return the measurements of some layers, repeats at a later time."""
+        """Return the measurements of layers, with their repeats later."""
         return tuple(_with_repeats(layers, self.campaign, self.seed))
 
     def notes(self, wanted: int) -> list[str]:
-        """Say what was left out of so many layers."""
+        """Say which of the wanted layers were skipped or do not exist."""
         notes = []
         if self._excluded:
-            notes.append(f"{self._excluded} drawn layers are of excluded networks and left out")
+            notes.append(
+                f"{self._excluded} drawn layers belong to excluded networks and are skipped"
+            )
         if len(self.layers) < wanted:
             notes.append(
                 f"the ranges hold only {len(self.layers)} distinct layers of the {wanted} wanted"
@@ -267,7 +269,7 @@ class Stream:
 def _unsupported_kinds(
     campaign: Campaign, lowerer: Lowerer, seed: int
 ) -> tuple[frozenset[str], list[str]]:
-    """Find kinds of which the framework builds none of a few cheap layers."""
+    """Find kinds of which the framework can build none of a few cheap layers."""
     skip, notes = set(), []
     for kind in campaign.kinds:
         others = frozenset(campaign.kinds) - {kind}
@@ -284,11 +286,11 @@ def _unsupported_kinds(
 
 
 def _with_repeats(layers: Sequence[Layer], campaign: Campaign, seed: int) -> list[PlannedLayer]:
-    """Choose the layers that are measured again, and put each time well after the one before.
+    """Choose the layers to repeat, and schedule each repeat well after the previous measurement.
 
-    The choice hangs on the layer's key alone, so that a longer plan repeats the same ones.
+    The choice depends on the layer's key alone, so that a longer plan repeats the same ones.
     """
-    # numpy is for the process that plans, not for everybody who imports the campaign.
+    # Imported late: only the process that plans needs numpy.
     from resperf.splits import split_of_keys
 
     placed: list[tuple[float, PlannedLayer]] = []
@@ -305,7 +307,7 @@ def _with_repeats(layers: Sequence[Layer], campaign: Campaign, seed: int) -> lis
 
 
 def predicted_s(campaign: Campaign, layer: Layer, monitor: Monitor) -> float:
-    """Predict how long measuring a layer takes: building it, then budgets or slow runs."""
+    """Predict how long measuring a layer takes: building it, then sampling."""
     protocol = campaign.protocol
     build_s = OVERHEAD_S + WEIGHT_COPIES * layer.weight_bytes / BUILD_BYTES_PER_S
     quick_s = SHARES * (protocol.warmup_s / 2 + 0.7 * protocol.budget_s)
@@ -313,7 +315,7 @@ def predicted_s(campaign: Campaign, layer: Layer, monitor: Monitor) -> float:
     slow_s = RUNS_PER_LAYER * predicted_ms / MS_PER_S
     taken_s = build_s + max(quick_s, slow_s)
     if monitor.depends_on_place(layer, predicted_ms):
-        # The other builds share the budget that the first one had for itself.
+        # Further builds share the budget of the first one.
         again = protocol.placements - 1
         taken_s += min(again * taken_s / protocol.placements, protocol.placements_s)
     return taken_s

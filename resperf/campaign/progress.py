@@ -1,4 +1,4 @@
-"""Progress of a campaign on stderr: done, rate, remaining time, failures so far."""
+"""Progress of a campaign on stderr: rows done, rate, remaining time, failures."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class Progress:
     total : int
         Measurements of the campaign.
     done : int
-        Those that an earlier start took.
+        Measurements of earlier starts.
     show : bool
-        Whether anybody wants to see it.
+        False hides the bar.
     """
 
     def __init__(self, total: int, done: int, *, show: bool) -> None:
@@ -39,10 +39,10 @@ class Progress:
         """Show the state after a measurement."""
         if self._bar is None:
             return
-        words = [f"{rate:.1f} layers/s", f"{format_duration(remaining_s)} left"]
+        words = [f"{rate:.1f} layers/s", f"{format_duration(remaining_s)} remaining"]
         words += [f"{failures} failed"] if failures else []
         words += [f"{again} measured again"] if again else []
-        # tqdm puts a comma in front of a postfix of its own making, not of this attribute.
+        # tqdm would put a comma in front of a postfix given to set_postfix.
         self._bar.postfix = ", ".join(words)
         self._bar.total = total
         self._bar.update(done - self._bar.n)

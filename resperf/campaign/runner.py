@@ -16,7 +16,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from resperf.backends.monitors import Reading
-from resperf.campaign.adaptive import Batches, Doubt, first_batch
+from resperf.campaign.adaptive import Acquisition, Batches, first_batch
 from resperf.campaign.bench import Bench, plan_campaign
 from resperf.campaign.fusion import CheckedFusion, check_fusion
 from resperf.campaign.journal import is_doubtful, usual_states
@@ -53,7 +53,7 @@ def run_campaign(
     networks: Sequence[Path] = (),
     exclude: Sequence[Path] = (),
     exclude_keys: frozenset[str] = frozenset(),
-    doubt: Doubt | None = None,
+    acquisition: Acquisition | None = None,
     check_fusion: bool = False,
 ) -> CampaignResult:
     """Run a campaign, or go on with it where an earlier start ended.
@@ -76,7 +76,7 @@ def run_campaign(
         See `Bench`.
     progress : bool
         Show progress on stderr if it is a terminal.
-    doubt : callable, optional
+    acquisition : callable, optional
         Lets the campaign choose layers by what is known so far (see `campaign.adaptive`); all are
         drawn plainly without it.
     check_fusion : bool
@@ -115,7 +115,9 @@ def run_campaign(
     try:
         with _stop_signals() as stop:
             batches = (
-                None if doubt is None else Batches(planned, doubt, first_batch(planned, hours))
+                None
+                if acquisition is None
+                else Batches(planned, acquisition, first_batch(planned, hours))
             )
             run = _Run(campaign, bench, planned, store, stop, deadline, batches, show=progress)
             reason = run.measure_all(fusions=check_fusion)

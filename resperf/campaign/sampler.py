@@ -10,23 +10,23 @@ from dataclasses import dataclass
 from typing import Any
 
 from resperf.campaign.laws import Law
-from resperf.campaign.shapes import change_window, draw_words, is_runnable, shape
+from resperf.campaign.shapes import change_window, draw_words, is_runnable, layer_fields
 from resperf.campaign.spec import Campaign
 from resperf.errors import CampaignError, LayerError
 from resperf.layers import Conv, Layer, OperatorLayer, key_at_any_batch, kind_of
 from resperf.layers._window import WindowLayer
 
 ATTEMPTS = 50_000
-"""Draws in a row that may all exceed the constraints before the campaign is called impossible."""
+"""Consecutive draws beyond the constraints after which the campaign is refused."""
 NETWORK_ATTEMPTS = 200
-"""The same for layers of networks, after which the ranges take their place."""
+"""The same for layers of networks, after which the layer is drawn from the ranges."""
 
 CHANNEL_FIELDS = ("channels_in", "channels_out", "features_in", "features_out", "values")
 
 
 @dataclass(frozen=True)
 class _Weighted:
-    """A choice by weights that are added up once."""
+    """A weighted choice with precomputed running sums."""
 
     values: tuple[Any, ...]
     bounds: tuple[float, ...]
@@ -44,9 +44,9 @@ class _Weighted:
 class Sampler:
     """Draws layers as a campaign says.
 
-    Every draw picks a kind by its share, then its origin: the kind's ranges, or a layer of a
-    reference network, perturbed. Nothing but the campaign, the seed and the harvested layers
-    decides what comes.
+    Every draw chooses a kind by its share, then an origin: the kind's ranges, or a perturbed layer
+    of a reference network. The result depends only on the campaign, the seed and the harvested
+    layers.
 
     Parameters
     ----------
@@ -55,9 +55,9 @@ class Sampler:
     harvested : sequence of Layer
         Lowered layers of reference networks, at any batch size.
     skip_kinds : set of str
-        Kinds that are left out.
+        Kinds that are not drawn.
     share_power : float
-        Power of the kinds' shares by which they are drawn; 0 draws all kinds alike.
+        Kinds are drawn by their shares to this power; 0 draws all kinds equally often.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Sampler:
         self._random = random.Random(f"resperf campaign {seed}")
         kinds = {k: spec for k, spec in campaign.kinds.items() if k not in skip_kinds}
         if not kinds:
-            raise CampaignError("no kind of layer is left to draw; choose another framework")
+            raise CampaignError("no kind of layer remains to draw; choose another framework")
         self._kinds = _Weighted.of([(k, spec.share**share_power) for k, spec in kinds.items()])
         self._cases = {
             kind: _Weighted.of([(case, case.share) for case in spec.cases])
@@ -91,7 +91,7 @@ class Sampler:
         Raises
         ------
         CampaignError
-            If the constraints leave (nearly) nothing of the ranges.
+            If (nearly) no layer of the ranges meets the constraints.
         """
         kind = self._kinds.draw(self._random)
         own = self._campaign.kinds[kind].from_networks
@@ -108,31 +108,31 @@ class Sampler:
         )
 
     def _from_ranges(self, kind: str) -> Layer | None:
-        """Draw every field by its law; None where the fields do not fit together."""
+        """Draw every field by its law; None where the fields do not fit each other."""
         case = self._cases[kind].draw(self._random)
         words = draw_words(kind_of(kind), case.laws, self._random)
-        if self._is_hopeless(words):
+        if self._is_too_large(words):
             return None
         try:
-            layer = kind_of(kind).from_fields(shape(kind, words, self._random))
+            layer = kind_of(kind).from_fields(layer_fields(kind, words, self._random))
         except LayerError:
             return None
         return None if _is_per_channel(layer) else layer
 
-    def _is_hopeless(self, words: dict[str, Any]) -> bool:
-        """Refuse enormous inputs before a layer is made of them: Table 3 has mostly such."""
+    def _is_too_large(self, words: dict[str, Any]) -> bool:
+        """Refuse huge inputs before a layer is built: most of the paper's Table 3 are."""
         elements = words["batch"] * words.get("channels_in", 1)
         elements *= words.get("height", 1) * words.get("width", 1)
         return bool(4 * elements > self._campaign.constraints.largest_tensor_bytes)
 
     def _perturbed(self, kind: str) -> Layer | None:
-        """Take a layer of a reference network and change some fields, all of them together."""
+        """Take a layer of a reference network and change some of its fields at once."""
         source = self._random
         original = self._harvested[kind][int(source.random() * len(self._harvested[kind]))]
         laws = self._campaign.kinds[kind].laws
         changes: dict[str, Any] = {}
         if "batch" in laws:
-            # Tokens and windows are rows of one image: they stay so many in each.
+            # Tokens and windows are rows of one image: their number per image stays.
             changes["batch"] = _batch(original) * laws["batch"].draw(source)
         exact = source.random() < self._campaign.mixture.exact
         try:
@@ -152,7 +152,7 @@ class Sampler:
         return None if _is_per_channel(layer) and not _is_per_channel(original) else layer
 
     def _scaled_lengths(self, layer: OperatorLayer) -> dict[str, int]:
-        """Scale some of the lengths that the kind says may be; what is one stays one."""
+        """Scale some of the lengths that the kind allows to scale; a length of 1 stays 1."""
         lengths = {name: int(layer.fields()[name]) for name in layer.SCALED}
         return {
             name: _scaled(length, self._random)
@@ -179,7 +179,7 @@ class Sampler:
         return changes
 
     def _switches(self, layer: Layer, laws: dict[str, Law] | Any) -> dict[str, Any]:
-        """Draw bias and activation anew now and then, by the campaign's laws."""
+        """Sometimes redraw bias, activation and mode by the campaign's laws."""
         return {
             name: laws[name].draw(self._random)
             for name in ("bias", "activation", "mode")
@@ -187,7 +187,7 @@ class Sampler:
         }
 
     def _window(self, layer: Layer, laws: dict[str, Law] | Any) -> dict[str, Any]:
-        """Change kernel or stride now and then, both axes alike."""
+        """Sometimes redraw kernel or stride, the same for both axes."""
         changes: dict[str, Any] = {}
         for word in ("kernel", "stride"):
             names = layer.aliases[word]
@@ -200,9 +200,10 @@ class Sampler:
 
 
 def _is_per_channel(layer: Layer) -> bool:
-    """Say whether a layer is a depthwise convolution of single pixels.
+    """Say whether a layer is a 1x1 depthwise convolution.
 
-    Frameworks make them of normalisations; nobody writes them, so that only networks give them.
+    Frameworks lower normalisations to them and networks do not contain them otherwise, so that
+    they are drawn from networks only.
     """
     if not isinstance(layer, Conv):
         return False
@@ -211,11 +212,11 @@ def _is_per_channel(layer: Layer) -> bool:
 
 
 def _originals(harvested: Sequence[Layer], kind: str) -> tuple[Layer, ...]:
-    """Layers of a kind at their smallest batch sizes, back in the layout as drawn."""
+    """Layers of a kind at their smallest batch sizes, in the layout before lowering."""
     unique: dict[str, Layer] = {}
     for layer in harvested:
         if layer.kind == kind:
-            # Rows of other kinds may be tokens or windows, of which an image has many.
+            # The batch of other kinds may count tokens or windows, many per image.
             images = kind in ("conv", "pool")
             plain = layer.replace(layout="nchw", batch=1) if images else layer
             key = key_at_any_batch(plain.key)
@@ -229,7 +230,7 @@ def _batch(layer: Layer) -> int:
 
 
 def _scaled(width: int, source: random.Random) -> int:
-    """Half, the same, double, or any factor about 1, rounded as widths of networks are."""
+    """Half, the same, double, or a random factor around 1, rounded like widths in networks."""
     if source.random() < 0.4:
         return max(1, int(width * (0.5, 1, 2)[int(source.random() * 3)]))
     value = width * 2 ** source.uniform(-1.5, 1.5)
@@ -238,7 +239,7 @@ def _scaled(width: int, source: random.Random) -> int:
 
 
 def _sizes(layer: Layer, source: random.Random) -> dict[str, int]:
-    """Scale the image, square ones mostly staying square."""
+    """Scale the image; square ones mostly stay square."""
     fields = layer.fields()
     if "height" not in fields or source.random() < 0.3:
         return {}
@@ -258,7 +259,7 @@ def _sizes(layer: Layer, source: random.Random) -> dict[str, int]:
 def draw(
     campaign: Campaign, *, seed: int, count: int | None = None, harvested: Sequence[Layer] = ()
 ) -> list[Layer]:
-    """Draw layers, before lowering and with any doubles still in.
+    """Draw layers, before lowering and with duplicates.
 
     Parameters
     ----------
@@ -266,14 +267,14 @@ def draw(
     seed : int
         The same campaign, seed and harvest give the same layers on every machine.
     count : int, optional
-        ``campaign.samples`` by default; more give the same ones and others after them.
+        ``campaign.samples`` by default; a larger count only appends layers.
     harvested : sequence of Layer
         Layers of reference networks.
 
     Raises
     ------
     CampaignError
-        If the constraints leave (nearly) nothing of the ranges.
+        If (nearly) no layer of the ranges meets the constraints.
     """
     sampler = Sampler(campaign, seed=seed, harvested=harvested)
     return [sampler.draw() for _ in range(campaign.samples if count is None else count)]

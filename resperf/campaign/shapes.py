@@ -1,4 +1,7 @@
-"""From drawn words to the fields of a layer: what holds between the fields of each kind."""
+"""From drawn values to the fields of a layer: constraints between the fields of each kind.
+
+A word is a field's name or a shorthand in a campaign's file, such as ``size`` for height and width.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ Words = dict[str, Any]
 
 
 def draw_words(made: type[Layer], laws: Mapping[str, Law], source: random.Random) -> Words:
-    """Draw a value for every word; a field's own law overrules its shorthand's."""
+    """Draw a value for every word; a field's own law overrides its shorthand's."""
     words: Words = {}
     for word, law in sorted(laws.items(), key=lambda item: item[0] not in made.aliases):
         value = law.draw(source)
@@ -25,7 +28,7 @@ def draw_words(made: type[Layer], laws: Mapping[str, Law], source: random.Random
     return words
 
 
-def shape(kind: str, words: Words, source: random.Random) -> dict[str, Any]:
+def layer_fields(kind: str, words: Words, source: random.Random) -> dict[str, Any]:
     """Turn drawn words into the fields of a layer of this kind."""
     if kind in OPERATOR_KINDS:
         return OPERATOR_KINDS[kind].fitting(words, source)
@@ -34,9 +37,9 @@ def shape(kind: str, words: Words, source: random.Random) -> dict[str, Any]:
 
 
 def is_runnable(layer: Layer) -> bool:
-    """Whether frameworks agree that such a layer may exist.
+    """Whether all frameworks accept such a layer.
 
-    A pooling window must touch the image: ONNX asks for pads smaller than the kernel.
+    A pooling window must overlap the image: ONNX requires pads smaller than the kernel.
     """
     if layer.kind != "pool":
         return True
@@ -51,8 +54,8 @@ def is_runnable(layer: Layer) -> bool:
 def pad_fields(padding: str, words: Mapping[str, Any], source: random.Random) -> dict[str, int]:
     """Return the four pads of a padding by name.
 
-    ``symmetric`` is half the window on every side, as PyTorch's layers are written; ``explicit``
-    draws every side by itself.
+    ``symmetric`` is half the window on every side, as is usual in PyTorch; ``explicit`` draws every
+    side independently.
     """
     if padding == "same":
         return WindowLayer.same_padding(words)
@@ -66,7 +69,7 @@ def pad_fields(padding: str, words: Mapping[str, Any], source: random.Random) ->
 
 
 def _window(words: Words, source: random.Random) -> dict[str, Any]:
-    """Convolution: groups fit the channels, and a padding by name becomes pads."""
+    """Convolution: groups divide the channels, and a named padding becomes pads."""
     fields = dict(words)
     groups = fields.get("groups", 1)
     if groups == "depthwise":
@@ -95,7 +98,7 @@ def _pool(words: Words, source: random.Random) -> dict[str, Any]:
 
 
 def _reorder(words: Words, source: random.Random) -> dict[str, Any]:
-    """Re-layout: ``relayout = "nchw>nchwc16"`` names what is read and what is written."""
+    """Re-layout: ``relayout = "nchw>nchwc16"`` gives the layouts of input and output."""
     del source
     fields = dict(words)
     if "relayout" in fields:
@@ -112,10 +115,10 @@ _SHAPERS: Mapping[str, Callable[[Words, random.Random], dict[str, Any]]] = {
 
 
 def change_window(layer: Layer, changes: Words) -> dict[str, Any]:
-    """Change size, kernel or stride of a convolution or pooling and keep its style of padding.
+    """Change size, kernel or stride of a convolution or pooling, but not its style of padding.
 
-    SAME padding stays SAME, half the window stays half the window, and other pads stay as long
-    as they are smaller than the window.
+    SAME padding stays SAME, half the window stays half the window. Other pads stay where they are
+    smaller than the window.
     """
     made = kind_of(layer.kind)
     old = layer.fields()

@@ -16,7 +16,7 @@ from resperf.errors import CampaignError
 
 if TYPE_CHECKING:
     from resperf.campaign import Campaign, CampaignResult, Plan
-    from resperf.campaign.adaptive import Doubt
+    from resperf.campaign.adaptive import Acquisition
     from resperf.campaign.fusion import CheckedFusion
     from resperf.platform import Platform
     from resperf.settings import Setting
@@ -117,7 +117,7 @@ def command(
         seed=seed,
         networks=varied,
         exclude=left_out,
-        doubt=_doubt() if adaptive else None,
+        acquisition=_acquisition() if adaptive else None,
         check_fusion=check_fusion,
     )
     show_result(result, as_json=as_json)
@@ -125,13 +125,13 @@ def command(
         raise click.exceptions.Exit(INTERRUPTED)
 
 
-def _doubt() -> Doubt:
+def _acquisition() -> Acquisition:
     """Import what learns only where a campaign is to learn."""
     from resperf.errors import require
-    from resperf.workflows.adaptive import doubt
+    from resperf.workflows.adaptive import acquisition_scores
 
     require("lightgbm", "train")
-    return doubt
+    return acquisition_scores
 
 
 def campaign_folders() -> list[Path]:

@@ -1,4 +1,4 @@
-"""Facts about devices that people ask for by name: peak, bandwidth, memory, bus, other names."""
+"""Published facts of devices by name: peak, bandwidth, memory, bus, aliases."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class DeviceFacts:
-    """What a device is capable of at best.
+    """Published limits of a device.
 
     Attributes
     ----------
@@ -32,7 +32,7 @@ class DeviceFacts:
     name : str
         The maker's name.
     aliases : tuple of str
-        Other names, compared without case, spaces and punctuation.
+        Other names, compared ignoring case, spaces and punctuation.
     device_class : str
         Of its targets (`resperf.targets`).
     peak_flops_per_s : float
@@ -40,7 +40,7 @@ class DeviceFacts:
     bandwidth_bytes_per_s : float
         Of the device's own memory.
     memory_bytes, cache_bytes : int
-        Of one device; the last cache before that memory.
+        Memory of one device, and its last-level cache.
     bus : str
         Between host and device; empty for a CPU.
     bus_bytes_per_s : float
@@ -86,16 +86,16 @@ def _facts(device: str, values: Mapping[str, Any]) -> DeviceFacts:
 
 
 def canonical_device(name: str) -> str:
-    """Return the name that a device goes by: ``"GeForce GTX 1080 Ti"`` becomes ``"1080ti"``.
+    """Return the canonical name of a device: ``"GeForce GTX 1080 Ti"`` becomes ``"1080ti"``.
 
-    A name that the table does not know is returned as it is.
+    A name that is not in the table is returned unchanged.
     """
     return _names().get(_plain(name), name)
 
 
 @cache
 def device_facts(name: str) -> DeviceFacts | None:
-    """Return the facts of a device under any of its names, None where they are not known."""
+    """Return the facts of a device by any of its names; None if it is not in the table."""
     return devices().get(canonical_device(name))
 
 
@@ -147,12 +147,12 @@ def _plain(name: str) -> str:
 
 
 def lower_bound_ms(layer: Layer, facts: DeviceFacts) -> float:
-    """Return a time that a layer cannot stay below on a device.
+    """Return a lower bound of a layer's time on a device, in milliseconds.
 
-    The larger of two times: all values that it needs crossing the memory bus once, less what the
-    last cache may still hold from before; and its operations at peak. Fast convolutions (Winograd,
-    FFT) need fewer multiplications than a direct one, at most by the pixels of the window: a
-    direct one's count over these is what no algorithm stays below.
+    The larger of two times. Memory: all values that it needs are moved once, minus those that the
+    last-level cache may still hold. Compute: its operations at peak. Fast convolutions (Winograd,
+    FFT) reduce the multiplications of a direct convolution at most by the number of pixels in the
+    window, so that its count is divided by that number.
     """
     taps = getattr(layer, "kernel_height", 1) * getattr(layer, "kernel_width", 1)
     strides = getattr(layer, "stride_height", 1) * getattr(layer, "stride_width", 1)

@@ -11,7 +11,7 @@ from resperf.errors import ResperfError, UnsupportedError
 from resperf.layers import Layer
 from resperf.lowering._base import LoweredNetwork, LoweredNode, Role
 from resperf.lowering._proto import Skeleton, skeleton
-from resperf.network import NETWORKS_KEPT, Network
+from resperf.network import NETWORKS_CACHED, Network
 from resperf.platform import Platform
 from resperf.settings import Setting
 
@@ -44,7 +44,7 @@ class Lowering(Protocol):
         ...
 
 
-_answers: deque[tuple[Network, Setting, Platform, LoweredNetwork]] = deque(maxlen=NETWORKS_KEPT)
+_answers: deque[tuple[Network, Setting, Platform, LoweredNetwork]] = deque(maxlen=NETWORKS_CACHED)
 """What `lower` was asked about last by ``auto``, and what it said."""
 
 

@@ -1,4 +1,4 @@
-"""What lowering answers: the layers that a framework really runs for a network."""
+"""What lowering returns: the layers that a framework really runs for a network."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Literal
 from resperf.layers import OPERATOR_DOMAINS, Layer
 from resperf.network import Network, Node, Tensor
 
-ODD = (KeyError, IndexError, TypeError, ValueError, ArithmeticError, AttributeError)
-"""What reading attributes and shapes raises that do not fit their operator."""
+MALFORMED = (KeyError, IndexError, TypeError, ValueError, ArithmeticError, AttributeError)
+"""What reading raises where attributes and shapes do not fit their operator."""
 CONTROL_FLOW = frozenset({"If", "Loop", "Scan"})
-"""Operators that run graphs of their own."""
+"""Operators that run subgraphs."""
 Role = Literal["execution", "preprocess", "postprocess", "view", "unknown"]
 
 
@@ -35,7 +35,7 @@ class LoweredNode:
     reason : str
         Why there is no layer; empty where there is one.
     sources : tuple of str
-        Names of the ONNX nodes that became this one, or were removed beside it.
+        Names of the ONNX nodes that were fused into this one, or removed next to it.
     """
 
     name: str
@@ -54,11 +54,11 @@ class LoweredNetwork:
     ----------
     nodes : tuple of LoweredNode
     inputs, outputs : tuple of Tensor
-        What crosses between host and device.
+        What is copied between host and device.
     method : str
-        Who lowered it: ``"onnxruntime 1.31.1"`` or ``"rules"``.
+        What lowered it: ``"onnxruntime 1.31.1"`` or ``"rules"``.
     notes : tuple of str
-        Words for the user, such as that stored rules stood in for the framework.
+        For the user, such as that stored rules replaced the framework.
     """
 
     nodes: tuple[LoweredNode, ...]
@@ -69,7 +69,7 @@ class LoweredNetwork:
 
 
 def named_by_sources(network: Network, nodes: Iterable[LoweredNode]) -> list[LoweredNode]:
-    """Put the sources of each node in the network's order, and name it by the first of them."""
+    """Sort the sources of each node in the network's order, and name it after the first."""
     order = {node.name: place for place, node in enumerate(network.nodes)}
     named = []
     for node in nodes:
@@ -78,28 +78,31 @@ def named_by_sources(network: Network, nodes: Iterable[LoweredNode]) -> list[Low
     return named
 
 
-def named_apart(node: Node, domains: frozenset[str] = OPERATOR_DOMAINS) -> Node:
-    """Let an operator of a foreign domain, or one without inputs, not pass for ONNX's own."""
+def qualified_by_domain(node: Node, domains: frozenset[str] = OPERATOR_DOMAINS) -> Node:
+    """Put the domain into the name of a foreign operator, so that no rule takes it for ONNX's.
+
+    The same for an operator without inputs.
+    """
     if node.domain in domains and (node.inputs or not node.domain):
         return node
     return replace(node, op=".".join(filter(None, (node.domain, node.op))), domain="")
 
 
 def is_computed_once(network: Network, node: Node) -> bool:
-    """Say whether a node computes weights alone, which no run does again."""
+    """Say whether a node computes weights only, so that it is folded and no run executes it."""
     made = [network.tensors.get(name) for name in node.outputs if name]
     return all(tensor is not None and tensor.is_weight for tensor in made)
 
 
 def _accounted(network: Network, nodes: Sequence[LoweredNode]) -> tuple[LoweredNode, ...]:
-    """Let every original node be a source of some lowered one.
+    """Make every original node a source of some lowered node.
 
-    One that was removed or absorbed belongs to whatever makes its input; behind an input of the
-    network, and where it computes a constant, to whatever reads from it.
+    A node that was removed or fused belongs to the producer of its input. After an input of the
+    network, or where it computes a constant, it belongs to its reader.
     """
     owner = {name: place for place, node in enumerate(nodes) for name in node.sources}
-    left = [node for node in network.nodes if node.name not in owner]
-    if not left:
+    missing = [node for node in network.nodes if node.name not in owner]
+    if not missing:
         return tuple(nodes)
     maker: dict[str, str] = {}
     readers: dict[str, list[str]] = defaultdict(list)
@@ -115,15 +118,15 @@ def _accounted(network: Network, nodes: Sequence[LoweredNode]) -> tuple[LoweredN
             more[owner[node.name]].append(node.name)
 
     def give_forwards() -> None:
-        for node in left:
+        for node in missing:
             if node.name not in owner:
                 give(node, (maker[name] for name in node.inputs if name in maker), max)
 
     give_forwards()
-    for node in reversed(left):
+    for node in reversed(missing):
         if node.name not in owner:
             give(node, (each for name in node.outputs for each in readers[name]), min)
-    # What hands on what now has an owner.
+    # Nodes after those that have an owner by now.
     give_forwards()
     order = {node.name: place for place, node in enumerate(network.nodes)}
     return tuple(
@@ -137,7 +140,7 @@ def _accounted(network: Network, nodes: Sequence[LoweredNode]) -> tuple[LoweredN
 def answer(
     network: Network, nodes: Sequence[LoweredNode], method: str, notes: tuple[str, ...] = ()
 ) -> LoweredNetwork:
-    """Put the nodes of a lowered network together with what crosses its edges."""
+    """Assemble a lowered network from its nodes and its inputs and outputs."""
     return LoweredNetwork(
         nodes=_accounted(network, nodes),
         inputs=tuple(network.tensors[name] for name in network.inputs),

@@ -1,4 +1,4 @@
-"""Operators without a kernel in ONNX Runtime, which puts the nodes of ONNX's definition there."""
+"""Operators without a kernel in ONNX Runtime, which inlines ONNX's function definition of them."""
 
 from __future__ import annotations
 
@@ -20,25 +20,24 @@ if TYPE_CHECKING:
     from onnx import FunctionProto
 
 FUNCTIONS = frozenset({"GroupNormalization", "Mish"})
-"""A hard swish is one as well, but convolutions absorb it."""
+"""HardSwish is a function as well, but is fused into convolutions."""
 
 
 def without_functions(network: Network) -> Rewritten:
-    """Return the network with the nodes of their definitions where such operators stand.
+    """Return the network with such operators replaced by the nodes of their definitions.
 
-    What the definition computes of shapes is known beforehand. An operator whose inputs are not
-    known stays.
+    Shape arithmetic in a definition is folded. An operator whose inputs are unknown stays.
     """
     if not any(map(_is_function, network.nodes)):
         return Rewritten(network, {})
     tensors, sources, nodes = dict(network.tensors), dict[str, tuple[str, ...]](), list[Node]()
     for node in network.nodes:
-        parts = _parts(network, node, tensors) if _is_function(node) else None
+        parts = _decomposed(network, node, tensors) if _is_function(node) else None
         if not parts:
             nodes.append(node)
             continue
         nodes += parts
-        # The node is accounted for once.
+        # Only the last part has the node as its source, so that it is counted once.
         sources |= {part.name: () for part in parts} | {parts[-1].name: (node.name,)}
     return Rewritten(replace(network, nodes=tuple(nodes), tensors=tensors), sources)
 
@@ -47,15 +46,15 @@ def _is_function(node: Node) -> bool:
     return node.op in FUNCTIONS and not node.domain
 
 
-def _parts(network: Network, node: Node, tensors: dict[str, Tensor]) -> list[Node] | None:
-    """Nodes of a definition that compute anything as the network runs; enters their tensors."""
+def _decomposed(network: Network, node: Node, tensors: dict[str, Tensor]) -> list[Node] | None:
+    """Nodes of a definition that run, without folded ones; adds their tensors to `tensors`."""
     body = _definition(network, node, tensors)
     if body is None:
         return None
     names = {name: f"{node.name}/{name}" for inner in body.node for name in inner.output if name}
     names |= dict(zip(body.input, node.inputs, strict=False))
     names |= dict(zip(body.output, node.outputs, strict=False))
-    # Only what is new is copied: networks may have many such operators.
+    # A ChainMap avoids a copy of all tensors per operator: networks may have many of them.
     new: dict[str, Tensor] = {}
     found, parts = ChainMap(new, tensors), list[Node]()
     for number, inner in enumerate(body.node):
@@ -74,7 +73,7 @@ def _parts(network: Network, node: Node, tensors: dict[str, Tensor]) -> list[Nod
             return None
         constant = is_constant(proto, found)
         for name, (dtype, shape) in known.items():
-            # What the network says of the result stays.
+            # The network's own shape of the result stays.
             found.setdefault(name, Tensor(name, shape, dtype, is_weight=constant))
         if not constant:
             name = f"{node.name}/{proto.op_type}{number}"

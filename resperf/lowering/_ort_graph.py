@@ -1,4 +1,4 @@
-"""ONNX Runtime's own lowering: it writes its optimised graph, nothing is run, and we read it."""
+"""ONNX Runtime's own lowering: it writes its optimised graph, and we read it without running it."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ if TYPE_CHECKING:
 
 NCHWC = "com.microsoft.nchwc"
 BODY_BYTES = 1 << 22
-"""Constants that ONNX Runtime folds where a network has graphs inside its nodes."""
+"""Largest constant that ONNX Runtime folds where a network has subgraphs."""
 RELAYOUTS = frozenset({"ReorderInput", "ReorderOutput"})
 PRECISE = "InsertedPrecisionFreeCast_"
-"""What ONNX Runtime puts before the names of tensors that it casts to float32."""
+"""Prefix of ONNX Runtime's names of tensors that it casts to float32."""
 _NCHWC_NAME = re.compile(r"^(?P<tensor>.*?)(?P<made_of>_bn|_mul)?_nchwc(?:_token_\d+)?$")
 
 
@@ -70,7 +70,7 @@ def optimised_graph(model: Skeleton, *, threads: int) -> onnx.GraphProto:
         options.log_severity_level = 4
         set_threads(options, threads)
         options.optimized_model_filepath = str(target)
-        # The weights of the optimised graph are of no interest: apart, they need not be parsed.
+        # The weights of the optimised graph are not needed: in another file, they are not parsed.
         options.add_session_config_entry(
             "session.optimized_model_external_initializers_file_name", "weights.bin"
         )
@@ -80,7 +80,7 @@ def optimised_graph(model: Skeleton, *, threads: int) -> onnx.GraphProto:
         # Packing weights takes most of a session's start and changes no node.
         options.add_session_config_entry("session.disable_prepacking", "1")
         if any(node.op_type in CONTROL_FLOW for node in model.model.graph.node):
-            # Their bodies are handed on as they are: what they could unfold into has an end.
+            # Subgraphs are passed on unchanged: limit what constant folding could expand them to.
             options.add_session_config_entry(
                 "optimization.constant_folding_max_output_size_in_bytes", str(BODY_BYTES)
             )
@@ -98,7 +98,7 @@ def optimised_graph(model: Skeleton, *, threads: int) -> onnx.GraphProto:
                 f"ONNX Runtime cannot run this network: {first_line(error)}"
             ) from error
         model_made = onnx.load(target, load_external_data=False)
-        # ONNX Runtime writes down no shapes of what it put in, such as split or turned tensors.
+        # ONNX Runtime writes no shapes of tensors that it inserts, such as transposed ones.
         return onnx.shape_inference.infer_shapes(model_made).graph
 
 
@@ -113,7 +113,7 @@ def read_optimised(network: Network, graph: onnx.GraphProto, block: int) -> list
     makers = {node.name: node for node in network.nodes}
     weights = {each.name: weight(Path(network.name), each) for each in graph.initializer}
     inner = _inner_tensors(graph)
-    # It turns constants as well, under their own names.
+    # ONNX Runtime also transposes constants without renaming them: its weights come last.
     tensors = {**inner, **_in_float32(network, graph), **network.tensors, **weights}
     around = replace(network, tensors=tensors)
     origin: dict[str, str] = {}
@@ -128,14 +128,14 @@ def read_optimised(network: Network, graph: onnx.GraphProto, block: int) -> list
         inputs = [tensors.get(origin.get(each, each)) for each in proto.input]
         place = _first_output(proto)
         own, before = proto.output[place], tensors.get(original)
-        # ONNX Runtime moves transpositions: what a node computes may lie in another order.
-        may_be_turned = not is_blocked and proto.op_type not in RELAYOUTS
+        # ONNX Runtime sinks transpositions: a node's output may have another order of axes.
+        may_be_transposed = not is_blocked and proto.op_type not in RELAYOUTS
         known = []
-        if (may_be_turned and own not in inner) or any(
+        if (may_be_transposed and own not in inner) or any(
             each and each not in tensors for each in (original, *proto.output[place + 1 :])
         ):
             known = inferred(proto, inputs, attributes, network.opsets)[place:]
-        if may_be_turned:
+        if may_be_transposed:
             if own in inner:
                 tensor_name = own
                 tensors[own] = inner[own]
@@ -146,11 +146,11 @@ def read_optimised(network: Network, graph: onnx.GraphProto, block: int) -> list
             if each and found and each not in tensors:
                 tensors[each] = Tensor(each, found[1], found[0])
         if place == 0 and own in tensors and own not in network.tensors:
-            # Shapes that an operator's definition computes say what its own tensors are like.
+            # Shape arithmetic in an inlined definition determines the shapes of its tensors.
             value = _value(proto, attributes, tensors, origin)
             tensors[own] = replace(tensors[own], value=value)
         if proto.op_type == "ReorderInput" and _is_channels_last(proto) and tensor_name in tensors:
-            # Convolutions behind it know their image by this name.
+            # Convolutions after it read their image under this name.
             last = tensors[tensor_name]
             tensor_name = f"{tensor_name} by channels"
             tensors[tensor_name] = replace(last, name=tensor_name, shape=_channels_first(last))
@@ -159,8 +159,8 @@ def read_optimised(network: Network, graph: onnx.GraphProto, block: int) -> list
             blocked.add(own)
         is_unnamed = proto.op_type in RELAYOUTS or not proto.name
         node = Node(
-            # ORT numbers the re-layouts as it meets them, which differs from run to run; what an
-            # operator's definition consists of has no name.
+            # ORT's numbering of re-layouts differs from run to run; nodes of an inlined definition
+            # have no name.
             name=f"{proto.op_type}_{tensor_name}" if is_unnamed else proto.name,
             op=proto.op_type,
             domain=proto.domain,
@@ -175,7 +175,7 @@ def read_optimised(network: Network, graph: onnx.GraphProto, block: int) -> list
         further[len(lowered) - 1] = others
         produced.append(original.removeprefix(PRECISE))
     named = _with_sources(network, _with_edges(network, lowered, graph.node), produced)
-    # The nodes are accounted for once.
+    # Further parts of a node take the name of the first, which has the sources.
     return [
         node
         for place, first in enumerate(named)
@@ -184,7 +184,7 @@ def read_optimised(network: Network, graph: onnx.GraphProto, block: int) -> list
 
 
 def _in_float32(network: Network, graph: onnx.GraphProto) -> dict[str, Tensor]:
-    """Return what ONNX Runtime computes in float32 in place of the network's half precision."""
+    """Return the tensors that ONNX Runtime computes in float32 instead of half precision."""
     names = {name for node in graph.node for name in (*node.input, *node.output)}
     originals = {name: network.tensors.get(name.removeprefix(PRECISE)) for name in names}
     return {
@@ -204,10 +204,10 @@ def _channels_first(tensor: Tensor) -> tuple[int, ...]:
 
 
 def _inner_tensors(graph: onnx.GraphProto) -> dict[str, Tensor]:
-    """Return the tensors whose whole shape is written down or inferred, those of fused nodes too.
+    """Return the tensors whose whole shape is stated or inferred, also inside fused nodes.
 
-    What is known of a blocked tensor is not in the original's terms: nodes that compute a
-    tensor of the original network go by that.
+    The shape of a blocked tensor differs from the original's: nodes that compute a tensor of the
+    original network use the original shape.
     """
     found = {}
     for value in graph.value_info:
@@ -219,7 +219,7 @@ def _inner_tensors(graph: onnx.GraphProto) -> dict[str, Tensor]:
 
 
 def _is_blocked(proto: onnx.NodeProto, blocked: Set[str]) -> bool:
-    """Say whether a node writes blocks; one that reads nothing but blocks does."""
+    """Say whether a node's output is blocked: it is if all its inputs are."""
     if proto.domain == NCHWC:
         return bool(proto.op_type != "ReorderOutput")
     return bool(proto.input) and all(name in blocked for name in proto.input)
@@ -230,9 +230,9 @@ def _original_tensor(
 ) -> str:
     """Name of the original network's tensor that a lowered node computes.
 
-    A blocked node is named after it, with a mark where a normalisation or a product became a
-    depthwise convolution; a node that only reads and writes blocked tensors (Concat, Add) keeps
-    its own name but not that of its output.
+    A blocked node is named after it, with a suffix where a normalisation or a product became a
+    depthwise convolution. A node that reads and writes blocked tensors only (Concat, Add) has its
+    own name, but its output is renamed.
     """
     match = _NCHWC_NAME.match(proto.name)
     if proto.domain == NCHWC and match:
@@ -243,7 +243,7 @@ def _original_tensor(
     own = str(proto.output[_first_output(proto)])
     if own.startswith(PRECISE):
         return own
-    # A fused x times its sigmoid is named after the product.
+    # A fused x * sigmoid(x) is named after the product.
     name = proto.name.partition("/QuickGeluFusion")[0]
     if own not in network.tensors and name in makers:
         return next((each for each in makers[name].outputs if each), own)
@@ -256,7 +256,7 @@ def _value(
     tensors: Mapping[str, Tensor],
     origin: Mapping[str, str],
 ) -> Any:
-    """Return a small tensor that a node which ONNX Runtime put in computes of shapes, or None."""
+    """Return the small tensor that inserted shape arithmetic computes, or None."""
     if len(tensors[proto.output[0]].shape) > 1 or len(proto.output) > 1:
         return None
     values = folded(renamed(proto, origin), attributes, tensors)
@@ -264,7 +264,7 @@ def _value(
 
 
 def _first_output(proto: onnx.NodeProto) -> int:
-    """Place of the first output that is not absent."""
+    """Index of the first output that is present."""
     return next((place for place, name in enumerate(proto.output) if name), 0)
 
 
@@ -281,9 +281,9 @@ def _lowered(network: Network, node: Node, block: int, *, is_blocked: bool) -> L
     if node.op in VIEW_OPS | REMOVED_OPS:
         return LoweredNode(node.name, node.op, None, "view", "changes only the shape")
     if node.op in ("Shape", "Size") and not node.domain:
-        return LoweredNode(node.name, node.op, None, "view", "tells a shape")
+        return LoweredNode(node.name, node.op, None, "view", "returns a shape")
     if is_empty(network, node):
-        return LoweredNode(node.name, node.op, None, "view", "makes no values")
+        return LoweredNode(node.name, node.op, None, "view", "has no output values")
     try:
         if node.op in ACTIVATION_OPS:
             layer: Layer = activation_from_node(network, node, block if is_blocked else 1)
@@ -318,7 +318,7 @@ def _layer(network: Network, node: Node, block: int, *, is_blocked: bool) -> Lay
 
 
 def _conv(network: Network, node: Node, layout: str) -> Conv:
-    """Read a convolution whose filters ORT may have padded, from the shapes around it."""
+    """Read a convolution whose filters ORT may have padded from the shapes of its images."""
     image, result = (network.tensors.get(name) for name in (node.inputs[0], node.outputs[0]))
     if image is None or result is None or len(result.shape) != 4:
         raise UnsupportedError(f"{node.op} {node.name!r}: its shapes are not those of an image")
@@ -358,9 +358,9 @@ def _with_edges(
 def _with_sources(
     network: Network, lowered: list[LoweredNode], produced: list[str]
 ) -> list[LoweredNode]:
-    """Say for every lowered node which original nodes it stands for.
+    """Add to every lowered node the original nodes that it replaces.
 
-    Walking back from the tensor it computes to those that earlier nodes computed.
+    The walk goes back from the tensor that it computes to those that earlier nodes computed.
     """
     maker = {name: node for node in network.nodes for name in node.outputs if name}
     owned: set[str] = set()

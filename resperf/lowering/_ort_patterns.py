@@ -1,4 +1,4 @@
-"""Groups of ONNX operators that ONNX Runtime turns into one before it looks at single ones."""
+"""Groups of ONNX operators that ONNX Runtime fuses before it lowers single operators."""
 
 from __future__ import annotations
 
@@ -8,86 +8,86 @@ from dataclasses import replace
 
 import numpy as np
 
-from resperf.lowering._ort_turns import GATHERED, Turns
-from resperf.lowering._rewriting import Rewriting, Rewritten, left_as_it_is
+from resperf.lowering._ort_transposes import FROM_GATHER, TransposeSinking
+from resperf.lowering._rewriting import Rewriting, Rewritten, unchanged_if_malformed
 from resperf.network import Node, Tensor
 from resperf.network.folding import RANDOM_OPS
 
 ROOT_2 = 1.4142135
 ROOT_2_BY_PI = 0.7978846
 _GELU: Mapping[str, str] = {"Erf": "Gelu", "Tanh": "FastGelu"}
-"""Function inside of a gelu -> ONNX Runtime's operator for the whole."""
+"""Function inside a gelu -> ONNX Runtime's fused operator."""
 _WINDOWS = ("Conv", "MaxPool", "AveragePool")
-"""Operators that pad their images themselves."""
+"""Operators that can pad their images themselves."""
 
 
 def with_patterns(start: Rewritten) -> Rewritten:
-    """Rewrite what exporters write in parts: gelu, padding, heads, and pieces of one tensor.
+    """Fuse what exporters decompose: gelu, padding, normalisation, and slices of one tensor.
 
-    Operators that compute the same are one, and transpositions move behind what does not care how
-    its values are ordered, where they meet others.
+    Equal operators are merged, and transpositions sink below operators that do not depend on the
+    order of axes, to where they cancel or merge with others.
     """
     patterns = _Patterns(start.network, dict(start.sources))
     patterns.drop_casts()
-    patterns.join_equal()
-    patterns.join_pads()
-    patterns.join_gelu()
-    patterns.join_norm()
-    patterns.join_pieces()
-    joined = patterns.rewritten()
-    turns = Turns(joined.network, dict(joined.sources))
-    turns.turn_later()
-    return turns.rewritten()
+    patterns.merge_equal()
+    patterns.fuse_pads()
+    patterns.fuse_gelu()
+    patterns.fuse_norm()
+    patterns.fuse_slices()
+    fused = patterns.rewritten()
+    sinking = TransposeSinking(fused.network, dict(fused.sources))
+    sinking.sink()
+    return sinking.rewritten()
 
 
 class _Patterns(Rewriting):
-    """Joins nodes."""
+    """Fuses groups of nodes."""
 
     def drop_casts(self) -> None:
-        """Leave out casts to the type that a tensor has, which stand inside normalisations."""
+        """Remove casts to a tensor's own type, which some exporters write in normalisations."""
         stands_for: dict[str, str] = {}
-        kept = []
+        remaining = []
         for node in self.nodes:
             inputs = tuple(stands_for.get(name, name) for name in node.inputs)
-            if self._keeps_type(node):
+            if self._is_same_type_cast(node):
                 stands_for[node.outputs[0]] = inputs[0]
             else:
-                kept.append(node if inputs == node.inputs else replace(node, inputs=inputs))
+                remaining.append(node if inputs == node.inputs else replace(node, inputs=inputs))
         if stands_for:
-            self.nodes = kept
-            self._enter_all()
+            self.nodes = remaining
+            self._index_nodes()
 
-    def _keeps_type(self, node: Node) -> bool:
+    def _is_same_type_cast(self, node: Node) -> bool:
         if node.op != "Cast" or node.domain or not node.inputs:
             return False
         before, after = (self.tensors.get(name) for name in (node.inputs[0], node.outputs[0]))
         known = before is not None and after is not None and before.dtype == after.dtype
         return known and node.outputs[0] not in self.network.outputs
 
-    def join_gelu(self) -> None:
-        """Turn x times a half times (1 + erf or tanh of something) into one operator."""
-        for node in self._each():
+    def fuse_gelu(self) -> None:
+        """Fuse x * 0.5 * (1 + erf(...) or tanh(...)) into one operator."""
+        for node in self._present_nodes():
             if node.op in _GELU and not node.domain and node.inputs:
-                self._join_gelu(node)
+                self._fuse_gelu(node)
 
-    @left_as_it_is
-    def _join_gelu(self, node: Node) -> None:
+    @unchanged_if_malformed
+    def _fuse_gelu(self, node: Node) -> None:
         inner = self._inside_gelu(node)
         found = None if inner is None else self._gelu(node, *inner)
         if inner is None or found is None:
             return
         last, op = found[-1], _GELU[node.op]
         if op == "FastGelu" and last.outputs[0] in self.network.outputs:
-            # ONNX Runtime leaves these parts alone where the network ends with them.
+            # ONNX Runtime does not fuse these where the network ends with them.
             return
         name = f"{last.name}/{op}"
-        self.sources[name] = tuple(part for each in found for part in self._own(each))
+        self.sources[name] = tuple(part for each in found for part in self._sources_of(each))
         for part in found[:-1]:
-            self._swap(part)
-        self._swap(last, Node(name, op, "com.microsoft", (inner[0],), last.outputs, {}))
+            self._replace(part)
+        self._replace(last, Node(name, op, "com.microsoft", (inner[0],), last.outputs, {}))
 
     def _inside_gelu(self, node: Node) -> tuple[str, list[Node]] | None:
-        """Return x, and the nodes that make the function's input of it."""
+        """Return x, and the nodes that compute the function's input from it."""
         if node.op == "Erf":
             divided = self.maker.get(node.inputs[0])
             if divided is None or divided.op != "Div" or len(divided.inputs) != 2:
@@ -110,7 +110,7 @@ class _Patterns(Rewriting):
         return None
 
     def _times(self, name: str, factor: float, reader: Node) -> tuple[Node, Node] | None:
-        """Return the product with that factor that makes a tensor, and what makes the other."""
+        """Return the product of a tensor with this factor, and the tensor's producer."""
         product = self.maker.get(name)
         if product is None or product.op != "Mul" or len(product.inputs) != 2:
             return None
@@ -125,7 +125,7 @@ class _Patterns(Rewriting):
         return None
 
     def _gelu(self, function: Node, x: str, inner: list[Node]) -> list[Node] | None:
-        """Return all nodes of x / 2 (1 + function of x), the last one last."""
+        """Return all nodes of x / 2 * (1 + function(x)), the last one last."""
         added = self._sole_reader(function, "Add")
         if added is None or not self._is_constant(self._other(added, function.outputs[0]), 1.0):
             return None
@@ -147,17 +147,18 @@ class _Patterns(Rewriting):
         fits = self._is_constant(self._other(half, x), 0.5)
         return [*inner, function, added, half, product] if fits else None
 
-    def join_norm(self) -> None:
-        """Turn a normalisation of the last axis that is written in parts into one operator.
+    def fuse_norm(self) -> None:
+        """Fuse a decomposed normalisation over the last axis into one operator.
 
-        Exporters write it so before operator set 17, and the one by the root mean square before 23.
+        Exporters decompose LayerNormalization before operator set 17, and RMSNormalization before
+        23.
         """
-        for node in self._each():
+        for node in self._present_nodes():
             if node.op == "Sqrt" and not node.domain and node.inputs:
-                self._join_norm(node)
+                self._fuse_norm(node)
 
-    @left_as_it_is
-    def _join_norm(self, root: Node) -> None:
+    @unchanged_if_malformed
+    def _fuse_norm(self, root: Node) -> None:
         found = self._deviation(root)
         if found is None:
             return
@@ -174,7 +175,7 @@ class _Patterns(Rewriting):
         parts = [*parts, root, *dividing, scaled]
         inputs: tuple[str, ...]
         inverted = len(dividing) > 1
-        before = None if inverted else self._mean_taken_off(centred, parts)
+        before = None if inverted else self._mean_subtraction(centred, parts)
         shifted = None if before is None else self._sole_reader(scaled, "Add")
         bias = "" if shifted is None else self._other(shifted, scaled.outputs[0])
         if before is not None and shifted is not None and self._is_vector(bias):
@@ -185,15 +186,15 @@ class _Patterns(Rewriting):
             inputs, op = (centred, scale), "SimplifiedLayerNormalization"
         last = parts[-1]
         name = f"{last.name}/{op}"
-        self.sources[name] = tuple(own for each in parts for own in self._own(each))
+        self.sources[name] = tuple(own for each in parts for own in self._sources_of(each))
         for part in parts[:-1]:
-            self._swap(part)
-        self._swap(last, Node(name, op, "", inputs, last.outputs, {"axis": -1}))
+            self._replace(part)
+        self._replace(last, Node(name, op, "", inputs, last.outputs, {"axis": -1}))
 
     def _divided(self, root: Node, x: str) -> list[Node]:
-        """Return the nodes that divide x by a root, at once or by one over it; none if it is not.
+        """Return the nodes that divide x by a root, as x / root or x * (1 / root); else none.
 
-        What takes the inverse by ``Reciprocal`` is left in parts, as ONNX Runtime does.
+        An inverse by ``Reciprocal`` is not fused, as in ONNX Runtime.
         """
         divided = self._sole_reader(root, "Div")
         if divided is None or divided.inputs[1] != root.outputs[0]:
@@ -207,7 +208,7 @@ class _Patterns(Rewriting):
         return [divided, times]
 
     def _deviation(self, root: Node) -> tuple[str, list[Node]] | None:
-        """Return x, and the nodes that make the mean of its squares, plus a little, for a root."""
+        """Return x, and the nodes of mean(x^2) + epsilon, which a root reads."""
         added = self.maker.get(root.inputs[0])
         if added is None or added.op != "Add" or self._sole_reader(added, "Sqrt") is not root:
             return None
@@ -227,7 +228,7 @@ class _Patterns(Rewriting):
         return square.inputs[0], [square, mean, added]
 
     def _is_last_mean(self, node: Node) -> bool:
-        """Whether a node takes the mean over the last axis, which it keeps."""
+        """Whether a node is a mean over the last axis with keepdims."""
         tensor = self.tensors.get(node.inputs[0]) if node.inputs else None
         if node.op != "ReduceMean" or node.domain or tensor is None:
             return False
@@ -237,8 +238,10 @@ class _Patterns(Rewriting):
         last = len(tensor.shape) - 1
         return bool(node.attributes.get("keepdims", 1)) and tuple(axes or ()) in ((-1,), (last,))
 
-    def _mean_taken_off(self, centred: str, parts: Sequence[Node]) -> tuple[str, list[Node]] | None:
-        """Return x, and the nodes that take its mean off it, for those parts and nobody else."""
+    def _mean_subtraction(
+        self, centred: str, parts: Sequence[Node]
+    ) -> tuple[str, list[Node]] | None:
+        """Return x, and the nodes of x - mean(x), which only these parts may read."""
         taken = self.maker.get(centred)
         if taken is None or taken.op != "Sub" or centred in self.network.outputs:
             return None
@@ -255,36 +258,36 @@ class _Patterns(Rewriting):
         tensor = self.tensors.get(name)
         return tensor is not None and tensor.is_weight and len(tensor.shape) == 1
 
-    def join_equal(self) -> None:
-        """Let operators that compute the same of the same be one."""
+    def merge_equal(self) -> None:
+        """Merge equal operators with equal inputs (common subexpression elimination)."""
         found: dict[object, Node] = {}
         stands_for: dict[str, str] = {}
-        alike: dict[str, list[str]] = {}
-        kept, outputs = [], set(self.network.outputs)
+        merged: dict[str, list[str]] = {}
+        remaining, outputs = [], set(self.network.outputs)
         for node in self.nodes:
             inputs = tuple(stands_for.get(name, name) for name in node.inputs)
             reading = node if inputs == node.inputs else replace(node, inputs=inputs)
-            same = found.setdefault(_meaning(node, inputs), reading)
+            same = found.setdefault(_expression(node, inputs), reading)
             if same is not reading and not set(node.outputs) & outputs:
                 stands_for |= dict(zip(node.outputs, same.outputs, strict=True))
-                alike.setdefault(same.name, []).extend(self._own(node))
+                merged.setdefault(same.name, []).extend(self._sources_of(node))
             else:
-                kept.append(reading)
-        for node in kept:
-            if node.name in alike:
-                self.sources[node.name] = (*self._own(node), *alike[node.name])
-        if len(kept) < len(self.nodes):
-            self.nodes = kept
-            self._enter_all()
+                remaining.append(reading)
+        for node in remaining:
+            if node.name in merged:
+                self.sources[node.name] = (*self._sources_of(node), *merged[node.name])
+        if len(remaining) < len(self.nodes):
+            self.nodes = remaining
+            self._index_nodes()
 
-    def join_pads(self) -> None:
-        """Let convolutions and poolings pad their images with zeros themselves."""
-        for node in self._each():
+    def fuse_pads(self) -> None:
+        """Fuse zero padding into convolutions and poolings."""
+        for node in self._present_nodes():
             if node.op == "Pad" and not node.domain and node.inputs:
-                self._join_pad(node)
+                self._fuse_pad(node)
 
-    @left_as_it_is
-    def _join_pad(self, pad: Node) -> None:
+    @unchanged_if_malformed
+    def _fuse_pad(self, pad: Node) -> None:
         added = self._padded_pixels(pad)
         window = next(filter(None, (self._sole_reader(pad, op) for op in _WINDOWS)), None)
         if window is None or added is None or window.inputs[0] != pad.outputs[0] or window.domain:
@@ -301,12 +304,12 @@ class _Patterns(Rewriting):
             attributes["count_include_pad"] = 1
         attributes["pads"] = tuple(first + second for first, second in zip(own, added, strict=True))
         inputs = (pad.inputs[0], *window.inputs[1:])
-        self.sources[window.name] = (*self._own(pad), *self._own(window))
-        self._swap(window, replace(window, inputs=inputs, attributes=attributes))
-        self._swap(pad)
+        self.sources[window.name] = (*self._sources_of(pad), *self._sources_of(window))
+        self._replace(window, replace(window, inputs=inputs, attributes=attributes))
+        self._replace(pad)
 
     def _padded_pixels(self, pad: Node) -> tuple[int, ...] | None:
-        """Pixels of zeros before and behind each axis of an image; None for any other padding."""
+        """Zero pixels before and after each axis of an image; None for any other padding."""
         if str(pad.attributes.get("mode", "constant")) != "constant":
             return None
         if len(pad.inputs) > 2 and pad.inputs[2] and not self._is_constant(pad.inputs[2], 0.0):
@@ -314,29 +317,29 @@ class _Patterns(Rewriting):
         if len(pad.inputs) > 1:
             counts = self._numbers(pad.inputs[1])
         else:
-            # As before operator set 11.
+            # Before operator set 11 the pads are an attribute.
             counts = tuple(pad.attributes.get("pads", ()))
             if pad.attributes.get("value", 0.0):
                 return None
         if counts is None or len(counts) < 6 or len(pad.inputs) > 3 or min(counts) < 0:
             return None
-        before, behind = counts[: len(counts) // 2], counts[len(counts) // 2 :]
-        if any(before[:2]) or any(behind[:2]):
+        before, after = counts[: len(counts) // 2], counts[len(counts) // 2 :]
+        if any(before[:2]) or any(after[:2]):
             return None
-        return (*before[2:], *behind[2:])
+        return (*before[2:], *after[2:])
 
-    def join_pieces(self) -> None:
-        """Turn slices and gatherings that take a tensor apart along an axis into one split."""
+    def fuse_slices(self) -> None:
+        """Fuse Slice and Gather nodes that partition a tensor along an axis into one Split."""
         for name in list(self.readers):
-            self._join_pieces(name)
+            self._fuse_slices(name)
 
-    @left_as_it_is
-    def _join_pieces(self, name: str) -> None:
-        found = self._pieces(name)
+    @unchanged_if_malformed
+    def _fuse_slices(self, name: str) -> None:
+        found = self._slices(name)
         if found is None:
             return
         axis, ordered = found
-        first = min((node for node, _, _ in ordered), key=self._place)
+        first = min((node for node, _, _ in ordered), key=self._position)
         whole = self.tensors[name]
         outputs, views = [], {}
         for node, start, end in ordered:
@@ -353,30 +356,32 @@ class _Patterns(Rewriting):
                 "",
                 (part,),
                 (result,),
-                {"axes": (axis,), GATHERED: 1},
+                {"axes": (axis,), FROM_GATHER: 1},
             )
             outputs.append(part)
         split = Node(
             f"{first.name}/Split", "Split", "", (name,), tuple(outputs),
             {"axis": axis, "split": tuple(end - start for _, start, end in ordered)},
         )  # fmt: skip
-        self.sources[split.name] = tuple(own for node, _, _ in ordered for own in self._own(node))
+        self.sources[split.name] = tuple(
+            own for node, _, _ in ordered for own in self._sources_of(node)
+        )
         self.sources |= {view.name: () for view in views.values()}
         for node, _, _ in ordered:
             view = [views[node.name]] if node.name in views else []
-            self._swap(node, *([split] if node is first else []), *view)
+            self._replace(node, *([split] if node is first else []), *view)
 
-    def _pieces(self, name: str) -> tuple[int, list[tuple[Node, int, int]]] | None:
-        """Return the axis and the readers that part a tensor along it, from its start to its end.
+    def _slices(self, name: str) -> tuple[int, list[tuple[Node, int, int]]] | None:
+        """Return the axis along which readers partition a tensor, and the readers in order.
 
-        Each with the first index that it takes and the one behind its last.
+        Each reader comes with its start (inclusive) and end (exclusive).
         """
         whole = self.tensors.get(name)
         readers = [node for node in self.readers[name] if node.op in ("Gather", "Slice")]
         readers = [node for node in readers if node.inputs[0] == name]
         if whole is None or whole.is_weight or len(readers) < 2:
             return None
-        found = [self._piece(node, whole) for node in readers]
+        found = [self._slice(node, whole) for node in readers]
         axes = {each[0] for each in found if each is not None}
         if None in found or len(axes) != 1:
             return None
@@ -390,8 +395,8 @@ class _Patterns(Rewriting):
             return None
         return axis, ordered
 
-    def _piece(self, node: Node, whole: Tensor) -> tuple[int, int, int] | None:
-        """Return (axis, start, end) of what a node takes, where it is a constant piece of one."""
+    def _slice(self, node: Node, whole: Tensor) -> tuple[int, int, int] | None:
+        """Return (axis, start, end) of a node that takes a constant slice along one axis."""
         rank = len(whole.shape)
         if node.op == "Gather":
             tensor = self.tensors.get(node.inputs[1]) if len(node.inputs) > 1 else None
@@ -416,8 +421,8 @@ class _Patterns(Rewriting):
         return (axis % rank, start, end) if 0 <= start < end else None
 
 
-def _meaning(node: Node, inputs: tuple[str, ...]) -> object:
-    """Return what two nodes have in common that compute the same; nothing else has it."""
+def _expression(node: Node, inputs: tuple[str, ...]) -> object:
+    """Return a key that is equal for two nodes if and only if they compute the same."""
     values = []
     for name, value in sorted(node.attributes.items()):
         if isinstance(value, np.ndarray):

@@ -1,7 +1,7 @@
-"""ONNX Runtime's lowering as stored rules, for hosts and files that cannot ask it.
+"""ONNX Runtime's lowering as stored rules, for hosts without it and files that it refuses.
 
 They follow ONNX Runtime 1.31 on the CPU: what is fused into convolutions and matrix products, and
-which nodes run in its blocked layout. The tests hold them against ONNX Runtime's own graph.
+which nodes run in its blocked layout. The tests compare them with ONNX Runtime's own graph.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from dataclasses import dataclass, field, replace
 from resperf.errors import UnsupportedError
 from resperf.layers import Activation, Conv, ConvNd, Dense, Layer, Pool, Reorder
 from resperf.lowering._base import (
-    ODD,
+    MALFORMED,
     LoweredNode,
     Role,
     is_computed_once,
-    named_apart,
     named_by_sources,
+    qualified_by_domain,
 )
 from resperf.lowering._ort_functions import without_functions
-from resperf.lowering._ort_halves import in_float32
+from resperf.lowering._ort_half_precision import in_float32
 from resperf.lowering._ort_patterns import with_patterns
 from resperf.lowering._read import (
     ACTIVATION_OPS,
@@ -41,11 +41,11 @@ from resperf.lowering._read import (
     layer_from_node,
     pool_from_node,
 )
-from resperf.lowering._rewriting import turning_order
+from resperf.lowering._rewriting import transpose_perm
 from resperf.network import Network, Node
 
 CHANNEL_ALIGNMENT = 4
-"""ReorderInput takes channels in fours; a convolution with others stays in NCHW."""
+"""ReorderInput takes channels in fours; a convolution with another count stays in NCHW."""
 CONV_ACTIVATIONS = frozenset(
     {"Relu", "Tanh", "Sigmoid", "LeakyRelu", "Clip", "HardSigmoid", "HardSwish"}
 )
@@ -54,17 +54,17 @@ DENSE_ACTIVATIONS = frozenset(
      "ThresholdedRelu"}
 )  # fmt: skip
 BLOCKED_ACTIVATIONS = frozenset({"Relu", "Tanh", "Sigmoid"})
-"""Activations that join a blocked convolution late."""
-BLOCK_KEEPERS = BLOCKED_ACTIVATIONS | {"HardSigmoid", "Gelu", "QuickGelu"}
-"""Activations that keep a blocked tensor blocked."""
-KEEPERS = frozenset({"Expand", "Cast"})
-"""Operators that are left out where neither shape nor type changes."""
+"""Activations that are fused into a blocked convolution after its residual."""
+BLOCKED_FUNCTIONS = BLOCKED_ACTIVATIONS | {"HardSigmoid", "Gelu", "QuickGelu"}
+"""Activations that run on blocked tensors."""
+REMOVED_IF_UNCHANGED = frozenset({"Expand", "Cast"})
+"""Operators that are removed where neither shape nor type changes."""
 _NEUTRAL: Mapping[str, float] = {"Mul": 1.0, "Div": 1.0, "Add": 0.0, "Sub": 0.0}
 """Second operands that change nothing."""
-JOINED_VIEWS = frozenset({"Reshape", "Squeeze", "Unsqueeze"})
-"""Changes of shape that ONNX Runtime joins where they follow each other."""
+MERGED_VIEWS = frozenset({"Reshape", "Squeeze", "Unsqueeze"})
+"""Views that ONNX Runtime merges where they follow each other."""
 CHANNELS_LAST, CHANNELS_FIRST = (0, 2, 3, 1), (0, 3, 1, 2)
-"""Orders that take an image's channels to its end and back."""
+"""Permutations from NCHW to NHWC and back."""
 RESIZES = frozenset({"Resize", "Upsample"})
 BLOCKED_SUMS = frozenset({"Add", "Sum"})
 BLOCKED_BINARIES = BLOCKED_SUMS | {"Mul"}
@@ -126,13 +126,13 @@ def lower_nodes(network: Network, block: int) -> list[LoweredNode]:
     UnsupportedError
         If attributes and shapes do not fit their operators in a way that no layer reports.
     """
-    known = replace(network, nodes=tuple(map(named_apart, network.nodes)))
+    known = replace(network, nodes=tuple(map(qualified_by_domain, network.nodes)))
     try:
         plain = without_functions(known)
         whole = in_float32(plain.network)
         rewritten = with_patterns(replace(whole, sources={**plain.sources, **whole.sources}))
         nodes = _Lowering(rewritten.network, block, rewritten.sources).run()
-    except ODD as error:
+    except MALFORMED as error:
         raise UnsupportedError(
             f"{network.name}: its operators do not fit each other as ONNX Runtime's rules need "
             f"them ({type(error).__name__}: {error}); check the file with another tool"
@@ -142,7 +142,7 @@ def lower_nodes(network: Network, block: int) -> list[LoweredNode]:
 
 @dataclass(eq=False)
 class _Step:
-    """A node of the lowered graph while it may still absorb others."""
+    """A node of the lowered graph while others may still be fused into it."""
 
     node: Node
     layer: Layer | None
@@ -150,13 +150,13 @@ class _Step:
     reason: str
     sources: list[str]
     result: str
-    """Tensor that it computes so far: absorbed nodes move it forwards."""
+    """Tensor that it computes: that of the last node fused into it."""
     is_blocked: bool = False
     reads: tuple[str, ...] = field(default_factory=tuple)
 
 
 class _Lowering:
-    """One pass over the nodes in order, as ONNX Runtime's transformers make several."""
+    """One pass over the nodes in order, for the several passes of ONNX Runtime's optimisers."""
 
     def __init__(
         self, network: Network, block: int, sources: Mapping[str, tuple[str, ...]]
@@ -178,53 +178,58 @@ class _Lowering:
         self.plain_reads: list[str] = []
 
     def run(self) -> list[LoweredNode]:
-        """Lower every node, then bring blocked tensors back where plain ones are read."""
+        """Lower every node, then reorder blocked tensors where plain ones are read."""
         for node in self.network.nodes:
             self._take(replace(node, inputs=tuple(self._name(name) for name in node.inputs)))
         for step in list(self.steps):
             for name in step.reads:
-                self._leave_blocks(name, "execution")
+                self._to_plain(name, "execution")
         for name in self.network.outputs:
-            self._leave_blocks(self._name(name), "postprocess")
+            self._to_plain(self._name(name), "postprocess")
         return [
             LoweredNode(s.node.name, s.node.op, s.layer, s.role, s.reason, tuple(s.sources))
             for s in self.steps
         ]
 
     def _sources(self, node: Node) -> list[str]:
-        """Names of the nodes that a node stands for."""
+        """Names of the original nodes that a node replaces."""
         return list(self.sources.get(node.name, (node.name,)))
 
     def _name(self, name: str) -> str:
-        """Tensor that stands for `name` after removed nodes."""
+        """Tensor that replaces `name` where nodes were removed."""
         return self.renamed.get(name, name)
 
     def _take(self, node: Node) -> None:
-        """Absorb a node into an earlier step, or make it a step of its own."""
+        """Fuse a node into an earlier step, or make it a step of its own."""
         if is_computed_once(self.network, node):
             return
-        if node.op in REMOVED_OPS or self._changes_nothing(node):
+        if node.op in REMOVED_OPS or self._is_identity(node):
             alias, name = node.outputs[0], node.inputs[0]
             self.renamed[alias] = name
             self.more_uses[name] += self.uses[alias] - 1
             return
-        if not any(absorb(node) for absorb in self._absorptions()):
+        if not any(fuse(node) for fuse in self._fusions()):
             absorbed: list[str] = []
-            for fuse in (self._without_scales, self._turned, self._without_scales, self._skip):
+            for fuse in (
+                self._with_input_scales,
+                self._with_transposed_inputs,
+                self._with_input_scales,
+                self._with_skip_input,
+            ):
                 node, more = fuse(node)
                 absorbed += more
-            first, *others = self._parts(node)
-            # All parts of a sum lie in blocks, or none.
+            first, *others = self._decomposed(node)
+            # All parts of a sum are blocked, or none.
             blocked = self._is_blocked(node, None) if node.op == first.op and others else None
             self._make(first, blocked)
             self.steps[-1].sources += absorbed
             for part in others:
                 self._make(part, blocked)
-                # The node is accounted for once.
+                # Only the first part has the node as its source.
                 self.steps[-1].sources = []
 
-    def _changes_nothing(self, node: Node) -> bool:
-        """Whether ONNX Runtime leaves a node out that gives what it reads."""
+    def _is_identity(self, node: Node) -> bool:
+        """Whether a node returns its input, so that ONNX Runtime removes it."""
         neutral = _NEUTRAL.get(node.op)
         if neutral is not None and len(node.inputs) == 2:
             constant = self.network.tensors.get(node.inputs[1])
@@ -232,7 +237,7 @@ class _Lowering:
                 return False
             if constant.value.dtype.kind not in "fiu" or constant.value.item() != neutral:
                 return False
-        elif node.op not in KEEPERS or not node.inputs:
+        elif node.op not in REMOVED_IF_UNCHANGED or not node.inputs:
             return False
         before, after = (
             self.network.tensors.get(name) for name in (node.inputs[0], node.outputs[0])
@@ -243,9 +248,9 @@ class _Lowering:
             and (before.shape, before.dtype) == (after.shape, after.dtype)
         )
 
-    def _turned(self, node: Node) -> tuple[Node, list[str]]:
-        """Let a matrix product take matrices by columns that only it reads transposed."""
-        inputs, turned, absorbed = list(node.inputs), {}, []
+    def _with_transposed_inputs(self, node: Node) -> tuple[Node, list[str]]:
+        """Fuse transpositions of matrices that only a matrix product reads into it."""
+        inputs, flags, absorbed = list(node.inputs), {}, []
         if node.op == "Gemm":
             product = self._has_one_reader(node)
         else:
@@ -255,16 +260,16 @@ class _Lowering:
             step = self._only_reader(inputs[place])
             if step is None or step.node.op != "Transpose":
                 continue
-            order = turning_order(step.node, self.network.tensors)
+            order = transpose_perm(step.node, self.network.tensors)
             rank = 0 if order is None else len(order)
             if rank < 2 or order != (*range(rank - 2), rank - 1, rank - 2):
                 continue
             self.steps.remove(step)
             absorbed += step.sources
-            inputs[place], turned[word] = step.node.inputs[0], 1 - node.attributes.get(word, 0)
+            inputs[place], flags[word] = step.node.inputs[0], 1 - node.attributes.get(word, 0)
         if not absorbed:
             return node, []
-        attributes = {**node.attributes, **turned}
+        attributes = {**node.attributes, **flags}
         if node.op == "Gemm":
             return replace(node, inputs=tuple(inputs), attributes=attributes), absorbed
         fused = replace(
@@ -274,24 +279,24 @@ class _Lowering:
         return fused, absorbed
 
     def _has_one_reader(self, node: Node) -> bool:
-        """Whether at most one node reads what a node makes, outputs of the network aside."""
+        """Whether at most one node reads a node's output; outputs of the network do not count."""
         return len(self.readers.get(node.outputs[0], ())) <= 1
 
-    def _parts(self, node: Node) -> tuple[Node, ...]:
-        """Take an operator apart that has no kernel: a hard swish is x times its hard sigmoid.
+    def _decomposed(self, node: Node) -> tuple[Node, ...]:
+        """Decompose an operator without a kernel: HardSwish is x * HardSigmoid(x).
 
-        Or whose kernel goes through its inputs two at a time.
+        Also one whose kernel processes its inputs two at a time.
         """
         if node.op != "HardSwish":
             return in_pairs(self.network, node)
-        # Both make tensors of one shape; readers of the whole read the product.
+        # Both have the same output shape; readers of the operator read the product.
         gate = replace(node, op="HardSigmoid")
         return gate, replace(node, op="Mul", inputs=(node.inputs[0], node.outputs[0]))
 
-    def _absorptions(self) -> tuple[Callable[[Node], bool], ...]:
+    def _fusions(self) -> tuple[Callable[[Node], bool], ...]:
         return (
-            self._fold_channels, self._activate, self._gate, self._add_residual, self._add_bias,
-            self._join_views, self._scale,
+            self._fold_per_channel, self._fuse_activation, self._fuse_silu, self._fuse_residual,
+            self._fuse_bias, self._merge_views, self._scale_output,
         )  # fmt: skip
 
     def _only_reader(self, name: str) -> _Step | None:
@@ -302,15 +307,15 @@ class _Lowering:
         return step if step is not None and step.result == name and readers == 1 else None
 
     def _extend(self, step: _Step, node: Node, layer: Layer | None) -> bool:
-        """Let a step do what `node` does as well."""
+        """Fuse `node` into a step."""
         step.layer = layer
         step.sources += self._sources(node)
         step.result = node.outputs[0]
         self.maker[step.result] = step
         return True
 
-    def _fold_channels(self, node: Node) -> bool:
-        """Fold a normalisation, a factor or a term per channel into what comes before it."""
+    def _fold_per_channel(self, node: Node) -> bool:
+        """Fold a normalisation, or a factor or term per channel, into the node before it."""
         scales = node.op == "Mul" and len(node.inputs) == 2 and self._is_number(node.inputs[1])
         if not (scales or self._is_per_channel(node)):
             return False
@@ -330,7 +335,7 @@ class _Lowering:
         )
 
     def _is_plain_product(self, step: _Step, node: Node) -> bool:
-        """Whether a normalisation follows a product of two axes that has no bias yet."""
+        """Whether a normalisation follows a product of two matrices that has no bias yet."""
         result = self.network.tensors.get(node.inputs[0])
         return (
             node.op == "BatchNormalization"
@@ -358,7 +363,7 @@ class _Lowering:
             and len(constant.shape) in (rank - 1, rank)
         )
 
-    def _activate(self, node: Node) -> bool:
+    def _fuse_activation(self, node: Node) -> bool:
         """Fuse an activation into the convolution or matrix product before it."""
         if node.op not in CONV_ACTIVATIONS | DENSE_ACTIVATIONS:
             return False
@@ -386,8 +391,8 @@ class _Lowering:
             return False
         return self._extend(step, node, layer.replace(activation=ACTIVATION_OPS[node.op]))
 
-    def _gate(self, node: Node) -> bool:
-        """Turn x times its sigmoid into one operator."""
+    def _fuse_silu(self, node: Node) -> bool:
+        """Fuse x * sigmoid(x) into one operator."""
         if node.op != "Mul" or len(node.inputs) != 2:
             return False
         for x, gate in (node.inputs, node.inputs[::-1]):
@@ -398,8 +403,8 @@ class _Lowering:
                 return self._extend(step, node, step.layer.replace(activation="silu"))
         return False
 
-    def _add_residual(self, node: Node) -> bool:
-        """Let a convolution add a tensor of its output's shape."""
+    def _fuse_residual(self, node: Node) -> bool:
+        """Fuse the addition of a tensor of the same shape into a convolution."""
         if node.op not in BLOCKED_SUMS or len(node.inputs) != 2:
             return False
         shapes = {getattr(self.network.tensors.get(name), "shape", None) for name in node.inputs}
@@ -420,19 +425,19 @@ class _Lowering:
             other = next(n for n in node.inputs if n != name)
             if not step.is_blocked:
                 step.reads += (other,)
-            self._move_behind(step, other)
+            self._move_after(step, other)
             return self._extend(step, node, step.layer.replace(residual=True))
         return False
 
-    def _move_behind(self, step: _Step, name: str) -> None:
+    def _move_after(self, step: _Step, name: str) -> None:
         """Run a step after the one whose result it now adds."""
         other = self.maker.get(name)
         if other is not None and self.steps.index(other) > self.steps.index(step):
             self.steps.remove(step)
             self.steps.insert(self.steps.index(other) + 1, step)
 
-    def _add_bias(self, node: Node) -> bool:
-        """Turn a matrix product and the addition of a vector into a Gemm."""
+    def _fuse_bias(self, node: Node) -> bool:
+        """Fuse a matrix product and the addition of a vector into a Gemm."""
         if node.op != "Add" or len(node.inputs) != 2:
             return False
         for product, addend in (node.inputs, node.inputs[::-1]):
@@ -452,30 +457,30 @@ class _Lowering:
         return False
 
     def _flatten_rows(self, step: _Step) -> None:
-        """Put a Reshape before a product over tokens and one behind it, as a Gemm needs them."""
+        """Insert the Reshape before and the one after a product over tokens that a Gemm needs."""
         before = self._only_reader(step.node.inputs[0])
         place = self.steps.index(step)
-        if before is None or before.node.op not in JOINED_VIEWS:
+        if before is None or before.node.op not in MERGED_VIEWS:
             self.steps.insert(place, self._view(f"{step.node.name}/rows", step.node.inputs[0]))
-        behind = self._view(f"{step.node.name}/tokens", step.result)
-        self.steps.insert(self.steps.index(step) + 1, behind)
-        self.maker[step.result] = behind
+        after = self._view(f"{step.node.name}/tokens", step.result)
+        self.steps.insert(self.steps.index(step) + 1, after)
+        self.maker[step.result] = after
 
     def _view(self, name: str, result: str) -> _Step:
         node = Node(name, "Reshape", "", (result,), (result,), {})
         return _Step(node, None, "view", "changes only the shape", [], result)
 
-    def _join_views(self, node: Node) -> bool:
-        """Let a change of shape be part of the one before it, which nothing else reads."""
-        if node.op not in JOINED_VIEWS or not node.inputs:
+    def _merge_views(self, node: Node) -> bool:
+        """Merge a view into the view before it, which nothing else reads."""
+        if node.op not in MERGED_VIEWS or not node.inputs:
             return False
         step = self._only_reader(node.inputs[0])
         if step is None or step.role != "view" or step.node.op != "Reshape":
             return False
         return self._extend(step, node, None)
 
-    def _skip(self, node: Node) -> tuple[Node, list[str]]:
-        """Let a normalisation of tokens add two tensors first."""
+    def _with_skip_input(self, node: Node) -> tuple[Node, list[str]]:
+        """Fuse the addition of two tensors into the LayerNormalization after it."""
         if node.op != "LayerNormalization" or not node.inputs:
             return node, []
         step = self._only_reader(node.inputs[0])
@@ -491,8 +496,8 @@ class _Lowering:
         )  # fmt: skip
         return fused, step.sources
 
-    def _scale(self, node: Node) -> bool:
-        """Let a matrix product multiply by a number what it gives."""
+    def _scale_output(self, node: Node) -> bool:
+        """Fuse a scalar factor of the output into a matrix product."""
         if node.op not in ("Mul", "Div") or len(node.inputs) != 2:
             return False
         step = self._only_reader(node.inputs[0])
@@ -507,8 +512,8 @@ class _Lowering:
         tensor = self.network.tensors.get(name)
         return tensor is not None and tensor.is_weight and math.prod(tensor.shape) == 1
 
-    def _without_scales(self, node: Node) -> tuple[Node, list[str]]:
-        """Let a matrix product multiply by a number what it reads."""
+    def _with_input_scales(self, node: Node) -> tuple[Node, list[str]]:
+        """Fuse scalar factors of the inputs into a matrix product."""
         if node.op not in ("MatMul", "FusedMatMul") or self._becomes_gemm(node):
             return node, []
         inputs, absorbed = list(node.inputs), []
@@ -544,12 +549,12 @@ class _Lowering:
         ----------
         node : Node
         blocked : bool, optional
-            Whether it writes blocks, where the node is part of one that was asked already.
+            Whether its output is blocked, where that was decided for the node it is a part of.
         """
-        if self._is_turned(node, CHANNELS_LAST):
+        if self._is_transpose(node, CHANNELS_LAST):
             maker = self.maker.get(node.inputs[0])
             if maker is not None and maker.is_blocked and self._is_image(node.inputs[0]):
-                self._reorder_out(node)
+                self._to_channels_last(node)
                 return
         role: Role = "execution"
         layer: Layer | None = None
@@ -559,7 +564,7 @@ class _Lowering:
             if layer is None:
                 role, reason = "view", "changes only the shape"
         elif is_empty(self.network, node):
-            role, reason = "view", "makes no values"
+            role, reason = "view", "has no output values"
         else:
             try:
                 layer = self._layer(node)
@@ -568,7 +573,7 @@ class _Lowering:
         step = _Step(node, layer, role, reason, self._sources(node), node.outputs[0])
         step.is_blocked = self._is_blocked(node, layer) if blocked is None else blocked
         if step.is_blocked and layer is not None and not self._reads_plain(layer):
-            self._enter_blocks(node.inputs[0])
+            self._to_blocked(node.inputs[0])
         if not step.is_blocked or (layer is not None and self._reads_plain(layer)):
             step.reads = tuple(name for name in node.inputs if name)
         self.steps.append(step)
@@ -601,7 +606,7 @@ class _Lowering:
         )
 
     def _has_fixed_weights(self, node: Node) -> bool:
-        """Whether a convolution's weights are constant, so that they can be re-laid beforehand."""
+        """Whether a convolution's weights are constant, so that they can be blocked beforehand."""
         return len(node.inputs) > 1 and self._are_fixed(node.inputs[1:2])
 
     def _are_fixed(self, names: Iterable[str]) -> bool:
@@ -610,7 +615,7 @@ class _Lowering:
         return all(tensor is not None and tensor.is_weight for tensor in tensors)
 
     def _is_blocked(self, node: Node, layer: Layer | None) -> bool:
-        """Whether a step writes its result in blocks."""
+        """Whether a step's output is blocked."""
         if layer is not None and "layout" in layer.specs():
             return str(layer.fields()["layout"]).startswith("nchwc")
         read = node.inputs[:1] if node.op in RESIZES else node.inputs
@@ -619,10 +624,10 @@ class _Lowering:
             return False
         if not all(self._is_image(name) for name in (*read, *node.outputs[:1])):
             return False
-        if node.op in BLOCK_KEEPERS:
+        if node.op in BLOCKED_FUNCTIONS:
             return True
         if node.op in RESIZES:
-            return self._grows_in_blocks(node)
+            return self._has_blocked_resize(node)
         shapes = [self.network.tensors[name].shape for name in read]
         if node.op in BLOCKED_BINARIES:
             return len(set(shapes)) == 1
@@ -631,12 +636,12 @@ class _Lowering:
         return False
 
     def _is_image(self, name: str) -> bool:
-        """Whether a tensor has four axes; no other lies in blocks."""
+        """Whether a tensor has four axes; no other is ever blocked."""
         tensor = self.network.tensors.get(name)
         return tensor is not None and len(tensor.shape) == 4
 
-    def _grows_in_blocks(self, node: Node) -> bool:
-        """Whether ONNX Runtime has a blocked kernel for a change of size."""
+    def _has_blocked_resize(self, node: Node) -> bool:
+        """Whether ONNX Runtime has a blocked kernel for this Resize."""
         shapes = [self.network.tensors[name].shape for name in (node.inputs[0], node.outputs[0])]
         mode = str(node.attributes.get("mode", "nearest"))
         places = str(node.attributes.get("coordinate_transformation_mode", "half_pixel"))
@@ -650,11 +655,11 @@ class _Lowering:
     def _reads_plain(self, layer: Layer) -> bool:
         return isinstance(layer, Conv) and reads_plain(layer, self.block)
 
-    def _is_turned(self, node: Node, order: tuple[int, ...]) -> bool:
-        return turning_order(node, self.network.tensors) == order
+    def _is_transpose(self, node: Node, order: tuple[int, ...]) -> bool:
+        return transpose_perm(node, self.network.tensors) == order
 
-    def _reorder_out(self, node: Node) -> None:
-        """Let a re-layout give the image with its channels last, as a transposition wants it."""
+    def _to_channels_last(self, node: Node) -> None:
+        """Fuse a transposition to NHWC into the re-layout from blocks."""
         batch, channels, height, width = self.network.tensors[node.inputs[0]].shape
         layer = Reorder(
             batch=batch, channels_in=channels, height=height, width=width,
@@ -668,24 +673,24 @@ class _Lowering:
         self.steps.append(step)
         self.maker[result] = step
 
-    def _enter_blocks(self, name: str) -> None:
-        """Bring a plain tensor into blocks, once for all its readers."""
+    def _to_blocked(self, name: str) -> None:
+        """Reorder a plain tensor into blocks, once for all its readers."""
         maker = self.maker.get(name)
         if (maker is not None and maker.is_blocked) or (name, "in") in self.reordered:
             return
         role: Role = "preprocess" if name in self.network.inputs else "execution"
         self._reorder(name, "in", role, len(self.steps))
-        if maker is None or not self._is_turned(maker.node, CHANNELS_FIRST):
+        if maker is None or not self._is_transpose(maker.node, CHANNELS_FIRST):
             return
         if self._only_reader(name) is maker and self._is_image(name):
-            # It reads the image as it lay before it was turned.
+            # The re-layout reads the NHWC image, so that the transposition is gone.
             self.steps.remove(maker)
             step = self.reordered[name, "in"]
             step.layer = step.layer and step.layer.replace(layout="nhwc")
             step.sources += maker.sources
 
-    def _leave_blocks(self, name: str, role: Role) -> None:
-        """Bring a blocked tensor back to NCHW, once for all its readers."""
+    def _to_plain(self, name: str, role: Role) -> None:
+        """Reorder a blocked tensor to NCHW, once for all its readers."""
         maker = self.maker.get(name)
         if maker is None or not maker.is_blocked or (name, "out") in self.reordered:
             return

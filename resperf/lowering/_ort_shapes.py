@@ -1,4 +1,4 @@
-"""Shapes of what ONNX Runtime puts into a graph and neither writes down nor lets ONNX infer."""
+"""Shapes of nodes that ONNX Runtime inserts, where neither it nor ONNX's inference states them."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ def inferred(
     attributes: Mapping[str, Any],
     opsets: Mapping[str, int],
 ) -> list[Known | None]:
-    """Return types and shapes of a node's outputs, as many as follow from its inputs.
+    """Return types and shapes of a node's outputs, as many as can be derived from its inputs.
 
-    None stands for an output that is absent, in front of those that are not.
+    None stands for an absent output before others that are present.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Threads of ONNX Runtime's sessions in this process: each its own, or one pool for all."""
+"""Threads of ONNX Runtime's sessions in this process: a pool per session, or one for all."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _pool_threads: int | None = None
 def share_threads(threads: int) -> None:
     """Make all later sessions of this process share one pool of threads.
 
-    A session's own threads wait for its next run by spinning, so that those of a session that has
-    just run take a core from the one that is timed. ONNX Runtime makes the pool once per process,
-    and afterwards refuses sessions with threads of their own: this is for processes that do
-    nothing but measure.
+    A session's own threads spin while they wait for its next run, and so take a core from another
+    session that is being timed. ONNX Runtime creates the shared pool once per process and then
+    refuses sessions with their own threads: call this only in processes that do nothing but
+    measure.
     """
     global _pool_threads
     if _pool_threads is None:
@@ -24,9 +24,9 @@ def share_threads(threads: int) -> None:
 
 
 def set_threads(options: Any, threads: int) -> None:
-    """Say in a session's options how many threads work inside an operator; one operator at a time.
+    """Set the threads of one operator in a session's options; operators run one at a time.
 
-    Where the process shares a pool, that pool's size counts.
+    Where the process shares a pool, that pool's size applies instead.
     """
     options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
     if _pool_threads is None:

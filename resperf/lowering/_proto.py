@@ -1,4 +1,4 @@
-"""Write a `Network` back as an ONNX model whose weights are made up, for frameworks to lower."""
+"""Write a `Network` back as an ONNX model with placeholder weights, for frameworks to lower."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ import numpy.typing as npt
 from resperf.errors import UnsupportedError
 from resperf.lowering._base import CONTROL_FLOW
 from resperf.network import Network, Node, Tensor
-from resperf.network.graph import all_tensors, any_elsewhere, names_read
+from resperf.network.graph import all_tensors, any_external, names_read
 
 if TYPE_CHECKING:
     import onnx
 
 FREE_WEIGHT_BYTES = 1 << 20
-"""Matrices above this size become inputs where no fusion asks for their values."""
+"""Matrices above this size become inputs where no fusion reads their values."""
 
 _ANY_VALUE = 0.5
-"""Neither 0 nor 1, which optimisers remove as a sum or product that changes nothing."""
+"""Neither 0 nor 1: optimisers remove additions of 0 and products with 1."""
 
 
 @dataclass(frozen=True)
 class Skeleton:
-    """A network as an ONNX model, its weights apart.
+    """A network as an ONNX model, with its weights stored separately.
 
     Attributes
     ----------
     model : onnx.ModelProto
         Weights are external data in a file that does not exist.
     weights : dict of str to ndarray
-        Made-up values of those weights; they share memory.
+        Placeholder values of those weights; they share memory.
     """
 
     model: onnx.ModelProto
@@ -89,7 +89,7 @@ def skeleton(network: Network) -> Skeleton:
         )
         for label, value in node.attributes.items():
             if isinstance(value, tuple) and not value:
-                # An empty list says what an absent one does, and does not say of what.
+                # An empty list means the same as an absent one, but has no element type.
                 continue
             if isinstance(value, np.ndarray):
                 value = numpy_helper.from_array(value)
@@ -115,7 +115,7 @@ def skeleton(network: Network) -> Skeleton:
 
 
 def _bodies(node: Node) -> dict[str, Any]:
-    """Return the graphs that a node runs, by the attribute that holds them.
+    """Return the subgraphs of a node by the attribute that holds them.
 
     Raises
     ------
@@ -129,7 +129,7 @@ def _bodies(node: Node) -> dict[str, Any]:
         for label, value in node.attributes.items()
         if isinstance(value, bytes)
     }
-    if any(any_elsewhere(all_tensors(graph)) for graph in found.values()):
+    if any(any_external(all_tensors(graph)) for graph in found.values()):
         raise UnsupportedError(
             f"{node.op} {node.name!r}: a graph inside it has weights in another file"
         )
@@ -137,7 +137,7 @@ def _bodies(node: Node) -> dict[str, Any]:
 
 
 def _refuse_unknown_conditions(network: Network) -> None:
-    """Refuse a choice by a constant whose value is not at hand: a made-up one would decide.
+    """Refuse an If on a constant of unknown value: a placeholder would choose the branch.
 
     Raises
     ------
@@ -148,11 +148,11 @@ def _refuse_unknown_conditions(network: Network) -> None:
         condition = network.tensors.get(node.inputs[0]) if node.inputs else None
         absent = condition is not None and condition.is_weight and condition.value is None
         if node.op == "If" and absent:
-            raise UnsupportedError(f"If {node.name!r}: its condition is a weight that is absent")
+            raise UnsupportedError(f"If {node.name!r}: its condition is a weight of unknown value")
 
 
 def embedded_weight_bytes(network: Network) -> int:
-    """Bytes of the weights that a framework must be given as such: all but large matrices."""
+    """Bytes of the weights that a framework needs as initializers: all but large matrices."""
     free = _free_matrices(network)
     return sum(
         4 * math.prod(tensor.shape)
@@ -162,7 +162,7 @@ def embedded_weight_bytes(network: Network) -> int:
 
 
 def _free_matrices(network: Network) -> set[str]:
-    """Names of large weights that only matrix products read, none of them normalised behind."""
+    """Names of large weights that only matrix products without a BatchNormalization read."""
     readers: dict[str, set[str]] = {}
     following: dict[str, list[Node]] = {}
     for node in network.nodes:
@@ -172,7 +172,7 @@ def _free_matrices(network: Network) -> set[str]:
         for position, name in enumerate(node.inputs):
             matrix = node.op in ("Gemm", "MatMul") and position < 2
             if matrix and _reaches(node.outputs[0], "BatchNormalization", following):
-                # ONNX Runtime multiplies such weights by those of the normalisation.
+                # ONNX Runtime folds the normalisation into such weights.
                 matrix = False
             readers.setdefault(name, set()).add("matrix" if matrix else node.op)
     return {
@@ -186,7 +186,7 @@ def _free_matrices(network: Network) -> set[str]:
 
 
 def _reaches(name: str, op: str, following: Mapping[str, list[Node]]) -> bool:
-    """Whether only views and transpositions lie between a tensor and an operator."""
+    """Whether only views and transpositions separate a tensor from an operator."""
     while len(readers := following.get(name, [])) == 1:
         if readers[0].op == op:
             return True
@@ -214,7 +214,7 @@ def _value_info(tensor: Tensor) -> Any:
 
 
 def _shared_values(absent: dict[str, Tensor]) -> dict[str, npt.NDArray[Any]]:
-    """Make one block per element type and give every weight a view of it."""
+    """Allocate one block per element type; every weight is a view of it."""
     blocks: dict[str, npt.NDArray[Any]] = {}
     for tensor in absent.values():
         size = math.prod(tensor.shape)

@@ -24,7 +24,7 @@ from resperf.layers import (
     Pool,
     layer_of_operator,
 )
-from resperf.lowering._base import ODD
+from resperf.lowering._base import MALFORMED
 from resperf.network import Network, Node, Tensor
 
 LayerT = TypeVar("LayerT", bound=Layer)
@@ -64,7 +64,7 @@ def _with_reasons(read: LayerReader) -> LayerReader:
             return read(network, node, *words, **more)
         except LayerError as error:
             raise UnsupportedError(f"{_where(node)}: {error}") from error
-        except ODD as error:
+        except MALFORMED as error:
             raise UnsupportedError(
                 f"{_where(node)}: its attributes are not those of this operator ({error!r})"
             ) from error

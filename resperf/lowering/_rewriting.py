@@ -1,4 +1,4 @@
-"""A network's nodes while they are rewritten: who makes and reads which tensor."""
+"""A network's nodes while they are rewritten: which node produces and reads which tensor."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import wraps
 from typing import Any, TypeVar
 
-from resperf.lowering._base import ODD
+from resperf.lowering._base import MALFORMED
 from resperf.network import Network, Node, Tensor
 
 Step = TypeVar("Step", bound=Callable[..., Any])
@@ -16,32 +16,31 @@ Step = TypeVar("Step", bound=Callable[..., Any])
 _TOLERANCE = 1e-3
 
 
-def left_as_it_is(step: Step) -> Step:
-    """Let a step do nothing where a node's attributes or shapes do not fit its operator.
+def unchanged_if_malformed(step: Step) -> Step:
+    """Skip a step where a node's attributes or shapes do not fit its operator.
 
-    Whoever makes a layer of such a node says what is wrong with it. Steps change nothing before
-    they know everything.
+    The error is reported later, when a layer is made of the node. A step must read everything
+    before it changes anything.
     """
 
     @wraps(step)
-    def trying(*words: Any, **more: Any) -> Any:
-        with contextlib.suppress(*ODD):
-            return step(*words, **more)
+    def attempt(*args: Any, **kwargs: Any) -> Any:
+        with contextlib.suppress(*MALFORMED):
+            return step(*args, **kwargs)
         return None
 
-    return trying  # type: ignore[return-value]
+    return attempt  # type: ignore[return-value]
 
 
 @dataclass(frozen=True)
 class Rewritten:
-    """A network whose groups are single nodes.
+    """A network after rewriting.
 
     Attributes
     ----------
     network : Network
     sources : mapping of str to tuple of str
-        Name of a new node -> names of the nodes that it stands for; those that only help it have
-        none.
+        Name of a new node -> names of the original nodes that it replaces; helper nodes have none.
     """
 
     network: Network
@@ -50,7 +49,7 @@ class Rewritten:
 
 @dataclass
 class Rewriting:
-    """Nodes in order, and who makes and reads which tensor.
+    """Nodes in order, and which node produces and reads which tensor.
 
     Parameters
     ----------
@@ -66,10 +65,10 @@ class Rewriting:
 
     def __post_init__(self) -> None:
         self.nodes, self.tensors = list(self.network.nodes), dict(self.network.tensors)
-        self._enter_all()
+        self._index_nodes()
 
-    def _enter_all(self) -> None:
-        """Find who makes and reads what, from the nodes alone."""
+    def _index_nodes(self) -> None:
+        """Index producers and readers of all tensors."""
         self.maker: dict[str, Node] = {}
         self.readers: dict[str, list[Node]] = {}
         for node in self.nodes:
@@ -87,28 +86,28 @@ class Rewriting:
         for name in dict.fromkeys(node.inputs):
             self.readers[name] = [each for each in self.readers[name] if each is not node]
 
-    def _place(self, node: Node) -> int:
+    def _position(self, node: Node) -> int:
         return next(place for place, each in enumerate(self.nodes) if each is node)
 
-    def _swap(self, node: Node, *new: Node) -> None:
-        """Put other nodes, or none, where one stands."""
-        place = self._place(node)
+    def _replace(self, node: Node, *new: Node) -> None:
+        """Replace a node by others, or by none."""
+        place = self._position(node)
         self.nodes[place : place + 1] = new
         self._leave(node)
         for each in new:
             self._enter(each)
 
-    def _own(self, node: Node) -> tuple[str, ...]:
-        """Names of the original nodes that a node stands for."""
+    def _sources_of(self, node: Node) -> tuple[str, ...]:
+        """Names of the original nodes that a node replaces."""
         return self.sources.get(node.name, (node.name,))
 
     def _is_read_once(self, node: Node) -> bool:
-        """Whether one node reads what a node makes, and nobody outside does."""
+        """Whether exactly one node reads a node's output, which is no output of the network."""
         name = node.outputs[0]
         return len(self.readers.get(name, ())) == 1 and name not in self.network.outputs
 
     def _sole_reader(self, node: Node, op: str) -> Node | None:
-        """Return the only node that reads this one, if its operator is that one."""
+        """Return the only reader of a node, if it has this operator."""
         if not self._is_read_once(node):
             return None
         reader = self.readers[node.outputs[0]][0]
@@ -120,7 +119,7 @@ class Rewriting:
         return others[0] if len(node.inputs) == 2 and len(others) == 1 else ""
 
     def _is_constant(self, name: str, value: float) -> bool:
-        """Whether a tensor is a constant of one element, about that one."""
+        """Whether a tensor is a constant of one element, equal to the value within a tolerance."""
         tensor = self.tensors.get(name)
         if tensor is None or tensor.value is None or tensor.value.size != 1:
             return False
@@ -133,26 +132,26 @@ class Rewriting:
         return tensor is not None and tensor.is_weight
 
     def _numbers(self, name: str) -> tuple[int, ...] | None:
-        """Whole numbers of a constant."""
+        """Values of an integer constant."""
         tensor = self.tensors.get(name)
         if tensor is None or tensor.value is None or tensor.value.dtype.kind not in "iu":
             return None
         return tuple(int(each) for each in tensor.value.ravel())
 
-    def _each(self) -> Iterator[Node]:
-        """Give the nodes that there were, as far as they are still there."""
+    def _present_nodes(self) -> Iterator[Node]:
+        """Yield the nodes that existed at the start and were not replaced meanwhile."""
         for node in list(self.nodes):
             if all(self.maker.get(name) is node for name in node.outputs if name):
                 yield node
 
     def rewritten(self) -> Rewritten:
-        """Return the network as it is by now."""
+        """Return the rewritten network."""
         network = replace(self.network, nodes=tuple(self.nodes), tensors=self.tensors)
         return Rewritten(network, self.sources)
 
 
-def turning_order(node: Node, tensors: Mapping[str, Tensor]) -> tuple[int, ...] | None:
-    """Return the order of axes that a Transpose gives; None for any other or odd node."""
+def transpose_perm(node: Node, tensors: Mapping[str, Tensor]) -> tuple[int, ...] | None:
+    """Return the permutation of a Transpose; None for any other or malformed node."""
     if node.op != "Transpose" or node.domain or len(node.inputs) != 1:
         return None
     tensor = tensors.get(node.inputs[0])

@@ -1,9 +1,9 @@
-"""What frameworks are said to run as one kernel: rules as data, and layers to check them with.
+"""Which operators a framework fuses into one kernel: rules as data, and layers to check them with.
 
-ONNX Runtime writes down what it fuses; for other frameworks the rules of `resperf.lowering` say it
+ONNX Runtime writes its optimised graph. For other frameworks the rules of `resperf.lowering` apply
 (``FUSION_RULES`` of their modules), and `resperf bench --check-fusion` measures whether they hold
-on a machine. The test is that of nn-Meter (Zhang et al., MobiSys 2021): two operators are one
-kernel if both together save much of what they take one after the other.
+on a machine. The test is that of nn-Meter (Zhang et al., MobiSys 2021): two operators are fused if
+running both together saves much of the time that they take one after the other.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from resperf.layers import Activation, Conv, Dense, Layer
 
 @dataclass(frozen=True)
 class FusionRule:
-    """A layer and what follows it.
+    """A layer and the activation that follows it.
 
     Attributes
     ----------
     kind : str
         ``"conv"`` or ``"dense"``.
     follower : str
-        Activation behind it.
+        Activation after it.
     fused : bool
-        Whether the framework is said to run both as one kernel.
+        Whether the framework should run both as one kernel.
     """
 
     kind: str
@@ -47,7 +47,7 @@ class FusionPair:
     both: Layer
 
 
-# Little work for each value written, so that what follows is a good part of the whole.
+# Little work per output value, so that the activation takes a good part of the time.
 _CONVOLUTIONS = ((1, 16, 64, 56, 1), (1, 8, 32, 112, 1), (4, 8, 32, 64, 3), (8, 16, 128, 28, 1))
 """Batch, channels in and out, image, kernel."""
 _PRODUCTS = ((64, 16, 2048), (256, 16, 1024), (1024, 8, 256), (2048, 16, 64))
@@ -55,7 +55,7 @@ _PRODUCTS = ((64, 16, 2048), (256, 16, 1024), (1024, 8, 256), (2048, 16, 64))
 
 
 def fusion_pairs(rule: FusionRule) -> list[FusionPair]:
-    """Return the layers that a rule is checked with, before lowering."""
+    """Return the layers to check a rule with, before lowering."""
     layers: list[Conv | Dense] = []
     if rule.kind == "conv":
         for batch, channels_in, channels_out, size, kernel in _CONVOLUTIONS:

@@ -10,8 +10,8 @@ from resperf.errors import UnsupportedError
 from resperf.layers import Layer
 from resperf.lowering import _cache, _ort_graph, _ort_rules
 from resperf.lowering._base import LoweredNetwork, LoweredNode, answer
-from resperf.lowering._ort_halves import NOTE as HALVES_NOTE
-from resperf.lowering._ort_halves import has_halves
+from resperf.lowering._ort_half_precision import NOTE as HALF_PRECISION_NOTE
+from resperf.lowering._ort_half_precision import has_half_precision
 from resperf.lowering._proto import embedded_weight_bytes, skeleton
 from resperf.network import Network
 from resperf.platform import Platform, instruction_set
@@ -46,8 +46,8 @@ def lower(
         notes = (f"lowered by stored rules, not by ONNX Runtime: {why_rules}",) if why_rules else ()
         if any(node.op in ("QuantizeLinear", "DequantizeLinear") for node in network.nodes):
             notes = (*notes, QUANTIZED)
-        if has_halves(network):
-            notes = (*notes, HALVES_NOTE)
+        if has_half_precision(network):
+            notes = (*notes, HALF_PRECISION_NOTE)
         nodes = _by_rules(network, block, keep=bool(why_rules))
         return answer(network, nodes, "rules", notes)
     if method != "framework":

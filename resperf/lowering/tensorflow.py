@@ -1,7 +1,7 @@
-"""What TensorFlow runs on a CPU for a network: stored rules, for it keeps images as NHWC.
+"""TensorFlow's lowering on a CPU as stored rules. Images have the layout NHWC.
 
 Its graph optimiser fuses a convolution or a matrix product with its bias, an added tensor and an
-activation; BatchNormalization behind a convolution is folded into its weights beforehand.
+activation; BatchNormalization after a convolution is folded into its weights beforehand.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from resperf.lowering._base import (
     LoweredNode,
     answer,
     is_computed_once,
-    named_apart,
+    qualified_by_domain,
 )
 from resperf.lowering._read import (
     ACTIVATION_OPS,
@@ -52,7 +52,7 @@ def lower_layers(layers: Sequence[Layer], _setting: Setting) -> list[Layer]:
 
 
 def lower_layer(layer: Layer) -> Layer:
-    """Give an image the layout that TensorFlow keeps it in on a CPU.
+    """Give an image the layout that TensorFlow uses on a CPU.
 
     A ceil mode that changes no output is dropped, since TensorFlow has no such setting.
     """
@@ -75,14 +75,16 @@ def lower(
     Raises
     ------
     UnsupportedError
-        If another method is asked for: TensorFlow does not write its optimised graph.
+        If another method is requested: TensorFlow does not write its optimised graph.
     """
     if method not in ("auto", "rules"):
         raise UnsupportedError(
             f"lowering method {method!r} does not exist for TensorFlow, which does not write its "
             "optimised graph; use rules"
         )
-    named = replace(network, nodes=tuple(named_apart(each, OWN_DOMAINS) for each in network.nodes))
+    named = replace(
+        network, nodes=tuple(qualified_by_domain(each, OWN_DOMAINS) for each in network.nodes)
+    )
     present = without_removed(named)
     links = Links.of(present)
     nodes: list[LoweredNode] = []
@@ -96,7 +98,7 @@ def lower(
 
 
 def without_removed(network: Network) -> Network:
-    """Take out the nodes that hand their input on: readers then read that input."""
+    """Remove nodes that pass their input through: readers then read that input."""
     stands_for: dict[str, str] = {}
     nodes = []
     for node in network.nodes:
@@ -111,16 +113,16 @@ def without_removed(network: Network) -> Network:
 
 @dataclass(frozen=True)
 class Links:
-    """Who reads which tensor, and which node comes when.
+    """Which nodes read which tensor, and at which position it is produced.
 
     Attributes
     ----------
     readers : mapping of str to list of Node
         By tensor name.
     made_at : mapping of str to int
-        Position of the node that makes a tensor; graph inputs are absent.
+        Position of the node that produces a tensor; graph inputs are absent.
     outputs : frozenset of str
-        Tensors that leave the network.
+        Outputs of the network.
     """
 
     readers: Mapping[str, list[Node]]
@@ -140,13 +142,13 @@ class Links:
         return cls(readers, made_at, frozenset(network.outputs))
 
     def only_reader(self, name: str) -> Node | None:
-        """Return the node that alone reads a tensor, if there is one."""
+        """Return the only reader of a tensor, if there is exactly one."""
         found = self.readers.get(name, [])
         return found[0] if len(found) == 1 and name not in self.outputs else None
 
 
 def foldable_norm(network: Network, links: Links, conv: Node) -> Node | None:
-    """Return the BatchNormalization that alone reads this convolution's output, if any."""
+    """Return the BatchNormalization that is the only reader of a convolution, if any."""
     follower = links.only_reader(conv.outputs[0])
     if follower is None or follower.op != "BatchNormalization":
         return None
@@ -158,7 +160,7 @@ def foldable_norm(network: Network, links: Links, conv: Node) -> Node | None:
 
 @dataclass
 class _Fusion:
-    """A node and what it absorbs, one follower after the other."""
+    """A node and the followers that are fused into it, in order."""
 
     network: Network
     links: Links
@@ -169,7 +171,7 @@ class _Fusion:
         return self.nodes[-1].outputs[0]
 
     def take(self, follower: Node | None) -> bool:
-        """Absorb a follower, if there is one."""
+        """Fuse a follower, if there is one."""
         if follower is None:
             return False
         self.nodes.append(follower)
@@ -179,7 +181,7 @@ class _Fusion:
         return self.take(foldable_norm(self.network, self.links, self.nodes[-1]))
 
     def take_bias(self, channel_axis: int) -> bool:
-        """Absorb an addition of one constant per channel."""
+        """Fuse an addition of one constant per channel."""
         follower, other = self._addition()
         tensors = self.network.tensors
         if follower is None or other not in tensors or not tensors[other].is_weight:
@@ -193,7 +195,7 @@ class _Fusion:
         return fits and set(rest) <= {1} and self.take(follower)
 
     def take_residual(self) -> bool:
-        """Absorb the addition of another tensor that is ready by then."""
+        """Fuse the addition of another tensor that was computed before."""
         follower, other = self._addition()
         tensors = self.network.tensors
         if follower is None or other not in tensors or tensors[other].is_weight:
@@ -275,7 +277,7 @@ def _activation(network: Network, links: Links, node: Node) -> LoweredNode:
 
 
 def reduced_axes(network: Network, node: Node) -> tuple[int, ...] | None:
-    """Return the axes that a reduction takes from its attribute or input; None for all."""
+    """Return a reduction's axes from its attribute or input; None for all axes."""
     axes = node.attributes.get("axes")
     if axes is None and len(node.inputs) > 1 and node.inputs[1]:
         value = tensor_of(network, node, 1).value
@@ -286,7 +288,7 @@ def reduced_axes(network: Network, node: Node) -> tuple[int, ...] | None:
 
 
 def _mean(network: Network, links: Links, node: Node) -> LoweredNode:
-    """Read a mean over rows and columns, which is a global pooling."""
+    """Read a mean over height and width, which is a global pooling."""
     image = tensor_of(network, node, 0)
     axes = reduced_axes(network, node)
     rank = len(image.shape)

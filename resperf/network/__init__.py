@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from resperf.network._base import NETWORKS_KEPT, SMALL_ELEMENTS, Network, Node, Tensor
+from resperf.network._base import NETWORKS_CACHED, SMALL_ELEMENTS, Network, Node, Tensor
 from resperf.network.cached import read_network_once
 from resperf.network.digest import structure_digest
 from resperf.network.model import stripped_model
@@ -10,7 +10,7 @@ from resperf.network.reader import networks_at, read_network
 from resperf.network.weights import materialise
 
 __all__ = [
-    "NETWORKS_KEPT",
+    "NETWORKS_CACHED",
     "SMALL_ELEMENTS",
     "Network",
     "Node",

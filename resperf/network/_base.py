@@ -9,12 +9,12 @@ from typing import Any
 import numpy.typing as npt
 
 SMALL_ELEMENTS = 4096
-"""Constants of at most this many elements keep their value."""
-NETWORKS_KEPT = 256
-"""Networks, at one batch size each, that a process remembers with what was made of them."""
+"""Constants of at most this many elements are read with their value."""
+NETWORKS_CACHED = 256
+"""Networks, at one batch size each, that a process caches with what it derived from them."""
 
 Known = tuple[str, tuple[int, ...]]
-"""Element type and shape of a tensor, by what is inferred of it."""
+"""Element type and shape of a tensor, as inferred."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Tensor:
     value : ndarray or None
         The value of a small constant (at most ``SMALL_ELEMENTS`` elements), else None.
     is_weight : bool
-        True for a constant, whether or not its bytes are at hand.
+        True for a constant, whether or not its bytes are available.
     """
 
     name: str
@@ -49,13 +49,13 @@ class Node:
     Attributes
     ----------
     name : str
-        Unique and never empty: made up where the file gives none.
+        Unique and never empty: generated where the file gives none.
     op : str
         Operator type, such as ``"Conv"``.
     domain : str
         Operator domain, ``""`` for ONNX's own.
     inputs, outputs : tuple of str
-        Tensor names; ``""`` stands for an optional one that is absent.
+        Tensor names; ``""`` for an absent optional one.
     attributes : mapping of str to Any
         Python values: int, float, str, tuples of these, small tensors as arrays.
     """
@@ -79,13 +79,13 @@ class Network:
     nodes : tuple of Node
         In topological order, without nodes that only compute constants.
     tensors : mapping of str to Tensor
-        By name. A tensor behind an operator that nobody knows may be absent.
+        By name. Outputs of an unknown operator may be absent.
     inputs, outputs : tuple of str
         Names of the graph's inputs (without weights) and outputs.
     opsets : mapping of str to int
         Operator-set version per domain.
     batch : int or None
-        As asked for; else the first dimension of the inputs, where they agree on one.
+        As requested; else the first dimension of the inputs, if they agree on it.
     notes : tuple of str
         What a user should know about how the file was read.
     """

@@ -1,4 +1,4 @@
-"""Shape arithmetic by numpy: what computes a Reshape's target is known before anything runs."""
+"""Constant folding with numpy, for the arithmetic that computes shapes such as Reshape's target."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ def evaluate(
     op : str
         ONNX operator of the default domain.
     values : sequence of ndarray or None
-        Its inputs, None where an optional one is absent, absent trailing ones left out. Of Shape
-        and Size the input's shape.
+        Its inputs: None for an absent optional one, absent trailing ones dropped. For Shape and
+        Size, the input's shape.
     attributes : mapping of str to Any
         As in `resperf.network.Node`.
     output_count : int
-        Number of outputs asked for.
+        Number of outputs of the node.
 
     Returns
     -------
@@ -54,13 +54,13 @@ def evaluate(
         with np.errstate(all="ignore"):
             result = np.asarray(rule(given, attributes))
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
-        # Large, or not as the operator wants it: left to shape inference, which names the fault.
+        # Too large or invalid: shape inference reports the error.
         return None
     return [result] if result.size <= SMALL_ELEMENTS else None
 
 
 def small(shape: Sequence[int]) -> tuple[int, ...]:
-    """Return a shape that is small enough to fill.
+    """Return a shape as integers if a constant of that shape is small.
 
     Raises
     ------
@@ -171,7 +171,7 @@ def _clip(values: Sequence[Any], attributes: Attributes) -> Array:
     return np.asarray(np.clip(values[0], *bounds), dtype=values[0].dtype)
 
 
-def _cumulated(values: Sequence[Array], attributes: Attributes) -> Array:
+def _cumsum(values: Sequence[Array], attributes: Attributes) -> Array:
     if attributes.get("exclusive") or attributes.get("reverse"):
         raise ValueError("not shape arithmetic")
     return np.cumsum(values[0], int(values[1].item()), dtype=values[0].dtype)
@@ -248,7 +248,7 @@ _RULES: Mapping[str, Rule] = {
     "Clip": _clip,
     "Concat": _concat,
     "Constant": _constant,
-    "CumSum": _cumulated,
+    "CumSum": _cumsum,
     "ConstantOfShape": _constant_of_shape,
     "Div": _elementwise(_divide),
     "Equal": _elementwise(np.equal),

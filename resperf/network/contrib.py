@@ -1,4 +1,4 @@
-"""Shapes of what ONNX Runtime's own operators give, of which ONNX knows nothing."""
+"""Output shapes of ONNX Runtime's own (contrib) operators, which ONNX cannot infer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from resperf.network._base import Known, Tensor
 
 Shape: TypeAlias = tuple[int, ...]
 Inputs: TypeAlias = "Sequence[Tensor | None]"
-_ODD = (KeyError, IndexError, TypeError, ValueError, ArithmeticError)
+_MALFORMED = (KeyError, IndexError, TypeError, ValueError, ArithmeticError)
 
 
 def contrib_outputs(op: str, inputs: Inputs, attributes: Mapping[str, Any]) -> list[Known] | None:
@@ -29,7 +29,7 @@ def contrib_outputs(op: str, inputs: Inputs, attributes: Mapping[str, Any]) -> l
     Returns
     -------
     list or None
-        Of the first outputs, as many as follow; None for any other operator.
+        Of the leading outputs, as many as can be derived; None for any other operator.
     """
     rule = _OWN.get(op)
     if rule is None:
@@ -38,14 +38,14 @@ def contrib_outputs(op: str, inputs: Inputs, attributes: Mapping[str, Any]) -> l
         dtype, shape = rule(inputs, attributes)
         # Attributes may be of any type in a damaged file.
         first = dtype, tuple(operator.index(length) for length in shape)
-    except _ODD:
+    except _MALFORMED:
         return []
-    # What a normalisation adds up first may be asked for as well, behind its two statistics.
+    # SkipLayerNormalization can also output the sum that it normalises, after two statistics.
     return [first] if not op.startswith("Skip") else [first, first, first, first]
 
 
 def _shape(inputs: Inputs, place: int = 0) -> Shape:
-    """Shape of an input that must be there."""
+    """Shape of a required input."""
     tensor = inputs[place]
     if tensor is None:
         raise ValueError(place)
@@ -56,7 +56,7 @@ def _dtype(inputs: Inputs) -> str:
     return "float32" if inputs[0] is None else inputs[0].dtype
 
 
-def _kept(inputs: Inputs, _attributes: Mapping[str, Any]) -> Known:
+def _same(inputs: Inputs, _attributes: Mapping[str, Any]) -> Known:
     return _dtype(inputs), _shape(inputs)
 
 
@@ -69,7 +69,7 @@ def _product_of_floats(inputs: Inputs, attributes: Mapping[str, Any]) -> Known:
 
 
 def _quantized_product(inputs: Inputs, attributes: Mapping[str, Any]) -> Known:
-    # Without a zero point for what is written, it gives floats.
+    # Without a zero point for its output, it returns float32.
     dtype = _dtype(inputs) if len(inputs) > 8 and inputs[8] is not None else "float32"
     return dtype, _multiplied(_shape(inputs), _shape(inputs, 3), attributes)
 
@@ -85,8 +85,8 @@ def _quantized_sum(inputs: Inputs, _attributes: Mapping[str, Any]) -> Known:
     return _dtype(inputs), np.broadcast_shapes(_shape(inputs), _shape(inputs, 3))
 
 
-def _quantized_pieces(inputs: Inputs, attributes: Mapping[str, Any]) -> Known:
-    # Scale and zero point of the result, then each piece with its own.
+def _quantized_concat(inputs: Inputs, attributes: Mapping[str, Any]) -> Known:
+    # Scale and zero point of the output, then each input with its scale and zero point.
     pieces = [_shape(inputs, place) for place in range(2, len(inputs), 3)]
     axis = int(attributes["axis"]) % len(pieces[0])
     whole = list(pieces[0])
@@ -112,14 +112,14 @@ def _pooled(inputs: Inputs, attributes: Mapping[str, Any]) -> Known:
     return _dtype(inputs), _windows(_shape(inputs), attributes, kernel, None)
 
 
-def _pooled_last(inputs: Inputs, attributes: Mapping[str, Any]) -> Known:
+def _pooled_channels_last(inputs: Inputs, attributes: Mapping[str, Any]) -> Known:
     return _pooled(inputs, {**attributes, "channels_last": 1})
 
 
 def _windows(
     shape: Shape, attributes: Mapping[str, Any], kernel: Shape, channels: int | None
 ) -> Shape:
-    """Return the shape of what windows over an image give, its channels last or second."""
+    """Return the output shape of a convolution or pooling, with channels last or second."""
     last = bool(attributes.get("channels_last"))
     sizes = shape[1:-1] if last else shape[2:]
     rank = len(sizes)
@@ -131,7 +131,7 @@ def _windows(
     padded = [pads[axis] + pads[rank + axis] for axis in range(rank)]
     ceil = bool(attributes.get("ceil_mode"))
     counts = tuple(
-        # ONNX drops a last window that would start in the padding behind the input.
+        # ONNX drops a last window that would start in the padding after the input.
         (count := window_length(size, taps, stride, dilation, pad, ceil))
         - (ceil and (count - 1) * stride >= size + before)
         for size, taps, stride, dilation, pad, before in zip(
@@ -142,7 +142,7 @@ def _windows(
     return (shape[0], *counts, width) if last else (shape[0], width, *counts)
 
 
-def _pooled_whole(inputs: Inputs, attributes: Mapping[str, Any]) -> Known:
+def _pooled_globally(inputs: Inputs, attributes: Mapping[str, Any]) -> Known:
     shape = _shape(inputs)
     ones = (1,) * (len(shape) - 2)
     last = bool(attributes.get("channels_last"))
@@ -150,19 +150,19 @@ def _pooled_whole(inputs: Inputs, attributes: Mapping[str, Any]) -> Known:
     return _dtype(inputs), whole
 
 
-def _attended(inputs: Inputs, attributes: Mapping[str, Any]) -> Known:
+def _attention(inputs: Inputs, attributes: Mapping[str, Any]) -> Known:
     batch, tokens, _ = _shape(inputs)
     sizes = attributes.get("qkv_hidden_sizes")
     width = sizes[2] if sizes else _shape(inputs, 1)[-1] // 3
     return _dtype(inputs), (batch, tokens, width)
 
 
-def _attended_apart(inputs: Inputs, _attributes: Mapping[str, Any]) -> Known:
+def _multi_head_attention(inputs: Inputs, _attributes: Mapping[str, Any]) -> Known:
     query = _shape(inputs)
     value = inputs[2] if len(inputs) > 2 else None
     if len(query) == 3:
         return _dtype(inputs), (*query[:2], query[2] if value is None else _width(value.shape))
-    # Queries, keys and values of a head lie together: (batch, tokens, heads, 3, width).
+    # Queries, keys and values are packed per head: (batch, tokens, heads, 3, width).
     batch, tokens, heads, _, width = query
     return _dtype(inputs), (batch, tokens, heads * width)
 
@@ -176,19 +176,19 @@ _OWN: Mapping[str, Callable[[Inputs, Mapping[str, Any]], Known]] = {
     **dict.fromkeys(
         ("BiasGelu", "FastGelu", "Gelu", "QuickGelu", "SkipLayerNormalization",
          "SkipSimplifiedLayerNormalization", "QLinearSigmoid", "QLinearLeakyRelu",
-         "QLinearSoftmax"), _kept
+         "QLinearSoftmax"), _same
     ),
-    "Attention": _attended,
-    "MultiHeadAttention": _attended_apart,
+    "Attention": _attention,
+    "MultiHeadAttention": _multi_head_attention,
     **dict.fromkeys(("FusedMatMul", "FusedGemm"), _product),
     **dict.fromkeys(("DynamicQuantizeMatMul", "MatMulIntegerToFloat"), _product_of_floats),
     **dict.fromkeys(("QLinearAdd", "QLinearMul"), _quantized_sum),
     "QGemm": _quantized_product,
-    "QLinearConcat": _quantized_pieces,
+    "QLinearConcat": _quantized_concat,
     "QLinearConv": _quantized_conv,
     "FusedConv": _fused_conv,
-    "NhwcMaxPool": _pooled_last,
+    "NhwcMaxPool": _pooled_channels_last,
     "QLinearAveragePool": _pooled,
-    "QLinearGlobalAveragePool": _pooled_whole,
+    "QLinearGlobalAveragePool": _pooled_globally,
 }  # fmt: skip
 """Operator -> type and shape of its first output."""

@@ -15,8 +15,8 @@ from resperf.network.graph import names_read
 def structure_digest(network: Network) -> str:
     """Return a SHA-256 over operators, attributes, connections, shapes and element types.
 
-    Names do not enter, and of the constants only single numbers and integers that may be shapes:
-    the same network with other weights has the same digest.
+    Names are ignored. Of the constants only scalars, and integers that may be shapes, are
+    included: the same network with other weights has the same digest.
     """
     numbers: dict[str, int] = {"": -1}
     digest = hashlib.sha256(repr(sorted(network.opsets.items())).encode())
@@ -47,13 +47,13 @@ def structure_digest(network: Network) -> str:
 
 
 def _captured(node: Node) -> list[str]:
-    """Names that the graphs inside a node read; tensors of their own among them."""
+    """Names that the subgraphs of a node read, their own tensors included."""
     graphs = [value for value in node.attributes.values() if isinstance(value, bytes)]
     found: set[str] = set()
     for graph in graphs:
         from onnx import GraphProto
 
-        # What is no graph is a text that is not UTF-8: protobuf has error types of its own.
+        # Bytes that are not a graph are text that is not UTF-8. protobuf raises its own errors.
         with suppress(Exception):
             found.update(names_read(GraphProto.FromString(graph)))
     return sorted(found)

@@ -1,4 +1,4 @@
-"""Which network files somebody means."""
+"""Find network files and name the networks in them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from resperf.errors import NetworkError
 
 
 def network_files(paths: Sequence[Path]) -> list[Path]:
-    """Return ONNX files, those of folders included, by name.
+    """Return the ONNX files at these paths; those of a folder are sorted by name.
 
     Raises
     ------
@@ -27,7 +27,7 @@ def network_files(paths: Sequence[Path]) -> list[Path]:
 
 
 def network_names(paths: Sequence[Path]) -> Mapping[Path, str]:
-    """Name each network by its file, with the folder where others are called alike."""
+    """Name each network after its file, with the folder where two files have the same name."""
     counts = Counter(path.stem for path in paths)
     return {
         path: path.stem if counts[path.stem] == 1 else str(path.with_suffix("")) for path in paths

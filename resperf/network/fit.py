@@ -1,4 +1,4 @@
-"""Whether inputs fit a node's weights: what ONNX's inference takes on trust."""
+"""Whether inputs fit a node's weights, which ONNX's shape inference does not check."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ Sizes = tuple[int, int]
 
 
 def misfit(op: str, inputs: Sequence[Tensor], attributes: Mapping[str, Any]) -> str:
-    """Say why a node cannot take its inputs; empty if it can, or if nothing is known against it.
+    """Say why a node cannot take its inputs; empty if it can, or if no rule checks it.
 
-    A wrong input size shows here first: a dense layer behind a flattened image takes one size.
+    A wrong input size shows here first: a dense layer after a flattened image takes one size.
     """
     rule = _RULES.get(op)
     if rule is None or len(inputs) < 2:

@@ -1,4 +1,4 @@
-"""A graph's own consistency: every tensor has one source, and nodes run after what they read."""
+"""A graph's consistency: every tensor has one source, and nodes come after those they read from."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def ordered_nodes(path: Path, graph: GraphProto, given: Set[str]) -> list[NodePr
     path : Path
         For messages.
     graph : GraphProto
-        The main graph; an order that already holds is kept.
+        The main graph; an order that is already valid does not change.
     given : set of str
-        Tensors that no node makes: inputs and initializers.
+        Tensors that no node computes: inputs and initializers.
 
     Raises
     ------
     NetworkError
-        If a tensor has two sources or none, or nodes wait for each other.
+        If a tensor has two sources or none, or nodes form a cycle.
     """
     source = _sources(path, graph, given)
     waiting: list[int] = []
@@ -59,15 +59,15 @@ def ordered_nodes(path: Path, graph: GraphProto, given: Set[str]) -> list[NodePr
     if len(order) < len(graph.node):
         stuck = next(index for index, count in enumerate(waiting) if count)
         raise NetworkError(
-            f"{path} is damaged: {_label(graph.node[stuck], stuck)} waits for itself in a cycle"
+            f"{path} is damaged: {_label(graph.node[stuck], stuck)} depends on itself"
         )
     return [graph.node[index] for index in order]
 
 
 def check_text(path: Path, model: ModelProto) -> None:
-    """Refuse names that are not UTF-8 (protobuf hands them out as bytes) or would break a line.
+    """Refuse names that are not UTF-8 (protobuf returns them as bytes) or not printable.
 
-    Those of graphs inside nodes as well.
+    Subgraphs are checked as well.
 
     Raises
     ------
@@ -89,43 +89,45 @@ def check_text(path: Path, model: ModelProto) -> None:
             raise NetworkError(f"{path} is damaged: the name {name!r} is not text; export it again")
     for name in shown:
         if not str(name).isprintable():
-            raise NetworkError(f"{path} is damaged: {name!r} is no name; export it again")
+            raise NetworkError(
+                f"{path} is damaged: the name {name!r} is not printable; export it again"
+            )
 
 
-def living_nodes(
+def live_nodes(
     nodes: Sequence[Node], outputs: Iterable[str], inner: Mapping[str, Set[str]]
 ) -> list[Node]:
     """Return the nodes that an output needs.
 
     `inner` maps the name of a node that runs graphs of its own to what these read.
     """
-    needed, living = set(outputs), []
+    needed, live = set(outputs), []
     for node in reversed(nodes):
         if not needed.isdisjoint(node.outputs):
             needed.update(node.inputs, inner.get(node.name, ()))
-            # An optional tensor that is absent is nobody's.
+            # The empty name stands for an absent optional tensor.
             needed.discard("")
-            living.append(node)
-    return living[::-1]
+            live.append(node)
+    return live[::-1]
 
 
 def branch_nodes(
     branch: GraphProto, outputs: Sequence[str]
 ) -> tuple[dict[str, str], list[NodeProto]]:
-    """Return a branch's nodes as they would stand in the graph around it.
+    """Return a branch's nodes as nodes of the graph that contains it.
 
     Parameters
     ----------
     branch : GraphProto
     outputs : sequence of str
-        What its outputs are called outside.
+        Names of its outputs in that graph.
 
     Returns
     -------
     names : dict of str to str
-        The branch's own tensors, and what they are called outside.
+        The branch's own tensors -> their names in that graph.
     nodes : list of NodeProto
-        With one that hands a tensor on where the branch only names it.
+        With an Identity for each output that the branch passes through.
     """
     from onnx import helper
 
@@ -183,7 +185,7 @@ def _subgraph_inputs(node: NodeProto) -> Iterator[str]:
 
 
 def inner_graphs(graph: GraphProto) -> Iterator[GraphProto]:
-    """Give a graph and all those inside it."""
+    """Yield a graph and all its subgraphs."""
     yield graph
     for node in graph.node:
         for attribute in node.attribute:
@@ -193,18 +195,18 @@ def inner_graphs(graph: GraphProto) -> Iterator[GraphProto]:
 
 
 def all_tensors(graph: GraphProto) -> Iterator[TensorProto]:
-    """Give the weights and constants of a graph, its own weights first, and of those inside it."""
+    """Yield the weights and constants of a graph and its subgraphs, the graph's weights first."""
     for each in inner_graphs(graph):
         yield from _tensors_of(each)
 
 
-def any_elsewhere(tensors: Iterable[TensorProto]) -> bool:
-    """Say whether a tensor lies in another file."""
+def any_external(tensors: Iterable[TensorProto]) -> bool:
+    """Say whether a tensor is stored in another file."""
     return any(each.data_location == _EXTERNAL for each in tensors)
 
 
 def _tensors_of(graph: GraphProto) -> Iterator[TensorProto]:
-    """Give the weights and constants of a graph, not those of graphs inside it."""
+    """Yield the weights and constants of a graph without its subgraphs."""
     sparse = [*graph.sparse_initializer]
     yield from graph.initializer
     for node in graph.node:
@@ -218,7 +220,7 @@ def _tensors_of(graph: GraphProto) -> Iterator[TensorProto]:
 
 
 def names_read(graph: GraphProto) -> Iterator[str]:
-    """Name everything that a graph and those inside it read, their own tensors included."""
+    """Yield every name that a graph and its subgraphs read, their own tensors included."""
     for node in graph.node:
         yield from node.input
         yield from _subgraph_inputs(node)
@@ -243,7 +245,7 @@ def _sources(path: Path, graph: GraphProto, given: Set[str]) -> dict[str, int]:
 
 
 def _topological(waiting: list[int], readers: dict[int, list[int]]) -> list[int]:
-    if _holds(readers):
+    if _is_ordered(readers):
         return list(range(len(waiting)))
     ready = deque(index for index, count in enumerate(waiting) if count == 0)
     order = []
@@ -257,7 +259,7 @@ def _topological(waiting: list[int], readers: dict[int, list[int]]) -> list[int]
     return order
 
 
-def _holds(readers: dict[int, list[int]]) -> bool:
+def _is_ordered(readers: dict[int, list[int]]) -> bool:
     return all(reader > index for index, after in readers.items() for reader in after)
 
 

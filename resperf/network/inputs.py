@@ -1,4 +1,4 @@
-"""Shapes of a network's inputs: what the file says, completed by the user's batch and shapes."""
+"""Shapes of a network's inputs: those of the file, completed by the user's batch and shapes."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ class Inputs:
     ----------
     tensors : tuple of Tensor
     fixed_batch : int or None
-        First dimension that the file fixed and that was replaced by another one.
+        First dimension that the file fixes and that was overridden.
     batch : int or None
-        The batch that was asked for, if an input begins with it; else the first dimension of the
-        inputs where all with a dimension agree.
+        The requested batch, if an input begins with it; else the first dimension of the inputs,
+        if all that have dimensions agree on it.
     notes : tuple of str
     """
 
@@ -54,7 +54,7 @@ def complete_inputs(
     declared : sequence of ValueInfoProto
         The graph's inputs without its weights.
     batch : int or None
-        First dimension of every input; also overrules that of `shapes`.
+        First dimension of every input; also overrides that of `shapes`.
     shapes : mapping of str to sequence of int
         Whole shapes by input name.
 
@@ -75,13 +75,13 @@ def complete_inputs(
         wanted[name] = new = _wanted_dims(path, name, own, new_batch, shapes.get(name))
         if batch is not None and new_batch is None and own != []:
             notes.append(
-                f"input {name!r} keeps {_words(own or ())}: its first dimension is no batch"
+                f"input {name!r} stays {_words(own or ())}: its first dimension is not a batch"
             )
         for old_dim, new_dim in zip(own or (), new or (), strict=False):
             if isinstance(old_dim, str) and isinstance(new_dim, int):
                 bound.setdefault(old_dim, new_dim)
-        if own and new and _overruled(own[1:], new[1:]):
-            notes.append(f"input {name!r}: {_words(own)} in the file, {_words(new)} as asked")
+        if own and new and _overridden(own[1:], new[1:]):
+            notes.append(f"input {name!r}: {_words(own)} in the file, {_words(new)} as requested")
     tensors = []
     for info in declared:
         shape = _resolved(path, info.name, wanted[info.name], bound)
@@ -105,8 +105,9 @@ def complete_inputs(
 def _batched(dims: Mapping[str, list[Dim] | None]) -> set[str]:
     """Name the inputs whose first dimension is the batch.
 
-    Those where it is free, if there are any; else those where it is that of the first input. The
-    state of a recurrent network, say, begins with its layers; a scalar has no dimension at all.
+    If any first dimension is free, those inputs are batched; otherwise those that agree with the
+    first input. The state of a recurrent network begins with its layers, and a scalar has no
+    dimension.
     """
     firsts = {name: own[0] if own else None for name, own in dims.items() if own != []}
     free = {name for name, first in firsts.items() if not isinstance(first, int)}
@@ -136,7 +137,7 @@ def _declared_dims(path: Path, info: ValueInfoProto) -> list[Dim] | None:
     if info.type.WhichOneof("value") != "tensor_type":
         kind = (info.type.WhichOneof("value") or "untyped").removesuffix("_type")
         raise NetworkError(
-            f"{path}: input {info.name!r} is no tensor ({kind}); only tensors can be predicted"
+            f"{path}: input {info.name!r} is not a tensor ({kind}); only tensors can be predicted"
         )
     tensor_type = info.type.tensor_type
     if not tensor_type.HasField("shape"):
@@ -193,7 +194,7 @@ def _free_dim(path: Path, name: str, dims: Sequence[Dim], index: int) -> str:
     )
 
 
-def _overruled(own: Sequence[Dim], new: Sequence[Dim]) -> bool:
+def _overridden(own: Sequence[Dim], new: Sequence[Dim]) -> bool:
     return any(isinstance(a, int) and a != b for a, b in zip(own, new, strict=True))
 
 

@@ -1,4 +1,4 @@
-"""ONNX file to ModelProto without weights' bytes; says what else a file may be."""
+"""ONNX file to ModelProto without weights' bytes; recognises files of other formats."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto
 
 LONG_DOMAIN = "ai.onnx"
-"""What some exporters write for ONNX's own domain, which is the empty one."""
+"""What some exporters write for ONNX's default domain, whose name is empty."""
 _MAX_INLINED_NODES = 200_000
 _MAX_CALL_DEPTH = 100
 _LARGEST_VERSION = 1 << 20
 
 
 def stripped_model(path: Path) -> ModelProto:
-    """Read a model's structure; tensors above a kilobyte lose their bytes, not their shape.
+    """Read a model's structure; tensors above a kilobyte are read without their bytes.
 
-    The file is mapped, not loaded: a 500 MB file costs milliseconds. External data is not opened.
+    The file is mapped, not loaded: a 500 MB file takes milliseconds. External data is not opened.
 
     Raises
     ------
@@ -36,7 +36,7 @@ def stripped_model(path: Path) -> ModelProto:
 
 
 def strip_file(path: Path, buffer: Buffer, *, keep_attributes: bool = False) -> Stripped:
-    """Strip a mapped file; errors name the file."""
+    """Strip a mapped file of its weights' bytes; errors name the file."""
     try:
         return strip(buffer, keep_attributes=keep_attributes)
     except NetworkError as error:
@@ -44,7 +44,7 @@ def strip_file(path: Path, buffer: Buffer, *, keep_attributes: bool = False) -> 
 
 
 def parse(path: Path, stripped: Stripped) -> ModelProto:
-    """Parse a stripped model, check what every model has, and inline its own functions."""
+    """Parse a stripped model, check its required fields, and inline its functions."""
     from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
     from onnx import ModelProto
 
@@ -66,7 +66,7 @@ def parse(path: Path, stripped: Stripped) -> ModelProto:
 
 
 def _name_default_domain(model: ModelProto) -> None:
-    """Call ONNX's own domain by its short name throughout: ONNX's inference knows only that."""
+    """Use the empty name of ONNX's default domain everywhere: shape inference knows no other."""
     graphs = [model.graph, *model.functions]
     holders = [model, *model.functions]
     named = (each.domain for holder in holders for each in holder.opset_import)
@@ -146,7 +146,7 @@ def _foreign_advice(path: Path, head: bytes) -> str:
         )
     if is_zip or head.startswith(b"\x80"):
         return (
-            f"{path} is a PyTorch file; convert it where the model's class is at hand with: "
+            f"{path} is a PyTorch file; convert it where the model's class can be imported, with: "
             f"torch.onnx.export(model, example_input, '{target}', "
             "dynamic_axes={'input': {0: 'batch'}}, input_names=['input'])"
         )
@@ -169,7 +169,7 @@ def _inlined(path: Path, model: ModelProto) -> ModelProto:
 
     def size(nodes: Iterable[NodeProto], depth: int) -> int:
         if depth > _MAX_CALL_DEPTH:
-            raise NetworkError(f"{path} is damaged: its functions call each other without end")
+            raise NetworkError(f"{path} is damaged: its functions call each other in a cycle")
         total = 0
         for node in nodes:
             key = (node.domain, node.op_type)

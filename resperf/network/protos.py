@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from onnx import AttributeProto, NodeProto, SparseTensorProto, TensorProto
 
 MAX_ELEMENTS = 1 << 40
-"""No tensor of any network is larger; beyond it dimensions are damaged or a slip of the pen."""
+"""Larger tensors are refused: their dimensions are damaged or mistyped."""
 
 _DTYPES = {1: "float32", 11: "float64"}
 
@@ -33,7 +33,7 @@ def dtype_name(data_type: int) -> str:
 
 
 def data_type_of(dtype: str) -> int:
-    """Return the ONNX element type of a name that `dtype_name` gave; 0 if there is none."""
+    """Return the ONNX element type of a name from `dtype_name`; 0 if there is none."""
     from onnx import TensorProto
 
     for number, name in _DTYPES.items():
@@ -44,7 +44,7 @@ def data_type_of(dtype: str) -> int:
 
 
 def check_size(path: Path, name: str, shape: Sequence[int]) -> None:
-    """Refuse a shape that cannot be meant.
+    """Refuse an impossible shape.
 
     Raises
     ------
@@ -57,7 +57,7 @@ def check_size(path: Path, name: str, shape: Sequence[int]) -> None:
 
 
 def weight(path: Path, proto: TensorProto) -> Tensor:
-    """Return a constant, with its value if it is small and its bytes are there.
+    """Return a constant, with its value if it is small and its bytes are in the file.
 
     Raises
     ------
@@ -81,7 +81,7 @@ def weight(path: Path, proto: TensorProto) -> Tensor:
 
 
 def sparse_weight(path: Path, proto: SparseTensorProto) -> Tensor:
-    """Return a sparse constant by its dense shape."""
+    """Return a sparse constant with its dense shape."""
     shape = tuple(proto.dims)
     check_size(path, proto.values.name, shape)
     return Tensor(proto.values.name, shape, dtype_name(proto.values.data_type), is_weight=True)

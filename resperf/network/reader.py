@@ -14,7 +14,7 @@ from resperf.errors import NetworkError, ShapeError, printable
 from resperf.network._base import Known, Network, Node, Tensor
 from resperf.network.fit import misfit
 from resperf.network.folding import folded, is_constant
-from resperf.network.graph import branch_nodes, captured, check_text, living_nodes, ordered_nodes
+from resperf.network.graph import branch_nodes, captured, check_text, live_nodes, ordered_nodes
 from resperf.network.inputs import Inputs, complete_inputs
 from resperf.network.model import stripped_model
 from resperf.network.protos import attributes_of, check_size, sparse_weight, weight
@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto
 
 _IR_WITH_DEFAULTS = 4
-"""Version of ONNX's format from which on weights need not be inputs: those that are are defaults.
-"""
+"""From this IR version on, weights that are also inputs are defaults that a run can override."""
 
 
 def read_network(
@@ -39,14 +38,14 @@ def read_network(
     path : Path
         The ONNX file. Its external data, if any, is not opened.
     batch : int or None
-        First dimension of every input. None keeps what the file fixes.
+        First dimension of every input. None leaves what the file fixes.
     shapes : mapping of str to sequence of int
-        Whole shapes by input name; `batch` overrules the first dimension.
+        Whole shapes by input name; `batch` overrides the first dimension.
 
     Returns
     -------
     Network
-        Nodes that only compute constants, or whose outputs nobody reads, are left out.
+        Without nodes that only compute constants or whose outputs are unused.
 
     Raises
     ------
@@ -60,10 +59,9 @@ def read_network(
 
 
 def networks_at(path: Path, batches: Sequence[int]) -> Iterator[Network]:
-    """Read a network at several batch sizes, for those who take its layers and not its time.
+    """Read a network at several batch sizes, to collect its layers.
 
-    Sizes after the first that it does not allow are left out: a network may say itself how many
-    samples it takes.
+    Sizes after the first are skipped where the network does not allow them: it may fix its batch.
 
     Raises
     ------
@@ -77,8 +75,8 @@ def networks_at(path: Path, batches: Sequence[int]) -> Iterator[Network]:
         yield read_network(path, batch=first)
     except ShapeError as error:
         raise ShapeError(
-            f"{error}; where only layers are taken from a network, its file has to say that, or "
-            "be left out"
+            f"{error}; networks that only provide layers must have these dimensions in the file: "
+            "export it with fixed ones, or leave the file out"
         ) from error
     for batch in others:
         with suppress(ShapeError):
@@ -92,7 +90,7 @@ def resolve(
     batch: int | None = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
 ) -> Network:
-    """Turn a parsed model into a `Network`, and set the same shapes and batch in the model.
+    """Turn a parsed model into a `Network`; sets the same shapes and batch in the model.
 
     Raises
     ------
@@ -104,13 +102,13 @@ def resolve(
 
 @dataclass
 class _Seen:
-    """What is known so far, walking the nodes in order."""
+    """What the walk over the nodes has found so far."""
 
     tensors: dict[str, Tensor]
     notes: list[str]
     nodes: list[Node] = field(default_factory=list)
     inner: dict[str, set[str]] = field(default_factory=dict)
-    """Name of a node that runs graphs of its own -> what these read."""
+    """Name of a node with subgraphs -> what these read."""
     stale: set[str] = field(default_factory=set)  # whole-model inference is wrong about these
     rebatched: list[str] = field(default_factory=list)
 
@@ -137,14 +135,13 @@ class _Reading:
         self.finder = ShapeFinder(path, model)
 
     def _overridable(self, weights: Mapping[str, Tensor]) -> list[str]:
-        """Say that weights are taken as constants that a run could give otherwise."""
+        """Note the weights that a run could override; the network reads them as constants."""
         count = sum(info.name in weights for info in self.graph.input)
         if not count or self.model.ir_version < _IR_WITH_DEFAULTS:
             return []
         return [
-            f"{count} weights are inputs of the network as well, so that a framework may take none "
-            "of them as constant; the prediction does: export it without "
-            "keep_initializers_as_inputs"
+            f"{count} weights are also inputs of the network, so a framework may not treat them as "
+            "constants; the prediction does: export it without keep_initializers_as_inputs"
         ]
 
     def network(self) -> Network:
@@ -153,7 +150,7 @@ class _Reading:
             self._visit(node)
         outputs = tuple(info.name for info in self.graph.output)
         seen = self.seen
-        nodes = living_nodes(seen.nodes, outputs, seen.inner)
+        nodes = live_nodes(seen.nodes, outputs, seen.inner)
         used = {name for node in nodes for name in (*node.inputs, *node.outputs) if name}
         inputs = tuple(tensor.name for tensor in self.inputs.tensors)
         used.update(inputs, outputs)
@@ -207,9 +204,9 @@ class _Reading:
         known = self._outputs(node, attributes)
         for name, (dtype, shape) in known.items():
             tensors[name] = Tensor(name, shape, dtype, is_weight=constant)
-        # What dequantises weights tells a framework that it may compute with whole numbers.
-        kept = not constant or node.op_type == "DequantizeLinear"
-        if kept or len(known) < sum(bool(name) for name in node.output):
+        # A DequantizeLinear of weights tells a framework that it may compute with integers.
+        runs = not constant or node.op_type == "DequantizeLinear"
+        if runs or len(known) < sum(bool(name) for name in node.output):
             name = self.names.unique(node)
             if names := captured(node):
                 self.seen.inner[name] = names
@@ -225,9 +222,9 @@ class _Reading:
             )
 
     def _chosen_branch(self, node: NodeProto) -> list[NodeProto] | None:
-        """Return what an ``If`` runs where its condition is known, under names of its own.
+        """Return the nodes of the branch that an ``If`` with a known condition runs, renamed.
 
-        PyTorch writes one for every squeeze of an axis whose length it does not know.
+        PyTorch exports one for every squeeze of an axis of unknown length.
         """
         condition = self.seen.tensors.get(node.input[0]) if node.input else None
         if node.op_type != "If" or node.domain or condition is None:
@@ -275,7 +272,7 @@ class _Reading:
         return {name: found[name] for name in names if name in found}
 
     def _rebatch(self, node: NodeProto, attributes: Mapping[str, Any]) -> bool:
-        """Put the new batch where the exporter fixed the old one; changes the model."""
+        """Replace a batch that the exporter fixed in a target shape; changes the model."""
         old, index = self.inputs.fixed_batch, shape_input(node.op_type)
         if old is None or index is None or node.domain or not node.input:
             return False
@@ -339,7 +336,7 @@ class _Reading:
 
 
 class _NodeNames:
-    """Names for nodes: never empty, never twice, and such as a terminal can show."""
+    """Node names: unique, printable, never empty."""
 
     def __init__(self) -> None:
         self._count: dict[str, int] = {}
@@ -357,7 +354,7 @@ class _NodeNames:
 def _set_shapes(
     model: ModelProto, declared: Sequence[Any], inputs: Sequence[Tensor], nodes: list[NodeProto]
 ) -> None:
-    """Set inputs' shapes in the model, put its nodes in order, drop shapes that may be stale."""
+    """Set the inputs' shapes in the model, sort its nodes, drop shapes that may be stale."""
     graph = model.graph
     for info, tensor in zip(declared, inputs, strict=True):
         shape = info.type.tensor_type.shape
@@ -367,10 +364,10 @@ def _set_shapes(
             shape.dim.add().dim_value = dim
     # From IR 4 on a weight need not be an input too; as an input it would not be constant.
     model.ir_version = max(model.ir_version, 8)
-    kept = list(declared)
-    if len(kept) < len(graph.input):
+    inputs_only = list(declared)
+    if len(inputs_only) < len(graph.input):
         del graph.input[:]
-        graph.input.extend(kept)
+        graph.input.extend(inputs_only)
     if any(a is not b for a, b in zip(nodes, graph.node, strict=True)):
         del graph.node[:]
         graph.node.extend(nodes)

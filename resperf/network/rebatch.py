@@ -1,4 +1,4 @@
-"""Constants that an exporter wrote a fixed batch into: the same constants for another batch."""
+"""Rewrite target shapes into which an exporter wrote a fixed batch, for another batch."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ def shape_input(op: str) -> int | None:
 def rebatched(
     op: str, target: Sequence[int], shape: Sequence[int], old: int, new: int
 ) -> tuple[int, ...] | None:
-    """Return a target shape with the new batch in place of the old one.
+    """Return a target shape with the new batch instead of the old one.
 
     Parameters
     ----------
     op : str
         ``Reshape``, ``Expand`` or ``Resize``.
     target : sequence of int
-        As the file has it.
+        As in the file.
     shape : sequence of int
         Of the tensor that is reshaped, at the new batch.
     old, new : int
-        Batch in the file, and as asked.
+        Batch in the file, and as requested.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""Output shapes of nodes: ONNX's inference over the model, then node by node where it left gaps."""
+"""Output shapes of nodes: ONNX's inference over the model, then node by node where it has gaps."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto, TypeProto
 
 _DATA_ELEMENTS = 64
-"""Constants of at most this many elements may decide a shape."""
+"""Constants of at most this many elements may determine a shape."""
 _GRAPHS = (5, 10)
 """Types of attributes that hold graphs."""
-_MOST_ANSWERS, _MOST_BYTES = 4096, 1024
-"""Inferred nodes that are kept, and bytes of the attributes of one."""
-_answers: dict[Hashable, tuple[Known | None, ...]] = {}
+_CACHED_NODES, _CACHED_ATTRIBUTE_BYTES = 4096, 1024
+"""Inferred nodes in the cache, and the most bytes of attributes of one."""
+_cache: dict[Hashable, tuple[Known | None, ...]] = {}
 
 
 class ShapeFinder:
@@ -50,7 +50,7 @@ class ShapeFinder:
     def node(
         self, node: NodeProto, inputs: Mapping[str, Tensor], attributes: Mapping[str, Any]
     ) -> dict[str, Known]:
-        """Infer one node from the shapes of its inputs; leaves out what cannot be told.
+        """Infer one node from the shapes of its inputs; omits outputs that cannot be inferred.
 
         Raises
         ------
@@ -70,7 +70,7 @@ class ShapeFinder:
         return found
 
     def fewest_inputs(self, node: NodeProto) -> int:
-        """Return how many inputs the node's operator takes at least; 0 where that is not known."""
+        """Return how many inputs the node's operator needs at least; 0 where that is unknown."""
         from onnx import defs
 
         key = (node.domain, node.op_type)
@@ -107,7 +107,7 @@ def infer_node(
     *,
     ir_version: int = 10,
 ) -> dict[str, Known]:
-    """Infer a node's outputs by ONNX's own rules; leaves out what they cannot tell.
+    """Infer a node's outputs by ONNX's own rules; omits those that cannot be inferred.
 
     Parameters
     ----------
@@ -126,39 +126,39 @@ def infer_node(
     version = _version(opsets, node.domain)
     if version is None:
         return {}
-    question = _question(node, known, version, ir_version)
-    found = None if question is None else _answers.get(question)
+    key = _cache_key(node, known, version, ir_version)
+    found = None if key is None else _cache.get(key)
     if found is None:
         found = _inferred(node, known, version, ir_version)
-        if question is not None:
-            if len(_answers) >= _MOST_ANSWERS:
-                _answers.clear()
-            _answers[question] = found
+        if key is not None:
+            if len(_cache) >= _CACHED_NODES:
+                _cache.clear()
+            _cache[key] = found
     return {name: full for name, full in zip(node.output, found, strict=True) if full and name}
 
 
-def _question(
+def _cache_key(
     node: NodeProto, known: Mapping[str, Tensor], version: int, ir_version: int
 ) -> Hashable | None:
-    """Return all that decides a node's output shapes, its tensors' names left out.
+    """Return everything that determines a node's output shapes; tensor names do not.
 
-    Networks repeat the same few layers. None for nodes that hold much, or graphs of their own.
+    Networks repeat the same few layers. None for nodes with large attributes or subgraphs.
     """
     attributes = tuple(each.SerializeToString() for each in node.attribute)
-    if sum(map(len, attributes)) > _MOST_BYTES or any(
+    if sum(map(len, attributes)) > _CACHED_ATTRIBUTE_BYTES or any(
         each.type in _GRAPHS for each in node.attribute
     ):
         return None
     inputs = tuple(
-        (tensor.dtype, tensor.shape, _deciding(tensor)) if (tensor := known.get(name)) else None
+        (tensor.dtype, tensor.shape, _small_value(tensor)) if (tensor := known.get(name)) else None
         for name in node.input
     )
     outputs = tuple(map(bool, node.output))
     return node.domain, node.op_type, version, ir_version, attributes, inputs, outputs
 
 
-def _deciding(tensor: Tensor) -> tuple[Any, ...] | None:
-    """Return the values of a constant that may decide a shape."""
+def _small_value(tensor: Tensor) -> tuple[Any, ...] | None:
+    """Return the values of a constant that may determine a shape."""
     value = tensor.value
     return None if value is None or value.size > _DATA_ELEMENTS else tuple(value.ravel().tolist())
 
@@ -166,7 +166,7 @@ def _deciding(tensor: Tensor) -> tuple[Any, ...] | None:
 def _inferred(
     node: NodeProto, known: Mapping[str, Tensor], version: int, ir_version: int
 ) -> tuple[Known | None, ...]:
-    """Infer a node's outputs in their order; None for those that ONNX's rules cannot tell."""
+    """Infer a node's outputs in order; None for those that ONNX's rules cannot infer."""
     from onnx import defs, numpy_helper, shape_inference
 
     nothing = (None,) * len(node.output)
@@ -198,10 +198,10 @@ def _infer_model(model: ModelProto) -> dict[str, Known]:
     from onnx import shape_inference
 
     try:
-        # Without its data propagation, which allocates by the length of any vector: gigabytes for
-        # a long one. Folding finds the same values.
+        # Data propagation is off: it allocates a message per element, gigabytes for a long vector.
+        # Constant folding finds the same values.
         graph = shape_inference.infer_shapes(model).graph
-    except Exception:  # any fault is found again, and named, node by node
+    except Exception:  # inference node by node finds and reports any error again
         return {}
     return {
         info.name: known
@@ -236,7 +236,7 @@ def _type_proto(tensor: Tensor) -> TypeProto:
 def reshape_dims(
     shape: Sequence[int], target: Sequence[int], *, allow_zero: bool = False
 ) -> tuple[int, ...] | None:
-    """Return the shape that Reshape gives, or None if the target does not fit."""
+    """Return the output shape of Reshape, or None if the target does not fit."""
     dims = []
     for index, dim in enumerate(target):
         if dim == 0 and not allow_zero:
@@ -257,7 +257,7 @@ def reshape_dims(
 def _from_gaps(
     node: NodeProto, known: Mapping[str, Tensor], attributes: Mapping[str, Any]
 ) -> dict[str, Known]:
-    """Shapes for the versions of operators that ONNX has no inference for (opsets 1 to 6)."""
+    """Shapes for old versions of operators that ONNX cannot infer (opsets 1 to 6)."""
     rule = _GAPS.get(node.op_type) if not node.domain else None
     if rule is None or not known:
         return {}

@@ -1,4 +1,4 @@
-"""A network that can run: its weights from the file, from beside it, or made up."""
+"""A network ready to run: weights from the file, from external data, or random."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from resperf.errors import NetworkError
-from resperf.network.graph import all_tensors, any_elsewhere
+from resperf.network.graph import all_tensors, any_external
 from resperf.network.model import open_buffer, parse, strip_file
 from resperf.network.protos import check_size, has_bytes
 from resperf.network.reader import resolve
@@ -41,7 +41,7 @@ def materialise(
     shapes: Mapping[str, Sequence[int]] | None = None,
     seed: int = 0,
 ) -> tuple[ModelProto, dict[str, Array]]:
-    """Return a network ready to run, its large weights apart.
+    """Return a network ready to run, and its large weights separately.
 
     Parameters
     ----------
@@ -50,7 +50,7 @@ def materialise(
     batch, shapes
         As in `resperf.network.read_network`; set in the returned model.
     seed : int
-        Decides made-up weights: the same seed gives the same values.
+        Of random weights: the same seed gives the same values.
 
     Returns
     -------
@@ -59,13 +59,13 @@ def materialise(
         ``SessionOptions.add_external_initializers`` or to be filled in.
     weights : dict of str to ndarray
         Value of every initializer that the model marks as external. Values in the file or in
-        external data inside the file's folder are real, others are made up: normal with a
-        variance that keeps activations in range, variances and scales positive.
+        external data inside the file's folder are real, others are random: normal with a
+        variance that holds activations in range; variances and scales are positive.
 
     Raises
     ------
     NetworkError, ShapeError
-        As `read_network`; also where external data is there, but too short.
+        As `read_network`; also where external data exists, but is too short.
     """
     path = Path(path)
     weights: dict[str, Array] = {}
@@ -77,20 +77,21 @@ def materialise(
             name, value = _embedded(path, buffer, start, end)
             weights[name] = value
     _release_constants(model.graph)
-    # Weights of the network itself are made or read here; ONNX Runtime would look for all others.
+    # Only initializers of the main graph are filled in here; ONNX Runtime would open the files of
+    # all others.
     others = islice(all_tensors(model.graph), len(model.graph.initializer), None)
-    if any_elsewhere(others):
+    if any_external(others):
         raise NetworkError(
-            f"{path}: a constant of an operator, or a graph inside one, has weights in another "
-            "file, which is not read for measuring; make them weights of the network itself"
+            f"{path}: a constant of an operator, or a subgraph, has weights in another file, "
+            "which is not read for measuring; make them initializers of the main graph"
         )
-    made_up = _MadeUp(seed, model.graph)
+    random_weight = _RandomWeights(seed, model.graph)
     for proto in model.graph.initializer:
         if proto.name not in weights:
             if has_bytes(proto):
                 continue
-            value_beside = _beside(path, proto)
-            weights[proto.name] = made_up(proto) if value_beside is None else value_beside
+            external = _external_data(path, proto)
+            weights[proto.name] = random_weight(proto) if external is None else external
         proto.data_location = _EXTERNAL
         del proto.external_data[:]
         proto.external_data.add(key="location", value="weights")
@@ -98,7 +99,7 @@ def materialise(
 
 
 def _release_constants(graph: GraphProto) -> None:
-    """Make weights of the Constant nodes whose bytes the file lacks."""
+    """Turn Constant nodes whose bytes are not in the file into initializers."""
     nodes = []
     for node in graph.node:
         lacking = [
@@ -131,8 +132,8 @@ def _embedded(path: Path, buffer: Buffer, start: int, end: int) -> tuple[str, Ar
         ) from error
 
 
-def _beside(path: Path, proto: TensorProto) -> Array | None:
-    """Map external data that lies inside the model's folder; None where there is none."""
+def _external_data(path: Path, proto: TensorProto) -> Array | None:
+    """Map external data that is stored in the model's folder; None where there is none."""
     entries = {entry.key: entry.value for entry in proto.external_data}
     location = entries.get("location", "")
     file = _inside(path.parent, location)
@@ -153,13 +154,13 @@ def _beside(path: Path, proto: TensorProto) -> Array | None:
 
 
 def _inside(folder: Path, location: str) -> Path | None:
-    """Return the file that a location names, if it is one and lies in the folder."""
+    """Return the file at a location, if it exists and is inside the folder."""
     try:
         root = folder.resolve()
         file = (root / location).resolve()
         return file if file.is_relative_to(root) and file.is_file() else None
     except (OSError, RuntimeError, TypeError, ValueError):
-        return None  # a loop of links, or text that is no path
+        return None  # a cycle of links, or text that is not a path
 
 
 def _numpy_dtype(proto: TensorProto) -> np.dtype[Any]:
@@ -174,7 +175,7 @@ def _numpy_dtype(proto: TensorProto) -> np.dtype[Any]:
     return dtype
 
 
-class _MadeUp:
+class _RandomWeights:
     """Weights from one random block, repeated: hundreds of megabytes in a fraction of a second."""
 
     def __init__(self, seed: int, graph: GraphProto) -> None:
@@ -190,19 +191,19 @@ class _MadeUp:
 
     def __call__(self, proto: TensorProto) -> Array:
         dtype, shape = _numpy_dtype(proto), tuple(proto.dims)
-        # Whole numbers may be indices, for which only 0 is always valid.
+        # Integers may be indices, for which only 0 is always valid.
         if dtype.kind not in "fV":
             return np.zeros(shape, dtype)
         self._count += 1
         start = 7919 * self._count % _BLOCK_ELEMENTS
         block = self._twice[start : start + min(math.prod(shape), _BLOCK_ELEMENTS)]
-        # Not near zero: products of many would leave the range of normal numbers, and be slow.
+        # Not near zero: products of many would become denormal, and slow.
         block = 0.5 + np.abs(block) if proto.name in self._positive else block * _scale(shape)
         return np.resize(block.astype(dtype), shape)
 
 
 def _scale(shape: tuple[int, ...]) -> np.float32:
-    """Return the deviation that keeps the variance of what flows through (He et al., 2015)."""
+    """Return the standard deviation that preserves activations' variance (He et al., 2015)."""
     if len(shape) < 2:
         return np.float32(_BIAS_SCALE)
     fan_in = max(shape) if len(shape) == 2 else math.prod(shape[1:])

@@ -1,7 +1,7 @@
 """Protobuf wire format: copies an ONNX model without the bytes of its weights.
 
-Source: https://protobuf.dev/programming-guides/encoding and onnx.proto's field numbers. Only the
-messages that can hold a weight are entered; every other byte is copied or left out as a whole.
+Source: https://protobuf.dev/programming-guides/encoding and onnx.proto's field numbers. Only
+messages that can hold a weight are parsed; all other fields are copied or dropped whole.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from resperf.errors import NetworkError
 
 Buffer = bytes | mmap.mmap
 
-KEPT_BYTES = 1024
-"""A tensor of at most this many bytes is kept whole."""
-KEPT_INTEGER_BYTES = 32768
+COPIED_BYTES = 1024
+"""A tensor of at most this many bytes is copied whole."""
+COPIED_INTEGER_BYTES = 32768
 """The same for 32 and 64 bit integers, which may be shapes."""
-_KEPT_LIST_BYTES = 1 << 20
+_COPIED_LIST_BYTES = 1 << 20
 _MAX_FIELDS = 5_000_000
 _MAX_DEPTH = 40
 
@@ -59,7 +59,7 @@ class Stripped:
     model : bytes
         A ModelProto.
     weights : list of (int, int)
-        Where the main graph's initializers lie in the file whose bytes were left out.
+        Start and end, in the file, of the main graph's initializers whose bytes were dropped.
     """
 
     model: bytes = b""
@@ -69,16 +69,16 @@ class Stripped:
 
 
 def strip(buffer: Buffer, *, keep_attributes: bool = False) -> Stripped:
-    """Copy a ModelProto without tensors' bytes above `KEPT_BYTES`.
+    """Copy a ModelProto without tensors' bytes above `COPIED_BYTES`.
 
-    Attributes that are lists or text above a megabyte, such as a decision forest, are left out.
+    Attributes that are lists or text above a megabyte, such as a decision forest, are dropped.
 
     Parameters
     ----------
     buffer : bytes or mmap
-        The file. Weights' bytes are stepped over, not read.
+        The file. Weights' bytes are skipped, not read.
     keep_attributes : bool
-        Keep tensors in attributes and sparse ones whole: what running the model needs.
+        Copy tensors in attributes and sparse tensors whole, as running the model needs them.
 
     Raises
     ------
@@ -100,8 +100,8 @@ def _varint(buffer: Buffer, at: int, end: int) -> tuple[int, int]:
             return value, at
         shift += 7
         if shift > 63:
-            raise NetworkError(f"byte {at} is no part of a number")
-    raise NetworkError(f"it ends within a number at byte {end}")
+            raise NetworkError(f"byte {at} is not part of a varint")
+    raise NetworkError(f"it ends within a varint at byte {end}")
 
 
 def _fields(
@@ -123,9 +123,9 @@ def _fields(
         elif wire in (_FIXED32, _FIXED64):
             stop = content + (4 if wire == _FIXED32 else 8)
         else:
-            raise NetworkError(f"byte {at} starts no field")
+            raise NetworkError(f"byte {at} does not start a field")
         if number == 0:
-            raise NetworkError(f"byte {at} starts no field")
+            raise NetworkError(f"byte {at} does not start a field")
         if stop > end:
             raise NetworkError(f"the field at byte {at} needs {stop - end} more bytes")
         yield number, wire, at, content, stop
@@ -139,14 +139,14 @@ def _message(
         raise NetworkError(f"its graphs are nested more than {_MAX_DEPTH} messages deep")
     children, unused = _CHILDREN[message], _UNUSED[message]
     pieces: list[bytes] = []
-    copied = start  # bytes from here on are still to be copied
+    copied = start  # bytes up to here are copied or dropped
     for number, wire, tag, content, stop in _fields(buffer, start, end, state):
         if wire != _LENGTH:
             continue
         child = children.get(number)
         if number in unused or (message == "attribute" and _too_long(number, content, stop, state)):
             new = b""
-        elif child is None or stop - content <= KEPT_BYTES:
+        elif child is None or stop - content <= COPIED_BYTES:
             continue
         elif child == "tensor":
             initializer = message == "graph" and depth == 1
@@ -169,23 +169,23 @@ def _message(
 
 
 def _too_long(number: int, content: int, stop: int, state: Stripped) -> bool:
-    long = number in _LISTS and stop - content > _KEPT_LIST_BYTES
+    long = number in _LISTS and stop - content > _COPIED_LIST_BYTES
     return long and not state.keep_attributes
 
 
 def _tensor(buffer: Buffer, start: int, end: int, state: Stripped) -> bytes | None:
-    """Copy a TensorProto without its payload; None if it is small enough to keep."""
-    kept, payload_bytes, data_type = [], 0, 0
+    """Copy a TensorProto without its payload; None if it is small enough to copy whole."""
+    fields, payload_bytes, data_type = [], 0, 0
     unused = _UNUSED["tensor"]
     for number, wire, tag, content, stop in _fields(buffer, start, end, state):
         if number in _PAYLOAD:
             payload_bytes += stop - content
         elif number not in unused:
-            kept.append(buffer[tag:stop])
+            fields.append(buffer[tag:stop])
         if number == _DATA_TYPE and wire == _VARINT:
             data_type = _varint(buffer, content, stop)[0]
-    limit = KEPT_INTEGER_BYTES if data_type in _INTEGER_TYPES else KEPT_BYTES
-    return None if payload_bytes <= limit else b"".join(kept)
+    limit = COPIED_INTEGER_BYTES if data_type in _INTEGER_TYPES else COPIED_BYTES
+    return None if payload_bytes <= limit else b"".join(fields)
 
 
 def _length_field(number: int, body: bytes) -> bytes:

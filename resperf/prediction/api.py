@@ -9,7 +9,7 @@ from pathlib import Path
 
 from resperf.bundle import Bundle, bundle_place, find_bundle, find_bundles
 from resperf.errors import DeviceError, ResperfError
-from resperf.network import NETWORKS_KEPT, Network, read_network_once
+from resperf.network import NETWORKS_CACHED, Network, read_network_once
 from resperf.prediction.network import predict_network
 from resperf.prediction.result import Prediction
 from resperf.targets import DEFAULT
@@ -41,7 +41,7 @@ def read_batches(path: Path, batch: Batches, shapes: Shapes = None) -> list[Netw
     return [_read(path, seen, each, given) for each in batches]
 
 
-@lru_cache(maxsize=NETWORKS_KEPT)
+@lru_cache(maxsize=NETWORKS_CACHED)
 def _read(
     path: Path,
     _seen: tuple[int, ...],

@@ -1,4 +1,4 @@
-"""Predicted beside measured: one table for networks and for layers."""
+"""Predicted and measured times in one table, for networks and for layers."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from resperf.report.tables import Column, ms_cell, percent_cell, table
 
 @dataclass(frozen=True)
 class ComparisonRow:
-    """One thing that was both predicted and measured.
+    """A network, phase or layer with predicted and measured time.
 
     Attributes
     ----------
     name : str
     batch : int or None
     predicted_ms, measured_ms : float
-        NaN where there is no such time.
+        NaN where the time is missing.
     remark : str
         Shown at the end of the row.
     """
@@ -38,13 +38,13 @@ class ComparisonRow:
 
 
 def mean_error(rows: Sequence[ComparisonRow]) -> float:
-    """Return the mean absolute error of the rows that have one, a fraction; NaN without any."""
+    """Return the mean absolute relative error, a fraction; NaN if no row has an error."""
     errors = [abs(row.error) for row in rows if math.isfinite(row.error)]
     return sum(errors) / len(errors) if errors else math.nan
 
 
 def comparison_table(rows: Sequence[ComparisonRow], *, title: str = "network") -> str:
-    """Put predicted and measured times side by side.
+    """Show predicted and measured times side by side.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Methods beside each other, in Markdown, for reports that are kept."""
+"""Comparison of methods as Markdown, for reports."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def markdown_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Lay out cells as a table of Markdown, all columns but the first to the right."""
+    """Lay out cells as a Markdown table; all columns but the first are aligned to the right."""
     ruler = ["---", *["---:"] * (len(headings) - 1)]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in (headings, ruler, *rows))
 
@@ -25,19 +25,19 @@ def percent(share: float) -> str:
 
 
 def methods_markdown(rows: Sequence[Compared]) -> str:
-    """Show for each kind and phase its methods, best first, and learning curves where there are.
+    """Show for each kind and phase its methods, best first, and learning curves if any.
 
     Parameters
     ----------
     rows : sequence of Compared
-        At least one; those of one kind and phase stand together.
+        At least one; those of one kind and phase are adjacent.
     """
     parts = []
     for (kind, phase), group in by_kind_and_phase(rows):
         chosen = at_most_rows(group)
         trained = " or ".join(str(n) for n in sorted({row.rows_trained for row in chosen}))
         parts += [
-            f"**{kind}**, {phase}: {trained} rows trained, {chosen[0].errors.rows} judged, "
+            f"**{kind}**, {phase}: {trained} rows trained, {chosen[0].errors.rows} tested, "
             f"noise floor {percent(chosen[0].noise_floor)}.",
             _errors(chosen),
         ]
@@ -63,7 +63,7 @@ def _errors(rows: Sequence[Compared]) -> str:
 
 
 def _curve(rows: Sequence[Compared]) -> str:
-    """Put the MAPE of methods that were trained on several numbers of rows side by side."""
+    """Show the MAPE of methods that were trained on several numbers of rows side by side."""
     found = {(row.method, row.rows_trained): row.errors.mape for row in rows}
     names = [method for method, _ in found]
     methods = [name for name in dict.fromkeys(names) if names.count(name) > 1]

@@ -1,4 +1,4 @@
-"""Methods beside each other, as text: their errors, and their errors by measured time."""
+"""Comparison of methods as text: errors, and errors by measured time."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def methods_text(rows: Sequence[Compared]) -> str:
     Parameters
     ----------
     rows : sequence of Compared
-        At least one; those of one kind and phase stand together.
+        At least one; those of one kind and phase are adjacent.
     """
     parts = [_errors(rows)]
     parts += [
@@ -33,17 +33,17 @@ def methods_text(rows: Sequence[Compared]) -> str:
 def by_kind_and_phase(
     rows: Sequence[Compared],
 ) -> Iterator[tuple[tuple[str, str], list[Compared]]]:
-    """Part rows that stand together by kind and phase."""
+    """Group adjacent rows by kind and phase."""
     for place, group in itertools.groupby(rows, key=lambda row: (row.kind, row.phase)):
         yield place, list(group)
 
 
 def at_most_rows(rows: Sequence[Compared]) -> list[Compared]:
-    """Return each method's result from the most rows that it was trained on, in their order."""
+    """Return each method's result with the most training rows, in order of the methods."""
     most: dict[str, Compared] = {}
     for row in rows:
-        kept = most.get(row.method)
-        if kept is None or row.rows_trained > kept.rows_trained:
+        best = most.get(row.method)
+        if best is None or row.rows_trained > best.rows_trained:
             most[row.method] = row
     return list(most.values())
 
@@ -60,7 +60,7 @@ def bin_title(each: TimeBin) -> str:
 def _errors(rows: Sequence[Compared]) -> str:
     columns = (
         Column("kind"), Column("phase"), Column("method"), Column("rows trained", right=True),
-        Column("rows judged", right=True), Column("MAPE", right=True),
+        Column("rows tested", right=True), Column("MAPE", right=True),
         Column("noise floor", right=True), Column("of folds", right=True),
         Column("within 10%", right=True), Column("RMSE ms", right=True),
         Column("MAE ms", right=True), Column("fit s", right=True),
@@ -85,11 +85,11 @@ def _folds(row: Compared) -> str:
 
 
 def _by_time(rows: Sequence[Compared]) -> str:
-    """Put bins side by side, for each method the result from most rows."""
+    """Show bins side by side, for each method the result with the most training rows."""
     chosen = at_most_rows(rows)
-    # All methods are judged on the same rows, so that they have the same bins.
+    # All methods are evaluated on the same rows, so that they have the same bins.
     bins = chosen[0].bins
     columns = [Column("method"), *(Column(bin_title(each), right=True) for each in bins)]
-    counts = ["rows judged", *(str(each.rows) for each in bins)]
+    counts = ["rows tested", *(str(each.rows) for each in bins)]
     cells = [[row.method, *(percent_cell(each.mape) for each in row.bins)] for row in chosen]
     return table(columns, [counts, *cells])

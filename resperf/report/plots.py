@@ -1,4 +1,4 @@
-"""Plots of compared methods; the only place where matplotlib is used, loaded when one is drawn."""
+"""Plots of compared methods; the only module that uses matplotlib, imported when one is drawn."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ if TYPE_CHECKING:
     from resperf.training import Compared
 
 SHOWN_POINTS = 1500
-"""Most points of one panel: more make one blot, and large files."""
+"""Most points of one panel: more overlap, and make large files."""
 
 _PANELS_PER_LINE = 4
 _COLOURS = 64
 
 
 def ready_to_plot(folder: Path) -> None:
-    """Refuse before hours of training what would fail after them.
+    """Check before hours of training whether plots can be written afterwards.
 
     Raises
     ------
     MissingExtraError
         If matplotlib is not installed.
     OutputError
-        If the folder cannot be made.
+        If the folder cannot be created.
     """
     require("matplotlib", "plot")
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise OutputError(
-            f"{folder} cannot be made ({error.strerror or error}); choose another folder"
+            f"{folder} cannot be created ({error.strerror or error}); choose another folder"
         ) from error
 
 
@@ -53,7 +53,7 @@ def write_plots(rows: Sequence[Compared], folder: Path) -> tuple[Path, ...]:
     Parameters
     ----------
     rows : sequence of Compared
-        Those of one kind and phase stand together.
+        Those of one kind and phase are adjacent.
     folder : Path
         Must exist; files of the same names are replaced.
 
@@ -82,8 +82,8 @@ def write_plots(rows: Sequence[Compared], folder: Path) -> tuple[Path, ...]:
 def predicted_against_measured(rows: Sequence[Compared]) -> Figure:
     """Draw predicted against measured times, one panel per method (ResPerfNet, Figure 4).
 
-    Both axes are logarithmic, for times span decades; lines show equality and 10% above and below.
-    Of more than `SHOWN_POINTS` rows, so many are shown, evenly from short to long.
+    Both axes are logarithmic, since times span decades. Lines show equality and 10% above and
+    below. Of more than `SHOWN_POINTS` rows, that many are shown, evenly from short to long.
     """
     chosen = at_most_rows(rows)
     per_line = min(_PANELS_PER_LINE, len(chosen))
@@ -99,7 +99,7 @@ def predicted_against_measured(rows: Sequence[Compared]) -> Figure:
         panel.plot(bounds, bounds, color="black", linewidth=0.8)
         for factor in (0.9, 1.1):
             panel.plot(bounds, bounds * factor, color="black", linewidth=0.5, linestyle=":")
-        # A method may predict nothing or less: what is outside lies on the edge.
+        # A method may predict 0 or less: points outside the axes are drawn on the edge.
         predicted_ms = np.clip(row.predicted_ms[shown], *bounds)
         panel.plot(row.measured_ms[shown], predicted_ms, ".", markersize=1.5, color="tab:blue")
         panel.set(xscale="log", yscale="log", xlim=bounds, ylim=bounds)
@@ -112,7 +112,7 @@ def predicted_against_measured(rows: Sequence[Compared]) -> Figure:
 
 
 def error_by_time(rows: Sequence[Compared]) -> Figure:
-    """Draw MAPE by measured time, one line per method, beside the noise floor."""
+    """Draw MAPE by measured time, one line per method, and the noise floor."""
     chosen = at_most_rows(rows)
     figure, axes = _one_panel()
     for place, row in enumerate(chosen):
@@ -139,7 +139,7 @@ def error_by_rows(rows: Sequence[Compared]) -> Figure:
 
 
 def _figure(width: float, height: float) -> Figure:
-    """Return an empty figure, in inches; without pyplot, which would keep it."""
+    """Return an empty figure, in inches; without pyplot, which would hold a reference to it."""
     figure: Figure = require("matplotlib.figure", "plot").Figure(
         figsize=(width, height), dpi=100, layout="constrained"
     )
@@ -152,7 +152,7 @@ def _one_panel() -> tuple[Figure, Any]:
 
 
 def _style(place: int) -> str:
-    """Return a line that is unlike those before it: there are ten colours."""
+    """Return a line style that differs from those before it: there are only ten colours."""
     return ("C{}o-", "C{}s--", "C{}^:")[place // 10 % 3].format(place % 10)
 
 
@@ -177,14 +177,14 @@ def _least_and_most(rows: Sequence[Compared], of: Any) -> float:
 
 
 def _middle(from_ms: float, to_ms: float) -> float:
-    """Return where a bin stands on a logarithmic axis; bins at the ends have one bound only."""
+    """Return the middle of a bin on a logarithmic axis; the outermost bins have one bound only."""
     if not from_ms:
         return to_ms / 2
     return from_ms * 2 if math.isinf(to_ms) else math.sqrt(from_ms * to_ms)
 
 
 def _save(figure: Figure, path: Path) -> None:
-    """Write a PNG of few colours, a third of the size of one of all colours."""
+    """Write a PNG with few colours, a third of the size of one with all colours."""
     image_of = require("PIL.Image", "plot")
     drawn = io.BytesIO()
     figure.savefig(drawn, format="png")

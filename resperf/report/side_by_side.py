@@ -1,4 +1,4 @@
-"""One network predicted and measured: layer by layer, with what remains unexplained."""
+"""One network predicted and measured, layer by layer, with the unexplained remainder."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
     from resperf.workflows.measure import MeasuredNetwork
 
-SLOWEST, LOOKED_AT = 5, 7
-"""Slowest layers that are looked for, and among how many predicted ones."""
+SLOWEST, SEARCHED = 5, 7
+"""How many of the slowest measured layers are looked up among how many of the slowest predicted."""
 
 
 def side_by_side_text(
     prediction: Prediction, measured: MeasuredNetwork, *, every: bool = False
 ) -> str:
-    """Put a prediction beside the measurement of the same network and batch.
+    """Show a prediction next to the measurement of the same network and batch.
 
     Parameters
     ----------
@@ -50,10 +50,10 @@ def side_by_side_text(
 
 
 def order_agreement(rows: Sequence[ComparisonRow]) -> str:
-    """Say how well the order of the predicted layers is that of the measured ones.
+    """Say how well predicted and measured times agree in the order of layers.
 
-    Spearman's rank correlation, equal times given their mean rank, and how many of the slowest
-    layers are among the first few predicted. Empty where fewer than `SLOWEST` layers have both.
+    Spearman's rank correlation (ties have their mean rank), and how many of the slowest measured
+    layers are among the slowest predicted. Empty where fewer than `SLOWEST` layers have both times.
     """
     known = [row for row in rows if row.predicted_ms >= 0 and row.measured_ms >= 0]
     if len(known) < SLOWEST:
@@ -61,11 +61,11 @@ def order_agreement(rows: Sequence[ComparisonRow]) -> str:
     predicted_ms, measured_ms = zip(
         *((row.predicted_ms, row.measured_ms) for row in known), strict=True
     )
-    found = _slowest(measured_ms, SLOWEST) & _slowest(predicted_ms, LOOKED_AT)
+    found = _slowest(measured_ms, SLOWEST) & _slowest(predicted_ms, SEARCHED)
     return (
         f"order of {len(known)} layers: rank correlation "
         f"{rank_correlation(predicted_ms, measured_ms):.3f}; "
-        f"{len(found)} of the {SLOWEST} slowest are among the first {LOOKED_AT} predicted"
+        f"{len(found)} of the {SLOWEST} slowest are among the first {SEARCHED} predicted"
     )
 
 
@@ -78,7 +78,7 @@ def _slower_ms(row: ComparisonRow) -> float:
 
 
 def layer_comparison(prediction: Prediction, measured: MeasuredNetwork) -> list[ComparisonRow]:
-    """Return one row per layer that was predicted or measured, in the order they run."""
+    """Return one row per layer that was predicted or measured, in execution order."""
     # An operator may be several layers of one key, such as a sum of four tensors.
     waiting: dict[tuple[str, str], deque[LayerPrediction]] = defaultdict(deque)
     for layer in measured.layers:
@@ -98,17 +98,17 @@ def _row(layer: LayerPrediction, predicted_ms: float, measured_ms: float) -> Com
 
 
 def total_comparison(prediction: Prediction, measured: MeasuredNetwork) -> list[ComparisonRow]:
-    """Return the total, the phases, and what the execution phase consists of.
+    """Return the total, the phases, and the parts of the execution phase.
 
-    The remainder is what the whole network takes beyond its layers measured alone: handover
-    between unlike layers, which is predicted, and operators that were not measured alone.
+    The remainder is the time of the whole network beyond its layers measured in isolation:
+    inter-layer overhead, which is predicted, and operators that were not measured in isolation.
     """
     layers_ms = sum(layer.execution_ms for layer in prediction.layers if layer.phase == "execution")
     mine, theirs = prediction.phases, measured.phases
     left_out = len(prediction.skipped)
     remark = f"without {left_out} operators that have no predictor" if left_out else ""
     alone = len(measured.skipped)
-    rest = f"with {alone} operators not measured alone" if alone else ""
+    rest = f"with {alone} operators not measured in isolation" if alone else ""
     return [
         ComparisonRow("total", None, prediction.total_ms, measured.total_ms, remark),
         ComparisonRow("  preprocess", None, mine.preprocess_ms, theirs.preprocess_ms),

@@ -1,4 +1,4 @@
-"""Plain text tables, the same wherever they are written to."""
+"""Plain text tables, identical on terminals, in pipes and in files."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from resperf.errors import printable
 from resperf.units import format_ms
 
 WIDTH_IN_FILES = 160
-"""Columns of text where the output is no terminal: wide enough not to break a line."""
+"""Columns of text where the output is not a terminal: wide enough not to break a line."""
 
 UNKNOWN = "-"
-"""What stands where there is no value."""
+"""Shown instead of a missing value."""
 
 
 @dataclass(frozen=True)
 class Column:
-    """Heading of a column and how its cells are written.
+    """Heading and alignment of a column.
 
     Attributes
     ----------
     title : str
     right : bool
-        Numbers stand on the right.
+        Align to the right, as for numbers.
     """
 
     title: str
@@ -35,7 +35,7 @@ class Column:
 
 
 def ms_cell(time_ms: float) -> str:
-    """Write a time in milliseconds, or that there is none."""
+    """Write a time in milliseconds, or `UNKNOWN`."""
     return format_ms(time_ms) if math.isfinite(time_ms) else UNKNOWN
 
 
@@ -47,7 +47,7 @@ def percent_cell(share: float, *, signed: bool = False) -> str:
 
 
 def text_width() -> int:
-    """Columns that a line may take: the terminal's, or a fixed number in files and pipes."""
+    """Width of a line: the terminal's, or a fixed number in files and pipes."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else WIDTH_IN_FILES
 
 
@@ -58,8 +58,8 @@ def table(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int =
     ----------
     columns : sequence of Column
     rows : sequence of sequence of str
-        As many cells as columns; cells are shown as they are, without any markup, but for
-        characters that a terminal would obey. Columns whose cells are all empty are left out.
+        As many cells as columns. Cells are shown without markup, with control characters escaped.
+        Columns whose cells are all empty are omitted.
     width : int
         Columns of text; `text_width` by default.
 

@@ -1,4 +1,4 @@
-"""What else the machine was doing meanwhile: load of other processes and the clock frequency."""
+"""Load by other processes and clock frequency of the machine during a measurement."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from dataclasses import dataclass
 from typing import Any
 
 BUSY_CORES = 0.25
-"""Cores that others may use before a measurement counts as disturbed."""
+"""Cores that other processes may use before a measurement counts as disturbed."""
 SLOW_CLOCK = 0.9
-"""Share of the highest frequency seen, below which the processor was throttled."""
+"""Share of the highest frequency seen below which the processor counts as throttled."""
 
 
 @dataclass(frozen=True)
 class Load:
-    """What happened between `LoadMeter.start` and `LoadMeter.stop`.
+    """Load between `LoadMeter.start` and `LoadMeter.stop`.
 
     Attributes
     ----------
     other_cores : float
         Cores that other processes (and other guests of the host) used on average.
     frequency_share : float
-        Clock frequency over the highest seen by this meter; 1 where the system does not tell.
+        Clock frequency over the highest seen by this meter; 1 where the system does not report it.
     """
 
     other_cores: float
@@ -30,7 +30,7 @@ class Load:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a timing taken meanwhile is to be doubted."""
+        """Whether a timing in this interval is unreliable."""
         return self.other_cores > BUSY_CORES or self.frequency_share < SLOW_CLOCK
 
 
@@ -40,7 +40,7 @@ class LoadMeter:
     Parameters
     ----------
     source : module, optional
-        Stands in for psutil in tests.
+        Replaces psutil in tests.
     """
 
     def __init__(self, source: Any = None) -> None:
@@ -60,17 +60,17 @@ class LoadMeter:
         self._start = (time.monotonic(), *self._used_s())
 
     def stop(self) -> Load:
-        """End the interval and say what happened in it."""
+        """End the interval and return its load."""
         wall_s, all_s, own_s = (
             now - then
             for now, then in zip((time.monotonic(), *self._used_s()), self._start, strict=True)
         )
-        # The kernel counts in ticks of 10 ms: an interval of a few ticks says nothing.
+        # The kernel counts in ticks of 10 ms: an interval of a few ticks is too short.
         other = max(0.0, all_s - own_s) / wall_s if wall_s >= 0.1 else 0.0
         return Load(other_cores=other, frequency_share=self._frequency_share())
 
     def _used_s(self) -> tuple[float, float]:
-        """Core seconds used by everybody, and by this process."""
+        """Core seconds used by all processes, and by this one."""
         used = 0.0
         for core, times in enumerate(self._source.cpu_times(percpu=True)):
             if core in self._cores:

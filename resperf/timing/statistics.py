@@ -28,11 +28,11 @@ def interval_rank(count: int, confidence: float) -> int | None:
     Returns
     -------
     int or None
-        The largest k that keeps the confidence; None where even the extremes do not (fewer than
-        six samples at 95%).
+        The largest k with at least this confidence; None where even the extremes have less (fewer
+        than six samples at 95%).
     """
     if count > 100:
-        # The binomial is normal here to well within one rank.
+        # The normal approximation of the binomial is accurate to well within one rank.
         z = _normal_quantile(0.5 + confidence / 2)
         return max(1, math.floor((count - z * math.sqrt(count)) / 2))
     outside, rank = 0.0, None
@@ -64,7 +64,7 @@ def median_interval(samples: Sequence[float], confidence: float) -> tuple[float,
     Returns
     -------
     (float, float)
-        Infinite at both ends where there are too few samples to tell.
+        Infinite at both ends where there are too few samples.
     """
     rank = interval_rank(len(samples), confidence)
     if rank is None:
@@ -81,12 +81,12 @@ def relative_half_width(samples: Sequence[float], confidence: float) -> float:
 
 
 def drifts(samples: Sequence[float], tolerance: float = 0.05) -> bool:
-    """Tell whether times moved steadily while they were taken.
+    """Say whether times drifted while they were taken.
 
-    Two things must hold: Spearman's rank correlation with the order of taking is significant at
-    1% (below eight samples: the times only rise or only fall), and the medians of the first and
-    the last third differ by more than `tolerance` of the whole median. The first keeps noise out,
-    the second keeps out drifts that do not matter.
+    Two conditions must hold. Spearman's rank correlation with the order of sampling is significant
+    at 1% (below eight samples: the times only rise or only fall), which excludes noise. The medians
+    of the first and the last third differ by more than `tolerance` of the whole median, which
+    excludes irrelevant drifts.
 
     Parameters
     ----------
@@ -109,7 +109,7 @@ def drifts(samples: Sequence[float], tolerance: float = 0.05) -> bool:
 
 
 def rank_correlation(first: Sequence[float], second: Sequence[float]) -> float:
-    """Spearman's correlation of two sequences of one length, ties given their mean rank.
+    """Spearman's correlation of two sequences of equal length; ties have their mean rank.
 
     0 where all values of one are equal.
     """
@@ -137,7 +137,7 @@ def _mean_ranks(samples: Sequence[float]) -> list[float]:
 
 
 def capped(samples: Sequence[float], limit: int) -> tuple[float, ...]:
-    """Keep at most `limit` values: all of them as taken, or their evenly spaced quantiles.
+    """Return at most `limit` values: all samples, or their evenly spaced quantiles.
 
     Parameters
     ----------

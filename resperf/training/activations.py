@@ -1,7 +1,7 @@
-"""Activations that stand by themselves, estimated from convolutions with and without one.
+"""Unfused activations, estimated from convolutions with and without one.
 
-Where a framework runs the activation behind a convolution as an operator of its own, as TensorFlow
-did on GPUs, what it adds to the convolution is what it costs alone.
+Where a framework does not fuse the activation after a convolution, as TensorFlow on GPUs, the time
+that it adds to the convolution is the time of the activation alone.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ STEP = "activation execution"
 """Name of this estimate in a bundle."""
 
 SHORTEST_MS = 1e-4
-"""Predictions below this are none."""
+"""Shorter predictions are not used."""
 
 TERMS = ("constant", "in", "out exponential", "out tanh", "out hard")
-"""A launch, values read and written, and what functions beyond a comparison take more."""
+"""A launch, values read and written, and the extra cost of functions beyond a comparison."""
 
 CANNED: tuple[Layer, ...] = tuple(
     Activation(batch=batch, values=values, activation="relu")
     for batch, values in ((1, 802_816), (8, 4096), (32, 100_352))
 )
-"""Activations that a bundle's estimate is checked with."""
+"""Activations with which a bundle's estimate is checked on loading."""
 
 
 @dataclass(frozen=True)
 class Activations:
-    """What activations by themselves are estimated to take.
+    """Estimated execution time of unfused activations.
 
     Attributes
     ----------
@@ -51,7 +51,7 @@ class Activations:
     ranges : mapping
         Fields of the outputs that the coefficients were fitted on.
     step : mapping
-        How it was estimated, and its errors: goes into the bundle.
+        How it was estimated, and its errors; stored in the bundle.
     """
 
     baseline: Baseline
@@ -62,21 +62,21 @@ class Activations:
 def estimate_activations(predictor: Predictor, parts: Trial) -> Activations | None:
     """Estimate activations from a predictor of convolutions.
 
-    What they are predicted to take more with each activation than without is explained by physical
-    terms of the output.
+    The predicted time with each activation, minus that without, is fitted by physical terms of the
+    output.
 
     Parameters
     ----------
     predictor : Predictor
         Of the execution of convolutions.
     parts : Trial
-        Its rows. The training rows say which convolutions and activations there are; the test rows
-        judge.
+        Its rows. Convolutions and activations come from the training rows, errors from the test
+        rows.
 
     Returns
     -------
     Activations or None
-        None where the rows hold no activation, or none without one, or activations add nothing.
+        None where no row has an activation, all rows have one, or activations add no time.
     """
     seen = set(map(str, np.unique(parts.train.columns["activation"])))
     functions = sorted(seen - {"none"})
@@ -93,21 +93,21 @@ def estimate_activations(predictor: Predictor, parts: Trial) -> Activations | No
     usable = with_ms > SHORTEST_MS
     terms = physical_terms("activation", outputs, TERMS)
     nnls = require("scipy.optimize", "train").nnls
-    # Relative to the convolution with its activation: that is how its predictor was trained.
+    # Errors relative to the convolution with its activation, as its predictor was trained.
     fitted, _ = nnls(terms[usable] / with_ms[usable, None], added_ms[usable] / with_ms[usable])
     coefficients = dict(zip(TERMS, map(float, fitted), strict=True))
     if not coefficients["in"] > 0:
-        # The convolutions hide their activations, or the method does not tell them apart.
+        # Activations are fused into the convolutions, or the method does not distinguish them.
         return None
     described = {"kind": "activation", "terms": coefficients, "floor_ms": coefficients["constant"]}
     baseline = Baseline.load(described, Path())
     return Activations(
-        baseline, ranges_of("activation", outputs), _judged(baseline, predictor, parts.test)
+        baseline, ranges_of("activation", outputs), _with_errors(baseline, predictor, parts.test)
     )
 
 
 def _has_bias(rows: LayerRows) -> npt.NDArray[np.bool_]:
-    """Say which convolutions have a bias: without one, an activation may change the kernel too."""
+    """Select convolutions with a bias: without one, an activation may also change the kernel."""
     return np.asarray(rows.columns["bias"], dtype=bool)
 
 
@@ -126,8 +126,8 @@ def _outputs(convs: Columns) -> dict[str, npt.NDArray[Any]]:
     }
 
 
-def _judged(baseline: Baseline, predictor: Predictor, test: LayerRows) -> dict[str, Any]:
-    """Judge convolutions with an activation: those without one and the estimate, added up."""
+def _with_errors(baseline: Baseline, predictor: Predictor, test: LayerRows) -> dict[str, Any]:
+    """Return errors of convolution without activation plus estimate, on the test rows."""
     activations = np.asarray(test.columns["activation"])
     rows = test.select(_has_bias(test) & (activations != "none"))
     step: dict[str, Any] = {

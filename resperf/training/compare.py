@@ -1,4 +1,4 @@
-"""Methods compared: each learns from the same rows and is judged on rows that none has seen."""
+"""Comparison of methods: trained on the same rows and evaluated on the same unseen rows."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _TIMED_CALLS = 5
 _TIMED_S = 1.0
 
 Found = Callable[[Compared], None]
-"""Told of each result as soon as it exists."""
+"""Called with each result as soon as it exists."""
 
 
 def compare(
@@ -40,45 +40,49 @@ def compare(
     found: Found | None = None,
     progress: TrainingProgress | None = None,
 ) -> Comparison:
-    """Train methods on the same rows of a dataset and judge them on the same other rows.
+    """Train methods on the same rows of a dataset and evaluate them on the same other rows.
 
     Parameters
     ----------
     dataset : Path
-        HDF5 file. Its own test split judges; no method sees it.
+        HDF5 file. Methods are evaluated on its test split, which no method sees.
     settings : ComparisonSettings
     test : Path, optional
-        Another dataset, all of which judges instead; the rows of `dataset` then all train, or
-        choose the best epoch. Layers of both files do not train, unless the files are of two
-        devices.
+        Another dataset to evaluate on, all of it; all rows of `dataset` are then for training or
+        validation. Layers that are in both files are not trained on, unless the files are of
+        two devices.
     found : callable, optional
-        Told of each result as soon as it exists.
+        Called with each result as soon as it exists.
     progress : callable, optional
-        Told as in training, with the method's name behind the phase.
+        Called as in training, with the method's name after the phase.
 
     Raises
     ------
     DatasetError
         If a file cannot be read.
     TrainingError
-        If settings do not fit together, or no method could be fitted and judged.
+        If settings contradict each other, or no method could be fitted and evaluated.
     MissingExtraError
         If a method needs a package that is not installed.
     """
     if test is not None and settings.folds is not None:
-        raise TrainingError("folds judge on the dataset itself; leave out the folds or the test")
+        raise TrainingError(
+            "folds evaluate on the dataset itself; give either folds or a test dataset"
+        )
     notes: list[str] = []
     compared: list[Compared] = []
     for source in _sources(dataset, test, settings, notes):
-        for phase in settings.phases or (layer_phase(source.judging_table.phases),):
-            floor = noise_floor(source.judging_table, phase).mape
+        for phase in settings.phases or (layer_phase(source.test_table.phases),):
+            floor = noise_floor(source.test_table, phase).mape
             for trials in _points(source, phase, settings):
                 for method in settings.methods:
-                    tell = partial(progress, source.kind, f"{phase} {method}") if progress else None
+                    report = (
+                        partial(progress, source.kind, f"{phase} {method}") if progress else None
+                    )
                     try:
-                        one = _judged(trials, phase, method, settings, floor, tell)
+                        one = _evaluated(trials, phase, method, settings, floor, report)
                     except (TrainingError, LayerError) as error:
-                        notes.append(f"{source.kind} {phase}: {method} left out: {error}")
+                        notes.append(f"{source.kind} {phase}: {method} skipped: {error}")
                         continue
                     compared.append(one)
                     if found is not None:
@@ -92,15 +96,15 @@ def compare(
 
 @dataclass(frozen=True)
 class _Source:
-    """The rows of one kind: what may be learnt from, and what is judged on.
+    """The rows of one kind to learn from, and those to evaluate on.
 
-    `judging` is None where the rows' own test split judges. `shared` says whether layers of both
-    files may train.
+    `test` is None where the rows' own test split is used. `shared` says whether layers that are in
+    both files may train.
     """
 
     rows: LayerRows
-    judging: LayerRows | None
-    judging_table: KindTable
+    test: LayerRows | None
+    test_table: KindTable
     shared: bool
 
     @property
@@ -111,10 +115,10 @@ class _Source:
 def _sources(
     dataset: Path, test: Path | None, settings: ComparisonSettings, notes: list[str]
 ) -> Iterator[_Source]:
-    """Read the kinds asked for; notes say which are left out, and where the files are unlike."""
+    """Read the requested kinds; notes name skipped kinds and differences between the machines."""
     tables = _tables(dataset, settings)
     others = tables if test is None else read_table(test)
-    shared = test is not None and _unlike(dataset, test, notes)
+    shared = test is not None and _of_two_devices(dataset, test, notes)
     for kind in (kind for kind in tables if not settings.kinds or kind in settings.kinds):
         if kind not in FEATURED_KINDS:
             notes.append(f"{kind}: no features are defined for this kind, nothing to compare")
@@ -123,11 +127,13 @@ def _sources(
         else:
             _check_times(dataset, tables[kind], test, others[kind], settings.phases)
             rows = layer_rows(tables[kind])
-            judging = None if test is None else layer_rows(others[kind])
-            both = 0 if judging is None or shared else len({*rows.keys} & {*judging.keys})
+            test_rows = None if test is None else layer_rows(others[kind])
+            both = 0 if test_rows is None or shared else len({*rows.keys} & {*test_rows.keys})
             if both:
-                notes.append(f"{kind}: {both} layers of {dataset} are in {test} too, not trained")
-            yield _Source(rows, judging, others[kind], shared)
+                notes.append(
+                    f"{kind}: {both} layers of {dataset} are also in {test} and not trained on"
+                )
+            yield _Source(rows, test_rows, others[kind], shared)
 
 
 def _tables(dataset: Path, settings: ComparisonSettings) -> dict[str, KindTable]:
@@ -144,15 +150,15 @@ def _tables(dataset: Path, settings: ComparisonSettings) -> dict[str, KindTable]
 def _check_times(
     dataset: Path, table: KindTable, test: Path | None, other: KindTable, phases: Sequence[str]
 ) -> None:
-    """Refuse phases that were not measured, and times that are not times of the same."""
+    """Refuse phases that were not measured in both files."""
     for phase in phases or (layer_phase(table.phases),):
         for path, times_ms in ((dataset, table.times_ms), (test, other.times_ms)):
             if phase not in times_ms:
                 raise TrainingError(f"{path} has no {phase} times; it has: {', '.join(times_ms)}")
 
 
-def _unlike(dataset: Path, test: Path, notes: list[str]) -> bool:
-    """Say whether two files are of two devices; every difference is noted."""
+def _of_two_devices(dataset: Path, test: Path, notes: list[str]) -> bool:
+    """Say whether two files are of two devices; notes every difference of the machines."""
     mine, theirs = read_info(dataset), read_info(test)
     notes += [
         f"the machine of {test} is not that of {dataset}: {difference}"
@@ -171,14 +177,14 @@ def _points(
     rows = source.rows.timed(phase)
     if settings.folds is not None:
         trials = folded(rows, settings.folds, settings.seed)
-    elif source.judging is None:
+    elif source.test is None:
         trials = (own_split(rows),)
     else:
-        trials = (other_file(rows, source.judging.timed(phase), shared=source.shared),)
+        trials = (other_file(rows, source.test.timed(phase), shared=source.shared),)
     return curve(trials, settings.rows, settings.seed)
 
 
-def _judged(
+def _evaluated(
     trials: Sequence[Trial],
     phase: str,
     method: str,
@@ -186,7 +192,7 @@ def _judged(
     floor: float,
     progress: Progress | None,
 ) -> Compared:
-    """Fit and judge a method once for each trial, and take the results together.
+    """Fit and evaluate a method once for each trial, and combine the results.
 
     `floor` is the noise floor of single measurements.
     """
@@ -219,7 +225,7 @@ def _judged(
 
 @dataclass(frozen=True)
 class _Run:
-    """What one fit came to."""
+    """Result of one fit."""
 
     predicted_ms: Array
     fit_s: float
@@ -233,9 +239,9 @@ def _run(
     settings: ComparisonSettings,
     progress: Progress | None,
 ) -> _Run:
-    """Fit, store, load, and predict the rows that are judged on."""
+    """Fit, store, load, and predict the test rows."""
     if not len(trial.test):
-        raise TrainingError("no rows to judge on; measure more layers with: resperf bench")
+        raise TrainingError("no rows to evaluate on; measure more layers with: resperf bench")
     start = time.perf_counter()
     predictor = fit_rows(
         predictor_class(method)(trial.train.kind, epochs=settings.epochs),
@@ -243,7 +249,7 @@ def _run(
     )  # fmt: skip
     fit_s = time.perf_counter() - start
     with tempfile.TemporaryDirectory(prefix="resperf-") as folder:
-        # What a bundle would hold is judged, not what the training library answers.
+        # Evaluate what a bundle would store, not what the training library predicts.
         values: Mapping[str, Any] = json.loads(json.dumps(predictor.export(Path(folder), "judged")))
         stored = type(predictor).load(values, Path(folder))
         predicted_ms = stored.predict(trial.test.columns)
@@ -252,7 +258,7 @@ def _run(
 
 
 def _predict_us(predictor: Predictor, columns: Columns, rows: int) -> float:
-    """Return the median time of a call, per layer."""
+    """Return the median time of a call per layer, in microseconds."""
     count = max(rows, TIMED_LAYERS)
     many = take(columns, np.arange(count) % rows)
     taken: list[float] = []

@@ -1,4 +1,4 @@
-"""What a comparison of methods is asked for, and what it finds."""
+"""Settings and results of a comparison of methods."""
 
 from __future__ import annotations
 
@@ -23,28 +23,27 @@ class Compared:
     ----------
     kind, phase, method : str
     rows_trained : int
-        Rows that the method looked at, those included that chose its best epoch or stopped it
-        early; the mean over the folds.
+        Rows that the method saw, validation rows included; the mean over the folds.
     rows_validation : int
-        How many of these only chose or stopped.
+        How many of these were only for validation: best epoch, early stopping.
     errors : Errors
-        Over the rows judged; with folds, over those of all folds together.
+        Over the test rows; with folds, over those of all folds together.
     bins : tuple of TimeBin
         The same by measured time.
     r2 : float
-        As `resperf.predictors.metrics.r_squared` says.
+        See `resperf.predictors.metrics.r_squared`.
     fold_mapes : tuple of float
         MAPE of each fold; empty without folds.
     fit_s : float
         Wall time of a fit, the mean over the folds. The first network of a process also loads
-        TensorFlow, some seconds.
+        TensorFlow, which takes some seconds.
     predict_us : float
-        Time to predict one layer, of at least `TIMED_LAYERS` in one call, by the predictor as a
+        Time to predict one layer, with at least `TIMED_LAYERS` in one call, by the predictor as a
         bundle stores it: without the libraries that trained it.
     noise_floor : float
-        MAPE that a perfect predictor would score against these times, which are medians where
-        layers were measured more than once; NaN where nothing was measured twice.
-    measured_ms, predicted_ms : array (rows judged,)
+        MAPE of a perfect predictor against these times, which are medians where layers were
+        measured more than once; NaN where nothing was measured twice.
+    measured_ms, predicted_ms : array (test rows,)
     """
 
     kind: str
@@ -63,7 +62,7 @@ class Compared:
     predicted_ms: Array = field(repr=False, compare=False)
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain JSON values; what is not known is None. The times themselves are absent."""
+        """Return plain JSON values without the times; unknown values are None."""
         return {
             "kind": self.kind,
             "phase": self.phase,
@@ -82,7 +81,7 @@ class Compared:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What a comparison found, and what it left out."""
+    """Results of a comparison, and notes on what was skipped."""
 
     rows: tuple[Compared, ...]
     notes: tuple[str, ...]
@@ -97,23 +96,23 @@ class ComparisonSettings:
     methods : tuple of str
         Names of `resperf.predictors.METHODS`.
     rows : tuple of int
-        Points of a learning curve: how many rows of a kind a method may look at. Empty: all.
+        Points of a learning curve: how many rows of a kind a method may see. Empty: all.
     folds : int or None
-        Cross-validate over the rows outside the test split instead of judging on it.
+        Cross-validate over the rows outside the test split instead of evaluating on it.
     kinds : tuple of str
         Empty: all kinds of the dataset.
     phases : tuple of str
-        Empty: the one that holds a layer's own time, which is execution where it was measured.
+        Empty: the one with a layer's own time, which is execution where it was measured.
     seed : int
         Of the fits, of the folds, and of the rows of a learning curve. The test split is always
         the same.
     epochs : int or None
-        The method's own choice unless given.
+        The method's default if None.
 
     Raises
     ------
     TrainingError
-        If a method is not known or named twice, or a number is too small.
+        If a method is unknown or named twice, or a number is too small.
     """
 
     methods: tuple[str, ...]

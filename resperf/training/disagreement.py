@@ -1,4 +1,4 @@
-"""Of which layers rows say little: predictors disagree about them, and none like them is known."""
+"""Acquisition score of layers: disagreement of predictors times distance from the training data."""
 
 from __future__ import annotations
 
@@ -12,26 +12,25 @@ from resperf.training.trials import fit_rows, own_split
 
 MEMBERS = 4
 TREES = 250
-"""Trees of each member: enough to tell known from unknown, a fifth of the time of all."""
+"""Trees of each member: enough to rank layers, in a fifth of the time of a full model."""
 _NO_DIFFERENCE = 1e-9
 
 
-def doubt_of(rows: LayerRows, columns: Columns) -> Array:
+def acquisition_score(rows: LayerRows, columns: Columns) -> Array:
     """Return how uncertain the time of each layer is, as a share of it.
 
-    The disagreement of predictors, more of it for layers that lie far from all rows and less for
-    those near one: trees that learnt from the same rows agree where none of them knows anything.
-    The mean over the layers stays that of the disagreement.
+    Disagreement times novelty, scaled to the mean of the disagreement. Disagreement alone is not
+    enough: trees trained on the same rows agree far from all of them.
 
     Takes, returns and raises what `disagreement` does.
     """
     spread = disagreement(rows, columns)
-    doubts = spread * novelty(rows, columns)
-    return doubts * (spread.mean() / doubts.mean()) if doubts.any() else spread
+    scores = spread * novelty(rows, columns)
+    return scores * (spread.mean() / scores.mean()) if scores.any() else spread
 
 
 def novelty(rows: LayerRows, columns: Columns) -> Array:
-    """Return how far each layer lies from the nearest training row, in features.
+    """Return the distance of each layer from the nearest training row, in features.
 
     Parameters
     ----------
@@ -46,12 +45,12 @@ def novelty(rows: LayerRows, columns: Columns) -> Array:
     """
     tree_of = require("scipy.spatial", "train").KDTree
     _, known = feature_matrix(rows.kind, own_split(rows).train.columns)
-    _, asked = feature_matrix(rows.kind, columns)
-    scales = np.concatenate([known, asked]).std(axis=0)
+    _, new = feature_matrix(rows.kind, columns)
+    scales = np.concatenate([known, new]).std(axis=0)
     varies = scales > _NO_DIFFERENCE
     distances: Array
-    known, asked = (each[:, varies] / scales[varies] for each in (known, asked))
-    distances, _ = tree_of(known).query(asked)
+    known, new = (each[:, varies] / scales[varies] for each in (known, new))
+    distances, _ = tree_of(known).query(new)
     return distances
 
 
@@ -60,15 +59,15 @@ def disagreement(
 ) -> Array:
     """Return the standard deviation of ln(predicted time) between members of an ensemble.
 
-    Each member learns from a bootstrap sample of the training rows (Breiman 1996). Where they
-    disagree, the rows say little of such a layer.
+    Each member learns from a bootstrap sample of the training rows (Breiman 1996). Where members
+    disagree, the training data determine such a layer poorly.
 
     Parameters
     ----------
     rows : LayerRows
-        Of one kind; their test split is not looked at.
+        Of one kind; their test split is not read.
     columns : mapping of str to array (layers,)
-        The layers in question, as `resperf.features.columns_of` returns them.
+        Layers as `resperf.features.columns_of` returns them.
     seed : int
     members : int
 
@@ -82,7 +81,7 @@ def disagreement(
         If there are too few rows to learn from.
     """
     parts, phase = own_split(rows), rows.layer_phase
-    answers = []
+    predicted = []
     for member in range(members):
         random, count = np.random.default_rng([seed, member]), len(parts.train)
         predictor = Boosted(rows.kind, trees=TREES)
@@ -90,6 +89,6 @@ def disagreement(
             predictor, parts.train.select(random.integers(0, count, count)), parts.validation,
             phase, seed=seed * members + member,
         )  # fmt: skip
-        answers.append(np.log(predictor.predict(columns)))
-    spread: Array = np.std(answers, axis=0)
+        predicted.append(np.log(predictor.predict(columns)))
+    spread: Array = np.std(predicted, axis=0)
     return spread

@@ -1,9 +1,10 @@
-"""What a dataset lacks, estimated by physical terms: poolings, activations, copies, views.
+"""Estimates by physical terms of what a dataset lacks: poolings, activations, copies, views.
 
-Single layers whose data already lie on the device tell nothing of the copies between host and
-device, and often nothing of poolings. Whole calls of the same device do, taken together with the
-predictors of what was measured: a whole call is a session call, the layer, and its output's copy.
-For a device without whole calls, another's coefficients are scaled by what the makers say of both.
+Single layers with inputs on the device do not contain the copies between host and device, and the
+dataset may have no poolings. Whole calls on the same device contain them: a whole call is a session
+call, the layer, and the copy of its output. Together with the predictors of measured kinds they
+give the missing coefficients. For a device without whole calls, another device's coefficients are
+scaled by the makers' figures of both.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from resperf.training.rows import LayerRows, layer_rows
 from resperf.training.trials import own_split
 
 POOL_TERMS = ("in", "out", "window real")
-"""Work of a pooling that shows in whole calls; its launch is a constant beside it."""
+"""Work of a pooling that is visible in whole calls; its launch is a separate constant."""
 
 _CANNED_POOLS: tuple[Layer, ...] = tuple(
     Pool(
@@ -45,15 +46,15 @@ _CANNED_POOLS: tuple[Layer, ...] = tuple(
     )
     for batch, channels, size, kernel in ((1, 64, 224, 2), (8, 256, 27, 3), (16, 512, 14, 2))
 )  # fmt: skip
-"""Poolings of VGG16 and AlexNet that a bundle's estimate is checked with: it holds no layer of a
-source that may not be shared."""
+"""Poolings of VGG16 and AlexNet with which a bundle's estimate is checked on loading: layers of the
+source itself may not be redistributed."""
 
 _SCALED_TERMS = ("in", "out")
-"""Bytes scale with the bandwidth. What a window costs beside them does not scale with the peak:
-between the 1080 Ti and the P1000, six times apart, it differs by less than three."""
+"""Costs per byte scale with the bandwidth. The cost of a window does not scale with the peak: the
+peaks of the 1080 Ti and the P1000 differ by a factor of six, this cost by less than three."""
 
 FEWEST_CALLS = 50
-"""Whole calls of a kind below which they say nothing: a tenth of them judges."""
+"""Kinds with fewer whole calls are ignored: a tenth of them is the test split."""
 
 _POOL, _VIEW, _COPIES = "pool execution", "view_ms", ("preprocess", "postprocess")
 _MB = 1e6
@@ -66,15 +67,15 @@ class Estimates:
     Attributes
     ----------
     transfers : Transfers
-        Of either direction: the times tell of the output's copy alone.
+        For both directions: the times contain the output's copy only.
     pool : Baseline or None
-        Execution of poolings, where the source tells of it.
+        Execution of poolings, where the source has them.
     pool_ranges : mapping
         Fields of the poolings that the coefficients were fitted on.
     steps : mapping of str to mapping
-        What was estimated -> ``how``, ``source`` and errors: goes into the bundle.
+        What was estimated -> ``how``, ``source`` and errors; stored in the bundle.
     activations : Activations or None
-        Activations by themselves, where the layers tell of them.
+        Unfused activations, where they can be estimated from the layers.
     """
 
     transfers: Transfers
@@ -84,12 +85,12 @@ class Estimates:
     activations: Activations | None = None
 
     def complete(self, values: dict[str, Any]) -> None:
-        """Add to a bundle's manifest what it lacks, and say that this was estimated.
+        """Add to a bundle's manifest what it lacks, marked as estimated.
 
         Parameters
         ----------
         values : dict
-            The manifest, changed in place. What it has from measurements stays.
+            The manifest, modified in place. Measured parts are not replaced.
         """
         steps = dict(self.steps)
         used = []
@@ -119,7 +120,7 @@ def _add_kind(
     ranges: Mapping[str, Any],
     canned: tuple[Layer, ...],
 ) -> None:
-    """Add a kind whose execution is estimated to a bundle's manifest."""
+    """Add a kind with estimated execution to a bundle's manifest."""
     kind = baseline.kind
     described = {"method": baseline.method, **baseline.export(Path(), "")}
     values["predictors"][kind] = {"execution": described}
@@ -129,15 +130,15 @@ def _add_kind(
 
 
 class Source(Protocol):
-    """Where estimates come from, read and checked before anything is learnt."""
+    """Source of estimates, read and checked before training."""
 
     def estimates(self, predictors: Mapping[str, Predictor], session_ms: float | None) -> Estimates:
-        """Return what the source tells, beside predictors of execution by kind.
+        """Return the estimates, given predictors of execution by kind.
 
         Raises
         ------
         TrainingError
-            If the source cannot be taken apart with these predictors.
+            If these predictors are not enough to separate the parts of a whole call.
         """
         ...
 
@@ -148,24 +149,24 @@ def read_source(
     platform: Platform,
     exclude_keys: Set[str] = frozenset(),
 ) -> Source:
-    """Read where the estimates for a device come from.
+    """Read the source of estimates for a device.
 
     Parameters
     ----------
     paths : sequence of Path
-        Either one bundle that holds estimates, or HDF5 files of whole calls: the first one of
-        this device, further ones of other devices, on which scaling the coefficients is judged.
+        Either one bundle with estimates, or HDF5 files of whole calls: the first one of this
+        device, further ones of other devices, on which the scaling of coefficients is evaluated.
     setting : Setting
     platform : Platform
         Framework and device to estimate for.
     exclude_keys : set of str
-        Layers that nothing is learnt from.
+        Layers to leave out of the fit.
 
     Raises
     ------
     TrainingError
-        If the paths hold nothing to estimate from, are of other devices or frameworks, or a device
-        to scale between is not known.
+        If the paths contain nothing to estimate from, are of another device or framework, or the
+        facts of a device needed for scaling are unknown.
     BundleError, DatasetError
         If one of them cannot be read.
     """
@@ -178,8 +179,8 @@ def read_source(
         return _Fitting(first, others)
     if len(paths) > 1:
         raise TrainingError(
-            f"estimates come from one bundle alone or from files of whole calls; {bundles[0]} is "
-            "a bundle"
+            "estimates come either from one bundle or from files of whole calls; "
+            f"{bundles[0]} is a bundle"
         )
     return _Scaling.of(Bundle.load(bundles[0]), setting, platform)
 
@@ -201,11 +202,11 @@ class WholeCalls:
 
     @classmethod
     def read(cls, path: Path, exclude_keys: Set[str]) -> WholeCalls:
-        """Read an HDF5 file of whole calls; kinds with fewer than `FEWEST_CALLS` are left out."""
+        """Read an HDF5 file of whole calls; kinds with fewer than `FEWEST_CALLS` are skipped."""
         info = read_info(path)
         if list(info.phases) != [WHOLE_CALL]:
             raise TrainingError(
-                f"{path} holds {', '.join(info.phases)}, not whole calls: copies and poolings are "
+                f"{path} has {', '.join(info.phases)}, not whole calls: copies and poolings are "
                 "estimated from whole calls; see docs/importing.md"
             )
         kinds = {k: layer_rows(t, exclude_keys) for k, t in read_table(path).items()}
@@ -213,12 +214,12 @@ class WholeCalls:
 
     @property
     def device(self) -> str:
-        """Name that the device goes by."""
+        """Canonical name of the device."""
         return canonical_device(self.info.platform.device)
 
     @property
     def origin(self) -> dict[str, Any]:
-        """What a bundle says of where its estimates are from."""
+        """Provenance of the estimates, as stored in a bundle."""
         known = self.info.source
         published = {name: known[name] for name in ("citation", "files") if name in known}
         return {
@@ -229,11 +230,11 @@ class WholeCalls:
         }
 
     def check(self, setting: Setting, platform: Platform) -> None:
-        """Refuse calls of another device or framework than the layers'."""
+        """Refuse whole calls of another device or framework than the layers'."""
         if self.device.casefold() != canonical_device(platform.device).casefold():
             raise TrainingError(
                 f"{self.path} is of device {self.device}, the layers are of {platform.device}; "
-                "give whole calls of the same device, or a bundle whose estimates are scaled"
+                "give whole calls of the same device, or a bundle whose estimates can be scaled"
             )
         _check_framework(self.path, self.info.setting.framework, setting)
 
@@ -248,7 +249,7 @@ def _check_framework(path: Path, framework: str, wanted: Setting) -> None:
 
 @dataclass(frozen=True)
 class _Fitting:
-    """Coefficients are fitted on whole calls of the device itself."""
+    """Coefficients fitted on whole calls of the device itself."""
 
     calls: WholeCalls
     others: Sequence[WholeCalls]
@@ -256,14 +257,14 @@ class _Fitting:
     def estimates(self, predictors: Mapping[str, Predictor], session_ms: float | None) -> Estimates:
         if session_ms is None:
             raise TrainingError(
-                f"what a session call costs was not measured beside the layers: the whole calls of "
-                f"{self.calls.path} cannot be taken apart"
+                "the cost of a session call was not measured with the layers: the whole calls of "
+                f"{self.calls.path} cannot be separated into their parts"
             )
         known = {kind: each for kind, each in predictors.items() if kind in self.calls.kinds}
         if not known:
             raise TrainingError(
-                f"{self.calls.path} has no kind of layer that was learnt here "
-                f"({', '.join(predictors)}): without one, calls and launches cannot be told apart"
+                f"{self.calls.path} has no kind of layer that was trained here "
+                f"({', '.join(predictors)}): without one, calls and launches cannot be separated"
             )
         parts = {
             kind: own_split(rows)
@@ -280,17 +281,17 @@ class _Fitting:
             )
             known["pool"] = pool
         largest = max(float(_out_bytes(rows).max()) for rows in train.values())
-        # A call pays it once, a network's inputs and outputs together: half of it each.
+        # A call pays it once for inputs and outputs together: half of it each.
         constant_ms = max(0.0, found["call"] - session_ms) / 2
         copies = Transfers(constant_ms, (0.0,), (found["copy"],), largest)
-        judged = {
+        call_errors = {
             kind: _whole_call_errors(part.test, known[kind], copies, session_ms)
             for kind, part in parts.items()
         }
         factors = {kind: found[f"execution of {kind}"] for kind in execution_ms}
-        steps = _steps(judged, factors)
+        steps = _steps(call_errors, factors)
         if pool is not None and self.others:
-            scaled = {each.device: _judge_scaling(pool, self.calls.device, each)
+            scaled = {each.device: _scaling_errors(pool, self.calls.device, each)
                       for each in self.others}  # fmt: skip
             steps[_POOL] = {**steps[_POOL], "scaled_to": scaled}
         origin = self.calls.origin
@@ -309,14 +310,14 @@ def _out_bytes(rows: LayerRows) -> Array:
 def _whole_call_errors(
     rows: LayerRows, predictor: Predictor, copies: Transfers, session_ms: float
 ) -> dict[str, float]:
-    """Judge what the bundle's parts give for whole calls that were not fitted."""
+    """Return errors of the bundle's parts, summed, on whole calls of the test split."""
     copied_ms = copies.constant_ms + copies.predict(_out_bytes(rows))
     whole_ms = session_ms + predictor.predict(rows.columns) + copied_ms
     return errors(rows.times_ms[WHOLE_CALL], whole_ms).to_json()
 
 
 def _steps(
-    judged: Mapping[str, Mapping[str, float]], factors: Mapping[str, float]
+    call_errors: Mapping[str, Mapping[str, float]], factors: Mapping[str, float]
 ) -> dict[str, dict[str, Any]]:
     fit = (
         "whole call = call + launch + pooled bytes and windows + output bytes copied, coefficients "
@@ -324,10 +325,10 @@ def _steps(
     )
     share = "; half of what a call takes beyond a session call counts here"
     return {
-        _POOL: {"how": fit, "whole_call_errors": {"pool": judged.get("pool")}},
+        _POOL: {"how": fit, "whole_call_errors": {"pool": call_errors.get("pool")}},
         "postprocess": {
             "how": fit + share,
-            "whole_call_errors": dict(judged),
+            "whole_call_errors": dict(call_errors),
             "execution_factors": dict(factors),
         },
         "preprocess": {
@@ -346,17 +347,17 @@ def _pool(terms: Mapping[str, float]) -> Baseline:
 
 
 def _launch_ms(pool: Baseline) -> float:
-    """Return what an operator costs that does nothing."""
+    """Return the cost of an operator without work."""
     return float(pool.coefficients_[pool.terms_.index("constant")])
 
 
 def _coefficients(
     kinds: Mapping[str, LayerRows], execution_ms: Mapping[str, Array]
 ) -> dict[str, float]:
-    """Fit whole calls of all kinds together, each kind counting alike; poolings may be unknown.
+    """Fit whole calls of all kinds together, with equal weights; poolings may be unknown.
 
-    A factor on each predicted execution takes up what another version of the framework changed,
-    so that copies and poolings need not.
+    A factor on each predicted execution absorbs differences between framework versions, which
+    would otherwise go into copies and poolings.
     """
     blocks: list[Array] = []
     names = ["call", "copy", *(f"execution of {kind}" for kind in execution_ms), "launch"]
@@ -378,17 +379,17 @@ def _coefficients(
     return dict(zip((*names, *POOL_TERMS), map(float, fitted), strict=True))
 
 
-def _judge_scaling(pool: Baseline, device: str, other: WholeCalls) -> dict[str, float]:
-    """Judge scaled poolings by another device's whole calls: what its calls and copies leave.
+def _scaling_errors(pool: Baseline, device: str, other: WholeCalls) -> dict[str, float]:
+    """Evaluate scaled poolings on another device's whole calls; its calls and copies are fitted.
 
     Returns
     -------
     dict
-        ``execution_factor``: what the scaled times must be multiplied by to fit, 1 if they scale;
-        ``whole_call_mape``: of whole calls that were not fitted, with that factor.
+        ``execution_factor``: factor by which the scaled times fit best, 1 if they scale exactly;
+        ``whole_call_mape``: on whole calls of the test split, with that factor.
     """
     if "pool" not in other.kinds:
-        raise TrainingError(f"{other.path} holds no poolings to judge the scaling by")
+        raise TrainingError(f"{other.path} has no poolings to evaluate the scaling on")
     part = own_split(other.kinds["pool"])
     terms = _scaled_terms(pool, _ratios(device, other.device)["bandwidth"]) | {"constant": 0.0}
     scaled = _pool(terms)
@@ -404,7 +405,7 @@ def _judge_scaling(pool: Baseline, device: str, other: WholeCalls) -> dict[str, 
 
 @dataclass(frozen=True)
 class _Scaling:
-    """Coefficients are another device's, scaled."""
+    """Coefficients of another device, scaled."""
 
     bundle: Bundle
     ratios: Mapping[str, float]
@@ -415,13 +416,13 @@ class _Scaling:
         lacking = {_POOL, *_COPIES, _VIEW} - set(bundle.estimates)
         if lacking:
             raise TrainingError(
-                f"{bundle.path} holds no estimate of {', '.join(sorted(lacking))}; give a bundle "
+                f"{bundle.path} has no estimate of {', '.join(sorted(lacking))}; give a bundle "
                 "that was trained with --estimate-from whole calls"
             )
         if any("scaled" in step for step in bundle.estimates.values()):
             raise TrainingError(
-                f"{bundle.path}'s estimates are scaled themselves; give the bundle of the device "
-                "that they were fitted for"
+                f"the estimates of {bundle.path} are already scaled; give the bundle of the device "
+                "that they were fitted on"
             )
         _check_framework(bundle.path, bundle.framework, setting)
         return cls(bundle, _ratios(bundle.device, platform.device))
@@ -456,7 +457,7 @@ class _Scaling:
 
 
 def _ratios(source: str, target: str) -> dict[str, float]:
-    """Say how many times longer bytes in memory and on the bus take on the target."""
+    """Return how many times longer a byte takes on the target, in memory and on the bus."""
     ours, theirs = _facts(source), _facts(target)
     return {
         "bandwidth": ours.bandwidth_bytes_per_s / theirs.bandwidth_bytes_per_s,
@@ -468,7 +469,7 @@ def _facts(device: str) -> DeviceFacts:
     facts = device_facts(device)
     if facts is None or not facts.bus:
         raise TrainingError(
-            f"no bandwidth and bus are known of device {device!r}; estimates can be scaled between "
+            f"bandwidth and bus of device {device!r} are unknown; estimates can be scaled between "
             f"{', '.join(name for name, each in devices().items() if each.bus)}"
         )
     return facts

@@ -1,4 +1,4 @@
-"""Which rows of a dataset are layers of given networks."""
+"""Find the rows of a dataset that are layers of given networks, to exclude them."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from resperf.lowering import lower
 from resperf.network import networks_at
 
 BATCHES = (1, 8)
-"""A layer may be named otherwise where the batch is one; what differs besides is the batch."""
+"""At batch 1 a layer may have another key; between larger batches only the batch differs."""
 
 
 def keys_of_networks(datasets: Sequence[Path], networks: Sequence[Path]) -> frozenset[str]:
-    """Find the keys in datasets that are layers of networks, at whatever batch size.
+    """Find the keys in datasets that are layers of networks, at any batch size.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Progress of training, for whoever waits."""
+"""Progress bars of training."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from contextlib import contextmanager
 from resperf.errors import require
 
 TrainingProgress = Callable[[str, str, int, int, float], None]
-"""Told (kind, phase, epochs done, epochs in all, validation MAPE as a fraction)."""
+"""Called with (kind, phase, epochs done, total epochs, validation MAPE as a fraction)."""
 
 
 @contextmanager
 def progress_bar() -> Iterator[TrainingProgress]:
-    """Give a callback that draws one bar per predictor on stderr, if that is a terminal."""
+    """Yield a callback that draws one bar per predictor on stderr, if that is a terminal."""
     tqdm = require("tqdm", "train").tqdm
     bars: dict[tuple[str, str], object] = {}
 
-    def tell(kind: str, phase: str, done: int, epochs: int, error: float) -> None:
+    def report(kind: str, phase: str, done: int, epochs: int, error: float) -> None:
         bar = bars.get((kind, phase))
         if bar is None or done <= bar.n:  # type: ignore[attr-defined]
             for each in bars.values():
@@ -31,7 +31,7 @@ def progress_bar() -> Iterator[TrainingProgress]:
         bar.update(done - bar.n)  # type: ignore[attr-defined]
 
     try:
-        yield tell
+        yield report
     finally:
         for bar in bars.values():
             bar.close()  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""Who learns from which rows and is judged on which: one trial, several folds, or a curve."""
+"""Trials: which rows train, validate and test, for one split, several folds, or a curve."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from resperf.training.rows import LayerRows
 def fit_rows(
     predictor: Predictor,
     train: LayerRows,
-    choosing: LayerRows,
+    validation: LayerRows,
     phase: str,
     *,
     seed: int,
     progress: Progress | None = None,
 ) -> Predictor:
-    """Fit one phase of layers; where no row is left to choose by, those that train do."""
-    choosing = choosing if len(choosing) else train
+    """Fit one phase of layers; without validation rows, the training rows validate."""
+    validation = validation if len(validation) else train
     return predictor.fit(
         train.columns,
         train.times_ms[phase],
-        validation=(choosing.columns, choosing.times_ms[phase]),
+        validation=(validation.columns, validation.times_ms[phase]),
         seed=seed,
         progress=progress,
     )
@@ -34,15 +34,15 @@ def fit_rows(
 
 @dataclass(frozen=True)
 class Trial:
-    """Rows of one kind: no key stands in two of the three parts.
+    """Rows of one kind in three disjoint parts: no key is in two of them.
 
     Attributes
     ----------
     train, validation : LayerRows
-        What a method may look at: rows to learn from, and rows that choose the best epoch, the
-        number of trees and the like.
+        Rows that a method may see: to learn from, and to choose the best epoch, the number of
+        trees and the like.
     test : LayerRows
-        What it is judged on.
+        Rows that it is evaluated on.
     """
 
     train: LayerRows
@@ -51,12 +51,12 @@ class Trial:
 
     @property
     def rows_seen(self) -> int:
-        """Count the rows that a method may look at."""
+        """Number of rows that a method may see."""
         return len(self.train) + len(self.validation)
 
 
 def own_split(rows: LayerRows) -> Trial:
-    """Judge on the file's own test split, which no training reads."""
+    """Evaluate on the file's own test split, which no training reads."""
     split = split_of_keys(rows.keys)
     return Trial(
         rows.select(split.train), rows.select(split.validation), rows.select(split.test)
@@ -64,14 +64,13 @@ def own_split(rows: LayerRows) -> Trial:
 
 
 def other_file(rows: LayerRows, test: LayerRows, *, shared: bool) -> Trial:
-    """Judge on all rows of another file; what would have been the own test split trains too.
+    """Evaluate on all rows of another file; the file's own test split trains too.
 
     Parameters
     ----------
     rows, test : LayerRows
     shared : bool
-        Whether layers of both files may train: their times are other times where the files are
-        of two devices.
+        Whether layers that are in both files may train, as for files of two devices.
     """
     known = np.zeros(len(rows), dtype=bool) if shared else np.isin(rows.keys, test.keys)
     validation = split_of_keys(rows.keys).validation
@@ -79,9 +78,9 @@ def other_file(rows: LayerRows, test: LayerRows, *, shared: bool) -> Trial:
 
 
 def folded(rows: LayerRows, folds: int, seed: int) -> tuple[Trial, ...]:
-    """Cross-validate: each row that is not in the test split is judged once.
+    """Cross-validate: each row outside the test split is in the test part of one fold.
 
-    The test split stays untouched, so that methods and settings may be chosen by what this says.
+    The test split is not used, so that methods and settings may be chosen by the result.
     """
     split = split_of_keys(rows.keys)
     fold = fold_of_keys(rows.keys, folds, seed)
@@ -96,10 +95,10 @@ def folded(rows: LayerRows, folds: int, seed: int) -> tuple[Trial, ...]:
 
 
 def shortened(trial: Trial, count: int, seed: int) -> Trial:
-    """Leave a method `count` rows to look at, validation rows included; the test rows stay.
+    """Reduce the rows that a method may see to `count`, validation rows included.
 
-    A larger trial of the same seed holds all rows of a smaller one. Counting the validation rows
-    keeps a learning curve honest: rows that stop a training early are rows that were measured.
+    The test rows stay. A larger trial of the same seed contains all rows of a smaller one.
+    Validation rows count, since they had to be measured too.
     """
     keys = (*trial.train.keys, *trial.validation.keys)
     chosen = first_of_keys(keys, count, seed)
@@ -119,8 +118,8 @@ def curve(
     trials : sequence of Trial
         Several where there are folds.
     counts : sequence of int
-        Rows that a method may look at; empty for all rows at once. Larger counts than there are
-        rows are one point, with all rows.
+        Rows that a method may see; empty for all rows. All counts above the number of rows are one
+        point, with all rows.
     seed : int
     """
     most = max(trial.rows_seen for trial in trials)

@@ -1,4 +1,4 @@
-"""What a campaign is told of layers it could measure, by predictors that learn meanwhile."""
+"""Acquisition scores for adaptive campaigns, from predictors trained on the rows so far."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from resperf.dataset import read_table
 from resperf.errors import TrainingError
 from resperf.features import FEATURED_KINDS, columns_of
 from resperf.layers import Layer
-from resperf.training.disagreement import doubt_of
+from resperf.training.disagreement import acquisition_score
 from resperf.training.fit import FEWEST_ROWS_FOR_NETWORK
 from resperf.training.rows import layer_rows
 
-UNKNOWN = 2.0
-"""Doubt about layers of a kind without any row; as long as there are too few to learn from, it
-falls with the root of the rows, to about what predictors disagree by once there are enough."""
+UNLEARNT_SCORE = 2.0
+"""Acquisition score of a kind without any row. While a kind has too few rows to learn from, its
+score falls with their square root, to about the disagreement of predictors that have enough."""
 
 
-def unknown(rows: int) -> float:
-    """Return the doubt about layers of a kind with so many rows, too few to learn from."""
-    return UNKNOWN / math.sqrt(1 + rows)
+def unlearnt_score(rows: int) -> float:
+    """Return the acquisition score of a kind with too few rows to learn from."""
+    return UNLEARNT_SCORE / math.sqrt(1 + rows)
 
 
-def doubt(dataset: Path, layers: Sequence[Layer]) -> Sequence[float]:
-    """Say how uncertain the time of each layer still is, as a share of it.
+def acquisition_scores(dataset: Path, layers: Sequence[Layer]) -> Sequence[float]:
+    """Return how uncertain the time of each layer still is, as a share of it.
 
     Parameters
     ----------
@@ -39,24 +39,26 @@ def doubt(dataset: Path, layers: Sequence[Layer]) -> Sequence[float]:
     Returns
     -------
     sequence of float
-        By what the rows of its kind say (see `doubt_of`); `unknown` for kinds with hardly any row,
-        0 for kinds that nothing predicts, or whose rows are nearly all left out.
+        `acquisition_score` by the rows of its kind; `unlearnt_score` for kinds with few rows; 0 for
+        kinds that no predictor supports, or whose rows are nearly all unusable.
     """
     tables = read_table(dataset)
-    doubts = np.zeros(len(layers))
+    scores = np.zeros(len(layers))
     for kind in sorted({layer.kind for layer in layers} & set(FEATURED_KINDS)):
         places = [place for place, layer in enumerate(layers) if layer.kind == kind]
         measured = len(tables[kind]) if kind in tables else 0
         if measured < FEWEST_ROWS_FOR_NETWORK:
-            doubts[places] = unknown(measured)
+            scores[places] = unlearnt_score(measured)
             continue
         rows = layer_rows(tables[kind])
         if len(rows) < FEWEST_ROWS_FOR_NETWORK:
-            # More rows of a kind that gives none to learn from would give none either.
+            # Its rows are unusable, and more rows would be as well.
             continue
         try:
-            doubts[places] = doubt_of(rows, columns_of([layers[place] for place in places]))
+            scores[places] = acquisition_score(
+                rows, columns_of([layers[place] for place in places])
+            )
         except TrainingError:
             continue
-    found: list[float] = doubts.tolist()
+    found: list[float] = scores.tolist()
     return found

@@ -1,4 +1,4 @@
-"""Campaigns that choose layers by what they know so far."""
+"""Campaigns that choose layers by an acquisition score."""
 
 import itertools
 import math
@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from resperf.campaign import Campaign, plan, run_campaign, runner
-from resperf.campaign.adaptive import Batches, first_batch, most_telling, shared_out
+from resperf.campaign.adaptive import Batches, allocated, choose_by_score, first_batch
 from resperf.dataset import read_dataset
 from resperf.errors import CampaignError
 from resperf.layers import Activation, Layer
@@ -50,7 +50,7 @@ def width(layer: Layer) -> int:
 
 
 def about_wide_layers(_: Path, layers: Sequence[Layer]) -> list[float]:
-    """Doubts layers of more than 500 features alone."""
+    """Scores only layers of more than 500 features above 0."""
     return [float(width(layer) > 500) for layer in layers]
 
 
@@ -68,7 +68,7 @@ def taken(batches: Batches, measured: set[str] = frozenset()) -> list[list[Layer
     return found
 
 
-def test_later_batches_are_of_doubted_training_layers_and_the_next_held_out_draws() -> None:
+def test_later_batches_are_training_layers_by_score_and_the_next_held_out_draws() -> None:
     planned = plan(made(), Plain())
     batches = Batches(planned, about_wide_layers, first_batch(planned, None))
     first, *later = taken(batches)
@@ -85,32 +85,32 @@ def test_later_batches_are_of_doubted_training_layers_and_the_next_held_out_draw
     assert [len(set(batch) & set(held_out)) for batch in later] == [5, 7, 12, 6]
 
 
-def test_things_are_shared_out_in_proportion_to_portions() -> None:
+def test_rows_are_allocated_in_proportion() -> None:
     portions, nothing, plenty = {"a": 1.0, "b": 3.0}, {"a": 0, "b": 0}, {"a": 100, "b": 100}
-    assert shared_out(40, portions, nothing, plenty) == {"a": 10, "b": 30}
-    # What each has already counts, and is not taken back.
-    assert shared_out(40, portions, {"a": 5, "b": 15}, plenty) == {"a": 10, "b": 30}
-    assert shared_out(40, portions, {"a": 50, "b": 0}, plenty) == {"a": 0, "b": 40}
-    # What one cannot have goes to the other; there is no more than there is.
-    assert shared_out(40, portions, nothing, {"a": 100, "b": 7}) == {"a": 33, "b": 7}
-    assert shared_out(40, portions, nothing, {"a": 4, "b": 7}) == {"a": 4, "b": 7}
-    # Who wants none has what the others leave.
-    assert shared_out(40, {"a": 0.0, "b": 3.0}, nothing, plenty) == {"a": 0, "b": 40}
-    assert shared_out(40, {"a": 0.0, "b": 3.0}, nothing, {"a": 9, "b": 35}) == {"a": 5, "b": 35}
-    assert shared_out(7, {"a": 0.0, "b": 0.0}, nothing, plenty) in (
+    assert allocated(40, portions, nothing, plenty) == {"a": 10, "b": 30}
+    # Rows that a kind has already count, and are not taken away.
+    assert allocated(40, portions, {"a": 5, "b": 15}, plenty) == {"a": 10, "b": 30}
+    assert allocated(40, portions, {"a": 50, "b": 0}, plenty) == {"a": 0, "b": 40}
+    # Rows beyond one's limit go to the other; the sum of the limits bounds the sum.
+    assert allocated(40, portions, nothing, {"a": 100, "b": 7}) == {"a": 33, "b": 7}
+    assert allocated(40, portions, nothing, {"a": 4, "b": 7}) == {"a": 4, "b": 7}
+    # A portion of 0 gets what exceeds the limits of the others.
+    assert allocated(40, {"a": 0.0, "b": 3.0}, nothing, plenty) == {"a": 0, "b": 40}
+    assert allocated(40, {"a": 0.0, "b": 3.0}, nothing, {"a": 9, "b": 35}) == {"a": 5, "b": 35}
+    assert allocated(7, {"a": 0.0, "b": 0.0}, nothing, plenty) in (
         {"a": 3, "b": 4},
         {"a": 4, "b": 3},
     )
-    assert shared_out(7, {}, {}, {}) == {}
+    assert allocated(7, {}, {}, {}) == {}
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_sharing_out_makes_the_weighted_sum_of_errors_least(seed: int) -> None:
+def test_the_allocation_minimises_the_weighted_sum_of_errors(seed: int) -> None:
     source = random.Random(seed)
     names = [f"kind {number}" for number in range(6)]
     scales = {name: 10 ** source.uniform(-1, 1) for name in names}
     have = {name: source.randrange(200) for name in names}
-    slots = shared_out(
+    slots = allocated(
         500, {k: v ** (2 / 3) for k, v in scales.items()}, have, dict.fromkeys(names, 10**6)
     )
     assert sum(slots.values()) == 500
@@ -124,17 +124,17 @@ def test_sharing_out_makes_the_weighted_sum_of_errors_least(seed: int) -> None:
             assert errors(slots | {giver: slots[giver] - 10, taker: slots[taker] + 10}) > least
 
 
-def test_kinds_of_which_little_is_known_are_chosen_more_often_than_drawn() -> None:
+def test_uncertain_kinds_are_chosen_more_often_than_drawn() -> None:
     kinds = ["often"] * 900 + ["seldom"] * 100
-    doubts = [0.1] * 900 + [0.2] * 50 + [0.0] * 50
+    scores = [0.1] * 900 + [0.2] * 50 + [0.0] * 50
 
     def chosen(weights: dict[str, float], measured: dict[str, int]) -> Counter[str]:
-        places = most_telling(
-            kinds, doubts, weights=weights, learnt=measured, have=measured, count=60,
+        places = choose_by_score(
+            kinds, scores, weights=weights, learnt=measured, have=measured, count=60,
             source=random.Random(4),
         )  # fmt: skip
         assert len(set(places)) == 60
-        # What is not doubted teaches nothing.
+        # Layers with a score of 0 are not chosen.
         assert max(places) < 950
         return Counter(kinds[place] for place in places)
 
@@ -143,21 +143,21 @@ def test_kinds_of_which_little_is_known_are_chosen_more_often_than_drawn() -> No
     by_shares = chosen({"often": 0.9, "seldom": 0.1}, measured)
     assert alike["seldom"] > by_shares["seldom"] > 0
     assert alike["seldom"] > 30 > by_shares["seldom"]
-    # With as many rows and as much doubt as the other it gets as many.
+    # With as many rows and the same score as the other it gets as many.
     assert chosen({"often": 1.0, "seldom": 1.0}, {"often": 90, "seldom": 90})["seldom"] == 30
 
 
-def test_layers_of_a_kind_are_chosen_by_chances_as_their_doubts() -> None:
-    kinds, doubts = ["any"] * 40_000, [0.1] * 20_000 + [0.4] * 20_000
-    places = most_telling(
-        kinds, doubts, weights={"any": 1.0}, learnt={}, have={}, count=500,
+def test_layers_of_a_kind_are_chosen_in_proportion_to_their_scores() -> None:
+    kinds, scores = ["any"] * 40_000, [0.1] * 20_000 + [0.4] * 20_000
+    places = choose_by_score(
+        kinds, scores, weights={"any": 1.0}, learnt={}, have={}, count=500,
         source=random.Random(4),
     )  # fmt: skip
-    # A few of many: four times as often.
+    # Few of many candidates: four times as often.
     assert sum(place >= 20_000 for place in places) / 500 == pytest.approx(0.8, abs=0.05)
 
 
-def test_candidates_are_drawn_by_evener_shares() -> None:
+def test_candidates_are_drawn_by_more_even_shares() -> None:
     kinds = {
         "dense": {"share": 0.96, "batch": 1, "features_in": LENGTHS, "features_out": LENGTHS},
         "activation": {"share": 0.04, "batch": 1, "values": LENGTHS, "activation": "relu"},
@@ -170,7 +170,7 @@ def test_candidates_are_drawn_by_evener_shares() -> None:
         return Counter(layer.kind for layer in found)["activation"] / len(found)
 
     assert drawn(1.0) == pytest.approx(0.04, abs=0.02)
-    # The roots of their shares are 0.98 and 0.2.
+    # The square roots of the shares are 0.98 and 0.2.
     assert drawn(0.5) == pytest.approx(0.17, abs=0.04)
     assert drawn(0.0) == pytest.approx(0.5, abs=0.05)
 
@@ -185,7 +185,7 @@ class Splits(Plain):
         ]
 
 
-def test_kinds_that_only_lowering_gives_are_chosen_too() -> None:
+def test_kinds_that_only_lowering_produces_are_chosen_too() -> None:
     planned = plan(made(), Plain())
     batches = Batches(planned, lambda _, layers: [1.0] * len(layers), 100)
     known = {layer.key for layer in planned.layers[:100]}
@@ -195,17 +195,17 @@ def test_kinds_that_only_lowering_gives_are_chosen_too() -> None:
     assert kinds["dense"] >= 20
 
 
-def test_without_any_doubt_kinds_are_chosen_by_their_weights() -> None:
+def test_with_scores_of_zero_kinds_are_chosen_by_their_weights() -> None:
     kinds = ["often"] * 500 + ["seldom"] * 500
-    places = most_telling(
+    places = choose_by_score(
         kinds, [0.0] * 1000, weights={"often": 8.0, "seldom": 1.0}, learnt={}, have={}, count=100,
         source=random.Random(4),
     )  # fmt: skip
-    # Errors that fall with the root of the rows: 8^(2/3) times as many.
+    # Errors that fall with the square root of the rows: 8^(2/3) times as many.
     assert Counter(kinds[place] for place in places) == {"often": 80, "seldom": 20}
 
 
-def test_the_layers_that_judge_are_those_of_a_plain_campaign() -> None:
+def test_the_held_out_layers_are_those_of_a_random_campaign() -> None:
     planned = plan(made(), Plain())
     batches = Batches(planned, about_wide_layers, 100)
     layers = [layer for batch in taken(batches) for layer in batch]
@@ -223,11 +223,11 @@ def test_what_an_earlier_start_chose_counts() -> None:
     items = batches.next_items(Plain(), NOWHERE, known)
     assert len({item.layer for item in items}) == 75
     assert not {item.layer.key for item in items} & known
-    # Half of a batch was measured: the other half of it is left.
+    # Half of a batch was measured: the other half of it remains.
     half = known - {layer.key for layer in second[25:]}
-    left = {item.layer.key for item in batches.next_items(Plain(), NOWHERE, half)}
-    assert len(left) == 25
-    assert not left & half
+    remaining = {item.layer.key for item in batches.next_items(Plain(), NOWHERE, half)}
+    assert len(remaining) == 25
+    assert not remaining & half
 
 
 def test_excluded_layers_are_no_candidates() -> None:
@@ -249,24 +249,24 @@ def test_ranges_that_hold_no_other_layer_end_the_campaign() -> None:
     assert sorted(map(width, layers)) == list(range(1, 61))
 
 
-def test_the_first_batch_is_a_share_of_what_the_time_suffices_for() -> None:
+def test_the_first_batch_is_a_share_of_what_fits_into_the_time() -> None:
     planned = plan(made(), Plain())
     assert first_batch(planned, None) == first_batch(planned, 10 * planned.hours) == 100
     assert first_batch(planned, planned.hours / 2) == 50
 
 
-def test_a_campaign_runs_in_batches_and_goes_on(tmp_path: Path) -> None:
+def test_a_campaign_runs_in_batches_and_resumes(tmp_path: Path) -> None:
     campaign = made(60, run={"reference_interval_s": 0.0, "retry_wait_s": 0.0})
     seen: list[int] = []
 
-    def doubt(dataset: Path, layers: Sequence[Layer]) -> list[float]:
+    def acquisition(dataset: Path, layers: Sequence[Layer]) -> list[float]:
         seen.append(len({row.layer.key for row in read_dataset(dataset).measurements}))
         return about_wide_layers(dataset, layers)
 
     def go(samples: int) -> Any:
         return run_campaign(
             campaign, tmp_path / "a.h5", framework="synthetic", progress=False,
-            samples=samples, doubt=doubt,
+            samples=samples, acquisition=acquisition,
         )  # fmt: skip
 
     result = go(40)
@@ -297,7 +297,7 @@ def test_settings_out_of_range_are_refused(wrong: dict[str, float]) -> None:
 
 
 class StopAfter:
-    """Doubts everything alike, and wants the campaign to stop at its first question."""
+    """Returns the same score for all layers, and interrupts the campaign at its first call."""
 
     def __init__(self, stop: Any) -> None:
         self.stop = stop
@@ -307,12 +307,16 @@ class StopAfter:
         return [1.0] * len(layers)
 
 
-def test_what_an_earlier_start_owed_is_measured(tmp_path: Path) -> None:
+def test_what_an_interrupted_start_planned_is_measured(tmp_path: Path) -> None:
     campaign = made(120, repeat_share=1.0, run={"reference_interval_s": 0.0, "retry_wait_s": 0.0})
 
-    def go(doubt: Any) -> Any:
+    def go(acquisition: Any) -> Any:
         return run_campaign(
-            campaign, tmp_path / "a.h5", framework="synthetic", progress=False, doubt=doubt
+            campaign,
+            tmp_path / "a.h5",
+            framework="synthetic",
+            progress=False,
+            acquisition=acquisition,
         )
 
     # It stops when the second batch is chosen: none of that is measured, nothing is lost.
@@ -344,9 +348,9 @@ def test_no_batch_is_chosen_when_the_time_is_up(
     monkeypatch.setattr(runner._Run, "_end_reason", lambda self: "hours" * (self._taken >= 5))
 
     def never(_: Path, layers: Sequence[Layer]) -> list[float]:
-        raise AssertionError("nobody should ask")
+        raise AssertionError("no batch should be chosen")
 
     result = run_campaign(
-        campaign, tmp_path / "a.h5", framework="synthetic", progress=False, doubt=never
+        campaign, tmp_path / "a.h5", framework="synthetic", progress=False, acquisition=never
     )
     assert (result.reason, result.rows) == ("hours", 5)

@@ -1,4 +1,4 @@
-"""Whether two operators are one kernel, told from noisy times."""
+"""Whether two operators are fused, decided from noisy times."""
 
 import random
 from collections.abc import Callable
@@ -38,7 +38,7 @@ def measuring(fused: bool, noise: float) -> Callable[[Layer, int], Measurement]:
     return measure
 
 
-def test_a_kernel_of_two_operators_is_told_from_two_kernels() -> None:
+def test_a_fused_kernel_is_distinguished_from_two_kernels() -> None:
     for fused in (True, False):
         found = check_fusion(RELU, list, measuring(fused, 0.005))
         assert found.fused is fused
@@ -50,14 +50,14 @@ def test_a_kernel_of_two_operators_is_told_from_two_kernels() -> None:
     assert "conv + relu: two on this machine" in found.warning
 
 
-def test_noise_as_large_as_the_effect_gives_no_answer() -> None:
+def test_noise_as_large_as_the_effect_is_undecided() -> None:
     found = check_fusion(RELU, list, measuring(True, 0.2))
     undecided = [saving for saving in found.savings if saving.fused is None]
     assert undecided
     assert all(saving.rounds == MOST_ROUNDS for saving in undecided)
 
 
-def test_layers_that_do_not_run_say_nothing() -> None:
+def test_layers_that_do_not_run_give_no_saving() -> None:
     def refuse(layer: Layer, repeat: int) -> Measurement:
         return Measurement(layer, Status.UNSUPPORTED, {}, repeat=repeat, detail="no")
 
@@ -65,7 +65,7 @@ def test_layers_that_do_not_run_say_nothing() -> None:
     assert (found.fused, found.savings, found.warning) == (None, (), "")
 
 
-def test_a_follower_that_takes_no_time_says_nothing() -> None:
+def test_a_follower_that_takes_no_time_gives_no_saving() -> None:
     def instant(layer: Layer, repeat: int) -> Measurement:
         time_ms = -0.001 if isinstance(layer, Activation) else 1.0
         phases = {"execution": PhaseSamples((time_ms,), 1, 1, StopReason.PRECISE)}
@@ -76,7 +76,7 @@ def test_a_follower_that_takes_no_time_says_nothing() -> None:
 
 @pytest.mark.parametrize(("count", "left_out"), [(5, 0), (7, 0), (8, 1), (11, 2)])
 def test_the_interval_of_a_median_is_that_of_the_sign_test(count: int, left_out: int) -> None:
-    # Chances that the median lies outside: 6%, 2% (12% with one left out), 7%, 7%.
+    # Probability that the median is outside: 6%, 2% (12% with one left out), 7%, 7%.
     values = [float(value) for value in range(count)]
     assert median_interval(values[::-1], CONFIDENCE) == (left_out, count - 1 - left_out)
 
@@ -101,19 +101,19 @@ def go(output: Path, settings: dict[str, Any], **options: Any) -> Any:
     )
 
 
-def test_what_was_found_is_kept_with_the_data(tmp_path: Path) -> None:
+def test_the_result_is_stored_with_the_data(tmp_path: Path) -> None:
     output = tmp_path / "a.h5"
     result = go(output, {"noise": 0.01}, check_fusion=True)
     assert [found.rule for found in result.fusions] == ["conv + relu", "dense + relu"]
-    # On the synthetic device an activation in a layer is free.
+    # On the synthetic device a fused activation is free.
     assert [found.fused for found in result.fusions] == [True, True]
     stored = read_info(output).fusions
     assert tuple(CheckedFusion.from_json(each) for each in stored) == result.fusions
     assert [each["fused"] for each in stored] == [True, True]
-    # It is not measured again, and outlives a merge.
+    # It is not measured again, and survives a merge.
     assert go(output, {"noise": 0.01}, check_fusion=True, samples=8).fusions == result.fusions
     merge_datasets([output, output], tmp_path / "b.h5")
     assert read_info(tmp_path / "b.h5").fusions == stored
-    # Nobody asked: nothing is stored.
+    # Without the option nothing is stored.
     go(tmp_path / "c.h5", {})
     assert read_info(tmp_path / "c.h5").fusions == ()

@@ -13,7 +13,7 @@ def draws(written: object, count: int = 4000) -> list[object]:
     return [made.draw(source) for _ in range(count)]
 
 
-def test_uniform_reaches_both_ends_alike() -> None:
+def test_uniform_reaches_both_bounds_equally() -> None:
     counts = Counter(draws({"law": "uniform", "low": 3, "high": 6}))
     assert set(counts) == {3, 4, 5, 6}
     assert min(counts.values()) > 900
@@ -34,7 +34,7 @@ def test_rounding_stays_in_the_range() -> None:
     assert set(values) <= set(range(8, 97, 8))
 
 
-def test_rounding_leaves_a_value_without_a_multiple_alone() -> None:
+def test_a_value_without_a_multiple_in_range_is_not_rounded() -> None:
     assert set(draws({"law": "uniform", "low": 1, "high": 3, "round_to": [8]}, 50)) == {1, 2, 3}
 
 

@@ -102,7 +102,7 @@ def test_excluded_keys_are_never_planned() -> None:
     assert any("excluded networks" in note for note in second.notes)
 
 
-def test_kinds_that_the_framework_refuses_are_left_out_and_named() -> None:
+def test_kinds_that_the_framework_refuses_are_skipped_and_named() -> None:
     planned = plan(made(), FakeLowerer(refuses=["pool"]))
     assert set(planned.counts) == {"dense"}
     assert planned.notes == ("no layers of kind pool: no pool here",)

@@ -38,7 +38,7 @@ def conv_campaign(**changes: Any) -> Campaign:
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
-def test_every_drawn_layer_keeps_the_constraints(path: Path) -> None:
+def test_every_drawn_layer_meets_the_constraints(path: Path) -> None:
     campaign = Campaign.from_toml(path)
     limits = campaign.constraints
     for layer in draw(campaign, seed=5, count=400, harvested=HARVESTED):
@@ -51,14 +51,14 @@ def test_every_drawn_layer_keeps_the_constraints(path: Path) -> None:
         assert work_ms <= limits.largest_time_ms
 
 
-def test_depthwise_convolutions_of_single_pixels_come_from_networks_alone() -> None:
+def test_1x1_depthwise_convolutions_come_from_networks_only() -> None:
     campaign = conv_campaign(
         conv={"groups": ["depthwise"], "channels_out": [8], "kernel": [1, 3]},
         mixture={"from_networks": 0.5, "exact": 0.0},
     )
     layers = draw(campaign, seed=1, count=200, harvested=[DEPTHWISE])
     assert {layer.fields()["kernel_height"] for layer in layers} == {3}
-    # What a normalisation became is there in a network.
+    # A network contains one that was lowered from a normalisation.
     norm = DEPTHWISE.replace(
         **dict.fromkeys(("kernel_height", "kernel_width"), 1),
         pad_top=0,
@@ -162,7 +162,7 @@ def test_global_pooling_has_a_window_as_large_as_the_image() -> None:
         assert not layer.ceil_mode
 
 
-def test_pooling_windows_touch_the_image() -> None:
+def test_pooling_windows_overlap_the_image() -> None:
     campaign = Campaign.from_toml(next(p for p in SHIPPED if p.stem == "cpu-overnight"))
     pools = [x for x in draw(campaign, seed=2, count=1500) if isinstance(x, Pool)]
     assert pools
@@ -181,7 +181,7 @@ def test_exact_layers_of_networks_change_only_their_batch() -> None:
     assert set(layers) == expected
 
 
-def test_rows_of_one_image_stay_as_many_in_each() -> None:
+def test_the_number_of_rows_per_image_stays() -> None:
     tokens = Dense(batch=197, features_in=192, features_out=64)
     campaign = Campaign.from_mapping(
         {
@@ -215,7 +215,7 @@ def test_the_mixture_has_its_share() -> None:
     assert from_networks / 1000 == pytest.approx(0.4, abs=0.05)
 
 
-def test_a_changed_window_keeps_its_style_of_padding() -> None:
+def test_a_changed_window_has_the_same_style_of_padding() -> None:
     half = change_window(STEM, {"kernel_height": 5, "kernel_width": 5, "height": 100})
     assert [half[f"pad_{s}"] for s in ("top", "left", "bottom", "right")] == [2, 2, 2, 2]
     same = STEM.replace(
@@ -233,7 +233,7 @@ def test_impossible_constraints_are_named() -> None:
         Sampler(campaign, seed=1).draw()
 
 
-def test_networks_too_large_for_the_constraints_give_way_to_the_ranges() -> None:
+def test_ranges_replace_networks_that_exceed_the_constraints() -> None:
     campaign = conv_campaign(
         mixture={"from_networks": 1.0, "exact": 1.0}, constraints={"largest_tensor_bytes": 100_000}
     )

@@ -66,7 +66,10 @@ def test_another_file_judges(toy_dataset: Path, capsys: pytest.CaptureFixture[st
         (["--methods", "baseline", "--kind", "lstm"], "no layer of kind lstm"),
         (["--methods", "baseline", "--phase", "lunch"], "has no lunch times"),
         (["--methods", "baseline", "--test", "absent.h5"], "no dataset absent.h5"),
-        (["--methods", "baseline", "--test", "T", "--folds", "3"], "leave out the folds"),
+        (
+            ["--methods", "baseline", "--test", "T", "--folds", "3"],
+            "give either folds or a test dataset",
+        ),
     ],
 )
 def test_mistakes_exit_2(

@@ -1,4 +1,4 @@
-"""Names of devices, and what they cannot stay below."""
+"""Names of devices, and lower bounds of times."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_table_4_of_the_paper() -> None:
 def test_lower_bounds_by_hand() -> None:
     facts = device_facts("1080ti")
     assert facts is not None
-    # 4096 x 4096 floats are 64 MiB of weights; 2.75 MiB may lie in the cache.
+    # 4096 x 4096 floats are 64 MiB of weights; 2.75 MiB may be in the cache.
     dense = Dense(batch=1, features_in=4096, features_out=4096, bias=False)
     moved_bytes = (64 << 20) + 2 * 16384 - 2.75 * (1 << 20)
     assert lower_bound_ms(dense, facts) == pytest.approx(moved_bytes / 484.4e9 * 1e3)

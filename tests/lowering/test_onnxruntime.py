@@ -1,4 +1,4 @@
-"""ORT's own lowering and the stored rules, held against each other on real networks."""
+"""ORT's own lowering compared with the stored rules on real networks."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def conv_node(name: str, x: str, y: str) -> onnx.NodeProto:
 
 
 def between(op: str, *bounds: str) -> list[onnx.NodeProto]:
-    """An activation of what a convolution makes, which an addition reads as well."""
+    """An activation of a convolution whose output an addition reads as well."""
     return [
         conv_node("c1", "x", "a"),
         helper.make_node(op, ["a", *bounds], ["b"], "act"),
@@ -104,7 +104,7 @@ ACTIVATED: dict[str, list[onnx.NodeProto]] = {
     **{op: between(op) for op in ("Relu", "Tanh", "Sigmoid", "HardSigmoid", "Gelu", "LeakyRelu",
                                   "Elu", "Softplus", "HardSwish")},
     "Clip": between("Clip", "low", "high"),
-    "in front": [helper.make_node("Relu", ["x"], ["a"], "act"), conv_node("c", "a", "y")],
+    "before a conv": [helper.make_node("Relu", ["x"], ["a"], "act"), conv_node("c", "a", "y")],
     "silu": [
         conv_node("c1", "x", "a"),
         helper.make_node("Sigmoid", ["a"], ["s"], "sig"),
@@ -115,7 +115,7 @@ ACTIVATED: dict[str, list[onnx.NodeProto]] = {
         conv_node("c1", "x", "a"),
         helper.make_node("HardSwish", ["a"], ["y"], "act"),
     ],
-    "absorbed hard swish": [
+    "fused hard swish": [
         conv_node("c1", "x", "a"),
         helper.make_node("HardSwish", ["a"], ["b"], "act"),
         conv_node("c2", "b", "y"),
@@ -125,7 +125,7 @@ ACTIVATED: dict[str, list[onnx.NodeProto]] = {
 
 @pytest.mark.parametrize("channels", [16, 20, 18])
 @pytest.mark.parametrize("nodes", ACTIVATED.values(), ids=ACTIVATED)
-def test_rules_and_ort_agree_on_activations_that_stand_alone(
+def test_rules_and_ort_agree_on_unfused_activations(
     nodes: list[onnx.NodeProto], channels: int, target: Target, tmp_path: Path
 ) -> None:
     network = read_network(written(tmp_path / "n.onnx", nodes, channels))
@@ -136,7 +136,7 @@ def test_rules_and_ort_agree_on_activations_that_stand_alone(
 
 
 def resized(**attributes: str) -> list[onnx.NodeProto]:
-    """A convolution, a change of size, a convolution, as decoders have them."""
+    """Convolution, Resize, convolution, as in decoders."""
     return [
         conv_node("c1", "x", "a"),
         helper.make_node("Resize", ["a", "", "scales"], ["b"], "grow", **attributes),
@@ -178,7 +178,7 @@ def normalised(x: str, result: str, *, shifted: bool) -> list[onnx.NodeProto]:
 
 
 def of_tokens(*nodes: onnx.NodeProto) -> list[onnx.NodeProto]:
-    """Nodes from t, tokens of an image, to u; then an end that nothing joins."""
+    """Nodes from t, tokens of an image, to u; then an end that is not fused."""
     return [
         helper.make_node("Reshape", ["x", "tokens"], ["r"], "flat"),
         helper.make_node("Transpose", ["r"], ["t"], "turn", perm=[0, 2, 1]),
@@ -197,7 +197,7 @@ GRAPHS: dict[str, tuple[list[onnx.NodeProto], set[str]]] = {
         resized(mode="linear", coordinate_transformation_mode="asymmetric"),
         {"conv", "resize", "reorder"},
     ),
-    # Tokens times their own transpose, a constant added as a position's bias, and the product.
+    # Tokens times their own transpose, a constant added as positional bias, and the product.
     "attention": (
         [
             helper.make_node("Reshape", ["x", "tokens"], ["t"], "flat"),
@@ -210,8 +210,8 @@ GRAPHS: dict[str, tuple[list[onnx.NodeProto], set[str]]] = {
         ],
         {"matmul", "elementwise", "softmax"},
     ),
-    # Channels come last between two convolutions; a factor per channel stands behind the turn back.
-    "channels last and back": (
+    # NHWC between two convolutions; a factor per channel after the transposition back.
+    "NHWC and back": (
         [
             conv_node("c1", "x", "a"),
             helper.make_node("Transpose", ["a"], ["t"], "last", perm=[0, 2, 3, 1]),
@@ -224,7 +224,7 @@ GRAPHS: dict[str, tuple[list[onnx.NodeProto], set[str]]] = {
         ],
         {"conv", "reorder", "dense", "norm"},
     ),
-    # Factors and terms of one per feature, and a residual, between turns and turns back.
+    # Factors and terms per feature, and a residual, between transpositions to NHWC and back.
     "perceptron over tokens": (
         [
             helper.make_node("Reshape", ["x", "tokens"], ["r"], "flat"),
@@ -276,13 +276,13 @@ GRAPHS: dict[str, tuple[list[onnx.NodeProto], set[str]]] = {
         ],
         {"pool", "elementwise", "conv"},
     ),
-    "gelu by tanh": (
+    "tanh gelu": (
         [*gelu_by_tanh("g"), helper.make_node("Softmax", ["g"], ["y"], "soft", axis=-1)],
         {"activation", "softmax"},
     ),
-    "normalisation in parts": (of_tokens(*normalised("t", "u", shifted=True)), {"norm"}),
-    "normalisation by squares": (of_tokens(*normalised("t", "u", shifted=False)), {"norm"}),
-    "sum before a normalisation in parts": (
+    "decomposed layer norm": (of_tokens(*normalised("t", "u", shifted=True)), {"norm"}),
+    "decomposed RMS norm": (of_tokens(*normalised("t", "u", shifted=False)), {"norm"}),
+    "sum before a decomposed layer norm": (
         of_tokens(
             helper.make_node("Erf", ["t"], ["e"], "other"),
             helper.make_node("Add", ["t", "e"], ["s"], "sum"),
@@ -290,7 +290,7 @@ GRAPHS: dict[str, tuple[list[onnx.NodeProto], set[str]]] = {
         ),
         {"norm", "elementwise"},
     ),
-    "sum and largest of several": (
+    "Sum and Max of several": (
         of_tokens(
             helper.make_node("Erf", ["t"], ["e"], "one"),
             helper.make_node("Abs", ["t"], ["a"], "two"),
@@ -318,7 +318,7 @@ GRAPHS: dict[str, tuple[list[onnx.NodeProto], set[str]]] = {
         ],
         {"conv", "elementwise", "reorder"},
     ),
-    "gelu by tanh at the end": (gelu_by_tanh("y"), {"activation", "elementwise"}),
+    "tanh gelu at the end": (gelu_by_tanh("y"), {"activation", "elementwise"}),
 }
 
 
@@ -356,7 +356,7 @@ def saved(
 
 
 def signal_network(path: Path, rank: int) -> Path:
-    """A convolution of signals or volumes with what it absorbs, a pooling, a masked sum; back."""
+    """A 1-D or 3-D convolution with fused operators, a pooling, a masked sum, and back."""
     cube, sizes = (3,) * rank, (8,) * rank
     one, two = [1] * rank, [2] * rank
     values = {
@@ -393,7 +393,7 @@ def test_rules_and_ort_agree_on_signals_volumes_and_masks(
     network = read_network(signal_network(tmp_path / "g.onnx", rank))
     asked = lower(network, *target, method="framework")
     kinds = [node.layer.kind for node in asked.nodes if node.layer is not None]
-    # The convolution has absorbed normalisation, factor, term and activation.
+    # Normalisation, factor, term and activation are fused into the convolution.
     assert kinds[:2] == ["conv_nd", "pool_nd"]
     assert sorted(kinds[2:-2]) == ["cast", "elementwise", "elementwise", "select"]
     shapes = [node.layer.output_shape for node in asked.nodes[-2:] if node.layer is not None]
@@ -461,7 +461,7 @@ def test_rules_and_ort_agree_on_a_transformer_block(target: Target, tmp_path: Pa
     asked = lower(network, *target, method="framework")
     by_rules = lower(network, *target, method="rules")
     layers = Counter(node.layer.kind for node in asked.nodes if node.layer is not None)
-    # Products with their bias; scores with their factor; both splits; q, k, v and o turned.
+    # Products with bias; scores with their factor; both splits; q, k, v and o transposed.
     assert layers == {
         "dense": 3, "matmul": 2, "move": 2, "transpose": 4, "softmax": 1, "norm": 1,
         "activation": 1, "elementwise": 1,
@@ -474,7 +474,7 @@ def test_rules_and_ort_agree_on_a_transformer_block(target: Target, tmp_path: Pa
 
 
 def quantised_network(path: Path) -> Path:
-    """Convolutions, a sum, joins, poolings, a product and a softmax, all of them of eight bits."""
+    """Convolutions, a sum, concatenations, poolings, a product and a softmax, all in int8."""
     values = {
         "scale": np.float32(0.02), "zero": np.uint8(128), "own": np.int8(0),
         "w": np.full((16, 16, 3, 3), 3, np.int8), "b": np.full(16, 5, np.int32),
@@ -489,7 +489,7 @@ def quantised_network(path: Path) -> Path:
         return output
 
     def through(name: str, scale: str = "scale", zero: str = "zero") -> str:
-        """Quantise what an operator gives, and give it back for the next one."""
+        """Quantise an operator's output, and dequantise it for the next one."""
         narrow = node("QuantizeLinear", [name, scale, zero], f"{name} q")
         return node("DequantizeLinear", [narrow, scale, zero], f"{name} f")
 
@@ -521,7 +521,7 @@ def quantised_network(path: Path) -> Path:
     return path
 
 
-def test_networks_of_eight_bits_are_what_ort_joins(target: Target, tmp_path: Path) -> None:
+def test_int8_networks_are_lowered_as_ort_fuses_them(target: Target, tmp_path: Path) -> None:
     network = read_network(quantised_network(tmp_path / "q.onnx"))
     asked = lower(network, *target, method="framework")
     assert [(n.op, n.reason) for n in asked.nodes if n.role == "unknown"] == []
@@ -535,7 +535,7 @@ def test_networks_of_eight_bits_are_what_ort_joins(target: Target, tmp_path: Pat
     assert [(each.parts, each.rescaled) for each in joined] == [(2, True), (2, False)]
     assert kinds["quantize"] == 2
     assert not kinds["conv"] + kinds["dense"] + kinds["pool"] + kinds["elementwise"]
-    # Weights are no computation; rules say what they do not know.
+    # Weights are not computed; rules list what they do not know.
     by_rules = lower(network, *target, method="rules")
     assert any("become one" in note for note in by_rules.notes)
     assert sum(node.op == "DequantizeLinear" for node in by_rules.nodes) == 11
@@ -575,7 +575,7 @@ def test_lenet_lowers_to_hand_counted_nodes(method: str, target: Target) -> None
 
 
 @pytest.mark.parametrize("method", ["framework", "rules"])
-def test_every_original_node_is_accounted_for(method: str, target: Target) -> None:
+def test_every_original_node_is_a_source(method: str, target: Target) -> None:
     path = next(p for p in REFERENCE if p.stem == "resnet18")
     network = read_network(path, batch=1)
     lowered = lower(network, *target, method=method)
@@ -585,8 +585,8 @@ def test_every_original_node_is_accounted_for(method: str, target: Target) -> No
 
 
 @pytest.mark.parametrize("method", ["framework", "rules"])
-def test_pieces_without_values_are_no_layers(method: str, target: Target, tmp_path: Path) -> None:
-    """As video networks cut windows off that are not shifted."""
+def test_slices_without_values_are_no_layers(method: str, target: Target, tmp_path: Path) -> None:
+    """As video networks slice windows that are not shifted."""
     values = {"start": np.int64([0]), "end": np.int64([0]), "axis": np.int64([1])}
     nodes = [
         helper.make_node("Relu", ["x"], ["a"], "act"),
@@ -601,10 +601,8 @@ def test_pieces_without_values_are_no_layers(method: str, target: Target, tmp_pa
 
 
 @pytest.mark.parametrize("inverse", ["Reciprocal", "Div", ""])
-def test_rules_and_ort_agree_on_norms_by_the_root_mean_square(
-    inverse: str, target: Target, tmp_path: Path
-) -> None:
-    """As language models write them, with casts that change nothing; some ways are not joined."""
+def test_rules_and_ort_agree_on_rms_norms(inverse: str, target: Target, tmp_path: Path) -> None:
+    """As language models write them, with casts to the same type; some forms are not fused."""
     values = {
         "two": np.float32(2), "tiny": np.float32(1e-6), "one": np.float32(1),
         "scale": np.full(16, 0.7, np.float32), "w": np.full((16, 16), 0.1, np.float32),
@@ -641,7 +639,7 @@ def test_rules_and_ort_agree_on_norms_by_the_root_mean_square(
 
 
 @pytest.mark.parametrize("method", ["framework", "rules"])
-def test_what_is_left_out_belongs_to_what_it_stands_beside(
+def test_a_removed_node_is_a_source_of_its_neighbour(
     method: str, target: Target, tmp_path: Path
 ) -> None:
     values = {
@@ -661,14 +659,14 @@ def test_what_is_left_out_belongs_to_what_it_stands_beside(
     lowered = lower(network, *target, method=method)
     owners = {n: node.layer.kind for node in lowered.nodes if node.layer for n in node.sources}
     assert owners["first"] == owners["product"] == "dense"
-    # ONNX Runtime's graph tells what a node reads, rules what they took it out behind.
+    # ONNX Runtime's graph names the reader, rules the node before the removed one.
     assert owners["dropout"] == ("dense" if method == "rules" else "elementwise")
     assert owners["last"] == owners["larger"] == "elementwise"
     assert set(owners) == {node.name for node in network.nodes}
     assert sum(len(node.sources) for node in lowered.nodes) == len(network.nodes)
 
 
-def test_another_machine_is_lowered_by_rules_and_says_so(target: Target) -> None:
+def test_another_machine_is_lowered_by_rules_and_noted(target: Target) -> None:
     path = next(p for p in REFERENCE if p.stem == "lenet5")
     setting, platform = target
     block = {"8": "16"}.get(setting.options["nchwc_block"], "8")
@@ -682,7 +680,7 @@ def test_another_machine_is_lowered_by_rules_and_says_so(target: Target) -> None
     }  # fmt: skip
 
 
-def test_other_instructions_with_the_same_layouts_are_asked_about_all_the_same(
+def test_other_instruction_sets_with_the_same_block_use_onnxruntime(
     target: Target,
 ) -> None:
     network = read_network(next(p for p in REFERENCE if p.stem == "lenet5"), batch=1)
@@ -695,7 +693,7 @@ def test_other_instructions_with_the_same_layouts_are_asked_about_all_the_same(
     assert lower(network, setting, arm).method == "rules"
 
 
-def test_a_small_tensor_among_the_attributes_is_written(target: Target, tmp_path: Path) -> None:
+def test_a_small_tensor_attribute_is_written(target: Target, tmp_path: Path) -> None:
     nodes = [
         helper.make_node("NonZero", ["x"], ["n"], "places"),
         helper.make_node("Shape", ["n"], ["s"], "shape"),
@@ -708,7 +706,7 @@ def test_a_small_tensor_among_the_attributes_is_written(target: Target, tmp_path
 
 
 def half_network(path: Path) -> Path:
-    """A convolution, a cast to whole precision and back, a product: all in half precision."""
+    """A convolution, casts to float32 and back, a product, in half precision."""
     half, single = onnx.TensorProto.FLOAT16, onnx.TensorProto.FLOAT
     nodes = [
         helper.make_node("Conv", ["x", "w"], ["a"], "conv", pads=[1, 1, 1, 1]),
@@ -735,7 +733,7 @@ def test_half_precision_is_computed_in_float32_between_casts(
     assert named <= {node.name for node in network.nodes}
 
 
-def test_an_answer_is_kept_and_survives_other_names_and_damage(target: Target, cache: Path) -> None:
+def test_a_lowering_is_cached_across_names_and_damage(target: Target, cache: Path) -> None:
     network = read_network(next(p for p in REFERENCE if p.stem == "lenet5"), batch=1)
     asked = lower(network, *target, method="framework")
     (kept,) = cache.iterdir()
@@ -749,7 +747,7 @@ def test_an_answer_is_kept_and_survives_other_names_and_damage(target: Target, c
     assert lower(network, *target, method="framework") == asked
 
 
-def test_what_rules_made_for_want_of_the_framework_is_kept(
+def test_what_rules_made_without_the_framework_is_cached(
     target: Target, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     network = read_network(next(p for p in REFERENCE if p.stem == "densenet121"), batch=1)
@@ -760,22 +758,22 @@ def test_what_rules_made_for_want_of_the_framework_is_kept(
     assert lower(network, other, platform).nodes == by_rules.nodes
     assert len(list(cache.iterdir())) == 1
     monkeypatch.setattr(_ort_rules, "lower_nodes", None)
-    # Another object, so that nothing is remembered by the process.
-    again = lower(replace(network), other)
+    # Another object, so that the cache of the process does not apply.
+    again = lower(replace(network), other, platform)
     assert again.nodes == by_rules.nodes
     assert any("stored rules" in note for note in again.notes)
     # Blocks of other sizes are lowered otherwise.
     monkeypatch.undo()
     monkeypatch.setenv("XDG_CACHE_HOME", str(cache.parents[1]))
-    elsewhere = "8" if other.settings["nchwc_block"] == "0" else "0"
-    settings = {**other.settings, "nchwc_block": elsewhere}
-    plain = lower(replace(network), replace(other, settings=settings))
+    elsewhere = "8" if other.options["nchwc_block"] == "0" else "0"
+    settings = {**other.options, "nchwc_block": elsewhere}
+    plain = lower(replace(network), replace(other, options=settings), platform)
     assert [node.layer for node in plain.nodes] != [node.layer for node in by_rules.nodes]
 
 
-def test_what_ort_refuses_is_lowered_by_rules_with_a_word(target: Target) -> None:
+def test_what_ort_refuses_is_lowered_by_rules_with_a_note(target: Target) -> None:
     network = network_of(conv(channels_in=17, channels_out=8))
-    # An attribute that no operator has: ONNX Runtime refuses it, the rules do not look at it.
+    # An attribute that no operator has: ONNX Runtime refuses it, the rules ignore it.
     [node] = network.nodes
     strange = replace(network, nodes=(replace(node, attributes={**node.attributes, "odd": 1}),))
     with pytest.raises(UnsupportedError, match="ONNX Runtime cannot run this network"):
@@ -862,7 +860,7 @@ def test_reorders_get_the_blocks_of_the_machine(target: Target) -> None:
     assert back == drawn.replace(layout="nchwc8", layout_out="nchw")
 
 
-def test_what_lies_around_a_loop_is_lowered_by_onnxruntime(target: Target, tmp_path: Path) -> None:
+def test_nodes_around_a_loop_are_lowered_by_onnxruntime(target: Target, tmp_path: Path) -> None:
     def info(name: str, kind: int, shape: list[int | str]) -> onnx.ValueInfoProto:
         return helper.make_tensor_value_info(name, kind, shape)
 
@@ -884,7 +882,7 @@ def test_what_lies_around_a_loop_is_lowered_by_onnxruntime(target: Target, tmp_p
         onnx.numpy_helper.from_array(np.ones((8, 8), np.float32), "w"),
         onnx.numpy_helper.from_array(np.float32([[1.5, 2.5]]), "anchors"),
     ]
-    # A network may give constants, such as a detector's anchors.
+    # A network may return constants, such as a detector's anchors.
     outputs = [info("c", 1, [2, 8]), info("anchors", 1, [1, 2])]
     inputs = [info("x", 1, ["batch", 8]), info("count", 7, [])]
     graph = helper.make_graph(nodes, "g", inputs, outputs, weights)
@@ -898,10 +896,10 @@ def test_what_lies_around_a_loop_is_lowered_by_onnxruntime(target: Target, tmp_p
 
 
 @pytest.mark.parametrize("width", [64, 640])
-def test_a_normalisation_of_rows_becomes_part_of_the_product_before_it(
+def test_a_normalisation_of_rows_is_folded_into_the_product_before_it(
     width: int, target: Target, tmp_path: Path
 ) -> None:
-    # Of 640 columns the weights are more than ONNX Runtime is given for other products.
+    # With 640 columns the weights exceed what ONNX Runtime gets for other products.
     names = ("scale", "shift", "mean", "variance")
     weights = [onnx.numpy_helper.from_array(np.full(width, 0.5, np.float32), n) for n in names]
     weights.append(onnx.numpy_helper.from_array(np.full((width, width), 0.1, np.float32), "w"))
@@ -947,7 +945,7 @@ def test_a_change_of_shape_is_a_copy_where_it_makes_an_output(
 
 
 def both_ways(path: Path, target: Target) -> list[LoweredNetwork]:
-    """Lower a network by ONNX Runtime's own graph and by rules; nothing may be unknown."""
+    """Lower a network by ONNX Runtime and by rules; nothing may be unknown."""
     network = read_network(path)
     lowered = [lower(network, *target, method=each) for each in ("framework", "rules")]
     for each in lowered:
@@ -984,7 +982,7 @@ def test_a_product_keeps_its_layer_whatever_activation_it_ends_with(
     assert layers[-1].fields()["activation"] == function
 
 
-def test_nothing_of_a_product_of_two_computed_matrices_is_left_out(
+def test_no_part_of_a_product_of_two_computed_matrices_is_lost(
     target: Target, tmp_path: Path
 ) -> None:
     nodes = [
@@ -996,7 +994,7 @@ def test_nothing_of_a_product_of_two_computed_matrices_is_left_out(
     path = saved(tmp_path / "n.onnx", nodes, (16, 16), SQUARE)
     asked, by_rules = both_ways(path, target)
     kinds = Counter(node.layer.kind for node in asked.nodes if node.layer is not None)
-    # The function before it and what the product adds are both elementwise.
+    # The function before it and the addition after it are both elementwise.
     assert kinds == {"softmax": 1, "elementwise": 2, "matmul": 1, "activation": 1}
     layers = [Counter(n.layer.key for n in each.nodes if n.layer) for each in (asked, by_rules)]
     assert layers[0] == layers[1]
@@ -1016,13 +1014,13 @@ def padded(op: str, *more: str, **attributes: object) -> list[onnx.NodeProto]:
 
 
 EDGES: dict[str, tuple[int, tuple[int, ...], list[onnx.NodeProto]]] = {
-    "zeros before a largest": (17, IMAGE, padded("MaxPool")),
-    "others before a largest": (17, IMAGE, padded("MaxPool", "low")),
-    "zeros before a mean": (17, IMAGE, padded("AveragePool")),
-    "zeros before a mean of its own padding": (
+    "zero padding of MaxPool": (17, IMAGE, padded("MaxPool")),
+    "other padding of MaxPool": (17, IMAGE, padded("MaxPool", "low")),
+    "zero padding of AveragePool": (17, IMAGE, padded("AveragePool")),
+    "zero padding of AveragePool with pads": (
         17, IMAGE, padded("AveragePool", pads=[1, 1, 1, 1]),
     ),
-    "zeros before a mean that counts its own": (
+    "zero padding of AveragePool that counts its pads": (
         17, IMAGE, padded("AveragePool", pads=[1, 1, 1, 1], count_include_pad=1),
     ),
     "padding before operator set 11": (
@@ -1076,7 +1074,7 @@ EDGES: dict[str, tuple[int, tuple[int, ...], list[onnx.NodeProto]]] = {
             helper.make_node("Sub", ["g", "t"], ["y"], "rest"),
         ],
     ),
-    "a product of a transposed image that two read": (
+    "a product of a transposed image with two readers": (
         17,
         (16, 4),
         [
@@ -1086,7 +1084,7 @@ EDGES: dict[str, tuple[int, tuple[int, ...], list[onnx.NodeProto]]] = {
             helper.make_node("Sub", ["g", "e"], ["y"], "two"),
         ],
     ),
-    "a product that turns its image back": (
+    "a product that transposes its image back": (
         17,
         (4, 16),
         [
@@ -1106,7 +1104,7 @@ EDGES: dict[str, tuple[int, tuple[int, ...], list[onnx.NodeProto]]] = {
 
 
 @pytest.mark.parametrize("name", EDGES)
-def test_rules_and_ort_agree_at_the_edges_of_what_is_joined(
+def test_rules_and_ort_agree_at_the_limits_of_fusion(
     name: str, target: Target, tmp_path: Path
 ) -> None:
     opset, shape, nodes = EDGES[name]
@@ -1117,7 +1115,7 @@ def test_rules_and_ort_agree_at_the_edges_of_what_is_joined(
 
 
 @pytest.mark.parametrize("opset", [18, 21])
-def test_group_normalisation_is_what_its_definition_computes(
+def test_group_normalisation_is_lowered_to_its_definition(
     opset: int, target: Target, tmp_path: Path
 ) -> None:
     each = 2 if opset == 18 else 16
@@ -1132,13 +1130,13 @@ def test_group_normalisation_is_what_its_definition_computes(
     for lowered in (asked, by_rules):
         large = [n.layer for n in lowered.nodes if n.layer and n.layer.input_bytes > 10_000]
         found.append(Counter(layer.kind for layer in large))
-    # Two means; the square, what is taken off, the root's division, scale and bias.
+    # Two means; the square, the subtraction, the division by the root, scale and bias.
     assert found[1] == {"reduce": 2, "elementwise": 5, "activation": 1}
-    # ONNX Runtime also copies what is said to be of the type in which the means are computed.
+    # ONNX Runtime also copies tensors that are cast to the type of the means.
     assert found[0] - found[1] == ({} if opset == 18 else {"move": 2})
 
 
-def test_an_operator_whose_first_output_nobody_asks_for_keeps_its_name(
+def test_an_operator_with_an_unused_first_output_has_its_name(
     target: Target, tmp_path: Path
 ) -> None:
     values = {
@@ -1158,12 +1156,12 @@ def test_an_operator_whose_first_output_nobody_asks_for_keeps_its_name(
         assert "cells" not in sources["Softmax"]
 
 
-def test_places_of_the_largest_and_roots_of_squares_are_layers(
+def test_max_pooling_with_indices_and_lp_poolings_are_layers(
     target: Target, tmp_path: Path
 ) -> None:
     nodes = [
         helper.make_node("Conv", ["x", "filters"], ["c"], "conv"),
-        # What says where the largest is leaves the padding to a layer of its own.
+        # Padding is not fused into a MaxPool with indices: it is a layer of its own.
         helper.make_node("Pad", ["c", "pads"], ["p"], "pad"),
         helper.make_node("MaxPool", ["p"], ["m", "places"], "pool", kernel_shape=[3, 3]),
         helper.make_node("LpPool", ["m"], ["l"], "roots", kernel_shape=[2, 2]),

@@ -95,7 +95,7 @@ def test_global_pool_covers_the_image() -> None:
     assert layer.output_shape == (2, 8, 1, 1)
 
 
-def test_count_include_pad_means_nothing_to_a_maximum() -> None:
+def test_count_include_pad_does_not_apply_to_max_pooling() -> None:
     network, node = network_of("MaxPool", (1, 8, 9, 7), kernel_shape=(3, 3), count_include_pad=1)
     assert not pool_from_node(network, node).count_include_pad
 
@@ -117,7 +117,7 @@ def test_dense(
     assert not layer.bias
 
 
-def test_absorbed_bias_and_activation_of_a_product() -> None:
+def test_fused_bias_and_activation_of_a_product() -> None:
     network, node = network_of("MatMul", (2, 10), (10, 3), weights=1)
     layer = dense_from_node(network, node, bias=True, activation="sigmoid")
     assert layer.bias
@@ -146,7 +146,7 @@ def test_absorbed_bias_and_activation_of_a_product() -> None:
         ),
     ],
 )
-def test_what_no_layer_says_is_refused(read: Any, case: Any, words: str) -> None:
+def test_what_no_layer_expresses_is_refused(read: Any, case: Any, words: str) -> None:
     with pytest.raises(UnsupportedError, match=words):
         read(*case)
 
@@ -173,7 +173,7 @@ def test_positions_of_maxima_are_refused() -> None:
         ("Sigmoid", "sigmoid", (), 1, 1),
     ],
 )
-def test_an_activation_by_itself(
+def test_an_unfused_activation(
     op: str, function: str, shape: Shape, batch: int, values: int
 ) -> None:
     layer = activation_from_node(*network_of(op, shape))

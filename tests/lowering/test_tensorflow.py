@@ -53,7 +53,7 @@ IMAGE = (1, 4, 8, 8)
 NORM = {"wg": (4,), "wb": (4,), "wm": (4,), "wv": (4,)}
 
 
-def test_a_convolution_absorbs_norm_residual_and_activation() -> None:
+def test_norm_residual_and_activation_are_fused_into_a_convolution() -> None:
     network = network_of(
         [
             ("Conv", "c", ["x", "w"]),
@@ -73,7 +73,7 @@ def test_a_convolution_absorbs_norm_residual_and_activation() -> None:
     )  # fmt: skip
 
 
-def test_of_two_convolutions_the_later_one_absorbs_their_sum() -> None:
+def test_a_sum_of_two_convolutions_is_fused_into_the_later_one() -> None:
     network = network_of(
         [
             ("Conv", "c1", ["x", "w"]),
@@ -89,7 +89,7 @@ def test_of_two_convolutions_the_later_one_absorbs_their_sum() -> None:
     assert second.layer.residual  # type: ignore[union-attr]
 
 
-def test_nothing_is_absorbed_past_a_tensor_that_others_read() -> None:
+def test_a_tensor_with_other_readers_prevents_fusion() -> None:
     network = network_of(
         [
             ("Conv", "c", ["x", "w"]),
@@ -106,7 +106,7 @@ def test_nothing_is_absorbed_past_a_tensor_that_others_read() -> None:
     ]
 
 
-def test_a_network_output_is_not_absorbed() -> None:
+def test_a_network_output_prevents_fusion() -> None:
     network = network_of(
         [("Conv", "c", ["x", "w"]), ("Relu", "r", ["c"])],
         {"x": IMAGE, "w": (4, 4, 1, 1), "c": IMAGE, "r": IMAGE},
@@ -164,7 +164,7 @@ def test_a_mean_over_rows_and_columns_is_a_global_pooling() -> None:
     assert "ReduceMean over axes (1,)" in node.reason
 
 
-def test_every_node_is_accounted_for_once() -> None:
+def test_every_node_is_a_source_once() -> None:
     network = network_of(
         [
             ("BatchNormalization", "n", ["x", "wg", "wb", "wm", "wv"]),
@@ -186,7 +186,7 @@ def test_only_rules_exist() -> None:
         lower(network, SETTING, PLATFORM, method="framework")
 
 
-def test_layers_get_the_layout_and_keep_the_rest() -> None:
+def test_layers_get_the_layout_and_nothing_else_changes() -> None:
     conv = Conv(
         batch=1, channels_in=4, channels_out=4, height=8, width=8, kernel_height=1, kernel_width=1
     )

@@ -71,7 +71,7 @@ def test_split_in_equal_and_given_parts() -> None:
         ("Split", [ints(1, 2, 3), ints(5)], {}),
     ],
 )
-def test_what_is_large_or_wrong_is_left_to_inference(
+def test_large_or_invalid_arithmetic_is_left_to_shape_inference(
     op: str, values: Sequence[Any], attributes: dict[str, Any]
 ) -> None:
     assert evaluate(op, values, attributes, 1) is None

@@ -1,4 +1,4 @@
-"""Files that are no readable network: one line each, never a traceback, a hang or much memory."""
+"""Unreadable files: an error in one line, never a traceback, a hang or much memory."""
 
 from __future__ import annotations
 
@@ -108,12 +108,12 @@ def test_damaged_bytes_never_give_another_exception(path: Path) -> None:
     assert refused > 200
 
 
-def test_a_length_beyond_the_file_is_not_believed(path: Path) -> None:
+def test_a_length_beyond_the_file_is_refused(path: Path) -> None:
     path.write_bytes(b"\x08\x08" + b"\x3a" + encode_varint(1 << 62) + bytes(10))
     assert "more bytes" in error_of(path)
 
 
-def test_nesting_without_end_stops(path: Path) -> None:
+def test_deep_nesting_is_refused(path: Path) -> None:
     # node(attribute(graph(node(...)))), 2000 levels: fields 1, 5, 6 of graph, node, attribute.
     inner = b"x" * 2000
     for _ in range(2000):
@@ -129,7 +129,7 @@ def test_missing_source_cycle_and_double_names(path: Path) -> None:
         "reads tensor 'ghost', which nothing produces": model_of(
             [relu("Relu", ["ghost"], ["y"], "r")], ["x"], ["y"]
         ),
-        "node 'one' (Add) waits for itself in a cycle": model_of(
+        "node 'one' (Add) depends on itself": model_of(
             [relu("Add", ["x", "b"], ["a"], "one"), relu("Relu", ["a"], ["b"], "two")], ["x"], ["b"]
         ),
         "tensor 'y' has two sources, the second being node 'two'": model_of(
@@ -185,7 +185,7 @@ def test_a_sequence_as_input_is_named(path: Path) -> None:
     info = helper.make_tensor_sequence_value_info("x", TensorProto.FLOAT, [2])
     model.graph.input[0].CopyFrom(info)
     path.write_bytes(model.SerializeToString())
-    assert "input 'x' is no tensor (sequence)" in error_of(path)
+    assert "input 'x' is not a tensor (sequence)" in error_of(path)
 
 
 @pytest.mark.parametrize("location", ["../secret.bin", "/etc/passwd", "link.bin"])
@@ -202,7 +202,7 @@ def test_external_data_outside_the_folder_is_never_opened(tmp_path: Path, locati
     assert read_network(path).tensors["y"].shape == (2, 400)
     _, weights = materialise(path)
     assert weights["w"].shape == (3, 400)
-    # 0x01010101 as a float is 2.4e-38; made-up weights are of the order of 0.1.
+    # 0x01010101 as a float is 2.4e-38; random weights are of the order of 0.1.
     assert abs(weights["w"]).max() > 0.01
 
 
@@ -232,13 +232,13 @@ def test_names_inside_a_branch_are_text(path: Path) -> None:
         assert "is not text" in error_of(path)
 
 
-def test_names_are_such_as_a_terminal_can_show(path: Path) -> None:
+def test_names_are_printable(path: Path) -> None:
     node = helper.make_node("Neg", ["x"], ["y"], "\x1b[2Jclean")
     path.write_bytes(model_of([node], ["x"], ["y"]).SerializeToString())
     assert [node.name for node in read_network(path).nodes] == [r"\x1b[2Jclean"]
 
 
-def test_no_tensor_between_is_larger_than_any_can_be(path: Path) -> None:
+def test_intermediate_tensors_of_absurd_size_are_refused(path: Path) -> None:
     for dims in ([2**62] * 17, [2**30, 2**30]):
         shape = numpy_helper.from_array(np.array(dims), "shape")
         nodes = [
@@ -255,7 +255,7 @@ def test_no_tensor_between_is_larger_than_any_can_be(path: Path) -> None:
             read_network(path)
 
 
-def test_weights_elsewhere_of_a_graph_inside_a_node_are_not_looked_for(path: Path) -> None:
+def test_external_weights_of_a_subgraph_are_refused(path: Path) -> None:
     secret = path.parent / "secret.bin"
     secret.write_bytes(bytes(24))
     weight = TensorProto(

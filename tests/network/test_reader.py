@@ -111,7 +111,7 @@ def test_a_batch_folded_into_heads_grows_with_it(read: Callable[..., Network]) -
     assert net.tensors["y"].shape == (12, 5, 4)
 
 
-def test_a_batch_that_does_not_arrive_is_noted(read: Callable[..., Network]) -> None:
+def test_a_batch_that_does_not_reach_an_output_is_noted(read: Callable[..., Network]) -> None:
     nodes = [
         helper.make_node("Transpose", ["x"], ["t"], perm=[1, 0]),
     ]
@@ -130,7 +130,7 @@ def test_another_free_dimension_asks_for_a_shape(read: Callable[..., Network]) -
         read(**flat_net([-1, 144]), inputs=[value("x", ["n", 3, "h", None])], batch=1)
 
 
-def test_a_shape_fills_free_dimensions_and_batch_overrules_its_first(
+def test_a_shape_fills_free_dimensions_and_batch_overrides_its_first(
     read: Callable[..., Network],
 ) -> None:
     inputs = [value("x", ["n", 3, "h", None])]
@@ -139,7 +139,7 @@ def test_a_shape_fills_free_dimensions_and_batch_overrules_its_first(
     assert net.tensors["y"].shape == (2, 10)
 
 
-def test_a_named_dimension_given_once_holds_for_all_inputs(read: Callable[..., Network]) -> None:
+def test_a_named_dimension_given_once_applies_to_all_inputs(read: Callable[..., Network]) -> None:
     nodes = [helper.make_node("Add", ["a", "b"], ["y"])]
     inputs = [value("a", ["n", "length"]), value("b", ["n", "length"])]
     net = read(nodes, inputs, ["y"], shapes={"a": (2, 7)})
@@ -158,7 +158,7 @@ def test_a_named_dimension_given_once_holds_for_all_inputs(read: Callable[..., N
         ({"batch": 1, "shapes": {"x": (1, 5, 8, 8)}}, "conv.*is given 5 features.*take 3"),
     ],
 )
-def test_a_size_that_cannot_be_is_refused(
+def test_an_impossible_size_is_refused(
     read: Callable[..., Network], options: dict[str, Any], message: str
 ) -> None:
     net = flat_net([0, -1])
@@ -221,7 +221,7 @@ def test_weights_may_come_from_constant_of_shape(read: Callable[..., Network]) -
     assert net.tensors["y"].shape == (1, 512, 3, 3)
 
 
-def test_random_numbers_are_no_constants(read: Callable[..., Network]) -> None:
+def test_random_operators_are_not_constants(read: Callable[..., Network]) -> None:
     nodes = [helper.make_node("RandomNormalLike", ["w"], ["y"])]
     net = read(nodes, [], ["y"], [weight("w", 50, 300)])
     assert [node.op for node in net.nodes] == ["RandomNormalLike"]
@@ -237,7 +237,7 @@ def test_stale_shapes_in_the_file_are_ignored(read: Callable[..., Network]) -> N
     assert net.tensors["r"].shape == net.tensors["y"].shape == (4, 3)
 
 
-def test_weights_that_are_inputs_too_are_weights(read: Callable[..., Network]) -> None:
+def test_weights_that_are_also_inputs_are_weights(read: Callable[..., Network]) -> None:
     inputs = [value("x", [1, 3, 8, 8]), value("w", [4, 3, 3, 3]), value("v", [10, 144]),
               value("shape", [2], INT64)]  # fmt: skip
     net = read(**flat_net([1, -1]), inputs=inputs, ir_version=3, opset=11, batch=3)
@@ -246,7 +246,7 @@ def test_weights_that_are_inputs_too_are_weights(read: Callable[..., Network]) -
     assert net.tensors["y"].shape == (3, 10)
 
 
-def test_opset_1_reshape_keeps_its_target_in_an_attribute(read: Callable[..., Network]) -> None:
+def test_opset_1_reshape_has_its_target_in_an_attribute(read: Callable[..., Network]) -> None:
     nodes = [
         helper.make_node("Relu", ["x"], ["r"]),
         helper.make_node("Reshape", ["r"], ["y"], shape=[1, -1]),
@@ -256,7 +256,7 @@ def test_opset_1_reshape_keeps_its_target_in_an_attribute(read: Callable[..., Ne
     assert net.nodes[1].attributes == {"shape": (4, -1)}
 
 
-def test_dropout_masks_do_not_disturb(read: Callable[..., Network]) -> None:
+def test_dropout_masks_are_ignored(read: Callable[..., Network]) -> None:
     nodes = [
         helper.make_node("Dropout", ["x"], ["d", "mask"]),
         helper.make_node("Relu", ["d"], ["y"]),
@@ -266,7 +266,7 @@ def test_dropout_masks_do_not_disturb(read: Callable[..., Network]) -> None:
     assert net.notes == ()
 
 
-def test_nodes_that_nobody_reads_are_left_out(read: Callable[..., Network]) -> None:
+def test_nodes_with_unused_outputs_are_dropped(read: Callable[..., Network]) -> None:
     nodes = [helper.make_node("Relu", ["x"], ["y"]), helper.make_node("Tanh", ["x"], ["idle"])]
     net = read(nodes, [value("x", [2, 3])], ["y"])
     assert [node.op for node in net.nodes] == ["Relu"]
@@ -301,7 +301,7 @@ def test_an_unknown_operator_stays_and_its_output_is_unknown(
 
 
 @pytest.mark.parametrize("first", ["batch", 1])
-def test_a_first_dimension_that_is_no_batch_stays(
+def test_a_first_dimension_that_is_not_a_batch_stays(
     read: Callable[..., Network], first: str | int
 ) -> None:
     nodes = [
@@ -311,10 +311,10 @@ def test_a_first_dimension_that_is_no_batch_stays(
     net = read(nodes, [value("x", [first, 3]), value("state", [2, 1, 5])], ["y", "z"], batch=8)
     assert net.tensors["y"].shape == (8, 3)
     assert net.tensors["z"].shape == (2, 1, 5)
-    assert net.notes[0] == "input 'state' keeps 2,1,5: its first dimension is no batch"
+    assert net.notes[0] == "input 'state' stays 2,1,5: its first dimension is not a batch"
 
 
-def test_the_batch_is_set_beside_a_number(read: Callable[..., Network]) -> None:
+def test_the_batch_is_set_beside_a_scalar_input(read: Callable[..., Network]) -> None:
     nodes = [helper.make_node("Mul", ["sample", "step"], ["y"])]
     net = read(nodes, [value("step", []), value("sample", [1, 4])], ["y"], batch=8)
     assert net.tensors["y"].shape == (8, 4)
@@ -322,7 +322,7 @@ def test_the_batch_is_set_beside_a_number(read: Callable[..., Network]) -> None:
     assert net.notes == ()
 
 
-def test_strange_attributes_of_onnx_runtime_operators_give_no_shape(
+def test_malformed_attributes_of_onnx_runtime_operators_give_no_shape(
     read: Callable[..., Network],
 ) -> None:
     nodes = [
@@ -353,7 +353,7 @@ def test_operators_of_onnx_runtime_have_shapes(read: Callable[..., Network], op:
     assert net.notes == ()
 
 
-def test_the_long_name_of_onnx_own_domain_is_the_short_one(read: Callable[..., Network]) -> None:
+def test_the_long_name_of_the_default_domain_is_accepted(read: Callable[..., Network]) -> None:
     inner = helper.make_graph(
         [helper.make_node("Tanh", ["a"], ["out"], domain="ai.onnx")], "g", [], [value("out", None)]
     )
@@ -367,16 +367,16 @@ def test_the_long_name_of_onnx_own_domain_is_the_short_one(read: Callable[..., N
     assert net.tensors["a"].shape == (2, 3)
 
 
-def test_weights_that_a_run_may_give_are_noted(read: Callable[..., Network]) -> None:
+def test_overridable_weights_are_noted(read: Callable[..., Network]) -> None:
     nodes = [helper.make_node("Add", ["x", "w"], ["y"])]
     inputs = [value("x", [2, 3]), value("w", [3])]
     (note,) = read(nodes, inputs, ["y"], [weight("w", 3)]).notes
-    assert "1 weights are inputs of the network as well" in note
+    assert "1 weights are also inputs of the network" in note
     # Before version 4 of the format, weights had to be inputs.
     assert read(nodes, inputs, ["y"], [weight("w", 3)], ir_version=3).notes == ()
 
 
-def test_bodies_keep_what_they_read_though_first_outputs_have_no_name(
+def test_what_subgraphs_read_stays_though_first_outputs_have_no_name(
     read: Callable[..., Network],
 ) -> None:
     def loop(captured: str, result: str) -> NodeProto:
@@ -402,7 +402,7 @@ def test_bodies_keep_what_they_read_though_first_outputs_have_no_name(
     assert [node.op for node in net.nodes] == ["Relu", "Tanh", "Loop", "Loop"]
 
 
-def test_control_flow_stays_and_what_it_captures_is_kept(read: Callable[..., Network]) -> None:
+def test_control_flow_stays_with_what_it_captures(read: Callable[..., Network]) -> None:
     def branch(op: str) -> GraphProto:
         node = helper.make_node(op, ["a"], ["out"])
         return helper.make_graph([node], op, [], [value("out", [2, 3])])
@@ -440,7 +440,7 @@ def squeezed(branch_of: Callable[..., GraphProto]) -> list[NodeProto]:
     ("length", "ops", "shape"),
     [(1, ["Squeeze", "Tanh", "Relu"], (2, 3)), (4, ["Identity", "Tanh", "Relu"], (2, 4, 3))],
 )
-def test_a_branch_whose_condition_is_known_stands_in_its_place(
+def test_a_branch_with_a_known_condition_is_inlined(
     read: Callable[..., Network], length: int, ops: list[str], shape: tuple[int, ...]
 ) -> None:
     def branch(op: str, inputs: list[str]) -> GraphProto:
@@ -456,7 +456,7 @@ def test_a_branch_whose_condition_is_known_stands_in_its_place(
     assert net.notes == ()
 
 
-def test_what_a_branch_within_a_branch_reads_is_kept(read: Callable[..., Network]) -> None:
+def test_what_a_nested_branch_reads_stays(read: Callable[..., Network]) -> None:
     info = helper.make_tensor_value_info("out", TensorProto.FLOAT, None)
 
     def branch(node: NodeProto) -> GraphProto:
@@ -477,7 +477,7 @@ def test_what_a_branch_within_a_branch_reads_is_kept(read: Callable[..., Network
     assert net.tensors["a"].shape == (2, 3)
 
 
-def test_a_branch_may_hand_on_what_lies_outside_or_twice_the_same(
+def test_a_branch_may_pass_outer_tensors_through_or_return_one_twice(
     read: Callable[..., Network],
 ) -> None:
     def branch() -> GraphProto:
@@ -507,7 +507,7 @@ def test_functions_of_the_model_are_inlined(read: Callable[..., Network]) -> Non
     assert net.tensors["y"].shape == (2, 3)
 
 
-def test_functions_that_multiply_without_end_are_refused(read: Callable[..., Network]) -> None:
+def test_functions_that_expand_exponentially_are_refused(read: Callable[..., Network]) -> None:
     # Each of 40 functions calls the next one twice: 2^40 nodes.
     opsets = [helper.make_opsetid("", 17), helper.make_opsetid("local", 1)]
     functions = []
@@ -524,7 +524,7 @@ def test_functions_that_multiply_without_end_are_refused(read: Callable[..., Net
         read(nodes, [value("x", [2, 3])], ["y"], functions=functions, domains=["local"])
 
 
-def test_a_file_is_read_as_often_as_one_likes(tmp_path: Path) -> None:
+def test_a_file_can_be_read_again(tmp_path: Path) -> None:
     """A path given as text works, and reading does not change the file."""
     graph = helper.make_graph(
         [helper.make_node("Relu", ["x"], ["y"])], "g", [value("x", ["n", 3])], [value("y", None)]

@@ -147,7 +147,7 @@ def test_onnxruntime_gives_the_shapes_that_were_read(name: str) -> None:
     assert [array.shape for array in found] == [net.tensors[name].shape for name in names]
 
 
-def test_digests_tell_structures_apart_and_ignore_names_and_weights(tmp_path: Path) -> None:
+def test_digests_distinguish_structures_and_ignore_names_and_weights(tmp_path: Path) -> None:
     path = NETWORKS / "lenet5.onnx"
     digest = structure_digest(read_network(path, batch=1))
     assert digest == structure_digest(read_network(path, batch=1))

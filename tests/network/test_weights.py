@@ -1,4 +1,4 @@
-"""Networks made runnable: real weights where they are, made-up ones where they are not."""
+"""Networks made runnable: real weights where the file has them, random ones elsewhere."""
 
 from __future__ import annotations
 
@@ -79,14 +79,14 @@ def test_the_same_seed_makes_the_same_weights(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["lenet5", "resnet18", "mobilenet_v2", "squeezenet1_1"])
-def test_made_up_networks_run_with_the_shapes_that_were_read(name: str) -> None:
+def test_networks_with_random_weights_run_with_the_shapes_that_were_read(name: str) -> None:
     path = NETWORKS / f"{name}.onnx"
     net = read_network(path, batch=2)
     model, weights = materialise(path, batch=2)
     x = np.random.default_rng(0).standard_normal(net.tensors["input"].shape, np.float32)
     y = run(model, weights, x)
     assert y.shape == net.tensors["output"].shape == (2, net.tensors["output"].shape[1])
-    # Neither dead nor out of range: the two images differ in what comes out.
+    # Neither all zero nor out of range: the outputs of two images differ.
     assert np.isfinite(y).all()
     assert 1e-3 < np.abs(y).max() < 1e6
     assert not np.allclose(y[0], y[1])
@@ -99,7 +99,7 @@ def test_variances_are_positive() -> None:
     assert all(array.min() > 0 for array in variances)
 
 
-def test_constants_without_their_bytes_are_made_up(tmp_path: Path) -> None:
+def test_constants_without_bytes_get_random_values(tmp_path: Path) -> None:
     hollow = TensorProto(data_type=TensorProto.FLOAT, dims=(30, 40))
     index = TensorProto(data_type=TensorProto.INT64, dims=(5000,))
     nodes = [

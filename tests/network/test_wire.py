@@ -1,4 +1,4 @@
-"""The wire format: what is kept, what is left out, and files larger than memory should hold."""
+"""The wire format: what is copied, what is dropped, and files larger than memory."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ def test_large_tensors_lose_their_bytes_and_nothing_else() -> None:
     original = model_with([small, shape, large, packed, half])
     stripped = strip(original.SerializeToString())
     model = ModelProto.FromString(stripped.model)
-    kept = {tensor.name: tensor for tensor in model.graph.initializer}
-    assert kept["small"] == small
-    assert kept["shape"] == shape
+    copied = {tensor.name: tensor for tensor in model.graph.initializer}
+    assert copied["small"] == small
+    assert copied["shape"] == shape
     for tensor in (large, packed, half):
-        assert list(kept[tensor.name].dims) == list(tensor.dims)
-        assert kept[tensor.name].data_type == tensor.data_type
-        assert kept[tensor.name].ByteSize() < 40
+        assert list(copied[tensor.name].dims) == list(tensor.dims)
+        assert copied[tensor.name].data_type == tensor.data_type
+        assert copied[tensor.name].ByteSize() < 40
     assert len(stripped.weights) == 3
     # The attribute's 400 floats, the stack trace and the stale shapes are gone too.
     assert list(model.graph.node[0].attribute[0].t.dims) == [20, 20]
@@ -57,13 +57,13 @@ def test_large_tensors_lose_their_bytes_and_nothing_else() -> None:
     assert model.opset_import == original.opset_import
 
 
-def test_keeping_attributes_keeps_what_running_needs() -> None:
+def test_keep_attributes_copies_what_running_needs() -> None:
     data = model_with([]).SerializeToString()
     model = ModelProto.FromString(strip(data, keep_attributes=True).model)
     assert len(model.graph.node[0].attribute[0].t.raw_data) == 1600
 
 
-def test_a_list_of_separate_floats_is_left_out() -> None:
+def test_a_list_of_separate_floats_is_dropped() -> None:
     # float_data written one by one: field 4, 32 bits, 1000 times.
     element = encode_varint(4 << 3 | 5) + np.float32(1.5).tobytes()
     tensor = b"\x08" + encode_varint(1000) + b"\x10\x01" + element * 1000 + b"\x42\x01w"
@@ -73,8 +73,8 @@ def test_a_list_of_separate_floats_is_left_out() -> None:
     assert (weight.name, list(weight.dims), len(weight.float_data)) == ("w", [1000], 0)
 
 
-def test_a_file_of_three_gigabytes_is_stepped_over(tmp_path: Path) -> None:
-    """The file is sparse: it takes no room, but whoever reads it all takes three gigabytes."""
+def test_the_weights_of_a_file_of_three_gigabytes_are_skipped(tmp_path: Path) -> None:
+    """The file is sparse: it takes no disk space, but three gigabytes of memory if read whole."""
     dims = [3, 250_000_000]
     bytes_ = 3_000_000_000
     head = TensorProto(dims=dims, data_type=1, name="w").SerializeToString()

@@ -1,4 +1,4 @@
-"""Predicted beside measured."""
+"""Predicted and measured times in one table."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def test_the_error_is_relative_to_the_measurement():
     assert math.isnan(ComparisonRow("a", 1, 80.0, 0.0).error)
 
 
-def test_the_mean_error_leaves_out_what_has_none():
+def test_the_mean_error_skips_rows_without_one():
     rows = [
         ComparisonRow("a", 1, 110.0, 100.0),
         ComparisonRow("b", 1, 80.0, 100.0),

@@ -19,7 +19,7 @@ def test_the_best_method_comes_first_and_a_curve_shows_each_number_of_rows(compa
     ]  # fmt: skip
     parts = methods_markdown(rows).split("\n\n")
     assert parts[0] == (
-        "**conv**, execution: 1000 rows trained, 40 judged, noise floor 1.00%."
+        "**conv**, execution: 1000 rows trained, 40 tested, noise floor 1.00%."
     )  # fmt: skip
     lines = parts[1].split("\n")
     assert [line.split()[1] for line in lines[2:]] == ["b", "a"]
@@ -29,5 +29,5 @@ def test_the_best_method_comes_first_and_a_curve_shows_each_number_of_rows(compa
     assert parts[3].split("\n") == [
         "| method | 200 | 1000 |", "| --- | ---: | ---: |", "| b | 5.00% | 4.00% |",
     ]  # fmt: skip
-    assert parts[4].endswith("40 judged, noise floor -.")
+    assert parts[4].endswith("40 tested, noise floor -.")
     assert len(parts) == 6

@@ -16,7 +16,7 @@ def test_one_line_per_result_and_one_column_per_bin(compared) -> None:
     ]  # fmt: skip
     lines = methods_text(rows).split("\n")
     headings = (
-        "kind   phase   method   rows trained   rows judged   MAPE   noise floor   within 10%   "
+        "kind   phase   method   rows trained   rows tested   MAPE   noise floor   within 10%   "
         "RMSE ms   MAE ms   fit s   predict us/layer"
     )
     assert lines[0].split() == headings.split()
@@ -41,12 +41,12 @@ def test_folds_show_their_range_and_are_absent_without_folds(compared) -> None:
     assert "of folds" not in methods_text([compared("residual", 0.05)])
 
 
-def test_the_result_of_most_rows_stands_for_a_method(compared) -> None:
+def test_a_method_is_shown_by_its_result_with_most_rows(compared) -> None:
     rows = [compared("a", 0.1, rows=900), compared("b", 0.1, rows=5), compared("a", 0.2, rows=9)]
     assert [(row.method, row.rows_trained) for row in at_most_rows(rows)] == [("a", 900), ("b", 5)]
 
 
-def test_rows_are_parted_by_kind(compared) -> None:
+def test_rows_are_grouped_by_kind(compared) -> None:
     rows = [compared("a", 0.1), compared("b", 0.1), compared("a", 0.1, kind="pool")]
     found = {place: len(group) for place, group in by_kind_and_phase(rows)}
     assert found == {("conv", "execution"): 2, ("pool", "execution"): 1}

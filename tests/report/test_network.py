@@ -131,5 +131,5 @@ def test_side_by_side_has_a_line_for_what_remains():
     rows = {row.name.strip(): row for row in total_comparison(prediction(), Measured())}
     assert rows["sum of layers"].predicted_ms == 78.0  # 1 + 2 + ... + 12
     assert rows["remainder"].measured_ms == 18.0
-    assert rows["remainder"].remark == "with 1 operators not measured alone"
+    assert rows["remainder"].remark == "with 1 operators not measured in isolation"
     assert rows["total"].error == (83.0 - 93.0) / 93.0

@@ -52,13 +52,13 @@ def test_predictions_below_zero_and_too_many_points_are_still_drawn(compared, mo
     figure = plots.predicted_against_measured([compared("polynomial", -2.0)])
     measured_ms, predicted_ms = figure.axes[0].lines[-1].get_data()
     assert len(measured_ms) == 10
-    # The shortest and the longest are among them; what is below zero lies on the edge.
+    # The shortest and the longest are among them; what is below zero is drawn on the edge.
     assert (min(measured_ms), max(measured_ms)) == pytest.approx((0.05, 20))
     assert set(predicted_ms) == {figure.axes[0].get_ylim()[0]}
 
 
 @pytest.mark.usefixtures("drawing")
-def test_the_learning_curve_and_the_bins_carry_the_figures(compared) -> None:
+def test_the_learning_curve_and_the_bins_show_the_figures(compared) -> None:
     rows = [
         compared("a", 0.2, rows=500), compared("b", 0.1, rows=500),
         compared("a", 0.1, rows=2000), compared("b", 0.05, rows=2000),
@@ -93,7 +93,7 @@ def test_files_are_small_and_named_by_what_they_show(compared, tmp_path: Path) -
 
 
 @pytest.mark.usefixtures("drawing")
-def test_a_folder_that_cannot_be_made_is_refused_at_once(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_created_is_refused_at_once(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(OutputError, match="choose another folder"):
         plots.ready_to_plot(tmp_path / "file" / "plots")

@@ -19,7 +19,7 @@ def test_ranks_are_compared_and_equal_values_share_theirs() -> None:
     assert rank_correlation([1, 1, 1], [1, 2, 3]) == 0.0
 
 
-def test_layers_of_one_name_and_key_keep_a_time_each() -> None:
+def test_layers_of_one_name_and_key_have_a_time_each() -> None:
     """A sum of four tensors is three equal layers of one operator."""
 
     def layers(*times_ms: float) -> tuple[LayerPrediction, ...]:

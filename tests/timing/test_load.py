@@ -47,7 +47,7 @@ def test_other_load_is_what_this_process_did_not_use(clock: SimpleNamespace) -> 
     source.all_s += 3.0
     source.own_s += 0.5
     result = meter.stop()
-    # 3 s used (guests' half of them is told twice), 0.5 of them here: 2.5 over 2 s.
+    # 3 s used (guests' half of them is counted twice), 0.5 of them here: 2.5 over 2 s.
     assert result.other_cores == pytest.approx(1.25)
     assert result.is_busy
 
@@ -62,7 +62,7 @@ def test_own_work_is_not_other_load(clock: SimpleNamespace) -> None:
     assert not meter.stop().is_busy
 
 
-def test_a_few_ticks_say_nothing(clock: SimpleNamespace) -> None:
+def test_a_few_ticks_are_too_short(clock: SimpleNamespace) -> None:
     source = FakePsutil()
     meter = LoadMeter(source)
     meter.start()

@@ -14,7 +14,7 @@ from resperf.timing.statistics import (
 
 
 def test_five_samples_cannot_bound_a_median_at_95_percent() -> None:
-    # The extremes of five hold the median with 1 - 2/32 = 93.75%.
+    # The extremes of five cover the median with 1 - 2/32 = 93.75%.
     assert interval_rank(5, 0.95) is None
     assert interval_rank(5, 0.93) == 1
 
@@ -28,7 +28,7 @@ def test_ranks_are_those_of_the_sign_test(count: int, rank: int) -> None:
     assert interval_rank(count, 0.95) == rank
 
 
-def test_many_samples_use_the_normal_law() -> None:
+def test_many_samples_use_the_normal_distribution() -> None:
     # (400 - 1.96 * 20) / 2 = 180.4
     assert interval_rank(400, 0.95) == 180
 
@@ -40,7 +40,7 @@ def test_interval_is_made_of_order_statistics() -> None:
     assert median_interval(samples[:5], 0.95) == (-math.inf, math.inf)
 
 
-def test_interval_holds_the_true_median_as_often_as_it_says() -> None:
+def test_interval_covers_the_true_median_as_often_as_stated() -> None:
     source = random.Random(1)
     held = 0
     for _ in range(2000):
@@ -80,11 +80,11 @@ def test_equal_times_do_not_drift() -> None:
     assert not drifts([1.0] * 20)
 
 
-def test_capping_keeps_few_samples_in_their_order() -> None:
+def test_capping_returns_few_samples_in_their_order() -> None:
     assert capped([3.0, 1.0, 2.0], 64) == (3.0, 1.0, 2.0)
 
 
-def test_capping_keeps_quantiles() -> None:
+def test_capping_returns_quantiles() -> None:
     # Positions 0, 2.5, 5, 7.5, 10 of 0..10.
     assert capped([float(i) for i in range(10, -1, -1)], 5) == (0.0, 2.5, 5.0, 7.5, 10.0)
     source = random.Random(3)

@@ -164,7 +164,7 @@ def test_errors_are_those_of_predictions_that_are_5_percent_high(dataset: Path) 
     assert row.to_json()["noise_floor"] is None
 
 
-def test_what_a_bundle_would_hold_is_judged(dataset: Path) -> None:
+def test_what_a_bundle_would_store_is_evaluated(dataset: Path) -> None:
     (row,) = compare(dataset, ComparisonSettings(("badly",))).rows
     assert row.errors.mape == pytest.approx(1.0)
 
@@ -189,7 +189,7 @@ def test_the_noise_floor_is_that_of_the_repeats(tmp_path: Path) -> None:
     assert row.to_json()["noise_floor"] == row.noise_floor
 
 
-def test_a_learning_curve_is_nested_and_judged_on_the_same_rows(dataset: Path) -> None:
+def test_a_learning_curve_is_nested_and_evaluated_on_the_same_rows(dataset: Path) -> None:
     comparison = compare(dataset, ComparisonSettings(("spy", "other"), rows=(200, 40)))
     assert [(row.method, row.rows_trained) for row in comparison.rows] == [
         ("spy", 40), ("other", 40), ("spy", 200), ("other", 200),
@@ -200,7 +200,7 @@ def test_a_learning_curve_is_nested_and_judged_on_the_same_rows(dataset: Path) -
     assert {row.errors.rows for row in comparison.rows} == {len(TEST)}
 
 
-def test_folds_leave_the_test_split_alone(dataset: Path) -> None:
+def test_folds_do_not_use_the_test_split(dataset: Path) -> None:
     (row,) = compare(dataset, ComparisonSettings(("spy",), folds=3)).rows
     assert len(Spy.shown) == len(row.fold_mapes) == 3
     assert not set.union(*(part for parts in Spy.shown for part in parts)) & TEST
@@ -211,7 +211,7 @@ def test_folds_leave_the_test_split_alone(dataset: Path) -> None:
     assert row.rows_trained == round(2 / 3 * len(judged))
 
 
-def test_another_file_judges_with_all_its_rows(dataset: Path, tmp_path: Path) -> None:
+def test_all_rows_of_another_file_are_tested_on(dataset: Path, tmp_path: Path) -> None:
     other = make(tmp_path / "other.h5", range(281, 401))
     comparison = compare(dataset, ComparisonSettings(("spy",)), test=other)
     (row,) = comparison.rows
@@ -219,7 +219,7 @@ def test_another_file_judges_with_all_its_rows(dataset: Path, tmp_path: Path) ->
     ((train, validation),) = Spy.shown
     assert train | validation == set(range(1, 281))
     assert comparison.notes == (
-        f"dense: 20 layers of {dataset} are in {other} too, not trained",
+        f"dense: 20 layers of {dataset} are also in {other} and not trained on",
     )  # fmt: skip
 
 
@@ -231,7 +231,7 @@ def test_layers_of_another_device_may_be_in_both_files(dataset: Path, tmp_path: 
     assert "device: another here, toy there" in note
 
 
-def test_times_of_something_else_do_not_judge(
+def test_times_of_other_phases_are_refused(
     dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = make(tmp_path / "other.h5", range(281, 401))
@@ -255,7 +255,7 @@ def test_times_of_something_else_do_not_judge(
 def test_a_method_that_fails_is_noted_and_the_others_go_on(dataset: Path) -> None:
     comparison = compare(dataset, ComparisonSettings(("failing", "spy")))
     assert [row.method for row in comparison.rows] == ["spy"]
-    assert comparison.notes == ("dense execution: failing left out: a dead start",)
+    assert comparison.notes == ("dense execution: failing skipped: a dead start",)
     with pytest.raises(TrainingError, match=r"nothing could be compared \(.*a dead start"):
         compare(dataset, ComparisonSettings(("failing",)))
 
@@ -280,12 +280,12 @@ def test_what_cannot_be_compared_is_one_clear_line(dataset: Path, tmp_path: Path
         compare(dataset, ComparisonSettings(("spy",), kinds=("pool",)))
     with pytest.raises(TrainingError, match="has no lunch times; it has: preprocess, execution"):
         compare(dataset, ComparisonSettings(("spy",), phases=("lunch",)))
-    with pytest.raises(TrainingError, match="leave out the folds or the test"):
+    with pytest.raises(TrainingError, match="give either folds or a test dataset"):
         compare(dataset, ComparisonSettings(("spy",), folds=3), test=dataset)
     with pytest.raises(DatasetError):
         compare(tmp_path / "absent.h5", ComparisonSettings(("spy",)))
     alone = make(tmp_path / "one.h5", range(min(SEEN), min(SEEN) + 1))
-    with pytest.raises(TrainingError, match="no rows to judge on"):
+    with pytest.raises(TrainingError, match="no rows to evaluate on"):
         compare(alone, ComparisonSettings(("spy",)))
 
 

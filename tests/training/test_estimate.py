@@ -83,7 +83,7 @@ def layers(toy_rows: ToyRows) -> dict[str, dict[Layer, float]]:
         drawn, times_ms = toy_rows(kind, 300, noise=0.01)
         found[kind] = dict(zip(nhwc(drawn), map(float, times_ms), strict=True))
     drawn, _ = toy_rows("pool", 300)
-    # Large enough for their bytes to show beside the launch.
+    # Large enough for their bytes to matter beside the launch.
     pools = [each.replace(batch=64, channels_in=256) for each in nhwc(drawn)]
     found["pool"] = {each: pool_ms(each) for each in pools}
     found["p5000"] = {each: pool_ms(each, 484.4 / 288.5) for each in pools}
@@ -151,7 +151,7 @@ def test_without_any_activation_none_is_estimated(
     assert "activation execution" not in found.estimates
 
 
-def test_a_method_that_does_not_see_activations_estimates_none(
+def test_a_method_that_ignores_activations_estimates_none(
     files: dict[str, Path], tmp_path: Path
 ) -> None:
     found = train(files["execution"], tmp_path / "b", method="linear",
@@ -169,7 +169,7 @@ def test_a_network_of_one_layer_costs_a_whole_call_and_its_inputs_copy(bundle: B
     assert around_ms == pytest.approx(expected_ms, rel=0.05)
 
 
-def test_each_estimate_says_where_it_comes_from_and_how_far_off_it_is(bundle: Bundle) -> None:
+def test_each_estimate_has_its_source_and_errors(bundle: Bundle) -> None:
     steps = {"pool execution", "preprocess", "postprocess", "view_ms"}
     assert set(bundle.estimates) == {*steps, "activation execution"}
     assert all(step["how"] for step in bundle.estimates.values())
@@ -193,7 +193,7 @@ def test_another_devices_estimates_are_scaled(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    # All cards of the table sit on the same bus.
+    # All cards of the table have the same bus.
     slow = replace(devices()["v100"], bus_bytes_per_s=devices()["1080ti"].bus_bytes_per_s / 2)
     monkeypatch.setattr(
         estimate, "device_facts", lambda name: slow if name == "v100" else device_facts(name)
@@ -210,7 +210,7 @@ def test_another_devices_estimates_are_scaled(
     ours_ms = bundle.transfer_ms("preprocess", [8_000_000])[0]
     assert theirs_ms - none_ms == pytest.approx(2 * (ours_ms - none_ms))
     assert scaled.costs["view_ms"] == bundle.costs["view_ms"]
-    # Its own convolutions tell of activations: nothing is scaled there.
+    # Activations are estimated from its own convolutions, not scaled.
     own = scaled.estimates["activation execution"]
     assert "scaled" not in own
     steps = [step for step in scaled.estimates if step != "activation execution"]
@@ -222,11 +222,11 @@ def test_another_devices_estimates_are_scaled(
         "view_ms": {"from": "1080ti"},
     }
     assert scaled.estimates["postprocess"]["fitted"] == bundle.estimates["postprocess"]
-    with pytest.raises(TrainingError, match="are scaled themselves"):
+    with pytest.raises(TrainingError, match="are already scaled"):
         train(execution, tmp_path / "w", method="baseline", estimate_from=[scaled.path])
 
 
-def test_predictions_say_what_of_them_is_estimated(bundle: Bundle) -> None:
+def test_predictions_say_which_parts_are_estimated(bundle: Bundle) -> None:
     prediction = predict_network(read_network(NETWORKS / "vgg16.onnx", batch=8), bundle)
     assert not prediction.skipped
     assert prediction.estimated_phases == ("preprocess", "postprocess")
@@ -251,7 +251,7 @@ def test_what_was_measured_is_not_estimated(files: dict[str, Path], tmp_path: Pa
     execution = dataset(tmp_path / "e.h5", "1080ti", "execution",
                         {POOL.replace(batch=n): 7.0 for n in range(1, 60)})  # fmt: skip
     found = train(execution, tmp_path / "b", method="baseline", estimate_from=[files["calls"]])
-    # Poolings are then a kind whose execution is known, and tell calls from copies.
+    # Poolings are then a kind with known execution, which separates calls from copies.
     assert set(found.estimates) == {"preprocess", "postprocess"}
     assert found.predict([POOL]).ms[0] == pytest.approx(7.0, rel=0.01)
     assert "view_ms" not in found.costs
@@ -261,15 +261,15 @@ def test_what_was_measured_is_not_estimated(files: dict[str, Path], tmp_path: Pa
     ("device", "given", "message"),
     [
         ("k80", "calls", "is of device 1080ti, the layers are of k80"),
-        ("1080ti", "execution", "holds execution, not whole calls"),
-        ("1080ti", "only pools", "has no kind of layer that was learnt here .conv, dense."),
+        ("1080ti", "execution", "has execution, not whole calls"),
+        ("1080ti", "only pools", "has no kind of layer that was trained here .conv, dense."),
         ("1080ti", "other framework", "was measured with onnxruntime, the layers with tensorflow"),
-        ("my card", "bundle", "no bandwidth and bus are known of device 'my card'"),
-        ("i3", "bundle", "no bandwidth and bus are known of device 'i3'"),
-        ("k80", "plain bundle", "holds no estimate of pool execution, postprocess"),
+        ("my card", "bundle", "bandwidth and bus of device 'my card' are unknown"),
+        ("i3", "bundle", "bandwidth and bus of device 'i3' are unknown"),
+        ("k80", "plain bundle", "has no estimate of pool execution, postprocess"),
     ],
 )
-def test_what_nothing_can_be_estimated_from_is_refused(
+def test_unusable_sources_are_refused(
     device: str, given: str, message: str, files: dict[str, Path], bundle: Bundle, tmp_path: Path
 ) -> None:
     plain = train(files["execution"], tmp_path / "plain", method="baseline").path
@@ -283,17 +283,17 @@ def test_what_nothing_can_be_estimated_from_is_refused(
 
 
 def test_one_bundle_is_enough(files: dict[str, Path], bundle: Bundle, tmp_path: Path) -> None:
-    with pytest.raises(TrainingError, match="one bundle alone or from files of whole calls"):
+    with pytest.raises(TrainingError, match="one bundle or from files of whole calls"):
         train(files["execution"], tmp_path / "b", method="baseline",
               estimate_from=[bundle.path, files["calls"]])  # fmt: skip
 
 
-def test_without_a_session_call_whole_calls_cannot_be_taken_apart(
+def test_without_a_session_call_whole_calls_cannot_be_separated(
     files: dict[str, Path], tmp_path: Path
 ) -> None:
     execution = dataset(tmp_path / "e.h5", "1080ti", "execution",
                         {POOL.replace(batch=n): 7.0 for n in range(1, 60)}, costs={})  # fmt: skip
-    with pytest.raises(TrainingError, match="what a session call costs was not measured"):
+    with pytest.raises(TrainingError, match="the cost of a session call was not measured"):
         train(execution, tmp_path / "b", method="baseline", estimate_from=[files["calls"]])
 
 
@@ -306,7 +306,9 @@ def test_excluded_layers_are_not_estimated_from(
     assert set(found.estimates) == {"preprocess", "postprocess", "activation execution"}
 
 
-def test_whole_calls_get_no_estimates_beside_them(files: dict[str, Path], tmp_path: Path) -> None:
+def test_whole_calls_are_not_combined_with_estimates(
+    files: dict[str, Path], tmp_path: Path
+) -> None:
     with pytest.raises(TrainingError, match="whole calls do not add up"):
         train(files["calls"], tmp_path / "b", method="baseline", estimate_from=[files["calls"]])
 
@@ -315,7 +317,7 @@ def test_fewer_trees_make_a_smaller_bundle(
     files: dict[str, Path], layers: dict[str, dict[Layer, float]], tmp_path: Path
 ) -> None:
     pytest.importorskip("lightgbm")
-    # A step that no physical term knows: trees have something to learn.
+    # A step that no physical term models: trees have something to learn.
     stepped = {each: ms * (3 if each.macs % 3 else 1) * (2 if each.batch > 4 else 1)
                for each, ms in layers["dense"].items()}  # fmt: skip
     rows = dataset(tmp_path / "s.h5", "1080ti", "execution", stepped)

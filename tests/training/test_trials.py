@@ -1,4 +1,4 @@
-"""Who learns from which rows and is judged on which."""
+"""Which rows train, validate and test."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def parts_are_apart(trial: Trial) -> bool:
     return len(keys_of(*parts)) == sum(map(len, parts))
 
 
-def test_the_own_test_split_judges() -> None:
+def test_the_own_test_split_is_tested_on() -> None:
     trial = own_split(ROWS)
     assert parts_are_apart(trial)
     assert keys_of(trial.test) == TEST
@@ -47,14 +47,14 @@ def test_the_own_test_split_judges() -> None:
     assert (trial.test.columns["features_out"] == trial.test.times_ms["execution"]).all()
 
 
-def test_folds_judge_every_row_outside_the_test_split_once_and_none_inside() -> None:
+def test_folds_test_every_row_outside_the_test_split_once_and_none_inside() -> None:
     trials = folded(ROWS, 4, seed=0)
     assert all(parts_are_apart(trial) for trial in trials)
     judged = [key for trial in trials for key in trial.test.keys]
     assert sorted(judged) == sorted(set(ROWS.keys) - TEST)
     seen = keys_of(*(part for trial in trials for part in (trial.train, trial.validation)))
     assert not seen & TEST
-    # Of about 900 rows, a fold judges a quarter and learns from the rest.
+    # Of about 900 rows, a fold tests on a quarter and learns from the rest.
     for trial in trials:
         assert 150 < len(trial.test) < 300
         assert trial.rows_seen + len(trial.test) == 1000 - len(TEST)
@@ -65,22 +65,22 @@ def test_another_seed_gives_other_folds() -> None:
 
 
 @pytest.mark.parametrize(("shared", "trained"), [(False, 900), (True, 1000)])
-def test_another_file_judges_with_all_its_rows(shared: bool, trained: int) -> None:
+def test_all_rows_of_another_file_are_tested_on(shared: bool, trained: int) -> None:
     other = rows_of(range(901, 1101))  # 100 of its 200 layers are in both files
     trial = other_file(ROWS, other, shared=shared)
     assert trial.test.keys == other.keys
     assert trial.rows_seen == trained
     assert parts_are_apart(trial) is not shared
-    # What would have been the own test split trains, for nothing else reads it.
+    # The own test split trains, since nothing else reads it.
     assert keys_of(trial.train) & TEST
     assert keys_of(trial.validation) <= keys_of(ROWS.select(SPLIT.validation))
 
 
-def test_a_longer_trial_holds_every_row_of_a_shorter_one() -> None:
+def test_a_larger_trial_contains_every_row_of_a_smaller_one() -> None:
     whole = own_split(ROWS)
     points = curve([whole], (400, 50, 100, 5000, 9000), seed=3)
     trials = [trial for (trial,) in points]
-    # From few to many; what is more than there is becomes one point with everything.
+    # From few to many; counts above the number of rows are one point with all rows.
     assert [trial.rows_seen for trial in trials] == [50, 100, 400, whole.rows_seen]
     for shorter, longer in pairwise(trials):
         assert keys_of(shorter.train) <= keys_of(longer.train)
@@ -99,7 +99,7 @@ def test_the_rows_of_a_curve_depend_on_the_seed_and_not_on_the_order() -> None:
     assert few != keys_of(shortened(whole, 50, seed=1).train)
 
 
-def test_without_numbers_of_rows_there_is_one_point_with_all() -> None:
+def test_without_counts_there_is_one_point_with_all_rows() -> None:
     ((trial,),) = curve([own_split(ROWS)], (), seed=0)
     assert trial.rows_seen == 1000 - len(TEST)
     points = curve(folded(ROWS, 3, seed=0), (30, 60), seed=0)

@@ -1,4 +1,4 @@
-"""Half precision as ONNX Runtime runs it on a CPU: in float32, between casts."""
+"""Half precision as ONNX Runtime runs it on a CPU: in float32 between casts."""
 
 from __future__ import annotations
 
@@ -10,33 +10,33 @@ from resperf.layers.cast import ELEMENT_TYPES
 from resperf.lowering._rewriting import Rewritten
 from resperf.network import Network, Node, Tensor
 
-HALVES = frozenset({"float16", "bfloat16"})
+HALF_PRECISION = frozenset({"float16", "bfloat16"})
 NOTE = (
-    "stored rules take it that everything in half precision is computed in float32, with casts at "
+    "stored rules assume that everything in half precision is computed in float32, with casts at "
     "the network's inputs and outputs; ONNX Runtime also casts around some copies"
 )
 
 
-def has_halves(network: Network) -> bool:
+def has_half_precision(network: Network) -> bool:
     """Whether anything in the network has half precision."""
-    return any(tensor.dtype in HALVES for tensor in network.tensors.values())
+    return any(tensor.dtype in HALF_PRECISION for tensor in network.tensors.values())
 
 
 def in_float32(network: Network) -> Rewritten:
-    """Return the network with float32 inside, and casts where half precision comes and goes.
+    """Return the network in float32, with casts at half-precision inputs and outputs.
 
-    ONNX Runtime has hardly a kernel for half precision on a CPU: it casts weights beforehand,
-    and what it reads and writes as it runs.
+    ONNX Runtime has few half-precision kernels on a CPU: it casts weights beforehand, and the
+    network's inputs and outputs in every run.
     """
-    if not has_halves(network):
+    if not has_half_precision(network):
         return Rewritten(network, {})
     read = {name for node in network.nodes for name in node.inputs}
     edges = {
         name: f"{name} in float32"
         for name in (*(each for each in network.inputs if each in read), *network.outputs)
-        if name in network.tensors and network.tensors[name].dtype in HALVES
+        if name in network.tensors and network.tensors[name].dtype in HALF_PRECISION
     }
-    tensors = {name: _whole(tensor) for name, tensor in network.tensors.items()}
+    tensors = {name: _as_float32(tensor) for name, tensor in network.tensors.items()}
     tensors |= {new: replace(tensors[name], name=new) for name, new in edges.items()}
     tensors |= {name: network.tensors[name] for name in edges}
     nodes = [_cast(name, edges[name], "float32") for name in network.inputs if name in edges]
@@ -58,8 +58,8 @@ def in_float32(network: Network) -> Rewritten:
     return Rewritten(whole, {cast.name: () for cast in (*own, *back)})
 
 
-def _whole(tensor: Tensor) -> Tensor:
-    if tensor.dtype not in HALVES:
+def _as_float32(tensor: Tensor) -> Tensor:
+    if tensor.dtype not in HALF_PRECISION:
         return tensor
     value = None if tensor.value is None else tensor.value.astype(np.float32)
     return replace(tensor, dtype="float32", value=value)
@@ -70,7 +70,7 @@ def _cast(name: str, result: str, dtype: str) -> Node:
 
 
 def _plain_cast(node: Node, tensors: dict[str, Tensor]) -> Node:
-    """Let a cast to half precision be one to float32, or nothing at all."""
+    """Turn a cast to half precision into a cast to float32, or into an Identity."""
     before, after = (tensors.get(name) for name in (node.inputs[0], node.outputs[0]))
     if before is None or after is None or after.dtype != "float32":
         return node

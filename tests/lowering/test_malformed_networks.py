@@ -1,4 +1,4 @@
-"""Rules on networks whose attributes and shapes do not fit: a line, no traceback."""
+"""Rules on networks whose attributes and shapes do not fit: one line, no traceback."""
 
 from __future__ import annotations
 
@@ -36,30 +36,30 @@ def network(*nodes: Node, opset: int = 17) -> Network:
         for name, value in VALUES.items()
     }
     last = nodes[-1].outputs[-1]
-    return Network("odd", nodes, tensors, ("x",), (last,), {"": opset}, 2)
+    return Network("malformed", nodes, tensors, ("x",), (last,), {"": opset}, 2)
 
 
-TURN = node("Transpose", "x", "a", perm=(0, 2, 3, 1))
-BACK = node("Transpose", "b", "c", perm=(0, 3, 1, 2))
-ODD: dict[str, tuple[Node, ...]] = {
+TO_NHWC = node("Transpose", "x", "a", perm=(0, 2, 3, 1))
+TO_NCHW = node("Transpose", "b", "c", perm=(0, 3, 1, 2))
+MALFORMED: dict[str, tuple[Node, ...]] = {
     "no order": (node("Transpose", "x", "a"), node("Transpose", "a", "b")),
     "no order, then fewer axes": (
         node("Transpose", "x", "a"), node("ReduceMean", "a", "b", axes=(1,))),
     "order of the wrong type": (node("Transpose", "x", "a", perm=1), node("MatMul", "a x", "b")),
-    "order that is none": (node("Transpose", "x", "a", perm=(5, 6, 7, 8)), BACK),
+    "order that is no permutation": (node("Transpose", "x", "a", perm=(5, 6, 7, 8)), TO_NCHW),
     "orders of unlike lengths": (
         node("Transpose", "unknown", "hidden", perm=(1, 0)),
         node("Transpose", "hidden", "b", perm=(0, 2, 1))),
     "a weight of more axes": (
-        node("Transpose", "m", "a", perm=(1, 0)), node("Add", "a w", "b"), BACK),
-    "no axis": (TURN, node("ReduceSum", "a empty", "b", keepdims=0), BACK),
-    "axis of the wrong type": (TURN, node("Split", "a", "b c", axis="z")),
-    "axes of the wrong type": (TURN, node("Squeeze", "a", "b", axes=1)),
-    "axis of a list": (TURN, node("Concat", "a x", "b", axis=[1]), BACK),
-    "axis beyond": (TURN, node("Softmax", "a", "b", axis=9), BACK),
+        node("Transpose", "m", "a", perm=(1, 0)), node("Add", "a w", "b"), TO_NCHW),
+    "no axis": (TO_NHWC, node("ReduceSum", "a empty", "b", keepdims=0), TO_NCHW),
+    "axis of the wrong type": (TO_NHWC, node("Split", "a", "b c", axis="z")),
+    "axes of the wrong type": (TO_NHWC, node("Squeeze", "a", "b", axes=1)),
+    "axis of a list": (TO_NHWC, node("Concat", "a x", "b", axis=[1]), TO_NCHW),
+    "axis beyond": (TO_NHWC, node("Softmax", "a", "b", axis=9), TO_NCHW),
     "gather by text": (
         node("Gather", "x index", "a", axis="q"), node("Gather", "x one", "b", axis="q")),
-    "pieces of nothing": (
+    "slices of an empty tensor": (
         node("Gather", "none index", "a", axis=1), node("Gather", "none one", "b", axis=1)),
     "pads of the wrong type": (
         node("Pad", "x huge", "a"), node("Conv", "a kernel", "b", pads=1)),
@@ -75,19 +75,19 @@ ODD: dict[str, tuple[Node, ...]] = {
         node("Identity", "", "a", domain="foo"), node("Relu", "", "b", domain="foo"),
         node("Squeeze", "", "c", domain="foo")),
     "ONNX Runtime's operator without inputs": (node("Relu", "", "a", domain="com.microsoft"),),
-    "a foreign image, turned": (
+    "a foreign image, transposed": (
         node("Conv", "x kernel", "hidden", domain="foo"),
         node("Transpose", "hidden", "a", perm=(0, 2, 3, 1))),
-    "unknown shapes, joined": (
+    "unknown shapes, concatenated": (
         node("Transpose", "unknown", "hidden", perm=(0, 2, 1)),
         node("Concat", "hidden hh", "b", axis=1), node("Transpose", "b", "c", perm=(0, 3, 1, 2))),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ODD)
-def test_odd_networks_are_lowered_or_refused_in_a_line(name: str) -> None:
+@pytest.mark.parametrize("name", MALFORMED)
+def test_malformed_networks_are_lowered_or_refused_in_one_line(name: str) -> None:
     with contextlib.suppress(UnsupportedError):
-        assert lower_nodes(network(*ODD[name]), 16)
+        assert lower_nodes(network(*MALFORMED[name]), 16)
 
 
 def layers(*nodes: Node, opset: int = 17) -> list[str]:
@@ -95,7 +95,7 @@ def layers(*nodes: Node, opset: int = 17) -> list[str]:
     return [node.layer.key.partition(",dtype")[0] if node.layer else node.op for node in lowered]
 
 
-def test_a_factor_that_is_repeated_makes_the_whole_not_smaller() -> None:
+def test_a_broadcast_factor_does_not_shrink_the_product() -> None:
     shapes = {"g": (2, 8, 1, 1), "h": (2, 1, 1, 8), "u": (2, 4, 4, 8), "p": (2, 4, 4, 8)}
     made = network(
         node("Transpose", "g", "h", perm=(0, 2, 3, 1)),
@@ -110,30 +110,30 @@ def test_a_factor_that_is_repeated_makes_the_whole_not_smaller() -> None:
     assert product.output_bytes == 4 * 2 * 8 * 16
 
 
-def test_a_softmax_over_several_axes_stays_where_it_is() -> None:
-    nodes = (TURN, node("Softmax", "a", "b", axis=1), BACK)
+def test_no_transposition_sinks_below_a_softmax_over_several_axes() -> None:
+    nodes = (TO_NHWC, node("Softmax", "a", "b", axis=1), TO_NCHW)
     assert [each.partition(":")[0] for each in layers(*nodes, opset=11)] == [
         "transpose", "softmax", "transpose",
     ]  # fmt: skip
 
 
-def test_random_numbers_are_drawn_as_often_as_they_are_asked_for() -> None:
+def test_equal_random_operators_are_not_merged() -> None:
     nodes = (
         node("RandomUniformLike", "x", "a"), node("RandomUniformLike", "x", "b"),
         node("Sub", "a b", "c"),
     )  # fmt: skip
     assert [n.op for n in lower_nodes(network(*nodes), 0)].count("RandomUniformLike") == 2
-    # One of them reads what two equal operators made.
+    # One of them reads the output of two equal operators.
     nodes = (
         node("Relu", "x", "a"), node("Relu", "x", "b"), node("RandomUniformLike", "b", "c"),
         node("Sub", "a c", "d"),
     )  # fmt: skip
     assert [n.op for n in lower_nodes(network(*nodes), 0)] == ["Relu", "RandomUniformLike", "Sub"]
-    # Outputs that only one of two has are no reason to mix them up.
+    # Operators with different numbers of outputs are not merged.
     nodes = (node("TopK", "x one", "a b"), node("Split", "x", "c"), node("Sub", "a c", "b2"))
     assert "TopK" in {n.op for n in lower_nodes(network(*nodes), 0)}
 
 
-def test_what_a_branch_may_read_is_not_left_out() -> None:
+def test_what_a_subgraph_may_read_is_not_removed() -> None:
     nodes = (node("Transpose", "x", "a", perm=(0, 2, 3, 1)), node("If", "one", "b"))
     assert "Transpose" in {n.op for n in lower_nodes(network(*nodes), 0)}
