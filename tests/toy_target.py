@@ -8,7 +8,7 @@ real, so no time depends on the machine that runs the tests.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -18,7 +18,7 @@ from resperf.layers import Layer
 from resperf.lowering import LoweredNetwork, synthetic
 from resperf.lowering import lower as lower_network
 from resperf.network import Network, read_network
-from resperf.platform import Accelerator, Platform
+from resperf.platform import Accelerator, Platform, this_platform, usable_cores
 from resperf.settings import Setting
 from resperf.targets import Target
 
@@ -124,10 +124,10 @@ class ToyBackend:
         pass
 
     def setting(self) -> Setting:
-        return Setting(self.name, "1", "stream", self.threads or 1)
+        return Setting(self.name, "1", "stream", self.threads or usable_cores())
 
     def platform(self) -> Platform:
-        return Platform("toy9000", accelerators=(Accelerator("Toy 9000", 16 << 30),))
+        return replace(this_platform("toy9000"), accelerators=(Accelerator("Toy 9000", 16 << 30),))
 
     def session_ms(self) -> float:
         return CALL_MS
