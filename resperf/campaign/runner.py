@@ -70,7 +70,7 @@ def run_campaign(
     framework, settings
         The backend and its keywords.
     hours : float, optional
-        Time after which to stop.
+        Time after which to stop; by default that of the campaign's file, if it has one.
     samples, seed, networks, exclude, exclude_keys
         See `Bench`.
     progress : bool
@@ -95,6 +95,7 @@ def run_campaign(
     from resperf.campaign.store import Store
 
     bench = Bench(framework, dict(settings or {}), seed, samples, networks, exclude, exclude_keys)
+    hours = campaign.run.time_limit(hours)
     deadline = None if hours is None else time.monotonic() + hours * 3600
     planned, fingerprint = plan_campaign(campaign, bench)
     store = Store(

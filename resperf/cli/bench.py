@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from resperf.campaign.fusion import CheckedFusion
     from resperf.machine import Fingerprint
 
-EPILOG = "Example: resperf bench cpu-overnight --hours 8 -o datasets/mine.h5"
+EPILOG = "Example: resperf bench cpu-overnight --hours 6 -o datasets/mine.h5"
 INTERRUPTED = 130
 DEVICES = {"synthetic": "synthetic"}
 """Framework -> the device that it runs on, where that is not the CPU."""
@@ -34,7 +34,10 @@ DEVICES = {"synthetic": "synthetic"}
 )  # fmt: skip
 @click.option("--framework", default="onnxruntime", show_default=True, help="What runs the layers.")
 @click.option("--threads", type=click.IntRange(min=1), help="Threads of the framework.")
-@click.option("--hours", type=click.FloatRange(min=0, min_open=True), help="Stop after this time.")
+@click.option(
+    "--hours", type=click.FloatRange(min=0, min_open=True),
+    help="Stop this start after so many hours.  [default: the campaign's own, if it has any]",
+)  # fmt: skip
 @click.option("--samples", type=click.IntRange(min=1), help="Distinct layers to measure in all.")
 @click.option("--seed", type=int, help="Another seed than the campaign's own.")
 @click.option(
@@ -88,6 +91,7 @@ def command(
     varied, left_out = network_files(networks), network_files(exclude)
     defined = Campaign.from_toml(find_campaign(campaign))
     settings = {} if threads is None else {"threads": threads}
+    hours = defined.run.time_limit(hours)
     if dry_run:
         bench = Bench(framework, settings, seed, samples, networks=varied, exclude=left_out)
         planned, machine = plan_campaign(defined, bench)
@@ -173,6 +177,7 @@ def show_plan(
             "layers": dict(planned.counts),
             "repeats": planned.repeats,
             "hours": planned.hours,
+            "time_limit_hours": hours,
             "layers_in_time": None if hours is None else planned.first_layers(hours),
             "disk_bytes": planned.disk_bytes,
             "first_batch": first,
@@ -185,6 +190,8 @@ def show_plan(
         click.echo(f"  {kind:<8} {count:>8} layers")
     click.echo(f"  {'repeats':<8} {planned.repeats:>8}")
     click.echo(f"about {planned.hours:.2g} hours, {format_bytes(planned.disk_bytes)} of disk")
+    if hours is not None:
+        click.echo(f"each start stops after {hours:g} hours")
     if hours is not None and planned.hours > hours:
         click.echo(f"in {hours:g} hours about the first {planned.first_layers(hours)} layers")
     if first is not None:
