@@ -45,7 +45,8 @@ def predict_network(
         Who turns operators into layers; see `resperf.lowering.lower`.
     strict : bool or "range"
         Refuse networks with operators or copies that have no predictor; ``"range"`` also those
-        with layers or copies outside what the bundle was trained on.
+        with layers or copies outside what the bundle was trained on. An inter-layer overhead that
+        the bundle does not know is listed (`Prediction.missing_costs`), not refused.
     threads : int, optional
         Threads that the user means to run with; only compared with the bundle's.
 
@@ -272,7 +273,7 @@ def _refuse_extrapolation(
         raise UnsupportedError(
             f"{name}: {len(outside)} layers and copies lie outside what the bundle for device "
             f"{bundle.device} with {bundle.framework} was trained on: {_first(outside)}; take "
-            "another bundle, or leave out the range from strict to extrapolate"
+            "another bundle, or extrapolate without --strict-range (strict='range')"
         )
 
 

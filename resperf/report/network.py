@@ -86,13 +86,14 @@ def incomplete_lines(prediction: Prediction) -> list[str]:
     if prediction.complete:
         return []
     covered = prediction.covered
-    of, rest = "network's", ""
+    macs, moved = share_cell(covered.macs), share_cell(covered.moved_bytes)
+    share = f"{macs} of the network's multiply-adds and {moved} of its bytes"
     if covered.unsized:
-        of, rest = "known", f"; {_operators(covered.unsized)} more of unknown size"
-    lines = [
-        f"{INCOMPLETE}: the total covers {share_cell(covered.macs)} of the {of} multiply-adds and "
-        f"{share_cell(covered.moved_bytes)} of the {of} bytes{rest}"
-    ]
+        share = (
+            f"{macs} of the known multiply-adds and {moved} of the known bytes; the size of "
+            f"{_operators(covered.unsized)} is not known"
+        )
+    lines = [f"{INCOMPLETE}: the total covers {share}"]
     if prediction.skipped:
         skipped = _operators(len(prediction.skipped))
         lines.append(f"the total does not include {skipped}, listed below")
