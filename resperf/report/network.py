@@ -86,14 +86,16 @@ def incomplete_lines(prediction: Prediction) -> list[str]:
     if prediction.complete:
         return []
     covered = prediction.covered
-    macs, moved = share_cell(covered.macs), share_cell(covered.moved_bytes)
-    share = f"{macs} of the network's multiply-adds and {moved} of its bytes"
-    if covered.unsized:
-        share = (
-            f"{macs} of the known multiply-adds and {moved} of the known bytes; the size of "
-            f"{_operators(covered.unsized)} is not known"
-        )
-    lines = [f"{INCOMPLETE}: the total covers {share}"]
+    which = "known " if covered.unsized else ""
+    shares = {"multiply-adds": covered.macs, "bytes": covered.moved_bytes}
+    parts = [
+        f"{share_cell(share)} of the network's {which}{what}"
+        for what, share in shares.items()
+        if not math.isnan(share)
+    ]
+    rest = f"; the size of {_operators(covered.unsized)} is not known" if covered.unsized else ""
+    work = " and ".join(parts) or "an unknown share of the network's work"
+    lines = [f"{INCOMPLETE}: the total covers {work}{rest}"]
     if prediction.skipped:
         skipped = _operators(len(prediction.skipped))
         lines.append(f"the total does not include {skipped}, listed below")
@@ -107,8 +109,6 @@ def incomplete_lines(prediction: Prediction) -> list[str]:
 
 def share_cell(share: float) -> str:
     """Write a share of a whole, which is all of it or nothing only where it really is."""
-    if math.isnan(share):
-        return "an unknown share"
     if 0 < share < 0.01:
         return "less than 1%"
     return f"{math.floor(share * 100)}%"

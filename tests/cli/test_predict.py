@@ -241,15 +241,26 @@ def test_an_output_that_cannot_be_reached_is_unknown(bundle, tmp_path, capsys):
     assert "postprocess   unknown" in capsys.readouterr().out
 
 
-def test_strict_range_refuses_to_extrapolate_and_names_layers(bundle, capsys):
-    words = ["predict", LENET, "--bundle", str(bundle), "--batch", "4096"]
-    assert main(words) == 0
-    assert "out of range" in capsys.readouterr().out
+def test_strict_range_refuses_to_extrapolate_and_names_layers(bundle, tmp_path, capsys):
+    ends = [
+        onnx.helper.make_tensor_value_info(name, 1, [4096, size])
+        for name, size in (("x", 300), ("y", 2000))
+    ]
+    weights = onnx.numpy_helper.from_array(np.zeros((300, 2000), np.float32), "w")
+    node = onnx.helper.make_node("MatMul", ["x", "w"], ["y"], "fc")
+    graph = onnx.helper.make_graph([node], "g", [ends[0]], [ends[1]], [weights])
+    opsets = [onnx.helper.make_opsetid("", 17)]
+    path = tmp_path / "wide.onnx"
+    onnx.save(onnx.helper.make_model(graph, ir_version=8, opset_imports=opsets), path)
+    words = ["predict", str(path), "--bundle", str(bundle)]
+    [layer] = run_json(capsys, *words, "--strict")["layers"]
+    assert layer["in_range"] is False
     line = failure(capsys, *words, "--strict-range")
-    assert "batch=4096 above 16" in line or "no predictor" in line
-    everywhere = [*words, "--device", "all", "--strict-range", "--json"]
-    main(everywhere)
-    assert any("strict" in each.get("error", "") for each in json.loads(capsys.readouterr().out))
+    assert "fc: batch=4096 above 16, features_out=2000 above 1" in line
+    everywhere = ["predict", str(path), "--device", "all", "--bundle", str(bundle)]
+    assert main([*everywhere, "--strict-range", "--json"]) in (0, 2)
+    failures = [each for each in json.loads(capsys.readouterr().out) if "error" in each]
+    assert any("fc: batch=4096 above 16" in each["error"] for each in failures)
 
 
 def test_layers_on_another_machine_say_so_too(bundle, tmp_path, capsys):
