@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -183,3 +184,24 @@ def perfnet_csv(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("perfnet") / "toy_convolution.csv"
     path.write_text("\n".join(lines) + "\n")
     return path
+
+
+@pytest.fixture
+def noisy_dataset(toy_dataset: Path, tmp_path: Path) -> Path:
+    """The dense layers of the toy dataset, each once, 24 of 80 flagged."""
+    from resperf.dataset import Dataset, read_dataset, write_dataset
+
+    toy = read_dataset(toy_dataset)
+    dense = [row for row in toy.measurements if row.layer.kind == "dense" and row.repeat == 0]
+    rows = [
+        dataclasses.replace(
+            row,
+            flags=("drift",) if place < 24 else (),
+            reference_ratio=1.0,
+            isolated_ms=1.0,
+            session_ms=0.1,
+        )
+        for place, row in enumerate(dense)
+    ]
+    write_dataset(tmp_path / "noisy.h5", Dataset(toy.info, tuple(rows)))
+    return tmp_path / "noisy.h5"

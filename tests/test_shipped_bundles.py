@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -10,13 +11,16 @@ import pytest
 from resperf.bundle import Bundle, find_bundle
 from resperf.cli.main import main
 from resperf.devices import devices
-from resperf.layers import Activation, Conv, ConvStep, Pool
-from resperf.network import read_network
+from resperf.layers import Activation, Conv, ConvStep, Pool, layer_from_key
+from resperf.network import Network, read_network
 from resperf.prediction import predict_layers, predict_network
 
 ROOT = Path(__file__).parents[1]
 DEVICES = ("1080ti", "k80", "p100", "v100")
 CPU_FOLDERS = sorted((ROOT / "models" / "bundles").glob("cpu-*"))
+ALL_FOLDERS = sorted(path.parent for path in (ROOT / "models" / "bundles").glob("*/bundle.json"))
+TOTALS_MS = json.loads((ROOT / "tests" / "golden" / "totals.json").read_text())
+"""Bundle -> network and batch -> predicted total; `tests/golden/make_totals.py` writes it."""
 MOST_BYTES = 6e6
 MOST_BYTES_OF_A_KIND = 0.65e6
 CONV = Conv(
@@ -104,6 +108,36 @@ def test_the_command_line_knows_the_devices(capsys: pytest.CaptureFixture[str]) 
     assert "(estimated)" in capsys.readouterr().out
 
 
+def test_every_shipped_bundle_has_its_totals() -> None:
+    assert list(TOTALS_MS) == [folder.name for folder in ALL_FOLDERS]
+
+
+@pytest.mark.parametrize("folder", ALL_FOLDERS, ids=lambda folder: folder.name)
+def test_golden_layers_and_totals_of_networks_are_what_they_were(folder: Path) -> None:
+    bundle = Bundle.load(folder)
+    canned = bundle.manifest["canned"]
+    factor = 1.0 if bundle.carried is None else bundle.carried.factor
+    for phase in {phase for entry in canned for phase in entry["ms"]}:
+        entries = [entry for entry in canned if phase in entry["ms"]]
+        found = bundle.predict([layer_from_key(entry["key"]) for entry in entries], phase)
+        alone = found.ms / (factor if phase == bundle.layer_phase else 1.0)
+        expected = [entry["ms"][phase] for entry in entries]
+        assert alone.tolist() == pytest.approx(expected, rel=1e-3, abs=1e-6)
+    # By stored rules: this machine's ONNX Runtime may lay images out otherwise.
+    totals_ms = {
+        name: predict_network(network_of(name), bundle, lowering="rules").total_ms
+        for name in TOTALS_MS[folder.name]
+    }
+    assert len(totals_ms) >= 5
+    assert totals_ms == pytest.approx(TOTALS_MS[folder.name], rel=1e-3)
+
+
+@cache
+def network_of(name: str) -> Network:
+    stem, batch = name.split()
+    return read_network(ROOT / "models" / "networks" / f"{stem}.onnx", batch=int(batch))
+
+
 @pytest.mark.parametrize("folder", CPU_FOLDERS, ids=lambda folder: folder.name)
 def test_a_processor_gets_the_bundle_measured_on_its_like(
     folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -111,7 +145,7 @@ def test_a_processor_gets_the_bundle_measured_on_its_like(
     for name in ("RESPERF_HOME", "XDG_DATA_HOME"):
         monkeypatch.setenv(name, str(tmp_path))
     machine = Bundle.load(folder).platform
-    monkeypatch.setattr("resperf.platform._cpu_info", lambda: {"model name": machine.processor})
+    monkeypatch.setattr("resperf.platform._here", lambda: CpuFacts(name=machine.processor))
     monkeypatch.setattr("resperf.platform.instruction_set", lambda: machine.instruction_set)
     monkeypatch.setattr("resperf.platform.usable_cores", lambda: machine.cores)
     found = find_bundle("cpu")

@@ -8,13 +8,17 @@
 The measurements are read from $RESPERF_PUBLIC_DATA (../shared/data by default), in folders `justus`
 and `perfnet` of files DEVICE_KIND.csv.gz. Imported datasets and each result are kept in the work
 folder: delete a result (KIND-METHOD-ROWS.json) to have it made again, a dataset to have it imported
-again and all of its results made again; other features make everything again. No measured row is
-written into the report.
+again and all of its results made again; other features make everything again, and other code what
+depends on it. The report names the commit at which each figure was computed; with --write alone,
+figures of code that has changed since are shown, and named as such. No measured row is written
+into the report.
 """
 
 from __future__ import annotations
 
 import argparse
+import ast
+import hashlib
 import json
 import os
 import subprocess
@@ -23,6 +27,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -91,6 +96,14 @@ class Unit:
 
     def __str__(self) -> str:
         return f"{self.dataset}: {self.kind}, {self.method}, {self.rows or 'all'} rows"
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What a result was computed with: the commit, and whether its code has changed since."""
+
+    commit: str
+    changed: bool
 
 
 Results = Mapping[str, Sequence[Compared]]
@@ -185,14 +198,24 @@ class Store:
             self._checksums[unit.dataset] = checksum(self.dataset(unit))
         return self._checksums[unit.dataset]
 
-    def has(self, unit: Unit) -> bool:
-        """Say whether a result is there, of the dataset, seed and features as they are now."""
+    def origin(self, unit: Unit) -> Origin | None:
+        """Return the origin of a result of the dataset, seed and features as they are now.
+
+        None where there is no such result.
+        """
         path = self.work / unit.dataset / f"{unit.stem}.json"
         if not path.exists():
-            return False
+            return None
         values = json.loads(path.read_text())
         made_with = (values["checksum"], values["seed"], values.get("features"))
-        return made_with == (self.checksum(unit), self.seed, FEATURE_SET_VERSION)
+        if made_with != (self.checksum(unit), self.seed, FEATURE_SET_VERSION):
+            return None
+        return Origin(values["commit"], changed=values.get("code") != code_digest(unit.method))
+
+    def has(self, unit: Unit) -> bool:
+        """Say whether a result is there that would come out the same now."""
+        origin = self.origin(unit)
+        return origin is not None and not origin.changed
 
     def save(self, unit: Unit, result: Compared) -> None:
         """Keep a result; the JSON file comes last, so that it is whole where it is there."""
@@ -205,7 +228,7 @@ class Store:
         )
         values = {
             "checksum": self.checksum(unit), "seed": self.seed, "features": FEATURE_SET_VERSION,
-            "commit": commit(), "result": result.to_json(),
+            "commit": commit(), "code": code_digest(unit.method), "result": result.to_json(),
         }  # fmt: skip
         draft = folder / f"{unit.stem}.tmp"
         draft.write_text(json.dumps(values, indent=1) + "\n")
@@ -294,7 +317,27 @@ def wanted(results: Results, method: str) -> str:
     return markdown_table(("what", "at most", "found", "met"), cells)
 
 
-def write_report(results: Results, missing: Sequence[str], output: Path, seed: int) -> None:
+def origins_text(origins: Mapping[Unit, Origin]) -> str:
+    """Say for each commit which figures were computed at it, and which of them are out of date."""
+    units: dict[Origin, dict[str, list[str]]] = {}
+    for unit, origin in origins.items():
+        rows = f" ({unit.rows} rows)" if unit.rows else ""
+        units.setdefault(origin, {}).setdefault(f"{unit.kind}{rows}", []).append(unit.method)
+    return "\n".join(
+        f"- computed at `{origin.commit}`"
+        f"{', **code changed since**' if origin.changed else ''}: "
+        + "; ".join(f"{kind}: {', '.join(methods)}" for kind, methods in kinds.items())
+        for origin, kinds in units.items()
+    )
+
+
+def write_report(
+    results: Results,
+    origins: Mapping[Unit, Origin],
+    missing: Sequence[str],
+    output: Path,
+    seed: int,
+) -> None:
     """Write the report, and its plots into a folder beside it."""
     pictures = output.with_suffix("")
     ready_to_plot(pictures)
@@ -302,7 +345,8 @@ def write_report(results: Results, missing: Sequence[str], output: Path, seed: i
     parts = [
         "# How accurate on published measurements",
         "Written by `python tools/report_accuracy.py` on "
-        f"{datetime.now(UTC):%Y-%m-%d}, seed {seed}, code {commit()}; "
+        f"{datetime.now(UTC):%Y-%m-%d}, seed {seed}, at commit {commit()}; each section names the "
+        "commits that its figures were computed at; "
         f"{machine.processor}, {machine.cores} cores; {versions()}.",
         INTRODUCTION,
     ]
@@ -310,7 +354,8 @@ def write_report(results: Results, missing: Sequence[str], output: Path, seed: i
         if any(result.method == method for each in results.values() for result in each):
             parts += [f"## What was asked for, with `{method}`", wanted(results, method)]
     for name, found in results.items():
-        parts += [f"## {name}", methods_markdown(found)]
+        own = {unit: origin for unit, origin in origins.items() if unit.dataset == name}
+        parts += [f"## {name}", methods_markdown(found), origins_text(own)]
         if name in PLOTTED:
             (pictures / name).mkdir(exist_ok=True)
             parts += [
@@ -338,6 +383,65 @@ def commit() -> str:
     words = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=10"]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     return done.stdout.strip() or "unknown"
+
+
+@cache
+def code_digest(method: str) -> str:
+    """Return what changes with the code that a method's figures depend on.
+
+    That is everything of resperf that fitting, comparing and the method import, one through
+    another, without comments and docstrings.
+    """
+    waiting = ["resperf.training.compare", METHODS[method].partition(":")[0]]
+    seen: dict[str, str] = {}
+    while waiting:
+        name = waiting.pop()
+        path = module_file(name)
+        if name in seen or path is None:
+            continue
+        seen[name], names = meaning(path.read_text(encoding="utf-8"))
+        waiting += names
+    return hashlib.sha256(repr(sorted(seen.items())).encode()).hexdigest()
+
+
+@cache
+def meaning(code: str) -> tuple[str, list[str]]:
+    """Return a module without comments and docstrings, and the names that it imports."""
+    tree = ast.parse(code)
+    names = list(imported(tree))
+    return hashlib.sha256(ast.dump(without_docstrings(tree)).encode()).hexdigest(), names
+
+
+def module_file(name: str) -> Path | None:
+    """Find the file of a module of resperf; None for what is no module."""
+    path = ROOT.joinpath(*name.split("."))
+    for file in (path.with_suffix(".py"), path / "__init__.py"):
+        if name.partition(".")[0] == "resperf" and file.is_file():
+            return file
+    return None
+
+
+def imported(tree: ast.Module) -> Iterator[str]:
+    """Name what a module imports, wherever in it; a name of a module may be none itself."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (each.name for each in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+            yield from (f"{node.module}.{each.name}" for each in node.names)
+
+
+def without_docstrings(tree: ast.Module) -> ast.Module:
+    """Leave out the texts that stand by themselves."""
+    for node in ast.walk(tree):
+        body = getattr(node, "body", None)
+        if isinstance(body, list):
+            node.body = [each for each in body if not is_text(each)]  # type: ignore[attr-defined]
+    return tree
+
+
+def is_text(statement: ast.stmt) -> bool:
+    return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
 
 
 def versions() -> str:
@@ -384,11 +488,11 @@ def main(words: Sequence[str] | None = None) -> None:
         ),
     )  # fmt: skip
     results: dict[str, list[Compared]] = {}
-    for unit in units:
-        if store.has(unit):
-            results.setdefault(unit.dataset, []).append(store.load(unit))
-    missing = absent([unit for unit in units if not store.has(unit)], failed)
-    write_report(results, missing, given.output, given.seed)
+    origins = {unit: origin for unit in units if (origin := store.origin(unit)) is not None}
+    for unit in origins:
+        results.setdefault(unit.dataset, []).append(store.load(unit))
+    missing = absent([unit for unit in units if unit not in origins], failed)
+    write_report(results, origins, missing, given.output, given.seed)
 
 
 if __name__ == "__main__":

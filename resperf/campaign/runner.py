@@ -71,7 +71,7 @@ def run_campaign(
     settings : mapping, optional
         Keywords of its backend.
     hours : float, optional
-        Time after which to stop.
+        Time after which to stop; by default that of the campaign's file, if it has one.
     samples, seed, networks, exclude, exclude_keys
         See `Bench`.
     progress : bool
@@ -101,6 +101,7 @@ def run_campaign(
         framework, dict(settings or {}), seed, samples, networks, exclude, exclude_keys,
         device_class,
     )  # fmt: skip
+    hours = campaign.run.time_limit(hours)
     deadline = None if hours is None else time.monotonic() + hours * 3600
     planned, setting, platform = plan_campaign(campaign, bench)
     store = Store(

@@ -135,6 +135,8 @@ class RunSettings:
 
     Attributes
     ----------
+    hours : float
+        Time after which each start stops, as ``--hours`` says it; 0 for no limit.
     timeout_s : float
         A layer that takes longer is given up and its process ended.
     memory_share : float
@@ -153,6 +155,7 @@ class RunSettings:
         All such measurements together over the planned ones, at most.
     """
 
+    hours: float = 0.0
     timeout_s: float = 60.0
     memory_share: float = 0.8
     recycle_layers: int = 0
@@ -161,6 +164,10 @@ class RunSettings:
     retry_wait_s: float = 45.0
     retries: int = 2
     retry_share: float = 0.2
+
+    def time_limit(self, asked: float | None) -> float | None:
+        """Return the hours after which a start stops: those asked for, else the campaign's own."""
+        return asked if asked is not None else self.hours or None
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 EPILOG = """\b
 Examples:
-  resperf bench cpu-overnight --hours 8 -o datasets/mine.h5
+  resperf bench cpu-overnight --hours 6 -o datasets/mine.h5
   resperf bench quick --device cpu --framework tensorflow
 """
 INTERRUPTED = 130
@@ -40,7 +40,10 @@ INTERRUPTED = 130
 @DEVICE
 @FRAMEWORK
 @click.option("--threads", type=click.IntRange(min=1), help="Threads of the framework.")
-@click.option("--hours", type=click.FloatRange(min=0, min_open=True), help="Stop after this time.")
+@click.option(
+    "--hours", type=click.FloatRange(min=0, min_open=True),
+    help="Stop this start after so many hours.  [default: the campaign's own, if it has any]",
+)  # fmt: skip
 @click.option("--samples", type=click.IntRange(min=1), help="Distinct layers to measure in all.")
 @click.option("--seed", type=int, help="Another seed than the campaign's own.")
 @click.option(
@@ -97,6 +100,7 @@ def command(
     varied, left_out = network_files(networks), network_files(exclude)
     defined = Campaign.from_toml(find_campaign(campaign))
     settings = {} if threads is None else {"threads": threads}
+    hours = defined.run.time_limit(hours)
     if dry_run:
         bench = Bench(
             target.framework, settings, seed, samples, networks=varied, exclude=left_out,
@@ -187,6 +191,7 @@ def show_plan(
             "layers": dict(planned.counts),
             "repeats": planned.repeats,
             "hours": planned.hours,
+            "time_limit_hours": hours,
             "layers_in_time": None if hours is None else planned.first_layers(hours),
             "disk_bytes": planned.disk_bytes,
             "first_batch": first,
@@ -199,6 +204,8 @@ def show_plan(
         click.echo(f"  {kind:<8} {count:>8} layers")
     click.echo(f"  {'repeats':<8} {planned.repeats:>8}")
     click.echo(f"about {planned.hours:.2g} hours, {format_bytes(planned.disk_bytes)} of disk")
+    if hours is not None:
+        click.echo(f"each start stops after {hours:g} hours")
     if hours is not None and planned.hours > hours:
         click.echo(f"in {hours:g} hours about the first {planned.first_layers(hours)} layers")
     if first is not None:

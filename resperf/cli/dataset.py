@@ -157,12 +157,16 @@ def _time(time_ms: float) -> str:
 @click.argument("file", type=_FILE)
 @_json_option
 def check(file: Path, as_json: bool) -> None:
-    """Check FILE: layout, units, ranges, keys, duplicates and checksum."""
-    from resperf.dataset import check_dataset
+    """Check FILE: layout, units, ranges, keys, duplicates, checksum; warn of many noisy rows."""
+    from resperf.dataset import check_dataset, noise_warning, read_table
 
     problems = check_dataset(file)
+    noisy = "" if problems else noise_warning(read_table(file).values())
+    if noisy:
+        click.echo(f"warning: {noisy}", err=True)
     if as_json:
-        _print_json({"path": str(file), "problems": problems})
+        warnings = [noisy] if noisy else []
+        _print_json({"path": str(file), "problems": problems, "warnings": warnings})
     else:
         for problem in problems:
             click.echo(problem)

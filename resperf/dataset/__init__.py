@@ -24,13 +24,13 @@ from resperf.dataset.importing import (  # noqa: E402
     shipped_mapping,
 )
 from resperf.dataset.merge import merge_datasets  # noqa: E402
-from resperf.dataset.noise import NoiseFloor, floor_of_medians, noise_floor  # noqa: E402
+from resperf.dataset.noise import NoiseFloor, floor_of_medians, noise_floor, noise_warning  # noqa: E402
 from resperf.dataset.records import Dataset, DatasetInfo, KindTable  # noqa: E402
 from resperf.dataset.summary import Summary, summarize  # noqa: E402
 
 __all__ = [
     "FORMATS", "Dataset", "DatasetInfo", "Imported", "KindTable", "NoiseFloor", "SourceMapping",
     "Summary", "check_dataset", "checksum", "export_dataset", "floor_of_medians", "import_dataset",
-    "merge_datasets", "noise_floor", "read_dataset", "read_info", "read_mapping", "read_table",
-    "shipped_mapping", "summarize", "write_dataset",
+    "merge_datasets", "noise_floor", "noise_warning", "read_dataset", "read_info", "read_mapping",
+    "read_table", "shipped_mapping", "summarize", "write_dataset",
 ]  # fmt: skip

@@ -3,12 +3,33 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from resperf.dataset.records import KindTable
+
+NOISY_SHARE = 0.2
+"""Above this share of noisy rows a dataset says more of its machine's other work than of layers."""
+
+
+def noise_warning(tables: Iterable[KindTable]) -> str:
+    """Say that many measured rows are noisy, and what to do; empty where few are.
+
+    Noisy are rows with a flag, and those taken while the machine was off its usual speed.
+    """
+    rows = [table.doubtful[table.ok] for table in tables]
+    measured, noisy = sum(map(len, rows)), sum(int(each.sum()) for each in rows)
+    if noisy <= NOISY_SHARE * measured:
+        return ""
+    return (
+        f"{noisy} of {measured} measured rows ({noisy / measured:.0%}) are noisy: they carry a "
+        "flag, or the machine was off its usual speed; close other programs, run the campaign "
+        "again into another file (resperf bench -o) and join both (resperf dataset merge): where "
+        "a layer has a clean row, noisy ones do not count"
+    )
 
 
 class NoiseFloor(NamedTuple):

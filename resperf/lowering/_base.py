@@ -59,6 +59,8 @@ class LoweredNetwork:
         What lowered it: ``"onnxruntime 1.31.1"`` or ``"rules"``.
     notes : tuple of str
         For the user, such as that stored rules replaced the framework.
+    unsized_outputs : tuple of str
+        Names of outputs that are copied as well, but whose shape is unknown.
     """
 
     nodes: tuple[LoweredNode, ...]
@@ -66,6 +68,7 @@ class LoweredNetwork:
     outputs: tuple[Tensor, ...]
     method: str
     notes: tuple[str, ...] = ()
+    unsized_outputs: tuple[str, ...] = ()
 
 
 def named_by_sources(network: Network, nodes: Iterable[LoweredNode]) -> list[LoweredNode]:
@@ -147,4 +150,5 @@ def answer(
         outputs=tuple(network.tensors[name] for name in network.outputs if name in network.tensors),
         method=method,
         notes=notes,
+        unsized_outputs=tuple(name for name in network.outputs if name not in network.tensors),
     )

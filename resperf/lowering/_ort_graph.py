@@ -186,6 +186,8 @@ def read_optimised(network: Network, graph: onnx.GraphProto, block: int) -> list
 def _in_float32(network: Network, graph: onnx.GraphProto) -> dict[str, Tensor]:
     """Return the tensors that ONNX Runtime computes in float32 instead of half precision."""
     names = {name for node in graph.node for name in (*node.input, *node.output)}
+    # What blocked nodes compute has another name in the graph than the one that they are named by.
+    names |= {match["tensor"] for node in graph.node if (match := _NCHWC_NAME.match(node.name))}
     originals = {name: network.tensors.get(name.removeprefix(PRECISE)) for name in names}
     return {
         name: replace(tensor, name=name, dtype="float32", value=None)

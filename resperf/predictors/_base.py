@@ -49,6 +49,8 @@ class Predictor(ABC):
 
     method: ClassVar[str]
     """Name on the command line and in a bundle."""
+    notes_: tuple[str, ...] = ()
+    """What the user should know about what was learnt; set by `fit`."""
 
     def __init__(self, kind: str, *, epochs: int | None = None) -> None:
         if epochs is not None and epochs < 1:

@@ -124,6 +124,7 @@ class PaperPredictor(Predictor):
 
     def _learn(self, lesson: Lesson) -> None:
         """Fit the transforms, then train the network as the paper's algorithm 1 says."""
+        self.notes_ = unseen_notes(self.kind, lesson.columns)
         names, matrix = paper_features(self.kind, lesson.columns)
         self._names = names
         varying = [
@@ -220,7 +221,10 @@ class PaperPredictor(Predictor):
 def paper_features(kind: str, columns: Columns) -> tuple[tuple[str, ...], Array]:
     """Return the features of the paper's Table 3 and a matrix of shape (rows, features).
 
-    Matrix, kernel and pooling size are counted in elements (height x width).
+    Matrix, kernel and pooling size are counted in elements (height x width). Table 3 has one
+    stride, which is that of the height, and neither groups nor dilations: layers that differ in
+    the stride of the width, in groups or in dilations alone have the same features
+    (`unseen_notes`).
 
     Raises
     ------
@@ -231,3 +235,41 @@ def paper_features(kind: str, columns: Columns) -> tuple[tuple[str, ...], Array]
         raise LayerError(f"the paper's methods know {', '.join(_FEATURES)}, not {kind!r}")
     named = {name: make(columns) for name, make in _FEATURES[kind].items()}
     return tuple(named), np.column_stack(list(named.values()))
+
+
+def unseen_notes(kind: str, columns: Columns) -> tuple[str, ...]:
+    """Say how many rows have what the paper's features cannot tell apart; nothing where none has.
+
+    Parameters
+    ----------
+    kind : str
+    columns : mapping of str to array (rows,)
+    """
+    rows = len(next(iter(columns.values())))
+    found = {
+        word: int(np.sum(is_unseen(columns)))
+        for word, (field, is_unseen) in _UNSEEN.items()
+        if field in columns
+    }
+    named = ", ".join(f"{count} with {word}" for word, count in found.items() if count)
+    if not named:
+        return ()
+    return (
+        f"{kind}: the paper's features do not know groups, dilations or a stride of the width of "
+        f"its own, so of {rows} training rows these are learnt as if they were plain: {named}; "
+        "methods on features of their own (ensemble, boosted, residual) tell them apart",
+    )
+
+
+_UNSEEN: Mapping[str, tuple[str, Callable[[Columns], Any]]] = {
+    "groups": ("groups", lambda columns: columns["groups"] > 1),
+    "dilations": (
+        "dilation_height",
+        lambda columns: (columns["dilation_height"] > 1) | (columns["dilation_width"] > 1),
+    ),
+    "unequal strides": (
+        "stride_height",
+        lambda columns: columns["stride_height"] != columns["stride_width"],
+    ),
+}
+"""What Table 3 does not say: a field of the kinds that have it, and the rows where it matters."""

@@ -14,7 +14,7 @@ from resperf.features import Array, Columns
 from resperf.features.transforms import ZScore, transform_from_json
 from resperf.predictors._base import Lesson, Predictor, stored
 from resperf.predictors._onnx import OnnxNetwork, onnx_file
-from resperf.predictors._paper import paper_features
+from resperf.predictors._paper import paper_features, unseen_notes
 
 Inputs = npt.NDArray[np.float32]
 """Scaled features (rows, features), rounded to what ONNX Runtime is given."""
@@ -48,6 +48,7 @@ class PaperRegression(Predictor):
 
     def _learn(self, lesson: Lesson) -> None:
         """Scale the features, then fit the regression."""
+        self.notes_ = unseen_notes(self.kind, lesson.columns)
         self.features_, matrix = paper_features(self.kind, lesson.columns)
         self.z_score_ = ZScore.fit(matrix, self.features_)
         targets = np.log(lesson.times_ms) if self.log_time else lesson.times_ms

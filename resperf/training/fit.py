@@ -16,7 +16,7 @@ import numpy as np
 
 from resperf._version import __version__
 from resperf.bundle import Bundle, canned_layers, ranges_of, replaced_folder, write_manifest
-from resperf.dataset import DatasetInfo, KindTable, checksum, read_info, read_table
+from resperf.dataset import DatasetInfo, KindTable, checksum, noise_warning, read_info, read_table
 from resperf.errors import BundleError, LayerError, TrainingError
 from resperf.features import FEATURED_KINDS, Array, quantities, take
 from resperf.measurement import TIMED
@@ -130,10 +130,13 @@ def train(
         if estimate_from
         else None
     )
-    parts = {kind: _parts(table, exclude_keys) for kind, table in read_table(dataset).items()}
+    tables = read_table(dataset)
+    noisy = noise_warning(tables.values())
+    parts = {kind: _parts(table, exclude_keys) for kind, table in tables.items()}
     was_calibrated = _is_calibrated(output)
     with replaced_folder(output) as folder:
         learnt = _fit_kinds(parts, folder, method, seed, settings, progress)
+        learnt.notes += [noisy] if noisy else []
         if was_calibrated:
             learnt.notes.append(
                 "what whole networks taught the earlier bundle is gone with it; measure them "
@@ -281,6 +284,7 @@ def _fit_one(
         fit_rows(predictor, rows, part.validation.timed(phase), phase, seed=seed, progress=tell)
     except TrainingError as error:
         raise _CannotLearnError(str(error)) from error
+    learnt.notes += [note for note in predictor.notes_ if note not in learnt.notes]
     values = predictor.export(folder, f"{predictor.kind}-{phase}")
     loaded = type(predictor).load(values, folder)
     places = np.linspace(0, len(rows) - 1, min(len(rows), _COMPARED_ROWS)).astype(int)

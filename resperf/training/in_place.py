@@ -199,6 +199,7 @@ def _log_width(placed: Sequence[Placed], ratios: Any) -> float:
 
 
 def _prior(kinds: Sequence[str], costs: Mapping[str, float]) -> Any:
+    # Where no chains were measured, the search starts at nothing: networks alone say what it costs.
     chain = [costs.get("node_ms", 0.0), costs.get("handover_ms_per_mb", 0.0)]
     return np.array([1.0] * len(kinds) + chain)
 

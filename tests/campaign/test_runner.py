@@ -229,7 +229,10 @@ def test_time_that_is_up_stops_cleanly(tmp_path: Path) -> None:
     assert 0 < result.rows < 150
     assert len(rows_of(output)) == result.rows
     assert journal_path(output).exists()
-    result = go(made(samples=150), output)
+    # A start of a campaign with a limit of its own has that much time again.
+    limited = made(samples=150, run={"hours": 0.6 / 3600})
+    assert go(limited, output, settings={"real_ms": 30.0}).reason == "hours"
+    result = go(limited, output, hours=1.0)
     assert result.reason == "complete"
     assert max(identities(output).values()) == 1
     assert sum(row.repeat == 0 for row in rows_of(output)) == 150

@@ -31,6 +31,18 @@ def test_shipped_campaigns_are_right(path: Path) -> None:
     assert Campaign.from_mapping({"name": path.stem, **campaign.to_json()}) == campaign
 
 
+def test_a_campaign_named_after_a_time_stops_after_it() -> None:
+    named = {path.stem: Campaign.from_toml(path).run.time_limit(None) for path in SHIPPED}
+    assert (named["cpu-45min"], named["cpu-90min"], named["cpu-overnight"]) == (0.75, 1.5, 8)
+    assert named["quick"] is None
+    limited = made(run={"hours": 0.75}).run
+    assert limited.time_limit(2.0) == 2.0
+    with pytest.raises(CampaignError, match="hours=-1 must be a number, and not negative"):
+        made(run={"hours": -1})
+    with pytest.raises(CampaignError, match="hours='1 h' must be of type float"):
+        made(run={"hours": "1 h"})
+
+
 def test_table_3_has_the_ranges_of_the_paper() -> None:
     campaign = Campaign.from_toml(next(p for p in SHIPPED if p.stem == "resperfnet-table3"))
     conv, dense = campaign.kinds["conv"].laws, campaign.kinds["dense"].laws

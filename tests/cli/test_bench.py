@@ -110,6 +110,15 @@ def test_a_dry_run_says_what_fits_the_time(
     assert "about the first" not in capsys.readouterr().out
     assert main([*words, "1e-5", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["layers_in_time"] == 1
+    campaign.write_text(TOML + "[run]\nhours = 1e-5\n")
+    assert main(words[:-1]) == 0
+    printed = capsys.readouterr().out
+    assert "each start stops after 1e-05 hours" in printed
+    assert "about the first 1 layers" in printed
+    assert main([*words[:-1], "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["time_limit_hours"] == 1e-5
+    assert main([*words, "9"]) == 0
+    assert "each start stops after 9 hours" in capsys.readouterr().out
     assert main([*words, "9", "--check-fusion"]) == 2
     assert "--check-fusion measures" in capsys.readouterr().err
 

@@ -66,6 +66,16 @@ def test_check_says_what_is_wrong(file: Path, capsys: Capture) -> None:
     assert len(json.loads(capsys.readouterr().out)["problems"]) == 2
 
 
+def test_check_warns_of_many_noisy_rows(noisy_dataset: Path, capsys: Capture) -> None:
+    assert main(["dataset", "check", str(noisy_dataset), "--json"]) == 0
+    captured = capsys.readouterr()
+    warning = "24 of 80 measured rows (30%) are noisy"
+    assert captured.err.startswith(f"warning: {warning}")
+    assert captured.err.count("\n") == 1
+    (said,) = json.loads(captured.out)["warnings"]
+    assert said.startswith(warning)
+
+
 def test_export_and_merge_replace_only_with_force(file: Path, capsys: Capture) -> None:
     out = file.with_name("out.csv")
     export = ["dataset", "export", str(file), "-o", str(out), "--kind", "pool"]

@@ -33,6 +33,16 @@ def test_train_then_evaluate(
     assert "noise floor" in capsys.readouterr().out
 
 
+def test_training_on_many_noisy_rows_says_so(
+    noisy_dataset: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["train", str(noisy_dataset), "-o", str(tmp_path / "b"), "--method", "baseline"]
+    assert main(words) == 0
+    notes = [line for line in capsys.readouterr().err.splitlines() if "noisy" in line]
+    assert len(notes) == 1
+    assert notes[0].startswith("note: 24 of 80 measured rows (30%) are noisy")
+
+
 def test_train_as_json_and_by_default_where_predict_looks(
     toy_dataset: Path, own_folders: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from resperf.dataset import floor_of_medians, noise_floor, read_table
+from resperf.dataset import floor_of_medians, noise_floor, noise_warning, read_table
 from resperf.layers import Dense
 from resperf.measurement import Measurement
 
@@ -33,6 +33,29 @@ def test_pairs_are_neighbouring_repeats_of_a_layer(
     assert floor.median_difference == pytest.approx(0.2)
     assert floor.mean_difference == pytest.approx(0.2)
     assert floor.mape == pytest.approx(0.2 / math.sqrt(2))
+
+
+def test_more_than_a_fifth_of_noisy_rows_is_said(
+    write: FileFactory, measured: MeasuredFactory
+) -> None:
+    def rows(noisy: int, all_rows: int) -> list[Measurement]:
+        return [
+            measured(
+                OTHER.replace(features_in=place + 1),
+                # Noisy by a flag, or by the reference layer.
+                flags=("drift",) if place < noisy and place % 2 else (),
+                reference_ratio=1.5 if place < noisy and not place % 2 else 1.0,
+            )
+            for place in range(all_rows)
+        ]
+
+    def warning(name: str, noisy: int) -> str:
+        return noise_warning(read_table(write(name, *rows(noisy, 10))).values())
+
+    assert warning("few.h5", 2) == ""
+    said = warning("many.h5", 3)
+    assert said.startswith("3 of 10 measured rows (30%) are noisy")
+    assert "resperf bench" in said
 
 
 def test_flagged_and_failed_rows_make_no_pair(

@@ -733,6 +733,25 @@ def test_half_precision_is_computed_in_float32_between_casts(
     assert named <= {node.name for node in network.nodes}
 
 
+def test_convolutions_behind_each_other_in_half_precision_are_layers(
+    target: Target, tmp_path: Path
+) -> None:
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["a"], "first", pads=[1, 1, 1, 1]),
+        helper.make_node("Relu", ["a"], ["b"], "act"),
+        helper.make_node("Conv", ["b", "v"], ["c"], "second", pads=[1, 1, 1, 1]),
+        helper.make_node("GlobalAveragePool", ["c"], ["y"], "pool"),
+    ]
+    values = {name: np.full((32, 32, 3, 3), 0.5, np.float16) for name in "wv"}
+    half = onnx.TensorProto.FLOAT16
+    network = read_network(saved(tmp_path / "half.onnx", nodes, (2, 32, 8, 8), values, half))
+    asked = lower(network, *target, method="framework")
+    assert [node.reason for node in asked.nodes if node.layer is None] == []
+    kinds = Counter(node.layer.kind for node in asked.nodes if node.layer)
+    assert (kinds["conv"], kinds["pool"]) == (2, 1)
+    assert contents(asked) == contents(lower(network, *target, method="rules"))
+
+
 def test_a_lowering_is_cached_across_names_and_damage(target: Target, cache: Path) -> None:
     network = read_network(next(p for p in REFERENCE if p.stem == "lenet5"), batch=1)
     asked = lower(network, *target, method="framework")

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from resperf.features import columns_of
-from resperf.layers import Conv
+from resperf.layers import Conv, Dense
 from resperf.predictors._architecture import Architecture, Stage, onnx_bytes
 from resperf.predictors._corrected import informative
 from resperf.predictors._fitting import Schedule, fit_network
-from resperf.predictors._paper import paper_features
+from resperf.predictors._paper import paper_features, unseen_notes
 from resperf.predictors.metrics import mape
 from resperf.predictors.perfnet import PerfNet
 from resperf.predictors.residual import Residual
@@ -79,6 +79,23 @@ def test_table_3_by_hand() -> None:
         "batch size": 4, "matrix size": 120, "kernel size": 15, "channel in": 3,
         "channel out": 8, "strides": 2, "padding": 1, "activate function": 1, "bias": 1,
     }  # fmt: skip
+
+
+def test_what_table_3_cannot_tell_apart_is_said() -> None:
+    plain = Conv(
+        batch=4, channels_in=8, channels_out=8, height=10, width=12, kernel_height=3,
+        kernel_width=3, stride_height=2, stride_width=2,
+    )  # fmt: skip
+    others = [plain.replace(stride_width=1), plain.replace(groups=8),
+              plain.replace(groups=2, dilation_width=2)]  # fmt: skip
+    columns = columns_of([plain, *others])
+    _, matrix = paper_features("conv", columns)
+    assert (matrix == matrix[0]).all()
+    (note,) = unseen_notes("conv", columns)
+    assert "of 4 training rows" in note
+    assert "2 with groups, 1 with dilations, 1 with unequal strides" in note
+    assert unseen_notes("conv", columns_of([plain])) == ()
+    assert unseen_notes("dense", columns_of([Dense(batch=1, features_in=2, features_out=3)])) == ()
 
 
 def test_columns_that_say_nothing_new_are_left_out() -> None:

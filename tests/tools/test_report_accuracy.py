@@ -134,6 +134,66 @@ def test_the_report_has_every_result_its_plots_and_what_is_missing(
         assert 0 < (output.parent / name).stat().st_size < 100_000
 
 
+def test_figures_name_their_commit_and_are_made_again_where_their_code_changed(
+    tool: ModuleType, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch
+) -> None:
+    output = tmp_path / "report.md"
+    words = ["--data", str(data), "--work", str(tmp_path / "work"), "--output", str(output)]
+    words += ["--only", "justus-k80"]
+    monkeypatch.setattr(tool, "commit", lambda: "first")
+    tool.main(words)
+    assert "- computed at `first`: conv: baseline; dense: baseline; pool: baseline" in (
+        output.read_text()
+    )
+    capsys.readouterr()
+    # Another commit with the same code makes nothing again.
+    monkeypatch.setattr(tool, "commit", lambda: "second")
+    tool.main(words)
+    assert "3 fits, 3 of them done" in capsys.readouterr().out
+    assert "computed at `first`: " in output.read_text()
+    # Without training, what is out of date is shown as such.
+    monkeypatch.setattr(tool, "code_digest", lambda method: f"other {method}")
+    tool.main([*words, "--write"])
+    text = output.read_text()
+    assert "- computed at `first`, **code changed since**: conv: baseline" in text
+    assert "| baseline |" in text
+    capsys.readouterr()
+    tool.main(words)
+    assert "3 fits, 0 of them done" in capsys.readouterr().out
+    assert "computed at `second`: conv" in output.read_text()
+
+
+def test_a_figure_depends_on_the_code_that_its_method_imports(
+    tool: ModuleType, tmp_path: Path, monkeypatch
+) -> None:
+    files = {
+        "training/compare.py": "from resperf.features import matrix\n",
+        "features/__init__.py": "",
+        "features/matrix.py": "A = 1\n",
+        "predictors/baseline.py": "import resperf.units\n",
+        "predictors/svr.py": "B = 1\n",
+        "units.py": "C = 1\n",
+    }
+    monkeypatch.setattr(tool, "ROOT", tmp_path)
+
+    def digest(**changes: str) -> str:
+        written = files | {name.replace("__", "/") + ".py": text for name, text in changes.items()}
+        for name, text in written.items():
+            file = tmp_path / "resperf" / name
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text)
+        tool.code_digest.cache_clear()
+        return tool.code_digest("baseline")
+
+    before = digest()
+    assert digest(predictors__svr="B = 2\n") == before
+    assert digest(units='"""Says more."""\nC = 1  # why\n') == before
+    assert digest(units="C = 2\n") != before
+    assert digest(features__matrix="A = 2\n") != before
+    assert digest() == before
+    tool.code_digest.cache_clear()
+
+
 def test_results_are_read_back_as_they_were(tool: ModuleType, data: Path, tmp_path: Path) -> None:
     store = tool.Store(tmp_path, seed=0)
     unit = tool.Unit("perfnet-i3", "conv", "baseline", None)
