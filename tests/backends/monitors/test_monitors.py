@@ -1,0 +1,63 @@
+"""What every monitor is: the contract's defaults, and the table of those that differ."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+
+import pytest
+
+from resperf.backends import BACKENDS
+from resperf.backends.monitors import Monitor, Reading, load_monitor, monitor_of
+from resperf.backends.synthetic import SESSION_MS, SyntheticBackend, closed_form_ms
+from resperf.layers import Dense
+
+LAYER = Dense(batch=1, features_in=4, features_out=4)
+
+
+@pytest.mark.parametrize("framework", sorted(BACKENDS))
+def test_every_framework_has_a_monitor(framework: str) -> None:
+    monitor = load_monitor(monitor_of(framework))
+    assert type(monitor) is not Monitor
+    assert monitor.waits_for <= set(monitor.device_states)
+
+
+def test_a_device_of_which_nothing_is_known_has_its_reference_timed() -> None:
+    from resperf.backends.monitors import REFERENCE
+
+    device = SyntheticBackend(gflops=100.0, gb_per_s=10.0)
+    with load_monitor(monitor_of("abacus")).start(device) as monitor:
+        reading = monitor.before()
+        assert reading is not None
+        # By the backend's own sampler, whatever the monitor's clock says.
+        execution_ms = closed_form_ms(REFERENCE, "execution", 100.0, 10.0)
+        assert reading.reference_ms == pytest.approx(SESSION_MS + execution_ms, rel=1e-3)
+        assert monitor.after(LAYER, 0.01) == ()
+        assert monitor.is_steady()
+    assert (monitor.device_states, monitor.usual_times(), monitor.costs()) == ((), {}, {})
+
+
+def test_the_simulated_device_drives_clock_and_calendar() -> None:
+    device = SyntheticBackend()
+    with load_monitor(monitor_of("synthetic")).start(device) as monitor:
+        before_s, before_ns = monitor.now(), monitor.clock()
+        assert abs(before_s - time.time()) < 60
+        device.spend(1500.0)
+        assert monitor.clock() - before_ns == 1_500_000_000
+        assert monitor.now() - before_s == pytest.approx(1.5)
+        # A reading is due every three seconds of its calendar.
+        assert monitor.reading() is not None
+        assert monitor.reading() is None
+        device.spend(3000.0)
+        assert monitor.reading() is not None
+
+
+@pytest.mark.parametrize(
+    "reading", [Reading(3.0, 1.5), Reading(4.0, facts={"mhz": 1.0}), Reading(5.0, 2.0, {"mhz": 1})]
+)
+def test_a_reading_survives_json(reading: Reading) -> None:
+    again = Reading.from_json(json.loads(json.dumps(reading.to_json(), allow_nan=False)))
+    assert (again.at, again.facts) == (reading.at, reading.facts)
+    same = again.reference_ms == reading.reference_ms
+    assert same or (math.isnan(again.reference_ms) and math.isnan(reading.reference_ms))
