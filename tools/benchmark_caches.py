@@ -17,6 +17,7 @@ import shutil
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from statistics import median
 
@@ -34,6 +35,7 @@ opened = cache(lambda what: diskcache.Cache(platformdirs.user_cache_dir("resperf
 kept.load = lambda what, name: opened(what).get(name)
 kept.store = lambda what, name, value: opened(what).set(name, value)
 """
+DISKCACHE_JSON = DISKCACHE.replace('/dc/" + what', '/dj/" + what, disk=diskcache.JSONDisk')
 NO_CALLS = "import resperf.prediction.api as a; a._read = a._read.__wrapped__"
 NO_ANSWERS = "import collections, resperf.lowering as l; l._answers = collections.deque(maxlen=0)"
 NO_BUNDLE = "import resperf.bundle._search as s; s._loaded = s._loaded.__wrapped__"
@@ -59,6 +61,7 @@ STARTS = {
     "rules": RULES,
     "rules, without lowering": RULES + "\n" + NO_LOWERING,
     "diskcache": DISKCACHE,
+    "diskcache, JSON": DISKCACHE_JSON,
     "without _answers": NO_ANSWERS,
     "without layer_from_key": NO_KEYS,
     "without bundle labels": NO_LABELS,
@@ -106,18 +109,20 @@ def process(patch: str, body: str, network: Path, cache: Path) -> tuple[float, f
         return wall_s, usage.ru_utime + usage.ru_stime, output.read().decode()
 
 
-def starts(network: Path, folder: Path, turns: int) -> None:
-    caches = {name: folder / name.replace(" ", "-") for name in STARTS}
-    for name, patch in STARTS.items():
+def starts(network: Path, folder: Path, turns: int, variants: Mapping[str, str]) -> None:
+    caches = {name: folder / name.replace(" ", "-") for name in variants}
+    for name, patch in variants.items():
         process(patch, MAIN, network, caches[name])
-    taken: dict[str, list[tuple[float, float]]] = {name: [] for name in STARTS}
+    taken: dict[str, list[tuple[float, float]]] = {name: [] for name in variants}
     for _ in range(turns):
-        for name, patch in STARTS.items():
+        for name, patch in variants.items():
             if name.startswith("first"):
                 shutil.rmtree(caches[name])
             taken[name].append(process(patch, MAIN, network, caches[name])[:2])
     print(f"\n{network.stem}, {turns} starts each\n")
-    print("| variant | wall s | lowest to highest | ratio | CPU s | ratio |\n|---|---|---|---|---|---|")
+    print(
+        "| variant | wall s | lowest to highest | ratio | CPU s | ratio |\n|---|---|---|---|---|---|"
+    )
     for name, each in taken.items():
         wall, cpu = ([row[i] for row in each] for i in (0, 1))
         ratios = [
@@ -130,11 +135,11 @@ def starts(network: Path, folder: Path, turns: int) -> None:
         )
 
 
-def loops(network: Path, folder: Path, turns: int) -> None:
-    taken: dict[str, list[float]] = {name: [] for name in LOOPS}
+def loops(network: Path, folder: Path, turns: int, variants: Mapping[str, str]) -> None:
+    taken: dict[str, list[float]] = {name: [] for name in variants}
     process("", MAIN, network, folder)
     for _ in range(turns):
-        for name, patch in LOOPS.items():
+        for name, patch in variants.items():
             taken[name].append(1e3 * float(process(patch, LOOP, network, folder)[2]))
     print(f"\n{network.stem}, median of 15 calls in a process, {turns} processes each\n")
     print("| variant | ms a call | lowest to highest | ratio |\n|---|---|---|---|")
@@ -147,11 +152,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("networks", type=Path, nargs="+")
     parser.add_argument("--turns", type=int, default=11)
+    parser.add_argument("--only", nargs="+", metavar="VARIANT", help="these and `all`")
     parser.add_argument("--loop", action="store_true", help="repeated calls in one process")
     options = parser.parse_args()
+    run, known = (loops, LOOPS) if options.loop else (starts, STARTS)
+    variants = {k: v for k, v in known.items() if not options.only or k in ("all", *options.only)}
     for network in options.networks:
         with tempfile.TemporaryDirectory() as folder:
-            (loops if options.loop else starts)(network, Path(folder), options.turns)
+            run(network, Path(folder), options.turns, variants)
 
 
 if __name__ == "__main__":
