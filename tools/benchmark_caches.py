@@ -2,7 +2,7 @@
 
     python tools/benchmark_caches.py models/networks/resnet50.onnx models/networks/densenet121.onnx
 
-Processes of all variants run in turns, so that other work on the machine meets all of them alike.
+Processes of all variants alternate, so that other work on the machine affects all of them alike.
 Printed are medians of wall time (lowest to highest), of CPU time, and the median of the ratio to
 the process of the same turn that has all caches. `first` starts with an empty cache folder, and
 `none` with no disk cache at all; all others start with a filled one. With `--loop` one process
@@ -120,9 +120,7 @@ def starts(network: Path, folder: Path, turns: int, variants: Mapping[str, str])
                 shutil.rmtree(caches[name])
             taken[name].append(process(patch, MAIN, network, caches[name])[:2])
     print(f"\n{network.stem}, {turns} starts each\n")
-    print(
-        "| variant | wall s | lowest to highest | ratio | CPU s | ratio |\n|---|---|---|---|---|---|"
-    )
+    print("| variant | wall s | lowest to highest | ratio | CPU s | ratio |\n" + 6 * "|---" + "|")
     for name, each in taken.items():
         wall, cpu = ([row[i] for row in each] for i in (0, 1))
         ratios = [

@@ -1,10 +1,10 @@
-"""Compare what two versions of resperf predict: all shipped bundles, networks and batch sizes.
+"""Compare the predictions of two versions of resperf: shipped bundles, networks, batch sizes.
 
-    python tools/compare_predictions.py --write before.json     # with the code of before
-    python tools/compare_predictions.py --against before.json   # with the code of now
+    python tools/compare_predictions.py --write before.json     # with the old code
+    python tools/compare_predictions.py --against before.json   # with the new code
 
-The first total of each pair counts, and its layers one by one. Ends with 1 where more pairs than
---allowed differ by more than --tolerance.
+Compares each pair's total and each of its layers. Exits with 1 if more pairs than --allowed differ
+by more than --tolerance.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ def differing(before: dict[str, Any], now: dict[str, Any], tolerance: float) -> 
     for label, old in before.items():
         new = now.get(label)
         if new is None or ("error" in old) != ("error" in new):
-            lines.append(f"{label}: {old.get('error', 'a total')} before, "
-                         f"{'absent' if new is None else new.get('error', 'a total')} now")  # fmt: skip
+            found = "absent" if new is None else new.get("error", "a total")
+            lines.append(f"{label}: {old.get('error', 'a total')} before, {found} now")
             continue
         if "error" in old:
             continue
