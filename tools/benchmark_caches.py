@@ -30,10 +30,10 @@ o.block_size = o.cache(lambda *, threads: o._ort_graph.block_size(threads=thread
 DISKCACHE = """
 import diskcache, platformdirs, contextlib
 from functools import cache
-from resperf import kept
+from resperf import disk_cache
 opened = cache(lambda what: diskcache.Cache(platformdirs.user_cache_dir("resperf") + "/dc/" + what))
-kept.load = lambda what, name: opened(what).get(name)
-kept.store = lambda what, name, value: opened(what).set(name, value)
+disk_cache.load = lambda what, name: opened(what).get(name)
+disk_cache.store = lambda what, name, value: opened(what).set(name, value)
 """
 DISKCACHE_JSON = DISKCACHE.replace('/dc/" + what', '/dj/" + what, disk=diskcache.JSONDisk')
 NO_CALLS = "import resperf.prediction.api as a; a._read = a._read.__wrapped__"
