@@ -6,7 +6,8 @@ Processes of all variants alternate, so that other work on the machine affects a
 Printed are medians of wall time (lowest to highest), of CPU time, and the median of the ratio to
 the process of the same turn that has all caches. `first` starts with an empty cache folder, and
 `none` with no disk cache at all; all others start with a filled one. With `--loop` one process
-calls `resperf.predict` again and again instead.
+calls `resperf.predict` again and again instead; with `--parts` one process reads each network with
+and without remembering inferred nodes, and lowers it by rules or from the cache.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from statistics import median
 
@@ -146,14 +147,58 @@ def loops(network: Path, folder: Path, turns: int, variants: Mapping[str, str]) 
         print(f"| {name} | {median(each):.1f} | {min(each):.1f} to {max(each):.1f} | {ratio:.2f} |")
 
 
+def parts(network: Path, folder: Path, turns: int, _: Mapping[str, str]) -> None:
+    from resperf.layers import layer_from_key
+    from resperf.lowering import _cache, _ort_rules
+    from resperf.network import read_network, shapes
+
+    def forgetting() -> None:
+        shapes._answers.clear()
+        read_network(network, batch=1)
+
+    def from_cache() -> None:
+        layer_from_key.cache_clear()
+        _cache.once(read, ("benchmark",), lambda: _ort_rules.lower_nodes(read, 16))
+
+    class Nothing(dict[object, object]):
+        def __setitem__(self, key: object, value: object) -> None:
+            pass
+
+    os.environ["XDG_CACHE_HOME"] = str(folder)
+    read = read_network(network, batch=1)
+    from_cache()
+    row = [cpu_ms(forgetting, turns)]
+    shapes._answers = Nothing()  # type: ignore[assignment]
+    row.append(cpu_ms(forgetting, turns))
+    row += [cpu_ms(lambda: _ort_rules.lower_nodes(read, 16), turns), cpu_ms(from_cache, turns)]
+    shapes._answers = {}
+    print(
+        f"{network.stem}, {len(read.nodes)} nodes, least CPU ms: read {row[0]:.0f}, each "
+        f"node inferred {row[1]:.0f}; lowered by rules {row[2]:.0f}, from the cache {row[3]:.0f}"
+    )
+
+
+def cpu_ms(call: Callable[[], object], turns: int) -> float:
+    """Return the least CPU time of a call."""
+    taken = []
+    for _ in range(turns):
+        start = time.process_time()
+        call()
+        taken.append(time.process_time() - start)
+    return 1e3 * min(taken)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("networks", type=Path, nargs="+")
     parser.add_argument("--turns", type=int, default=11)
     parser.add_argument("--only", nargs="+", metavar="VARIANT", help="these and `all`")
     parser.add_argument("--loop", action="store_true", help="repeated calls in one process")
+    parser.add_argument("--parts", action="store_true", help="reading and lowering alone")
     options = parser.parse_args()
     run, known = (loops, LOOPS) if options.loop else (starts, STARTS)
+    if options.parts:
+        run = parts
     variants = {k: v for k, v in known.items() if not options.only or k in ("all", *options.only)}
     for network in options.networks:
         with tempfile.TemporaryDirectory() as folder:
