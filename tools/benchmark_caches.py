@@ -41,10 +41,6 @@ NO_CALLS = "import resperf.prediction.api as a; a._read = a._read.__wrapped__"
 NO_ANSWERS = "import collections, resperf.lowering as l; l._answers = collections.deque(maxlen=0)"
 NO_BUNDLE = "import resperf.bundle._search as s; s._loaded = s._loaded.__wrapped__"
 NO_LABELS = "import resperf.bundle._search as s; s._read_label = s._read_label.__wrapped__"
-NO_KEYS = """
-import resperf.layers as l, resperf.lowering._cache as c
-l.layer_from_key = c.layer_from_key = l.layer_from_key.__wrapped__
-"""
 NO_SHAPES = """
 import resperf.network.shapes as s
 class Nothing(dict):
@@ -64,7 +60,6 @@ STARTS = {
     "diskcache": DISKCACHE,
     "diskcache, JSON": DISKCACHE_JSON,
     "without _answers": NO_ANSWERS,
-    "without layer_from_key": NO_KEYS,
     "without bundle labels": NO_LABELS,
     "first, without inferred nodes": NO_SHAPES,
 }
@@ -74,7 +69,6 @@ LOOPS = {
     "without _answers": NO_ANSWERS,
     "without loaded bundles": NO_BUNDLE,
     "without bundle labels": NO_LABELS,
-    "without layer_from_key": NO_KEYS,
 }
 LOOP = """
 import sys, time, resperf
@@ -148,7 +142,6 @@ def loops(network: Path, folder: Path, turns: int, variants: Mapping[str, str]) 
 
 
 def parts(network: Path, folder: Path, turns: int, _: Mapping[str, str]) -> None:
-    from resperf.layers import layer_from_key
     from resperf.lowering import _cache, _ort_rules
     from resperf.network import read_network, shapes
 
@@ -157,7 +150,6 @@ def parts(network: Path, folder: Path, turns: int, _: Mapping[str, str]) -> None
         read_network(network, batch=1)
 
     def from_cache() -> None:
-        layer_from_key.cache_clear()
         _cache.once(read, ("benchmark",), lambda: _ort_rules.lower_nodes(read, 16))
 
     class Nothing(dict[object, object]):
