@@ -220,7 +220,9 @@ class PaperPredictor(Predictor):
 def paper_features(kind: str, columns: Columns) -> tuple[tuple[str, ...], Array]:
     """Return the features of the paper's Table 3 and a matrix of shape (rows, features).
 
-    Matrix, kernel and pooling size are counted in elements (height x width).
+    Matrix, kernel and pooling size are counted in elements (height x width), the stride is the
+    vertical one. Table 3 has neither a second stride nor groups nor dilation, so layers that differ
+    in these alone are predicted alike (docs/methods.md).
 
     Raises
     ------

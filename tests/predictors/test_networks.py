@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -79,6 +80,22 @@ def test_table_3_by_hand() -> None:
         "batch size": 4, "matrix size": 120, "kernel size": 15, "channel in": 3,
         "channel out": 8, "strides": 2, "padding": 1, "activate function": 1, "bias": 1,
     }  # fmt: skip
+
+
+def test_layers_that_table_3_cannot_tell_apart_have_the_same_features() -> None:
+    plain = Conv(
+        batch=1, channels_in=8, channels_out=8, height=16, width=16, kernel_height=3, kernel_width=3
+    )
+    others = [
+        replace(plain, groups=8),
+        replace(plain, dilation_height=2, dilation_width=2),
+        replace(plain, stride_width=2),
+    ]
+    _, matrix = paper_features("conv", columns_of([plain, *others]))
+    # docs/methods.md promises exactly this; whoever adds such a feature changes both.
+    assert (matrix == matrix[0]).all()
+    _, other_stride = paper_features("conv", columns_of([replace(plain, stride_height=2)]))
+    assert (other_stride != matrix[0]).any()
 
 
 def test_columns_that_say_nothing_new_are_left_out() -> None:
