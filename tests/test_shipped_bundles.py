@@ -13,6 +13,7 @@ from resperf.cli.main import main
 from resperf.devices import devices
 from resperf.layers import Activation, Conv, ConvStep, Pool, layer_from_key
 from resperf.network import Network, read_network
+from resperf.platform_facts import CpuFacts
 from resperf.prediction import predict_layers, predict_network
 
 ROOT = Path(__file__).parents[1]

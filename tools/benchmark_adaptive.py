@@ -1,27 +1,27 @@
 #!/usr/bin/env python
-"""Learning curves of campaigns that choose their layers, beside plainly drawn ones.
+"""Learning curves of campaigns that choose their layers, beside random ones.
 
 The training rows of a dataset stand in for all layers that could be measured: "measuring" one is
-looking it up. Both curves start with the same plainly drawn rows; from there one goes on plainly,
+looking it up. Both curves start with the same random rows; from there one goes on at random,
 the other as `resperf bench --adaptive` does. Both are judged on the dataset's test split:
 
     resperf bench cpu-90min --hours 1.5 -o all.h5
     python tools/benchmark_adaptive.py all.h5 --kinds conv dense
 
 For two errors, the mean of the relative ones and the root of the mean square of their logarithms,
-which counts large ones more, the table says how many plain measurements reach what so many chosen
-ones do. Choosing looks for layers that are foretold badly, so that it shortens the tail first.
+which counts large ones more, the table says how many random measurements reach what so many chosen
+ones do. Choosing looks for layers that are predicted badly, so it shortens the tail first.
 
     python tools/benchmark_adaptive.py all.h5 --together
 
-lets the campaign choose between the layers of all kinds, as it does. Both errors are then said
-twice: each kind counts alike, or each layer of the test split, which the campaign's shares made.
+lets the campaign choose between the layers of all kinds, as it does. Both errors are then given
+twice: with each kind, or each layer of the test split, counting alike.
 
     python tools/benchmark_adaptive.py plain.h5 --chosen adaptive.h5 --judges other.h5
 
-compares two campaigns that were measured, layers in the order in which they were: all of them
-count, whether they train, validate, test or failed. What judges are the layers of the test split
-of others (without any, of both), which train neither, of kinds that both campaigns draw.
+compares two measured campaigns, layers in the order of measurement: all of them count, whether they
+train, validate, test or failed. Judged are the layers of the test split of other campaigns (without
+any, of both), which train neither, of kinds that both campaigns sample.
 """
 
 from __future__ import annotations
@@ -57,14 +57,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("dataset", type=Path)
     parser.add_argument("--kinds", nargs="+", default=["conv", "dense", "pool"])
-    parser.add_argument("--start", type=int, default=200, help="rows drawn plainly first")
+    parser.add_argument("--start", type=int, default=200, help="random rows to start with")
     parser.add_argument("--most", type=int, default=10**9, help="rows at which the curves end")
     parser.add_argument("--method", default="boosted", help="what learns from the chosen rows")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument(
         "--together", action="store_true", help="choose between the layers of all kinds"
     )
-    parser.add_argument("--chosen", type=Path, help="an adaptive campaign, beside a plain one")
+    parser.add_argument("--chosen", type=Path, help="an adaptive campaign, beside a random one")
     parser.add_argument(
         "--judges", type=Path, nargs="*", default=[],
         help="campaigns whose test splits judge; both by default",
@@ -123,7 +123,7 @@ def _plainly(known: LayerRows, others: LayerRows, count: int, random: np.random.
 def _by_score(
     known: LayerRows, others: LayerRows, count: int, random: np.random.Generator
 ) -> Array:
-    """As the campaign does: with probability proportional to score."""
+    """As the campaign does: with probabilities proportional to the acquisition scores."""
     scores = acquisition_score(known, others.columns).tolist()
     kind, source = known.kind, Random(int(random.integers(2**32)))
     have = {kind: len(known)}
@@ -190,7 +190,7 @@ def _mean(errors: Sequence[tuple[float, ...]]) -> tuple[float, ...]:
 
 
 def _of_all(errors: Sequence[tuple[float, ...]], layers: Sequence[int]) -> tuple[float, ...]:
-    """Both errors of all kinds together: where each kind counts alike, where each layer does."""
+    """Both errors of all kinds together: with each kind, and with each layer, counting alike."""
     means, roots = np.array(errors).T
     root = math.sqrt(np.average(roots**2, weights=layers))
     return (*_mean(errors), float(np.average(means, weights=layers)), root)
@@ -199,9 +199,9 @@ def _of_all(errors: Sequence[tuple[float, ...]], layers: Sequence[int]) -> tuple
 def _curve_together(
     rows: Mapping[str, LayerRows], adaptive: bool, start: int, most: int, method: str, seeds: int
 ) -> list[Point]:
-    """Rows measured of all kinds together, and what they all err by.
+    """Rows measured of all kinds together, and the error of all of them.
 
-    All rows that are not chosen yet are candidates: a dataset holds too few to draw from.
+    All rows that are not chosen yet are candidates: a dataset holds too few to sample from.
     """
     parts = {kind: own_split(each) for kind, each in rows.items()}
     judged = [kind for kind, part in parts.items() if len(part.test) >= FEWEST_JUDGED]
@@ -241,7 +241,7 @@ def _curve_together(
 
 
 def _tests(campaigns: Sequence[Mapping[str, LayerRows]]) -> dict[str, LayerRows]:
-    """Layers of the test split that any of some campaigns measured, kinds of a few left out."""
+    """Layers of the test split that any of some campaigns measured, without kinds of few rows."""
     found: dict[str, LayerRows] = {}
     for rows in campaigns:
         for kind, each in rows.items():
@@ -271,7 +271,7 @@ def _curve_of(
     method: str,
     seeds: int,
 ) -> list[Point]:
-    """Layers that a campaign had measured, and what all kinds together err by."""
+    """Layers that a campaign had measured, and the error of all kinds together."""
     found: dict[int, list[tuple[float, ...]]] = {}
     for count in counts:
         known = set(order[:count])
@@ -299,7 +299,7 @@ def _places(taken: Sequence[tuple[str, int]], kind: str) -> Array:
 def _scores(
     parts: Mapping[str, Trial], taken: Sequence[tuple[str, int]], rest: Sequence[tuple[str, int]]
 ) -> list[float]:
-    """As `resperf.workflows.adaptive.acquisition_scores`, of rows that stand in for layers."""
+    """Acquisition scores as in `resperf.workflows.adaptive`, of rows that stand in for layers."""
     scores = np.zeros(len(rest))
     for kind, part in parts.items():
         own = [number for number, (each, _) in enumerate(rest) if each == kind]
@@ -317,7 +317,7 @@ def _scores(
 def _kind_errors(
     train: LayerRows, validation: LayerRows, test: LayerRows, method: str, seed: int
 ) -> tuple[float, ...]:
-    """Errors of what a bundle would hold: terms alone for few rows, nothing for hardly any."""
+    """Errors of what a bundle would hold: the baseline alone for few rows, nothing for fewer."""
     if len(train) < FEWEST_ROWS:
         return UNPREDICTED
     few = len(train) + len(validation) < FEWEST_ROWS_FOR_NETWORK

@@ -8,12 +8,12 @@ and prints every bundle's prediction beside it. Train one bundle without the jud
     python tools/benchmark_networks.py --bundle A --bundle B
     python tools/benchmark_networks.py --bundle A build/networks --batch 1 8 --store measured.json
 
-All are measured in several sittings, one after the other, since a shared machine changes its state
+All are measured in several sittings, one after the other, since a shared machine changes its speed
 for minutes: a network's time is the median of its sittings, and the spread is printed beside it.
-Sittings during which the machine never had its usual speed count only where there is no other.
-What was measured is kept in --store, so that a run that was ended goes on, and other bundles can be
-judged by the same times. With --families each network is also predicted with what all networks of
-other families teach of layers in place (`resperf calibrate`).
+Sittings in which the machine never had its usual speed count only where there is no other.
+Measurements are stored in --store, so that a stopped run resumes, and other bundles can be judged
+by the same times. With --families each network is also predicted with an in-network correction
+(`resperf calibrate`) fitted to the networks of all other families.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def main() -> None:
     parser.add_argument(
         "--seconds", type=float, default=3.0, help="per network, batch size and sitting"
     )
-    parser.add_argument("--store", type=Path, help="keep measurements here, and go on from them")
+    parser.add_argument("--store", type=Path, help="store measurements here, and resume from them")
     parser.add_argument("--json", type=Path, help="also write the rows here")
     parser.add_argument("--families", action="store_true", help="leave one family out at a time")
     words = parser.parse_args()
@@ -144,21 +144,21 @@ def main() -> None:
 def predicted(
     path: Path, name: str, batches: Sequence[int], bundles: Mapping[str, Bundle]
 ) -> list[Judged]:
-    """Predict a network at every batch size; what cannot be predicted is named and left out."""
+    """Predict a network at every batch size; what cannot be predicted is named and skipped."""
     found = []
     for batch in batches:
         try:
             network = read_network(path, batch=batch)
             predictions = {key: predict_network(network, each) for key, each in bundles.items()}
         except ResperfError as error:
-            print(f"{name} at batch {batch} is left out: {error}", flush=True)
+            print(f"{name} at batch {batch} is skipped: {error}", flush=True)
             continue
         found.append(Judged(path, name, batch, predictions))
     return found
 
 
 def summary(name: str, judged: Sequence[Judged], rows: Sequence[ComparisonRow]) -> str:
-    """Say how the errors spread, how doubtful the measurements are, and what intervals hold."""
+    """Say how the errors spread, how noisy the measurements are, and how many intervals hold."""
     errors = [abs(row.error) for row in rows]
     within = [
         each.predicted[name].low_ms <= median(each.counted_ms) <= each.predicted[name].high_ms
@@ -176,14 +176,14 @@ def summary(name: str, judged: Sequence[Judged], rows: Sequence[ComparisonRow]) 
 
 
 def repeat_noise(judged: Sequence[Judged]) -> str:
-    """Say how far the sittings of one network lie apart: no prediction can be better."""
+    """Say how much the sittings of one network differ: no prediction can be better."""
     several = [each.counted_ms for each in judged if len(each.counted_ms) > 1]
     if not several:
-        return "measured once: how far repeats lie apart is not known"
+        return "measured once: how much repeats differ is not known"
     apart = [max(times_ms) / min(times_ms) - 1 for times_ms in several]
     off = [mean(abs(ms / median(times_ms) - 1) for ms in times_ms) for times_ms in several]
     return (
-        f"repeats lie {median(apart):.1%} apart (median) and {mean(off):.1%} off their median "
+        f"repeats differ by {median(apart):.1%} (median) and are {mean(off):.1%} off their median "
         f"(mean), {len(judged) - len(several)} networks have none"
     )
 
@@ -196,7 +196,7 @@ def trained_on(judged: Sequence[Judged], name: str) -> str:
 
 
 def left_out_families(bundle: Bundle, judged: Sequence[Judged]) -> str:
-    """Predict every network with what networks of other families teach of layers in place."""
+    """Predict every network with the in-network correction of other families' networks."""
     alone = bundle.without_in_place()
     placed: dict[str, Placed] = {}
     for each in judged:

@@ -4,7 +4,7 @@
 
 Prints medians over fresh processes (interleaved, so that a busy moment meets all of them) and the
 largest resident memory of each. Lowering is cached by `resperf` from the second run on; the first
-run, with an empty cache, is shown apart.
+run, with an empty cache, is shown separately.
 """
 
 from __future__ import annotations

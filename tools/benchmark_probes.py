@@ -2,8 +2,8 @@
 
     python tools/benchmark_probes.py models/networks/*.onnx --seconds 120
 
-Networks and probes are timed in turns. A probe is worth its time if whole
-networks that could feel its state take longer while it is slow, and vary less while none is.
+Networks and probes are timed alternately. A probe is worth its time if the networks that its state
+affects take longer while it is slow, and vary less while none is.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def main() -> None:
     parser.add_argument("--framework", default="onnxruntime")
     parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=120.0)
-    parser.add_argument("--pause", type=float, default=0.0, help="seconds between turns")
+    parser.add_argument("--pause", type=float, default=0.0, help="seconds between rounds")
     arguments = parser.parse_args()
 
     device = backend(arguments.framework)

@@ -5,9 +5,9 @@
     python tools/build_bundles.py --only k80
 
 The measurements are read from $RESPERF_PUBLIC_DATA (../shared/data by default). Convolutions and
-dense layers, forward and as training steps, are learnt from justus; what that lacks is estimated
+dense layers, forward and as training steps, are learnt from justus; what it lacks is estimated
 from perfnet's whole calls on the 1080 Ti, and scaled for the other devices (docs/importing.md). No
-row and no predictor of perfnet is in a bundle, only a handful of coefficients.
+row and no predictor of perfnet is in a bundle, only a few coefficients.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Compare what two versions of resperf predict: all shipped bundles, networks and batch sizes.
+"""Compare the predictions of two versions of resperf: shipped bundles, networks, batch sizes.
 
-    python tools/compare_predictions.py --write before.json     # with the code of before
-    python tools/compare_predictions.py --against before.json   # with the code of now
+    python tools/compare_predictions.py --write before.json     # with the old code
+    python tools/compare_predictions.py --against before.json   # with the new code
 
-The first total of each pair counts, and its layers one by one. Ends with 1 where more pairs than
---allowed differ by more than --tolerance.
+Compares each pair's total and each of its layers. Exits with 1 if more pairs than --allowed differ
+by more than --tolerance.
 """
 
 from __future__ import annotations

@@ -80,7 +80,7 @@ def main() -> int:
 def _declare_operators() -> Any:
     """Let torchvision be imported where its compiled operators do not fit CPU builds of torch.
 
-    What is declared lasts as long as the answer is kept.
+    The declarations last as long as the returned object lives.
     """
     from torch import library
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env python
-"""Break network files in every way that comes to mind and see what `resperf predict` says.
+"""Break network files in many ways and check how `resperf predict` reacts.
 
     python tools/fuzz_networks.py --count 1000
-    python tools/fuzz_networks.py --seed 417 --keep broken       # one file again, kept
+    python tools/fuzz_networks.py --seed 417 --keep broken       # one file again, stored
 
 A broken file may be predicted or refused with one line. What may not happen: any other exception,
 more than ten seconds, more than a gigabyte, or a look at files outside the network's folder.
@@ -323,7 +323,7 @@ CHANGES: Mapping[str, Change] = {
     "another domain": _another_domain,
     "absurd dimensions": _absurd_dimensions,
     "another type": _another_type,
-    "odd attributes": _attributes,
+    "unusual attributes": _attributes,
     "no attributes": _no_attributes,
     "an enormous weight": _enormous_weight,
     "weights outside the folder": _weights_outside,
@@ -336,7 +336,7 @@ CHANGES: Mapping[str, Change] = {
 
 
 def outcome(path: Path, bundle: Path | None) -> str:
-    """Predict a network with a bundle and lower it with ONNX Runtime; say in a word what came."""
+    """Predict a network with a bundle and lower it with ONNX Runtime; name the outcome."""
     import resperf
     from resperf.backends import backend
     from resperf.errors import ResperfError
@@ -366,7 +366,7 @@ def outcome(path: Path, bundle: Path | None) -> str:
 
 
 def _serve(pipe: Any, bundle: Path | None) -> None:
-    """Answer for one file after the other; watch what Python opens and how memory grows."""
+    """Handle one file after the other; watch what Python opens and how memory grows."""
     resource.setrlimit(resource.RLIMIT_AS, (16 * LIMIT_BYTES, 16 * LIMIT_BYTES))
     opened: list[str] = []
 
@@ -459,7 +459,7 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=1000)
     parser.add_argument("--seed", type=int, help="only this one")
     parser.add_argument("--bundle", type=Path, help="predict with this bundle, not with 1080ti's")
-    parser.add_argument("--keep", type=Path, help="folder to keep the broken files in")
+    parser.add_argument("--keep", type=Path, help="folder to store the broken files in")
     arguments = parser.parse_args()
     seeds = range(arguments.count) if arguments.seed is None else [arguments.seed]
     found = fuzz(seeds, arguments.bundle, arguments.keep)

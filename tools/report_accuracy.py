@@ -341,7 +341,7 @@ def write_report(
     """Write the report, and its plots into a folder beside it."""
     pictures = output.with_suffix("")
     ready_to_plot(pictures)
-    machine = this_platform()
+    machine = this_platform("cpu")
     parts = [
         "# How accurate on published measurements",
         "Written by `python tools/report_accuracy.py` on "

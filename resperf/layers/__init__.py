@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 
 from resperf.errors import LayerError
 from resperf.layers._base import ACTIVATIONS, LAYOUTS, FieldSpec, FieldValue, Layer
@@ -154,7 +153,6 @@ def kind_of_key(key: str) -> str:
     return key.partition(":")[0]
 
 
-@lru_cache(maxsize=8192)
 def layer_from_key(key: str) -> Layer:
     """Make the layer that a canonical key names: the inverse of `Layer.key`.
 

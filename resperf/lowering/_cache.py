@@ -1,4 +1,4 @@
-"""Lowered networks, kept on disk: a network's structure lowers the same way every time."""
+"""Lowered networks in the disk cache, by the network's structure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import cast
 
-from resperf import kept
+from resperf import disk_cache
 from resperf.errors import LayerError
 from resperf.layers import OPERATOR_KINDS, layer_from_key
 from resperf.lowering._base import LoweredNode, Role
@@ -16,28 +16,28 @@ _FOLDER = "lowering"
 
 
 def _name(network: Network, identity: Sequence[str]) -> str:
-    code = kept.code_state("layers", "lowering", "network")
+    code = disk_cache.code_state("layers", "lowering", "network")
     known = tuple((kind, *sorted(cls.OPERATORS)) for kind, cls in sorted(OPERATOR_KINDS.items()))
-    return kept.name_of(code, known, structure_digest(network), *identity)
+    return disk_cache.name_of(code, known, structure_digest(network), *identity)
 
 
 def once(
     network: Network, identity: Sequence[str], make: Callable[[], list[LoweredNode]]
 ) -> list[LoweredNode]:
-    """Return the lowered nodes kept for this structure and `identity`, or make and keep them.
+    """Return the lowered nodes cached for this structure and `identity`, or make and cache them.
 
     Parameters
     ----------
     network : Network
     identity : sequence of str
-        What else decides the answer: framework, version, instruction set, settings.
+        What else decides the result: framework, version, instruction set, settings.
     make : callable
     """
     name = _name(network, identity)
     with suppress(ValueError, KeyError, IndexError, TypeError, LayerError):
-        return [_node(network, row) for row in kept.load(_FOLDER, name)]
+        return [_node(network, row) for row in disk_cache.load(_FOLDER, name)]
     nodes = make()
-    kept.store(_FOLDER, name, _rows(network, nodes))
+    disk_cache.store(_FOLDER, name, _rows(network, nodes))
     return nodes
 
 

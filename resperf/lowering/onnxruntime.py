@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache
 
-from resperf import kept
+from resperf import disk_cache
 from resperf.errors import UnsupportedError
 from resperf.layers import Layer
 from resperf.lowering import _cache, _ort_graph, _ort_rules
@@ -48,16 +48,16 @@ def lower(
             notes = (*notes, QUANTIZED)
         if has_half_precision(network):
             notes = (*notes, HALF_PRECISION_NOTE)
-        nodes = _by_rules(network, block, keep=bool(why_rules))
+        nodes = _by_rules(network, block, cached=bool(why_rules))
         return answer(network, nodes, "rules", notes)
     if method != "framework":
         raise UnsupportedError(f"no lowering method {method!r}; use auto, framework or rules")
     return answer(network, _ask(network, setting, block), _installed())
 
 
-def _by_rules(network: Network, block: int, *, keep: bool) -> list[LoweredNode]:
-    """Return what the rules make of a network, kept where nobody asked for the rules themselves."""
-    if not keep:
+def _by_rules(network: Network, block: int, *, cached: bool) -> list[LoweredNode]:
+    """Lower by the rules, from the cache unless the caller asked for the rules themselves."""
+    if not cached:
         return _ort_rules.lower_nodes(network, block)
     identity = ("rules", str(block))
     return _cache.once(network, identity, lambda: _ort_rules.lower_nodes(network, block))
@@ -75,7 +75,7 @@ def _machine() -> tuple[str, str]:
 
 
 def _ask(network: Network, setting: Setting, block: int) -> list[LoweredNode]:
-    """Return ONNX Runtime's answer, as it was kept where it was asked before."""
+    """Return ONNX Runtime's own lowering, from the cache if it was asked before."""
     identity = (*_machine(), setting.provider, str(setting.threads), str(block))
     return _cache.once(
         network,
@@ -105,11 +105,11 @@ def lower_layers(layers: Sequence[Layer], setting: Setting) -> list[Layer]:
 @cache
 def block_size(*, threads: int) -> int:
     """Channels per block of this machine's NCHWc layout; 0 where ONNX Runtime has none."""
-    name = kept.name_of("block", kept.code_state("lowering"), *_machine(), threads)
-    found = kept.load("lowering", name)
+    name = disk_cache.name_of("block", disk_cache.code_state("lowering"), *_machine(), threads)
+    found = disk_cache.load("lowering", name)
     if not isinstance(found, int):
         found = _ort_graph.block_size(threads=threads)
-        kept.store("lowering", name, found)
+        disk_cache.store("lowering", name, found)
     return found
 
 

@@ -1,4 +1,4 @@
-"""Networks that were read before: what a file holds is read the same way every time."""
+"""Networks as an earlier process read them, in the disk cache."""
 
 from __future__ import annotations
 
@@ -11,24 +11,23 @@ from typing import Any
 
 import numpy as np
 
-from resperf import kept
+from resperf import disk_cache
 from resperf.network._base import Network, Node, Tensor
 from resperf.network.model import open_buffer, parse, strip_file
 from resperf.network.reader import resolve
 
 _FOLDER = "networks"
-_KEPT_NODES, _KEPT_BYTES = 20_000, 1 << 22
-"""Networks with more nodes, or more bytes of small constants, are read anew: files stay small."""
+_MOST_NODES, _MOST_BYTES = 20_000, 1 << 22
+"""Networks with more nodes, or more bytes of small constants, are not cached: files stay small."""
 _DAMAGE = (KeyError, IndexError, TypeError, ValueError, AttributeError)
 
 
 def read_network_once(
     path: Path, *, batch: int | None = None, shapes: Mapping[str, Sequence[int]] | None = None
 ) -> Network:
-    """Read a network as `read_network`, or take what an earlier process read of the same content.
+    """Read a network as `read_network` does, or return the cached one of a file of equal content.
 
-    The file is looked through in any case, without its weights; ONNX is loaded only where it was
-    not read before.
+    The file is always scanned, without its weights; ONNX is imported only if it is not cached.
 
     Raises
     ------
@@ -40,20 +39,22 @@ def read_network_once(
         stripped = strip_file(path, buffer)
     content = hashlib.sha256(stripped.model).hexdigest()
     given = sorted((name, tuple(shape)) for name, shape in (shapes or {}).items())
-    name = kept.name_of(kept.code_state("network"), str(path), content, batch, tuple(given))
+    name = disk_cache.name_of(
+        disk_cache.code_state("network"), str(path), content, batch, tuple(given)
+    )
     with suppress(*_DAMAGE):
-        return _network(kept.load(_FOLDER, name))
+        return _network(disk_cache.load(_FOLDER, name))
     network = resolve(path, parse(path, stripped), batch=batch, shapes=shapes)
     if _is_small(network):
         with suppress(TypeError):
-            kept.store(_FOLDER, name, _plain_network(network))
+            disk_cache.store(_FOLDER, name, _plain_network(network))
     return network
 
 
 def _is_small(network: Network) -> bool:
     values = (tensor.value for tensor in network.tensors.values())
     value_bytes = sum(value.nbytes for value in values if value is not None)
-    return len(network.nodes) <= _KEPT_NODES and value_bytes <= _KEPT_BYTES
+    return len(network.nodes) <= _MOST_NODES and value_bytes <= _MOST_BYTES
 
 
 def _plain_network(network: Network) -> dict[str, Any]:
@@ -121,7 +122,7 @@ def _tensor(plain: Sequence[Any]) -> Tensor:
 
 
 def _plain(value: Any) -> Any:
-    """Write an attribute or a constant: numbers and texts as they are, all else as a tagged list.
+    """Write an attribute or a constant: numbers and texts unchanged, all else as a tagged list.
 
     Raises
     ------
@@ -138,7 +139,7 @@ def _plain(value: Any) -> Any:
         return ["tensor", *_plain_tensor(value)]
     if isinstance(value, np.ndarray) and not value.dtype.hasobject:
         return ["array", value.dtype.name, value.shape, _text(value.tobytes())]
-    raise TypeError(f"{type(value).__name__} cannot be kept")
+    raise TypeError(f"{type(value).__name__} cannot be cached")
 
 
 def _value(plain: Any) -> Any:

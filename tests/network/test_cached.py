@@ -14,7 +14,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from resperf import kept
+from resperf import disk_cache
 from resperf.errors import ShapeError
 from resperf.network import Network, Tensor, read_network, read_network_once
 
@@ -43,8 +43,8 @@ def content(network: Network) -> list[Any]:
     return [nodes, *(plain(getattr(rest, f.name)) for f in fields(rest))]
 
 
-def kept_files() -> list[Path]:
-    return sorted(kept.folder_of("networks").glob("*.json"))
+def cached_files() -> list[Path]:
+    return sorted(disk_cache.folder_of("networks").glob("*.json"))
 
 
 @pytest.mark.parametrize("path", [*REFERENCE, *LIGHT], ids=lambda path: path.stem)
@@ -53,7 +53,7 @@ def test_what_was_read_before_is_the_same_as_read_anew(path: Path) -> None:
     for _ in range(2):
         again = read_network_once(path, batch=2 if path in REFERENCE else None)
         assert content(again) == expected
-    assert len(kept_files()) == 1
+    assert len(cached_files()) == 1
 
 
 def odd_network(path: Path, values: Any = (1.0, float("nan"))) -> Path:
@@ -65,7 +65,7 @@ def odd_network(path: Path, values: Any = (1.0, float("nan"))) -> Path:
         [helper.make_tensor_value_info("inner", TensorProto.FLOAT, [2, 3])],
     )
     nodes = [
-        helper.make_node("If", ["truth"], ["either"], then_branch=branch, else_branch=branch),
+        helper.make_node("If", ["condition"], ["either"], then_branch=branch, else_branch=branch),
         helper.make_node("Strange", ["either"], ["z"], domain="own", text="ab", many=[1, 2],
                          given=numpy_helper.from_array(np.array(values, np.float16)),
                          halves=[0.5, float("inf")], words=["a", "b"]),
@@ -76,7 +76,7 @@ def odd_network(path: Path, values: Any = (1.0, float("nan"))) -> Path:
         "odd",
         [
             helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 3]),
-            helper.make_tensor_value_info("truth", TensorProto.BOOL, [1]),
+            helper.make_tensor_value_info("condition", TensorProto.BOOL, [1]),
         ],
         [helper.make_tensor_value_info(name, TensorProto.FLOAT, [2, 3]) for name in "yz"],
         [numpy_helper.from_array(np.arange(3, dtype=np.float32), "weight")],
@@ -88,11 +88,11 @@ def odd_network(path: Path, values: Any = (1.0, float("nan"))) -> Path:
     return path
 
 
-def test_attributes_of_every_sort_are_kept_exactly(tmp_path: Path) -> None:
+def test_attributes_of_every_sort_are_cached_exactly(tmp_path: Path) -> None:
     path = odd_network(tmp_path / "odd.onnx")
     expected = content(read_network(path))
     assert content(read_network_once(path)) == expected
-    assert len(kept_files()) == 1
+    assert len(cached_files()) == 1
     assert content(read_network_once(path)) == expected
 
 
@@ -108,20 +108,20 @@ def test_other_content_shapes_and_batches_are_read_anew(tmp_path: Path) -> None:
     assert read_network_once(tmp_path / "other.onnx").name == "other"
     with pytest.raises(ShapeError):
         read_network_once(tmp_path / "other.onnx", shapes={"nothing": (1,)})
-    assert len(kept_files()) == 4
+    assert len(cached_files()) == 4
 
 
-@pytest.mark.parametrize(("limit", "value"), [("_KEPT_NODES", 2), ("_KEPT_BYTES", 11)])
+@pytest.mark.parametrize(("limit", "value"), [("_MOST_NODES", 2), ("_MOST_BYTES", 11)])
 def test_large_networks_are_read_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str, value: int
 ) -> None:
     path = odd_network(tmp_path / "odd.onnx")
     monkeypatch.setattr(f"resperf.network.cached.{limit}", value)
     read_network_once(path)
-    assert not kept_files()
+    assert not cached_files()
     monkeypatch.setattr(f"resperf.network.cached.{limit}", value + 1)
     read_network_once(path)
-    assert len(kept_files()) == 1
+    assert len(cached_files()) == 1
 
 
 def test_damage_and_folders_that_cannot_be_written_only_cost_time(
@@ -129,7 +129,7 @@ def test_damage_and_folders_that_cannot_be_written_only_cost_time(
 ) -> None:
     path = odd_network(tmp_path / "odd.onnx")
     expected = content(read_network_once(path))
-    (file,) = kept_files()
+    (file,) = cached_files()
     whole = file.read_text(encoding="utf-8")
     for damaged in ("", "null", "[1]", "{}", whole[:-40], whole.replace("float16", "float17")):
         file.write_text(damaged, encoding="utf-8")
@@ -140,39 +140,39 @@ def test_damage_and_folders_that_cannot_be_written_only_cost_time(
     assert content(read_network_once(path)) == expected
 
 
-def test_other_code_does_not_take_what_this_code_kept(
+def test_other_code_does_not_take_what_this_code_cached(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = odd_network(tmp_path / "odd.onnx")
     read_network_once(path)
     with monkeypatch.context() as patch:
-        patch.setattr(kept, "code_state", lambda *packages: f"another {packages}")
+        patch.setattr(disk_cache, "code_state", lambda *packages: f"another {packages}")
         read_network_once(path)
-    assert len(kept_files()) == 2
+    assert len(cached_files()) == 2
     package = tmp_path / "network"
     package.mkdir()
-    monkeypatch.setattr(kept, "__file__", str(tmp_path / "kept.py"))
+    monkeypatch.setattr(disk_cache, "__file__", str(tmp_path / "disk_cache.py"))
     states = set()
     for text in ("a", "ab"):
         (package / "module.py").write_text(text)
-        kept.code_state.cache_clear()
-        states.add(kept.code_state("network"))
-    kept.code_state.cache_clear()
+        disk_cache.code_state.cache_clear()
+        states.add(disk_cache.code_state("network"))
+    disk_cache.code_state.cache_clear()
     assert len(states) == 2
 
 
 def test_the_oldest_half_goes_when_there_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept, "MOST_FILES", 4)
+    monkeypatch.setattr(disk_cache, "MOST_FILES", 4)
     for number in range(5):
-        kept.store("sort", f"{number}.json", number)
-        file = kept.folder_of("sort") / f"{number}.json"
+        disk_cache.store("sort", f"{number}.json", number)
+        file = disk_cache.folder_of("sort") / f"{number}.json"
         # Not by the clock: files of one moment have no order.
         if file.exists():
             os.utime(file, ns=(number, number))
-    left = sorted(path.name for path in kept.folder_of("sort").iterdir())
+    left = sorted(path.name for path in disk_cache.folder_of("sort").iterdir())
     assert left == ["2.json", "3.json", "4.json"]
-    assert kept.load("sort", "4.json") == 4
-    assert kept.load("sort", "0.json") is None
+    assert disk_cache.load("sort", "4.json") == 4
+    assert disk_cache.load("sort", "0.json") is None
 
 
 def test_a_second_process_predicts_without_loading_onnx() -> None:

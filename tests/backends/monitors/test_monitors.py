@@ -8,17 +8,20 @@ import time
 
 import pytest
 
-from resperf.backends import BACKENDS
-from resperf.backends.monitors import Monitor, Reading, load_monitor, monitor_of
+from resperf.backends.monitors import Monitor, Reading, load_monitor
 from resperf.backends.synthetic import SESSION_MS, SyntheticBackend, closed_form_ms
 from resperf.layers import Dense
+from resperf.targets import Target, target, targets
 
 LAYER = Dense(batch=1, features_in=4, features_out=4)
 
 
-@pytest.mark.parametrize("framework", sorted(BACKENDS))
-def test_every_framework_has_a_monitor(framework: str) -> None:
-    monitor = load_monitor(monitor_of(framework))
+MEASURED = [row for row in targets() if row.backend]
+
+
+@pytest.mark.parametrize("row", MEASURED, ids=lambda row: row.name)
+def test_every_target_that_is_measured_has_a_monitor(row: Target) -> None:
+    monitor = load_monitor(row)
     assert type(monitor) is not Monitor
     assert monitor.waits_for <= set(monitor.device_states)
 
@@ -27,7 +30,7 @@ def test_a_device_of_which_nothing_is_known_has_its_reference_timed() -> None:
     from resperf.backends.monitors import REFERENCE
 
     device = SyntheticBackend(gflops=100.0, gb_per_s=10.0)
-    with load_monitor(monitor_of("abacus")).start(device) as monitor:
+    with load_monitor(Target("abacus", "wood", lowering="")).start(device) as monitor:
         reading = monitor.before()
         assert reading is not None
         # By the backend's own sampler, whatever the monitor's clock says.
@@ -40,7 +43,7 @@ def test_a_device_of_which_nothing_is_known_has_its_reference_timed() -> None:
 
 def test_the_simulated_device_drives_clock_and_calendar() -> None:
     device = SyntheticBackend()
-    with load_monitor(monitor_of("synthetic")).start(device) as monitor:
+    with load_monitor(target("synthetic")).start(device) as monitor:
         before_s, before_ns = monitor.now(), monitor.clock()
         assert abs(before_s - time.time()) < 60
         device.spend(1500.0)

@@ -1,6 +1,7 @@
-"""What took long to find out, kept on disk for the next process: a cache that only saves time.
+"""A cache of JSON values on disk, for the next process. It only saves time.
 
-What cannot be read or written is left out without a word.
+Errors of reading and writing count as absent, silently. docs/notebook/caches.md says what it saves,
+and what diskcache and platformdirs would cost instead.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ from pathlib import Path
 from typing import Any
 
 MOST_FILES = 500
-"""Files that one folder keeps; beyond them the older half goes."""
+"""Files in one folder; beyond them the older half is deleted."""
 
 
 def folder_of(what: str) -> Path:
-    """Folder of one sort of answers: ``$XDG_CACHE_HOME/resperf/WHAT``, by default in ~/.cache.
+    """Folder of one sort of values: ``$XDG_CACHE_HOME/resperf/WHAT``, by default in ~/.cache.
 
     Raises
     ------
@@ -56,13 +57,13 @@ def code_state(*packages: str) -> str:
     return repr(sorted(modules, key=repr))
 
 
-def name_of(*question: Hashable) -> str:
-    """Name the file that answers a question: equal for equal `repr`."""
-    return f"{hashlib.sha256(repr(question).encode()).hexdigest()}.json"
+def name_of(*key: Hashable) -> str:
+    """Name the file of a key: equal for equal `repr`."""
+    return f"{hashlib.sha256(repr(key).encode()).hexdigest()}.json"
 
 
 def load(what: str, name: str) -> Any:
-    """Return the JSON value kept under a name, or None."""
+    """Return the JSON value stored under a name, or None."""
     try:
         return json.loads((folder_of(what) / name).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
@@ -70,7 +71,7 @@ def load(what: str, name: str) -> Any:
 
 
 def store(what: str, name: str, value: Any) -> None:
-    """Keep a JSON value; a second process never sees half a file."""
+    """Store a JSON value; a second process never sees half a file."""
     with contextlib.suppress(OSError):
         target = folder_of(what) / name
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -78,11 +79,11 @@ def store(what: str, name: str, value: Any) -> None:
             partial = Path(folder) / target.name
             partial.write_text(json.dumps(value), encoding="utf-8")
             os.replace(partial, target)
-        _forget_oldest(target.parent)
+        _delete_oldest(target.parent)
 
 
-def _forget_oldest(folder: Path) -> None:
-    """Keep a folder from growing without end."""
+def _delete_oldest(folder: Path) -> None:
+    """Bound the number of files in a folder."""
     with os.scandir(folder) as entries:
         files = [each for each in entries if each.name.endswith(".json")]
     if len(files) <= MOST_FILES:
