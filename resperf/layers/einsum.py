@@ -10,19 +10,10 @@ from typing import Any, ClassVar, Self
 
 from resperf.errors import LayerError
 from resperf.layers._base import name, number
-from resperf.layers._operator import (
-    BATCHES,
-    FLOATS,
-    Kernel,
-    Operator,
-    choices,
-    dtype_of,
-    log_uniform,
-    split_rows,
-    traffic,
-)
+from resperf.layers._laws import BATCHES, choices, log_uniform
+from resperf.layers._operator import FLOATS, Kernel, Operator, dtype_of, split_rows
 from resperf.layers._product import ProductLayer
-from resperf.layers.columns import Array, Columns, element_bytes, is_one_of, numbers
+from resperf.layers.columns import Array, Columns, is_one_of, numbers
 from resperf.layers.terms import TRAFFIC_TERMS, Term, gflop, mb, millions
 
 _FIRST, _SECOND, _RESULT = (
@@ -105,7 +96,8 @@ class Einsum(ProductLayer):
         batch, outer, rows, depth, width = numbers(
             columns, "batch", "outer", "rows", "depth", "columns"
         )
-        size, products = element_bytes(columns), batch * outer
+        many, products = cls.over(columns), batch * outer
+        size = many.element_bytes
         first, second = products * rows * depth * size, products * depth * width * size
         values = products * rows * width
         plain = {
@@ -114,7 +106,7 @@ class Einsum(ProductLayer):
             "result_plain": is_one_of(columns, "result", "bmn"),
         }
         return {
-            **traffic(first + second, values * size, 2 * values * depth, values),
+            **many.traffic(2 * values * depth, values),
             "products": products, "rows": rows, "depth": depth, "columns": width,
             "first_bytes": first, "second_bytes": second, **plain,
             **{f"{each.split('_')[0]}_other": 1 - is_plain for each, is_plain in plain.items()},

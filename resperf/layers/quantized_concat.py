@@ -6,15 +6,8 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
 from resperf.layers._base import flag, name
-from resperf.layers._operator import (
-    CONTRIB,
-    Kernel,
-    Operand,
-    Operator,
-    choices,
-    dtype_of,
-    joined,
-)
+from resperf.layers._laws import choices
+from resperf.layers._operator import CONTRIB, Kernel, Operand, Operator, dtype_of, joined
 from resperf.layers.columns import Array, Columns, numbers
 from resperf.layers.concat import Concat
 from resperf.layers.quantize import EIGHT_BITS

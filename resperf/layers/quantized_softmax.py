@@ -9,16 +9,8 @@ from typing import Any, ClassVar, Self
 from resperf.errors import LayerError
 from resperf.layers._along import AlongAxis
 from resperf.layers._base import flag, name, number
-from resperf.layers._operator import (
-    BATCHES,
-    CONTRIB,
-    Kernel,
-    Operator,
-    choices,
-    dtype_of,
-    log_uniform,
-    traffic,
-)
+from resperf.layers._laws import BATCHES, choices, log_uniform
+from resperf.layers._operator import CONTRIB, Kernel, Operator, dtype_of
 from resperf.layers.columns import Array, Columns, numbers
 from resperf.layers.quantize import EIGHT_BITS
 from resperf.layers.softmax import softmax_axes, softmax_shape
@@ -82,7 +74,7 @@ class QuantizedSoftmax(AlongAxis):
         rows = batch * outer * inner
         total = rows * values
         return {
-            **traffic(total, total, 3 * total, total),
+            **cls.over(columns).traffic(3 * total, total),
             "rows": rows, "values": values, "inner": inner, "apart": (inner > 1).astype(float),
             "across": across,
         }  # fmt: skip

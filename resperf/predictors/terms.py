@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from resperf.errors import TrainingError
 from resperf.features import Array, Columns, quantities
-from resperf.layers import ACTIVATIONS, OPERATOR_KINDS, OPTIMIZERS
+from resperf.layers import ACTIVATIONS, KINDS, OPTIMIZERS
 from resperf.layers.terms import (
     CACHE_2,
     CACHE_3,
@@ -202,14 +202,15 @@ TERMS: Mapping[str, Mapping[str, Term]] = {
         "gradient of weights strided": gflop("flops_weights", "strided"),
     },
     "dense_step": {**_DENSE, **_STEP},
-    **{kind: cls.TERMS for kind, cls in OPERATOR_KINDS.items()},
+    **{kind: cls.TERMS for kind, cls in KINDS.items() if hasattr(cls, "TERMS")},
 }  # fmt: skip
 """Kind -> name of a term -> how it follows from `resperf.features.quantities`."""
 
 
 FACTORED: Mapping[str, str] = {
-    "activation": "activation",
-    **{kind: cls.ENCODED[0] for kind, cls in OPERATOR_KINDS.items() if cls.ENCODED},
+    kind: field
+    for kind, cls in KINDS.items()
+    if (field := (*cls.ENCODED, "")[0] if cls.FUNCTION is None else cls.FUNCTION)
 }
 """Kind -> the field whose choices make one and the same work take more or less time."""
 

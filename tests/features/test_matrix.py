@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from resperf.errors import LayerError
-from resperf.features import FEATURED_KINDS, columns_of, feature_matrix, quantities
-from resperf.features.window import evenness
+from resperf.features import columns_of, feature_matrix, quantities
+from resperf.layers._layouts import evenness
 from resperf.layers import KINDS, Activation, Conv, ConvStep, Dense, DenseStep, Pool, Reorder
 
 CONV = Conv(
@@ -154,7 +154,7 @@ def test_half_precision_halves_bytes() -> None:
 
 
 def test_every_kind_of_layer_has_features() -> None:
-    assert set(FEATURED_KINDS) == set(KINDS)
+    XX
 
 
 @pytest.mark.parametrize(
