@@ -365,8 +365,6 @@ def _kind_spec(kind: str, table: Any) -> KindSpec:
     if from_networks is not None:
         _check_types(Mixture, {"from_networks": from_networks}, where)
     base = _laws(kind, {**_ranges(kind, words), **words}, where)
-    if "batch" not in base:
-        raise CampaignError(f"{where} does not say how to draw batch; add such as batch = [1, 8]")
     cases = [_case(kind, base, own, f"{where}.case") for own in written]
     rest = 1.0 - sum(case.share for case in cases)
     if rest < 0:

@@ -85,6 +85,11 @@ class Layer(Fields):
             vars(made)[field_name] = np.asarray(columns[field_name], dtype=dtype)
         return made
 
+    @classmethod
+    def function_field(cls) -> str:
+        """Return the field that `FUNCTION` names."""
+        return (*cls.ENCODED, "")[0] if cls.FUNCTION is None else cls.FUNCTION
+
     @property
     def element_bytes(self) -> int:
         """Bytes of one value."""

@@ -12,7 +12,6 @@ from resperf.layers._grouped import GroupedLayer, with_groups
 from resperf.layers._operator import Kernel, Operator, dtype_of
 from resperf.layers._sliding import SlidingLayer
 from resperf.layers.columns import Array, Columns, numbers
-from resperf.layers.terms import CACHE_2, TRAFFIC_TERMS, Term, beyond, gflop, mb, millions
 
 _WORDS = ("kernel", "stride", "dilation", "cut")
 
@@ -31,16 +30,6 @@ class TransposedConv(GroupedLayer, SlidingLayer):
         "flops", "columns_bytes", "in_bytes", "out_bytes", "weight_bytes",
     )  # fmt: skip
     ENCODED: ClassVar[tuple[str, ...]] = ()
-    TERMS: ClassVar[Mapping[str, Term]] = {
-        **TRAFFIC_TERMS,
-        "weights": mb("weight_bytes"),
-        "weights per image": mb("image_weight_bytes"),
-        "flops": gflop("flops"),
-        "flops grouped": gflop("flops", "grouped"),
-        "columns": mb("columns_bytes"),
-        "columns beyond cache 2": beyond("columns_bytes", CACHE_2),
-        "products": millions("products"),
-    }
     SCALED: ClassVar[tuple[str, ...]] = ("channels_in", "channels_out")
 
     batch: int

@@ -12,7 +12,6 @@ from resperf.layers._base import Layer, flag, name, number
 from resperf.layers._laws import BATCHES, choices, log_uniform
 from resperf.layers._operator import CONTRIB, FLOATS, Kernel, Operator, dtype_of
 from resperf.layers.columns import Array, Columns, either, numbers
-from resperf.layers.terms import TRAFFIC_TERMS, Term, gflop, mb, millions
 
 
 class Attention(Layer):
@@ -42,16 +41,6 @@ class Attention(Layer):
         "projection_flops", "in_bytes", "out_bytes",
     )  # fmt: skip
     ENCODED: ClassVar[tuple[str, ...]] = ()
-    TERMS: ClassVar[Mapping[str, Term]] = {
-        **TRAFFIC_TERMS,
-        "weights": mb("weight_bytes"),
-        "flops of projections": gflop("projection_flops"),
-        "flops of heads": gflop("head_flops"),
-        "scores": mb("score_bytes"),
-        "scores causal": mb("score_bytes", "causal"),
-        "scores masked": mb("score_bytes", "masked"),
-        "products": millions("products"),
-    }
     RANGES: ClassVar[Mapping[str, Any]] = {
         "batch": BATCHES,
         "queries": log_uniform(8, 512),

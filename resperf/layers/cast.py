@@ -12,7 +12,6 @@ from resperf.layers._laws import BATCHES, choices, log_uniform
 from resperf.layers._operator import DTYPES, Kernel, Operator, dtype_of, rows_and_rest
 from resperf.layers.columns import Array, Columns, bytes_each, is_one_of, numbers
 from resperf.layers.move import Move
-from resperf.layers.terms import TRAFFIC_TERMS, Term, mb
 
 ELEMENT_TYPES: Mapping[str, int] = {
     "float32": 1, "uint8": 2, "int8": 3, "int32": 6, "int64": 7, "bool": 9, "float16": 10,
@@ -38,12 +37,6 @@ class Cast(Layer):
     )  # fmt: skip
     LOG2: ClassVar[tuple[str, ...]] = ("values", "in_bytes", "out_bytes")
     ENCODED: ClassVar[tuple[str, ...]] = ()
-    TERMS: ClassVar[Mapping[str, Term]] = {
-        **TRAFFIC_TERMS,
-        "in to float16": mb("in_bytes", "dtype_out=float16"),
-        "out from float16": mb("out_bytes", "dtype=float16"),
-        "out from truth": mb("out_bytes", "dtype=bool"),
-    }
     RANGES: ClassVar[Mapping[str, Any]] = {
         "batch": BATCHES,
         "values": log_uniform(16, 3_000_000),

@@ -10,7 +10,6 @@ from resperf.layers._base import Layer, name, number
 from resperf.layers._laws import BATCHES, MOVED_DTYPES, choices, log_uniform
 from resperf.layers._operator import DTYPES, Kernel, Operator, dtype_of, joined
 from resperf.layers.columns import Array, Columns, numbers
-from resperf.layers.terms import TRAFFIC_TERMS, Term, millions
 
 
 class Concat(Layer):
@@ -30,11 +29,6 @@ class Concat(Layer):
     PLAIN: ClassVar[tuple[str, ...]] = ("threaded", "vector_rest", "parts")
     LOG2: ClassVar[tuple[str, ...]] = ("rows", "inner", "pieces", "piece_bytes", "moved_bytes")
     ENCODED: ClassVar[tuple[str, ...]] = ()
-    TERMS: ClassVar[Mapping[str, Term]] = {
-        **TRAFFIC_TERMS,
-        "parts": millions("parts"),
-        "pieces": millions("pieces"),
-    }
     RANGES: ClassVar[Mapping[str, Any]] = {
         "batch": BATCHES,
         "outer": log_uniform(1, 4096),

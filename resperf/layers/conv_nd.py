@@ -14,7 +14,6 @@ from resperf.layers._operator import Kernel, Operator, dtype_of
 from resperf.layers._volume import VolumeConv
 from resperf.layers.activation import absorbed_by
 from resperf.layers.columns import Array, Columns, numbers
-from resperf.layers.terms import CACHE_2, TRAFFIC_TERMS, Term, beyond, gflop, mb, millions
 
 _ACTIVATIONS = ("none", "relu", "tanh", "sigmoid", "leaky_relu", "clip", "hard_sigmoid")
 
@@ -41,17 +40,6 @@ class ConvNd(VolumeConv):
         "columns_bytes", "in_bytes", "out_bytes", "weight_bytes",
     )  # fmt: skip
     ENCODED: ClassVar[tuple[str, ...]] = ("activation",)
-    TERMS: ClassVar[Mapping[str, Term]] = {
-        **TRAFFIC_TERMS,
-        "weights": mb("weight_bytes"),
-        "weights per sample": mb("sample_weight_bytes"),
-        "flops": gflop("flops"),
-        "flops grouped": gflop("flops", "grouped"),
-        "flops depthwise": gflop("flops", "depthwise"),
-        "columns": mb("columns_bytes"),
-        "columns beyond cache 2": beyond("columns_bytes", CACHE_2),
-        "products": millions("products"),
-    }
     RANGES: ClassVar[Mapping[str, Any]] = {
         "batch": BATCHES,
         "rank": choices([1, 3], [2, 1]),

@@ -11,7 +11,6 @@ from resperf.layers._base import name, number
 from resperf.layers._laws import BATCHES, choices, log_uniform
 from resperf.layers._operator import Kernel, Operator, around, dtype_of
 from resperf.layers.columns import Array, Columns, numbers
-from resperf.layers.terms import TRAFFIC_TERMS, Term, mb, millions
 
 _DTYPES = ("float32", "float64", "int64", "int32")
 
@@ -30,12 +29,6 @@ class Cumulate(AlongAxis):
     PLAIN: ClassVar[tuple[str, ...]] = ("vector_rest", "apart")
     LOG2: ClassVar[tuple[str, ...]] = ("rows", "values", "inner", "moved_bytes")
     ENCODED: ClassVar[tuple[str, ...]] = ()
-    TERMS: ClassVar[Mapping[str, Term]] = {
-        **{term: made for term, made in TRAFFIC_TERMS.items() if term != "constant threads"},
-        "rows": millions("rows"),
-        "values": millions("value_count"),
-        "in apart": mb("in_bytes", "apart"),
-    }
     RANGES: ClassVar[Mapping[str, Any]] = {
         "batch": BATCHES,
         "outer": log_uniform(1, 512),

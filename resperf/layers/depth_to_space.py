@@ -10,7 +10,6 @@ from resperf.layers._base import Layer, name, number
 from resperf.layers._laws import BATCHES, choices, log_uniform
 from resperf.layers._operator import FLOATS, Kernel, Operator, dtype_of
 from resperf.layers.columns import Array, Columns, either, is_one_of, numbers
-from resperf.layers.terms import TRAFFIC_TERMS, Term, mb, millions
 
 FUNCTIONS = ("depth_to_space", "depth_to_space_crd", "space_to_depth")
 
@@ -36,11 +35,6 @@ class DepthToSpace(Layer):
     PLAIN: ClassVar[tuple[str, ...]] = ("threaded", "side", "to_depth")
     LOG2: ClassVar[tuple[str, ...]] = ("planes", "width", "pixels", "out_bytes")
     ENCODED: ClassVar[tuple[str, ...]] = ("function",)
-    TERMS: ClassVar[Mapping[str, Term]] = {
-        **TRAFFIC_TERMS,
-        "planes": millions("planes"),
-        "out to depth": mb("out_bytes", "to_depth"),
-    }
     RANGES: ClassVar[Mapping[str, Any]] = {
         "batch": BATCHES,
         "channels": log_uniform(1, 256, 1, 8),

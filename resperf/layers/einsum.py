@@ -14,7 +14,6 @@ from resperf.layers._laws import BATCHES, choices, log_uniform
 from resperf.layers._operator import FLOATS, Kernel, Operator, dtype_of, split_rows
 from resperf.layers._product import ProductLayer
 from resperf.layers.columns import Array, Columns, is_one_of, numbers
-from resperf.layers.terms import TRAFFIC_TERMS, Term, gflop, mb, millions
 
 _FIRST, _SECOND, _RESULT = (
     tuple("".join(order) for order in permutations(letters)) for letters in ("bmk", "bkn", "bmn")
@@ -48,14 +47,6 @@ class Einsum(ProductLayer):
         "products", "rows", "depth", "columns", "flops", "in_bytes", "out_bytes",
     )  # fmt: skip
     ENCODED: ClassVar[tuple[str, ...]] = ()
-    TERMS: ClassVar[Mapping[str, Term]] = {
-        **{term: made for term, made in TRAFFIC_TERMS.items() if term != "constant threads"},
-        "flops": gflop("flops"),
-        "products": millions("products"),
-        "first in another order": mb("first_bytes", "first_other"),
-        "second in another order": mb("second_bytes", "second_other"),
-        "result in another order": mb("out_bytes", "result_other"),
-    }
     RANGES: ClassVar[Mapping[str, Any]] = {
         "batch": BATCHES,
         "outer": log_uniform(1, 64),

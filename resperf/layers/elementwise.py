@@ -22,7 +22,6 @@ from resperf.layers._broadcast import (
 from resperf.layers._laws import BATCHES, choices, log_uniform
 from resperf.layers._operator import DTYPES, FLOATS, Kernel, Operator, dtype_of
 from resperf.layers.columns import Array, Columns, either, is_in, is_one_of, numbers
-from resperf.layers.terms import TRAFFIC_TERMS, Term, mb, millions
 
 COMPARISONS = ("equal", "less", "less_or_equal", "greater", "greater_or_equal")
 LOGIC = ("and", "or", "xor")
@@ -71,18 +70,6 @@ class Elementwise(BroadcastLayer):
     PLAIN: ClassVar[tuple[str, ...]] = ("threaded", "vector_rest", "costly", "series", "truth")
     LOG2: ClassVar[tuple[str, ...]] = ("values", "rows", "inner", "moved_bytes", "second_bytes")
     ENCODED: ClassVar[tuple[str, ...]] = ("function", "second")
-    TERMS: ClassVar[Mapping[str, Term]] = {
-        **TRAFFIC_TERMS,
-        "second": mb("second_bytes"),
-        "out costly": mb("out_bytes", "costly"),
-        "out series": mb("out_bytes", "series"),
-        "out pow": mb("out_bytes", "pow"),
-        "in truth": mb("in_bytes", "truth"),
-        "in whole": mb("in_bytes", "whole"),
-        "out repeated": mb("out_bytes", "repeated"),
-        "loops": millions("loops"),
-        "values at ends": millions("ends"),
-    }
     RANGES: ClassVar[Mapping[str, Any]] = {
         "batch": BATCHES,
         "outer": log_uniform(1, 1024),

@@ -11,7 +11,6 @@ from resperf.layers._base import Layer, name, number
 from resperf.layers._laws import BATCHES, choices, log_uniform
 from resperf.layers._operator import FLOATS, Kernel, Operator, dtype_of
 from resperf.layers.columns import Array, Columns, is_one_of, numbers
-from resperf.layers.terms import TRAFFIC_TERMS, Term, millions
 
 MODES = ("linear", "nearest", "cubic")
 _WORDS: Mapping[str, str] = {"linear": "bilinear", "cubic": "bicubic"}
@@ -37,11 +36,6 @@ class GridSample(Layer):
     PLAIN: ClassVar[tuple[str, ...]] = ("threaded",)
     LOG2: ClassVar[tuple[str, ...]] = ("planes", "places", "pixels", "out_bytes")
     ENCODED: ClassVar[tuple[str, ...]] = ("mode",)
-    TERMS: ClassVar[Mapping[str, Term]] = {
-        **TRAFFIC_TERMS,
-        **{f"values {mode}": millions("value_count", f"mode={mode}") for mode in MODES},
-        "planes": millions("planes"),
-    }
     RANGES: ClassVar[Mapping[str, Any]] = {
         "batch": BATCHES,
         "channels": log_uniform(1, 256, 1, 8),

@@ -11,7 +11,6 @@ from resperf.layers._base import Layer, name, number
 from resperf.layers._laws import BATCHES, choices, log_uniform
 from resperf.layers._operator import DTYPES, Kernel, Operator, dtype_of, split_rows
 from resperf.layers.columns import Array, Columns, either, is_in, numbers
-from resperf.layers.terms import TRAFFIC_TERMS, Term, mb, millions
 
 _OPS: Mapping[str, str] = {
     "gather_elements": "GatherElements", "gather_nd": "GatherND",
@@ -43,13 +42,6 @@ class Indexed(Layer):
     PLAIN: ClassVar[tuple[str, ...]] = ("threaded", "scatters")
     LOG2: ClassVar[tuple[str, ...]] = ("rows", "inner", "table_bytes", "out_bytes", "in_bytes")
     ENCODED: ClassVar[tuple[str, ...]] = ("function",)
-    TERMS: ClassVar[Mapping[str, Term]] = {
-        **TRAFFIC_TERMS,
-        "rows": millions("rows"),
-        "values by elements": millions("value_count", "elements"),
-        "out scattered": mb("out_bytes", "scatters"),
-        "constant scattered": millions("rows", "scatters"),
-    }
     RANGES: ClassVar[Mapping[str, Any]] = {
         "batch": BATCHES,
         "places": log_uniform(1, 65536),

@@ -12,7 +12,6 @@ from resperf.layers._laws import BATCHES, choices, log_uniform
 from resperf.layers._operator import FLOATS, Kernel, Operator, dtype_of, split_rows
 from resperf.layers._product import ProductLayer
 from resperf.layers.columns import Array, Columns, numbers
-from resperf.layers.terms import CACHE_2, GFLOP, TRAFFIC_TERMS, Term, beyond, gflop, mb, millions
 
 
 class MatMul(ProductLayer):
@@ -37,20 +36,6 @@ class MatMul(ProductLayer):
         "products", "rows", "depth", "columns", "flops", "flops_tile", "in_bytes", "out_bytes",
     )  # fmt: skip
     ENCODED: ClassVar[tuple[str, ...]] = ()
-    TERMS: ClassVar[Mapping[str, Term]] = {
-        **TRAFFIC_TERMS,
-        "second": mb("second_bytes"),
-        "second beyond cache 2": beyond("second_bytes", CACHE_2),
-        "first transposed": mb("first_bytes", "transposed_first"),
-        "second transposed": mb("second_bytes", "transposed"),
-        "second by rows": mb("second_bytes", "plain"),
-        "flops": gflop("flops"),
-        "flops in tiles": gflop("flops_tile"),
-        "flops shallow": lambda q: q["flops"] / GFLOP * (q["depth"] < 64),
-        "flops one row": gflop("flops", "vector"),
-        "products": millions("products"),
-        "rows": millions("row_count"),
-    }
     RANGES: ClassVar[Mapping[str, Any]] = {
         "batch": BATCHES,
         "outer": log_uniform(1, 64),

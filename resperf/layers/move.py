@@ -20,7 +20,6 @@ from resperf.layers._operator import (
     rows_and_rest,
 )
 from resperf.layers.columns import Array, Columns, either, is_one_of, numbers, smaller
-from resperf.layers.terms import TRAFFIC_TERMS, Term, flag, mb, millions
 
 FUNCTIONS = ("slice", "split", "pad", "gather", "expand", "copy")
 _FUNCTION_OF: Mapping[str, str] = {
@@ -56,21 +55,6 @@ class Move(Layer):
         "rows", "length", "length_out", "inner", "run_bytes", "runs", "out_bytes",
     )  # fmt: skip
     ENCODED: ClassVar[tuple[str, ...]] = ("function",)
-    TERMS: ClassVar[Mapping[str, Term]] = {
-        **TRAFFIC_TERMS,
-        "runs": millions("runs"),
-        "out slice": mb("out_bytes", "function=slice"),
-        "out strided": mb("out_bytes", "strided"),
-        "out pad": mb("out_bytes", "function=pad"),
-        "out gather": mb("out_bytes", "function=gather"),
-        "out expand": mb("out_bytes", "function=expand"),
-        "runs gather": millions("runs", "function=gather"),
-        "runs expand": millions("runs", "function=expand"),
-        "constant split": flag("function=split"),
-        "constant slice": flag("function=slice"),
-        "constant pad": flag("function=pad"),
-        "parts": millions("parts"),
-    }
     RANGES: ClassVar[Mapping[str, Any]] = {
         "batch": BATCHES,
         "outer": log_uniform(1, 4096),

@@ -12,7 +12,6 @@ from resperf.layers._base import Layer, name, number
 from resperf.layers._laws import BATCHES, choices, log_uniform
 from resperf.layers._operator import FLOATS, Kernel, Operator, dtype_of, split_rows
 from resperf.layers.columns import Array, Columns, either, is_in, is_one_of, numbers
-from resperf.layers.terms import TRAFFIC_TERMS, Term, flag, mb, millions
 
 _FUNCTION_OF: Mapping[str, str] = {
     "LayerNormalization": "layer", "SimplifiedLayerNormalization": "rms",
@@ -53,13 +52,6 @@ class Norm(Layer):
     PLAIN: ClassVar[tuple[str, ...]] = ("threaded", "vector_rest", "window")
     LOG2: ClassVar[tuple[str, ...]] = ("batch", "channels", "pixels", "rows", "moved_bytes")
     ENCODED: ClassVar[tuple[str, ...]] = ("function",)
-    TERMS: ClassVar[Mapping[str, Term]] = {
-        **TRAFFIC_TERMS,
-        "rows": millions("rows"),
-        **{f"in {each}": mb("in_bytes", f"function={each}") for each in FUNCTIONS},
-        "in window": mb("windowed_bytes"),
-        "constant local response": flag("function=local_response"),
-    }
     RANGES: ClassVar[Mapping[str, Any]] = {
         "batch": BATCHES,
         "channels": log_uniform(1, 4096, 1, 8, 16),

@@ -13,7 +13,6 @@ from resperf.layers._laws import BATCHES, choices, log_uniform
 from resperf.layers._operator import Kernel, Operator, dtype_of
 from resperf.layers._volume import VolumePool
 from resperf.layers.columns import Array, Columns, is_one_of, numbers
-from resperf.layers.terms import TRAFFIC_TERMS, Term, mb, millions
 
 MODES = ("max", "average", "global_max", "global_average", "max_places", "lp", "global_lp")
 _OPS: Mapping[str, str] = {
@@ -46,17 +45,6 @@ class PoolNd(VolumePool):
         "rank", "planes", "taps", "windows", "flops", "in_bytes", "out_bytes",
     )  # fmt: skip
     ENCODED: ClassVar[tuple[str, ...]] = ("mode",)
-    TERMS: ClassVar[Mapping[str, Term]] = {
-        **TRAFFIC_TERMS,
-        "taps": millions("flops"),
-        "taps mean": millions("flops", "mean"),
-        "taps places": millions("flops", "places"),
-        "out places": mb("out_bytes", "places"),
-        "taps lp": millions("flops", "powers"),
-        "in whole": mb("in_bytes", "whole"),
-        "planes": millions("planes"),
-        "windows": millions("window_count"),
-    }
     RANGES: ClassVar[Mapping[str, Any]] = {
         "batch": BATCHES,
         "rank": choices([1, 2, 3], [2, 1, 1]),

@@ -11,7 +11,6 @@ from resperf.layers._laws import BATCHES, choices, log_uniform
 from resperf.layers._operator import Kernel, Operator, dtype_of, rows_and_rest
 from resperf.layers.cast import DTYPE_OF
 from resperf.layers.columns import Array, Columns, either, is_one_of, numbers
-from resperf.layers.terms import TRAFFIC_TERMS, Term, flag, mb
 from resperf.units import DTYPE_BYTES
 
 EIGHT_BITS = ("uint8", "int8")
@@ -35,12 +34,6 @@ class Quantize(Layer):
     PLAIN: ClassVar[tuple[str, ...]] = ("threaded", "vector_rest")
     LOG2: ClassVar[tuple[str, ...]] = ("values", "moved_bytes")
     ENCODED: ClassVar[tuple[str, ...]] = ("function",)
-    TERMS: ClassVar[Mapping[str, Term]] = {
-        **TRAFFIC_TERMS,
-        "in dynamic": mb("in_bytes", "dynamic"),
-        "constant dynamic": flag("dynamic"),
-        "out dequantized": mb("out_bytes", "dequantize"),
-    }
     RANGES: ClassVar[Mapping[str, Any]] = {
         "batch": BATCHES,
         "values": log_uniform(16, 3_000_000),

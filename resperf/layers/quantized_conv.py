@@ -14,7 +14,6 @@ from resperf.layers._operator import Kernel, Operator, dtype_of
 from resperf.layers._volume import VolumeConv
 from resperf.layers.columns import Array, Columns, either, is_one_of, numbers
 from resperf.layers.quantize import EIGHT_BITS
-from resperf.layers.terms import TRAFFIC_TERMS, Term, gflop, mb, millions
 from resperf.units import DTYPE_BYTES
 
 FUNCTIONS = ("linear", "integer")
@@ -46,18 +45,6 @@ class QuantizedConv(VolumeConv):
         "in_bytes", "out_bytes", "weight_bytes",
     )  # fmt: skip
     ENCODED: ClassVar[tuple[str, ...]] = ()
-    TERMS: ClassVar[Mapping[str, Term]] = {
-        **TRAFFIC_TERMS,
-        "weights": mb("weight_bytes"),
-        "flops": gflop("flops"),
-        "flops depthwise": gflop("flops", "depthwise"),
-        "flops integer": gflop("flops", "integer"),
-        "in plain": mb("in_bytes", "plain"),
-        "out plain": mb("out_bytes", "plain"),
-        "columns": mb("columns_bytes"),
-        "products": millions("products"),
-        "batch plain": millions("batch", "plain"),
-    }
     RANGES: ClassVar[Mapping[str, Any]] = {
         "batch": BATCHES,
         "rank": choices([1, 2, 3], [1, 20, 1]),

@@ -13,7 +13,6 @@ from resperf.layers._laws import BATCHES, choices, log_uniform
 from resperf.layers._operator import CONTRIB, Kernel, Operator
 from resperf.layers.columns import Array, Columns, either, is_in, is_one_of, numbers
 from resperf.layers.quantize import EIGHT_BITS
-from resperf.layers.terms import TRAFFIC_TERMS, Term, gflop, mb, millions
 from resperf.units import DTYPE_BYTES
 
 FUNCTIONS = ("linear", "integer", "dynamic", "gemm", "to_float")
@@ -48,14 +47,6 @@ class QuantizedDense(Layer):
         "batch", "features_in", "features_out", "flops", "weight_bytes", "moved_bytes",
     )  # fmt: skip
     ENCODED: ClassVar[tuple[str, ...]] = ("function",)
-    TERMS: ClassVar[Mapping[str, Term]] = {
-        **TRAFFIC_TERMS,
-        "weights": mb("weight_bytes"),
-        "flops": gflop("flops"),
-        "flops one row": gflop("flops", "vector"),
-        "in dynamic": mb("in_bytes", "function=dynamic"),
-        "rows": millions("batch"),
-    }
     RANGES: ClassVar[Mapping[str, Any]] = {
         "batch": {**BATCHES, "values": [1, 8, 32, 128, 256, 1024], "weights": [3, 2, 2, 3, 2, 1]},
         "features_in": log_uniform(16, 4096, 1, 8, 64),

@@ -14,7 +14,6 @@ from resperf.layers._product import ProductLayer
 from resperf.layers.columns import Array, Columns, either, numbers
 from resperf.layers.quantize import EIGHT_BITS
 from resperf.layers.quantized_dense import QuantizedDense
-from resperf.layers.terms import TRAFFIC_TERMS, Term, gflop, mb, millions
 from resperf.units import DTYPE_BYTES
 
 FUNCTIONS = ("linear", "integer")
@@ -44,13 +43,6 @@ class QuantizedMatMul(ProductLayer):
         "products", "rows", "depth", "columns", "flops", "in_bytes", "out_bytes",
     )  # fmt: skip
     ENCODED: ClassVar[tuple[str, ...]] = ("function",)
-    TERMS: ClassVar[Mapping[str, Term]] = {
-        **TRAFFIC_TERMS,
-        "second": mb("second_bytes"),
-        "flops": gflop("flops"),
-        "products": millions("products"),
-        "rows": millions("row_count"),
-    }
     RANGES: ClassVar[Mapping[str, Any]] = {
         "batch": BATCHES,
         "outer": log_uniform(2, 64),

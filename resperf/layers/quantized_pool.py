@@ -14,7 +14,6 @@ from resperf.layers._operator import CONTRIB, Kernel, Operator, dtype_of
 from resperf.layers._volume import VolumePool
 from resperf.layers.columns import Array, Columns, is_one_of, numbers
 from resperf.layers.quantize import EIGHT_BITS
-from resperf.layers.terms import TRAFFIC_TERMS, Term, mb, millions
 
 _OPS: Mapping[str, str] = {
     "max": "NhwcMaxPool", "average": "QLinearAveragePool",
@@ -38,14 +37,6 @@ class QuantizedPool(VolumePool):
         "batch", "channels_in", "taps", "windows", "flops", "in_bytes", "out_bytes",
     )  # fmt: skip
     ENCODED: ClassVar[tuple[str, ...]] = ("mode",)
-    TERMS: ClassVar[Mapping[str, Term]] = {
-        **TRAFFIC_TERMS,
-        "taps": millions("flops"),
-        "taps mean": millions("flops", "mean"),
-        "taps plain": millions("flops", "plain"),
-        "in whole": mb("in_bytes", "whole"),
-        "windows": millions("window_count"),
-    }
     RANGES: ClassVar[Mapping[str, Any]] = {
         "batch": BATCHES,
         "rank": 2,

@@ -14,8 +14,6 @@ from resperf.layers._operator import CONTRIB, Kernel, Operator, dtype_of
 from resperf.layers.columns import Array, Columns, numbers
 from resperf.layers.quantize import EIGHT_BITS
 from resperf.layers.softmax import softmax_axes, softmax_shape
-from resperf.layers.terms import TRAFFIC_TERMS, Term, mb, millions
-from resperf.layers.terms import flag as where
 
 
 class QuantizedSoftmax(AlongAxis):
@@ -37,13 +35,6 @@ class QuantizedSoftmax(AlongAxis):
     PLAIN: ClassVar[tuple[str, ...]] = ("threaded", "vector_rest", "apart", "across")
     LOG2: ClassVar[tuple[str, ...]] = ("rows", "values", "inner", "moved_bytes")
     ENCODED: ClassVar[tuple[str, ...]] = ()
-    TERMS: ClassVar[Mapping[str, Term]] = {
-        **TRAFFIC_TERMS,
-        "rows": millions("rows"),
-        "in apart": mb("in_bytes", "apart"),
-        "in across": mb("in_bytes", "across"),
-        "constant apart": where("apart"),
-    }
     RANGES: ClassVar[Mapping[str, Any]] = {
         "batch": BATCHES,
         "outer": log_uniform(1, 4096),

@@ -10,7 +10,6 @@ from resperf.layers._base import Layer, name, number
 from resperf.layers._laws import choices, log_uniform
 from resperf.layers._operator import FLOATS, Kernel, Operator, dtype_of
 from resperf.layers.columns import Array, Columns, is_in, is_one_of, numbers
-from resperf.layers.terms import TRAFFIC_TERMS, Term, gflop, mb, millions
 
 _GATES: Mapping[str, int] = {"lstm": 4, "gru": 3, "rnn": 1}
 _OPS: Mapping[str, str] = {cell: cell.upper() for cell in _GATES}
@@ -36,16 +35,6 @@ class Recurrent(Layer):
         "weight_bytes", "moved_bytes",
     )  # fmt: skip
     ENCODED: ClassVar[tuple[str, ...]] = ("cell",)
-    TERMS: ClassVar[Mapping[str, Term]] = {
-        **TRAFFIC_TERMS,
-        "weights": mb("weight_bytes"),
-        "weights of each step": mb("all_step_weight_bytes"),
-        "flops of inputs": gflop("input_flops"),
-        "flops of states": gflop("state_flops"),
-        "steps": millions("all_steps"),
-        "steps lstm": millions("all_steps", "cell=lstm"),
-        "gates": millions("gates"),
-    }
     RANGES: ClassVar[Mapping[str, Any]] = {
         "batch": log_uniform(1, 512),
         "steps": log_uniform(2, 256),

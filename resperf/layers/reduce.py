@@ -13,7 +13,6 @@ from resperf.layers._base import name, number
 from resperf.layers._laws import BATCHES, choices, log_uniform
 from resperf.layers._operator import DTYPES, Kernel, Operator, around, dtype_of
 from resperf.layers.columns import Array, Columns, either, is_in, is_one_of, numbers
-from resperf.layers.terms import TRAFFIC_TERMS, Term, flag, mb, millions
 
 _OPS: Mapping[str, str] = {
     "mean": "ReduceMean", "sum": "ReduceSum", "max": "ReduceMax", "min": "ReduceMin",
@@ -43,14 +42,6 @@ class Reduce(AlongAxis):
     PLAIN: ClassVar[tuple[str, ...]] = ("threaded", "vector_rest", "apart")
     LOG2: ClassVar[tuple[str, ...]] = ("rows", "values", "inner", "in_bytes", "out_bytes")
     ENCODED: ClassVar[tuple[str, ...]] = ("function",)
-    TERMS: ClassVar[Mapping[str, Term]] = {
-        **TRAFFIC_TERMS,
-        "rows": millions("rows"),
-        "in apart": mb("in_bytes", "apart"),
-        "in series": mb("in_bytes", "series"),
-        "in places": mb("in_bytes", "places"),
-        "constant apart": flag("apart"),
-    }
     RANGES: ClassVar[Mapping[str, Any]] = {
         "batch": BATCHES,
         "outer": log_uniform(1, 2048),

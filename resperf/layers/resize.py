@@ -14,7 +14,6 @@ from resperf.layers._resized import RESIZED, ResizedLayer
 from resperf.layers.columns import Array, Columns, is_one_of, numbers
 from resperf.layers.move import Move
 from resperf.layers.resize_nd import ResizeNd
-from resperf.layers.terms import TRAFFIC_TERMS, Term, mb, millions
 
 NEAREST, ROUNDED = "nearest", "nearest_rounded"
 MODES = (NEAREST, "linear", "cubic", ROUNDED)
@@ -48,15 +47,6 @@ class Resize(ResizedLayer):
     dtype: str = name("type of one value", RESIZED, default="float32")
 
     PLAIN: ClassVar[tuple[str, ...]] = ("threaded", "vector_rest", "whole", "doubled", "blocked")
-    TERMS: ClassVar[Mapping[str, Term]] = {
-        **TRAFFIC_TERMS,
-        **{f"out {each}": mb("out_bytes", f"mode={each}") for each in MODES},
-        "out nearest, doubled": mb("out_bytes", "mode=nearest", "doubled"),
-        "out nearest, broken": mb("out_bytes", "mode=nearest", "broken"),
-        "out blocked": mb("out_bytes", "blocked"),
-        "planes": millions("planes"),
-        "pixels": millions("pixels_out"),
-    }
     RANGES: ClassVar[Mapping[str, Any]] = {
         "batch": BATCHES,
         "channels": log_uniform(1, 512, 1, 8, 16),

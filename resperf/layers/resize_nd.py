@@ -12,7 +12,6 @@ from resperf.layers._laws import choices, log_uniform
 from resperf.layers._operator import Kernel, Operator, dtype_of
 from resperf.layers._resized import RESIZED, ResizedLayer
 from resperf.layers._volume import AXES
-from resperf.layers.terms import TRAFFIC_TERMS, Term, mb, millions
 
 MODES = ("nearest", "linear")
 
@@ -44,12 +43,6 @@ class ResizeNd(ResizedLayer):
     dtype: str = name("type of one value", RESIZED, default="float32")
 
     PLAIN: ClassVar[tuple[str, ...]] = ("threaded", "vector_rest")
-    TERMS: ClassVar[Mapping[str, Term]] = {
-        **TRAFFIC_TERMS,
-        **{f"out {each}": mb("out_bytes", f"mode={each}") for each in MODES},
-        "planes": millions("planes"),
-        "pixels": millions("pixels_out"),
-    }
     RANGES: ClassVar[Mapping[str, Any]] = {
         "batch": choices([1, 2, 4, 8], [5, 3, 1, 1]),
         "channels": log_uniform(1, 320, 1, 8, 16),

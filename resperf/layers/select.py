@@ -20,7 +20,6 @@ from resperf.layers._broadcast import (
 from resperf.layers._laws import BATCHES, choices, log_uniform
 from resperf.layers._operator import DTYPES, Kernel, Operator, dtype_of
 from resperf.layers.columns import Array, Columns, numbers
-from resperf.layers.terms import TRAFFIC_TERMS, Term, mb, millions
 
 CONDITIONS = tuple(each for each in SECONDS if each not in ("none", "both"))
 
@@ -45,12 +44,6 @@ class Select(Layer):
     PLAIN: ClassVar[tuple[str, ...]] = ("threaded", "vector_rest", "tensors", "repeated")
     LOG2: ClassVar[tuple[str, ...]] = ("values", "rows", "inner", "moved_bytes")
     ENCODED: ClassVar[tuple[str, ...]] = ("second",)
-    TERMS: ClassVar[Mapping[str, Term]] = {
-        **TRAFFIC_TERMS,
-        "condition": mb("condition_bytes"),
-        "out repeated": mb("out_bytes", "repeated"),
-        "loops": millions("loops"),
-    }
     RANGES: ClassVar[Mapping[str, Any]] = {
         "batch": BATCHES,
         "outer": log_uniform(1, 64),

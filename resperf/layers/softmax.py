@@ -13,7 +13,6 @@ from resperf.layers._base import name, number
 from resperf.layers._laws import BATCHES, choices, log_uniform
 from resperf.layers._operator import FLOATS, Kernel, Operator, around, dtype_of
 from resperf.layers.columns import Array, Columns, is_one_of, numbers
-from resperf.layers.terms import TRAFFIC_TERMS, Term, flag, mb, millions
 
 ACROSS = "softmax_across"
 _OPS: Mapping[str, str] = {"softmax": "Softmax", "log_softmax": "LogSoftmax", ACROSS: "Softmax"}
@@ -38,14 +37,6 @@ class Softmax(AlongAxis):
     PLAIN: ClassVar[tuple[str, ...]] = ("threaded", "vector_rest", "apart", "log", "across")
     LOG2: ClassVar[tuple[str, ...]] = ("rows", "values", "inner", "moved_bytes")
     ENCODED: ClassVar[tuple[str, ...]] = ()
-    TERMS: ClassVar[Mapping[str, Term]] = {
-        **TRAFFIC_TERMS,
-        "rows": millions("rows"),
-        "in apart": mb("in_bytes", "apart"),
-        "in log": mb("in_bytes", "log"),
-        "in across": mb("in_bytes", "across"),
-        "constant apart": flag("apart"),
-    }
     RANGES: ClassVar[Mapping[str, Any]] = {
         "batch": BATCHES,
         "outer": log_uniform(1, 4096),

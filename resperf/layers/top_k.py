@@ -12,7 +12,6 @@ from resperf.layers._base import name, number
 from resperf.layers._laws import BATCHES, choices, log_uniform
 from resperf.layers._operator import Kernel, Operator, around, dtype_of
 from resperf.layers.columns import Array, Columns, numbers
-from resperf.layers.terms import TRAFFIC_TERMS, Term, millions
 
 _DTYPES = ("float32", "float64", "int64", "int32")
 
@@ -32,13 +31,6 @@ class TopK(AlongAxis):
     PLAIN: ClassVar[tuple[str, ...]] = ("threaded", "single", "all_kept", "apart")
     LOG2: ClassVar[tuple[str, ...]] = ("rows", "values", "kept", "compared", "out_bytes")
     ENCODED: ClassVar[tuple[str, ...]] = ()
-    TERMS: ClassVar[Mapping[str, Term]] = {
-        **TRAFFIC_TERMS,
-        "rows": millions("rows"),
-        "values one kept": millions("value_count", "single"),
-        "values by logarithm of kept": millions("compared"),
-        "values apart": millions("value_count", "apart"),
-    }
     RANGES: ClassVar[Mapping[str, Any]] = {
         "batch": BATCHES,
         "outer": log_uniform(1, 512),

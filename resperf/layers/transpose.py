@@ -13,7 +13,6 @@ from resperf.layers._base import Layer, name, number
 from resperf.layers._laws import BATCHES, MOVED_DTYPES, choices, log_uniform
 from resperf.layers._operator import DTYPES, Kernel, Operator, dtype_of
 from resperf.layers.columns import Array, Columns, numbers
-from resperf.layers.terms import TRAFFIC_TERMS, Term, flag, mb, millions
 
 MOST_AXES = 5
 
@@ -64,16 +63,6 @@ class Transpose(Layer):
         "moved_bytes",
     )  # fmt: skip
     ENCODED: ClassVar[tuple[str, ...]] = ()
-    TERMS: ClassVar[Mapping[str, Term]] = {
-        **TRAFFIC_TERMS,
-        "runs": millions("runs"),
-        "values one by one": mb("scattered_bytes"),
-        "values one by one, matrix": mb("scattered_bytes", "matrix"),
-        "values one by one, slow": mb("scattered_bytes", "slow"),
-        "runs slow": millions("runs", "slow"),
-        "out kept": mb("out_bytes", "keeps_last"),
-        "constant kept": flag("keeps_last"),
-    }
     RANGES: ClassVar[Mapping[str, Any]] = {
         "batch": BATCHES,
         "dim1": log_uniform(2, 4096),

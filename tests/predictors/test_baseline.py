@@ -13,7 +13,8 @@ from resperf.features import Array, columns_of
 from resperf.layers import OPTIMIZERS, Dense, DenseStep, Elementwise, Layer
 from resperf.predictors.baseline import Baseline, fit_terms
 from resperf.predictors.metrics import mape
-from resperf.predictors.terms import TERMS, constant_terms, physical_terms
+from resperf.predictors.term_tables import TERMS
+from resperf.predictors.terms import constant_terms, physical_terms
 
 RANDOM = np.random.default_rng(5)
 ROWS = np.column_stack([np.ones(60), np.exp(RANDOM.normal(size=(60, 2)))])
