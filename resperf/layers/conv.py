@@ -17,6 +17,8 @@ from resperf.layers.activation import absorbed_by
 from resperf.layers.columns import Array, Columns, numbers
 from resperf.layers.conv_nd import ConvNd
 
+_ABSORBED = ("tanh", "sigmoid", "leaky_relu", "clip", "hard_sigmoid", "hard_swish")
+
 
 class ConvLayer(WindowLayer):
     """What a convolution and its training step share."""
@@ -56,10 +58,7 @@ class ConvLayer(WindowLayer):
         "padding": choices(["symmetric", "same", "valid", "explicit"], [6, 2, 2, 1]),
         "bias": choices([True, False], [3, 1]),
         "residual": choices([False, True], [5, 1]),
-        "activation": choices(
-            ["none", "relu", "tanh", "sigmoid", "leaky_relu", "clip", "hard_sigmoid"],
-            [4, 5, *(0.5,) * 5],
-        ),
+        "activation": choices(["none", "relu", *_ABSORBED], [4, 5, *(0.5,) * len(_ABSORBED)]),
     }
     SCALED: ClassVar[tuple[str, ...]] = ("channels_in", "channels_out")
     REDRAWN: ClassVar[tuple[str, ...]] = ("bias", "activation", "kernel", "stride")

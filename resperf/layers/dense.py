@@ -14,6 +14,11 @@ from resperf.layers.activation import absorbed_by
 from resperf.layers.columns import Array, Columns, numbers
 from resperf.layers.matmul import MatMul
 
+_ABSORBED = (
+    "tanh", "sigmoid", "leaky_relu", "elu", "hard_sigmoid", "selu", "softplus", "softsign",
+    "thresholded_relu",
+)  # fmt: skip
+
 
 class DenseLayer(Layer):
     """What a fully connected layer and its training step share."""
@@ -43,10 +48,7 @@ class DenseLayer(Layer):
         "features_in": log_uniform(8, 8192, 1, 8, 16),
         "features_out": log_uniform(1, 8192, 1, 8, 16),
         "bias": choices([True, False], [4, 1]),
-        "activation": choices(
-            ["none", "relu", "tanh", "sigmoid", "leaky_relu", "elu", "softplus"],
-            [4, 3, *(0.5,) * 5],
-        ),
+        "activation": choices(["none", "relu", *_ABSORBED], [4, 3, *(0.5,) * len(_ABSORBED)]),
     }
     SCALED: ClassVar[tuple[str, ...]] = ("features_in", "features_out")
     REDRAWN: ClassVar[tuple[str, ...]] = ("bias", "activation")

@@ -50,7 +50,7 @@ class Pool(WindowLayer):
         "batch": BATCHES,
         "channels_in": log_uniform(1, 1024, 1, 8, 16),
         "size": {**log_uniform(4, 128), "same_share": 0.9},
-        "kernel": {**choices([2, 3, 5], [5, 6, 1]), "same_share": 0.95},
+        "kernel": {**choices([1, 2, 3, 5], [1, 5, 6, 1]), "same_share": 0.95},
         "stride": {**choices([1, 2], [1, 4]), "same_share": 0.95},
         "padding": choices(["valid", "symmetric", "same"], [3, 2, 1]),
         "mode": choices(["max", "average"], [3, 2]),
