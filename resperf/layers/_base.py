@@ -93,7 +93,7 @@ class Layer(Fields):
     @property
     def element_bytes(self) -> int:
         """Bytes of one value."""
-        return bytes_each(getattr(self, "dtype", "float32"))
+        return self._once("element_bytes", lambda: bytes_each(getattr(self, "dtype", "float32")))
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -143,9 +143,10 @@ class Layer(Fields):
         import numpy as np
 
         values = np.asarray(values, dtype=np.float64)
+        in_bytes, out_bytes = self.input_bytes, self.output_bytes
         told = {
-            "in_bytes": self.input_bytes, "out_bytes": self.output_bytes,
-            "moved_bytes": self.moved_bytes, "flops": flops,
+            "in_bytes": in_bytes, "out_bytes": out_bytes,
+            "moved_bytes": in_bytes + out_bytes + self.weight_bytes, "flops": flops,
             "threaded": values >= THREADED_VALUES, "vector_rest": values % 16,
         }  # fmt: skip
         return {name: np.asarray(each, dtype=np.float64) for name, each in told.items()}

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, FrozenInstanceError, dataclass
-from typing import Any, ClassVar, NoReturn, Self, dataclass_transform
+from typing import Any, ClassVar, NoReturn, Self, TypeVar, dataclass_transform
 
 from resperf.errors import LayerError
 
 FieldValue = int | bool | str
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -65,8 +66,8 @@ class Fields(ABC):
     """
 
     # Beside the fields, which are all that vars() holds.
-    __slots__ = ("__dict__", "__weakref__", "_known_key")
-    _known_key: str
+    __slots__ = ("__dict__", "__weakref__", "_known")
+    _known: dict[str, Any]
 
     kind: ClassVar[str]
     aliases: ClassVar[Mapping[str, tuple[str, ...]]] = {}
@@ -211,10 +212,23 @@ class Fields(ABC):
     @property
     def key(self) -> str:
         """Canonical name: equal for equal layers, the same in every version of resperf."""
-        if not hasattr(self, "_known_key"):
-            words = (f"{k}={int(v) if isinstance(v, bool) else v}" for k, v in vars(self).items())
-            object.__setattr__(self, "_known_key", f"{self.kind}:{','.join(words)}")
-        return self._known_key
+        return self._once("key", self._make_key)
+
+    def _make_key(self) -> str:
+        words = (f"{k}={int(v) if isinstance(v, bool) else v}" for k, v in vars(self).items())
+        return f"{self.kind}:{','.join(words)}"
+
+    def _once(self, word: str, make: Callable[[], T]) -> T:
+        """Return what `make` gave the first time; stored beside the fields."""
+        try:
+            known = self._known
+        except AttributeError:
+            known = {}
+            object.__setattr__(self, "_known", known)
+        if word not in known:
+            known[word] = make()
+        made: T = known[word]
+        return made
 
 
 def _parse(kind: str, word: str, text: str, spec: FieldSpec) -> FieldValue:

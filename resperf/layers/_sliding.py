@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from typing import ClassVar, NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache
+from operator import attrgetter
+from typing import Any, ClassVar, NamedTuple
 
 from resperf.errors import LayerError
 from resperf.layers._base import Layer
@@ -23,7 +25,8 @@ class SlidingLayer(Layer):
 
     def _along(self, word: str) -> tuple[int, ...]:
         """Return sizes (``""``), kernels, strides or dilations along the axes."""
-        return tuple(getattr(self, f"{word}_{axis}" if word else axis) for axis in self.AXES)
+        found: tuple[int, ...] = _getter(self.AXES, word)(self)
+        return found
 
     @property
     def taps(self) -> int:
@@ -47,10 +50,13 @@ class SlidingLayer(Layer):
         ceil : bool
             Count a last window that only partly lies on the input (ONNX ``ceil_mode``).
         """
-        words = (self._along(word) for word in ("", "kernel", "stride", "dilation"))
+        return self._once("positions", lambda: self._count_positions(ceil))
+
+    def _count_positions(self, ceil: bool) -> tuple[int, ...]:
+        words = [self._along(word) for word in ("", "kernel", "stride", "dilation")]
         before, behind = zip(*self._pads(), strict=True)
         windows = zip(*words, before, behind, strict=True)
-        return tuple(window_length(window, ceil=ceil) for window in windows)
+        return tuple([window_length(window, ceil=ceil) for window in windows])
 
     def _window_attributes(self) -> dict[str, list[int]]:
         """Return the window as an ONNX operator names it."""
@@ -61,6 +67,11 @@ class SlidingLayer(Layer):
             "dilations": list(self._along("dilation")),
             "pads": [*before, *behind],
         }
+
+
+@cache
+def _getter(axes: tuple[str, ...], word: str) -> Callable[[object], Any]:
+    return attrgetter(*(f"{word}_{axis}" if word else axis for axis in axes))
 
 
 def window_length(window: Iterable[int], *, ceil: bool = False) -> int:
@@ -76,9 +87,11 @@ def window_length(window: Iterable[int], *, ceil: bool = False) -> int:
     """
     size, kernel, stride, dilation, before, behind = window
     span = size + before + behind - dilation * (kernel - 1) - 1
-    count = span // stride + 1 + ceil * (span % stride > 0)
-    # ONNX drops a last window that would start in the padding behind the input.
-    count = count - ceil * ((count - 1) * stride >= size + before)
+    count = span // stride + 1
+    if ceil is not False:
+        count = count + ceil * (span % stride > 0)
+        # ONNX drops a last window that would start in the padding behind the input.
+        count = count - ceil * ((count - 1) * stride >= size + before)
     return (span >= 0) * count
 
 

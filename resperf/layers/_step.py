@@ -13,12 +13,12 @@ from resperf.layers._base import Layer, name
 from resperf.layers._laws import choices
 from resperf.layers.columns import Array, Columns, is_one_of
 
-KEPT_NUMBERS: Mapping[str, int] = {
+STATE_NUMBERS: Mapping[str, int] = {
     "sgd": 0, "momentum": 1, "adagrad": 1, "rmsprop": 2, "adam": 2, "adadelta": 2,
 }  # fmt: skip
 """Optimizer (rule of update) -> numbers that it stores per weight and reads and writes in every
 step."""
-OPTIMIZERS = tuple(KEPT_NUMBERS)
+OPTIMIZERS = tuple(STATE_NUMBERS)
 
 
 class StepLayer(Layer):
@@ -29,6 +29,7 @@ class StepLayer(Layer):
     PASSES: ClassVar[int] = 3
     """Products of a step: the forward pass, and the gradients of the input and of the weights; loss
     and update are not counted."""
+    # Stored bundles know the optimizer's numbers per weight by this name.
     STEP_PLAIN: ClassVar[tuple[str, ...]] = ("kept_numbers",)
     STEP_LOG2: ClassVar[tuple[str, ...]] = ("flops_data", "flops_weights")
 
@@ -38,9 +39,12 @@ class StepLayer(Layer):
         return {**ranges, "optimizer": choices(OPTIMIZERS, [1] * len(OPTIMIZERS))}
 
     @classmethod
-    def _kept_numbers(cls, columns: Columns) -> Array:
+    def _state_numbers(cls, columns: Columns) -> Array:
         return sum(
-            (count * is_one_of(columns, "optimizer", each) for each, count in KEPT_NUMBERS.items()),
+            (
+                count * is_one_of(columns, "optimizer", each)
+                for each, count in STATE_NUMBERS.items()
+            ),
             start=0 * is_one_of(columns, "optimizer", "sgd"),
         )
 

@@ -127,10 +127,10 @@ class VolumeLayer(SlidingLayer):
         LayerError
             If it has another number of axes, or cuts off what it reads.
         """
-        batch, channels, *sizes = (*shape, 0, 0)[: max(len(shape), 2)]
-        rank = len(sizes)
+        rank = len(shape) - 2
         if rank not in cls.RANKS or len(kernel) != rank:
             raise LayerError(f"a window over shape {shape} has no layer")
+        batch, channels, *sizes = shape
         fields = {"batch": batch, "channels_in": channels, "rank": rank}
         windows = read_window(operator, sizes, kernel)
         for axis, size, window in zip(cls.AXES[3 - rank :], sizes, windows, strict=True):

@@ -157,8 +157,8 @@ class WindowLayer(SlidingLayer):
         return self.replace(layout="nchw", batch=1)
 
     @classmethod
-    def _geometry(cls, columns: Columns) -> dict[str, Array]:
-        """Return output size, padding and edge columns of sliding windows.
+    def _geometry(cls, columns: Columns, many: Self) -> dict[str, Array]:
+        """Return output size, padding and edge columns of sliding windows, `many` over `columns`.
 
         The keys of the answer are fields of the layer or derived from them, in pixels:
         ``edge_share`` is the share of output pixels whose window touches padding, which blocked
@@ -171,7 +171,6 @@ class WindowLayer(SlidingLayer):
             "dilation_height", "dilation_width", "pad_top", "pad_left", "pad_bottom", "pad_right",
         )  # fmt: skip
         h, w, kh, kw, sh, sw, dh, dw, top, left, bottom, right = numbers(columns, *names)
-        many = cls.over(columns)
         rows, cols = (np.asarray(each) for each in many.output_shape[2:])
         edge_rows = np.minimum(np.ceil(top / sh) + np.ceil(bottom / sh), rows)
         edge_cols = np.minimum(np.ceil(left / sw) + np.ceil(right / sw), cols)

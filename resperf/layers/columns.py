@@ -46,9 +46,12 @@ def is_among(values: npt.NDArray[Any], choices: Sequence[object]) -> npt.NDArray
     """
     import numpy as np
 
-    found = np.zeros(np.shape(values), dtype=bool)
-    for choice in choices:
-        found |= np.asarray(values) == choice
+    if not choices:
+        return np.zeros(np.shape(values), dtype=bool)
+    first, *others = choices
+    found: npt.NDArray[np.bool_] = np.asarray(values) == first
+    for choice in others:
+        found = found | (np.asarray(values) == choice)
     return found
 
 

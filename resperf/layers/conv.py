@@ -131,7 +131,8 @@ class ConvLayer(WindowLayer):
         """
         import numpy as np
 
-        many, q = cls.over(columns), cls._geometry(columns)
+        many = cls.over(columns)
+        q = cls._geometry(columns, many)
         batch, cin, cout, groups, bias, residual = numbers(
             columns, "batch", "channels_in", "channels_out", "groups", "bias", "residual"
         )

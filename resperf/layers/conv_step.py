@@ -35,5 +35,5 @@ class ConvStep(StepLayer, ConvLayer):
             **q,
             "flops_data": q["flops"] * whole(inputs, 32) / inputs,
             "flops_weights": 2 * whole(q["k"], 128) * whole(q["n"], 32) * q["m"] * q["groups"],
-            "kept_numbers": cls._kept_numbers(columns),
+            "kept_numbers": cls._state_numbers(columns),
         }

@@ -30,5 +30,5 @@ class DenseStep(StepLayer, DenseLayer):
             **q,
             "flops_data": 2 * whole(batch, 32) * n * whole(k, 128),
             "flops_weights": 2 * whole(k, 128) * whole(n, 32) * batch,
-            "kept_numbers": cls._kept_numbers(columns),
+            "kept_numbers": cls._state_numbers(columns),
         }

@@ -95,7 +95,8 @@ class Pool(WindowLayer):
         """
         import numpy as np
 
-        many, q = cls.over(columns), cls._geometry(columns)
+        many = cls.over(columns)
+        q = cls._geometry(columns, many)
         batch, channels, whole_image, ceil, counts_pad = numbers(
             columns, "batch", "channels_in", "whole_image", "ceil_mode", "count_include_pad"
         )
