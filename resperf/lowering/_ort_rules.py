@@ -45,6 +45,12 @@ DENSE_ACTIVATIONS = frozenset(
     {"Relu", "Tanh", "Sigmoid", "LeakyRelu", "Elu", "HardSigmoid", "Selu", "Softplus", "Softsign",
      "ThresholdedRelu"}
 )  # fmt: skip
+FUSED_ACTIVATIONS = {
+    "conv": CONV_ACTIVATIONS,
+    "conv_nd": CONV_ACTIVATIONS,
+    "dense": DENSE_ACTIVATIONS,
+}
+"""Kind -> the operators that its kernels end with."""
 BLOCKED_ACTIVATIONS = frozenset({"Relu", "Tanh", "Sigmoid"})
 """Activations that join a blocked convolution late."""
 BLOCK_KEEPERS = BLOCKED_ACTIVATIONS | {"HardSigmoid", "Gelu", "QuickGelu"}
@@ -360,13 +366,13 @@ class _Lowering:
         if step is None or step.layer is None or step.role != "execution":
             return False
         layer = step.layer
-        fusible = DENSE_ACTIVATIONS if layer.kind == "dense" else CONV_ACTIVATIONS
+        fusible = FUSED_ACTIVATIONS.get(layer.kind)
         late = (
             isinstance(layer, Conv)
             and step.is_blocked
             and (layer.residual or step.node.op not in Conv.OPERATORS)
         )
-        if layer.kind not in ("conv", "conv_nd", "dense") or layer.fields()["activation"] != "none":
+        if fusible is None or layer.fields()["activation"] != "none":
             return False
         if node.op not in (BLOCKED_ACTIVATIONS if late else fusible):
             return False
