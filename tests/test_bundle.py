@@ -31,6 +31,7 @@ from resperf.bundle._ranges import outside
 from resperf.errors import BundleError, DeviceError, OutputError, ResperfError
 from resperf.features import columns_of
 from resperf.layers import Conv, ConvNd, Dense, Norm, Reorder, layer_from_key
+from resperf.platform_facts import CpuFacts
 
 GOLDEN = Path(__file__).parent / "golden" / "bundle-v1"
 
@@ -397,9 +398,8 @@ def test_of_several_processors_the_one_most_like_this_machine_is_taken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RESPERF_HOME", str(tmp_path))
-    monkeypatch.setattr(
-        "resperf.platform._cpu_info", lambda: {"model name": "Red 5", "flags": "avx2"}
-    )
+    mine = CpuFacts(name="Red 5", flags=frozenset({"avx2"}))
+    monkeypatch.setattr("resperf.platform._here", lambda: mine)
     monkeypatch.setattr("resperf.platform.usable_cores", lambda: 4)
 
     def measured_on(name: str, processor: str, instructions: str, cores: int) -> Path:
@@ -420,9 +420,9 @@ def test_of_several_processors_the_one_most_like_this_machine_is_taken(
     # A processor of this name with more instructions is not this one; one with most of them is.
     more = measured_on("e", "Red 5", "avx2+avx_vnni+avx512_bf16", 4)
     assert find_bundle("cpu").path == same
-    flags = {"model name": "Red 5", "flags": "avx2 avx_vnni avx512_bf16 avx512_fp16"}
+    flags = CpuFacts("Red 5", frozenset({"avx2", "avx_vnni", "avx512_bf16", "avx512_fp16"}))
     with monkeypatch.context() as newer:
-        newer.setattr("resperf.platform._cpu_info", lambda: flags)
+        newer.setattr("resperf.platform._here", lambda: flags)
         assert find_bundle("cpu").path == more
     # Another framework is another question, and an earlier place is somebody's choice.
     edit(same, lambda m: m.update(framework="tensorflow"))

@@ -40,7 +40,8 @@ import numpy as np
 from resperf.campaign.adaptive import choose_by_score
 from resperf.campaign.spec import AdaptiveSettings
 from resperf.dataset import read_table
-from resperf.features import FEATURED_KINDS, Array
+from resperf.features import Array
+from resperf.layers import KINDS
 from resperf.predictors import predictor_class
 from resperf.report.tables import Column, table
 from resperf.training.disagreement import acquisition_score
@@ -136,7 +137,7 @@ def _by_score(
 
 def _rows(dataset: Path) -> dict[str, LayerRows]:
     tables = read_table(dataset)
-    return {kind: layer_rows(tables[kind]) for kind in FEATURED_KINDS if kind in tables}
+    return {kind: layer_rows(tables[kind]) for kind in KINDS if kind in tables}
 
 
 CHOOSERS: Mapping[str, Chooser] = {"plain": _plainly, "adaptive": _by_score}

@@ -3,66 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from resperf.errors import LayerError, UnsupportedError
-from resperf.layers import (
-    ABSORBED_ACTIVATIONS,
-    Activation,
-    Conv,
-    Dense,
-    Kernel,
-    Layer,
-    OperatorLayer,
-    Pool,
-    Reorder,
-)
+from resperf.layers import OPERATOR_OF, Activation, Conv, Kernel, Layer, Pool, Reorder
 from resperf.layers._operator import CONTRIB
 
 NCHWC = "com.microsoft.nchwc"
 OPSETS = {"": 17, CONTRIB: 1, NCHWC: 1}
 
-ACTIVATIONS: Mapping[str, tuple[str, tuple[float, ...]]] = {
-    **ABSORBED_ACTIVATIONS,
-    "hard_swish": ("HardSwish", ()),
-}
-"""Activations that a convolution absorbs, and typical parameters."""
-ALONE: Mapping[str, tuple[str, str, Mapping[str, float]]] = {
-    "relu": ("Relu", "", {}),
-    "tanh": ("Tanh", "", {}),
-    "sigmoid": ("Sigmoid", "", {}),
-    # Many of them in a row must not end in denormal numbers.
-    "leaky_relu": ("LeakyRelu", "", {"alpha": 0.99}),
-    "clip": ("Clip", "", {}),
-    "hard_sigmoid": ("HardSigmoid", "", {"alpha": 0.2, "beta": 0.5}),
-    "elu": ("Elu", "", {}),
-    "softplus": ("Softplus", "", {}),
-    "gelu": ("Gelu", CONTRIB, {}),
-    "gelu_tanh": ("FastGelu", CONTRIB, {}),
-    "silu": ("QuickGelu", CONTRIB, {"alpha": 1.0}),
-    "selu": ("Selu", "", {}),
-    "softsign": ("Softsign", "", {}),
-    # What measures it is small.
-    "thresholded_relu": ("ThresholdedRelu", "", {"alpha": 0.01}),
-    "celu": ("Celu", "", {}),
-}
-"""Activations by themselves: operator, domain and attributes. A hard swish is none: ONNX Runtime
-takes it apart where no convolution absorbs it."""
-COPYING_KINDS = frozenset({"cast", "move", "concat", "transpose"})
-"""Kinds that have kernels of half precision; all others compute in float32."""
-GEMM_ACTIVATIONS: Mapping[str, Mapping[str, float]] = {
+CONV_ACTIVATIONS: Mapping[str, Mapping[str, Any]] = {
     "relu": {},
     "tanh": {},
     "sigmoid": {},
-    "leaky_relu": {"alpha": 0.01},
-    "elu": {"alpha": 1.0},
-    "hard_sigmoid": {"alpha": 0.2, "beta": 0.5},
-    "selu": {"alpha": 1.6732632, "gamma": 1.0507010},
+    "leaky_relu": {"activation_params": (0.01,)},
+    "clip": {"activation_params": (0.0, 6.0)},
+    "hard_sigmoid": {"activation_params": (0.2, 0.5)},
+    "hard_swish": {},
+}
+"""Activations that a convolution absorbs, and attributes with typical parameters."""
+GEMM_ACTIVATIONS: Mapping[str, Mapping[str, Any]] = {
+    "relu": {},
+    "tanh": {},
+    "sigmoid": {},
+    "leaky_relu": {"activation_alpha": 0.01},
+    "elu": {"activation_alpha": 1.0},
+    "hard_sigmoid": {"activation_alpha": 0.2, "activation_beta": 0.5},
+    "selu": {"activation_alpha": 1.6732632, "activation_gamma": 1.0507010},
     "softplus": {},
     "softsign": {},
-    "thresholded_relu": {"alpha": 1.0},
+    "thresholded_relu": {"activation_alpha": 1.0},
 }
-"""Activations that a matrix product absorbs, and typical parameters."""
+"""Activations that a matrix product absorbs, and attributes with typical parameters."""
+COPYING_KINDS = frozenset({"cast", "move", "concat", "transpose"})
+"""Kinds that have kernels of half precision; all others compute in float32."""
 
 
 def kernel_of(layer: Layer, block: int) -> Kernel:
@@ -81,21 +56,33 @@ def kernel_of(layer: Layer, block: int) -> Kernel:
         If no kernel runs it on this machine.
     """
     types = {str(layer.fields().get(name, "float32")) for name in ("dtype", "dtype_out")}
-    copies = isinstance(layer, OperatorLayer) and layer.kind in COPYING_KINDS
-    computed = {"float16", "bfloat16"} if isinstance(layer, OperatorLayer) else types - {"float32"}
-    unknown = types & ({"bfloat16"} if copies else computed)
+    unknown = types & ({"bfloat16"} if layer.kind in COPYING_KINDS else {"float16", "bfloat16"})
     if unknown:
         raise UnsupportedError(
             f"ONNX Runtime's CPU kernels are measured in float32, not in {', '.join(unknown)}"
         )
-    if isinstance(layer, OperatorLayer):
-        try:
-            return layer.kernel()
-        except LayerError as error:
-            raise UnsupportedError(str(error)) from error
-    if layer.kind not in _MAKERS:
-        raise UnsupportedError(f"ONNX Runtime runs no {layer.kind} layer on a CPU")
-    return _MAKERS[layer.kind](layer, block)
+    try:
+        return _OWN[layer.kind](layer, block) if layer.kind in _OWN else _fused(layer.kernel())
+    except LayerError as error:
+        raise UnsupportedError(f"ONNX Runtime runs no {layer.kind} like this: {error}") from error
+
+
+def _fused(kernel: Kernel) -> Kernel:
+    """Let a kernel end with its activation, or add its residual, as ONNX Runtime's own do."""
+    function, attributes = kernel.activation, dict(kernel.attributes)
+    if function == "none" and not (kernel.op == "Conv" and kernel.extra_shapes):
+        return kernel
+    what, fusible = _FUSIBLE[kernel.op]
+    if function != "none":
+        if function not in fusible:
+            raise UnsupportedError(
+                f"ONNX Runtime does not fuse {function} into a {what}; "
+                f"it fuses {', '.join(fusible)}"
+            )
+        attributes |= {"activation": OPERATOR_OF[function], **fusible[function]}
+    return replace(
+        kernel, op=f"Fused{kernel.op}", domain=CONTRIB, attributes=attributes, activation="none"
+    )
 
 
 def _padded(channels: int, block: int) -> int:
@@ -114,57 +101,31 @@ def _is_blocked(layout: str, block: int) -> bool:
     )
 
 
-def _window(layer: Conv | Pool) -> dict[str, Any]:
-    return {
-        "kernel_shape": [layer.kernel_height, layer.kernel_width],
-        "strides": [layer.stride_height, layer.stride_width],
-        "dilations": [layer.dilation_height, layer.dilation_width],
-        "pads": [layer.pad_top, layer.pad_left, layer.pad_bottom, layer.pad_right],
-    }
-
-
 def _conv(layer: Layer, block: int) -> Kernel:
     assert isinstance(layer, Conv)
-    blocked = _is_blocked(layer.layout, block)
+    blocked, kernel = _is_blocked(layer.layout, block), _fused(layer.kernel())
+    if not blocked:
+        return kernel
     batch, channels_out, rows, columns = layer.output_shape
     channels_in, taps = layer.channels_in, layer.channels_in // layer.groups
     groups = layer.groups
-    if blocked:
-        channels_out = _padded(channels_out, block)
-        if taps == 1 and groups == layer.channels_out == layer.channels_in:
-            channels_in = groups = channels_out
-        elif groups == 1 and channels_in >= block:
-            channels_in = taps = _padded(channels_in, block)
+    channels_out = _padded(channels_out, block)
+    if taps == 1 and groups == layer.channels_out == layer.channels_in:
+        channels_in = groups = channels_out
+    elif groups == 1 and channels_in >= block:
+        channels_in = taps = _padded(channels_in, block)
     output_shape = (batch, channels_out, rows, columns)
-    weights: tuple[tuple[int, ...], ...] = (
-        (channels_out, taps, layer.kernel_height, layer.kernel_width),
-    )
-    if layer.bias or layer.residual:
-        # The residual is the fourth input, so ORT always has a bias where there is one.
-        weights += ((channels_out,),)
-    attributes = _window(layer) | {"group": groups} | _activation(layer)
-    fused = bool(layer.residual or layer.activation != "none")
-    return Kernel(
-        op="Conv" if blocked or not fused else "FusedConv",
-        domain=NCHWC if blocked else CONTRIB if fused else "",
-        attributes=attributes,
+    weights = (channels_out, taps, layer.kernel_height, layer.kernel_width)
+    return replace(
+        kernel,
+        op="Conv",
+        domain=NCHWC,
+        attributes={**kernel.attributes, "group": groups},
         input_shape=(batch, channels_in, layer.height, layer.width),
         output_shape=output_shape,
-        weight_shapes=weights,
-        extra_shapes=(output_shape,) if layer.residual else (),
+        weight_shapes=(weights, *((channels_out,) for _ in kernel.weight_shapes[1:])),
+        extra_shapes=(output_shape,) * len(kernel.extra_shapes),
     )
-
-
-def _activation(layer: Conv) -> dict[str, Any]:
-    if layer.activation == "none":
-        return {}
-    if layer.activation not in ACTIVATIONS:
-        raise UnsupportedError(
-            f"ONNX Runtime does not fuse {layer.activation} into a convolution; "
-            f"it fuses {', '.join(ACTIVATIONS)}"
-        )
-    op, parameters = ACTIVATIONS[layer.activation]
-    return {"activation": op} | ({"activation_params": parameters} if parameters else {})
 
 
 def _pool(layer: Layer, block: int) -> Kernel:
@@ -175,56 +136,17 @@ def _pool(layer: Layer, block: int) -> Kernel:
             f"ONNX Runtime pools {layer.channels_in} channels in nchw: they are no whole blocks "
             f"of {block}"
         )
-    op = {"max": "MaxPool", "average": "AveragePool"}[layer.mode]
-    attributes: dict[str, Any] = {}
-    if layer.whole_image:
-        op = f"Global{op}"
-    else:
-        attributes = _window(layer) | {"ceil_mode": int(layer.ceil_mode)}
-        if layer.mode == "average":
-            attributes["count_include_pad"] = int(layer.count_include_pad)
-            if (layer.dilation_height, layer.dilation_width) != (1, 1):
-                raise UnsupportedError("ONNX Runtime's average pooling is measured undilated")
-            del attributes["dilations"]
-    return Kernel(op, NCHWC if blocked else "", attributes, layer.input_shape, layer.output_shape)
+    return replace(layer.kernel(), domain=NCHWC if blocked else "")
 
 
-def _dense(layer: Layer, _block: int) -> Kernel:
-    assert isinstance(layer, Dense)
-    weights: tuple[tuple[int, ...], ...] = ((layer.features_out, layer.features_in),)
-    if layer.bias:
-        weights += ((layer.features_out,),)
-    fused = layer.activation != "none"
-    if fused and layer.activation not in GEMM_ACTIVATIONS:
-        raise UnsupportedError(
-            f"ONNX Runtime does not fuse {layer.activation} into a matrix product; "
-            f"it fuses {', '.join(GEMM_ACTIVATIONS)}"
-        )
-    attributes: dict[str, Any] = {"transB": 1}
-    if fused:
-        attributes["activation"] = ALONE[layer.activation][0]
-        typical = GEMM_ACTIVATIONS[layer.activation]
-        attributes |= {f"activation_{name}": value for name, value in typical.items()}
-    return Kernel(
-        "FusedGemm" if fused else "Gemm",
-        CONTRIB if fused else "",
-        attributes,
-        layer.input_shape,
-        layer.output_shape,
-        weights,
-    )
-
-
-def _alone(layer: Layer, _block: int) -> Kernel:
+def _activation(layer: Layer, _block: int) -> Kernel:
     assert isinstance(layer, Activation)
-    if layer.activation not in ALONE:
+    if layer.activation == "hard_swish":
         raise UnsupportedError(
-            f"ONNX Runtime has no kernel for {layer.activation} alone; it has {', '.join(ALONE)}"
+            "ONNX Runtime has no kernel for hard_swish alone: it takes it apart where no "
+            "convolution absorbs it"
         )
-    op, domain, attributes = ALONE[layer.activation]
-    bounds: tuple[tuple[int, ...], ...] = ((), ()) if op == "Clip" else ()
-    shape = layer.input_shape
-    return Kernel(op, domain, attributes, shape, shape, bounds, in_place=True)
+    return layer.kernel()
 
 
 def _reorder(layer: Layer, block: int) -> Kernel:
@@ -246,10 +168,14 @@ def _reorder(layer: Layer, block: int) -> Kernel:
     return Kernel("ReorderOutput", NCHWC, attributes, blocked_shape, plain_shape)
 
 
-_MAKERS: Mapping[str, Callable[[Layer, int], Kernel]] = {
+_FUSIBLE: Mapping[str, tuple[str, Mapping[str, Mapping[str, Any]]]] = {
+    "Conv": ("convolution", CONV_ACTIVATIONS),
+    "Gemm": ("matrix product", GEMM_ACTIVATIONS),
+}
+_OWN: Mapping[str, Callable[[Layer, int], Kernel]] = {
     "conv": _conv,
     "pool": _pool,
-    "dense": _dense,
-    "activation": _alone,
+    "activation": _activation,
     "reorder": _reorder,
 }
+"""Kinds that ONNX Runtime has kernels of its own for, in blocked layouts or none."""

@@ -10,15 +10,8 @@ import tensorflow as tf
 
 from resperf.backends.tensorflow_layers import Array, weights_from_onnx
 from resperf.errors import UnsupportedError
-from resperf.layers import Layer
-from resperf.lowering._read import (
-    POOL_OPS,
-    conv_from_node,
-    dense_from_node,
-    has_input,
-    pool_from_node,
-    tensor_of,
-)
+from resperf.layers import Conv, Dense, Layer, Pool
+from resperf.lowering._read import has_input, layer_of, tensor_of
 from resperf.lowering.tensorflow import Links, foldable_norm, lower_layer
 from resperf.network import Network, Node
 
@@ -141,7 +134,7 @@ class Builder:
         )
 
     def _add_layer(self, node: Node, links: Links) -> None:
-        layer = lower_layer(_LAYERS[node.op](self.network, node))
+        layer = lower_layer(layer_of(_LAYERS[node.op], self.network, node))
         weights = self._weights_of_layer(node)
         norm = foldable_norm(self.network, links, node) if node.op == "Conv" else None
         if norm is not None:
@@ -156,7 +149,7 @@ class Builder:
 
     def _weights_of_layer(self, node: Node) -> list[Array]:
         """Return filter or matrix and bias, as ONNX has them but for a transposed matrix."""
-        if node.op in POOL_OPS:
+        if node.op in Pool.OPERATORS:
             return []
         if node.op == "Gemm" and node.attributes.get("transA", 0):
             raise UnsupportedError(f"Gemm {node.name!r}: transA cannot be built in TensorFlow")
@@ -172,9 +165,9 @@ class Builder:
         return [weights[0], *(np.broadcast_to(b, (1, features_out))[0] for b in weights[1:])]
 
 
-_LAYERS: Mapping[str, Callable[[Network, Node], Layer]] = {
-    "Conv": conv_from_node,
-    "Gemm": dense_from_node,
-    "MatMul": dense_from_node,
-    **dict.fromkeys(POOL_OPS, pool_from_node),
+_LAYERS: Mapping[str, type[Layer]] = {
+    "Conv": Conv,
+    "Gemm": Dense,
+    "MatMul": Dense,
+    **dict.fromkeys(Pool.OPERATORS, Pool),
 }

@@ -19,7 +19,7 @@ from resperf.backends.tensorflow_layers import (
     thresholded_relu,
 )
 from resperf.errors import UnsupportedError
-from resperf.lowering._read import ACTIVATION_OPS
+from resperf.layers import FUNCTION_OF
 from resperf.lowering.tensorflow import reduced_axes
 from resperf.network import Node
 
@@ -76,7 +76,7 @@ def _matmul(builder: Builder, node: Node) -> Any:
 
 
 def _activation(builder: Builder, node: Node) -> Any:
-    return ACTIVATION_FUNCTIONS[ACTIVATION_OPS[node.op]](builder.value(node, 0))
+    return ACTIVATION_FUNCTIONS[FUNCTION_OF[node.op]](builder.value(node, 0))
 
 
 def _with_constants(function: Callable[..., Any], **usual: float) -> Callable[[Builder, Node], Any]:

@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
-from resperf.layers import Layer, OperatorLayer
+from resperf.layers import Layer
 from resperf.platform import Platform
 
 
 def group_of(layer: Layer) -> str:
     """Name the layers that run alike inside networks: ``"conv"``, or ``"norm local_response"``."""
-    field = layer.PLACED_BY if isinstance(layer, OperatorLayer) else ""
+    field = layer.PLACED_BY
     return f"{layer.kind} {layer.fields()[field]}" if field else layer.kind
 
 

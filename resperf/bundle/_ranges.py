@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from resperf.features import Columns
-from resperf.layers import OPERATOR_KINDS
+from resperf.layers import kind_of
 from resperf.layers.columns import is_among
 
 
@@ -34,9 +34,9 @@ def ranges_of(kind: str, columns: Columns) -> dict[str, list[Any]]:
 
 def _ranged(kind: str, columns: Columns) -> Columns:
     """Return the columns that decide whether a layer is like those of the training rows."""
-    if kind not in OPERATOR_KINDS:
+    cls = kind_of(kind)
+    if cls.INDEPENDENT_FIELDS:
         return columns
-    cls = OPERATOR_KINDS[kind]
     quantities = cls.quantities(columns)
     whole = {
         name: columns[name]

@@ -5,23 +5,19 @@ from __future__ import annotations
 import bisect
 import itertools
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from resperf.campaign.laws import Law
-from resperf.campaign.shapes import change_window, draw_words, is_runnable, layer_fields
 from resperf.campaign.spec import Campaign
 from resperf.errors import CampaignError, LayerError
-from resperf.layers import Conv, Layer, OperatorLayer, key_at_any_batch, kind_of
-from resperf.layers._window import WindowLayer
+from resperf.layers import Layer, key_at_any_batch, kind_of
 
 ATTEMPTS = 50_000
 """Consecutive draws beyond the constraints after which the campaign is refused."""
 NETWORK_ATTEMPTS = 200
 """The same for layers of networks, after which the layer is drawn from the ranges."""
-
-CHANNEL_FIELDS = ("channels_in", "channels_out", "features_in", "features_out", "values")
 
 
 @dataclass(frozen=True)
@@ -100,7 +96,7 @@ class Sampler:
         for attempt in range(ATTEMPTS):
             perturbed = from_network and attempt < NETWORK_ATTEMPTS
             layer = self._perturbed(kind) if perturbed else self._from_ranges(kind)
-            if layer is not None and is_runnable(layer) and self._campaign.constraints.allow(layer):
+            if layer is not None and layer.is_runnable and self._campaign.constraints.allow(layer):
                 return layer
         raise CampaignError(
             f"kinds.{kind}: {ATTEMPTS} draws in a row exceeded the constraints; "
@@ -110,14 +106,15 @@ class Sampler:
     def _from_ranges(self, kind: str) -> Layer | None:
         """Draw every field by its law; None where the fields do not fit each other."""
         case = self._cases[kind].draw(self._random)
-        words = draw_words(kind_of(kind), case.laws, self._random)
+        made = kind_of(kind)
+        words = draw_words(made, case.laws, self._random)
         if self._is_too_large(words):
             return None
         try:
-            layer = kind_of(kind).from_fields(layer_fields(kind, words, self._random))
+            layer = made.from_fields(made.fitting(words, self._random))
         except LayerError:
             return None
-        return None if _is_per_channel(layer) else layer
+        return None if layer.is_made_by_frameworks else layer
 
     def _is_too_large(self, words: dict[str, Any]) -> bool:
         """Refuse huge inputs before a layer is built: most of the paper's Table 3 are."""
@@ -138,20 +135,19 @@ class Sampler:
         try:
             if exact:
                 return original.replace(**changes)
-            if isinstance(original, OperatorLayer):
+            if not original.INDEPENDENT_FIELDS:
                 return original.varied(**changes, **self._scaled_lengths(original))
-            changes |= self._channels(original)
+            changes |= self._widths(original)
             changes |= self._switches(original, laws)
-            if not isinstance(original, WindowLayer):
-                changes |= _sizes(original, source)
-                return original.replace(**changes)
-            changes |= _sizes(original, source) | self._window(original, laws)
-            layer = kind_of(kind).from_fields(change_window(original, changes))
+            changes |= _sizes(original, source)
+            changes |= self._window(original, laws)
+            layer = original.varied(**changes)
         except LayerError:
             return None
-        return None if _is_per_channel(layer) and not _is_per_channel(original) else layer
+        unwanted = layer.is_made_by_frameworks and not original.is_made_by_frameworks
+        return None if unwanted else layer
 
-    def _scaled_lengths(self, layer: OperatorLayer) -> dict[str, int]:
+    def _scaled_lengths(self, layer: Layer) -> dict[str, int]:
         """Scale some of the lengths that the kind allows to scale; a length of 1 stays 1."""
         lengths = {name: int(layer.fields()[name]) for name in layer.SCALED}
         return {
@@ -160,38 +156,28 @@ class Sampler:
             if length > 1 and self._random.random() < 0.6
         }
 
-    def _channels(self, layer: Layer) -> dict[str, int]:
-        """Scale each width of the layer; depthwise layers stay depthwise."""
-        source, fields = self._random, layer.fields()
-        changes = {
-            name: _scaled(int(fields[name]), source)
-            for name in CHANNEL_FIELDS
-            if name in fields and source.random() < 0.7
+    def _widths(self, layer: Layer) -> dict[str, int]:
+        """Scale each width of the layer, or not."""
+        return {
+            name: _scaled(int(layer.fields()[name]), self._random)
+            for name in layer.SCALED
+            if self._random.random() < 0.7
         }
-        groups = int(fields.get("groups", 1))
-        if groups > 1 and groups == fields["channels_in"]:
-            width = changes.get("channels_in", groups)
-            changes |= {"channels_in": width, "groups": width}
-            changes["channels_out"] = width * (int(fields["channels_out"]) // groups)
-        elif groups > 1:
-            for name, value in changes.items():
-                changes[name] = max(1, round(value / groups)) * groups
-        return changes
 
-    def _switches(self, layer: Layer, laws: dict[str, Law] | Any) -> dict[str, Any]:
-        """Sometimes redraw bias, activation and mode by the campaign's laws."""
+    def _switches(self, layer: Layer, laws: Mapping[str, Law]) -> dict[str, Any]:
+        """Sometimes redraw fields such as bias and activation by the campaign's laws."""
         return {
             name: laws[name].draw(self._random)
-            for name in ("bias", "activation", "mode")
-            if name in laws and name in layer.fields() and self._random.random() < 0.15
+            for name in layer.REDRAWN
+            if name in laws and name in layer.specs() and self._random.random() < 0.15
         }
 
-    def _window(self, layer: Layer, laws: dict[str, Law] | Any) -> dict[str, Any]:
+    def _window(self, layer: Layer, laws: Mapping[str, Law]) -> dict[str, Any]:
         """Sometimes redraw kernel or stride, the same for both axes."""
         changes: dict[str, Any] = {}
-        for word in ("kernel", "stride"):
-            names = layer.aliases[word]
-            if self._random.random() >= 0.15 or layer.fields().get("whole_image"):
+        for word in layer.REDRAWN:
+            names = layer.aliases.get(word)
+            if names is None or self._random.random() >= 0.15 or layer.fields().get("whole_image"):
                 continue
             law = laws.get(word) or laws.get(names[0])
             if law is not None:
@@ -199,16 +185,16 @@ class Sampler:
         return changes
 
 
-def _is_per_channel(layer: Layer) -> bool:
-    """Say whether a layer is a 1x1 depthwise convolution.
-
-    Frameworks lower normalisations to them and networks do not contain them otherwise, so that
-    they are drawn from networks only.
-    """
-    if not isinstance(layer, Conv):
-        return False
-    depthwise = 1 < layer.groups == layer.channels_in
-    return depthwise and layer.kernel_height == layer.kernel_width == 1
+def draw_words(made: type[Layer], laws: Mapping[str, Law], source: random.Random) -> dict[str, Any]:
+    """Draw a value for every word; a field's own law overrules its shorthand's."""
+    words: dict[str, Any] = {}
+    for word, law in sorted(laws.items(), key=lambda item: item[0] not in made.aliases):
+        value = law.draw(source)
+        fields = made.aliases.get(word, (word,))
+        same = law.same_share >= 1 or source.random() < law.same_share
+        for index, field in enumerate(fields):
+            words[field] = value if same or index == 0 else law.draw(source)
+    return words
 
 
 def _originals(harvested: Sequence[Layer], kind: str) -> tuple[Layer, ...]:
@@ -216,9 +202,7 @@ def _originals(harvested: Sequence[Layer], kind: str) -> tuple[Layer, ...]:
     unique: dict[str, Layer] = {}
     for layer in harvested:
         if layer.kind == kind:
-            # The batch of other kinds may count tokens or windows, many per image.
-            images = kind in ("conv", "pool")
-            plain = layer.replace(layout="nchw", batch=1) if images else layer
+            plain = layer.as_drawn()
             key = key_at_any_batch(plain.key)
             if key not in unique or _batch(plain) < _batch(unique[key]):
                 unique[key] = plain

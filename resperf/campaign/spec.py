@@ -5,28 +5,16 @@ from __future__ import annotations
 import dataclasses
 import math
 import tomllib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
 from resperf.campaign.laws import Law, law
 from resperf.errors import CampaignError, ResperfError
-from resperf.layers import LAYOUTS, OPERATOR_KINDS, Layer, kind_of
+from resperf.layers import Layer, kind_of
 from resperf.timing import SamplingProtocol
 
-_PADDINGS = ("same", "symmetric", "valid", "explicit")
-EXTRA_WORDS: Mapping[str, Mapping[str, Sequence[str]]] = {
-    "conv": {"padding": _PADDINGS},
-    "pool": {"padding": _PADDINGS},
-    "reorder": {
-        "relayout": tuple(f"{one}>{other}" for one in LAYOUTS for other in LAYOUTS if one != other)
-    },
-}
-"""Words a campaign may use beside a kind's fields and shorthands, and their values.
-
-`campaign.shapes` reads them.
-"""
 GROUPED = "depthwise"
 """As many groups as channels: a value of ``groups`` beside numbers."""
 SHARES = frozenset({"from_networks", "exact", "memory_share"})
@@ -283,7 +271,7 @@ class Campaign:
             source={
                 **values,
                 # The laws by which layers were drawn, also those that the file leaves to the kind.
-                "kinds": {kind: {**_ranges(kind), **table} for kind, table in kinds.items()},
+                "kinds": {kind: {**_ranges(kind, table), **table} for kind, table in kinds.items()},
             },
             **{name: _table(make, values.get(name, {}), name) for name, make in _TABLES.items()},
             **settings,
@@ -363,9 +351,12 @@ def _table(made: type[Any], settings: Any, where: str) -> Any:
     return made(**{k: tuple(v) if isinstance(v, list) else v for k, v in settings.items()})
 
 
-def _ranges(kind: str) -> Mapping[str, Any]:
-    """Return the laws that a kind has of its own; none for the older kinds."""
-    return OPERATOR_KINDS[kind].RANGES if kind in OPERATOR_KINDS else {}
+def _ranges(kind: str, words: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the kind's own laws, none where a campaign draws all fields that have no default."""
+    made = kind_of(kind)
+    drawn = {field for word in words for field in made.aliases.get(word, (word,))}
+    needed = {name for name, default in made.defaults().items() if default is MISSING}
+    return {} if needed <= drawn else made.RANGES
 
 
 def _kind_spec(kind: str, table: Any) -> KindSpec:
@@ -380,9 +371,7 @@ def _kind_spec(kind: str, table: Any) -> KindSpec:
     from_networks = words.pop("from_networks", None)
     if from_networks is not None:
         _check_types(Mixture, {"from_networks": from_networks}, where)
-    base = _laws(kind, {**_ranges(kind), **words}, where)
-    if "batch" not in base:
-        raise CampaignError(f"{where} does not say how to draw batch; add such as batch = [1, 8]")
+    base = _laws(kind, {**_ranges(kind, words), **words}, where)
     cases = [_case(kind, base, own, f"{where}.case") for own in written]
     rest = 1.0 - sum(case.share for case in cases)
     if rest < 0:
@@ -405,7 +394,7 @@ def _case(kind: str, base: Mapping[str, Law], written: Any, where: str) -> Case:
 def _laws(kind: str, words: Mapping[str, Any], where: str) -> dict[str, Law]:
     """Read laws by word, refusing words that the kind does not have."""
     made = kind_of(kind)
-    known = {*made.specs(), *made.aliases, *EXTRA_WORDS.get(kind, ())}
+    known = {*made.specs(), *made.aliases, *made.WORDS}
     unknown = sorted(set(words) - known)
     if unknown:
         raise CampaignError(
@@ -421,7 +410,7 @@ def _laws(kind: str, words: Mapping[str, Any], where: str) -> dict[str, Law]:
 def _refuse_impossible(kind: str, word: str, value: Any, where: str) -> None:
     """Refuse a value that no layer of the kind has: it would never be drawn, in silence."""
     made = kind_of(kind)
-    possible = EXTRA_WORDS.get(kind, {}).get(word)
+    possible = made.WORDS.get(word)
     fields = made.aliases.get(word, (word,))
     specs = [made.specs()[each] for each in fields if each in made.specs()]
     if possible is None and specs and all(spec.choices for spec in specs):

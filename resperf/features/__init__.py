@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from resperf.features.columns import Array, Columns, columns_of, take
-from resperf.features.matrix import FEATURE_SET_VERSION, FEATURED_KINDS, feature_matrix, quantities
+from resperf.features.matrix import FEATURE_SET_VERSION, feature_matrix, quantities
 
 __all__ = [
-    "FEATURED_KINDS", "FEATURE_SET_VERSION", "Array", "Columns", "columns_of", "feature_matrix",
+    "FEATURE_SET_VERSION", "Array", "Columns", "columns_of", "feature_matrix",
     "quantities", "take",
 ]  # fmt: skip

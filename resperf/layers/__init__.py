@@ -7,17 +7,20 @@ from collections.abc import Mapping, Sequence
 
 from resperf.errors import LayerError
 from resperf.layers._base import ACTIVATIONS, LAYOUTS, FieldSpec, FieldValue, Layer
-from resperf.layers._operator import Kernel, Operand, Operator, OperatorLayer, in_turns
-from resperf.layers.activation import Activation
+from resperf.layers._operator import Kernel, Operand, Operator, in_turns
+from resperf.layers._step import OPTIMIZERS
+from resperf.layers.activation import FUNCTION_OF, OPERATOR_OF, Activation, function_of
 from resperf.layers.attention import Attention
 from resperf.layers.cast import Cast
 from resperf.layers.concat import Concat
 from resperf.layers.conv import Conv
-from resperf.layers.conv_nd import ABSORBED_ACTIVATIONS, ConvNd
+from resperf.layers.conv_nd import ConvNd
+from resperf.layers.conv_step import ConvStep
 from resperf.layers.conv_transpose import ConvTranspose
 from resperf.layers.conv_transpose_nd import ConvTransposeNd
 from resperf.layers.cumulate import Cumulate
 from resperf.layers.dense import Dense
+from resperf.layers.dense_step import DenseStep
 from resperf.layers.depth_to_space import DepthToSpace
 from resperf.layers.einsum import Einsum
 from resperf.layers.elementwise import Elementwise
@@ -43,74 +46,41 @@ from resperf.layers.resize import Resize
 from resperf.layers.resize_nd import ResizeNd
 from resperf.layers.select import Select
 from resperf.layers.softmax import Softmax
-from resperf.layers.step import OPTIMIZERS, ConvStep, DenseStep
 from resperf.layers.top_k import TopK
 from resperf.layers.transpose import Transpose
 
 __all__ = [
-    "ABSORBED_ACTIVATIONS", "ACTIVATIONS", "KINDS", "LAYOUTS", "OPERATOR_DOMAINS", "OPERATOR_KINDS",
+    "ACTIVATIONS", "FUNCTION_OF", "KINDS", "LAYOUTS", "OPERATOR_DOMAINS", "OPERATOR_OF",
     "OPTIMIZERS", "Activation", "Attention", "Cast", "Concat", "Conv", "ConvNd", "ConvStep",
     "ConvTranspose", "ConvTransposeNd", "Cumulate", "Dense", "DenseStep", "DepthToSpace", "Einsum",
     "Elementwise", "FieldSpec", "FieldValue", "GridSample", "Indexed", "Kernel", "Layer", "MatMul",
-    "Move", "Norm", "Operand", "Operator", "OperatorLayer", "Pool", "PoolNd", "Quantize",
+    "Move", "Norm", "Operand", "Operator", "Pool", "PoolNd", "Quantize",
     "QuantizedConcat", "QuantizedConv", "QuantizedDense", "QuantizedElementwise", "QuantizedMatMul",
     "QuantizedPool", "QuantizedSoftmax", "Recurrent", "Reduce", "Reorder", "Resize", "ResizeNd",
-    "Select", "Softmax", "TopK", "Transpose", "handed_over_bytes", "in_turns", "key_at_any_batch",
-    "kind_of", "kind_of_key", "layer_from_key", "layer_of_operator",
+    "Select", "Softmax", "TopK", "Transpose", "function_of", "handed_over_bytes", "in_turns",
+    "key_at_any_batch", "kind_of", "kind_of_key", "layer_from_key", "layer_of_operator",
 ]  # fmt: skip
 
-OPERATOR_KINDS: Mapping[str, type[OperatorLayer]] = {
+KINDS: Mapping[str, type[Layer]] = {
     cls.kind: cls
     for cls in (
-        ConvTranspose,
-        Elementwise,
-        MatMul,
-        Softmax,
-        Norm,
-        Reduce,
-        Concat,
-        Transpose,
-        Move,
-        Resize,
-        Select,
-        Cast,
-        DepthToSpace,
-        ConvNd,
-        ConvTransposeNd,
-        PoolNd,
-        ResizeNd,
-        Attention,
-        Recurrent,
-        Quantize,
-        QuantizedConv,
-        QuantizedDense,
-        QuantizedElementwise,
-        QuantizedMatMul,
-        QuantizedPool,
-        QuantizedConcat,
-        QuantizedSoftmax,
-        Einsum,
-        TopK,
-        Cumulate,
-        Indexed,
-        GridSample,
+        Conv, Pool, Dense, Activation, Reorder, ConvStep, DenseStep, ConvTranspose, Elementwise,
+        MatMul, Softmax, Norm, Reduce, Concat, Transpose, Move, Resize, Select, Cast, DepthToSpace,
+        ConvNd, ConvTransposeNd, PoolNd, ResizeNd, Attention, Recurrent, Quantize, QuantizedConv,
+        QuantizedDense, QuantizedElementwise, QuantizedMatMul, QuantizedPool, QuantizedConcat,
+        QuantizedSoftmax, Einsum, TopK, Cumulate, Indexed, GridSample,
     )
-}
-"""Kinds whose file says everything about them."""
-
-KINDS: Mapping[str, type[Layer]] = {
-    **{cls.kind: cls for cls in (Conv, Pool, Dense, Activation, Reorder, ConvStep, DenseStep)},
-    **OPERATOR_KINDS,
-}
+}  # fmt: skip
+"""All kinds of layers: what resperf knows of one is said in its class."""
 
 OPERATOR_DOMAINS = frozenset({"", "com.microsoft", "com.microsoft.nchwc"})
 """ONNX's own operators, and those that ONNX Runtime makes of them."""
 
 _BATCH = re.compile(r"\bbatch=\d+,?")
-_KIND_OF_OPERATOR = {op: cls for cls in OPERATOR_KINDS.values() for op in cls.OPERATORS}
+_KIND_OF_OPERATOR = {op: cls for cls in KINDS.values() for op in cls.OPERATORS}
 
 
-def layer_of_operator(operator: Operator) -> OperatorLayer:
+def layer_of_operator(operator: Operator) -> Layer:
     """Return the layer that an operator becomes by itself.
 
     Raises

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from resperf.layers._operator import OperatorLayer
+from resperf.layers._base import Layer
 
 
-class AlongAxis(OperatorLayer):
+class AlongAxis(Layer):
     """What such kinds share; the fields are their own."""
 
     batch: int

@@ -1,145 +1,70 @@
-"""What every layer kind shares: fields with units, a canonical key, shapes, work and bytes."""
+"""What every layer kind says of itself: fields, shapes, work, bytes, features, reading, kernel."""
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import MISSING, FrozenInstanceError, dataclass
-from typing import Any, ClassVar, NoReturn, Self, dataclass_transform
+from random import Random
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from resperf.errors import LayerError
-from resperf.units import DTYPE_BYTES
+from resperf.layers._fields import Fields, FieldSpec, FieldValue, flag, name, number
+from resperf.layers._layouts import LAYOUTS
+from resperf.layers.columns import THREADED_VALUES, Array, Columns, bytes_each
 
-FieldValue = int | bool | str
+if TYPE_CHECKING:
+    from resperf.layers._operator import Kernel, Operator
+
+__all__ = ["ACTIVATIONS", "LAYOUTS", "FieldSpec", "FieldValue", "Layer", "flag", "name", "number"]
 
 ACTIVATIONS = (
     "none", "relu", "tanh", "sigmoid", "leaky_relu", "clip", "hard_sigmoid", "elu", "softplus",
     "gelu", "silu", "hard_swish", "gelu_tanh", "selu", "softsign", "thresholded_relu",
     "celu",
 )  # fmt: skip
-LAYOUTS = ("nchw", "nhwc", "nchwc4", "nchwc8", "nchwc16", "nchwc32")
 
 
-@dataclass(frozen=True)
-class FieldSpec:
-    """What a field means: enough to describe a column, check a value and draw one.
-
-    Attributes
-    ----------
-    unit : str
-        ``"1"`` for counts, ``"pixel"``, ``"bool"`` or ``"name"``.
-    description : str
-        One line for people; stored beside the column in a dataset.
-    minimum : int
-        Smallest allowed value of a number.
-    choices : tuple of str
-        Allowed values of a name; empty for numbers.
-    """
-
-    unit: str
-    description: str
-    minimum: int = 1
-    choices: tuple[str, ...] = ()
-
-
-def number(description: str, *, unit: str = "1", minimum: int = 1, default: Any = MISSING) -> Any:
-    """Declare a whole-number field."""
-    return dataclasses.field(
-        default=default, metadata={"spec": FieldSpec(unit, description, minimum)}
-    )
-
-
-def flag(description: str, *, default: Any = MISSING) -> Any:
-    """Declare a yes/no field."""
-    return dataclasses.field(default=default, metadata={"spec": FieldSpec("bool", description, 0)})
-
-
-def name(description: str, choices: tuple[str, ...], *, default: Any = MISSING) -> Any:
-    """Declare a field that holds one of a few names."""
-    return dataclasses.field(
-        default=default, metadata={"spec": FieldSpec("name", description, 0, choices)}
-    )
-
-
-@dataclass_transform(
-    kw_only_default=True, frozen_default=True, field_specifiers=(number, flag, name)
-)
-class Layer(ABC):
+class Layer(Fields):
     """A lowered layer: what a framework really runs for one operator and what it absorbed.
 
-    Subclasses are frozen dataclasses with keywords alone, whose fields are all `number`, `flag` or
-    `name`; they need no decorator. Shapes are given in NCHW order whatever the layout; `layout`
-    says how the values lie in memory.
+    A subclass in a file of its own, listed in `resperf.layers.KINDS`, is a kind. Unless it says
+    otherwise it keeps its shape, multiplies nothing and has no weights. Shapes are given in NCHW
+    order whatever the layout; `layout` says how the values lie in memory.
+
+    Shapes, work and bytes are written once, for one layer and for many: in `over` the same
+    properties are arrays. They use arithmetic, and `columns.is_in`, `columns.either` and
+    `columns.smaller` where others would branch.
     """
 
-    # Beside the fields, which are all that vars() holds.
-    __slots__ = ("__dict__", "__weakref__", "_known_key")
-    _known_key: str
-
-    kind: ClassVar[str]
-    aliases: ClassVar[Mapping[str, tuple[str, ...]]] = {}
-    """Shorthands people may write: ``{"kernel": ("kernel_height", "kernel_width")}``."""
-
-    def __init_subclass__(cls) -> None:
-        super().__init_subclass__()
-        described = vars(cls)
-        named = described.get("__annotations__", {})
-        # A class that names fields and does not describe them leaves them to its subclasses.
-        if all(each in described or "ClassVar" in str(kind) for each, kind in named.items()):
-            # Methods of its own for each class, which dataclass would compile, are most of what
-            # importing all kinds takes: those below serve all.
-            dataclass(init=False, repr=False, eq=False, kw_only=True)(cls)
-
-    def __init__(self, **values: Any) -> None:
-        own = vars(self)
-        specs, defaults = self._described()
-        for field_name, spec in specs.items():
-            value = values.pop(field_name, defaults[field_name])
-            if value is MISSING:
-                raise TypeError(f"{type(self).__name__} needs a value for {field_name!r}")
-            own[field_name] = self._checked(field_name, spec, value)
-        if values:
-            raise TypeError(f"{type(self).__name__} has no field {', '.join(map(repr, values))}")
-        self._check()
-
-    def __setattr__(self, name: str, value: object) -> NoReturn:
-        raise FrozenInstanceError(f"cannot assign to field {name!r}; use replace")
-
-    def __delattr__(self, name: str) -> NoReturn:
-        raise FrozenInstanceError(f"cannot delete field {name!r}")
-
-    def __getstate__(self) -> dict[str, FieldValue]:
-        return vars(self)
-
-    def __eq__(self, other: object) -> bool:
-        return vars(self) == vars(other) if type(other) is type(self) else NotImplemented
-
-    def __hash__(self) -> int:
-        return hash(tuple(vars(self).values()))
-
-    def __repr__(self) -> str:
-        values = ", ".join(f"{name}={value!r}" for name, value in vars(self).items())
-        return f"{type(self).__name__}({values})"
-
-    def _checked(self, field_name: str, spec: FieldSpec, value: Any) -> FieldValue:
-        if spec.unit == "bool":
-            if value in (0, 1):
-                return bool(value)
-            expected = "true or false"
-        elif spec.choices:
-            if value in spec.choices:
-                return str(value)
-            expected = f"one of {', '.join(spec.choices)}"
-        else:
-            if not isinstance(value, bool) and int(value) == value and value >= spec.minimum:
-                return int(value)
-            expected = f"a whole number of at least {spec.minimum}"
-        raise LayerError(f"{self.kind}: {field_name}={value!r} must be {expected}")
+    PLAIN: ClassVar[tuple[str, ...]] = ()
+    """Quantities that are features as they are."""
+    LOG2: ClassVar[tuple[str, ...]] = ()
+    """Quantities whose log2 is a feature."""
+    ENCODED: ClassVar[tuple[str, ...]] = ()
+    """Fields of names that are features, one for each name, beside ``dtype``."""
+    FUNCTION: ClassVar[str | None] = None
+    """Field whose choices make one and the same work take more or less time; the first of `ENCODED`
+    unless a kind says another, or ``""`` for none."""
+    PLACED_BY: ClassVar[str] = ""
+    """Field whose values share nothing of how they run inside networks, if there is one."""
+    INDEPENDENT_FIELDS: ClassVar[bool] = False
+    """Whether each field may change by itself, and equal work has equal fields. Fields then say
+    what a predictor was trained on, and campaigns vary all of them. Kinds whose fields say the same
+    work in several ways (rows as batch or as the rest) go by their quantities."""
+    RANGES: ClassVar[Mapping[str, Any]] = {}
+    """Laws that a campaign draws the fields by unless it says otherwise."""
+    WORDS: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    """Words that `fitting` understands beside fields and shorthands, and their values."""
+    SCALED: ClassVar[tuple[str, ...]] = ()
+    """Lengths that a campaign scales where it takes a layer from a network."""
+    REDRAWN: ClassVar[tuple[str, ...]] = ()
+    """Words that it draws anew now and then in such a layer."""
+    OPERATORS: ClassVar[frozenset[str]] = frozenset()
+    """ONNX operators (and fused ones of ONNX Runtime) that may become this layer."""
+    FORWARD: ClassVar[str] = ""
+    """The kind that does the forward pass alone; empty where it is this one."""
 
     def _check(self) -> None:
-        """Refuse fields that do not fit together; raises LayerError."""
         if min(self.output_shape) < 1:
             raise LayerError(
                 f"{self.kind}: the output would be empty ({self.output_shape}) for {self.key}; "
@@ -147,113 +72,48 @@ class Layer(ABC):
             )
 
     @classmethod
-    def specs(cls) -> Mapping[str, FieldSpec]:
-        """Map each field's name to its meaning, in canonical order."""
-        return cls._described()[0]
+    def over(cls, columns: Columns) -> Self:
+        """Return many layers as one whose fields are arrays of shape (rows,), numbers as float64.
 
-    @classmethod
-    def defaults(cls) -> Mapping[str, Any]:
-        """Map each field's name to its default, `dataclasses.MISSING` where there is none."""
-        return cls._described()[1]
-
-    @classmethod
-    def _described(cls) -> tuple[Mapping[str, FieldSpec], Mapping[str, Any]]:
-        cached = cls.__dict__.get("_description")
-        if cached is None:
-            fields = dataclasses.fields(cls)  # type: ignore[arg-type]  # every kind is a dataclass
-            cached = (
-                {f.name: f.metadata["spec"] for f in fields},
-                {f.name: f.default for f in fields},
-            )
-            cls._description = cached  # type: ignore[attr-defined]
-        return cached
-
-    @classmethod
-    def from_fields(cls, fields: Mapping[str, Any]) -> Self:
-        """Make a layer from a mapping, such as a row of a dataset.
-
-        Raises
-        ------
-        LayerError
-            If a field is missing, unknown or impossible.
+        What is a number of one layer is then an array: `macs`, bytes, each length of a shape.
         """
-        unknown = sorted(set(fields) - set(cls.specs()))
-        if unknown:
-            raise LayerError(
-                f"{cls.kind} has no field {', '.join(unknown)}; it has {', '.join(cls.specs())}"
-            )
-        missing = [
-            field_name
-            for field_name, default in cls.defaults().items()
-            if default is MISSING and field_name not in fields
-        ]
-        if missing:
-            raise LayerError(f"{cls.kind} needs a value for {', '.join(missing)}")
-        return cls(**fields)
+        import numpy as np
+
+        made = object.__new__(cls)
+        for field_name, spec in cls.specs().items():
+            dtype = None if spec.choices else np.float64
+            vars(made)[field_name] = np.asarray(columns[field_name], dtype=dtype)
+        return made
 
     @classmethod
-    def from_text(cls, words: Mapping[str, str]) -> Self:
-        """Make a layer from what a person types: ``{"batch": "8", "kernel": "3", ...}``.
-
-        Shorthands of `aliases` and ``padding=same|valid`` are understood.
-
-        Raises
-        ------
-        LayerError
-            If a word is unknown or a value is not of its field's type.
-        """
-        fields: dict[str, Any] = {}
-        for word, text in words.items():
-            for field_name in cls.aliases.get(word, (word,)):
-                spec = cls.specs().get(field_name)
-                fields[field_name] = text if spec is None else _parse(cls.kind, word, text, spec)
-        return cls.from_fields(cls._expand(fields))
-
-    @classmethod
-    def _expand(cls, fields: dict[str, Any]) -> dict[str, Any]:
-        """Turn words that stand for several fields into those fields."""
-        return fields
-
-    def fields(self) -> dict[str, FieldValue]:
-        """Return all fields in canonical order, ready for JSON."""
-        return dict(vars(self))
-
-    def replace(self, **changes: FieldValue) -> Self:
-        """Return a copy with some fields changed."""
-        return type(self)(**{**vars(self), **changes})
-
-    @property
-    def key(self) -> str:
-        """Canonical name: equal for equal layers, the same in every version of resperf."""
-        if not hasattr(self, "_known_key"):
-            words = (f"{k}={int(v) if isinstance(v, bool) else v}" for k, v in vars(self).items())
-            object.__setattr__(self, "_known_key", f"{self.kind}:{','.join(words)}")
-        return self._known_key
+    def function_field(cls) -> str:
+        """Return the field that `FUNCTION` names."""
+        return (*cls.ENCODED, "")[0] if cls.FUNCTION is None else cls.FUNCTION
 
     @property
     def element_bytes(self) -> int:
         """Bytes of one value."""
-        return DTYPE_BYTES[str(getattr(self, "dtype", "float32"))]
+        return self._once("element_bytes", lambda: bytes_each(getattr(self, "dtype", "float32")))
 
     @property
-    @abstractmethod
     def input_shape(self) -> tuple[int, ...]:
         """Shape of the main input, in NCHW order."""
+        raise NotImplementedError
 
     @property
-    @abstractmethod
     def output_shape(self) -> tuple[int, ...]:
         """Shape of the output, in NCHW order."""
+        return self.input_shape
 
     @property
-    @abstractmethod
     def macs(self) -> int:
         """Multiply-accumulate operations (comparisons and additions for pooling)."""
+        return 0
 
     @property
-    @abstractmethod
     def weight_bytes(self) -> int:
         """Bytes of weights and bias."""
+        return 0
 
     @property
     def input_bytes(self) -> int:
@@ -270,62 +130,68 @@ class Layer(ABC):
         """Bytes read and written if each value crosses the memory bus once."""
         return self.input_bytes + self.output_bytes + self.weight_bytes
 
+    @classmethod
+    def quantities(cls, columns: Columns) -> dict[str, Array]:
+        """Return physical quantities of such layers, each of shape (rows,); bytes in bytes.
 
-class PlainLayer(Layer):
-    """Keeps its shape, multiplies nothing and has no weights, unless its kind says otherwise."""
+        At least those of `traffic`.
+        """
+        raise NotImplementedError
+
+    def traffic(self, flops: Array | int, values: Array | int) -> dict[str, Array]:
+        """Return what every kind tells of `over`'s bytes and work; `values` decide on threads."""
+        import numpy as np
+
+        values = np.asarray(values, dtype=np.float64)
+        in_bytes, out_bytes = self.input_bytes, self.output_bytes
+        told = {
+            "in_bytes": in_bytes, "out_bytes": out_bytes,
+            "moved_bytes": in_bytes + out_bytes + self.weight_bytes, "flops": flops,
+            "threaded": values >= THREADED_VALUES, "vector_rest": values % 16,
+        }  # fmt: skip
+        return {name: np.asarray(each, dtype=np.float64) for name, each in told.items()}
+
+    @classmethod
+    def fitting(cls, fields: Mapping[str, Any], source: Random) -> dict[str, Any]:
+        """Make fields of which each was drawn by itself fit each other."""
+        del source
+        return dict(fields)
+
+    def varied(self, **changes: Any) -> Self:
+        """Change some fields, and with them those that hang on them."""
+        return self.replace(**changes)
+
+    def as_drawn(self) -> Self:
+        """Return the layer as campaigns draw it, before any framework chose a layout."""
+        return self
 
     @property
-    def output_shape(self) -> tuple[int, ...]:
-        """That of the input."""
-        return self.input_shape
+    def is_runnable(self) -> bool:
+        """Whether frameworks agree that such a layer may exist."""
+        return True
 
     @property
-    def macs(self) -> int:
-        """Nothing is multiplied and accumulated."""
-        return 0
+    def is_made_by_frameworks(self) -> bool:
+        """Whether frameworks alone make such layers, so that only networks give them."""
+        return False
 
-    @property
-    def weight_bytes(self) -> int:
-        """There are no weights."""
-        return 0
+    @classmethod
+    def read(cls, operator: Operator) -> Layer:
+        """Read an operator of `OPERATORS`; what does the work of another kind becomes one of that.
 
+        Raises
+        ------
+        LayerError
+            If it does not become such a layer, with the reason.
+        """
+        raise LayerError(f"{operator.op} is no layer of kind {cls.kind}")
 
-def _parse(kind: str, word: str, text: str, spec: FieldSpec) -> FieldValue:
-    if spec.choices:
-        return text.lower()
-    if spec.unit == "bool":
-        truth = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
-        if text.lower() not in truth:
-            raise LayerError(f"{kind}: {word}={text!r} must be true or false")
-        return truth[text.lower()]
-    try:
-        return int(text)
-    except ValueError as error:
-        raise LayerError(f"{kind}: {word}={text!r} must be a whole number") from error
+    def kernel(self) -> Kernel:
+        """Return the ONNX node that this layer stands for, in plain layouts.
 
-
-def window_length(size: int, kernel: int, stride: int, dilation: int, pads: int, ceil: bool) -> int:
-    """Count the positions of a sliding window along one axis.
-
-    Parameters
-    ----------
-    size, kernel, stride, dilation : int
-        Of this axis.
-    pads : int
-        Padding of both ends together, in pixels.
-    ceil : bool
-        Count a last window that only partly lies on the input (ONNX ``ceil_mode``).
-    """
-    span = size + pads - dilation * (kernel - 1) - 1
-    if span < 0:
-        return 0
-    return (-(-span // stride) if ceil else span // stride) + 1
-
-
-def same_pads(size: int, kernel: int, stride: int, dilation: int) -> tuple[int, int]:
-    """Return the pads (before, after) of SAME padding: output = ceil(size / stride).
-
-    An odd pixel goes to the end.
-    """
-    total = max((-(-size // stride) - 1) * stride + dilation * (kernel - 1) + 1 - size, 0)
-    return total // 2, total - total // 2
+        Raises
+        ------
+        LayerError
+            If there is none.
+        """
+        raise LayerError(f"no ONNX operator does the work of a {self.kind} layer")

@@ -11,16 +11,19 @@ from collections.abc import Mapping
 from itertools import groupby
 from typing import Any
 
-from resperf.layers._operator import OperatorLayer, split_rows
-from resperf.layers.columns import Array, Columns, is_one_of
+from resperf.layers._base import Layer
+from resperf.layers._operator import split_rows
+from resperf.layers.columns import is_in
 
 SECONDS = ("none", "same", "scalar", "inner", "middle", "outer", "sides", "both")
 """``same`` has all axes, ``scalar`` none, ``inner`` the last, ``middle`` one value per channel,
 ``outer`` one for each row, ``sides`` all but the middle; with ``both`` the first operand has the
 rows and the second the last axis; ``none`` is no operand."""
+WHOLE = ("none", "same", "scalar")
+"""Those with which a result is one run of values, without a start for each row."""
 
 
-class BroadcastLayer(OperatorLayer):
+class BroadcastLayer(Layer):
     """What kinds of one or two operands share; the fields are their own."""
 
     batch: int
@@ -47,8 +50,14 @@ class BroadcastLayer(OperatorLayer):
     @property
     def input_bytes(self) -> int:
         """Bytes of both operands."""
-        second = 0 if self.second == "none" else math.prod(self.second_shape)
-        return (math.prod(self.input_shape) + second) * self.element_bytes
+        rows, both = self.batch * self.outer, is_in(self.second, ("both",))
+        values = rows * self.middle * self.inner
+        return (values - both * (values - rows) + self._second_values) * self.element_bytes
+
+    @property
+    def _second_values(self) -> int:
+        """Values of the second operand."""
+        return second_values(self.second, self.batch * self.outer, self.middle, self.inner)
 
 
 def broadcast_axes(
@@ -158,11 +167,10 @@ def second_shape(second: str, rows: int, middle: int, inner: int) -> tuple[int, 
     return shapes.get(second, ())
 
 
-def second_values(columns: Columns, field: str, rows: Array, middle: Array, inner: Array) -> Array:
-    """Count the values of such operands: what `second_shape` holds, of many layers at once."""
-    kinds = {each: is_one_of(columns, field, each) for each in SECONDS}
+def second_values(second: str, rows: int, middle: int, inner: int) -> int:
+    """Count the values of such an operand; of many layers, for each."""
     return (
-        kinds["same"] * rows * middle * inner + kinds["scalar"]
-        + (kinds["inner"] + kinds["both"]) * inner + kinds["middle"] * middle
-        + kinds["outer"] * rows + kinds["sides"] * rows * inner
+        is_in(second, ("same",)) * rows * middle * inner + is_in(second, ("scalar",))
+        + is_in(second, ("inner", "both")) * inner + is_in(second, ("middle",)) * middle
+        + is_in(second, ("outer",)) * rows + is_in(second, ("sides",)) * rows * inner
     )  # fmt: skip

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any, Self
 
 from resperf.errors import LayerError
-from resperf.layers._operator import OperatorLayer
+from resperf.layers._base import Layer
 
 
-class GroupedLayer(OperatorLayer):
+class GroupedLayer(Layer):
     """What such kinds share; the fields are their own."""
 
     channels_in: int

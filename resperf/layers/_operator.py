@@ -1,22 +1,13 @@
-"""What a layer kind in one file says of itself: fields, work, features, terms, kernel, reading.
-
-Convolutions, poolings, dense layers and the like have features and kernels that take files of their
-own. Every other operator is simple enough for one: a subclass of `OperatorLayer`.
-"""
+"""ONNX operators as layer kinds read and write them, and what several kinds read alike."""
 
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from random import Random
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any
 
 from resperf.errors import LayerError
-from resperf.layers._base import PlainLayer
-from resperf.layers.columns import Array, Columns
-from resperf.layers.terms import Term
 
 if TYPE_CHECKING:
     import numpy as np
@@ -26,13 +17,11 @@ CONTRIB = "com.microsoft"
 """Domain of ONNX Runtime's own operators."""
 FLOATS = ("float32", "float16", "bfloat16")
 DTYPES = (*FLOATS, "float64", "int64", "int32", "int8", "uint8", "bool")
-THREADED_VALUES = 16384
-"""Above about so many values frameworks share the work among their threads."""
 
 
 @dataclass(frozen=True)
 class Kernel:
-    """One ONNX node, as a framework runs it, with made-up weights.
+    """One ONNX node that does a layer's work, with made-up weights.
 
     Attributes
     ----------
@@ -64,6 +53,9 @@ class Kernel:
         Type of the output where it differs from the input's.
     positive : bool
         Whether what it reads must be above zero, as with logarithms.
+    activation : str
+        Function of the layer that the result goes through, which frameworks compute in the same
+        kernel; ``"none"`` where there is none.
     in_place : bool
         Whether ONNX Runtime lets it write over its input, where nothing else reads that. Copies
         then read each other's output rather than one common input.
@@ -85,6 +77,7 @@ class Kernel:
     output_dtype: str = ""
     positive: bool = False
     in_place: bool = False
+    activation: str = "none"
 
     @property
     def input_dtypes(self) -> tuple[str, ...]:
@@ -95,11 +88,22 @@ class Kernel:
 
 @dataclass(frozen=True)
 class Operand:
-    """An input of an operator: its shape and type, and its value where it is a small constant."""
+    """An input of an operator.
+
+    Attributes
+    ----------
+    shape : tuple of int
+    dtype : str
+    value : ndarray or None
+        Where it is a small constant.
+    is_fixed : bool
+        Whether it is a constant of any size, such as weights.
+    """
 
     shape: tuple[int, ...]
     dtype: str = "float32"
     value: npt.NDArray[Any] | None = None
+    is_fixed: bool = False
 
 
 @dataclass(frozen=True)
@@ -113,8 +117,8 @@ class Operator:
     attributes : mapping of str to Any
     inputs : tuple of Operand or None
         None where an optional input is absent.
-    outputs : tuple of tuple of int
-        Shapes of the outputs.
+    outputs : tuple of (tuple of int or None)
+        Shapes of the outputs; None where one is not known.
     domain : str
     block : int
         Channels that come together in the layout of the images; 1 where they do not.
@@ -125,7 +129,7 @@ class Operator:
     op: str
     attributes: Mapping[str, Any]
     inputs: tuple[Operand | None, ...]
-    outputs: tuple[tuple[int, ...], ...]
+    outputs: tuple[tuple[int, ...] | None, ...]
     domain: str = ""
     block: int = 1
     opset: int = 17
@@ -146,13 +150,31 @@ class Operator:
     def _optional(self, position: int) -> Operand | None:
         return self.inputs[position] if position < len(self.inputs) else None
 
+    def has_input(self, position: int) -> bool:
+        """Whether there is an input at this position."""
+        return self._optional(position) is not None
+
+    @property
+    def layout(self) -> str:
+        """How images lie in memory."""
+        return "nchw" if self.block == 1 else f"nchwc{self.block}"
+
     def shape(self, position: int = 0) -> tuple[int, ...]:
         """Shape of an input as it lies in memory: channels filled up to whole blocks."""
         return self.filled(self.operand(position).shape)
 
     def result(self) -> tuple[int, ...]:
-        """Shape of the first output as it lies in memory."""
-        return self.filled(self.outputs[0])
+        """Shape of the first output as it lies in memory.
+
+        Raises
+        ------
+        LayerError
+            If it is not known.
+        """
+        first = self.outputs[0] if self.outputs else None
+        if first is None:
+            raise LayerError("the shape of its output is not known")
+        return self.filled(first)
 
     def filled(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """Fill the channels of an image up to whole blocks."""
@@ -189,110 +211,12 @@ class Operator:
         return axis % rank
 
 
-class OperatorLayer(PlainLayer):
-    """A kind whose file says everything about it.
-
-    Subclasses are registered in `resperf.layers.KINDS` and need nothing elsewhere.
-    """
-
-    PLACED_BY: ClassVar[str] = ""
-    """Field whose values share nothing of how they run inside networks, if there is one."""
-    PLAIN: ClassVar[tuple[str, ...]]
-    """Quantities that are features as they are."""
-    LOG2: ClassVar[tuple[str, ...]]
-    """Quantities whose log2 is a feature."""
-    ENCODED: ClassVar[tuple[str, ...]]
-    """Fields of names that are features, one for each name."""
-    TERMS: ClassVar[Mapping[str, Term]]
-    """Physical terms of the baseline."""
-    RANGES: ClassVar[Mapping[str, Any]]
-    """Laws that a campaign draws the fields by unless it says otherwise."""
-    SCALED: ClassVar[tuple[str, ...]]
-    """Lengths that a campaign scales where it takes a layer from a network."""
-    OPERATORS: ClassVar[frozenset[str]]
-    """ONNX operators (and fused ones of ONNX Runtime) that may become this layer."""
-
-    @classmethod
-    def fitting(cls, fields: Mapping[str, Any], source: Random) -> dict[str, Any]:
-        """Make fields of which each was drawn by itself fit each other."""
-        del source
-        return dict(fields)
-
-    def varied(self, **changes: Any) -> Self:
-        """Change some fields, and with them those that hang on them."""
-        return self.replace(**changes)
-
-    @classmethod
-    @abstractmethod
-    def quantities(cls, columns: Columns) -> dict[str, Array]:
-        """Return physical quantities of such layers, each of shape (rows,); bytes in bytes.
-
-        At least ``in_bytes`` (all that is read), ``out_bytes``, ``moved_bytes`` and ``flops``.
-        """
-
-    @classmethod
-    @abstractmethod
-    def read(cls, operator: Operator) -> OperatorLayer:
-        """Read an operator of `OPERATORS`; what does the work of another kind becomes one of that.
-
-        Raises
-        ------
-        LayerError
-            If it does not become such a layer, with the reason.
-        """
-
-    @abstractmethod
-    def kernel(self) -> Kernel:
-        """Return the ONNX node that this layer stands for.
-
-        Raises
-        ------
-        LayerError
-            If there is none.
-        """
-
-
-def traffic(
-    in_bytes: Array,
-    out_bytes: Array,
-    flops: Array,
-    values: Array,
-    weight_bytes: Array | float = 0.0,
-) -> dict[str, Array]:
-    """Return what every kind tells about bytes and work; `values` decide on threads."""
-    return {
-        "in_bytes": in_bytes, "out_bytes": out_bytes,
-        "moved_bytes": in_bytes + out_bytes + weight_bytes, "flops": flops,
-        "threaded": (values >= THREADED_VALUES).astype(float),
-        "vector_rest": values % 16,
-    }  # fmt: skip
-
-
 def in_turns(count: int, below: int) -> npt.NDArray[np.int64]:
     """Return numbers below a bound, all equally often, no neighbours beside each other."""
     import numpy as np
 
     distance = next(each for each in (7, 11, 13, 17, 1) if math.gcd(each, below) == 1)
     return np.arange(count, dtype=np.int64) * distance % below
-
-
-BATCHES = {"law": "choices", "values": [1, 2, 4, 8, 16, 32], "weights": [4, 3, 3, 3, 3, 1]}
-"""How campaigns draw a batch unless they say otherwise."""
-
-
-def log_uniform(low: int, high: int, *round_to: int) -> dict[str, Any]:
-    """Write a law of `resperf.campaign.laws`."""
-    law: dict[str, Any] = {"law": "log_uniform", "low": low, "high": high}
-    return law | ({"round_to": list(round_to)} if round_to else {})
-
-
-def choices(values: Sequence[Any], weights: Sequence[float]) -> dict[str, Any]:
-    """Write a law of `resperf.campaign.laws`."""
-    return {"law": "choices", "values": list(values), "weights": list(weights)}
-
-
-MOVED_DTYPES = choices(["float32", "int64", "bool", "uint8"], [16, 2, 1, 1])
-"""How campaigns draw types of values that are copied and not computed with."""
 
 
 def around(shape: Sequence[int], axis: int) -> tuple[int, int, int, int]:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from abc import abstractmethod
 
-from resperf.layers._operator import OperatorLayer
+from resperf.layers._base import Layer
 
 
-class ProductLayer(OperatorLayer):
+class ProductLayer(Layer):
     """What such kinds share; the fields are their own."""
 
     batch: int
@@ -30,10 +29,20 @@ class ProductLayer(OperatorLayer):
     @property
     def input_bytes(self) -> int:
         """Bytes of both operands."""
-        values = math.prod(self.input_shape) + math.prod(self.second_shape)
-        return values * self.element_bytes
+        products = self.batch * self.outer
+        return products * self.depth * (self.rows + self.columns) * self.element_bytes
+
+    @property
+    def _values(self) -> int:
+        """Values of all results."""
+        return self.batch * self.outer * self.rows * self.columns
+
+    @property
+    def output_bytes(self) -> int:
+        """Bytes of all results."""
+        return self._values * self.element_bytes
 
     @property
     def macs(self) -> int:
         """Multiply-accumulate operations."""
-        return math.prod(self.output_shape) * self.depth
+        return self._values * self.depth

@@ -9,9 +9,9 @@ from typing import Any, ClassVar, Self
 
 from resperf.errors import LayerError
 from resperf.layers._grouped import GroupedLayer, with_groups
-from resperf.layers._operator import Kernel, Operator, dtype_of, traffic
-from resperf.layers.columns import Array, Columns, element_bytes, numbers
-from resperf.layers.terms import CACHE_2, TRAFFIC_TERMS, Term, beyond, gflop, mb, millions
+from resperf.layers._operator import Kernel, Operator, dtype_of
+from resperf.layers._sliding import SlidingLayer
+from resperf.layers.columns import Array, Columns, numbers
 
 _WORDS = ("kernel", "stride", "dilation", "cut")
 
@@ -21,10 +21,8 @@ def shorthands(axes: Sequence[str]) -> Mapping[str, tuple[str, ...]]:
     return {"size": tuple(axes), **{w: tuple(f"{w}_{axis}" for axis in axes) for w in _WORDS}}
 
 
-class TransposedConv(GroupedLayer):
+class TransposedConv(GroupedLayer, SlidingLayer):
     """A transposed convolution over `AXES`; the fields are its kind's own."""
-
-    AXES: ClassVar[tuple[str, ...]]
 
     PLAIN: ClassVar[tuple[str, ...]] = ("threaded", "vector_rest", "bias", "grouped", "overlap")
     LOG2: ClassVar[tuple[str, ...]] = (
@@ -32,16 +30,6 @@ class TransposedConv(GroupedLayer):
         "flops", "columns_bytes", "in_bytes", "out_bytes", "weight_bytes",
     )  # fmt: skip
     ENCODED: ClassVar[tuple[str, ...]] = ()
-    TERMS: ClassVar[Mapping[str, Term]] = {
-        **TRAFFIC_TERMS,
-        "weights": mb("weight_bytes"),
-        "weights per image": mb("image_weight_bytes"),
-        "flops": gflop("flops"),
-        "flops grouped": gflop("flops", "grouped"),
-        "columns": mb("columns_bytes"),
-        "columns beyond cache 2": beyond("columns_bytes", CACHE_2),
-        "products": millions("products"),
-    }
     SCALED: ClassVar[tuple[str, ...]] = ("channels_in", "channels_out")
 
     batch: int
@@ -53,14 +41,8 @@ class TransposedConv(GroupedLayer):
         del source
         return with_groups(dict(fields))
 
-    def _along(self, word: str) -> tuple[int, ...]:
-        """Return sizes (``""``), kernels, strides, dilations or cuts along the axes."""
-        return tuple(getattr(self, f"{word}_{axis}" if word else axis) for axis in self.AXES)
-
-    @property
-    def input_shape(self) -> tuple[int, ...]:
-        """(batch, channels_in, the axes)."""
-        return (self.batch, self.channels_in, *self._along(""))
+    def _pads(self) -> tuple[tuple[int, int], ...]:
+        return tuple((cut // 2, cut - cut // 2) for cut in self._along("cut"))
 
     @property
     def output_shape(self) -> tuple[int, ...]:
@@ -71,15 +53,13 @@ class TransposedConv(GroupedLayer):
     @property
     def macs(self) -> int:
         """Multiply-accumulate operations: each input pixel with each tap."""
-        taps = math.prod(self._along("kernel"))
-        return math.prod(self.input_shape) * self.channels_out // self.groups * taps
+        return math.prod(self.input_shape) * self.channels_out // self.groups * self.taps
 
     @property
     def weight_bytes(self) -> int:
         """Bytes of weights and bias."""
         filters = self.channels_in * self.channels_out // self.groups
-        taps = math.prod(self._along("kernel"))
-        return (filters * taps + self.bias * self.channels_out) * self.element_bytes
+        return (filters * self.taps + self.bias * self.channels_out) * self.element_bytes
 
     @classmethod
     def quantities(cls, columns: Columns) -> dict[str, Array]:
@@ -89,27 +69,22 @@ class TransposedConv(GroupedLayer):
         batch, channels_in, channels_out, groups, bias = numbers(
             columns, "batch", "channels_in", "channels_out", "groups", "bias"
         )
-        pixels_in, pixels_out, taps, strides = (np.ones(len(batch)) for _ in range(4))
-        for axis in cls.AXES:
-            window = numbers(columns, axis, *(f"{word}_{axis}" for word in _WORDS))
-            size, kernel, stride, *_ = window
-            pixels_out = pixels_out * _side(*window)
-            pixels_in, taps, strides = pixels_in * size, taps * kernel, strides * stride
-        bytes_each = element_bytes(columns)
-        flops = 2 * batch * channels_in * channels_out / groups * pixels_in * taps
-        weights = (channels_in * channels_out / groups * taps + bias * channels_out) * bytes_each
-        values = batch * channels_out * pixels_out
+        many = cls.over(columns)
+        pixels_in, pixels_out, taps, strides, weights = (
+            np.asarray(each)
+            for each in (
+                math.prod(many._along("")), math.prod(many.output_shape[2:]), many.taps,
+                math.prod(many._along("stride")), many.weight_bytes,
+            )
+        )  # fmt: skip
         return {
-            **traffic(
-                batch * channels_in * pixels_in * bytes_each, values * bytes_each, flops, values,
-                weights,
-            ),
+            **many.traffic(2 * many.macs, batch * channels_out * pixels_out),
             "batch": batch, "channels_in": channels_in, "channels_out": channels_out,
             "groups": groups, "grouped": (groups > 1).astype(float), "bias": bias,
             "pixels_in": pixels_in, "pixels_out": pixels_out, "taps": taps,
             "overlap": np.minimum(taps / strides, 10.0), "weight_bytes": weights,
             "image_weight_bytes": weights * batch, "products": batch * groups,
-            "columns_bytes": batch * channels_out * taps * pixels_in * bytes_each,
+            "columns_bytes": batch * channels_out * taps * pixels_in * many.element_bytes,
         }  # fmt: skip
 
     @classmethod
@@ -136,24 +111,20 @@ class TransposedConv(GroupedLayer):
             cut = max(_side(size, taps, stride, dilation, 0) - side, 0)
             window = zip(_WORDS, (taps, stride, dilation, cut), strict=True)
             fields |= {axis: size, **{f"{word}_{axis}": value for word, value in window}}
-        bias = len(operator.inputs) > 2 and operator.inputs[2] is not None
         return cls.from_fields({
             "batch": shape[0], "channels_in": shape[1], "channels_out": result[1], **fields,
-            "groups": int(attributes.get("group", 1)), "bias": bias, "dtype": dtype_of(operator),
+            "groups": int(attributes.get("group", 1)), "bias": operator.has_input(2),
+            "dtype": dtype_of(operator),
         })  # fmt: skip
 
     def kernel(self) -> Kernel:
         """Return a ``ConvTranspose``; what is cut off is cut at the end of each axis first."""
-        cuts, taps = self._along("cut"), self._along("kernel")
-        weights = (self.channels_in, self.channels_out // self.groups, *taps)
+        weights = (self.channels_in, self.channels_out // self.groups, *self._along("kernel"))
         return Kernel(
             "ConvTranspose",
             "",
             {
-                "kernel_shape": list(taps),
-                "strides": list(self._along("stride")),
-                "dilations": list(self._along("dilation")),
-                "pads": [*(cut // 2 for cut in cuts), *(cut - cut // 2 for cut in cuts)],
+                **self._window_attributes(),
                 "group": self.groups,
             },
             self.input_shape,

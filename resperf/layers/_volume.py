@@ -5,28 +5,25 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from random import Random
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
 from resperf.errors import LayerError
-from resperf.layers._base import name, number, same_pads, window_length
+from resperf.layers._base import name, number
 from resperf.layers._grouped import GroupedLayer
-from resperf.layers._operator import FLOATS, Operator, OperatorLayer
-from resperf.layers.columns import Array, Columns, numbers
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from resperf.layers._operator import FLOATS, Operator
+from resperf.layers._sliding import SlidingLayer, read_window
 
 AXES = ("depth", "height", "width")
-_AUTO_PADS = ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER")
 _WORDS = ("kernel", "stride", "dilation", "pad")
 
 
-class VolumeLayer(OperatorLayer):
+class VolumeLayer(SlidingLayer):
     """A window over a line of `width` values (`rank` 1), an image (2) or a volume (3).
 
     A line's depth and height are 1, and so is their window.
     """
 
+    AXES: ClassVar[tuple[str, ...]] = AXES
     RANKS: ClassVar[tuple[int, ...]] = (1, 3)
     """Images of floats have layers of their own."""
 
@@ -58,11 +55,10 @@ class VolumeLayer(OperatorLayer):
     def _check(self) -> None:
         if self.rank not in self.RANKS:
             raise LayerError(f"{self.kind}: rank={self.rank} must be one of {self.RANKS}")
-        if any(self._along(axis) != (1, 1, 1, 1, 0) for axis in AXES[: 3 - self.rank]):
+        windows = tuple(zip(*(self._along(word) for word in ("", *_WORDS)), strict=True))
+        if any(window != (1, 1, 1, 1, 0) for window in windows[: 3 - self.rank]):
             raise LayerError(f"{self.kind}: of rank {self.rank} there are no more axes")
-        if any(
-            pad > self._most_pad(kernel, dilation) for _, kernel, _, dilation, pad in self._each()
-        ):
+        if any(pad > self._most_pad(kernel, dilation) for _, kernel, _, dilation, pad in windows):
             raise LayerError(f"{self.kind}: padding larger than the window")
         super()._check()
 
@@ -75,14 +71,6 @@ class VolumeLayer(OperatorLayer):
         """Let shorthands mean the width alone where the input is a line."""
         flat = {name for axis in AXES[: 3 - int(fields.get("rank", 3))] for name in _names(axis)}
         return {name: value for name, value in fields.items() if name not in flat}
-
-    def _along(self, axis: str) -> tuple[int, int, int, int, int]:
-        """Size, kernel, stride, dilation and padding along an axis."""
-        size, *window = (getattr(self, each) for each in _names(axis))
-        return (size, *window)
-
-    def _each(self) -> Iterator[tuple[int, int, int, int, int]]:
-        return (self._along(axis) for axis in AXES[3 - self.rank :])
 
     @classmethod
     def _flattened(cls, fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -100,43 +88,36 @@ class VolumeLayer(OperatorLayer):
     @property
     def input_shape(self) -> tuple[int, ...]:
         """(batch, channels_in, width) or (batch, channels_in, depth, height, width)."""
-        return (self.batch, self.channels_in, *(size for size, *_ in self._each()))
+        return (self.batch, self.channels_in, *self._along("")[3 - self.rank :])
+
+    @property
+    def input_bytes(self) -> int:
+        """Bytes of the input; axes that it has not are one long."""
+        return math.prod(super().input_shape) * self.element_bytes
+
+    def _pads(self) -> tuple[tuple[int, int], ...]:
+        return tuple((pad // 2, pad - pad // 2) for pad in self._along("pad"))
 
     @property
     def positions(self) -> tuple[int, ...]:
         """Windows along each axis."""
-        return tuple(
-            window_length(size, kernel, stride, dilation, pad, False)
-            for size, kernel, stride, dilation, pad in self._each()
-        )
+        return self._positions()[3 - self.rank :]
 
     @property
-    def taps(self) -> int:
-        """Values of a window."""
-        return math.prod(kernel for _, kernel, *_ in self._each())
+    def windows(self) -> int:
+        """Windows of one channel."""
+        return math.prod(self._positions())
 
-    def _window_attributes(self) -> dict[str, list[int]]:
-        _, kernel, stride, dilation, pad = zip(*self._each(), strict=True)
-        pads = [*(each // 2 for each in pad), *(each - each // 2 for each in pad)]
-        return {
-            "kernel_shape": list(kernel), "strides": list(stride), "dilations": list(dilation),
-            "pads": pads,
-        }  # fmt: skip
-
-    @classmethod
-    def _geometry(cls, columns: Columns) -> tuple[Array, Array, Array]:
-        """Values of a channel that are read, windows, and values of a window."""
-        import numpy as np
-
-        read, windows, taps = (np.ones(len(columns["batch"])) for _ in range(3))
-        for axis in AXES:
-            size, kernel, stride, dilation, pad = numbers(columns, *_names(axis))
-            read, taps = read * size, taps * kernel
-            windows = windows * ((size + pad - dilation * (kernel - 1) - 1) // stride + 1)
-        return read, windows, taps
+    def _onnx_window(self) -> dict[str, list[int]]:
+        """Return the window as an ONNX operator of so many axes names it."""
+        attributes = {
+            name: each[3 - self.rank :] for name, each in self._window_attributes().items()
+        }
+        before, behind = zip(*self._pads()[3 - self.rank :], strict=True)
+        return attributes | {"pads": [*before, *behind]}
 
     @classmethod
-    def _read_window(
+    def _read_volume(
         cls, operator: Operator, kernel: Sequence[int], shape: tuple[int, ...]
     ) -> dict[str, int]:
         """Read strides, dilations and pads over an input of shape (batch, channels, ...).
@@ -146,26 +127,15 @@ class VolumeLayer(OperatorLayer):
         LayerError
             If it has another number of axes, or cuts off what it reads.
         """
-        attributes = operator.attributes
         rank = len(shape) - 2
         if rank not in cls.RANKS or len(kernel) != rank:
             raise LayerError(f"a window over shape {shape} has no layer")
-        strides = attributes.get("strides") or (1,) * rank
-        dilations = attributes.get("dilations") or (1,) * rank
-        given = attributes.get("pads") or (0,) * 2 * rank
-        auto_pad = str(attributes.get("auto_pad", "NOTSET")) or "NOTSET"
-        if min(given) < 0 or auto_pad not in _AUTO_PADS:
-            raise LayerError(f"pads={tuple(given)} with auto_pad={auto_pad} have no layer")
-        fields = {"batch": shape[0], "channels_in": shape[1], "rank": rank}
-        for place, axis in enumerate(AXES[3 - rank :]):
-            size, taps = int(shape[2 + place]), int(kernel[place])
-            stride, dilation = int(strides[place]), int(dilations[place])
-            pad = int(given[place]) + int(given[rank + place])
-            if auto_pad.startswith("SAME"):
-                pad = sum(same_pads(size, taps, stride, dilation))
-            elif auto_pad == "VALID":
-                pad = 0
-            fields |= dict(zip(_names(axis), (size, taps, stride, dilation, pad), strict=True))
+        batch, channels, *sizes = shape
+        fields = {"batch": batch, "channels_in": channels, "rank": rank}
+        windows = read_window(operator, sizes, kernel)
+        for axis, size, window in zip(cls.AXES[3 - rank :], sizes, windows, strict=True):
+            ends = window.before + window.behind
+            fields |= dict(zip(_names(axis), (int(size), *window[:3], ends), strict=True))
         return fields
 
 
@@ -178,6 +148,16 @@ class VolumeConv(GroupedLayer, VolumeLayer):
         return (self.batch, self.channels_out, *self.positions)
 
     @property
+    def _values(self) -> int:
+        """Values of the output."""
+        return self.batch * self.channels_out * self.windows
+
+    @property
+    def output_bytes(self) -> int:
+        """Bytes of the output."""
+        return self._values * self.element_bytes
+
+    @property
     def filters(self) -> int:
         """Weights without the bias."""
         return self.channels_out * (self.channels_in // self.groups) * self.taps
@@ -185,7 +165,7 @@ class VolumeConv(GroupedLayer, VolumeLayer):
     @property
     def macs(self) -> int:
         """Multiply-accumulate operations."""
-        return math.prod(self.output_shape) * self.channels_in // self.groups * self.taps
+        return self._values * (self.channels_in // self.groups) * self.taps
 
 
 class VolumePool(VolumeLayer):
@@ -236,9 +216,19 @@ class VolumePool(VolumeLayer):
         return (self.batch, self.channels_in, *self.positions)
 
     @property
+    def _values(self) -> int:
+        """Values of the output."""
+        return self.batch * self.channels_in * self.windows
+
+    @property
+    def output_bytes(self) -> int:
+        """Bytes of the output."""
+        return self._values * self.element_bytes
+
+    @property
     def macs(self) -> int:
         """Comparisons or additions."""
-        return math.prod(self.output_shape) * self.taps
+        return self._values * self.taps
 
 
 def _is_global(mode: str) -> bool:

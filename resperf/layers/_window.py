@@ -1,23 +1,37 @@
-"""Fields that convolution and pooling share: an image, and a window that slides over it."""
+"""Images, and a window that slides over them: what convolution and pooling share."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from random import Random
+from typing import Any, ClassVar, Self
 
 from resperf.errors import LayerError
-from resperf.layers._base import LAYOUTS, Layer, name, number, same_pads, window_length
+from resperf.layers._base import LAYOUTS, name, number
+from resperf.layers._operator import FLOATS, Operator
+from resperf.layers._sliding import SlidingLayer, read_window, same_pads
+from resperf.layers.columns import Array, Columns, numbers
+
+MOST_TAPS = 4096
+"""Taps of a window that are looked at one by one along an axis."""
+_SIDES = {"height": ("top", "bottom"), "width": ("left", "right")}
+_PADS = tuple(f"pad_{side}" for side in ("top", "left", "bottom", "right"))
 
 
-class WindowLayer(Layer):
+class WindowLayer(SlidingLayer):
     """A layer whose window slides over an image of `height` x `width` pixels."""
 
+    AXES: ClassVar[tuple[str, ...]] = ("height", "width")
     aliases: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "size": ("height", "width"),
+        "size": AXES,
         "kernel": ("kernel_height", "kernel_width"),
         "stride": ("stride_height", "stride_width"),
         "dilation": ("dilation_height", "dilation_width"),
-        "pad": ("pad_top", "pad_left", "pad_bottom", "pad_right"),
+        "pad": _PADS,
+    }
+    INDEPENDENT_FIELDS: ClassVar[bool] = True
+    WORDS: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "padding": ("same", "symmetric", "valid", "explicit")
     }
 
     batch: int = number("images in one run")
@@ -35,7 +49,7 @@ class WindowLayer(Layer):
     pad_bottom: int = number("rows added below", unit="pixel", minimum=0, default=0)
     pad_right: int = number("columns added on the right", unit="pixel", minimum=0, default=0)
     layout: str = name("how the image lies in memory", LAYOUTS, default="nchw")
-    dtype: str = name("type of one value", ("float32", "float16", "bfloat16"), default="float32")
+    dtype: str = name("type of one value", FLOATS, default="float32")
 
     @classmethod
     def _expand(cls, fields: dict[str, Any]) -> dict[str, Any]:
@@ -51,12 +65,12 @@ class WindowLayer(Layer):
     def same_padding(cls, fields: Mapping[str, Any]) -> dict[str, int]:
         """Return the four pads that SAME padding means for these fields."""
         pads = {}
-        for axis, before, after in (("height", "top", "bottom"), ("width", "left", "right")):
+        for axis, (before, behind) in _SIDES.items():
             try:
                 size, kernel = int(fields[axis]), int(fields[f"kernel_{axis}"])
             except KeyError as error:
                 raise LayerError(f"{cls.kind} needs a value for {error.args[0]}") from error
-            pads[f"pad_{before}"], pads[f"pad_{after}"] = same_pads(
+            pads[f"pad_{before}"], pads[f"pad_{behind}"] = same_pads(
                 size,
                 kernel,
                 int(fields.get(f"stride_{axis}", 1)),
@@ -64,34 +78,147 @@ class WindowLayer(Layer):
             )
         return pads
 
-    @property
-    def is_same_padded(self) -> bool:
-        """Whether the pads are those of SAME padding."""
-        same = self.same_padding(self.fields())
-        return all(getattr(self, pad) == value for pad, value in same.items())
+    def _pads(self) -> tuple[tuple[int, int], ...]:
+        return ((self.pad_top, self.pad_bottom), (self.pad_left, self.pad_right))
 
-    @property
-    def is_padded(self) -> bool:
-        """Whether any pad is not zero."""
-        return any((self.pad_top, self.pad_left, self.pad_bottom, self.pad_right))
+    @classmethod
+    def _read_image(cls, operator: Operator, kernel: tuple[int, ...] | None) -> dict[str, Any]:
+        """Read image, layout and type, and the window unless that is the whole image.
 
-    @property
-    def input_shape(self) -> tuple[int, ...]:
-        """(batch, channels_in, height, width)."""
-        return (self.batch, self.channels_in, self.height, self.width)
+        Raises
+        ------
+        LayerError
+            If the input is no image, or the window none over an image.
+        """
+        image = operator.operand(0)
+        if len(image.shape) != 4:
+            raise LayerError(f"an input of shape {image.shape} is not a 2-D image")
+        batch, channels, *sizes = image.shape
+        fields: dict[str, Any] = {
+            "batch": batch, "channels_in": channels, "layout": operator.layout,
+            "dtype": image.dtype, **dict(zip(cls.AXES, sizes, strict=True)),
+        }  # fmt: skip
+        if kernel is None:
+            return fields | {f"kernel_{axis}": fields[axis] for axis in cls.AXES}
+        for axis, window in zip(cls.AXES, read_window(operator, sizes, kernel), strict=True):
+            words = (f"kernel_{axis}", f"stride_{axis}", f"dilation_{axis}")
+            fields |= dict(
+                zip((*words, *(f"pad_{each}" for each in _SIDES[axis])), window, strict=True)
+            )
+        return fields
 
-    def _positions(self, ceil: bool = False) -> tuple[int, int]:
-        """Rows and columns of the output."""
-        rows = window_length(
-            self.height, self.kernel_height, self.stride_height, self.dilation_height,
-            self.pad_top + self.pad_bottom, ceil,
+    @classmethod
+    def _padded(cls, fields: Mapping[str, Any], source: Random) -> dict[str, Any]:
+        """Turn the padding by name of a draw into pads.
+
+        ``symmetric`` is half the window on every side, as PyTorch's layers are written;
+        ``explicit`` draws every side by itself.
+        """
+        made = dict(fields)
+        if "padding" not in made:
+            return made
+        padding = str(made.pop("padding"))
+        if padding == "same":
+            return made | cls.same_padding(made)
+        for axis, sides in _SIDES.items():
+            reach = (int(made[f"kernel_{axis}"]) - 1) * int(made.get(f"dilation_{axis}", 1))
+            for side in sides:
+                drawn = int(source.random() * (reach + 1)) if padding == "explicit" else 0
+                made[f"pad_{side}"] = reach // 2 if padding == "symmetric" else drawn
+        return made
+
+    def varied(self, **changes: Any) -> Self:
+        """Change size, kernel or stride and keep the style of padding.
+
+        SAME padding stays SAME, half the window stays half the window, and other pads stay as long
+        as they are smaller than the window.
+        """
+        old = self.fields()
+        fields: dict[str, Any] = {**old, **changes}
+        if fields.get("whole_image"):
+            fields |= {f"kernel_{axis}": fields[axis] for axis in self.AXES}
+        same = self.same_padding(old)
+        for axis, sides in _SIDES.items():
+            pads = [f"pad_{side}" for side in sides]
+            reach = (fields[f"kernel_{axis}"] - 1) * fields[f"dilation_{axis}"]
+            half = (int(old[f"kernel_{axis}"]) - 1) * int(old[f"dilation_{axis}"]) // 2
+            for pad in pads:
+                fields[pad] = reach // 2 if old[pad] == half else min(int(old[pad]), reach)
+            if any(old[pad] != half for pad in pads) and all(old[p] == same[p] for p in pads):
+                new = self.same_padding(fields)
+                fields |= {pad: new[pad] for pad in pads}
+        return self.from_fields(fields)
+
+    def as_drawn(self) -> Self:
+        """Return the layer of one image, in the plain layout.
+
+        Rows of other kinds may be tokens or windows, of which an image has many.
+        """
+        return self.replace(layout="nchw", batch=1)
+
+    @classmethod
+    def _geometry(cls, columns: Columns, many: Self) -> dict[str, Array]:
+        """Return output size, padding and edge columns of sliding windows, `many` over `columns`.
+
+        The keys of the answer are fields of the layer or derived from them, in pixels:
+        ``edge_share`` is the share of output pixels whose window touches padding, which blocked
+        kernels compute one at a time.
+        """
+        import numpy as np
+
+        names = (
+            "height", "width", "kernel_height", "kernel_width", "stride_height", "stride_width",
+            "dilation_height", "dilation_width", "pad_top", "pad_left", "pad_bottom", "pad_right",
         )  # fmt: skip
-        columns = window_length(
-            self.width, self.kernel_width, self.stride_width, self.dilation_width,
-            self.pad_left + self.pad_right, ceil,
-        )  # fmt: skip
-        if ceil:
-            # ONNX drops a last window that would start in the padding behind the input.
-            rows -= (rows - 1) * self.stride_height >= self.height + self.pad_top
-            columns -= (columns - 1) * self.stride_width >= self.width + self.pad_left
-        return rows, columns
+        h, w, kh, kw, sh, sw, dh, dw, top, left, bottom, right = numbers(columns, *names)
+        rows, cols = (np.asarray(each) for each in many.output_shape[2:])
+        edge_rows = np.minimum(np.ceil(top / sh) + np.ceil(bottom / sh), rows)
+        edge_cols = np.minimum(np.ceil(left / sw) + np.ceil(right / sw), cols)
+        pad_height, pad_width = top + bottom, left + right
+        real = np.ones(len(h))
+        # Only padding (or a last window that hangs over) makes taps unreal; most rows need no
+        # count.
+        hang_down = rows > (h + pad_height - dh * (kh - 1) - 1) / sh + 1
+        hang_right = cols > (w + pad_width - dw * (kw - 1) - 1) / sw + 1
+        some = np.flatnonzero((pad_height + pad_width > 0) | hang_down | hang_right)
+        if len(some):
+            vertical = (each[some] for each in (h, rows, kh, sh, dh, top))
+            horizontal = (each[some] for each in (w, cols, kw, sw, dw, left))
+            real[some] = real_share(*vertical) * real_share(*horizontal)
+        return {
+            "height": h, "width": w, "kernel_height": kh, "kernel_width": kw,
+            "stride_height": sh, "stride_width": sw, "dilation_height": dh, "dilation_width": dw,
+            "rows_out": rows, "columns_out": cols, "pixels_in": h * w, "pixels_out": rows * cols,
+            "taps": kh * kw, "stride": sh * sw, "dilated": (dh * dw > 1).astype(float),
+            "pad_height": pad_height, "pad_width": pad_width,
+            "padded": (pad_height + pad_width > 0).astype(float),
+            "pad_odd": ((pad_height % 2 == 1) | (pad_width % 2 == 1)).astype(float),
+            "pad_uneven": ((top != bottom) | (left != right)).astype(float),
+            "edge_share": 1 - (1 - edge_rows / rows) * (1 - edge_cols / cols),
+            "edge_columns": edge_cols,
+            "strided": (sh * sw > 1).astype(float),
+            "real": real,
+            "covered": np.minimum(kh * kw / (sh * sw), 1.0),
+        }  # fmt: skip
+
+
+def real_share(
+    size: Array, out: Array, kernel: Array, stride: Array, dilation: Array, before: Array
+) -> Array:
+    """Return the share of a window's taps along one axis that lie on the image, not on padding.
+
+    The mean over all positions of the window: an 11 x 11 window over a single pixel has one real
+    tap of eleven per axis, and kernels that skip padding do so much less work. Of windows longer
+    than `MOST_TAPS`, which no network has, as many taps stand for all, and one counts at least.
+    """
+    import numpy as np
+
+    counts = np.zeros(len(size))
+    apart = np.maximum(kernel / MOST_TAPS, 1.0)
+    for place in range(int(np.minimum(kernel, MOST_TAPS).max(initial=1))):
+        tap = np.floor(place * apart)
+        offset = tap * dilation - before
+        first = np.maximum(np.ceil(-offset / stride), 0)
+        last = np.minimum(np.floor((size - 1 - offset) / stride), out - 1)
+        counts += np.where(tap < kernel, apart * np.maximum(last - first + 1, 0), 0)
+    return np.maximum(counts, 1.0) / (kernel * out)

@@ -2,12 +2,49 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+import math
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
-from resperf.layers._base import ACTIVATIONS, PlainLayer, name, number
+from resperf.errors import LayerError
+from resperf.layers._base import ACTIVATIONS, Layer, name, number
+from resperf.layers._laws import BATCHES, choices, log_uniform
+from resperf.layers._operator import CONTRIB, FLOATS, Kernel, Operand, Operator
+from resperf.layers.columns import Array, Columns, numbers
+from resperf.layers.elementwise import Elementwise
+
+_OPS: Mapping[str, tuple[str, str, Mapping[str, float]]] = {
+    "relu": ("Relu", "", {}),
+    "tanh": ("Tanh", "", {}),
+    "sigmoid": ("Sigmoid", "", {}),
+    # Many of them in a row must not end in denormal numbers.
+    "leaky_relu": ("LeakyRelu", "", {"alpha": 0.99}),
+    "clip": ("Clip", "", {}),
+    "hard_sigmoid": ("HardSigmoid", "", {"alpha": 0.2, "beta": 0.5}),
+    "elu": ("Elu", "", {}),
+    "softplus": ("Softplus", "", {}),
+    "gelu": ("Gelu", CONTRIB, {}),
+    "gelu_tanh": ("FastGelu", CONTRIB, {}),
+    "silu": ("QuickGelu", CONTRIB, {"alpha": 1.0}),
+    "hard_swish": ("HardSwish", "", {}),
+    "selu": ("Selu", "", {}),
+    "softsign": ("Softsign", "", {}),
+    # What measures it is small.
+    "thresholded_relu": ("ThresholdedRelu", "", {"alpha": 0.01}),
+    "celu": ("Celu", "", {}),
+}
+"""Function -> its operator, domain and attributes."""
+OPERATOR_OF: Mapping[str, str] = {function: op for function, (op, *_) in _OPS.items()}
+"""Function -> ONNX operator."""
+FUNCTION_OF: Mapping[str, str] = {
+    **{op: function for function, op in OPERATOR_OF.items()},
+    "BiasGelu": "gelu", "Silu": "silu", "Swish": "silu",
+}  # fmt: skip
+"""ONNX operator (also the value of a fused node's ``activation``) -> function."""
+_BOUNDS = ("Relu", "Clip")
 
 
-class Activation(PlainLayer):
+class Activation(Layer):
     """A function of every value by itself. How the values are shaped does not change its time."""
 
     kind: ClassVar[str] = "activation"
@@ -15,9 +52,74 @@ class Activation(PlainLayer):
     batch: int = number("images or rows in one run")
     values: int = number("values of one image or row")
     activation: str = name("function", tuple(each for each in ACTIVATIONS if each != "none"))
-    dtype: str = name("type of one value", ("float32", "float16", "bfloat16"), default="float32")
+    dtype: str = name("type of one value", FLOATS, default="float32")
+
+    PLAIN: ClassVar[tuple[str, ...]] = ("threaded", "vector_rest")
+    LOG2: ClassVar[tuple[str, ...]] = ("batch", "values", "flops")
+    ENCODED: ClassVar[tuple[str, ...]] = ("activation",)
+    INDEPENDENT_FIELDS: ClassVar[bool] = True
+    RANGES: ClassVar[Mapping[str, Any]] = {
+        "batch": BATCHES,
+        "values": log_uniform(64, 1 << 20),
+        "activation": choices([each for each in _OPS if each != "hard_swish"], [1] * 15),
+    }
+    SCALED: ClassVar[tuple[str, ...]] = ("values",)
+    REDRAWN: ClassVar[tuple[str, ...]] = ("activation",)
+    OPERATORS: ClassVar[frozenset[str]] = frozenset(FUNCTION_OF)
 
     @property
     def input_shape(self) -> tuple[int, ...]:
         """(batch, values)."""
         return (self.batch, self.values)
+
+    @classmethod
+    def quantities(cls, columns: Columns) -> dict[str, Array]:
+        """Bytes and values; ``flops`` counts one operation per value, whatever the function."""
+        batch, values = numbers(columns, "batch", "values")
+        elements = batch * values
+        return {
+            **cls.over(columns).traffic(elements, elements), "batch": batch, "values": values,
+        }  # fmt: skip
+
+    @classmethod
+    def read(cls, operator: Operator) -> Layer:
+        """Read an activation; a Relu or Clip of integers compares them with one number."""
+        operand = operator.operand(0)
+        if operator.op in _BOUNDS and operand.dtype not in FLOATS:
+            # A Relu and a lower bound take the larger of two, an upper bound alone the smaller.
+            lower = operator.op == "Relu" or operator.has_input(1)
+            operands = (operand, Operand((), operand.dtype))
+            bounded = Operator("Max" if lower else "Min", {}, operands, operator.outputs[:1])
+            return Elementwise.read(bounded)
+        batch, *rest = operator.shape() or (1,)
+        return cls.from_fields({
+            "batch": batch, "values": math.prod(rest), "dtype": operand.dtype,
+            "activation": function_of(operator.op, operator.attributes),
+        })  # fmt: skip
+
+    def kernel(self) -> Kernel:
+        """Return the operator."""
+        op, domain, attributes = _OPS[self.activation]
+        bounds: tuple[tuple[int, ...], ...] = ((), ()) if op == "Clip" else ()
+        shape = self.input_shape
+        return Kernel(op, domain, attributes, shape, shape, bounds, in_place=True)
+
+
+def function_of(op: str, attributes: Mapping[str, Any]) -> str:
+    """Name the function of an operator of `FUNCTION_OF`."""
+    by_tanh = op == "Gelu" and attributes.get("approximate") == "tanh"
+    return "gelu_tanh" if by_tanh else FUNCTION_OF[op]
+
+
+def absorbed_by(operator: Operator) -> str:
+    """Name the function that a fused operator ends with, ``"none"`` where it has none.
+
+    Raises
+    ------
+    LayerError
+        If it is none of a layer.
+    """
+    op = str(operator.attributes.get("activation", ""))
+    if op and op not in FUNCTION_OF:
+        raise LayerError(f"activation {op!r} has no layer")
+    return FUNCTION_OF[op] if op else "none"

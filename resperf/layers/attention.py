@@ -8,24 +8,13 @@ from random import Random
 from typing import Any, ClassVar, Self
 
 from resperf.errors import LayerError
-from resperf.layers._base import flag, name, number
-from resperf.layers._operator import (
-    BATCHES,
-    CONTRIB,
-    FLOATS,
-    Kernel,
-    Operator,
-    OperatorLayer,
-    choices,
-    dtype_of,
-    log_uniform,
-    traffic,
-)
-from resperf.layers.columns import Array, Columns, element_bytes, numbers
-from resperf.layers.terms import TRAFFIC_TERMS, Term, gflop, mb, millions
+from resperf.layers._base import Layer, flag, name, number
+from resperf.layers._laws import BATCHES, choices, log_uniform
+from resperf.layers._operator import CONTRIB, FLOATS, Kernel, Operator, dtype_of
+from resperf.layers.columns import Array, Columns, either, numbers
 
 
-class Attention(OperatorLayer):
+class Attention(Layer):
     """Softmax of queries times keys, times values, for several heads.
 
     Where `features` are given, queries, keys and values are computed first, from tokens of so many
@@ -52,16 +41,6 @@ class Attention(OperatorLayer):
         "projection_flops", "in_bytes", "out_bytes",
     )  # fmt: skip
     ENCODED: ClassVar[tuple[str, ...]] = ()
-    TERMS: ClassVar[Mapping[str, Term]] = {
-        **TRAFFIC_TERMS,
-        "weights": mb("weight_bytes"),
-        "flops of projections": gflop("projection_flops"),
-        "flops of heads": gflop("head_flops"),
-        "scores": mb("score_bytes"),
-        "scores causal": mb("score_bytes", "causal"),
-        "scores masked": mb("score_bytes", "masked"),
-        "products": millions("products"),
-    }
     RANGES: ClassVar[Mapping[str, Any]] = {
         "batch": BATCHES,
         "queries": log_uniform(8, 512),
@@ -104,7 +83,8 @@ class Attention(OperatorLayer):
     @property
     def input_shape(self) -> tuple[int, ...]:
         """(batch, queries, features), or the queries as they are."""
-        return (self.batch, self.queries, self.features or self.heads * self.head_size)
+        own = self.heads * self.head_size
+        return (self.batch, self.queries, either(self.features > 0, self.features, own))
 
     @property
     def output_shape(self) -> tuple[int, ...]:
@@ -114,9 +94,8 @@ class Attention(OperatorLayer):
     @property
     def input_bytes(self) -> int:
         """Bytes of the tokens, or of queries, keys and values."""
-        values = math.prod(self.input_shape)
-        if not self.features:
-            values += self.batch * self.keys * self.heads * (self.head_size + self.value_size)
+        others = self.batch * self.keys * self.heads * (self.head_size + self.value_size)
+        values = math.prod(self.input_shape) + either(self.features > 0, 0, others)
         return values * self.element_bytes
 
     @property
@@ -129,7 +108,8 @@ class Attention(OperatorLayer):
     @property
     def weight_bytes(self) -> int:
         """Bytes of the projections' weights and biases."""
-        return (self.features + 1) * self._width * self.element_bytes if self.features else 0
+        weights = (self.features + 1) * self._width
+        return either(self.features > 0, weights, 0) * self.element_bytes
 
     @classmethod
     def quantities(cls, columns: Columns) -> dict[str, Array]:
@@ -140,21 +120,19 @@ class Attention(OperatorLayer):
             columns, "batch", "queries", "keys", "heads", "head_size", "value_size", "features",
             "causal", "masked",
         )  # fmt: skip
-        size, packed = element_bytes(columns), (features > 0).astype(float)
+        many = cls.over(columns)
+        size, packed = many.element_bytes, (features > 0).astype(float)
         width = heads * (2 * head + value)
-        tokens = batch * queries * np.where(packed == 1, features, heads * head)
-        others = (1 - packed) * batch * keys * heads * (head + value)
         scores = batch * heads * queries * keys
         projections = 2 * batch * queries * features * width
         flops = projections + 2 * scores * (head + value)
-        weights = packed * (features + 1) * width * size
         values = batch * queries * heads * value
         return {
-            **traffic((tokens + others) * size, values * size, flops, values, weights),
+            **many.traffic(flops, values),
             "packed": packed, "causal": causal, "masked": masked, "products": batch * heads,
             "queries": queries, "keys": keys, "heads": heads, "head_size": head,
             "score_bytes": scores * size, "projection_flops": projections,
-            "head_flops": flops - projections, "weight_bytes": weights,
+            "head_flops": flops - projections, "weight_bytes": np.asarray(many.weight_bytes),
         }  # fmt: skip
 
     @classmethod

@@ -7,23 +7,11 @@ from random import Random
 from typing import Any, ClassVar, Self
 
 from resperf.errors import LayerError
-from resperf.layers._base import name, number
-from resperf.layers._operator import (
-    BATCHES,
-    DTYPES,
-    Kernel,
-    Operator,
-    OperatorLayer,
-    choices,
-    dtype_of,
-    log_uniform,
-    rows_and_rest,
-    traffic,
-)
-from resperf.layers.columns import Array, Columns, element_bytes, is_one_of, numbers
+from resperf.layers._base import Layer, name, number
+from resperf.layers._laws import BATCHES, choices, log_uniform
+from resperf.layers._operator import DTYPES, Kernel, Operator, dtype_of, rows_and_rest
+from resperf.layers.columns import Array, Columns, bytes_each, is_one_of, numbers
 from resperf.layers.move import Move
-from resperf.layers.terms import TRAFFIC_TERMS, Term, mb
-from resperf.units import DTYPE_BYTES
 
 ELEMENT_TYPES: Mapping[str, int] = {
     "float32": 1, "uint8": 2, "int8": 3, "int32": 6, "int64": 7, "bool": 9, "float16": 10,
@@ -34,7 +22,7 @@ DTYPE_OF: Mapping[int, str] = {number: dtype for dtype, number in ELEMENT_TYPES.
 _DRAWN = ("float32", "float16", "int64", "bool", "uint8")
 
 
-class Cast(OperatorLayer):
+class Cast(Layer):
     """Every value in another type. How the values are shaped does not change its time."""
 
     kind: ClassVar[str] = "cast"
@@ -49,12 +37,6 @@ class Cast(OperatorLayer):
     )  # fmt: skip
     LOG2: ClassVar[tuple[str, ...]] = ("values", "in_bytes", "out_bytes")
     ENCODED: ClassVar[tuple[str, ...]] = ()
-    TERMS: ClassVar[Mapping[str, Term]] = {
-        **TRAFFIC_TERMS,
-        "in to float16": mb("in_bytes", "dtype_out=float16"),
-        "out from float16": mb("out_bytes", "dtype=float16"),
-        "out from truth": mb("out_bytes", "dtype=bool"),
-    }
     RANGES: ClassVar[Mapping[str, Any]] = {
         "batch": BATCHES,
         "values": log_uniform(16, 3_000_000),
@@ -84,16 +66,15 @@ class Cast(OperatorLayer):
     @property
     def output_bytes(self) -> int:
         """Bytes of the values in their new type."""
-        return self.batch * self.values * DTYPE_BYTES[self.dtype_out]
+        return self.batch * self.values * bytes_each(self.dtype_out)
 
     @classmethod
     def quantities(cls, columns: Columns) -> dict[str, Array]:
         """Bytes of both types."""
         batch, each = numbers(columns, "batch", "values")
         values = batch * each
-        read, written = element_bytes(columns), element_bytes(columns, "dtype_out")
         return {
-            **traffic(values * read, values * written, values, values), "values": values,
+            **cls.over(columns).traffic(values, values), "values": values,
             **{f"dtype={each}": is_one_of(columns, "dtype", each) for each in _DRAWN},
             **{f"dtype_out={each}": is_one_of(columns, "dtype_out", each) for each in _DRAWN},
         }  # fmt: skip

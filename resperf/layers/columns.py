@@ -1,4 +1,7 @@
-"""Fields of many layers as columns, one array per field, and what can be read off them."""
+"""Fields of many layers as columns, one array per field, and what can be read off them.
+
+`is_in`, `either`, `smaller` and `bytes_each` take the fields of one layer as well.
+"""
 
 from __future__ import annotations
 
@@ -17,24 +20,15 @@ if TYPE_CHECKING:
 Array: TypeAlias = "npt.NDArray[np.float64]"
 Columns: TypeAlias = "Mapping[str, npt.NDArray[Any]]"
 
+THREADED_VALUES = 16384
+"""Above about so many values frameworks share the work among their threads."""
+
 
 def numbers(columns: Columns, *names: str) -> list[Array]:
     """Return columns as float64."""
     import numpy as np
 
     return [np.asarray(columns[name], dtype=np.float64) for name in names]
-
-
-def element_bytes(columns: Columns, name: str = "dtype") -> Array:
-    """Return the bytes of one value for every row, of the type that a field names."""
-    import numpy as np
-
-    dtypes = np.asarray(columns[name])
-    sizes = np.full(dtypes.shape, 4.0)
-    for dtype, size_bytes in DTYPE_BYTES.items():
-        if size_bytes != 4:
-            sizes[dtypes == dtype] = size_bytes
-    return sizes
 
 
 def is_one_of(columns: Columns, name: str, *choices: str) -> Array:
@@ -52,7 +46,46 @@ def is_among(values: npt.NDArray[Any], choices: Sequence[object]) -> npt.NDArray
     """
     import numpy as np
 
-    found = np.zeros(np.shape(values), dtype=bool)
-    for choice in choices:
-        found |= np.asarray(values) == choice
+    if not choices:
+        return np.zeros(np.shape(values), dtype=bool)
+    first, *others = choices
+    found: npt.NDArray[np.bool_] = np.asarray(values) == first
+    for choice in others:
+        found = found | (np.asarray(values) == choice)
     return found
+
+
+def is_in(value: str, choices: Sequence[str]) -> bool:
+    """Say whether a field of a layer is one of these names; of many layers, for each."""
+    if isinstance(value, str):
+        return value in choices
+    each: Any = is_among(value, choices).astype(float)
+    return each
+
+
+def either(condition: bool, yes: int, no: int) -> int:
+    """Return one of two numbers; of many layers, for each."""
+    if isinstance(condition, (bool, int)):
+        return yes if condition else no
+    import numpy as np
+
+    each: Any = np.where(condition, yes, no)
+    return each
+
+
+def smaller(one: int, other: int) -> int:
+    """Return the smaller of two numbers; of many layers, for each."""
+    return either(one < other, one, other)
+
+
+def bytes_each(dtype: str) -> int:
+    """Return the bytes of one value of a type; of many layers, for each."""
+    if isinstance(dtype, str):
+        return DTYPE_BYTES[dtype]
+    import numpy as np
+
+    sizes: Any = np.full(np.shape(dtype), 4.0)
+    for each, size_bytes in DTYPE_BYTES.items():
+        if size_bytes != 4:
+            sizes[dtype == each] = size_bytes
+    return sizes

@@ -6,25 +6,13 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
 from resperf.errors import LayerError
-from resperf.layers._base import name, number
-from resperf.layers._operator import (
-    BATCHES,
-    DTYPES,
-    MOVED_DTYPES,
-    Kernel,
-    Operator,
-    OperatorLayer,
-    choices,
-    dtype_of,
-    joined,
-    log_uniform,
-    traffic,
-)
-from resperf.layers.columns import Array, Columns, element_bytes, numbers
-from resperf.layers.terms import TRAFFIC_TERMS, Term, millions
+from resperf.layers._base import Layer, name, number
+from resperf.layers._laws import BATCHES, MOVED_DTYPES, choices, log_uniform
+from resperf.layers._operator import DTYPES, Kernel, Operator, dtype_of, joined
+from resperf.layers.columns import Array, Columns, numbers
 
 
-class Concat(OperatorLayer):
+class Concat(Layer):
     """Tensors put behind each other along an axis: in each row, one piece of each.
 
     The pieces are measured as equally long as whole numbers allow.
@@ -41,11 +29,6 @@ class Concat(OperatorLayer):
     PLAIN: ClassVar[tuple[str, ...]] = ("threaded", "vector_rest", "parts")
     LOG2: ClassVar[tuple[str, ...]] = ("rows", "inner", "pieces", "piece_bytes", "moved_bytes")
     ENCODED: ClassVar[tuple[str, ...]] = ()
-    TERMS: ClassVar[Mapping[str, Term]] = {
-        **TRAFFIC_TERMS,
-        "parts": millions("parts"),
-        "pieces": millions("pieces"),
-    }
     RANGES: ClassVar[Mapping[str, Any]] = {
         "batch": BATCHES,
         "outer": log_uniform(1, 4096),
@@ -71,12 +54,12 @@ class Concat(OperatorLayer):
     def quantities(cls, columns: Columns) -> dict[str, Array]:
         """Bytes, and the pieces that are copied one by one."""
         batch, outer, parts, inner = numbers(columns, "batch", "outer", "parts", "inner")
-        size, rows = element_bytes(columns), batch * outer
+        many, rows = cls.over(columns), batch * outer
         values = rows * inner
         return {
-            **traffic(values * size, values * size, 0 * values, values),
+            **many.traffic(0 * values, values),
             "parts": parts, "rows": rows, "inner": inner, "pieces": rows * parts,
-            "piece_bytes": inner / parts * size,
+            "piece_bytes": inner / parts * many.element_bytes,
         }  # fmt: skip
 
     @classmethod

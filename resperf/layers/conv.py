@@ -2,21 +2,66 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+import math
+from collections.abc import Mapping
+from random import Random
+from typing import Any, ClassVar, Self
 
 from resperf.errors import LayerError
-from resperf.layers._base import ACTIVATIONS, flag, name, number
+from resperf.layers._base import ACTIVATIONS, Layer, flag, name, number
+from resperf.layers._laws import BATCHES, choices, log_uniform
+from resperf.layers._layouts import block_of, evenness, is_blocked
+from resperf.layers._operator import Kernel, Operator
 from resperf.layers._window import WindowLayer
+from resperf.layers.activation import absorbed_by
+from resperf.layers.columns import Array, Columns, numbers
+from resperf.layers.conv_nd import ConvNd
+
+_ABSORBED = ("tanh", "sigmoid", "leaky_relu", "clip", "hard_sigmoid", "hard_swish")
 
 
 class ConvLayer(WindowLayer):
-    """Fields and shapes that a convolution and its training step share."""
+    """What a convolution and its training step share."""
 
     channels_out: int = number("channels of the output")
     groups: int = number("groups that do not see each other's channels", default=1)
     bias: bool = flag("a value is added per output channel", default=True)
     residual: bool = flag("a second tensor of the output's shape is added", default=False)
     activation: str = name("applied to the output", ACTIVATIONS, default="none")
+
+    PASSES: ClassVar[int] = 1
+    """Products of this size that one run computes."""
+    PLAIN: ClassVar[tuple[str, ...]] = (
+        "kernel_height", "kernel_width", "stride_height", "stride_width", "dilated", "bias",
+        "residual", "pad_height", "pad_width", "padded", "pad_odd", "pad_uneven", "edge_share",
+        "real", "column_waste", "channel_waste", "block_waste", "depthwise", "grouped", "pointwise",
+        "direct", "direct_bare", "shallow", "in_aligned", "out_aligned", "in_evenness",
+        "out_evenness", "strided", "threaded",
+    )  # fmt: skip
+    LOG2: ClassVar[tuple[str, ...]] = (
+        "batch", "channels_in", "channels_out", "height", "width", "rows_out", "columns_out",
+        "pixels_out", "taps", "groups", "m", "k", "n", "in_bytes", "out_bytes", "weight_bytes",
+        "moved_bytes", "flops", "flops_block", "flops_real", "im2col_bytes",
+        "units", "products", "intensity", "out_over_in",
+    )  # fmt: skip
+    ENCODED: ClassVar[tuple[str, ...]] = ("layout", "activation")
+    FUNCTION: ClassVar[str | None] = ""
+    RANGES: ClassVar[Mapping[str, Any]] = {
+        "batch": BATCHES,
+        "channels_in": log_uniform(1, 1024, 1, 4, 16),
+        "channels_out": log_uniform(4, 1024, 4, 16),
+        "size": {**log_uniform(4, 224), "same_share": 0.9},
+        "kernel": {**choices([1, 3, 5, 7], [5, 6, 1, 1]), "same_share": 0.95},
+        "stride": {**choices([1, 2], [4, 1]), "same_share": 0.95},
+        "dilation": choices([1, 2], [15, 1]),
+        "groups": choices([1, "depthwise", 4], [8, 2, 1]),
+        "padding": choices(["symmetric", "same", "valid", "explicit"], [6, 2, 2, 1]),
+        "bias": choices([True, False], [3, 1]),
+        "residual": choices([False, True], [5, 1]),
+        "activation": choices(["none", "relu", *_ABSORBED], [4, 5, *(0.5,) * len(_ABSORBED)]),
+    }
+    SCALED: ClassVar[tuple[str, ...]] = ("channels_in", "channels_out")
+    REDRAWN: ClassVar[tuple[str, ...]] = ("bias", "activation", "kernel", "stride")
 
     def _check(self) -> None:
         for side in ("channels_in", "channels_out"):
@@ -32,25 +77,154 @@ class ConvLayer(WindowLayer):
         return (self.batch, self.channels_out, *self._positions())
 
     @property
+    def _inputs(self) -> int:
+        """Inputs of one output value."""
+        return self.taps * (self.channels_in // self.groups)
+
+    @property
     def macs(self) -> int:
-        """Multiply-accumulates: one per output value and weight of its filter."""
-        taps = self.kernel_height * self.kernel_width * (self.channels_in // self.groups)
-        batch, channels, rows, columns = self.output_shape
-        return batch * channels * rows * columns * taps
+        """Multiply-accumulates: one per output value and weight of its filter, for each pass."""
+        return self.PASSES * math.prod(self.output_shape) * self._inputs
 
     @property
     def weight_bytes(self) -> int:
         """Bytes of the filters and the bias."""
-        taps = self.kernel_height * self.kernel_width * (self.channels_in // self.groups)
-        return self.channels_out * (taps + self.bias) * self.element_bytes
+        return self.channels_out * (self._inputs + self.bias) * self.element_bytes
 
     @property
     def input_bytes(self) -> int:
         """Bytes of the image, and of the residual where there is one."""
         return super().input_bytes + self.residual * self.output_bytes
 
+    @classmethod
+    def fitting(cls, fields: Mapping[str, Any], source: Random) -> dict[str, Any]:
+        """Let groups fit the channels, and turn a padding by name into pads."""
+        made = dict(fields)
+        groups = made.get("groups", 1)
+        if groups == "depthwise":
+            made["groups"] = made["channels_out"] = made["channels_in"]
+        elif groups != 1:
+            for side in ("channels_in", "channels_out"):
+                made[side] = max(1, round(made[side] / groups)) * groups
+        return cls._padded(made, source)
+
+    def varied(self, **changes: Any) -> Self:
+        """Change some fields; depthwise layers stay depthwise, and others keep their groups."""
+        if self.groups > 1 and self.groups == self.channels_in:
+            width = changes.get("channels_in", self.groups)
+            changes |= {"channels_in": width, "groups": width}
+            changes["channels_out"] = width * (self.channels_out // self.groups)
+        elif self.groups > 1:
+            for side in {"channels_in", "channels_out"} & changes.keys():
+                changes[side] = max(1, round(changes[side] / self.groups)) * self.groups
+        return super().varied(**changes)
+
+    @classmethod
+    def quantities(cls, columns: Columns) -> dict[str, Array]:
+        """Return physical quantities of convolutions, each of shape (rows,).
+
+        Bytes in bytes (``in_bytes`` without the residual's), ``flops`` in multiplications plus
+        additions (2 per MAC) of one pass, the rest counts. ``flops_real`` leaves out taps on
+        padding and counts channels in whole blocks. The matrix product behind a convolution has
+        ``m`` rows (output pixels of all images), ``k`` (inputs of one output value) and ``n``
+        columns (output channels of one group).
+        """
+        import numpy as np
+
+        many = cls.over(columns)
+        q = cls._geometry(columns, many)
+        batch, cin, cout, groups, bias, residual = numbers(
+            columns, "batch", "channels_in", "channels_out", "groups", "bias", "residual"
+        )
+        size = many.element_bytes
+        m, k, n = batch * q["pixels_out"], q["taps"] * cin / groups, cout / groups
+        flops = 2 * np.asarray(many.macs) / cls.PASSES
+        q |= many.traffic(flops, m * cout)
+        q["residual_bytes"] = residual * q["out_bytes"]
+        q["in_bytes"] = q["in_bytes"] - q["residual_bytes"]
+        depthwise = (groups == cin) & (groups > 1)
+        pointwise = q["taps"] == 1
+        # A window as large as the image is one matrix product, whatever the stride.
+        as_large = (q["kernel_height"] == q["height"]) & (q["kernel_width"] == q["width"])
+        whole = as_large & (q["padded"] == 0) & (q["dilated"] == 0)
+        direct = (pointwise & (q["strided"] == 0)) | whole
+        bare = (bias == 0) & (residual == 0) & (np.asarray(columns["activation"]) == "none")
+        layouts = np.asarray(columns["layout"])
+        block, blocked = block_of(layouts), is_blocked(layouts)
+        in_padded, out_padded = np.ceil(cin / block) * block, np.ceil(cout / block) * block
+        waste_in = np.where((groups == 1) & (cin >= block), in_padded / cin, 1.0)
+        waste = waste_in * out_padded / cout
+        blocks = out_padded / block
+        column_waste = np.ceil(q["columns_out"] / 6) * 6 / q["columns_out"]
+        units = batch * groups * np.ceil(n / 64) * q["rows_out"]
+        real_flops = flops * q["real"] * waste
+        q |= {
+            "batch": batch, "channels_in": cin, "channels_out": cout, "groups": groups,
+            "bias": bias, "residual": residual, "m": m, "k": k, "n": n,
+            "weight_bytes": np.asarray(many.weight_bytes), "flops_real": real_flops,
+            # Blocked kernels take four blocks of output channels and six pixels of a row at a time.
+            "flops_columns": real_flops * column_waste,
+            "flops_block": real_flops * column_waste * np.ceil(blocks / 4) * 4 / blocks,
+            "column_waste": column_waste, "channel_waste": waste,
+            "block_waste": np.ceil(blocks / 4) * 4 / blocks,
+            # Tiles of the matrix kernels of GPUs.
+            "flops_tile": 2 * (np.ceil(m / 128) * 128) * k * groups * np.ceil(n / 32) * 32,
+            "flops_tile_k": 2 * (np.ceil(m / 128) * 128) * (np.ceil(k / 8) * 8) * groups
+            * np.ceil(n / 128) * 128,
+            "im2col_bytes": np.where(pointwise & (q["strided"] == 0), 0.0, m * k * groups * size),
+            # Work of a single unit cannot be shared by threads; plain products share from a size
+            # on.
+            "threaded": np.where(blocked == 1, units > 1, flops >= 2 * 65536).astype(float),
+            "blocked": blocked, "plain": 1 - blocked, "products": batch * groups,
+            "units": units, "intensity": flops / q["moved_bytes"],
+            "out_over_in": q["out_bytes"] / q["in_bytes"],
+            "depthwise": depthwise.astype(float),
+            "grouped": ((groups > 1) & ~depthwise).astype(float),
+            "pointwise": pointwise.astype(float),
+            "direct": direct.astype(float), "direct_bare": (direct & bare).astype(float),
+            "shallow": ((cin < 16) & (groups == 1)).astype(float),
+            "in_aligned": (cin % 16 == 0).astype(float),
+            "out_aligned": (cout % 16 == 0).astype(float),
+            "in_evenness": evenness(cin), "out_evenness": evenness(cout),
+        }  # fmt: skip
+        return q
+
 
 class Conv(ConvLayer):
     """A 2-D convolution (ResPerfNet Table 3, scenario C; groups, dilation and pads added)."""
 
     kind: ClassVar[str] = "conv"
+    OPERATORS: ClassVar[frozenset[str]] = frozenset({"Conv", "FusedConv"})
+
+    @classmethod
+    def read(cls, operator: Operator) -> Layer:
+        """Read a convolution of an image, and one of a signal or volume as `ConvNd`."""
+        if len(operator.operand(0).shape) in (3, 5):
+            return ConvNd.read(operator)
+        weight = operator.operand(1).shape
+        if len(weight) != 4:
+            raise LayerError(f"weights of shape {weight} are not 4-D")
+        kernel = tuple(operator.attributes.get("kernel_shape", weight[2:]))
+        return cls.from_fields({
+            **cls._read_image(operator, kernel), "channels_out": weight[0],
+            "groups": int(operator.attributes.get("group", 1)),
+            "bias": operator.has_input(2), "residual": operator.has_input(3),
+            "activation": absorbed_by(operator),
+        })  # fmt: skip
+
+    def kernel(self) -> Kernel:
+        """Return a ``Conv``, and what it absorbs."""
+        weights = (self.channels_out, self.channels_in // self.groups, *self._along("kernel"))
+        return Kernel(
+            "Conv", "", self._window_attributes() | {"group": self.groups}, self.input_shape,
+            self.output_shape,
+            # The residual is the fourth input, so there is always a bias where there is one.
+            weight_shapes=(weights, *(((self.channels_out,),) * (self.bias or self.residual))),
+            extra_shapes=(self.output_shape,) * self.residual,
+            activation=self.activation,
+        )  # fmt: skip
+
+    @property
+    def is_made_by_frameworks(self) -> bool:
+        """Whether it is a depthwise convolution of single pixels: a normalisation, rewritten."""
+        return 1 < self.groups == self.channels_in and self._along("kernel") == (1, 1)

@@ -9,33 +9,20 @@ from typing import Any, ClassVar, Self
 from resperf.errors import LayerError
 from resperf.layers._base import flag, name, number
 from resperf.layers._grouped import with_groups
-from resperf.layers._operator import (
-    BATCHES,
-    Kernel,
-    Operator,
-    choices,
-    dtype_of,
-    log_uniform,
-    traffic,
-)
+from resperf.layers._laws import BATCHES, choices, log_uniform
+from resperf.layers._operator import Kernel, Operator, dtype_of
 from resperf.layers._volume import VolumeConv
-from resperf.layers.columns import Array, Columns, element_bytes, numbers
-from resperf.layers.terms import CACHE_2, TRAFFIC_TERMS, Term, beyond, gflop, mb, millions
+from resperf.layers.activation import absorbed_by
+from resperf.layers.columns import Array, Columns, numbers
 
-ABSORBED_ACTIVATIONS: Mapping[str, tuple[str, tuple[float, ...]]] = {
-    "relu": ("Relu", ()), "tanh": ("Tanh", ()), "sigmoid": ("Sigmoid", ()),
-    "leaky_relu": ("LeakyRelu", (0.01,)), "clip": ("Clip", (0.0, 6.0)),
-    "hard_sigmoid": ("HardSigmoid", (0.2, 0.5)),
-}  # fmt: skip
-"""Activations that a convolution absorbs: operator and typical parameters."""
-_ACTIVATIONS = ("none", *ABSORBED_ACTIVATIONS)
-_ACTIVATION_OF: Mapping[str, str] = {
-    "": "none", **{op: each for each, (op, _) in ABSORBED_ACTIVATIONS.items()}
-}  # fmt: skip
+_ACTIVATIONS = ("none", "relu", "tanh", "sigmoid", "leaky_relu", "clip", "hard_sigmoid")
 
 
 class ConvNd(VolumeConv):
-    """A convolution along one axis (audio, text) or three (video, scans)."""
+    """A convolution along one axis (audio, text) or three (video, scans).
+
+    Read by `resperf.layers.conv`, whose operator it shares.
+    """
 
     kind: ClassVar[str] = "conv_nd"
 
@@ -53,17 +40,6 @@ class ConvNd(VolumeConv):
         "columns_bytes", "in_bytes", "out_bytes", "weight_bytes",
     )  # fmt: skip
     ENCODED: ClassVar[tuple[str, ...]] = ("activation",)
-    TERMS: ClassVar[Mapping[str, Term]] = {
-        **TRAFFIC_TERMS,
-        "weights": mb("weight_bytes"),
-        "weights per sample": mb("sample_weight_bytes"),
-        "flops": gflop("flops"),
-        "flops grouped": gflop("flops", "grouped"),
-        "flops depthwise": gflop("flops", "depthwise"),
-        "columns": mb("columns_bytes"),
-        "columns beyond cache 2": beyond("columns_bytes", CACHE_2),
-        "products": millions("products"),
-    }
     RANGES: ClassVar[Mapping[str, Any]] = {
         "batch": BATCHES,
         "rank": choices([1, 3], [2, 1]),
@@ -79,7 +55,6 @@ class ConvNd(VolumeConv):
         "activation": choices(_ACTIVATIONS, [6, 4, *(0.5,) * 5]),
     }
     SCALED: ClassVar[tuple[str, ...]] = ("channels_in", "channels_out", "width")
-    OPERATORS: ClassVar[frozenset[str]] = frozenset({"Conv", "FusedConv"})
 
     @classmethod
     def fitting(cls, fields: Mapping[str, Any], source: Random) -> dict[str, Any]:
@@ -100,11 +75,11 @@ class ConvNd(VolumeConv):
         batch, channels_in, channels_out, groups, bias, rank = numbers(
             columns, "batch", "channels_in", "channels_out", "groups", "bias", "rank"
         )
-        read, windows, taps = cls._geometry(columns)
-        size, each = element_bytes(columns), channels_in / groups
-        values = batch * channels_out * windows
-        flops = 2 * values * each * taps
-        weights = (channels_out * each * taps + bias * channels_out) * size
+        many = cls.over(columns)
+        windows, taps, weights = (
+            np.asarray(each) for each in (many.windows, many.taps, many.weight_bytes)
+        )
+        size = many.element_bytes
         depthwise = (groups > 1) & (groups == channels_in)
         pointwise = taps == 1
         strides = np.prod(numbers(columns, "stride_depth", "stride_height", "stride_width"), axis=0)
@@ -112,7 +87,7 @@ class ConvNd(VolumeConv):
             numbers(columns, "dilation_depth", "dilation_height", "dilation_width"), axis=0
         )
         return {
-            **traffic(batch * channels_in * read * size, values * size, flops, values, weights),
+            **many.traffic(2 * many.macs, many._values),
             "batch": batch, "channels_in": channels_in, "channels_out": channels_out,
             "groups": groups, "rank": rank, "bias": bias, "taps": taps, "windows": windows,
             "grouped": (groups > 1).astype(float), "depthwise": depthwise.astype(float),
@@ -127,33 +102,21 @@ class ConvNd(VolumeConv):
         """Read a ``Conv`` of signals or volumes."""
         weight, attributes = operator.operand(1).shape, operator.attributes
         kernel = attributes.get("kernel_shape") or weight[2:]
-        activation = str(attributes.get("activation", ""))
-        if activation not in _ACTIVATION_OF:
-            raise LayerError(f"activation {activation!r} behind {operator.op} has no layer")
-        if len(operator.inputs) > 3 and operator.inputs[3] is not None:
+        if operator.has_input(3):
             raise LayerError("an addition to a convolution of signals has no layer")
         return cls(
-            **cls._read_window(operator, kernel, operator.shape()), channels_out=weight[0],
+            **cls._read_volume(operator, kernel, operator.shape()), channels_out=weight[0],
             groups=int(attributes.get("group", 1)),
-            bias=len(operator.inputs) > 2 and operator.inputs[2] is not None,
-            activation=_ACTIVATION_OF[activation], dtype=dtype_of(operator),
+            bias=operator.has_input(2), activation=absorbed_by(operator), dtype=dtype_of(operator),
         )  # fmt: skip
 
-    def _absorbed(self) -> dict[str, Any]:
-        op, parameters = ABSORBED_ACTIVATIONS[self.activation]
-        return {"activation": op} | ({"activation_params": parameters} if parameters else {})
-
     def kernel(self) -> Kernel:
-        """Return a ``Conv``, or the fused one with an activation."""
-        fused = self.activation != "none"
-        kernel = [each for _, each, *_ in self._each()]
+        """Return a ``Conv``, and the activation that it absorbs."""
+        kernel = self._along("kernel")[3 - self.rank :]
         weights = (self.channels_out, self.channels_in // self.groups, *kernel)
-        attributes = self._window_attributes() | {"group": self.groups}
         return Kernel(
-            "FusedConv" if fused else "Conv",
-            "com.microsoft" if fused else "",
-            attributes | (self._absorbed() if fused else {}),
-            self.input_shape,
+            "Conv", "", self._onnx_window() | {"group": self.groups}, self.input_shape,
             self.output_shape,
-            weight_shapes=(weights, *(((self.channels_out,),) if self.bias else ())),
-        )
+            weight_shapes=(weights, *(((self.channels_out,),) * self.bias)),
+            activation=self.activation,
+        )  # fmt: skip

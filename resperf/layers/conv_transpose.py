@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from resperf.layers._base import flag, name, number
-from resperf.layers._operator import BATCHES, FLOATS, Operator, choices, log_uniform
+from resperf.layers._laws import BATCHES, choices, log_uniform
+from resperf.layers._operator import FLOATS, Operator
 from resperf.layers._transposed import TransposedConv, refuse, shorthands
 from resperf.layers.conv_transpose_nd import ConvTransposeNd
 

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
 from resperf.layers._base import flag, name, number
-from resperf.layers._operator import FLOATS, Operator, choices, log_uniform
+from resperf.layers._laws import choices, log_uniform
+from resperf.layers._operator import FLOATS, Operator
 from resperf.layers._transposed import TransposedConv, refuse, shorthands
 
 

@@ -8,18 +8,9 @@ from typing import Any, ClassVar, Self
 from resperf.errors import LayerError
 from resperf.layers._along import AlongAxis
 from resperf.layers._base import name, number
-from resperf.layers._operator import (
-    BATCHES,
-    Kernel,
-    Operator,
-    around,
-    choices,
-    dtype_of,
-    log_uniform,
-    traffic,
-)
-from resperf.layers.columns import Array, Columns, element_bytes, numbers
-from resperf.layers.terms import TRAFFIC_TERMS, Term, mb, millions
+from resperf.layers._laws import BATCHES, choices, log_uniform
+from resperf.layers._operator import Kernel, Operator, around, dtype_of
+from resperf.layers.columns import Array, Columns, numbers
 
 _DTYPES = ("float32", "float64", "int64", "int32")
 
@@ -38,12 +29,6 @@ class Cumulate(AlongAxis):
     PLAIN: ClassVar[tuple[str, ...]] = ("vector_rest", "apart")
     LOG2: ClassVar[tuple[str, ...]] = ("rows", "values", "inner", "moved_bytes")
     ENCODED: ClassVar[tuple[str, ...]] = ()
-    TERMS: ClassVar[Mapping[str, Term]] = {
-        **{term: made for term, made in TRAFFIC_TERMS.items() if term != "constant threads"},
-        "rows": millions("rows"),
-        "values": millions("value_count"),
-        "in apart": mb("in_bytes", "apart"),
-    }
     RANGES: ClassVar[Mapping[str, Any]] = {
         "batch": BATCHES,
         "outer": log_uniform(1, 512),
@@ -58,10 +43,10 @@ class Cumulate(AlongAxis):
     def quantities(cls, columns: Columns) -> dict[str, Array]:
         """Bytes and rows; ``apart`` is 1 where values of a row do not lie together."""
         batch, outer, values, inner = numbers(columns, "batch", "outer", "values", "inner")
-        size, rows = element_bytes(columns), batch * outer * inner
+        rows = batch * outer * inner
         total = rows * values
         return {
-            **traffic(total * size, total * size, total, total),
+            **cls.over(columns).traffic(total, total),
             "rows": rows, "values": values, "inner": inner, "value_count": total,
             "apart": (inner > 1).astype(float),
         }  # fmt: skip

@@ -2,20 +2,56 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+import math
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
+from resperf.errors import LayerError
 from resperf.layers._base import ACTIVATIONS, Layer, flag, name, number
+from resperf.layers._laws import BATCHES, choices, log_uniform
+from resperf.layers._operator import FLOATS, Kernel, Operator
+from resperf.layers.activation import absorbed_by
+from resperf.layers.columns import Array, Columns, numbers
+from resperf.layers.matmul import MatMul
+
+_ABSORBED = (
+    "tanh", "sigmoid", "leaky_relu", "elu", "hard_sigmoid", "selu", "softplus", "softsign",
+    "thresholded_relu",
+)  # fmt: skip
 
 
 class DenseLayer(Layer):
-    """Fields and shapes that a fully connected layer and its training step share."""
+    """What a fully connected layer and its training step share."""
 
     batch: int = number("rows of the input")
     features_in: int = number("columns of the input (the paper's dimension input)")
     features_out: int = number("columns of the output (the paper's dimension output)")
     bias: bool = flag("a value is added per output column", default=True)
     activation: str = name("applied to the output", ACTIVATIONS, default="none")
-    dtype: str = name("type of one value", ("float32", "float16", "bfloat16"), default="float32")
+    dtype: str = name("type of one value", FLOATS, default="float32")
+
+    PASSES: ClassVar[int] = 1
+    """Products of this size that one run computes."""
+    PLAIN: ClassVar[tuple[str, ...]] = (
+        "bias", "vector", "narrow", "row_waste", "row_rest", "column_waste", "column_rest",
+        "k_rest",
+    )  # fmt: skip
+    LOG2: ClassVar[tuple[str, ...]] = (
+        "batch", "features_in", "features_out", "in_bytes", "out_bytes", "weight_bytes",
+        "moved_bytes", "flops", "flops_tile", "intensity", "out_over_in", "units",
+    )  # fmt: skip
+    ENCODED: ClassVar[tuple[str, ...]] = ("activation",)
+    FUNCTION: ClassVar[str | None] = ""
+    INDEPENDENT_FIELDS: ClassVar[bool] = True
+    RANGES: ClassVar[Mapping[str, Any]] = {
+        "batch": BATCHES,
+        "features_in": log_uniform(8, 8192, 1, 8, 16),
+        "features_out": log_uniform(1, 8192, 1, 8, 16),
+        "bias": choices([True, False], [4, 1]),
+        "activation": choices(["none", "relu", *_ABSORBED], [4, 3, *(0.5,) * len(_ABSORBED)]),
+    }
+    SCALED: ClassVar[tuple[str, ...]] = ("features_in", "features_out")
+    REDRAWN: ClassVar[tuple[str, ...]] = ("bias", "activation")
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -29,16 +65,79 @@ class DenseLayer(Layer):
 
     @property
     def macs(self) -> int:
-        """Multiply-accumulates: batch x features_in x features_out."""
-        return self.batch * self.features_in * self.features_out
+        """Multiply-accumulates: batch x features_in x features_out, for each pass."""
+        return self.PASSES * self.batch * self.features_in * self.features_out
 
     @property
     def weight_bytes(self) -> int:
         """Bytes of the matrix and the bias."""
         return self.features_out * (self.features_in + self.bias) * self.element_bytes
 
+    @classmethod
+    def quantities(cls, columns: Columns) -> dict[str, Array]:
+        """Return physical quantities of matrix products, each of shape (rows,).
+
+        Bytes in bytes, ``flops`` in multiplications plus additions of one pass. With one row the
+        product is bound by reading the weights, and frameworks use other kernels: ``vector`` says
+        so.
+        """
+        import numpy as np
+
+        many = cls.over(columns)
+        batch, k, n, bias = numbers(columns, "batch", "features_in", "features_out", "bias")
+        flops = 2 * np.asarray(many.macs) / cls.PASSES
+        q = many.traffic(flops, batch * n)
+        q |= {
+            "batch": batch, "features_in": k, "features_out": n, "bias": bias,
+            "weight_bytes": np.asarray(many.weight_bytes), "intensity": flops / q["moved_bytes"],
+            "out_over_in": q["out_bytes"] / q["in_bytes"], "vector": (batch == 1).astype(float),
+            "few_rows": (batch < 6).astype(float),
+            # Matrix kernels start their threads beyond some tens of thousands of multiplications.
+            "threaded": (flops >= 2 * 65536).astype(float),
+            "narrow": (n < 16).astype(float),
+            "flops_tile": 2 * np.ceil(batch / 12) * 12 * k * np.ceil(n / 16) * 16,
+            "flops_tile_gpu": 2 * np.ceil(batch / 32) * 32 * k * np.ceil(n / 128) * 128,
+            "row_waste": np.ceil(batch / 12) * 12 / batch, "row_rest": batch % 12,
+            "column_waste": np.ceil(n / 16) * 16 / n, "column_rest": n % 16,
+            "k_rest": k % 16, "units": np.ceil(batch / 12) * np.ceil(n / 16),
+        }  # fmt: skip
+        return q
+
 
 class Dense(DenseLayer):
     """A fully connected layer (ResPerfNet Table 3, scenario D)."""
 
     kind: ClassVar[str] = "dense"
+    OPERATORS: ClassVar[frozenset[str]] = frozenset({"Gemm", "MatMul", "FusedGemm", "FusedMatMul"})
+
+    @classmethod
+    def read(cls, operator: Operator) -> Layer:
+        """Read a product with a fixed matrix, and one of computed matrices as `MatMul`.
+
+        Leading dimensions of the input become rows.
+        """
+        weight, rows = operator.operand(1), operator.operand(0).shape
+        if not weight.is_fixed or len(weight.shape) != 2:
+            return MatMul.read(operator)
+        if not rows:
+            raise LayerError(f"a product of shapes {rows} and {weight.shape} has no layer")
+        attributes = operator.attributes
+        features_in, features_out = (
+            weight.shape[::-1] if attributes.get("transB", 0) else weight.shape
+        )
+        columns = rows[-2:][0] if attributes.get("transA", 0) else rows[-1]
+        if columns != features_in:
+            raise LayerError(f"shapes {rows} and {weight.shape} do not fit together")
+        return cls.from_fields({
+            "batch": math.prod(rows) // max(features_in, 1), "features_in": features_in,
+            "features_out": features_out, "bias": operator.has_input(2),
+            "activation": absorbed_by(operator), "dtype": operator.operand(0).dtype,
+        })  # fmt: skip
+
+    def kernel(self) -> Kernel:
+        """Return a ``Gemm``, and the activation that it absorbs."""
+        matrix, bias = (self.features_out, self.features_in), (self.features_out,)
+        return Kernel(
+            "Gemm", "", {"transB": 1}, self.input_shape, self.output_shape,
+            weight_shapes=(matrix, *((bias,) * self.bias)), activation=self.activation,
+        )  # fmt: skip

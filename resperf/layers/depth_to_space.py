@@ -6,25 +6,15 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
 from resperf.errors import LayerError
-from resperf.layers._base import name, number
-from resperf.layers._operator import (
-    BATCHES,
-    FLOATS,
-    Kernel,
-    Operator,
-    OperatorLayer,
-    choices,
-    dtype_of,
-    log_uniform,
-    traffic,
-)
-from resperf.layers.columns import Array, Columns, element_bytes, is_one_of, numbers
-from resperf.layers.terms import TRAFFIC_TERMS, Term, mb, millions
+from resperf.layers._base import Layer, name, number
+from resperf.layers._laws import BATCHES, choices, log_uniform
+from resperf.layers._operator import FLOATS, Kernel, Operator, dtype_of
+from resperf.layers.columns import Array, Columns, either, is_one_of, numbers
 
 FUNCTIONS = ("depth_to_space", "depth_to_space_crd", "space_to_depth")
 
 
-class DepthToSpace(OperatorLayer):
+class DepthToSpace(Layer):
     """An image whose channels are spread over blocks of pixels, or the other way round.
 
     (batch, channels x side x side, height, width) and (batch, channels, height x side,
@@ -45,11 +35,6 @@ class DepthToSpace(OperatorLayer):
     PLAIN: ClassVar[tuple[str, ...]] = ("threaded", "side", "to_depth")
     LOG2: ClassVar[tuple[str, ...]] = ("planes", "width", "pixels", "out_bytes")
     ENCODED: ClassVar[tuple[str, ...]] = ("function",)
-    TERMS: ClassVar[Mapping[str, Term]] = {
-        **TRAFFIC_TERMS,
-        "planes": millions("planes"),
-        "out to depth": mb("out_bytes", "to_depth"),
-    }
     RANGES: ClassVar[Mapping[str, Any]] = {
         "batch": BATCHES,
         "channels": log_uniform(1, 256, 1, 8),
@@ -60,23 +45,20 @@ class DepthToSpace(OperatorLayer):
     SCALED: ClassVar[tuple[str, ...]] = ("channels",)
     OPERATORS: ClassVar[frozenset[str]] = frozenset({"DepthToSpace", "SpaceToDepth"})
 
-    @property
-    def _deep(self) -> tuple[int, ...]:
-        return (self.batch, self.channels * self.side**2, self.height, self.width)
-
-    @property
-    def _wide(self) -> tuple[int, ...]:
-        return (self.batch, self.channels, self.height * self.side, self.width * self.side)
+    def _image(self, *, deep: bool) -> tuple[int, ...]:
+        """Shape of the image of many channels, or of the one of many pixels."""
+        channels, side = either(deep, self.side**2, 1), either(deep, 1, self.side)
+        return (self.batch, self.channels * channels, self.height * side, self.width * side)
 
     @property
     def input_shape(self) -> tuple[int, ...]:
         """(batch, channels, height, width) of what is read."""
-        return self._wide if self.function == "space_to_depth" else self._deep
+        return self._image(deep=self.function != "space_to_depth")
 
     @property
     def output_shape(self) -> tuple[int, ...]:
         """(batch, channels, height, width) of what is written."""
-        return self._deep if self.function == "space_to_depth" else self._wide
+        return self._image(deep=self.function == "space_to_depth")
 
     @classmethod
     def quantities(cls, columns: Columns) -> dict[str, Array]:
@@ -84,10 +66,9 @@ class DepthToSpace(OperatorLayer):
         batch, channels, height, width, side = numbers(
             columns, "batch", "channels", "height", "width", "side"
         )
-        size = element_bytes(columns)
         values = batch * channels * height * width * side**2
         return {
-            **traffic(values * size, values * size, 0 * values, values),
+            **cls.over(columns).traffic(0 * values, values),
             "planes": batch * channels, "width": width, "pixels": height * width, "side": side,
             "to_depth": is_one_of(columns, "function", "space_to_depth"),
         }  # fmt: skip

@@ -10,20 +10,10 @@ from typing import Any, ClassVar, Self
 
 from resperf.errors import LayerError
 from resperf.layers._base import name, number
-from resperf.layers._operator import (
-    BATCHES,
-    FLOATS,
-    Kernel,
-    Operator,
-    choices,
-    dtype_of,
-    log_uniform,
-    split_rows,
-    traffic,
-)
+from resperf.layers._laws import BATCHES, choices, log_uniform
+from resperf.layers._operator import FLOATS, Kernel, Operator, dtype_of, split_rows
 from resperf.layers._product import ProductLayer
-from resperf.layers.columns import Array, Columns, element_bytes, is_one_of, numbers
-from resperf.layers.terms import TRAFFIC_TERMS, Term, gflop, mb, millions
+from resperf.layers.columns import Array, Columns, is_one_of, numbers
 
 _FIRST, _SECOND, _RESULT = (
     tuple("".join(order) for order in permutations(letters)) for letters in ("bmk", "bkn", "bmn")
@@ -57,14 +47,6 @@ class Einsum(ProductLayer):
         "products", "rows", "depth", "columns", "flops", "in_bytes", "out_bytes",
     )  # fmt: skip
     ENCODED: ClassVar[tuple[str, ...]] = ()
-    TERMS: ClassVar[Mapping[str, Term]] = {
-        **{term: made for term, made in TRAFFIC_TERMS.items() if term != "constant threads"},
-        "flops": gflop("flops"),
-        "products": millions("products"),
-        "first in another order": mb("first_bytes", "first_other"),
-        "second in another order": mb("second_bytes", "second_other"),
-        "result in another order": mb("out_bytes", "result_other"),
-    }
     RANGES: ClassVar[Mapping[str, Any]] = {
         "batch": BATCHES,
         "outer": log_uniform(1, 64),
@@ -105,7 +87,8 @@ class Einsum(ProductLayer):
         batch, outer, rows, depth, width = numbers(
             columns, "batch", "outer", "rows", "depth", "columns"
         )
-        size, products = element_bytes(columns), batch * outer
+        many, products = cls.over(columns), batch * outer
+        size = many.element_bytes
         first, second = products * rows * depth * size, products * depth * width * size
         values = products * rows * width
         plain = {
@@ -114,7 +97,7 @@ class Einsum(ProductLayer):
             "result_plain": is_one_of(columns, "result", "bmn"),
         }
         return {
-            **traffic(first + second, values * size, 2 * values * depth, values),
+            **many.traffic(2 * values * depth, values),
             "products": products, "rows": rows, "depth": depth, "columns": width,
             "first_bytes": first, "second_bytes": second, **plain,
             **{f"{each.split('_')[0]}_other": 1 - is_plain for each, is_plain in plain.items()},

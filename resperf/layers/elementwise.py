@@ -11,27 +11,17 @@ from resperf.errors import LayerError
 from resperf.layers._base import name, number
 from resperf.layers._broadcast import (
     SECONDS,
+    WHOLE,
     BroadcastLayer,
     broadcast_axes,
     in_order,
     joined_axes,
     rows_of,
-    second_values,
     superfluous_axes,
 )
-from resperf.layers._operator import (
-    BATCHES,
-    DTYPES,
-    FLOATS,
-    Kernel,
-    Operator,
-    choices,
-    dtype_of,
-    log_uniform,
-    traffic,
-)
-from resperf.layers.columns import Array, Columns, element_bytes, is_one_of, numbers
-from resperf.layers.terms import TRAFFIC_TERMS, Term, mb, millions
+from resperf.layers._laws import BATCHES, choices, log_uniform
+from resperf.layers._operator import DTYPES, FLOATS, Kernel, Operator, dtype_of
+from resperf.layers.columns import Array, Columns, either, is_in, is_one_of, numbers
 
 COMPARISONS = ("equal", "less", "less_or_equal", "greater", "greater_or_equal")
 LOGIC = ("and", "or", "xor")
@@ -80,18 +70,6 @@ class Elementwise(BroadcastLayer):
     PLAIN: ClassVar[tuple[str, ...]] = ("threaded", "vector_rest", "costly", "series", "truth")
     LOG2: ClassVar[tuple[str, ...]] = ("values", "rows", "inner", "moved_bytes", "second_bytes")
     ENCODED: ClassVar[tuple[str, ...]] = ("function", "second")
-    TERMS: ClassVar[Mapping[str, Term]] = {
-        **TRAFFIC_TERMS,
-        "second": mb("second_bytes"),
-        "out costly": mb("out_bytes", "costly"),
-        "out series": mb("out_bytes", "series"),
-        "out pow": mb("out_bytes", "pow"),
-        "in truth": mb("in_bytes", "truth"),
-        "in whole": mb("in_bytes", "whole"),
-        "out repeated": mb("out_bytes", "repeated"),
-        "loops": millions("loops"),
-        "values at ends": millions("ends"),
-    }
     RANGES: ClassVar[Mapping[str, Any]] = {
         "batch": BATCHES,
         "outer": log_uniform(1, 1024),
@@ -153,7 +131,7 @@ class Elementwise(BroadcastLayer):
     @property
     def output_bytes(self) -> int:
         """Bytes of the results; one for each that is true or false."""
-        each = 1 if self.function in TRUTHS else self.element_bytes
+        each = either(is_in(self.function, TRUTHS), 1, self.element_bytes)
         return math.prod(self.output_shape) * each
 
     @classmethod
@@ -162,20 +140,16 @@ class Elementwise(BroadcastLayer):
         import numpy as np
 
         batch, outer, middle, inner = numbers(columns, "batch", "outer", "middle", "inner")
-        size, rows = element_bytes(columns), batch * outer
+        many, rows = cls.over(columns), batch * outer
         values = rows * middle * inner
-        kinds = {each: is_one_of(columns, "second", each) for each in SECONDS}
-        second = second_values(columns, "second", rows, middle, inner)
-        truth = is_one_of(columns, "function", *TRUTHS)
-        first = values - kinds["both"] * (values - rows)
-        whole = kinds["none"] + kinds["same"] + kinds["scalar"]
+        whole = is_one_of(columns, "second", *WHOLE)
         loops = (1 - whole) * rows * middle
         return {
-            **traffic(
-                (first + second) * size, values * np.where(truth == 1, 1, size), values, values
-            ),
-            "truth": truth, "whole": is_one_of(columns, "dtype", "int64", "int32"),
-            "values": values, "rows": rows * middle, "inner": inner, "second_bytes": second * size,
+            **many.traffic(values, values),
+            "truth": is_one_of(columns, "function", *TRUTHS),
+            "whole": is_one_of(columns, "dtype", "int64", "int32"),
+            "values": values, "rows": rows * middle, "inner": inner,
+            "second_bytes": np.asarray(many._second_values * many.element_bytes),
             "costly": is_one_of(columns, "function", *_COSTLY),
             "series": is_one_of(columns, "function", *_SERIES),
             "pow": is_one_of(columns, "function", "pow"), "repeated": 1 - whole, "loops": loops,

@@ -7,26 +7,16 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
 from resperf.errors import LayerError
-from resperf.layers._base import name, number
-from resperf.layers._operator import (
-    BATCHES,
-    FLOATS,
-    Kernel,
-    Operator,
-    OperatorLayer,
-    choices,
-    dtype_of,
-    log_uniform,
-    traffic,
-)
-from resperf.layers.columns import Array, Columns, element_bytes, is_one_of, numbers
-from resperf.layers.terms import TRAFFIC_TERMS, Term, millions
+from resperf.layers._base import Layer, name, number
+from resperf.layers._laws import BATCHES, choices, log_uniform
+from resperf.layers._operator import FLOATS, Kernel, Operator, dtype_of
+from resperf.layers.columns import Array, Columns, is_one_of, numbers
 
 MODES = ("linear", "nearest", "cubic")
 _WORDS: Mapping[str, str] = {"linear": "bilinear", "cubic": "bicubic"}
 
 
-class GridSample(OperatorLayer):
+class GridSample(Layer):
     """Every channel of an image at the same computed places."""
 
     kind: ClassVar[str] = "grid_sample"
@@ -46,11 +36,6 @@ class GridSample(OperatorLayer):
     PLAIN: ClassVar[tuple[str, ...]] = ("threaded",)
     LOG2: ClassVar[tuple[str, ...]] = ("planes", "places", "pixels", "out_bytes")
     ENCODED: ClassVar[tuple[str, ...]] = ("mode",)
-    TERMS: ClassVar[Mapping[str, Term]] = {
-        **TRAFFIC_TERMS,
-        **{f"values {mode}": millions("value_count", f"mode={mode}") for mode in MODES},
-        "planes": millions("planes"),
-    }
     RANGES: ClassVar[Mapping[str, Any]] = {
         "batch": BATCHES,
         "channels": log_uniform(1, 256, 1, 8),
@@ -88,10 +73,10 @@ class GridSample(OperatorLayer):
         batch, channels, height, width, height_out, width_out = numbers(
             columns, "batch", "channels", "height", "width", "height_out", "width_out"
         )
-        size, places = element_bytes(columns), height_out * width_out
-        image, values = batch * channels * height * width, batch * channels * places
+        places = height_out * width_out
+        values = batch * channels * places
         return {
-            **traffic((image + 2 * batch * places) * size, values * size, 8 * values, values),
+            **cls.over(columns).traffic(8 * values, values),
             "planes": batch * channels, "places": places, "pixels": height * width,
             "value_count": values,
             **{f"mode={mode}": is_one_of(columns, "mode", mode) for mode in MODES},

@@ -7,33 +7,24 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
 from resperf.errors import LayerError
-from resperf.layers._base import name, number
-from resperf.layers._operator import (
-    BATCHES,
-    DTYPES,
-    Kernel,
-    Operator,
-    OperatorLayer,
-    choices,
-    dtype_of,
-    log_uniform,
-    split_rows,
-    traffic,
-)
-from resperf.layers.columns import Array, Columns, element_bytes, is_one_of, numbers
-from resperf.layers.terms import TRAFFIC_TERMS, Term, mb, millions
+from resperf.layers._base import Layer, name, number
+from resperf.layers._laws import BATCHES, choices, log_uniform
+from resperf.layers._operator import DTYPES, Kernel, Operator, dtype_of, split_rows
+from resperf.layers.columns import Array, Columns, either, is_in, numbers
 
 _OPS: Mapping[str, str] = {
     "gather_elements": "GatherElements", "gather_nd": "GatherND",
     "scatter_elements": "ScatterElements", "scatter_nd": "ScatterND",
 }  # fmt: skip
 _FUNCTION_OF: Mapping[str, str] = {op: function for function, op in _OPS.items()}
+_SCATTERS = ("scatter_elements", "scatter_nd")
+_BY_ELEMENTS = ("gather_elements", "scatter_elements")
 _PLACE_BYTES = 8
 SHORTEST = 9
 """Rows that a table must have to be measured: made-up places are 1 to 8."""
 
 
-class Indexed(OperatorLayer):
+class Indexed(Layer):
     """Rows of a table that are read, or written into a copy of it, at computed places.
 
     ``elements`` have a place for each value, ``nd`` one for each row of `inner` values.
@@ -51,13 +42,6 @@ class Indexed(OperatorLayer):
     PLAIN: ClassVar[tuple[str, ...]] = ("threaded", "scatters")
     LOG2: ClassVar[tuple[str, ...]] = ("rows", "inner", "table_bytes", "out_bytes", "in_bytes")
     ENCODED: ClassVar[tuple[str, ...]] = ("function",)
-    TERMS: ClassVar[Mapping[str, Term]] = {
-        **TRAFFIC_TERMS,
-        "rows": millions("rows"),
-        "values by elements": millions("value_count", "elements"),
-        "out scattered": mb("out_bytes", "scatters"),
-        "constant scattered": millions("rows", "scatters"),
-    }
     RANGES: ClassVar[Mapping[str, Any]] = {
         "batch": BATCHES,
         "places": log_uniform(1, 65536),
@@ -71,11 +55,11 @@ class Indexed(OperatorLayer):
 
     @property
     def _scatters(self) -> bool:
-        return self.function.startswith("scatter")
+        return is_in(self.function, _SCATTERS)
 
     @property
     def _by_elements(self) -> bool:
-        return self.function.endswith("elements")
+        return is_in(self.function, _BY_ELEMENTS)
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -85,18 +69,18 @@ class Indexed(OperatorLayer):
     @property
     def places_shape(self) -> tuple[int, ...]:
         """(batch x places, inner) or (batch x places, 1): where it is read or written."""
-        return (self.batch * self.places, self.inner if self._by_elements else 1)
+        return (self.batch * self.places, either(self._by_elements, self.inner, 1))
 
     @property
     def output_shape(self) -> tuple[int, ...]:
         """Shape of what is gathered, or of the table."""
-        return self.input_shape if self._scatters else (self.batch * self.places, self.inner)
+        return (self.batch * either(self._scatters, self.length, self.places), self.inner)
 
     @property
     def input_bytes(self) -> int:
         """Bytes of places and of what is read by them; of the table where it is copied."""
         values = self.batch * self.places * self.inner
-        values += math.prod(self.input_shape) if self._scatters else 0
+        values += self._scatters * math.prod(self.input_shape)
         return values * self.element_bytes + math.prod(self.places_shape) * _PLACE_BYTES
 
     @classmethod
@@ -105,18 +89,12 @@ class Indexed(OperatorLayer):
         import numpy as np
 
         batch, places, length, inner = numbers(columns, "batch", "places", "length", "inner")
-        size, rows = element_bytes(columns), batch * places
-        scatters = is_one_of(columns, "function", "scatter_elements", "scatter_nd")
-        elements = is_one_of(columns, "function", "gather_elements", "scatter_elements")
-        table, values = batch * length * inner * size, rows * inner
-        place_bytes = rows * np.where(elements == 1, inner, 1) * _PLACE_BYTES
+        many, rows = cls.over(columns), batch * places
+        table, values = batch * length * inner * many.element_bytes, rows * inner
         return {
-            **traffic(
-                values * size + scatters * table + place_bytes,
-                np.where(scatters == 1, table, values * size), 0 * values, values,
-            ),
+            **many.traffic(0 * values, values),
             "rows": rows, "inner": inner, "table_bytes": table, "value_count": values,
-            "scatters": scatters, "elements": elements,
+            "scatters": np.asarray(many._scatters), "elements": np.asarray(many._by_elements),
         }  # fmt: skip
 
     @classmethod

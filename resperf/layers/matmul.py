@@ -8,20 +8,10 @@ from typing import Any, ClassVar, Self
 
 from resperf.errors import LayerError
 from resperf.layers._base import flag, name, number
-from resperf.layers._operator import (
-    BATCHES,
-    FLOATS,
-    Kernel,
-    Operator,
-    choices,
-    dtype_of,
-    log_uniform,
-    split_rows,
-    traffic,
-)
+from resperf.layers._laws import BATCHES, choices, log_uniform
+from resperf.layers._operator import FLOATS, Kernel, Operator, dtype_of, split_rows
 from resperf.layers._product import ProductLayer
-from resperf.layers.columns import Array, Columns, element_bytes, numbers
-from resperf.layers.terms import CACHE_2, GFLOP, TRAFFIC_TERMS, Term, beyond, gflop, mb, millions
+from resperf.layers.columns import Array, Columns, numbers
 
 
 class MatMul(ProductLayer):
@@ -46,20 +36,6 @@ class MatMul(ProductLayer):
         "products", "rows", "depth", "columns", "flops", "flops_tile", "in_bytes", "out_bytes",
     )  # fmt: skip
     ENCODED: ClassVar[tuple[str, ...]] = ()
-    TERMS: ClassVar[Mapping[str, Term]] = {
-        **TRAFFIC_TERMS,
-        "second": mb("second_bytes"),
-        "second beyond cache 2": beyond("second_bytes", CACHE_2),
-        "first transposed": mb("first_bytes", "transposed_first"),
-        "second transposed": mb("second_bytes", "transposed"),
-        "second by rows": mb("second_bytes", "plain"),
-        "flops": gflop("flops"),
-        "flops in tiles": gflop("flops_tile"),
-        "flops shallow": lambda q: q["flops"] / GFLOP * (q["depth"] < 64),
-        "flops one row": gflop("flops", "vector"),
-        "products": millions("products"),
-        "rows": millions("row_count"),
-    }
     RANGES: ClassVar[Mapping[str, Any]] = {
         "batch": BATCHES,
         "outer": log_uniform(1, 64),
@@ -70,7 +46,6 @@ class MatMul(ProductLayer):
         "transposed": choices([False, True], [3, 1]),
     }
     SCALED: ClassVar[tuple[str, ...]] = ("outer", "rows", "depth", "columns")
-    OPERATORS: ClassVar[frozenset[str]] = frozenset({"MatMul", "FusedMatMul", "Gemm", "FusedGemm"})
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -92,15 +67,13 @@ class MatMul(ProductLayer):
         batch, outer, rows, depth, width = numbers(
             columns, "batch", "outer", "rows", "depth", "columns"
         )
-        size, products = element_bytes(columns), batch * outer
-        second = products * depth * width * size
+        many, products = cls.over(columns), batch * outer
+        second = products * depth * width * many.element_bytes
         flops = 2 * products * rows * depth * width
-        first = products * rows * depth * size
+        first = products * rows * depth * many.element_bytes
         transposed_first, transposed = numbers(columns, "transposed_first", "transposed")
         return {
-            **traffic(
-                first + second, products * rows * width * size, flops, products * rows * width
-            ),
+            **many.traffic(flops, products * rows * width),
             "products": products, "rows": rows, "depth": depth, "columns": width,
             "first_bytes": first, "second_bytes": second, "transposed_first": transposed_first,
             "transposed": transposed, "plain": 1 - transposed,

@@ -8,24 +8,18 @@ from random import Random
 from typing import Any, ClassVar, Self
 
 from resperf.errors import LayerError
-from resperf.layers._base import name, number
+from resperf.layers._base import Layer, name, number
+from resperf.layers._laws import BATCHES, MOVED_DTYPES, choices, log_uniform
 from resperf.layers._operator import (
-    BATCHES,
     DTYPES,
-    MOVED_DTYPES,
     Kernel,
     Operator,
-    OperatorLayer,
     around,
-    choices,
     dtype_of,
     in_turns,
-    log_uniform,
     rows_and_rest,
-    traffic,
 )
-from resperf.layers.columns import Array, Columns, element_bytes, is_one_of, numbers
-from resperf.layers.terms import TRAFFIC_TERMS, Term, flag, mb, millions
+from resperf.layers.columns import Array, Columns, either, is_one_of, numbers, smaller
 
 FUNCTIONS = ("slice", "split", "pad", "gather", "expand", "copy")
 _FUNCTION_OF: Mapping[str, str] = {
@@ -35,7 +29,7 @@ _FUNCTION_OF: Mapping[str, str] = {
 LONGEST_INDEX = 1 << 20
 
 
-class Move(OperatorLayer):
+class Move(Layer):
     """Copies along one axis: (batch x outer, length, inner) to (batch x outer, length_out, inner).
 
     ``slice`` takes every `step`-th from the start, ``split`` cuts the axis into `parts`,
@@ -61,21 +55,6 @@ class Move(OperatorLayer):
         "rows", "length", "length_out", "inner", "run_bytes", "runs", "out_bytes",
     )  # fmt: skip
     ENCODED: ClassVar[tuple[str, ...]] = ("function",)
-    TERMS: ClassVar[Mapping[str, Term]] = {
-        **TRAFFIC_TERMS,
-        "runs": millions("runs"),
-        "out slice": mb("out_bytes", "function=slice"),
-        "out strided": mb("out_bytes", "strided"),
-        "out pad": mb("out_bytes", "function=pad"),
-        "out gather": mb("out_bytes", "function=gather"),
-        "out expand": mb("out_bytes", "function=expand"),
-        "runs gather": millions("runs", "function=gather"),
-        "runs expand": millions("runs", "function=expand"),
-        "constant split": flag("function=split"),
-        "constant slice": flag("function=slice"),
-        "constant pad": flag("function=pad"),
-        "parts": millions("parts"),
-    }
     RANGES: ClassVar[Mapping[str, Any]] = {
         "batch": BATCHES,
         "outer": log_uniform(1, 4096),
@@ -151,7 +130,9 @@ class Move(OperatorLayer):
     @property
     def input_bytes(self) -> int:
         """Bytes that are read: what is not taken costs nothing."""
-        taken = min(self.length, self.length_out) if self.function != "gather" else self.length_out
+        taken = either(
+            self.function == "gather", self.length_out, smaller(self.length, self.length_out)
+        )
         return self.batch * self.outer * taken * self.inner * self.element_bytes
 
     @classmethod
@@ -162,18 +143,17 @@ class Move(OperatorLayer):
         batch, outer, length, length_out, inner, parts, step = numbers(
             columns, "batch", "outer", "length", "length_out", "inner", "parts", "step"
         )
-        size, rows = element_bytes(columns), batch * outer
+        many, rows = cls.over(columns), batch * outer
         kinds = {f"function={each}": is_one_of(columns, "function", each) for each in FUNCTIONS}
         gathered = kinds["function=gather"]
-        taken = np.where(gathered == 1, length_out, np.minimum(length, length_out))
         one_by_one = (gathered == 1) | (kinds["function=expand"] == 1) | (step > 1)
         per_row = np.where(one_by_one, length_out, parts)
         values = rows * length_out * inner
         return {
-            **traffic(rows * taken * inner * size, values * size, 0 * values, values),
+            **many.traffic(0 * values, values),
             "rows": rows, "length": length, "length_out": length_out, "inner": inner,
             "parts": parts, "strided": (step > 1).astype(float), "runs": rows * per_row,
-            "run_bytes": values / (rows * per_row) * size, **kinds,
+            "run_bytes": values / (rows * per_row) * many.element_bytes, **kinds,
         }  # fmt: skip
 
     @classmethod

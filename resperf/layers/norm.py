@@ -8,21 +8,10 @@ from random import Random
 from typing import Any, ClassVar, Self
 
 from resperf.errors import LayerError
-from resperf.layers._base import name, number
-from resperf.layers._operator import (
-    BATCHES,
-    FLOATS,
-    Kernel,
-    Operator,
-    OperatorLayer,
-    choices,
-    dtype_of,
-    log_uniform,
-    split_rows,
-    traffic,
-)
-from resperf.layers.columns import Array, Columns, element_bytes, is_one_of, numbers
-from resperf.layers.terms import TRAFFIC_TERMS, Term, flag, mb, millions
+from resperf.layers._base import Layer, name, number
+from resperf.layers._laws import BATCHES, choices, log_uniform
+from resperf.layers._operator import FLOATS, Kernel, Operator, dtype_of, split_rows
+from resperf.layers.columns import Array, Columns, either, is_in, is_one_of, numbers
 
 _FUNCTION_OF: Mapping[str, str] = {
     "LayerNormalization": "layer", "SimplifiedLayerNormalization": "rms",
@@ -42,7 +31,7 @@ _BY_CHANNEL = ("instance", "batch", "local_response")
 """Normalisations of images, (batch, channels, pixels); the others are of rows of channels."""
 
 
-class Norm(OperatorLayer):
+class Norm(Layer):
     """A normalisation of (batch, pixels, channels) along channels, or of (batch, channels, pixels).
 
     ``layer`` and ``rms`` are along the channels that lie together (``skip_layer`` and ``skip_rms``
@@ -63,13 +52,6 @@ class Norm(OperatorLayer):
     PLAIN: ClassVar[tuple[str, ...]] = ("threaded", "vector_rest", "window")
     LOG2: ClassVar[tuple[str, ...]] = ("batch", "channels", "pixels", "rows", "moved_bytes")
     ENCODED: ClassVar[tuple[str, ...]] = ("function",)
-    TERMS: ClassVar[Mapping[str, Term]] = {
-        **TRAFFIC_TERMS,
-        "rows": millions("rows"),
-        **{f"in {each}": mb("in_bytes", f"function={each}") for each in FUNCTIONS},
-        "in window": mb("windowed_bytes"),
-        "constant local response": flag("function=local_response"),
-    }
     RANGES: ClassVar[Mapping[str, Any]] = {
         "batch": BATCHES,
         "channels": log_uniform(1, 4096, 1, 8, 16),
@@ -101,20 +83,20 @@ class Norm(OperatorLayer):
     @property
     def input_shape(self) -> tuple[int, ...]:
         """(batch, channels, pixels), or (batch, pixels, channels) where channels lie together."""
-        if self.function in _BY_CHANNEL:
-            return (self.batch, self.channels, self.pixels)
-        return (self.batch, self.pixels, self.channels)
+        by_channel = is_in(self.function, _BY_CHANNEL)
+        sides = either(by_channel, self.channels, self.pixels)
+        return (self.batch, sides, either(by_channel, self.pixels, self.channels))
 
     @property
     def input_bytes(self) -> int:
         """Bytes of what is normalised; two tensors where they are added first."""
-        tensors = 2 if self.function in _SKIPS else 1
-        return tensors * math.prod(self.input_shape) * self.element_bytes
+        return (1 + is_in(self.function, _SKIPS)) * self.output_bytes
 
     @property
     def weight_bytes(self) -> int:
         """Bytes of scale and bias, and of the statistics of a batch normalisation."""
-        return _WEIGHTS[self.function] * self.channels * self.element_bytes
+        each = sum(n * is_in(self.function, (f,)) for f, n in _WEIGHTS.items())
+        return each * self.channels * self.element_bytes
 
     @classmethod
     def quantities(cls, columns: Columns) -> dict[str, Array]:
@@ -122,16 +104,14 @@ class Norm(OperatorLayer):
         import numpy as np
 
         batch, channels, pixels, window = numbers(columns, "batch", "channels", "pixels", "window")
-        size, values = element_bytes(columns), batch * channels * pixels
+        many, values = cls.over(columns), batch * channels * pixels
         kinds = {f"function={each}": is_one_of(columns, "function", each) for each in FUNCTIONS}
-        weights = channels * size * sum(n * kinds[f"function={f}"] for f, n in _WEIGHTS.items())
         by_channel = sum(kinds[f"function={each}"] for each in _BY_CHANNEL)
-        tensors = 1 + kinds["function=skip_layer"] + kinds["function=skip_rms"]
         return {
-            **traffic(tensors * values * size, values * size, values * window, values, weights),
+            **many.traffic(values * window, values),
             "batch": batch, "channels": channels, "pixels": pixels, "window": window,
             "rows": batch * np.where(by_channel == 1, channels, pixels), **kinds,
-            "windowed_bytes": values * size * window * kinds["function=local_response"],
+            "windowed_bytes": many.output_bytes * window * kinds["function=local_response"],
         }  # fmt: skip
 
     @classmethod

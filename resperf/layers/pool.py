@@ -2,10 +2,25 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+import math
+from collections.abc import Mapping
+from random import Random
+from typing import Any, ClassVar
 
-from resperf.layers._base import flag, name
+from resperf.errors import LayerError
+from resperf.layers._base import Layer, flag, name
+from resperf.layers._laws import BATCHES, choices, log_uniform
+from resperf.layers._layouts import block_of, evenness, is_blocked
+from resperf.layers._operator import Kernel, Operator
 from resperf.layers._window import WindowLayer
+from resperf.layers.columns import Array, Columns, numbers
+from resperf.layers.pool_nd import PoolNd
+
+_OPS: Mapping[tuple[str, bool], str] = {
+    ("max", False): "MaxPool", ("average", False): "AveragePool",
+    ("max", True): "GlobalMaxPool", ("average", True): "GlobalAveragePool",
+}  # fmt: skip
+_MODE_OF: Mapping[str, tuple[str, bool]] = {op: mode for mode, op in _OPS.items()}
 
 
 class Pool(WindowLayer):
@@ -18,6 +33,35 @@ class Pool(WindowLayer):
     count_include_pad: bool = flag("the mean counts padded pixels", default=False)
     ceil_mode: bool = flag("a last, partly empty window counts", default=False)
 
+    PLAIN: ClassVar[tuple[str, ...]] = (
+        "kernel_height", "kernel_width", "stride_height", "stride_width", "dilated", "pad_height",
+        "pad_width", "padded", "pad_odd", "pad_uneven", "edge_share", "real", "ceil", "counts_pad",
+        "whole_image", "maximum", "aligned", "channel_evenness", "channel_waste", "column_waste",
+        "strided", "covered",
+    )  # fmt: skip
+    LOG2: ClassVar[tuple[str, ...]] = (
+        "batch", "channels_in", "height", "width", "rows_out", "columns_out", "pixels_out", "taps",
+        "in_bytes", "out_bytes", "moved_bytes", "read_bytes", "flops", "flops_real", "planes",
+        "row_count", "intensity", "out_over_in",
+    )  # fmt: skip
+    ENCODED: ClassVar[tuple[str, ...]] = ("layout",)
+    FUNCTION: ClassVar[str | None] = ""
+    RANGES: ClassVar[Mapping[str, Any]] = {
+        "batch": BATCHES,
+        "channels_in": log_uniform(1, 1024, 1, 8, 16),
+        "size": {**log_uniform(4, 128), "same_share": 0.9},
+        "kernel": {**choices([1, 2, 3, 5], [1, 5, 6, 1]), "same_share": 0.95},
+        "stride": {**choices([1, 2], [1, 4]), "same_share": 0.95},
+        "padding": choices(["valid", "symmetric", "same"], [3, 2, 1]),
+        "mode": choices(["max", "average"], [3, 2]),
+        "whole_image": choices([False, True], [5, 1]),
+        "ceil_mode": choices([False, True], [4, 1]),
+        "count_include_pad": choices([False, True], [2, 1]),
+    }
+    SCALED: ClassVar[tuple[str, ...]] = ("channels_in",)
+    REDRAWN: ClassVar[tuple[str, ...]] = ("mode", "kernel", "stride")
+    OPERATORS: ClassVar[frozenset[str]] = frozenset(_MODE_OF)
+
     @property
     def output_shape(self) -> tuple[int, ...]:
         """(batch, channels_in, rows, columns)."""
@@ -26,10 +70,87 @@ class Pool(WindowLayer):
     @property
     def macs(self) -> int:
         """Comparisons or additions: one per output value and pixel of its window."""
-        batch, channels, rows, columns = self.output_shape
-        return batch * channels * rows * columns * self.kernel_height * self.kernel_width
+        return math.prod(self.output_shape) * self.taps
+
+    @classmethod
+    def fitting(cls, fields: Mapping[str, Any], source: Random) -> dict[str, Any]:
+        """Give a global pooling a window as large as the image, and turn a padding into pads."""
+        made = dict(fields)
+        if made.get("whole_image"):
+            made.pop("padding", None)
+            made |= {f"kernel_{axis}": made[axis] for axis in cls.AXES}
+            made |= {f"{word}_{axis}": 1 for word in ("stride", "dilation") for axis in cls.AXES}
+            return made | {"ceil_mode": False, "count_include_pad": False}
+        made = cls._padded(made, source)
+        if made.get("mode", "max") == "max":
+            made["count_include_pad"] = False
+        return made
+
+    @classmethod
+    def quantities(cls, columns: Columns) -> dict[str, Array]:
+        """Return physical quantities of poolings, each of shape (rows,).
+
+        Bytes in bytes; ``flops`` counts one comparison or addition per pixel of a window;
+        ``read_bytes`` are the input bytes that some window really covers.
+        """
+        import numpy as np
+
+        many = cls.over(columns)
+        q = cls._geometry(columns, many)
+        batch, channels, whole_image, ceil, counts_pad = numbers(
+            columns, "batch", "channels_in", "whole_image", "ceil_mode", "count_include_pad"
+        )
+        planes = batch * channels
+        q |= many.traffic(many.macs, planes * q["pixels_out"])
+        layouts = np.asarray(columns["layout"])
+        block, blocked = block_of(layouts), is_blocked(layouts)
+        waste = np.where(blocked == 1, np.ceil(channels / block) * block / channels, 1.0)
+        maximum = (np.asarray(columns["mode"]) == "max").astype(float)
+        q |= {
+            "batch": batch, "channels_in": channels, "whole_image": whole_image,
+            "read_bytes": q["in_bytes"] * q["covered"],
+            "flops_real": q["flops"] * q["real"] * waste, "maximum": maximum, "blocked": blocked,
+            "plain": 1 - blocked, "planes": planes,
+            "row_count": planes * waste * q["rows_out"] / np.where(blocked == 1, block, 1),
+            "ceil": ceil, "counts_pad": counts_pad, "intensity": q["flops"] / q["moved_bytes"],
+            "out_over_in": q["out_bytes"] / q["in_bytes"],
+            "aligned": (channels % 16 == 0).astype(float), "channel_evenness": evenness(channels),
+            "channel_waste": waste,
+            "column_waste": np.ceil(q["columns_out"] / 6) * 6 / q["columns_out"],
+        }  # fmt: skip
+        return q
+
+    @classmethod
+    def read(cls, operator: Operator) -> Layer:
+        """Read a pooling of an image; a global one gets a window of the whole.
+
+        One of a signal or volume, or one that says where the largest are, is read as `PoolNd`.
+        """
+        if len(operator.outputs) > 1 or len(operator.operand(0).shape) in (3, 5):
+            return PoolNd.read(operator)
+        (mode, whole_image), attributes = _MODE_OF[operator.op], operator.attributes
+        kernel = None if whole_image else tuple(attributes.get("kernel_shape", ()))
+        counts_pad = mode == "average" and bool(attributes.get("count_include_pad", 0))
+        return cls.from_fields({
+            **cls._read_image(operator, kernel), "mode": mode, "whole_image": whole_image,
+            "count_include_pad": counts_pad,
+            "ceil_mode": not whole_image and bool(attributes.get("ceil_mode", 0)),
+        })  # fmt: skip
+
+    def kernel(self) -> Kernel:
+        """Return the pooling."""
+        attributes: dict[str, Any] = {}
+        if not self.whole_image:
+            attributes = self._window_attributes() | {"ceil_mode": int(self.ceil_mode)}
+            if self.mode == "average":
+                attributes["count_include_pad"] = int(self.count_include_pad)
+                if max(attributes.pop("dilations")) > 1:
+                    raise LayerError("pool: a dilated mean has no operator before operator set 19")
+        op = _OPS[self.mode, self.whole_image]
+        return Kernel(op, "", attributes, self.input_shape, self.output_shape)
 
     @property
-    def weight_bytes(self) -> int:
-        """Pooling has no weights."""
-        return 0
+    def is_runnable(self) -> bool:
+        """Whether every window touches the image: ONNX asks for pads smaller than the kernel."""
+        kernels = self._along("kernel")
+        return all(max(pads) < kernel for pads, kernel in zip(self._pads(), kernels, strict=True))

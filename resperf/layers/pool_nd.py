@@ -9,18 +9,10 @@ from typing import Any, ClassVar, Self
 
 from resperf.errors import LayerError
 from resperf.layers._base import name
-from resperf.layers._operator import (
-    BATCHES,
-    Kernel,
-    Operator,
-    choices,
-    dtype_of,
-    log_uniform,
-    traffic,
-)
+from resperf.layers._laws import BATCHES, choices, log_uniform
+from resperf.layers._operator import Kernel, Operator, dtype_of
 from resperf.layers._volume import VolumePool
-from resperf.layers.columns import Array, Columns, element_bytes, is_one_of, numbers
-from resperf.layers.terms import TRAFFIC_TERMS, Term, mb, millions
+from resperf.layers.columns import Array, Columns, is_one_of, numbers
 
 MODES = ("max", "average", "global_max", "global_average", "max_places", "lp", "global_lp")
 _OPS: Mapping[str, str] = {
@@ -53,17 +45,6 @@ class PoolNd(VolumePool):
         "rank", "planes", "taps", "windows", "flops", "in_bytes", "out_bytes",
     )  # fmt: skip
     ENCODED: ClassVar[tuple[str, ...]] = ("mode",)
-    TERMS: ClassVar[Mapping[str, Term]] = {
-        **TRAFFIC_TERMS,
-        "taps": millions("flops"),
-        "taps mean": millions("flops", "mean"),
-        "taps places": millions("flops", "places"),
-        "out places": mb("out_bytes", "places"),
-        "taps lp": millions("flops", "powers"),
-        "in whole": mb("in_bytes", "whole"),
-        "planes": millions("planes"),
-        "windows": millions("window_count"),
-    }
     RANGES: ClassVar[Mapping[str, Any]] = {
         "batch": BATCHES,
         "rank": choices([1, 2, 3], [2, 1, 1]),
@@ -75,10 +56,10 @@ class PoolNd(VolumePool):
         "mode": choices(MODES, [5, 3, 1, 2, 0.5, 0.3, 0.2]),
     }
     SCALED: ClassVar[tuple[str, ...]] = ("channels_in", "width")
-    OPERATORS: ClassVar[frozenset[str]] = frozenset(_MODE_OF)
+    OPERATORS: ClassVar[frozenset[str]] = frozenset({"LpPool", "GlobalLpPool"})
 
     def _check(self) -> None:
-        whole = all(size == kernel for size, kernel, *_ in self._each())
+        whole = self._along("") == self._along("kernel")
         if self.mode.startswith("global") and not (whole and math.prod(self.positions) == 1):
             raise LayerError(f"pool_nd: the window of {self.mode} is the whole input")
         if self.rank == 2 and self.mode in _OF_IMAGES:
@@ -96,16 +77,15 @@ class PoolNd(VolumePool):
     @classmethod
     def quantities(cls, columns: Columns) -> dict[str, Array]:
         """Bytes, windows and what they look at."""
+        import numpy as np
+
         batch, channels, rank = numbers(columns, "batch", "channels_in", "rank")
-        read, windows, taps = cls._geometry(columns)
-        size, planes = element_bytes(columns), batch * channels
+        many, planes = cls.over(columns), batch * channels
+        windows, taps = np.asarray(many.windows), np.asarray(many.taps)
         whole = is_one_of(columns, "mode", "global_max", "global_average", "global_lp")
         places = is_one_of(columns, "mode", "max_places")
         return {
-            **traffic(
-                planes * read * size, planes * windows * size, planes * windows * taps,
-                planes * windows,
-            ),
+            **many.traffic(many.macs, many._values),
             "planes": planes, "rank": rank, "taps": taps, "windows": windows, "whole": whole,
             "mean": is_one_of(columns, "mode", "average", "global_average"),
             "places": places, "powers": is_one_of(columns, "mode", "lp", "global_lp"),
@@ -122,7 +102,7 @@ class PoolNd(VolumePool):
             raise LayerError(f"a dilated {operator.op} has no layer")
         whole = mode.startswith("global")
         kernel = operator.shape()[2:] if whole else attributes["kernel_shape"]
-        window = cls._read_window(operator, kernel, operator.shape())
+        window = cls._read_volume(operator, kernel, operator.shape())
         made = cls(**window, mode=mode, dtype=dtype_of(operator))
         made._refuse_ceiling(attributes, operator.result()[2:])
         return made
@@ -131,7 +111,7 @@ class PoolNd(VolumePool):
         """Return the pooling."""
         attributes: dict[str, Any] = {}
         if not self.mode.startswith("global"):
-            attributes = self._window_attributes()
+            attributes = self._onnx_window()
             if self.mode in _UNDILATED:
                 del attributes["dilations"]
         return Kernel(

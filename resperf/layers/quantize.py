@@ -6,21 +6,11 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
 from resperf.errors import LayerError
-from resperf.layers._base import name, number
-from resperf.layers._operator import (
-    BATCHES,
-    Kernel,
-    Operator,
-    OperatorLayer,
-    choices,
-    dtype_of,
-    log_uniform,
-    rows_and_rest,
-    traffic,
-)
+from resperf.layers._base import Layer, name, number
+from resperf.layers._laws import BATCHES, choices, log_uniform
+from resperf.layers._operator import Kernel, Operator, dtype_of, rows_and_rest
 from resperf.layers.cast import DTYPE_OF
-from resperf.layers.columns import Array, Columns, element_bytes, is_one_of, numbers
-from resperf.layers.terms import TRAFFIC_TERMS, Term, flag, mb
+from resperf.layers.columns import Array, Columns, either, is_one_of, numbers
 from resperf.units import DTYPE_BYTES
 
 EIGHT_BITS = ("uint8", "int8")
@@ -31,7 +21,7 @@ _OPS: Mapping[str, str] = {
 _FUNCTION_OF: Mapping[str, str] = {op: function for function, op in _OPS.items()}
 
 
-class Quantize(OperatorLayer):
+class Quantize(Layer):
     """Values divided by a scale and rounded, or multiplied by it; ``dynamic`` finds the scale."""
 
     kind: ClassVar[str] = "quantize"
@@ -44,12 +34,6 @@ class Quantize(OperatorLayer):
     PLAIN: ClassVar[tuple[str, ...]] = ("threaded", "vector_rest")
     LOG2: ClassVar[tuple[str, ...]] = ("values", "moved_bytes")
     ENCODED: ClassVar[tuple[str, ...]] = ("function",)
-    TERMS: ClassVar[Mapping[str, Term]] = {
-        **TRAFFIC_TERMS,
-        "in dynamic": mb("in_bytes", "dynamic"),
-        "constant dynamic": flag("dynamic"),
-        "out dequantized": mb("out_bytes", "dequantize"),
-    }
     RANGES: ClassVar[Mapping[str, Any]] = {
         "batch": BATCHES,
         "values": log_uniform(16, 3_000_000),
@@ -74,7 +58,8 @@ class Quantize(OperatorLayer):
     def _bytes(self) -> tuple[int, int]:
         """Of one value that is read, and of one that is written."""
         wide, narrow = DTYPE_BYTES["float32"], self.element_bytes
-        return (narrow, wide) if self.function == "dequantize" else (wide, narrow)
+        back = self.function == "dequantize"
+        return either(back, narrow, wide), either(back, wide, narrow)
 
     @property
     def input_bytes(self) -> int:
@@ -89,16 +74,12 @@ class Quantize(OperatorLayer):
     @classmethod
     def quantities(cls, columns: Columns) -> dict[str, Array]:
         """Bytes of both sides."""
-        import numpy as np
-
         batch, each = numbers(columns, "batch", "values")
-        values, narrow = batch * each, element_bytes(columns)
-        wide = np.full_like(narrow, DTYPE_BYTES["float32"])
-        back = is_one_of(columns, "function", "dequantize")
-        read, written = np.where(back == 1, narrow, wide), np.where(back == 1, wide, narrow)
+        values = batch * each
         return {
-            **traffic(values * read, values * written, values, values), "values": values,
-            "dynamic": is_one_of(columns, "function", "dynamic"), "dequantize": back,
+            **cls.over(columns).traffic(values, values), "values": values,
+            "dynamic": is_one_of(columns, "function", "dynamic"),
+            "dequantize": is_one_of(columns, "function", "dequantize"),
         }  # fmt: skip
 
     @classmethod

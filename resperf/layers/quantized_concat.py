@@ -6,19 +6,11 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
 from resperf.layers._base import flag, name
-from resperf.layers._operator import (
-    CONTRIB,
-    Kernel,
-    Operand,
-    Operator,
-    choices,
-    dtype_of,
-    joined,
-)
+from resperf.layers._laws import choices
+from resperf.layers._operator import CONTRIB, Kernel, Operand, Operator, dtype_of, joined
 from resperf.layers.columns import Array, Columns, numbers
 from resperf.layers.concat import Concat
 from resperf.layers.quantize import EIGHT_BITS
-from resperf.layers.terms import Term, millions
 
 _RESULT_SCALE, _RESULT_ZERO, _FIRST_PART = range(3)
 _INPUTS_OF_PART = 3
@@ -39,10 +31,6 @@ class QuantizedConcat(Concat):
     dtype: str = name("type of one value", EIGHT_BITS, default="uint8")
 
     PLAIN: ClassVar[tuple[str, ...]] = (*Concat.PLAIN, "rescaled")
-    TERMS: ClassVar[Mapping[str, Term]] = {
-        **Concat.TERMS,
-        "values of a table": millions("out_bytes", "rescaled"),
-    }
     RANGES: ClassVar[Mapping[str, Any]] = {
         **Concat.RANGES,
         "rescaled": choices([True, False], [4, 1]),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from random import Random
 from typing import Any, ClassVar, Self
@@ -10,19 +9,11 @@ from typing import Any, ClassVar, Self
 from resperf.errors import LayerError
 from resperf.layers._base import flag, name, number
 from resperf.layers._grouped import with_groups
-from resperf.layers._operator import (
-    BATCHES,
-    Kernel,
-    Operator,
-    choices,
-    dtype_of,
-    log_uniform,
-    traffic,
-)
+from resperf.layers._laws import BATCHES, choices, log_uniform
+from resperf.layers._operator import Kernel, Operator, dtype_of
 from resperf.layers._volume import VolumeConv
-from resperf.layers.columns import Array, Columns, is_one_of, numbers
+from resperf.layers.columns import Array, Columns, either, is_one_of, numbers
 from resperf.layers.quantize import EIGHT_BITS
-from resperf.layers.terms import TRAFFIC_TERMS, Term, gflop, mb, millions
 from resperf.units import DTYPE_BYTES
 
 FUNCTIONS = ("linear", "integer")
@@ -54,18 +45,6 @@ class QuantizedConv(VolumeConv):
         "in_bytes", "out_bytes", "weight_bytes",
     )  # fmt: skip
     ENCODED: ClassVar[tuple[str, ...]] = ()
-    TERMS: ClassVar[Mapping[str, Term]] = {
-        **TRAFFIC_TERMS,
-        "weights": mb("weight_bytes"),
-        "flops": gflop("flops"),
-        "flops depthwise": gflop("flops", "depthwise"),
-        "flops integer": gflop("flops", "integer"),
-        "in plain": mb("in_bytes", "plain"),
-        "out plain": mb("out_bytes", "plain"),
-        "columns": mb("columns_bytes"),
-        "products": millions("products"),
-        "batch plain": millions("batch", "plain"),
-    }
     RANGES: ClassVar[Mapping[str, Any]] = {
         "batch": BATCHES,
         "rank": choices([1, 2, 3], [1, 20, 1]),
@@ -101,7 +80,7 @@ class QuantizedConv(VolumeConv):
     @property
     def output_bytes(self) -> int:
         """Bytes of the results: of eight bits, or sums of thirty-two."""
-        return math.prod(self.output_shape) * (_WIDE if self.function == "integer" else 1)
+        return self._values * either(self.function == "integer", _WIDE, 1)
 
     @property
     def weight_bytes(self) -> int:
@@ -116,22 +95,22 @@ class QuantizedConv(VolumeConv):
         batch, channels_in, channels_out, groups, bias, rank = numbers(
             columns, "batch", "channels_in", "channels_out", "groups", "bias", "rank"
         )
-        read, windows, taps = cls._geometry(columns)
-        each, integer = channels_in / groups, is_one_of(columns, "function", "integer")
-        values, last = batch * channels_out * windows, is_one_of(columns, "layout", "nhwc")
-        flops = 2 * values * each * taps
-        weights = channels_out * each * taps + bias * channels_out * _WIDE
+        many, integer = cls.over(columns), is_one_of(columns, "function", "integer")
+        windows, taps, last = (
+            many.windows,
+            np.asarray(many.taps),
+            is_one_of(columns, "layout", "nhwc"),
+        )
         pointwise = taps == 1
         return {
-            **traffic(
-                batch * channels_in * read, values * np.where(integer == 1, _WIDE, 1), flops,
-                values, weights,
-            ),
+            **many.traffic(2 * many.macs, many._values),
             "batch": batch, "channels_in": channels_in, "channels_out": channels_out,
-            "groups": groups, "rank": rank, "bias": bias, "taps": taps, "windows": windows,
+            "groups": groups, "rank": rank, "bias": bias, "taps": taps,
+            "windows": np.asarray(windows),
             "depthwise": ((groups > 1) & (groups == channels_in)).astype(float),
             "pointwise": pointwise.astype(float), "integer": integer, "last": last,
-            "plain": 1 - last, "weight_bytes": weights, "products": batch * groups,
+            "plain": 1 - last, "weight_bytes": np.asarray(many.weight_bytes),
+            "products": batch * groups,
             "columns_bytes": np.where(pointwise, 0.0, batch * channels_in * windows * taps),
         }  # fmt: skip
 
@@ -147,7 +126,7 @@ class QuantizedConv(VolumeConv):
         kernel = attributes.get("kernel_shape") or weight[2:]
         has_bias = function == "linear" and len(operator.inputs) > 8
         return cls(
-            **cls._read_window(operator, kernel, shape), channels_out=weight[0],
+            **cls._read_volume(operator, kernel, shape), channels_out=weight[0],
             groups=int(attributes.get("group", 1)),
             bias=has_bias and operator.inputs[8] is not None, function=function,
             layout="nhwc" if last else "nchw", dtype=dtype_of(operator, EIGHT_BITS),
@@ -156,9 +135,9 @@ class QuantizedConv(VolumeConv):
     def kernel(self) -> Kernel:
         """Return the operator with one scale and zero point for each of its tensors."""
         shape, result = self.input_shape, self.output_shape
-        kernel = [each for _, each, *_ in self._each()]
+        kernel = self._along("kernel")[3 - self.rank :]
         weight = (self.channels_out, self.channels_in // self.groups, *kernel)
-        attributes: dict[str, Any] = self._window_attributes() | {"group": self.groups}
+        attributes: dict[str, Any] = self._onnx_window() | {"group": self.groups}
         if self.function == "integer":
             return Kernel(
                 "ConvInteger", "", attributes, shape, result, weight_shapes=(weight, (), ()),

@@ -8,20 +8,11 @@ from random import Random
 from typing import Any, ClassVar, Self
 
 from resperf.errors import LayerError
-from resperf.layers._base import name, number
-from resperf.layers._operator import (
-    BATCHES,
-    CONTRIB,
-    Kernel,
-    Operator,
-    OperatorLayer,
-    choices,
-    log_uniform,
-    traffic,
-)
-from resperf.layers.columns import Array, Columns, is_one_of, numbers
+from resperf.layers._base import Layer, name, number
+from resperf.layers._laws import BATCHES, choices, log_uniform
+from resperf.layers._operator import CONTRIB, Kernel, Operator
+from resperf.layers.columns import Array, Columns, either, is_in, is_one_of, numbers
 from resperf.layers.quantize import EIGHT_BITS
-from resperf.layers.terms import TRAFFIC_TERMS, Term, gflop, mb, millions
 from resperf.units import DTYPE_BYTES
 
 FUNCTIONS = ("linear", "integer", "dynamic", "gemm", "to_float")
@@ -35,7 +26,7 @@ _NARROW_OUT = ("linear", "gemm")
 _WIDE = DTYPE_BYTES["int32"]
 
 
-class QuantizedDense(OperatorLayer):
+class QuantizedDense(Layer):
     """A matrix product with fixed weights of eight bits.
 
     ``linear`` takes and gives quantised values, ``gemm`` as well, with a bias; ``integer`` gives
@@ -56,14 +47,6 @@ class QuantizedDense(OperatorLayer):
         "batch", "features_in", "features_out", "flops", "weight_bytes", "moved_bytes",
     )  # fmt: skip
     ENCODED: ClassVar[tuple[str, ...]] = ("function",)
-    TERMS: ClassVar[Mapping[str, Term]] = {
-        **TRAFFIC_TERMS,
-        "weights": mb("weight_bytes"),
-        "flops": gflop("flops"),
-        "flops one row": gflop("flops", "vector"),
-        "in dynamic": mb("in_bytes", "function=dynamic"),
-        "rows": millions("batch"),
-    }
     RANGES: ClassVar[Mapping[str, Any]] = {
         "batch": {**BATCHES, "values": [1, 8, 32, 128, 256, 1024], "weights": [3, 2, 2, 3, 2, 1]},
         "features_in": log_uniform(16, 4096, 1, 8, 64),
@@ -96,12 +79,12 @@ class QuantizedDense(OperatorLayer):
     @property
     def input_bytes(self) -> int:
         """Bytes of the rows that are read."""
-        return math.prod(self.input_shape) * (_WIDE if self.function == "dynamic" else 1)
+        return math.prod(self.input_shape) * either(self.function == "dynamic", _WIDE, 1)
 
     @property
     def output_bytes(self) -> int:
         """Bytes of the rows that are written."""
-        return math.prod(self.output_shape) * (1 if self.function in _NARROW_OUT else _WIDE)
+        return math.prod(self.output_shape) * either(is_in(self.function, _NARROW_OUT), 1, _WIDE)
 
     @property
     def macs(self) -> int:
@@ -116,17 +99,10 @@ class QuantizedDense(OperatorLayer):
     @classmethod
     def quantities(cls, columns: Columns) -> dict[str, Array]:
         """Bytes and operations."""
-        import numpy as np
-
         batch, depth, width = numbers(columns, "batch", "features_in", "features_out")
         dynamic = is_one_of(columns, "function", "dynamic")
-        narrow_out = is_one_of(columns, "function", *_NARROW_OUT)
         return {
-            **traffic(
-                batch * depth * np.where(dynamic == 1, _WIDE, 1),
-                batch * width * np.where(narrow_out == 1, 1, _WIDE),
-                2 * batch * depth * width, batch * width, depth * width,
-            ),
+            **cls.over(columns).traffic(2 * batch * depth * width, batch * width),
             "batch": batch, "features_in": depth, "features_out": width,
             "weight_bytes": depth * width, "depth_rest": depth % 4,
             "vector": (batch == 1).astype(float), "function=dynamic": dynamic,

@@ -11,27 +11,18 @@ from resperf.errors import LayerError
 from resperf.layers._base import name, number
 from resperf.layers._broadcast import (
     SECONDS,
+    WHOLE,
     BroadcastLayer,
     broadcast_axes,
     in_order,
     joined_axes,
     rows_of,
-    second_values,
     superfluous_axes,
 )
-from resperf.layers._operator import (
-    BATCHES,
-    CONTRIB,
-    Kernel,
-    Operator,
-    choices,
-    dtype_of,
-    log_uniform,
-    traffic,
-)
+from resperf.layers._laws import BATCHES, choices, log_uniform
+from resperf.layers._operator import CONTRIB, Kernel, Operator, dtype_of
 from resperf.layers.columns import Array, Columns, is_one_of, numbers
 from resperf.layers.quantize import EIGHT_BITS
-from resperf.layers.terms import TRAFFIC_TERMS, Term, mb, millions
 
 _BINARY: Mapping[str, str] = {"add": "QLinearAdd", "mul": "QLinearMul"}
 _UNARY: Mapping[str, str] = {"sigmoid": "QLinearSigmoid", "leaky_relu": "QLinearLeakyRelu"}
@@ -60,12 +51,6 @@ class QuantizedElementwise(BroadcastLayer):
     PLAIN: ClassVar[tuple[str, ...]] = ("threaded", "vector_rest")
     LOG2: ClassVar[tuple[str, ...]] = ("values", "rows", "inner", "moved_bytes", "second_bytes")
     ENCODED: ClassVar[tuple[str, ...]] = ("function", "second")
-    TERMS: ClassVar[Mapping[str, Term]] = {
-        **TRAFFIC_TERMS,
-        "second": mb("second_bytes"),
-        "values of a table": millions("values", "table"),
-        "loops": millions("loops"),
-    }
     RANGES: ClassVar[Mapping[str, Any]] = {
         "batch": BATCHES,
         "outer": log_uniform(1, 1024),
@@ -99,15 +84,16 @@ class QuantizedElementwise(BroadcastLayer):
     @classmethod
     def quantities(cls, columns: Columns) -> dict[str, Array]:
         """Values, rows and bytes; functions of one tensor look their values up in a table."""
+        import numpy as np
+
         batch, outer, middle, inner = numbers(columns, "batch", "outer", "middle", "inner")
         rows = batch * outer
         values = rows * middle * inner
-        second = second_values(columns, "second", rows, middle, inner)
-        both = is_one_of(columns, "second", "both")
-        whole = is_one_of(columns, "second", "none", "same", "scalar")
+        many, whole = cls.over(columns), is_one_of(columns, "second", *WHOLE)
         return {
-            **traffic(values - both * (values - rows) + second, values, values, values),
-            "values": values, "rows": rows * middle, "inner": inner, "second_bytes": second,
+            **many.traffic(values, values),
+            "values": values, "rows": rows * middle, "inner": inner,
+            "second_bytes": np.asarray(many._second_values),
             "table": is_one_of(columns, "function", *_UNARY),
             "loops": (1 - whole) * rows * middle,
         }  # fmt: skip

@@ -7,23 +7,13 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from resperf.errors import LayerError
-from resperf.layers._base import name, number
-from resperf.layers._operator import (
-    BATCHES,
-    Kernel,
-    Operator,
-    OperatorLayer,
-    choices,
-    dtype_of,
-    log_uniform,
-    split_rows,
-    traffic,
-)
+from resperf.layers._base import Layer, name, number
+from resperf.layers._laws import BATCHES, choices, log_uniform
+from resperf.layers._operator import Kernel, Operator, dtype_of, split_rows
 from resperf.layers._product import ProductLayer
-from resperf.layers.columns import Array, Columns, is_one_of, numbers
+from resperf.layers.columns import Array, Columns, either, numbers
 from resperf.layers.quantize import EIGHT_BITS
 from resperf.layers.quantized_dense import QuantizedDense
-from resperf.layers.terms import TRAFFIC_TERMS, Term, gflop, mb, millions
 from resperf.units import DTYPE_BYTES
 
 FUNCTIONS = ("linear", "integer")
@@ -53,13 +43,6 @@ class QuantizedMatMul(ProductLayer):
         "products", "rows", "depth", "columns", "flops", "in_bytes", "out_bytes",
     )  # fmt: skip
     ENCODED: ClassVar[tuple[str, ...]] = ("function",)
-    TERMS: ClassVar[Mapping[str, Term]] = {
-        **TRAFFIC_TERMS,
-        "second": mb("second_bytes"),
-        "flops": gflop("flops"),
-        "products": millions("products"),
-        "rows": millions("row_count"),
-    }
     RANGES: ClassVar[Mapping[str, Any]] = {
         "batch": BATCHES,
         "outer": log_uniform(2, 64),
@@ -85,29 +68,25 @@ class QuantizedMatMul(ProductLayer):
     @property
     def output_bytes(self) -> int:
         """Bytes of the results."""
-        return math.prod(self.output_shape) * (1 if self.function == "linear" else _WIDE)
+        return self._values * either(self.function == "linear", 1, _WIDE)
 
     @classmethod
     def quantities(cls, columns: Columns) -> dict[str, Array]:
         """Bytes and operations."""
-        import numpy as np
-
         batch, outer, rows, depth, width = numbers(
             columns, "batch", "outer", "rows", "depth", "columns"
         )
         products = batch * outer
-        first, second = products * rows * depth, products * depth * width
         values = products * rows * width
-        each = np.where(is_one_of(columns, "function", "linear") == 1, 1, _WIDE)
         return {
-            **traffic(first + second, values * each, 2 * values * depth, values),
+            **cls.over(columns).traffic(2 * values * depth, values),
             "products": products, "rows": rows, "depth": depth, "columns": width,
-            "second_bytes": second, "row_count": products * rows,
+            "second_bytes": products * depth * width, "row_count": products * rows,
             "depth_rest": depth % 4, "column_rest": width % 16,
         }  # fmt: skip
 
     @classmethod
-    def read(cls, operator: Operator) -> OperatorLayer:
+    def read(cls, operator: Operator) -> Layer:
         """Read a product of many matrices with as many others; with one it is a dense layer."""
         function = _FUNCTION_OF[operator.op]
         first, second = operator.shape(), operator.shape(_SECOND_PLACE[function])

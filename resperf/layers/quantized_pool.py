@@ -9,20 +9,11 @@ from typing import Any, ClassVar, Self
 
 from resperf.errors import LayerError
 from resperf.layers._base import name
-from resperf.layers._operator import (
-    BATCHES,
-    CONTRIB,
-    Kernel,
-    Operator,
-    choices,
-    dtype_of,
-    log_uniform,
-    traffic,
-)
+from resperf.layers._laws import BATCHES, choices, log_uniform
+from resperf.layers._operator import CONTRIB, Kernel, Operator, dtype_of
 from resperf.layers._volume import VolumePool
 from resperf.layers.columns import Array, Columns, is_one_of, numbers
 from resperf.layers.quantize import EIGHT_BITS
-from resperf.layers.terms import TRAFFIC_TERMS, Term, mb, millions
 
 _OPS: Mapping[str, str] = {
     "max": "NhwcMaxPool", "average": "QLinearAveragePool",
@@ -46,14 +37,6 @@ class QuantizedPool(VolumePool):
         "batch", "channels_in", "taps", "windows", "flops", "in_bytes", "out_bytes",
     )  # fmt: skip
     ENCODED: ClassVar[tuple[str, ...]] = ("mode",)
-    TERMS: ClassVar[Mapping[str, Term]] = {
-        **TRAFFIC_TERMS,
-        "taps": millions("flops"),
-        "taps mean": millions("flops", "mean"),
-        "taps plain": millions("flops", "plain"),
-        "in whole": mb("in_bytes", "whole"),
-        "windows": millions("window_count"),
-    }
     RANGES: ClassVar[Mapping[str, Any]] = {
         "batch": BATCHES,
         "rank": 2,
@@ -70,7 +53,7 @@ class QuantizedPool(VolumePool):
     OPERATORS: ClassVar[frozenset[str]] = frozenset(_MODE_OF)
 
     def _check(self) -> None:
-        whole = all(size == kernel for size, kernel, *_ in self._each())
+        whole = self._along("") == self._along("kernel")
         if self.mode == "global_average" and not (whole and math.prod(self.positions) == 1):
             raise LayerError("quantized_pool: the window of global_average is the whole image")
         if self.mode == "max" and self.layout != "nhwc":
@@ -86,13 +69,14 @@ class QuantizedPool(VolumePool):
     @classmethod
     def quantities(cls, columns: Columns) -> dict[str, Array]:
         """Bytes, windows and what they look at."""
+        import numpy as np
+
         batch, channels = numbers(columns, "batch", "channels_in")
-        read, windows, taps = cls._geometry(columns)
-        planes, last = batch * channels, is_one_of(columns, "layout", "nhwc")
+        many, planes = cls.over(columns), batch * channels
+        windows, taps = np.asarray(many.windows), np.asarray(many.taps)
+        last = is_one_of(columns, "layout", "nhwc")
         return {
-            **traffic(
-                planes * read, planes * windows, planes * windows * taps, planes * windows
-            ),
+            **many.traffic(many.macs, many._values),
             "batch": batch, "channels_in": channels, "taps": taps, "windows": windows,
             "last": last, "plain": 1 - last, "window_count": planes * windows,
             "whole": is_one_of(columns, "mode", "global_average"),
@@ -108,7 +92,7 @@ class QuantizedPool(VolumePool):
             shape = (shape[0], shape[-1], *shape[1:-1])
         kernel = shape[2:] if mode == "global_average" else attributes["kernel_shape"]
         made = cls(
-            **cls._read_window(operator, kernel, shape), mode=mode,
+            **cls._read_volume(operator, kernel, shape), mode=mode,
             layout="nhwc" if last else "nchw", dtype=dtype_of(operator, EIGHT_BITS),
         )  # fmt: skip
         made._refuse_ceiling(attributes, operator.result()[1:-1] if last else operator.result()[2:])
@@ -121,7 +105,7 @@ class QuantizedPool(VolumePool):
             shape, result = ((s[0], *s[2:], s[1]) for s in (shape, result))
         attributes: dict[str, Any] = {}
         if self.mode != "global_average":
-            attributes = self._window_attributes()
+            attributes = self._onnx_window()
         if self.mode == "max":
             return Kernel("NhwcMaxPool", CONTRIB, attributes, shape, result, dtype=self.dtype)
         attributes.pop("dilations", None)

@@ -9,21 +9,11 @@ from typing import Any, ClassVar, Self
 from resperf.errors import LayerError
 from resperf.layers._along import AlongAxis
 from resperf.layers._base import flag, name, number
-from resperf.layers._operator import (
-    BATCHES,
-    CONTRIB,
-    Kernel,
-    Operator,
-    choices,
-    dtype_of,
-    log_uniform,
-    traffic,
-)
+from resperf.layers._laws import BATCHES, choices, log_uniform
+from resperf.layers._operator import CONTRIB, Kernel, Operator, dtype_of
 from resperf.layers.columns import Array, Columns, numbers
 from resperf.layers.quantize import EIGHT_BITS
 from resperf.layers.softmax import softmax_axes, softmax_shape
-from resperf.layers.terms import TRAFFIC_TERMS, Term, mb, millions
-from resperf.layers.terms import flag as where
 
 
 class QuantizedSoftmax(AlongAxis):
@@ -45,13 +35,6 @@ class QuantizedSoftmax(AlongAxis):
     PLAIN: ClassVar[tuple[str, ...]] = ("threaded", "vector_rest", "apart", "across")
     LOG2: ClassVar[tuple[str, ...]] = ("rows", "values", "inner", "moved_bytes")
     ENCODED: ClassVar[tuple[str, ...]] = ()
-    TERMS: ClassVar[Mapping[str, Term]] = {
-        **TRAFFIC_TERMS,
-        "rows": millions("rows"),
-        "in apart": mb("in_bytes", "apart"),
-        "in across": mb("in_bytes", "across"),
-        "constant apart": where("apart"),
-    }
     RANGES: ClassVar[Mapping[str, Any]] = {
         "batch": BATCHES,
         "outer": log_uniform(1, 4096),
@@ -82,7 +65,7 @@ class QuantizedSoftmax(AlongAxis):
         rows = batch * outer * inner
         total = rows * values
         return {
-            **traffic(total, total, 3 * total, total),
+            **cls.over(columns).traffic(3 * total, total),
             "rows": rows, "values": values, "inner": inner, "apart": (inner > 1).astype(float),
             "across": across,
         }  # fmt: skip

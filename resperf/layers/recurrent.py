@@ -6,26 +6,17 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
 from resperf.errors import LayerError
-from resperf.layers._base import name, number
-from resperf.layers._operator import (
-    FLOATS,
-    Kernel,
-    Operator,
-    OperatorLayer,
-    choices,
-    dtype_of,
-    log_uniform,
-    traffic,
-)
-from resperf.layers.columns import Array, Columns, element_bytes, is_one_of, numbers
-from resperf.layers.terms import TRAFFIC_TERMS, Term, gflop, mb, millions
+from resperf.layers._base import Layer, name, number
+from resperf.layers._laws import choices, log_uniform
+from resperf.layers._operator import FLOATS, Kernel, Operator, dtype_of
+from resperf.layers.columns import Array, Columns, is_in, is_one_of, numbers
 
 _GATES: Mapping[str, int] = {"lstm": 4, "gru": 3, "rnn": 1}
 _OPS: Mapping[str, str] = {cell: cell.upper() for cell in _GATES}
 _CELL_OF: Mapping[str, str] = {op: cell for cell, op in _OPS.items()}
 
 
-class Recurrent(OperatorLayer):
+class Recurrent(Layer):
     """An LSTM, a GRU or a plain recurrent layer over (steps, batch, features)."""
 
     kind: ClassVar[str] = "recurrent"
@@ -44,16 +35,6 @@ class Recurrent(OperatorLayer):
         "weight_bytes", "moved_bytes",
     )  # fmt: skip
     ENCODED: ClassVar[tuple[str, ...]] = ("cell",)
-    TERMS: ClassVar[Mapping[str, Term]] = {
-        **TRAFFIC_TERMS,
-        "weights": mb("weight_bytes"),
-        "weights of each step": mb("all_step_weight_bytes"),
-        "flops of inputs": gflop("input_flops"),
-        "flops of states": gflop("state_flops"),
-        "steps": millions("all_steps"),
-        "steps lstm": millions("all_steps", "cell=lstm"),
-        "gates": millions("gates"),
-    }
     RANGES: ClassVar[Mapping[str, Any]] = {
         "batch": log_uniform(1, 512),
         "steps": log_uniform(2, 256),
@@ -81,7 +62,8 @@ class Recurrent(OperatorLayer):
 
     @property
     def _gated(self) -> int:
-        return self.directions * _GATES[self.cell] * self.hidden
+        gates = sum(n * is_in(self.cell, (cell,)) for cell, n in _GATES.items())
+        return self.directions * gates * self.hidden
 
     @property
     def macs(self) -> int:
@@ -96,23 +78,21 @@ class Recurrent(OperatorLayer):
     @classmethod
     def quantities(cls, columns: Columns) -> dict[str, Array]:
         """Bytes and FLOPs; what a step does cannot begin before the step before it has ended."""
+        import numpy as np
+
         batch, steps, features, hidden, directions = numbers(
             columns, "batch", "steps", "features", "hidden", "directions"
         )
-        size = element_bytes(columns)
-        gates = sum(n * is_one_of(columns, "cell", cell) for cell, n in _GATES.items())
-        gated = directions * gates * hidden
+        many = cls.over(columns)
+        gated = np.asarray(many._gated)
         inputs, states = (2 * steps * batch * gated * each for each in (features, hidden))
         values = steps * directions * batch * hidden
-        step_weights = gated * hidden * size
+        step_weights = gated * hidden * many.element_bytes
         return {
-            **traffic(
-                steps * batch * features * size, values * size, inputs + states, values,
-                gated * (features + hidden + 2) * size,
-            ),
+            **many.traffic(inputs + states, values),
             "batch": batch, "steps": steps, "features": features, "hidden": hidden,
             "directions": directions, "hidden_rest": hidden % 16,
-            "weight_bytes": gated * (features + hidden + 2) * size,
+            "weight_bytes": np.asarray(many.weight_bytes),
             "step_weight_bytes": step_weights, "all_step_weight_bytes": step_weights * steps,
             "step_flops": states / steps, "input_flops": inputs, "state_flops": states,
             "all_steps": steps * directions, "gates": steps * batch * gated,

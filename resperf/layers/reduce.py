@@ -10,19 +10,9 @@ from typing import Any, ClassVar, Self
 from resperf.errors import LayerError
 from resperf.layers._along import AlongAxis
 from resperf.layers._base import name, number
-from resperf.layers._operator import (
-    BATCHES,
-    DTYPES,
-    Kernel,
-    Operator,
-    around,
-    choices,
-    dtype_of,
-    log_uniform,
-    traffic,
-)
-from resperf.layers.columns import Array, Columns, element_bytes, is_one_of, numbers
-from resperf.layers.terms import TRAFFIC_TERMS, Term, flag, mb, millions
+from resperf.layers._laws import BATCHES, choices, log_uniform
+from resperf.layers._operator import DTYPES, Kernel, Operator, around, dtype_of
+from resperf.layers.columns import Array, Columns, either, is_in, is_one_of, numbers
 
 _OPS: Mapping[str, str] = {
     "mean": "ReduceMean", "sum": "ReduceSum", "max": "ReduceMax", "min": "ReduceMin",
@@ -52,14 +42,6 @@ class Reduce(AlongAxis):
     PLAIN: ClassVar[tuple[str, ...]] = ("threaded", "vector_rest", "apart")
     LOG2: ClassVar[tuple[str, ...]] = ("rows", "values", "inner", "in_bytes", "out_bytes")
     ENCODED: ClassVar[tuple[str, ...]] = ("function",)
-    TERMS: ClassVar[Mapping[str, Term]] = {
-        **TRAFFIC_TERMS,
-        "rows": millions("rows"),
-        "in apart": mb("in_bytes", "apart"),
-        "in series": mb("in_bytes", "series"),
-        "in places": mb("in_bytes", "places"),
-        "constant apart": flag("apart"),
-    }
     RANGES: ClassVar[Mapping[str, Any]] = {
         "batch": BATCHES,
         "outer": log_uniform(1, 2048),
@@ -86,7 +68,7 @@ class Reduce(AlongAxis):
     @property
     def output_bytes(self) -> int:
         """Bytes of the results; places are whole numbers of 64 bits."""
-        each = PLACE_BYTES if self.function in _PLACES else self.element_bytes
+        each = either(is_in(self.function, _PLACES), PLACE_BYTES, self.element_bytes)
         return math.prod(self.output_shape) * each
 
     @property
@@ -97,15 +79,12 @@ class Reduce(AlongAxis):
     @classmethod
     def quantities(cls, columns: Columns) -> dict[str, Array]:
         """Bytes and rows; ``apart`` is 1 where the values of a row do not lie together."""
-        import numpy as np
-
         batch, outer, values, inner = numbers(columns, "batch", "outer", "values", "inner")
-        size, rows = element_bytes(columns), batch * outer
+        rows = batch * outer
         total = rows * values * inner
         places = is_one_of(columns, "function", *_PLACES)
-        each = np.where(places == 1, PLACE_BYTES, size)
         return {
-            **traffic(total * size, rows * inner * each, total, total),
+            **cls.over(columns).traffic(total, total),
             "rows": rows, "values": values, "inner": inner,
             "apart": (inner > 1).astype(float),
             "series": is_one_of(columns, "function", "log_sum_exp"), "places": places,

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar
+from random import Random
+from typing import Any, ClassVar
 
 from resperf.errors import LayerError
-from resperf.layers._base import LAYOUTS, PlainLayer, name, number
+from resperf.layers._base import LAYOUTS, Layer, name, number
+from resperf.layers._laws import BATCHES, choices, log_uniform
+from resperf.layers._layouts import block_of, is_blocked
+from resperf.layers._operator import FLOATS
+from resperf.layers.columns import Array, Columns, numbers
 
 
-class Reorder(PlainLayer):
+class Reorder(Layer):
     """A re-layout of an image, such as the ReorderInput and ReorderOutput of ONNX Runtime.
 
-    It is the data reshaping T(., d) of ResPerfNet equations 4 to 6.
+    It is the data reshaping T(., d) of ResPerfNet equations 4 to 6. No operator of ONNX says it:
+    which there are, and how they are read, belongs to each framework.
     """
 
     kind: ClassVar[str] = "reorder"
@@ -24,7 +30,28 @@ class Reorder(PlainLayer):
     width: int = number("columns of the image", unit="pixel")
     layout: str = name("layout that is read", LAYOUTS, default="nchw")
     layout_out: str = name("layout that is written", LAYOUTS, default="nchwc16")
-    dtype: str = name("type of one value", ("float32", "float16", "bfloat16"), default="float32")
+    dtype: str = name("type of one value", FLOATS, default="float32")
+
+    PLAIN: ClassVar[tuple[str, ...]] = (
+        "channel_waste", "aligned", "pixel_rest", "to_blocked", "from_blocked",
+    )  # fmt: skip
+    LOG2: ClassVar[tuple[str, ...]] = (
+        "batch", "channels_in", "height", "width", "pixels_in", "in_bytes", "padded_bytes",
+        "moved_bytes", "planes",
+    )  # fmt: skip
+    ENCODED: ClassVar[tuple[str, ...]] = ("layout", "layout_out")
+    FUNCTION: ClassVar[str | None] = ""
+    INDEPENDENT_FIELDS: ClassVar[bool] = True
+    RANGES: ClassVar[Mapping[str, Any]] = {
+        "batch": BATCHES,
+        "channels_in": log_uniform(4, 1024, 4, 16),
+        "size": {**log_uniform(1, 224), "same_share": 0.9},
+        "relayout": choices(["nchw>nchwc16", "nchwc16>nchw", "nchwc16>nhwc"], [3, 4, 1]),
+    }
+    WORDS: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "relayout": tuple(f"{one}>{other}" for one in LAYOUTS for other in LAYOUTS if one != other)
+    }
+    SCALED: ClassVar[tuple[str, ...]] = ("channels_in",)
 
     def _check(self) -> None:
         if self.layout == self.layout_out:
@@ -34,3 +61,34 @@ class Reorder(PlainLayer):
     def input_shape(self) -> tuple[int, ...]:
         """(batch, channels_in, height, width)."""
         return (self.batch, self.channels_in, self.height, self.width)
+
+    @classmethod
+    def fitting(cls, fields: Mapping[str, Any], source: Random) -> dict[str, Any]:
+        """Split ``relayout = "nchw>nchwc16"``, which names what is read and what is written."""
+        del source
+        made = dict(fields)
+        if "relayout" in made:
+            made["layout"], _, made["layout_out"] = str(made.pop("relayout")).partition(">")
+        return made
+
+    @classmethod
+    def quantities(cls, columns: Columns) -> dict[str, Array]:
+        """Bytes, those of channels that fill up blocks too; ``flops`` counts each value once."""
+        import numpy as np
+
+        many = cls.over(columns)
+        batch, channels, height, width = numbers(columns, "batch", "channels_in", "height", "width")
+        read, written = np.asarray(columns["layout"]), np.asarray(columns["layout_out"])
+        to_blocked, from_blocked = is_blocked(written), is_blocked(read)
+        block = np.where(to_blocked == 1, block_of(written), block_of(read))
+        padded = np.ceil(channels / block) * block / channels
+        values = batch * channels * height * width
+        q = many.traffic(values, values)
+        return {
+            **q, "batch": batch, "channels_in": channels, "height": height, "width": width,
+            "pixels_in": height * width, "padded_bytes": q["in_bytes"] * padded,
+            "channel_waste": padded, "moved_bytes": q["in_bytes"] * (1 + padded),
+            "planes": batch * channels, "aligned": (channels % 16 == 0).astype(float),
+            "pixel_rest": (height * width) % 4, "to_blocked": to_blocked,
+            "from_blocked": from_blocked,
+        }  # fmt: skip

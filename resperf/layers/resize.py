@@ -7,21 +7,13 @@ from random import Random
 from typing import Any, ClassVar
 
 from resperf.errors import LayerError
-from resperf.layers._base import LAYOUTS, name, number
-from resperf.layers._operator import (
-    BATCHES,
-    Kernel,
-    Operator,
-    OperatorLayer,
-    choices,
-    dtype_of,
-    log_uniform,
-    traffic,
-)
-from resperf.layers.columns import Array, Columns, element_bytes, is_one_of, numbers
+from resperf.layers._base import LAYOUTS, Layer, name, number
+from resperf.layers._laws import BATCHES, choices, log_uniform
+from resperf.layers._operator import Kernel, Operator, dtype_of
+from resperf.layers._resized import RESIZED, ResizedLayer
+from resperf.layers.columns import Array, Columns, is_one_of, numbers
 from resperf.layers.move import Move
-from resperf.layers.resize_nd import RESIZED, Resized, ResizeNd
-from resperf.layers.terms import TRAFFIC_TERMS, Term, mb, millions
+from resperf.layers.resize_nd import ResizeNd
 
 NEAREST, ROUNDED = "nearest", "nearest_rounded"
 MODES = (NEAREST, "linear", "cubic", ROUNDED)
@@ -29,7 +21,7 @@ _BLOCKED = (NEAREST, "linear")
 """What is done with images whose channels come in blocks."""
 
 
-class Resize(Resized):
+class Resize(ResizedLayer):
     """An image of another height and width, its pixels taken from those around.
 
     ``nearest`` rounds places down, as most frameworks write it and for which ONNX Runtime has a
@@ -37,6 +29,8 @@ class Resize(Resized):
     """
 
     kind: ClassVar[str] = "resize"
+    AXES: ClassVar[tuple[str, ...]] = ("height", "width")
+    MORE_TAPS: ClassVar[Mapping[str, int]] = {"linear": 3, "cubic": 15}
     aliases: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "size": ("height", "width"),
         "size_out": ("height_out", "width_out"),
@@ -53,19 +47,6 @@ class Resize(Resized):
     dtype: str = name("type of one value", RESIZED, default="float32")
 
     PLAIN: ClassVar[tuple[str, ...]] = ("threaded", "vector_rest", "whole", "doubled", "blocked")
-    LOG2: ClassVar[tuple[str, ...]] = (
-        "planes", "pixels_in", "pixels_out", "width_out", "in_bytes", "out_bytes",
-    )  # fmt: skip
-    ENCODED: ClassVar[tuple[str, ...]] = ("mode",)
-    TERMS: ClassVar[Mapping[str, Term]] = {
-        **TRAFFIC_TERMS,
-        **{f"out {each}": mb("out_bytes", f"mode={each}") for each in MODES},
-        "out nearest, doubled": mb("out_bytes", "mode=nearest", "doubled"),
-        "out nearest, broken": mb("out_bytes", "mode=nearest", "broken"),
-        "out blocked": mb("out_bytes", "blocked"),
-        "planes": millions("planes"),
-        "pixels": millions("pixels_out"),
-    }
     RANGES: ClassVar[Mapping[str, Any]] = {
         "batch": BATCHES,
         "channels": log_uniform(1, 512, 1, 8, 16),
@@ -75,7 +56,6 @@ class Resize(Resized):
         "layout": choices(["nchw", "nchwc16"], [4, 1]),
         "dtype": choices(["float32", "uint8"], [12, 1]),
     }
-    SCALED: ClassVar[tuple[str, ...]] = ("channels",)
     OPERATORS: ClassVar[frozenset[str]] = frozenset({"Resize", "Upsample"})
 
     def _check(self) -> None:
@@ -103,40 +83,21 @@ class Resize(Resized):
             made |= {f"{side}_out": 2 * made[side] for side in ("height", "width")}
         return made
 
-    @property
-    def input_shape(self) -> tuple[int, ...]:
-        """(batch, channels, height, width)."""
-        return (self.batch, self.channels, self.height, self.width)
-
-    @property
-    def output_shape(self) -> tuple[int, ...]:
-        """(batch, channels, height_out, width_out)."""
-        return (self.batch, self.channels, self.height_out, self.width_out)
-
     @classmethod
     def quantities(cls, columns: Columns) -> dict[str, Array]:
         """Bytes and planes; ``whole``: both sides grow by whole factors, ``doubled``: by two."""
-        import numpy as np
-
-        batch, channels, height, width, rows, width_out = numbers(
-            columns, "batch", "channels", "height", "width", "height_out", "width_out"
+        height, width, rows, width_out = numbers(
+            columns, "height", "width", "height_out", "width_out"
         )
-        size, planes = element_bytes(columns), batch * channels
-        doubled = ((rows == 2 * height) & (width_out == 2 * width)).astype(float)
         whole = ((rows % height == 0) & (width_out % width == 0)).astype(float)
-        values = planes * rows * width_out
-        kinds = {f"mode={each}": is_one_of(columns, "mode", each) for each in MODES}
-        taps = 1 + 3 * kinds["mode=linear"] + 15 * kinds["mode=cubic"]
-        read = np.minimum(planes * height * width, values)
         return {
-            **traffic(read * size, values * size, taps * values, values),
-            "planes": planes, "pixels_in": height * width, "pixels_out": rows * width_out,
-            "width_out": width_out, "whole": whole, "broken": 1 - whole, "doubled": doubled,
-            "blocked": 1 - is_one_of(columns, "layout", "nchw"), **kinds,
+            **super().quantities(columns), "whole": whole, "broken": 1 - whole,
+            "doubled": ((rows == 2 * height) & (width_out == 2 * width)).astype(float),
+            "blocked": 1 - is_one_of(columns, "layout", "nchw"),
         }  # fmt: skip
 
     @classmethod
-    def read(cls, operator: Operator) -> OperatorLayer:
+    def read(cls, operator: Operator) -> Layer:
         """Read a ``Resize`` or ``Upsample`` of the last axes; one of none copies."""
         dtype, shape, result = dtype_of(operator, RESIZED), operator.shape(), operator.result()
         if shape == result:

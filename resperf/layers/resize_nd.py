@@ -2,43 +2,21 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from random import Random
 from typing import Any, ClassVar, Self
 
 from resperf.errors import LayerError
 from resperf.layers._base import name, number
-from resperf.layers._operator import (
-    FLOATS,
-    Kernel,
-    Operator,
-    OperatorLayer,
-    choices,
-    dtype_of,
-    log_uniform,
-    traffic,
-)
+from resperf.layers._laws import choices, log_uniform
+from resperf.layers._operator import Kernel, Operator, dtype_of
+from resperf.layers._resized import RESIZED, ResizedLayer
 from resperf.layers._volume import AXES
-from resperf.layers.columns import Array, Columns, element_bytes, is_one_of, numbers
-from resperf.layers.terms import TRAFFIC_TERMS, Term, mb, millions
 
 MODES = ("nearest", "linear")
-RESIZED = (*FLOATS, "uint8", "int8")
-"""Types of what is resized."""
 
 
-class Resized(OperatorLayer):
-    """What changes of size share; the fields are their kinds' own."""
-
-    @property
-    def input_bytes(self) -> int:
-        """Bytes that are read: where an image gets smaller, no more than are written."""
-        values = min(math.prod(self.input_shape), math.prod(self.output_shape))
-        return values * self.element_bytes
-
-
-class ResizeNd(Resized):
+class ResizeNd(ResizedLayer):
     """A volume of another depth, height and width, its pixels taken from those around.
 
     Read by `resperf.layers.resize`, whose operators it shares. ONNX Runtime takes lines that are
@@ -46,6 +24,8 @@ class ResizeNd(Resized):
     """
 
     kind: ClassVar[str] = "resize_nd"
+    AXES: ClassVar[tuple[str, ...]] = AXES
+    MORE_TAPS: ClassVar[Mapping[str, int]] = {"linear": 7}
     aliases: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "size": AXES,
         "size_out": tuple(f"{axis}_out" for axis in AXES),
@@ -63,16 +43,6 @@ class ResizeNd(Resized):
     dtype: str = name("type of one value", RESIZED, default="float32")
 
     PLAIN: ClassVar[tuple[str, ...]] = ("threaded", "vector_rest")
-    LOG2: ClassVar[tuple[str, ...]] = (
-        "planes", "pixels_in", "pixels_out", "width_out", "in_bytes", "out_bytes",
-    )  # fmt: skip
-    ENCODED: ClassVar[tuple[str, ...]] = ("mode",)
-    TERMS: ClassVar[Mapping[str, Term]] = {
-        **TRAFFIC_TERMS,
-        **{f"out {each}": mb("out_bytes", f"mode={each}") for each in MODES},
-        "planes": millions("planes"),
-        "pixels": millions("pixels_out"),
-    }
     RANGES: ClassVar[Mapping[str, Any]] = {
         "batch": choices([1, 2, 4, 8], [5, 3, 1, 1]),
         "channels": log_uniform(1, 320, 1, 8, 16),
@@ -81,7 +51,6 @@ class ResizeNd(Resized):
         "mode": choices(MODES, [1, 3]),
         "dtype": choices(["float32", "uint8"], [12, 1]),
     }
-    SCALED: ClassVar[tuple[str, ...]] = ("channels",)
     OPERATORS: ClassVar[frozenset[str]] = frozenset()
 
     def _check(self) -> None:
@@ -101,38 +70,6 @@ class ResizeNd(Resized):
             made |= {f"{axis}_out": length for axis, length in lines.items()}
             made["width_out"] *= 2
         return made
-
-    @property
-    def input_shape(self) -> tuple[int, ...]:
-        """(batch, channels, depth, height, width)."""
-        return (self.batch, self.channels, *(getattr(self, axis) for axis in AXES))
-
-    @property
-    def output_shape(self) -> tuple[int, ...]:
-        """(batch, channels, depth_out, height_out, width_out)."""
-        return (self.batch, self.channels, *(getattr(self, f"{axis}_out") for axis in AXES))
-
-    @classmethod
-    def quantities(cls, columns: Columns) -> dict[str, Array]:
-        """Bytes and planes."""
-        import numpy as np
-
-        batch, channels = numbers(columns, "batch", "channels")
-        read, written = (
-            np.prod(numbers(columns, *(f"{axis}{end}" for axis in AXES)), axis=0)
-            for end in ("", "_out")
-        )
-        (width_out,) = numbers(columns, "width_out")
-        size, planes = element_bytes(columns), batch * channels
-        values = planes * written
-        kinds = {f"mode={each}": is_one_of(columns, "mode", each) for each in MODES}
-        taps = 1 + 7 * kinds["mode=linear"]
-        in_bytes = np.minimum(planes * read, values) * size
-        return {
-            **traffic(in_bytes, values * size, taps * values, values),
-            "planes": planes, "pixels_in": read, "pixels_out": written, "width_out": width_out,
-            **kinds,
-        }  # fmt: skip
 
     @classmethod
     def of_lines(cls, operator: Operator) -> Self:

@@ -8,7 +8,7 @@ from random import Random
 from typing import Any, ClassVar, Self
 
 from resperf.errors import LayerError
-from resperf.layers._base import name, number
+from resperf.layers._base import Layer, name, number
 from resperf.layers._broadcast import (
     SECONDS,
     broadcast_axes,
@@ -17,24 +17,14 @@ from resperf.layers._broadcast import (
     second_values,
     superfluous_axes,
 )
-from resperf.layers._operator import (
-    BATCHES,
-    DTYPES,
-    Kernel,
-    Operator,
-    OperatorLayer,
-    choices,
-    dtype_of,
-    log_uniform,
-    traffic,
-)
-from resperf.layers.columns import Array, Columns, element_bytes, numbers
-from resperf.layers.terms import TRAFFIC_TERMS, Term, mb, millions
+from resperf.layers._laws import BATCHES, choices, log_uniform
+from resperf.layers._operator import DTYPES, Kernel, Operator, dtype_of
+from resperf.layers.columns import Array, Columns, numbers
 
 CONDITIONS = tuple(each for each in SECONDS if each not in ("none", "both"))
 
 
-class Select(OperatorLayer):
+class Select(Layer):
     """``Where``: the result is of shape (batch x outer, middle, inner), the condition of `second`.
 
     `tensors` of the two values are as large as the result, the others are scalars; one that is
@@ -54,12 +44,6 @@ class Select(OperatorLayer):
     PLAIN: ClassVar[tuple[str, ...]] = ("threaded", "vector_rest", "tensors", "repeated")
     LOG2: ClassVar[tuple[str, ...]] = ("values", "rows", "inner", "moved_bytes")
     ENCODED: ClassVar[tuple[str, ...]] = ("second",)
-    TERMS: ClassVar[Mapping[str, Term]] = {
-        **TRAFFIC_TERMS,
-        "condition": mb("condition_bytes"),
-        "out repeated": mb("out_bytes", "repeated"),
-        "loops": millions("loops"),
-    }
     RANGES: ClassVar[Mapping[str, Any]] = {
         "batch": BATCHES,
         "outer": log_uniform(1, 64),
@@ -105,23 +89,27 @@ class Select(OperatorLayer):
     @property
     def input_bytes(self) -> int:
         """Bytes of the condition, one each, and of both values."""
-        values = sum(math.prod(shape) for shape in self.value_shapes)
-        return math.prod(self.input_shape) + values * self.element_bytes
+        values = self.tensors * math.prod(self.output_shape) + 2 - self.tensors
+        return self._condition_values + values * self.element_bytes
+
+    @property
+    def _condition_values(self) -> int:
+        return second_values(self.second, self.batch * self.outer, self.middle, self.inner)
 
     @classmethod
     def quantities(cls, columns: Columns) -> dict[str, Array]:
         """Bytes, and how often a kernel starts along the last axis."""
+        import numpy as np
+
         batch, outer, middle, inner, tensors = numbers(
             columns, "batch", "outer", "middle", "inner", "tensors"
         )
-        size, rows = element_bytes(columns), batch * outer
+        many, rows = cls.over(columns), batch * outer
         values = rows * middle * inner
-        condition = second_values(columns, "second", rows, middle, inner)
+        condition = np.asarray(many._condition_values)
         repeated = (condition < values).astype(float)
         return {
-            **traffic(
-                condition + (tensors * values + 2 - tensors) * size, values * size, values, values
-            ),
+            **many.traffic(values, values),
             "values": values, "rows": rows * middle, "inner": inner, "tensors": tensors,
             "condition_bytes": condition, "repeated": repeated, "loops": repeated * rows * middle,
         }  # fmt: skip

@@ -10,19 +10,9 @@ from typing import Any, ClassVar, Self
 from resperf.errors import LayerError
 from resperf.layers._along import AlongAxis
 from resperf.layers._base import name, number
-from resperf.layers._operator import (
-    BATCHES,
-    FLOATS,
-    Kernel,
-    Operator,
-    around,
-    choices,
-    dtype_of,
-    log_uniform,
-    traffic,
-)
-from resperf.layers.columns import Array, Columns, element_bytes, is_one_of, numbers
-from resperf.layers.terms import TRAFFIC_TERMS, Term, flag, mb, millions
+from resperf.layers._laws import BATCHES, choices, log_uniform
+from resperf.layers._operator import FLOATS, Kernel, Operator, around, dtype_of
+from resperf.layers.columns import Array, Columns, is_one_of, numbers
 
 ACROSS = "softmax_across"
 _OPS: Mapping[str, str] = {"softmax": "Softmax", "log_softmax": "LogSoftmax", ACROSS: "Softmax"}
@@ -47,14 +37,6 @@ class Softmax(AlongAxis):
     PLAIN: ClassVar[tuple[str, ...]] = ("threaded", "vector_rest", "apart", "log", "across")
     LOG2: ClassVar[tuple[str, ...]] = ("rows", "values", "inner", "moved_bytes")
     ENCODED: ClassVar[tuple[str, ...]] = ()
-    TERMS: ClassVar[Mapping[str, Term]] = {
-        **TRAFFIC_TERMS,
-        "rows": millions("rows"),
-        "in apart": mb("in_bytes", "apart"),
-        "in log": mb("in_bytes", "log"),
-        "in across": mb("in_bytes", "across"),
-        "constant apart": flag("apart"),
-    }
     RANGES: ClassVar[Mapping[str, Any]] = {
         "batch": BATCHES,
         "outer": log_uniform(1, 4096),
@@ -80,10 +62,10 @@ class Softmax(AlongAxis):
     def quantities(cls, columns: Columns) -> dict[str, Array]:
         """Bytes and rows; ``apart`` is 1 where values of a row do not lie together."""
         batch, outer, values, inner = numbers(columns, "batch", "outer", "values", "inner")
-        size, rows = element_bytes(columns), batch * outer * inner
+        rows = batch * outer * inner
         total = rows * values
         return {
-            **traffic(total * size, total * size, 3 * total, total),
+            **cls.over(columns).traffic(3 * total, total),
             "rows": rows, "values": values, "inner": inner,
             "apart": (inner > 1).astype(float),
             "log": is_one_of(columns, "function", "log_softmax"),

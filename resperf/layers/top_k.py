@@ -9,18 +9,9 @@ from typing import Any, ClassVar, Self
 from resperf.errors import LayerError
 from resperf.layers._along import AlongAxis
 from resperf.layers._base import name, number
-from resperf.layers._operator import (
-    BATCHES,
-    Kernel,
-    Operator,
-    around,
-    choices,
-    dtype_of,
-    log_uniform,
-    traffic,
-)
-from resperf.layers.columns import Array, Columns, element_bytes, numbers
-from resperf.layers.terms import TRAFFIC_TERMS, Term, millions
+from resperf.layers._laws import BATCHES, choices, log_uniform
+from resperf.layers._operator import Kernel, Operator, around, dtype_of
+from resperf.layers.columns import Array, Columns, numbers
 
 _DTYPES = ("float32", "float64", "int64", "int32")
 
@@ -40,13 +31,6 @@ class TopK(AlongAxis):
     PLAIN: ClassVar[tuple[str, ...]] = ("threaded", "single", "all_kept", "apart")
     LOG2: ClassVar[tuple[str, ...]] = ("rows", "values", "kept", "compared", "out_bytes")
     ENCODED: ClassVar[tuple[str, ...]] = ()
-    TERMS: ClassVar[Mapping[str, Term]] = {
-        **TRAFFIC_TERMS,
-        "rows": millions("rows"),
-        "values one kept": millions("value_count", "single"),
-        "values by logarithm of kept": millions("compared"),
-        "values apart": millions("value_count", "apart"),
-    }
     RANGES: ClassVar[Mapping[str, Any]] = {
         "batch": BATCHES,
         "outer": log_uniform(1, 512),
@@ -81,10 +65,10 @@ class TopK(AlongAxis):
         batch, outer, values, inner, kept = numbers(
             columns, "batch", "outer", "values", "inner", "kept"
         )
-        size, rows = element_bytes(columns), batch * outer * inner
+        rows = batch * outer * inner
         total = rows * values
         return {
-            **traffic(total * size, rows * kept * size, total, total),
+            **cls.over(columns).traffic(total, total),
             "rows": rows, "values": values, "kept": kept, "value_count": total,
             "compared": total * np.log2(kept + 1), "single": (kept == 1).astype(float),
             "all_kept": (kept == values).astype(float), "apart": (inner > 1).astype(float),

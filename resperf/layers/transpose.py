@@ -9,21 +9,10 @@ from random import Random
 from typing import Any, ClassVar, Self
 
 from resperf.errors import LayerError
-from resperf.layers._base import name, number
-from resperf.layers._operator import (
-    BATCHES,
-    DTYPES,
-    MOVED_DTYPES,
-    Kernel,
-    Operator,
-    OperatorLayer,
-    choices,
-    dtype_of,
-    log_uniform,
-    traffic,
-)
-from resperf.layers.columns import Array, Columns, element_bytes, numbers
-from resperf.layers.terms import TRAFFIC_TERMS, Term, flag, mb, millions
+from resperf.layers._base import Layer, name, number
+from resperf.layers._laws import BATCHES, MOVED_DTYPES, choices, log_uniform
+from resperf.layers._operator import DTYPES, Kernel, Operator, dtype_of
+from resperf.layers.columns import Array, Columns, numbers
 
 MOST_AXES = 5
 
@@ -45,7 +34,7 @@ ORDERS = (*_orders(), *(f"{order}{_SLOW}" for order in _FAST))
 _DIMS = tuple(f"dim{axis}" for axis in range(1, MOST_AXES + 1))
 
 
-class Transpose(OperatorLayer):
+class Transpose(Layer):
     """A tensor of shape (batch, dim1, ...) whose axes behind the batch get another order.
 
     Axes that stay neighbours are one axis; ``order`` names the axis of the input for each axis of
@@ -74,16 +63,6 @@ class Transpose(OperatorLayer):
         "moved_bytes",
     )  # fmt: skip
     ENCODED: ClassVar[tuple[str, ...]] = ()
-    TERMS: ClassVar[Mapping[str, Term]] = {
-        **TRAFFIC_TERMS,
-        "runs": millions("runs"),
-        "values one by one": mb("scattered_bytes"),
-        "values one by one, matrix": mb("scattered_bytes", "matrix"),
-        "values one by one, slow": mb("scattered_bytes", "slow"),
-        "runs slow": millions("runs", "slow"),
-        "out kept": mb("out_bytes", "keeps_last"),
-        "constant kept": flag("keeps_last"),
-    }
     RANGES: ClassVar[Mapping[str, Any]] = {
         "batch": BATCHES,
         "dim1": log_uniform(2, 4096),
@@ -145,13 +124,25 @@ class Transpose(OperatorLayer):
         shape = self.input_shape
         return (self.batch, *(shape[int(axis)] for axis in self._named))
 
+    @property
+    def input_bytes(self) -> int:
+        """Bytes of all values; an axis that the order does not name has length one."""
+        values: int = self.batch * math.prod(getattr(self, dim) for dim in _DIMS)
+        return values * self.element_bytes
+
+    @property
+    def output_bytes(self) -> int:
+        """As many."""
+        return self.input_bytes
+
     @classmethod
     def quantities(cls, columns: Columns) -> dict[str, Array]:
         """Bytes, and how long runs of memory are that stay together."""
         import numpy as np
 
         batch, *dims = numbers(columns, "batch", *_DIMS)
-        lengths, size = np.stack(dims, axis=1), element_bytes(columns)
+        many, lengths = cls.over(columns), np.stack(dims, axis=1)
+        size = many.element_bytes
         values = batch * lengths.prod(axis=1)
         orders = np.asarray(columns["order"])
         axes, last_out, stride, written, slow = (np.ones(len(orders)) for _ in range(5))
@@ -171,7 +162,7 @@ class Transpose(OperatorLayer):
             keeps_first[rows] = float(named[0] == "1")
         run = np.where(keeps_last == 1, last_in, 1.0)
         return {
-            **traffic(values * size, values * size, 0 * values, values),
+            **many.traffic(0 * values, values),
             "values": values, "rows": values / np.maximum(last_in, 1), "axes": axes,
             "run_bytes": run * size, "runs": values / run, "last_in": last_in,
             "last_out": last_out, "read_stride": stride, "write_stride": written,

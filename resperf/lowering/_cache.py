@@ -8,7 +8,7 @@ from typing import cast
 
 from resperf import disk_cache
 from resperf.errors import LayerError
-from resperf.layers import OPERATOR_KINDS, layer_from_key
+from resperf.layers import KINDS, layer_from_key
 from resperf.lowering._base import LoweredNode, Role
 from resperf.network import Network, structure_digest
 
@@ -17,7 +17,7 @@ _FOLDER = "lowering"
 
 def _name(network: Network, identity: Sequence[str]) -> str:
     code = disk_cache.code_state("layers", "lowering", "network")
-    known = tuple((kind, *sorted(cls.OPERATORS)) for kind, cls in sorted(OPERATOR_KINDS.items()))
+    known = tuple((kind, *sorted(cls.OPERATORS)) for kind, cls in sorted(KINDS.items()))
     return disk_cache.name_of(code, known, structure_digest(network), *identity)
 
 

@@ -17,21 +17,12 @@ from resperf.lowering._base import CONTROL_FLOW, LoweredNode, named_by_sources
 from resperf.lowering._ort_shapes import inferred
 from resperf.lowering._proto import Skeleton, skeleton
 from resperf.lowering._read import (
-    ACTIVATION_OPS,
-    CONV_OPS,
     REMOVED_OPS,
     VIEW_OPS,
-    activation_from_node,
-    conv_from_node,
     copied_view,
-    dense_from_node,
     in_pairs,
-    is_dense,
     is_empty,
-    is_image,
-    is_image_pool,
     layer_from_node,
-    pool_from_node,
 )
 from resperf.network import Network, Node, Tensor
 from resperf.network.folding import folded
@@ -287,44 +278,45 @@ def _lowered(network: Network, node: Node, block: int, *, is_blocked: bool) -> L
     if is_empty(network, node):
         return LoweredNode(node.name, node.op, None, "view", "has no output values")
     try:
-        if node.op in ACTIVATION_OPS:
-            layer: Layer = activation_from_node(network, node, block if is_blocked else 1)
-        else:
-            layer = _layer(network, node, block, is_blocked=is_blocked)
+        layer = _layer(network, node, block, is_blocked=is_blocked)
     except UnsupportedError as error:
         return LoweredNode(node.name, node.op, None, "unknown", str(error))
     return LoweredNode(node.name, node.op, layer, "execution")
 
 
 def _layer(network: Network, node: Node, block: int, *, is_blocked: bool) -> Layer:
-    layout = f"nchwc{block}" if node.domain == NCHWC else "nchw"
-    if node.op in CONV_OPS and is_image(network, node):
-        return _conv(network, node, layout)
-    if is_image_pool(network, node):
-        return pool_from_node(network, node, layout)
-    if is_dense(network, node):
-        return dense_from_node(network, node)
     if node.op in RELAYOUTS:
-        tensor = network.tensors.get(node.outputs[0])
-        if tensor is None or len(tensor.shape) != 4:
-            raise UnsupportedError(f"{node.op} {node.name!r}: the shape of its image is not known")
-        to_blocked, last = node.op == "ReorderInput", bool(node.attributes.get("channels_last"))
-        shape = _channels_first(tensor) if last and not to_blocked else tensor.shape
-        batch, channels, height, width = shape
-        plain = "nhwc" if last else "nchw"
-        return Reorder(
-            batch=batch, channels_in=channels, height=height, width=width,
-            layout=plain if to_blocked else layout, layout_out=layout if to_blocked else plain,
-        )  # fmt: skip
+        return _reorder(network, node, f"nchwc{block}")
+    if node.op in Conv.OPERATORS:
+        network, node = _with_filters(network, node)
     return layer_from_node(network, node, block if is_blocked else 1)
 
 
-def _conv(network: Network, node: Node, layout: str) -> Conv:
-    """Read a convolution whose filters ORT may have padded from the shapes of its images."""
+def _reorder(network: Network, node: Node, blocked: str) -> Reorder:
+    """Read a re-layout from or to blocks, from the shape of what it writes."""
+    tensor = network.tensors.get(node.outputs[0])
+    if tensor is None or len(tensor.shape) != 4:
+        raise UnsupportedError(f"{node.op} {node.name!r}: the shape of its image is not known")
+    to_blocked, last = node.op == "ReorderInput", bool(node.attributes.get("channels_last"))
+    shape = _channels_first(tensor) if last and not to_blocked else tensor.shape
+    batch, channels, height, width = shape
+    plain = "nhwc" if last else "nchw"
+    return Reorder(
+        batch=batch, channels_in=channels, height=height, width=width,
+        layout=plain if to_blocked else blocked, layout_out=blocked if to_blocked else plain,
+    )  # fmt: skip
+
+
+def _with_filters(network: Network, node: Node) -> tuple[Network, Node]:
+    """Give a convolution of images the filters that it has by the shapes around it.
+
+    ONNX Runtime pads the channels of a depthwise one to whole blocks, and so counts more groups.
+    """
     image, result = (network.tensors.get(name) for name in (node.inputs[0], node.outputs[0]))
+    if image is not None and len(image.shape) in (3, 5):
+        return network, node
     if image is None or result is None or len(result.shape) != 4:
         raise UnsupportedError(f"{node.op} {node.name!r}: its shapes are not those of an image")
-    # ORT pads the channels of a depthwise convolution to whole blocks, and so counts more groups.
     groups = min(int(node.attributes.get("group", 1)), image.shape[1])
     weights = network.tensors.get(node.inputs[1])
     unwritten = (1, 1) if weights is None else weights.shape[2:]
@@ -338,7 +330,7 @@ def _conv(network: Network, node: Node, layout: str) -> Conv:
     around = replace(network, tensors={**network.tensors, "filters": filters})
     inputs = (node.inputs[0], "filters", *node.inputs[2:])
     attributes = {**node.attributes, "group": groups}
-    return conv_from_node(around, replace(node, inputs=inputs, attributes=attributes), layout)
+    return around, replace(node, inputs=inputs, attributes=attributes)
 
 
 def _with_edges(

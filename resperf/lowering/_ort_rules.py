@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from resperf.errors import UnsupportedError
-from resperf.layers import Activation, Conv, ConvNd, Dense, Layer, Pool, Reorder
+from resperf.layers import FUNCTION_OF, Activation, Conv, ConvNd, Dense, Layer, Pool, Reorder
 from resperf.lowering._base import (
     MALFORMED,
     LoweredNode,
@@ -25,21 +25,13 @@ from resperf.lowering._ort_functions import without_functions
 from resperf.lowering._ort_half_precision import in_float32
 from resperf.lowering._ort_patterns import with_patterns
 from resperf.lowering._read import (
-    ACTIVATION_OPS,
-    CONV_OPS,
     REMOVED_OPS,
     VIEW_OPS,
-    activation_from_node,
-    conv_from_node,
     copied_view,
-    dense_from_node,
     in_pairs,
     is_dense,
     is_empty,
-    is_image,
-    is_image_pool,
     layer_from_node,
-    pool_from_node,
 )
 from resperf.lowering._rewriting import transpose_perm
 from resperf.network import Network, Node
@@ -53,6 +45,12 @@ DENSE_ACTIVATIONS = frozenset(
     {"Relu", "Tanh", "Sigmoid", "LeakyRelu", "Elu", "HardSigmoid", "Selu", "Softplus", "Softsign",
      "ThresholdedRelu"}
 )  # fmt: skip
+FUSED_ACTIVATIONS = {
+    "conv": CONV_ACTIVATIONS,
+    "conv_nd": CONV_ACTIVATIONS,
+    "dense": DENSE_ACTIVATIONS,
+}
+"""Kind -> the operators that its kernels end with."""
 BLOCKED_ACTIVATIONS = frozenset({"Relu", "Tanh", "Sigmoid"})
 """Activations that are fused into a blocked convolution after its residual."""
 BLOCKED_FUNCTIONS = BLOCKED_ACTIVATIONS | {"HardSigmoid", "Gelu", "QuickGelu"}
@@ -324,7 +322,7 @@ class _Lowering:
             return self._extend(step, node, step.layer and step.layer.replace(bias=True))
         if step is None or not isinstance(step.layer, Conv | ConvNd):
             return False
-        if step.layer.activation != "none" or step.node.op not in CONV_OPS:
+        if step.layer.activation != "none" or step.node.op not in Conv.OPERATORS:
             return False
         if not self._has_fixed_weights(step.node):
             return False
@@ -373,13 +371,13 @@ class _Lowering:
         if step is None or step.layer is None or step.role != "execution":
             return False
         layer = step.layer
-        fusible = DENSE_ACTIVATIONS if layer.kind == "dense" else CONV_ACTIVATIONS
+        fusible = FUSED_ACTIVATIONS.get(layer.kind)
         late = (
             isinstance(layer, Conv)
             and step.is_blocked
-            and (layer.residual or step.node.op not in CONV_OPS)
+            and (layer.residual or step.node.op not in Conv.OPERATORS)
         )
-        if layer.kind not in ("conv", "conv_nd", "dense") or layer.fields()["activation"] != "none":
+        if fusible is None or layer.fields()["activation"] != "none":
             return False
         if node.op not in (BLOCKED_ACTIVATIONS if late else fusible):
             return False
@@ -389,7 +387,7 @@ class _Lowering:
             return False
         if step.node.op == "MatMul" and not layer.fields()["bias"]:
             return False
-        return self._extend(step, node, layer.replace(activation=ACTIVATION_OPS[node.op]))
+        return self._extend(step, node, layer.replace(activation=FUNCTION_OF[node.op]))
 
     def _fuse_silu(self, node: Node) -> bool:
         """Fuse x * sigmoid(x) into one operator."""
@@ -580,19 +578,13 @@ class _Lowering:
         self.maker.update({name: step for name in node.outputs if name})
 
     def _layer(self, node: Node) -> Layer:
-        if node.op in CONV_OPS and is_image(self.network, node):
-            block = self.block if self._has_fixed_weights(node) else 0
-            return lower_layer(conv_from_node(self.network, node), block)
-        if is_image_pool(self.network, node):
-            maker = self.maker.get(node.inputs[0])
-            layout = _layout(maker is None or maker.is_blocked, self.block)
-            return lower_layer(pool_from_node(self.network, node, layout), self.block)
-        if is_dense(self.network, node):
-            return dense_from_node(self.network, node)
-        if node.op in ACTIVATION_OPS:
-            blocked = self._is_blocked(node, None)
-            return activation_from_node(self.network, node, self.block if blocked else 1)
         maker = self.maker.get(node.inputs[0]) if node.inputs else None
+        if node.op in Conv.OPERATORS:
+            block = self.block if self._has_fixed_weights(node) else 0
+            return lower_layer(layer_from_node(self.network, node), block)
+        if node.op in Pool.OPERATORS:
+            block = self.block if maker is None or maker.is_blocked else 1
+            return lower_layer(layer_from_node(self.network, node, block), self.block)
         scales = node.op != "Add" and self._is_per_channel(node)
         if scales and maker is not None and maker.is_blocked and self._is_image(node.inputs[0]):
             batch, channels, height, width = self.network.tensors[node.inputs[0]].shape

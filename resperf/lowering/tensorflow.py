@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from resperf.errors import LayerError, UnsupportedError
-from resperf.layers import Conv, ConvStep, Layer, Pool
+from resperf.layers import Activation, Conv, ConvStep, Dense, Layer, Pool, function_of
 from resperf.lowering._base import (
     LoweredNetwork,
     LoweredNode,
@@ -19,16 +19,10 @@ from resperf.lowering._base import (
     qualified_by_domain,
 )
 from resperf.lowering._read import (
-    ACTIVATION_OPS,
-    DENSE_OPS,
-    POOL_OPS,
     REMOVED_OPS,
     VIEW_OPS,
-    activation_from_node,
-    activation_of,
-    conv_from_node,
-    dense_from_node,
-    pool_from_node,
+    layer_from_node,
+    layer_of,
     tensor_of,
 )
 from resperf.lowering.fusions import FusionRule
@@ -206,10 +200,10 @@ class _Fusion:
 
     def take_activation(self) -> str:
         follower = self.links.only_reader(self.output)
-        if follower is None or follower.op not in ACTIVATION_OPS:
+        if follower is None or follower.op not in Activation.OPERATORS:
             return "none"
         self.take(follower)
-        return activation_of(follower)
+        return function_of(follower.op, follower.attributes)
 
     def _addition(self) -> tuple[Node | None, str]:
         follower = self.links.only_reader(self.output)
@@ -241,7 +235,7 @@ def _unknown(node: Node, reason: str) -> LoweredNode:
 
 
 def _conv(network: Network, links: Links, node: Node) -> LoweredNode:
-    plain = conv_from_node(network, node, LAYOUT)
+    plain = layer_of(Conv, network, node)
     fusion = _Fusion(network, links, [node])
     bias = plain.bias
     bias |= fusion.take_norm()
@@ -253,7 +247,7 @@ def _conv(network: Network, links: Links, node: Node) -> LoweredNode:
 
 
 def _dense(network: Network, links: Links, node: Node) -> LoweredNode:
-    plain = dense_from_node(network, node)
+    plain = layer_of(Dense, network, node)
     fusion = _Fusion(network, links, [node])
     bias = plain.bias or fusion.take_bias(channel_axis=-1)
     layer = plain.replace(bias=bias, activation=fusion.take_activation())
@@ -261,7 +255,7 @@ def _dense(network: Network, links: Links, node: Node) -> LoweredNode:
 
 
 def _pool(network: Network, links: Links, node: Node) -> LoweredNode:
-    layer = pool_from_node(network, node, LAYOUT)
+    layer = layer_of(Pool, network, node)
     op = {
         ("max", False): "MaxPool",
         ("average", False): "AvgPool",
@@ -272,7 +266,7 @@ def _pool(network: Network, links: Links, node: Node) -> LoweredNode:
 
 
 def _activation(network: Network, links: Links, node: Node) -> LoweredNode:
-    layer = activation_from_node(network, node)
+    layer = layer_from_node(network, node)
     return _Fusion(network, links, [node]).lowered(node.op, layer)
 
 
@@ -313,7 +307,7 @@ def _mean(network: Network, links: Links, node: Node) -> LoweredNode:
 _RULES: Mapping[str, Callable[[Network, Links, Node], LoweredNode]] = {
     "Conv": _conv,
     "ReduceMean": _mean,
-    **dict.fromkeys(ACTIVATION_OPS, _activation),
-    **dict.fromkeys(DENSE_OPS, _dense),
-    **dict.fromkeys(POOL_OPS, _pool),
+    **dict.fromkeys(Activation.OPERATORS, _activation),
+    **dict.fromkeys(Dense.OPERATORS, _dense),
+    **dict.fromkeys(Pool.OPERATORS, _pool),
 }

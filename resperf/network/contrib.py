@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from resperf.layers._base import window_length
+from resperf.layers._sliding import window_length
 from resperf.network._base import Known, Tensor
 
 Shape: TypeAlias = tuple[int, ...]
@@ -128,16 +128,11 @@ def _windows(
     pads = attributes.get("pads") or (0,) * 2 * rank
     if str(attributes.get("auto_pad", "NOTSET")) not in ("NOTSET", "VALID"):
         raise ValueError("auto_pad")
-    padded = [pads[axis] + pads[rank + axis] for axis in range(rank)]
-    ceil = bool(attributes.get("ceil_mode"))
-    counts = tuple(
-        # ONNX drops a last window that would start in the padding after the input.
-        (count := window_length(size, taps, stride, dilation, pad, ceil))
-        - (ceil and (count - 1) * stride >= size + before)
-        for size, taps, stride, dilation, pad, before in zip(
-            sizes, kernel, strides, dilations, padded, pads[:rank], strict=True
-        )
+    windows = zip(
+        sizes, kernel, strides, dilations, pads[:rank], pads[rank : 2 * rank], strict=True
     )
+    ceil = bool(attributes.get("ceil_mode"))
+    counts = tuple(window_length(each, ceil=ceil) for each in windows)
     width = (shape[-1] if last else shape[1]) if channels is None else channels
     return (shape[0], *counts, width) if last else (shape[0], width, *counts)
 

@@ -13,11 +13,11 @@ from resperf.errors import require
 from resperf.features import Array, Columns
 from resperf.predictors._base import Lesson, Predictor, stored
 from resperf.predictors.terms import (
-    TERMS,
     choices_of,
     constant_terms,
     largest_coefficients,
     physical_terms,
+    terms_of,
 )
 
 REWEIGHTINGS = 15
@@ -134,7 +134,7 @@ class Baseline(Predictor):
 
     def _learn(self, lesson: Lesson) -> None:
         """Fit coefficients and factors in turns; there is nothing random, no epoch to choose."""
-        names = tuple(TERMS[self.kind])
+        names = tuple(terms_of(self.kind))
         terms = physical_terms(self.kind, lesson.columns)
         choices = choices_of(self.kind, lesson.columns)
         largest = largest_coefficients(self.kind)

@@ -68,8 +68,4 @@ class Linear(Predictor):
 
 
 def _giga_operations(kind: str, columns: Columns) -> Array:
-    known = quantities(kind, columns)
-    if "flops" in known:
-        return known["flops"] / _GIGA
-    values: Array = known["batch"] * known["channels_in"] * known["pixels_in"] / _GIGA
-    return values
+    return quantities(kind, columns)["flops"] / _GIGA

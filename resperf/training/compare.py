@@ -16,7 +16,8 @@ import numpy as np
 
 from resperf.dataset import KindTable, floor_of_medians, noise_floor, read_info, read_table
 from resperf.errors import LayerError, TrainingError
-from resperf.features import FEATURED_KINDS, Array, Columns, take
+from resperf.features import Array, Columns, take
+from resperf.layers import KINDS
 from resperf.measurement import layer_phase
 from resperf.predictors import Predictor, Progress, predictor_class
 from resperf.predictors.metrics import errors, errors_by_time, r_squared
@@ -120,7 +121,7 @@ def _sources(
     others = tables if test is None else read_table(test)
     shared = test is not None and _of_two_devices(dataset, test, notes)
     for kind in (kind for kind in tables if not settings.kinds or kind in settings.kinds):
-        if kind not in FEATURED_KINDS:
+        if kind not in KINDS:
             notes.append(f"{kind}: no features are defined for this kind, nothing to compare")
         elif kind not in others:
             notes.append(f"{kind}: {test} has no such layer")

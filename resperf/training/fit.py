@@ -18,7 +18,8 @@ from resperf._version import __version__
 from resperf.bundle import Bundle, canned_layers, ranges_of, replaced_folder, write_manifest
 from resperf.dataset import DatasetInfo, KindTable, checksum, noise_warning, read_info, read_table
 from resperf.errors import BundleError, LayerError, TrainingError
-from resperf.features import FEATURED_KINDS, Array, quantities, take
+from resperf.features import Array, quantities, take
+from resperf.layers import KINDS
 from resperf.measurement import TIMED
 from resperf.platform import to_fingerprint
 from resperf.predictors import DEFAULT_METHOD, METHODS, Predictor, predictor_class
@@ -235,7 +236,7 @@ def _fit_kinds(
 ) -> _Learnt:
     learnt = _Learnt()
     for kind, part in parts.items():
-        if kind not in FEATURED_KINDS:
+        if kind not in KINDS:
             learnt.notes.append(f"{kind}: no features are defined for this kind, no predictor")
             continue
         if len(part.train) < FEWEST_ROWS:
@@ -306,7 +307,7 @@ def _fit_transfers(parts: Mapping[str, _Parts]) -> dict[str, Transfers]:
     for phase, quantity in TRANSFERRED.items():
         sizes, times = [], []
         for kind, part in parts.items():
-            if kind in FEATURED_KINDS and len(part.train) and phase in part.train.times_ms:
+            if kind in KINDS and len(part.train) and phase in part.train.times_ms:
                 sizes.append(quantities(kind, part.train.columns)[quantity])
                 times.append(part.train.times_ms[phase])
         with contextlib.suppress(TrainingError, ValueError):

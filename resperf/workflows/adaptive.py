@@ -10,8 +10,8 @@ import numpy as np
 
 from resperf.dataset import read_table
 from resperf.errors import TrainingError
-from resperf.features import FEATURED_KINDS, columns_of
-from resperf.layers import Layer
+from resperf.features import columns_of
+from resperf.layers import KINDS, Layer
 from resperf.training.disagreement import acquisition_score
 from resperf.training.fit import FEWEST_ROWS_FOR_NETWORK
 from resperf.training.rows import layer_rows
@@ -44,7 +44,7 @@ def acquisition_scores(dataset: Path, layers: Sequence[Layer]) -> Sequence[float
     """
     tables = read_table(dataset)
     scores = np.zeros(len(layers))
-    for kind in sorted({layer.kind for layer in layers} & set(FEATURED_KINDS)):
+    for kind in sorted({layer.kind for layer in layers} & set(KINDS)):
         places = [place for place, layer in enumerate(layers) if layer.kind == kind]
         measured = len(tables[kind]) if kind in tables else 0
         if measured < FEWEST_ROWS_FOR_NETWORK:

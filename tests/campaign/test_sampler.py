@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 
 from resperf.campaign import Campaign, Sampler, draw
-from resperf.campaign.shapes import change_window
 from resperf.cli.bench import campaign_folders
 from resperf.errors import CampaignError
 from resperf.layers import Activation, Conv, Dense, Layer, Pool
@@ -158,7 +157,7 @@ def test_global_pooling_has_a_window_as_large_as_the_image() -> None:
     for layer in draw(campaign, seed=1, count=50):
         assert layer.output_shape[2:] == (1, 1)
         assert isinstance(layer, Pool)
-        assert not layer.is_padded
+        assert (layer.pad_top, layer.pad_left, layer.pad_bottom, layer.pad_right) == (0, 0, 0, 0)
         assert not layer.ceil_mode
 
 
@@ -216,13 +215,13 @@ def test_the_mixture_has_its_share() -> None:
 
 
 def test_a_changed_window_has_the_same_style_of_padding() -> None:
-    half = change_window(STEM, {"kernel_height": 5, "kernel_width": 5, "height": 100})
+    half = STEM.varied(kernel_height=5, kernel_width=5, height=100).fields()
     assert [half[f"pad_{s}"] for s in ("top", "left", "bottom", "right")] == [2, 2, 2, 2]
     same = STEM.replace(
         pad_top=2, pad_left=2, pad_bottom=3, pad_right=3, kernel_height=7, kernel_width=7
     )
     # 225 rows, window 7, stride 2: (113 - 1) * 2 + 7 - 225 = 6 rows more.
-    fields = change_window(same, {"height": 225, "width": 224})
+    fields = same.varied(height=225, width=224).fields()
     assert (fields["pad_top"], fields["pad_bottom"]) == (3, 3)
     assert (fields["pad_left"], fields["pad_right"]) == (2, 3)
 

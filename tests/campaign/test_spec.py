@@ -81,6 +81,14 @@ def test_cases_inherit_the_laws_that_they_do_not_change() -> None:
     assert wide.laws["features_out"] != base.laws["features_out"]
 
 
+def test_a_kind_s_own_laws_draw_what_the_campaign_does_not_say() -> None:
+    laws = made(kinds={"dense": {"features_in": 8, "features_out": 8}}).kinds["dense"].laws
+    assert {"batch", "bias", "activation"} <= set(laws)
+    assert laws["features_in"].listed == (8,)
+    # A campaign that draws every field without a default says all: others keep their default.
+    assert set(made(kinds={"dense": DENSE}).kinds["dense"].laws) == set(DENSE)
+
+
 @pytest.mark.parametrize(
     ("changes", "part"),
     [
@@ -100,7 +108,6 @@ def test_cases_inherit_the_laws_that_they_do_not_change() -> None:
             {"kinds": {"dense": {**DENSE, "case": [{"share": 0.7}, {"share": 0.6}]}}},
             "add up to 1.3",
         ),
-        ({"kinds": {"dense": {"features_in": 8, "features_out": 8}}}, "how to draw batch"),
         (
             {"kinds": {"dense": {**DENSE, "activation": ["none", "swish"]}}},
             "'swish' must be one of",

@@ -77,7 +77,9 @@ def test_same_padding_puts_the_odd_pixel_last(
     assert (layer.pad_top, layer.pad_bottom) == pads
     assert (layer.pad_left, layer.pad_right) == pads
     assert layer.output_shape[2:] == (output, output)
-    assert layer.is_same_padded
+    assert layer.same_padding(layer.fields()) == {
+        "pad_top": pads[0], "pad_left": pads[0], "pad_bottom": pads[1], "pad_right": pads[1],
+    }  # fmt: skip
 
 
 def test_ceil_mode_counts_a_partly_empty_window() -> None:

@@ -347,9 +347,9 @@ REFUSED: list[tuple[Operator, str]] = [
     (node("Cast", [(2, 3)], (2, 3), to=8), "ONNX's type 8"),
     (node("And", [(2, 3), (2, 3)], (2, 3)), "and is of bool"),
     (node("DepthToSpace", [(8, 4, 4)], (2, 8, 8), blocksize=2), "has no layer"),
-    (node("Conv", [(1, 4, 9), (8, 4, 3)], (1, 8, 7), activation="Elu"), "activation 'Elu'"),
+    (node("Conv", [(1, 4, 9), (8, 4, 3)], (1, 8, 7), activation="Elu"), "activation='elu' must be"),
     (node("Conv", [(1, 4, 9), (8, 4, 3), None, (1, 8, 7)], (1, 8, 7)), "an addition"),
-    (node("Conv", [IMAGE, (8, 64, 1, 1)], (2, 8, 14, 12)), "a window over shape"),
+    (node("Conv", [(1, 4, 3, 3, 3, 3), (8, 4, 1, 1)], (1, 8, 3, 3)), "not a 2-D image"),
     (
         node("MaxPool", [(1, 4, 9)], (1, 4, 5), kernel_shape=(2,), strides=(2,), ceil_mode=1),
         "partly empty",

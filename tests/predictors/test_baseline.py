@@ -10,10 +10,11 @@ import pytest
 
 from resperf.errors import TrainingError
 from resperf.features import Array, columns_of
-from resperf.layers import OPTIMIZERS, Dense, DenseStep, Elementwise, Layer
+from resperf.layers import KINDS, OPTIMIZERS, Dense, DenseStep, Elementwise, Layer
 from resperf.predictors.baseline import Baseline, fit_terms
 from resperf.predictors.metrics import mape
-from resperf.predictors.terms import TERMS, constant_terms, physical_terms
+from resperf.predictors.term_tables import TERMS
+from resperf.predictors.terms import constant_terms, physical_terms, terms_of
 
 RANDOM = np.random.default_rng(5)
 ROWS = np.column_stack([np.ones(60), np.exp(RANDOM.normal(size=(60, 2)))])
@@ -139,3 +140,17 @@ def test_terms_that_only_sound_constant_are_not() -> None:
     assert named.tolist() == [True, True, False, False]
     growing = TERMS["indexed"]["constant scattered"]
     assert growing({"rows": np.array([2e6]), "scatters": np.array([1.0])}) == pytest.approx(2.0)
+
+
+def test_a_kind_without_terms_of_its_own_gets_bytes_and_operations() -> None:
+    assert set(TERMS) == set(KINDS)
+    assert terms_of("softmax") is TERMS["softmax"]
+    plain = terms_of("a kind that is new")
+    work = {name: np.array([3e6]) for name in ("in_bytes", "out_bytes", "flops")}
+    work["threaded"] = np.array([1.0])
+    found = {name: term(work)[0] for name, term in plain.items()}
+    # 3 MB are 2 MB beyond the smaller cache and none beyond the larger.
+    assert found == pytest.approx({
+        "constant": 1, "constant threads": 1, "flops": 0.003, "in": 3, "in beyond cache 2": 2,
+        "in beyond cache 3": 0, "out": 3, "out beyond cache 2": 2, "out beyond cache 3": 0,
+    })  # fmt: skip

@@ -8,13 +8,12 @@ from collections.abc import Mapping, Sequence
 from resperf.dataset.importing.mapping import SessionRule
 from resperf.dataset.importing.rows import ForeignRow
 from resperf.errors import DatasetError
-
-_STEP = "_step"
+from resperf.layers import kind_of
 
 
 def forward_kind(kind: str) -> str:
     """Name the kind whose forward passes tell the session call of a kind's times."""
-    return kind.removesuffix(_STEP)
+    return kind_of(kind).FORWARD or kind
 
 
 def session_costs(

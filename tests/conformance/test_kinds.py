@@ -1,48 +1,72 @@
-"""Every kind of layer that is one file says all that resperf asks of it, and agrees with itself."""
+"""Every kind of layer says all that resperf asks of it, and agrees with itself."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import numpy as np
 import pytest
 
 from resperf.backends import backend
+from resperf.backends._ort_kernels import CONV_ACTIVATIONS, GEMM_ACTIVATIONS, kernel_of
 from resperf.campaign.sampler import draw
 from resperf.campaign.spec import Campaign
-from resperf.errors import LayerError
+from resperf.errors import LayerError, UnsupportedError
 from resperf.features import columns_of, feature_matrix, quantities
 from resperf.layers import (
-    OPERATOR_KINDS,
+    ACTIVATIONS,
+    KINDS,
     Kernel,
+    Layer,
     Operand,
     Operator,
-    OperatorLayer,
     layer_from_key,
     layer_of_operator,
 )
+from resperf.layers._window import WindowLayer
 from resperf.predictors.terms import physical_terms
 from resperf.units import DTYPE_BYTES
 
 DRAWS = 40
 SMALL_BYTES = 400_000
+BLOCK = 16
+NO_OPERATOR = ("reorder", "conv_step", "dense_step")
+"""Kinds that no ONNX operator does the work of."""
+MEASURED = [kind for kind in KINDS if not kind.endswith("_step")]
+UNMEASURED: Mapping[str, set[str]] = {
+    "activation": {"hard_swish"},
+    **{
+        kind: set(ACTIVATIONS) - set(fusible) - {"none"}
+        for kind, fusible in (("conv", CONV_ACTIVATIONS), ("dense", GEMM_ACTIVATIONS))
+    },
+}
+"""Functions that ONNX Runtime has no such kernel for."""
+READ = [kind for kind in KINDS if kind not in NO_OPERATOR]
 
 
-def drawn(kind: str, count: int = DRAWS) -> list[OperatorLayer]:
+def drawn(kind: str, count: int = DRAWS) -> list[Layer]:
     """Draw small layers from the kind's own ranges."""
     campaign = Campaign.from_mapping({
         "name": "test", "kinds": {kind: {}},
         "constraints": {"largest_tensor_bytes": SMALL_BYTES, "largest_macs": 3_000_000},
     })  # fmt: skip
-    layers = draw(campaign, seed=3, count=count)
-    assert all(isinstance(layer, OperatorLayer) for layer in layers)
-    return [layer for layer in layers if isinstance(layer, OperatorLayer)]
+    return draw(campaign, seed=3, count=count)
+
+
+def kernel(layer: Layer) -> Kernel:
+    """Return what ONNX Runtime makes of the layer's operator: fused with what it absorbs."""
+    return kernel_of(layer, BLOCK)
 
 
 def as_operator(kernel: Kernel) -> Operator:
     """Say what a graph with this node in it would say."""
     shapes = (kernel.input_shape, *kernel.weight_shapes, *kernel.extra_shapes)
-    inputs = [*map(Operand, shapes, kernel.input_dtypes)]
+    fixed = len(kernel.weight_shapes)
+    inputs = [
+        Operand(shape, dtype, is_fixed=0 < place <= fixed)
+        for place, (shape, dtype) in enumerate(zip(shapes, kernel.input_dtypes, strict=True))
+    ]
     inputs = [inputs[place] for place in kernel.order or range(len(inputs))]
     given = [
         None if each is None else Operand((len(each),), "int64", np.array(each))
@@ -54,33 +78,61 @@ def as_operator(kernel: Kernel) -> Operator:
         attributes=kernel.attributes,
         inputs=(*inputs, *given),
         outputs=(kernel.output_shape,) * (1 + kernel.more_outputs),
-        block=16 if kernel.domain.endswith("nchwc") else 1,
+        block=BLOCK if kernel.domain.endswith("nchwc") else 1,
     )
 
 
-@pytest.fixture(params=OPERATOR_KINDS)
+@pytest.fixture(params=KINDS)
 def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
 def test_a_kind_says_everything_about_itself(kind: str) -> None:
-    cls = OPERATOR_KINDS[kind]
-    # It has operators of its own, or another kind's become it.
-    read = layer_of_operator(as_operator(drawn(kind, 1)[0].kernel()))
-    assert cls.OPERATORS or read.kind == kind
+    cls = KINDS[kind]
     assert "batch" in cls.specs()
     assert set(cls.ENCODED) <= set(cls.specs())
-    for other, theirs in OPERATOR_KINDS.items():
+    assert {cls.PLACED_BY, cls.function_field(), *cls.SCALED} <= {"", *cls.specs()}
+    assert set(cls.REDRAWN) <= {*cls.specs(), *cls.aliases}
+    assert cls.RANGES.keys() <= {*cls.specs(), *cls.aliases, *cls.WORDS}
+    for other, theirs in KINDS.items():
         assert other == kind or not cls.OPERATORS & theirs.OPERATORS
+
+
+@pytest.mark.parametrize("kind", READ)
+def test_a_kind_has_operators_of_its_own_or_another_kind_s_become_it(kind: str) -> None:
+    read = layer_of_operator(as_operator(kernel(drawn(kind, 1)[0])))
+    assert KINDS[kind].OPERATORS or read.kind == kind
+
+
+@pytest.mark.parametrize("kind", NO_OPERATOR)
+def test_a_kind_without_an_operator_says_so(kind: str) -> None:
+    assert not KINDS[kind].OPERATORS
+    layer = drawn(kind, 1)[0]
+    with pytest.raises(LayerError, match=f"no ONNX operator does the work of a {kind} layer"):
+        layer.kernel()
+    with pytest.raises(LayerError, match=f"Foo is no layer of kind {kind}"):
+        type(layer).read(Operator("Foo", {}, (), ()))
 
 
 def test_features_and_terms_are_finite_and_agree_with_the_layers(kind: str) -> None:
     layers = drawn(kind, 400)
+    if issubclass(KINDS[kind], WindowLayer):
+        layers[::2] = [layer.replace(layout="nchwc16") for layer in layers[::2]]
     columns = columns_of(layers)
     q = quantities(kind, columns)
-    np.testing.assert_array_equal(q["in_bytes"], [layer.input_bytes for layer in layers])
+    # What a convolution adds counts for itself, and a re-layout fills blocks up.
+    in_bytes = q["in_bytes"] + q.get("residual_bytes", 0)
+    filled = q["padded_bytes"] - q["in_bytes"] if kind == "reorder" else 0
+    np.testing.assert_array_equal(in_bytes, [layer.input_bytes for layer in layers])
     np.testing.assert_array_equal(q["out_bytes"], [layer.output_bytes for layer in layers])
-    np.testing.assert_array_equal(q["moved_bytes"], [layer.moved_bytes for layer in layers])
+    np.testing.assert_allclose(
+        q["moved_bytes"] - filled, [layer.moved_bytes for layer in layers], rtol=1e-14
+    )
+    # The same properties of one layer and of many, whichever shapes they go by.
+    many = type(layers[0]).over(columns)
+    for name in ("input_bytes", "output_bytes", "weight_bytes", "moved_bytes", "macs"):
+        expected = [getattr(layer, name) for layer in layers]
+        np.testing.assert_array_equal(np.broadcast_to(getattr(many, name), len(layers)), expected)
     names, matrix = feature_matrix(kind, columns)
     assert len(set(names)) == len(names) == matrix.shape[1]
     assert np.isfinite(matrix).all()
@@ -89,41 +141,54 @@ def test_features_and_terms_are_finite_and_agree_with_the_layers(kind: str) -> N
     assert (terms >= 0).all()
     # Every feature that is no constant by its meaning differs between draws.
     constant = [n for n, c in zip(names, matrix.T, strict=True) if len(set(c.tolist())) == 1]
-    assert not [name for name in constant if not name.startswith("dtype=")]
+    functions = {f"activation={each}" for each in UNMEASURED.get(kind.removesuffix("_step"), ())}
+    # Frameworks choose layouts and types, and nobody writes dilated poolings.
+    chosen = ("dtype=", "layout=", "layout_out=", *functions, *(["dilated"] * (kind == "pool")))
+    assert not [name for name in constant if not name.startswith(chosen)]
 
 
 def test_draws_are_layers_that_keys_name(kind: str) -> None:
     layers = drawn(kind)
     assert len({layer.key for layer in layers}) > DRAWS / 2
     assert [layer_from_key(layer.key) for layer in layers] == layers
-    for layer in layers:
+
+
+@pytest.mark.parametrize("kind", READ)
+def test_a_kernel_writes_what_the_layer_says(kind: str) -> None:
+    for layer in drawn(kind):
         dtype = layer.kernel().output_dtype or layer.kernel().dtype
         assert math.prod(layer.output_shape) * DTYPE_BYTES[dtype] == layer.output_bytes
 
 
+@pytest.mark.parametrize("kind", READ)
 def test_a_graph_with_the_kernel_in_it_is_read_as_the_same_work(kind: str) -> None:
     layers = drawn(kind, 400)
     # Every name of every field is among them, so that every way of reading is checked.
-    for name, spec in OPERATOR_KINDS[kind].specs().items():
-        if name in OPERATOR_KINDS[kind].ENCODED:
-            assert {layer.fields()[name] for layer in layers} == set(spec.choices), name
+    for name, spec in KINDS[kind].specs().items():
+        if name in KINDS[kind].ENCODED and name in KINDS[kind].RANGES:
+            found = {layer.fields()[name] for layer in layers}
+            assert found == set(spec.choices) - UNMEASURED.get(kind, set()), name
     same = 0
     for layer in layers:
-        kernel = layer.kernel()
-        again = layer_of_operator(as_operator(kernel))
+        if layer.fields().get("residual"):
+            # The place of the bias comes before that of what is added.
+            layer = layer.replace(bias=True)
+        made = kernel(layer)
+        again = layer_of_operator(as_operator(made))
         assert again.kind == kind
         assert (again.input_bytes, again.output_bytes) == (layer.input_bytes, layer.output_bytes)
         assert (again.macs, again.weight_bytes) == (layer.macs, layer.weight_bytes)
         # Rows may be told apart otherwise from the batch, and axes of one value named otherwise,
         # but only once.
-        assert layer_of_operator(as_operator(again.kernel())).kernel() == again.kernel()
-        same += again.kernel() == kernel
+        assert kernel(layer_of_operator(as_operator(kernel(again)))) == kernel(again)
+        same += kernel(again) == made
     assert same > 0.7 * len(layers)
 
 
+@pytest.mark.parametrize("kind", MEASURED)
 def test_onnx_runtime_runs_it(kind: str) -> None:
     started = backend("onnxruntime", threads=1)
-    for layer in drawn(kind, 25):
+    for layer in started.lower(drawn(kind, 25)):
         with started.layer(layer, budget_ms=0.05) as built:
             for phase in built.phases.values():
                 phase.sampler()
@@ -150,5 +215,11 @@ def test_layers_taken_from_networks_are_scaled_and_stay_of_their_sort(kind: str)
         found = {layer.fields()[name] for layer in layers}
         assert len(found) > 3 or found == {1}, name
     for name, spec in original.specs().items():
-        if spec.choices:
+        if spec.choices and name not in original.REDRAWN:
             assert {layer.fields()[name] for layer in layers} == {original.fields()[name]}
+
+
+def test_a_training_step_is_refused_by_name() -> None:
+    layer = drawn("conv_step", 1)[0]
+    with pytest.raises(UnsupportedError, match="ONNX Runtime runs no conv_step"):
+        kernel(layer)

@@ -1,0 +1,245 @@
+"""Values of named fields with units: checked once, written as a canonical key and read from it."""
+
+from __future__ import annotations
+
+import dataclasses
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, FrozenInstanceError, dataclass
+from typing import Any, ClassVar, NoReturn, Self, TypeVar, dataclass_transform
+
+from resperf.errors import LayerError
+
+FieldValue = int | bool | str
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class FieldSpec:
+    """What a field means: enough to describe a column, check a value and draw one.
+
+    Attributes
+    ----------
+    unit : str
+        ``"1"`` for counts, ``"pixel"``, ``"bool"`` or ``"name"``.
+    description : str
+        One line for people; stored beside the column in a dataset.
+    minimum : int
+        Smallest allowed value of a number.
+    choices : tuple of str
+        Allowed values of a name; empty for numbers.
+    """
+
+    unit: str
+    description: str
+    minimum: int = 1
+    choices: tuple[str, ...] = ()
+
+
+def number(description: str, *, unit: str = "1", minimum: int = 1, default: Any = MISSING) -> Any:
+    """Declare a whole-number field."""
+    return dataclasses.field(
+        default=default, metadata={"spec": FieldSpec(unit, description, minimum)}
+    )
+
+
+def flag(description: str, *, default: Any = MISSING) -> Any:
+    """Declare a yes/no field."""
+    return dataclasses.field(default=default, metadata={"spec": FieldSpec("bool", description, 0)})
+
+
+def name(description: str, choices: tuple[str, ...], *, default: Any = MISSING) -> Any:
+    """Declare a field that holds one of a few names."""
+    return dataclasses.field(
+        default=default, metadata={"spec": FieldSpec("name", description, 0, choices)}
+    )
+
+
+@dataclass_transform(
+    kw_only_default=True, frozen_default=True, field_specifiers=(number, flag, name)
+)
+class Fields(ABC):
+    """A frozen value of a kind, with keywords alone.
+
+    Subclasses are frozen dataclasses whose fields are all `number`, `flag` or `name`; they need no
+    decorator.
+    """
+
+    # Beside the fields, which are all that vars() holds.
+    __slots__ = ("__dict__", "__weakref__", "_known")
+    _known: dict[str, Any]
+
+    kind: ClassVar[str]
+    aliases: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    """Shorthands people may write: ``{"kernel": ("kernel_height", "kernel_width")}``."""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        described = vars(cls)
+        named = described.get("__annotations__", {})
+        # A class that names fields and does not describe them leaves them to its subclasses.
+        if all(each in described or "ClassVar" in str(kind) for each, kind in named.items()):
+            # Methods of its own for each class, which dataclass would compile, are most of what
+            # importing all kinds takes: those below serve all.
+            dataclass(init=False, repr=False, eq=False, kw_only=True)(cls)
+
+    def __init__(self, **values: Any) -> None:
+        own = vars(self)
+        specs, defaults = self._described()
+        for field_name, spec in specs.items():
+            value = values.pop(field_name, defaults[field_name])
+            if value is MISSING:
+                raise TypeError(f"{type(self).__name__} needs a value for {field_name!r}")
+            own[field_name] = self._checked(field_name, spec, value)
+        if values:
+            raise TypeError(f"{type(self).__name__} has no field {', '.join(map(repr, values))}")
+        self._check()
+
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        raise FrozenInstanceError(f"cannot assign to field {name!r}; use replace")
+
+    def __delattr__(self, name: str) -> NoReturn:
+        raise FrozenInstanceError(f"cannot delete field {name!r}")
+
+    def __getstate__(self) -> dict[str, FieldValue]:
+        return vars(self)
+
+    def __eq__(self, other: object) -> bool:
+        return vars(self) == vars(other) if type(other) is type(self) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(tuple(vars(self).values()))
+
+    def __repr__(self) -> str:
+        values = ", ".join(f"{name}={value!r}" for name, value in vars(self).items())
+        return f"{type(self).__name__}({values})"
+
+    def _checked(self, field_name: str, spec: FieldSpec, value: Any) -> FieldValue:
+        if spec.unit == "bool":
+            if value in (0, 1):
+                return bool(value)
+            expected = "true or false"
+        elif spec.choices:
+            if value in spec.choices:
+                return str(value)
+            expected = f"one of {', '.join(spec.choices)}"
+        else:
+            if not isinstance(value, bool) and int(value) == value and value >= spec.minimum:
+                return int(value)
+            expected = f"a whole number of at least {spec.minimum}"
+        raise LayerError(f"{self.kind}: {field_name}={value!r} must be {expected}")
+
+    @abstractmethod
+    def _check(self) -> None:
+        """Refuse fields that do not fit together; raises LayerError."""
+
+    @classmethod
+    def specs(cls) -> Mapping[str, FieldSpec]:
+        """Map each field's name to its meaning, in canonical order."""
+        return cls._described()[0]
+
+    @classmethod
+    def defaults(cls) -> Mapping[str, Any]:
+        """Map each field's name to its default, `dataclasses.MISSING` where there is none."""
+        return cls._described()[1]
+
+    @classmethod
+    def _described(cls) -> tuple[Mapping[str, FieldSpec], Mapping[str, Any]]:
+        cached = cls.__dict__.get("_description")
+        if cached is None:
+            fields = dataclasses.fields(cls)  # type: ignore[arg-type]  # every kind is a dataclass
+            cached = (
+                {f.name: f.metadata["spec"] for f in fields},
+                {f.name: f.default for f in fields},
+            )
+            cls._description = cached  # type: ignore[attr-defined]
+        return cached
+
+    @classmethod
+    def from_fields(cls, fields: Mapping[str, Any]) -> Self:
+        """Make a layer from a mapping, such as a row of a dataset.
+
+        Raises
+        ------
+        LayerError
+            If a field is missing, unknown or impossible.
+        """
+        unknown = sorted(set(fields) - set(cls.specs()))
+        if unknown:
+            raise LayerError(
+                f"{cls.kind} has no field {', '.join(unknown)}; it has {', '.join(cls.specs())}"
+            )
+        missing = [
+            field_name
+            for field_name, default in cls.defaults().items()
+            if default is MISSING and field_name not in fields
+        ]
+        if missing:
+            raise LayerError(f"{cls.kind} needs a value for {', '.join(missing)}")
+        return cls(**fields)
+
+    @classmethod
+    def from_text(cls, words: Mapping[str, str]) -> Self:
+        """Make a layer from what a person types: ``{"batch": "8", "kernel": "3", ...}``.
+
+        Shorthands of `aliases` and ``padding=same|valid`` are understood.
+
+        Raises
+        ------
+        LayerError
+            If a word is unknown or a value is not of its field's type.
+        """
+        fields: dict[str, Any] = {}
+        for word, text in words.items():
+            for field_name in cls.aliases.get(word, (word,)):
+                spec = cls.specs().get(field_name)
+                fields[field_name] = text if spec is None else _parse(cls.kind, word, text, spec)
+        return cls.from_fields(cls._expand(fields))
+
+    @classmethod
+    def _expand(cls, fields: dict[str, Any]) -> dict[str, Any]:
+        """Turn words that stand for several fields into those fields."""
+        return fields
+
+    def fields(self) -> dict[str, FieldValue]:
+        """Return all fields in canonical order, ready for JSON."""
+        return dict(vars(self))
+
+    def replace(self, **changes: FieldValue) -> Self:
+        """Return a copy with some fields changed."""
+        return type(self)(**{**vars(self), **changes})
+
+    @property
+    def key(self) -> str:
+        """Canonical name: equal for equal layers, the same in every version of resperf."""
+        return self._once("key", self._make_key)
+
+    def _make_key(self) -> str:
+        words = (f"{k}={int(v) if isinstance(v, bool) else v}" for k, v in vars(self).items())
+        return f"{self.kind}:{','.join(words)}"
+
+    def _once(self, word: str, make: Callable[[], T]) -> T:
+        """Return what `make` gave the first time; stored beside the fields."""
+        try:
+            known = self._known
+        except AttributeError:
+            known = {}
+            object.__setattr__(self, "_known", known)
+        if word not in known:
+            known[word] = make()
+        made: T = known[word]
+        return made
+
+
+def _parse(kind: str, word: str, text: str, spec: FieldSpec) -> FieldValue:
+    if spec.choices:
+        return text.lower()
+    if spec.unit == "bool":
+        truth = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
+        if text.lower() not in truth:
+            raise LayerError(f"{kind}: {word}={text!r} must be true or false")
+        return truth[text.lower()]
+    try:
+        return int(text)
+    except ValueError as error:
+        raise LayerError(f"{kind}: {word}={text!r} must be a whole number") from error

@@ -1,0 +1,41 @@
+"""How images lie in memory."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from resperf.layers.columns import Array, is_among
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    import numpy.typing as npt
+
+LAYOUTS = ("nchw", "nhwc", "nchwc4", "nchwc8", "nchwc16", "nchwc32")
+"""``nchwc8`` has blocks of eight channels."""
+
+
+def block_of(layouts: npt.NDArray[Any]) -> Array:
+    """Return the channels of one block of a layout: 8 for ``nchwc8``, 16 where there are none."""
+    import numpy as np
+
+    blocks = np.full(len(layouts), 16.0)
+    for layout in LAYOUTS:
+        if layout.startswith("nchwc"):
+            blocks[layouts == layout] = float(layout.removeprefix("nchwc"))
+    return blocks
+
+
+def is_blocked(layouts: npt.NDArray[Any]) -> Array:
+    """Return 1 for layouts in blocks of channels, 0 for plain ones."""
+    return is_among(layouts, [name for name in LAYOUTS if "c" in name[4:]]).astype(float)
+
+
+def evenness(counts: Array) -> Array:
+    """Return how often 2 divides each count, at most five times.
+
+    Kernels read several channels at once where their number allows it, and slower ones where not.
+    """
+    import numpy as np
+
+    return np.asarray(np.log2(np.gcd(counts.astype(np.int64), 32)))

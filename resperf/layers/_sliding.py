@@ -1,0 +1,152 @@
+"""Windows that slide along axes: what convolutions, poolings and their transposes share."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache
+from operator import attrgetter
+from typing import Any, ClassVar, NamedTuple
+
+from resperf.errors import LayerError
+from resperf.layers._base import Layer
+from resperf.layers._operator import Operator
+
+_AUTO_PADS = ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER")
+
+
+class SlidingLayer(Layer):
+    """A layer with a window over `AXES`; the fields are its kind's own."""
+
+    AXES: ClassVar[tuple[str, ...]]
+
+    batch: int
+    channels_in: int
+
+    def _along(self, word: str) -> tuple[int, ...]:
+        """Return sizes (``""``), kernels, strides or dilations along the axes."""
+        found: tuple[int, ...] = _getter(self.AXES, word)(self)
+        return found
+
+    @property
+    def taps(self) -> int:
+        """Values of a window of one channel."""
+        return math.prod(self._along("kernel"))
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """(batch, channels_in, the axes)."""
+        return (self.batch, self.channels_in, *self._along(""))
+
+    def _pads(self) -> tuple[tuple[int, int], ...]:
+        """Return the pixels added before and behind each axis."""
+        raise NotImplementedError
+
+    def _positions(self, ceil: bool = False) -> tuple[int, ...]:
+        """Windows along each axis.
+
+        Parameters
+        ----------
+        ceil : bool
+            Count a last window that only partly lies on the input (ONNX ``ceil_mode``).
+        """
+        return self._once("positions", lambda: self._count_positions(ceil))
+
+    def _count_positions(self, ceil: bool) -> tuple[int, ...]:
+        words = [self._along(word) for word in ("", "kernel", "stride", "dilation")]
+        before, behind = zip(*self._pads(), strict=True)
+        windows = zip(*words, before, behind, strict=True)
+        return tuple([window_length(window, ceil=ceil) for window in windows])
+
+    def _window_attributes(self) -> dict[str, list[int]]:
+        """Return the window as an ONNX operator names it."""
+        before, behind = zip(*self._pads(), strict=True)
+        return {
+            "kernel_shape": list(self._along("kernel")),
+            "strides": list(self._along("stride")),
+            "dilations": list(self._along("dilation")),
+            "pads": [*before, *behind],
+        }
+
+
+@cache
+def _getter(axes: tuple[str, ...], word: str) -> Callable[[object], Any]:
+    return attrgetter(*(f"{word}_{axis}" if word else axis for axis in axes))
+
+
+def window_length(window: Iterable[int], *, ceil: bool = False) -> int:
+    """Count the positions of a sliding window along one axis; of many layers, for each.
+
+    Parameters
+    ----------
+    window : six ints
+        Size, kernel, stride and dilation along this axis, and the pixels of padding before and
+        behind it.
+    ceil : bool
+        Count a last window that only partly lies on the input (ONNX ``ceil_mode``).
+    """
+    size, kernel, stride, dilation, before, behind = window
+    span = size + before + behind - dilation * (kernel - 1) - 1
+    count = span // stride + 1
+    if ceil is not False:
+        count = count + ceil * (span % stride > 0)
+        # ONNX drops a last window that would start in the padding behind the input.
+        count = count - ceil * ((count - 1) * stride >= size + before)
+    return (span >= 0) * count
+
+
+def same_pads(size: int, kernel: int, stride: int, dilation: int) -> tuple[int, int]:
+    """Return the pads (before, behind) of SAME padding: output = ceil(size / stride).
+
+    An odd pixel goes to the end.
+    """
+    total = max((-(-size // stride) - 1) * stride + dilation * (kernel - 1) + 1 - size, 0)
+    return total // 2, total - total // 2
+
+
+class AxisWindow(NamedTuple):
+    """A window along one axis, as an operator has it."""
+
+    kernel: int
+    stride: int
+    dilation: int
+    before: int
+    behind: int
+
+
+def read_window(
+    operator: Operator, sizes: Sequence[int], kernel: Sequence[int]
+) -> tuple[AxisWindow, ...]:
+    """Read the window of an operator along axes of these sizes, ``auto_pad`` worked out.
+
+    Raises
+    ------
+    LayerError
+        If the window is one of another number of axes, or cuts off what it reads.
+    """
+    attributes, rank = operator.attributes, len(sizes)
+    strides = attributes.get("strides") or (1,) * rank
+    dilations = attributes.get("dilations") or (1,) * rank
+    auto_pad = str(attributes.get("auto_pad", "NOTSET")) or "NOTSET"
+    if auto_pad not in _AUTO_PADS:
+        raise LayerError(f"auto_pad={auto_pad!r} is not known")
+    given = tuple(attributes.get("pads") or (0,) * 2 * rank)
+    pads = given if auto_pad == "NOTSET" else (0,) * 2 * rank
+    if not len(kernel) == len(strides) == len(dilations) == len(pads) / 2 == rank:
+        raise LayerError(
+            f"kernel {tuple(kernel)}, strides {tuple(strides)}, dilations {tuple(dilations)} and "
+            f"pads {pads} are not those of a {rank}-D window"
+        )
+    if min(given) < 0:
+        raise LayerError(f"pads={given} cut pixels off, which no layer does")
+    windows = []
+    for place, size in enumerate(sizes):
+        length, stride, dilation = (int(each[place]) for each in (kernel, strides, dilations))
+        ends = int(pads[place]), int(pads[rank + place])
+        if auto_pad.startswith("SAME"):
+            # An odd pixel goes before the image instead of behind it in SAME_LOWER.
+            order = 1 if auto_pad == "SAME_UPPER" else -1
+            first, second = same_pads(int(size), length, stride, dilation)[::order]
+            ends = first, second
+        windows.append(AxisWindow(length, stride, dilation, *ends))
+    return tuple(windows)

@@ -1,0 +1,39 @@
+"""One training step of a convolution."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from resperf.layers._step import StepLayer, whole
+from resperf.layers.columns import Array, Columns
+from resperf.layers.conv import Conv, ConvLayer
+
+
+class ConvStep(StepLayer, ConvLayer):
+    """One training step of a 2-D convolution: forward, backward, update."""
+
+    kind: ClassVar[str] = "conv_step"
+    FORWARD: ClassVar[str] = Conv.kind
+
+    PLAIN: ClassVar[tuple[str, ...]] = (*ConvLayer.PLAIN, *StepLayer.STEP_PLAIN)
+    LOG2: ClassVar[tuple[str, ...]] = (*ConvLayer.LOG2, *StepLayer.STEP_LOG2)
+    ENCODED: ClassVar[tuple[str, ...]] = (*ConvLayer.ENCODED, "optimizer")
+    RANGES: ClassVar[Mapping[str, Any]] = StepLayer.with_optimizers(ConvLayer.RANGES)
+
+    @classmethod
+    def quantities(cls, columns: Columns) -> dict[str, Array]:
+        """Return those of the forward pass, and what is added to it.
+
+        ``flops_data`` and ``flops_weights`` are the work of the gradients of the input and of the
+        weights in whole tiles of matrix kernels, ``kept_numbers`` are per weight. The gradient of
+        the weights is a product of k rows and n columns over all m output pixels.
+        """
+        q = super().quantities(columns)
+        inputs = q["channels_in"] / q["groups"]
+        return {
+            **q,
+            "flops_data": q["flops"] * whole(inputs, 32) / inputs,
+            "flops_weights": 2 * whole(q["k"], 128) * whole(q["n"], 32) * q["m"] * q["groups"],
+            "kept_numbers": cls._state_numbers(columns),
+        }

@@ -1,0 +1,34 @@
+"""One training step of a fully connected layer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from resperf.layers._step import StepLayer, whole
+from resperf.layers.columns import Array, Columns
+from resperf.layers.dense import Dense, DenseLayer
+
+
+class DenseStep(StepLayer, DenseLayer):
+    """One training step of a fully connected layer: forward, backward, update."""
+
+    kind: ClassVar[str] = "dense_step"
+    FORWARD: ClassVar[str] = Dense.kind
+
+    PLAIN: ClassVar[tuple[str, ...]] = (*DenseLayer.PLAIN, *StepLayer.STEP_PLAIN)
+    LOG2: ClassVar[tuple[str, ...]] = (*DenseLayer.LOG2, *StepLayer.STEP_LOG2)
+    ENCODED: ClassVar[tuple[str, ...]] = (*DenseLayer.ENCODED, "optimizer")
+    RANGES: ClassVar[Mapping[str, Any]] = StepLayer.with_optimizers(DenseLayer.RANGES)
+
+    @classmethod
+    def quantities(cls, columns: Columns) -> dict[str, Array]:
+        """Return those of the forward pass, and what is added to it, by the names of `ConvStep`."""
+        q = super().quantities(columns)
+        batch, k, n = q["batch"], q["features_in"], q["features_out"]
+        return {
+            **q,
+            "flops_data": 2 * whole(batch, 32) * n * whole(k, 128),
+            "flops_weights": 2 * whole(k, 128) * whole(n, 32) * batch,
+            "kept_numbers": cls._state_numbers(columns),
+        }
