@@ -10,12 +10,12 @@ from resperf.bundle import Bundle, group_of
 from resperf.copies import PACKED_KINDS, weights_moved_ms
 from resperf.errors import UnsupportedError
 from resperf.lowering import LoweredNetwork, LoweredNode, lower
-from resperf.measurement import WHOLE_CALL
 from resperf.network import Network
 from resperf.prediction.host import bundle_warnings
 from resperf.prediction.layers import Time, layer_prediction, layer_times, times_in_order
 from resperf.prediction.result import LayerPrediction, Prediction, Skipped
 from resperf.prediction.rules import RULE_OF_METHOD, RULES, tensor_bytes
+from resperf.quantities import WHOLE_CALL
 
 SHOWN_IN_ERROR = 3
 """Operators that an error names before it only counts."""
@@ -51,7 +51,7 @@ def predict_network(
         If `strict` and the total would not contain everything, if the framework has no lowering,
         or if the bundle predicts whole calls, which do not add up.
     """
-    if bundle.layer_phase == WHOLE_CALL:
+    if bundle.layer_quantity == WHOLE_CALL:
         raise UnsupportedError(
             f"{bundle.path} predicts whole calls: each contains a session call and the copies "
             "between host and device, which a network pays once and not per layer; predict single "
@@ -203,7 +203,9 @@ def _in_place(time: Time, moved_ms: float, node: LoweredNode, bundle: Bundle) ->
 def _copy_warnings(bundle: Bundle, lowered: LoweredNetwork) -> Iterator[str]:
     """Say which inputs and outputs are larger than any whose copy was measured."""
     for phase, tensors in (("preprocess", lowered.inputs), ("postprocess", lowered.outputs)):
-        reasons = bundle.transfers_outside(phase, [tensor_bytes(tensor) for tensor in tensors])
+        reasons = bundle.transfers_outside(
+            f"{phase}_ms", [tensor_bytes(tensor) for tensor in tensors]
+        )
         for tensor, reason in zip(tensors, reasons, strict=True):
             if reason:
                 yield f"the copy of {tensor.name!r} is outside the measured range: {reason}"

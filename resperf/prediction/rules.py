@@ -72,7 +72,7 @@ def _transfers(
     """Add up the copies of a network's inputs or outputs between host and device."""
     if not tensors:
         return 0.0, ()
-    times_ms = bundle.transfer_ms(phase, [tensor_bytes(tensor) for tensor in tensors])
+    times_ms = bundle.transfer_ms(f"{phase}_ms", [tensor_bytes(tensor) for tensor in tensors])
     missing = tuple(
         Skipped(tensor.name, "transfer", f"the bundle has no predictor for {phase} transfers")
         for tensor, time_ms in zip(tensors, times_ms, strict=True)
@@ -160,7 +160,7 @@ def resperfnet(bundle: Bundle, lowered: LoweredNetwork, times_ms: Sequence[float
 
 def _edge_ms(bundle: Bundle, phase: str, node: LoweredNode) -> float:
     assert node.layer is not None
-    return float(bundle.predict([node.layer], phase).ms[0])
+    return float(bundle.predict([node.layer], f"{phase}_ms").ms[0])
 
 
 RULES: Mapping[str, Rule] = {"three_phase": three_phase, "resperfnet": resperfnet}

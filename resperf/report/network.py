@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from resperf.layers import layer_from_key
-from resperf.measurement import PHASES, WHOLE_CALL
 from resperf.prediction import Failure, LayerPrediction, Prediction
+from resperf.quantities import PHASES, WHOLE_CALL, quantity
 from resperf.report.tables import Column, ms_cell, percent_cell, table
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def _totals(result: Prediction | MeasuredNetwork) -> str:
     if isinstance(result, Prediction):
         remarks |= dict.fromkeys(result.estimated_phases, ESTIMATED)
     times_ms = {"total": result.total_ms} | {
-        f"  {phase}": getattr(result.phases, f"{phase}_ms") for phase in PHASES
+        f"  {quantity(name).stem}": getattr(result.phases, name) for name in PHASES
     }
     lines = [f"{heading(result)}: {'predicted' if isinstance(result, Prediction) else 'measured'}"]
     for name, time_ms in times_ms.items():
@@ -282,7 +282,7 @@ def layers_text(layers: Sequence[LayerPrediction]) -> str:
                 remark,
             ]
         )
-    whole = any(layer.phase == WHOLE_CALL for layer in layers)
+    whole = any(layer.phase == quantity(WHOLE_CALL).stem for layer in layers)
     columns = (Column("ms, whole call" if whole else "ms", right=True),
                Column("90% interval", right=True), Column("GMAC", right=True), Column("layer"),
                Column("remark"))  # fmt: skip

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from resperf.dataset import KindTable
 from resperf.features import Array, Columns, take
 from resperf.layers import Layer, kind_of
-from resperf.measurement import layer_phase
+from resperf.quantities import layer_quantity
 
 SHORTEST_MS = 1e-5
 """A layer below 10 ns has no time of its own, but noise around zero."""
@@ -35,7 +35,7 @@ class LayerRows:
     left_out : mapping of str to int
         Reason to number of rows of the dataset that do not count.
 
-    The phases are those of the dataset: `layer_phase` names the one with the layers' own times.
+    The phases are those of the dataset: `layer_quantity` names the one with the layers' own times.
     """
 
     kind: str
@@ -49,9 +49,9 @@ class LayerRows:
         return len(self.keys)
 
     @property
-    def layer_phase(self) -> str:
+    def layer_quantity(self) -> str:
         """Phase of the layers' own times: execution, or the whole call where that is all."""
-        return layer_phase(self.times_ms)
+        return layer_quantity(self.times_ms)
 
     def select(self, chosen: npt.NDArray[Any]) -> LayerRows:
         """Return some rows, chosen by a mask or by positions."""
@@ -86,7 +86,7 @@ def layer_rows(table: KindTable, exclude_keys: Set[str] = frozenset()) -> LayerR
     machine that is always busy can still be learnt.
     """
     keys = table.key.astype(str)
-    own = layer_phase(table.times_ms)
+    own = layer_quantity(table.times_ms)
     ok = np.asarray(table.ok) & np.isfinite(table.times_ms[own])
     excluded = ok & np.isin(keys, list(exclude_keys))
     candidate = ok & ~excluded
@@ -104,7 +104,7 @@ def layer_rows(table: KindTable, exclude_keys: Set[str] = frozenset()) -> LayerR
     groups = np.split(kept[order], bounds) if len(unique) else []
     times_ms = {
         phase: np.array([np.median(table.times_ms[phase][group]) for group in groups], dtype=float)
-        for phase in table.phases
+        for phase in table.quantities
     }
     long_enough = times_ms[own] >= SHORTEST_MS
     counts = {

@@ -44,7 +44,7 @@ class FakeBundle:
 
     device = "elsewhere"
     framework = "synthetic"
-    layer_phase = "execution"
+    layer_quantity = "execution"
     estimates: Mapping[str, object] = {}
     in_place: InPlace | None = None
     carried: Carried | None = None
