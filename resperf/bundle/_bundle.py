@@ -14,6 +14,7 @@ import numpy.typing as npt
 from resperf.bundle._in_place import Carried, InPlace
 from resperf.bundle._manifest import read_manifest
 from resperf.bundle._ranges import outside
+from resperf.copies import StoredCopies
 from resperf.errors import BundleError, ResperfError
 from resperf.features import Array, columns_of, feature_matrix, quantities
 from resperf.layers import Layer, kind_of_key, layer_from_key
@@ -78,6 +79,8 @@ class Bundle:
         ``"pool execution"``, ``"preprocess"``, ``"postprocess"``, ``"view_ms"``.
     in_place : InPlace or None
         What whole networks taught about layers inside them, where the bundle was calibrated.
+    stored_copies : mapping of str to StoredCopies
+        Kind -> copies that runs of its measured layers held; of other kinds they are assumed.
     carried : Carried or None
         Where the layers were measured, where that was another machine than `platform`.
     manifest : mapping
@@ -110,6 +113,10 @@ class Bundle:
         }
         learnt = manifest.get("in_place")
         self.in_place = None if learnt is None else InPlace.from_json(learnt)
+        self.stored_copies = {
+            kind: StoredCopies.from_json(values)
+            for kind, values in manifest.get("copies", {}).items()
+        }
         carried = manifest.get("carried")
         self.carried = None if carried is None else Carried.from_json(carried)
         found = {phase for _, phase in self._predictors}

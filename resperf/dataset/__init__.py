@@ -18,9 +18,11 @@ from resperf.dataset.hdf5 import (  # noqa: E402
 )
 from resperf.dataset.importing import (  # noqa: E402
     FORMATS,
+    LIST,
     Imported,
     SourceMapping,
     import_dataset,
+    import_list,
     read_mapping,
     shipped_mapping,
 )
@@ -30,8 +32,8 @@ from resperf.dataset.records import Dataset, DatasetInfo, KindTable  # noqa: E40
 from resperf.dataset.summary import Summary, summarize  # noqa: E402
 
 __all__ = [
-    "FORMATS", "Dataset", "DatasetInfo", "Imported", "KindTable", "NoiseFloor", "SourceMapping",
-    "Summary", "check_dataset", "checksum", "export_dataset", "floor_of_medians", "import_dataset",
-    "merge_datasets", "noise_floor", "read_dataset", "read_info", "read_mapping", "read_networks",
-    "read_table", "shipped_mapping", "summarize", "write_dataset",
+    "FORMATS", "LIST", "Dataset", "DatasetInfo", "Imported", "KindTable", "NoiseFloor",
+    "SourceMapping", "Summary", "check_dataset", "checksum", "export_dataset", "floor_of_medians",
+    "import_dataset", "import_list", "merge_datasets", "noise_floor", "read_dataset", "read_info",
+    "read_mapping", "read_networks", "read_table", "shipped_mapping", "summarize", "write_dataset",
 ]  # fmt: skip

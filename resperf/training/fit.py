@@ -29,7 +29,7 @@ from resperf.splits import SPLIT_SEED, pack_keys
 from resperf.training.activations import estimate_activations
 from resperf.training.estimate import Source, read_source
 from resperf.training.progress import TrainingProgress
-from resperf.training.rows import LayerRows, layer_rows
+from resperf.training.rows import LayerRows, layer_rows, stored_copies
 from resperf.training.trials import Trial, fit_rows, own_split
 
 FEWEST_ROWS = 8
@@ -158,6 +158,7 @@ def train(
             },
             "intervals": _intervals(_judged("validation", parts, learnt, transfers)),
             "training": _provenance(parts, learnt, seed, settings),
+            "copies": stored_copies({kind: parts[kind].train for kind in learnt.predictors}),
             "canned": canned_layers(
                 {kind: _typical(parts[kind].train) for kind in learnt.predictors},
                 learnt.predictors,
