@@ -117,7 +117,9 @@ def test_unlike_times_are_not_compared(
         TrainingError, match=r"holds times of execution_ms, .* predicts whole_call_ms"
     ):
         evaluate(steps, of_calls)
-    with pytest.raises(TrainingError, match=r"holds times of whole_call, .* predicts execution"):
+    with pytest.raises(
+        TrainingError, match=r"holds times of whole_call_ms, .* predicts execution_ms"
+    ):
         evaluate(calls, of_steps)
 
 
