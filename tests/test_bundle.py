@@ -58,7 +58,7 @@ def test_the_golden_bundle_predicts_what_it_did() -> None:
     assert len(canned) >= 10
     assert {layer.kind for layer in canned} == {"conv", "pool", "dense"}
     times = bundle.predict(canned)
-    stored = [entry["ms"]["execution"] for entry in bundle.manifest["canned"]]
+    stored = [entry["ms"]["execution_ms"] for entry in bundle.manifest["canned"]]
     np.testing.assert_allclose(times.ms, stored, rtol=1e-4)
     assert times.in_range.all()
 
@@ -89,7 +89,7 @@ def test_the_golden_bundle_of_schema_3_was_carried_over(bundle_copy: Path) -> No
     for each in (bundle, bundle.without_in_place()):
         np.testing.assert_allclose(each.predict(layers).ms, 0.5 * before.predict(layers).ms)
     # Copies between host and device are not those of layers.
-    assert bundle.transfer_ms("preprocess", [1e6]) == before.transfer_ms("preprocess", [1e6])
+    assert bundle.transfer_ms("preprocess_ms", [1e6]) == before.transfer_ms("preprocess_ms", [1e6])
     for damaged in (0.0, -1.0, "half", None):
         edit(
             bundle_copy,
@@ -197,8 +197,8 @@ def test_users_without_a_home_have_the_shipped_bundles(monkeypatch: pytest.Monke
 
 def test_other_phases_come_from_transfers() -> None:
     bundle = Bundle.load(GOLDEN)
-    predicted = bundle.predict([DENSE], "preprocess").ms
-    assert predicted == bundle.transfer_ms("preprocess", [2 * 256 * 4])
+    predicted = bundle.predict([DENSE], "preprocess_ms").ms
+    assert predicted == bundle.transfer_ms("preprocess_ms", [2 * 256 * 4])
     assert np.isnan(bundle.transfer_ms("elsewhere", [1, 2])).all()
 
 

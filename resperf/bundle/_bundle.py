@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -14,14 +14,15 @@ import numpy.typing as npt
 from resperf.bundle._in_place import Carried, InPlace
 from resperf.bundle._manifest import read_manifest
 from resperf.bundle._ranges import outside
+from resperf.copies import StoredCopies
 from resperf.errors import BundleError, ResperfError
 from resperf.features import Array, columns_of, feature_matrix, quantities
 from resperf.layers import Layer, kind_of_key, layer_from_key
-from resperf.measurement import WHOLE_CALL, layer_phase
 from resperf.platform import from_fingerprint
 from resperf.predictors import METHODS, Predictor, predictor_class
 from resperf.predictors.intervals import Intervals, assumed
 from resperf.predictors.transfers import Transfers
+from resperf.quantities import EXECUTION, WHOLE_CALL, layer_quantity, quantity
 
 _FEATURE_TOLERANCE = 1e-6
 _OUTPUT_TOLERANCE = 1e-4
@@ -65,9 +66,9 @@ class Bundle:
         How and where the training rows were measured.
     costs : mapping of str to float
         ``session_ms`` and ``view_ms`` of that machine, where they are known.
-    layer_phase : str
-        What the layers' times contain: ``execution``, or ``whole_call`` where the training rows
-        held nothing else.
+    layer_quantity : str
+        What the layers' times contain: ``execution_ms``, or ``whole_call_ms`` where the training
+        rows held nothing else.
     kinds : tuple of str
         Kinds of layers that have a predictor of that phase.
     errors : mapping
@@ -78,6 +79,8 @@ class Bundle:
         ``"pool execution"``, ``"preprocess"``, ``"postprocess"``, ``"view_ms"``.
     in_place : InPlace or None
         What whole networks taught about layers inside them, where the bundle was calibrated.
+    stored_copies : mapping of str to StoredCopies
+        Kind -> copies that runs of its measured layers held; of other kinds they are assumed.
     carried : Carried or None
         Where the layers were measured, where that was another machine than `platform`.
     manifest : mapping
@@ -110,10 +113,15 @@ class Bundle:
         }
         learnt = manifest.get("in_place")
         self.in_place = None if learnt is None else InPlace.from_json(learnt)
+        self.stored_copies = {
+            kind: StoredCopies.from_json(values)
+            for kind, values in manifest.get("copies", {}).items()
+        }
         carried = manifest.get("carried")
         self.carried = None if carried is None else Carried.from_json(carried)
-        self.layer_phase = layer_phase({phase for _, phase in self._predictors} or {"execution"})
-        self.kinds = tuple(kind for kind, phase in self._predictors if phase == self.layer_phase)
+        found = {phase for _, phase in self._predictors}
+        self.layer_quantity = layer_quantity(found or {EXECUTION})
+        self.kinds = tuple(kind for kind, phase in self._predictors if phase == self.layer_quantity)
         self._checked: set[tuple[str, str]] = set()
 
     @classmethod
@@ -149,22 +157,22 @@ class Bundle:
         return Bundle(self.path, {k: v for k, v in self.manifest.items() if k != "in_place"})
 
     def has(self, kind: str, phase: str | None = None) -> bool:
-        """Say whether a kind has a predictor of its own for a phase, by default `layer_phase`."""
-        return (kind, phase or self.layer_phase) in self._predictors
+        """Say whether a kind has a predictor of a quantity, by default of `layer_quantity`."""
+        return (kind, phase or self.layer_quantity) in self._predictors
 
-    def method_of(self, kind: str, phase: str = "execution") -> str:
+    def method_of(self, kind: str, phase: str = EXECUTION) -> str:
         """Name what predicts a kind's phase: its predictor's method, or ``transfers``."""
         phases = self.manifest["predictors"].get(kind, {})
         return str(phases[phase]["method"]) if phase in phases else "transfers"
 
     @property
     def validation(self) -> dict[str, float]:
-        """Map each kind to the validation MAPE of its `layer_phase`, a fraction."""
+        """Map each kind to the validation MAPE of its `layer_quantity`, a fraction."""
         found = self.errors.get("validation", {})
         return {
-            kind: phases[self.layer_phase]["mape"]
+            kind: phases[self.layer_quantity]["mape"]
             for kind, phases in found.items()
-            if self.layer_phase in phases
+            if self.layer_quantity in phases
         }
 
     @property
@@ -180,16 +188,16 @@ class Bundle:
         """Bytes of all its files."""
         return sum(file.stat().st_size for file in self.path.iterdir() if file.is_file())
 
-    def predict(self, layers: Sequence[Layer], phase: str = "execution") -> Times:
+    def predict(self, layers: Sequence[Layer], phase: str = EXECUTION) -> Times:
         """Predict lowered layers of any kinds.
 
         Parameters
         ----------
         layers : sequence of Layer
         phase : str
-            A name of `resperf.measurement.TIMED`. Where kinds have no predictor of their own for
-            preprocess or postprocess, the bundle's transfers stand in. One phase never stands in
-            for another.
+            A name of `resperf.quantities.QUANTITIES`. Where kinds have no predictor of their own
+            for preprocess or postprocess, the bundle's transfers stand in. One quantity never
+            stands in for another.
 
         Raises
         ------
@@ -209,7 +217,7 @@ class Bundle:
             known = np.array([not reason for reason in found], dtype=bool)
             low_ms[rows], high_ms[rows] = self._bounds(kind, phase, ms[rows], known)
         in_range = np.array([not reason for reason in reasons], dtype=bool)
-        if self.carried is not None and phase == self.layer_phase:
+        if self.carried is not None and phase == self.layer_quantity:
             ms, low_ms, high_ms = (self.carried.factor * each for each in (ms, low_ms, high_ms))
         return Times(ms, in_range, tuple(reasons), low_ms, high_ms)
 
@@ -226,14 +234,14 @@ class Bundle:
 
     def transfer_ms(
         self,
-        phase: Literal["preprocess", "postprocess"] | str,
+        phase: str,
         tensor_bytes: Sequence[float] | Array,
     ) -> Array:
         """Predict copies between host and device.
 
         Parameters
         ----------
-        phase : {"preprocess", "postprocess"}
+        phase : {"preprocess_ms", "postprocess_ms"}
             Towards the device, or back.
         tensor_bytes : sequence of float (tensors,)
 
@@ -270,12 +278,12 @@ class Bundle:
             ranges = self.manifest["ranges"].get(kind, {})
             return predictor.predict(columns), outside(kind, columns, ranges)
         if phase in self._transfers:
-            name = "in_bytes" if phase == "preprocess" else "out_bytes"
+            name = "in_bytes" if phase == "preprocess_ms" else "out_bytes"
             sizes = quantities(kind, columns_of(layers))[name]
             return self.transfer_ms(phase, sizes), self.transfers_outside(phase, sizes)
         reason = f"no predictor for {kind}"
-        if phase != WHOLE_CALL and self.layer_phase == WHOLE_CALL:
-            reason = f"the bundle predicts whole calls, not {phase}"
+        if phase != WHOLE_CALL and self.layer_quantity == WHOLE_CALL:
+            reason = f"the bundle predicts whole calls, not {quantity(phase).stem}"
         return np.full(len(layers), np.nan), [reason] * len(layers)
 
     def _canned(self, kind: str) -> list[Mapping[str, Any]]:

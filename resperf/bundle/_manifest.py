@@ -11,6 +11,7 @@ from typing import Any
 
 from resperf.errors import BundleError
 from resperf.features import FEATURE_SET_VERSION
+from resperf.quantities import quantity_name
 
 MANIFEST = "bundle.json"
 SCHEMA_VERSION = 1
@@ -65,7 +66,30 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         )
     _check_files(folder, manifest)
     _check_values(folder, manifest)
-    return manifest
+    try:
+        return _by_quantities(manifest)
+    except AttributeError as error:
+        raise BundleError(f"{folder / MANIFEST} is damaged ({error}); train it again") from error
+
+
+def _by_quantities(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """Name quantities as `resperf.quantities` does where a manifest names phases."""
+
+    def named(values: Mapping[str, Any]) -> dict[str, Any]:
+        return {quantity_name(word): value for word, value in values.items()}
+
+    def of_kinds(kinds: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+        return {kind: named(values) for kind, values in kinds.items()}
+
+    errors = {part: of_kinds(kinds) for part, kinds in manifest["errors"].items()}
+    return {
+        **manifest,
+        "predictors": of_kinds(manifest["predictors"]),
+        "transfers": named(manifest["transfers"]),
+        "errors": errors,
+        "canned": [{**entry, "ms": named(entry["ms"])} for entry in manifest["canned"]],
+        **({"intervals": of_kinds(manifest["intervals"])} if "intervals" in manifest else {}),
+    }
 
 
 def parsed_manifest(folder: Path) -> dict[str, Any]:

@@ -45,7 +45,7 @@ def _entries(place: str | None) -> list[dict[str, Any]]:
                 "machine": bundle.machine,
                 "path": str(folder),
                 "date": bundle.created,
-                "phase": bundle.layer_phase,
+                "quantity": bundle.layer_quantity,
                 "validation_error": bundle.validation,
                 "method": bundle.method,
                 "kinds": list(bundle.kinds),

@@ -139,10 +139,13 @@ def command(
         _judge(file, chosen_bundle(device, framework, bundle), cast("Part", split), as_json)
         return
     from resperf.predictors import METHODS
+    from resperf.quantities import quantity_name
     from resperf.training import ComparisonSettings
 
     every = tuple(METHODS) if methods == ("all",) else methods
-    settings = ComparisonSettings(every, rows, folds, kinds, phases, seed, epochs)
+    settings = ComparisonSettings(
+        every, rows, folds, kinds, tuple(map(quantity_name, phases)), seed, epochs
+    )
     _compare(file, settings, test, plot, as_json)
 
 

@@ -137,13 +137,13 @@ def _default_output(file: Path, device: str | None) -> Path:
 
 
 def _table(bundle: Bundle) -> str:
-    from resperf.measurement import TIMED
+    from resperf.quantities import QUANTITIES
     from resperf.report.tables import Column, percent_cell, table
 
     rows_of = bundle.manifest["training"]["rows"]
     lines = []
     for kind in bundle.kinds:
-        for phase in TIMED:
+        for phase in QUANTITIES:
             validation = bundle.errors["validation"].get(kind, {}).get(phase)
             test = bundle.errors["test"].get(kind, {}).get(phase)
             if validation is None and test is None:

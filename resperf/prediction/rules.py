@@ -62,7 +62,7 @@ def _transfers(
 ) -> tuple[list[float], tuple[Skipped, ...]]:
     """Return the time of each copy of a network's inputs or outputs, and list the unknown ones."""
     sizes = [tensor_bytes(tensor) for tensor in tensors]
-    times_ms = list(map(float, bundle.transfer_ms(phase, sizes))) if tensors else []
+    times_ms = list(map(float, bundle.transfer_ms(f"{phase}_ms", sizes))) if tensors else []
     reasons = {tensor.name: "the size of its values is not known" if math.isnan(size)
                else f"the bundle has no predictor for {phase} transfers"
                for tensor, size, time_ms in zip(tensors, sizes, times_ms, strict=True)
@@ -162,7 +162,7 @@ def resperfnet(bundle: Bundle, lowered: LoweredNetwork, times_ms: Sequence[float
 
 def _edge_ms(bundle: Bundle, phase: str, node: LoweredNode) -> float:
     assert node.layer is not None
-    return float(bundle.predict([node.layer], phase).ms[0])
+    return float(bundle.predict([node.layer], f"{phase}_ms").ms[0])
 
 
 RULES: Mapping[str, Rule] = {"three_phase": three_phase, "resperfnet": resperfnet}

@@ -136,7 +136,7 @@ def _with_errors(baseline: Baseline, predictor: Predictor, test: LayerRows) -> d
     }
     if not len(rows):
         return step
-    measured_ms = rows.times_ms[rows.layer_phase]
+    measured_ms = rows.times_ms[rows.layer_quantity]
     alone_ms = baseline.predict(_outputs(rows.columns))
     added_ms = predictor.predict(_with(rows.columns, "none")) + alone_ms
     return step | {

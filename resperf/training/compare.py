@@ -18,9 +18,9 @@ from resperf.dataset import KindTable, floor_of_medians, noise_floor, read_info,
 from resperf.errors import LayerError, TrainingError
 from resperf.features import Array, Columns, take
 from resperf.layers import KINDS
-from resperf.measurement import layer_phase
 from resperf.predictors import Predictor, Progress, predictor_class
 from resperf.predictors.metrics import errors, errors_by_time, r_squared
+from resperf.quantities import layer_quantity
 from resperf.training.comparison import TIMED_LAYERS, Compared, Comparison, ComparisonSettings
 from resperf.training.progress import TrainingProgress
 from resperf.training.rows import LayerRows, layer_rows
@@ -73,7 +73,7 @@ def compare(
     notes: list[str] = []
     compared: list[Compared] = []
     for source in _sources(dataset, test, settings, notes):
-        for phase in settings.phases or (layer_phase(source.test_table.phases),):
+        for phase in settings.phases or (layer_quantity(source.test_table.quantities),):
             floor = noise_floor(source.test_table, phase).mape
             for trials in _points(source, phase, settings):
                 for method in settings.methods:
@@ -151,8 +151,8 @@ def _tables(dataset: Path, settings: ComparisonSettings) -> dict[str, KindTable]
 def _check_times(
     dataset: Path, table: KindTable, test: Path | None, other: KindTable, phases: Sequence[str]
 ) -> None:
-    """Refuse phases that were not measured in both files."""
-    for phase in phases or (layer_phase(table.phases),):
+    """Refuse quantities that were not measured in both files."""
+    for phase in phases or (layer_quantity(table.quantities),):
         for path, times_ms in ((dataset, table.times_ms), (test, other.times_ms)):
             if phase not in times_ms:
                 raise TrainingError(f"{path} has no {phase} times; it has: {', '.join(times_ms)}")

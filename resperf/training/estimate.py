@@ -22,13 +22,13 @@ from resperf.devices import DeviceFacts, canonical_device, device_facts, devices
 from resperf.errors import TrainingError
 from resperf.features import Array, quantities
 from resperf.layers import Layer, Pool
-from resperf.measurement import WHOLE_CALL
 from resperf.platform import Platform
 from resperf.predictors import Predictor
 from resperf.predictors.baseline import Baseline, fit_terms
 from resperf.predictors.metrics import errors
 from resperf.predictors.terms import physical_terms
 from resperf.predictors.transfers import Transfers
+from resperf.quantities import WHOLE_CALL
 from resperf.settings import Setting
 from resperf.training.activations import CANNED as CANNED_ACTIVATIONS
 from resperf.training.activations import STEP as ACTIVATIONS
@@ -105,8 +105,8 @@ class Estimates:
             steps[ACTIVATIONS] = {**alone.step, "source": source}
             used.append(ACTIVATIONS)
         for phase in _COPIES:
-            if phase not in values["transfers"]:
-                values["transfers"][phase] = self.transfers.to_json()
+            if f"{phase}_ms" not in values["transfers"]:
+                values["transfers"][f"{phase}_ms"] = self.transfers.to_json()
                 used.append(phase)
         if self.pool is not None and _VIEW not in values["costs"]:
             values["costs"] = {**values["costs"], _VIEW: _launch_ms(self.pool)}
@@ -123,9 +123,9 @@ def _add_kind(
     """Add a kind with estimated execution to a bundle's manifest."""
     kind = baseline.kind
     described = {"method": baseline.method, **baseline.export(Path(), "")}
-    values["predictors"][kind] = {"execution": described}
+    values["predictors"][kind] = {"execution_ms": described}
     values["ranges"][kind] = dict(ranges)
-    checked = canned_layers({kind: canned}, {kind: {"execution": baseline}})
+    checked = canned_layers({kind: canned}, {kind: {"execution_ms": baseline}})
     values["canned"] = [*values["canned"], *checked]
 
 
@@ -204,10 +204,10 @@ class WholeCalls:
     def read(cls, path: Path, exclude_keys: Set[str]) -> WholeCalls:
         """Read an HDF5 file of whole calls; kinds with fewer than `FEWEST_CALLS` are skipped."""
         info = read_info(path)
-        if list(info.phases) != [WHOLE_CALL]:
+        if list(info.quantities) != [WHOLE_CALL]:
             raise TrainingError(
-                f"{path} has {', '.join(info.phases)}, not whole calls: copies and poolings are "
-                "estimated from whole calls; see docs/importing.md"
+                f"{path} holds {', '.join(info.quantities)}, not whole calls: copies and poolings "
+                "are estimated from whole calls; see docs/importing.md"
             )
         kinds = {k: layer_rows(t, exclude_keys) for k, t in read_table(path).items()}
         return cls(path, info, {k: rows for k, rows in kinds.items() if len(rows) >= FEWEST_CALLS})
@@ -433,8 +433,8 @@ class _Scaling:
         session_ms: float | None,  # noqa: ARG002
     ) -> Estimates:
         manifest, ratios = self.bundle.manifest, self.ratios
-        fitted = Baseline.load(manifest["predictors"]["pool"]["execution"], self.bundle.path)
-        copies = Transfers.from_json(manifest["transfers"]["postprocess"])
+        fitted = Baseline.load(manifest["predictors"]["pool"]["execution_ms"], self.bundle.path)
+        copies = Transfers.from_json(manifest["transfers"]["postprocess_ms"])
         factors = {
             _POOL: {"bytes_times_longer": ratios["bandwidth"]},
             **{phase: {"bytes_times_longer": ratios["bus"]} for phase in _COPIES},

@@ -20,17 +20,17 @@ from resperf.dataset import DatasetInfo, KindTable, checksum, noise_warning, rea
 from resperf.errors import BundleError, LayerError, TrainingError
 from resperf.features import Array, quantities, take
 from resperf.layers import KINDS
-from resperf.measurement import TIMED
 from resperf.platform import to_fingerprint
 from resperf.predictors import DEFAULT_METHOD, METHODS, Predictor, predictor_class
 from resperf.predictors.intervals import intervals_of_kinds
 from resperf.predictors.metrics import errors
 from resperf.predictors.transfers import Transfers
+from resperf.quantities import QUANTITIES
 from resperf.splits import SPLIT_SEED, pack_keys
 from resperf.training.activations import estimate_activations
 from resperf.training.estimate import Source, read_source
 from resperf.training.progress import TrainingProgress
-from resperf.training.rows import LayerRows, layer_rows
+from resperf.training.rows import LayerRows, layer_rows, stored_copies
 from resperf.training.trials import Trial, fit_rows, own_split
 
 FEWEST_ROWS = 8
@@ -39,7 +39,7 @@ FEWEST_ROWS = 8
 FEWEST_ROWS_FOR_NETWORK = 40
 """Training rows below which a kind gets the baseline, whatever the method."""
 
-TRANSFERRED = {"preprocess": "in_bytes", "postprocess": "out_bytes"}
+TRANSFERRED = {"preprocess_ms": "in_bytes", "postprocess_ms": "out_bytes"}
 """Phase -> the quantity of a layer that crosses between host and device in it."""
 
 _EVERY_PHASE = ("resperfnet", "perfnet")
@@ -162,6 +162,7 @@ def train(
             },
             "intervals": _intervals(_judged("validation", parts, learnt, transfers)),
             "training": _provenance(parts, learnt, seed, settings),
+            "copies": stored_copies({kind: parts[kind].train for kind in learnt.predictors}),
             "canned": canned_layers(
                 {kind: _typical(parts[kind].train) for kind in learnt.predictors},
                 learnt.predictors,
@@ -205,9 +206,9 @@ def _estimate(
 ) -> None:
     """Complete a manifest by what is estimated rather than learnt from the dataset."""
     execution = {
-        kind: phases["execution"]
+        kind: phases["execution_ms"]
         for kind, phases in learnt.predictors.items()
-        if "execution" in phases
+        if "execution_ms" in phases
     }
     if not execution:
         raise TrainingError("whole calls do not add up: there is nothing to estimate beside them")
@@ -246,7 +247,7 @@ def _fit_kinds(
         if len(part.train) < FEWEST_ROWS_FOR_NETWORK:
             chosen, made_with = "baseline", {}
             learnt.notes.append(f"{kind}: {len(part.train)} training rows, the baseline alone")
-        own = part.train.layer_phase
+        own = part.train.layer_quantity
         for phase in part.train.times_ms if chosen in _EVERY_PHASE else (own,):
             tell = partial(progress, kind, phase) if progress is not None else None
             try:
@@ -324,7 +325,7 @@ def _judged(
     """Predict one part of the rows: kind, phase, measured and predicted times in ms."""
     for kind, predictors in learnt.predictors.items():
         judged_rows = getattr(parts[kind], name)
-        for phase in (phase for phase in TIMED if phase in judged_rows.times_ms):
+        for phase in (phase for phase in QUANTITIES if phase in judged_rows.times_ms):
             rows = judged_rows.timed(phase)
             if not len(rows):
                 continue
@@ -360,7 +361,7 @@ def _intervals(judged: Iterable[tuple[str, str, Array, Array]]) -> dict[str, dic
 
 def _typical(rows: LayerRows, count: int = 10) -> list[Any]:
     """Return layers spread over their times, from the shortest to the longest."""
-    order = np.argsort(rows.times_ms[rows.layer_phase], kind="stable")
+    order = np.argsort(rows.times_ms[rows.layer_quantity], kind="stable")
     places = np.unique(np.linspace(0, len(rows) - 1, min(count, len(rows))).astype(int))
     # Every third first, so that a shorter selection is spread as well.
     spread = np.concatenate([places[start::3] for start in range(3)])
@@ -381,7 +382,7 @@ def _identity(info: DatasetInfo, dataset: Path) -> dict[str, Any]:
             "seed": info.seed,
             "created": info.created,
             "versions": dict(info.versions),
-            "phases": list(info.phases),
+            "phases": list(info.quantities),
             "source": {
                 name: info.source[name]
                 for name in ("format", "description", "citation", "files", "session_ms")

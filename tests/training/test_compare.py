@@ -14,9 +14,10 @@ import pytest
 from resperf.dataset import Dataset, DatasetInfo, KindTable, write_dataset
 from resperf.errors import DatasetError, TrainingError
 from resperf.layers import Dense
-from resperf.measurement import PHASES, Measurement, PhaseSamples, Status, StopReason
+from resperf.measurement import Measurement, Samples, Status, StopReason
 from resperf.platform import Platform
 from resperf.predictors import METHODS, Predictor
+from resperf.quantities import PHASES
 from resperf.settings import Setting
 from resperf.splits import split_of_keys
 from resperf.training import ComparisonSettings, compare
@@ -90,14 +91,6 @@ def spies(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def make(path: Path, chosen: range, *, device: str = "toy", twice: int = 0) -> Path:
     """Write dense layers, the first `twice` of them measured again and 4% slower."""
 
-    def row(width: int, repeat: int, factor: float) -> Measurement:
-        phases = {
-            phase: PhaseSamples((time_ms(width) * factor,) * 3, 3, 1, StopReason.PRECISE)
-            for phase in PHASES
-        }
-        layer = Dense(batch=1, features_in=4, features_out=width)
-        return Measurement(layer, Status.OK, phases, repeat=repeat, started_at=width)
-
     setting = Setting(threads=2, framework="synthetic", framework_version="1", provider="none")
     platform = Platform(
         device=device,
@@ -107,6 +100,18 @@ def make(path: Path, chosen: range, *, device: str = "toy", twice: int = 0) -> P
         memory_bytes=8 << 30,
         system="Linux",
     )
+
+    def row(width: int, repeat: int, factor: float) -> Measurement:
+        phases = {
+            phase: Samples((time_ms(width) * factor,) * 3, 3, 1, StopReason.PRECISE)
+            for phase in PHASES
+        }
+        layer = Dense(batch=1, features_in=4, features_out=width)
+        return Measurement(
+            layer, Status.OK, phases, setting=setting, platform=platform, repeat=repeat,
+            started_at=width,
+        )  # fmt: skip
+
     info = DatasetInfo(
         setting, platform, {"name": "by hand"}, 1, {}, "2026-01-02T03:04:05+00:00", {}
     )
@@ -149,7 +154,7 @@ def test_every_method_sees_the_same_rows_and_none_sees_the_test_split(dataset: P
 
 def test_errors_are_those_of_predictions_that_are_5_percent_high(dataset: Path) -> None:
     (row,) = compare(dataset, ComparisonSettings(("spy",))).rows
-    assert (row.kind, row.phase) == ("dense", "execution")
+    assert (row.kind, row.phase) == ("dense", "execution_ms")
     assert row.errors.rows == len(TEST)
     assert row.errors.mape == pytest.approx(0.05)
     assert row.errors.within_10 == 1.0
@@ -242,12 +247,14 @@ def test_times_of_other_phases_are_refused(
         if path != other:
             return real(path)
         return {
-            kind: replace(table, times_ms={"whole_call": table.times_ms["execution"]})
+            kind: replace(table, times_ms={"whole_call_ms": table.times_ms["execution_ms"]})
             for kind, table in real(path).items()
         }
 
     monkeypatch.setattr(module, "read_table", whole_calls)
-    with pytest.raises(TrainingError, match=r"other.h5 has no execution times; it has: whole_call"):
+    with pytest.raises(
+        TrainingError, match=r"other.h5 has no execution_ms times; it has: whole_call_ms"
+    ):
         compare(dataset, ComparisonSettings(("spy",)), test=other)
     assert Spy.shown == []
 
@@ -255,7 +262,7 @@ def test_times_of_other_phases_are_refused(
 def test_a_method_that_fails_is_noted_and_the_others_go_on(dataset: Path) -> None:
     comparison = compare(dataset, ComparisonSettings(("failing", "spy")))
     assert [row.method for row in comparison.rows] == ["spy"]
-    assert comparison.notes == ("dense execution: failing skipped: a dead start",)
+    assert comparison.notes == ("dense execution_ms: failing skipped: a dead start",)
     with pytest.raises(TrainingError, match=r"nothing could be compared \(.*a dead start"):
         compare(dataset, ComparisonSettings(("failing",)))
 
@@ -278,7 +285,9 @@ def test_wrong_settings_are_refused(settings: dict[str, Any], message: str) -> N
 def test_what_cannot_be_compared_is_one_clear_line(dataset: Path, tmp_path: Path) -> None:
     with pytest.raises(TrainingError, match="no layer of kind pool; it has: dense"):
         compare(dataset, ComparisonSettings(("spy",), kinds=("pool",)))
-    with pytest.raises(TrainingError, match="has no lunch times; it has: preprocess, execution"):
+    with pytest.raises(
+        TrainingError, match="has no lunch times; it has: preprocess_ms, execution_ms"
+    ):
         compare(dataset, ComparisonSettings(("spy",), phases=("lunch",)))
     with pytest.raises(TrainingError, match="give either folds or a test dataset"):
         compare(dataset, ComparisonSettings(("spy",), folds=3), test=dataset)
