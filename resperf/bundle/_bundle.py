@@ -19,7 +19,7 @@ from resperf.features import Array, columns_of, feature_matrix, quantities
 from resperf.layers import Layer, kind_of_key, layer_from_key
 from resperf.machine import Fingerprint
 from resperf.measurement import WHOLE_CALL, layer_phase
-from resperf.predictors import METHODS, Predictor, predictor_class
+from resperf.predictors import METHODS, LayerPredictor, layer_predictor_class
 from resperf.predictors.intervals import Intervals, assumed
 from resperf.predictors.transfers import Transfers
 
@@ -95,7 +95,7 @@ class Bundle:
         self.errors: Mapping[str, Any] = manifest["errors"]
         self.estimates: Mapping[str, Any] = manifest.get("estimates", {})
         self._predictors = {
-            (kind, phase): _predictor(values, path)
+            (kind, phase): _predictor(values, phase, path)
             for kind, phases in manifest["predictors"].items()
             for phase, values in phases.items()
         }
@@ -267,7 +267,7 @@ class Bundle:
             self._check_outputs(kind, phase, predictor)
             columns = columns_of(layers)
             ranges = self.manifest["ranges"].get(kind, {})
-            return predictor.predict(columns), outside(kind, columns, ranges)
+            return predictor.values(columns), outside(kind, columns, ranges)
         if phase in self._transfers:
             name = "in_bytes" if phase == "preprocess" else "out_bytes"
             sizes = quantities(kind, columns_of(layers))[name]
@@ -295,14 +295,14 @@ class Bundle:
                     "its feature set version is; train it again"
                 )
 
-    def _check_outputs(self, kind: str, phase: str, predictor: Predictor) -> None:
+    def _check_outputs(self, kind: str, phase: str, predictor: LayerPredictor) -> None:
         """Compare the canned layers' predictions with the stored ones, once."""
         if (kind, phase) in self._checked:
             return
         entries = [entry for entry in self._canned(kind) if phase in entry["ms"]]
         if entries:
             layers = [layer_from_key(entry["key"]) for entry in entries]
-            now = predictor.predict(columns_of(layers))
+            now = predictor.values(columns_of(layers))
             then = np.array([entry["ms"][phase] for entry in entries], dtype=float)
             off = np.abs(now - then) / np.maximum(np.abs(then), _SHORTEST_MS)
             if not np.all(off <= _OUTPUT_TOLERANCE):
@@ -318,8 +318,8 @@ def _telling_columns(features: Array) -> Array:
     return features[:, np.any(features != 0, axis=0)]
 
 
-def _predictor(values: Mapping[str, Any], folder: Path) -> Predictor:
+def _predictor(values: Mapping[str, Any], phase: str, folder: Path) -> LayerPredictor:
     method = values["method"]
     if method not in METHODS:
         raise BundleError(f"{folder} uses the method {method!r}; known: {', '.join(METHODS)}")
-    return predictor_class(method).load(values, folder)
+    return layer_predictor_class(method).load({"quantity": f"{phase}_ms", **values}, folder)

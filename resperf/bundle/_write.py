@@ -20,7 +20,7 @@ from resperf.bundle._manifest import (
 from resperf.errors import OutputError
 from resperf.features import FEATURE_SET_VERSION, columns_of, feature_matrix
 from resperf.layers import Layer
-from resperf.predictors import Predictor
+from resperf.predictors import LayerPredictor
 
 CANNED_LAYERS = 10
 
@@ -125,7 +125,7 @@ def write_manifest(folder: Path, values: Mapping[str, Any]) -> None:
 
 
 def canned_layers(
-    layers: Mapping[str, Sequence[Layer]], predictors: Mapping[str, Mapping[str, Predictor]]
+    layers: Mapping[str, Sequence[Layer]], predictors: Mapping[str, Mapping[str, LayerPredictor]]
 ) -> list[dict[str, Any]]:
     """Describe ten layers with their features and predictions, spread over the kinds.
 
@@ -133,7 +133,7 @@ def canned_layers(
     ----------
     layers : mapping of kind to layers
         Candidates, at least one per kind; the first ones are taken.
-    predictors : mapping of kind to mapping of phase to Predictor
+    predictors : mapping of kind to mapping of phase to LayerPredictor
 
     Returns
     -------
@@ -147,7 +147,7 @@ def canned_layers(
         chosen = list(candidates[:per_kind])
         columns = columns_of(chosen)
         _, matrix = feature_matrix(kind, columns)
-        times = {phase: each.predict(columns) for phase, each in predictors[kind].items()}
+        times = {phase: each.values(columns) for phase, each in predictors[kind].items()}
         for row, layer in enumerate(chosen):
             entries.append(
                 {

@@ -121,10 +121,11 @@ def command(
     if bundle is not None:
         _judge(file, bundle, cast("Part", split), as_json)
         return
-    from resperf.predictors import METHODS
+    from resperf.predictors import methods_of
+    from resperf.quantities import Level
     from resperf.training import ComparisonSettings
 
-    every = tuple(METHODS) if methods == ("all",) else methods
+    every = methods_of(Level.LAYER) if methods == ("all",) else methods
     settings = ComparisonSettings(every, rows, folds, kinds, phases, seed, epochs)
     _compare(file, settings, test, plot, as_json)
 

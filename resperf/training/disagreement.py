@@ -90,6 +90,6 @@ def disagreement(
             predictor, parts.train.select(random.integers(0, count, count)), parts.validation,
             phase, seed=seed * members + member,
         )  # fmt: skip
-        answers.append(np.log(predictor.predict(columns)))
+        answers.append(np.log(predictor.values(columns)))
     spread: Array = np.std(answers, axis=0)
     return spread

@@ -23,7 +23,7 @@ from resperf.features import Array, quantities
 from resperf.layers import Layer, Pool
 from resperf.machine import Fingerprint
 from resperf.measurement import WHOLE_CALL
-from resperf.predictors import Predictor
+from resperf.predictors import LayerPredictor
 from resperf.predictors.baseline import Baseline, fit_terms
 from resperf.predictors.metrics import errors
 from resperf.predictors.terms import physical_terms
@@ -130,7 +130,9 @@ def _add_kind(
 class Source(Protocol):
     """Where estimates come from, read and checked before anything is learnt."""
 
-    def estimates(self, predictors: Mapping[str, Predictor], session_ms: float | None) -> Estimates:
+    def estimates(
+        self, predictors: Mapping[str, LayerPredictor], session_ms: float | None
+    ) -> Estimates:
         """Return what the source tells, beside predictors of execution by kind.
 
         Raises
@@ -249,7 +251,9 @@ class _Fitting:
     calls: WholeCalls
     others: Sequence[WholeCalls]
 
-    def estimates(self, predictors: Mapping[str, Predictor], session_ms: float | None) -> Estimates:
+    def estimates(
+        self, predictors: Mapping[str, LayerPredictor], session_ms: float | None
+    ) -> Estimates:
         if session_ms is None:
             raise TrainingError(
                 f"what a session call costs was not measured beside the layers: the whole calls of "
@@ -267,7 +271,7 @@ class _Fitting:
             if kind in known or kind == "pool"
         }
         train = {kind: each.train for kind, each in parts.items()}
-        execution_ms = {kind: known[kind].predict(train[kind].columns) for kind in known}
+        execution_ms = {kind: known[kind].values(train[kind].columns) for kind in known}
         found = _coefficients(train, execution_ms)
         pool = None
         if "pool" in parts and "pool" not in known:
@@ -303,11 +307,11 @@ def _out_bytes(rows: LayerRows) -> Array:
 
 
 def _whole_call_errors(
-    rows: LayerRows, predictor: Predictor, copies: Transfers, session_ms: float
+    rows: LayerRows, predictor: LayerPredictor, copies: Transfers, session_ms: float
 ) -> dict[str, float]:
     """Judge what the bundle's parts give for whole calls that were not fitted."""
     copied_ms = copies.constant_ms + copies.predict(_out_bytes(rows))
-    whole_ms = session_ms + predictor.predict(rows.columns) + copied_ms
+    whole_ms = session_ms + predictor.values(rows.columns) + copied_ms
     return errors(rows.times_ms[WHOLE_CALL], whole_ms).to_json()
 
 
@@ -388,10 +392,10 @@ def _judge_scaling(pool: Baseline, device: str, other: WholeCalls) -> dict[str, 
     part = own_split(other.kinds["pool"])
     terms = _scaled_terms(pool, _ratios(device, other.device)["bandwidth"]) | {"constant": 0.0}
     scaled = _pool(terms)
-    found = _coefficients({"pool": part.train}, {"pool": scaled.predict(part.train.columns)})
+    found = _coefficients({"pool": part.train}, {"pool": scaled.values(part.train.columns)})
     factor = found["execution of pool"]
     whole_ms = found["call"] + found["copy"] * _out_bytes(part.test) / _MB
-    whole_ms = whole_ms + factor * scaled.predict(part.test.columns)
+    whole_ms = whole_ms + factor * scaled.values(part.test.columns)
     return {
         "execution_factor": factor,
         "whole_call_mape": errors(part.test.times_ms[WHOLE_CALL], whole_ms).mape,
@@ -424,7 +428,7 @@ class _Scaling:
 
     def estimates(
         self,
-        predictors: Mapping[str, Predictor],  # noqa: ARG002
+        predictors: Mapping[str, LayerPredictor],  # noqa: ARG002
         session_ms: float | None,  # noqa: ARG002
     ) -> Estimates:
         manifest, ratios = self.bundle.manifest, self.ratios

@@ -21,7 +21,14 @@ from resperf.errors import BundleError, LayerError, TrainingError
 from resperf.features import FEATURED_KINDS, Array, quantities, take
 from resperf.machine import Fingerprint
 from resperf.measurement import TIMED
-from resperf.predictors import DEFAULT_METHOD, METHODS, Predictor, predictor_class
+from resperf.predictors import (
+    DEFAULT_METHOD,
+    METHODS,
+    LayerPredictor,
+    layer_predictor_class,
+    predictor_class,
+)
+from resperf.predictors.baseline import Baseline
 from resperf.predictors.intervals import intervals_of_kinds
 from resperf.predictors.metrics import errors
 from resperf.predictors.transfers import Transfers
@@ -57,7 +64,7 @@ class _Parts(Trial):
 class _Learnt:
     """What has been fitted so far."""
 
-    predictors: dict[str, dict[str, Predictor]] = field(default_factory=dict)
+    predictors: dict[str, dict[str, LayerPredictor]] = field(default_factory=dict)
     stored: dict[str, dict[str, Any]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
@@ -243,7 +250,7 @@ def _fit_kinds(
         for phase in part.train.times_ms if chosen in _EVERY_PHASE else (own,):
             tell = partial(progress, kind, phase) if progress is not None else None
             try:
-                fitted = predictor_class(chosen)(kind, **made_with)
+                fitted = layer_predictor_class(chosen)(kind, **made_with)
                 _fit_one(fitted, part, phase, seed, tell, folder, learnt)
             except (LayerError, _CannotLearnError) as error:
                 # Other kinds need not go without: minutes of training may lie behind them.
@@ -251,7 +258,7 @@ def _fit_kinds(
                     learnt.notes.append(f"{kind} {phase}: not learnt ({error})")
                     continue
                 learnt.notes.append(f"{kind}: the baseline alone ({error})")
-                _fit_one(predictor_class("baseline")(kind), part, phase, seed, tell, folder, learnt)
+                _fit_one(Baseline(kind), part, phase, seed, tell, folder, learnt)
     return learnt
 
 
@@ -260,7 +267,7 @@ class _CannotLearnError(TrainingError):
 
 
 def _fit_one(
-    predictor: Predictor,
+    predictor: LayerPredictor,
     part: _Parts,
     phase: str,
     seed: int,
@@ -282,7 +289,7 @@ def _fit_one(
     loaded = type(predictor).load(values, folder)
     places = np.linspace(0, len(rows) - 1, min(len(rows), _COMPARED_ROWS)).astype(int)
     some = take(rows.columns, places)
-    trained_ms, stored_ms = predictor.predict(some), loaded.predict(some)
+    trained_ms, stored_ms = predictor.values(some), loaded.values(some)
     off = np.max(np.abs(stored_ms - trained_ms) / np.maximum(trained_ms, 1e-3))
     if not off <= _EXPORT_TOLERANCE:
         raise TrainingError(
@@ -321,7 +328,7 @@ def _judged(
             if not len(rows):
                 continue
             if phase in predictors:
-                predicted_ms: Array = predictors[phase].predict(rows.columns)
+                predicted_ms: Array = predictors[phase].values(rows.columns)
             elif phase in transfers:
                 sizes = quantities(kind, rows.columns)[TRANSFERRED[phase]]
                 predicted_ms = transfers[phase].predict(sizes)

@@ -13,6 +13,7 @@ from resperf.dataset import KindTable
 from resperf.features import Array, Columns, take
 from resperf.layers import Layer, kind_of
 from resperf.measurement import layer_phase
+from resperf.predictors import Examples
 
 SHORTEST_MS = 1e-5
 """A layer below 10 ns has no time of its own, but noise around zero."""
@@ -67,6 +68,10 @@ class LayerRows:
     def timed(self, phase: str) -> LayerRows:
         """Return the rows whose phase takes time at all."""
         return self.select(np.flatnonzero(self.times_ms[phase] >= SHORTEST_MS))
+
+    def examples(self, phase: str) -> Examples:
+        """Return what a predictor learns one phase from."""
+        return Examples(self.columns, f"{phase}_ms", self.times_ms[phase])
 
     def layers(self) -> list[Layer]:
         """Return the layers themselves."""

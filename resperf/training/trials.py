@@ -7,26 +7,25 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from resperf.predictors import Predictor, Progress
+from resperf.predictors import LayerPredictor, Progress
 from resperf.splits import first_of_keys, fold_of_keys, split_of_keys
 from resperf.training.rows import LayerRows
 
 
 def fit_rows(
-    predictor: Predictor,
+    predictor: LayerPredictor,
     train: LayerRows,
     choosing: LayerRows,
     phase: str,
     *,
     seed: int,
     progress: Progress | None = None,
-) -> Predictor:
+) -> LayerPredictor:
     """Fit one phase of layers; where no row is left to choose by, those that train do."""
     choosing = choosing if len(choosing) else train
     return predictor.fit(
-        train.columns,
-        train.times_ms[phase],
-        validation=(choosing.columns, choosing.times_ms[phase]),
+        train.examples(phase),
+        validation=choosing.examples(phase),
         seed=seed,
         progress=progress,
     )

@@ -11,13 +11,13 @@ import pytest
 
 from resperf.errors import BundleError, TrainingError
 from resperf.features import columns_of
-from resperf.predictors import METHODS, Predictor, predictor_class
+from resperf.predictors import METHODS, Examples, LayerPredictor, layer_predictor_class
 
 pytest.importorskip("tensorflow")
 pytest.importorskip("scipy")
 
 EPOCHS = 2
-Fitted = tuple[Predictor, dict[str, Any], Path]
+Fitted = tuple[LayerPredictor, dict[str, Any], Path]
 
 
 KINDS = ("conv", "pool", "dense", "activation")
@@ -31,14 +31,16 @@ def fitted(request: Any, toy_rows: Any, tmp_path_factory: pytest.TempPathFactory
     return predictor, predictor.export(folder, "stem"), folder
 
 
-def fit(method: str, kind: str, toy_rows: Any, seed: int = 1, **changes: Any) -> Predictor:
+def fit(method: str, kind: str, toy_rows: Any, seed: int = 1, **changes: Any) -> LayerPredictor:
     layers, times_ms = toy_rows(kind, 60, noise=0.02)
     columns = columns_of(layers)
     judged_layers, judged_ms = toy_rows(kind, 12, seed=9)
-    predictor = predictor_class(method)(kind, epochs=EPOCHS)
-    arguments = {"columns": columns, "times_ms": times_ms} | changes
+    predictor = layer_predictor_class(method)(kind, epochs=EPOCHS)
+    arguments = {"subjects": columns, "values": times_ms} | changes
     returned = predictor.fit(
-        **arguments, validation=(columns_of(judged_layers), judged_ms), seed=seed
+        Examples(quantity="execution_ms", **arguments),
+        validation=Examples(columns_of(judged_layers), "execution_ms", judged_ms),
+        seed=seed,
     )
     assert returned is predictor
     return predictor
@@ -47,12 +49,12 @@ def fit(method: str, kind: str, toy_rows: Any, seed: int = 1, **changes: Any) ->
 def test_predictions_are_times(fitted: Fitted, toy_rows: Any) -> None:
     predictor = fitted[0]
     layers, _ = toy_rows(predictor.kind, 30, seed=5)
-    times_ms = predictor.predict(columns_of(layers))
+    times_ms = predictor.values(columns_of(layers))
     assert times_ms.shape == (30,)
     assert times_ms.dtype == np.float64
     assert np.isfinite(times_ms).all()
     assert (times_ms >= 0).all()
-    alone = predictor.predict(columns_of(layers[:1]))
+    alone = predictor.values(columns_of(layers[:1]))
     np.testing.assert_allclose(alone, times_ms[:1], rtol=1e-5, atol=1e-6)
 
 
@@ -61,7 +63,7 @@ def test_what_is_loaded_predicts_what_was_trained(fitted: Fitted, toy_rows: Any)
     loaded = type(predictor).load(json.loads(json.dumps(values)), folder)
     layers, _ = toy_rows(predictor.kind, 60, seed=6)
     columns = columns_of(layers)
-    trained_ms, loaded_ms = predictor.predict(columns), loaded.predict(columns)
+    trained_ms, loaded_ms = predictor.values(columns), loaded.values(columns)
     assert (np.abs(loaded_ms - trained_ms) <= 1e-4 * np.maximum(trained_ms, 1e-3)).all()
     assert loaded.kind == predictor.kind
 
@@ -99,27 +101,27 @@ def test_the_same_seed_gives_the_same_bytes(method: str, toy_rows: Any, tmp_path
 def test_impossible_times_are_refused(method: str, bad: float, toy_rows: Any) -> None:
     times_ms = toy_rows("dense", 60)[1].copy()
     times_ms[3] = bad
-    with pytest.raises(TrainingError, match="time of row 3"):
-        fit(method, "dense", toy_rows, times_ms=times_ms)
+    with pytest.raises(TrainingError, match="execution_ms of row 3"):
+        fit(method, "dense", toy_rows, values=times_ms)
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_too_few_rows_are_refused(method: str, toy_rows: Any) -> None:
     layers, times_ms = toy_rows("dense", 5)
     with pytest.raises(TrainingError, match="5 rows to learn from"):
-        fit(method, "dense", toy_rows, columns=columns_of(layers), times_ms=times_ms)
+        fit(method, "dense", toy_rows, subjects=columns_of(layers), values=times_ms)
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_field_that_never_varies_does_no_harm(method: str, toy_rows: Any) -> None:
     layers, times_ms = toy_rows("conv", 60)
     same = [layer.replace(kernel_height=3, kernel_width=3, batch=2) for layer in layers]
-    predictor = fit(method, "conv", toy_rows, columns=columns_of(same), times_ms=times_ms)
-    assert np.isfinite(predictor.predict(columns_of(same))).all()
+    predictor = fit(method, "conv", toy_rows, subjects=columns_of(same), values=times_ms)
+    assert np.isfinite(predictor.values(columns_of(same))).all()
 
 
 def test_progress_is_told() -> None:
     with pytest.raises(TrainingError, match="epochs=0"):
-        predictor_class("residual")("conv", epochs=0)
+        layer_predictor_class("residual")("conv", epochs=0)
     with pytest.raises(TrainingError, match="no method 'magic'; known methods: baseline"):
-        predictor_class("magic")
+        layer_predictor_class("magic")
