@@ -62,6 +62,12 @@ class PhaseSamples:
         Whether the median was precise or the time budget ended.
     drift : bool
         Whether the times moved steadily while they were taken.
+    copies : int, optional
+        How many copies of the subject one run held; None where it was not written down.
+    divisor : float
+        What a run's raw value was divided by to give a sample.
+    offset : float
+        What was subtracted from the raw value before dividing, in the samples' unit.
     """
 
     samples_ms: tuple[float, ...]
@@ -69,6 +75,9 @@ class PhaseSamples:
     warmups: int
     stop_reason: StopReason
     drift: bool = False
+    copies: int | None = None
+    divisor: float = 1.0
+    offset: float = 0.0
 
     @property
     def median_ms(self) -> float:
@@ -88,6 +97,9 @@ class PhaseSamples:
             warmups=values["warmups"],
             stop_reason=StopReason(values["stop_reason"]),
             drift=values["drift"],
+            copies=values.get("copies"),
+            divisor=values.get("divisor", 1.0),
+            offset=values.get("offset", 0.0),
         )
 
 

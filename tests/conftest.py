@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from resperf.layers import Activation, Conv, Dense, Layer, Pool
-from resperf.machine import Fingerprint
 from resperf.measurement import Measurement, PhaseSamples, Status, StopReason
+from resperf.platform import Platform
+from resperf.settings import Setting
 
 # One thread is enough for small layers, and lets tests run beside each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -112,13 +113,17 @@ def toy_dataset(toy_rows: ToyRows, tmp_path_factory: pytest.TempPathFactory) -> 
                 "postprocess": phase(0.003 + layer.output_bytes / 5e6),
             }
             rows.append(Measurement(layer, Status.OK, phases, repeat=repeat, started_at=len(rows)))
-    fingerprint = Fingerprint(
-        device="toy", processor="P", instruction_set="avx2", cores=2, threads=2,
-        memory_bytes=8 << 30, system="Linux", framework="synthetic", framework_version="1",
-        provider="none",
-    )  # fmt: skip
+    setting = Setting(threads=2, framework="synthetic", framework_version="1", provider="none")
+    platform = Platform(
+        device="toy",
+        processor="P",
+        instruction_set="avx2",
+        cores=2,
+        memory_bytes=8 << 30,
+        system="Linux",
+    )
     info = DatasetInfo(
-        fingerprint, {"name": "toy"}, 1, {}, "2026-01-02T03:04:05+00:00",
+        setting, platform, {"name": "toy"}, 1, {}, "2026-01-02T03:04:05+00:00",
         {"session_ms": 0.01, "view_ms": 0.001},
     )  # fmt: skip
     path = tmp_path_factory.mktemp("toy") / "toy.h5"

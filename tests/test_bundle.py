@@ -328,8 +328,10 @@ def test_of_several_processors_the_one_most_like_this_machine_is_taken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RESPERF_HOME", str(tmp_path))
-    monkeypatch.setattr("resperf.machine._cpu_info", lambda: ("Red 5", frozenset({"avx2"})))
-    monkeypatch.setattr("resperf.machine.usable_cores", lambda: 4)
+    monkeypatch.setattr(
+        "resperf.platform._cpu_info", lambda: {"model name": "Red 5", "flags": "avx2"}
+    )
+    monkeypatch.setattr("resperf.platform.usable_cores", lambda: 4)
 
     def measured_on(name: str, processor: str, instructions: str, cores: int) -> Path:
         folder = place(tmp_path / "bundles" / name, "cpu")
@@ -345,13 +347,13 @@ def test_of_several_processors_the_one_most_like_this_machine_is_taken(
     assert find_bundle("cpu").path == same_instructions
     same = measured_on("d", "Red 5", "avx2", 4)
     assert find_bundle("cpu").path == same
-    assert find_bundle("cpu").fingerprint.machine == "Red 5, 4 cores"
+    assert find_bundle("cpu").platform.machine == "Red 5, 4 cores"
     # A processor of this name with more instructions is not this one; one with most of them is.
     more = measured_on("e", "Red 5", "avx2+avx_vnni+avx512_bf16", 4)
     assert find_bundle("cpu").path == same
-    flags = frozenset({"avx2", "avx_vnni", "avx512_bf16", "avx512_fp16"})
+    flags = {"model name": "Red 5", "flags": "avx2 avx_vnni avx512_bf16 avx512_fp16"}
     with monkeypatch.context() as newer:
-        newer.setattr("resperf.machine._cpu_info", lambda: ("Red 5", flags))
+        newer.setattr("resperf.platform._cpu_info", lambda: flags)
         assert find_bundle("cpu").path == more
     # Another framework is another question, and an earlier place is somebody's choice.
     edit(same, lambda m: m.update(framework="tensorflow"))

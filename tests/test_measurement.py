@@ -31,3 +31,12 @@ def test_a_failure_has_no_times() -> None:
     failed = Measurement(layer=LAYER, status=Status.CRASHED, detail="signal 11")
     assert math.isnan(failed.phase_ms("execution"))
     assert Measurement.from_json(failed.to_json()).detail == "signal 11"
+
+
+def test_samples_say_how_many_copies_a_run_held_and_what_it_was_divided_by() -> None:
+    samples = PhaseSamples((2.0,), 1, 1, StopReason.BUDGET, copies=4, divisor=4.0, offset=0.5)
+    written = json.loads(json.dumps(samples.to_json()))
+    assert PhaseSamples.from_json(written) == samples
+    earlier = {k: v for k, v in written.items() if k not in ("copies", "divisor", "offset")}
+    read = PhaseSamples.from_json(earlier)
+    assert (read.copies, read.divisor, read.offset) == (None, 1.0, 0.0)

@@ -110,10 +110,10 @@ def test_a_processor_gets_the_bundle_measured_on_its_like(
 ) -> None:
     for name in ("RESPERF_HOME", "XDG_DATA_HOME"):
         monkeypatch.setenv(name, str(tmp_path))
-    machine = Bundle.load(folder).fingerprint
-    monkeypatch.setattr("resperf.machine._cpu_info", lambda: (machine.processor, frozenset()))
-    monkeypatch.setattr("resperf.machine.instruction_set", lambda: machine.instruction_set)
-    monkeypatch.setattr("resperf.machine.usable_cores", lambda: machine.cores)
+    machine = Bundle.load(folder).platform
+    monkeypatch.setattr("resperf.platform._cpu_info", lambda: {"model name": machine.processor})
+    monkeypatch.setattr("resperf.platform.instruction_set", lambda: machine.instruction_set)
+    monkeypatch.setattr("resperf.platform.usable_cores", lambda: machine.cores)
     found = find_bundle("cpu")
     assert found.path == folder
     assert found.framework == "onnxruntime"

@@ -230,7 +230,7 @@ def measure(
         each.sittings = list(kept.get(each.key, []))
     if all(len(each.sittings) >= sittings for each in judged):
         return
-    device = backend(bundle.fingerprint.framework, threads=bundle.fingerprint.threads)
+    device = backend(bundle.framework, threads=bundle.setting.threads)
     with reference_monitor(device, bundle=bundle) as monitor:
         for sitting in range(sittings):
             for each in judged:

@@ -29,13 +29,14 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=1)
     arguments = parser.parse_args()
     paths = arguments.networks or [*sorted(SHIPPED.glob("*.onnx")), *light_networks()]
-    fingerprint = backend("onnxruntime").fingerprint()
+    device = backend("onnxruntime")
+    target = (device.setting(), device.platform())
     rows, reasons, same, complete = [], Counter[str](), 0, 0
     for path in paths:
         network = read_network(path, batch=arguments.batch)
-        by_rules = lower(network, fingerprint, method="rules")
+        by_rules = lower(network, *target, method="rules")
         try:
-            asked = lower(network, fingerprint, method="framework")
+            asked = lower(network, *target, method="framework")
         except ResperfError as error:
             rows.append([path.stem, "", "", "", str(error)])
             continue

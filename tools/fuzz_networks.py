@@ -347,7 +347,8 @@ def outcome(path: Path, bundle: Path | None) -> str:
     for each in (1, None):
         try:
             if each is None:
-                lower(read_network(path), backend("onnxruntime").fingerprint())
+                device = backend("onnxruntime")
+                lower(read_network(path), device.setting(), device.platform())
                 words.append("lowered")
             else:
                 where: dict[str, Any] = (

@@ -31,7 +31,7 @@ import numpy as np
 from resperf.dataset import checksum, read_table
 from resperf.errors import ResperfError
 from resperf.features import FEATURE_SET_VERSION
-from resperf.machine import this_machine
+from resperf.platform import this_platform
 from resperf.predictors import DEFAULT_METHOD, METHODS
 from resperf.predictors.metrics import errors, errors_by_time, r_squared
 from resperf.report.markdown import markdown_table, methods_markdown, percent
@@ -298,7 +298,7 @@ def write_report(results: Results, missing: Sequence[str], output: Path, seed: i
     """Write the report, and its plots into a folder beside it."""
     pictures = output.with_suffix("")
     ready_to_plot(pictures)
-    machine = this_machine(device="", framework="", framework_version="", provider="", threads=0)
+    machine = this_platform()
     parts = [
         "# How accurate on published measurements",
         "Written by `python tools/report_accuracy.py` on "

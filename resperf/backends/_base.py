@@ -10,7 +10,8 @@ from statistics import median
 from typing import Any, Protocol, Self
 
 from resperf.layers import Layer
-from resperf.machine import Fingerprint
+from resperf.platform import Platform
+from resperf.settings import Setting
 from resperf.units import NS_PER_MS
 
 
@@ -72,8 +73,12 @@ class Backend(Protocol):
         """Make use of it that this process does nothing but measure with this backend."""
         ...
 
-    def fingerprint(self) -> Fingerprint:
-        """Identity of this machine under this framework and these settings."""
+    def setting(self) -> Setting:
+        """How this framework runs layers and networks here."""
+        ...
+
+    def platform(self) -> Platform:
+        """Where it runs them."""
         ...
 
     def session_ms(self) -> float:

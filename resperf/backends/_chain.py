@@ -100,7 +100,7 @@ def handover_costs(backend: Backend, build: Callable[[Network], Built]) -> dict[
     """
     costs = backend.costs()
     chains = [chained(unlike_layers(batch)) for batch in CHAIN_BATCHES]
-    lowered = [lower(chain, backend.fingerprint()).nodes for chain in chains]
+    lowered = [lower(chain, backend.setting(), backend.platform()).nodes for chain in chains]
     layers = [[node.layer for node in nodes if node.layer is not None] for nodes in lowered]
     handed_mb = [handed_over_bytes(each) / 1e6 for each in layers]
     excess_ms = [

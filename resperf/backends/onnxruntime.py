@@ -44,8 +44,9 @@ from resperf.layers import Kernel, Layer
 from resperf.lowering import lower_layers, skeleton
 from resperf.lowering._ort_threads import set_threads, share_threads
 from resperf.lowering.onnxruntime import block_size
-from resperf.machine import Fingerprint, this_machine, usable_cores
 from resperf.network import Network
+from resperf.platform import Platform, this_platform, usable_cores
+from resperf.settings import Setting
 
 MANY_WARMUPS, MANY_RUNS = 2, 9
 """Runs of many copies, before they are timed and timed."""
@@ -76,15 +77,18 @@ class OnnxRuntimeBackend:
         """Make all sessions share one pool of threads."""
         share_threads(self.threads)
 
-    def fingerprint(self) -> Fingerprint:
-        """Identity of this machine under ONNX Runtime and these settings."""
-        return this_machine(
-            device="cpu",
+    def platform(self) -> Platform:
+        """Describe this machine."""
+        return this_platform("cpu")
+
+    def setting(self) -> Setting:
+        """How ONNX Runtime runs layers and networks here."""
+        return Setting(
             framework=self.name,
             framework_version=onnxruntime.__version__,
             provider="CPUExecutionProvider",
             threads=self.threads,
-            settings={
+            options={
                 "nchwc_block": str(self._block),
                 "execution_mode": "sequential",
                 "inter_op_threads": "1",
@@ -126,7 +130,7 @@ class OnnxRuntimeBackend:
 
     def lower(self, layers: Sequence[Layer]) -> list[Layer]:
         """Give each layer the layout that ONNX Runtime would choose for it on this machine."""
-        return lower_layers(layers, self.fingerprint())
+        return lower_layers(layers, self.setting())
 
     def layer(self, layer: Layer, *, budget_ms: float) -> Built:
         """Build one lowered layer: alone, and in as many copies as give a precise marginal time.

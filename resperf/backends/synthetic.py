@@ -23,8 +23,9 @@ from pathlib import Path
 from resperf.backends._base import Built, Phase
 from resperf.errors import ResperfError, UnsupportedError
 from resperf.layers import Layer
-from resperf.machine import Fingerprint, this_machine
 from resperf.measurement import PHASES
+from resperf.platform import Platform, this_platform
+from resperf.settings import Setting
 from resperf.units import MS_PER_S, NS_PER_MS
 
 GFLOPS = 50.0
@@ -54,7 +55,7 @@ class SyntheticBuilt(Built):
 
 
 class SyntheticBackend:
-    """The simulated device. All settings are keywords and part of the fingerprint.
+    """The simulated device. All settings are keywords and part of `setting`.
 
     Parameters
     ----------
@@ -126,21 +127,24 @@ class SyntheticBackend:
     def own_process(self) -> None:
         """Change nothing."""
 
-    def fingerprint(self) -> Fingerprint:
-        """Identity of the simulated device and all its settings."""
-        return this_machine(
-            device="synthetic",
+    def setting(self) -> Setting:
+        """All settings of the simulated device."""
+        return Setting(
             framework=self.name,
             framework_version=VERSION,
             provider="closed-form",
             threads=self._threads,
-            settings={
+            options={
                 "gflops": f"{self._gflops:g}",
                 "gb_per_s": f"{self._gb_per_s:g}",
                 "noise": f"{self._noise:g}",
                 "seed": str(self._seed),
             },
         )
+
+    def platform(self) -> Platform:
+        """Describe the machine that simulates the device."""
+        return this_platform("synthetic")
 
     def session_ms(self) -> float:
         """Return a constant."""
@@ -194,7 +198,9 @@ class SyntheticBackend:
         from resperf.lowering import lower
         from resperf.network import read_network
 
-        lowered = lower(read_network(path, batch=batch, shapes=shapes), self.fingerprint())
+        lowered = lower(
+            read_network(path, batch=batch, shapes=shapes), self.setting(), self.platform()
+        )
         layers = [node.layer for node in lowered.nodes if node.layer is not None]
         execution_ms = sum(
             closed_form_ms(layer, "execution", self._gflops, self._gb_per_s) for layer in layers

@@ -28,7 +28,8 @@ from resperf.backends.tensorflow_runs import Host, call_costs_ms, layer_run, ref
 from resperf.errors import ResperfError, silent_stderr
 from resperf.layers import Layer
 from resperf.lowering.tensorflow import lower_layers
-from resperf.machine import Fingerprint, this_machine, usable_cores
+from resperf.platform import Platform, this_platform, usable_cores
+from resperf.settings import Setting
 
 _REFUSALS = (tf.errors.OpError, ValueError, TypeError)
 
@@ -41,7 +42,7 @@ class TensorFlowBackend:
     threads : int, optional
         Threads inside an operation; all usable cores by default. Operations run one at a time.
     device : str
-        Name for the fingerprint.
+        Name of the platform.
 
     Raises
     ------
@@ -65,15 +66,18 @@ class TensorFlowBackend:
     def own_process(self) -> None:
         """Change nothing: all functions of a process share their threads anyway."""
 
-    def fingerprint(self) -> Fingerprint:
-        """Identity of this machine under TensorFlow and these settings."""
-        return this_machine(
-            device=self._device,
+    def platform(self) -> Platform:
+        """Describe this machine."""
+        return this_platform(self._device)
+
+    def setting(self) -> Setting:
+        """How TensorFlow runs layers and networks here."""
+        return Setting(
             framework=self.name,
             framework_version=tf.__version__,
             provider="CPU",
             threads=self.threads,
-            settings={
+            options={
                 "inter_op_threads": "1",
                 "onednn": os.environ.get("TF_ENABLE_ONEDNN_OPTS", "default"),
             },
@@ -97,7 +101,7 @@ class TensorFlowBackend:
 
     def lower(self, layers: Sequence[Layer]) -> list[Layer]:
         """Give images TensorFlow's layout on a CPU; everything else stays."""
-        return lower_layers(layers, self.fingerprint())
+        return lower_layers(layers, self.setting())
 
     def layer(self, layer: Layer, *, budget_ms: float) -> Built:
         """Build one lowered layer.

@@ -17,8 +17,8 @@ from resperf.bundle._ranges import outside
 from resperf.errors import BundleError, ResperfError
 from resperf.features import Array, columns_of, feature_matrix, quantities
 from resperf.layers import Layer, kind_of_key, layer_from_key
-from resperf.machine import Fingerprint
 from resperf.measurement import WHOLE_CALL, layer_phase
+from resperf.platform import from_fingerprint
 from resperf.predictors import METHODS, LayerPredictor, layer_predictor_class
 from resperf.predictors.intervals import Intervals, assumed
 from resperf.predictors.transfers import Transfers
@@ -60,8 +60,9 @@ class Bundle:
     path : Path
     device, framework, method, created : str
         `created` is ISO 8601, UTC.
-    fingerprint : Fingerprint
-        Machine and settings that the training rows belong to.
+    setting : Setting
+    platform : Platform
+        How and where the training rows were measured.
     costs : mapping of str to float
         ``session_ms`` and ``view_ms`` of that machine, where they are known.
     layer_phase : str
@@ -78,7 +79,7 @@ class Bundle:
     in_place : InPlace or None
         What whole networks taught about layers inside them, where the bundle was calibrated.
     carried : Carried or None
-        Where the layers were measured, where that was another machine than the fingerprint's.
+        Where the layers were measured, where that was another machine than `platform`.
     manifest : mapping
         Everything that ``bundle.json`` holds.
     """
@@ -90,7 +91,7 @@ class Bundle:
         self.framework: str = manifest["framework"]
         self.method: str = manifest["method"]
         self.created: str = manifest["created"]
-        self.fingerprint = Fingerprint.from_json(manifest["fingerprint"])
+        self.setting, self.platform = from_fingerprint(manifest["fingerprint"])
         self.costs: Mapping[str, float] = manifest["costs"]
         self.errors: Mapping[str, Any] = manifest["errors"]
         self.estimates: Mapping[str, Any] = manifest.get("estimates", {})
@@ -169,7 +170,7 @@ class Bundle:
     @property
     def machine(self) -> str:
         """The machine that the times are of, in words, and where the layers were measured."""
-        here = self.fingerprint.machine
+        here = self.platform.machine
         if self.carried is None:
             return here
         return f"{here} (layers measured on {self.carried.origin.machine})"

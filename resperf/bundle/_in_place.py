@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from resperf.layers import Layer, OperatorLayer
-from resperf.machine import Fingerprint
+from resperf.platform import Platform
 
 
 def group_of(layer: Layer) -> str:
@@ -23,13 +23,13 @@ class Carried:
 
     Attributes
     ----------
-    origin : Fingerprint
-        Of the machine that the layers were measured on.
+    origin : Platform
+        That the layers were measured on.
     factor : float
         Their time on the bundle's machine over their time there, as whole networks say.
     """
 
-    origin: Fingerprint
+    origin: Platform
     factor: float
 
     def to_json(self) -> dict[str, Any]:
@@ -45,7 +45,7 @@ class Carried:
         KeyError, TypeError, ValueError
             If it is damaged.
         """
-        made = cls(Fingerprint.from_json(values["origin"]), float(values["factor"]))
+        made = cls(Platform.from_json(values["origin"]), float(values["factor"]))
         if not 0 < made.factor < math.inf:
             raise ValueError("the factor of another machine is damaged")
         return made

@@ -13,7 +13,8 @@ from resperf.bundle._bundle import Bundle
 from resperf.bundle._manifest import MANIFEST, parsed_manifest
 from resperf.devices import canonical_device
 from resperf.errors import BundleError, DeviceError
-from resperf.machine import THIS_MACHINE, Fingerprint, strangeness
+from resperf.platform import THIS_MACHINE, Platform, distance, from_fingerprint
+from resperf.settings import Setting
 
 
 def user_folder() -> Path:
@@ -125,14 +126,14 @@ def find_bundle(
 ) -> Bundle:
     """Find the bundle of a device.
 
-    Where the best place has several of `resperf.machine.THIS_MACHINE` with one framework, it is the
-    one that was measured on the machine most like this one.
+    Where the best place has several of `resperf.platform.THIS_MACHINE` with one framework, it is
+    the one that was measured on the machine most like this one.
 
     Parameters
     ----------
     device : str or None
         Any name of the device (`resperf.devices`), upper or lower case; None takes what `path`
-        holds, of several that of `resperf.machine.THIS_MACHINE`.
+        holds, of several that of `resperf.platform.THIS_MACHINE`.
     framework : str, optional
         Any, the best place first, unless given.
     path : Path, optional
@@ -195,7 +196,8 @@ class _Label:
     path: Path
     device: str
     framework: str
-    fingerprint: Fingerprint
+    setting: Setting
+    platform: Platform
 
     def fits(self, device: str | None, framework: str | None) -> bool:
         return (framework is None or self.framework == framework) and (
@@ -239,8 +241,8 @@ def _state(folder: Path) -> tuple[int, int]:
 def _read_label(folder: Path, _changed_ns: int, _size_bytes: int) -> _Label:
     manifest = parsed_manifest(folder)
     try:
-        machine = Fingerprint.from_json(manifest["fingerprint"])
-        return _Label(folder, str(manifest["device"]), str(manifest["framework"]), machine)
+        where = from_fingerprint(manifest["fingerprint"])
+        return _Label(folder, str(manifest["device"]), str(manifest["framework"]), *where)
     except (KeyError, TypeError, AttributeError) as error:
         raise BundleError(f"{folder / MANIFEST} lacks {error}; train it again") from error
 
@@ -315,4 +317,4 @@ def _most_like_here(labels: Sequence[_Label]) -> _Label:
         if (label.path.parent, label.device, label.framework)
         == (first.path.parent, first.device, first.framework)
     ]
-    return min(beside, key=lambda label: strangeness(label.fingerprint))
+    return min(beside, key=lambda label: distance(label.setting, label.platform))

@@ -14,7 +14,8 @@ from resperf.campaign.process import WorkerDied, WorkerProcess, WorkerSettings
 from resperf.campaign.spec import Campaign
 from resperf.errors import CampaignError, require
 from resperf.layers import Layer
-from resperf.machine import Fingerprint
+from resperf.platform import Platform
+from resperf.settings import Setting
 
 EXCLUDE_BATCHES = (1, 2, 4, 8, 16, 32, 64)
 """Batch sizes at which excluded networks are lowered: some name a layer otherwise."""
@@ -67,7 +68,7 @@ class _PlanningProcess:
     def __init__(self, settings: WorkerSettings) -> None:
         self._settings = settings
         self._worker = WorkerProcess(settings)
-        self.fingerprint = self._worker.fingerprint
+        self.setting, self.platform = self._worker.setting, self._worker.platform
 
     def __enter__(self) -> _PlanningProcess:
         return self
@@ -95,7 +96,7 @@ class _PlanningProcess:
             return [""] * len(layers)
 
 
-def plan_campaign(campaign: Campaign, bench: Bench) -> tuple[Plan, Fingerprint]:
+def plan_campaign(campaign: Campaign, bench: Bench) -> tuple[Plan, Setting, Platform]:
     """Plan a campaign as a start of it would, without measuring.
 
     Reading and lowering reference networks may take gigabytes, so that the process which does it
@@ -125,9 +126,8 @@ def plan_campaign(campaign: Campaign, bench: Bench) -> tuple[Plan, Fingerprint]:
             harvested=list({layer.key: layer for layer in (*harvested, *own)}.values()),
             exclude_keys=bench.exclude_keys | {layer.key for layer in excluded},
         )
-        return replace(
-            planned, notes=planned.notes + _not_drawn(campaign, own)
-        ), process.fingerprint
+        planned = replace(planned, notes=planned.notes + _not_drawn(campaign, own))
+        return planned, process.setting, process.platform
 
 
 def _not_drawn(campaign: Campaign, layers: Sequence[Layer]) -> tuple[str, ...]:

@@ -7,17 +7,21 @@ from pathlib import Path
 
 from resperf.errors import CampaignError
 from resperf.layers import Layer
-from resperf.machine import Fingerprint
+from resperf.platform import Platform
+from resperf.settings import Setting
 
 
-def harvest(paths: Sequence[Path], fingerprint: Fingerprint, batches: Sequence[int]) -> list[Layer]:
+def harvest(
+    paths: Sequence[Path], setting: Setting, platform: Platform, batches: Sequence[int]
+) -> list[Layer]:
     """Read networks and return the layers that the framework runs for them, each once.
 
     Parameters
     ----------
     paths : sequence of Path
         ONNX files; weights may be absent.
-    fingerprint : Fingerprint
+    setting : Setting
+    platform : Platform
         Names the framework that lowers them.
     batches : sequence of int
         Batch sizes at which every network is lowered, as far as it allows them.
@@ -33,7 +37,7 @@ def harvest(paths: Sequence[Path], fingerprint: Fingerprint, batches: Sequence[i
     layers: dict[str, Layer] = {}
     for path in paths:
         for network in networks_at(path, batches):
-            lowered = lower(network, fingerprint)
+            lowered = lower(network, setting, platform)
             for node in lowered.nodes:
                 if node.layer is not None:
                     layers.setdefault(node.layer.key, node.layer)

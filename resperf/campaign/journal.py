@@ -21,11 +21,13 @@ from typing import Any, Self
 
 from resperf.campaign.watch import PROBES
 from resperf.errors import CampaignError, OutputError, ResperfError
-from resperf.machine import Fingerprint
 from resperf.measurement import TOLERANCE, Measurement, Status
+from resperf.platform import Platform, from_fingerprint
+from resperf.settings import Setting
 from resperf.timing import ReferenceHistory
 
-VERSION = 1
+VERSION = 2
+"""1: setting and platform are one object, the fingerprint."""
 USUAL_SHARE = 0.6
 """A probe that is slow for more of the rows than this shows how the machine usually is."""
 _FEWEST_FLAGGED = 100
@@ -36,7 +38,8 @@ _BLOCK = 1 << 16
 class Header:
     """What all rows of a journal belong to."""
 
-    fingerprint: Fingerprint
+    setting: Setting
+    platform: Platform
     campaign: Mapping[str, Any]
     seed: int
     versions: Mapping[str, str]
@@ -46,7 +49,8 @@ class Header:
         """Return plain JSON values."""
         return {
             "journal": VERSION,
-            "fingerprint": self.fingerprint.to_json(),
+            "setting": self.setting.to_json(),
+            "platform": self.platform.to_json(),
             "campaign": dict(self.campaign),
             "seed": self.seed,
             "versions": dict(self.versions),
@@ -56,8 +60,14 @@ class Header:
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
         """Read what `to_json` wrote."""
+        if "fingerprint" in values:
+            setting, platform = from_fingerprint(values["fingerprint"])
+        else:
+            setting = Setting.from_json(values["setting"])
+            platform = Platform.from_json(values["platform"])
         return cls(
-            fingerprint=Fingerprint.from_json(values["fingerprint"]),
+            setting=setting,
+            platform=platform,
             campaign=values["campaign"],
             seed=values["seed"],
             versions=values["versions"],
@@ -116,8 +126,10 @@ def read_journal(path: Path) -> Records:
 def _take(records: Records, values: Mapping[str, Any]) -> None:
     """Add one line's content."""
     if records.header is None:
-        if values["journal"] != VERSION:
-            raise ValueError(f"journal version {values['journal']!r}, this resperf reads {VERSION}")
+        if values["journal"] not in range(1, VERSION + 1):
+            raise ValueError(
+                f"journal version {values['journal']!r}, this resperf reads 1 to {VERSION}"
+            )
         records.header = Header.from_json(values)
     elif "row" in values:
         records.rows.append(Measurement.from_json(values["row"]))

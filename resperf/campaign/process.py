@@ -19,8 +19,9 @@ from typing import Any
 from resperf.campaign.messages import layer_of, plain
 from resperf.errors import CampaignError, ResperfError
 from resperf.layers import Layer
-from resperf.machine import Fingerprint
 from resperf.measurement import Status
+from resperf.platform import Platform
+from resperf.settings import Setting
 from resperf.timing import SamplingProtocol
 
 START_TIMEOUT_S = 300.0
@@ -133,7 +134,8 @@ class WorkerProcess:
         except BaseException:
             self.close()
             raise
-        self.fingerprint = Fingerprint.from_json(hello["fingerprint"])
+        self.setting = Setting.from_json(hello["setting"])
+        self.platform = Platform.from_json(hello["platform"])
 
     def __enter__(self) -> WorkerProcess:
         return self

@@ -96,10 +96,9 @@ def run_campaign(
 
     bench = Bench(framework, dict(settings or {}), seed, samples, networks, exclude, exclude_keys)
     deadline = None if hours is None else time.monotonic() + hours * 3600
-    planned, fingerprint = plan_campaign(campaign, bench)
-    store = Store(
-        output, campaign, seed=campaign.seed if seed is None else seed, fingerprint=fingerprint
-    )
+    planned, setting, platform = plan_campaign(campaign, bench)
+    seed = campaign.seed if seed is None else seed
+    store = Store(output, campaign, seed=seed, setting=setting, platform=platform)
     complete = False
     try:
         with _stop_signals() as stop:

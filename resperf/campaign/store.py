@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
+from platform import python_version
 from statistics import median
 from typing import Any
 
@@ -26,8 +26,9 @@ from resperf.campaign.spec import Campaign
 from resperf.campaign.watch import PROBES, probe_cost
 from resperf.dataset import Dataset, DatasetInfo, read_dataset, write_dataset
 from resperf.errors import CampaignError
-from resperf.machine import Fingerprint
 from resperf.measurement import Measurement
+from resperf.platform import Platform
+from resperf.settings import Setting
 from resperf.timing import KNOWN_READINGS
 
 REFERENCE_COST = "reference_ms"
@@ -48,8 +49,9 @@ class Store:
         The dataset; its journal lies beside it.
     campaign : Campaign
     seed : int
-    fingerprint : Fingerprint
-        Of the machine that is about to measure.
+    setting : Setting
+    platform : Platform
+        How and where is about to be measured.
 
     Raises
     ------
@@ -76,18 +78,25 @@ class Store:
     """
 
     def __init__(
-        self, output: Path, campaign: Campaign, *, seed: int, fingerprint: Fingerprint
+        self,
+        output: Path,
+        campaign: Campaign,
+        *,
+        seed: int,
+        setting: Setting,
+        platform: Platform,
     ) -> None:
         self.output = output
         self._campaign = campaign
         compacted = _from_dataset(output)
-        _refuse_strangers(output, compacted.header, campaign, seed, fingerprint)
-        header = compacted.header or _new_header(campaign, seed, fingerprint)
+        new = _new_header(campaign, seed, setting, platform)
+        _refuse_strangers(output, compacted.header, campaign, new)
+        header = compacted.header or new
         path = journal_path(output)
         self._journal = Journal(path, header)
         try:
             written = read_journal(path)
-            _refuse_strangers(path, written.header, campaign, seed, fingerprint)
+            _refuse_strangers(path, written.header, campaign, new)
         except BaseException:
             self._journal.close()
             raise
@@ -165,7 +174,8 @@ class Store:
         if len(self.readings):
             costs[REFERENCE_COST] = self.readings.median_ms
         info = DatasetInfo(
-            fingerprint=self._header.fingerprint,
+            setting=self._header.setting,
+            platform=self._header.platform,
             campaign=self._campaign.to_json(),
             seed=self._header.seed,
             versions=self._header.versions,
@@ -188,15 +198,15 @@ def _without_samples(row: Measurement) -> Measurement:
     return replace(row, phases={})
 
 
-def _new_header(campaign: Campaign, seed: int, fingerprint: Fingerprint) -> Header:
+def _new_header(campaign: Campaign, seed: int, setting: Setting, platform: Platform) -> Header:
     versions = {
         "resperf": __version__,
-        "python": platform.python_version(),
+        "python": python_version(),
         "numpy": metadata.version("numpy"),
-        fingerprint.framework: fingerprint.framework_version,
+        setting.framework: setting.framework_version,
     }
     created = datetime.now(UTC).isoformat(timespec="seconds")
-    return Header(fingerprint, campaign.to_json(), seed, versions, created)
+    return Header(setting, platform, campaign.to_json(), seed, versions, created)
 
 
 def _from_dataset(output: Path) -> Records:
@@ -205,21 +215,22 @@ def _from_dataset(output: Path) -> Records:
         return Records()
     dataset = read_dataset(output)
     info = dataset.info
-    header = Header(info.fingerprint, info.campaign, info.seed, info.versions, info.created)
+    header = Header(
+        info.setting, info.platform, info.campaign, info.seed, info.versions, info.created
+    )
     costs = {name: [cost_ms] for name, cost_ms in info.machine_costs.items()}
     return Records(header, list(dataset.measurements), costs=costs, fusions=info.fusions)
 
 
-def _refuse_strangers(
-    path: Path, header: Header | None, campaign: Campaign, seed: int, fingerprint: Fingerprint
-) -> None:
+def _refuse_strangers(path: Path, header: Header | None, campaign: Campaign, new: Header) -> None:
     """Refuse to add rows to those of another machine, campaign or seed."""
     if header is None:
         return
-    differences = fingerprint.differences(header.fingerprint)
+    differences = new.platform.differences(header.platform)
+    differences += new.setting.differences(header.setting)
     differences += campaign.differences(header.campaign)
-    if seed != header.seed:
-        differences.append(f"seed: {seed} here, {header.seed} there")
+    if new.seed != header.seed:
+        differences.append(f"seed: {new.seed} here, {header.seed} there")
     if differences:
         raise CampaignError(
             f"{path} holds rows that were measured otherwise ({'; '.join(differences)}); "

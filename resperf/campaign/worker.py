@@ -69,7 +69,10 @@ class Worker:
 
     def hello(self) -> dict[str, Any]:
         """Say which machine this is."""
-        return {"fingerprint": self.backend.fingerprint().to_json()}
+        return {
+            "setting": self.backend.setting().to_json(),
+            "platform": self.backend.platform().to_json(),
+        }
 
     def costs(self) -> dict[str, Any]:
         """Say what a network pays besides its layers, as it is now."""
@@ -82,7 +85,8 @@ class Worker:
 
     def harvest(self, paths: Sequence[str], batches: Sequence[int]) -> dict[str, Any]:
         """Return the layers of networks."""
-        found = harvest([Path(path) for path in paths], self.backend.fingerprint(), batches)
+        target = (self.backend.setting(), self.backend.platform())
+        found = harvest([Path(path) for path in paths], *target, batches)
         return {"layers": [plain(layer) for layer in found]}
 
     def probe(self, layers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from resperf.campaign import Campaign, CampaignResult, Plan
     from resperf.campaign.adaptive import Doubt
     from resperf.campaign.fusion import CheckedFusion
-    from resperf.machine import Fingerprint
+    from resperf.platform import Platform
+    from resperf.settings import Setting
 
 EPILOG = "Example: resperf bench cpu-overnight --hours 8 -o datasets/mine.h5"
 INTERRUPTED = 130
@@ -90,9 +91,9 @@ def command(
     settings = {} if threads is None else {"threads": threads}
     if dry_run:
         bench = Bench(framework, settings, seed, samples, networks=varied, exclude=left_out)
-        planned, machine = plan_campaign(defined, bench)
+        planned, setting, platform = plan_campaign(defined, bench)
         first = first_batch(planned, hours) if adaptive else None
-        show_plan(defined, planned, machine, as_json=as_json, first=first, hours=hours)
+        show_plan(defined, planned, setting, platform, as_json=as_json, first=first, hours=hours)
         return
     result = run_campaign(
         defined,
@@ -157,7 +158,8 @@ def default_output(campaign: str, framework: str, threads: int | None) -> Path:
 def show_plan(
     campaign: Campaign,
     planned: Plan,
-    machine: Fingerprint,
+    setting: Setting,
+    platform: Platform,
     *,
     as_json: bool,
     first: int | None = None,
@@ -169,7 +171,7 @@ def show_plan(
     if as_json:
         values: dict[str, Any] = {
             "campaign": campaign.name,
-            "framework": machine.framework,
+            "framework": setting.framework,
             "layers": dict(planned.counts),
             "repeats": planned.repeats,
             "hours": planned.hours,
@@ -180,7 +182,7 @@ def show_plan(
         }
         click.echo(json.dumps(values, indent=2))
         return
-    click.echo(f"{campaign.name} on {machine.device} with {machine.framework}, not started:")
+    click.echo(f"{campaign.name} on {platform.device} with {setting.framework}, not started:")
     for kind, count in sorted(planned.counts.items(), key=lambda pair: -pair[1]):
         click.echo(f"  {kind:<8} {count:>8} layers")
     click.echo(f"  {'repeats':<8} {planned.repeats:>8}")

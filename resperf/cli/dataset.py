@@ -62,15 +62,15 @@ def info(file: Path, as_json: bool) -> None:
 def _identity_table(summary: Summary) -> Table:
     from rich.table import Table
 
-    info, machine = summary.info, summary.info.fingerprint
+    info, setting = summary.info, summary.info.setting
     costs = ", ".join(f"{name} {value:.4g}" for name, value in info.machine_costs.items())
-    settings = ", ".join(f"{name}={value}" for name, value in sorted(machine.settings.items()))
+    options = ", ".join(f"{name}={value}" for name, value in sorted(setting.options.items()))
     lines = {
         "file": f"{summary.path}, {format_bytes(summary.size_bytes)}, "
         f"schema {summary.schema_version}, {summary.rows} rows",
         **(_source_lines(info) if info.source else _campaign_lines(summary)),
-        "framework": f"{machine.framework} {machine.framework_version}, {machine.provider}"
-        + (f" ({settings})" if settings else ""),
+        "framework": f"{setting.framework} {setting.framework_version}, {setting.provider}"
+        + (f" ({options})" if options else ""),
         "versions": ", ".join(f"{name} {value}" for name, value in info.versions.items()),
         "costs": costs,
         **({"fusions": _fusions(info)} if info.fusions else {}),
@@ -88,19 +88,19 @@ def _fusions(info: DatasetInfo) -> str:
 
 
 def _campaign_lines(summary: Summary) -> dict[str, str]:
-    info, machine = summary.info, summary.info.fingerprint
+    info, machine = summary.info, summary.info.platform
     return {
         "campaign": f"{info.campaign.get('name', 'unnamed')}, seed {info.seed}"
         + (f" (merged from {len(info.merged)})" if info.merged else ""),
         "measured": f"{_day(summary.first_started_at)} to {_day(summary.last_started_at)}",
-        "device": f"{machine.device}: {machine.processor}, {machine.threads} threads of "
+        "device": f"{machine.device}: {machine.processor}, {info.setting.threads} threads of "
         f"{machine.cores} cores, {format_bytes(machine.memory_bytes)}, {machine.instruction_set}",
     }
 
 
 def _source_lines(info: DatasetInfo) -> dict[str, str]:
     """Tell where imported rows are from; nobody says when or on which host they were measured."""
-    source, machine = info.source, info.fingerprint
+    source, machine = info.source, info.platform
     files = ", ".join(file["name"] for file in source["files"])
     left_out = ", ".join(f"{rows} ({reason})" for reason, rows in source["left_out"].items())
     return {
@@ -245,7 +245,7 @@ def import_files(
 def _import_document(output: Path, imported: Imported) -> dict[str, Any]:
     return {
         "path": str(output),
-        "device": imported.info.fingerprint.device,
+        "device": imported.info.platform.device,
         "format": imported.info.source["format"],
         "contains": list(imported.info.phases),
         "rows": dict(imported.rows),

@@ -73,7 +73,7 @@ def command(
     device = backend(framework, **({} if threads is None else {"threads": threads}))
     # What cannot be compared is refused before minutes of measuring.
     predictions = [
-        None if bundle is None else layers_alone(each, bundle, threads=device.fingerprint().threads)
+        None if bundle is None else layers_alone(each, bundle, threads=device.setting().threads)
         for each in networks
     ]
     documents: list[dict[str, Any]] = []

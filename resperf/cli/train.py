@@ -132,10 +132,11 @@ def _default_output(file: Path, device: str | None) -> Path:
     from resperf.bundle import user_folder
     from resperf.dataset import read_info
 
-    machine = read_info(file).fingerprint
-    name = f"{device or machine.device}-{machine.framework}"
-    if machine.threads not in (0, machine.cores):
-        name += f"-{machine.threads}threads"
+    info = read_info(file)
+    machine, setting = info.platform, info.setting
+    name = f"{device or machine.device}-{setting.framework}"
+    if setting.threads not in (0, machine.cores):
+        name += f"-{setting.threads}threads"
     return user_folder() / name
 
 

@@ -26,8 +26,8 @@ from resperf.dataset.schema import (
 from resperf.dataset.seal import SEAL_BYTES, is_intact, seal
 from resperf.errors import DatasetError, LayerError
 from resperf.layers import KINDS, kind_of
-from resperf.machine import Fingerprint
 from resperf.measurement import PHASES, Measurement
+from resperf.platform import from_fingerprint, to_fingerprint
 
 FORMAT = "resperf dataset"
 JSON_ATTRIBUTES = ("fingerprint", "campaign", "versions", "machine_costs", "merged")
@@ -76,7 +76,7 @@ def write_dataset(path: Path, dataset: Dataset) -> None:
 
 def _attributes(info: DatasetInfo) -> dict[str, Any]:
     values = {
-        "fingerprint": info.fingerprint.to_json(),
+        "fingerprint": to_fingerprint(info.setting, info.platform),
         "campaign": info.campaign,
         "versions": info.versions,
         "machine_costs": info.machine_costs,
@@ -212,8 +212,10 @@ def info_of(file: h5py.File) -> DatasetInfo:
     attributes = dict(file.attrs)
     names = (*JSON_ATTRIBUTES, *(_SINCE_2 if int(attributes["schema_version"]) > 1 else ()))
     values = {**_SINCE_2, **{name: json.loads(attributes[name]) for name in names}}
+    setting, platform = from_fingerprint(values["fingerprint"])
     return DatasetInfo(
-        fingerprint=Fingerprint.from_json(values["fingerprint"]),
+        setting=setting,
+        platform=platform,
         campaign=values["campaign"],
         seed=int(attributes["seed"]),
         versions=values["versions"],

@@ -42,7 +42,9 @@ def merge_datasets(paths: Sequence[Path], output: Path) -> Dataset:
         raise DatasetError(f"merging needs at least two datasets, not {len(paths)}; name another")
     parts = [read_dataset(path) for path in paths]
     for path, part in zip(paths[1:], parts[1:], strict=True):
-        differences = parts[0].info.fingerprint.differences(part.info.fingerprint)
+        first, other = parts[0].info, part.info
+        differences = first.platform.differences(other.platform)
+        differences += first.setting.differences(other.setting)
         if differences:
             raise DatasetError(
                 f"{paths[0]} (here) and {path} (there) are not of one machine and its settings: "
@@ -105,7 +107,7 @@ def _merged_info(parts: Sequence[Dataset]) -> DatasetInfo:
         else:
             costs[name] = sum(cost * weight for cost, weight in known) / sum(w for _, w in known)
     return dataclasses.replace(
-        parts[0].info,  # all parts have this fingerprint
+        parts[0].info,  # all parts have this setting and platform
         campaign=histories[0]["campaign"],
         seed=histories[0]["seed"],
         versions=_joined([history["versions"] for history in histories]),

@@ -10,8 +10,9 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from resperf.machine import Fingerprint
 from resperf.measurement import PHASES, TOLERANCE, Measurement, Status
+from resperf.platform import Platform
+from resperf.settings import Setting
 
 Array = npt.NDArray[Any]
 
@@ -22,8 +23,9 @@ class DatasetInfo:
 
     Attributes
     ----------
-    fingerprint : Fingerprint
-        Machine, framework and settings that every row belongs to.
+    setting : Setting
+    platform : Platform
+        How and where every row was measured.
     campaign : mapping
         The campaign's specification as plain JSON values.
     seed : int
@@ -48,7 +50,8 @@ class DatasetInfo:
         ``savings`` at each shape (datasets/README.md). Empty where nobody asked.
     """
 
-    fingerprint: Fingerprint
+    setting: Setting
+    platform: Platform
     campaign: Mapping[str, Any]
     seed: int
     versions: Mapping[str, str]

@@ -11,8 +11,9 @@ from resperf.errors import UnsupportedError
 from resperf.layers import Layer
 from resperf.lowering._base import LoweredNetwork, LoweredNode, Role
 from resperf.lowering._proto import Skeleton, skeleton
-from resperf.machine import Fingerprint
 from resperf.network import NETWORKS_KEPT, Network
+from resperf.platform import Platform
+from resperf.settings import Setting
 
 __all__ = [
     "LOWERINGS",
@@ -30,12 +31,12 @@ class Lowering(Protocol):
     """What each framework's module offers."""
 
     def lower(
-        self, network: Network, fingerprint: Fingerprint, *, method: str = "auto"
+        self, network: Network, setting: Setting, platform: Platform, *, method: str = "auto"
     ) -> LoweredNetwork:
-        """Lower a network for the machine of `fingerprint`."""
+        """Lower a network as it runs under `setting` on `platform`."""
         ...
 
-    def lower_layers(self, layers: Sequence[Layer], fingerprint: Fingerprint) -> list[Layer]:
+    def lower_layers(self, layers: Sequence[Layer], setting: Setting) -> list[Layer]:
         """Lower layers as drawn or typed."""
         ...
 
@@ -47,7 +48,7 @@ LOWERINGS: Mapping[str, str] = {
 }
 
 
-_answers: deque[tuple[Network, Fingerprint, LoweredNetwork]] = deque(maxlen=NETWORKS_KEPT)
+_answers: deque[tuple[Network, Setting, Platform, LoweredNetwork]] = deque(maxlen=NETWORKS_KEPT)
 """What `lower` was asked about last by ``auto``, and what it said."""
 
 
@@ -59,14 +60,17 @@ def _lowering(framework: str) -> Lowering:
     return cast(Lowering, importlib.import_module(LOWERINGS[framework]))
 
 
-def lower(network: Network, fingerprint: Fingerprint, *, method: str = "auto") -> LoweredNetwork:
-    """Turn a network into the layers that the framework of `fingerprint` runs.
+def lower(
+    network: Network, setting: Setting, platform: Platform, *, method: str = "auto"
+) -> LoweredNetwork:
+    """Turn a network into the layers that the framework of `setting` runs.
 
     Parameters
     ----------
     network : Network
-    fingerprint : Fingerprint
-        Machine and framework that the layers are meant for: usually a bundle's.
+    setting : Setting
+    platform : Platform
+        Framework and machine that the layers are meant for: usually a bundle's.
     method : {"auto", "framework", "rules"}
         ``framework`` asks the installed framework, ``rules`` uses stored rules, ``auto`` asks the
         framework where it is the same version and lays images alike. What was answered last is
@@ -78,15 +82,15 @@ def lower(network: Network, fingerprint: Fingerprint, *, method: str = "auto") -
         If the framework has no lowering, or `method` cannot be followed.
     """
     if method == "auto":
-        for about, machine, answer in _answers:
-            if about is network and machine is fingerprint:
+        for about, how, where, answer in _answers:
+            if about is network and how is setting and where is platform:
                 return answer
-    lowered = _lowering(fingerprint.framework).lower(network, fingerprint, method=method)
+    lowered = _lowering(setting.framework).lower(network, setting, platform, method=method)
     if method == "auto":
-        _answers.append((network, fingerprint, lowered))
+        _answers.append((network, setting, platform, lowered))
     return lowered
 
 
-def lower_layers(layers: Sequence[Layer], fingerprint: Fingerprint) -> list[Layer]:
+def lower_layers(layers: Sequence[Layer], setting: Setting) -> list[Layer]:
     """Turn layers as drawn or typed into lowered layers of the same kinds, one for one."""
-    return _lowering(fingerprint.framework).lower_layers(layers, fingerprint)
+    return _lowering(setting.framework).lower_layers(layers, setting)

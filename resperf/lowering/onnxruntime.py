@@ -13,8 +13,9 @@ from resperf.lowering._base import LoweredNetwork, LoweredNode, answer
 from resperf.lowering._ort_halves import NOTE as HALVES_NOTE
 from resperf.lowering._ort_halves import has_halves
 from resperf.lowering._proto import embedded_weight_bytes, skeleton
-from resperf.machine import Fingerprint, instruction_set
 from resperf.network import Network
+from resperf.platform import Platform, instruction_set
+from resperf.settings import Setting
 from resperf.units import format_bytes
 
 X86 = frozenset({"avx512f", "avx2", "avx", "sse4_2"})
@@ -27,15 +28,17 @@ QUANTIZED = (
 )
 
 
-def lower(network: Network, fingerprint: Fingerprint, *, method: str = "auto") -> LoweredNetwork:
+def lower(
+    network: Network, setting: Setting, platform: Platform, *, method: str = "auto"
+) -> LoweredNetwork:
     """Lower a network as `resperf.lowering.lower` says."""
-    block = int(fingerprint.settings.get("nchwc_block", "0"))
+    block = int(setting.options.get("nchwc_block", "0"))
     why_rules = ""
     if method == "auto":
-        why_rules = _difference(fingerprint) or _too_large(network)
+        why_rules = _difference(setting, platform) or _too_large(network)
         if not why_rules:
             try:
-                return lower(network, fingerprint, method="framework")
+                return lower(network, setting, platform, method="framework")
             except UnsupportedError as error:
                 why_rules = str(error)
         method = "rules"
@@ -49,7 +52,7 @@ def lower(network: Network, fingerprint: Fingerprint, *, method: str = "auto") -
         return answer(network, nodes, "rules", notes)
     if method != "framework":
         raise UnsupportedError(f"no lowering method {method!r}; use auto, framework or rules")
-    return answer(network, _ask(network, fingerprint, block), _installed())
+    return answer(network, _ask(network, setting, block), _installed())
 
 
 def _by_rules(network: Network, block: int, *, keep: bool) -> list[LoweredNode]:
@@ -71,15 +74,15 @@ def _machine() -> tuple[str, str]:
     return _installed(), instruction_set()
 
 
-def _ask(network: Network, fingerprint: Fingerprint, block: int) -> list[LoweredNode]:
+def _ask(network: Network, setting: Setting, block: int) -> list[LoweredNode]:
     """Return ONNX Runtime's answer, as it was kept where it was asked before."""
-    identity = (*_machine(), fingerprint.provider, str(fingerprint.threads), str(block))
+    identity = (*_machine(), setting.provider, str(setting.threads), str(block))
     return _cache.once(
         network,
         identity,
         lambda: _ort_graph.read_optimised(
             network,
-            _ort_graph.optimised_graph(skeleton(network), threads=fingerprint.threads),
+            _ort_graph.optimised_graph(skeleton(network), threads=setting.threads),
             block,
         ),
     )
@@ -93,9 +96,9 @@ def _too_large(network: Network) -> str:
     return f"it would have to copy {format_bytes(weight_bytes)} of weights"
 
 
-def lower_layers(layers: Sequence[Layer], fingerprint: Fingerprint) -> list[Layer]:
+def lower_layers(layers: Sequence[Layer], setting: Setting) -> list[Layer]:
     """Give each layer the layout that ONNX Runtime would choose for it."""
-    block = int(fingerprint.settings.get("nchwc_block", "0"))
+    block = int(setting.options.get("nchwc_block", "0"))
     return [_ort_rules.lower_layer(layer, block) for layer in layers]
 
 
@@ -110,24 +113,24 @@ def block_size(*, threads: int) -> int:
     return found
 
 
-def _lays_alike(fingerprint: Fingerprint) -> bool:
+def _lays_alike(setting: Setting, platform: Platform) -> bool:
     """Whether this host's ONNX Runtime chooses the same nodes, though it has other instructions.
 
     On one architecture, only the channels of its blocked layout hang on them.
     """
     families = {
-        each.partition("+")[0] in X86 for each in (fingerprint.instruction_set, instruction_set())
+        each.partition("+")[0] in X86 for each in (platform.instruction_set, instruction_set())
     }
-    block = fingerprint.settings.get("nchwc_block")
-    return families == {True} and block == str(block_size(threads=max(fingerprint.threads, 1)))
+    block = setting.options.get("nchwc_block")
+    return families == {True} and block == str(block_size(threads=max(setting.threads, 1)))
 
 
-def _difference(fingerprint: Fingerprint) -> str:
-    """Say why this host's ONNX Runtime may lower otherwise than the fingerprint's."""
+def _difference(setting: Setting, platform: Platform) -> str:
+    """Say why this host's ONNX Runtime may lower otherwise than that of a setting and platform."""
     import onnxruntime
 
-    if fingerprint.framework_version != onnxruntime.__version__:
-        return f"version {onnxruntime.__version__} here, {fingerprint.framework_version} there"
-    if fingerprint.instruction_set != instruction_set() and not _lays_alike(fingerprint):
-        return f"instruction set {instruction_set()} here, {fingerprint.instruction_set} there"
+    if setting.framework_version != onnxruntime.__version__:
+        return f"version {onnxruntime.__version__} here, {setting.framework_version} there"
+    if platform.instruction_set != instruction_set() and not _lays_alike(setting, platform):
+        return f"instruction set {instruction_set()} here, {platform.instruction_set} there"
     return ""

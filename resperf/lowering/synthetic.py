@@ -8,11 +8,14 @@ from resperf.errors import UnsupportedError
 from resperf.layers import Layer
 from resperf.lowering import _ort_rules
 from resperf.lowering._base import LoweredNetwork, answer
-from resperf.machine import Fingerprint
 from resperf.network import Network
+from resperf.platform import Platform
+from resperf.settings import Setting
 
 
-def lower(network: Network, _fingerprint: Fingerprint, *, method: str = "auto") -> LoweredNetwork:
+def lower(
+    network: Network, _setting: Setting, _platform: Platform, *, method: str = "auto"
+) -> LoweredNetwork:
     """Lower a network by rules.
 
     Raises
@@ -25,6 +28,6 @@ def lower(network: Network, _fingerprint: Fingerprint, *, method: str = "auto") 
     return answer(network, _ort_rules.lower_nodes(network, block=0), "rules")
 
 
-def lower_layers(layers: Sequence[Layer], _fingerprint: Fingerprint) -> list[Layer]:
+def lower_layers(layers: Sequence[Layer], _setting: Setting) -> list[Layer]:
     """Put each layer into plain NCHW."""
     return [_ort_rules.lower_layer(layer, block=0) for layer in layers]

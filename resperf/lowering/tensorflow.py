@@ -31,14 +31,15 @@ from resperf.lowering._read import (
     pool_from_node,
     tensor_of,
 )
-from resperf.machine import Fingerprint
 from resperf.network import Network, Node
+from resperf.platform import Platform
+from resperf.settings import Setting
 
 LAYOUT = "nhwc"
 OWN_DOMAINS = frozenset({""})
 
 
-def lower_layers(layers: Sequence[Layer], _fingerprint: Fingerprint) -> list[Layer]:
+def lower_layers(layers: Sequence[Layer], _setting: Setting) -> list[Layer]:
     """Lower layers one by one: the same for every CPU and version."""
     return [lower_layer(layer) for layer in layers]
 
@@ -54,7 +55,9 @@ def lower_layer(layer: Layer) -> Layer:
     return layer.replace(layout=LAYOUT) if isinstance(layer, Conv | ConvStep) else layer
 
 
-def lower(network: Network, _fingerprint: Fingerprint, *, method: str = "auto") -> LoweredNetwork:
+def lower(
+    network: Network, _setting: Setting, _platform: Platform, *, method: str = "auto"
+) -> LoweredNetwork:
     """Lower a network by rules, which hold for every CPU and version.
 
     Parameters

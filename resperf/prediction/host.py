@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 
 from resperf.bundle import Bundle
-from resperf.machine import THIS_MACHINE, Fingerprint, this_machine
+from resperf.platform import THIS_MACHINE, Platform, this_platform
+from resperf.settings import Setting
 
 PACKAGES: Mapping[str, tuple[str, ...]] = {
     "onnxruntime": ("onnxruntime",),
@@ -32,7 +34,7 @@ def bundle_warnings(bundle: Bundle, *, threads: int | None = None) -> tuple[str,
 
     As `host_warnings`, and where its layers were measured, if that was elsewhere.
     """
-    warnings = host_warnings(bundle.fingerprint, threads=threads)
+    warnings = host_warnings(bundle.setting, bundle.platform, threads=threads)
     if bundle.carried is None:
         return warnings
     return (
@@ -42,12 +44,15 @@ def bundle_warnings(bundle: Bundle, *, threads: int | None = None) -> tuple[str,
     )
 
 
-def host_warnings(fingerprint: Fingerprint, *, threads: int | None = None) -> tuple[str, ...]:
+def host_warnings(
+    setting: Setting, platform: Platform, *, threads: int | None = None
+) -> tuple[str, ...]:
     """Say how the machine asked about differs from the one a bundle was measured on.
 
     Parameters
     ----------
-    fingerprint : Fingerprint
+    setting : Setting
+    platform : Platform
         The bundle's.
     threads : int, optional
         Threads that the user means to run with; by default those of the bundle.
@@ -56,26 +61,19 @@ def host_warnings(fingerprint: Fingerprint, *, threads: int | None = None) -> tu
     -------
     tuple of str
         One sentence each; empty where nothing differs. The machine itself is only compared where
-        the bundle's device is `resperf.machine.THIS_MACHINE`: a bundle for another device is about
+        the bundle's device is `resperf.platform.THIS_MACHINE`: a bundle for another device is about
         another machine by intention.
     """
     warnings = []
-    if threads is not None and fingerprint.threads and threads != fingerprint.threads:
+    if threads is not None and setting.threads and threads != setting.threads:
         warnings.append(
-            f"the bundle was measured with {fingerprint.threads} threads, not {threads}: "
-            f"the times are those of {fingerprint.threads} threads"
+            f"the bundle was measured with {setting.threads} threads, not {threads}: "
+            f"the times are those of {setting.threads} threads"
         )
-    if fingerprint.device.casefold() == THIS_MACHINE:
-        here = this_machine(
-            device=fingerprint.device,
-            framework=fingerprint.framework,
-            framework_version=installed_version(fingerprint.framework)
-            or fingerprint.framework_version,
-            provider=fingerprint.provider,
-            threads=fingerprint.threads,
-            settings=fingerprint.settings,
-        )
-        differences = here.differences(fingerprint)
+    if platform.device.casefold() == THIS_MACHINE:
+        differences = this_platform(platform.device).differences(platform)
+        installed = installed_version(setting.framework) or setting.framework_version
+        differences += replace(setting, framework_version=installed).differences(setting)
         if differences:
             warnings.append(
                 "the bundle was measured on another machine or version, so times here will "

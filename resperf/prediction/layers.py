@@ -122,7 +122,7 @@ def predict_layers(layers: Sequence[Layer], bundle: Bundle) -> list[LayerPredict
         ``execution_ms`` is NaN where the bundle has no predictor for that kind; ``phase`` says
         what it contains.
     """
-    lowered = lower_layers(layers, bundle.fingerprint)
+    lowered = lower_layers(layers, bundle.setting)
     times = layer_times(bundle, lowered, bundle.layer_phase)
     return [
         layer_prediction(

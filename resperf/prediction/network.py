@@ -57,7 +57,7 @@ def predict_network(
             "between host and device, which a network pays once and not per layer; predict single "
             "layers with resperf predict-layer, or use a bundle that was trained on execution"
         )
-    lowered = lower(network, bundle.fingerprint, method=lowering)
+    lowered = lower(network, bundle.setting, bundle.platform, method=lowering)
     return _prediction(network, lowered, bundle, strict=strict, threads=threads)
 
 
@@ -119,7 +119,7 @@ def layers_alone(network: Network, bundle: Bundle, *, threads: int | None = None
     is what weights cost that lie elsewhere than alone: it may be below zero.
     """
     prediction = predict_network(network, bundle, threads=threads)
-    lowered = lower(network, bundle.fingerprint)
+    lowered = lower(network, bundle.setting, bundle.platform)
     alone = _prediction(network, lowered, bundle.without_in_place(), alone=True)
     alone_ms, placed_ms = (
         sum(layer.execution_ms for layer in each.layers if layer.phase == "execution")

@@ -15,8 +15,8 @@ from resperf.features import Array, Columns
 from resperf.quantities import Level, quantity
 
 if TYPE_CHECKING:
-    from resperf.machine import Fingerprint as Platform
     from resperf.network import Network
+    from resperf.platform import Platform
     from resperf.settings import Setting
 
 Progress = Callable[[int, int, float], None]

@@ -153,12 +153,15 @@ def _check_times(
 
 def _unlike(dataset: Path, test: Path, notes: list[str]) -> bool:
     """Say whether two files are of two devices; every difference is noted."""
-    mine, theirs = read_info(dataset).fingerprint, read_info(test).fingerprint
+    mine, theirs = read_info(dataset), read_info(test)
     notes += [
         f"the machine of {test} is not that of {dataset}: {difference}"
-        for difference in theirs.differences(mine)
+        for difference in (
+            *theirs.platform.differences(mine.platform),
+            *theirs.setting.differences(mine.setting),
+        )
     ]
-    return mine.device != theirs.device
+    return mine.platform.device != theirs.platform.device
 
 
 def _points(

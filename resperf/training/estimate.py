@@ -21,13 +21,14 @@ from resperf.devices import DeviceFacts, canonical_device, device_facts, devices
 from resperf.errors import TrainingError
 from resperf.features import Array, quantities
 from resperf.layers import Layer, Pool
-from resperf.machine import Fingerprint
 from resperf.measurement import WHOLE_CALL
+from resperf.platform import Platform
 from resperf.predictors import LayerPredictor
 from resperf.predictors.baseline import Baseline, fit_terms
 from resperf.predictors.metrics import errors
 from resperf.predictors.terms import physical_terms
 from resperf.predictors.transfers import Transfers
+from resperf.settings import Setting
 from resperf.training.activations import CANNED as CANNED_ACTIVATIONS
 from resperf.training.activations import STEP as ACTIVATIONS
 from resperf.training.activations import Activations
@@ -144,7 +145,10 @@ class Source(Protocol):
 
 
 def read_source(
-    paths: Sequence[Path], fingerprint: Fingerprint, exclude_keys: Set[str] = frozenset()
+    paths: Sequence[Path],
+    setting: Setting,
+    platform: Platform,
+    exclude_keys: Set[str] = frozenset(),
 ) -> Source:
     """Read where the estimates for a device come from.
 
@@ -153,8 +157,9 @@ def read_source(
     paths : sequence of Path
         Either one bundle that holds estimates, or HDF5 files of whole calls: the first one of
         this device, further ones of other devices, on which scaling the coefficients is judged.
-    fingerprint : Fingerprint
-        Device and framework to estimate for.
+    setting : Setting
+    platform : Platform
+        Framework and device to estimate for.
     exclude_keys : set of str
         Layers that nothing is learnt from.
 
@@ -169,7 +174,7 @@ def read_source(
     bundles = [path for path in paths if (path / MANIFEST).exists()]
     if not bundles:
         first, *others = (WholeCalls.read(path, exclude_keys) for path in paths)
-        first.check(fingerprint)
+        first.check(setting, platform)
         for other in others:
             _ratios(first.device, other.device)
         return _Fitting(first, others)
@@ -178,7 +183,7 @@ def read_source(
             f"estimates come from one bundle alone or from files of whole calls; {bundles[0]} is "
             "a bundle"
         )
-    return _Scaling.of(Bundle.load(bundles[0]), fingerprint)
+    return _Scaling.of(Bundle.load(bundles[0]), setting, platform)
 
 
 @dataclass(frozen=True)
@@ -211,7 +216,7 @@ class WholeCalls:
     @property
     def device(self) -> str:
         """Name that the device goes by."""
-        return canonical_device(self.info.fingerprint.device)
+        return canonical_device(self.info.platform.device)
 
     @property
     def origin(self) -> dict[str, Any]:
@@ -225,18 +230,17 @@ class WholeCalls:
             **published,
         }
 
-    def check(self, wanted: Fingerprint) -> None:
+    def check(self, setting: Setting, platform: Platform) -> None:
         """Refuse calls of another device or framework than the layers'."""
-        mine = self.info.fingerprint
-        if self.device.casefold() != canonical_device(wanted.device).casefold():
+        if self.device.casefold() != canonical_device(platform.device).casefold():
             raise TrainingError(
-                f"{self.path} is of device {self.device}, the layers are of {wanted.device}; give "
-                "whole calls of the same device, or a bundle whose estimates are scaled"
+                f"{self.path} is of device {self.device}, the layers are of {platform.device}; "
+                "give whole calls of the same device, or a bundle whose estimates are scaled"
             )
-        _check_framework(self.path, mine.framework, wanted)
+        _check_framework(self.path, self.info.setting.framework, setting)
 
 
-def _check_framework(path: Path, framework: str, wanted: Fingerprint) -> None:
+def _check_framework(path: Path, framework: str, wanted: Setting) -> None:
     if framework != wanted.framework:
         raise TrainingError(
             f"{path} was measured with {framework}, the layers with {wanted.framework}; give one "
@@ -410,7 +414,7 @@ class _Scaling:
     ratios: Mapping[str, float]
 
     @classmethod
-    def of(cls, bundle: Bundle, wanted: Fingerprint) -> _Scaling:
+    def of(cls, bundle: Bundle, setting: Setting, platform: Platform) -> _Scaling:
         """Check that a bundle's estimates can be scaled to a device."""
         lacking = {_POOL, *_COPIES, _VIEW} - set(bundle.estimates)
         if lacking:
@@ -423,8 +427,8 @@ class _Scaling:
                 f"{bundle.path}'s estimates are scaled themselves; give the bundle of the device "
                 "that they were fitted for"
             )
-        _check_framework(bundle.path, bundle.framework, wanted)
-        return cls(bundle, _ratios(bundle.device, wanted.device))
+        _check_framework(bundle.path, bundle.framework, setting)
+        return cls(bundle, _ratios(bundle.device, platform.device))
 
     def estimates(
         self,

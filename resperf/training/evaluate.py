@@ -99,7 +99,10 @@ def evaluate(dataset: Path, bundle: Bundle, split: Part = "test") -> Evaluation:
         )
     notes = [
         f"the dataset's machine is not the bundle's: {difference}"
-        for difference in info.fingerprint.machine_differences(bundle.fingerprint)
+        for difference in (
+            *info.platform.hardware_differences(bundle.platform),
+            *info.setting.differences(bundle.setting),
+        )
     ]
     judged: list[Judged] = []
     for kind, table in read_table(dataset).items():

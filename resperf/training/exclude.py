@@ -36,12 +36,12 @@ def keys_of_networks(datasets: Sequence[Path], networks: Sequence[Path]) -> froz
 
 
 def _keys_in(dataset: Path, networks: Sequence[Path]) -> frozenset[str]:
-    fingerprint = read_info(dataset).fingerprint
+    info = read_info(dataset)
     wanted = {
         key_at_any_batch(node.layer.key)
         for path in networks
         for network in networks_at(path, BATCHES)
-        for node in lower(network, fingerprint).nodes
+        for node in lower(network, info.setting, info.platform).nodes
         if node.layer is not None
     }
     return frozenset(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from inspect import signature
@@ -19,8 +19,8 @@ from resperf.bundle import Bundle, canned_layers, ranges_of, replaced_folder, wr
 from resperf.dataset import DatasetInfo, KindTable, checksum, read_info, read_table
 from resperf.errors import BundleError, LayerError, TrainingError
 from resperf.features import FEATURED_KINDS, Array, quantities, take
-from resperf.machine import Fingerprint
 from resperf.measurement import TIMED
+from resperf.platform import to_fingerprint
 from resperf.predictors import (
     DEFAULT_METHOD,
     METHODS,
@@ -129,11 +129,14 @@ def train(
         raise TrainingError(f"no method {method!r}; known methods: {', '.join(METHODS)}")
     settings = _settings(method, epochs, trees)
     info = read_info(dataset)
-    fingerprint = info.fingerprint
     if device is not None:
-        fingerprint = dataclasses.replace(fingerprint, device=device)
+        info = replace(info, platform=replace(info.platform, device=device))
     # Whatever is wrong with it is said before minutes of training.
-    source = read_source(estimate_from, fingerprint, exclude_keys) if estimate_from else None
+    source = (
+        read_source(estimate_from, info.setting, info.platform, exclude_keys)
+        if estimate_from
+        else None
+    )
     parts = {kind: _parts(table, exclude_keys) for kind, table in read_table(dataset).items()}
     was_calibrated = _is_calibrated(output)
     with replaced_folder(output) as folder:
@@ -149,7 +152,7 @@ def train(
                 "measure more layers with: resperf bench"
             )
         transfers = _fit_transfers(parts)
-        values = _identity(info, dataset, fingerprint) | {
+        values = _identity(info, dataset) | {
             "method": method,
             "predictors": learnt.stored,
             "transfers": {phase: each.to_json() for phase, each in transfers.items()},
@@ -366,12 +369,12 @@ def _typical(rows: LayerRows, count: int = 10) -> list[Any]:
     return rows.select(order[spread]).layers()
 
 
-def _identity(info: DatasetInfo, dataset: Path, fingerprint: Fingerprint) -> dict[str, Any]:
+def _identity(info: DatasetInfo, dataset: Path) -> dict[str, Any]:
     return {
-        "device": fingerprint.device,
-        "framework": fingerprint.framework,
+        "device": info.platform.device,
+        "framework": info.setting.framework,
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
-        "fingerprint": fingerprint.to_json(),
+        "fingerprint": to_fingerprint(info.setting, info.platform),
         "costs": dict(info.machine_costs),
         "dataset": {
             "name": dataset.name,

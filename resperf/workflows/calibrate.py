@@ -23,11 +23,12 @@ from resperf.errors import (
     require,
 )
 from resperf.layers import handed_over_bytes, layer_from_key
-from resperf.machine import Fingerprint, usable_cores
 from resperf.network import Network, read_network
 from resperf.network.files import network_names
+from resperf.platform import Platform, to_fingerprint, usable_cores
 from resperf.prediction import predict_network
 from resperf.prediction.rules import RULE_OF_METHOD, layers_behind_each_other
+from resperf.settings import Setting
 from resperf.training.in_place import (
     CARRIED_DOUBT,
     FACTOR_DOUBT,
@@ -41,11 +42,6 @@ from resperf.workflows.measure import Progress, measure_network
 
 COST_READINGS = 5
 """Of what calls, handovers and weights cost, where a bundle is carried over: the medians count."""
-_MACHINE = (
-    "device", "processor", "instruction_set", "cores", "memory_bytes", "system",
-    "framework_version",
-)  # fmt: skip
-"""In what a machine may differ from the one whose layers it takes over."""
 
 
 def calibrate(
@@ -94,15 +90,16 @@ def calibrate(
     TrainingError
         If too few networks could be measured.
     """
-    if bundle.fingerprint.threads < 1:
+    if bundle.setting.threads < 1:
         raise MeasurementError(
             f"{bundle.path} was learnt from measurements of {bundle.device} that others published; "
             "only a bundle of this machine can be calibrated here"
         )
-    device = backend(bundle.fingerprint.framework, threads=bundle.fingerprint.threads)
-    here = device.fingerprint()
-    differences = here.machine_differences(bundle.fingerprint)
-    foreign = _other_kernels(here, bundle.fingerprint)
+    device = backend(bundle.framework, threads=bundle.setting.threads)
+    here, platform = device.setting(), device.platform()
+    differences = platform.hardware_differences(bundle.platform)
+    differences += here.differences(bundle.setting)
+    foreign = _other_kernels(here, bundle.setting)
     if differences and (foreign or not adapt):
         way = "" if foreign else ", or carry it over to this machine (--adapt)"
         raise MeasurementError(
@@ -129,18 +126,16 @@ def calibrate(
             raise MeasurementError(
                 f"{bundle.path} is of another machine and stays as it is; name another folder (-o)"
             )
-        bundle = _carried(bundle, here, _measured_costs(here), factor=1.0)
+        bundle = _carried(bundle, here, platform, _measured_costs(here), factor=1.0)
     with replaced_folder(output) as folder:
-        kept = Kept(
-            output.with_name(f"{output.name}.calibration.jsonl"), seconds, bundle.fingerprint
-        )
+        kept = Kept(output.with_name(f"{output.name}.calibration.jsonl"), seconds, bundle)
         placed, notes = measured_networks(
             bundle, device, paths, batches=batches, seconds=seconds, kept=kept, progress=progress
         )
         refuse_few({each.network for each in placed}, notes)
         if differences:
             factor = common_factor(placed, bundle.costs)
-            bundle = _carried(bundle, here, bundle.costs, factor=factor)
+            bundle = _carried(bundle, here, platform, bundle.costs, factor=factor)
             placed = _placed_again(bundle, paths, placed)
         doubt = FACTOR_DOUBT if bundle.carried is None else CARRIED_DOUBT
         learnt = fit_in_place(placed, bundle.costs, doubt=doubt)
@@ -152,7 +147,7 @@ def calibrate(
     return Bundle.load(output), notes
 
 
-def _measured_costs(here: Fingerprint) -> dict[str, float]:
+def _measured_costs(here: Setting) -> dict[str, float]:
     """Measure what a campaign measures besides layers, in a process that does nothing else."""
     settings = WorkerSettings(here.framework, {"threads": here.threads})
     with WorkerProcess(settings) as worker:
@@ -160,20 +155,24 @@ def _measured_costs(here: Fingerprint) -> dict[str, float]:
     return {name: median(reading[name] for reading in readings) for name in readings[0]}
 
 
-def _other_kernels(here: Fingerprint, there: Fingerprint) -> list[str]:
-    """Say in what two machines differ that makes other kernels run, or other layers."""
-    same = replace(here, **{name: getattr(there, name) for name in _MACHINE})
-    return same.machine_differences(there)
+def _other_kernels(here: Setting, there: Setting) -> list[str]:
+    """Say in what two settings differ that makes other kernels run, or other layers."""
+    return replace(here, framework_version=there.framework_version).differences(there)
 
 
 def _carried(
-    bundle: Bundle, here: Fingerprint, costs: Mapping[str, float], *, factor: float
+    bundle: Bundle,
+    here: Setting,
+    platform: Platform,
+    costs: Mapping[str, float],
+    *,
+    factor: float,
 ) -> Bundle:
     """Make the same bundle one of this machine, all its layers so many times as long."""
-    origin = bundle.fingerprint if bundle.carried is None else bundle.carried.origin
+    origin = bundle.platform if bundle.carried is None else bundle.carried.origin
     values = {
         **{k: v for k, v in bundle.manifest.items() if k != "in_place"},
-        "fingerprint": replace(here, device=bundle.device).to_json(),
+        "fingerprint": to_fingerprint(here, replace(platform, device=bundle.device)),
         "costs": dict(costs),
         "carried": Carried(origin, factor).to_json(),
     }
@@ -251,13 +250,14 @@ class Kept:
         The file; lines that were never finished are left out.
     seconds : float
         Totals measured for another time do not count.
-    fingerprint : Fingerprint
-        Nor do those of another machine, framework or number of threads.
+    bundle : Bundle
+        Nor do those of another machine, framework or number of threads than its.
     """
 
-    def __init__(self, path: Path, seconds: float, fingerprint: Fingerprint) -> None:
+    def __init__(self, path: Path, seconds: float, bundle: Bundle) -> None:
         self.path = path
-        self._settings = (seconds, json.dumps(fingerprint.to_json(), sort_keys=True))
+        where = to_fingerprint(bundle.setting, bundle.platform)
+        self._settings = (seconds, json.dumps(where, sort_keys=True))
         self._totals_ms: dict[tuple[Any, ...], float] = {}
         with contextlib.suppress(OSError, ValueError):
             for line in path.read_text(encoding="utf-8").splitlines():

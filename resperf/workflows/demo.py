@@ -171,7 +171,7 @@ def _judged_networks(device: Backend, kinds: Collection[str]) -> Iterator[tuple[
             yield path, batch
     for path in light_networks():
         network = read_network(path)
-        share = unknown_share(network, lower(network, device.fingerprint()), kinds)
+        share = unknown_share(network, lower(network, device.setting(), device.platform()), kinds)
         if share < LARGEST_UNKNOWN_SHARE:
             yield path, None
 

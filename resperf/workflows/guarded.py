@@ -120,7 +120,10 @@ def reference_monitor(
             f"{backend.name} cannot run the reference layer on this machine: {error}"
         ) from error
     usual: dict[str, tuple[float, int]] = {}
-    if bundle is not None and not backend.fingerprint().machine_differences(bundle.fingerprint):
+    if bundle is not None and not (
+        backend.platform().hardware_differences(bundle.platform)
+        + backend.setting().differences(bundle.setting)
+    ):
         usual = {name: (cost_ms, KNOWN_READINGS) for name, cost_ms in bundle.costs.items()}
     with reference as built, built_probes(backend, clock, usual, SLOW_FOR_NETWORKS) as probes:
         yield ReferenceMonitor(

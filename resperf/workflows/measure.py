@@ -178,11 +178,11 @@ def measure_network(
     network = read_network(path, batch=batch, shapes=shapes)
     with backend.network(path, batch=batch, shapes=shapes) as built:
         timed = guarded_runs(built, monitor, seconds=seconds, clock=clock)
-    fingerprint = backend.fingerprint()
+    setting, platform = backend.setting(), backend.platform()
     result = MeasuredNetwork(
         network=network.name,
-        device=fingerprint.device,
-        framework=fingerprint.framework,
+        device=platform.device,
+        framework=setting.framework,
         batch=network.batch,
         phases=_median_phases(timed),
         percentiles_ms=_percentiles(timed),
@@ -194,7 +194,7 @@ def measure_network(
     )
     if not layers:
         return result
-    lowered = lower(network, fingerprint)
+    lowered = lower(network, setting, platform)
     measured = measure_layers(
         backend,
         [node.layer for node in lowered.nodes if node.layer is not None],

@@ -177,7 +177,7 @@ def test_kernel_is_the_node_of_orts_own_graph(
     graph = onnx.load(tmp_path / "optimised.onnx").graph
     (node,) = [n for n in graph.node if not n.op_type.startswith("Reorder")]
     (lowered,) = ort.lower([layer])
-    kernel = kernel_of(lowered, int(ort.fingerprint().settings["nchwc_block"]))
+    kernel = kernel_of(lowered, int(ort.setting().options["nchwc_block"]))
     assert (kernel.op, kernel.domain) == (node.op_type, node.domain)
     dims = {init.name: tuple(init.dims) for init in graph.initializer}
     assert list(kernel.weight_shapes) == [dims[name] for name in node.input if name in dims]
@@ -325,15 +325,13 @@ def test_copies_are_bounded_by_memory(ort: OnnxRuntimeBackend) -> None:
     assert ort._copies_for(huge, lambda: None, 1e3) == 1
 
 
-def test_fingerprint_names_every_setting(ort: OnnxRuntimeBackend) -> None:
-    fingerprint = ort.fingerprint()
-    assert fingerprint.threads == 1
-    assert fingerprint.framework_version == onnxruntime.__version__
-    assert {"nchwc_block", "execution_mode", "inter_op_threads", "spinning"} <= set(
-        fingerprint.settings
-    )
-    other = OnnxRuntimeBackend(threads=2).fingerprint()
-    assert fingerprint.differences(other) == ["threads: 1 here, 2 there"]
+def test_setting_names_every_setting(ort: OnnxRuntimeBackend) -> None:
+    setting = ort.setting()
+    assert setting.threads == 1
+    assert setting.framework_version == onnxruntime.__version__
+    assert {"nchwc_block", "execution_mode", "inter_op_threads", "spinning"} <= set(setting.options)
+    other = OnnxRuntimeBackend(threads=2).setting()
+    assert setting.differences(other) == ["threads: 1 here, 2 there"]
 
 
 def test_costs_are_small_and_not_negative(ort: OnnxRuntimeBackend) -> None:
@@ -383,7 +381,7 @@ with backend.layer(layer, budget_ms=1.0):
     ],
 )
 def test_what_no_kernel_runs_is_refused(layer: Layer, words: str, ort: OnnxRuntimeBackend) -> None:
-    if ort.fingerprint().settings["nchwc_block"] != "16":
+    if ort.setting().options["nchwc_block"] != "16":
         pytest.skip("written for blocks of 16 channels")
     with pytest.raises(UnsupportedError, match=words):
         ort.layer(layer, budget_ms=1.0)

@@ -69,9 +69,9 @@ def test_re_layouts_are_not_supported() -> None:
         device.layer(Reorder(batch=1, channels_in=16, height=4, width=4), budget_ms=1.0)
 
 
-def test_settings_are_part_of_the_fingerprint() -> None:
+def test_settings_are_part_of_the_setting() -> None:
     slow, fast = SyntheticBackend(gflops=1.0), SyntheticBackend(gflops=2.0)
-    assert slow.fingerprint().differences(fast.fingerprint()) == ["gflops: 1 here, 2 there"]
+    assert slow.setting().differences(fast.setting()) == ["gflops: 1 here, 2 there"]
 
 
 def test_lowering_changes_nothing() -> None:

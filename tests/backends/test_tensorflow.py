@@ -363,13 +363,13 @@ def test_leaving_a_layer_frees_its_weights(tensorflow: TensorFlowBackend) -> Non
     assert alive() is None
 
 
-def test_the_fingerprint_tells_every_setting(tensorflow: TensorFlowBackend) -> None:
-    fingerprint = tensorflow.fingerprint()
-    assert fingerprint.framework == "tensorflow"
-    assert fingerprint.framework_version == tf.__version__
-    assert fingerprint.threads == tf.config.threading.get_intra_op_parallelism_threads()
-    assert fingerprint.settings["inter_op_threads"] == "1"
-    assert "onednn" in fingerprint.settings
+def test_the_setting_tells_every_setting(tensorflow: TensorFlowBackend) -> None:
+    setting = tensorflow.setting()
+    assert setting.framework == "tensorflow"
+    assert setting.framework_version == tf.__version__
+    assert setting.threads == tf.config.threading.get_intra_op_parallelism_threads()
+    assert setting.options["inter_op_threads"] == "1"
+    assert "onednn" in setting.options
 
 
 def test_threads_cannot_change_within_a_process(tensorflow: TensorFlowBackend) -> None:

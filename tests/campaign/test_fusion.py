@@ -13,8 +13,8 @@ from resperf.dataset import merge_datasets, read_info
 from resperf.layers import Activation, Layer
 from resperf.lowering import lower_layers
 from resperf.lowering.fusions import RULES, FusionRule, fusion_pairs
-from resperf.machine import this_machine
 from resperf.measurement import Measurement, PhaseSamples, Status, StopReason
+from resperf.settings import Setting
 from resperf.timing import median_interval
 
 RELU = FusionRule("conv", "relu")
@@ -81,12 +81,10 @@ def test_the_interval_of_a_median_is_that_of_the_sign_test(count: int, left_out:
 
 @pytest.mark.parametrize("framework", RULES)
 def test_rules_can_be_checked_with_layers_of_their_framework(framework: str) -> None:
-    machine = this_machine(
-        device="cpu", framework=framework, framework_version="1", provider="CPU", threads=2
-    )
+    setting = Setting(framework=framework, framework_version="1", provider="CPU", threads=2)
     for rule in RULES[framework]:
         for pair in fusion_pairs(rule):
-            layers = lower_layers([pair.alone, pair.follower, pair.both], machine)
+            layers = lower_layers([pair.alone, pair.follower, pair.both], setting)
             assert [layer.kind for layer in layers] == [rule.kind, "activation", rule.kind]
             assert layers[0].output_bytes == layers[1].output_bytes == layers[2].output_bytes
 

@@ -14,8 +14,8 @@ HEAVY = ("h5py", "onnx", "onnxruntime", "tensorflow", "keras", "scipy", "numpy")
 
 
 def test_lenet_is_harvested_at_every_batch() -> None:
-    fingerprint = backend("onnxruntime", threads=1).fingerprint()
-    layers = harvest(shipped_networks(["lenet5"]), fingerprint, [1, 4])
+    device = backend("onnxruntime", threads=1)
+    layers = harvest(shipped_networks(["lenet5"]), device.setting(), device.platform(), [1, 4])
     assert len({layer.key for layer in layers}) == len(layers)
     dense = [layer for layer in layers if isinstance(layer, Dense)]
     # LeNet-5 ends in 400 or 256 -> 120 -> 84 -> 10.
@@ -43,9 +43,9 @@ def test_excluded_networks_leave_no_layer_in_the_plan() -> None:
         "mixture": {"from_networks": 0.5, "exact": 1.0, "networks": ["lenet5"]},
     })  # fmt: skip
     settings = {"threads": 1}
-    free, fingerprint = plan_campaign(campaign, Bench("onnxruntime", settings))
-    kept, _ = plan_campaign(campaign, Bench("onnxruntime", settings, exclude=[lenet]))
-    judged = {layer.key for layer in harvest([lenet], fingerprint, [1, 2, 4, 8, 16])}
+    free, *target = plan_campaign(campaign, Bench("onnxruntime", settings))
+    kept, *_ = plan_campaign(campaign, Bench("onnxruntime", settings, exclude=[lenet]))
+    judged = {layer.key for layer in harvest([lenet], *target, [1, 2, 4, 8, 16])}
     assert judged & {item.layer.key for item in free.items}
     assert not judged & {item.layer.key for item in kept.items}
 

@@ -17,14 +17,20 @@ from resperf.campaign.journal import (
 )
 from resperf.errors import CampaignError, OutputError
 from resperf.layers import Dense
-from resperf.machine import this_machine
 from resperf.measurement import Measurement, PhaseSamples, Status, StopReason
+from resperf.platform import this_platform
+from resperf.settings import Setting
 from resperf.timing import ReferenceHistory
 
-MACHINE = this_machine(
-    device="cpu", framework="synthetic", framework_version="1", provider="none", threads=1
+SETTING = Setting(framework="synthetic", framework_version="1", provider="none", threads=1)
+HEADER = Header(
+    SETTING,
+    this_platform("cpu"),
+    {"name": "test"},
+    7,
+    {"resperf": "0"},
+    "2026-01-01T00:00:00+00:00",
 )
-HEADER = Header(MACHINE, {"name": "test"}, 7, {"resperf": "0"}, "2026-01-01T00:00:00+00:00")
 
 
 def row(width: int, at: float = 0.0, **changes: object) -> Measurement:

@@ -19,10 +19,16 @@ def test_a_probe_keeps_the_least_usual_time_that_any_process_found(tmp_path: Pat
     pytest.importorskip("h5py")
     from resperf.campaign.store import Store
 
-    fingerprint = backend("synthetic").fingerprint()
+    device = backend("synthetic")
 
     def opened() -> Store:
-        return Store(tmp_path / "d.h5", CAMPAIGN, seed=0, fingerprint=fingerprint)
+        return Store(
+            tmp_path / "d.h5",
+            CAMPAIGN,
+            seed=0,
+            setting=device.setting(),
+            platform=device.platform(),
+        )
 
     store = opened()
     store.usual_probes["caches_probe_ms"] = (0.1, 7)

@@ -12,6 +12,7 @@ from resperf.backends.synthetic import closed_form_ms
 from resperf.dataset import Dataset, DatasetInfo, write_dataset
 from resperf.layers import Conv, Dense, Layer, Pool
 from resperf.measurement import PHASES, Measurement, PhaseSamples, Status, StopReason
+from resperf.platform import this_platform
 from resperf.training import train
 
 NETWORKS = Path(__file__).parents[2] / "models" / "networks"
@@ -57,7 +58,8 @@ def bundle(tmp_path_factory) -> Path:
     """Train the baseline, which needs no framework, on layers of closed-form times."""
     folder = tmp_path_factory.mktemp("bundles")
     info = DatasetInfo(
-        fingerprint=backend("onnxruntime", threads=1).fingerprint(),
+        setting=backend("onnxruntime", threads=1).setting(),
+        platform=this_platform("cpu"),
         campaign={"name": "by hand"},
         seed=0,
         versions={"resperf": "0"},

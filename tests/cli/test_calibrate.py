@@ -162,8 +162,8 @@ def test_a_bundle_of_another_machine_is_carried_over(
     made, alone = Bundle.load(here), Bundle.load(there)
     assert alone.carried is None
     assert made.carried is not None
-    assert made.carried.origin == alone.fingerprint
-    assert made.fingerprint == Bundle.load(bundle).fingerprint
+    assert made.carried.origin == alone.platform
+    assert made.platform == Bundle.load(bundle).platform
     assert made.in_place is not None
     slower = made.carried.factor * made.in_place.factors["dense"]
     assert slower == pytest.approx(faster, rel=0.05)
@@ -182,7 +182,7 @@ def test_a_bundle_of_another_machine_is_carried_over(
 
 def test_what_calls_cost_here_is_measured_in_a_process_of_its_own(monkeypatch):
     monkeypatch.setattr(module, "COST_READINGS", 1)
-    costs = module._measured_costs(backend("onnxruntime", threads=1).fingerprint())
+    costs = module._measured_costs(backend("onnxruntime", threads=1).setting())
     assert {"session_ms", "view_ms", "node_ms", "handover_ms_per_mb"} < set(costs)
     assert min(costs.values()) >= 0
 

@@ -40,7 +40,7 @@ def test_info_as_json(file: Path, capsys: Capture) -> None:
     values = json.loads(capsys.readouterr().out)
     assert values["rows"] == 7
     assert values["schema_version"] == 1
-    assert values["fingerprint"]["threads"] == 2
+    assert values["setting"]["threads"] == 2
     pool = values["kinds"]["pool"]
     assert (pool["rows"], pool["layers"], pool["flagged"]) == (2, 1, 1)
     execution = pool["phases"]["execution"]

@@ -272,7 +272,7 @@ def test_devices_lists_whole_and_damaged_bundles(bundle, home, capsys):
     entries = {Path(each["path"]).name: each for each in run_json(capsys, "devices")}
     whole = entries["cpu-onnxruntime"]
     assert (whole["device"], whole["framework"]) == ("cpu", "onnxruntime")
-    assert whole["machine"] == Bundle.load(bundle).fingerprint.machine != ""
+    assert whole["machine"] == Bundle.load(bundle).platform.machine != ""
     assert set(whole["validation_error"]) == {"conv", "pool", "dense"}
     assert "damaged" in entries["broken"]
     assert main(["devices"]) == 0

@@ -9,8 +9,9 @@ import pytest
 
 from resperf.dataset import Dataset, DatasetInfo, write_dataset
 from resperf.layers import Dense, Layer
-from resperf.machine import Fingerprint
 from resperf.measurement import Measurement, PhaseSamples, Status, StopReason
+from resperf.platform import Platform
+from resperf.settings import Setting
 
 MeasuredFactory = Callable[..., Measurement]
 FileFactory = Callable[..., Path]
@@ -24,10 +25,10 @@ def golden() -> Path:
 @pytest.fixture
 def info() -> DatasetInfo:
     return DatasetInfo(
-        fingerprint=Fingerprint(
-            device="cpu", processor="P", instruction_set="avx2", cores=2, threads=2,
-            memory_bytes=8 << 30, system="Linux", framework="synthetic", framework_version="1",
-            provider="none", settings={"spinning": "off"},
+        setting=Setting("synthetic", "1", "none", threads=2, options={"spinning": "off"}),
+        platform=Platform(
+            device="cpu", processor="P", instruction_set="avx2", cores=2,
+            memory_bytes=8 << 30, system="Linux",
         ),
         campaign={"name": "demo", "kinds": {"conv": {"batch": [1, 8]}}},
         seed=7,

@@ -126,7 +126,7 @@ def test_no_layer_field_hides_another_column(kind: str) -> None:
 def test_golden_file_of_schema_1_reads_as_it_was_written(golden: Path) -> None:
     dataset = read_dataset(golden)
     assert dataset.info.seed == 7
-    assert dataset.info.fingerprint.processor == "Example Processor 3000"
+    assert dataset.info.platform.processor == "Example Processor 3000"
     assert dataset.info.machine_costs == {"session_ms": 0.0125, "view_ms": 0.002}
     kinds = [row.layer.kind for row in dataset.measurements]
     assert kinds == ["conv", "pool", "dense", "conv", "pool", "reorder", "dense"]

@@ -92,7 +92,7 @@ def test_unlike_machines_are_refused_with_the_difference(
     tmp_path: Path, write: FileFactory, measured: MeasuredFactory, info: DatasetInfo
 ) -> None:
     foreign = dataclasses.replace(
-        info, fingerprint=dataclasses.replace(info.fingerprint, threads=4, settings={})
+        info, setting=dataclasses.replace(info.setting, threads=4, options={})
     )
     first, second = write("a.h5", measured()), write("b.h5", measured(OTHER), info=foreign)
     with pytest.raises(DatasetError) as refused:

@@ -7,22 +7,25 @@ from pathlib import Path
 
 from resperf.dataset import Dataset, DatasetInfo, write_dataset
 from resperf.layers import Conv, Dense, Pool, Reorder
-from resperf.machine import Fingerprint
 from resperf.measurement import Measurement, PhaseSamples, Status, StopReason
+from resperf.platform import Platform
+from resperf.settings import Setting
 
 INFO = DatasetInfo(
-    fingerprint=Fingerprint(
+    setting=Setting(
+        threads=2,
+        framework="synthetic",
+        framework_version="1.0",
+        provider="none",
+        options={"spinning": "off"},
+    ),
+    platform=Platform(
         device="cpu",
         processor="Example Processor 3000",
         instruction_set="avx2",
         cores=4,
-        threads=2,
         memory_bytes=16 << 30,
         system="Linux",
-        framework="synthetic",
-        framework_version="1.0",
-        provider="none",
-        settings={"spinning": "off"},
     ),
     campaign={"name": "golden", "kinds": {"conv": {"batch": [1, 8]}}},
     seed=7,

@@ -7,23 +7,19 @@ from pathlib import Path
 
 from resperf.dataset import Dataset, DatasetInfo, write_dataset
 from resperf.layers import Conv, DenseStep
-from resperf.machine import Fingerprint
 from resperf.measurement import Measurement, PhaseSamples, Status, StopReason
+from resperf.platform import Platform
+from resperf.settings import Setting
 
 INFO = DatasetInfo(
-    fingerprint=Fingerprint(
-        device="1080ti",
-        processor="GeForce GTX 1080 Ti",
-        instruction_set="",
-        cores=0,
+    setting=Setting(
         threads=0,
-        memory_bytes=11 << 30,
-        system="",
         framework="tensorflow",
         framework_version="1",
         provider="cuda",
-        settings={"measured by": "golden"},
+        options={"measured by": "golden"},
     ),
+    platform=Platform(device="1080ti", processor="GeForce GTX 1080 Ti", memory_bytes=11 << 30),
     campaign={"name": "import of golden"},
     seed=0,
     versions={"resperf": "0.1.0", "tensorflow": "1"},

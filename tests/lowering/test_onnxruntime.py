@@ -16,8 +16,9 @@ from resperf.backends.onnxruntime import OnnxRuntimeBackend
 from resperf.errors import UnsupportedError
 from resperf.layers import Activation, Conv, Layer, Move, Pool, QuantizedConcat, Reorder
 from resperf.lowering import LoweredNetwork, _ort_rules, lower, lower_layers
-from resperf.machine import Fingerprint
 from resperf.network import Network, Node, Tensor, read_network
+from resperf.platform import Platform
+from resperf.settings import Setting
 
 LIGHT = sorted(Path(onnx.__file__).parent.glob("backend/test/data/light/*.onnx"))
 REFERENCE = sorted((Path(__file__).parents[2] / "models" / "networks").glob("*.onnx"))
@@ -29,9 +30,13 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "resperf" / "lowering"
 
 
+Target = tuple[Setting, Platform]
+
+
 @pytest.fixture(scope="module")
-def fingerprint() -> Fingerprint:
-    return OnnxRuntimeBackend(threads=1).fingerprint()
+def target() -> Target:
+    device = OnnxRuntimeBackend(threads=1)
+    return device.setting(), device.platform()
 
 
 def contents(lowered: LoweredNetwork) -> Counter[tuple[str, str]]:
@@ -39,10 +44,10 @@ def contents(lowered: LoweredNetwork) -> Counter[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("path", [*LIGHT, *REFERENCE], ids=lambda path: path.stem)
-def test_rules_find_the_layers_that_ort_runs(path: Path, fingerprint: Fingerprint) -> None:
+def test_rules_find_the_layers_that_ort_runs(path: Path, target: Target) -> None:
     network = read_network(path, batch=2)
-    asked = lower(network, fingerprint, method="framework")
-    by_rules = lower(network, fingerprint, method="rules")
+    asked = lower(network, *target, method="framework")
+    by_rules = lower(network, *target, method="rules")
     assert contents(by_rules) == contents(asked)
     assert by_rules.method == "rules"
     assert asked.method.startswith("onnxruntime ")
@@ -121,11 +126,11 @@ ACTIVATED: dict[str, list[onnx.NodeProto]] = {
 @pytest.mark.parametrize("channels", [16, 20, 18])
 @pytest.mark.parametrize("nodes", ACTIVATED.values(), ids=ACTIVATED)
 def test_rules_and_ort_agree_on_activations_that_stand_alone(
-    nodes: list[onnx.NodeProto], channels: int, fingerprint: Fingerprint, tmp_path: Path
+    nodes: list[onnx.NodeProto], channels: int, target: Target, tmp_path: Path
 ) -> None:
     network = read_network(written(tmp_path / "n.onnx", nodes, channels))
-    asked = lower(network, fingerprint, method="framework")
-    assert contents(lower(network, fingerprint, method="rules")) == contents(asked)
+    asked = lower(network, *target, method="framework")
+    assert contents(lower(network, *target, method="rules")) == contents(asked)
     convs = [node for node in asked.nodes if node.layer and node.layer.kind == "conv"]
     assert len(convs) == sum(node.op_type == "Conv" for node in nodes)
 
@@ -319,14 +324,14 @@ GRAPHS: dict[str, tuple[list[onnx.NodeProto], set[str]]] = {
 
 @pytest.mark.parametrize("name", GRAPHS)
 def test_rules_and_ort_agree_on_what_exporters_write(
-    name: str, fingerprint: Fingerprint, tmp_path: Path
+    name: str, target: Target, tmp_path: Path
 ) -> None:
     nodes, kinds = GRAPHS[name]
     network = read_network(written(tmp_path / "g.onnx", nodes, 32))
-    asked = lower(network, fingerprint, method="framework")
+    asked = lower(network, *target, method="framework")
     assert kinds <= {node.layer.kind for node in asked.nodes if node.layer is not None}
     assert not [node for node in asked.nodes if node.role == "unknown"]
-    assert contents(lower(network, fingerprint, method="rules")) == contents(asked)
+    assert contents(lower(network, *target, method="rules")) == contents(asked)
 
 
 def saved(
@@ -383,10 +388,10 @@ def signal_network(path: Path, rank: int) -> Path:
 
 @pytest.mark.parametrize("rank", [1, 3])
 def test_rules_and_ort_agree_on_signals_volumes_and_masks(
-    rank: int, fingerprint: Fingerprint, tmp_path: Path
+    rank: int, target: Target, tmp_path: Path
 ) -> None:
     network = read_network(signal_network(tmp_path / "g.onnx", rank))
-    asked = lower(network, fingerprint, method="framework")
+    asked = lower(network, *target, method="framework")
     kinds = [node.layer.kind for node in asked.nodes if node.layer is not None]
     # The convolution has absorbed normalisation, factor, term and activation.
     assert kinds[:2] == ["conv_nd", "pool_nd"]
@@ -399,7 +404,7 @@ def test_rules_and_ort_agree_on_signals_volumes_and_masks(
     else:
         assert kinds[-2:] == ["conv_transpose_nd", "resize_nd"]
         assert shapes == [(2, 6, 8, 8, 8), (2, 6, 16, 16, 16)]
-    assert contents(lower(network, fingerprint, method="rules")) == contents(asked)
+    assert contents(lower(network, *target, method="rules")) == contents(asked)
 
 
 def transformer_block(path: Path) -> Path:
@@ -451,12 +456,10 @@ def transformer_block(path: Path) -> Path:
     return saved(path, nodes, (2, 32, 8, 8), values)
 
 
-def test_rules_and_ort_agree_on_a_transformer_block(
-    fingerprint: Fingerprint, tmp_path: Path
-) -> None:
+def test_rules_and_ort_agree_on_a_transformer_block(target: Target, tmp_path: Path) -> None:
     network = read_network(transformer_block(tmp_path / "g.onnx"))
-    asked = lower(network, fingerprint, method="framework")
-    by_rules = lower(network, fingerprint, method="rules")
+    asked = lower(network, *target, method="framework")
+    by_rules = lower(network, *target, method="rules")
     layers = Counter(node.layer.kind for node in asked.nodes if node.layer is not None)
     # Products with their bias; scores with their factor; both splits; q, k, v and o turned.
     assert layers == {
@@ -518,11 +521,9 @@ def quantised_network(path: Path) -> Path:
     return path
 
 
-def test_networks_of_eight_bits_are_what_ort_joins(
-    fingerprint: Fingerprint, tmp_path: Path
-) -> None:
+def test_networks_of_eight_bits_are_what_ort_joins(target: Target, tmp_path: Path) -> None:
     network = read_network(quantised_network(tmp_path / "q.onnx"))
-    asked = lower(network, fingerprint, method="framework")
+    asked = lower(network, *target, method="framework")
     assert [(n.op, n.reason) for n in asked.nodes if n.role == "unknown"] == []
     kinds = Counter(node.layer.kind for node in asked.nodes if node.layer is not None)
     assert kinds["quantized_conv"] == 2
@@ -535,19 +536,17 @@ def test_networks_of_eight_bits_are_what_ort_joins(
     assert kinds["quantize"] == 2
     assert not kinds["conv"] + kinds["dense"] + kinds["pool"] + kinds["elementwise"]
     # Weights are no computation; rules say what they do not know.
-    by_rules = lower(network, fingerprint, method="rules")
+    by_rules = lower(network, *target, method="rules")
     assert any("become one" in note for note in by_rules.notes)
     assert sum(node.op == "DequantizeLinear" for node in by_rules.nodes) == 11
 
 
-def test_a_blocked_activation_runs_over_whole_blocks(
-    fingerprint: Fingerprint, tmp_path: Path
-) -> None:
-    if fingerprint.settings["nchwc_block"] != "16":
+def test_a_blocked_activation_runs_over_whole_blocks(target: Target, tmp_path: Path) -> None:
+    if target[0].options["nchwc_block"] != "16":
         pytest.skip("counted by hand for blocks of 16 channels")
     network = read_network(written(tmp_path / "n.onnx", ACTIVATED["silu"], 20))
     for method in ("framework", "rules"):
-        nodes = lower(network, fingerprint, method=method).nodes
+        nodes = lower(network, *target, method=method).nodes
         assert Activation(batch=2, values=32 * 64, activation="silu") in [n.layer for n in nodes]
 
 
@@ -557,11 +556,11 @@ def test_there_are_networks_to_compare() -> None:
 
 
 @pytest.mark.parametrize("method", ["framework", "rules"])
-def test_lenet_lowers_to_hand_counted_nodes(method: str, fingerprint: Fingerprint) -> None:
-    if fingerprint.settings["nchwc_block"] != "16":
+def test_lenet_lowers_to_hand_counted_nodes(method: str, target: Target) -> None:
+    if target[0].options["nchwc_block"] != "16":
         pytest.skip("counted by hand for blocks of 16 channels")
     path = next(p for p in REFERENCE if p.stem == "lenet5")
-    lowered = lower(read_network(path, batch=4), fingerprint, method=method)
+    lowered = lower(read_network(path, batch=4), *target, method=method)
     # 6 channels are no whole block: they leave the blocked layout before the first pooling.
     assert [n.layer.kind if n.layer else n.role for n in lowered.nodes] == [
         "conv", "reorder", "pool", "conv", "pool", "reorder", "view", "dense", "dense", "dense",
@@ -576,19 +575,17 @@ def test_lenet_lowers_to_hand_counted_nodes(method: str, fingerprint: Fingerprin
 
 
 @pytest.mark.parametrize("method", ["framework", "rules"])
-def test_every_original_node_is_accounted_for(method: str, fingerprint: Fingerprint) -> None:
+def test_every_original_node_is_accounted_for(method: str, target: Target) -> None:
     path = next(p for p in REFERENCE if p.stem == "resnet18")
     network = read_network(path, batch=1)
-    lowered = lower(network, fingerprint, method=method)
+    lowered = lower(network, *target, method=method)
     named = [name for node in lowered.nodes for name in node.sources]
     assert len(named) == len(set(named))
     assert {node.name for node in network.nodes} == set(named)
 
 
 @pytest.mark.parametrize("method", ["framework", "rules"])
-def test_pieces_without_values_are_no_layers(
-    method: str, fingerprint: Fingerprint, tmp_path: Path
-) -> None:
+def test_pieces_without_values_are_no_layers(method: str, target: Target, tmp_path: Path) -> None:
     """As video networks cut windows off that are not shifted."""
     values = {"start": np.int64([0]), "end": np.int64([0]), "axis": np.int64([1])}
     nodes = [
@@ -597,7 +594,7 @@ def test_pieces_without_values_are_no_layers(
         helper.make_node("Concat", ["none", "a"], ["y"], "join", axis=1),
     ]
     network = read_network(saved(tmp_path / "g.onnx", nodes, (4, 6), values))
-    lowered = lower(network, fingerprint, method=method)
+    lowered = lower(network, *target, method=method)
     assert {node.op: node.role for node in lowered.nodes} == {
         "Relu": "execution", "Slice": "view", "Concat": "execution",
     }  # fmt: skip
@@ -605,7 +602,7 @@ def test_pieces_without_values_are_no_layers(
 
 @pytest.mark.parametrize("inverse", ["Reciprocal", "Div", ""])
 def test_rules_and_ort_agree_on_norms_by_the_root_mean_square(
-    inverse: str, fingerprint: Fingerprint, tmp_path: Path
+    inverse: str, target: Target, tmp_path: Path
 ) -> None:
     """As language models write them, with casts that change nothing; some ways are not joined."""
     values = {
@@ -633,8 +630,8 @@ def test_rules_and_ort_agree_on_norms_by_the_root_mean_square(
         helper.make_node("Relu", ["s"], ["y"], "last"),
     ]
     network = read_network(saved(tmp_path / "g.onnx", nodes, (2, 8, 16), values))
-    asked = lower(network, fingerprint, method="framework")
-    by_rules = lower(network, fingerprint, method="rules")
+    asked = lower(network, *target, method="framework")
+    by_rules = lower(network, *target, method="rules")
     kinds = Counter(node.layer.kind for node in by_rules.nodes if node.layer is not None)
     assert kinds["norm"] == (inverse != "Reciprocal")
     assert contents(by_rules) == contents(asked)
@@ -645,7 +642,7 @@ def test_rules_and_ort_agree_on_norms_by_the_root_mean_square(
 
 @pytest.mark.parametrize("method", ["framework", "rules"])
 def test_what_is_left_out_belongs_to_what_it_stands_beside(
-    method: str, fingerprint: Fingerprint, tmp_path: Path
+    method: str, target: Target, tmp_path: Path
 ) -> None:
     values = {
         "w": np.full((6, 6), 0.5, np.float32), "one": np.float32(1),
@@ -661,7 +658,7 @@ def test_what_is_left_out_belongs_to_what_it_stands_beside(
         helper.make_node("Min", ["e", "handed"], ["y"], "last"),
     ]
     network = read_network(saved(tmp_path / "g.onnx", nodes, (4, 6), values))
-    lowered = lower(network, fingerprint, method=method)
+    lowered = lower(network, *target, method=method)
     owners = {n: node.layer.kind for node in lowered.nodes if node.layer for n in node.sources}
     assert owners["first"] == owners["product"] == "dense"
     # ONNX Runtime's graph tells what a node reads, rules what they took it out behind.
@@ -671,12 +668,13 @@ def test_what_is_left_out_belongs_to_what_it_stands_beside(
     assert sum(len(node.sources) for node in lowered.nodes) == len(network.nodes)
 
 
-def test_another_machine_is_lowered_by_rules_and_says_so(fingerprint: Fingerprint) -> None:
+def test_another_machine_is_lowered_by_rules_and_says_so(target: Target) -> None:
     path = next(p for p in REFERENCE if p.stem == "lenet5")
-    block = {"8": "16"}.get(fingerprint.settings["nchwc_block"], "8")
-    settings = {**fingerprint.settings, "nchwc_block": block}
-    other = replace(fingerprint, instruction_set="another", settings=settings)
-    lowered = lower(read_network(path, batch=1), other)
+    setting, platform = target
+    block = {"8": "16"}.get(setting.options["nchwc_block"], "8")
+    other = replace(setting, options={**setting.options, "nchwc_block": block})
+    elsewhere = replace(platform, instruction_set="another")
+    lowered = lower(read_network(path, batch=1), other, elsewhere)
     assert lowered.method == "rules"
     assert "instruction set" in lowered.notes[0]
     assert {n.layer.fields().get("layout") for n in lowered.nodes if n.layer} == {
@@ -685,19 +683,19 @@ def test_another_machine_is_lowered_by_rules_and_says_so(fingerprint: Fingerprin
 
 
 def test_other_instructions_with_the_same_layouts_are_asked_about_all_the_same(
-    fingerprint: Fingerprint,
+    target: Target,
 ) -> None:
     network = read_network(next(p for p in REFERENCE if p.stem == "lenet5"), batch=1)
-    other = replace(fingerprint, instruction_set="avx512f+another")
-    if not other.settings["nchwc_block"] == fingerprint.settings["nchwc_block"] != "0":
+    setting, platform = target
+    if setting.options["nchwc_block"] == "0":
         pytest.skip("this machine has no blocked layout")
-    assert lower(network, other) == lower(network, fingerprint)
-    assert lower(network, replace(other, instruction_set="asimd")).method == "rules"
+    other = replace(platform, instruction_set="avx512f+another")
+    assert lower(network, setting, other) == lower(network, *target)
+    arm = replace(platform, instruction_set="asimd")
+    assert lower(network, setting, arm).method == "rules"
 
 
-def test_a_small_tensor_among_the_attributes_is_written(
-    fingerprint: Fingerprint, tmp_path: Path
-) -> None:
+def test_a_small_tensor_among_the_attributes_is_written(target: Target, tmp_path: Path) -> None:
     nodes = [
         helper.make_node("NonZero", ["x"], ["n"], "places"),
         helper.make_node("Shape", ["n"], ["s"], "shape"),
@@ -705,7 +703,7 @@ def test_a_small_tensor_among_the_attributes_is_written(
                          value=onnx.numpy_helper.from_array(np.float32([2.0]))),
     ]  # fmt: skip
     network = read_network(written(tmp_path / "g.onnx", nodes, 32))
-    lowered = lower(network, fingerprint)
+    lowered = lower(network, *target)
     assert lowered.method.startswith("onnxruntime ")
 
 
@@ -725,11 +723,11 @@ def half_network(path: Path) -> Path:
 
 
 def test_half_precision_is_computed_in_float32_between_casts(
-    fingerprint: Fingerprint, tmp_path: Path
+    target: Target, tmp_path: Path
 ) -> None:
     network = read_network(half_network(tmp_path / "half.onnx"))
-    asked = lower(network, fingerprint, method="framework")
-    by_rules = lower(network, fingerprint, method="rules")
+    asked = lower(network, *target, method="framework")
+    by_rules = lower(network, *target, method="rules")
     assert contents(by_rules) == contents(asked)
     assert next(node.layer.kind for node in by_rules.nodes if node.layer) == "cast"
     assert any("half precision" in note for note in by_rules.notes)
@@ -737,30 +735,29 @@ def test_half_precision_is_computed_in_float32_between_casts(
     assert named <= {node.name for node in network.nodes}
 
 
-def test_an_answer_is_kept_and_survives_other_names_and_damage(
-    fingerprint: Fingerprint, cache: Path
-) -> None:
+def test_an_answer_is_kept_and_survives_other_names_and_damage(target: Target, cache: Path) -> None:
     network = read_network(next(p for p in REFERENCE if p.stem == "lenet5"), batch=1)
-    asked = lower(network, fingerprint, method="framework")
+    asked = lower(network, *target, method="framework")
     (kept,) = cache.iterdir()
-    assert lower(network, fingerprint, method="framework") == asked
+    assert lower(network, *target, method="framework") == asked
     renamed = replace(network, nodes=tuple(replace(n, name=f"my_{n.name}") for n in network.nodes))
-    again = lower(renamed, fingerprint, method="framework")
+    again = lower(renamed, *target, method="framework")
     assert [n.layer for n in again.nodes] == [n.layer for n in asked.nodes]
     assert again.nodes[0].name == f"my_{asked.nodes[0].name}"
     assert len(list(cache.iterdir())) == 1
     kept.write_text("{", encoding="utf-8")
-    assert lower(network, fingerprint, method="framework") == asked
+    assert lower(network, *target, method="framework") == asked
 
 
 def test_what_rules_made_for_want_of_the_framework_is_kept(
-    fingerprint: Fingerprint, cache: Path, monkeypatch: pytest.MonkeyPatch
+    target: Target, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     network = read_network(next(p for p in REFERENCE if p.stem == "densenet121"), batch=1)
-    by_rules = lower(network, fingerprint, method="rules")
+    by_rules = lower(network, *target, method="rules")
     assert not cache.exists()
-    other = replace(fingerprint, framework_version="1.0.0")
-    assert lower(network, other).nodes == by_rules.nodes
+    setting, platform = target
+    other = replace(setting, framework_version="1.0.0")
+    assert lower(network, other, platform).nodes == by_rules.nodes
     assert len(list(cache.iterdir())) == 1
     monkeypatch.setattr(_ort_rules, "lower_nodes", None)
     # Another object, so that nothing is remembered by the process.
@@ -776,22 +773,22 @@ def test_what_rules_made_for_want_of_the_framework_is_kept(
     assert [node.layer for node in plain.nodes] != [node.layer for node in by_rules.nodes]
 
 
-def test_what_ort_refuses_is_lowered_by_rules_with_a_word(fingerprint: Fingerprint) -> None:
+def test_what_ort_refuses_is_lowered_by_rules_with_a_word(target: Target) -> None:
     network = network_of(conv(channels_in=17, channels_out=8))
     # An attribute that no operator has: ONNX Runtime refuses it, the rules do not look at it.
     [node] = network.nodes
     strange = replace(network, nodes=(replace(node, attributes={**node.attributes, "odd": 1}),))
     with pytest.raises(UnsupportedError, match="ONNX Runtime cannot run this network"):
-        lower(strange, fingerprint, method="framework")
-    lowered = lower(strange, fingerprint)
+        lower(strange, *target, method="framework")
+    lowered = lower(strange, *target)
     assert lowered.method == "rules"
     assert "ONNX Runtime cannot run this network" in lowered.notes[0]
     assert "conv" in [each.layer.kind for each in lowered.nodes if each.layer is not None]
 
 
-def test_large_weights_are_lowered_by_rules(fingerprint: Fingerprint) -> None:
+def test_large_weights_are_lowered_by_rules(target: Target) -> None:
     network = read_network(next(p for p in REFERENCE if p.stem == "unet"), batch=1)
-    lowered = lower(network, fingerprint)
+    lowered = lower(network, *target)
     assert lowered.method == "rules"
     assert "118" in lowered.notes[0]  # 31.0 million weights of 4 bytes are 118 MiB
 
@@ -850,26 +847,22 @@ def network_of(layer: Conv | Pool) -> Network:
 
 
 @pytest.mark.parametrize("layer", [*DRAWN, *POOLS], ids=lambda layer: layer.key[:90])
-def test_drawn_layers_get_the_layout_that_ort_chooses(
-    layer: Layer, fingerprint: Fingerprint
-) -> None:
-    asked = lower(network_of(layer), fingerprint, method="framework")
+def test_drawn_layers_get_the_layout_that_ort_chooses(layer: Layer, target: Target) -> None:
+    asked = lower(network_of(layer), *target, method="framework")
     ran = [n.layer for n in asked.nodes if n.layer is not None and n.layer.kind == layer.kind]
-    assert lower_layers([layer], fingerprint) == ran
+    assert lower_layers([layer], target[0]) == ran
 
 
-def test_reorders_get_the_blocks_of_the_machine(fingerprint: Fingerprint) -> None:
+def test_reorders_get_the_blocks_of_the_machine(target: Target) -> None:
     drawn = Reorder(batch=1, channels_in=8, height=4, width=4)
-    other = replace(fingerprint, settings={"nchwc_block": "8"})
+    other = replace(target[0], options={"nchwc_block": "8"})
     (lowered,) = lower_layers([drawn], other)
     assert lowered == drawn.replace(layout_out="nchwc8")
     (back,) = lower_layers([drawn.replace(layout="nchwc16", layout_out="nchw")], other)
     assert back == drawn.replace(layout="nchwc8", layout_out="nchw")
 
 
-def test_what_lies_around_a_loop_is_lowered_by_onnxruntime(
-    fingerprint: Fingerprint, tmp_path: Path
-) -> None:
+def test_what_lies_around_a_loop_is_lowered_by_onnxruntime(target: Target, tmp_path: Path) -> None:
     def info(name: str, kind: int, shape: list[int | str]) -> onnx.ValueInfoProto:
         return helper.make_tensor_value_info(name, kind, shape)
 
@@ -897,7 +890,7 @@ def test_what_lies_around_a_loop_is_lowered_by_onnxruntime(
     graph = helper.make_graph(nodes, "g", inputs, outputs, weights)
     opsets = [helper.make_opsetid("", 17)]
     onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), tmp_path / "n.onnx")
-    lowered = lower(read_network(tmp_path / "n.onnx", shapes={"x": [2, 8]}), fingerprint)
+    lowered = lower(read_network(tmp_path / "n.onnx", shapes={"x": [2, 8]}), *target)
     assert lowered.method.startswith("onnxruntime"), lowered.notes
     assert [(node.op, node.role) for node in lowered.nodes] == [
         ("FusedGemm", "execution"), ("Loop", "unknown"),
@@ -906,7 +899,7 @@ def test_what_lies_around_a_loop_is_lowered_by_onnxruntime(
 
 @pytest.mark.parametrize("width", [64, 640])
 def test_a_normalisation_of_rows_becomes_part_of_the_product_before_it(
-    width: int, fingerprint: Fingerprint, tmp_path: Path
+    width: int, target: Target, tmp_path: Path
 ) -> None:
     # Of 640 columns the weights are more than ONNX Runtime is given for other products.
     names = ("scale", "shift", "mean", "variance")
@@ -925,15 +918,15 @@ def test_a_normalisation_of_rows_becomes_part_of_the_product_before_it(
     opsets = [helper.make_opsetid("", 17)]
     onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), tmp_path / "n.onnx")
     network = read_network(tmp_path / "n.onnx")
-    asked = lower(network, fingerprint, method="framework")
-    assert contents(lower(network, fingerprint, method="rules")) == contents(asked)
+    asked = lower(network, *target, method="framework")
+    assert contents(lower(network, *target, method="rules")) == contents(asked)
     [node] = asked.nodes
     assert node.layer is not None
     assert (node.layer.kind, node.layer.fields()["activation"]) == ("dense", "relu")
 
 
 def test_a_change_of_shape_is_a_copy_where_it_makes_an_output(
-    fingerprint: Fingerprint, tmp_path: Path
+    target: Target, tmp_path: Path
 ) -> None:
     nodes = [
         helper.make_node("Erf", ["x"], ["a"], "erf"),
@@ -942,7 +935,7 @@ def test_a_change_of_shape_is_a_copy_where_it_makes_an_output(
         helper.make_node("Reshape", ["c", "tokens"], ["y"], "back"),
     ]
     network = read_network(written(tmp_path / "n.onnx", nodes, 16))
-    asked = lower(network, fingerprint, method="framework")
+    asked = lower(network, *target, method="framework")
     assert [(node.op, node.role) for node in asked.nodes] == [
         ("Erf", "execution"), ("Flatten", "view"), ("Softmax", "execution"),
         ("Reshape", "execution"),
@@ -950,13 +943,13 @@ def test_a_change_of_shape_is_a_copy_where_it_makes_an_output(
     last = asked.nodes[-1].layer
     assert isinstance(last, Move)
     assert (last.function, last.batch, last.inner) == ("copy", 2, 16 * 64)
-    assert contents(lower(network, fingerprint, method="rules")) == contents(asked)
+    assert contents(lower(network, *target, method="rules")) == contents(asked)
 
 
-def both_ways(path: Path, fingerprint: Fingerprint) -> list[LoweredNetwork]:
+def both_ways(path: Path, target: Target) -> list[LoweredNetwork]:
     """Lower a network by ONNX Runtime's own graph and by rules; nothing may be unknown."""
     network = read_network(path)
-    lowered = [lower(network, fingerprint, method=each) for each in ("framework", "rules")]
+    lowered = [lower(network, *target, method=each) for each in ("framework", "rules")]
     for each in lowered:
         assert not [node for node in each.nodes if node.role == "unknown"]
         every = sorted(name for node in each.nodes for name in node.sources)
@@ -974,14 +967,14 @@ SQUARE = {"w": np.full((16, 16), 0.5, np.float32), "b": np.ones(16, np.float32)}
      "ThresholdedRelu", "Celu"],
 )  # fmt: skip
 def test_a_product_keeps_its_layer_whatever_activation_it_ends_with(
-    op: str, opset: int, fingerprint: Fingerprint, tmp_path: Path
+    op: str, opset: int, target: Target, tmp_path: Path
 ) -> None:
     nodes = [
         helper.make_node("Gemm", ["x", "w", "b"], ["g"], "product"),
         helper.make_node(op, ["g"], ["y"], "act"),
     ]
     path = saved(tmp_path / "n.onnx", nodes, (4, 16), SQUARE, opset=opset)
-    asked, by_rules = both_ways(path, fingerprint)
+    asked, by_rules = both_ways(path, target)
     assert contents(by_rules) == contents(asked)
     function = {"LeakyRelu": "leaky_relu", "HardSigmoid": "hard_sigmoid",
                 "ThresholdedRelu": "thresholded_relu"}.get(op, op.lower())  # fmt: skip
@@ -992,7 +985,7 @@ def test_a_product_keeps_its_layer_whatever_activation_it_ends_with(
 
 
 def test_nothing_of_a_product_of_two_computed_matrices_is_left_out(
-    fingerprint: Fingerprint, tmp_path: Path
+    target: Target, tmp_path: Path
 ) -> None:
     nodes = [
         helper.make_node("Softmax", ["x"], ["a"], "one"),
@@ -1001,7 +994,7 @@ def test_nothing_of_a_product_of_two_computed_matrices_is_left_out(
         helper.make_node("Relu", ["g"], ["y"], "act"),
     ]
     path = saved(tmp_path / "n.onnx", nodes, (16, 16), SQUARE)
-    asked, by_rules = both_ways(path, fingerprint)
+    asked, by_rules = both_ways(path, target)
     kinds = Counter(node.layer.kind for node in asked.nodes if node.layer is not None)
     # The function before it and what the product adds are both elementwise.
     assert kinds == {"softmax": 1, "elementwise": 2, "matmul": 1, "activation": 1}
@@ -1114,18 +1107,18 @@ EDGES: dict[str, tuple[int, tuple[int, ...], list[onnx.NodeProto]]] = {
 
 @pytest.mark.parametrize("name", EDGES)
 def test_rules_and_ort_agree_at_the_edges_of_what_is_joined(
-    name: str, fingerprint: Fingerprint, tmp_path: Path
+    name: str, target: Target, tmp_path: Path
 ) -> None:
     opset, shape, nodes = EDGES[name]
     values = {**SQUARE, "pads": PADS, "low": np.float32(-1.0), "filters": FILTERS}
     path = saved(tmp_path / "n.onnx", nodes, shape, values, opset=opset)
-    asked, by_rules = both_ways(path, fingerprint)
+    asked, by_rules = both_ways(path, target)
     assert contents(by_rules) == contents(asked)
 
 
 @pytest.mark.parametrize("opset", [18, 21])
 def test_group_normalisation_is_what_its_definition_computes(
-    opset: int, fingerprint: Fingerprint, tmp_path: Path
+    opset: int, target: Target, tmp_path: Path
 ) -> None:
     each = 2 if opset == 18 else 16
     values = {"scale": np.ones(each, np.float32), "bias": np.zeros(each, np.float32)}
@@ -1134,7 +1127,7 @@ def test_group_normalisation_is_what_its_definition_computes(
         helper.make_node("Relu", ["n"], ["y"], "act"),
     ]
     path = saved(tmp_path / "n.onnx", nodes, IMAGE, values, opset=opset)
-    asked, by_rules = both_ways(path, fingerprint)
+    asked, by_rules = both_ways(path, target)
     found = []
     for lowered in (asked, by_rules):
         large = [n.layer for n in lowered.nodes if n.layer and n.layer.input_bytes > 10_000]
@@ -1146,7 +1139,7 @@ def test_group_normalisation_is_what_its_definition_computes(
 
 
 def test_an_operator_whose_first_output_nobody_asks_for_keeps_its_name(
-    fingerprint: Fingerprint, tmp_path: Path
+    target: Target, tmp_path: Path
 ) -> None:
     values = {
         "w": np.full((1, 32, 8), 0.1, np.float32), "r": np.full((1, 32, 8), 0.1, np.float32),
@@ -1158,7 +1151,7 @@ def test_an_operator_whose_first_output_nobody_asks_for_keeps_its_name(
         helper.make_node("Softmax", ["s"], ["y"], "soft"),
     ]
     path = saved(tmp_path / "n.onnx", nodes, (5, 2, 8), values)
-    for lowered in both_ways(path, fingerprint):
+    for lowered in both_ways(path, target):
         sources = {node.op: node.sources for node in lowered.nodes}
         assert sources["LSTM"] == ("cells",)
         assert sources["Softmax"][-1] == "soft"
@@ -1166,7 +1159,7 @@ def test_an_operator_whose_first_output_nobody_asks_for_keeps_its_name(
 
 
 def test_places_of_the_largest_and_roots_of_squares_are_layers(
-    fingerprint: Fingerprint, tmp_path: Path
+    target: Target, tmp_path: Path
 ) -> None:
     nodes = [
         helper.make_node("Conv", ["x", "filters"], ["c"], "conv"),
@@ -1177,7 +1170,7 @@ def test_places_of_the_largest_and_roots_of_squares_are_layers(
         helper.make_node("GlobalLpPool", ["l"], ["y"], "root"),
     ]
     values = {"pads": PADS, "filters": FILTERS}
-    asked, by_rules = both_ways(saved(tmp_path / "n.onnx", nodes, IMAGE, values), fingerprint)
+    asked, by_rules = both_ways(saved(tmp_path / "n.onnx", nodes, IMAGE, values), target)
     assert contents(by_rules) == contents(asked)
     layers = [node.layer for node in asked.nodes if node.layer is not None]
     modes = [layer.fields()["mode"] for layer in layers if layer.kind == "pool_nd"]

@@ -10,15 +10,14 @@ from resperf.errors import UnsupportedError
 from resperf.layers import Conv, Dense, Pool, Reorder
 from resperf.lowering import lower, lower_layers
 from resperf.lowering._base import LoweredNode
-from resperf.machine import Fingerprint
 from resperf.network import Network, Node, Tensor
+from resperf.platform import Platform
+from resperf.settings import Setting
 
 Shape = tuple[int, ...]
 
-FINGERPRINT = Fingerprint(
-    device="cpu", processor="any", instruction_set="avx2", cores=2, threads=2, memory_bytes=1,
-    system="Linux", framework="tensorflow", framework_version="2.21.0", provider="CPU",
-)  # fmt: skip
+SETTING = Setting(threads=2, framework="tensorflow", framework_version="2.21.0", provider="CPU")
+PLATFORM = Platform("cpu", "any", instruction_set="avx2", cores=2, memory_bytes=1, system="Linux")
 
 
 def network_of(
@@ -47,7 +46,7 @@ def network_of(
 
 
 def lowered(network: Network) -> tuple[LoweredNode, ...]:
-    return lower(network, FINGERPRINT).nodes
+    return lower(network, SETTING, PLATFORM).nodes
 
 
 IMAGE = (1, 4, 8, 8)
@@ -182,9 +181,9 @@ def test_every_node_is_accounted_for_once() -> None:
 
 def test_only_rules_exist() -> None:
     network = network_of([], {"x": IMAGE}, "x")
-    assert lower(network, FINGERPRINT).method == "rules"
+    assert lower(network, SETTING, PLATFORM).method == "rules"
     with pytest.raises(UnsupportedError, match="use rules"):
-        lower(network, FINGERPRINT, method="framework")
+        lower(network, SETTING, PLATFORM, method="framework")
 
 
 def test_layers_get_the_layout_and_keep_the_rest() -> None:
@@ -199,7 +198,7 @@ def test_layers_get_the_layout_and_keep_the_rest() -> None:
     odd = even.replace(width=7)
     dense = Dense(batch=1, features_in=4, features_out=3)
     reorder = Reorder(batch=1, channels_in=4, height=8, width=8)
-    assert lower_layers([conv, even, odd, dense, reorder], FINGERPRINT) == [
+    assert lower_layers([conv, even, odd, dense, reorder], SETTING) == [
         conv.replace(layout="nhwc"),
         even.replace(layout="nhwc", ceil_mode=False),
         odd.replace(layout="nhwc"),

@@ -2,47 +2,50 @@
 
 from __future__ import annotations
 
-import dataclasses
+from dataclasses import replace
 from importlib.metadata import version
 
 import pytest
 
-from resperf.machine import this_machine
+from resperf.platform import this_platform
 from resperf.prediction.host import host_warnings, installed_version
+from resperf.settings import Setting
+
+HERE = this_platform("cpu")
+SETTING = Setting(
+    "onnxruntime", version("onnxruntime"), "CPUExecutionProvider", threads=3,
+    options={"nchwc_block": "16"},
+)  # fmt: skip
 
 
-@pytest.fixture
-def here():
-    return this_machine(
-        device="cpu", framework="onnxruntime", framework_version=version("onnxruntime"),
-        provider="CPUExecutionProvider", threads=3, settings={"nchwc_block": "16"},
-    )  # fmt: skip
-
-
-def test_a_bundle_of_this_machine_brings_no_warning(here):
-    assert host_warnings(here) == ()
-    assert host_warnings(here, threads=3) == ()
+def test_a_bundle_of_this_machine_brings_no_warning():
+    assert host_warnings(SETTING, HERE) == ()
+    assert host_warnings(SETTING, HERE, threads=3) == ()
 
 
 @pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        ("processor", "Z80"),
-        ("instruction_set", "mmx"),
-        ("cores", 999),
-        ("framework_version", "0.1"),
-    ],
+    ("field", "value"), [("processor", "Z80"), ("instruction_set", "mmx"), ("cores", 999)]
 )
-def test_another_machine_or_version_is_named(here, field, value):
-    [warning] = host_warnings(dataclasses.replace(here, **{field: value}))
-    assert f"{field}: {getattr(here, field)} here, {value} there" in warning
+def test_another_machine_is_named(field, value):
+    [warning] = host_warnings(SETTING, replace(HERE, **{field: value}))
+    assert f"{field}: {getattr(HERE, field)} here, {value} there" in warning
 
 
-def test_a_bundle_for_another_device_is_about_another_machine_by_intention(here):
-    assert host_warnings(dataclasses.replace(here, device="1080ti", processor="Z80")) == ()
+def test_another_version_is_named():
+    [warning] = host_warnings(replace(SETTING, framework_version="0.1"), HERE)
+    assert f"framework_version: {version('onnxruntime')} here, 0.1 there" in warning
 
 
-def test_a_framework_that_is_not_installed_is_not_compared(here):
+def test_another_generation_under_the_same_name_is_named():
+    [warning] = host_warnings(SETTING, replace(HERE, family=999))
+    assert "another generation under the same processor name" in warning
+
+
+def test_a_bundle_for_another_device_is_about_another_machine_by_intention():
+    assert host_warnings(SETTING, replace(HERE, device="1080ti", processor="Z80")) == ()
+
+
+def test_a_framework_that_is_not_installed_is_not_compared():
     assert installed_version("no such framework") is None
-    other = dataclasses.replace(here, framework="no such framework", framework_version="7")
-    assert host_warnings(other) == ()
+    other = replace(SETTING, framework="no such framework", framework_version="7")
+    assert host_warnings(other, HERE) == ()

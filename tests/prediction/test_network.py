@@ -15,12 +15,13 @@ from resperf.copies import weights_cost
 from resperf.errors import UnsupportedError
 from resperf.layers import Conv, Dense, Layer, Pool, Reorder
 from resperf.lowering import LoweredNetwork, LoweredNode
-from resperf.machine import this_machine
 from resperf.network import Network, Tensor
+from resperf.platform import this_platform
 from resperf.prediction import layers_alone, predict_layers, predict_network
 from resperf.prediction import network as module
 from resperf.prediction.layers import layer_times
 from resperf.prediction.rules import tensor_bytes
+from resperf.settings import Setting
 
 CONV = Conv(batch=1, channels_in=3, height=4, width=4, kernel_height=3, kernel_width=3,
             channels_out=8)  # fmt: skip
@@ -61,14 +62,14 @@ class FakeBundle:
         self.costs = {"session_ms": 0.05, "view_ms": 0.002} if costs is None else costs
         self.asked: list[list[str]] = []
         self._times_ms, self._far = times_ms, far
-        self.fingerprint = this_machine(
-            device=self.device, framework=self.framework, framework_version="1",
-            provider="closed-form", threads=2,
-        )  # fmt: skip
+        self.setting = Setting(
+            framework=self.framework, framework_version="1", provider="closed-form", threads=2
+        )
+        self.platform = this_platform(self.device)  # fmt: skip
 
     @property
     def machine(self) -> str:
-        return self.fingerprint.machine
+        return self.platform.machine
 
     def predict(self, layers: Sequence[Layer], phase: str) -> Times:
         self.asked.append([layer.key for layer in layers])

@@ -14,9 +14,10 @@ import pytest
 from resperf.dataset import Dataset, DatasetInfo, KindTable, write_dataset
 from resperf.errors import DatasetError, TrainingError
 from resperf.layers import Dense
-from resperf.machine import Fingerprint
 from resperf.measurement import PHASES, Measurement, PhaseSamples, Status, StopReason
+from resperf.platform import Platform
 from resperf.predictors import METHODS, LayerPredictor
+from resperf.settings import Setting
 from resperf.splits import split_of_keys
 from resperf.training import ComparisonSettings, compare
 from resperf.training.comparison import TIMED_LAYERS
@@ -93,12 +94,18 @@ def make(path: Path, chosen: range, *, device: str = "toy", twice: int = 0) -> P
         layer = Dense(batch=1, features_in=4, features_out=width)
         return Measurement(layer, Status.OK, phases, repeat=repeat, started_at=width)
 
-    fingerprint = Fingerprint(
-        device=device, processor="P", instruction_set="avx2", cores=2, threads=2,
-        memory_bytes=8 << 30, system="Linux", framework="synthetic", framework_version="1",
-        provider="none",
-    )  # fmt: skip
-    info = DatasetInfo(fingerprint, {"name": "by hand"}, 1, {}, "2026-01-02T03:04:05+00:00", {})
+    setting = Setting(threads=2, framework="synthetic", framework_version="1", provider="none")
+    platform = Platform(
+        device=device,
+        processor="P",
+        instruction_set="avx2",
+        cores=2,
+        memory_bytes=8 << 30,
+        system="Linux",
+    )
+    info = DatasetInfo(
+        setting, platform, {"name": "by hand"}, 1, {}, "2026-01-02T03:04:05+00:00", {}
+    )
     rows = [row(width, 0, 1.0) for width in chosen]
     rows += [row(width, 1, 1.04) for width in chosen[:twice]]
     write_dataset(path, Dataset(info, tuple(rows)))

@@ -14,11 +14,12 @@ from resperf.dataset import Dataset, DatasetInfo, write_dataset
 from resperf.devices import device_facts, devices
 from resperf.errors import TrainingError
 from resperf.layers import Activation, Conv, Dense, Layer, Pool
-from resperf.machine import Fingerprint
 from resperf.measurement import Measurement, PhaseSamples, Status, StopReason
 from resperf.network import read_network
+from resperf.platform import Platform
 from resperf.prediction import predict_layers, predict_network
 from resperf.report.network import network_text
+from resperf.settings import Setting
 from resperf.training import estimate, train
 
 NETWORKS = Path(__file__).parents[2] / "models" / "networks"
@@ -44,14 +45,12 @@ def dataset(
     costs: Mapping[str, float] | None = None,
 ) -> Path:
     """Write layers with one phase each."""
-    fingerprint = Fingerprint(
-        device=device, processor="", instruction_set="", cores=0, threads=0, memory_bytes=0,
-        system="", framework=framework, framework_version="1", provider="cuda",
-    )  # fmt: skip
+    setting = Setting(threads=0, framework=framework, framework_version="1", provider="cuda")
+    platform = Platform(device=device)
     if costs is None:
         costs = {"session_ms": SESSION_MS} if phase == "execution" else {}
     info = DatasetInfo(
-        fingerprint, {"name": "made up"}, 0, {}, "2026-01-02T03:04:05+00:00", costs,
+        setting, platform, {"name": "made up"}, 0, {}, "2026-01-02T03:04:05+00:00", costs,
         phases=(phase,),
     )  # fmt: skip
     rows = [

@@ -91,7 +91,7 @@ def test_the_papers_methods_learn_every_phase(toy_dataset: Path, tmp_path: Path)
         exclude_keys=others,
         progress=lambda kind, phase, done, epochs, error: told.append((kind, phase, done, epochs)),
     )  # fmt: skip
-    assert bundle.device == bundle.fingerprint.device == "mine"
+    assert bundle.device == bundle.platform.device == "mine"
     for phase in ("preprocess", "execution", "postprocess"):
         assert bundle.method_of("dense", phase) == "perfnet"
         assert ("dense", phase, 3, 3) in told

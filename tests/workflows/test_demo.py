@@ -35,8 +35,8 @@ def fake_campaign(campaign, output, **options) -> CampaignResult:
         }
         rows.append(Measurement(layer, Status.OK, phases, started_at=1.0 + size, duration_s=ROW_S))
     info = DatasetInfo(
-        SyntheticBackend().fingerprint(), campaign.to_json(), 0, {"resperf": "0"},
-        "2026-01-01T00:00:00+00:00", {"session_ms": 0.02, "view_ms": 0.0},
+        SyntheticBackend().setting(), SyntheticBackend().platform(), campaign.to_json(), 0,
+        {"resperf": "0"}, "2026-01-01T00:00:00+00:00", {"session_ms": 0.02, "view_ms": 0.0},
     )  # fmt: skip
     write_dataset(output, Dataset(info, tuple(rows)))
     fake_campaign.calls.append(options)

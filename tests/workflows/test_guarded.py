@@ -159,11 +159,14 @@ def test_usual_times_of_probes_count_on_their_own_machine_only(monkeypatch):
         yield {}
 
     monkeypatch.setattr("resperf.workflows.guarded.built_probes", built_probes)
-    here = device.fingerprint()
+    setting, platform = device.setting(), device.platform()
     costs = {"caches_probe_ms": 0.1}
-    for fingerprint in (replace(here, device="named"), replace(here, threads=here.threads + 1)):
+    for settings, machine in (
+        (setting, replace(platform, device="named")),
+        (replace(setting, threads=setting.threads + 1), platform),
+    ):
         with reference_monitor(
-            device, bundle=SimpleNamespace(fingerprint=fingerprint, costs=costs)
+            device, bundle=SimpleNamespace(setting=settings, platform=machine, costs=costs)
         ):
             pass
     with reference_monitor(device):

@@ -95,7 +95,7 @@ def test_the_demo_judges_those_light_networks_whose_unknown_operators_move_littl
             network = read_network(path)
             shares[path.stem] = unknown_share(
                 network,
-                lower(network, SyntheticBackend().fingerprint()),
+                lower(network, SyntheticBackend().setting(), SyntheticBackend().platform()),
                 ("conv", "pool", "dense", "activation"),
             )
     assert shares["light_vgg19"] < 0.01  # a softmax over 1000 scores

@@ -17,11 +17,11 @@ from resperf.dataset.importing.session import session_costs
 from resperf.dataset.records import Dataset, DatasetInfo
 from resperf.devices import canonical_device, device_facts
 from resperf.errors import DatasetError
-from resperf.machine import Fingerprint
 from resperf.measurement import Measurement, PhaseSamples, Status, StopReason, layer_phase
+from resperf.platform import Platform
+from resperf.settings import Setting
 
 _UNKNOWN = math.nan
-_COUNT_UNKNOWN = 0
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,13 @@ def import_dataset(
         reasons = "; ".join(map(str, left_out.all())) or "the files hold no rows"
         raise DatasetError(f"nothing to import: {reasons}")
     info = DatasetInfo(
-        fingerprint=_fingerprint(mapping, device),
+        setting=Setting(
+            framework=mapping.framework,
+            framework_version=mapping.framework_version,
+            provider=mapping.provider,
+            options={"measured by": mapping.name},
+        ),
+        platform=published_platform(device),
         campaign={"name": f"import of {mapping.name}"},
         seed=0,
         versions={"resperf": __version__, mapping.framework: mapping.framework_version},
@@ -151,21 +157,13 @@ def _measurements(
     return measurements
 
 
-def _fingerprint(mapping: SourceMapping, device: str) -> Fingerprint:
-    """Describe the machine as far as its device's name does."""
+def published_platform(device: str) -> Platform:
+    """Describe a machine as far as its device's name does."""
     facts = device_facts(device)
-    return Fingerprint(
+    return Platform(
         device=device,
         processor=facts.name if facts else device,
-        instruction_set="",
-        cores=_COUNT_UNKNOWN,
-        threads=_COUNT_UNKNOWN,
-        memory_bytes=facts.memory_bytes if facts else _COUNT_UNKNOWN,
-        system="",
-        framework=mapping.framework,
-        framework_version=mapping.framework_version,
-        provider=mapping.provider,
-        settings={"measured by": mapping.name},
+        memory_bytes=facts.memory_bytes if facts else 0,
     )
 
 

@@ -86,7 +86,7 @@ class SourceMapping:
     name, description, citation : str
         Whose timings these are, and what they contain.
     framework, framework_version, provider : str
-        As in `resperf.machine.Fingerprint`.
+        As in `resperf.settings.Setting`.
     delimiter : str
         Between the cells of a row.
     unit_ms : float

@@ -82,7 +82,7 @@ def test_a_known_device_gets_the_same_call_for_any_part_of_its_file(tmp_path: Pa
     path = justus(tmp_path / "d.csv", (8, 8, 1, 0.9))
     mapping = shipped_mapping("justus")
     imported = import_dataset([path], tmp_path / "d.h5", mapping=mapping, device="Tesla K80")
-    assert imported.info.fingerprint.device == "k80"
+    assert imported.info.platform.device == "k80"
     assert imported.session_ms == {"dense_step": 0.1900251}
     with pytest.raises(DatasetError, match="training steps of dense layers, but no forward pass"):
         import_dataset([path], tmp_path / "e.h5", mapping=mapping, device="a card")
@@ -137,9 +137,9 @@ def test_the_dataset_says_where_its_rows_are_from(justus_csv: Path, tmp_path: Pa
         [justus_csv], path, mapping=shipped_mapping("justus"), device="GeForce GTX 1080 Ti"
     )
     info = summarize(path).info
-    machine = info.fingerprint
+    machine = info.platform
     assert (machine.device, machine.processor) == ("1080ti", "GeForce GTX 1080 Ti")
-    assert (machine.framework, machine.framework_version) == ("tensorflow", "1")
+    assert (info.setting.framework, info.setting.framework_version) == ("tensorflow", "1")
     assert info.phases == ("execution",)
     assert info.source["format"] == "justus"
     assert "Apache-2.0" in info.source["citation"]

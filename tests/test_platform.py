@@ -1,0 +1,129 @@
+"""Platforms: what makes two machines differ, and what that does to times."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from resperf.platform import (
+    Accelerator,
+    Platform,
+    distance,
+    from_fingerprint,
+    instruction_set,
+    this_platform,
+    to_fingerprint,
+    usable_cores,
+)
+from resperf.settings import Setting
+
+XEON = Platform(
+    device="cpu", processor="Intel(R) Xeon(R) Processor", family=6, model=143, stepping=8,
+    caches={"L2": 2 << 20}, instruction_set="avx512f", cores=2, memory_bytes=100, system="Linux",
+    probes={"core_ms": 1.0},
+)  # fmt: skip
+SETTING = Setting("f", "1", "p", threads=2, options={"spinning": "on"})
+
+
+def test_a_machine_is_itself() -> None:
+    here = this_platform()
+    assert here.differences(this_platform()) == []
+    assert here.cores == usable_cores() >= 1
+    assert here.instruction_set == instruction_set() != ""
+
+
+@pytest.mark.parametrize(
+    "platform", [XEON, replace(XEON, accelerators=(Accelerator("H100", 80 << 30),), devices=2)]
+)
+def test_a_platform_is_read_as_it_was_written(platform: Platform) -> None:
+    written = json.loads(json.dumps(platform.to_json()))
+    assert Platform.from_json({**written, "moon_phase": "full"}) == platform
+
+
+def test_what_the_kernel_tells_of_a_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = {"model name": "Red 5", "cpu family": "6", "model": "207", "stepping": "unknown",
+            "flags": "fpu avx2 avx512f amx_tile"}  # fmt: skip
+    monkeypatch.setattr("resperf.platform._cpu_info", lambda: told)
+    found = this_platform("mine")
+    assert (found.device, found.processor, found.instruction_set) == (
+        "mine", "Red 5", "avx512f+amx_tile",
+    )  # fmt: skip
+    assert (found.family, found.model, found.stepping) == (6, 207, None)
+
+
+def test_another_generation_under_one_name_is_told() -> None:
+    assert XEON.differences(replace(XEON, model=207)) == [
+        "model: 143 here, 207 there, another generation under the same processor name: "
+        "times may differ"
+    ]
+    renamed = XEON.differences(replace(XEON, model=207, processor="Other"))
+    assert renamed == [
+        "processor: Intel(R) Xeon(R) Processor here, Other there",
+        "model: 143 here, 207 there, another processor generation",
+    ]
+
+
+def test_what_one_side_does_not_know_is_not_compared() -> None:
+    unknown = replace(XEON, family=None, model=None, stepping=None, caches={}, probes={})
+    assert XEON.differences(unknown) == unknown.differences(XEON) == []
+
+
+def test_probes_tell_which_machine_is_faster() -> None:
+    slower = replace(XEON, probes={"core_ms": 1.12, "other_ms": 9.0})
+    assert XEON.differences(slower) == [
+        "probe core_ms: 1 ms here, 1.12 ms there, this machine is 1.12 times faster"
+    ]
+    assert slower.differences(XEON)[0].endswith("this machine is 1.12 times slower")
+    assert XEON.differences(replace(XEON, probes={"core_ms": 1.05})) == []
+
+
+def test_a_device_of_ones_own_name_has_the_same_hardware() -> None:
+    named = replace(XEON, device="mine")
+    assert XEON.differences(named) == ["device: cpu here, mine there"]
+    assert XEON.hardware_differences(named) == []
+
+
+def test_a_little_memory_more_is_the_same_machine() -> None:
+    assert XEON.differences(replace(XEON, memory_bytes=109)) == []
+    assert XEON.differences(replace(XEON, memory_bytes=120)) != []
+
+
+def test_of_accelerators_the_driver_counts_and_the_hosts_stepping_does_not() -> None:
+    mine = replace(XEON, accelerators=(Accelerator("H100", driver="550"),))
+    theirs = replace(XEON, accelerators=(Accelerator("H100", driver="560"),), stepping=1)
+    assert mine.differences(theirs) == [
+        "accelerators: H100 driver=550 here, H100 driver=560 there, another device, driver or "
+        "clock: all times may differ"
+    ]
+    assert mine.differences(XEON)[0].startswith("accelerators: H100 driver=550 here, none there")
+
+
+def test_a_fingerprint_is_taken_apart_and_joined() -> None:
+    written = json.loads(json.dumps(to_fingerprint(SETTING, XEON)))
+    assert from_fingerprint(written) == (SETTING, XEON)
+    old = {
+        "device": "cpu", "processor": "P", "instruction_set": "avx2", "cores": 2, "threads": 1,
+        "memory_bytes": 5, "system": "Linux", "framework": "f", "framework_version": "1",
+        "provider": "p", "settings": {"spinning": "on"},
+    }  # fmt: skip
+    assert from_fingerprint(old) == (
+        Setting("f", "1", "p", threads=1, options={"spinning": "on"}),
+        Platform("cpu", "P", instruction_set="avx2", cores=2, memory_bytes=5, system="Linux"),
+    )
+
+
+def test_distance_counts_cores_before_names_and_names_before_generations() -> None:
+    here = this_platform()
+    setting = replace(SETTING, threads=here.cores)
+    assert not any(distance(setting, here))
+    generation = replace(here, model=(here.model or 0) + 1) if here.model else here
+    name = replace(here, processor="another")
+    cores = replace(here, cores=here.cores + 1)
+    order = [distance(setting, each) for each in (here, generation, name, cores)]
+    assert order == sorted(order)
+
+
+def test_platforms_are_hashed_by_what_is_compared() -> None:
+    assert len({XEON, replace(XEON), replace(XEON, caches={"L2": 1})}) == 2
