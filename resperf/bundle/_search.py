@@ -10,10 +10,11 @@ from functools import lru_cache
 from pathlib import Path
 
 from resperf.bundle._bundle import Bundle
-from resperf.bundle._manifest import MANIFEST, parsed_manifest
+from resperf.bundle._manifest import MANIFEST, SCHEMA_VERSION, parsed_manifest
+from resperf.bundle._upgrade import upgraded
 from resperf.devices import canonical_device
 from resperf.errors import BundleError, DeviceError
-from resperf.platform import THIS_MACHINE, Platform, distance, from_fingerprint
+from resperf.platform import THIS_MACHINE, Platform, distance
 from resperf.settings import Setting
 
 
@@ -101,7 +102,7 @@ def find_bundles(
     Returns
     -------
     bundles : list of Bundle
-        The whole ones.
+        All parts of the whole ones.
     damaged : list of (Path, BundleError)
         The others' folders, and what is wrong with them.
 
@@ -110,10 +111,11 @@ def find_bundles(
     BundleError
         If `extra` holds no bundle, or is a damaged one.
     """
-    bundles, damaged = [], []
+    bundles: list[Bundle] = []
+    damaged = []
     for folder in bundle_folders(extra):
         try:
-            bundles.append(Bundle.load(folder))
+            bundles += Bundle.load(folder).parts
         except BundleError as error:
             if extra is not None and folder == extra.resolve():
                 raise
@@ -148,8 +150,7 @@ def find_bundle(
         If no bundle fits; the message lists those there are.
     """
     if path is not None and (path / MANIFEST).exists():
-        _refuse_other(path, device, framework)
-        return loaded(path.resolve())
+        return _part(_fitting_label(path, device, framework))
     folders = bundle_folders(path)
     labels, damaged = _labels(folders)
     if device is None and path is not None:
@@ -163,7 +164,7 @@ def find_bundle(
     if fitting:
         found = _most_like_here(fitting)
         _refuse_stand_in(found, damaged, folders)
-        return loaded(found.path)
+        return _part(found)
     known = ", ".join(dict.fromkeys(f"{b.device} ({b.framework})" for b in labels)) or "none"
     wanted = f"device {device!r}" + (f" and framework {framework!r}" if framework else "")
     problem = f"; damaged: {damaged[0][1]}" if damaged else ""
@@ -171,6 +172,11 @@ def find_bundle(
         f"no bundle for {wanted}; known: {known}{problem}; make one with: resperf train "
         "FILE.h5, or name one by --bundle, such as that of resperf demo: demo/cpu-onnxruntime"
     )
+
+
+def _part(label: _Label) -> Bundle:
+    """Load the part of a bundle that a label is of."""
+    return loaded(label.path).parts[label.place]
 
 
 def loaded(folder: Path) -> Bundle:
@@ -191,9 +197,10 @@ def _loaded(folder: Path, _changed_ns: int, _size_bytes: int) -> Bundle:
 
 @dataclass(frozen=True)
 class _Label:
-    """What a bundle's manifest says about the bundle, its other files not looked at."""
+    """What a bundle's manifest says about one part, its other files not looked at."""
 
     path: Path
+    place: int
     device: str
     framework: str
     setting: Setting
@@ -207,25 +214,26 @@ class _Label:
 
 
 def _labels(folders: Sequence[Path]) -> tuple[list[_Label], list[tuple[Path, BundleError]]]:
-    """Read the labels of bundles in their order; and which have none, and why."""
-    labels, damaged = [], []
+    """Read the labels of bundles' parts in their order; and which have none, and why."""
+    labels: list[_Label] = []
+    damaged = []
     for folder in folders:
         try:
-            labels.append(_label(folder))
+            labels += _labels_of(folder)
         except BundleError as error:
             damaged.append((folder, error))
     return labels, damaged
 
 
-def _label(folder: Path) -> _Label:
-    """Read the label of one bundle.
+def _labels_of(folder: Path) -> tuple[_Label, ...]:
+    """Read the labels of one bundle's parts.
 
     Raises
     ------
     BundleError
         If its manifest is damaged.
     """
-    return _read_label(folder, *_state(folder))
+    return _read_labels(folder, *_state(folder))
 
 
 def _state(folder: Path) -> tuple[int, int]:
@@ -238,31 +246,48 @@ def _state(folder: Path) -> tuple[int, int]:
 
 
 @lru_cache(maxsize=64)
-def _read_label(folder: Path, _changed_ns: int, _size_bytes: int) -> _Label:
+def _read_labels(folder: Path, _changed_ns: int, _size_bytes: int) -> tuple[_Label, ...]:
     manifest = parsed_manifest(folder)
     try:
-        where = from_fingerprint(manifest["fingerprint"])
-        return _Label(folder, str(manifest["device"]), str(manifest["framework"]), *where)
-    except (KeyError, TypeError, AttributeError) as error:
+        if manifest["schema_version"] != SCHEMA_VERSION:
+            manifest = upgraded(manifest)
+        return tuple(
+            _Label(
+                folder,
+                place,
+                str(part["device"]),
+                str(part["framework"]),
+                Setting.from_json(manifest["settings"][part["settings"][0]]),
+                Platform.from_json(manifest["platforms"][part["platforms"][0]]),
+            )
+            for place, part in enumerate(manifest["parts"])
+        )
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
         raise BundleError(f"{folder / MANIFEST} lacks {error}; train it again") from error
 
 
-def _refuse_other(path: Path, device: str | None, framework: str | None) -> None:
-    """Refuse a bundle for another device or framework.
+def _fitting_label(path: Path, device: str | None, framework: str | None) -> _Label:
+    """Return the label of a bundle's part for a device and framework.
 
     Raises
     ------
     DeviceError
-        If it is.
+        If it has none.
     """
-    own = _label(path.resolve())
-    if own.fits(device, framework):
-        return
+    labels = _labels_of(path.resolve())
+    fitting = [label for label in labels if label.fits(device, framework)]
+    if fitting and device is None:
+        wanted = _device_of(fitting, framework, path)
+        fitting = [label for label in fitting if label.fits(wanted, framework)]
+    if fitting:
+        return _most_like_here(fitting)
+    own = next((label for label in labels if label.fits(device, None)), labels[0])
     right = {"device": own.device, "framework": own.framework}
     if own.fits(device, None):
         del right["device"]
+    there = ", and ".join(f"device {each.device} and framework {each.framework}" for each in labels)
     raise DeviceError(
-        f"{path} is for device {own.device} and framework {own.framework}, not for "
+        f"{path} is for {there}, not for "
         f"{device or 'any device'} and {framework or 'any framework'}; "
         f"use {' '.join(f'--{name} {value}' for name, value in right.items())}"
     )

@@ -108,7 +108,8 @@ def command(
     with progress_bar() as progress:
         bundle = train(
             file, target, method=method, seed=seed, epochs=epochs, trees=trees, device=device,
-            exclude_keys=excluded, estimate_from=estimate_from, progress=progress,
+            exclude_keys=excluded, excluded=[path.name for path in networks],
+            estimate_from=estimate_from, progress=progress,
         )  # fmt: skip
     seconds = time.monotonic() - started
     if as_json:
@@ -117,7 +118,7 @@ def command(
         print(json_text(_document(bundle, seconds)))
         return
     print(_table(bundle))
-    for note in bundle.manifest["training"]["notes"]:
+    for note in bundle.part["training"]["notes"]:
         print(f"note: {note}", file=sys.stderr)
     if bundle.estimates:
         print(f"estimated, not learnt from this file: {', '.join(bundle.estimates)}")
@@ -144,16 +145,16 @@ def _table(bundle: Bundle) -> str:
     from resperf.measurement import TIMED
     from resperf.report.tables import Column, percent_cell, table
 
-    rows_of = bundle.manifest["training"]["rows"]
+    rows_of = bundle.part["training"]["rows"]
     lines = []
     for kind in bundle.kinds:
         for phase in TIMED:
-            validation = bundle.errors["validation"].get(kind, {}).get(phase)
-            test = bundle.errors["test"].get(kind, {}).get(phase)
+            validation = bundle.errors["validation"].get(kind, {}).get(f"{phase}_ms")
+            test = bundle.errors["test"].get(kind, {}).get(f"{phase}_ms")
             if validation is None and test is None:
                 continue
             errors = [percent_cell(each["mape"]) if each else "-" for each in (validation, test)]
-            method = bundle.method_of(kind, phase)
+            method = bundle.method_of(kind, f"{phase}_ms")
             lines.append([kind, phase, method, str(rows_of[kind]["train"]), *errors])
     columns = (
         Column("kind"), Column("phase"), Column("method"), Column("training rows", right=True),
@@ -163,7 +164,7 @@ def _table(bundle: Bundle) -> str:
 
 
 def _document(bundle: Bundle, seconds: float) -> dict[str, Any]:
-    training = bundle.manifest["training"]
+    training = bundle.part["training"]
     return {
         "path": str(bundle.path),
         "device": bundle.device,

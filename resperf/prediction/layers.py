@@ -49,7 +49,7 @@ def layer_times(bundle: Bundle, layers: Sequence[Layer], phase: str = "execution
         if place == len(unique):
             unique.append(layer)
         order.append(place)
-    times = bundle.predict(unique, phase)
+    times = bundle.predict(unique, f"{phase}_ms")
     index = np.asarray(order, dtype=np.intp)
     return Times(
         ms=times.ms[index],

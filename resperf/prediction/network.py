@@ -108,7 +108,7 @@ def _prediction(
         ),
         views_estimated="view_ms" in bundle.estimates,
         nodes=lowered.nodes,
-        log_width=math.inf if bundle.in_place is None else bundle.in_place.log_width,
+        log_width=math.inf if bundle.correction is None else bundle.correction.log_width,
     )
 
 
@@ -120,7 +120,7 @@ def layers_alone(network: Network, bundle: Bundle, *, threads: int | None = None
     """
     prediction = predict_network(network, bundle, threads=threads)
     lowered = lower(network, bundle.setting, bundle.platform)
-    alone = _prediction(network, lowered, bundle.without_in_place(), alone=True)
+    alone = _prediction(network, lowered, bundle.without_correction(), alone=True)
     alone_ms, placed_ms = (
         sum(layer.execution_ms for layer in each.layers if layer.phase == "execution")
         for each in (alone, prediction)
@@ -146,7 +146,7 @@ def _predict_nodes(
                 skipped.append(Skipped(node.name, node.op, reason))
             continue
         time, moved_ms = next(predicted)
-        time = _in_place(time, moved_ms, node, bundle)
+        time = _in_network(time, moved_ms, node, bundle)
         times_ms.append(time.ms)
         if math.isnan(time.ms):
             reason = f"the bundle has no predictor for {node.layer.kind}"
@@ -175,7 +175,7 @@ def _weights_moved_ms(
     sizes = [layer.weight_bytes if node.role == "execution" else 0
              for node, layer in zip(nodes, layers, strict=True)]  # fmt: skip
     largest = max(layer.input_bytes + layer.output_bytes for layer in layers)
-    faster = 1.0 if bundle.carried is None else bundle.carried.factor
+    faster = 1.0 if bundle.transferred is None else bundle.transferred.factor
     moved_ms = weights_moved_ms(
         bundle.costs,
         sum(sizes) + largest,
@@ -187,12 +187,12 @@ def _weights_moved_ms(
     return found
 
 
-def _in_place(time: Time, moved_ms: float, node: LoweredNode, bundle: Bundle) -> Time:
+def _in_network(time: Time, moved_ms: float, node: LoweredNode, bundle: Bundle) -> Time:
     """Turn a layer's time alone into that inside a network, as far as the bundle knows of it."""
     assert node.layer is not None
     factor = 1.0
-    if bundle.in_place is not None and node.role == "execution":
-        factor = bundle.in_place.factor(group_of(node.layer))
+    if bundle.correction is not None and node.role == "execution":
+        factor = bundle.correction.factor(group_of(node.layer))
     ms, low_ms, high_ms = (
         factor * (max(each + moved_ms, LEAST_LEFT * each) if moved_ms else each)
         for each in (time.ms, time.low_ms, time.high_ms)

@@ -102,8 +102,8 @@ def _handover_ms(bundle: Bundle, lowered: LoweredNetwork) -> float:
     layers = layers_behind_each_other(lowered.nodes)
     per_node_ms = bundle.costs.get("node_ms", 0.0)
     per_mb_ms = bundle.costs.get("handover_ms_per_mb", 0.0)
-    if bundle.in_place is not None:
-        per_node_ms, per_mb_ms = bundle.in_place.node_ms, bundle.in_place.handover_ms_per_mb
+    if bundle.correction is not None:
+        per_node_ms, per_mb_ms = bundle.correction.node_ms, bundle.correction.handover_ms_per_mb
     return per_node_ms * len(layers) + per_mb_ms * handed_over_bytes(layers) / 1e6
 
 
@@ -160,7 +160,7 @@ def resperfnet(bundle: Bundle, lowered: LoweredNetwork, times_ms: Sequence[float
 
 def _edge_ms(bundle: Bundle, phase: str, node: LoweredNode) -> float:
     assert node.layer is not None
-    return float(bundle.predict([node.layer], phase).ms[0])
+    return float(bundle.predict([node.layer], f"{phase}_ms").ms[0])
 
 
 RULES: Mapping[str, Rule] = {"three_phase": three_phase, "resperfnet": resperfnet}

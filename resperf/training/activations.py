@@ -34,7 +34,7 @@ SHORTEST_MS = 1e-4
 TERMS = ("constant", "in", "out exponential", "out tanh", "out hard")
 """A launch, values read and written, and what functions beyond a comparison take more."""
 
-CANNED: tuple[Layer, ...] = tuple(
+GOLDEN: tuple[Layer, ...] = tuple(
     Activation(batch=batch, values=values, activation="relu")
     for batch, values in ((1, 802_816), (8, 4096), (32, 100_352))
 )

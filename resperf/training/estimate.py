@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from resperf.bundle import MANIFEST, Bundle, canned_layers, ranges_of
+from resperf.bundle import MANIFEST, Bundle, golden_layers, ranges_of
 from resperf.dataset import DatasetInfo, checksum, read_info, read_table
 from resperf.devices import DeviceFacts, canonical_device, device_facts, devices
 from resperf.errors import TrainingError
@@ -29,7 +29,7 @@ from resperf.predictors.metrics import errors
 from resperf.predictors.terms import physical_terms
 from resperf.predictors.transfers import Transfers
 from resperf.settings import Setting
-from resperf.training.activations import CANNED as CANNED_ACTIVATIONS
+from resperf.training.activations import GOLDEN as GOLDEN_ACTIVATIONS
 from resperf.training.activations import STEP as ACTIVATIONS
 from resperf.training.activations import Activations
 from resperf.training.rows import LayerRows, layer_rows
@@ -38,7 +38,7 @@ from resperf.training.trials import own_split
 POOL_TERMS = ("in", "out", "window real")
 """Work of a pooling that shows in whole calls; its launch is a constant beside it."""
 
-_CANNED_POOLS: tuple[Layer, ...] = tuple(
+_GOLDEN_POOLS: tuple[Layer, ...] = tuple(
     Pool(
         batch=batch, channels_in=channels, height=size, width=size, kernel_height=kernel,
         kernel_width=kernel, stride_height=2, stride_width=2, layout="nhwc",
@@ -83,29 +83,31 @@ class Estimates:
     steps: Mapping[str, Mapping[str, Any]]
     activations: Activations | None = None
 
-    def complete(self, values: dict[str, Any]) -> None:
-        """Add to a bundle's manifest what it lacks, and say that this was estimated.
+    def complete(self, values: dict[str, Any], dataset: Mapping[str, Any]) -> None:
+        """Add to a part of a bundle's manifest what it lacks, and say that this was estimated.
 
         Parameters
         ----------
         values : dict
-            The manifest, changed in place. What it has from measurements stays.
+            The part, changed in place. What it has from measurements stays.
+        dataset : mapping
+            What the part was learnt from: ``name`` and ``checksum``.
         """
         steps = dict(self.steps)
         used = []
         if self.pool is not None and "pool" not in values["predictors"]:
-            _add_kind(values, self.pool, self.pool_ranges, _CANNED_POOLS)
+            _add_kind(values, self.pool, self.pool_ranges, _GOLDEN_POOLS)
             used.append(_POOL)
         alone = self.activations
         if alone is not None and "activation" not in values["predictors"]:
-            _add_kind(values, alone.baseline, alone.ranges, CANNED_ACTIVATIONS)
-            origin = {name: values["dataset"][name] for name in ("name", "checksum")}
+            _add_kind(values, alone.baseline, alone.ranges, GOLDEN_ACTIVATIONS)
+            origin = {name: dataset[name] for name in ("name", "checksum")}
             source = {"device": values["device"], **origin}
             steps[ACTIVATIONS] = {**alone.step, "source": source}
             used.append(ACTIVATIONS)
         for phase in _COPIES:
-            if phase not in values["transfers"]:
-                values["transfers"][phase] = self.transfers.to_json()
+            if f"{phase}_ms" not in values["transfers"]:
+                values["transfers"][f"{phase}_ms"] = self.transfers.to_json()
                 used.append(phase)
         if self.pool is not None and _VIEW not in values["costs"]:
             values["costs"] = {**values["costs"], _VIEW: _launch_ms(self.pool)}
@@ -117,15 +119,16 @@ def _add_kind(
     values: dict[str, Any],
     baseline: Baseline,
     ranges: Mapping[str, Any],
-    canned: tuple[Layer, ...],
+    golden: tuple[Layer, ...],
 ) -> None:
-    """Add a kind whose execution is estimated to a bundle's manifest."""
+    """Add a kind whose execution is estimated to a part of a bundle's manifest."""
     kind = baseline.kind
     described = {"method": baseline.method, **baseline.export(Path(), "")}
-    values["predictors"][kind] = {"execution": described}
+    values["predictors"][kind] = {baseline.quantity_: described}
     values["ranges"][kind] = dict(ranges)
-    checked = canned_layers({kind: canned}, {kind: {"execution": baseline}})
-    values["canned"] = [*values["canned"], *checked]
+    values["golden"]["layers"] += golden_layers(
+        {kind: golden}, {kind: {baseline.quantity_: baseline}}
+    )
 
 
 class Source(Protocol):
@@ -435,9 +438,9 @@ class _Scaling:
         predictors: Mapping[str, LayerPredictor],  # noqa: ARG002
         session_ms: float | None,  # noqa: ARG002
     ) -> Estimates:
-        manifest, ratios = self.bundle.manifest, self.ratios
-        fitted = Baseline.load(manifest["predictors"]["pool"]["execution"], self.bundle.path)
-        copies = Transfers.from_json(manifest["transfers"]["postprocess"])
+        part, ratios = self.bundle.part, self.ratios
+        fitted = Baseline.load(part["predictors"]["pool"]["execution_ms"], self.bundle.path)
+        copies = Transfers.from_json(part["transfers"]["postprocess_ms"])
         factors = {
             _POOL: {"bytes_times_longer": ratios["bandwidth"]},
             **{phase: {"bytes_times_longer": ratios["bus"]} for phase in _COPIES},
@@ -446,7 +449,7 @@ class _Scaling:
         return Estimates(
             replace(copies, ms_per_mb=tuple(ms * ratios["bus"] for ms in copies.ms_per_mb)),
             _pool(_scaled_terms(fitted, ratios["bandwidth"])),
-            manifest["ranges"]["pool"],
+            part["ranges"]["pool"],
             {
                 step: {
                     "how": f"taken from the {self.bundle.device}, costs per byte scaled",

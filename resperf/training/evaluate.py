@@ -120,7 +120,7 @@ def evaluate(dataset: Path, bundle: Bundle, split: Part = "test") -> Evaluation:
 
 
 def _unseen(rows: LayerRows, bundle: Bundle, split: Part) -> LayerRows:
-    training = bundle.manifest["training"]
+    training = bundle.part["training"]
     unseen = ~was_packed(rows.keys, training["seen"])
     if split == "test":
         unseen &= split_of_keys(rows.keys, training["split_seed"]).test
@@ -134,14 +134,14 @@ def _judge(kind: str, table: KindTable, rows: LayerRows, bundle: Bundle) -> list
         timed = rows.times_ms[phase] >= SHORTEST_MS
         if not timed.any():
             continue
-        times = bundle.predict(list(layers[timed]), phase)
+        times = bundle.predict(list(layers[timed]), f"{phase}_ms")
         if np.isnan(times.ms).any():
             continue
         judged.append(
             Judged(
                 kind,
                 phase,
-                bundle.method_of(kind, phase),
+                bundle.method_of(kind, f"{phase}_ms"),
                 errors(rows.times_ms[phase][timed], times.ms),
                 floor_of_medians(noise_floor(table, phase).mape, rows.measured[timed]),
                 int(np.sum(~times.in_range)),

@@ -15,12 +15,19 @@ from typing import Any
 import numpy as np
 
 from resperf._version import __version__
-from resperf.bundle import Bundle, canned_layers, ranges_of, replaced_folder, write_manifest
+from resperf.bundle import (
+    COPIES_ASSUMED,
+    Bundle,
+    golden_layers,
+    provenance,
+    ranges_of,
+    replaced_folder,
+    write_manifest,
+)
 from resperf.dataset import DatasetInfo, KindTable, checksum, read_info, read_table
 from resperf.errors import BundleError, LayerError, TrainingError
 from resperf.features import FEATURED_KINDS, Array, quantities, take
 from resperf.measurement import TIMED
-from resperf.platform import to_fingerprint
 from resperf.predictors import (
     DEFAULT_METHOD,
     METHODS,
@@ -50,6 +57,8 @@ TRANSFERRED = {"preprocess": "in_bytes", "postprocess": "out_bytes"}
 
 _EVERY_PHASE = ("resperfnet", "perfnet")
 """Methods whose papers learn every phase; the others learn the layers' own times alone."""
+_MARK = "1"
+"""The one setting and platform of a dataset."""
 _EXPORT_TOLERANCE, _COMPARED_ROWS = 1e-4, 1000
 
 
@@ -79,6 +88,7 @@ def train(
     trees: int | None = None,
     device: str | None = None,
     exclude_keys: Set[str] = frozenset(),
+    excluded: Sequence[str] = (),
     estimate_from: Sequence[Path] = (),
     progress: TrainingProgress | None = None,
 ) -> Bundle:
@@ -104,6 +114,8 @@ def train(
         Name of the device; the dataset's unless given.
     exclude_keys : set of str
         Layers that are used neither for training nor for choosing the best epoch.
+    excluded : sequence of str
+        Names of the networks that these layers are of, for the bundle's provenance.
     estimate_from : sequence of Path
         Where poolings and copies are estimated from if the dataset has none, and activations
         from the dataset itself; see
@@ -152,10 +164,11 @@ def train(
                 "measure more layers with: resperf bench"
             )
         transfers = _fit_transfers(parts)
-        values = _identity(info, dataset) | {
+        described = described_dataset(info, dataset)
+        part = part_of(info) | {
             "method": method,
             "predictors": learnt.stored,
-            "transfers": {phase: each.to_json() for phase, each in transfers.items()},
+            "transfers": {f"{phase}_ms": each.to_json() for phase, each in transfers.items()},
             "ranges": {
                 kind: ranges_of(kind, parts[kind].train.columns) for kind in learnt.predictors
             },
@@ -164,27 +177,37 @@ def train(
                 for name in ("validation", "test")
             },
             "intervals": _intervals(_judged("validation", parts, learnt, transfers)),
-            "training": _provenance(parts, learnt, seed, settings),
-            "canned": canned_layers(
-                {kind: _typical(parts[kind].train) for kind in learnt.predictors},
-                learnt.predictors,
-            ),
+            "training": _training(parts, learnt, seed, settings),
+            "golden": {
+                "layers": golden_layers(
+                    {kind: _typical(parts[kind].train) for kind in learnt.predictors},
+                    learnt.predictors,
+                ),
+                "networks": [],
+            },
         }
         if source is not None:
-            _estimate(values, source, learnt, parts, info.machine_costs.get("session_ms"))
+            session_ms = info.machine_costs.get("session_ms")
+            _estimate(part, described, source, learnt, parts, session_ms)
         learnt.notes += [
             f"{phase}: no transfer was measured, none is predicted"
             for phase in TRANSFERRED
-            if phase not in values["transfers"]
+            if f"{phase}_ms" not in part["transfers"]
         ]
-        write_manifest(folder, values)
+        came_from = provenance(
+            [described, *(described_dataset(read_info(each), each) for each in estimate_from
+                          if each.is_file())],
+            seeds={"training": seed, "split": SPLIT_SEED},
+            excluded={"networks": list(excluded), "layers": len(exclude_keys)},
+        )  # fmt: skip
+        write_manifest(folder, manifest_of(info, part, came_from))
     return Bundle.load(output)
 
 
 def _is_calibrated(folder: Path) -> bool:
     """Whether a bundle is there that was calibrated."""
     try:
-        return Bundle.load(folder).in_place is not None
+        return any(part.correction is not None for part in Bundle.load(folder).parts)
     except BundleError:
         return False
 
@@ -200,17 +223,18 @@ def _settings(method: str, epochs: int | None, trees: int | None) -> dict[str, i
 
 
 def _estimate(
-    values: dict[str, Any],
+    part: dict[str, Any],
+    dataset: Mapping[str, Any],
     source: Source,
     learnt: _Learnt,
     parts: Mapping[str, _Parts],
     session_ms: float | None,
 ) -> None:
-    """Complete a manifest by what is estimated rather than learnt from the dataset."""
+    """Complete a part by what is estimated rather than learnt from the dataset."""
     execution = {
-        kind: phases["execution"]
-        for kind, phases in learnt.predictors.items()
-        if "execution" in phases
+        kind: quantities["execution_ms"]
+        for kind, quantities in learnt.predictors.items()
+        if "execution_ms" in quantities
     }
     if not execution:
         raise TrainingError("whole calls do not add up: there is nothing to estimate beside them")
@@ -218,8 +242,8 @@ def _estimate(
     if "conv" in execution:
         activations = estimate_activations(execution["conv"], parts["conv"])
         estimates = dataclasses.replace(estimates, activations=activations)
-    estimates.complete(values)
-    if not values["estimates"]:
+    estimates.complete(part, dataset)
+    if not part["estimates"]:
         learnt.notes.append("everything was measured: nothing was estimated")
 
 
@@ -299,8 +323,9 @@ def _fit_one(
             f"{predictor.kind} {phase}: the stored predictor differs from the trained one by "
             f"{off:.1e}; this is a defect of resperf: please report it"
         )
-    learnt.predictors.setdefault(predictor.kind, {})[phase] = loaded
-    learnt.stored.setdefault(predictor.kind, {})[phase] = {"method": predictor.method, **values}
+    learnt.predictors.setdefault(predictor.kind, {})[loaded.quantity_] = loaded
+    stored = {"method": predictor.method, **values}
+    learnt.stored.setdefault(predictor.kind, {})[loaded.quantity_] = stored
 
 
 def _fit_transfers(parts: Mapping[str, _Parts]) -> dict[str, Transfers]:
@@ -330,8 +355,8 @@ def _judged(
             rows = judged_rows.timed(phase)
             if not len(rows):
                 continue
-            if phase in predictors:
-                predicted_ms: Array = predictors[phase].values(rows.columns)
+            if f"{phase}_ms" in predictors:
+                predicted_ms: Array = predictors[f"{phase}_ms"].values(rows.columns)
             elif phase in transfers:
                 sizes = quantities(kind, rows.columns)[TRANSFERRED[phase]]
                 predicted_ms = transfers[phase].predict(sizes)
@@ -341,22 +366,22 @@ def _judged(
 
 
 def _errors(judged: Iterable[tuple[str, str, Array, Array]]) -> dict[str, dict[str, Any]]:
-    """Judge every predictor: kind -> phase -> errors."""
+    """Judge every predictor: kind -> quantity -> errors."""
     result: dict[str, dict[str, Any]] = {}
     for kind, phase, measured_ms, predicted_ms in judged:
-        result.setdefault(kind, {})[phase] = errors(measured_ms, predicted_ms).to_json()
+        result.setdefault(kind, {})[f"{phase}_ms"] = errors(measured_ms, predicted_ms).to_json()
     return result
 
 
 def _intervals(judged: Iterable[tuple[str, str, Array, Array]]) -> dict[str, dict[str, Any]]:
-    """Calibrate the intervals of every predictor: kind -> phase -> intervals."""
+    """Calibrate the intervals of every predictor: kind -> quantity -> intervals."""
     phases: dict[str, dict[str, tuple[Array, Array]]] = {}
     for kind, phase, measured_ms, predicted_ms in judged:
         phases.setdefault(phase, {})[kind] = measured_ms, predicted_ms
     result: dict[str, dict[str, Any]] = {}
     for phase, kinds in phases.items():
         for kind, found in intervals_of_kinds(kinds).items():
-            result.setdefault(kind, {})[phase] = found.to_json()
+            result.setdefault(kind, {})[f"{phase}_ms"] = found.to_json()
     return result
 
 
@@ -369,31 +394,51 @@ def _typical(rows: LayerRows, count: int = 10) -> list[Any]:
     return rows.select(order[spread]).layers()
 
 
-def _identity(info: DatasetInfo, dataset: Path) -> dict[str, Any]:
+def part_of(info: DatasetInfo) -> dict[str, Any]:
+    """Say of a part of a bundle's manifest for which setting and platform it is."""
     return {
         "device": info.platform.device,
         "framework": info.setting.framework,
-        "created": datetime.now(UTC).isoformat(timespec="seconds"),
-        "fingerprint": to_fingerprint(info.setting, info.platform),
+        "settings": [_MARK],
+        "platforms": [_MARK],
         "costs": dict(info.machine_costs),
-        "dataset": {
-            "name": dataset.name,
-            "checksum": checksum(dataset),
-            "campaign": info.campaign.get("name", ""),
-            "seed": info.seed,
-            "created": info.created,
-            "versions": dict(info.versions),
-            "phases": list(info.phases),
-            "source": {
-                name: info.source[name]
-                for name in ("format", "description", "citation", "files", "session_ms")
-                if name in info.source
-            },
+        "copies": COPIES_ASSUMED,
+    }
+
+
+def manifest_of(
+    info: DatasetInfo, part: Mapping[str, Any], came_from: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the manifest of a bundle of one part."""
+    return {
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "settings": {_MARK: info.setting.to_json()},
+        "platforms": {_MARK: info.platform.to_json()},
+        "parts": [part],
+        "provenance": came_from,
+    }
+
+
+def described_dataset(info: DatasetInfo, dataset: Path) -> dict[str, Any]:
+    """Say what a bundle's provenance says of a dataset."""
+    return {
+        "name": dataset.name,
+        "checksum": checksum(dataset),
+        "campaign": info.campaign.get("name", ""),
+        "seed": info.seed,
+        "created": info.created,
+        "versions": dict(info.versions),
+        "phases": list(info.phases),
+        "merged": [dict(each) for each in info.merged],
+        "source": {
+            name: info.source[name]
+            for name in ("format", "description", "citation", "files", "session_ms")
+            if name in info.source
         },
     }
 
 
-def _provenance(
+def _training(
     parts: Mapping[str, _Parts],
     learnt: _Learnt,
     seed: int,

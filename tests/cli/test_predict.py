@@ -204,7 +204,7 @@ def test_layers_on_another_machine_say_so_too(bundle, tmp_path, capsys):
     elsewhere = tmp_path / "elsewhere"
     shutil.copytree(bundle, elsewhere)
     manifest = json.loads((elsewhere / "bundle.json").read_text())
-    manifest["fingerprint"] |= {"device": "cpu", "processor": "Another 9000"}
+    manifest["platforms"]["1"] |= {"device": "cpu", "processor": "Another 9000"}
     (elsewhere / "bundle.json").write_text(json.dumps(manifest))
     words = ["predict-layer", "dense", "batch=8", "features_in=300", "features_out=100"]
     assert main([*words, "--bundle", str(elsewhere)]) == 0

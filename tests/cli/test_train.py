@@ -42,7 +42,7 @@ def test_train_as_json_and_by_default_where_predict_looks(
     expected = own_folders / "data" / "resperf" / "bundles" / "mine-synthetic"
     assert document["path"] == str(expected)
     assert (document["device"], document["method"]) == ("mine", "baseline")
-    assert document["errors"]["validation"]["conv"]["execution"]["rows"] > 0
+    assert document["errors"]["validation"]["conv"]["execution_ms"]["rows"] > 0
 
 
 @pytest.mark.parametrize(
