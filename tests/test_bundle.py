@@ -145,6 +145,8 @@ def test_layers_outside_the_training_rows_are_named() -> None:
         "", f"features_in={high + 1} above {high}", f"features_in={low - 1} below {low}",
         "activation=gelu not seen in training",
     )  # fmt: skip
+    both = large.replace(activation="gelu")
+    assert bundle.predict([both]).reason == (f"{times.reason[1]}, {times.reason[3]}",)
     assert np.isfinite(times.ms).all()
 
 
@@ -152,10 +154,14 @@ def test_flags_and_dilations_have_ranges() -> None:
     plain = ConvNd(batch=1, channels_in=8, rank=1, width=99, kernel_width=3, channels_out=8)
     ranges = ranges_of("conv_nd", columns_of([plain, plain.replace(dilation_width=2)]))
     far, biased = plain.replace(dilation_width=9), plain.replace(bias=not plain.bias)
-    assert outside("conv_nd", columns_of([plain, far, biased]), ranges) == [
-        "", "dilation_width=9 above 2", f"bias={int(biased.bias)} above 0" if biased.bias
-        else "bias=0 below 1",
-    ]  # fmt: skip
+    _, wide, other = outside("conv_nd", columns_of([plain, far, biased]), ranges)
+    # 99 - 2 x 9 windows of 8 x 3 products for 8 channels, where there were 99 - 2 x 2 and 97.
+    assert wide == (
+        "dilation_width=9 above 2, windows=81 below 95, flops=31104 below 36480, "
+        "columns_bytes=7776 below 9120, out_bytes=2592 below 3040"
+    )
+    assert outside("conv_nd", columns_of([plain]), ranges) == [""]
+    assert other.split(", ")[0] == ("bias=1 above 0" if biased.bias else "bias=0 below 1")
 
 
 def test_a_folder_of_bundles_stands_for_nothing_else(

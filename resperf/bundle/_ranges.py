@@ -49,10 +49,13 @@ def _ranged(kind: str, columns: Columns) -> Columns:
 
 
 def outside(kind: str, columns: Columns, ranges: Mapping[str, list[Any]]) -> list[str]:
-    """Say for each row why it lies outside: ``"height=900 above 512"``, or ``""``."""
+    """Say for each row all that lies outside: ``"height=900 above 512, batch=64 above 32"``.
+
+    Empty where nothing does.
+    """
     columns = _ranged(kind, columns)
     rows = len(next(iter(columns.values())))
-    reasons = [""] * rows
+    reasons: list[list[str]] = [[] for _ in range(rows)]
     for name, column in columns.items():
         seen = ranges.get(name)
         if seen is None:
@@ -62,15 +65,13 @@ def outside(kind: str, columns: Columns, ranges: Mapping[str, list[Any]]) -> lis
             (column < seen[0]) | (column > seen[1]) if is_number else ~is_among(column, seen)
         )
         for row in np.flatnonzero(strange):
-            if reasons[row]:
-                continue
             value = column[row]
             if not is_number:
-                reasons[row] = f"{name}={value} not seen in training"
+                reasons[row].append(f"{name}={value} not seen in training")
                 continue
             where, bound = ("below", seen[0]) if value < seen[0] else ("above", seen[1])
-            reasons[row] = f"{name}={_number(value)} {where} {_number(bound)}"
-    return reasons
+            reasons[row].append(f"{name}={_number(value)} {where} {_number(bound)}")
+    return [", ".join(found) for found in reasons]
 
 
 def _number(value: Any) -> str:

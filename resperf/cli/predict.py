@@ -26,6 +26,7 @@ from resperf.errors import LayerError, UnsupportedError
 
 if TYPE_CHECKING:
     from resperf.layers import Layer
+    from resperf.prediction.network import Strict
 
 
 EVERY_DEVICE = "all"
@@ -50,6 +51,11 @@ EVERY_DEVICE = "all"
 @ALL
 @click.option("--strict", is_flag=True, help="Fail where an operator has no predictor.")
 @click.option(
+    "--strict-range",
+    is_flag=True,
+    help="As --strict; fail also where a layer or copy is outside the trained range.",
+)
+@click.option(
     "--show-lowering",
     is_flag=True,
     help="Print which nodes of the file became which layer, in the order they run.",
@@ -65,6 +71,7 @@ def command(
     threads: int | None,
     every: bool,
     strict: bool,
+    strict_range: bool,
     show_lowering: bool,
     as_json: bool,
 ) -> None:
@@ -83,8 +90,9 @@ def command(
         )
     if every and device == EVERY_DEVICE:
         raise click.UsageError("--all is about the layers of one device; leave it out")
+    refused: Strict = "range" if strict_range else strict
     if device == EVERY_DEVICE:
-        _everywhere(network, framework, bundle, batches, shapes, threads, strict, as_json)
+        _everywhere(network, framework, bundle, batches, shapes, threads, refused, as_json)
         return
     answer = predict(
         network,
@@ -94,7 +102,7 @@ def command(
         batch=one_or_several(batches),
         shapes=shapes,
         threads=threads,
-        strict=strict,
+        strict=refused,
     )
     predictions = answer if isinstance(answer, list) else [answer]
     if as_json:
@@ -117,7 +125,7 @@ def _everywhere(
     batches: tuple[int, ...],
     shapes: Mapping[str, tuple[int, ...]],
     threads: int | None,
-    strict: bool,
+    strict: Strict,
     as_json: bool,
 ) -> None:
     """Compare every bundle that can be found."""

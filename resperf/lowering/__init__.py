@@ -11,6 +11,7 @@ from resperf.errors import UnsupportedError
 from resperf.layers import Layer
 from resperf.lowering._base import LoweredNetwork, LoweredNode, Role
 from resperf.lowering._proto import Skeleton, skeleton
+from resperf.lowering._work import Work, tensor_bytes, work_of
 from resperf.network import NETWORKS_KEPT, Network
 from resperf.platform import Platform
 from resperf.settings import Setting
@@ -21,9 +22,12 @@ __all__ = [
     "LoweredNode",
     "Role",
     "Skeleton",
+    "Work",
     "lower",
     "lower_layers",
     "skeleton",
+    "tensor_bytes",
+    "work_of",
 ]
 
 

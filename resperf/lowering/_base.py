@@ -59,6 +59,8 @@ class LoweredNetwork:
         Who lowered it: ``"onnxruntime 1.31.1"`` or ``"rules"``.
     notes : tuple of str
         Words for the user, such as that stored rules stood in for the framework.
+    unsized_outputs : tuple of str
+        Names of outputs that cross as well, but whose shape nobody knows.
     """
 
     nodes: tuple[LoweredNode, ...]
@@ -66,6 +68,7 @@ class LoweredNetwork:
     outputs: tuple[Tensor, ...]
     method: str
     notes: tuple[str, ...] = ()
+    unsized_outputs: tuple[str, ...] = ()
 
 
 def named_by_sources(network: Network, nodes: Iterable[LoweredNode]) -> list[LoweredNode]:
@@ -144,4 +147,5 @@ def answer(
         outputs=tuple(network.tensors[name] for name in network.outputs if name in network.tensors),
         method=method,
         notes=notes,
+        unsized_outputs=tuple(name for name in network.outputs if name not in network.tensors),
     )

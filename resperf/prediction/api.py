@@ -10,7 +10,7 @@ from pathlib import Path
 from resperf.bundle import Bundle, find_bundle, find_bundles
 from resperf.errors import DeviceError, ResperfError
 from resperf.network import NETWORKS_KEPT, Network, read_network_once
-from resperf.prediction.network import predict_network
+from resperf.prediction.network import Strict, predict_network
 from resperf.prediction.result import Prediction
 
 DEFAULT_DEVICE = "cpu"
@@ -73,7 +73,7 @@ def predict(
     shapes: Shapes = None,
     bundle: str | Path | None = None,
     threads: int | None = None,
-    strict: bool = False,
+    strict: Strict = False,
 ) -> Prediction | list[Prediction]:
     """Predict how long a network takes on a device.
 
@@ -94,8 +94,9 @@ def predict(
         Folder of a bundle, or of several, to look in first.
     threads : int, optional
         Threads that you mean to run with; a bundle measured with others brings a warning.
-    strict : bool
-        Refuse networks with operators that have no predictor.
+    strict : bool or "range"
+        Refuse networks with operators or copies that have no predictor; ``"range"`` also those
+        with layers or copies outside what the bundle was trained on.
 
     Returns
     -------
@@ -109,7 +110,7 @@ def predict(
     DeviceError, BundleError
         If there is no such bundle, or it is damaged.
     UnsupportedError
-        If `strict` and an operator has no predictor.
+        If `strict` and an operator has no predictor, or must be extrapolated to.
 
     Examples
     --------
@@ -153,7 +154,7 @@ def predict_everywhere(
     shapes: Shapes = None,
     bundle: str | Path | None = None,
     threads: int | None = None,
-    strict: bool = False,
+    strict: Strict = False,
 ) -> tuple[list[Prediction], list[Failure]]:
     """Predict a network with every bundle that can be found.
 

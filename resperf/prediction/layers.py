@@ -91,6 +91,7 @@ def layer_prediction(
         high_ms=time.high_ms,
         key=layer.key,
         macs=layer.macs,
+        moved_bytes=layer.moved_bytes,
         sources=sources,
         phase=phase,
         estimated=f"{layer.kind} {bundle.layer_phase}" in bundle.estimates,

@@ -5,20 +5,23 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Literal
 
 from resperf.bundle import Bundle, group_of
 from resperf.copies import PACKED_KINDS, weights_moved_ms
 from resperf.errors import UnsupportedError
-from resperf.lowering import LoweredNetwork, LoweredNode, lower
+from resperf.lowering import LoweredNetwork, LoweredNode, Work, lower, tensor_bytes, work_of
 from resperf.measurement import WHOLE_CALL
 from resperf.network import Network
 from resperf.prediction.host import bundle_warnings
 from resperf.prediction.layers import Time, layer_prediction, layer_times, times_in_order
 from resperf.prediction.result import LayerPrediction, Prediction, Skipped
-from resperf.prediction.rules import RULE_OF_METHOD, RULES, tensor_bytes
+from resperf.prediction.rules import RULE_OF_METHOD, RULES
 
 SHOWN_IN_ERROR = 3
 """Operators that an error names before it only counts."""
+Strict = bool | Literal["range"]
+"""Whether a total must contain everything; "range": from inside the trained range alone."""
 LEAST_LEFT = 0.4
 """Share of a layer's time alone that is left at least where its weights lie nearer."""
 
@@ -28,7 +31,7 @@ def predict_network(
     bundle: Bundle,
     *,
     lowering: str = "auto",
-    strict: bool = False,
+    strict: Strict = False,
     threads: int | None = None,
 ) -> Prediction:
     """Predict how long one run of a network takes.
@@ -40,16 +43,17 @@ def predict_network(
         Predictors of one device and framework.
     lowering : {"auto", "framework", "rules"}
         Who turns operators into layers; see `resperf.lowering.lower`.
-    strict : bool
-        Refuse networks with operators that have no predictor.
+    strict : bool or "range"
+        Refuse networks with operators or copies that have no predictor; ``"range"`` also those
+        with layers or copies outside what the bundle was trained on.
     threads : int, optional
         Threads that the user means to run with; only compared with the bundle's.
 
     Raises
     ------
     UnsupportedError
-        If `strict` and the total would not contain everything, if the framework has no lowering,
-        or if the bundle predicts whole calls, which do not add up.
+        If `strict` and the total would leave something out (or extrapolate), if the framework has
+        no lowering, or if the bundle predicts whole calls, which do not add up.
     """
     if bundle.layer_phase == WHOLE_CALL:
         raise UnsupportedError(
@@ -66,7 +70,7 @@ def _prediction(
     lowered: LoweredNetwork,
     bundle: Bundle,
     *,
-    strict: bool = False,
+    strict: Strict = False,
     threads: int | None = None,
     alone: bool = False,
 ) -> Prediction:
@@ -74,11 +78,14 @@ def _prediction(
     rule = RULE_OF_METHOD.get(bundle.method, "three_phase")
     # The published rules know layers as they are alone.
     alone = alone or bundle.method in RULE_OF_METHOD
-    layers, times_ms, skipped = _predict_nodes(lowered, bundle, alone=alone)
+    layers, times_ms, skipped = _predict_nodes(network, lowered, bundle, alone=alone)
     total = RULES[rule](bundle, lowered, times_ms)
     skipped += total.missing
+    copies = tuple(_far_copies(bundle, lowered)) if rule == "three_phase" else ()
     if strict and skipped:
         raise _refusal(network.name, bundle, skipped)
+    if strict == "range":
+        _refuse_extrapolation(network.name, bundle, layers, copies)
     return Prediction(
         network=network.name,
         device=bundle.device,
@@ -98,7 +105,7 @@ def _prediction(
             *network.notes,
             *lowered.notes,
             *_range_warnings(layers),
-            *(_copy_warnings(bundle, lowered) if rule == "three_phase" else ()),
+            *(f"the copy of {name!r} is outside the measured range: {why}" for name, why in copies),
             *_bound_warnings(layers),
         ),
         lowering=lowered.method,
@@ -109,6 +116,7 @@ def _prediction(
         views_estimated="view_ms" in bundle.estimates,
         nodes=lowered.nodes,
         log_width=math.inf if bundle.correction is None else bundle.correction.log_width,
+        missing_costs=total.missing_costs,
     )
 
 
@@ -130,27 +138,34 @@ def layers_alone(network: Network, bundle: Bundle, *, threads: int | None = None
 
 
 def _predict_nodes(
-    lowered: LoweredNetwork, bundle: Bundle, *, alone: bool
+    network: Network, lowered: LoweredNetwork, bundle: Bundle, *, alone: bool
 ) -> tuple[tuple[LayerPrediction, ...], list[float], tuple[Skipped, ...]]:
     """Return the layers with a time, the time of every node (or NaN), and the nodes without."""
     chosen = [node.layer for node in lowered.nodes if node.layer is not None]
     found = times_in_order(layer_times(bundle, chosen))
     moved = [0.0] * len(found) if alone else _weights_moved_ms(lowered, bundle, found)
     predicted = iter(zip(found, moved, strict=True))
-    layers, times_ms, skipped = [], [], []
+    layers: list[LayerPrediction] = []
+    times_ms: list[float] = []
+    skipped: list[Skipped] = []
+    counted: set[str] = set()
     for node in lowered.nodes:
         if node.layer is None:
             times_ms.append(math.nan)
             if node.role != "view":
                 reason = node.reason or "no layer kind fits this operator"
-                skipped.append(Skipped(node.name, node.op, reason))
+                # Several kernels of one operator are its work once.
+                work = work_of(network, [each for each in node.sources if each not in counted])
+                counted.update(node.sources)
+                skipped.append(Skipped(node.name, node.op, reason, *work))
             continue
         time, moved_ms = next(predicted)
         time = _in_network(time, moved_ms, node, bundle)
         times_ms.append(time.ms)
         if math.isnan(time.ms):
             reason = f"the bundle has no predictor for {node.layer.kind}"
-            skipped.append(Skipped(node.name, node.op, reason))
+            work = Work(node.layer.macs, node.layer.moved_bytes)
+            skipped.append(Skipped(node.name, node.op, reason, *work))
             continue
         layers.append(
             layer_prediction(
@@ -200,13 +215,13 @@ def _in_network(time: Time, moved_ms: float, node: LoweredNode, bundle: Bundle) 
     return time._replace(ms=ms, low_ms=low_ms, high_ms=high_ms)
 
 
-def _copy_warnings(bundle: Bundle, lowered: LoweredNetwork) -> Iterator[str]:
-    """Say which inputs and outputs are larger than any whose copy was measured."""
+def _far_copies(bundle: Bundle, lowered: LoweredNetwork) -> Iterator[tuple[str, str]]:
+    """Name the inputs and outputs that are larger than any whose copy was measured, and say why."""
     for phase, tensors in (("preprocess", lowered.inputs), ("postprocess", lowered.outputs)):
         reasons = bundle.transfers_outside(phase, [tensor_bytes(tensor) for tensor in tensors])
         for tensor, reason in zip(tensors, reasons, strict=True):
             if reason:
-                yield f"the copy of {tensor.name!r} is outside the measured range: {reason}"
+                yield tensor.name, reason
 
 
 def _range_warnings(layers: Sequence[LayerPrediction]) -> tuple[str, ...]:
@@ -231,10 +246,36 @@ def _bound_warnings(layers: Sequence[LayerPrediction]) -> tuple[str, ...]:
 
 
 def _refusal(name: str, bundle: Bundle, skipped: Sequence[Skipped]) -> UnsupportedError:
-    named = [f"{each.name} ({each.op}): {each.reason}" for each in skipped[:SHOWN_IN_ERROR]]
-    rest = len(skipped) - SHOWN_IN_ERROR
-    more = f"; and {rest} more" if rest > 0 else ""
+    named = _first([f"{each.name} ({each.op}): {each.reason}" for each in skipped])
     return UnsupportedError(
         f"{name}: {len(skipped)} operators have no predictor for device {bundle.device} with "
-        f"{bundle.framework}: {'; '.join(named)}{more}; without strict the total leaves them out"
+        f"{bundle.framework}: {named}; without strict the total leaves them out"
     )
+
+
+def _refuse_extrapolation(
+    name: str,
+    bundle: Bundle,
+    layers: Sequence[LayerPrediction],
+    copies: Sequence[tuple[str, str]],
+) -> None:
+    """Refuse layers and copies outside what the bundle was trained on.
+
+    Raises
+    ------
+    UnsupportedError
+        If there are any; names the first of them.
+    """
+    outside = [f"{layer.name}: {layer.reason}" for layer in layers if not layer.in_range]
+    outside += [f"copy of {tensor}: {reason}" for tensor, reason in copies]
+    if outside:
+        raise UnsupportedError(
+            f"{name}: {len(outside)} layers and copies lie outside what the bundle for device "
+            f"{bundle.device} with {bundle.framework} was trained on: {_first(outside)}; take "
+            "another bundle, or leave out the range from strict to extrapolate"
+        )
+
+
+def _first(found: Sequence[str]) -> str:
+    rest = len(found) - SHOWN_IN_ERROR
+    return "; ".join(found[:SHOWN_IN_ERROR]) + (f"; and {rest} more" if rest > 0 else "")

@@ -10,12 +10,14 @@ from typing import Any
 
 from resperf.lowering import LoweredNode
 from resperf.measurement import WHOLE_CALL
-from resperf.units import json_number
+from resperf.units import json_number, json_values
 
 
 @dataclass(frozen=True)
 class PhaseTimes:
     """Times of the three phases, in milliseconds (ResPerfNet, section 4).
+
+    NaN where nothing of a phase is known.
 
     Attributes
     ----------
@@ -33,8 +35,10 @@ class PhaseTimes:
 
     @property
     def total_ms(self) -> float:
-        """Sum of the three phases (equation 3)."""
-        return self.preprocess_ms + self.execution_ms + self.postprocess_ms
+        """Sum of the three phases (equation 3) as far as they are known; NaN where none is."""
+        times_ms = (self.preprocess_ms, self.execution_ms, self.postprocess_ms)
+        known = [time_ms for time_ms in times_ms if not math.isnan(time_ms)]
+        return sum(known) if known else math.nan
 
     def to_json(self) -> dict[str, float | None]:
         """Return plain JSON values."""
@@ -59,8 +63,8 @@ class LayerPrediction:
         What lies outside, such as ``"height=900 above 512"``; empty in range.
     key : str
         The layer's canonical key.
-    macs : int
-        Multiply-accumulates.
+    macs, moved_bytes : int
+        Multiply-accumulates, and bytes read and written.
     sources : tuple of str
         Names of the ONNX nodes that became this layer.
     phase : str
@@ -89,6 +93,7 @@ class LayerPrediction:
     lower_bound_ms: float = math.nan
     low_ms: float = math.nan
     high_ms: float = math.nan
+    moved_bytes: int = 0
 
     @property
     def below_bound(self) -> bool | None:
@@ -113,6 +118,7 @@ class LayerPrediction:
             "phase": self.phase,
             "key": self.key,
             "macs": self.macs,
+            "moved_bytes": self.moved_bytes,
             "sources": list(self.sources),
             "estimated": self.estimated,
             "lower_bound_ms": json_number(self.lower_bound_ms),
@@ -130,11 +136,38 @@ class Skipped:
         The operator's name and type.
     reason : str
         Why it has no time.
+    macs, moved_bytes : float
+        Its multiply-accumulates, and the bytes that it reads and writes, as the graph says; 0 for
+        what is no operator, NaN where they are not known.
     """
 
     name: str
     op: str
     reason: str
+    macs: float = math.nan
+    moved_bytes: float = math.nan
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        return json_values(dataclasses.asdict(self))  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True)
+class Covered:
+    """How much of a network's work has a time.
+
+    Attributes
+    ----------
+    macs, moved_bytes : float
+        Shares of the network's multiply-accumulates, and of the bytes that its operators read and
+        write; at most these where there is more of unknown size. NaN where there is nothing.
+    unsized : int
+        Skipped operators of which the one or the other is not known.
+    """
+
+    macs: float
+    moved_bytes: float
+    unsized: int
 
 
 @dataclass(frozen=True)
@@ -150,13 +183,13 @@ class Prediction:
     layers : tuple of LayerPrediction
         In the order they run.
     skipped : tuple of Skipped
-        What the total does not contain.
+        Operators and copies that the total does not contain.
     session_ms : float
-        Cost of the session call, contained in ``phases.execution_ms``.
+        Cost of the session call, contained in ``phases.execution_ms``; NaN where it is not known.
     views_ms : float
-        Cost of the operators that only change a shape, contained in ``phases.execution_ms``.
+        Cost of the operators that only change a shape, likewise.
     handover_ms : float
-        What layers cost behind each other beyond their own times, contained as well.
+        What layers cost behind each other beyond their own times, likewise.
     warnings : tuple of str
         Why the numbers may be off.
     lowering : str
@@ -177,6 +210,9 @@ class Prediction:
         What the device's times were measured on, in words; empty where that is not known.
     bundle, method : str
         Folder and method of the predictors.
+    missing_costs : tuple of Skipped
+        Costs beside operators, such as ``node_ms``, that the total does not contain since the
+        bundle does not know them.
     """
 
     network: str
@@ -199,11 +235,30 @@ class Prediction:
     machine: str = ""
     bundle: str = ""
     method: str = ""
+    missing_costs: tuple[Skipped, ...] = ()
 
     @property
     def total_ms(self) -> float:
-        """Sum of the three phases, in milliseconds."""
+        """Sum of the three phases as far as they are known, in milliseconds."""
         return self.phases.total_ms
+
+    @property
+    def complete(self) -> bool:
+        """Whether the total contains everything that it should."""
+        return not self.skipped and not self.missing_costs
+
+    @property
+    def covered(self) -> Covered:
+        """Return how much of the network's work the total contains."""
+
+        def share(name: str) -> float:
+            inside = sum(getattr(layer, name) for layer in self.layers)
+            left_out = [getattr(each, name) for each in self.skipped]
+            whole = inside + sum(each for each in left_out if not math.isnan(each))
+            return inside / whole if whole else math.nan
+
+        unsized = sum(math.isnan(each.macs + each.moved_bytes) for each in self.skipped)
+        return Covered(share("macs"), share("moved_bytes"), unsized)
 
     @property
     def estimated_ms(self) -> float:
@@ -218,7 +273,8 @@ class Prediction:
             if layer.estimated and layer.phase not in self.estimated_phases
         )
         views_ms = self.views_ms if self.views_estimated else 0.0
-        return sum(phases_ms[phase] for phase in self.estimated_phases) + layers_ms + views_ms
+        parts_ms = [*(phases_ms[phase] for phase in self.estimated_phases), layers_ms, views_ms]
+        return sum(part_ms for part_ms in parts_ms if not math.isnan(part_ms))
 
     @property
     def lower_bound_ms(self) -> float:
@@ -265,7 +321,7 @@ class Prediction:
         ``in_range_ms`` and ``out_of_range_ms`` of layers, ``other_ms`` of what is no layer (copies,
         the session call, handovers, shape-only operators); ``in_range``, ``out_of_range`` and
         ``other`` are their shares of the total; ``unknown`` is the number of operators and copies
-        that it does not contain.
+        that it does not contain, and ``macs``, ``moved_bytes`` and ``unsized`` are `covered`.
         """
         inside_ms = sum(layer.execution_ms for layer in self.layers if layer.in_range)
         outside_ms = sum(layer.execution_ms for layer in self.layers if not layer.in_range)
@@ -281,12 +337,16 @@ class Prediction:
                 for name, part_ms in parts_ms.items()
             },
             "unknown": len(self.skipped),
+            **dataclasses.asdict(self.covered),
         }
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values; a measured network has the keys of `network_json` in common."""
         return {
             **network_json(self),
+            "complete": self.complete,
+            "missing_costs": [{"name": each.name, "reason": each.reason}
+                              for each in self.missing_costs],
             "machine": self.machine,
             "bundle": self.bundle,
             "method": self.method,
@@ -302,8 +362,8 @@ class Prediction:
             "lower_bound_ms": json_number(self.lower_bound_ms),
             "low_ms": json_number(self.low_ms),
             "high_ms": json_number(self.high_ms),
-            "coverage": self.coverage,
-        }
+            "coverage": json_values(self.coverage),
+        }  # fmt: skip
 
 
 def network_json(result: Any) -> Mapping[str, Any]:
@@ -316,5 +376,5 @@ def network_json(result: Any) -> Mapping[str, Any]:
         "total_ms": json_number(result.total_ms),
         "phases": result.phases.to_json(),
         "layers": [layer.to_json() for layer in result.layers],
-        "skipped": [dataclasses.asdict(each) for each in result.skipped],
+        "skipped": [each.to_json() for each in result.skipped],
     }

@@ -6,14 +6,11 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from resperf.bundle import Bundle
 from resperf.layers import Layer, handed_over_bytes
-from resperf.lowering import LoweredNetwork, LoweredNode
+from resperf.lowering import LoweredNetwork, LoweredNode, tensor_bytes
 from resperf.network import Tensor
 from resperf.prediction.result import PhaseTimes, Skipped
-from resperf.units import DTYPE_BYTES
 
 
 @dataclass(frozen=True)
@@ -24,9 +21,11 @@ class Total:
     ----------
     phases : PhaseTimes
     session_ms, views_ms, handover_ms : float
-        Parts of the execution phase that are no layer.
+        Parts of the execution phase that are no layer; NaN where the bundle does not know them.
     missing : tuple of Skipped
-        What the rule asks for and the bundle does not know.
+        Operators and copies that the rule asks for and the bundle does not know.
+    missing_costs : tuple of Skipped
+        Costs between layers that the rule asks for and the bundle does not know.
     """
 
     phases: PhaseTimes
@@ -34,62 +33,60 @@ class Total:
     views_ms: float = 0.0
     handover_ms: float = 0.0
     missing: tuple[Skipped, ...] = ()
+    missing_costs: tuple[Skipped, ...] = ()
 
 
 Rule = Callable[[Bundle, LoweredNetwork, Sequence[float]], Total]
 """(bundle, lowered network, time of each node in ms, NaN where there is none) -> Total."""
 
 
-def tensor_bytes(tensor: Tensor) -> float:
-    """Count the bytes of a tensor's values; NaN where they have no size of their own (texts)."""
-    element_bytes = DTYPE_BYTES.get(tensor.dtype)
-    if element_bytes is None:
-        try:
-            element_bytes = np.dtype(tensor.dtype).itemsize
-        except TypeError:
-            return math.nan
-    return math.prod(tensor.shape) * element_bytes
-
-
 def _known_sum(times_ms: Sequence[float]) -> float:
-    """Add up what is known; what is not is listed elsewhere."""
-    return float(sum(time_ms for time_ms in times_ms if not math.isnan(time_ms)))
+    """Add up what is known; what is not is listed elsewhere. NaN where nothing is."""
+    known = [time_ms for time_ms in times_ms if not math.isnan(time_ms)]
+    return float(sum(known)) if known or not times_ms else math.nan
 
 
-def _role_sum(lowered: LoweredNetwork, times_ms: Sequence[float], role: str) -> float:
-    return _known_sum(
-        [
-            time_ms
-            for node, time_ms in zip(lowered.nodes, times_ms, strict=True)
-            if node.role == role
-        ]
-    )
+def _times_of(lowered: LoweredNetwork, times_ms: Sequence[float], *roles: str) -> list[float]:
+    return [
+        time_ms for node, time_ms in zip(lowered.nodes, times_ms, strict=True) if node.role in roles
+    ]
+
+
+def _no_operator(name: str, op: str, reason: str) -> Skipped:
+    """List what is no work of an operator: a copy, or a cost beside the work."""
+    return Skipped(name, op, reason, macs=0.0, moved_bytes=0.0)
 
 
 def _transfers(
-    bundle: Bundle, phase: str, tensors: Sequence[Tensor]
-) -> tuple[float, tuple[Skipped, ...]]:
-    """Add up the copies of a network's inputs or outputs between host and device."""
-    if not tensors:
-        return 0.0, ()
-    times_ms = bundle.transfer_ms(phase, [tensor_bytes(tensor) for tensor in tensors])
-    missing = tuple(
-        Skipped(tensor.name, "transfer", f"the bundle has no predictor for {phase} transfers")
-        for tensor, time_ms in zip(tensors, times_ms, strict=True)
-        if math.isnan(time_ms)
-    )
-    return _known_sum(list(map(float, times_ms))), missing
+    bundle: Bundle, phase: str, tensors: Sequence[Tensor], unsized: Sequence[str] = ()
+) -> tuple[list[float], tuple[Skipped, ...]]:
+    """Return the time of each copy of a network's inputs or outputs, and list the unknown ones."""
+    sizes = [tensor_bytes(tensor) for tensor in tensors]
+    times_ms = list(map(float, bundle.transfer_ms(phase, sizes))) if tensors else []
+    reasons = {tensor.name: "the size of its values is not known" if math.isnan(size)
+               else f"the bundle has no predictor for {phase} transfers"
+               for tensor, size, time_ms in zip(tensors, sizes, times_ms, strict=True)
+               if math.isnan(time_ms)}  # fmt: skip
+    reasons |= dict.fromkeys(unsized, "its shape is not known")
+    missing = tuple(_no_operator(name, "transfer", why) for name, why in reasons.items())
+    return times_ms + [math.nan] * len(unsized), missing
+
+
+def _unknown(label: str) -> str:
+    return f"the bundle's dataset holds no {label}"
 
 
 def _cost(
     bundle: Bundle, label: str, nodes: Sequence[tuple[str, str]]
 ) -> tuple[float, tuple[Skipped, ...]]:
     """Charge a calibrated cost once for each (name, operator); list them where it is unknown."""
+    if not nodes:
+        return 0.0, ()
     cost_ms = bundle.costs.get(label, math.nan)
-    if math.isnan(cost_ms):
-        reason = f"the bundle's dataset holds no {label}"
-        return 0.0, tuple(Skipped(name, op, reason) for name, op in nodes)
-    return cost_ms * len(nodes), ()
+    missing = nodes if math.isnan(cost_ms) else ()
+    return cost_ms * len(nodes), tuple(
+        _no_operator(name, op, _unknown(label)) for name, op in missing
+    )
 
 
 def layers_behind_each_other(nodes: Sequence[LoweredNode]) -> list[Layer]:
@@ -97,14 +94,19 @@ def layers_behind_each_other(nodes: Sequence[LoweredNode]) -> list[Layer]:
     return [node.layer for node in nodes if node.role == "execution" and node.layer is not None]
 
 
-def _handover_ms(bundle: Bundle, lowered: LoweredNetwork) -> float:
-    """Charge what layers cost behind each other; nothing where that was not measured."""
+def _handover(bundle: Bundle, lowered: LoweredNetwork) -> tuple[float, tuple[Skipped, ...]]:
+    """Charge what layers cost behind each other; list what was not measured of it."""
     layers = layers_behind_each_other(lowered.nodes)
-    per_node_ms = bundle.costs.get("node_ms", 0.0)
-    per_mb_ms = bundle.costs.get("handover_ms_per_mb", 0.0)
+    counts = {"node_ms": len(layers), "handover_ms_per_mb": handed_over_bytes(layers) / 1e6}
+    costs = {label: bundle.costs.get(label, math.nan) for label in counts}
     if bundle.correction is not None:
-        per_node_ms, per_mb_ms = bundle.correction.node_ms, bundle.correction.handover_ms_per_mb
-    return per_node_ms * len(layers) + per_mb_ms * handed_over_bytes(layers) / 1e6
+        costs = {label: getattr(bundle.correction, label) for label in counts}
+    charged_ms = {label: costs[label] * count for label, count in counts.items() if count}
+    return _known_sum(list(charged_ms.values())), tuple(
+        _no_operator(label, "cost between layers", _unknown(label))
+        for label, time_ms in charged_ms.items()
+        if math.isnan(time_ms)
+    )
 
 
 def three_phase(bundle: Bundle, lowered: LoweredNetwork, times_ms: Sequence[float]) -> Total:
@@ -114,19 +116,21 @@ def three_phase(bundle: Bundle, lowered: LoweredNetwork, times_ms: Sequence[floa
     between host and device depends on the tensor, not on the layer behind it.
     """
     copied_in_ms, missing_in = _transfers(bundle, "preprocess", lowered.inputs)
-    copied_out_ms, missing_out = _transfers(bundle, "postprocess", lowered.outputs)
+    copied_out_ms, missing_out = _transfers(
+        bundle, "postprocess", lowered.outputs, lowered.unsized_outputs
+    )
     views = [(node.name, node.op) for node in lowered.nodes if node.role == "view"]
     views_ms, missing_views = _cost(bundle, "view_ms", views)
     session_ms, missing_session = _cost(bundle, "session_ms", [("session", "call")])
-    handover_ms = _handover_ms(bundle, lowered)
-    layers_ms = _role_sum(lowered, times_ms, "execution")
+    handover_ms, missing_costs = _handover(bundle, lowered)
+    layers_ms = _times_of(lowered, times_ms, "execution", "unknown")
     phases = PhaseTimes(
-        preprocess_ms=copied_in_ms + _role_sum(lowered, times_ms, "preprocess"),
-        execution_ms=layers_ms + views_ms + session_ms + handover_ms,
-        postprocess_ms=copied_out_ms + _role_sum(lowered, times_ms, "postprocess"),
+        preprocess_ms=_known_sum(copied_in_ms + _times_of(lowered, times_ms, "preprocess")),
+        execution_ms=_known_sum([_known_sum(layers_ms), views_ms, session_ms, handover_ms]),
+        postprocess_ms=_known_sum(copied_out_ms + _times_of(lowered, times_ms, "postprocess")),
     )
     missing = (*missing_in, *missing_out, *missing_views, *missing_session)
-    return Total(phases, session_ms, views_ms, handover_ms, missing)
+    return Total(phases, session_ms, views_ms, handover_ms, missing, missing_costs)
 
 
 def resperfnet(bundle: Bundle, lowered: LoweredNetwork, times_ms: Sequence[float]) -> Total:
@@ -140,20 +144,18 @@ def resperfnet(bundle: Bundle, lowered: LoweredNetwork, times_ms: Sequence[float
     layers = [node for node in lowered.nodes if node.role == "execution" and node.layer]
     edges = [("preprocess", layers[0]), ("postprocess", layers[-1])] if layers else []
     edge_ms = {
-        phase: _role_sum(lowered, times_ms, phase) for phase in ("preprocess", "postprocess")
+        phase: _times_of(lowered, times_ms, phase) for phase in ("preprocess", "postprocess")
     }
     missing: list[Skipped] = []
     for phase, node in edges:
-        time_ms = _edge_ms(bundle, phase, node)
-        if math.isnan(time_ms):
+        edge_ms[phase].append(_edge_ms(bundle, phase, node))
+        if math.isnan(edge_ms[phase][-1]):
             reason = f"the bundle has no {phase} predictor for this kind of layer"
-            missing.append(Skipped(node.name, f"{phase} of {node.op}", reason))
-        else:
-            edge_ms[phase] += time_ms
+            missing.append(_no_operator(node.name, f"{phase} of {node.op}", reason))
     phases = PhaseTimes(
-        preprocess_ms=edge_ms["preprocess"],
-        execution_ms=_role_sum(lowered, times_ms, "execution"),
-        postprocess_ms=edge_ms["postprocess"],
+        preprocess_ms=_known_sum(edge_ms["preprocess"]),
+        execution_ms=_known_sum(_times_of(lowered, times_ms, "execution", "unknown")),
+        postprocess_ms=_known_sum(edge_ms["postprocess"]),
     )
     return Total(phases, missing=tuple(missing))
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from resperf.errors import printable
 from resperf.layers import layer_from_key
 from resperf.measurement import PHASES, WHOLE_CALL
 from resperf.prediction import Failure, LayerPrediction, Prediction
@@ -19,6 +21,11 @@ SHOWN_LAYERS = 10
 SHOWN_SKIPPED = 10
 SHOWN_SOURCES = 4
 UNKNOWN_BATCH = "as read"
+UNKNOWN_TIME = f"{'unknown':>9}"
+INCOMPLETE = "INCOMPLETE"
+"""Leads every total that does not contain the whole network."""
+_NODE_NAME = re.compile(r"^[\w.]+ '[^']*':? ")
+_INPUT_NAME = re.compile(r"its input '[^']*'")
 ESTIMATED = "estimated"
 """Marks what physical terms of other measurements stand in for."""
 
@@ -55,25 +62,55 @@ def heading(result: Prediction | MeasuredNetwork) -> str:
 
 def _totals(result: Prediction | MeasuredNetwork) -> str:
     remarks = {"total": _doubt(result), "execution": _contents(result)}
+    lines = [f"{heading(result)}: {'predicted' if isinstance(result, Prediction) else 'measured'}"]
     if isinstance(result, Prediction):
         remarks |= dict.fromkeys(result.estimated_phases, ESTIMATED)
+        lines += incomplete_lines(result)
     times_ms = {"total": result.total_ms} | {
         f"  {phase}": getattr(result.phases, f"{phase}_ms") for phase in PHASES
     }
-    lines = [f"{heading(result)}: {'predicted' if isinstance(result, Prediction) else 'measured'}"]
     for name, time_ms in times_ms.items():
         remark = remarks.get(name.strip(), "")
-        lines.append(f"{name:13} {ms_cell(time_ms):>9} ms" + (f"  ({remark})" if remark else ""))
+        shown = UNKNOWN_TIME if math.isnan(time_ms) else f"{ms_cell(time_ms):>9} ms"
+        lines.append(f"{name:13} {shown}" + (f"  ({remark})" if remark else ""))
     if not isinstance(result, Prediction):
         shown = ", ".join(f"{name} {ms_cell(ms)}" for name, ms in result.percentiles_ms.items())
         lines.append(f"{result.runs} whole runs: {shown} ms")
-    else:
-        if result.layers:
-            lines.append(_coverage(result))
-        if result.skipped:
-            skipped = _operators(len(result.skipped))
-            lines.append(f"the total does not include {skipped}, listed below")
+    elif result.layers:
+        lines.append(_coverage(result))
     return "\n".join(lines)
+
+
+def incomplete_lines(prediction: Prediction) -> list[str]:
+    """Say what share of a network's work its total covers, and what is not in it; else nothing."""
+    if prediction.complete:
+        return []
+    covered = prediction.covered
+    of, rest = "network's", ""
+    if covered.unsized:
+        of, rest = "known", f"; {_operators(covered.unsized)} more of unknown size"
+    lines = [
+        f"{INCOMPLETE}: the total covers {share_cell(covered.macs)} of the {of} multiply-adds and "
+        f"{share_cell(covered.moved_bytes)} of the {of} bytes{rest}"
+    ]
+    if prediction.skipped:
+        skipped = _operators(len(prediction.skipped))
+        lines.append(f"the total does not include {skipped}, listed below")
+    if prediction.missing_costs:
+        names = " and ".join(f"no {each.name}" for each in prediction.missing_costs)
+        lines.append(
+            f"the total does not include inter-layer overhead: the bundle's dataset holds {names}"
+        )
+    return lines
+
+
+def share_cell(share: float) -> str:
+    """Write a share of a whole, which is all of it or nothing only where it really is."""
+    if math.isnan(share):
+        return "an unknown share"
+    if 0 < share < 0.01:
+        return "less than 1%"
+    return f"{math.floor(share * 100)}%"
 
 
 def _coverage(prediction: Prediction) -> str:
@@ -154,15 +191,15 @@ def lowering_text(prediction: Prediction, *, every: bool = False) -> str:
         remark = "" if node.role == "execution" else node.role
         layer, reason = ("", node.reason) if node.layer is None else (_fields(node.layer.key), "")
         remarks = "; ".join(filter(None, [remark, reason]))
-        sources = ", ".join(node.sources) if every else _named(node.sources)
+        sources = _named(node.sources, len(node.sources) if every else SHOWN_SOURCES)
         rows.append([node.op, sources, layer, remarks])
     columns = (Column("kernel"), Column("from nodes"), Column("layer"), Column("remark"))
     return f"lowered by {prediction.lowering}, in the order they run\n" + table(columns, rows)
 
 
-def _named(sources: Sequence[str]) -> str:
-    shown = ", ".join(sources[:SHOWN_SOURCES])
-    rest = len(sources) - SHOWN_SOURCES
+def _named(names: Sequence[str], most: int) -> str:
+    shown = ", ".join(names[:most])
+    rest = len(names) - most
     return shown + (f" and {rest} more" if rest > 0 else "")
 
 
@@ -190,14 +227,27 @@ def _layers(result: Prediction | MeasuredNetwork, every: bool) -> str:
 
 
 def _skipped(result: Prediction | MeasuredNetwork, every: bool) -> str:
+    """List what was skipped: operators of one type that lack one thing in one line."""
     where = "in the total" if isinstance(result, Prediction) else "measured alone"
-    shown = result.skipped if every else result.skipped[:SHOWN_SKIPPED]
-    rest = len(result.skipped) - len(shown)
-    text = f"not {where}: {_operators(len(result.skipped))}\n" + table(
-        (Column("name"), Column("operator"), Column("reason")),
-        [[each.name, each.op, each.reason] for each in shown],
+    groups: dict[tuple[str, str], list[str]] = {}
+    for each in result.skipped:
+        groups.setdefault((each.op, _without_names(each.reason)), []).append(each.name)
+    largest = sorted(groups.items(), key=lambda group: -len(group[1]))
+    lines = [
+        f"{len(names)} x {op}: {reason} ({_named(names, len(names) if every else SHOWN_SOURCES)})"
+        for (op, reason), names in (largest if every else largest[:SHOWN_SKIPPED])
+    ]
+    more = "" if every else "; --all names every one"
+    if len(largest) > len(lines):
+        lines.append(f"and {len(largest) - len(lines)} more reasons")
+    return "\n".join(
+        [f"not {where}: {_operators(len(result.skipped))}{more}", *map(printable, lines)]
     )
-    return text + (f"\nand {rest} more; --all shows every one" if rest else "")
+
+
+def _without_names(reason: str) -> str:
+    """Leave out of a reason which node or tensor it speaks of: others may lack the same."""
+    return _INPUT_NAME.sub("its input", _NODE_NAME.sub("", reason))
 
 
 def _told_apart(predictions: Sequence[Prediction]) -> list[str]:
@@ -228,7 +278,8 @@ def everywhere_text(predictions: Sequence[Prediction], failures: Sequence[Failur
     names = _told_apart(predictions)
     rows = [
         [name, each.framework, UNKNOWN_BATCH if each.batch is None else str(each.batch),
-         ms_cell(each.total_ms), interval_cell(each), ms_cell(each.phases.preprocess_ms),
+         "" if each.complete else INCOMPLETE, ms_cell(each.total_ms), interval_cell(each),
+         ms_cell(each.phases.preprocess_ms),
          ms_cell(each.phases.execution_ms), ms_cell(each.phases.postprocess_ms),
          ms_cell(each.estimated_ms), str(len(each.skipped)),
          str(sum(not layer.in_range for layer in each.layers))]
@@ -238,7 +289,7 @@ def everywhere_text(predictions: Sequence[Prediction], failures: Sequence[Failur
     if rows:
         parts[0] += "\n" + table(
             (Column("device"), Column("framework"), Column("batch", right=True),
-             Column("total ms", right=True), Column("90% interval", right=True),
+             Column(""), Column("total ms", right=True), Column("90% interval", right=True),
              Column("preprocess", right=True), Column("execution", right=True),
              Column("postprocess", right=True),
              Column("estimated ms", right=True), Column("skipped", right=True),
@@ -251,6 +302,13 @@ def everywhere_text(predictions: Sequence[Prediction], failures: Sequence[Failur
         else f"damaged: {each.error}"
         for each in failures
     ]
+    lacking = dict.fromkeys(
+        f"{name} with {each.framework}: {line}"
+        for name, each in zip(names, predictions, strict=True)
+        for line in incomplete_lines(each)
+    )
+    if lacking:
+        parts.append("\n".join(line.replace(", listed below", "") for line in lacking))
     warnings = [
         f"{name} with {each.framework}: {warning}"
         for name, each in zip(names, predictions, strict=True)

@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING
 
 from resperf.prediction import LayerPrediction, Prediction
 from resperf.report.comparison import ComparisonRow, comparison_table
-from resperf.report.network import SHOWN_LAYERS, heading, layer_remarks, warnings_text
+from resperf.report.network import (
+    SHOWN_LAYERS,
+    heading,
+    incomplete_lines,
+    layer_remarks,
+    warnings_text,
+)
 from resperf.timing import rank_correlation
 
 if TYPE_CHECKING:
@@ -105,8 +111,7 @@ def total_comparison(prediction: Prediction, measured: MeasuredNetwork) -> list[
     """
     layers_ms = sum(layer.execution_ms for layer in prediction.layers if layer.phase == "execution")
     mine, theirs = prediction.phases, measured.phases
-    left_out = len(prediction.skipped)
-    remark = f"without {left_out} operators that have no predictor" if left_out else ""
+    remark = "; ".join(incomplete_lines(prediction)).replace(", listed below", "")
     alone = len(measured.skipped)
     rest = f"with {alone} operators not measured alone" if alone else ""
     return [

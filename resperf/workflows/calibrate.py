@@ -311,7 +311,9 @@ def placed_network(alone: Bundle, network: Network, name: str, measured_ms: floa
             group = group_of(layer_from_key(layer.key))
             kinds_ms[group] = kinds_ms.get(group, 0.0) + layer.execution_ms
     layers = layers_behind_each_other(prediction.nodes)
-    alone_ms = sum(kinds_ms.values()) + prediction.handover_ms
+    # What the bundle does not know is not in the total either.
+    handover_ms = 0.0 if math.isnan(prediction.handover_ms) else prediction.handover_ms
+    alone_ms = sum(kinds_ms.values()) + handover_ms
     return Placed(
         network=name,
         batch=network.batch,

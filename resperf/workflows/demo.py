@@ -14,10 +14,9 @@ from resperf.campaign import Campaign, CampaignResult, run_campaign
 from resperf.campaign.harvest import shipped_networks
 from resperf.dataset import checksum
 from resperf.errors import BundleError, require
-from resperf.lowering import LoweredNetwork, lower
+from resperf.lowering import LoweredNetwork, lower, work_of
 from resperf.network import Network, read_network
 from resperf.prediction import Prediction, predict_network
-from resperf.prediction.rules import tensor_bytes
 from resperf.workflows.guarded import reference_monitor
 from resperf.workflows.measure import MeasuredNetwork, measure_network
 
@@ -202,17 +201,15 @@ def unknown_share(network: Network, lowered: LoweredNetwork, kinds: Collection[s
     float
         Between 0 and 1; 1 where the bytes of an operator are not known.
     """
-    nodes = {node.name: node for node in network.nodes}
     layers = [node.layer for node in lowered.nodes if node.layer is not None]
     known_bytes = sum(layer.moved_bytes for layer in layers if layer.kind in kinds)
     unknown_bytes: float = sum(layer.moved_bytes for layer in layers if layer.kind not in kinds)
     for node in lowered.nodes:
         if node.role != "unknown":
             continue
-        sources = [nodes[name] for name in node.sources if name in nodes]
-        names = {name for each in sources for name in (*each.inputs, *each.outputs) if name}
-        if not sources or not names <= set(network.tensors):
+        moved_bytes = work_of(network, node.sources).moved_bytes
+        if not node.sources or math.isnan(moved_bytes):
             return 1.0
-        unknown_bytes += sum(tensor_bytes(network.tensors[name]) for name in names)
+        unknown_bytes += moved_bytes
     total = known_bytes + unknown_bytes
     return unknown_bytes / total if total else math.nan

@@ -64,8 +64,10 @@ def bundle(tmp_path_factory) -> Path:
         seed=0,
         versions={"resperf": "0"},
         created="2026-01-01T00:00:00+00:00",
-        machine_costs={"session_ms": 0.02, "view_ms": 0.001},
-    )
+        machine_costs={
+            "session_ms": 0.02, "view_ms": 0.001, "node_ms": 0.0, "handover_ms_per_mb": 0.0,
+        },
+    )  # fmt: skip
     write_dataset(folder / "rows.h5", Dataset(info, tuple(_row(layer) for layer in layers())))
     train(folder / "rows.h5", folder / "cpu-onnxruntime", method="baseline", device="cpu")
     return folder / "cpu-onnxruntime"

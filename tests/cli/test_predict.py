@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 
@@ -198,6 +199,57 @@ def test_strict_refuses_what_is_not_in_the_total(bundle, capsys):
     line = failure(capsys, *words, "--batch", "1", "--strict")
     assert "densenet121: " in line
     assert "operators have no predictor" in line
+
+
+def test_a_network_in_another_precision_is_incomplete_and_says_so(bundle, tmp_path, capsys):
+    onnx_type, shape = onnx.TensorProto.DOUBLE, [1, 3, 8, 8]
+    ends = [onnx.helper.make_tensor_value_info(name, onnx_type, shape) for name in "xy"]
+    weights = onnx.numpy_helper.from_array(np.zeros((3, 3, 1, 1)), "w")
+    nodes = [
+        onnx.helper.make_node("Conv", ["x", "w"], ["c"], "conv"),
+        onnx.helper.make_node("Relu", ["c"], ["y"], "relu"),
+    ]
+    graph = onnx.helper.make_graph(nodes, "g", [ends[0]], [ends[1]], [weights])
+    opsets = [onnx.helper.make_opsetid("", 17)]
+    path = tmp_path / "double.onnx"
+    onnx.save(onnx.helper.make_model(graph, ir_version=8, opset_imports=opsets), path)
+    document = run_json(capsys, "predict", str(path), "--bundle", str(bundle))
+    assert document["complete"] is False
+    assert document["coverage"]["macs"] == 0
+    conv = next(each for each in document["skipped"] if each["op"] == "Conv")
+    # 3 x 64 values of 3 products each; as many read as written, and 9 weights, of 8 bytes.
+    assert (conv["macs"], conv["moved_bytes"]) == (576, (2 * 192 + 9) * 8)
+    assert main(["predict", str(path), "--bundle", str(bundle)]) == 0
+    second = capsys.readouterr().out.splitlines()[1]
+    assert second.startswith("INCOMPLETE: the total covers 0% of the network's multiply-adds")
+
+
+def test_an_output_that_cannot_be_reached_is_unknown(bundle, tmp_path, capsys):
+    image = onnx.helper.make_tensor_value_info("x", 1, [1, 3, 8, 8])
+    places = onnx.helper.make_tensor_value_info("y", onnx.TensorProto.INT64, None)
+    node = onnx.helper.make_node("NonZero", ["x"], ["y"], "places")
+    graph = onnx.helper.make_graph([node], "g", [image], [places])
+    opsets = [onnx.helper.make_opsetid("", 17)]
+    path = tmp_path / "places.onnx"
+    onnx.save(onnx.helper.make_model(graph, ir_version=8, opset_imports=opsets), path)
+    document = run_json(capsys, "predict", str(path), "--bundle", str(bundle))
+    assert document["phases"]["postprocess_ms"] is None
+    assert [(each["name"], each["op"]) for each in document["skipped"]] == [
+        ("places", "NonZero"), ("y", "transfer"),
+    ]  # fmt: skip
+    assert main(["predict", str(path), "--bundle", str(bundle)]) == 0
+    assert "postprocess   unknown" in capsys.readouterr().out
+
+
+def test_strict_range_refuses_to_extrapolate_and_names_layers(bundle, capsys):
+    words = ["predict", LENET, "--bundle", str(bundle), "--batch", "4096"]
+    assert main(words) == 0
+    assert "out of range" in capsys.readouterr().out
+    line = failure(capsys, *words, "--strict-range")
+    assert "batch=4096 above 16" in line or "no predictor" in line
+    everywhere = [*words, "--device", "all", "--strict-range", "--json"]
+    main(everywhere)
+    assert any("strict" in each.get("error", "") for each in json.loads(capsys.readouterr().out))
 
 
 def test_layers_on_another_machine_say_so_too(bundle, tmp_path, capsys):

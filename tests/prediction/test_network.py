@@ -14,13 +14,12 @@ from resperf.bundle import Correction, Times, TransferredCalibration
 from resperf.copies import weights_cost
 from resperf.errors import UnsupportedError
 from resperf.layers import Conv, Dense, Layer, Pool, Reorder
-from resperf.lowering import LoweredNetwork, LoweredNode
+from resperf.lowering import LoweredNetwork, LoweredNode, tensor_bytes
 from resperf.network import Network, Tensor
 from resperf.platform import this_platform
 from resperf.prediction import layers_alone, predict_layers, predict_network
 from resperf.prediction import network as module
 from resperf.prediction.layers import layer_times
-from resperf.prediction.rules import tensor_bytes
 from resperf.settings import Setting
 
 CONV = Conv(batch=1, channels_in=3, height=4, width=4, kernel_height=3, kernel_width=3,
@@ -37,6 +36,9 @@ TIMES_MS = {
     ("dense", "postprocess"): 0.9,
     ("reorder", "execution"): 0.3,
 }
+
+
+COSTS = {"session_ms": 0.05, "view_ms": 0.002, "node_ms": 0.0, "handover_ms_per_mb": 0.0}
 
 
 class FakeBundle:
@@ -59,7 +61,7 @@ class FakeBundle:
         far: Sequence[str] = (),
     ) -> None:
         self.method = method
-        self.costs = {"session_ms": 0.05, "view_ms": 0.002} if costs is None else costs
+        self.costs = COSTS if costs is None else costs
         self.asked: list[list[str]] = []
         self._times_ms, self._far = times_ms, far
         self.setting = Setting(
@@ -110,8 +112,10 @@ LRN = LoweredNode("norm", "LRN", None, "unknown", reason="no layer kind for LRN"
 def predict_nodes(monkeypatch):
     """Predict a network that is lowered to given nodes."""
 
-    def predict(nodes, bundle=None, **options):
-        lowered = LoweredNetwork(tuple(nodes), (IMAGE, MASK), (SCORES,), "by hand", ("a note",))
+    def predict(nodes, bundle=None, *, outputs=(SCORES,), unsized=(), **options):
+        lowered = LoweredNetwork(
+            tuple(nodes), (IMAGE, MASK), outputs, "by hand", ("a note",), unsized
+        )
         monkeypatch.setattr(module, "lower", lambda *args, **kwargs: lowered)
         network = Network(
             "net", (), {}, ("image", "mask"), ("scores",), {"": 17}, 1, ("batch set",)
@@ -228,6 +232,93 @@ def test_unknown_costs_are_listed_too(predict_nodes):
         ("flat", "Flatten"),
         ("session", "call"),
     ]
+    assert [(each.name, each.reason) for each in prediction.missing_costs] == [
+        ("node_ms", "the bundle's dataset holds no node_ms"),
+        ("handover_ms_per_mb", "the bundle's dataset holds no handover_ms_per_mb"),
+    ]
+    document = prediction.to_json()
+    assert document["complete"] is False
+    assert document["session_ms"] is document["views_ms"] is document["handover_ms"] is None
+    assert [each["name"] for each in document["missing_costs"]] == [
+        "node_ms", "handover_ms_per_mb",
+    ]  # fmt: skip
+    # What is known is still added up.
+    assert prediction.phases.execution_ms == pytest.approx(2.0 + 0.5 + 1.0)
+
+
+def test_a_cost_between_layers_that_is_half_known_is_added_and_half_listed(predict_nodes):
+    costs = {"session_ms": 0.05, "view_ms": 0.002, "node_ms": 0.5}
+    prediction = predict_nodes(NODES, FakeBundle(costs=costs))
+    assert prediction.handover_ms == pytest.approx(3 * 0.5)
+    assert [each.name for each in prediction.missing_costs] == ["handover_ms_per_mb"]
+    assert not prediction.complete
+    # What whole networks taught stands in for both.
+    bundle = FakeBundle(costs=costs)
+    bundle.correction = Correction({}, 0.01, 0.0, math.inf, {})
+    assert predict_nodes(NODES, bundle).missing_costs == ()
+    # The published rule asks for neither.
+    assert predict_nodes(NODES, FakeBundle("resperfnet", costs={})).complete
+
+
+def test_one_layer_alone_reads_nothing_of_another(predict_nodes):
+    bundle = FakeBundle(costs={"session_ms": 0.05, "node_ms": 0.5})
+    prediction = predict_nodes([NODES[1]], bundle)
+    assert prediction.complete
+    assert prediction.handover_ms == 0.5
+
+
+def test_a_phase_of_which_nothing_is_known_is_unknown_and_not_zero(predict_nodes):
+    inside = NODES[1:-1]
+    lost = predict_nodes(inside, outputs=(), unsized=("scores",))
+    assert math.isnan(lost.phases.postprocess_ms)
+    assert lost.to_json()["phases"]["postprocess_ms"] is None
+    assert lost.total_ms == pytest.approx(208e-6 + 3.552)
+    (skipped,) = lost.skipped
+    assert (skipped.name, skipped.op, skipped.reason) == (
+        "scores", "transfer", "its shape is not known",
+    )  # fmt: skip
+    # One of two copies is known, and so is a re-layout.
+    half = predict_nodes(inside, unsized=("other",))
+    assert half.phases.postprocess_ms == pytest.approx(40e-6)
+    assert not half.complete
+    assert predict_nodes(NODES, outputs=(), unsized=("scores",)).phases.postprocess_ms == 0.3
+    # Nothing that is copied takes no time.
+    assert predict_nodes(inside, outputs=()).phases.postprocess_ms == 0
+    unknown = predict_nodes([LRN], FakeBundle("resperfnet"))
+    assert math.isnan(unknown.phases.execution_ms)
+
+
+def test_an_incomplete_total_says_what_share_of_the_work_it_covers(predict_nodes):
+    times_ms = {key: value for key, value in TIMES_MS.items() if key[0] != "dense"}
+    prediction = predict_nodes(NODES[1:-1], FakeBundle(times_ms=times_ms))
+    # 8 channels of 2 x 2 values of 27 products each; 8 of 1 value of 4; 10 values of 8.
+    assert prediction.covered.macs == pytest.approx((864 + 32) / (864 + 32 + 80))
+    # Values read and written, weights, biases, of four bytes each.
+    conv, pool, dense = 4 * (48 + 32 + 216 + 8), 4 * (32 + 8), 4 * (8 + 10 + 80 + 10)
+    assert prediction.covered.moved_bytes == pytest.approx((conv + pool) / (conv + pool + dense))
+    assert prediction.covered.unsized == 0
+    document = prediction.to_json()
+    assert document["coverage"]["macs"] == prediction.covered.macs
+    assert document["skipped"] == [
+        {"name": "fc", "op": "Gemm", "reason": "the bundle has no predictor for dense",
+         "macs": 80.0, "moved_bytes": 432.0},
+    ]  # fmt: skip
+    assert predict_nodes(NODES).complete
+    assert predict_nodes(NODES).to_json()["complete"] is True
+
+
+def test_strict_about_the_range_names_what_is_outside(predict_nodes):
+    bundle = FakeBundle(far=["pool", "dense"])
+    assert predict_nodes(NODES, bundle, strict=True).skipped == ()
+    with pytest.raises(UnsupportedError, match=r"net: 2 layers .*pool1: height=4 below 8; fc: h"):
+        predict_nodes(NODES, bundle, strict="range")
+    assert predict_nodes(NODES, strict="range").complete
+    with pytest.raises(UnsupportedError, match=r"1 operators have no predictor.*norm \(LRN\)"):
+        predict_nodes((*NODES, LRN), strict="range")
+    far = FakeBundle()
+    far.largest_bytes = 100
+    with pytest.raises(UnsupportedError, match=r"1 layers and copies .*copy of image: preprocess"):
+        predict_nodes(NODES, far, strict="range")
 
 
 def test_strict_names_the_first_and_counts_all(predict_nodes):
@@ -264,7 +355,10 @@ def test_the_json_form_has_the_promised_keys_first(predict_nodes):
     assert list(document["layers"][0])[:4] == ["name", "kind", "execution_ms", "in_range"]
     assert document["layers"][1]["sources"] == ["c", "relu"]
     assert document["layers"][0]["phase"] == "preprocess"
-    assert document["skipped"] == [{"name": "norm", "op": "LRN", "reason": "no layer kind for LRN"}]
+    assert document["skipped"] == [
+        {"name": "norm", "op": "LRN", "reason": "no layer kind for LRN", "macs": 0.0,
+         "moved_bytes": 0.0},
+    ]  # fmt: skip
 
 
 def test_equal_layers_are_predicted_once_and_keep_their_order():
@@ -319,7 +413,7 @@ def test_bounds_of_layers_add_up_and_stretch_to_what_is_no_layer(predict_nodes) 
 
 
 def test_the_in_network_correction_changes_layers_costs_and_interval(predict_nodes):
-    bundle = FakeBundle(costs={"session_ms": 0.05, "view_ms": 0.002, "node_ms": 9.0})
+    bundle = FakeBundle(costs={**COSTS, "node_ms": 9.0})
     bundle.correction = Correction({"conv": 1.5, "reorder": 3.0}, 0.01, 100.0, math.log(1.1), {})
     prediction = predict_nodes(NODES, bundle)
     by_name = {layer.name: layer for layer in prediction.layers}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from resperf.layers import Conv
 from resperf.prediction import Failure, LayerPrediction, PhaseTimes, Prediction, Skipped
-from resperf.report.network import everywhere_text, layers_text, network_text
+from resperf.report.network import everywhere_text, layers_text, network_text, share_cell
 from resperf.report.side_by_side import total_comparison
 
 KEY = Conv(
@@ -43,12 +43,55 @@ def test_ten_layers_are_shown_slowest_first_and_all_on_demand():
     assert "--all" not in text
 
 
-def test_what_is_left_out_is_said_beside_the_total_and_listed():
-    skipped = tuple(Skipped(f"lrn{i}", "LRN", "no layer kind") for i in range(12))
-    text = network_text(prediction(skipped=skipped))
-    assert "the total does not include 12 operators, listed below" in text
-    assert "and 2 more; --all shows every one" in text
-    assert "does not include" not in network_text(prediction())
+def test_what_is_left_out_is_said_before_the_total_and_listed():
+    # 78 G of 104 G multiply-adds: 12 of 1 to 12 G are known, two of 13 G are not in the total.
+    skipped = tuple(
+        Skipped(f"lrn{i}", "LRN", "no layer kind", 13e9 * (i < 2), 0.0) for i in range(12)
+    )
+    lines = network_text(prediction(skipped=skipped)).splitlines()
+    assert lines[1].startswith("INCOMPLETE: the total covers 75% of the network's multiply-adds")
+    assert lines[2] == "the total does not include 12 operators, listed below"
+    assert lines[3].split() == ["total", "83.00", "ms"]
+    assert "12 x LRN: no layer kind (lrn0, lrn1, lrn2, lrn3 and 8 more)" in lines
+    assert "--all names every one" in lines[-2]
+    assert network_text(prediction(skipped=skipped), every=True).endswith("lrn10, lrn11)")
+    complete = network_text(prediction())
+    assert "does not include" not in complete
+    assert "INCOMPLETE" not in complete
+
+
+def test_skipped_operators_are_grouped_by_what_they_lack():
+    shapes = [Skipped(f"c{i}", "Conv", f"Conv 'c{i}': its shapes are odd") for i in range(48)]
+    behind = [
+        Skipped(f"d{i}", "Conv", f"Conv 'd{i}': the shape of its input 't{i}' is not known")
+        for i in range(2)
+    ]
+    dtypes = [Skipped("m", "MatMul", "MatMul 'm': dense: dtype='float64' must be float32")]
+    text = network_text(prediction(skipped=(*behind, *shapes, *dtypes)))
+    assert text.splitlines()[-4:] == [
+        "not in the total: 51 operators; --all names every one",
+        "48 x Conv: its shapes are odd (c0, c1, c2, c3 and 44 more)",
+        "2 x Conv: the shape of its input is not known (d0, d1)",
+        "1 x MatMul: dense: dtype='float64' must be float32 (m)",
+    ]
+    # Nobody knows how much they multiply.
+    assert "of the known multiply-adds" in text
+    assert "; 51 operators more of unknown size" in text
+
+
+def test_an_unknown_phase_and_an_unknown_cost_are_no_zero():
+    lost = PhaseTimes(1.0, 80.0, float("nan"))
+    cost = Skipped("node_ms", "cost", "not measured", 0.0, 0.0)
+    lines = network_text(prediction(phases=lost, missing_costs=(cost,))).splitlines()
+    assert lines[1].startswith("INCOMPLETE: the total covers 100% of the network's multiply-adds")
+    assert lines[2].endswith("inter-layer overhead: the bundle's dataset holds no node_ms")
+    assert lines[3].split() == ["total", "81.00", "ms"]
+    assert lines[6].split() == ["postprocess", "unknown"]
+
+
+def test_almost_all_is_not_all_and_almost_nothing_not_nothing():
+    cells = [share_cell(share) for share in (1.0, 0.9999, 0.004, 0.0, float("nan"))]
+    assert cells == ["100%", "99%", "less than 1%", "0%", "an unknown share"]
 
 
 def test_warnings_and_layers_out_of_range_are_shown():
@@ -93,6 +136,16 @@ def test_bundles_are_compared_in_one_table():
     assert rows[4][-3:] == ["1.000", "0", "1"]
     assert "not predicted for p1000 with tensorrt: no lowering" in text
     assert "damaged: there/x is damaged" in text
+
+
+def test_an_incomplete_total_is_marked_in_the_table():
+    skipped = (Skipped("n", "LRN", "no layer kind", 26e9, 0.0),)
+    text = everywhere_text([prediction(), prediction(device="v100", skipped=skipped)], [])
+    rows = [line.split() for line in text.splitlines()]
+    assert rows[3][:4] == ["cpu", "onnxruntime", "8", "83.00"]
+    assert rows[4][:5] == ["v100", "onnxruntime", "8", "INCOMPLETE", "83.00"]
+    assert "v100 with onnxruntime: INCOMPLETE: the total covers 75% of the network's" in text
+    assert "cpu with onnxruntime: INCOMPLETE" not in text
 
 
 def test_machines_of_one_device_are_told_apart():

@@ -1,0 +1,161 @@
+"""How much work operators are, from the graph alone: also of those that become no layer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from resperf.errors import LayerError
+from resperf.layers import OPERATOR_DOMAINS, Operand, Operator, layer_of_operator
+from resperf.lowering._base import CONTROL_FLOW, ODD
+from resperf.network import Network, Node, Tensor
+from resperf.units import DTYPE_BYTES
+
+_Shape = tuple[int, ...]
+_Count = Callable[[Node, Sequence[_Shape], _Shape], float]
+"""(node, shapes of its inputs, shape of its first output) -> multiply-adds."""
+_OTHER_FLOATS = frozenset({"float16", "bfloat16", "float64"})
+"""Read as float32: an operator multiplies as much in every type."""
+
+
+class Work(NamedTuple):
+    """Multiply-adds, and bytes read and written; NaN where the graph does not say."""
+
+    macs: float
+    moved_bytes: float
+
+
+def tensor_bytes(tensor: Tensor) -> float:
+    """Count the bytes of a tensor's values; NaN where they have no size of their own (texts)."""
+    element_bytes = DTYPE_BYTES.get(tensor.dtype)
+    if element_bytes is None:
+        try:
+            element_bytes = np.dtype(tensor.dtype).itemsize
+        except TypeError:
+            return math.nan
+    return math.prod(tensor.shape) * element_bytes
+
+
+def work_of(network: Network, names: Sequence[str]) -> Work:
+    """Count what nodes of a network that run as one kernel multiply, read and write.
+
+    Tensors between them are not read or written, as in `resperf.layers.Layer.moved_bytes`.
+
+    Parameters
+    ----------
+    network : Network
+    names : sequence of str
+        Of its nodes.
+    """
+    wanted = set(names)
+    nodes = [node for node in network.nodes if node.name in wanted]
+    if any(node.op in CONTROL_FLOW for node in nodes):
+        return Work(math.nan, math.nan)
+    made = {name for node in nodes for name in node.outputs if name}
+    outside = {name for node in network.nodes if node.name not in wanted for name in node.inputs}
+    read = {name for node in nodes for name in node.inputs if name} - made
+    written = {name for name in made if name in outside or name in network.outputs}
+    moved_bytes = [
+        tensor_bytes(network.tensors[name]) if name in network.tensors else math.nan
+        for name in (*read, *written)
+    ]
+    return Work(sum(_macs(network, node) for node in nodes), sum(moved_bytes))
+
+
+def _macs(network: Network, node: Node) -> float:
+    """Count the multiply-adds of one node, by shapes alone or as its layer kind counts them."""
+    tensors = [network.tensors.get(name) if name else None for name in node.inputs]
+    result = network.tensors.get(next((name for name in node.outputs if name), ""))
+    known = all(
+        tensor is not None for name, tensor in zip(node.inputs, tensors, strict=True) if name
+    )
+    count = _PRODUCTS.get(node.op)
+    try:
+        if count is not None and node.domain in OPERATOR_DOMAINS and known and result is not None:
+            shapes = [() if tensor is None else tensor.shape for tensor in tensors]
+            return count(node, shapes, result.shape)
+        if known and result is not None:
+            return float(layer_of_operator(_operator(network, node, tensors)).macs)
+    except (LayerError, *ODD):
+        pass
+    return math.nan if node.domain or node.op in _MULTIPLYING else 0.0
+
+
+def _operator(network: Network, node: Node, tensors: Sequence[Tensor | None]) -> Operator:
+    """Describe a node to the layer kinds, its numbers as float32."""
+    foreign = node.domain not in OPERATOR_DOMAINS
+    return Operator(
+        op=f"{node.domain}.{node.op}" if foreign else node.op,
+        attributes=node.attributes,
+        inputs=tuple(None if each is None else _operand(each) for each in tensors),
+        outputs=tuple(
+            network.tensors[name].shape for name in node.outputs if name in network.tensors
+        ),
+        domain=node.domain,
+        opset=network.opsets.get(node.domain, 1),
+    )
+
+
+def _operand(tensor: Tensor) -> Operand:
+    if tensor.dtype in _OTHER_FLOATS:
+        tensor = replace(tensor, dtype="float32")
+    return Operand(tensor.shape, tensor.dtype, tensor.value)
+
+
+def _conv(node: Node, inputs: Sequence[_Shape], result: _Shape) -> float:
+    """One for each output value and weight of its filter."""
+    del node
+    return math.prod(result) * math.prod(inputs[1][1:])
+
+
+def _conv_transpose(node: Node, inputs: Sequence[_Shape], result: _Shape) -> float:
+    """One for each input value and weight that it is spread by."""
+    del node, result
+    return math.prod(inputs[0]) * math.prod(inputs[1][1:])
+
+
+def _product(node: Node, inputs: Sequence[_Shape], result: _Shape) -> float:
+    """One for each output value and each value summed over."""
+    depth = inputs[0][-2 if node.attributes.get("transA") else -1]
+    return math.prod(result) * depth
+
+
+def _einsum(node: Node, inputs: Sequence[_Shape], result: _Shape) -> float:
+    """One for each combination of all indices, where two operands are multiplied."""
+    del result
+    terms = str(node.attributes["equation"]).replace(" ", "").partition("->")[0].split(",")
+    if len(terms) != 2 or any("." in term for term in terms):
+        return math.nan
+    lengths: dict[str, int] = {}
+    for term, shape in zip(terms, inputs, strict=True):
+        for letter, length in zip(term, shape, strict=True):
+            lengths[letter] = max(length, lengths.get(letter, 1))
+    return math.prod(lengths.values())
+
+
+def _pool(node: Node, inputs: Sequence[_Shape], result: _Shape) -> float:
+    """One comparison or addition for each output value and value of its window."""
+    window = node.attributes.get("kernel_shape", inputs[0][2:])
+    return float(math.prod(result) * math.prod(window))
+
+
+_PRODUCTS: Mapping[str, _Count] = {
+    **dict.fromkeys(("Conv", "FusedConv", "ConvInteger"), _conv),
+    "ConvTranspose": _conv_transpose,
+    **dict.fromkeys(("Gemm", "FusedGemm", "MatMul", "FusedMatMul", "MatMulInteger"), _product),
+    "Einsum": _einsum,
+    **dict.fromkeys(
+        ("MaxPool", "AveragePool", "GlobalMaxPool", "GlobalAveragePool"), _pool
+    ),
+}  # fmt: skip
+"""Operators whose multiply-adds their shapes say, in whatever type and number of axes."""
+_MULTIPLYING = frozenset({
+    *_PRODUCTS, *CONTROL_FLOW, "Attention", "DFT", "DeformConv", "GRU", "GlobalLpPool", "LSTM",
+    "LpPool", "MaxRoiPool", "QLinearConv", "QLinearMatMul", "RNN", "RoiAlign", "STFT",
+    "SequenceMap",
+})  # fmt: skip
+"""ONNX's own operators that multiply and add; of others of ONNX's own, what no kind reads is 0."""
