@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from resperf.layers import Activation, Conv, Dense, Layer, Pool
-from resperf.measurement import Measurement, PhaseSamples, Status, StopReason
+from resperf.measurement import Measurement, Samples, Status, StopReason
 from resperf.platform import Platform
 from resperf.settings import Setting
 
@@ -95,9 +95,18 @@ def toy_dataset(toy_rows: ToyRows, tmp_path_factory: pytest.TempPathFactory) -> 
     pytest.importorskip("h5py")
     from resperf.dataset import Dataset, DatasetInfo, write_dataset
 
-    def phase(time_ms: float) -> PhaseSamples:
-        return PhaseSamples((time_ms,) * 5, 5, 1, StopReason.PRECISE)
+    def phase(time_ms: float) -> Samples:
+        return Samples((time_ms,) * 5, 5, 1, StopReason.PRECISE)
 
+    setting = Setting(threads=2, framework="synthetic", framework_version="1", provider="none")
+    platform = Platform(
+        device="toy",
+        processor="P",
+        instruction_set="avx2",
+        cores=2,
+        memory_bytes=8 << 30,
+        system="Linux",
+    )
     rows = []
     for kind in ("conv", "pool", "dense"):
         layers, times_ms = toy_rows(kind, 80, noise=0.01)
@@ -108,20 +117,16 @@ def toy_dataset(toy_rows: ToyRows, tmp_path_factory: pytest.TempPathFactory) -> 
         first = [(layer, time_ms, 0) for layer, time_ms in zip(layers, times_ms, strict=True)]
         for layer, time_ms, repeat in (*first, *again):
             phases = {
-                "preprocess": phase(0.002 + layer.input_bytes / 8e6),
-                "execution": phase(float(time_ms)),
-                "postprocess": phase(0.003 + layer.output_bytes / 5e6),
+                "preprocess_ms": phase(0.002 + layer.input_bytes / 8e6),
+                "execution_ms": phase(float(time_ms)),
+                "postprocess_ms": phase(0.003 + layer.output_bytes / 5e6),
             }
-            rows.append(Measurement(layer, Status.OK, phases, repeat=repeat, started_at=len(rows)))
-    setting = Setting(threads=2, framework="synthetic", framework_version="1", provider="none")
-    platform = Platform(
-        device="toy",
-        processor="P",
-        instruction_set="avx2",
-        cores=2,
-        memory_bytes=8 << 30,
-        system="Linux",
-    )
+            rows.append(
+                Measurement(
+                    layer, Status.OK, phases, setting=setting, platform=platform, repeat=repeat,
+                    started_at=len(rows),
+                )
+            )  # fmt: skip
     info = DatasetInfo(
         setting, platform, {"name": "toy"}, 1, {}, "2026-01-02T03:04:05+00:00",
         {"session_ms": 0.01, "view_ms": 0.001},

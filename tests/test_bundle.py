@@ -90,7 +90,7 @@ def test_the_golden_bundle_of_schema_3_is_of_another_machine(bundle_copy: Path) 
     for each in (bundle, bundle.without_correction()):
         np.testing.assert_allclose(each.predict(layers).ms, 0.5 * before.predict(layers).ms)
     # Copies between host and device are not those of layers.
-    assert bundle.transfer_ms("preprocess", [1e6]) == before.transfer_ms("preprocess", [1e6])
+    assert bundle.transfer_ms("preprocess_ms", [1e6]) == before.transfer_ms("preprocess_ms", [1e6])
     for damaged in (0.0, -1.0, "half", None):
         edit(
             bundle_copy,
@@ -203,7 +203,7 @@ def test_users_without_a_home_have_the_shipped_bundles(monkeypatch: pytest.Monke
 def test_other_phases_come_from_transfers() -> None:
     bundle = Bundle.load(GOLDEN)
     predicted = bundle.predict([DENSE], "preprocess_ms").ms
-    assert predicted == bundle.transfer_ms("preprocess", [2 * 256 * 4])
+    assert predicted == bundle.transfer_ms("preprocess_ms", [2 * 256 * 4])
     assert np.isnan(bundle.transfer_ms("elsewhere", [1, 2])).all()
 
 

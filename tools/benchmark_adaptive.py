@@ -342,7 +342,7 @@ def _beside(some: LayerRows, others: LayerRows) -> LayerRows:
 def _errors(
     train: LayerRows, validation: LayerRows, test: LayerRows, method: str, seed: int
 ) -> tuple[float, ...]:
-    phase = train.layer_phase
+    phase = train.layer_quantity
     predictor = layer_predictor_class(method)(train.kind)
     fit_rows(predictor, train, validation, phase, seed=seed)
     ratios = predictor.values(test.columns) / test.times_ms[phase]

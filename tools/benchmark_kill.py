@@ -136,7 +136,7 @@ def _identities(output: Path, report: Report) -> Counter[tuple[str, int]]:
 def _planned(campaign: Path) -> int:
     from resperf.campaign import Bench, Campaign, plan_campaign
 
-    planned, _ = plan_campaign(Campaign.from_toml(campaign), Bench("synthetic"))
+    planned, *_ = plan_campaign(Campaign.from_toml(campaign), Bench("synthetic"))
     return len(planned.items)
 
 

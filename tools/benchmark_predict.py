@@ -126,7 +126,8 @@ def one_call(bundle_path: Path) -> None:
             bundle.predict(layers, bundle.layer_quantity)
             seconds.append(time.perf_counter() - start)
         print(
-            f"{LAYERS:,} layers in one call, {kind}, {bundle.method_of(kind, bundle.layer_quantity)}: "
+            f"{LAYERS:,} layers in one call, {kind}, "
+            f"{bundle.method_of(kind, bundle.layer_quantity)}: "
             f"{LAYERS / median(seconds):,.0f} a second"
         )
 

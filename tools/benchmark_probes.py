@@ -42,7 +42,7 @@ def main() -> None:
         monitor = ReferenceMonitor(reference.isolated, probes=probes)
         runs = {
             path.stem: stack.enter_context(device.network(path, batch=arguments.batch))
-            .phases["execution"]
+            .phases["execution_ms"]
             .run
             for path in arguments.networks
         }
@@ -51,7 +51,7 @@ def main() -> None:
         while time.monotonic() < end:
             for name, run in runs.items():
                 before = monitor.slow_probes()
-                time_ms = median(sample(run, TURN).samples_ms)
+                time_ms = median(sample(run, TURN).values)
                 after = monitor.slow_probes()
                 state = " then ".join(sorted({*before, *after})) or "steady"
                 turns[name].append((state if before == after else "changing", time_ms))

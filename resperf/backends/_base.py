@@ -42,7 +42,7 @@ class Built:
     Attributes
     ----------
     phases : mapping of str to Phase
-        All of `resperf.measurement.PHASES`, in that order.
+        All of `resperf.quantities.PHASES`, in that order.
     isolated : callable
         One run of the layer alone, or of the whole network, its input and output on the device.
     """

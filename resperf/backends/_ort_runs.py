@@ -125,9 +125,9 @@ def network_phases(session: Any, feeds: Mapping[str, npt.NDArray[Any]]) -> OrtBu
     preprocess()
     execute = _checked(partial(session.run_with_iobinding, binding), "the network")
     phases = {
-        "preprocess": Phase(preprocess),
-        "execution": Phase(execute),
-        "postprocess": Phase(postprocess),
+        "preprocess_ms": Phase(preprocess),
+        "execution_ms": Phase(execute),
+        "postprocess_ms": Phase(postprocess),
     }
     return OrtBuilt(phases, execute)
 

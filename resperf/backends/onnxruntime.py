@@ -153,9 +153,9 @@ class OnnxRuntimeBackend:
         execution = Phase(marginal.run, offset_ms=self.session_ms(), divisor=copies)
         return OrtBuilt(
             {
-                "preprocess": Phase(alone.preprocess),
-                "execution": execution,
-                "postprocess": Phase(alone.postprocess),
+                "preprocess_ms": Phase(alone.preprocess),
+                "execution_ms": execution,
+                "postprocess_ms": Phase(alone.postprocess),
             },
             alone.run,
             (alone, marginal),

@@ -174,9 +174,9 @@ class Run(Built):
         self._functions = functions
         self.isolated = isolated
         self.phases: Mapping[str, Phase] = {
-            "preprocess": Phase(lambda: [tf.constant(array) for array in host_inputs]),
-            "execution": execution,
-            "postprocess": Phase(lambda: [output.numpy() for output in outputs]),
+            "preprocess_ms": Phase(lambda: [tf.constant(array) for array in host_inputs]),
+            "execution_ms": execution,
+            "postprocess_ms": Phase(lambda: [output.numpy() for output in outputs]),
         }
 
     def close(self) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -20,13 +20,12 @@ from resperf.bundle._upgrade import COPIES_ASSUMED
 from resperf.errors import BundleError, ResperfError
 from resperf.features import Array, columns_of, feature_matrix, quantities
 from resperf.layers import Layer, kind_of_key, layer_from_key
-from resperf.measurement import WHOLE_CALL, layer_phase
 from resperf.network import Network, structure_digest
 from resperf.platform import Platform
 from resperf.predictors import METHODS, Estimate, Predictor, predictor_class
 from resperf.predictors.intervals import Intervals, assumed
 from resperf.predictors.transfers import Transfers
-from resperf.quantities import QUANTITIES
+from resperf.quantities import EXECUTION, WHOLE_CALL, layer_quantity
 from resperf.settings import Setting
 
 _FEATURE_TOLERANCE = 1e-6
@@ -77,9 +76,11 @@ class Bundle:
     copies : "assumed" or mapping of str to mapping
         Kind to what its rows say of how many copies of a layer one run held; assumed where they
         say nothing.
-    layer_phase : str
-        What the layers' times contain: ``execution``, or ``whole_call`` where the training rows
-        held nothing else.
+    layer_quantity : str
+        What the layers' times contain: ``execution_ms``, or ``whole_call_ms`` where the training
+        rows held nothing else.
+    layer_quantities, network_quantities : tuple of str
+        All quantities that predictors of layers, and of networks, have.
     kinds : tuple of str
         Kinds of layers that have a predictor of that phase.
     errors : mapping
@@ -137,8 +138,8 @@ class Bundle:
         origin = part.get("transferred_calibration")
         self.transferred = None if origin is None else TransferredCalibration.from_json(origin)
         of_layers = [key for key in self._predictors if key[0] != NETWORK]
-        stems = {QUANTITIES[name].stem for _, name in of_layers if name in QUANTITIES}
-        self.layer_phase = layer_phase(stems or {"execution"})
+        self.layer_quantities = tuple(dict.fromkeys(name for _, name in of_layers))
+        self.layer_quantity = layer_quantity(self.layer_quantities or (EXECUTION,))
         self.kinds = tuple(kind for kind, name in of_layers if name == self.layer_quantity)
         self.network_quantities = tuple(name for kind, name in self._predictors if kind == NETWORK)
         self._checked: set[tuple[str, str]] = set()
@@ -254,11 +255,6 @@ class Bundle:
         return Bundle(self.path, manifest, self._place)
 
     @property
-    def layer_quantity(self) -> str:
-        """The quantity of `layer_phase`: ``"execution_ms"``."""
-        return f"{self.layer_phase}_ms"
-
-    @property
     def provenance(self) -> Mapping[str, Any]:
         """Where it comes from; what is not known reads ``"unknown"``."""
         found: Mapping[str, Any] = self.manifest["provenance"]
@@ -268,7 +264,7 @@ class Bundle:
         """Say whether a kind has a predictor of its own, by default of `layer_quantity`."""
         return (kind, quantity or self.layer_quantity) in self._predictors
 
-    def method_of(self, kind: str, quantity: str = "execution_ms") -> str:
+    def method_of(self, kind: str, quantity: str = EXECUTION) -> str:
         """Name what predicts a kind's quantity: its predictor's method, or ``transfers``."""
         found = self._predictors.get((kind, quantity))
         return "transfers" if found is None else found.method
@@ -331,7 +327,7 @@ class Bundle:
             found[quantity] = self._bounded(NETWORK, quantity, predicted)
         return found
 
-    def predict(self, layers: Sequence[Layer], quantity: str = "execution_ms") -> Times:
+    def predict(self, layers: Sequence[Layer], quantity: str = EXECUTION) -> Times:
         """Predict lowered layers of any kinds.
 
         Parameters
@@ -393,14 +389,14 @@ class Bundle:
 
     def transfer_ms(
         self,
-        phase: Literal["preprocess", "postprocess"] | str,
+        quantity: str,
         tensor_bytes: Sequence[float] | Array,
     ) -> Array:
         """Predict copies between host and device.
 
         Parameters
         ----------
-        phase : {"preprocess", "postprocess"}
+        quantity : {"preprocess_ms", "postprocess_ms"}
             Towards the device, or back.
         tensor_bytes : sequence of float (tensors,)
 
@@ -409,16 +405,16 @@ class Bundle:
         array of float64 (tensors,)
             In ms; NaN where the bundle knows nothing of such transfers.
         """
-        transfers = self._transfers.get(f"{phase}_ms")
+        transfers = self._transfers.get(quantity)
         if transfers is None:
             return np.full(len(tensor_bytes), np.nan)
         return transfers.predict(np.asarray(tensor_bytes, dtype=float))
 
     def transfers_outside(
-        self, phase: str, tensor_bytes: Sequence[float] | npt.NDArray[Any]
+        self, quantity: str, tensor_bytes: Sequence[float] | npt.NDArray[Any]
     ) -> list[str]:
         """Say for each tensor why its copy is beyond what was measured; empty where it is not."""
-        transfers = self._transfers.get(f"{phase}_ms")
+        transfers = self._transfers.get(quantity)
         # What takes the same time whatever the size has no range.
         known = transfers is None or not any(transfers.ms_per_mb)
         largest = math.inf if transfers is None or known else transfers.largest_bytes
@@ -438,13 +434,12 @@ class Bundle:
             predicted = predictor.predict(columns, self.setting, self.platform)[quantity]
             return predicted, outside(kind, columns, ranges)
         if quantity in self._transfers:
-            phase = QUANTITIES[quantity].stem
-            name = "in_bytes" if phase == "preprocess" else "out_bytes"
+            name = "in_bytes" if quantity == "preprocess_ms" else "out_bytes"
             sizes = quantities(kind, columns_of(layers))[name]
-            copied = Estimate.without_bounds(self.transfer_ms(phase, sizes))
-            return copied, self.transfers_outside(phase, sizes)
+            copied = Estimate.without_bounds(self.transfer_ms(quantity, sizes))
+            return copied, self.transfers_outside(quantity, sizes)
         reason = f"no predictor for {kind}"
-        if self.layer_phase == WHOLE_CALL and quantity != self.layer_quantity:
+        if self.layer_quantity == WHOLE_CALL and quantity != self.layer_quantity:
             reason = f"the bundle predicts whole calls, not {quantity.removesuffix('_ms')}"
         return Estimate.without_bounds(np.full(len(layers), np.nan)), [reason] * len(layers)
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from resperf.bundle._provenance import unknown_provenance
 from resperf.platform import from_fingerprint
+from resperf.quantities import quantity_name
 
 COPIES_ASSUMED = "assumed"
 """Of bundles whose rows do not say how many copies of a layer one run held."""
@@ -30,7 +31,10 @@ def upgraded(manifest: Mapping[str, Any]) -> dict[str, Any]:
         "platforms": [_MARK],
         "copies": COPIES_ASSUMED,
         "predictors": {
-            kind: {_ms(phase): {**each, "quantity": _ms(phase)} for phase, each in phases.items()}
+            kind: {
+                quantity_name(phase): {**each, "quantity": quantity_name(phase)}
+                for phase, each in phases.items()
+            }
             for kind, phases in manifest["predictors"].items()
         },
         "transfers": _by_quantity(manifest["transfers"]),
@@ -69,9 +73,5 @@ def upgraded(manifest: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _ms(phase: str) -> str:
-    return f"{phase}_ms"
-
-
 def _by_quantity(phases: Mapping[str, Any]) -> dict[str, Any]:
-    return {_ms(phase): values for phase, values in phases.items()}
+    return {quantity_name(phase): values for phase, values in phases.items()}

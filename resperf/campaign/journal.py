@@ -27,7 +27,7 @@ from resperf.settings import Setting
 from resperf.timing import ReferenceHistory
 
 VERSION = 2
-"""1: setting and platform are one object, the fingerprint."""
+"""1: setting and platform are one object, the fingerprint; samples are of phases alone."""
 USUAL_SHARE = 0.6
 """A probe that is slow for more of the rows than this shows how the machine usually is."""
 _FEWEST_FLAGGED = 100
@@ -132,7 +132,9 @@ def _take(records: Records, values: Mapping[str, Any]) -> None:
             )
         records.header = Header.from_json(values)
     elif "row" in values:
-        records.rows.append(Measurement.from_json(values["row"]))
+        header = records.header
+        row = Measurement.from_json(values["row"], header.setting, header.platform)
+        records.rows.append(row)
     elif "reading" in values:
         at, time_ms = values["reading"]
         records.readings.add(at, time_ms)

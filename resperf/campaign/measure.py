@@ -11,12 +11,13 @@ from statistics import median
 from resperf.backends import Backend, Built, Phase
 from resperf.errors import UnsupportedError
 from resperf.layers import Layer
-from resperf.measurement import PHASES, Measurement, PhaseSamples, Status
+from resperf.measurement import Measurement, Samples, Status
+from resperf.quantities import PHASES
 from resperf.timing import Clock, LoadMeter, SamplingProtocol, pooled, sample
 from resperf.units import MS_PER_S, NS_PER_MS
 
 ISOLATED_SHARE = 0.25
-PHASE_SHARES = {"preprocess": 0.15, "execution": 1.0, "postprocess": 0.15}
+PHASE_SHARES = {"preprocess_ms": 0.15, "execution_ms": 1.0, "postprocess_ms": 0.15}
 """Shares of the protocol's times: pre- and postprocess are copies, and settle quickly."""
 MEMORY_BYTES, MEMORY_BYTES_PER_MS = 1e6, 5e6
 """What moves more, and faster, waits for memory beyond the nearest cache."""
@@ -75,7 +76,7 @@ def measure_layer(
         load.start()
     spent_ns = 0
     flags: list[str] = []
-    phases: dict[str, PhaseSamples] = {}
+    phases: dict[str, Samples] = {}
     status, detail, isolated_ms, session_ms = Status.OK, "", math.nan, math.nan
     try:
         budget_ms = protocol.budget_s * MS_PER_S / RUNS_IN_BUDGET
@@ -83,9 +84,11 @@ def measure_layer(
             sampling_ns = clock()
             phases, isolated_ms = _sample_phases(built, protocol, clock)
             spent_ns = clock() - sampling_ns
-        if hangs_on_its_place(layer, phases["execution"].median_ms):
+        if hangs_on_its_place(layer, phases["execution_ms"].value):
             sampling_ns = clock()
-            phases["execution"] = _elsewhere(backend, layer, phases["execution"], protocol, clock)
+            phases["execution_ms"] = _elsewhere(
+                backend, layer, phases["execution_ms"], protocol, clock
+            )
             spent_ns += clock() - sampling_ns
         session_ms = backend.session_ms()
     except (UnsupportedError, MemoryError) as error:
@@ -93,15 +96,17 @@ def measure_layer(
         status = Status.UNSUPPORTED if unsupported else Status.OUT_OF_MEMORY
         detail, phases = str(error) or type(error).__name__, {}
         isolated_ms = math.nan
-    if phases and phases["execution"].drift:
+    if phases and phases["execution_ms"].drift:
         flags.append("drift")
     if load is not None and load.stop().is_busy and phases:
         flags.append("busy")
     duration_ns = clock() - start_ns
     return Measurement(
-        layer=layer,
+        subject=layer,
         status=status,
-        phases=phases,
+        samples=phases,
+        setting=backend.setting(),
+        platform=backend.platform(),
         isolated_ms=isolated_ms,
         session_ms=session_ms,
         started_at=started_at,
@@ -115,23 +120,23 @@ def measure_layer(
 
 def _sample_phases(
     built: Built, protocol: SamplingProtocol, clock: Clock
-) -> tuple[dict[str, PhaseSamples], float]:
+) -> tuple[dict[str, Samples], float]:
     """Sample every phase, and the median of the layer run alone."""
     phases = {
         name: _sampled(built.phases[name], protocol.scaled(PHASE_SHARES[name]), clock)
         for name in PHASES
     }
     alone = sample(built.isolated, protocol.scaled(ISOLATED_SHARE), clock=clock)
-    return phases, median(alone.samples_ms)
+    return phases, median(alone.values)
 
 
 def _elsewhere(
     backend: Backend,
     layer: Layer,
-    first: PhaseSamples,
+    first: Samples,
     protocol: SamplingProtocol,
     clock: Clock,
-) -> PhaseSamples:
+) -> Samples:
     """Build the layer again and again, and join what its execution takes in each place.
 
     A build that fails after the first one ends this; what was measured before it counts.
@@ -146,11 +151,11 @@ def _elsewhere(
             and (clock() - start_ns) / NS_PER_MS / MS_PER_S < protocol.placements_s
         ):
             with backend.layer(layer, budget_ms=budget_ms) as built:
-                found.append(_sampled(built.phases["execution"], share, clock))
+                found.append(_sampled(built.phases["execution_ms"], share, clock))
     return pooled(found, protocol)
 
 
-def _sampled(phase: Phase, protocol: SamplingProtocol, clock: Clock) -> PhaseSamples:
+def _sampled(phase: Phase, protocol: SamplingProtocol, clock: Clock) -> Samples:
     return sample(
         phase.run, protocol, offset_ms=phase.offset_ms, divisor=phase.divisor, clock=clock
     )

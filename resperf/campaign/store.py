@@ -101,6 +101,7 @@ class Store:
             self._journal.close()
             raise
         self._header = written.header or header
+        self.setting, self.platform = self._header.setting, self._header.platform
         self.rows = [_without_samples(row) for row in written.rows]
         self.readings = written.readings
         self._costs = {**compacted.costs, **written.costs}
@@ -174,8 +175,8 @@ class Store:
         if len(self.readings):
             costs[REFERENCE_COST] = self.readings.median_ms
         info = DatasetInfo(
-            setting=self._header.setting,
-            platform=self._header.platform,
+            setting=self.setting,
+            platform=self.platform,
             campaign=self._campaign.to_json(),
             seed=self._header.seed,
             versions=self._header.versions,
@@ -195,7 +196,7 @@ class Store:
 
 def _without_samples(row: Measurement) -> Measurement:
     """Return what the runner has to know of a row: a few hundred bytes."""
-    return replace(row, phases={})
+    return replace(row, samples={})
 
 
 def _new_header(campaign: Campaign, seed: int, setting: Setting, platform: Platform) -> Header:

@@ -136,7 +136,7 @@ class Worker:
 
 def _felt(row: Measurement) -> set[str]:
     """Return the probes whose slowness the layer's own time could show."""
-    time_ms = row.phases["execution"].median_ms
+    time_ms = row.samples["execution_ms"].value
     if waits_for_memory(row.layer, time_ms):
         return {"caches", "memory"}
     return {"caches"} if time_ms < SHORT_MS else set()

@@ -105,7 +105,7 @@ def _source_lines(info: DatasetInfo) -> dict[str, str]:
     left_out = ", ".join(f"{rows} ({reason})" for reason, rows in source["left_out"].items())
     return {
         "imported": f"{source['format']}: {files}",
-        "contains": f"{', '.join(info.phases)}: {source['description']}",
+        "contains": f"{', '.join(info.quantities)}: {source['description']}",
         "left out": left_out,
         "device": f"{machine.device}: {machine.processor}",
     }
@@ -119,23 +119,36 @@ def _day(started_at: float) -> str:
 
 def _rows_table(summary: Summary) -> Table:
     """Count rows per kind and status."""
-    statuses = sorted({status for kind in summary.kinds.values() for status in kind.statuses})
+    counted = [kind.statuses for kind in summary.kinds.values()]
+    counted += [summary.networks.statuses] if summary.networks else []
+    statuses = sorted({status for each in counted for status in each})
     table = _plain_table(("kind",), ("rows", "layers", *statuses, "flagged"))
     for name, kind in summary.kinds.items():
         counts = (kind.statuses.get(status, 0) for status in statuses)
         table.add_row(name, *map(str, (kind.rows, kind.layers, *counts, kind.flagged)))
+    if (networks := summary.networks) is not None:
+        counts = (networks.statuses.get(status, 0) for status in statuses)
+        table.add_row("networks", *map(str, (networks.rows, networks.networks, *counts, "-")))
     return table
 
 
 def _times_table(summary: Summary) -> Table:
-    """Show times and noise per kind and phase."""
-    table = _plain_table(("kind", "phase"), ("min ms", "median ms", "max ms", "noise", "pairs"))
+    """Show values and noise per kind and quantity."""
+    table = _plain_table(("kind", "quantity"), ("min", "median", "max", "noise", "pairs"))
     for name, kind in summary.kinds.items():
-        for index, (phase, times) in enumerate(kind.phases.items()):
-            noise = f"{times.noise.mape:.1%}" if times.noise.pairs else "-"
-            span = map(_time, (times.min_ms, times.median_ms, times.max_ms))
-            table.add_row("" if index else name, phase, *span, noise, str(times.noise.pairs))
+        for index, (quantity, values) in enumerate(kind.quantities.items()):
+            noise = f"{values.noise.mape:.1%}" if values.noise.pairs else "-"
+            span = (values.min, values.median, values.max)
+            cells = [_cell(quantity, value) for value in span]
+            table.add_row("" if index else name, quantity, *cells, noise, str(values.noise.pairs))
+    for index, (quantity, span) in enumerate(_of_networks(summary).items()):
+        cells = [_cell(quantity, value) for value in span]
+        table.add_row("" if index else "networks", quantity, *cells, "-", "-")
     return table
+
+
+def _of_networks(summary: Summary) -> dict[str, tuple[float, float, float]]:
+    return dict(summary.networks.quantities) if summary.networks else {}
 
 
 def _plain_table(names: Sequence[str], numbers: Sequence[str]) -> Table:
@@ -149,8 +162,12 @@ def _plain_table(names: Sequence[str], numbers: Sequence[str]) -> Table:
     return table
 
 
-def _time(time_ms: float) -> str:
-    return "-" if time_ms != time_ms else format_ms(time_ms)
+def _cell(name: str, value: float) -> str:
+    from resperf.quantities import quantity
+
+    if value != value:
+        return "-"
+    return {"ms": format_ms, "bytes": format_bytes}.get(quantity(name).unit, "{:g}".format)(value)
 
 
 @command.command(epilog="Example: resperf dataset check datasets/demo.h5")
@@ -247,7 +264,7 @@ def _import_document(output: Path, imported: Imported) -> dict[str, Any]:
         "path": str(output),
         "device": imported.info.platform.device,
         "format": imported.info.source["format"],
-        "contains": list(imported.info.phases),
+        "contains": list(imported.info.quantities),
         "rows": dict(imported.rows),
         "repeats": imported.repeats,
         "session_ms": dict(imported.session_ms),
@@ -259,7 +276,7 @@ def _import_document(output: Path, imported: Imported) -> dict[str, Any]:
 
 
 def _import_text(output: Path, imported: Imported) -> str:
-    contains = ", ".join(imported.info.phases)
+    contains = ", ".join(imported.info.quantities)
     lines = [f"{output}: {sum(imported.rows.values())} rows of {contains}"]
     for kind, rows in imported.rows.items():
         taken_ms = imported.session_ms.get(kind)

@@ -46,7 +46,7 @@ def _entries(place: Path | None) -> list[dict[str, Any]]:
                 "machine": bundle.machine,
                 "path": str(folder),
                 "date": bundle.created,
-                "phase": bundle.layer_phase,
+                "quantity": bundle.layer_quantity,
                 "validation_error": bundle.validation,
                 "method": bundle.method,
                 "kinds": list(bundle.kinds),

@@ -122,11 +122,13 @@ def command(
         _judge(file, bundle, cast("Part", split), as_json)
         return
     from resperf.predictors import methods_of
-    from resperf.quantities import Level
+    from resperf.quantities import Level, quantity_name
     from resperf.training import ComparisonSettings
 
     every = methods_of(Level.LAYER) if methods == ("all",) else methods
-    settings = ComparisonSettings(every, rows, folds, kinds, phases, seed, epochs)
+    settings = ComparisonSettings(
+        every, rows, folds, kinds, tuple(map(quantity_name, phases)), seed, epochs
+    )
     _compare(file, settings, test, plot, as_json)
 
 

@@ -142,19 +142,19 @@ def _default_output(file: Path, device: str | None) -> Path:
 
 
 def _table(bundle: Bundle) -> str:
-    from resperf.measurement import TIMED
+    from resperf.quantities import QUANTITIES
     from resperf.report.tables import Column, percent_cell, table
 
     rows_of = bundle.part["training"]["rows"]
     lines = []
     for kind in bundle.kinds:
-        for phase in TIMED:
-            validation = bundle.errors["validation"].get(kind, {}).get(f"{phase}_ms")
-            test = bundle.errors["test"].get(kind, {}).get(f"{phase}_ms")
+        for phase in QUANTITIES:
+            validation = bundle.errors["validation"].get(kind, {}).get(phase)
+            test = bundle.errors["test"].get(kind, {}).get(phase)
             if validation is None and test is None:
                 continue
             errors = [percent_cell(each["mape"]) if each else "-" for each in (validation, test)]
-            method = bundle.method_of(kind, f"{phase}_ms")
+            method = bundle.method_of(kind, phase)
             lines.append([kind, phase, method, str(rows_of[kind]["train"]), *errors])
     columns = (
         Column("kind"), Column("phase"), Column("method"), Column("training rows", right=True),

@@ -12,6 +12,7 @@ from resperf.dataset.hdf5 import (  # noqa: E402
     checksum,
     read_dataset,
     read_info,
+    read_networks,
     read_table,
     write_dataset,
 )
@@ -31,6 +32,6 @@ from resperf.dataset.summary import Summary, summarize  # noqa: E402
 __all__ = [
     "FORMATS", "Dataset", "DatasetInfo", "Imported", "KindTable", "NoiseFloor", "SourceMapping",
     "Summary", "check_dataset", "checksum", "export_dataset", "floor_of_medians", "import_dataset",
-    "merge_datasets", "noise_floor", "read_dataset", "read_info", "read_mapping", "read_table",
-    "shipped_mapping", "summarize", "write_dataset",
+    "merge_datasets", "noise_floor", "read_dataset", "read_info", "read_mapping", "read_networks",
+    "read_table", "shipped_mapping", "summarize", "write_dataset",
 ]  # fmt: skip

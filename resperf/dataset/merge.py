@@ -50,14 +50,15 @@ def merge_datasets(paths: Sequence[Path], output: Path) -> Dataset:
                 f"{paths[0]} (here) and {path} (there) are not of one machine and its settings: "
                 f"{'; '.join(differences)}; keep them apart and train a bundle from each"
             )
-        if part.info.phases != parts[0].info.phases:
+        if other.quantities != first.quantities:
             raise DatasetError(
-                f"{paths[0]} holds times of {', '.join(parts[0].info.phases)}, {path} of "
-                f"{', '.join(part.info.phases)}; keep them apart and train a bundle from each"
+                f"{paths[0]} holds times of {', '.join(first.quantities)}, {path} of "
+                f"{', '.join(other.quantities)}; keep them apart and train a bundle from each"
             )
     merged = Dataset(
         _merged_info(parts),
         _renumbered(m for part in parts for m in part.measurements),
+        {digest: graph for part in parts for digest, graph in part.graphs.items()},
     )
     write_dataset(output, merged)
     return merged
@@ -70,12 +71,12 @@ def _renumbered(measurements: Iterable[Measurement]) -> tuple[Measurement, ...]:
     copies.
     """
     rows: list[Measurement] = []
-    seen: set[tuple[str, float, float]] = set()
-    taken: dict[str, set[int]] = defaultdict(set)
+    seen: set[tuple[Any, ...]] = set()
+    taken: dict[Any, set[int]] = defaultdict(set)
     for measurement in sorted(measurements, key=lambda m: (start_order(m), m.repeat)):
-        key = measurement.layer.key
+        key = measurement.identity
         unknown = math.isnan(measurement.started_at)
-        start = (-1.0, measurement.isolated_ms) if unknown else (measurement.started_at, 0.0)
+        start = (-1.0, _own_value(measurement)) if unknown else (measurement.started_at, 0.0)
         if (key, *start) in seen:
             continue
         seen.add((key, *start))
@@ -85,6 +86,13 @@ def _renumbered(measurements: Iterable[Measurement]) -> tuple[Measurement, ...]:
         taken[key].add(repeat)
         rows.append(dataclasses.replace(measurement, repeat=repeat))
     return tuple(rows)
+
+
+def _own_value(measurement: Measurement) -> float:
+    """Return a time that tells copies of a row."""
+    if not math.isnan(measurement.isolated_ms):
+        return measurement.isolated_ms
+    return next((each.value for each in measurement.samples.values()), 0.0)
 
 
 def _merged_info(parts: Sequence[Dataset]) -> DatasetInfo:

@@ -11,12 +11,12 @@ from resperf.bundle import Bundle, group_of
 from resperf.copies import PACKED_KINDS, weights_moved_ms
 from resperf.errors import UnsupportedError
 from resperf.lowering import LoweredNetwork, LoweredNode, Work, lower, tensor_bytes, work_of
-from resperf.measurement import WHOLE_CALL
 from resperf.network import Network
 from resperf.prediction.host import bundle_warnings
 from resperf.prediction.layers import Time, layer_prediction, layer_times, times_in_order
 from resperf.prediction.result import LayerPrediction, Prediction, Skipped
 from resperf.prediction.rules import RULE_OF_METHOD, RULES
+from resperf.quantities import WHOLE_CALL
 
 SHOWN_IN_ERROR = 3
 """Operators that an error names before it only counts."""
@@ -55,7 +55,7 @@ def predict_network(
         If `strict` and the total would leave something out (or extrapolate), if the framework has
         no lowering, or if the bundle predicts whole calls, which do not add up.
     """
-    if bundle.layer_phase == WHOLE_CALL:
+    if bundle.layer_quantity == WHOLE_CALL:
         raise UnsupportedError(
             f"{bundle.path} predicts whole calls: each contains a session call and the copies "
             "between host and device, which a network pays once and not per layer; predict single "
@@ -218,7 +218,9 @@ def _in_network(time: Time, moved_ms: float, node: LoweredNode, bundle: Bundle) 
 def _far_copies(bundle: Bundle, lowered: LoweredNetwork) -> Iterator[tuple[str, str]]:
     """Name the inputs and outputs that are larger than any whose copy was measured, and say why."""
     for phase, tensors in (("preprocess", lowered.inputs), ("postprocess", lowered.outputs)):
-        reasons = bundle.transfers_outside(phase, [tensor_bytes(tensor) for tensor in tensors])
+        reasons = bundle.transfers_outside(
+            f"{phase}_ms", [tensor_bytes(tensor) for tensor in tensors]
+        )
         for tensor, reason in zip(tensors, reasons, strict=True):
             if reason:
                 yield tensor.name, reason

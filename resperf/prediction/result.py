@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from resperf.lowering import LoweredNode
-from resperf.measurement import WHOLE_CALL
+from resperf.quantities import WHOLE_CALL, quantity
 from resperf.units import json_number, json_values
 
 
@@ -105,7 +105,7 @@ class LayerPrediction:
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""
         time_ms = json_number(self.execution_ms)
-        whole = self.phase == WHOLE_CALL
+        whole = self.phase == quantity(WHOLE_CALL).stem
         return {
             "name": self.name,
             "kind": self.kind,

@@ -62,7 +62,7 @@ def _transfers(
 ) -> tuple[list[float], tuple[Skipped, ...]]:
     """Return the time of each copy of a network's inputs or outputs, and list the unknown ones."""
     sizes = [tensor_bytes(tensor) for tensor in tensors]
-    times_ms = list(map(float, bundle.transfer_ms(phase, sizes))) if tensors else []
+    times_ms = list(map(float, bundle.transfer_ms(f"{phase}_ms", sizes))) if tensors else []
     reasons = {tensor.name: "the size of its values is not known" if math.isnan(size)
                else f"the bundle has no predictor for {phase} transfers"
                for tensor, size, time_ms in zip(tensors, sizes, times_ms, strict=True)

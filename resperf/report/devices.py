@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
-from resperf.measurement import WHOLE_CALL
+from resperf.quantities import WHOLE_CALL
 from resperf.report.tables import Column, percent_cell, table
 
 MOST_KINDS = 8
@@ -55,4 +55,4 @@ def _errors(entry: Mapping[str, Any]) -> str:
     if len(found) > len(shown):
         rest = [error for kind, error in found.items() if kind not in shown]
         listed += f", {len(rest)} others {percent_cell(median(rest))} (median)"
-    return f"{listed} (whole calls)" if entry.get("phase") == WHOLE_CALL else listed
+    return f"{listed} (whole calls)" if entry.get("quantity") == WHOLE_CALL else listed

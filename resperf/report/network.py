@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from resperf.errors import printable
 from resperf.layers import layer_from_key
-from resperf.measurement import PHASES, WHOLE_CALL
 from resperf.prediction import Failure, LayerPrediction, Prediction
+from resperf.quantities import PHASES, WHOLE_CALL, quantity
 from resperf.report.tables import Column, ms_cell, percent_cell, table
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def _totals(result: Prediction | MeasuredNetwork) -> str:
         remarks |= dict.fromkeys(result.estimated_phases, ESTIMATED)
         lines += incomplete_lines(result)
     times_ms = {"total": result.total_ms} | {
-        f"  {phase}": getattr(result.phases, f"{phase}_ms") for phase in PHASES
+        f"  {quantity(name).stem}": getattr(result.phases, name) for name in PHASES
     }
     for name, time_ms in times_ms.items():
         remark = remarks.get(name.strip(), "")
@@ -340,7 +340,7 @@ def layers_text(layers: Sequence[LayerPrediction]) -> str:
                 remark,
             ]
         )
-    whole = any(layer.phase == WHOLE_CALL for layer in layers)
+    whole = any(layer.phase == quantity(WHOLE_CALL).stem for layer in layers)
     columns = (Column("ms, whole call" if whole else "ms", right=True),
                Column("90% interval", right=True), Column("GMAC", right=True), Column("layer"),
                Column("remark"))  # fmt: skip

@@ -10,7 +10,7 @@ from statistics import median
 from typing import Any, Self
 
 from resperf.errors import MeasurementError
-from resperf.measurement import MAX_SAMPLES, PhaseSamples, StopReason
+from resperf.measurement import MAX_SAMPLES, Samples, StopReason
 from resperf.timing.statistics import capped, drifts, relative_half_width
 from resperf.units import MS_PER_S, NS_PER_MS
 
@@ -124,7 +124,7 @@ def sample(
     offset_ms: float = 0.0,
     divisor: float = 1.0,
     clock: Clock = time.perf_counter_ns,
-) -> PhaseSamples:
+) -> Samples:
     """Warm up and time `run` as the protocol says.
 
     Parameters
@@ -140,7 +140,7 @@ def sample(
 
     Returns
     -------
-    PhaseSamples
+    Samples
         All samples, or 64 quantiles of them.
     """
     warmups = _warm_up(run, protocol, clock)
@@ -164,8 +164,8 @@ def sample(
             if _reason(samples_ms, protocol) is StopReason.PRECISE:
                 reason = StopReason.PRECISE
                 break
-    return PhaseSamples(
-        samples_ms=capped(samples_ms, MAX_SAMPLES),
+    return Samples(
+        values=capped(samples_ms, MAX_SAMPLES),
         taken=len(samples_ms),
         warmups=warmups,
         stop_reason=reason,
@@ -173,27 +173,27 @@ def sample(
     )
 
 
-def pooled(builds: Sequence[PhaseSamples], protocol: SamplingProtocol) -> PhaseSamples:
+def pooled(builds: Sequence[Samples], protocol: SamplingProtocol) -> Samples:
     """Join the samples of one phase from several builds, each of them counting about alike.
 
     The joint median is precise if it is so within the builds and these agree with each other.
 
     Parameters
     ----------
-    builds : sequence of PhaseSamples
+    builds : sequence of Samples
         At least one.
     protocol : SamplingProtocol
     """
     if len(builds) == 1:
         return builds[0]
-    fewest = min(len(build.samples_ms) for build in builds)
+    fewest = min(len(build.values) for build in builds)
     count = max(2, min(MAX_SAMPLES // len(builds), fewest))
-    samples_ms = [ms for build in builds for ms in capped(build.samples_ms, count)]
-    medians_ms = [build.median_ms for build in builds]
+    samples_ms = [ms for build in builds for ms in capped(build.values, count)]
+    medians_ms = [build.value for build in builds]
     apart = (max(medians_ms) - min(medians_ms)) / 2
     agree = apart < protocol.precision * abs(median(samples_ms))
-    return PhaseSamples(
-        samples_ms=tuple(samples_ms),
+    return Samples(
+        values=tuple(samples_ms),
         taken=sum(build.taken for build in builds),
         warmups=sum(build.warmups for build in builds),
         stop_reason=_reason(samples_ms, protocol) if agree else StopReason.BUDGET,

@@ -136,7 +136,7 @@ def _judged(baseline: Baseline, predictor: LayerPredictor, test: LayerRows) -> d
     }
     if not len(rows):
         return step
-    measured_ms = rows.times_ms[rows.layer_phase]
+    measured_ms = rows.times_ms[rows.layer_quantity]
     alone_ms = baseline.values(_outputs(rows.columns))
     added_ms = predictor.values(_with(rows.columns, "none")) + alone_ms
     return step | {

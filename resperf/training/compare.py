@@ -17,9 +17,9 @@ import numpy as np
 from resperf.dataset import KindTable, floor_of_medians, noise_floor, read_info, read_table
 from resperf.errors import LayerError, TrainingError
 from resperf.features import FEATURED_KINDS, Array, Columns, take
-from resperf.measurement import layer_phase
 from resperf.predictors import LayerPredictor, Progress, layer_predictor_class
 from resperf.predictors.metrics import errors, errors_by_time, r_squared
+from resperf.quantities import layer_quantity
 from resperf.training.comparison import TIMED_LAYERS, Compared, Comparison, ComparisonSettings
 from resperf.training.progress import TrainingProgress
 from resperf.training.rows import LayerRows, layer_rows
@@ -70,7 +70,7 @@ def compare(
     notes: list[str] = []
     compared: list[Compared] = []
     for source in _sources(dataset, test, settings, notes):
-        for phase in settings.phases or (layer_phase(source.judging_table.phases),):
+        for phase in settings.phases or (layer_quantity(source.judging_table.quantities),):
             floor = noise_floor(source.judging_table, phase).mape
             for trials in _points(source, phase, settings):
                 for method in settings.methods:
@@ -145,7 +145,7 @@ def _check_times(
     dataset: Path, table: KindTable, test: Path | None, other: KindTable, phases: Sequence[str]
 ) -> None:
     """Refuse phases that were not measured, and times that are not times of the same."""
-    for phase in phases or (layer_phase(table.phases),):
+    for phase in phases or (layer_quantity(table.quantities),):
         for path, times_ms in ((dataset, table.times_ms), (test, other.times_ms)):
             if phase not in times_ms:
                 raise TrainingError(f"{path} has no {phase} times; it has: {', '.join(times_ms)}")

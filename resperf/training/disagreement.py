@@ -81,7 +81,7 @@ def disagreement(
     TrainingError
         If there are too few rows to learn from.
     """
-    parts, phase = own_split(rows), rows.layer_phase
+    parts, phase = own_split(rows), rows.layer_quantity
     answers = []
     for member in range(members):
         random, count = np.random.default_rng([seed, member]), len(parts.train)

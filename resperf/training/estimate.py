@@ -21,13 +21,13 @@ from resperf.devices import DeviceFacts, canonical_device, device_facts, devices
 from resperf.errors import TrainingError
 from resperf.features import Array, quantities
 from resperf.layers import Layer, Pool
-from resperf.measurement import WHOLE_CALL
 from resperf.platform import Platform
 from resperf.predictors import LayerPredictor
 from resperf.predictors.baseline import Baseline, fit_terms
 from resperf.predictors.metrics import errors
 from resperf.predictors.terms import physical_terms
 from resperf.predictors.transfers import Transfers
+from resperf.quantities import WHOLE_CALL
 from resperf.settings import Setting
 from resperf.training.activations import GOLDEN as GOLDEN_ACTIVATIONS
 from resperf.training.activations import STEP as ACTIVATIONS
@@ -208,10 +208,10 @@ class WholeCalls:
     def read(cls, path: Path, exclude_keys: Set[str]) -> WholeCalls:
         """Read an HDF5 file of whole calls; kinds with fewer than `FEWEST_CALLS` are left out."""
         info = read_info(path)
-        if list(info.phases) != [WHOLE_CALL]:
+        if list(info.quantities) != [WHOLE_CALL]:
             raise TrainingError(
-                f"{path} holds {', '.join(info.phases)}, not whole calls: copies and poolings are "
-                "estimated from whole calls; see docs/importing.md"
+                f"{path} holds {', '.join(info.quantities)}, not whole calls: copies and poolings "
+                "are estimated from whole calls; see docs/importing.md"
             )
         kinds = {k: layer_rows(t, exclude_keys) for k, t in read_table(path).items()}
         return cls(path, info, {k: rows for k, rows in kinds.items() if len(rows) >= FEWEST_CALLS})

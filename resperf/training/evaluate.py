@@ -14,8 +14,8 @@ from resperf.bundle import Bundle, Times
 from resperf.dataset import KindTable, floor_of_medians, noise_floor, read_info, read_table
 from resperf.errors import TrainingError
 from resperf.features import Array
-from resperf.measurement import TIMED, layer_phase
 from resperf.predictors.metrics import Errors, errors
+from resperf.quantities import QUANTITIES, layer_quantity
 from resperf.splits import split_of_keys, was_packed
 from resperf.training.rows import SHORTEST_MS, LayerRows, layer_rows
 from resperf.units import json_number
@@ -92,10 +92,11 @@ def evaluate(dataset: Path, bundle: Bundle, split: Part = "test") -> Evaluation:
         bundle's.
     """
     info = read_info(dataset)
-    if layer_phase(info.phases) != bundle.layer_phase:
+    if layer_quantity(info.quantities) != bundle.layer_quantity:
         raise TrainingError(
-            f"{dataset} holds times of {layer_phase(info.phases)}, {bundle.path} predicts "
-            f"{bundle.layer_phase}: they contain different things; train a bundle from this dataset"
+            f"{dataset} holds times of {layer_quantity(info.quantities)}, {bundle.path} predicts "
+            f"{bundle.layer_quantity}: they contain different things; train a bundle from "
+            "this dataset"
         )
     notes = [
         f"the dataset's machine is not the bundle's: {difference}"
@@ -130,18 +131,18 @@ def _unseen(rows: LayerRows, bundle: Bundle, split: Part) -> LayerRows:
 def _judge(kind: str, table: KindTable, rows: LayerRows, bundle: Bundle) -> list[Judged]:
     layers = np.array(rows.layers(), dtype=object)
     judged = []
-    for phase in (phase for phase in TIMED if phase in rows.times_ms):
+    for phase in (phase for phase in QUANTITIES if phase in rows.times_ms):
         timed = rows.times_ms[phase] >= SHORTEST_MS
         if not timed.any():
             continue
-        times = bundle.predict(list(layers[timed]), f"{phase}_ms")
+        times = bundle.predict(list(layers[timed]), phase)
         if np.isnan(times.ms).any():
             continue
         judged.append(
             Judged(
                 kind,
                 phase,
-                bundle.method_of(kind, f"{phase}_ms"),
+                bundle.method_of(kind, phase),
                 errors(rows.times_ms[phase][timed], times.ms),
                 floor_of_medians(noise_floor(table, phase).mape, rows.measured[timed]),
                 int(np.sum(~times.in_range)),

@@ -27,7 +27,6 @@ from resperf.bundle import (
 from resperf.dataset import DatasetInfo, KindTable, checksum, read_info, read_table
 from resperf.errors import BundleError, LayerError, TrainingError
 from resperf.features import FEATURED_KINDS, Array, quantities, take
-from resperf.measurement import TIMED
 from resperf.predictors import (
     DEFAULT_METHOD,
     METHODS,
@@ -39,6 +38,7 @@ from resperf.predictors.baseline import Baseline
 from resperf.predictors.intervals import intervals_of_kinds
 from resperf.predictors.metrics import errors
 from resperf.predictors.transfers import Transfers
+from resperf.quantities import QUANTITIES
 from resperf.splits import SPLIT_SEED, pack_keys
 from resperf.training.activations import estimate_activations
 from resperf.training.estimate import Source, read_source
@@ -52,7 +52,7 @@ FEWEST_ROWS = 8
 FEWEST_ROWS_FOR_NETWORK = 40
 """Training rows below which a kind gets the baseline, whatever the method."""
 
-TRANSFERRED = {"preprocess": "in_bytes", "postprocess": "out_bytes"}
+TRANSFERRED = {"preprocess_ms": "in_bytes", "postprocess_ms": "out_bytes"}
 """Phase -> the quantity of a layer that crosses between host and device in it."""
 
 _EVERY_PHASE = ("resperfnet", "perfnet")
@@ -168,7 +168,7 @@ def train(
         part = part_of(info) | {
             "method": method,
             "predictors": learnt.stored,
-            "transfers": {f"{phase}_ms": each.to_json() for phase, each in transfers.items()},
+            "transfers": {name: each.to_json() for name, each in transfers.items()},
             "ranges": {
                 kind: ranges_of(kind, parts[kind].train.columns) for kind in learnt.predictors
             },
@@ -192,7 +192,7 @@ def train(
         learnt.notes += [
             f"{phase}: no transfer was measured, none is predicted"
             for phase in TRANSFERRED
-            if f"{phase}_ms" not in part["transfers"]
+            if phase not in part["transfers"]
         ]
         came_from = provenance(
             [described, *(described_dataset(read_info(each), each) for each in estimate_from
@@ -273,7 +273,7 @@ def _fit_kinds(
         if len(part.train) < FEWEST_ROWS_FOR_NETWORK:
             chosen, made_with = "baseline", {}
             learnt.notes.append(f"{kind}: {len(part.train)} training rows, the baseline alone")
-        own = part.train.layer_phase
+        own = part.train.layer_quantity
         for phase in part.train.times_ms if chosen in _EVERY_PHASE else (own,):
             tell = partial(progress, kind, phase) if progress is not None else None
             try:
@@ -312,7 +312,7 @@ def _fit_one(
         fit_rows(predictor, rows, part.validation.timed(phase), phase, seed=seed, progress=tell)
     except TrainingError as error:
         raise _CannotLearnError(str(error)) from error
-    values = predictor.export(folder, f"{predictor.kind}-{phase}")
+    values = predictor.export(folder, f"{predictor.kind}-{QUANTITIES[phase].stem}")
     loaded = type(predictor).load(values, folder)
     places = np.linspace(0, len(rows) - 1, min(len(rows), _COMPARED_ROWS)).astype(int)
     some = take(rows.columns, places)
@@ -351,12 +351,12 @@ def _judged(
     """Predict one part of the rows: kind, phase, measured and predicted times in ms."""
     for kind, predictors in learnt.predictors.items():
         judged_rows = getattr(parts[kind], name)
-        for phase in (phase for phase in TIMED if phase in judged_rows.times_ms):
+        for phase in (phase for phase in QUANTITIES if phase in judged_rows.times_ms):
             rows = judged_rows.timed(phase)
             if not len(rows):
                 continue
-            if f"{phase}_ms" in predictors:
-                predicted_ms: Array = predictors[f"{phase}_ms"].values(rows.columns)
+            if phase in predictors:
+                predicted_ms: Array = predictors[phase].values(rows.columns)
             elif phase in transfers:
                 sizes = quantities(kind, rows.columns)[TRANSFERRED[phase]]
                 predicted_ms = transfers[phase].predict(sizes)
@@ -369,7 +369,7 @@ def _errors(judged: Iterable[tuple[str, str, Array, Array]]) -> dict[str, dict[s
     """Judge every predictor: kind -> quantity -> errors."""
     result: dict[str, dict[str, Any]] = {}
     for kind, phase, measured_ms, predicted_ms in judged:
-        result.setdefault(kind, {})[f"{phase}_ms"] = errors(measured_ms, predicted_ms).to_json()
+        result.setdefault(kind, {})[phase] = errors(measured_ms, predicted_ms).to_json()
     return result
 
 
@@ -381,13 +381,13 @@ def _intervals(judged: Iterable[tuple[str, str, Array, Array]]) -> dict[str, dic
     result: dict[str, dict[str, Any]] = {}
     for phase, kinds in phases.items():
         for kind, found in intervals_of_kinds(kinds).items():
-            result.setdefault(kind, {})[f"{phase}_ms"] = found.to_json()
+            result.setdefault(kind, {})[phase] = found.to_json()
     return result
 
 
 def _typical(rows: LayerRows, count: int = 10) -> list[Any]:
     """Return layers spread over their times, from the shortest to the longest."""
-    order = np.argsort(rows.times_ms[rows.layer_phase], kind="stable")
+    order = np.argsort(rows.times_ms[rows.layer_quantity], kind="stable")
     places = np.unique(np.linspace(0, len(rows) - 1, min(count, len(rows))).astype(int))
     # Every third first, so that a shorter selection is spread as well.
     spread = np.concatenate([places[start::3] for start in range(3)])
@@ -428,7 +428,7 @@ def described_dataset(info: DatasetInfo, dataset: Path) -> dict[str, Any]:
         "seed": info.seed,
         "created": info.created,
         "versions": dict(info.versions),
-        "phases": list(info.phases),
+        "phases": list(info.quantities),
         "merged": [dict(each) for each in info.merged],
         "source": {
             name: info.source[name]

@@ -12,8 +12,8 @@ import numpy.typing as npt
 from resperf.dataset import KindTable
 from resperf.features import Array, Columns, take
 from resperf.layers import Layer, kind_of
-from resperf.measurement import layer_phase
 from resperf.predictors import Examples
+from resperf.quantities import layer_quantity
 
 SHORTEST_MS = 1e-5
 """A layer below 10 ns has no time of its own, but noise around zero."""
@@ -36,7 +36,7 @@ class LayerRows:
     left_out : mapping of str to int
         Reason to number of rows of the dataset that do not count.
 
-    The phases are those of the dataset: `layer_phase` names the one with the layers' own times.
+    The phases are those of the dataset: `layer_quantity` names the one with the layers' own times.
     """
 
     kind: str
@@ -50,9 +50,9 @@ class LayerRows:
         return len(self.keys)
 
     @property
-    def layer_phase(self) -> str:
+    def layer_quantity(self) -> str:
         """Phase of the layers' own times: execution, or the whole call where that is all."""
-        return layer_phase(self.times_ms)
+        return layer_quantity(self.times_ms)
 
     def select(self, chosen: npt.NDArray[Any]) -> LayerRows:
         """Return some rows, chosen by a mask or by positions."""
@@ -69,9 +69,9 @@ class LayerRows:
         """Return the rows whose phase takes time at all."""
         return self.select(np.flatnonzero(self.times_ms[phase] >= SHORTEST_MS))
 
-    def examples(self, phase: str) -> Examples:
-        """Return what a predictor learns one phase from."""
-        return Examples(self.columns, f"{phase}_ms", self.times_ms[phase])
+    def examples(self, quantity: str) -> Examples:
+        """Return what a predictor learns one quantity from."""
+        return Examples(self.columns, quantity, self.times_ms[quantity])
 
     def layers(self) -> list[Layer]:
         """Return the layers themselves."""
@@ -91,7 +91,7 @@ def layer_rows(table: KindTable, exclude_keys: Set[str] = frozenset()) -> LayerR
     machine that is always busy can still be learnt.
     """
     keys = table.key.astype(str)
-    own = layer_phase(table.times_ms)
+    own = layer_quantity(table.times_ms)
     ok = np.asarray(table.ok) & np.isfinite(table.times_ms[own])
     excluded = ok & np.isin(keys, list(exclude_keys))
     candidate = ok & ~excluded
@@ -109,7 +109,7 @@ def layer_rows(table: KindTable, exclude_keys: Set[str] = frozenset()) -> LayerR
     groups = np.split(kept[order], bounds) if len(unique) else []
     times_ms = {
         phase: np.array([np.median(table.times_ms[phase][group]) for group in groups], dtype=float)
-        for phase in table.phases
+        for phase in table.quantities
     }
     long_enough = times_ms[own] >= SHORTEST_MS
     counts = {

@@ -14,7 +14,8 @@ from resperf.backends import Backend, Built
 from resperf.bundle import Bundle
 from resperf.campaign.watch import built_probes, built_reference
 from resperf.errors import MeasurementError, UnsupportedError
-from resperf.measurement import PHASES, TOLERANCE
+from resperf.measurement import TOLERANCE
+from resperf.quantities import PHASES
 from resperf.timing import (
     KNOWN_READINGS,
     Clock,
@@ -218,9 +219,9 @@ def _timed_round(built: Built, protocol: SamplingProtocol, clock: Clock) -> _Rou
     counted = marks_ns[warmups:]
     return _Round(
         phases_ms={
-            "preprocess": sample(preprocess, brief, clock=clock).samples_ms,
-            "execution": [(done - ready) / NS_PER_MS for _, ready, done, _ in counted],
-            "postprocess": sample(postprocess, brief, clock=clock).samples_ms,
+            "preprocess_ms": sample(preprocess, brief, clock=clock).values,
+            "execution_ms": [(done - ready) / NS_PER_MS for _, ready, done, _ in counted],
+            "postprocess_ms": sample(postprocess, brief, clock=clock).values,
         },
         totals_ms=[(end - start) / NS_PER_MS for start, _, _, end in counted],
     )

@@ -15,7 +15,7 @@ from resperf.backends import Backend
 from resperf.campaign import measure_layer
 from resperf.layers import Layer
 from resperf.lowering import LoweredNetwork, lower
-from resperf.measurement import PHASES, TOLERANCE, Measurement, Status
+from resperf.measurement import TOLERANCE, Measurement, Status
 from resperf.network import read_network
 from resperf.prediction.result import (
     LayerPrediction,
@@ -23,6 +23,7 @@ from resperf.prediction.result import (
     Skipped,
     network_json,
 )
+from resperf.quantities import PHASES
 from resperf.timing import Clock, ReferenceMonitor, SamplingProtocol
 from resperf.units import json_number
 from resperf.workflows.guarded import (
@@ -281,7 +282,7 @@ def _with_layers(
             LayerPrediction(
                 name=node.name,
                 kind=row.layer.kind,
-                execution_ms=row.phase_ms("execution"),
+                execution_ms=row.value("execution_ms"),
                 in_range=True,
                 key=row.layer.key,
                 macs=row.layer.macs,

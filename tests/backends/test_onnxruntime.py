@@ -40,7 +40,7 @@ from resperf.layers import (
     Reorder,
     Softmax,
 )
-from resperf.measurement import PHASES
+from resperf.quantities import PHASES
 
 NETWORKS = Path(__file__).parents[2] / "models" / "networks"
 
@@ -206,7 +206,7 @@ def test_every_layer_runs_in_all_phases(layer: Layer, ort: OnnxRuntimeBackend) -
         for phase in built.phases.values():
             phase.run()
         built.isolated()
-        execution = built.phases["execution"]
+        execution = built.phases["execution_ms"]
         assert 1 <= execution.divisor <= MAX_COPIES
         assert execution.offset_ms == ort.session_ms()
     with pytest.raises(MeasurementError):
@@ -239,7 +239,7 @@ def test_activations_alone_compute_what_they_are_called(
 ) -> None:
     (layer,) = ort.lower([Activation(batch=2, values=300, activation=function)])
     with ort.layer(layer, budget_ms=5.0) as built:
-        (found,) = built.phases["postprocess"].run()
+        (found,) = built.phases["postprocess_ms"].run()
     np.testing.assert_allclose(found, COMPUTED[function](filled((2, 300))), rtol=1e-4, atol=1e-6)
 
 
@@ -298,7 +298,7 @@ def test_copies_hold_weights_of_their_own(ort: OnnxRuntimeBackend) -> None:
     assert layer.weight_bytes > COLD_WEIGHTS_BYTES
     # Even where one copy outlasts the budget there are two, so that weights do not stay warm.
     with ort.layer(layer, budget_ms=1e-6) as built:
-        assert built.phases["execution"].divisor == 2
+        assert built.phases["execution_ms"].divisor == 2
 
 
 def test_large_weights_of_copies_differ_in_content(
@@ -313,7 +313,7 @@ def test_large_weights_of_copies_differ_in_content(
     layer = Dense(batch=1, features_in=512, features_out=512)
     assert layer.weight_bytes > COLD_WEIGHTS_BYTES
     with ort.layer(layer, budget_ms=10.0) as built:
-        assert built.phases["execution"].divisor >= 2
+        assert built.phases["execution_ms"].divisor >= 2
     copies = given[-1]
     assert not np.array_equal(copies["w0_0"], copies["w1_0"])
     assert not np.shares_memory(copies["w0_0"], copies["w1_0"])
@@ -389,9 +389,9 @@ def test_what_no_kernel_runs_is_refused(layer: Layer, words: str, ort: OnnxRunti
 
 def test_a_whole_network_runs_in_all_phases(ort: OnnxRuntimeBackend) -> None:
     with ort.network(NETWORKS / "lenet5.onnx", batch=3) as built:
-        built.phases["preprocess"].run()
-        built.phases["execution"].run()
-        (result,) = built.phases["postprocess"].run()  # type: ignore[misc]
+        built.phases["preprocess_ms"].run()
+        built.phases["execution_ms"].run()
+        (result,) = built.phases["postprocess_ms"].run()  # type: ignore[misc]
     assert result.shape == (3, 10)
     assert np.isfinite(result).all()
 

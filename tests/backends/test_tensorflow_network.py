@@ -17,8 +17,8 @@ from resperf.backends.tensorflow import TensorFlowBackend
 from resperf.backends.tensorflow_network import Builder, weights_of
 from resperf.errors import UnsupportedError
 from resperf.lowering.tensorflow import without_removed
-from resperf.measurement import PHASES
 from resperf.network import read_network
+from resperf.quantities import PHASES
 
 Array = np.ndarray[Any, Any]
 
@@ -116,13 +116,16 @@ def test_a_network_computes_what_onnx_runtime_computes(
 def test_a_network_has_three_phases(tensorflow: TensorFlowBackend, network_file: Path) -> None:
     with tensorflow.network(network_file, batch=2) as built:
         assert tuple(built.phases) == PHASES
-        (x,) = built.phases["preprocess"].run()  # type: ignore[misc]
+        (x,) = built.phases["preprocess_ms"].run()  # type: ignore[misc]
         assert tuple(x.shape) == (2, 16, 12, 3)
         (y,) = built.isolated()  # type: ignore[misc]
-        (host,) = built.phases["postprocess"].run()  # type: ignore[misc]
+        (host,) = built.phases["postprocess_ms"].run()  # type: ignore[misc]
         np.testing.assert_array_equal(host, y.numpy())
         # The call belongs to a network's execution.
-        assert (built.phases["execution"].offset_ms, built.phases["execution"].divisor) == (0, 1)
+        assert (built.phases["execution_ms"].offset_ms, built.phases["execution_ms"].divisor) == (
+            0,
+            1,
+        )
 
 
 def test_an_unknown_operator_is_named(tensorflow: TensorFlowBackend, tmp_path: Path) -> None:

@@ -13,11 +13,13 @@ from resperf.dataset import merge_datasets, read_info
 from resperf.layers import Activation, Layer
 from resperf.lowering import lower_layers
 from resperf.lowering.fusions import RULES, FusionRule, fusion_pairs
-from resperf.measurement import Measurement, PhaseSamples, Status, StopReason
+from resperf.measurement import Measurement, Samples, Status, StopReason
+from resperf.platform import Platform
 from resperf.settings import Setting
 from resperf.timing import median_interval
 
 RELU = FusionRule("conv", "relu")
+WHERE: Any = {"setting": Setting("synthetic"), "platform": Platform("synthetic")}
 
 
 def measuring(fused: bool, noise: float) -> Callable[[Layer, int], Measurement]:
@@ -30,8 +32,8 @@ def measuring(fused: bool, noise: float) -> Callable[[Layer, int], Measurement]:
         if not isinstance(layer, Activation) and function != "none":
             time_ms += 0.01 if fused else 0.095
         time_ms *= source.gauss(1, noise)
-        phases = {"execution": PhaseSamples((time_ms,), 1, 1, StopReason.PRECISE)}
-        return Measurement(layer, Status.OK, phases, repeat=repeat)
+        phases = {"execution_ms": Samples((time_ms,), 1, 1, StopReason.PRECISE)}
+        return Measurement(layer, Status.OK, phases, repeat=repeat, **WHERE)
 
     return measure
 
@@ -57,7 +59,7 @@ def test_noise_as_large_as_the_effect_gives_no_answer() -> None:
 
 def test_layers_that_do_not_run_say_nothing() -> None:
     def refuse(layer: Layer, repeat: int) -> Measurement:
-        return Measurement(layer, Status.UNSUPPORTED, {}, repeat=repeat, detail="no")
+        return Measurement(layer, Status.UNSUPPORTED, repeat=repeat, detail="no", **WHERE)
 
     found = check_fusion(RELU, list, refuse)
     assert (found.fused, found.savings, found.warning) == (None, (), "")
@@ -66,8 +68,8 @@ def test_layers_that_do_not_run_say_nothing() -> None:
 def test_a_follower_that_takes_no_time_says_nothing() -> None:
     def instant(layer: Layer, repeat: int) -> Measurement:
         time_ms = -0.001 if isinstance(layer, Activation) else 1.0
-        phases = {"execution": PhaseSamples((time_ms,), 1, 1, StopReason.PRECISE)}
-        return Measurement(layer, Status.OK, phases, repeat=repeat)
+        phases = {"execution_ms": Samples((time_ms,), 1, 1, StopReason.PRECISE)}
+        return Measurement(layer, Status.OK, phases, repeat=repeat, **WHERE)
 
     assert check_fusion(RELU, list, instant).savings == ()
 

@@ -17,15 +17,17 @@ from resperf.campaign.journal import (
 )
 from resperf.errors import CampaignError, OutputError
 from resperf.layers import Dense
-from resperf.measurement import Measurement, PhaseSamples, Status, StopReason
+from resperf.measurement import Measurement, Samples, Status, StopReason
 from resperf.platform import this_platform
+from resperf.quantities import PHASES
 from resperf.settings import Setting
 from resperf.timing import ReferenceHistory
 
 SETTING = Setting(framework="synthetic", framework_version="1", provider="none", threads=1)
+PLATFORM = this_platform("cpu")
 HEADER = Header(
     SETTING,
-    this_platform("cpu"),
+    PLATFORM,
     {"name": "test"},
     7,
     {"resperf": "0"},
@@ -34,11 +36,13 @@ HEADER = Header(
 
 
 def row(width: int, at: float = 0.0, **changes: object) -> Measurement:
-    samples = PhaseSamples((1.0, 2.0), 2, 1, StopReason.BUDGET)
+    samples = Samples((1.0, 2.0), 2, 1, StopReason.BUDGET)
     made = Measurement(
-        layer=Dense(batch=1, features_in=width, features_out=1),
+        subject=Dense(batch=1, features_in=width, features_out=1),
         status=Status.OK,
-        phases=dict.fromkeys(("preprocess", "execution", "postprocess"), samples),
+        samples=dict.fromkeys(PHASES, samples),
+        setting=SETTING,
+        platform=PLATFORM,
         isolated_ms=1.0,
         session_ms=0.5,
         started_at=at,
@@ -53,12 +57,12 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     journal.add_costs({"session_ms": 0.7, "node_ms": 0.1})
     journal.add_row(row(1))
     journal.add_reading(3.0, 1.5)
-    journal.add_row(row(2, status=Status.CRASHED, phases={}, detail="SIGSEGV"))
+    journal.add_row(row(2, status=Status.CRASHED, samples={}, detail="SIGSEGV"))
     journal.close()
     records = read_journal(path)
     assert records.header == HEADER
     assert [r.layer for r in records.rows] == [row(1).layer, row(2).layer]
-    assert records.rows[0].phases == row(1).phases
+    assert records.rows[0].samples == row(1).samples
     assert records.rows[1].status is Status.CRASHED
     assert records.readings.readings == [(3.0, 1.5)]
     assert records.costs == {"session_ms": [0.5, 0.7], "node_ms": [0.1]}
@@ -142,7 +146,7 @@ def test_a_full_disk_keeps_all_rows_before(tmp_path: Path, monkeypatch: pytest.M
 def test_the_best_of_several_attempts_counts() -> None:
     steady = ReferenceHistory([(float(t), 1.0) for t in range(10)])
     drifted, clean, later = row(1, 1.0, flags=("drift",)), row(1, 2.0), row(1, 3.0)
-    crashed = row(1, 4.0, status=Status.CRASHED, phases={})
+    crashed = row(1, 4.0, status=Status.CRASHED, samples={})
     repeat = row(1, 5.0, repeat=1)
     kept = best_rows([drifted, clean, later, crashed, repeat], steady)
     assert [(r.started_at, r.repeat) for r in kept] == [(3.0, 0), (5.0, 1)]

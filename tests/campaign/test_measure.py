@@ -7,7 +7,8 @@ from resperf.backends import Phase
 from resperf.backends.synthetic import SyntheticBackend, SyntheticBuilt
 from resperf.campaign import measure_layer
 from resperf.layers import Dense, Pool
-from resperf.measurement import PHASES, Status
+from resperf.measurement import Status
+from resperf.quantities import PHASES
 from resperf.timing import SamplingProtocol
 from resperf.timing.load import Load
 
@@ -37,9 +38,9 @@ class SlowToBuild(SyntheticBackend):
         self._runs = 0
         return SyntheticBuilt(
             phases={
-                "preprocess": Phase(lambda: self.spend(1.0)),
-                "execution": Phase(self._slower, offset_ms=2.0, divisor=4.0),
-                "postprocess": Phase(lambda: self.spend(0.5)),
+                "preprocess_ms": Phase(lambda: self.spend(1.0)),
+                "execution_ms": Phase(self._slower, offset_ms=2.0, divisor=4.0),
+                "postprocess_ms": Phase(lambda: self.spend(0.5)),
             },
             isolated=lambda: self.spend(3.0),
         )
@@ -55,9 +56,9 @@ def test_a_row_holds_all_phases_and_what_they_cost() -> None:
         device, LAYER, SamplingProtocol(), repeat=1, clock=device.clock, now=lambda: 77.0
     )
     assert (row.status, row.repeat, row.started_at, row.flags) == (Status.OK, 1, 77.0, ())
-    assert tuple(row.phases) == PHASES
+    assert tuple(row.samples) == PHASES
     # A run of 10 ms less the call's 2 ms, over four copies.
-    assert [row.phase_ms(name) for name in PHASES] == [1.0, 2.0, 0.5]
+    assert [row.value(name) for name in PHASES] == [1.0, 2.0, 0.5]
     assert row.isolated_ms == 3.0
     assert row.session_ms == 0.02
     assert row.overhead_s == pytest.approx(0.040)
@@ -82,7 +83,7 @@ class Placed(SlowToBuild):
         built = super().layer(layer, budget_ms=budget_ms)
         took_ms = (9.0, 1.0, 5.0, 7.0)[self.builds % 4]
         self.builds += 1
-        phases = {**built.phases, "execution": Phase(lambda: self.spend(took_ms))}
+        phases = {**built.phases, "execution_ms": Phase(lambda: self.spend(took_ms))}
         return SyntheticBuilt(phases=phases, isolated=built.isolated)
 
 
@@ -91,8 +92,8 @@ def test_a_layer_that_waits_for_memory_is_sampled_in_several_places() -> None:
     device = Placed()
     row = measure_layer(device, large, SamplingProtocol(placements=3), clock=device.clock)
     assert device.builds == 3
-    assert row.phase_ms("execution") == 5.0
-    assert row.phase_ms("postprocess") == 0.5
+    assert row.value("execution_ms") == 5.0
+    assert row.value("postprocess_ms") == 0.5
     # Three builds are not all overhead: the first is, the others belong to the sampling.
     assert row.overhead_s == pytest.approx(0.040)
 
@@ -112,7 +113,7 @@ def test_a_layer_that_waits_for_memory_is_sampled_in_several_places() -> None:
     device = Full()
     row = measure_layer(device, large, SamplingProtocol(placements=3), clock=device.clock)
     assert (row.status, device.builds) == (Status.OK, 2)
-    assert row.phase_ms("execution") == 5.0  # between 9 and 1
+    assert row.value("execution_ms") == 5.0  # between 9 and 1
 
     # What computes rather than waits for memory is built once.
     device = Placed()
@@ -136,6 +137,6 @@ def test_memory_that_runs_out_while_running_leaves_no_samples() -> None:
     device = Greedy()
     row = measure_layer(device, LAYER, SamplingProtocol(), clock=device.clock)
     assert row.status is Status.OUT_OF_MEMORY
-    assert row.phases == {}
+    assert row.samples == {}
     assert math.isnan(row.isolated_ms)
     assert row.detail == "MemoryError"

@@ -33,7 +33,10 @@ def test_a_probe_keeps_the_least_usual_time_that_any_process_found(tmp_path: Pat
     store = opened()
     store.usual_probes["caches_probe_ms"] = (0.1, 7)
     assert store.costs == {"caches_probe_ms": 0.1}
-    store.add_row(Measurement(Dense(batch=1, features_in=8, features_out=8), Status.CRASHED, {}))
+    crashed = Dense(batch=1, features_in=8, features_out=8)
+    store.add_row(
+        Measurement(crashed, Status.CRASHED, setting=device.setting(), platform=device.platform())
+    )
     store.compact()
     store.close(complete=False)
     again = opened()

@@ -43,7 +43,7 @@ def test_info_as_json(file: Path, capsys: Capture) -> None:
     assert values["setting"]["threads"] == 2
     pool = values["kinds"]["pool"]
     assert (pool["rows"], pool["layers"], pool["flagged"]) == (2, 1, 1)
-    execution = pool["phases"]["execution"]
+    execution = pool["phases"]["execution_ms"]
     assert (execution["min_ms"], execution["median_ms"], execution["max_ms"]) == (0.5, 1.0, 1.5)
     # The second measurement is flagged: no pair, and no number made up for it.
     assert execution["noise"] == {

@@ -29,12 +29,12 @@ DENSE = Dense(batch=1, features_in=8, features_out=10)
 INWARD = Reorder(batch=1, channels_in=16, height=4, width=4, layout="nchw", layout_out="nchwc16")
 OUTWARD = Reorder(batch=1, channels_in=16, height=4, width=4, layout="nchwc16", layout_out="nchw")
 TIMES_MS = {
-    ("conv", "preprocess"): 0.7,
-    ("conv", "execution"): 2.0,
-    ("pool", "execution"): 0.5,
-    ("dense", "execution"): 1.0,
-    ("dense", "postprocess"): 0.9,
-    ("reorder", "execution"): 0.3,
+    ("conv", "preprocess_ms"): 0.7,
+    ("conv", "execution_ms"): 2.0,
+    ("pool", "execution_ms"): 0.5,
+    ("dense", "execution_ms"): 1.0,
+    ("dense", "postprocess_ms"): 0.9,
+    ("reorder", "execution_ms"): 0.3,
 }
 
 
@@ -46,7 +46,7 @@ class FakeBundle:
 
     device = "elsewhere"
     framework = "synthetic"
-    layer_phase = "execution"
+    layer_quantity = "execution_ms"
     estimates: Mapping[str, object] = {}
     correction: Correction | None = None
     transferred: TransferredCalibration | None = None
@@ -74,10 +74,9 @@ class FakeBundle:
         return self.platform.machine
 
     def predict(self, layers: Sequence[Layer], quantity: str) -> Times:
-        phase = quantity.removesuffix("_ms")
         self.asked.append([layer.key for layer in layers])
         far = [layer.kind in self._far for layer in layers]
-        ms = np.array([self._times_ms.get((layer.kind, phase), math.nan) for layer in layers])
+        ms = np.array([self._times_ms.get((layer.kind, quantity), math.nan) for layer in layers])
         return Times(
             ms=ms,
             low_ms=0.9 * ms,
@@ -384,7 +383,7 @@ def test_tensor_bytes_follow_the_element_type():
 def test_a_time_that_the_device_cannot_reach_is_flagged(predict_nodes):
     dense = Dense(batch=1, features_in=4096, features_out=4096)
     node = LoweredNode("fc", "Gemm", dense, "execution")
-    bundle = FakeBundle(times_ms={("dense", "execution"): 0.05})
+    bundle = FakeBundle(times_ms={("dense", "execution_ms"): 0.05})
     unknown = predict_nodes([node], bundle)
     assert unknown.layers[0].below_bound is None
     assert math.isnan(unknown.lower_bound_ms)
@@ -396,7 +395,7 @@ def test_a_time_that_the_device_cannot_reach_is_flagged(predict_nodes):
     assert flagged.to_json()["layers"][0]["below_bound"] is True
     assert any("1 of 1 layers are predicted faster than the device can be, first fc (0.05 ms, at "
                "least 0.133 ms)" in warning for warning in flagged.warnings)  # fmt: skip
-    bundle = FakeBundle(times_ms={("dense", "execution"): 0.15})
+    bundle = FakeBundle(times_ms={("dense", "execution_ms"): 0.15})
     bundle.device = "1080ti"
     assert not predict_nodes([node], bundle).layers[0].below_bound
     assert [layer.below_bound for layer in predict_layers([dense], bundle)] == [False]
@@ -447,4 +446,4 @@ def test_a_copy_beyond_all_that_were_measured_is_told(predict_nodes):
     assert not [each for each in predict_nodes(NODES, bundle).warnings if "copy" in each]
     bundle.largest_bytes = 100
     (warning,) = (each for each in predict_nodes(NODES, bundle).warnings if "copy" in each)
-    assert warning.startswith("the copy of 'image' is outside the measured range: preprocess of")
+    assert warning.startswith("the copy of 'image' is outside the measured range: preprocess_ms of")

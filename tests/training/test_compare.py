@@ -14,9 +14,10 @@ import pytest
 from resperf.dataset import Dataset, DatasetInfo, KindTable, write_dataset
 from resperf.errors import DatasetError, TrainingError
 from resperf.layers import Dense
-from resperf.measurement import PHASES, Measurement, PhaseSamples, Status, StopReason
+from resperf.measurement import Measurement, Samples, Status, StopReason
 from resperf.platform import Platform
 from resperf.predictors import METHODS, LayerPredictor
+from resperf.quantities import PHASES
 from resperf.settings import Setting
 from resperf.splits import split_of_keys
 from resperf.training import ComparisonSettings, compare
@@ -86,14 +87,6 @@ def spies(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def make(path: Path, chosen: range, *, device: str = "toy", twice: int = 0) -> Path:
     """Write dense layers, the first `twice` of them measured again and 4% slower."""
 
-    def row(width: int, repeat: int, factor: float) -> Measurement:
-        phases = {
-            phase: PhaseSamples((time_ms(width) * factor,) * 3, 3, 1, StopReason.PRECISE)
-            for phase in PHASES
-        }
-        layer = Dense(batch=1, features_in=4, features_out=width)
-        return Measurement(layer, Status.OK, phases, repeat=repeat, started_at=width)
-
     setting = Setting(threads=2, framework="synthetic", framework_version="1", provider="none")
     platform = Platform(
         device=device,
@@ -103,6 +96,18 @@ def make(path: Path, chosen: range, *, device: str = "toy", twice: int = 0) -> P
         memory_bytes=8 << 30,
         system="Linux",
     )
+
+    def row(width: int, repeat: int, factor: float) -> Measurement:
+        phases = {
+            phase: Samples((time_ms(width) * factor,) * 3, 3, 1, StopReason.PRECISE)
+            for phase in PHASES
+        }
+        layer = Dense(batch=1, features_in=4, features_out=width)
+        return Measurement(
+            layer, Status.OK, phases, setting=setting, platform=platform, repeat=repeat,
+            started_at=width,
+        )  # fmt: skip
+
     info = DatasetInfo(
         setting, platform, {"name": "by hand"}, 1, {}, "2026-01-02T03:04:05+00:00", {}
     )
@@ -145,7 +150,7 @@ def test_every_method_sees_the_same_rows_and_none_sees_the_test_split(dataset: P
 
 def test_errors_are_those_of_predictions_that_are_5_percent_high(dataset: Path) -> None:
     (row,) = compare(dataset, ComparisonSettings(("spy",))).rows
-    assert (row.kind, row.phase) == ("dense", "execution")
+    assert (row.kind, row.phase) == ("dense", "execution_ms")
     assert row.errors.rows == len(TEST)
     assert row.errors.mape == pytest.approx(0.05)
     assert row.errors.within_10 == 1.0
@@ -238,7 +243,7 @@ def test_times_of_something_else_do_not_judge(
         if path != other:
             return real(path)
         return {
-            kind: replace(table, times_ms={"whole_call": table.times_ms["execution"]})
+            kind: replace(table, times_ms={"whole_call_ms": table.times_ms["execution_ms"]})
             for kind, table in real(path).items()
         }
 

@@ -57,8 +57,8 @@ def test_errors_are_those_of_the_toy(baseline: Bundle) -> None:
 
 def test_transfers_are_learnt_from_all_kinds(baseline: Bundle) -> None:
     # 2 us and 8 GB/s in, 3 us and 5 GB/s out.
-    assert baseline.transfer_ms("preprocess", [800_000])[0] == pytest.approx(0.102, rel=0.02)
-    assert baseline.transfer_ms("postprocess", [500_000])[0] == pytest.approx(0.103, rel=0.02)
+    assert baseline.transfer_ms("preprocess_ms", [800_000])[0] == pytest.approx(0.102, rel=0.02)
+    assert baseline.transfer_ms("postprocess_ms", [500_000])[0] == pytest.approx(0.103, rel=0.02)
 
 
 def test_test_rows_are_neither_trained_on_nor_chosen_by(
@@ -92,8 +92,8 @@ def test_the_papers_methods_learn_every_phase(toy_dataset: Path, tmp_path: Path)
         progress=lambda kind, phase, done, epochs, error: told.append((kind, phase, done, epochs)),
     )  # fmt: skip
     assert bundle.device == bundle.platform.device == "mine"
-    for phase in ("preprocess", "execution", "postprocess"):
-        assert bundle.method_of("dense", f"{phase}_ms") == "perfnet"
+    for phase in ("preprocess_ms", "execution_ms", "postprocess_ms"):
+        assert bundle.method_of("dense", phase) == "perfnet"
         assert ("dense", phase, 3, 3) in told
 
 
@@ -107,7 +107,7 @@ def test_every_method_makes_a_bundle(method: str, toy_dataset: Path, tmp_path: P
     assert bundle.method == bundle.method_of("conv") == method
     assert bundle.size_bytes < 3e6
     for judged in evaluate(toy_dataset, bundle).rows:
-        assert judged.method == (method if judged.phase == "execution" else "transfers")
+        assert judged.method == (method if judged.phase == "execution_ms" else "transfers")
         assert np.isfinite(judged.errors.mape)
 
 
@@ -172,7 +172,7 @@ def test_an_interval_is_about_single_measurements_not_about_their_median(
 ) -> None:
     def execution_of_dense(path: Path) -> Judged:
         rows = {(row.kind, row.phase): row for row in evaluate(path, baseline).rows}
-        return rows["dense", "execution"]
+        return rows["dense", "execution_ms"]
 
     before = execution_of_dense(toy_dataset)
     assert before.in_interval == 1.0
@@ -186,10 +186,10 @@ def test_an_interval_is_about_single_measurements_not_about_their_median(
     more = []
     for repeat, factor in ((7, 3.0), (8, 1 / 3)):
         phases = {
-            name: replace(each, samples_ms=tuple(factor * ms for ms in each.samples_ms))
-            for name, each in chosen.phases.items()
+            name: replace(each, values=tuple(factor * ms for ms in each.values))
+            for name, each in chosen.samples.items()
         }
-        more.append(replace(chosen, phases=phases, repeat=repeat))
+        more.append(replace(chosen, samples=phases, repeat=repeat))
     changed = replace(dataset, measurements=(*dataset.measurements, *more))
     write_dataset(tmp_path / "changed.h5", changed)
     after = execution_of_dense(tmp_path / "changed.h5")
@@ -201,7 +201,7 @@ def test_an_interval_is_about_single_measurements_not_about_their_median(
 
 def test_evaluation_judges_test_rows_alone(baseline: Bundle, toy_dataset: Path) -> None:
     found = {(row.kind, row.phase): row for row in evaluate(toy_dataset, baseline).rows}
-    conv = found["conv", "execution"]
+    conv = found["conv", "execution_ms"]
     assert conv.errors.rows == baseline.part["training"]["rows"]["conv"]["test"]
     assert conv.errors.mape == pytest.approx(
         baseline.errors["test"]["conv"]["execution_ms"]["mape"]
@@ -211,7 +211,7 @@ def test_evaluation_judges_test_rows_alone(baseline: Bundle, toy_dataset: Path) 
     assert set(conv.to_json()) >= {
         "kind", "phase", "method", "rows", "mape", "rmse_ms", "mae_ms", "within_10",
     }  # fmt: skip
-    assert found["conv", "preprocess"].method == "transfers"
+    assert found["conv", "preprocess_ms"].method == "transfers"
 
 
 def test_a_kind_that_a_method_does_not_know_gets_the_baseline(
@@ -261,7 +261,7 @@ def test_layers_of_a_network_are_found_at_batches_that_name_them_otherwise(
         for batch, second in ((1, "same"), (5, "inner"), (5, "scalar"))
     ]
     toy = read_dataset(toy_dataset)
-    rows = [replace(toy.measurements[0], layer=layer) for layer in layers]
+    rows = [replace(toy.measurements[0], subject=layer) for layer in layers]
     write_dataset(tmp_path / "d.h5", replace(toy, measurements=tuple(rows)))
     assert keys_of_networks([toy_dataset], [tmp_path / "n.onnx"]) == frozenset()
     found = keys_of_networks([toy_dataset, tmp_path / "d.h5"], [tmp_path / "n.onnx"])
@@ -276,9 +276,9 @@ def test_kinds_of_few_validation_rows_have_intervals_by_their_own_errors(
     rows = []
     for kind, noise in (("conv", 0.2), ("pool", 0.02), ("dense", 0.02)):
         for layer, time_ms in zip(*toy_rows(kind, 200, seed=3, noise=noise), strict=True):
-            execution = replace(some.phases["execution"], samples_ms=(float(time_ms),) * 5)
-            phases = {**some.phases, "execution": execution}
-            rows.append(replace(some, layer=layer, repeat=0, phases=phases))
+            execution = replace(some.samples["execution_ms"], values=(float(time_ms),) * 5)
+            phases = {**some.samples, "execution_ms": execution}
+            rows.append(replace(some, subject=layer, repeat=0, samples=phases))
     write_dataset(tmp_path / "noisy.h5", replace(dataset, measurements=tuple(rows)))
     bundle = train(tmp_path / "noisy.h5", tmp_path / "noisy", method="baseline")
     counts = [each["validation"] for each in bundle.part["training"]["rows"].values()]
@@ -290,7 +290,7 @@ def test_kinds_of_few_validation_rows_have_intervals_by_their_own_errors(
     wide, narrow = (intervals[kind]["execution_ms"]["high"][0] for kind in ("conv", "dense"))
     assert wide > 3 * narrow > 0.05
     judged = [
-        row for row in evaluate(tmp_path / "noisy.h5", bundle).rows if row.phase == "execution"
+        row for row in evaluate(tmp_path / "noisy.h5", bundle).rows if row.phase == "execution_ms"
     ]
     layers = [row.errors.rows for row in judged]
     assert 0.85 < np.average([row.in_interval for row in judged], weights=layers) < 0.97

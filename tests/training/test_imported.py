@@ -49,15 +49,15 @@ def of_steps(steps: Path, tmp_path_factory: pytest.TempPathFactory) -> Bundle:
 
 def test_training_steps_are_a_kind_of_their_own(of_steps: Bundle, steps: Path) -> None:
     assert of_steps.kinds == ("conv", "conv_step")
-    assert of_steps.layer_phase == "execution"
+    assert of_steps.layer_quantity == "execution_ms"
     assert of_steps.costs.keys() == {"session_ms"}
-    assert of_steps.provenance["datasets"][0]["phases"] == ["execution"]
+    assert of_steps.provenance["datasets"][0]["phases"] == ["execution_ms"]
     assert of_steps.provenance["datasets"][0]["source"]["format"] == "justus"
     for kind in of_steps.kinds:
         assert of_steps.errors["test"][kind]["execution_ms"]["mape"] < 0.1
     judged = evaluate(steps, of_steps)
     assert [(row.kind, row.phase) for row in judged.rows] == [
-        ("conv", "execution"), ("conv_step", "execution"),
+        ("conv", "execution_ms"), ("conv_step", "execution_ms"),
     ]  # fmt: skip
     step = find_bundle("my card", path=of_steps.path).predict(
         [ConvStep(**LAYER.replace(activation="relu").fields(), optimizer="sgd")]
@@ -75,13 +75,13 @@ def test_imported_rows_are_split_by_key(steps: Path) -> None:
 
 
 def test_whole_calls_are_learnt_as_whole_calls(of_calls: Bundle, calls: Path) -> None:
-    assert of_calls.layer_phase == "whole_call"
+    assert of_calls.layer_quantity == "whole_call_ms"
     assert of_calls.kinds == ("conv",)
     assert not of_calls.has("conv", "execution_ms")
     assert set(of_calls.part["predictors"]["conv"]) == {"whole_call_ms"}
     assert of_calls.validation["conv"] < 0.1
     (judged,) = evaluate(calls, of_calls).rows
-    assert (judged.phase, judged.method) == ("whole_call", "baseline")
+    assert (judged.phase, judged.method) == ("whole_call_ms", "baseline")
     assert judged.errors.mape < 0.1
 
 
@@ -96,7 +96,7 @@ def test_a_whole_call_is_never_given_as_execution(of_calls: Bundle) -> None:
     assert times.reason == ("the bundle predicts whole calls, not execution",)
     assert times.ms[0] != times.ms[0]
     (layer,) = predict_layers([LAYER], of_calls)
-    assert layer.phase == "whole_call"
+    assert layer.phase == "whole_call_ms"
     # 0.2 ms and 8 x 32 x 32 x 16 x 9 x 16 x 2 operations at 10 GFLOP/s.
     expected_ms = 0.2 + LAYER.macs * 2 / 10e6
     document = layer.to_json()
