@@ -183,7 +183,9 @@ class Bundle:
             for place in range(len(self.manifest["parts"]))
         )
 
-    def answering(self, kind: str, quantity: str, setting: Setting, platform: Platform) -> Bundle:
+    def answering(
+        self, kind: str | None, quantity: str | None, setting: Setting, platform: Platform
+    ) -> Bundle:
         """Return the part that answers for a subject under a setting on a platform.
 
         The framework and what a run does must agree. Of what is left, exactly this setting and
@@ -191,9 +193,10 @@ class Bundle:
 
         Parameters
         ----------
-        kind : str
-            A layer kind, or ``"network"``.
-        quantity : str
+        kind : str or None
+            A layer kind, or ``"network"``; None for any kind of layer.
+        quantity : str or None
+            None for any.
         setting : Setting
         platform : Platform
 
@@ -205,7 +208,7 @@ class Bundle:
         fitting = [
             (len(where.differences(platform)), len(how.differences(setting)), place)
             for place, part in enumerate(self.parts)
-            if part.has(kind, quantity)
+            if (part.kinds if kind is None else part.has(kind, quantity))
             for how in part.settings
             if (how.framework, how.mode) == (setting.framework, setting.mode)
             for where in part.platforms
@@ -219,7 +222,8 @@ class Bundle:
             for how in part.settings[:1]
         )
         raise BundleError(
-            f"{self.path} has no {quantity} of {kind} for {setting.framework}, {setting.mode}; "
+            f"{self.path} has no {quantity or 'predictor'} of {kind or 'layers'} for "
+            f"{setting.framework}, {setting.mode}; "
             f"it has {there}"
         )
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from resperf.cli._options import JSON, SEED
-from resperf.predictors import DEFAULT_METHOD
+from resperf.predictors import DEFAULT_METHOD, METHODS
 from resperf.units import format_bytes
 
 if TYPE_CHECKING:
@@ -36,10 +36,7 @@ _PATH = click.Path(path_type=Path)
     default=DEFAULT_METHOD,
     show_default=True,
     metavar="M",
-    help=(
-        "ensemble, residual, boosted, baseline; as published: resperfnet, perfnet, linear, "
-        "polynomial, svr, xgboost; xgboost-log."
-    ),
+    help=f"{', '.join(METHODS)}.",
 )
 @click.option(
     "--epochs", type=click.IntRange(min=1), metavar="N", help="Passes over the training rows."
@@ -142,12 +139,13 @@ def _default_output(file: Path, device: str | None) -> Path:
 
 
 def _table(bundle: Bundle) -> str:
+    from resperf.bundle import NETWORK
     from resperf.quantities import QUANTITIES
     from resperf.report.tables import Column, percent_cell, table
 
     rows_of = bundle.part["training"]["rows"]
     lines = []
-    for kind in bundle.kinds:
+    for kind in (*bundle.kinds, NETWORK):
         for phase in QUANTITIES:
             validation = bundle.errors["validation"].get(kind, {}).get(phase)
             test = bundle.errors["test"].get(kind, {}).get(phase)
@@ -155,7 +153,8 @@ def _table(bundle: Bundle) -> str:
                 continue
             errors = [percent_cell(each["mape"]) if each else "-" for each in (validation, test)]
             method = bundle.method_of(kind, phase)
-            lines.append([kind, phase, method, str(rows_of[kind]["train"]), *errors])
+            rows = rows_of[kind][phase] if kind == NETWORK else rows_of[kind]
+            lines.append([kind, phase, method, str(rows["train"]), *errors])
     columns = (
         Column("kind"), Column("phase"), Column("method"), Column("training rows", right=True),
         Column("validation MAPE", right=True), Column("test MAPE", right=True),

@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from functools import partial
 from inspect import signature
 from pathlib import Path
@@ -16,7 +15,6 @@ import numpy as np
 
 from resperf._version import __version__
 from resperf.bundle import (
-    COPIES_ASSUMED,
     Bundle,
     golden_layers,
     provenance,
@@ -24,12 +22,11 @@ from resperf.bundle import (
     replaced_folder,
     write_manifest,
 )
-from resperf.dataset import DatasetInfo, KindTable, checksum, read_info, read_table
+from resperf.dataset import KindTable, read_info, read_table
 from resperf.errors import BundleError, LayerError, TrainingError
 from resperf.features import FEATURED_KINDS, Array, quantities, take
 from resperf.predictors import (
     DEFAULT_METHOD,
-    METHODS,
     LayerPredictor,
     layer_predictor_class,
     predictor_class,
@@ -38,10 +35,12 @@ from resperf.predictors.baseline import Baseline
 from resperf.predictors.intervals import intervals_of_kinds
 from resperf.predictors.metrics import errors
 from resperf.predictors.transfers import Transfers
-from resperf.quantities import QUANTITIES
+from resperf.quantities import QUANTITIES, Level
 from resperf.splits import SPLIT_SEED, pack_keys
 from resperf.training.activations import estimate_activations
 from resperf.training.estimate import Source, read_source
+from resperf.training.manifest import described_dataset, manifest_of, part_of
+from resperf.training.networks import train_networks
 from resperf.training.progress import TrainingProgress
 from resperf.training.rows import LayerRows, layer_rows
 from resperf.training.trials import Trial, fit_rows, own_split
@@ -57,8 +56,6 @@ TRANSFERRED = {"preprocess_ms": "in_bytes", "postprocess_ms": "out_bytes"}
 
 _EVERY_PHASE = ("resperfnet", "perfnet")
 """Methods whose papers learn every phase; the others learn the layers' own times alone."""
-_MARK = "1"
-"""The one setting and platform of a dataset."""
 _EXPORT_TOLERANCE, _COMPARED_ROWS = 1e-4, 1000
 
 
@@ -137,9 +134,12 @@ def train(
     OutputError
         If the bundle cannot be written; what was there stays.
     """
-    if method not in METHODS:
-        raise TrainingError(f"no method {method!r}; known methods: {', '.join(METHODS)}")
     settings = _settings(method, epochs, trees)
+    if predictor_class(method).level is Level.NETWORK:
+        return train_networks(
+            dataset, output, method=method, seed=seed, settings=settings, device=device,
+            excluded=excluded, progress=progress,
+        )  # fmt: skip
     info = read_info(dataset)
     if device is not None:
         info = replace(info, platform=replace(info.platform, device=device))
@@ -200,7 +200,7 @@ def train(
             seeds={"training": seed, "split": SPLIT_SEED},
             excluded={"networks": list(excluded), "layers": len(exclude_keys)},
         )  # fmt: skip
-        write_manifest(folder, manifest_of(info, part, came_from))
+        write_manifest(folder, manifest_of(part, [info.setting], [info.platform], came_from))
     return Bundle.load(output)
 
 
@@ -392,50 +392,6 @@ def _typical(rows: LayerRows, count: int = 10) -> list[Any]:
     # Every third first, so that a shorter selection is spread as well.
     spread = np.concatenate([places[start::3] for start in range(3)])
     return rows.select(order[spread]).layers()
-
-
-def part_of(info: DatasetInfo) -> dict[str, Any]:
-    """Say of a part of a bundle's manifest for which setting and platform it is."""
-    return {
-        "device": info.platform.device,
-        "framework": info.setting.framework,
-        "settings": [_MARK],
-        "platforms": [_MARK],
-        "costs": dict(info.machine_costs),
-        "copies": COPIES_ASSUMED,
-    }
-
-
-def manifest_of(
-    info: DatasetInfo, part: Mapping[str, Any], came_from: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Return the manifest of a bundle of one part."""
-    return {
-        "created": datetime.now(UTC).isoformat(timespec="seconds"),
-        "settings": {_MARK: info.setting.to_json()},
-        "platforms": {_MARK: info.platform.to_json()},
-        "parts": [part],
-        "provenance": came_from,
-    }
-
-
-def described_dataset(info: DatasetInfo, dataset: Path) -> dict[str, Any]:
-    """Say what a bundle's provenance says of a dataset."""
-    return {
-        "name": dataset.name,
-        "checksum": checksum(dataset),
-        "campaign": info.campaign.get("name", ""),
-        "seed": info.seed,
-        "created": info.created,
-        "versions": dict(info.versions),
-        "phases": list(info.quantities),
-        "merged": [dict(each) for each in info.merged],
-        "source": {
-            name: info.source[name]
-            for name in ("format", "description", "citation", "files", "session_ms")
-            if name in info.source
-        },
-    }
 
 
 def _training(

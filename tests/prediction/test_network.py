@@ -47,6 +47,9 @@ class FakeBundle:
     device = "elsewhere"
     framework = "synthetic"
     layer_quantity = "execution_ms"
+    layer_quantities = ("execution_ms",)
+    parts = ()
+    kinds = ("conv", "pool", "dense", "reorder")
     estimates: Mapping[str, object] = {}
     correction: Correction | None = None
     transferred: TransferredCalibration | None = None
