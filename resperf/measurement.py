@@ -12,7 +12,7 @@ from typing import Any, Self
 
 from resperf.layers import Layer, kind_of
 from resperf.platform import Platform
-from resperf.quantities import Estimator
+from resperf.quantities import QUANTITIES, Estimator
 from resperf.settings import Setting
 
 TOLERANCE = 0.1
@@ -215,9 +215,14 @@ class Measurement:
         return (self.subject.key,)
 
     def value(self, quantity: str) -> float:
-        """Return what the samples of a quantity stand for; NaN where it was not measured."""
-        samples = self.samples.get(quantity)
-        return math.nan if samples is None else samples.value
+        """Return what the samples of a quantity stand for; NaN where it was not measured.
+
+        One that is derived from others is their sum where it was not measured itself.
+        """
+        if quantity in self.samples:
+            return self.samples[quantity].value
+        row = QUANTITIES.get(quantity)
+        return sum(map(self.value, row.parts)) if row is not None and row.parts else math.nan
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values without setting and platform; NaN is written as None."""

@@ -64,6 +64,18 @@ def test_a_network_is_a_subject_too() -> None:
         _ = again.layer
 
 
+def test_a_derived_quantity_is_the_sum_of_its_parts_unless_it_was_measured() -> None:
+    samples = {
+        f"{phase}_ms": Samples((value,), 1, 0, StopReason.BUDGET)
+        for phase, value in {"preprocess": 1.0, "execution": 2.0, "postprocess": 4.0}.items()
+    }
+    run = Measurement(NetworkRef("n", "a"), Status.OK, samples, setting=SETTING, platform=PLATFORM)
+    assert run.value("latency_ms") == 7.0
+    samples["latency_ms"] = Samples((9.0,), 1, 0, StopReason.BUDGET)
+    assert run.value("latency_ms") == 9.0
+    assert math.isnan(run.value("step_ms"))
+
+
 def test_rows_of_journals_that_knew_phases_alone_are_read() -> None:
     samples = {"samples_ms": [1.0, 2.0], "taken": 2, "warmups": 1, "stop_reason": "budget",
                "drift": True}  # fmt: skip

@@ -40,8 +40,8 @@ def test_a_shipped_bundle_says_what_it_learnt_and_what_it_estimates(device: str)
     learnt = {"conv", "dense", "conv_step", "dense_step"}
     assert set(bundle.kinds) == {*learnt, "pool", "activation"}
     for kind in learnt:
-        assert bundle.errors["test"][kind]["execution"]["rows"] > 500
-        assert bundle.errors["test"][kind]["execution"]["mape"] < 0.2
+        assert bundle.errors["test"][kind]["execution_ms"]["rows"] > 500
+        assert bundle.errors["test"][kind]["execution_ms"]["mape"] < 0.2
     assert "arXiv" in bundle.provenance["datasets"][0]["source"]["citation"]
     alone = bundle.estimates["activation execution"]
     assert alone["source"]["device"] == device

@@ -17,6 +17,7 @@ from resperf.bundle._manifest import NETWORK, read_manifest
 from resperf.bundle._provenance import changed
 from resperf.bundle._ranges import outside
 from resperf.bundle._upgrade import COPIES_ASSUMED
+from resperf.copies import StoredCopies
 from resperf.errors import BundleError, ResperfError
 from resperf.features import Array, columns_of, feature_matrix, quantities
 from resperf.layers import Layer, kind_of_key, layer_from_key
@@ -73,9 +74,8 @@ class Bundle:
         from rows of several. `setting` and `platform` are the first.
     costs : mapping of str to float
         ``session_ms`` and ``view_ms`` of that machine, where they are known.
-    copies : "assumed" or mapping of str to mapping
-        Kind to what its rows say of how many copies of a layer one run held; assumed where they
-        say nothing.
+    stored_copies : mapping of str to StoredCopies
+        Kind -> copies that runs of its measured layers held; of other kinds they are assumed.
     layer_quantity : str
         What the layers' times contain: ``execution_ms``, or ``whole_call_ms`` where the training
         rows held nothing else.
@@ -117,7 +117,11 @@ class Bundle:
         )
         self.setting, self.platform = self.settings[0], self.platforms[0]
         self.costs: Mapping[str, float] = part["costs"]
-        self.copies: str | Mapping[str, Any] = part.get("copies", COPIES_ASSUMED)
+        copies = part.get("copies", COPIES_ASSUMED)
+        self.stored_copies = {
+            kind: StoredCopies.from_json(values)
+            for kind, values in ({} if copies == COPIES_ASSUMED else copies).items()
+        }
         self.errors: Mapping[str, Any] = part["errors"]
         self.estimates: Mapping[str, Any] = part.get("estimates", {})
         self._predictors = {

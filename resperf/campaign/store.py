@@ -24,9 +24,9 @@ from resperf.campaign.journal import (
 )
 from resperf.campaign.spec import Campaign
 from resperf.campaign.watch import PROBES, probe_cost
-from resperf.dataset import Dataset, DatasetInfo, read_dataset, write_dataset
+from resperf.dataset import Dataset, DatasetInfo, read_dataset, read_networks, write_dataset
 from resperf.errors import CampaignError
-from resperf.measurement import Measurement
+from resperf.measurement import Measurement, NetworkRef
 from resperf.platform import Platform
 from resperf.settings import Setting
 from resperf.timing import KNOWN_READINGS
@@ -184,7 +184,8 @@ class Store:
             machine_costs=costs,
             fusions=tuple(self.fusions),
         )
-        write_dataset(self.output, Dataset(info, tuple(rows)))
+        runs = read_networks(self.output) if self.output.exists() else Dataset(info, ())
+        write_dataset(self.output, Dataset(info, (*rows, *runs.measurements), runs.graphs))
 
     def close(self, *, complete: bool) -> None:
         """Close the journal, and remove it where the dataset holds everything."""
@@ -211,7 +212,7 @@ def _new_header(campaign: Campaign, seed: int, setting: Setting, platform: Platf
 
 
 def _from_dataset(output: Path) -> Records:
-    """Read what an earlier start compacted."""
+    """Read what an earlier start compacted, rows of layers alone."""
     if not output.exists():
         return Records()
     dataset = read_dataset(output)
@@ -220,7 +221,8 @@ def _from_dataset(output: Path) -> Records:
         info.setting, info.platform, info.campaign, info.seed, info.versions, info.created
     )
     costs = {name: [cost_ms] for name, cost_ms in info.machine_costs.items()}
-    return Records(header, list(dataset.measurements), costs=costs, fusions=info.fusions)
+    rows = [row for row in dataset.measurements if not isinstance(row.subject, NetworkRef)]
+    return Records(header, rows, costs=costs, fusions=info.fusions)
 
 
 def _refuse_strangers(path: Path, header: Header | None, campaign: Campaign, new: Header) -> None:

@@ -223,11 +223,16 @@ def export(
     "--format justus --device 1080ti -o 1080ti.h5",
 )
 @click.argument("files", type=_FILE, nargs=-1, required=True)
-@click.option("--format", "source", metavar="F", help="Whose files these are: justus or perfnet.")
+@click.option(
+    "--format",
+    "source",
+    metavar="F",
+    help="Whose files these are: justus, perfnet, or your own list.",
+)
 @click.option(
     "--mapping", type=_FILE, metavar="MAP.toml", help="Says what the columns of other files mean."
 )
-@click.option("--device", required=True, metavar="NAME", help="Where the times were measured.")
+@click.option("--device", metavar="NAME", help="Where the times were measured.")
 @click.option("-o", "--output", type=_FILE, required=True, metavar="OUT", help="The dataset.")
 @_force_option
 @_json_option
@@ -235,24 +240,36 @@ def import_files(
     files: tuple[Path, ...],
     source: str | None,
     mapping: Path | None,
-    device: str,
+    device: str | None,
     output: Path,
     force: bool,
     as_json: bool,
 ) -> None:
     """Make a dataset of timings that others published as CSV FILES, all of one device.
 
-    Rows that make no sense are left out and counted by reason. docs/importing.md says what a
-    mapping file holds; those of both formats lie in resperf/dataset/importing.
+    With --format list, FILES are your own lists of networks and times: columns network (an ONNX
+    file), time_ms, batch, framework, threads and more. Rows that make no sense are left out and
+    counted by reason. docs/importing.md says what lists and mapping files hold.
     """
-    from resperf.dataset import import_dataset, read_mapping, shipped_mapping
+    from resperf.dataset import (
+        LIST,
+        import_dataset,
+        import_list,
+        read_mapping,
+        shipped_mapping,
+    )
     from resperf.dataset.files import refuse_to_replace
 
     if (source is None) == (mapping is None):
         raise click.UsageError("say what the columns mean: --format or --mapping")
     refuse_to_replace(output, unless=force)
-    chosen = shipped_mapping(source) if source is not None else read_mapping(cast("Path", mapping))
-    imported = import_dataset(files, output, mapping=chosen, device=device)
+    if source == LIST:
+        imported = import_list(files, output, device=device)
+    elif device is None:
+        raise click.UsageError("say where the times were measured: --device")
+    else:
+        chosen = shipped_mapping(source) if source else read_mapping(cast("Path", mapping))
+        imported = import_dataset(files, output, mapping=chosen, device=device)
     if as_json:
         _print_json(_import_document(output, imported))
         return
@@ -264,7 +281,7 @@ def _import_document(output: Path, imported: Imported) -> dict[str, Any]:
         "path": str(output),
         "device": imported.info.platform.device,
         "format": imported.info.source["format"],
-        "contains": list(imported.info.quantities),
+        "contains": list(imported.quantities),
         "rows": dict(imported.rows),
         "repeats": imported.repeats,
         "session_ms": dict(imported.session_ms),
@@ -276,15 +293,14 @@ def _import_document(output: Path, imported: Imported) -> dict[str, Any]:
 
 
 def _import_text(output: Path, imported: Imported) -> str:
-    contains = ", ".join(imported.info.quantities)
-    lines = [f"{output}: {sum(imported.rows.values())} rows of {contains}"]
+    lines = [f"{output}: {sum(imported.rows.values())} rows of {', '.join(imported.quantities)}"]
     for kind, rows in imported.rows.items():
         taken_ms = imported.session_ms.get(kind)
         taken = "" if taken_ms is None else f", less a session call of {format_ms(taken_ms)} ms"
         lines.append(f"  {kind}: {rows} rows{taken}")
     if imported.repeats:
         plural = "s measure" if imported.repeats > 1 else " measures"
-        lines.append(f"{imported.repeats} row{plural} a layer again")
+        lines.append(f"{imported.repeats} row{plural} a layer or network again")
     lines += map(str, imported.left_out)
     return "\n".join(lines)
 

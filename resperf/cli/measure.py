@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from resperf.cli._options import ALL, BATCH, JSON, NETWORK, SHAPE, BatchCommand, bar_of_steps
-from resperf.errors import ResperfError
+from resperf.errors import ResperfError, require
 
 if TYPE_CHECKING:
     from resperf.bundle import Bundle
@@ -39,6 +39,13 @@ if TYPE_CHECKING:
     metavar="S",
     help="Time for whole runs; layers come on top, about 0.3 s for each distinct one.",
 )
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    metavar="RUNS.h5",
+    help="Dataset to add the whole runs to; it is made where it is not there.",
+)
 @click.option("--no-layers", is_flag=True, help="Time the whole network only.")
 @ALL
 @JSON
@@ -50,6 +57,7 @@ def command(
     shapes: Mapping[str, tuple[int, ...]],
     against: str | None,
     seconds: float,
+    output: Path | None,
     no_layers: bool,
     every: bool,
     as_json: bool,
@@ -66,8 +74,10 @@ def command(
     from resperf.report.network import network_text
     from resperf.report.side_by_side import side_by_side_text
     from resperf.workflows.guarded import reference_monitor
-    from resperf.workflows.measure import measure_network
+    from resperf.workflows.measure import append_runs, measure_network
 
+    if output is not None:
+        require("h5py", "bench")
     networks = read_batches(network, list(batches) or None, shapes)
     bundle = _bundle(against, framework) if against is not None else None
     device = backend(framework, **({} if threads is None else {"threads": threads}))
@@ -94,6 +104,8 @@ def command(
                     progress=progress,
                 )
             document = measured.to_json()
+            if output is not None:
+                append_runs(output, [(network, measured)])
             if prediction is None:
                 text = network_text(measured, every=every)
             else:

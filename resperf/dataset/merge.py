@@ -57,15 +57,15 @@ def merge_datasets(paths: Sequence[Path], output: Path) -> Dataset:
             )
     merged = Dataset(
         _merged_info(parts),
-        _renumbered(m for part in parts for m in part.measurements),
+        renumbered(m for part in parts for m in part.measurements),
         {digest: graph for part in parts for digest, graph in part.graphs.items()},
     )
     write_dataset(output, merged)
     return merged
 
 
-def _renumbered(measurements: Iterable[Measurement]) -> tuple[Measurement, ...]:
-    """Rows in order of start, copies dropped, each key's repeats made different.
+def renumbered(measurements: Iterable[Measurement]) -> tuple[Measurement, ...]:
+    """Return rows in order of start, copies dropped, each subject's repeats made different.
 
     Where nobody said when a row was started, its place in time is unknown and its time tells
     copies.

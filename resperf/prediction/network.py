@@ -194,6 +194,7 @@ def _prediction(
             phase for phase in ("preprocess", "postprocess") if phase in bundle.estimates
         ),
         views_estimated="view_ms" in bundle.estimates,
+        copies="stored" if bundle.stored_copies else "assumed",
         nodes=lowered.nodes,
         log_width=math.inf if bundle.correction is None else bundle.correction.log_width,
         missing_costs=total.missing_costs,
@@ -271,12 +272,18 @@ def _weights_moved_ms(
              for node, layer in zip(nodes, layers, strict=True)]  # fmt: skip
     largest = max(layer.input_bytes + layer.output_bytes for layer in layers)
     faster = 1.0 if bundle.transferred is None else bundle.transferred.factor
+    times_ms = [0.0 if math.isnan(time.ms) else time.ms / faster for time in times]
+    stored = [bundle.stored_copies.get(layer.kind) for layer in layers]
     moved_ms = weights_moved_ms(
         bundle.costs,
         sum(sizes) + largest,
-        [0.0 if math.isnan(time.ms) else time.ms / faster for time in times],
+        times_ms,
         sizes,
         [layer.kind in PACKED_KINDS for layer in layers],
+        [
+            each.of_layer(time_ms, size) if each is not None and size else None
+            for each, time_ms, size in zip(stored, times_ms, sizes, strict=True)
+        ],
     )
     found: list[float] = moved_ms.tolist()
     return found

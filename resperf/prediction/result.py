@@ -240,6 +240,9 @@ class Prediction:
         Those of preprocess and postprocess that are estimated rather than learnt.
     views_estimated : bool
         Whether the cost of operators that only change a shape is estimated.
+    copies : str
+        ``"stored"`` where the bundle says how many copies of a layer were measured together, and
+        so how far away their weights lay; ``"assumed"`` where it does not.
     nodes : tuple of LoweredNode
         What the framework runs, and which of the network's nodes became it.
     log_width : float
@@ -271,6 +274,7 @@ class Prediction:
     rule: str = "three_phase"
     estimated_phases: tuple[str, ...] = ()
     views_estimated: bool = False
+    copies: str = "assumed"
     nodes: tuple[LoweredNode, ...] = ()
     log_width: float = math.inf
     machine: str = ""
@@ -407,6 +411,7 @@ class Prediction:
             "rule": self.rule,
             "estimated_phases": list(self.estimated_phases),
             "views_estimated": self.views_estimated,
+            "copies": self.copies,
             "estimated_ms": json_number(self.estimated_ms),
             "lower_bound_ms": json_number(self.lower_bound_ms),
             "low_ms": json_number(self.low_ms),

@@ -261,6 +261,8 @@ class LayerPredictor(Predictor):
     """
 
     level = Level.LAYER
+    kinds: ClassVar[frozenset[str] | None] = None
+    """Kinds of layers that it knows; None for all that have features."""
 
     @abstractmethod
     def values(self, columns: Columns) -> Array:

@@ -96,6 +96,7 @@ _FEATURES: Mapping[str, Mapping[str, Callable[[Columns], Array]]] = {
     "dense_step": {**_DENSE, "optimizer": _optimizer},
 }
 """Table 3: kind -> feature -> how it follows from the fields."""
+PAPER_KINDS = frozenset(_FEATURES)
 
 _BOX_COX = {"conv": ("matrix size", "kernel size"), "pool": ("matrix size",)}
 """Appendix D: which features are Box-Cox transformed."""
@@ -117,6 +118,8 @@ class PaperPredictor(LayerPredictor):
     target_scale_ : TargetScale
     best_epoch_ : int
     """
+
+    kinds = PAPER_KINDS
 
     @abstractmethod
     def architecture(self, features: int) -> Architecture:

@@ -14,7 +14,7 @@ from resperf.features import Array, Columns
 from resperf.features.transforms import ZScore, transform_from_json
 from resperf.predictors._base import Examples, LayerPredictor, Progress, stored
 from resperf.predictors._onnx import OnnxNetwork, onnx_file
-from resperf.predictors._paper import paper_features
+from resperf.predictors._paper import PAPER_KINDS, paper_features
 
 Inputs = npt.NDArray[np.float32]
 """Scaled features (rows, features), rounded to what ONNX Runtime is given."""
@@ -36,6 +36,7 @@ class PaperRegression(LayerPredictor):
     z_score_ : ZScore
     """
 
+    kinds = PAPER_KINDS
     log_time: ClassVar[bool] = False
     """Learn ln ms instead of ms."""
 

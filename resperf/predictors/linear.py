@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from resperf.errors import TrainingError
 from resperf.features import Array, Columns, quantities
 from resperf.predictors._base import Examples, LayerPredictor, Progress, stored
 
@@ -44,6 +45,11 @@ class Linear(LayerPredictor):
         times_ms = examples.values
         counts = np.ones(len(times_ms)) if examples.weights is None else examples.weights
         x = _giga_operations(self.kind, examples.columns)
+        if not x.any():
+            raise TrainingError(
+                f"{self.kind}: no layer does an operation, which is all that linear knows; use "
+                "--method baseline"
+            )
         mean_x, mean_ms = np.average(x, weights=counts), np.average(times_ms, weights=counts)
         spread = np.average((x - mean_x) ** 2, weights=counts)
         together = np.average((x - mean_x) * (times_ms - mean_ms), weights=counts)

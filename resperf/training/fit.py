@@ -15,6 +15,7 @@ import numpy as np
 
 from resperf._version import __version__
 from resperf.bundle import (
+    COPIES_ASSUMED,
     Bundle,
     golden_layers,
     provenance,
@@ -42,7 +43,7 @@ from resperf.training.estimate import Source, read_source
 from resperf.training.manifest import described_dataset, manifest_of, part_of
 from resperf.training.networks import train_networks
 from resperf.training.progress import TrainingProgress
-from resperf.training.rows import LayerRows, layer_rows
+from resperf.training.rows import LayerRows, layer_rows, stored_copies
 from resperf.training.trials import Trial, fit_rows, own_split
 
 FEWEST_ROWS = 8
@@ -178,6 +179,8 @@ def train(
             },
             "intervals": _intervals(_judged("validation", parts, learnt, transfers)),
             "training": _training(parts, learnt, seed, settings),
+            "copies": stored_copies({kind: parts[kind].train for kind in learnt.predictors})
+            or COPIES_ASSUMED,
             "golden": {
                 "layers": golden_layers(
                     {kind: _typical(parts[kind].train) for kind in learnt.predictors},

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from resperf.copies import StoredCopies
 from resperf.dataset import KindTable, read_networks
 from resperf.features import Array, Columns, take
 from resperf.layers import Layer, kind_of
@@ -39,6 +40,9 @@ class LayerRows:
         How many rows of the dataset that median is of.
     left_out : mapping of str to int
         Reason to number of rows of the dataset that do not count.
+    copies : array of int (rows,)
+        Copies of the layer that a run of its own quantity held, the median over its repeats; 0
+        where nobody wrote it down.
 
     The phases are those of the dataset: `layer_quantity` names the one with the layers' own times.
     """
@@ -49,6 +53,7 @@ class LayerRows:
     times_ms: Mapping[str, Array]
     measured: npt.NDArray[np.int64]
     left_out: Mapping[str, int]
+    copies: npt.NDArray[np.int64] | None = None
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -67,6 +72,7 @@ class LayerRows:
             take(self.times_ms, chosen),
             self.measured[chosen],
             {},
+            None if self.copies is None else self.copies[chosen],
         )
 
     def timed(self, phase: str) -> LayerRows:
@@ -131,6 +137,7 @@ def layer_rows(table: KindTable, exclude_keys: Set[str] = frozenset()) -> LayerR
         times_ms,
         np.array([len(group) for group in groups], dtype=np.int64),
         {},
+        _copies(table.copies.get(own), groups),
     ).select(np.flatnonzero(long_enough))
     left_out = {reason: count for reason, count in counts.items() if count}
     return replace(rows, left_out=left_out)
@@ -178,3 +185,28 @@ def network_examples(dataset: Path, quantity: str) -> Examples:
         [setting for _, setting, _ in groups],
         [platform for _, _, platform in groups],
     )
+
+
+def _copies(
+    copies: Array | None, groups: Sequence[npt.NDArray[np.int64]]
+) -> npt.NDArray[np.int64] | None:
+    if copies is None:
+        return None
+    return np.array([int(np.median(copies[group])) for group in groups], dtype=np.int64)
+
+
+def stored_copies(kinds: Mapping[str, LayerRows]) -> dict[str, Any]:
+    """Say for a bundle's manifest how many copies the measured layers of each kind held.
+
+    Empty where no row says it: then prediction assumes what campaigns usually do.
+    """
+    found = {
+        kind: StoredCopies.of(
+            rows.times_ms[rows.layer_quantity].tolist(),
+            [layer.weight_bytes for layer in rows.layers()],
+            rows.copies.tolist(),
+        )
+        for kind, rows in kinds.items()
+        if rows.copies is not None and rows.copies.any()
+    }
+    return {kind: each.to_json() for kind, each in found.items() if each is not None}

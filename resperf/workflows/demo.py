@@ -18,7 +18,7 @@ from resperf.lowering import LoweredNetwork, lower, work_of
 from resperf.network import Network, read_network
 from resperf.prediction import Prediction, predict_network
 from resperf.workflows.guarded import reference_monitor
-from resperf.workflows.measure import MeasuredNetwork, measure_network
+from resperf.workflows.measure import MeasuredNetwork, append_runs, measure_network
 
 FRAMEWORK = "onnxruntime"
 SHIPPED = ("lenet5", "alexnet", "vgg16")
@@ -27,6 +27,8 @@ LARGEST_UNKNOWN_SHARE = 0.01
 """Other networks are judged where operators of kinds that are not measured move less than this."""
 NETWORK_SECONDS = 3.0
 """Time for the whole runs of each network."""
+RUNS = "networks.h5"
+"""Dataset of the runs of whole networks, beside that of the layers."""
 ENOUGH_S = 10.0
 """A campaign that lacks less than this is not started again."""
 
@@ -57,7 +59,8 @@ def run_demo(
 ) -> DemoResult:
     """Measure layers, train, and judge the predictions of networks by running these.
 
-    Everything is kept in `folder`, and a later call goes on from what is there.
+    Everything is written to `folder`, and a later call goes on from what is there; the runs of
+    whole networks are added to `RUNS`.
 
     Parameters
     ----------
@@ -93,7 +96,7 @@ def run_demo(
         predict_network(read_network(path, batch=batch), bundle) for path, batch in judged
     ]
     tell(f"[4/4] running {len(judged)} networks, about {NETWORK_SECONDS:g} s or more each")
-    rows = []
+    rows, runs = [], []
     with reference_monitor(device, bundle=bundle) as monitor:
         for (path, batch), prediction in zip(judged, predictions, strict=True):
             tell(f"      {path.stem}, batch {prediction.batch}")
@@ -101,6 +104,8 @@ def run_demo(
                 path, device, batch=batch, seconds=NETWORK_SECONDS, layers=False, monitor=monitor
             )
             rows.append((prediction, run))
+            runs.append((path, run))
+    append_runs(folder / RUNS, runs)
     return DemoResult(dataset, bundle_path, measured, tuple(rows))
 
 

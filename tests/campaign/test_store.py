@@ -1,13 +1,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from resperf.backends import backend
 from resperf.campaign import Campaign
 from resperf.layers import Dense
-from resperf.measurement import Measurement, Status
+from resperf.measurement import Measurement, NetworkRef, Status
+from resperf.network import graph_digest
 from resperf.timing import KNOWN_READINGS
 
 CAMPAIGN = Campaign.from_mapping(
@@ -43,3 +45,32 @@ def test_a_probe_keeps_the_least_usual_time_that_any_process_found(tmp_path: Pat
     assert again.usual_probes == {"caches_probe_ms": (0.1, KNOWN_READINGS)}
     assert again.costs["caches_probe_ms"] == 0.1
     again.close(complete=True)
+
+
+def test_rows_of_networks_in_a_campaigns_dataset_stay(tmp_path: Path) -> None:
+    pytest.importorskip("h5py")
+    from resperf.campaign.store import Store
+    from resperf.dataset import append_networks, read_dataset
+
+    device, path = backend("synthetic"), tmp_path / "d.h5"
+    where: Any = {"setting": device.setting(), "platform": device.platform()}
+
+    def row(width: int, at: float) -> Measurement:
+        layer = Dense(batch=1, features_in=8, features_out=width)
+        return Measurement(layer, Status.CRASHED, started_at=at, **where)
+
+    store = Store(path, CAMPAIGN, seed=0, **where)
+    store.add_row(row(1, 1.0))
+    store.compact()
+    store.close(complete=True)
+    run = NetworkRef("net", graph_digest(b"graph"))
+    append_networks(path, [Measurement(run, Status.TIMEOUT, **where)], {run.digest: b"graph"})
+    store = Store(path, CAMPAIGN, seed=0, **where)
+    store.add_row(row(2, 2.0))
+    store.compact()
+    store.close(complete=True)
+    dataset = read_dataset(path)
+    assert [row.subject.key for row in dataset.measurements] == [
+        run.key, row(1, 1.0).subject.key, row(2, 2.0).subject.key,
+    ]  # fmt: skip
+    assert dataset.graphs == {run.digest: b"graph"}

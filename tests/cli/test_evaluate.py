@@ -25,12 +25,12 @@ def test_a_table_of_methods(toy_dataset: Path, capsys: pytest.CaptureFixture[str
     assert evaluate("--methods", "baseline", "--rows", 40, 50, toy_dataset, "--kind", "conv") == 0
     shown = capsys.readouterr()
     lines = [line.split() for line in shown.out.splitlines()]
-    found = [line[:4] for line in lines if line[:3] == ["conv", "execution", "baseline"]]
+    found = [line[:4] for line in lines if line[:3] == ["conv", "execution_ms", "baseline"]]
     assert found == [
-        ["conv", "execution", "baseline", "40"],
-        ["conv", "execution", "baseline", "50"],
+        ["conv", "execution_ms", "baseline", "40"],
+        ["conv", "execution_ms", "baseline", "50"],
     ]
-    assert "conv execution: MAPE by measured time" in shown.out
+    assert "conv execution_ms: MAPE by measured time" in shown.out
     assert shown.err == ""
 
 
@@ -99,7 +99,7 @@ def test_plots(toy_dataset: Path, tmp_path: Path, capsys: pytest.CaptureFixture[
     pytest.importorskip("matplotlib", reason="drawing needs the extra [plot]")
     words = [toy_dataset, "--methods", "baseline", "--kind", "dense", "--plot", tmp_path / "p"]
     assert evaluate(*words) == 0
-    names = ["predicted-dense-execution.png", "by-time-dense-execution.png"]
+    names = ["predicted-dense-execution_ms.png", "by-time-dense-execution_ms.png"]
     assert sorted(file.name for file in (tmp_path / "p").iterdir()) == sorted(names)
     # matplotlib says so when it looks for fonts for the first time.
     told = [line for line in capsys.readouterr().err.splitlines() if line.startswith("plot: ")]

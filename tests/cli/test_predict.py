@@ -58,7 +58,7 @@ def test_dense_layers_are_predicted_as_the_rows_were_made(bundle, capsys):
     dense = [layer for layer in document["layers"] if layer["kind"] == "dense"]
     assert len(dense) == 3
     for layer in dense:
-        expected_ms = closed_form_ms(layer_from_key(layer["key"]), "execution", 50.0, 5.0)
+        expected_ms = closed_form_ms(layer_from_key(layer["key"]), "execution_ms", 50.0, 5.0)
         assert layer["execution_ms"] == pytest.approx(expected_ms, rel=0.05)
 
 
@@ -275,7 +275,7 @@ def test_a_layer_is_predicted_as_typed_or_from_a_table(bundle, tmp_path, capsys)
     [typed] = run_json(capsys, "predict-layer", "dense", *words, "--bundle", str(bundle))
     layer = Dense(batch=8, features_in=300, features_out=100)
     assert typed["key"] == layer.key
-    expected_ms = closed_form_ms(layer, "execution", 50.0, 5.0)
+    expected_ms = closed_form_ms(layer, "execution_ms", 50.0, 5.0)
     assert typed["execution_ms"] == pytest.approx(expected_ms, rel=0.05)
     table = tmp_path / "layers.csv"
     table.write_text(

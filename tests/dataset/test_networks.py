@@ -14,11 +14,13 @@ import pytest
 from resperf.dataset import (
     Dataset,
     DatasetInfo,
+    append_networks,
     check_dataset,
     checksum,
     export_dataset,
     merge_datasets,
     read_dataset,
+    read_info,
     read_networks,
     read_table,
     summarize,
@@ -122,6 +124,25 @@ def test_merged_networks_are_repeats_where_their_settings_agree(
     assert len(merged.measurements) == 4
     assert runs.graphs == graphs
     assert check_dataset(tmp_path / "c.h5") == []
+
+
+def test_networks_are_added_to_a_file_that_may_be_there(
+    tmp_path: Path, info: DatasetInfo, measured: MeasuredFactory
+) -> None:
+    path, graphs = tmp_path / "a.h5", {NETWORK.digest: GRAPH}
+    append_networks(path, [run_of(info, 2)], graphs)
+    assert read_info(path).setting == info.setting  # the batch is each row's own
+    elsewhere = dataclasses.replace(info.platform, device="other", cores=64)
+    append_networks(path, [run_of(info, 2, started_at=5.0, platform=elsewhere)], graphs)
+    runs = read_networks(path).measurements
+    assert [(row.platform.device, row.repeat) for row in runs] == [("cpu", 0), ("other", 1)]
+    assert check_dataset(path) == []
+    layers = tmp_path / "b.h5"
+    write_dataset(layers, Dataset(info, (measured(),)))
+    append_networks(layers, runs, graphs)
+    assert len(read_table(layers)["dense"]) == 1
+    assert len(read_networks(layers).measurements) == 2
+    assert read_info(layers).campaign == info.campaign
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ def test_the_table_says_how_quantities_compose(monkeypatch: pytest.MonkeyPatch) 
     assert value("preprocess_ms") == 7.0
     assert composable("step_ms", LAYERS)
     assert not composable("step_ms", ["forward_ms"])
-    with pytest.raises(UnsupportedError, match="peak_memory_bytes .* does not follow"):
+    with pytest.raises(UnsupportedError, match=r"peak_memory_bytes .* does not follow"):
         value("peak_memory_bytes")
     row = QUANTITIES["forward_ms"]
     largest = type(row)(row.name, row.unit, row.contains, row.levels, Composition.MAXIMUM)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from resperf.bundle import Correction, Times, TransferredCalibration
-from resperf.copies import weights_cost
+from resperf.copies import StoredCopies, weights_cost
 from resperf.errors import UnsupportedError
 from resperf.layers import Conv, Dense, Layer, Pool, Reorder
 from resperf.lowering import LoweredNetwork, LoweredNode, tensor_bytes
@@ -50,6 +50,7 @@ class FakeBundle:
     layer_quantities = ("execution_ms",)
     parts = ()
     kinds = ("conv", "pool", "dense", "reorder")
+    stored_copies: Mapping[str, StoredCopies] = {}
     estimates: Mapping[str, object] = {}
     correction: Correction | None = None
     transferred: TransferredCalibration | None = None

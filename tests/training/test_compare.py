@@ -248,7 +248,9 @@ def test_times_of_something_else_do_not_judge(
         }
 
     monkeypatch.setattr(module, "read_table", whole_calls)
-    with pytest.raises(TrainingError, match=r"other.h5 has no execution times; it has: whole_call"):
+    with pytest.raises(
+        TrainingError, match=r"other.h5 has no execution_ms times; it has: whole_call_ms"
+    ):
         compare(dataset, ComparisonSettings(("spy",)), test=other)
     assert Spy.shown == []
 
@@ -256,7 +258,7 @@ def test_times_of_something_else_do_not_judge(
 def test_a_method_that_fails_is_noted_and_the_others_go_on(dataset: Path) -> None:
     comparison = compare(dataset, ComparisonSettings(("failing", "spy")))
     assert [row.method for row in comparison.rows] == ["spy"]
-    assert comparison.notes == ("dense execution: failing left out: a dead start",)
+    assert comparison.notes == ("dense execution_ms: failing left out: a dead start",)
     with pytest.raises(TrainingError, match=r"nothing could be compared \(.*a dead start"):
         compare(dataset, ComparisonSettings(("failing",)))
 
@@ -279,7 +281,9 @@ def test_wrong_settings_are_refused(settings: dict[str, Any], message: str) -> N
 def test_what_cannot_be_compared_is_one_clear_line(dataset: Path, tmp_path: Path) -> None:
     with pytest.raises(TrainingError, match="no layer of kind pool; it has: dense"):
         compare(dataset, ComparisonSettings(("spy",), kinds=("pool",)))
-    with pytest.raises(TrainingError, match="has no lunch times; it has: preprocess, execution"):
+    with pytest.raises(
+        TrainingError, match="has no lunch times; it has: preprocess_ms, execution_ms"
+    ):
         compare(dataset, ComparisonSettings(("spy",), phases=("lunch",)))
     with pytest.raises(TrainingError, match="leave out the folds or the test"):
         compare(dataset, ComparisonSettings(("spy",), folds=3), test=dataset)

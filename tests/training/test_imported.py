@@ -96,7 +96,7 @@ def test_a_whole_call_is_never_given_as_execution(of_calls: Bundle) -> None:
     assert times.reason == ("the bundle predicts whole calls, not execution",)
     assert times.ms[0] != times.ms[0]
     (layer,) = predict_layers([LAYER], of_calls)
-    assert layer.phase == "whole_call_ms"
+    assert layer.phase == "whole_call"
     # 0.2 ms and 8 x 32 x 32 x 16 x 9 x 16 x 2 operations at 10 GFLOP/s.
     expected_ms = 0.2 + LAYER.macs * 2 / 10e6
     document = layer.to_json()
@@ -113,9 +113,13 @@ def test_whole_calls_do_not_add_up_to_a_network(of_calls: Bundle) -> None:
 def test_unlike_times_are_not_compared(
     of_calls: Bundle, of_steps: Bundle, steps: Path, calls: Path
 ) -> None:
-    with pytest.raises(TrainingError, match=r"holds times of execution, .* predicts whole_call"):
+    with pytest.raises(
+        TrainingError, match=r"holds times of execution_ms, .* predicts whole_call_ms"
+    ):
         evaluate(steps, of_calls)
-    with pytest.raises(TrainingError, match=r"holds times of whole_call, .* predicts execution"):
+    with pytest.raises(
+        TrainingError, match=r"holds times of whole_call_ms, .* predicts execution_ms"
+    ):
         evaluate(calls, of_steps)
 
 

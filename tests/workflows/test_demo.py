@@ -9,7 +9,7 @@ import pytest
 
 from resperf.backends.synthetic import SyntheticBackend, closed_form_ms
 from resperf.campaign import Campaign, CampaignResult
-from resperf.dataset import Dataset, DatasetInfo, read_dataset, write_dataset
+from resperf.dataset import Dataset, DatasetInfo, read_dataset, read_networks, write_dataset
 from resperf.layers import Dense
 from resperf.measurement import Measurement, Samples, Status, StopReason
 from resperf.quantities import PHASES
@@ -77,6 +77,8 @@ def test_predictions_stand_beside_measurements_of_the_same_networks(run):
     assert [(p.network, p.batch) for p, _ in result.rows] == [("lenet5", 1), ("lenet5", 8)]
     assert [(m.network, m.batch) for _, m in result.rows] == [("lenet5", 1), ("lenet5", 8)]
     assert result.bundle.joinpath("bundle.json").exists()
+    runs = read_networks(result.dataset.with_name(demo.RUNS)).measurements
+    assert [(row.subject.name, row.setting.batch) for row in runs] == [("lenet5", 1), ("lenet5", 8)]
     assert any("60 rows: 60 ok" in line for line in told)
     assert any("a note" in line for line in told)
 

@@ -34,8 +34,10 @@ class Imported:
     info : DatasetInfo
     rows : mapping of str to int
         Kind to number of rows.
+    quantities : tuple of str
+        What the rows hold.
     repeats : int
-        Rows that measure a layer again.
+        Rows that measure a layer or a network again.
     session_ms : mapping of str to float
         Kind to the session call that was taken out of its times; empty where none was.
     left_out : tuple of LeftOut
@@ -44,6 +46,7 @@ class Imported:
 
     info: DatasetInfo
     rows: Mapping[str, int]
+    quantities: tuple[str, ...]
     repeats: int
     session_ms: Mapping[str, float]
     left_out: tuple[LeftOut, ...]
@@ -121,7 +124,7 @@ def import_dataset(
     write_dataset(output, Dataset(info, tuple(measurements)))
     kinds = Counter(measurement.layer.kind for measurement in measurements)
     repeats = sum(measurement.repeat > 0 for measurement in measurements)
-    return Imported(info, dict(kinds), repeats, costs, left_out.all())
+    return Imported(info, dict(kinds), mapping.quantities, repeats, costs, left_out.all())
 
 
 def _measurements(
