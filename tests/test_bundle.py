@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import shutil
@@ -98,6 +99,79 @@ def test_the_golden_bundle_of_schema_3_is_of_another_machine(bundle_copy: Path) 
         )
         with pytest.raises(BundleError, match="does not hold what a bundle holds"):
             Bundle.load(bundle_copy)
+
+
+GOLDEN_V4 = GOLDEN.with_name("bundle-v4")
+
+
+def test_the_golden_bundle_of_schema_4_answers_for_two_devices() -> None:
+    toy, fast = Bundle.load(GOLDEN_V4).parts
+    assert [toy.device, fast.device] == ["toy", "fast"]
+    assert [set(toy.kinds), set(fast.kinds)] == [{"conv", "pool", "dense"}, {"dense"}]
+    assert toy.manifest["levels"] == ["layer"]
+    for part in (toy, fast):
+        layers = golden_layers(part)
+        stored = [each["values"]["execution_ms"] for each in part.part["golden"]["layers"]]
+        np.testing.assert_allclose(part.predict(layers).ms, stored, rtol=1e-4)
+    dense = ("dense", "execution_ms")
+    assert fast.answering(*dense, toy.setting, toy.platform) is toy
+    assert toy.answering(*dense, fast.setting, fast.platform) is fast
+    # The nearest: four cores as fast has, another processor than both.
+    near = dataclasses.replace(fast.platform, processor="R")
+    assert toy.answering(*dense, toy.setting, near) is fast
+    # Who knows the kind comes before who is near.
+    assert toy.answering("conv", "execution_ms", fast.setting, fast.platform) is toy
+    with pytest.raises(BundleError, match=r"no forward_ms of dense for synthetic, inference; it "):
+        toy.answering("dense", "forward_ms", toy.setting, toy.platform)
+    assert find_bundle("FAST", path=GOLDEN_V4).kinds == ("dense",)
+    with pytest.raises(DeviceError, match="There is fast, toy; name one by --device"):
+        find_bundle(None, path=GOLDEN_V4)
+    with pytest.raises(DeviceError, match="device toy and framework synthetic, and device fast"):
+        find_bundle("box", path=GOLDEN_V4)
+
+
+def test_provenance_says_what_a_bundle_is_of_and_what_is_unknown() -> None:
+    old = Bundle.load(GOLDEN).provenance
+    assert {old["commit"], old["packages"], old["changes"], old["rebuildable"]["answer"]} == {
+        "unknown"
+    }
+    assert old["datasets"][0]["checksum"] == json.loads((GOLDEN / "bundle.json").read_text())[
+        "dataset"]["checksum"]  # fmt: skip
+    new = Bundle.load(GOLDEN_V4)
+    made, later = new.provenance["pieces"]
+    assert set(made["packages"]) >= {"numpy", "lightgbm", "onnxruntime"}
+    assert made["seeds"] == {"training": 0, "split": 0}
+    assert later["excluded"] == {"networks": [], "layers": 160}
+    assert [each["reason"] for each in later["changes"]] == [
+        "made of another machine, for the tests"
+    ]
+    assert new.provenance["rebuildable"]["answer"] == "no"
+    changed = new.changed("tried", costs={"session_ms": 1.0})
+    assert changed.costs == {"session_ms": 1.0}
+    assert changed.parts[1].costs == new.parts[1].costs
+    assert [each["reason"] for each in changed.provenance["changes"]] == ["tried"]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda m: m.update(parts=[]), "has no parts"),
+        (lambda m: m.pop("provenance"), "lacks 'provenance'"),
+        (lambda m: m["parts"][1].pop("golden"), "lacks 'golden'"),
+        (lambda m: m["parts"][1].update(platforms=["9"]), "the platforms of a part"),
+        (lambda m: m["parts"][0]["predictors"]["conv"]["execution_ms"].update(network="x.onnx"),
+         "without a checksum"),
+        (lambda m: m["parts"][0].update(copies={"conv": 1}), "does not hold"),
+    ],
+)  # fmt: skip
+def test_damage_of_schema_4_is_one_clear_line(
+    tmp_path: Path, change: Callable[[dict[str, Any]], None], message: str
+) -> None:
+    folder = Path(shutil.copytree(GOLDEN_V4, tmp_path / "copy"))
+    edit(folder, change)
+    with pytest.raises(BundleError, match=message) as caught:
+        Bundle.load(folder)
+    assert "\n" not in str(caught.value)
 
 
 def test_layers_of_a_kind_may_run_unlike_each_other_inside_networks() -> None:

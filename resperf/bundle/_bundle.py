@@ -182,10 +182,14 @@ class Bundle:
     @cached_property
     def parts(self) -> tuple[Bundle, ...]:
         """What the bundle has for each pair of settings and platforms, this one included."""
-        return tuple(
+        parts = tuple(
             self if place == self._place else Bundle(self.path, self.manifest, place)
             for place in range(len(self.manifest["parts"]))
         )
+        # Each part knows the others: what one has read and checked is so for all.
+        for part in parts:
+            part.__dict__["parts"] = parts
+        return parts
 
     def answering(
         self, kind: str | None, quantity: str | None, setting: Setting, platform: Platform
