@@ -54,7 +54,7 @@ def _entries(place: Path | None) -> list[dict[str, Any]]:
                 "machine": bundle.machine,
                 "path": str(folder),
                 "date": bundle.created,
-                "phase": bundle.layer_quantity,
+                "quantity": bundle.layer_quantity,
                 "validation_error": bundle.validation,
                 "method": bundle.method,
                 "kinds": list(bundle.kinds),
