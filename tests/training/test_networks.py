@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 
 import resperf
-from resperf.bundle import Bundle, merge_bundles
+from resperf.bundle import Bundle, merge_bundles, replaced_folder, write_manifest
 from resperf.cli.main import main
 from resperf.dataset import Dataset, DatasetInfo, write_dataset
 from resperf.errors import BundleError, DeviceError, TrainingError
@@ -153,6 +154,23 @@ def test_a_golden_network_that_comes_out_otherwise_is_noticed(
     bundle = Bundle.load(target)
     with pytest.raises(BundleError, match=r"network peak_memory_bytes predicts .* when stored"):
         bundle.predict_networks([read_graph(graph(width), golden["name"], batch=2)])
+
+
+def test_the_part_for_as_many_threads_answers(toy_dataset: Path, tmp_path: Path) -> None:
+    two = train(toy_dataset, tmp_path / "two", method="baseline")
+    setting = dataclasses.replace(two.setting, threads=4)
+    with replaced_folder(tmp_path / "four") as folder:
+        faster = {"session_ms": 0.001, "view_ms": 0.0001}
+        write_manifest(folder, two.changed("t", settings=[setting], costs=faster).manifest)
+    merge_bundles([two.path, tmp_path / "four"], tmp_path / "both")
+    file = tmp_path / "n.onnx"
+    file.write_bytes(graph(300))
+    found = [
+        resperf.predict(file, bundle=tmp_path / "both", batch=2, threads=threads)
+        for threads in (None, 2, 4)
+    ]
+    session_ms = [each.session_ms for each in found if not isinstance(each, list)]
+    assert session_ms == pytest.approx([0.01, 0.01, 0.001])
 
 
 def test_layers_and_networks_in_one_bundle_answer_together(
