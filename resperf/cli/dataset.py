@@ -68,8 +68,10 @@ def _identity_table(summary: Summary) -> Table:
     lines = {
         "file": f"{summary.path}, {format_bytes(summary.size_bytes)}, "
         f"schema {summary.schema_version}, {summary.rows} rows",
-        **(_source_lines(info) if info.source else _campaign_lines(summary)),
-        "framework": f"{setting.framework} {setting.framework_version}, {setting.provider}"
+        **(_source_lines(summary) if info.source else _campaign_lines(summary)),
+        "framework": ", ".join(
+            filter(None, (f"{setting.framework} {setting.framework_version}", setting.provider))
+        )
         + (f" ({options})" if options else ""),
         "versions": ", ".join(f"{name} {value}" for name, value in info.versions.items()),
         "costs": costs,
@@ -98,14 +100,16 @@ def _campaign_lines(summary: Summary) -> dict[str, str]:
     }
 
 
-def _source_lines(info: DatasetInfo) -> dict[str, str]:
+def _source_lines(summary: Summary) -> dict[str, str]:
     """Tell where imported rows are from; nobody says when or on which host they were measured."""
+    info = summary.info
     source, machine = info.source, info.platform
+    contained = dict.fromkeys((*info.quantities, *_of_networks(summary)))
     files = ", ".join(file["name"] for file in source["files"])
     left_out = ", ".join(f"{rows} ({reason})" for reason, rows in source["left_out"].items())
     return {
         "imported": f"{source['format']}: {files}",
-        "contains": f"{', '.join(info.quantities)}: {source['description']}",
+        "contains": f"{', '.join(contained)}: {source['description']}",
         "left out": left_out,
         "device": f"{machine.device}: {machine.processor}",
     }

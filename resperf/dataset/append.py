@@ -58,4 +58,5 @@ def _new_info(row: Measurement) -> DatasetInfo:
         versions={"resperf": __version__, setting.framework: setting.framework_version},
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         machine_costs={},
+        quantities=(),
     )

@@ -50,11 +50,7 @@ def merge_datasets(paths: Sequence[Path], output: Path) -> Dataset:
                 f"{paths[0]} (here) and {path} (there) are not of one machine and its settings: "
                 f"{'; '.join(differences)}; keep them apart and train a bundle from each"
             )
-        if other.quantities != first.quantities:
-            raise DatasetError(
-                f"{paths[0]} holds times of {', '.join(first.quantities)}, {path} of "
-                f"{', '.join(other.quantities)}; keep them apart and train a bundle from each"
-            )
+    _refuse_unlike_quantities(paths, parts)
     merged = Dataset(
         _merged_info(parts),
         renumbered(m for part in parts for m in part.measurements),
@@ -62,6 +58,19 @@ def merge_datasets(paths: Sequence[Path], output: Path) -> Dataset:
     )
     write_dataset(output, merged)
     return merged
+
+
+def _refuse_unlike_quantities(paths: Sequence[Path], parts: Sequence[Dataset]) -> None:
+    """Refuse to mix layers of which different things were measured."""
+    known = [(path, part.info.quantities) for path, part in zip(paths, parts, strict=True)
+             if part.info.quantities]  # fmt: skip
+    for path, quantities in known[1:]:
+        first_path, first = known[0]
+        if quantities != first:
+            raise DatasetError(
+                f"{first_path} holds times of {', '.join(first)}, {path} of "
+                f"{', '.join(quantities)}; keep them apart and train a bundle from each"
+            )
 
 
 def renumbered(measurements: Iterable[Measurement]) -> tuple[Measurement, ...]:
@@ -116,6 +125,7 @@ def _merged_info(parts: Sequence[Dataset]) -> DatasetInfo:
             costs[name] = sum(cost * weight for cost, weight in known) / sum(w for _, w in known)
     return dataclasses.replace(
         parts[0].info,  # all parts have this setting and platform
+        quantities=next((part.info.quantities for part in parts if part.info.quantities), ()),
         campaign=histories[0]["campaign"],
         seed=histories[0]["seed"],
         versions=_joined([history["versions"] for history in histories]),

@@ -41,8 +41,9 @@ class DatasetInfo:
         Where the file was merged: the ``campaign``, ``seed``, ``versions``, ``created`` and number
         of ``rows`` of each part, oldest first. Empty otherwise.
     quantities : tuple of str
-        What the rows have, by names of `resperf.quantities.QUANTITIES`. `PHASES` where resperf
-        measured; ``("execution_ms",)`` or ``("whole_call_ms",)`` where others did.
+        What the rows of layers have, by names of `resperf.quantities.QUANTITIES`. `PHASES` where
+        resperf measured; ``("execution_ms",)`` or ``("whole_call_ms",)`` where others did; empty
+        where all rows are of networks.
     source : mapping
         Where the rows were imported from: ``format``, ``description``, ``files``, ``left_out`` and
         more (docs/importing.md). Empty where resperf measured.

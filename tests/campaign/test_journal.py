@@ -1,4 +1,5 @@
 import errno
+import json
 import os
 from collections import Counter
 from dataclasses import replace
@@ -17,8 +18,8 @@ from resperf.campaign.journal import (
 )
 from resperf.errors import CampaignError, OutputError
 from resperf.layers import Dense
-from resperf.measurement import Measurement, Samples, Status, StopReason
-from resperf.platform import this_platform
+from resperf.measurement import Measurement, NetworkRef, Samples, Status, StopReason
+from resperf.platform import Platform, this_platform, to_fingerprint
 from resperf.quantities import PHASES
 from resperf.settings import Setting
 from resperf.timing import ReferenceHistory
@@ -177,3 +178,53 @@ def test_rows_of_a_slow_machine_give_way_and_carry_its_ratio() -> None:
     again = row(1, 4.5)
     assert best_rows([slow, again], readings)[0].started_at == 4.5
     assert best_rows([again, slow], readings)[0].started_at == 4.5
+
+
+def test_rows_of_networks_bring_settings_of_their_own(tmp_path: Path) -> None:
+    path = tmp_path / "a.journal.jsonl"
+    elsewhere = replace(PLATFORM, device="other")
+
+    def run(batch: int, where: Platform) -> Measurement:
+        subject = NetworkRef("net", "abc")
+        setting = replace(SETTING, batch=batch)
+        return Measurement(subject, Status.OK, setting=setting, platform=where, repeat=batch)
+
+    written = [row(1), run(1, PLATFORM), run(2, PLATFORM), run(1, elsewhere), run(1, PLATFORM)]
+    journal = Journal(path, HEADER)
+    for each in written[:3]:
+        journal.add_row(each)
+    journal.close()
+    journal = Journal(path, HEADER)
+    for each in [*written[3:], row(1)]:
+        journal.add_row(each)
+    journal.close()
+    rows = read_journal(path).rows
+    assert [each.subject for each in rows] == [each.subject for each in [*written, row(1)]]
+    assert [(each.setting, each.platform) for each in rows] == [
+        (each.setting, each.platform) for each in [*written, row(1)]
+    ]
+    assert rows[1].setting is rows[4].setting  # written again, held once
+    # Three runs of one network differ in batch or platform; the rows of one layer do not.
+    assert len(best_rows([row(1), run(1, PLATFORM), run(2, PLATFORM)], ReferenceHistory())) == 3
+
+
+def test_journals_of_version_1_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "old.journal.jsonl"
+    samples = {"samples_ms": [1.0], "taken": 1, "warmups": 1, "stop_reason": "budget",
+               "drift": False}  # fmt: skip
+    old_row = {
+        "kind": "dense", "fields": row(1).layer.fields(), "phases": {"execution": samples},
+        "status": "ok", "isolated_ms": 1.0, "session_ms": 0.5, "started_at": 3.0,
+        "duration_s": 1.0, "overhead_s": 0.1, "reference_ratio": None, "flags": [], "repeat": 0,
+        "detail": "",
+    }  # fmt: skip
+    header = {
+        "journal": 1, "fingerprint": to_fingerprint(SETTING, PLATFORM), "campaign": {"name": "a"},
+        "seed": 1, "versions": {}, "created": "2026-01-01",
+    }  # fmt: skip
+    lines = [header, {"row": old_row}, {"reading": [3.0, 1.5]}]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    records = read_journal(path)
+    assert records.header is not None
+    assert (records.header.setting, records.header.platform) == (SETTING, PLATFORM)
+    assert records.rows[0].value("execution_ms") == 1.0

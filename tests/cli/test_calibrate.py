@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,8 +19,10 @@ from onnx import helper
 from resperf.backends import backend
 from resperf.bundle import Bundle
 from resperf.cli.main import main
+from resperf.dataset import read_networks
 from resperf.layers import Dense
-from resperf.network import read_network
+from resperf.measurement import Measurement, NetworkRef, Samples, Status, StopReason
+from resperf.network import graph_digest, read_network, weightless
 from resperf.prediction import predict_network
 from resperf.workflows import calibrate as module
 
@@ -70,7 +73,14 @@ def measured(bundle, monkeypatch) -> list[tuple[str, int]]:
         total_ms = predicted.total_ms + (SLOWER - 1) * sum(
             layer.execution_ms for layer in predicted.layers
         )
-        return SimpleNamespace(total_ms=total_ms, steady_rounds=int(path.stem != "mlp3"))
+        samples = {"latency_ms": Samples((total_ms,), 1, 0, StopReason.BUDGET)}
+        row = Measurement(
+            NetworkRef(path.stem, graph_digest(weightless(path))), Status.OK, samples,
+            setting=replace(device.setting(), batch=batch), platform=device.platform(),
+            started_at=float(len(asked)),
+        )  # fmt: skip
+        steady = int(path.stem != "mlp3")
+        return SimpleNamespace(total_ms=total_ms, steady_rounds=steady, row=row)
 
     monkeypatch.setattr(module, "measure_network", measure)
     return asked
@@ -241,4 +251,6 @@ def test_a_calibration_that_was_interrupted_goes_on(
     # Only what was never measured steadily is measured again.
     assert set(measured[5:]) & set(first) <= {("mlp3", 2)}
     assert len(Bundle.load(target).correction.evidence["networks"]) == 10
-    assert [path.name for path in tmp_path.glob("made*")] == ["made"]
+    assert sorted(path.name for path in tmp_path.glob("made*")) == ["made", "made.networks.h5"]
+    rows = read_networks(tmp_path / "made.networks.h5").measurements
+    assert len({row.subject.digest for row in rows}) == len(rows) == 10

@@ -99,7 +99,7 @@ def test_plots(toy_dataset: Path, tmp_path: Path, capsys: pytest.CaptureFixture[
     pytest.importorskip("matplotlib", reason="drawing needs the extra [plot]")
     words = [toy_dataset, "--methods", "baseline", "--kind", "dense", "--plot", tmp_path / "p"]
     assert evaluate(*words) == 0
-    names = ["predicted-dense-execution_ms.png", "by-time-dense-execution_ms.png"]
+    names = ["predicted-dense-execution.png", "by-time-dense-execution.png"]
     assert sorted(file.name for file in (tmp_path / "p").iterdir()) == sorted(names)
     # matplotlib says so when it looks for fonts for the first time.
     told = [line for line in capsys.readouterr().err.splitlines() if line.startswith("plot: ")]

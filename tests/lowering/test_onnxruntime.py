@@ -761,15 +761,15 @@ def test_what_rules_made_for_want_of_the_framework_is_kept(
     assert len(list(cache.iterdir())) == 1
     monkeypatch.setattr(_ort_rules, "lower_nodes", None)
     # Another object, so that nothing is remembered by the process.
-    again = lower(replace(network), other)
+    again = lower(replace(network), other, platform)
     assert again.nodes == by_rules.nodes
     assert any("stored rules" in note for note in again.notes)
     # Blocks of other sizes are lowered otherwise.
     monkeypatch.undo()
     monkeypatch.setenv("XDG_CACHE_HOME", str(cache.parents[1]))
-    elsewhere = "8" if other.settings["nchwc_block"] == "0" else "0"
-    settings = {**other.settings, "nchwc_block": elsewhere}
-    plain = lower(replace(network), replace(other, settings=settings))
+    elsewhere = "8" if other.options["nchwc_block"] == "0" else "0"
+    options = {**other.options, "nchwc_block": elsewhere}
+    plain = lower(replace(network), replace(other, options=options), platform)
     assert [node.layer for node in plain.nodes] != [node.layer for node in by_rules.nodes]
 
 

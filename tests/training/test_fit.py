@@ -76,8 +76,8 @@ def test_the_same_seed_gives_the_same_bytes(toy_dataset: Path, tmp_path: Path) -
         train(toy_dataset, tmp_path / name, epochs=2, seed=3)
     train(toy_dataset, tmp_path / "c", epochs=2, seed=4)
     assert content(tmp_path / "a") == content(tmp_path / "b")
-    assert (tmp_path / "a" / "conv-execution_ms-residual.onnx").read_bytes() != (
-        tmp_path / "c" / "conv-execution_ms-residual.onnx"
+    assert (tmp_path / "a" / "conv-execution-residual.onnx").read_bytes() != (
+        tmp_path / "c" / "conv-execution-residual.onnx"
     ).read_bytes()
 
 

@@ -114,9 +114,10 @@ def import_list(paths: Sequence[Path], output: Path, *, device: str | None = Non
         platform=first.platform,
         campaign={"name": "import of a list of networks"},
         seed=0,
-        versions={"resperf": __version__, **{k: v for k, v in frameworks.items() if k}},
+        versions={"resperf": __version__, **{k: v for k, v in frameworks.items() if k and v}},
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         machine_costs={},
+        quantities=(),
         source={
             "format": LIST,
             "description": "runs of networks that somebody listed",

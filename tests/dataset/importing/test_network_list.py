@@ -150,6 +150,7 @@ def test_the_command_line_imports_lists(
     assert main(["dataset", "info", str(folder / "a.h5")]) == 0
     shown = capsys.readouterr().out
     assert "imported   list: runs.csv" in shown
+    assert "contains   latency_ms: runs of networks" in shown
     assert ["networks", "latency_ms", "1.500"] in [line.split()[:3] for line in shown.splitlines()]
     assert main(["dataset", "info", str(folder / "a.h5"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["networks"]["rows"] == 1
