@@ -94,8 +94,8 @@ def best_share(first_ms: Array, second_ms: Array, times_ms: Array) -> float:
     best, largest = 0.5, 0.0
     for share in SHARES:
         gains = equal - np.abs(_averaged(first_ms, second_ms, share) / times_ms - 1)
-        gain, doubt = gains.mean(), gains.std() / np.sqrt(len(gains))
-        if gain > max(largest, 2 * doubt):
+        gain, error = gains.mean(), gains.std() / np.sqrt(len(gains))
+        if gain > max(largest, 2 * error):
             best, largest = share, gain
     return best
 
