@@ -10,7 +10,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from resperf.layers import Activation, Conv, Dense, Layer, Pool
+from resperf.layers import (
+    Activation,
+    Conv,
+    Dense,
+    DenseStep,
+    Elementwise,
+    Layer,
+    Pool,
+    QuantizedDense,
+    Transpose,
+)
 from resperf.measurement import Measurement, Samples, Status, StopReason
 from resperf.platform import Platform
 from resperf.settings import Setting
@@ -59,6 +69,31 @@ def _toy_layers(kind: str, rows: int, random: np.random.Generator) -> list[Layer
             ),
             "dense": lambda: Dense(
                 batch=draw(1, 16), features_in=draw(8, 2048), features_out=draw(8, 2048)
+            ),
+            "dense_step": lambda: DenseStep(
+                batch=draw(1, 16),
+                features_in=draw(8, 2048),
+                features_out=draw(8, 2048),
+                optimizer=str(random.choice(["sgd", "adam"])),
+            ),
+            "quantized_dense": lambda: QuantizedDense(
+                batch=draw(1, 64),
+                features_in=draw(8, 2048),
+                features_out=draw(8, 2048),
+                function=str(random.choice(["linear", "integer"])),
+            ),
+            "transpose": lambda: Transpose(
+                batch=draw(1, 8),
+                dim1=draw(4, 64),
+                dim2=draw(4, 256),
+                dim3=draw(4, 64),
+                order=str(random.choice(["132", "213", "321"])),
+            ),
+            "elementwise": lambda: Elementwise(
+                batch=draw(1, 16),
+                inner=draw(16, 100_000),
+                function=str(random.choice(["add", "mul", "div"])),
+                second="same",
             ),
         }
         layer = make[kind]()

@@ -47,7 +47,7 @@ def test_a_shipped_bundle_says_what_it_learnt_and_what_it_estimates(device: str)
     for kind in learnt:
         assert bundle.errors["test"][kind]["execution_ms"]["rows"] > 500
         assert bundle.errors["test"][kind]["execution_ms"]["mape"] < 0.2
-    assert "arXiv" in bundle.manifest["dataset"]["source"]["citation"]
+    assert "arXiv" in bundle.provenance["datasets"][0]["source"]["citation"]
     alone = bundle.estimates["activation execution"]
     assert alone["source"]["device"] == device
     added, own = (alone[f"errors_{name}"]["conv"]["mape"] for name in ("added", "learnt"))

@@ -109,7 +109,7 @@ def one_call(bundle_path: Path) -> None:
     bundle = Bundle.load(bundle_path)
     for kind in bundle.kinds:
         entry = next(
-            each for each in bundle.manifest["canned"] if each["key"].startswith(f"{kind}:")
+            each for each in bundle.part["golden"]["layers"] if each["key"].startswith(f"{kind}:")
         )
         width = "features_in" if "dense" in kind else "channels_in"
         layer = layer_from_key(entry["key"])

@@ -138,11 +138,11 @@ def command(
 
         _judge(file, chosen_bundle(device, framework, bundle), cast("Part", split), as_json)
         return
-    from resperf.predictors import METHODS
-    from resperf.quantities import quantity_name
+    from resperf.predictors import methods_of
+    from resperf.quantities import Level, quantity_name
     from resperf.training import ComparisonSettings
 
-    every = tuple(METHODS) if methods == ("all",) else methods
+    every = methods_of(Level.LAYER) if methods == ("all",) else methods
     settings = ComparisonSettings(
         every, rows, folds, kinds, tuple(map(quantity_name, phases)), seed, epochs
     )

@@ -13,7 +13,7 @@ from resperf.devices import device_facts, lower_bound_ms
 from resperf.layers import Layer
 from resperf.lowering import lower_layers
 from resperf.prediction.result import LayerPrediction
-from resperf.quantities import EXECUTION, quantity
+from resperf.quantities import EXECUTION, QUANTITIES
 
 
 class Time(NamedTuple):
@@ -26,7 +26,7 @@ class Time(NamedTuple):
     high_ms: float
 
 
-def layer_times(bundle: Bundle, layers: Sequence[Layer], phase: str = EXECUTION) -> Times:
+def layer_times(bundle: Bundle, layers: Sequence[Layer], quantity: str = EXECUTION) -> Times:
     """Predict lowered layers; equal layers are predicted once.
 
     Parameters
@@ -34,7 +34,7 @@ def layer_times(bundle: Bundle, layers: Sequence[Layer], phase: str = EXECUTION)
     bundle : Bundle
     layers : sequence of Layer
         Lowered, kinds may be mixed.
-    phase : str
+    quantity : str
         A name of `resperf.quantities.QUANTITIES`.
 
     Returns
@@ -50,7 +50,7 @@ def layer_times(bundle: Bundle, layers: Sequence[Layer], phase: str = EXECUTION)
         if place == len(unique):
             unique.append(layer)
         order.append(place)
-    times = bundle.predict(unique, phase)
+    times = bundle.predict(unique, quantity)
     index = np.asarray(order, dtype=np.intp)
     return Times(
         ms=times.ms[index],
@@ -95,7 +95,7 @@ def layer_prediction(
         moved_bytes=layer.moved_bytes,
         sources=sources,
         phase=phase,
-        estimated=f"{layer.kind} {quantity(bundle.layer_quantity).stem}" in bundle.estimates,
+        estimated=f"{layer.kind} {QUANTITIES[bundle.layer_quantity].stem}" in bundle.estimates,
         lower_bound_ms=math.nan if facts is None else lower_bound_ms(layer, facts),
     )
 
@@ -132,7 +132,7 @@ def predict_layers(layers: Sequence[Layer], bundle: Bundle) -> list[LayerPredict
             layer,
             time,
             name=f"{layer.kind}_{place}",
-            phase=quantity(bundle.layer_quantity).stem,
+            phase=QUANTITIES[bundle.layer_quantity].stem,
         )
         for place, (layer, time) in enumerate(zip(lowered, times_in_order(times), strict=True))
     ]

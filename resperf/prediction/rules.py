@@ -99,8 +99,8 @@ def _handover(bundle: Bundle, lowered: LoweredNetwork) -> tuple[float, tuple[Ski
     layers = layers_behind_each_other(lowered.nodes)
     counts = {"node_ms": len(layers), "handover_ms_per_mb": handed_over_bytes(layers) / 1e6}
     costs = {label: bundle.costs.get(label, math.nan) for label in counts}
-    if bundle.in_place is not None:
-        costs = {label: getattr(bundle.in_place, label) for label in counts}
+    if bundle.correction is not None:
+        costs = {label: getattr(bundle.correction, label) for label in counts}
     charged_ms = {label: costs[label] * count for label, count in counts.items() if count}
     return _known_sum(list(charged_ms.values())), tuple(
         _no_operator(label, "cost between layers", _unknown(label))

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
+from resperf.bundle import UNKNOWN
 from resperf.quantities import WHOLE_CALL
 from resperf.report.tables import Column, percent_cell, table
 
@@ -42,6 +43,29 @@ def device_table(entries: Sequence[Mapping[str, Any]]) -> str:
         f"damaged: {entry['path']}: {entry['damaged']}" for entry in entries if entry.get("damaged")
     ]
     return "\n".join(parts)
+
+
+def provenance_text(entry: Mapping[str, Any]) -> str:
+    """Say what a bundle was made of: datasets, versions, later changes, whether it can be again."""
+    found = entry["provenance"]
+    lines = [f"{entry['path']}, for {entry['device']} with {entry['framework']}"]
+    lines += [
+        f"  dataset {each['name']}, campaign {each.get('campaign') or 'none'}, "
+        f"sha256 {each['checksum']}"
+        for each in found["datasets"]
+    ]
+    lines.append(f"  resperf {found['resperf']}, commit {found['commit']}")
+    packages = found.get("packages", UNKNOWN)
+    known = UNKNOWN if packages == UNKNOWN else ", ".join(f"{k} {v}" for k, v in packages.items())
+    lines.append(f"  packages: {known}")
+    changes = found["changes"]
+    if changes == UNKNOWN:
+        lines.append(f"  later changes: {UNKNOWN}")
+    else:
+        lines += [f"  changed {each['date']}: {each['reason']}" for each in changes]
+    again = found["rebuildable"]
+    lines.append(f"  can be made again: {again['answer']} ({again['why']})")
+    return "\n".join(lines)
 
 
 def _errors(entry: Mapping[str, Any]) -> str:

@@ -89,6 +89,6 @@ def disagreement(
             predictor, parts.train.select(random.integers(0, count, count)), parts.validation,
             phase, seed=seed * members + member,
         )  # fmt: skip
-        predicted.append(np.log(predictor.predict(columns)))
+        predicted.append(np.log(predictor.values(columns)))
     spread: Array = np.std(predicted, axis=0)
     return spread

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from resperf.copies import StoredCopies
-from resperf.dataset import KindTable
+from resperf.dataset import KindTable, read_networks
 from resperf.features import Array, Columns, take
 from resperf.layers import Layer, kind_of
-from resperf.quantities import layer_quantity
+from resperf.measurement import Measurement, Status
+from resperf.network import read_graph
+from resperf.predictors import Examples
+from resperf.quantities import QUANTITIES, layer_quantity
 
 SHORTEST_MS = 1e-5
 """A layer below 10 ns has no time of its own, but noise around zero."""
@@ -74,6 +79,10 @@ class LayerRows:
         """Return the rows whose phase takes time at all."""
         return self.select(np.flatnonzero(self.times_ms[phase] >= SHORTEST_MS))
 
+    def examples(self, quantity: str) -> Examples:
+        """Return what a predictor learns one quantity from."""
+        return Examples(self.columns, quantity, self.times_ms[quantity])
+
     def layers(self) -> list[Layer]:
         """Return the layers themselves."""
         cls = kind_of(self.kind)
@@ -132,6 +141,50 @@ def layer_rows(table: KindTable, exclude_keys: Set[str] = frozenset()) -> LayerR
     ).select(np.flatnonzero(long_enough))
     left_out = {reason: count for reason, count in counts.items() if count}
     return replace(rows, left_out=left_out)
+
+
+def network_quantities(dataset: Path) -> tuple[str, ...]:
+    """Return the quantities that a dataset's rows of whole networks have.
+
+    Raises
+    ------
+    DatasetError
+        If it cannot be read.
+    """
+    rows = read_networks(dataset).measurements
+    return tuple(name for name in QUANTITIES if any(name in row.samples for row in rows))
+
+
+def network_examples(dataset: Path, quantity: str) -> Examples:
+    """Return one quantity of a dataset's whole networks, one row per network, setting and platform.
+
+    It is the median over repeats. Rows that are not ok are left out, and flagged ones where there
+    is another of the same.
+
+    Raises
+    ------
+    DatasetError, NetworkError, ShapeError
+        If the file, or a graph in it, cannot be read.
+    """
+    found = read_networks(dataset)
+    groups: dict[tuple[Any, ...], list[Measurement]] = {}
+    for row in found.measurements:
+        if row.status is Status.OK and quantity in row.samples:
+            groups.setdefault((row.subject, row.setting, row.platform), []).append(row)
+    networks, values = [], []
+    for (subject, setting, _), rows in groups.items():
+        graph = found.graphs[subject.digest]
+        batch, shapes = setting.batch, setting.shapes or None
+        networks.append(read_graph(graph, subject.name, batch=batch, shapes=shapes))
+        clean = [row for row in rows if not row.flags] or rows
+        values.append(median(row.value(quantity) for row in clean))
+    return Examples(
+        networks,
+        quantity,
+        np.array(values, dtype=float),
+        [setting for _, setting, _ in groups],
+        [platform for _, _, platform in groups],
+    )
 
 
 def _copies(

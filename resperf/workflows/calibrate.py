@@ -11,7 +11,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from resperf.backends import Backend, backend
-from resperf.bundle import Bundle, Carried, group_of, replaced_folder, write_manifest
+from resperf.bundle import Bundle, TransferredCalibration, group_of, replaced_folder, write_manifest
 from resperf.campaign.process import WorkerProcess, WorkerSettings
 from resperf.devices import target_of
 from resperf.errors import (
@@ -24,17 +24,17 @@ from resperf.errors import (
 from resperf.layers import handed_over_bytes, layer_from_key
 from resperf.network import Network, read_network
 from resperf.network.files import network_names
-from resperf.platform import Platform, to_fingerprint, usable_cores
+from resperf.platform import Platform, usable_cores
 from resperf.prediction import predict_network
 from resperf.prediction.rules import RULE_OF_METHOD, layers_behind_each_other
 from resperf.settings import Setting
 from resperf.targets import Target
-from resperf.training.in_place import (
-    CARRIED_DOUBT,
+from resperf.training.correction import (
     FACTOR_DOUBT,
+    TRANSFERRED_DOUBT,
     Placed,
     common_factor,
-    fit_in_place,
+    fit_correction,
     refuse_few,
 )
 from resperf.workflows.guarded import reference_monitor
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from resperf.workflows.runs import RunJournal
 
 COST_READINGS = 5
-"""Of what calls, handovers and weights cost, where a bundle is carried over: the medians count."""
+"""Of what calls, handovers and weights cost, where a bundle is transferred: the medians count."""
 
 
 def calibrate(
@@ -134,7 +134,9 @@ def calibrate(
             raise MeasurementError(
                 f"{bundle.path} is of another machine and stays as it is; name another folder (-o)"
             )
-        bundle = _carried(bundle, here, platform, _measured_costs(target, here.threads), factor=1.0)
+        original = bundle
+        costs = _measured_costs(target, here.threads)
+        bundle = _transferred(original, here, platform, costs, factor=1.0)
     dataset = output.with_name(f"{output.name}.networks.h5")
     with replaced_folder(output) as folder, RunJournal(dataset, device, seconds) as runs:
         placed, notes = measured_networks(
@@ -143,14 +145,18 @@ def calibrate(
         refuse_few({each.network for each in placed}, notes)
         if differences:
             factor = common_factor(placed, bundle.costs)
-            bundle = _carried(bundle, here, platform, bundle.costs, factor=factor)
+            bundle = _transferred(original, here, platform, bundle.costs, factor=factor)
             placed = _placed_again(bundle, paths, placed)
-        doubt = FACTOR_DOUBT if bundle.carried is None else CARRIED_DOUBT
-        learnt = fit_in_place(placed, bundle.costs, doubt=doubt)
+        doubt = FACTOR_DOUBT if bundle.transferred is None else TRANSFERRED_DOUBT
+        learnt = fit_correction(placed, bundle.costs, doubt=doubt)
         for name in bundle.manifest["files"]:
             shutil.copy(bundle.path / name, folder / name)
-        values = {k: v for k, v in bundle.manifest.items() if k != "files"}
-        write_manifest(folder, {**values, "in_place": learnt.to_json()})
+        networks = len({each.network for each in placed})
+        made = bundle.changed(
+            f"calibrated with {networks} networks that were measured as a whole",
+            correction=learnt.to_json(),
+        )
+        write_manifest(folder, made.manifest)
     runs.finish()
     return Bundle.load(output), notes
 
@@ -168,7 +174,7 @@ def _other_kernels(here: Setting, there: Setting) -> list[str]:
     return replace(here, framework_version=there.framework_version).differences(there)
 
 
-def _carried(
+def _transferred(
     bundle: Bundle,
     here: Setting,
     platform: Platform,
@@ -177,14 +183,15 @@ def _carried(
     factor: float,
 ) -> Bundle:
     """Make the same bundle one of this machine, all its layers so many times as long."""
-    origin = bundle.platform if bundle.carried is None else bundle.carried.origin
-    values = {
-        **{k: v for k, v in bundle.manifest.items() if k != "in_place"},
-        "fingerprint": to_fingerprint(here, replace(platform, device=bundle.device)),
-        "costs": dict(costs),
-        "carried": Carried(origin, factor).to_json(),
-    }
-    return Bundle(bundle.path, values)
+    origin = bundle.platform if bundle.transferred is None else bundle.transferred.origin
+    return bundle.changed(
+        "transferred to another machine",
+        correction=None,
+        settings=[here],
+        platforms=[replace(platform, device=bundle.device)],
+        costs=dict(costs),
+        transferred_calibration=TransferredCalibration(origin, factor).to_json(),
+    )
 
 
 def _placed_again(bundle: Bundle, paths: Sequence[Path], placed: Sequence[Placed]) -> list[Placed]:
@@ -218,7 +225,7 @@ def measured_networks(
     notes: list[str] = []
     names = network_names(paths)
     asked = [(path, batch) for path in paths for batch in batches]
-    alone = bundle.without_in_place()
+    alone = bundle.without_correction()
     with reference_monitor(device, bundle=bundle) as monitor:
         for done, (path, batch) in enumerate(asked):
             name = names[path]

@@ -162,7 +162,8 @@ def _trained(dataset: Path, path: Path, *, tell: Tell) -> Bundle:
         except BundleError as error:
             tell(f"      the earlier bundle cannot be used ({error})")
         else:
-            if bundle.manifest["dataset"].get("checksum") == checksum(dataset):
+            learnt_from = [each.get("checksum") for each in bundle.provenance["datasets"]]
+            if learnt_from == [checksum(dataset)]:
                 tell(f"      {path} was trained on the same data: used as it is")
                 return bundle
     from resperf.training import progress_bar, train

@@ -267,7 +267,7 @@ def test_layers_on_another_machine_say_so_too(bundle, tmp_path, capsys):
     elsewhere = tmp_path / "elsewhere"
     shutil.copytree(bundle, elsewhere)
     manifest = json.loads((elsewhere / "bundle.json").read_text())
-    manifest["fingerprint"] |= {"device": "cpu", "processor": "Another 9000"}
+    manifest["platforms"]["1"] |= {"device": "cpu", "processor": "Another 9000"}
     (elsewhere / "bundle.json").write_text(json.dumps(manifest))
     words = ["predict-layer", "dense", "batch=8", "features_in=300", "features_out=100"]
     assert main([*words, "--bundle", str(elsewhere)]) == 0
@@ -342,6 +342,12 @@ def test_devices_lists_whole_and_damaged_bundles(bundle, home, capsys):
     text = capsys.readouterr().out
     assert "damaged: " in text
     assert "onnxruntime" in text
+    assert whole["provenance"]["rebuildable"]["answer"] == "no"
+    assert main(["devices", "--provenance"]) == 0
+    text = capsys.readouterr().out
+    checksum = whole["provenance"]["datasets"][0]["checksum"]
+    assert f"sha256 {checksum}" in text
+    assert "can be made again: no (nothing says where to get " in text
 
 
 def test_without_bundles_devices_says_how_to_make_one(home, capsys):

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from resperf.bundle import Carried, InPlace, Times
+from resperf.bundle import Correction, Times, TransferredCalibration
 from resperf.copies import StoredCopies, weights_cost
 from resperf.errors import UnsupportedError
 from resperf.layers import Conv, Dense, Layer, Pool, Reorder
@@ -47,10 +47,13 @@ class FakeBundle:
     device = "elsewhere"
     framework = "synthetic"
     layer_quantity = "execution_ms"
+    layer_quantities = ("execution_ms",)
+    parts = ()
+    kinds = ("conv", "pool", "dense", "reorder")
     stored_copies: Mapping[str, StoredCopies] = {}
     estimates: Mapping[str, object] = {}
-    in_place: InPlace | None = None
-    carried: Carried | None = None
+    correction: Correction | None = None
+    transferred: TransferredCalibration | None = None
     path = Path("bundles/fake")
     largest_bytes = 1000
 
@@ -74,10 +77,10 @@ class FakeBundle:
     def machine(self) -> str:
         return self.platform.machine
 
-    def predict(self, layers: Sequence[Layer], phase: str) -> Times:
+    def predict(self, layers: Sequence[Layer], quantity: str) -> Times:
         self.asked.append([layer.key for layer in layers])
         far = [layer.kind in self._far for layer in layers]
-        ms = np.array([self._times_ms.get((layer.kind, phase), math.nan) for layer in layers])
+        ms = np.array([self._times_ms.get((layer.kind, quantity), math.nan) for layer in layers])
         return Times(
             ms=ms,
             low_ms=0.9 * ms,
@@ -179,7 +182,7 @@ def test_weights_of_a_small_network_lie_nearer_than_alone(predict_nodes):
 def test_nearer_weights_leave_a_share_of_every_layer(predict_nodes):
     nodes = (LoweredNode("fc", "Gemm", WIDE, "execution"),)
     bundle = with_weights_costs(7.0)
-    bundle.in_place = InPlace({"dense": 2.0}, 0.0, 0.0, math.inf, {})
+    bundle.correction = Correction({"dense": 2.0}, 0.0, 0.0, math.inf, {})
     (fc,) = predict_nodes(nodes, bundle).layers
     assert fc.execution_ms == pytest.approx(2.0 * 0.4)
     assert fc.low_ms == pytest.approx(2.0 * 0.4 * 0.9)
@@ -188,7 +191,7 @@ def test_nearer_weights_leave_a_share_of_every_layer(predict_nodes):
 def test_layers_alone_are_without_what_a_network_changes(predict_nodes, monkeypatch):
     nodes = (NODES[1], LoweredNode("fc", "Gemm", WIDE, "execution"))
     bundle = with_weights_costs(0.007)
-    monkeypatch.setattr(FakeBundle, "without_in_place", lambda self: self, raising=False)
+    monkeypatch.setattr(FakeBundle, "without_correction", lambda self: self, raising=False)
     whole = predict_nodes(nodes, bundle)
     network = Network("net", (), {}, ("image", "mask"), ("scores",), {"": 17}, 1)
     alone = layers_alone(network, bundle)
@@ -254,7 +257,7 @@ def test_a_cost_between_layers_that_is_half_known_is_added_and_half_listed(predi
     assert not prediction.complete
     # What whole networks taught stands in for both.
     bundle = FakeBundle(costs=costs)
-    bundle.in_place = InPlace({}, 0.01, 0.0, math.inf, {})
+    bundle.correction = Correction({}, 0.01, 0.0, math.inf, {})
     assert predict_nodes(NODES, bundle).missing_costs == ()
     # The published rule asks for neither.
     assert predict_nodes(NODES, FakeBundle("resperfnet", costs={})).complete
@@ -412,9 +415,9 @@ def test_bounds_of_layers_add_up_and_stretch_to_what_is_no_layer(predict_nodes) 
     assert prediction.coverage["unknown"] == len(prediction.skipped)
 
 
-def test_what_was_learnt_in_place_changes_layers_costs_and_interval(predict_nodes):
+def test_the_in_network_correction_changes_layers_costs_and_interval(predict_nodes):
     bundle = FakeBundle(costs={**COSTS, "node_ms": 9.0})
-    bundle.in_place = InPlace({"conv": 1.5, "reorder": 3.0}, 0.01, 100.0, math.log(1.1), {})
+    bundle.correction = Correction({"conv": 1.5, "reorder": 3.0}, 0.01, 100.0, math.log(1.1), {})
     prediction = predict_nodes(NODES, bundle)
     by_name = {layer.name: layer for layer in prediction.layers}
     assert by_name["conv1"].execution_ms == pytest.approx(3.0)
@@ -430,13 +433,13 @@ def test_what_was_learnt_in_place_changes_layers_costs_and_interval(predict_node
 
 def test_layers_out_of_range_widen_a_total_that_networks_were_measured_for(predict_nodes):
     bundle = FakeBundle(far=["dense"])
-    bundle.in_place = InPlace({}, 0.0, 0.0, math.log(1.1), {})
+    bundle.correction = Correction({}, 0.0, 0.0, math.log(1.1), {})
     prediction = predict_nodes(NODES, bundle)
     inside_ms = prediction.total_ms - 1.0
     assert prediction.high_ms == pytest.approx(1.1 * inside_ms + 1.25)
     assert prediction.low_ms == pytest.approx(inside_ms / 1.1 + 0.9)
     # A layer that is surer than networks are takes nothing off their doubt.
-    bundle.in_place = InPlace({}, 0.0, 0.0, math.log(1.5), {})
+    bundle.correction = Correction({}, 0.0, 0.0, math.log(1.5), {})
     prediction = predict_nodes(NODES, bundle)
     assert prediction.low_ms == pytest.approx(prediction.total_ms / 1.5)
     assert prediction.high_ms == pytest.approx(prediction.total_ms * 1.5)

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ from resperf.errors import DatasetError, TrainingError
 from resperf.layers import Dense
 from resperf.measurement import Measurement, Samples, Status, StopReason
 from resperf.platform import Platform
-from resperf.predictors import METHODS, Predictor
+from resperf.predictors import METHODS, LayerPredictor
 from resperf.quantities import PHASES
 from resperf.settings import Setting
 from resperf.splits import split_of_keys
@@ -30,28 +30,27 @@ def time_ms(width: int) -> float:
     return 0.01 * width
 
 
-class Spy(Predictor):
+class Spy(LayerPredictor):
     """Knows the times, adds 5% to them, and remembers what it was shown."""
 
     method = "spy"
     shown: ClassVar[list[tuple[set[int], set[int]]]] = []
     asked: ClassVar[list[int]] = []
 
-    def _learn(self, lesson: Any) -> None:
-        expected_ms = 0.01 * lesson.columns["features_out"]
-        np.testing.assert_allclose(lesson.times_ms, expected_ms, rtol=0.03)
-        self.shown.append((widths(lesson.columns), widths(lesson.validation[0])))
+    def _learn(self, examples: Any, validation: Any, seed: int, progress: Any) -> None:
+        expected_ms = 0.01 * examples.columns["features_out"]
+        np.testing.assert_allclose(examples.values, expected_ms, rtol=0.03)
+        self.shown.append((widths(examples.columns), widths(validation.columns)))
 
-    def predict(self, columns: Any) -> Any:
+    def values(self, columns: Any) -> Any:
         self.asked.append(len(columns["features_out"]))
         return 1.05 * 0.01 * columns["features_out"]
 
-    def export(self, folder: Path, stem: str) -> dict[str, Any]:
-        return {"kind": self.kind}
+    def _export(self, folder: Path, stem: str) -> dict[str, Any]:
+        return {}
 
-    @classmethod
-    def load(cls, values: Mapping[str, Any], folder: Path) -> Self:
-        return cls(values["kind"])
+    def _load(self, values: Mapping[str, Any], folder: Path) -> None:
+        pass
 
 
 class Other(Spy):
@@ -61,15 +60,12 @@ class Other(Spy):
 class BadlyStored(Spy):
     """Says 5% too much when trained, and twice the time when loaded."""
 
-    @classmethod
-    def load(cls, values: Mapping[str, Any], folder: Path) -> Self:
-        loaded = super().load(values, folder)
-        loaded.predict = lambda columns: 2 * 0.01 * columns["features_out"]  # type: ignore[method-assign]
-        return loaded
+    def _load(self, values: Mapping[str, Any], folder: Path) -> None:
+        self.values = lambda columns: 2 * 0.01 * columns["features_out"]  # type: ignore[method-assign]
 
 
 class Failing(Spy):
-    def _learn(self, lesson: Any) -> None:
+    def _learn(self, examples: Any, validation: Any, seed: int, progress: Any) -> None:
         raise TrainingError("a dead start")
 
 
@@ -82,7 +78,7 @@ def spies(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setitem(sys.modules, "resperf_test_spies", sys.modules[__name__])
     classes = {"spy": Spy, "other": Other, "badly": BadlyStored, "failing": Failing}
     for name, cls in classes.items():
-        monkeypatch.setitem(METHODS, name, f"resperf_test_spies:{cls.__name__}")  # type: ignore[arg-type]
+        monkeypatch.setitem(METHODS, name, f"resperf_test_spies:{cls.__name__}")
     yield
     Spy.shown.clear()
     Spy.asked.clear()

@@ -41,8 +41,8 @@ def test_a_bundle_says_where_it_comes_from(baseline: Bundle, toy_dataset: Path) 
     )  # fmt: skip
     assert set(baseline.kinds) == {"conv", "pool", "dense"}
     assert baseline.costs == {"session_ms": 0.01, "view_ms": 0.001}
-    assert baseline.manifest["dataset"]["checksum"] == checksum(toy_dataset)
-    rows = baseline.manifest["training"]["rows"]["conv"]
+    assert baseline.provenance["datasets"][0]["checksum"] == checksum(toy_dataset)
+    rows = baseline.part["training"]["rows"]["conv"]
     assert rows["train"] + rows["validation"] + rows["test"] == 80
     assert rows["left_out"] == {"repeats": 10}
 
@@ -64,7 +64,7 @@ def test_transfers_are_learnt_from_all_kinds(baseline: Bundle) -> None:
 def test_test_rows_are_neither_trained_on_nor_chosen_by(
     baseline: Bundle, toy_dataset: Path
 ) -> None:
-    seen = baseline.manifest["training"]["seen"]
+    seen = baseline.part["training"]["seen"]
     for table in read_table(toy_dataset).values():
         keys = [str(key) for key in table.key]
         np.testing.assert_array_equal(was_packed(keys, seen), ~split_of_keys(keys).test)
@@ -76,8 +76,8 @@ def test_the_same_seed_gives_the_same_bytes(toy_dataset: Path, tmp_path: Path) -
         train(toy_dataset, tmp_path / name, epochs=2, seed=3)
     train(toy_dataset, tmp_path / "c", epochs=2, seed=4)
     assert content(tmp_path / "a") == content(tmp_path / "b")
-    assert (tmp_path / "a" / "conv-execution_ms-residual.onnx").read_bytes() != (
-        tmp_path / "c" / "conv-execution_ms-residual.onnx"
+    assert (tmp_path / "a" / "conv-execution-residual.onnx").read_bytes() != (
+        tmp_path / "c" / "conv-execution-residual.onnx"
     ).read_bytes()
 
 
@@ -114,9 +114,9 @@ def test_every_method_makes_a_bundle(method: str, toy_dataset: Path, tmp_path: P
 def test_excluded_layers_are_left_out(toy_dataset: Path, tmp_path: Path) -> None:
     keys = frozenset(str(key) for key in read_table(toy_dataset)["dense"].key[:20])
     bundle = train(toy_dataset, tmp_path / "x", method="baseline", exclude_keys=keys)
-    rows = bundle.manifest["training"]["rows"]["dense"]
+    rows = bundle.part["training"]["rows"]["dense"]
     assert rows["left_out"]["excluded"] == 30  # ten of the twenty were measured twice
-    assert not was_packed(sorted(keys), bundle.manifest["training"]["seen"]).any()
+    assert not was_packed(sorted(keys), bundle.part["training"]["seen"]).any()
     unseen = {row.kind: row.errors.rows for row in evaluate(toy_dataset, bundle, "all").rows}
     assert unseen["dense"] == rows["test"] + 20
 
@@ -133,7 +133,7 @@ def test_a_kind_with_few_rows_gets_the_baseline_or_nothing(
     assert bundle.method_of("dense") == "baseline"
     assert bundle.method_of("conv") == DEFAULT_METHOD
     assert "pool" not in bundle.kinds
-    assert len(bundle.manifest["training"]["notes"]) == 2
+    assert len(bundle.part["training"]["notes"]) == 2
 
 
 def test_nothing_to_learn_from_is_one_clear_line(toy_dataset: Path, tmp_path: Path) -> None:
@@ -202,7 +202,7 @@ def test_an_interval_is_about_single_measurements_not_about_their_median(
 def test_evaluation_judges_test_rows_alone(baseline: Bundle, toy_dataset: Path) -> None:
     found = {(row.kind, row.phase): row for row in evaluate(toy_dataset, baseline).rows}
     conv = found["conv", "execution_ms"]
-    assert conv.errors.rows == baseline.manifest["training"]["rows"]["conv"]["test"]
+    assert conv.errors.rows == baseline.part["training"]["rows"]["conv"]["test"]
     assert conv.errors.mape == pytest.approx(
         baseline.errors["test"]["conv"]["execution_ms"]["mape"]
     )
@@ -226,7 +226,7 @@ def test_a_kind_that_a_method_does_not_know_gets_the_baseline(
         "conv": "polynomial", "pool": "baseline", "dense": "polynomial",
     }  # fmt: skip
     # The toy's convolutions have groups and strides that Table 3 does not know.
-    blind, note = bundle.manifest["training"]["notes"]
+    blind, note = bundle.part["training"]["notes"]
     assert blind.startswith("conv: the paper's features do not know groups")
     assert note.startswith("pool: the baseline alone (")
 
@@ -238,13 +238,13 @@ def dict_of(module: Any) -> dict[str, Any]:
 
 def test_training_again_says_that_a_calibration_is_gone(toy_dataset: Path, tmp_path: Path) -> None:
     target = tmp_path / "b"
-    assert train(toy_dataset, target, method="baseline").manifest["training"]["notes"] == []
+    assert train(toy_dataset, target, method="baseline").part["training"]["notes"] == []
     golden = json.loads((Path(__file__).parents[1] / "golden" / "bundle-v2.json").read_text())
     values = json.loads((target / "bundle.json").read_text())
-    values |= {"in_place": golden["in_place"], "schema_version": golden["schema_version"]}
+    values["parts"][0]["correction"] = golden["in_place"]
     (target / "bundle.json").write_text(json.dumps(values))
-    assert Bundle.load(target).in_place is not None
-    [note] = train(toy_dataset, target, method="baseline").manifest["training"]["notes"]
+    assert Bundle.load(target).correction is not None
+    [note] = train(toy_dataset, target, method="baseline").part["training"]["notes"]
     assert note.endswith(f"resperf calibrate {target}")
 
 
@@ -283,9 +283,9 @@ def test_kinds_of_few_validation_rows_have_intervals_by_their_own_errors(
             rows.append(replace(some, subject=layer, repeat=0, samples=phases))
     write_dataset(tmp_path / "noisy.h5", replace(dataset, measurements=tuple(rows)))
     bundle = train(tmp_path / "noisy.h5", tmp_path / "noisy", method="baseline")
-    counts = [each["validation"] for each in bundle.manifest["training"]["rows"].values()]
+    counts = [each["validation"] for each in bundle.part["training"]["rows"].values()]
     assert max(counts) < 40 < sum(counts)
-    intervals = bundle.manifest["intervals"]
+    intervals = bundle.part["intervals"]
     assert set(intervals) == {"conv", "pool", "dense"}
     for phases in intervals.values():
         assert set(phases) == {"preprocess_ms", "execution_ms", "postprocess_ms"}

@@ -51,8 +51,8 @@ def test_training_steps_are_a_kind_of_their_own(of_steps: Bundle, steps: Path) -
     assert of_steps.kinds == ("conv", "conv_step")
     assert of_steps.layer_quantity == "execution_ms"
     assert of_steps.costs.keys() == {"session_ms"}
-    assert of_steps.manifest["dataset"]["phases"] == ["execution_ms"]
-    assert of_steps.manifest["dataset"]["source"]["format"] == "justus"
+    assert of_steps.provenance["datasets"][0]["phases"] == ["execution_ms"]
+    assert of_steps.provenance["datasets"][0]["source"]["format"] == "justus"
     for kind in of_steps.kinds:
         assert of_steps.errors["test"][kind]["execution_ms"]["mape"] < 0.1
     judged = evaluate(steps, of_steps)
@@ -78,7 +78,7 @@ def test_whole_calls_are_learnt_as_whole_calls(of_calls: Bundle, calls: Path) ->
     assert of_calls.layer_quantity == "whole_call_ms"
     assert of_calls.kinds == ("conv",)
     assert not of_calls.has("conv", "execution_ms")
-    assert set(of_calls.manifest["predictors"]["conv"]) == {"whole_call_ms"}
+    assert set(of_calls.part["predictors"]["conv"]) == {"whole_call_ms"}
     assert of_calls.validation["conv"] < 0.1
     (judged,) = evaluate(calls, of_calls).rows
     assert (judged.phase, judged.method) == ("whole_call_ms", "baseline")
@@ -134,7 +134,7 @@ def test_execution_alone_predicts_a_network_and_says_what_is_missing(of_steps: B
 def test_the_papers_methods_learn_the_phases_that_there_are(calls: Path, tmp_path: Path) -> None:
     pytest.importorskip("tensorflow")
     bundle = train(calls, tmp_path / "p", method="perfnet", epochs=1)
-    assert set(bundle.manifest["predictors"]["conv"]) == {"whole_call_ms"}
+    assert set(bundle.part["predictors"]["conv"]) == {"whole_call_ms"}
 
 
 def test_the_papers_methods_learn_training_steps(steps: Path, tmp_path: Path) -> None:
