@@ -80,7 +80,7 @@ def test_the_golden_bundle_of_schema_2_knows_what_networks_taught(bundle_copy: P
     assert alone.correction is None
     np.testing.assert_array_equal(bundle.predict(layers).ms, alone.predict(layers).ms)
     edit(bundle_copy, lambda manifest: manifest["in_place"].update(node_ms="many"))
-    with pytest.raises(BundleError, match="does not hold what a bundle holds"):
+    with pytest.raises(BundleError, match="is not a valid bundle"):
         Bundle.load(bundle_copy)
 
 
@@ -100,7 +100,7 @@ def test_the_golden_bundle_of_schema_3_is_of_another_machine(bundle_copy: Path) 
             bundle_copy,
             lambda manifest, damaged=damaged: manifest["carried"].update(factor=damaged),
         )
-        with pytest.raises(BundleError, match="does not hold what a bundle holds"):
+        with pytest.raises(BundleError, match="is not a valid bundle"):
             Bundle.load(bundle_copy)
 
 
@@ -164,7 +164,7 @@ def test_provenance_says_what_a_bundle_is_of_and_what_is_unknown() -> None:
         (lambda m: m["parts"][1].update(platforms=["9"]), "the platforms of a part"),
         (lambda m: m["parts"][0]["predictors"]["conv"]["execution_ms"].update(network="x.onnx"),
          "without a checksum"),
-        (lambda m: m["parts"][0].update(copies={"conv": 1}), "does not hold"),
+        (lambda m: m["parts"][0].update(copies={"conv": 1}), "is not a valid bundle"),
     ],
 )  # fmt: skip
 def test_damage_of_schema_4_is_one_clear_line(
@@ -352,9 +352,9 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "no ranges of a kind": (lambda b: edit(b, lambda m: m["ranges"].pop("conv")), "ranges of conv"),
     "a canned layer without times": (
-        lambda b: edit(b, lambda m: m["canned"][0].pop("ms")), "a canned layer",
+        lambda b: edit(b, lambda m: m["canned"][0].pop("ms")), "a damaged golden layer",
     ),
-    "odd fingerprint": (lambda b: edit(b, lambda m: m.update(fingerprint={})), "does not hold"),
+    "odd fingerprint": (lambda b: edit(b, lambda m: m.update(fingerprint={})), "is not a valid bundle"),
 }  # fmt: skip
 
 
@@ -551,7 +551,7 @@ def test_what_a_user_keeps_beside_or_in_a_bundle_is_not_lost(tmp_path: Path) -> 
     data = tmp_path / "b" / "data.h5"
     data.write_text("a night's work")
     with (
-        pytest.raises(OutputError, match=r"holds 'data.h5' beside the bundle"),
+        pytest.raises(OutputError, match=r"contains 'data.h5', which is not part of the bundle"),
         replaced_folder(tmp_path / "b"),
     ):
         pass

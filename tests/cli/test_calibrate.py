@@ -192,7 +192,7 @@ def test_a_bundle_of_another_machine_is_transferred(
     words = ["calibrate", str(there), "--networks", str(networks), "--batch", "2", "4"]
     words += ["--seconds", "0.5", "--adapt", "-o", str(here)]
     assert main(words) == 0
-    assert "layers as measured on another" in capsys.readouterr().out
+    assert "layer times of another" in capsys.readouterr().out
     made, alone = Bundle.load(here), Bundle.load(there)
     assert alone.transferred is None
     assert made.transferred is not None

@@ -62,7 +62,7 @@ def test_another_file_judges(toy_dataset: Path, capsys: pytest.CaptureFixture[st
         (["--bundle", "B", "--plot", "P"], "--plot needs --methods"),
         (["--bundle", "B", "--seed", "0"], "--seed needs --methods"),
         (["--methods", "baseline", "--folds", "1"], "--folds"),
-        (["--methods", "baseline", "--rows", "0"], "must be a whole number"),
+        (["--methods", "baseline", "--rows", "0"], "must be an integer"),
         (["--methods", "baseline", "--kind", "lstm"], "no layer of kind lstm"),
         (["--methods", "baseline", "--phase", "lunch"], "has no lunch times"),
         (["--methods", "baseline", "--test", "absent.h5"], "no dataset absent.h5"),

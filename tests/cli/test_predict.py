@@ -347,7 +347,7 @@ def test_devices_lists_whole_and_damaged_bundles(bundle, home, capsys):
     text = capsys.readouterr().out
     checksum = whole["provenance"]["datasets"][0]["checksum"]
     assert f"sha256 {checksum}" in text
-    assert "can be made again: no (nothing says where to get " in text
+    assert "can be rebuilt: no (rows.h5 has no published source; " in text
 
 
 def test_without_bundles_devices_says_how_to_make_one(home, capsys):

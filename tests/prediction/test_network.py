@@ -336,7 +336,7 @@ def test_a_layer_out_of_range_is_flagged_with_its_reason(predict_nodes):
     assert flags["pool1"] == (False, "height=4 below 8")
     assert flags["conv1"] == (True, "")
     assert prediction.warnings[-1] == (
-        "1 of 5 layers lie outside what the bundle was trained on, first pool1 (height=4 below 8)"
+        "1 of 5 layers are outside the trained range, first pool1 (height=4 below 8)"
     )
 
 
@@ -397,7 +397,7 @@ def test_a_time_that_the_device_cannot_reach_is_flagged(predict_nodes):
     # 64 MiB of weights less 2.75 MiB of cache at 484.4 GB/s.
     assert flagged.lower_bound_ms == pytest.approx(0.1327, rel=0.01)
     assert flagged.to_json()["layers"][0]["below_bound"] is True
-    assert any("1 of 1 layers are predicted faster than the device can be, first fc (0.05 ms, at "
+    assert any("1 of 1 layers are predicted faster than the device's peak, first fc (0.05 ms, at "
                "least 0.133 ms)" in warning for warning in flagged.warnings)  # fmt: skip
     bundle = FakeBundle(times_ms={("dense", "execution_ms"): 0.15})
     bundle.device = "1080ti"
