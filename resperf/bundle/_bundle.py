@@ -43,7 +43,7 @@ class Times:
     ms : array of float64 (layers,)
         NaN where the bundle has no predictor.
     in_range : array of bool (layers,)
-        Whether every field lies within what the bundle was trained on.
+        Whether every field is inside the trained range.
     reason : tuple of str
         Empty, or why a layer is out of range or has no time: ``"height=900 above 512"``.
     low_ms, high_ms : array of float64 (layers,)

@@ -178,7 +178,10 @@ def _cell(name: str, value: float) -> str:
 @click.argument("file", type=_FILE)
 @_json_option
 def check(file: Path, as_json: bool) -> None:
-    """Check FILE: layout, units, ranges, keys, duplicates, checksum; warn of many noisy rows."""
+    """Check FILE: layout, units, keys, duplicates, checksum.
+
+    Also warns if more than a fifth of its rows are noisy.
+    """
     from resperf.dataset import check_dataset, noise_warning, read_table
 
     problems = check_dataset(file)
@@ -256,7 +259,9 @@ def import_files(
     force: bool,
     as_json: bool,
 ) -> None:
-    """Make a dataset of timings that others published as CSV FILES, all of one device.
+    """Make a dataset of published timings: CSV FILES.
+
+    All FILES are of one device.
 
     With --format list, FILES are your own lists of networks and times: columns network (an ONNX
     file), time_ms, batch, framework, threads and more. Invalid rows are left out and counted by

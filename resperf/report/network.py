@@ -212,7 +212,7 @@ def layer_rows(layers: Sequence[LayerPrediction], total_ms: float) -> list[list[
 
 
 def lowering_text(prediction: Prediction, *, every: bool = False) -> str:
-    """List every kernel that the framework runs, with the nodes of the network behind it.
+    """List every kernel that the framework runs, with the nodes of the network that became it.
 
     Only the first of many nodes are named unless `every` is true.
     """
@@ -258,7 +258,7 @@ def _layers(result: Prediction | MeasuredNetwork, every: bool) -> str:
 
 def _skipped(result: Prediction | MeasuredNetwork, every: bool) -> str:
     """List skipped operators, one line per operator type and reason."""
-    where = "in the total" if isinstance(result, Prediction) else "measured alone"
+    where = "in the total" if isinstance(result, Prediction) else "measured in isolation"
     groups: dict[tuple[str, str], list[str]] = {}
     for each in result.skipped:
         groups.setdefault((each.op, _without_names(each.reason)), []).append(each.name)

@@ -57,7 +57,7 @@ def test_the_networks_of_a_folder_give_layers(
     assert main([*words, "--networks", "mine"]) == 0
     measured = [row.layer.fields() for row in read_dataset(Path("a.h5")).measurements]
     assert {layer["features_in"] for layer in measured} == {400, 120, 84}
-    # What the campaign does not draw of them is told.
+    # Layers of them that the campaign does not draw are named.
     printed = capsys.readouterr().err
     assert "layers of the networks are of kinds that campaign tiny does not draw: " in printed
     assert "conv (2)" in printed
