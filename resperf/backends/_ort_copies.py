@@ -13,7 +13,7 @@ from onnx import ModelProto, TensorProto, helper
 from resperf.backends._ort_kernels import OPSETS
 from resperf.backends._ort_runs import made_up
 from resperf.copies import COLD_WEIGHTS_BYTES
-from resperf.layers import Kernel, in_turns
+from resperf.layers import Kernel, spread_indices
 from resperf.units import DTYPE_BYTES
 
 CHAIN_COPIES = 16
@@ -45,14 +45,15 @@ def copies_graph(kernel: Kernel, copies: int) -> tuple[ModelProto, _Arrays, _Arr
         f"extra{i}": (shape, types[1 + len(weight_types) + i])
         for i, shape in enumerate(kernel.extra_shapes)
     }
-    given = {f"given{i}": each for i, each in enumerate(kernel.given) if each is not None}
+    constants = ["" if each is None else f"constant{i}" for i, each in enumerate(kernel.constants)]
     nodes, initializers, weights = [], [], {}
     kernel_bytes = sum(
         math.prod(shape) * DTYPE_BYTES.get(dtype, 4)
         for shape, dtype in zip(kernel.weight_shapes, weight_types, strict=True)
     )
-    for name, values in given.items():
-        initializers.append(helper.make_tensor(name, TensorProto.INT64, [len(values)], values))
+    for name, values in zip(constants, kernel.constants, strict=True):
+        if values is not None:
+            initializers.append(helper.make_tensor(name, TensorProto.INT64, [len(values)], values))
     for copy in range(copies):
         names = []
         for position, shape in enumerate(kernel.weight_shapes):
@@ -72,7 +73,7 @@ def copies_graph(kernel: Kernel, copies: int) -> tuple[ModelProto, _Arrays, _Arr
             kernel.op,
             [
                 *(read[place] for place in kernel.order or range(len(read))),
-                *(f"given{i}" if f"given{i}" in given else "" for i in range(len(kernel.given))),
+                *constants,
             ],
             [f"y{copy}", *(f"more{copy}_{i}" for i in range(kernel.more_outputs))],
             f"copy{copy}",
@@ -91,8 +92,8 @@ def copies_graph(kernel: Kernel, copies: int) -> tuple[ModelProto, _Arrays, _Arr
     opsets = [helper.make_opsetid(domain, version) for domain, version in OPSETS.items()]
     model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
     host = {name: made_up(shape, dtype) for name, (shape, dtype) in inputs.items()}
-    if kernel.places_below:
-        places = in_turns(host["extra0"].size, kernel.places_below)
+    if kernel.index_bound:
+        places = spread_indices(host["extra0"].size, kernel.index_bound)
         host["extra0"] = places.reshape(host["extra0"].shape)
     if kernel.positive:
         for array in host.values():
