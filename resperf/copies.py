@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -31,6 +33,8 @@ FOOTPRINTS_MB = (2, 4, 8, 32, 64, 128, 256)
 SHORTEST_MS = 1e-4
 PACKED_KINDS = frozenset({"dense"})
 """Kinds whose weights ONNX Runtime packs, equal ones once."""
+STORED_ROWS = 64
+"""Measured layers of a kind whose copies a bundle holds."""
 
 
 def copies_of(one_ms: float, weight_bytes: int, *, budget_ms: float = USUAL_RUN_MS) -> int:
@@ -61,17 +65,79 @@ def weights_cost(footprint_mb: int) -> str:
     return f"weights_{footprint_mb}mb_ms_per_mb"
 
 
+@dataclass(frozen=True)
+class StoredCopies:
+    """How many copies runs of measured layers of one kind held, by what decides on that.
+
+    Attributes
+    ----------
+    times_ms : tuple of float (rows,)
+        Of one copy.
+    weight_bytes : tuple of int (rows,)
+        Of one copy; above zero.
+    copies : tuple of int (rows,)
+    """
+
+    times_ms: tuple[float, ...]
+    weight_bytes: tuple[int, ...]
+    copies: tuple[int, ...]
+
+    @classmethod
+    def of(
+        cls, times_ms: Sequence[float], weight_bytes: Sequence[int], copies: Sequence[int]
+    ) -> Self | None:
+        """Keep `STORED_ROWS` rows, spread over all sizes; None where no row tells anything.
+
+        Rows tell nothing where nobody wrote copies down (0), and where layers have no weights.
+        """
+        rows = [
+            row
+            for row in zip(weight_bytes, times_ms, copies, strict=True)
+            if row[0] > 0 and row[1] > 0 and row[2] > 0
+        ]
+        if not rows:
+            return None
+        rows.sort()
+        places = np.linspace(0, len(rows) - 1, min(len(rows), STORED_ROWS)).round().astype(int)
+        sizes, times, counts = zip(*(rows[place] for place in places), strict=True)
+        return cls(tuple(map(float, times)), tuple(map(int, sizes)), tuple(map(int, counts)))
+
+    def of_layer(self, time_ms: float, weight_bytes: int) -> int:
+        """Return the copies of the measured layer most like one, by ratios of time and size."""
+        known = np.log(np.array([self.times_ms, self.weight_bytes], dtype=np.float64))
+        asked = np.log(np.array([[max(time_ms, SHORTEST_MS)], [max(weight_bytes, 1.0)]]))
+        return self.copies[int(np.sum((known - asked) ** 2, axis=0).argmin())]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        return {name: list(each) for name, each in asdict(self).items()}
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Self:
+        """Read what `to_json` wrote.
+
+        Raises
+        ------
+        KeyError, TypeError, ValueError
+            If it is damaged.
+        """
+        columns = [tuple(values[name]) for name in ("times_ms", "weight_bytes", "copies")]
+        if len(set(map(len, columns))) != 1 or not all(min(each) > 0 for each in columns):
+            raise ValueError("the stored copies are damaged")
+        return cls(*columns)
+
+
 def weights_moved_ms(
     costs: Mapping[str, float],
     footprint_bytes: float,
     times_ms: Sequence[float],
     weight_bytes: Sequence[int],
     packed: Sequence[bool],
+    copies: Sequence[int | None] | None = None,
 ) -> npt.NDArray[np.float64]:
     """Say what layers of a network take longer than alone, since their weights lie elsewhere.
 
-    Below zero where the network is smaller than the copies that were measured. It is assumed that
-    these were as many as `USUAL_RUN_MS` allows.
+    Below zero where the network is smaller than the copies that were measured.
 
     Parameters
     ----------
@@ -85,6 +151,9 @@ def weights_moved_ms(
     packed : sequence of bool (layers,)
         Whether the framework packs a layer's weights, equal ones of several copies once: of small
         ones, which are equal, all copies then read the same.
+    copies : sequence of int or None (layers,), optional
+        How many were measured together. Where that is not known, it is assumed that they were as
+        many as `USUAL_RUN_MS` allows.
 
     Returns
     -------
@@ -100,8 +169,10 @@ def weights_moved_ms(
     alone_bytes = [
         size
         if is_packed and size <= COLD_WEIGHTS_BYTES
-        else copies_of(max(time_ms, SHORTEST_MS), size) * size
-        for time_ms, size, is_packed in zip(times_ms, weight_bytes, packed, strict=True)
+        else (known_copies or copies_of(max(time_ms, SHORTEST_MS), size)) * size
+        for time_ms, size, is_packed, known_copies in zip(
+            times_ms, weight_bytes, packed, copies or [None] * len(packed), strict=True
+        )
     ]
     here, alone = (
         np.interp(np.log(np.maximum(size, 1.0) / 1e6), at_mb, ms_per_mb)

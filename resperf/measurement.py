@@ -1,35 +1,27 @@
-"""One layer on one machine: all samples of its phases, and how the measuring ended."""
+"""One subject under one setting on one platform: all samples, and how the measuring ended."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from statistics import median
+from statistics import fmean, median
 from typing import Any, Self
 
 from resperf.layers import Layer, kind_of
+from resperf.platform import Platform
+from resperf.quantities import QUANTITIES, Estimator
+from resperf.settings import Setting
 
 TOLERANCE = 0.1
 """A machine whose reference is off by more than this share of its median changed speed."""
-PHASES = ("preprocess", "execution", "postprocess")
-"""The phases of a layer or a network, in the order in which they run."""
-WHOLE_CALL = "whole_call"
-"""Times of others may hold all three phases and the session call in one number, unsplit."""
-TIMED = (*PHASES, WHOLE_CALL)
-"""Everything that a time may be of."""
 MAX_SAMPLES = 64
 
 
-def layer_phase(phases: Collection[str]) -> str:
-    """Name the phase that holds a layer's own time: execution, else the whole call."""
-    return "execution" if "execution" in phases else WHOLE_CALL
-
-
 class Status(StrEnum):
-    """How the measuring of one layer ended."""
+    """How the measuring of one subject ended."""
 
     OK = "ok"
     OUT_OF_MEMORY = "out_of_memory"
@@ -45,13 +37,26 @@ class StopReason(StrEnum):
     BUDGET = "budget"
 
 
+def _mean_of_best_five(values: Sequence[float]) -> float:
+    return fmean(sorted(values)[:5])
+
+
+_ESTIMATES: Mapping[Estimator, Callable[[Sequence[float]], float]] = {
+    Estimator.MEDIAN: median,
+    Estimator.MEAN_OF_BEST_FIVE: _mean_of_best_five,
+    Estimator.THROUGHPUT_MEAN: fmean,
+    Estimator.MAXIMUM: max,
+    Estimator.UNKNOWN: median,
+}
+
+
 @dataclass(frozen=True)
-class PhaseSamples:
-    """Samples of one phase, in the order they were taken.
+class Samples:
+    """Samples of one quantity, in its unit and in the order they were taken.
 
     Attributes
     ----------
-    samples_ms : tuple of float
+    values : tuple of float
         At most `MAX_SAMPLES`; where more were taken, their quantiles in ascending order. Those of
         several builds stand one build after the other.
     taken : int
@@ -61,16 +66,18 @@ class PhaseSamples:
     stop_reason : StopReason
         Whether the median was precise or the time budget ended.
     drift : bool
-        Whether the times moved steadily while they were taken.
+        Whether the values moved steadily while they were taken.
     copies : int, optional
         How many copies of the subject one run held; None where it was not written down.
     divisor : float
         What a run's raw value was divided by to give a sample.
     offset : float
         What was subtracted from the raw value before dividing, in the samples' unit.
+    estimator : Estimator
+        How one value is made of them.
     """
 
-    samples_ms: tuple[float, ...]
+    values: tuple[float, ...]
     taken: int
     warmups: int
     stop_reason: StopReason
@@ -78,11 +85,12 @@ class PhaseSamples:
     copies: int | None = None
     divisor: float = 1.0
     offset: float = 0.0
+    estimator: Estimator = Estimator.MEDIAN
 
     @property
-    def median_ms(self) -> float:
-        """Median of the samples."""
-        return median(self.samples_ms)
+    def value(self) -> float:
+        """The one value that the samples stand for."""
+        return _ESTIMATES[self.estimator](self.values)
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""
@@ -90,33 +98,62 @@ class PhaseSamples:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
-        """Read what `to_json` wrote."""
+        """Read what `to_json` wrote, also before samples had another unit than ms."""
+        given = {k: v for k, v in values.items() if k != "samples_ms"}
+        found = values["samples_ms"] if "samples_ms" in values else values["values"]
         return cls(
-            samples_ms=tuple(values["samples_ms"]),
-            taken=values["taken"],
-            warmups=values["warmups"],
-            stop_reason=StopReason(values["stop_reason"]),
-            drift=values["drift"],
-            copies=values.get("copies"),
-            divisor=values.get("divisor", 1.0),
-            offset=values.get("offset", 0.0),
+            **{
+                **given,
+                "values": tuple(found),
+                "stop_reason": StopReason(values["stop_reason"]),
+                "estimator": Estimator(values.get("estimator", Estimator.MEDIAN)),
+            }
         )
 
 
 @dataclass(frozen=True)
-class Measurement:
-    """What became of one layer in a campaign.
+class NetworkRef:
+    """A network as the subject of a measurement.
 
     Attributes
     ----------
-    layer : Layer
-        The lowered layer.
+    name : str
+        For people: ``"resnet18"``.
+    digest : str
+        SHA-256 (hex) of its graph without weights, which a dataset holds under this name.
+    """
+
+    name: str
+    digest: str
+
+    @property
+    def key(self) -> str:
+        """What makes it the same subject as another one."""
+        return f"network(digest={self.digest})"
+
+
+Subject = Layer | NetworkRef
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What became of one subject in a campaign.
+
+    Rows of one journal or dataset share setting and platform: they are written once.
+
+    Attributes
+    ----------
+    subject : Layer or NetworkRef
+        A lowered layer, or a network.
     status : Status
-        ``ok`` means that every phase has samples.
-    phases : mapping of str to PhaseSamples
-        By the names of `PHASES`; empty unless ``ok``. Execution is the marginal time of one more
-        such layer in a graph, each with weights of its own. Imported rows may lack phases, or have
-        `WHOLE_CALL` alone.
+        ``ok`` means that every quantity has samples.
+    samples : mapping of str to Samples
+        By names of `resperf.quantities.QUANTITIES`; empty unless ``ok``. A layer's execution is
+        the marginal time of one more such layer in a graph, each with weights of its own. Imported
+        rows may lack phases, or have the whole call alone.
+    setting : Setting
+    platform : Platform
+        How and where it was measured.
     isolated_ms : float
         Median wall time of a run of this layer alone, the session call included; NaN unless ok.
     session_ms : float
@@ -124,7 +161,7 @@ class Measurement:
     started_at : float
         Seconds since 1970 (UTC); NaN where others measured and did not say.
     duration_s : float
-        Wall time spent on the layer, building included.
+        Wall time spent on the subject, building included.
     overhead_s : float
         The part of `duration_s` outside warm-up and samples.
     reference_ratio : float
@@ -133,14 +170,17 @@ class Measurement:
     flags : tuple of str
         ``"drift"``, ``"busy"``, ``"caches"`` or ``"memory"``: reasons to measure again.
     repeat : int
-        0 the first time; higher where the layer was measured again on purpose.
+        0 the first time; higher where the subject was measured again on purpose.
     detail : str
         Message of a failure.
     """
 
-    layer: Layer
+    subject: Subject
     status: Status
-    phases: Mapping[str, PhaseSamples] = field(default_factory=dict)
+    samples: Mapping[str, Samples] = field(default_factory=dict)
+    _: dataclasses.KW_ONLY
+    setting: Setting
+    platform: Platform
     isolated_ms: float = math.nan
     session_ms: float = math.nan
     started_at: float = 0.0
@@ -151,43 +191,78 @@ class Measurement:
     repeat: int = 0
     detail: str = ""
 
-    def phase_ms(self, phase: str) -> float:
-        """Median time of a phase; NaN where it was not measured."""
-        samples = self.phases.get(phase)
-        return math.nan if samples is None else samples.median_ms
+    @property
+    def layer(self) -> Layer:
+        """The subject of a measurement that is one of a layer.
+
+        Raises
+        ------
+        TypeError
+            If it is a network.
+        """
+        if isinstance(self.subject, NetworkRef):
+            raise TypeError(f"{self.subject.name} is a network, not a layer")
+        return self.subject
+
+    @property
+    def identity(self) -> tuple[Hashable, ...]:
+        """What rows have in common that measured the same: `repeat` numbers them.
+
+        All layers of a file have one setting; a network may be run under several.
+        """
+        if isinstance(self.subject, NetworkRef):
+            return self.subject.key, self.setting
+        return (self.subject.key,)
+
+    def value(self, quantity: str) -> float:
+        """Return what the samples of a quantity stand for; NaN where it was not measured.
+
+        One that is derived from others is their sum where it was not measured itself.
+        """
+        if quantity in self.samples:
+            return self.samples[quantity].value
+        row = QUANTITIES.get(quantity)
+        return sum(map(self.value, row.parts)) if row is not None and row.parts else math.nan
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain JSON values: one line of a campaign's journal. NaN is written as None."""
+        """Return plain JSON values without setting and platform; NaN is written as None."""
         values = {
             f.name: getattr(self, f.name)
             for f in dataclasses.fields(self)
-            if f.name not in ("layer", "phases")
+            if f.name not in ("subject", "samples", "setting", "platform")
         }
         for label, value in values.items():
             if isinstance(value, float) and math.isnan(value):
                 values[label] = None
-        return {
-            "kind": self.layer.kind,
-            "fields": self.layer.fields(),
-            "phases": {name: samples.to_json() for name, samples in self.phases.items()},
-            **values,
-        }
+        if isinstance(self.subject, NetworkRef):
+            subject: dict[str, Any] = {"network": dataclasses.asdict(self.subject)}
+        else:
+            subject = {"kind": self.subject.kind, "fields": self.subject.fields()}
+        samples = {name: each.to_json() for name, each in self.samples.items()}
+        return {**subject, "samples": samples, **values}
 
     @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> Self:
-        """Read what `to_json` wrote.
+    def from_json(cls, values: Mapping[str, Any], setting: Setting, platform: Platform) -> Self:
+        """Read what `to_json` wrote, also when quantities were phases alone.
 
         Raises
         ------
         LayerError
             If the layer's kind or fields are not known.
         """
-        rest = {k: v for k, v in values.items() if k not in ("kind", "fields", "phases")}
+        rest = dict(values)
+        if "network" in rest:
+            subject: Subject = NetworkRef(**rest.pop("network"))
+        else:
+            subject = kind_of(rest.pop("kind")).from_fields(rest.pop("fields"))
+        phases = {f"{phase}_ms": each for phase, each in rest.pop("phases", {}).items()}
         for label in ("isolated_ms", "session_ms", "reference_ratio"):
             if rest.get(label) is None:
                 rest[label] = math.nan
         return cls(
-            layer=kind_of(values["kind"]).from_fields(values["fields"]),
-            phases={k: PhaseSamples.from_json(v) for k, v in values["phases"].items()},
+            subject=subject,
+            setting=setting,
+            platform=platform,
+            samples={k: Samples.from_json(v) for k, v in rest.pop("samples", phases).items()},
             **{**rest, "status": Status(rest["status"]), "flags": tuple(rest["flags"])},
         )

@@ -5,7 +5,7 @@ A new quantity is one row of `QUANTITIES`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -122,6 +122,32 @@ _ROWS = (
 
 QUANTITIES: Mapping[str, Quantity] = {row.name: row for row in _ROWS}
 """Name -> row."""
+
+
+EXECUTION, WHOLE_CALL = "execution_ms", "whole_call_ms"
+PHASES = QUANTITIES["latency_ms"].parts
+"""The phases of a layer or a network, in the order in which they run."""
+
+
+def layer_quantity(names: Collection[str]) -> str:
+    """Name the quantity that is a layer's own among some: execution, else the whole call.
+
+    Where there is neither, it is the first one that is more than a copy at a network's ends.
+    """
+    own = (
+        name
+        for name, row in QUANTITIES.items()
+        if name in names and row.over_layers is not Composition.ENDS
+    )
+    return next(own, WHOLE_CALL)
+
+
+def quantity_name(word: str) -> str:
+    """Name the quantity that somebody calls by its name or stem: ``"execution"``.
+
+    What is called by neither is returned as it is.
+    """
+    return next((row.name for row in QUANTITIES.values() if word in (row.name, row.stem)), word)
 
 
 def quantity(name: str) -> Quantity:

@@ -10,8 +10,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from resperf.layers import Activation, Conv, Dense, Layer, Pool
-from resperf.measurement import Measurement, PhaseSamples, Status, StopReason
+from resperf.layers import (
+    Activation,
+    Conv,
+    Dense,
+    DenseStep,
+    Elementwise,
+    Layer,
+    Pool,
+    QuantizedDense,
+    Transpose,
+)
+from resperf.measurement import Measurement, Samples, Status, StopReason
 from resperf.platform import Platform
 from resperf.settings import Setting
 
@@ -60,6 +70,31 @@ def _toy_layers(kind: str, rows: int, random: np.random.Generator) -> list[Layer
             "dense": lambda: Dense(
                 batch=draw(1, 16), features_in=draw(8, 2048), features_out=draw(8, 2048)
             ),
+            "dense_step": lambda: DenseStep(
+                batch=draw(1, 16),
+                features_in=draw(8, 2048),
+                features_out=draw(8, 2048),
+                optimizer=str(random.choice(["sgd", "adam"])),
+            ),
+            "quantized_dense": lambda: QuantizedDense(
+                batch=draw(1, 64),
+                features_in=draw(8, 2048),
+                features_out=draw(8, 2048),
+                function=str(random.choice(["linear", "integer"])),
+            ),
+            "transpose": lambda: Transpose(
+                batch=draw(1, 8),
+                dim1=draw(4, 64),
+                dim2=draw(4, 256),
+                dim3=draw(4, 64),
+                order=str(random.choice(["132", "213", "321"])),
+            ),
+            "elementwise": lambda: Elementwise(
+                batch=draw(1, 16),
+                inner=draw(16, 100_000),
+                function=str(random.choice(["add", "mul", "div"])),
+                second="same",
+            ),
         }
         layer = make[kind]()
         layers[layer.key] = layer
@@ -96,9 +131,18 @@ def toy_dataset(toy_rows: ToyRows, tmp_path_factory: pytest.TempPathFactory) -> 
     pytest.importorskip("h5py")
     from resperf.dataset import Dataset, DatasetInfo, write_dataset
 
-    def phase(time_ms: float) -> PhaseSamples:
-        return PhaseSamples((time_ms,) * 5, 5, 1, StopReason.PRECISE)
+    def phase(time_ms: float) -> Samples:
+        return Samples((time_ms,) * 5, 5, 1, StopReason.PRECISE)
 
+    setting = Setting(threads=2, framework="synthetic", framework_version="1", provider="none")
+    platform = Platform(
+        device="toy",
+        processor="P",
+        instruction_set="avx2",
+        cores=2,
+        memory_bytes=8 << 30,
+        system="Linux",
+    )
     rows = []
     for kind in ("conv", "pool", "dense"):
         layers, times_ms = toy_rows(kind, 80, noise=0.01)
@@ -109,20 +153,16 @@ def toy_dataset(toy_rows: ToyRows, tmp_path_factory: pytest.TempPathFactory) -> 
         first = [(layer, time_ms, 0) for layer, time_ms in zip(layers, times_ms, strict=True)]
         for layer, time_ms, repeat in (*first, *again):
             phases = {
-                "preprocess": phase(0.002 + layer.input_bytes / 8e6),
-                "execution": phase(float(time_ms)),
-                "postprocess": phase(0.003 + layer.output_bytes / 5e6),
+                "preprocess_ms": phase(0.002 + layer.input_bytes / 8e6),
+                "execution_ms": phase(float(time_ms)),
+                "postprocess_ms": phase(0.003 + layer.output_bytes / 5e6),
             }
-            rows.append(Measurement(layer, Status.OK, phases, repeat=repeat, started_at=len(rows)))
-    setting = Setting(threads=2, framework="synthetic", framework_version="1", provider="none")
-    platform = Platform(
-        device="toy",
-        processor="P",
-        instruction_set="avx2",
-        cores=2,
-        memory_bytes=8 << 30,
-        system="Linux",
-    )
+            rows.append(
+                Measurement(
+                    layer, Status.OK, phases, setting=setting, platform=platform, repeat=repeat,
+                    started_at=len(rows),
+                )
+            )  # fmt: skip
     info = DatasetInfo(
         setting, platform, {"name": "toy"}, 1, {}, "2026-01-02T03:04:05+00:00",
         {"session_ms": 0.01, "view_ms": 0.001},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import shutil
@@ -16,7 +17,7 @@ import pytest
 
 from resperf.bundle import (
     Bundle,
-    InPlace,
+    Correction,
     bundle_folders,
     bundle_place,
     find_bundle,
@@ -30,7 +31,7 @@ from resperf.bundle import (
 from resperf.bundle._ranges import outside
 from resperf.errors import BundleError, DeviceError, OutputError, ResperfError
 from resperf.features import columns_of
-from resperf.layers import Conv, ConvNd, Dense, Norm, Reorder, layer_from_key
+from resperf.layers import Conv, ConvNd, Dense, Layer, Norm, Reorder, layer_from_key
 from resperf.platform_facts import CpuFacts
 
 GOLDEN = Path(__file__).parent / "golden" / "bundle-v1"
@@ -50,15 +51,19 @@ def edit(folder: Path, change: Callable[[dict[str, Any]], None]) -> None:
     path.write_text(json.dumps(manifest))
 
 
+def golden_layers(bundle: Bundle) -> list[Layer]:
+    return [layer_from_key(entry["key"]) for entry in bundle.part["golden"]["layers"]]
+
+
 def test_the_golden_bundle_predicts_what_it_did() -> None:
     bundle = Bundle.load(GOLDEN)
     assert (bundle.device, bundle.framework, bundle.method) == ("toy", "synthetic", "residual")
     assert bundle.method_of("pool") == "baseline"
-    canned = [layer_from_key(entry["key"]) for entry in bundle.manifest["canned"]]
-    assert len(canned) >= 10
-    assert {layer.kind for layer in canned} == {"conv", "pool", "dense"}
-    times = bundle.predict(canned)
-    stored = [entry["ms"]["execution"] for entry in bundle.manifest["canned"]]
+    golden = golden_layers(bundle)
+    assert len(golden) >= 10
+    assert {layer.kind for layer in golden} == {"conv", "pool", "dense"}
+    times = bundle.predict(golden)
+    stored = [entry["values"]["execution_ms"] for entry in bundle.part["golden"]["layers"]]
     np.testing.assert_allclose(times.ms, stored, rtol=1e-4)
     assert times.in_range.all()
 
@@ -66,30 +71,30 @@ def test_the_golden_bundle_predicts_what_it_did() -> None:
 def test_the_golden_bundle_of_schema_2_knows_what_networks_taught(bundle_copy: Path) -> None:
     shutil.copy(GOLDEN.parent / "bundle-v2.json", bundle_copy / "bundle.json")
     bundle = Bundle.load(bundle_copy)
-    assert bundle.in_place is not None
-    assert (bundle.in_place.factor("conv"), bundle.in_place.factor("pool")) == (1.25, 1.0)
-    assert (bundle.in_place.node_ms, bundle.in_place.log_width) == (0.004, 0.08)
+    assert bundle.correction is not None
+    assert (bundle.correction.factor("conv"), bundle.correction.factor("pool")) == (1.25, 1.0)
+    assert (bundle.correction.node_ms, bundle.correction.log_width) == (0.004, 0.08)
     # Layers alone are those of the bundle without it.
-    layers = [layer_from_key(entry["key"]) for entry in bundle.manifest["canned"]]
-    alone = bundle.without_in_place()
-    assert alone.in_place is None
+    layers = golden_layers(bundle)
+    alone = bundle.without_correction()
+    assert alone.correction is None
     np.testing.assert_array_equal(bundle.predict(layers).ms, alone.predict(layers).ms)
     edit(bundle_copy, lambda manifest: manifest["in_place"].update(node_ms="many"))
     with pytest.raises(BundleError, match="does not hold what a bundle holds"):
         Bundle.load(bundle_copy)
 
 
-def test_the_golden_bundle_of_schema_3_was_carried_over(bundle_copy: Path) -> None:
+def test_the_golden_bundle_of_schema_3_is_of_another_machine(bundle_copy: Path) -> None:
     shutil.copy(GOLDEN.parent / "bundle-v3.json", bundle_copy / "bundle.json")
     bundle, before = Bundle.load(bundle_copy), Bundle.load(GOLDEN)
-    assert bundle.carried is not None
-    assert bundle.carried.origin.processor == "another processor"
+    assert bundle.transferred is not None
+    assert bundle.transferred.origin.processor == "another processor"
     assert "layers measured on another processor" in bundle.machine
-    layers = [layer_from_key(entry["key"]) for entry in bundle.manifest["canned"]]
-    for each in (bundle, bundle.without_in_place()):
+    layers = golden_layers(bundle)
+    for each in (bundle, bundle.without_correction()):
         np.testing.assert_allclose(each.predict(layers).ms, 0.5 * before.predict(layers).ms)
     # Copies between host and device are not those of layers.
-    assert bundle.transfer_ms("preprocess", [1e6]) == before.transfer_ms("preprocess", [1e6])
+    assert bundle.transfer_ms("preprocess_ms", [1e6]) == before.transfer_ms("preprocess_ms", [1e6])
     for damaged in (0.0, -1.0, "half", None):
         edit(
             bundle_copy,
@@ -99,11 +104,84 @@ def test_the_golden_bundle_of_schema_3_was_carried_over(bundle_copy: Path) -> No
             Bundle.load(bundle_copy)
 
 
+GOLDEN_V4 = GOLDEN.with_name("bundle-v4")
+
+
+def test_the_golden_bundle_of_schema_4_answers_for_two_devices() -> None:
+    toy, fast = Bundle.load(GOLDEN_V4).parts
+    assert [toy.device, fast.device] == ["toy", "fast"]
+    assert [set(toy.kinds), set(fast.kinds)] == [{"conv", "pool", "dense"}, {"dense"}]
+    assert toy.manifest["levels"] == ["layer"]
+    for part in (toy, fast):
+        layers = golden_layers(part)
+        stored = [each["values"]["execution_ms"] for each in part.part["golden"]["layers"]]
+        np.testing.assert_allclose(part.predict(layers).ms, stored, rtol=1e-4)
+    dense = ("dense", "execution_ms")
+    assert fast.answering(*dense, toy.setting, toy.platform) is toy
+    assert toy.answering(*dense, fast.setting, fast.platform) is fast
+    # The nearest: four cores as fast has, another processor than both.
+    near = dataclasses.replace(fast.platform, processor="R")
+    assert toy.answering(*dense, toy.setting, near) is fast
+    # Who knows the kind comes before who is near.
+    assert toy.answering("conv", "execution_ms", fast.setting, fast.platform) is toy
+    with pytest.raises(BundleError, match=r"no forward_ms of dense for synthetic, inference; it "):
+        toy.answering("dense", "forward_ms", toy.setting, toy.platform)
+    assert find_bundle("FAST", path=GOLDEN_V4).kinds == ("dense",)
+    with pytest.raises(DeviceError, match="There is fast, toy; name one by --device"):
+        find_bundle(None, path=GOLDEN_V4)
+    with pytest.raises(DeviceError, match="device toy and framework synthetic, and device fast"):
+        find_bundle("box", path=GOLDEN_V4)
+
+
+def test_provenance_says_what_a_bundle_is_of_and_what_is_unknown() -> None:
+    old = Bundle.load(GOLDEN).provenance
+    assert {old["commit"], old["packages"], old["changes"], old["rebuildable"]["answer"]} == {
+        "unknown"
+    }
+    assert old["datasets"][0]["checksum"] == json.loads((GOLDEN / "bundle.json").read_text())[
+        "dataset"]["checksum"]  # fmt: skip
+    new = Bundle.load(GOLDEN_V4)
+    made, later = new.provenance["pieces"]
+    assert set(made["packages"]) >= {"numpy", "lightgbm", "onnxruntime"}
+    assert made["seeds"] == {"training": 0, "split": 0}
+    assert later["excluded"] == {"networks": [], "layers": 160}
+    assert [each["reason"] for each in later["changes"]] == [
+        "made of another machine, for the tests"
+    ]
+    assert new.provenance["rebuildable"]["answer"] == "no"
+    changed = new.changed("tried", costs={"session_ms": 1.0})
+    assert changed.costs == {"session_ms": 1.0}
+    assert changed.parts[1].costs == new.parts[1].costs
+    assert [each["reason"] for each in changed.provenance["changes"]] == ["tried"]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda m: m.update(parts=[]), "has no parts"),
+        (lambda m: m.pop("provenance"), "lacks 'provenance'"),
+        (lambda m: m["parts"][1].pop("golden"), "lacks 'golden'"),
+        (lambda m: m["parts"][1].update(platforms=["9"]), "the platforms of a part"),
+        (lambda m: m["parts"][0]["predictors"]["conv"]["execution_ms"].update(network="x.onnx"),
+         "without a checksum"),
+        (lambda m: m["parts"][0].update(copies={"conv": 1}), "does not hold"),
+    ],
+)  # fmt: skip
+def test_damage_of_schema_4_is_one_clear_line(
+    tmp_path: Path, change: Callable[[dict[str, Any]], None], message: str
+) -> None:
+    folder = Path(shutil.copytree(GOLDEN_V4, tmp_path / "copy"))
+    edit(folder, change)
+    with pytest.raises(BundleError, match=message) as caught:
+        Bundle.load(folder)
+    assert "\n" not in str(caught.value)
+
+
 def test_layers_of_a_kind_may_run_unlike_each_other_inside_networks() -> None:
     tokens = Norm(batch=1, channels=64, pixels=9, function="layer")
     assert group_of(tokens) == "norm layer"
     assert group_of(DENSE) == "dense"
-    learnt = InPlace({"norm layer": 1.5, "norm": 1.2, "dense": 0.9}, 0.0, 0.0, 0.1, {})
+    learnt = Correction({"norm layer": 1.5, "norm": 1.2, "dense": 0.9}, 0.0, 0.0, 0.1, {})
     responses = tokens.replace(function="local_response", window=3)
     factors = [learnt.factor(group_of(each)) for each in (tokens, responses, DENSE)]
     assert factors == [1.5, 1.2, 0.9]
@@ -112,7 +190,11 @@ def test_layers_of_a_kind_may_run_unlike_each_other_inside_networks() -> None:
 def test_mixed_kinds_come_back_in_order() -> None:
     bundle = Bundle.load(GOLDEN)
     conv, dense = (
-        next(layer_from_key(e["key"]) for e in bundle.manifest["canned"] if e["key"].startswith(k))
+        next(
+            layer_from_key(e["key"])
+            for e in bundle.part["golden"]["layers"]
+            if e["key"].startswith(k)
+        )
         for k in ("conv", "dense")
     )
     mixed = bundle.predict([dense, conv, dense]).ms
@@ -131,7 +213,7 @@ def test_a_kind_without_predictor_is_unknown_and_not_zero() -> None:
 
 def test_layers_outside_the_training_rows_are_named() -> None:
     bundle = Bundle.load(GOLDEN)
-    low, high = bundle.manifest["ranges"]["dense"]["features_in"]
+    low, high = bundle.part["ranges"]["dense"]["features_in"]
     large, small = DENSE.replace(features_in=high + 1), DENSE.replace(features_in=low - 1)
     strange = DENSE.replace(activation="gelu")
     times = bundle.predict([DENSE, large, small, strange])
@@ -197,8 +279,8 @@ def test_users_without_a_home_have_the_shipped_bundles(monkeypatch: pytest.Monke
 
 def test_other_phases_come_from_transfers() -> None:
     bundle = Bundle.load(GOLDEN)
-    predicted = bundle.predict([DENSE], "preprocess").ms
-    assert predicted == bundle.transfer_ms("preprocess", [2 * 256 * 4])
+    predicted = bundle.predict([DENSE], "preprocess_ms").ms
+    assert predicted == bundle.transfer_ms("preprocess_ms", [2 * 256 * 4])
     assert np.isnan(bundle.transfer_ms("elsewhere", [1, 2])).all()
 
 
@@ -261,7 +343,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda b: edit(b, lambda m: m["canned"][0]["features"].__setitem__(0, 7.5)),
         "features of .* are not those",
     ),
-    "no canned layers": (lambda b: edit(b, lambda m: m.update(canned=[])), "no canned layer"),
+    "no canned layers": (lambda b: edit(b, lambda m: m.update(canned=[])), "no golden layer"),
     "no predictor": (
         lambda b: edit(b, lambda m: m["predictors"].update(conv=None)), "predictor of conv",
     ),
@@ -290,9 +372,7 @@ def test_a_network_that_computes_something_else_is_noticed(bundle_copy: Path) ->
     shutil.copy(source, target)
     digest = hashlib.sha256(target.read_bytes()).hexdigest()
     edit(bundle_copy, lambda m: m["files"].update({target.name: digest}))
-    conv = layer_from_key(
-        next(e["key"] for e in Bundle.load(bundle_copy).manifest["canned"] if e["key"][0] == "c")
-    )
+    conv = next(e for e in golden_layers(Bundle.load(bundle_copy)) if e.kind == "conv")
     with pytest.raises(BundleError, match=r"does not fit its bundle|predicts .* when stored"):
         Bundle.load(bundle_copy).predict([conv])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 
 import pytest
@@ -10,6 +11,8 @@ from resperf.copies import (
     COLD_COPIES_BYTES,
     FOOTPRINTS_MB,
     MAX_COPIES,
+    STORED_ROWS,
+    StoredCopies,
     copies_of,
     weights_cost,
     weights_moved_ms,
@@ -71,3 +74,38 @@ def test_what_is_read_more_rarely_never_costs_less() -> None:
 
 def test_nothing_moves_where_the_machine_was_not_asked() -> None:
     assert list(weights_moved_ms({"node_ms": 1.0}, 16 * MB, [0.1], [4 * MB], [False])) == [0.0]
+
+
+def test_stored_copies_count_instead_of_assumed_ones() -> None:
+    # 64 copies of 4 MB would be assumed; two were measured, 8 MB: one doubling from 16.
+    stored = StoredCopies.of([0.1, 0.1], [4 * MB, 0], [2, 7])
+    assert stored == StoredCopies((0.1,), (4 * MB,), (2,))
+    copies = [stored.of_layer(0.12, 5 * MB)]
+    assert copies == [2]
+    moved_ms = weights_moved_ms(COSTS, 16 * MB, [0.1], [4 * MB], [False], copies)
+    assert moved_ms == pytest.approx([4 * 1 * 0.001])
+    assumed = weights_moved_ms(COSTS, 16 * MB, [0.1], [4 * MB], [False], [None])
+    assert assumed == pytest.approx(weights_moved_ms(COSTS, 16 * MB, [0.1], [4 * MB], [False]))
+
+
+def test_the_copies_of_the_layer_most_like_one_are_taken() -> None:
+    stored = StoredCopies.of([0.1, 10.0, 0.1], [MB, MB, 64 * MB], [50, 2, 4])
+    assert stored is not None
+    assert [stored.of_layer(*asked) for asked in [(0.2, MB), (5.0, 2 * MB), (0.1, 30 * MB)]] == [
+        50, 2, 4,
+    ]  # fmt: skip
+    assert StoredCopies.from_json(json.loads(json.dumps(stored.to_json()))) == stored
+
+
+def test_a_bundle_holds_the_copies_of_few_layers() -> None:
+    rows = 1000
+    stored = StoredCopies.of([1.0] * rows, list(range(1, rows + 1)), [3] * rows)
+    assert stored is not None
+    assert len(stored.copies) == STORED_ROWS
+    assert (stored.weight_bytes[0], stored.weight_bytes[-1]) == (1, rows)
+    assert StoredCopies.of([1.0], [5], [0]) is None
+
+
+def test_damaged_copies_are_refused() -> None:
+    with pytest.raises(ValueError, match="damaged"):
+        StoredCopies.from_json({"times_ms": [1.0], "weight_bytes": [1, 2], "copies": [1]})

@@ -166,9 +166,9 @@ class ToyBackend:
         events = Events(self.card, run)
         return ToyBuilt(
             {
-                "preprocess": copied(input_bytes),
-                "execution": Phase(events, offset=offset_ms),
-                "postprocess": copied(output_bytes),
+                "preprocess_ms": copied(input_bytes),
+                "execution_ms": Phase(events, offset=offset_ms),
+                "postprocess_ms": copied(output_bytes),
             },
             events,
         )

@@ -42,7 +42,7 @@ from resperf.campaign.spec import AdaptiveSettings
 from resperf.dataset import read_table
 from resperf.features import Array
 from resperf.layers import KINDS
-from resperf.predictors import predictor_class
+from resperf.predictors import layer_predictor_class
 from resperf.report.tables import Column, table
 from resperf.training.disagreement import acquisition_score
 from resperf.training.fit import FEWEST_ROWS, FEWEST_ROWS_FOR_NETWORK
@@ -343,10 +343,10 @@ def _beside(some: LayerRows, others: LayerRows) -> LayerRows:
 def _errors(
     train: LayerRows, validation: LayerRows, test: LayerRows, method: str, seed: int
 ) -> tuple[float, ...]:
-    phase = train.layer_phase
-    predictor = predictor_class(method)(train.kind)
+    phase = train.layer_quantity
+    predictor = layer_predictor_class(method)(train.kind)
     fit_rows(predictor, train, validation, phase, seed=seed)
-    ratios = predictor.predict(test.columns) / test.times_ms[phase]
+    ratios = predictor.values(test.columns) / test.times_ms[phase]
     square = float(np.mean(np.log(ratios) ** 2))
     return 100 * float(np.mean(np.abs(ratios - 1))), 100 * math.sqrt(square)
 

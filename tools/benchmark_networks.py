@@ -36,7 +36,7 @@ from resperf.network.files import network_files, network_names
 from resperf.prediction import Prediction, predict_network
 from resperf.report.comparison import ComparisonRow, comparison_table, mean_error
 from resperf.splits import was_packed
-from resperf.training.in_place import Placed, fit_in_place, total_ms
+from resperf.training.correction import Placed, fit_correction, total_ms
 from resperf.workflows.calibrate import placed_network
 from resperf.workflows.guarded import reference_monitor
 from resperf.workflows.measure import measure_network
@@ -191,13 +191,13 @@ def repeat_noise(judged: Sequence[Judged]) -> str:
 def trained_on(judged: Sequence[Judged], name: str) -> str:
     """Say how many of the judged layers the bundle was trained on."""
     keys = sorted({layer.key for each in judged for layer in each.predicted[name].layers})
-    seen = was_packed(keys, Bundle.load(Path(name)).manifest["training"]["seen"])
+    seen = was_packed(keys, Bundle.load(Path(name)).part["training"]["seen"])
     return f"{int(seen.sum())} of {len(keys)} judged layers were learnt from"
 
 
 def left_out_families(bundle: Bundle, judged: Sequence[Judged]) -> str:
     """Predict every network with the in-network correction of other families' networks."""
-    alone = bundle.without_in_place()
+    alone = bundle.without_correction()
     placed: dict[str, Placed] = {}
     for each in judged:
         if each.predicted[str(bundle.path)].skipped:
@@ -207,7 +207,7 @@ def left_out_families(bundle: Bundle, judged: Sequence[Judged]) -> str:
     errors: dict[str, list[float]] = {}
     for family in sorted({each.family for each in judged if each.key in placed}):
         inside = {each.key for each in judged if each.family == family}
-        learnt = fit_in_place([p for k, p in placed.items() if k not in inside], bundle.costs)
+        learnt = fit_correction([p for k, p in placed.items() if k not in inside], bundle.costs)
         for key in inside & placed.keys():
             error = total_ms(placed[key], learnt) / placed[key].measured_ms - 1
             errors.setdefault(family, []).append(error)

@@ -109,7 +109,7 @@ def one_call(bundle_path: Path) -> None:
     bundle = Bundle.load(bundle_path)
     for kind in bundle.kinds:
         entry = next(
-            each for each in bundle.manifest["canned"] if each["key"].startswith(f"{kind}:")
+            each for each in bundle.part["golden"]["layers"] if each["key"].startswith(f"{kind}:")
         )
         width = "features_in" if "dense" in kind else "channels_in"
         layer = layer_from_key(entry["key"])
@@ -119,14 +119,15 @@ def one_call(bundle_path: Path) -> None:
             layer.replace(batch=1 + place % 64, **{width: 1 + place // 64})
             for place in range(LAYERS)
         ]
-        bundle.predict(layers[:100], bundle.layer_phase)
+        bundle.predict(layers[:100], bundle.layer_quantity)
         seconds = []
         for _ in range(3):
             start = time.perf_counter()
-            bundle.predict(layers, bundle.layer_phase)
+            bundle.predict(layers, bundle.layer_quantity)
             seconds.append(time.perf_counter() - start)
         print(
-            f"{LAYERS:,} layers in one call, {kind}, {bundle.method_of(kind, bundle.layer_phase)}: "
+            f"{LAYERS:,} layers in one call, {kind}, "
+            f"{bundle.method_of(kind, bundle.layer_quantity)}: "
             f"{LAYERS / median(seconds):,.0f} a second"
         )
 

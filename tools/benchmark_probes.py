@@ -41,7 +41,7 @@ def main() -> None:
         monitor = stack.enter_context(load_monitor(target(arguments.framework)).start(device))
         runs = {
             path.stem: stack.enter_context(device.network(path, batch=arguments.batch))
-            .phases["execution"]
+            .phases["execution_ms"]
             .sampler
             for path in arguments.networks
         }
@@ -50,7 +50,7 @@ def main() -> None:
         while time.monotonic() < end:
             for name, run in runs.items():
                 before = monitor.active_flags()
-                time_ms = median(sample(run, TURN).samples_ms)
+                time_ms = median(sample(run, TURN).values)
                 after = monitor.active_flags()
                 state = " then ".join(sorted({*before, *after})) or "steady"
                 turns[name].append((state if before == after else "changing", time_ms))

@@ -47,7 +47,7 @@ class Built:
     Attributes
     ----------
     phases : mapping of str to Phase
-        Every quantity that it offers: those of `resperf.measurement.PHASES`, in that order, and
+        Every quantity that it offers: those of `resperf.quantities.PHASES`, in that order, and
         others by their names, such as ``"peak_memory_bytes"``.
     isolated : callable
         Runs the layer alone, or the whole network, once, its input and output on the device, and

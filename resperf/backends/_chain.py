@@ -124,7 +124,9 @@ def _excess_ms(
     with ExitStack() as stack:
         whole = stack.enter_context(build(network))
         parts = [
-            stack.enter_context(backend.layer(layer, budget_ms=CHAIN_BUDGET_MS)).phases["execution"]
+            stack.enter_context(backend.layer(layer, budget_ms=CHAIN_BUDGET_MS)).phases[
+                "execution_ms"
+            ]
             for layer in layers
         ]
         return median(

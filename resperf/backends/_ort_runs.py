@@ -126,9 +126,9 @@ def network_phases(session: Any, feeds: Mapping[str, npt.NDArray[Any]]) -> OrtBu
     preprocess()
     execute = _checked(partial(session.run_with_iobinding, binding), "the network")
     phases = {
-        "preprocess": Phase(WallClock(preprocess)),
-        "execution": Phase(WallClock(execute)),
-        "postprocess": Phase(WallClock(postprocess)),
+        "preprocess_ms": Phase(WallClock(preprocess)),
+        "execution_ms": Phase(WallClock(execute)),
+        "postprocess_ms": Phase(WallClock(postprocess)),
     }
     return OrtBuilt(phases, WallClock(execute))
 

@@ -153,14 +153,14 @@ class OnnxRuntimeBackend:
             raise
         return OrtBuilt(
             {
-                "preprocess": Phase(WallClock(alone.preprocess)),
-                "execution": Phase(
+                "preprocess_ms": Phase(WallClock(alone.preprocess)),
+                "execution_ms": Phase(
                     WallClock(marginal.run),
                     offset=self.session_ms(),
                     divisor=copies,
                     copies=copies,
                 ),
-                "postprocess": Phase(WallClock(alone.postprocess)),
+                "postprocess_ms": Phase(WallClock(alone.postprocess)),
             },
             WallClock(alone.run),
             (alone, marginal),

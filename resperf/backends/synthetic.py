@@ -23,8 +23,8 @@ from pathlib import Path
 from resperf.backends._base import Built, Phase
 from resperf.errors import ResperfError, UnsupportedError
 from resperf.layers import Layer
-from resperf.measurement import PHASES
 from resperf.platform import Platform, this_platform
+from resperf.quantities import PHASES
 from resperf.settings import Setting
 from resperf.timing import Sampler, WallClock
 from resperf.units import MS_PER_S, NS_PER_MS
@@ -41,9 +41,9 @@ VERSION = "1"
 
 def closed_form_ms(layer: Layer, phase: str, gflops: float, gb_per_s: float) -> float:
     """Time of one phase of a layer by the formulas in this file's first lines."""
-    if phase == "execution":
+    if phase == "execution_ms":
         return NODE_MS + 2 * layer.macs / (gflops * 1e6) + layer.moved_bytes / (gb_per_s * 1e6)
-    crossing = layer.input_bytes if phase == "preprocess" else layer.output_bytes
+    crossing = layer.input_bytes if phase == "preprocess_ms" else layer.output_bytes
     return CALL_MS + crossing / (gb_per_s * 1e6)
 
 
@@ -183,7 +183,7 @@ class SyntheticBackend:
         times_ms = {
             name: closed_form_ms(layer, name, self._gflops, self._gb_per_s) for name in PHASES
         }
-        copies = COPIES if times_ms["execution"] * COPIES <= budget_ms else 1
+        copies = COPIES if times_ms["execution_ms"] * COPIES <= budget_ms else 1
         return self._ready(times_ms, copies)
 
     def network(
@@ -204,33 +204,33 @@ class SyntheticBackend:
         )
         layers = [node.layer for node in lowered.nodes if node.layer is not None]
         execution_ms = sum(
-            closed_form_ms(layer, "execution", self._gflops, self._gb_per_s) for layer in layers
+            closed_form_ms(layer, "execution_ms", self._gflops, self._gb_per_s) for layer in layers
         )
         crossing_ms = {
             name: sum(
                 CALL_MS + 4 * math.prod(tensor.shape) / (self._gb_per_s * 1e6) for tensor in tensors
             )
             for name, tensors in (
-                ("preprocess", lowered.inputs),
-                ("postprocess", lowered.outputs),
+                ("preprocess_ms", lowered.inputs),
+                ("postprocess_ms", lowered.outputs),
             )
         }
-        times_ms = {**crossing_ms, "execution": execution_ms}
+        times_ms = {**crossing_ms, "execution_ms": execution_ms}
         return self._ready({name: times_ms[name] for name in PHASES}, 1)
 
     def _ready(self, times_ms: Mapping[str, float], copies: int) -> SyntheticBuilt:
         """Wrap closed-form times as phases."""
-        execution_ms = times_ms["execution"]
+        execution_ms = times_ms["execution_ms"]
         return SyntheticBuilt(
             phases={
-                "preprocess": Phase(self.timer(times_ms["preprocess"])),
-                "execution": Phase(
+                "preprocess_ms": Phase(self.timer(times_ms["preprocess_ms"])),
+                "execution_ms": Phase(
                     self.timer(SESSION_MS + copies * execution_ms),
                     offset=SESSION_MS,
                     divisor=copies,
                     copies=copies,
                 ),
-                "postprocess": Phase(self.timer(times_ms["postprocess"])),
+                "postprocess_ms": Phase(self.timer(times_ms["postprocess_ms"])),
             },
             isolated=self.timer(SESSION_MS + execution_ms),
         )

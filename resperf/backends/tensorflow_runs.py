@@ -172,9 +172,11 @@ class Run(Built):
         self._functions = functions
         self.isolated = isolated
         self.phases: Mapping[str, Phase] = {
-            "preprocess": Phase(WallClock(lambda: [tf.constant(array) for array in host_inputs])),
-            "execution": execution,
-            "postprocess": Phase(WallClock(lambda: [output.numpy() for output in outputs])),
+            "preprocess_ms": Phase(
+                WallClock(lambda: [tf.constant(array) for array in host_inputs])
+            ),
+            "execution_ms": execution,
+            "postprocess_ms": Phase(WallClock(lambda: [output.numpy() for output in outputs])),
         }
 
     def close(self) -> None:

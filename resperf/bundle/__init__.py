@@ -7,8 +7,9 @@ and reading one needs numpy and onnxruntime alone.
 from __future__ import annotations
 
 from resperf.bundle._bundle import Bundle, Times
-from resperf.bundle._in_place import Carried, InPlace, group_of
-from resperf.bundle._manifest import MANIFEST, SCHEMA_VERSION
+from resperf.bundle._correction import Correction, TransferredCalibration, group_of
+from resperf.bundle._manifest import MANIFEST, NETWORK, SCHEMA_VERSION
+from resperf.bundle._provenance import UNKNOWN, provenance
 from resperf.bundle._ranges import ranges_of
 from resperf.bundle._search import (
     bundle_folders,
@@ -19,10 +20,18 @@ from resperf.bundle._search import (
     named_target,
     user_folder,
 )
-from resperf.bundle._write import canned_layers, replaced_folder, write_manifest
+from resperf.bundle._upgrade import COPIES_ASSUMED
+from resperf.bundle._write import (
+    golden_layers,
+    golden_networks,
+    merge_bundles,
+    replaced_folder,
+    write_manifest,
+)
 
 __all__ = [
-    "MANIFEST", "SCHEMA_VERSION", "Bundle", "Carried", "InPlace", "Times", "bundle_folders",
-    "bundle_place", "canned_layers", "default_folder", "find_bundle", "find_bundles", "group_of",
-    "named_target", "ranges_of", "replaced_folder", "user_folder", "write_manifest",
+    "COPIES_ASSUMED", "MANIFEST", "NETWORK", "SCHEMA_VERSION", "UNKNOWN", "Bundle", "Correction",
+    "Times", "TransferredCalibration", "bundle_folders", "bundle_place", "default_folder",
+    "find_bundle", "find_bundles", "golden_layers", "golden_networks", "group_of", "merge_bundles",
+    "named_target", "provenance", "ranges_of", "replaced_folder", "user_folder", "write_manifest",
 ]  # fmt: skip

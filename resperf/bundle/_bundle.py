@@ -1,27 +1,33 @@
-"""A bundle in memory: it predicts layers and transfers."""
+"""A bundle in memory: it predicts layers, networks and transfers."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from resperf.bundle._in_place import Carried, InPlace
-from resperf.bundle._manifest import read_manifest
+from resperf.bundle._correction import Correction, TransferredCalibration
+from resperf.bundle._manifest import NETWORK, read_manifest
+from resperf.bundle._provenance import changed
 from resperf.bundle._ranges import outside
+from resperf.bundle._upgrade import COPIES_ASSUMED
+from resperf.copies import StoredCopies
 from resperf.errors import BundleError, ResperfError
 from resperf.features import Array, columns_of, feature_matrix, quantities
 from resperf.layers import Layer, kind_of_key, layer_from_key
-from resperf.measurement import WHOLE_CALL, layer_phase
-from resperf.platform import from_fingerprint
-from resperf.predictors import METHODS, Predictor, predictor_class
+from resperf.network import Network, structure_digest
+from resperf.platform import Platform
+from resperf.predictors import METHODS, Estimate, Predictor, predictor_class
 from resperf.predictors.intervals import Intervals, assumed
 from resperf.predictors.transfers import Transfers
+from resperf.quantities import EXECUTION, WHOLE_CALL, layer_quantity
+from resperf.settings import Setting
 
 _FEATURE_TOLERANCE = 1e-6
 _OUTPUT_TOLERANCE = 1e-4
@@ -53,75 +59,106 @@ class Times:
 
 
 class Bundle:
-    """Predictors of one device and framework; made by `load`.
+    """What predicts under one setting on one platform; made by `load`.
+
+    A bundle on disk may have several such parts, each a `Bundle` in memory: `parts`.
 
     Attributes
     ----------
     path : Path
     device, framework, method, created : str
         `created` is ISO 8601, UTC.
-    setting : Setting
-    platform : Platform
-        How and where the training rows were measured.
+    settings : tuple of Setting
+    platforms : tuple of Platform
+        How and where the training rows were measured; several where a network predictor learnt
+        from rows of several. `setting` and `platform` are the first.
     costs : mapping of str to float
         ``session_ms`` and ``view_ms`` of that machine, where they are known.
-    layer_phase : str
-        What the layers' times contain: ``execution``, or ``whole_call`` where the training rows
-        held nothing else.
+    stored_copies : mapping of str to StoredCopies
+        Kind -> copies that runs of its measured layers held; of other kinds they are assumed.
+    layer_quantity : str
+        What the layers' times contain: ``execution_ms``, or ``whole_call_ms`` where the training
+        rows held nothing else.
+    layer_quantities, network_quantities : tuple of str
+        All quantities that predictors of layers, and of networks, have.
     kinds : tuple of str
         Kinds of layers that have a predictor of that phase.
     errors : mapping
-        ``errors["validation"][kind][phase]`` holds ``rows``, ``mape``, ``rmse_ms``, ``mae_ms`` and
-        ``within_10`` (fractions); ``errors["test"]`` likewise.
+        ``errors["validation"][kind][quantity]`` holds ``rows``, ``mape``, ``rmse_ms``, ``mae_ms``
+        and ``within_10`` (fractions); ``errors["test"]`` likewise.
     estimates : mapping
         What was estimated rather than learnt -> ``how``, ``source`` and errors. Named
         ``"pool execution"``, ``"preprocess"``, ``"postprocess"``, ``"view_ms"``.
-    in_place : InPlace or None
-        What whole networks taught about layers inside them, where the bundle was calibrated.
-    carried : Carried or None
+    correction : Correction or None
+        What whole networks say of layers inside them, where the bundle was calibrated.
+    transferred : TransferredCalibration or None
         Where the layers were measured, where that was another machine than `platform`.
+    part : mapping
+        The manifest's part for this setting and platform.
     manifest : mapping
-        Everything that ``bundle.json`` holds.
+        Everything that ``bundle.json`` holds, in the form of the newest schema.
     """
 
-    def __init__(self, path: Path, manifest: Mapping[str, Any]) -> None:
+    def __init__(self, path: Path, manifest: Mapping[str, Any], place: int = 0) -> None:
         self.path = path
         self.manifest = manifest
-        self.device: str = manifest["device"]
-        self.framework: str = manifest["framework"]
-        self.method: str = manifest["method"]
+        self._place = place
         self.created: str = manifest["created"]
-        self.setting, self.platform = from_fingerprint(manifest["fingerprint"])
-        self.costs: Mapping[str, float] = manifest["costs"]
-        self.errors: Mapping[str, Any] = manifest["errors"]
-        self.estimates: Mapping[str, Any] = manifest.get("estimates", {})
+        part: Mapping[str, Any] = manifest["parts"][place]
+        self.part = part
+        self.device: str = part["device"]
+        self.framework: str = part["framework"]
+        self.method: str = part["method"]
+        self.settings = tuple(
+            Setting.from_json(manifest["settings"][mark]) for mark in part["settings"]
+        )
+        self.platforms = tuple(
+            Platform.from_json(manifest["platforms"][mark]) for mark in part["platforms"]
+        )
+        self.setting, self.platform = self.settings[0], self.platforms[0]
+        self.costs: Mapping[str, float] = part["costs"]
+        copies = part.get("copies", COPIES_ASSUMED)
+        self.stored_copies = {
+            kind: StoredCopies.from_json(values)
+            for kind, values in ({} if copies == COPIES_ASSUMED else copies).items()
+        }
+        self.errors: Mapping[str, Any] = part["errors"]
+        self.estimates: Mapping[str, Any] = part.get("estimates", {})
         self._predictors = {
-            (kind, phase): _predictor(values, path)
-            for kind, phases in manifest["predictors"].items()
-            for phase, values in phases.items()
+            (kind, quantity): _predictor(values, path)
+            for kind, quantities in part["predictors"].items()
+            for quantity, values in quantities.items()
         }
         self._transfers = {
-            phase: Transfers.from_json(values) for phase, values in manifest["transfers"].items()
+            quantity: Transfers.from_json(values) for quantity, values in part["transfers"].items()
         }
         self._intervals = {
-            (kind, phase): Intervals.from_json(values)
-            for kind, phases in manifest.get("intervals", {}).items()
-            for phase, values in phases.items()
+            (kind, quantity): Intervals.from_json(values)
+            for kind, quantities in part.get("intervals", {}).items()
+            for quantity, values in quantities.items()
         }
-        learnt = manifest.get("in_place")
-        self.in_place = None if learnt is None else InPlace.from_json(learnt)
-        carried = manifest.get("carried")
-        self.carried = None if carried is None else Carried.from_json(carried)
-        self.layer_phase = layer_phase({phase for _, phase in self._predictors} or {"execution"})
-        self.kinds = tuple(kind for kind, phase in self._predictors if phase == self.layer_phase)
+        learnt = part.get("correction")
+        self.correction = None if learnt is None else Correction.from_json(learnt)
+        origin = part.get("transferred_calibration")
+        self.transferred = None if origin is None else TransferredCalibration.from_json(origin)
+        of_layers = [key for key in self._predictors if key[0] != NETWORK]
+        self.layer_quantities = tuple(dict.fromkeys(name for _, name in of_layers))
+        self.layer_quantity = layer_quantity(self.layer_quantities or (EXECUTION,))
+        self.kinds = tuple(kind for kind, name in of_layers if name == self.layer_quantity)
+        self.network_quantities = tuple(name for kind, name in self._predictors if kind == NETWORK)
         self._checked: set[tuple[str, str]] = set()
 
     @classmethod
     def load(cls, path: Path) -> Self:
         """Read a bundle and check that it is whole, safe, and means what it meant when written.
 
-        The features of its canned layers are computed and compared now, their predictions when a
+        The features of its golden layers are computed and compared now, their predictions when a
         predictor is first used.
+
+        Returns
+        -------
+        Bundle
+            Its first part.
 
         Raises
         ------
@@ -129,10 +166,10 @@ class Bundle:
             If it is missing, damaged or unsafe, or if features have changed since.
         """
         path = Path(path)
-        manifest = read_manifest(path)
         try:
-            self = cls(path, manifest)
-            self._check_features()
+            self = cls(path, read_manifest(path))
+            for part in self.parts:
+                part._check_features()
         except BundleError:
             raise
         except (ResperfError, KeyError, TypeError, ValueError, AttributeError) as error:
@@ -142,54 +179,176 @@ class Bundle:
             ) from error
         return self
 
-    def without_in_place(self) -> Bundle:
+    @cached_property
+    def parts(self) -> tuple[Bundle, ...]:
+        """What the bundle has for each pair of settings and platforms, this one included."""
+        parts = tuple(
+            self if place == self._place else Bundle(self.path, self.manifest, place)
+            for place in range(len(self.manifest["parts"]))
+        )
+        # Each part knows the others: what one has read and checked is so for all.
+        for part in parts:
+            part.__dict__["parts"] = parts
+        return parts
+
+    def answering(
+        self, kind: str | None, quantity: str | None, setting: Setting, platform: Platform
+    ) -> Bundle:
+        """Return the part that answers for a subject under a setting on a platform.
+
+        The framework and what a run does must agree. Of what is left, exactly this setting and
+        platform come first, then the fewest differences of the platform, then of the setting.
+
+        Parameters
+        ----------
+        kind : str or None
+            A layer kind, or ``"network"``; None for any kind of layer.
+        quantity : str or None
+            None for any.
+        setting : Setting
+        platform : Platform
+
+        Raises
+        ------
+        BundleError
+            If no part does; the message says what there is.
+        """
+        fitting = [
+            (len(where.differences(platform)), len(how.differences(setting)), place)
+            for place, part in enumerate(self.parts)
+            if (part.kinds if kind is None else part.has(kind, quantity))
+            for how in part.settings
+            if (how.framework, how.mode) == (setting.framework, setting.mode)
+            for where in part.platforms
+        ]
+        if fitting:
+            return self.parts[min(fitting)[-1]]
+        there = "; ".join(
+            f"{', '.join(sorted({'.'.join(key) for key in part._predictors}))} on {part.device} "
+            f"with {how.framework}, {how.mode}"
+            for part in self.parts
+            for how in part.settings[:1]
+        )
+        raise BundleError(
+            f"{self.path} has no {quantity or 'predictor'} of {kind or 'layers'} for "
+            f"{setting.framework}, {setting.mode}; "
+            f"it has {there}"
+        )
+
+    def changed(self, reason: str, **values: Any) -> Bundle:
+        """Return the bundle with other values of its part, and the reason in its provenance.
+
+        A value of None leaves that entry out. `settings` and `platforms` are lists of values, not
+        of references.
+        """
+        return self._with(changed(self.manifest["provenance"], reason), values)
+
+    def without_correction(self) -> Bundle:
         """Return the same bundle, its layers as they are alone."""
-        if self.in_place is None:
+        if self.correction is None:
             return self
-        return Bundle(self.path, {k: v for k, v in self.manifest.items() if k != "in_place"})
+        return self._with(self.manifest["provenance"], {"correction": None})
 
-    def has(self, kind: str, phase: str | None = None) -> bool:
-        """Say whether a kind has a predictor of its own for a phase, by default `layer_phase`."""
-        return (kind, phase or self.layer_phase) in self._predictors
+    def _with(self, provenance: Mapping[str, Any], values: dict[str, Any]) -> Bundle:
+        manifest = {**self.manifest, "provenance": provenance}
+        for name in ("settings", "platforms"):
+            if name in values:
+                marks = [f"{self._place}-{place}" for place in range(len(values[name]))]
+                found = {mark: v.to_json() for mark, v in zip(marks, values[name], strict=True)}
+                manifest[name] = {**manifest[name], **found}
+                values = {**values, name: marks}
+        part = {k: v for k, v in {**self.part, **values}.items() if v is not None}
+        parts = list(self.manifest["parts"])
+        parts[self._place] = part
+        manifest["parts"] = parts
+        for name in ("settings", "platforms"):
+            used = {mark for each in parts for mark in each[name]}
+            manifest[name] = {k: v for k, v in manifest[name].items() if k in used}
+        return Bundle(self.path, manifest, self._place)
 
-    def method_of(self, kind: str, phase: str = "execution") -> str:
-        """Name what predicts a kind's phase: its predictor's method, or ``transfers``."""
-        phases = self.manifest["predictors"].get(kind, {})
-        return str(phases[phase]["method"]) if phase in phases else "transfers"
+    @property
+    def provenance(self) -> Mapping[str, Any]:
+        """Where it comes from; what is not known reads ``"unknown"``."""
+        found: Mapping[str, Any] = self.manifest["provenance"]
+        return found
+
+    def has(self, kind: str, quantity: str | None = None) -> bool:
+        """Say whether a kind has a predictor of its own, by default of `layer_quantity`."""
+        return (kind, quantity or self.layer_quantity) in self._predictors
+
+    def method_of(self, kind: str, quantity: str = EXECUTION) -> str:
+        """Name what predicts a kind's quantity: its predictor's method, or ``transfers``."""
+        found = self._predictors.get((kind, quantity))
+        return "transfers" if found is None else found.method
 
     @property
     def validation(self) -> dict[str, float]:
-        """Map each kind to the validation MAPE of its `layer_phase`, a fraction."""
+        """Map each kind to the validation MAPE of its `layer_quantity`, a fraction."""
         found = self.errors.get("validation", {})
         return {
-            kind: phases[self.layer_phase]["mape"]
-            for kind, phases in found.items()
-            if self.layer_phase in phases
+            kind: quantities[self.layer_quantity]["mape"]
+            for kind, quantities in found.items()
+            if self.layer_quantity in quantities
         }
 
     @property
     def machine(self) -> str:
         """The machine that the times are of, in words, and where the layers were measured."""
         here = self.platform.machine
-        if self.carried is None:
+        if self.transferred is None:
             return here
-        return f"{here} (layers measured on {self.carried.origin.machine})"
+        return f"{here} (layers measured on {self.transferred.origin.machine})"
 
     @property
     def size_bytes(self) -> int:
         """Bytes of all its files."""
         return sum(file.stat().st_size for file in self.path.iterdir() if file.is_file())
 
-    def predict(self, layers: Sequence[Layer], phase: str = "execution") -> Times:
+    def predict_networks(
+        self,
+        networks: Sequence[Network],
+        setting: Setting | None = None,
+        platform: Platform | None = None,
+    ) -> dict[str, Estimate]:
+        """Predict whole networks by the predictors that learnt of networks.
+
+        Parameters
+        ----------
+        networks : sequence of Network
+        setting : Setting, optional
+        platform : Platform, optional
+            The bundle's own unless given.
+
+        Returns
+        -------
+        dict of str to Estimate
+            By quantity; empty where the bundle has no predictor of networks.
+
+        Raises
+        ------
+        BundleError
+            If one of them is a golden sample and its prediction is not the stored one.
+        """
+        how, where = setting or self.setting, platform or self.platform
+        found = {}
+        for quantity in self.network_quantities:
+            predictor = self._predictors[NETWORK, quantity]
+            predicted = predictor.predict(networks, how, where)[quantity]
+            if (how, where) == (self.setting, self.platform):
+                self._check_networks(networks, quantity, predicted.values)
+            found[quantity] = self._bounded(NETWORK, quantity, predicted)
+        return found
+
+    def predict(self, layers: Sequence[Layer], quantity: str = EXECUTION) -> Times:
         """Predict lowered layers of any kinds.
 
         Parameters
         ----------
         layers : sequence of Layer
-        phase : str
-            A name of `resperf.measurement.TIMED`. Where kinds have no predictor of their own for
-            preprocess or postprocess, the bundle's transfers stand in. One phase never stands in
-            for another.
+        quantity : str
+            A name of `resperf.quantities.QUANTITIES`. Where kinds have no predictor of their own
+            for ``preprocess_ms`` or ``postprocess_ms``, the bundle's transfers stand in. One
+            quantity never stands in for another.
 
         Raises
         ------
@@ -203,37 +362,53 @@ class Bundle:
             rows_of.setdefault(layer.kind, []).append(row)
         for kind, rows in rows_of.items():
             chosen = [layers[row] for row in rows]
-            ms[rows], found = self._predict_kind(kind, phase, chosen)
+            predicted, found = self._predict_kind(kind, quantity, chosen)
             for row, reason in zip(rows, found, strict=True):
                 reasons[row] = reason
             known = np.array([not reason for reason in found], dtype=bool)
-            low_ms[rows], high_ms[rows] = self._bounds(kind, phase, ms[rows], known)
+            bounded = self._bounded(kind, quantity, predicted, known)
+            ms[rows], low_ms[rows], high_ms[rows] = bounded.values, bounded.low, bounded.high
         in_range = np.array([not reason for reason in reasons], dtype=bool)
-        if self.carried is not None and phase == self.layer_phase:
-            ms, low_ms, high_ms = (self.carried.factor * each for each in (ms, low_ms, high_ms))
+        if self.transferred is not None and quantity == self.layer_quantity:
+            factor = self.transferred.factor
+            ms, low_ms, high_ms = (factor * each for each in (ms, low_ms, high_ms))
         return Times(ms, in_range, tuple(reasons), low_ms, high_ms)
 
+    def _bounded(
+        self,
+        kind: str,
+        quantity: str,
+        predicted: Estimate,
+        in_range: npt.NDArray[np.bool_] | None = None,
+    ) -> Estimate:
+        """Add the bundle's bounds where the predictor has none of its own."""
+        if not np.isnan(predicted.low).all():
+            return predicted
+        known = np.ones(len(predicted.values), dtype=bool) if in_range is None else in_range
+        low, high = self._bounds(kind, quantity, predicted.values, known)
+        return Estimate(predicted.values, low, high)
+
     def _bounds(
-        self, kind: str, phase: str, ms: Array, in_range: npt.NDArray[np.bool_]
+        self, kind: str, quantity: str, values: Array, in_range: npt.NDArray[np.bool_]
     ) -> tuple[Array, Array]:
-        """Return the bounds of times of one kind; NaN in bundles that were made without."""
-        intervals = self._intervals.get((kind, phase))
+        """Return the bounds of values of one kind; NaN in bundles that were made without."""
+        intervals = self._intervals.get((kind, quantity))
         if intervals is not None:
-            return intervals.bounds(ms, in_range)
-        if "intervals" in self.manifest:
-            return assumed(ms, in_range)
-        return np.full(len(ms), np.nan), np.full(len(ms), np.nan)
+            return intervals.bounds(values, in_range)
+        if "intervals" in self.part:
+            return assumed(values, in_range)
+        return np.full(len(values), np.nan), np.full(len(values), np.nan)
 
     def transfer_ms(
         self,
-        phase: Literal["preprocess", "postprocess"] | str,
+        quantity: str,
         tensor_bytes: Sequence[float] | Array,
     ) -> Array:
         """Predict copies between host and device.
 
         Parameters
         ----------
-        phase : {"preprocess", "postprocess"}
+        quantity : {"preprocess_ms", "postprocess_ms"}
             Towards the device, or back.
         tensor_bytes : sequence of float (tensors,)
 
@@ -242,16 +417,16 @@ class Bundle:
         array of float64 (tensors,)
             In ms; NaN where the bundle knows nothing of such transfers.
         """
-        transfers = self._transfers.get(phase)
+        transfers = self._transfers.get(quantity)
         if transfers is None:
             return np.full(len(tensor_bytes), np.nan)
         return transfers.predict(np.asarray(tensor_bytes, dtype=float))
 
     def transfers_outside(
-        self, phase: str, tensor_bytes: Sequence[float] | npt.NDArray[Any]
+        self, quantity: str, tensor_bytes: Sequence[float] | npt.NDArray[Any]
     ) -> list[str]:
         """Say for each tensor why its copy is beyond what was measured; empty where it is not."""
-        transfers = self._transfers.get(phase)
+        transfers = self._transfers.get(quantity)
         # What takes the same time whatever the size has no range.
         known = transfers is None or not any(transfers.ms_per_mb)
         largest = math.inf if transfers is None or known else transfers.largest_bytes
@@ -261,32 +436,35 @@ class Bundle:
         ]
 
     def _predict_kind(
-        self, kind: str, phase: str, layers: Sequence[Layer]
-    ) -> tuple[Array, Sequence[str]]:
-        predictor = self._predictors.get((kind, phase))
+        self, kind: str, quantity: str, layers: Sequence[Layer]
+    ) -> tuple[Estimate, Sequence[str]]:
+        predictor = self._predictors.get((kind, quantity))
         if predictor is not None:
-            self._check_outputs(kind, phase, predictor)
+            self._check_outputs(kind, quantity, predictor)
             columns = columns_of(layers)
-            ranges = self.manifest["ranges"].get(kind, {})
-            return predictor.predict(columns), outside(kind, columns, ranges)
-        if phase in self._transfers:
-            name = "in_bytes" if phase == "preprocess" else "out_bytes"
+            ranges = self.part["ranges"].get(kind, {})
+            predicted = predictor.predict(columns, self.setting, self.platform)[quantity]
+            return predicted, outside(kind, columns, ranges)
+        if quantity in self._transfers:
+            name = "in_bytes" if quantity == "preprocess_ms" else "out_bytes"
             sizes = quantities(kind, columns_of(layers))[name]
-            return self.transfer_ms(phase, sizes), self.transfers_outside(phase, sizes)
+            copied = Estimate.without_bounds(self.transfer_ms(quantity, sizes))
+            return copied, self.transfers_outside(quantity, sizes)
         reason = f"no predictor for {kind}"
-        if phase != WHOLE_CALL and self.layer_phase == WHOLE_CALL:
-            reason = f"the bundle predicts whole calls, not {phase}"
-        return np.full(len(layers), np.nan), [reason] * len(layers)
+        if self.layer_quantity == WHOLE_CALL and quantity != self.layer_quantity:
+            reason = f"the bundle predicts whole calls, not {quantity.removesuffix('_ms')}"
+        return Estimate.without_bounds(np.full(len(layers), np.nan)), [reason] * len(layers)
 
-    def _canned(self, kind: str) -> list[Mapping[str, Any]]:
-        return [entry for entry in self.manifest["canned"] if kind_of_key(entry["key"]) == kind]
+    def _golden_layers(self, kind: str) -> list[Mapping[str, Any]]:
+        entries = self.part["golden"].get("layers", ())
+        return [entry for entry in entries if kind_of_key(entry["key"]) == kind]
 
     def _check_features(self) -> None:
-        """Compare the canned layers' features with what is computed now."""
+        """Compare the golden layers' features with what is computed now."""
         for kind in self.kinds:
-            entries = self._canned(kind)
+            entries = self._golden_layers(kind)
             if not entries:
-                raise BundleError(f"{self.path} has no canned layer for {kind}; train it again")
+                raise BundleError(f"{self.path} has no golden layer for {kind}; train it again")
             layers = [layer_from_key(entry["key"]) for entry in entries]
             now = _telling_columns(feature_matrix(kind, columns_of(layers))[1])
             then = _telling_columns(np.array([entry["features"] for entry in entries], dtype=float))
@@ -296,22 +474,38 @@ class Bundle:
                     "its feature set version is; train it again"
                 )
 
-    def _check_outputs(self, kind: str, phase: str, predictor: Predictor) -> None:
-        """Compare the canned layers' predictions with the stored ones, once."""
-        if (kind, phase) in self._checked:
+    def _check_outputs(self, kind: str, quantity: str, predictor: Predictor) -> None:
+        """Compare the golden layers' predictions with the stored ones, once."""
+        if (kind, quantity) in self._checked:
             return
-        entries = [entry for entry in self._canned(kind) if phase in entry["ms"]]
+        entries = [each for each in self._golden_layers(kind) if quantity in each["values"]]
         if entries:
-            layers = [layer_from_key(entry["key"]) for entry in entries]
-            now = predictor.predict(columns_of(layers))
-            then = np.array([entry["ms"][phase] for entry in entries], dtype=float)
-            off = np.abs(now - then) / np.maximum(np.abs(then), _SHORTEST_MS)
-            if not np.all(off <= _OUTPUT_TOLERANCE):
-                raise BundleError(
-                    f"{self.path}: {kind} {phase} predicts {now[off.argmax()]:.6g} ms where it "
-                    f"predicted {then[off.argmax()]:.6g} ms when stored; train it again"
-                )
-        self._checked.add((kind, phase))
+            columns = columns_of([layer_from_key(entry["key"]) for entry in entries])
+            now = predictor.predict(columns, self.setting, self.platform)[quantity].values
+            then = np.array([entry["values"][quantity] for entry in entries], dtype=float)
+            self._refuse_other_values(kind, quantity, now, then)
+        self._checked.add((kind, quantity))
+
+    def _check_networks(self, networks: Sequence[Network], quantity: str, values: Array) -> None:
+        """Compare what is predicted of golden networks with what was when they were stored."""
+        golden = {
+            (entry["digest"], entry["batch"]): entry["values"]
+            for entry in self.part["golden"].get("networks", ())
+        }
+        for network, now in zip(networks, values, strict=True):
+            stored = golden.get((structure_digest(network), network.batch), {}) if golden else {}
+            if quantity in stored:
+                then = np.array([stored[quantity]], dtype=float)
+                self._refuse_other_values(NETWORK, quantity, np.array([now]), then)
+
+    def _refuse_other_values(self, kind: str, quantity: str, now: Array, then: Array) -> None:
+        off = np.abs(now - then) / np.maximum(np.abs(then), _SHORTEST_MS)
+        if not np.all(off <= _OUTPUT_TOLERANCE):
+            worst = off.argmax()
+            raise BundleError(
+                f"{self.path}: {kind} {quantity} predicts {now[worst]:.6g} where it predicted "
+                f"{then[worst]:.6g} when stored; train it again"
+            )
 
 
 def _telling_columns(features: Array) -> Array:

@@ -9,17 +9,41 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from resperf.bundle._upgrade import upgraded
 from resperf.errors import BundleError
 from resperf.features import FEATURE_SET_VERSION
+from resperf.quantities import Level
 
 MANIFEST = "bundle.json"
-SCHEMA_VERSION = 1
-SCHEMA_IN_PLACE = 2
-"""Of bundles that hold what whole networks taught: who does not read it predicts other totals."""
-SCHEMA_CARRIED = 3
-"""Of bundles whose layers were measured on another machine, which changes the times of layers."""
+NETWORK = Level.NETWORK.value
+"""What stands for a layer's kind where the subjects are networks."""
+SCHEMA_VERSION = 4
+"""1: layers alone. 2: with what whole networks say of them. 3: measured on another machine.
+4: layers and networks, any quantity, several settings and platforms, provenance."""
 
-_REQUIRED: Mapping[str, type] = {
+_TOP: Mapping[str, type] = {
+    "created": str,
+    "settings": dict,
+    "platforms": dict,
+    "parts": list,
+    "provenance": dict,
+    "files": dict,
+}
+_PART: Mapping[str, type] = {
+    "device": str,
+    "framework": str,
+    "method": str,
+    "settings": list,
+    "platforms": list,
+    "costs": dict,
+    "predictors": dict,
+    "transfers": dict,
+    "ranges": dict,
+    "errors": dict,
+    "golden": dict,
+    "training": dict,
+}
+_BEFORE_4: Mapping[str, type] = {
     "device": str,
     "framework": str,
     "method": str,
@@ -38,34 +62,48 @@ _REQUIRED: Mapping[str, type] = {
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """Read and check a bundle's manifest and the files it names.
+    """Read and check a bundle's manifest and the files it names; returns it in schema 4.
 
     Raises
     ------
     BundleError
         If the folder is no bundle, is damaged, names files outside itself, or was made by a version
         of resperf whose features were others.
+    KeyError, TypeError, ValueError, AttributeError
+        If an older manifest is damaged.
     """
     manifest = parsed_manifest(folder)
     version = manifest.get("schema_version")
-    if version not in range(SCHEMA_VERSION, SCHEMA_CARRIED + 1):
+    if version not in range(1, SCHEMA_VERSION + 1):
         raise BundleError(
-            f"{folder} has bundle schema {version!r}, this resperf reads {SCHEMA_VERSION} to "
-            f"{SCHEMA_CARRIED}; train it again or update resperf"
+            f"{folder} has bundle schema {version!r}, this resperf reads 1 to {SCHEMA_VERSION}; "
+            "train it again or update resperf"
         )
-    for name, kind in _REQUIRED.items():
-        if not isinstance(manifest.get(name), kind):
-            raise BundleError(f"{folder / MANIFEST} lacks {name!r}; the bundle is damaged")
-    if not isinstance(manifest.get("estimates", {}), dict):
-        raise BundleError(f"{folder / MANIFEST} has damaged 'estimates'; train it again")
+    _check_types(folder, manifest, _TOP if version == SCHEMA_VERSION else _BEFORE_4)
     if manifest.get("feature_set_version") != FEATURE_SET_VERSION:
         raise BundleError(
             f"{folder} was trained with feature set {manifest.get('feature_set_version')!r}, this "
             f"resperf computes {FEATURE_SET_VERSION}; train it again"
         )
-    _check_files(folder, manifest)
-    _check_values(folder, manifest)
+    if version == SCHEMA_VERSION:
+        if not manifest["parts"]:
+            raise BundleError(f"{folder / MANIFEST} has no parts; the bundle is damaged")
+        for part in manifest["parts"]:
+            _check_types(folder, part, _PART)
+    else:
+        _check_canned(folder, manifest)
+        _check_predictors(folder, manifest["predictors"])
+        manifest = upgraded(manifest)
+    _check_files(folder, manifest["files"])
+    for part in manifest["parts"]:
+        _check_part(folder, part, manifest)
     return manifest
+
+
+def _check_types(folder: Path, values: Any, types: Mapping[str, type]) -> None:
+    for name, kind in types.items():
+        if not isinstance(values, dict) or not isinstance(values.get(name), kind):
+            raise BundleError(f"{folder / MANIFEST} lacks {name!r}; the bundle is damaged")
 
 
 def parsed_manifest(folder: Path) -> dict[str, Any]:
@@ -94,25 +132,51 @@ def parsed_manifest(folder: Path) -> dict[str, Any]:
     return manifest
 
 
-def _check_values(folder: Path, manifest: Mapping[str, Any]) -> None:
-    """Refuse costs that are no numbers, and predictors without ranges or canned times."""
+def _check_canned(folder: Path, manifest: Mapping[str, Any]) -> None:
+    """Refuse golden samples of older bundles that lack something."""
+    for entry in manifest["canned"]:
+        if not isinstance(entry, dict) or not {"key", "features", "ms"} <= entry.keys():
+            raise BundleError(f"{folder / MANIFEST} has a canned layer damaged; train it again")
+
+
+def _check_predictors(folder: Path, predictors: Mapping[str, Any]) -> None:
+    for kind, quantities in predictors.items():
+        if not isinstance(quantities, dict) or not all(
+            isinstance(each, dict) for each in quantities.values()
+        ):
+            raise BundleError(f"{folder / MANIFEST} has a damaged predictor of {kind}")
+
+
+def _check_part(folder: Path, part: Mapping[str, Any], manifest: Mapping[str, Any]) -> None:
+    """Refuse costs that are no numbers, predictors without ranges, and files without checksum."""
     damaged = [
         f"the cost {name}"
-        for name, cost_ms in manifest["costs"].items()
+        for name, cost_ms in part["costs"].items()
         if not isinstance(cost_ms, int | float) or not math.isfinite(cost_ms)
     ]
     damaged += [
         f"the ranges of {kind}"
-        for kind in manifest["predictors"]
-        if not _are_ranges(manifest["ranges"].get(kind))
+        for kind in part["predictors"]
+        if kind != NETWORK and not _are_ranges(part["ranges"].get(kind))
     ]
     damaged += [
-        "a canned layer"
-        for entry in manifest["canned"]
-        if not isinstance(entry, dict) or not {"key", "features", "ms"} <= entry.keys()
+        f"the {name} of a part"
+        for name in ("settings", "platforms")
+        if not part[name] or not set(map(str, part[name])) <= manifest[name].keys()
     ]
+    if not isinstance(part.get("estimates", {}), dict):
+        damaged.append("the estimates")
     if damaged:
         raise BundleError(f"{folder / MANIFEST} has {damaged[0]} damaged; train it again")
+    _check_predictors(folder, part["predictors"])
+    for kind, quantities in part["predictors"].items():
+        for quantity, values in quantities.items():
+            for network in _networks(values):
+                if network not in manifest["files"]:
+                    raise BundleError(
+                        f"{folder} names the file {network!r} for {kind} {quantity} without a "
+                        "checksum; do not use it"
+                    )
 
 
 def _are_ranges(ranges: Any) -> bool:
@@ -123,9 +187,8 @@ def _are_ranges(ranges: Any) -> bool:
     )
 
 
-def _check_files(folder: Path, manifest: Mapping[str, Any]) -> None:
+def _check_files(folder: Path, files: Mapping[str, Any]) -> None:
     """Refuse names that leave the folder, absent files, and files with other content."""
-    files = manifest["files"]
     for name, digest in files.items():
         if not name or name != Path(name).name or "\\" in name or name in (".", ".."):
             raise BundleError(f"{folder} names a file outside its folder ({name!r}); do not use it")
@@ -138,16 +201,6 @@ def _check_files(folder: Path, manifest: Mapping[str, Any]) -> None:
             raise BundleError(f"{path} is missing from the bundle; train it again") from error
         if hashlib.sha256(content).hexdigest() != digest:
             raise BundleError(f"{path} is damaged (its checksum differs); train it again")
-    for kind, phases in manifest["predictors"].items():
-        if not isinstance(phases, dict) or not all(isinstance(v, dict) for v in phases.values()):
-            raise BundleError(f"{folder / MANIFEST} has a damaged predictor of {kind}")
-        for phase, values in phases.items():
-            for network in _networks(values):
-                if network not in files:
-                    raise BundleError(
-                        f"{folder} names the file {network!r} for {kind} {phase} without a "
-                        "checksum; do not use it"
-                    )
 
 
 def _networks(values: Mapping[str, Any]) -> Iterator[Any]:

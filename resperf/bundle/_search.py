@@ -10,10 +10,11 @@ from functools import lru_cache
 from pathlib import Path
 
 from resperf.bundle._bundle import Bundle
-from resperf.bundle._manifest import MANIFEST, parsed_manifest
+from resperf.bundle._manifest import MANIFEST, SCHEMA_VERSION, parsed_manifest
+from resperf.bundle._upgrade import upgraded
 from resperf.devices import canonical_device, device_class, is_at_hand
 from resperf.errors import BundleError, DeviceError
-from resperf.platform import Platform, distance, from_fingerprint
+from resperf.platform import Platform, distance
 from resperf.settings import Setting
 from resperf.targets import DEFAULT, UNKNOWN, Target, names_with, target
 
@@ -116,7 +117,7 @@ def find_bundles(
     Returns
     -------
     bundles : list of Bundle
-        The whole ones.
+        All parts of the whole ones.
     damaged : list of (Path, BundleError)
         The others' folders, and what is wrong with them.
 
@@ -125,10 +126,11 @@ def find_bundles(
     BundleError
         If `extra` holds no bundle, or is a damaged one.
     """
-    bundles, damaged = [], []
+    bundles: list[Bundle] = []
+    damaged = []
     for folder in bundle_folders(extra):
         try:
-            bundles.append(Bundle.load(folder))
+            bundles += Bundle.load(folder).parts
         except BundleError as error:
             if extra is not None and folder == extra.resolve():
                 raise
@@ -164,8 +166,7 @@ def find_bundle(
         If no bundle fits; the message lists those there are.
     """
     if path is not None and (path / MANIFEST).exists():
-        _refuse_other(path, device, framework)
-        return loaded(path.resolve())
+        return _part(_fitting_label(path, device, framework))
     folders = bundle_folders(path)
     if device and (named := _named(device, folders)) is not None:
         return find_bundle(None, framework, named)
@@ -181,7 +182,7 @@ def find_bundle(
     if fitting:
         found = _most_like_here(fitting)
         _refuse_stand_in(found, damaged, folders)
-        return loaded(found.path)
+        return _part(found)
     wanted = repr(device) + (f" with framework {framework!r}" if framework else "")
     problem = f"; damaged: {damaged[0][1]}" if damaged else ""
     raise DeviceError(
@@ -223,8 +224,7 @@ def named_target(device: str | None, framework: str | None = None) -> Target:
         return target(framework)
     folders = bundle_folders()
     if (named := _named(device, folders)) is not None:
-        _refuse_other(named, None, framework)
-        label = _label(named.resolve())
+        label = _fitting_label(named, None, framework)
     elif (meant := device_class(device)) != UNKNOWN:
         return target(framework, meant)
     else:
@@ -254,6 +254,11 @@ def _known(labels: Sequence[_Label]) -> str:
     return f"devices: {devices or 'none'}; bundles: {names or 'none'}"
 
 
+def _part(label: _Label) -> Bundle:
+    """Load the part of a bundle that a label is of."""
+    return loaded(label.path).parts[label.place]
+
+
 def loaded(folder: Path) -> Bundle:
     """Load a bundle, once as long as its manifest stays the same.
 
@@ -272,9 +277,10 @@ def _loaded(folder: Path, _changed_ns: int, _size_bytes: int) -> Bundle:
 
 @dataclass(frozen=True)
 class _Label:
-    """What a bundle's manifest says about the bundle, its other files not looked at."""
+    """What a bundle's manifest says about one part, its other files not looked at."""
 
     path: Path
+    place: int
     device: str
     framework: str
     setting: Setting
@@ -289,25 +295,26 @@ class _Label:
 
 
 def _labels(folders: Sequence[Path]) -> tuple[list[_Label], list[tuple[Path, BundleError]]]:
-    """Read the labels of bundles in their order; and which have none, and why."""
-    labels, damaged = [], []
+    """Read the labels of bundles' parts in their order; and which have none, and why."""
+    labels: list[_Label] = []
+    damaged = []
     for folder in folders:
         try:
-            labels.append(_label(folder))
+            labels += _labels_of(folder)
         except BundleError as error:
             damaged.append((folder, error))
     return labels, damaged
 
 
-def _label(folder: Path) -> _Label:
-    """Read the label of one bundle.
+def _labels_of(folder: Path) -> tuple[_Label, ...]:
+    """Read the labels of one bundle's parts.
 
     Raises
     ------
     BundleError
         If its manifest is damaged.
     """
-    return _read_label(folder, *_state(folder))
+    return _read_labels(folder, *_state(folder))
 
 
 def _state(folder: Path) -> tuple[int, int]:
@@ -320,31 +327,48 @@ def _state(folder: Path) -> tuple[int, int]:
 
 
 @lru_cache(maxsize=64)
-def _read_label(folder: Path, _changed_ns: int, _size_bytes: int) -> _Label:
+def _read_labels(folder: Path, _changed_ns: int, _size_bytes: int) -> tuple[_Label, ...]:
     manifest = parsed_manifest(folder)
     try:
-        where = from_fingerprint(manifest["fingerprint"])
-        return _Label(folder, str(manifest["device"]), str(manifest["framework"]), *where)
-    except (KeyError, TypeError, AttributeError) as error:
+        if manifest["schema_version"] != SCHEMA_VERSION:
+            manifest = upgraded(manifest)
+        return tuple(
+            _Label(
+                folder,
+                place,
+                str(part["device"]),
+                str(part["framework"]),
+                Setting.from_json(manifest["settings"][part["settings"][0]]),
+                Platform.from_json(manifest["platforms"][part["platforms"][0]]),
+            )
+            for place, part in enumerate(manifest["parts"])
+        )
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
         raise BundleError(f"{folder / MANIFEST} lacks {error}; train it again") from error
 
 
-def _refuse_other(path: Path, device: str | None, framework: str | None) -> None:
-    """Refuse a bundle for another device or framework.
+def _fitting_label(path: Path, device: str | None, framework: str | None) -> _Label:
+    """Return the label of a bundle's part for a device and framework.
 
     Raises
     ------
     DeviceError
-        If it is.
+        If it has none.
     """
-    own = _label(path.resolve())
-    if own.fits(device, framework):
-        return
+    labels = _labels_of(path.resolve())
+    fitting = [label for label in labels if label.fits(device, framework)]
+    if fitting and device is None:
+        wanted = _device_of(fitting, framework, path)
+        fitting = [label for label in fitting if label.fits(wanted, framework)]
+    if fitting:
+        return _most_like_here(fitting)
+    own = next((label for label in labels if label.fits(device, None)), labels[0])
     right = {"device": own.device, "framework": own.framework}
     if own.fits(device, None):
         del right["device"]
+    there = ", and ".join(f"device {each.device} and framework {each.framework}" for each in labels)
     raise DeviceError(
-        f"{path} is for device {own.device} and framework {own.framework}, not for "
+        f"{path} is for {there}, not for "
         f"{device or 'any device'} and {framework or 'any framework'}; "
         f"use {' '.join(f'--{name} {value}' for name, value in right.items())}"
     )

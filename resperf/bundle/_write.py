@@ -8,21 +8,22 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from resperf.bundle._manifest import (
-    MANIFEST,
-    SCHEMA_CARRIED,
-    SCHEMA_IN_PLACE,
-    SCHEMA_VERSION,
-)
+from resperf.bundle._manifest import MANIFEST, NETWORK, SCHEMA_VERSION, read_manifest
+from resperf.bundle._provenance import merged as merged_provenance
 from resperf.errors import OutputError
 from resperf.features import FEATURE_SET_VERSION, columns_of, feature_matrix
 from resperf.layers import Layer
-from resperf.predictors import Predictor
+from resperf.network import Network, structure_digest
+from resperf.platform import Platform
+from resperf.predictors import LayerPredictor, Predictor
+from resperf.quantities import Level
+from resperf.settings import Setting
 
-CANNED_LAYERS = 10
+GOLDEN_LAYERS = 10
 
 
 @contextmanager
@@ -113,10 +114,11 @@ def write_manifest(folder: Path, values: Mapping[str, Any]) -> None:
         file.name: hashlib.sha256(file.read_bytes()).hexdigest()
         for file in sorted(folder.iterdir())
     }
-    version = SCHEMA_IN_PLACE if "in_place" in values else SCHEMA_VERSION
+    kinds = {kind for part in values["parts"] for kind in part["predictors"]}
     manifest = {
         **values,
-        "schema_version": SCHEMA_CARRIED if "carried" in values else version,
+        "levels": sorted({Level.NETWORK if kind == NETWORK else Level.LAYER for kind in kinds}),
+        "schema_version": SCHEMA_VERSION,
         "feature_set_version": FEATURE_SET_VERSION,
         "files": files,
     }
@@ -124,8 +126,8 @@ def write_manifest(folder: Path, values: Mapping[str, Any]) -> None:
     (folder / MANIFEST).write_text(text + "\n", encoding="utf-8")
 
 
-def canned_layers(
-    layers: Mapping[str, Sequence[Layer]], predictors: Mapping[str, Mapping[str, Predictor]]
+def golden_layers(
+    layers: Mapping[str, Sequence[Layer]], predictors: Mapping[str, Mapping[str, LayerPredictor]]
 ) -> list[dict[str, Any]]:
     """Describe ten layers with their features and predictions, spread over the kinds.
 
@@ -133,27 +135,94 @@ def canned_layers(
     ----------
     layers : mapping of kind to layers
         Candidates, at least one per kind; the first ones are taken.
-    predictors : mapping of kind to mapping of phase to Predictor
+    predictors : mapping of kind to mapping of quantity to LayerPredictor
 
     Returns
     -------
     list of dict
-        ``key``, ``features`` (those of `feature_matrix`) and ``ms`` by phase. At least one layer
-        per kind, so more than ten where there are more kinds.
+        ``key``, ``features`` (those of `feature_matrix`) and ``values`` by quantity. At least one
+        layer per kind, so more than ten where there are more kinds.
     """
-    per_kind = max(1, -(-CANNED_LAYERS // max(1, len(layers))))
+    per_kind = max(1, -(-GOLDEN_LAYERS // max(1, len(layers))))
     entries = []
     for kind, candidates in layers.items():
         chosen = list(candidates[:per_kind])
         columns = columns_of(chosen)
         _, matrix = feature_matrix(kind, columns)
-        times = {phase: each.predict(columns) for phase, each in predictors[kind].items()}
+        predicted = {name: each.values(columns) for name, each in predictors[kind].items()}
         for row, layer in enumerate(chosen):
             entries.append(
                 {
                     "key": layer.key,
                     "features": matrix[row].tolist(),
-                    "ms": {phase: float(values[row]) for phase, values in times.items()},
+                    "values": {name: float(values[row]) for name, values in predicted.items()},
                 }
             )
     return entries
+
+
+def golden_networks(
+    networks: Sequence[Network],
+    predictors: Mapping[str, Predictor],
+    setting: Setting,
+    platform: Platform,
+) -> list[dict[str, Any]]:
+    """Describe networks by digest and batch, with what is predicted of them by quantity."""
+    predicted = {
+        name: each.predict(networks, setting, platform)[name].values
+        for name, each in predictors.items()
+    }
+    return [
+        {
+            "name": network.name,
+            "digest": structure_digest(network),
+            "batch": network.batch,
+            "values": {name: float(values[row]) for name, values in predicted.items()},
+        }
+        for row, network in enumerate(networks)
+    ]
+
+
+def merge_bundles(bundles: Sequence[Path], output: Path) -> None:
+    """Write one bundle that answers for the settings and platforms of several.
+
+    Parameters
+    ----------
+    bundles : sequence of Path
+        At least one; each part stays as it is, its files under names of their own.
+    output : Path
+        Folder; a bundle that is there is replaced when the new one is complete.
+
+    Raises
+    ------
+    BundleError
+        If one cannot be read.
+    OutputError
+        If it cannot be written.
+    """
+    manifests = [read_manifest(folder) for folder in bundles]
+    merged: dict[str, Any] = {
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "settings": {}, "platforms": {}, "parts": [],
+    }  # fmt: skip
+    with replaced_folder(output) as target:
+        for place, (source, manifest) in enumerate(zip(bundles, manifests, strict=True)):
+            for name in manifest["files"]:
+                shutil.copy(source / name, target / f"{place}-{name}")
+            for part in manifest["parts"]:
+                renamed = {**part, "predictors": _with_files(part["predictors"], f"{place}-")}
+                for name in ("settings", "platforms"):
+                    renamed[name] = [f"{place}-{mark}" for mark in part[name]]
+                    merged[name] |= {f"{place}-{m}": manifest[name][m] for m in part[name]}
+                merged["parts"].append(renamed)
+        merged["provenance"] = merged_provenance([each["provenance"] for each in manifests])
+        write_manifest(target, merged)
+
+
+def _with_files(values: Mapping[str, Any], prefix: str) -> dict[str, Any]:
+    """Put a prefix before the names of all files that predictors name."""
+    return {
+        name: prefix + value if name == "network" and isinstance(value, str)
+        else _with_files(value, prefix) if isinstance(value, dict) else value
+        for name, value in values.items()
+    }  # fmt: skip

@@ -147,7 +147,7 @@ def _saving(layers: Sequence[Layer], measure: Measure) -> Saving | None:
         rows = [measure(layer, round_number) for layer in layers]
         if any(row.status is not Status.OK for row in rows):
             return None
-        alone_ms, follower_ms, both_ms = (row.phase_ms("execution") for row in rows)
+        alone_ms, follower_ms, both_ms = (row.value("execution_ms") for row in rows)
         if follower_ms > 0 and math.isfinite(alone_ms + both_ms):
             shares.append((alone_ms + follower_ms - both_ms) / follower_ms)
         if len(shares) < FEWEST_ROUNDS:

@@ -1,7 +1,8 @@
 """The journal: every row as soon as it exists, in a file that survives any kill.
 
 JSON lines. The first is the header (what the rows belong to), then one per measurement
-(``{"row": ...}``), reading of the device (``{"reading": [at, reference_ms, facts]}``, facts only
+(``{"row": ...}``), change of setting or platform for the rows that follow (``{"setting": ...,
+"platform": ...}``), reading of the device (``{"reading": [at, reference_ms, facts]}``, facts only
 where there are any), set of machine costs (``{"costs": ...}``) and check of what is fused
 (``{"fusions": [...]}``). Each is one write on an O_APPEND descriptor and one fsync, so that at most
 the line in flight can be lost; a tail without its newline is cut when the file is opened again.
@@ -14,7 +15,7 @@ import json
 import math
 import os
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
@@ -27,7 +28,7 @@ from resperf.settings import Setting
 from resperf.timing import ReferenceHistory
 
 VERSION = 2
-"""1: setting and platform are one object, the fingerprint."""
+"""1: setting and platform are one object, the fingerprint; samples are of phases alone."""
 USUAL_SHARE = 0.6
 """A state that more of the rows than this were measured in is how the machine usually is."""
 _FEWEST_FLAGGED = 100
@@ -90,6 +91,10 @@ class Records:
         What was measured of the machine's costs each time, in milliseconds.
     fusions : sequence of mapping
         What was found of pairs of operators (see `campaign.fusion`).
+    where : tuple of Setting and Platform, or None
+        How and where the rows that follow were measured; None where as the header says.
+    known_wheres : dict
+        All of them, so that rows share them.
     """
 
     header: Header | None = None
@@ -97,6 +102,10 @@ class Records:
     readings: ReferenceHistory = field(default_factory=ReferenceHistory)
     costs: dict[str, list[float]] = field(default_factory=dict)
     fusions: Sequence[Mapping[str, Any]] = ()
+    where: tuple[Setting, Platform] | None = None
+    known_wheres: dict[tuple[Setting, Platform], tuple[Setting, Platform]] = field(
+        default_factory=dict, repr=False
+    )
 
     def add_reading(self, reading: Reading) -> None:
         """Record a reading of the device; its facts count as costs, of which medians are stored."""
@@ -139,7 +148,11 @@ def _take(records: Records, values: Mapping[str, Any]) -> None:
             )
         records.header = Header.from_json(values)
     elif "row" in values:
-        records.rows.append(Measurement.from_json(values["row"]))
+        where = records.where or (records.header.setting, records.header.platform)
+        records.rows.append(Measurement.from_json(values["row"], *where))
+    elif "setting" in values:
+        where = Setting.from_json(values["setting"]), Platform.from_json(values["platform"])
+        records.where = records.known_wheres.setdefault(where, where)
     elif "reading" in values:
         records.add_reading(Reading.from_json(values["reading"]))
     elif "fusions" in values:
@@ -176,7 +189,10 @@ class Journal:
         try:
             self._lock()
             self._size = _cut_tail(self._file)
-            if self._size == 0:
+            new = self._size == 0
+            # What the last line before said of where is not looked up: the next row says it again.
+            self._where = (header.setting, header.platform) if new else None
+            if new:
                 self._append(header.to_json())
                 _sync_folder(path.parent)
         except BaseException:
@@ -184,7 +200,11 @@ class Journal:
             raise
 
     def add_row(self, row: Measurement) -> None:
-        """Append a measurement."""
+        """Append a measurement, after its setting and platform where these are new."""
+        where = (row.setting, row.platform)
+        if where != self._where:
+            self._append({"setting": where[0].to_json(), "platform": where[1].to_json()})
+            self._where = where
         self._append({"row": row.to_json()})
 
     def add_reading(self, reading: Reading) -> None:
@@ -317,11 +337,11 @@ def best_rows(
             replace(row, flags=tuple(flag for flag in row.flags if flag not in usual))
             for row in rows
         ]
-    best: dict[tuple[str, int], tuple[tuple[bool, int], int, Measurement]] = {}
+    best: dict[tuple[Hashable, ...], tuple[tuple[bool, int], int, Measurement]] = {}
     for order, row in enumerate(rows):
         reasons = len(row.flags) + _is_off_speed(row, readings)
         rank = (row.status is Status.OK, -reasons)
-        identity = (row.layer.key, row.repeat)
+        identity = (*row.identity, row.repeat)
         if identity not in best or rank >= best[identity][0]:
             best[identity] = (rank, order, row)
     kept = sorted(best.values(), key=lambda item: item[1])

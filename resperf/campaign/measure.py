@@ -11,12 +11,15 @@ from resperf.backends import Backend, Built, Phase
 from resperf.backends.monitors import Monitor
 from resperf.errors import UnsupportedError
 from resperf.layers import Layer
-from resperf.measurement import Measurement, PhaseSamples, Status, layer_phase
+from resperf.measurement import Measurement, Samples, Status
+from resperf.quantities import layer_quantity
 from resperf.timing import Clock, SamplingProtocol, pooled, sample
 from resperf.units import MS_PER_S, NS_PER_MS
 
 ISOLATED_SHARE = 0.25
-PHASE_SHARES: Mapping[str, float] = {"preprocess": 0.15, "execution": 1.0, "postprocess": 0.15}
+PHASE_SHARES: Mapping[str, float] = {
+    "preprocess_ms": 0.15, "execution_ms": 1.0, "postprocess_ms": 0.15,
+}  # fmt: skip
 """Shares of the protocol's times: pre- and postprocess are copies, and settle quickly."""
 RUNS_IN_BUDGET = 12
 """Runs of the execution phase that should fit into the budget: enough for a median's interval."""
@@ -55,7 +58,7 @@ def measure_layer(
     started_at, start_ns = monitor.now(), clock()
     spent_ns = 0
     flags: tuple[str, ...] = ()
-    phases: dict[str, PhaseSamples] = {}
+    phases: dict[str, Samples] = {}
     status, detail, isolated_ms, session_ms = Status.OK, "", math.nan, math.nan
     try:
         budget_ms = protocol.budget_s * MS_PER_S / RUNS_IN_BUDGET
@@ -63,9 +66,9 @@ def measure_layer(
             sampling_ns = clock()
             phases, isolated_ms = _sample_phases(built, protocol, clock)
             spent_ns = clock() - sampling_ns
-        own = layer_phase(phases)
+        own = layer_quantity(phases)
         if own in phases:
-            if monitor.depends_on_place(layer, phases[own].median_ms):
+            if monitor.depends_on_place(layer, phases[own].value):
                 sampling_ns = clock()
                 phases[own] = _elsewhere(backend, layer, own, phases[own], protocol, clock)
                 spent_ns += clock() - sampling_ns
@@ -78,9 +81,11 @@ def measure_layer(
         isolated_ms = math.nan
     duration_ns = clock() - start_ns
     return Measurement(
-        layer=layer,
+        subject=layer,
         status=status,
-        phases=phases,
+        samples=phases,
+        setting=backend.setting(),
+        platform=backend.platform(),
         isolated_ms=isolated_ms,
         session_ms=session_ms,
         started_at=started_at,
@@ -94,24 +99,24 @@ def measure_layer(
 
 def _sample_phases(
     built: Built, protocol: SamplingProtocol, clock: Clock
-) -> tuple[dict[str, PhaseSamples], float]:
+) -> tuple[dict[str, Samples], float]:
     """Sample every quantity, and the median of the layer run alone."""
     phases = {
         name: _sampled(phase, protocol.scaled(PHASE_SHARES.get(name, 1.0)), clock)
         for name, phase in built.phases.items()
     }
     alone = sample(built.isolated, protocol.scaled(ISOLATED_SHARE), clock=clock)
-    return phases, median(alone.samples_ms)
+    return phases, median(alone.values)
 
 
 def _elsewhere(
     backend: Backend,
     layer: Layer,
     name: str,
-    first: PhaseSamples,
+    first: Samples,
     protocol: SamplingProtocol,
     clock: Clock,
-) -> PhaseSamples:
+) -> Samples:
     """Build the layer again and again, and join what one phase takes in each place.
 
     A build that fails after the first one ends this; what was measured before it counts.
@@ -130,7 +135,7 @@ def _elsewhere(
     return pooled(found, protocol)
 
 
-def _sampled(phase: Phase, protocol: SamplingProtocol, clock: Clock) -> PhaseSamples:
+def _sampled(phase: Phase, protocol: SamplingProtocol, clock: Clock) -> Samples:
     return sample(
         phase.sampler,
         protocol,

@@ -307,7 +307,11 @@ class _Run:
         if self._end_reason():
             raise Interrupted("the check of what is fused was not finished")
         reply = self._ready_worker().measure(layer, repeat, self._rules.timeout_s)
-        return Measurement.from_json(reply["row"])
+        return self._row(reply)
+
+    def _row(self, reply: Mapping[str, Any]) -> Measurement:
+        """Read a row that the measuring process answered."""
+        return Measurement.from_json(reply["row"], self._store.setting, self._store.platform)
 
     def _compact(self) -> float:
         """Write the dataset; return when to do so again, a twentieth of the time at most."""
@@ -337,15 +341,17 @@ class _Run:
         asked_at = time.time()
         try:
             reply = worker.measure(item.layer, item.repeat, self._rules.timeout_s)
-            row = replace(Measurement.from_json(reply["row"]), layer=item.layer)
+            row = replace(self._row(reply), subject=item.layer)
             self._keep_reading(reply["reading"])
             for name, (time_ms, readings) in reply["usual"].items():
                 self._store.usual[name] = (time_ms, readings)
             self._crashes = 0
         except WorkerDied as death:
             row = Measurement(
-                layer=item.layer,
+                subject=item.layer,
                 status=death.status,
+                setting=self._store.setting,
+                platform=self._store.platform,
                 started_at=asked_at,
                 duration_s=time.time() - asked_at,
                 repeat=item.repeat,

@@ -24,9 +24,9 @@ from resperf.campaign.journal import (
     usual_states,
 )
 from resperf.campaign.spec import Campaign
-from resperf.dataset import Dataset, DatasetInfo, read_dataset, write_dataset
+from resperf.dataset import Dataset, DatasetInfo, read_dataset, read_networks, write_dataset
 from resperf.errors import CampaignError
-from resperf.measurement import Measurement
+from resperf.measurement import Measurement, NetworkRef
 from resperf.platform import Platform
 from resperf.settings import Setting
 from resperf.timing import KNOWN_READINGS
@@ -101,6 +101,7 @@ class Store:
             self._journal.close()
             raise
         self._header = written.header or header
+        self.setting, self.platform = self._header.setting, self._header.platform
         self.rows = [_without_samples(row) for row in written.rows]
         self.readings = written.readings
         self._costs = {**compacted.costs, **written.costs}
@@ -176,8 +177,8 @@ class Store:
         if len(self.readings):
             costs[REFERENCE_COST] = self.readings.median_ms
         info = DatasetInfo(
-            setting=self._header.setting,
-            platform=self._header.platform,
+            setting=self.setting,
+            platform=self.platform,
             campaign=self._campaign.to_json(),
             seed=self._header.seed,
             versions=self._header.versions,
@@ -185,7 +186,8 @@ class Store:
             machine_costs=costs,
             fusions=tuple(self.fusions),
         )
-        write_dataset(self.output, Dataset(info, tuple(rows)))
+        runs = read_networks(self.output) if self.output.exists() else Dataset(info, ())
+        write_dataset(self.output, Dataset(info, (*rows, *runs.measurements), runs.graphs))
 
     def close(self, *, complete: bool) -> None:
         """Close the journal, and remove it where the dataset holds everything."""
@@ -197,7 +199,7 @@ class Store:
 
 def _without_samples(row: Measurement) -> Measurement:
     """Return what the runner has to know of a row: a few hundred bytes."""
-    return replace(row, phases={})
+    return replace(row, samples={})
 
 
 def _new_header(campaign: Campaign, seed: int, setting: Setting, platform: Platform) -> Header:
@@ -212,7 +214,7 @@ def _new_header(campaign: Campaign, seed: int, setting: Setting, platform: Platf
 
 
 def _from_dataset(output: Path) -> Records:
-    """Read what an earlier start compacted."""
+    """Read what an earlier start compacted, rows of layers alone."""
     if not output.exists():
         return Records()
     dataset = read_dataset(output)
@@ -221,7 +223,8 @@ def _from_dataset(output: Path) -> Records:
         info.setting, info.platform, info.campaign, info.seed, info.versions, info.created
     )
     costs = {name: [cost_ms] for name, cost_ms in info.machine_costs.items()}
-    return Records(header, list(dataset.measurements), costs=costs, fusions=info.fusions)
+    rows = [row for row in dataset.measurements if not isinstance(row.subject, NetworkRef)]
+    return Records(header, rows, costs=costs, fusions=info.fusions)
 
 
 def _refuse_strangers(path: Path, header: Header | None, campaign: Campaign, new: Header) -> None:

@@ -24,7 +24,8 @@ from resperf.campaign.harvest import harvest
 from resperf.campaign.measure import measure_layer
 from resperf.campaign.messages import layer_of, plain
 from resperf.errors import ResperfError, UnsupportedError
-from resperf.measurement import Status, layer_phase
+from resperf.measurement import Status
+from resperf.quantities import layer_quantity
 from resperf.targets import Target, register
 from resperf.timing import SamplingProtocol
 
@@ -94,7 +95,7 @@ class Worker:
             self.backend, layer_of(layer), self.protocol, monitor=self.monitor, repeat=repeat
         )
         if row.status is Status.OK:
-            flags = self.monitor.after(row.layer, row.phase_ms(layer_phase(row.phases)))
+            flags = self.monitor.after(row.layer, row.value(layer_quantity(row.samples)))
             row = replace(row, flags=(*row.flags, *flags))
         usual = {} if reading is None else self.monitor.usual_times()
         return {"reading": _plain_reading(reading), "usual": usual, "row": row.to_json()}

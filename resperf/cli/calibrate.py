@@ -21,7 +21,7 @@ from resperf.cli._options import (
 from resperf.errors import OutputError
 
 if TYPE_CHECKING:
-    from resperf.bundle import Bundle, InPlace
+    from resperf.bundle import Bundle, Correction
 
 _PATH = click.Path(path_type=Path)
 BATCHES = ("1", "8")
@@ -115,17 +115,19 @@ def command(
             batches=batches, seconds=seconds, adapt=adapt, progress=progress,
         )  # fmt: skip
     notes = [*left_out, *notes]
-    assert made.in_place is not None
+    assert made.correction is not None
     if as_json:
-        carried = {} if made.carried is None else {"carried": made.carried.to_json()}
-        values = {**made.in_place.to_json(), **carried}
+        origin = None if made.transferred is None else made.transferred.to_json()
+        values = {**made.correction.to_json()}
+        if origin is not None:
+            values["transferred_calibration"] = origin
         print(json_text({"path": str(made.path), "notes": notes, **values}))
         return
-    print(_text(made.in_place))
-    if made.carried is not None:
+    print(_text(made.correction))
+    if made.transferred is not None:
         print(
-            f"layers as measured on {made.carried.origin.machine}, "
-            f"{made.carried.factor:.2f} times as long"
+            f"layers as measured on {made.transferred.origin.machine}, "
+            f"{made.transferred.factor:.2f} times as long"
         )
     for note in notes:
         print(f"note: {note}", file=sys.stderr)
@@ -173,7 +175,7 @@ def _is_same(one: Path, other: Path) -> bool:
     return one.stat().st_size == other.stat().st_size and filecmp.cmp(one, other, shallow=False)
 
 
-def _text(learnt: InPlace) -> str:
+def _text(learnt: Correction) -> str:
     from resperf.report.tables import Column, percent_cell, table
 
     rows = [[kind, f"{factor:.2f}"] for kind, factor in learnt.factors.items()]

@@ -68,8 +68,10 @@ def _identity_table(summary: Summary) -> Table:
     lines = {
         "file": f"{summary.path}, {format_bytes(summary.size_bytes)}, "
         f"schema {summary.schema_version}, {summary.rows} rows",
-        **(_source_lines(info) if info.source else _campaign_lines(summary)),
-        "framework": f"{setting.framework} {setting.framework_version}, {setting.provider}"
+        **(_source_lines(summary) if info.source else _campaign_lines(summary)),
+        "framework": ", ".join(
+            filter(None, (f"{setting.framework} {setting.framework_version}", setting.provider))
+        )
         + (f" ({options})" if options else ""),
         "versions": ", ".join(f"{name} {value}" for name, value in info.versions.items()),
         "costs": costs,
@@ -98,14 +100,16 @@ def _campaign_lines(summary: Summary) -> dict[str, str]:
     }
 
 
-def _source_lines(info: DatasetInfo) -> dict[str, str]:
+def _source_lines(summary: Summary) -> dict[str, str]:
     """Tell where imported rows are from; nobody says when or on which host they were measured."""
+    info = summary.info
     source, machine = info.source, info.platform
+    contained = dict.fromkeys((*info.quantities, *_of_networks(summary)))
     files = ", ".join(file["name"] for file in source["files"])
     left_out = ", ".join(f"{rows} ({reason})" for reason, rows in source["left_out"].items())
     return {
         "imported": f"{source['format']}: {files}",
-        "contains": f"{', '.join(info.phases)}: {source['description']}",
+        "contains": f"{', '.join(contained)}: {source['description']}",
         "left out": left_out,
         "device": f"{machine.device}: {machine.processor}",
     }
@@ -119,23 +123,36 @@ def _day(started_at: float) -> str:
 
 def _rows_table(summary: Summary) -> Table:
     """Count rows per kind and status."""
-    statuses = sorted({status for kind in summary.kinds.values() for status in kind.statuses})
+    counted = [kind.statuses for kind in summary.kinds.values()]
+    counted += [summary.networks.statuses] if summary.networks else []
+    statuses = sorted({status for each in counted for status in each})
     table = _plain_table(("kind",), ("rows", "layers", *statuses, "flagged"))
     for name, kind in summary.kinds.items():
         counts = (kind.statuses.get(status, 0) for status in statuses)
         table.add_row(name, *map(str, (kind.rows, kind.layers, *counts, kind.flagged)))
+    if (networks := summary.networks) is not None:
+        counts = (networks.statuses.get(status, 0) for status in statuses)
+        table.add_row("networks", *map(str, (networks.rows, networks.networks, *counts, "-")))
     return table
 
 
 def _times_table(summary: Summary) -> Table:
-    """Show times and noise per kind and phase."""
-    table = _plain_table(("kind", "phase"), ("min ms", "median ms", "max ms", "noise", "pairs"))
+    """Show values and noise per kind and quantity."""
+    table = _plain_table(("kind", "quantity"), ("min", "median", "max", "noise", "pairs"))
     for name, kind in summary.kinds.items():
-        for index, (phase, times) in enumerate(kind.phases.items()):
-            noise = f"{times.noise.mape:.1%}" if times.noise.pairs else "-"
-            span = map(_time, (times.min_ms, times.median_ms, times.max_ms))
-            table.add_row("" if index else name, phase, *span, noise, str(times.noise.pairs))
+        for index, (quantity, values) in enumerate(kind.quantities.items()):
+            noise = f"{values.noise.mape:.1%}" if values.noise.pairs else "-"
+            span = (values.min, values.median, values.max)
+            cells = [_cell(quantity, value) for value in span]
+            table.add_row("" if index else name, quantity, *cells, noise, str(values.noise.pairs))
+    for index, (quantity, span) in enumerate(_of_networks(summary).items()):
+        cells = [_cell(quantity, value) for value in span]
+        table.add_row("" if index else "networks", quantity, *cells, "-", "-")
     return table
+
+
+def _of_networks(summary: Summary) -> dict[str, tuple[float, float, float]]:
+    return dict(summary.networks.quantities) if summary.networks else {}
 
 
 def _plain_table(names: Sequence[str], numbers: Sequence[str]) -> Table:
@@ -149,8 +166,12 @@ def _plain_table(names: Sequence[str], numbers: Sequence[str]) -> Table:
     return table
 
 
-def _time(time_ms: float) -> str:
-    return "-" if time_ms != time_ms else format_ms(time_ms)
+def _cell(name: str, value: float) -> str:
+    from resperf.quantities import quantity
+
+    if value != value:
+        return "-"
+    return {"ms": format_ms, "bytes": format_bytes}.get(quantity(name).unit, "{:g}".format)(value)
 
 
 @command.command(epilog="Example: resperf dataset check datasets/demo.h5")
@@ -210,11 +231,16 @@ def export(
     "--format justus --device 1080ti -o 1080ti.h5",
 )
 @click.argument("files", type=_FILE, nargs=-1, required=True)
-@click.option("--format", "source", metavar="F", help="Whose files these are: justus or perfnet.")
+@click.option(
+    "--format",
+    "source",
+    metavar="F",
+    help="Whose files these are: justus, perfnet, or your own list.",
+)
 @click.option(
     "--mapping", type=_FILE, metavar="MAP.toml", help="Says what the columns of other files mean."
 )
-@click.option("--device", required=True, metavar="NAME", help="Where the times were measured.")
+@click.option("--device", metavar="NAME", help="Where the times were measured.")
 @click.option("-o", "--output", type=_FILE, required=True, metavar="OUT", help="The dataset.")
 @_force_option
 @_json_option
@@ -222,24 +248,36 @@ def import_files(
     files: tuple[Path, ...],
     source: str | None,
     mapping: Path | None,
-    device: str,
+    device: str | None,
     output: Path,
     force: bool,
     as_json: bool,
 ) -> None:
     """Make a dataset of timings that others published as CSV FILES, all of one device.
 
-    Rows that make no sense are left out and counted by reason. docs/importing.md says what a
-    mapping file holds; those of both formats lie in resperf/dataset/importing.
+    With --format list, FILES are your own lists of networks and times: columns network (an ONNX
+    file), time_ms, batch, framework, threads and more. Rows that make no sense are left out and
+    counted by reason. docs/importing.md says what lists and mapping files hold.
     """
-    from resperf.dataset import import_dataset, read_mapping, shipped_mapping
+    from resperf.dataset import (
+        LIST,
+        import_dataset,
+        import_list,
+        read_mapping,
+        shipped_mapping,
+    )
     from resperf.dataset.files import refuse_to_replace
 
     if (source is None) == (mapping is None):
         raise click.UsageError("say what the columns mean: --format or --mapping")
     refuse_to_replace(output, unless=force)
-    chosen = shipped_mapping(source) if source is not None else read_mapping(cast("Path", mapping))
-    imported = import_dataset(files, output, mapping=chosen, device=device)
+    if source == LIST:
+        imported = import_list(files, output, device=device)
+    elif device is None:
+        raise click.UsageError("say where the times were measured: --device")
+    else:
+        chosen = shipped_mapping(source) if source else read_mapping(cast("Path", mapping))
+        imported = import_dataset(files, output, mapping=chosen, device=device)
     if as_json:
         _print_json(_import_document(output, imported))
         return
@@ -251,7 +289,7 @@ def _import_document(output: Path, imported: Imported) -> dict[str, Any]:
         "path": str(output),
         "device": imported.info.platform.device,
         "format": imported.info.source["format"],
-        "contains": list(imported.info.phases),
+        "contains": list(imported.quantities),
         "rows": dict(imported.rows),
         "repeats": imported.repeats,
         "session_ms": dict(imported.session_ms),
@@ -263,15 +301,14 @@ def _import_document(output: Path, imported: Imported) -> dict[str, Any]:
 
 
 def _import_text(output: Path, imported: Imported) -> str:
-    contains = ", ".join(imported.info.phases)
-    lines = [f"{output}: {sum(imported.rows.values())} rows of {contains}"]
+    lines = [f"{output}: {sum(imported.rows.values())} rows of {', '.join(imported.quantities)}"]
     for kind, rows in imported.rows.items():
         taken_ms = imported.session_ms.get(kind)
         taken = "" if taken_ms is None else f", less a session call of {format_ms(taken_ms)} ms"
         lines.append(f"  {kind}: {rows} rows{taken}")
     if imported.repeats:
         plural = "s measure" if imported.repeats > 1 else " measures"
-        lines.append(f"{imported.repeats} row{plural} a layer again")
+        lines.append(f"{imported.repeats} row{plural} a layer or network again")
     lines += map(str, imported.left_out)
     return "\n".join(lines)
 

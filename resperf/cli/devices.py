@@ -12,10 +12,15 @@ from resperf.errors import BundleError
 
 @click.command(epilog="Example: resperf devices --json")
 @BUNDLE
+@click.option(
+    "--provenance",
+    is_flag=True,
+    help="Also print what each bundle was made of, and whether it can be made again.",
+)
 @JSON
-def command(bundle: str | None, as_json: bool) -> None:
+def command(bundle: str | None, provenance: bool, as_json: bool) -> None:
     """List the bundles that `resperf predict` can find: device, framework, machine and error."""
-    from resperf.report.devices import device_table
+    from resperf.report.devices import device_table, provenance_text
     from resperf.report.documents import json_text
 
     entries = _entries(bundle)
@@ -23,6 +28,9 @@ def command(bundle: str | None, as_json: bool) -> None:
         print(json_text(entries))
     elif entries:
         print(device_table(entries))
+        if provenance:
+            print(*(f"\n{provenance_text(each)}" for each in entries if "damaged" not in each),
+                  sep="\n")  # fmt: skip
     else:
         print("no bundles found; make one with: resperf bench CAMPAIGN, then resperf train FILE.h5")
 
@@ -34,23 +42,28 @@ def _entries(place: str | None) -> list[dict[str, Any]]:
     entries: list[dict[str, Any]] = []
     for folder in bundle_folders(bundle_place(place)):
         try:
-            bundle = Bundle.load(folder)
+            parts = Bundle.load(folder).parts
         except BundleError as error:
             entries.append({"path": str(folder), "damaged": str(error)})
             continue
-        entries.append(
+        entries += [
             {
                 "device": bundle.device,
                 "framework": bundle.framework,
                 "machine": bundle.machine,
                 "path": str(folder),
                 "date": bundle.created,
-                "phase": bundle.layer_phase,
+                "quantity": bundle.layer_quantity,
                 "validation_error": bundle.validation,
                 "method": bundle.method,
                 "kinds": list(bundle.kinds),
+                "network_quantities": list(bundle.network_quantities),
                 "estimates": list(bundle.estimates),
                 "size_bytes": bundle.size_bytes,
+                "settings": [each.to_json() for each in bundle.settings],
+                "platforms": [each.to_json() for each in bundle.platforms],
+                "provenance": bundle.provenance,
             }
-        )
+            for bundle in parts
+        ]
     return entries

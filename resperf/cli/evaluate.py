@@ -138,11 +138,14 @@ def command(
 
         _judge(file, chosen_bundle(device, framework, bundle), cast("Part", split), as_json)
         return
-    from resperf.predictors import METHODS
+    from resperf.predictors import methods_of
+    from resperf.quantities import Level, quantity_name
     from resperf.training import ComparisonSettings
 
-    every = tuple(METHODS) if methods == ("all",) else methods
-    settings = ComparisonSettings(every, rows, folds, kinds, phases, seed, epochs)
+    every = methods_of(Level.LAYER) if methods == ("all",) else methods
+    settings = ComparisonSettings(
+        every, rows, folds, kinds, tuple(map(quantity_name, phases)), seed, epochs
+    )
     _compare(file, settings, test, plot, as_json)
 
 

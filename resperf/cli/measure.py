@@ -19,6 +19,7 @@ from resperf.cli._options import (
     BatchCommand,
     bar_of_steps,
 )
+from resperf.errors import require
 
 
 @click.command(
@@ -45,6 +46,13 @@ from resperf.cli._options import (
     metavar="S",
     help="Time for whole runs; layers come on top, about 0.3 s for each distinct one.",
 )
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    metavar="RUNS.h5",
+    help="Dataset to add the whole runs to; it is made where it is not there.",
+)
 @click.option("--no-layers", is_flag=True, help="Time the whole network only.")
 @ALL
 @JSON
@@ -57,6 +65,7 @@ def command(
     shapes: Mapping[str, tuple[int, ...]],
     against: str | None,
     seconds: float,
+    output: Path | None,
     no_layers: bool,
     every: bool,
     as_json: bool,
@@ -74,8 +83,10 @@ def command(
     from resperf.report.network import network_text
     from resperf.report.side_by_side import side_by_side_text
     from resperf.workflows.guarded import reference_monitor
-    from resperf.workflows.measure import measure_network
+    from resperf.workflows.measure import append_runs, measure_network
 
+    if output is not None:
+        require("h5py", "bench")
     networks = read_batches(network, list(batches) or None, shapes)
     target = named_target(device, framework)
     bundle = None if against is None else chosen_bundle(None, target.framework, against)
@@ -104,6 +115,8 @@ def command(
                     progress=progress,
                 )
             document = measured.to_json()
+            if output is not None:
+                append_runs(output, [(network, measured)])
             if prediction is None:
                 text = network_text(measured, every=every)
             else:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from resperf.cli._options import JSON, SEED
-from resperf.predictors import DEFAULT_METHOD
+from resperf.predictors import DEFAULT_METHOD, METHODS
 from resperf.units import format_bytes
 
 if TYPE_CHECKING:
@@ -36,10 +36,7 @@ _PATH = click.Path(path_type=Path)
     default=DEFAULT_METHOD,
     show_default=True,
     metavar="M",
-    help=(
-        "ensemble, residual, boosted, baseline; as published: resperfnet, perfnet, linear, "
-        "polynomial, svr, xgboost; xgboost-log."
-    ),
+    help=f"{', '.join(METHODS)}.",
 )
 @click.option(
     "--epochs", type=click.IntRange(min=1), metavar="N", help="Passes over the training rows."
@@ -108,7 +105,8 @@ def command(
     with progress_bar() as progress:
         bundle = train(
             file, target, method=method, seed=seed, epochs=epochs, trees=trees, device=device,
-            exclude_keys=excluded, estimate_from=estimate_from, progress=progress,
+            exclude_keys=excluded, excluded=[path.name for path in networks],
+            estimate_from=estimate_from, progress=progress,
         )  # fmt: skip
     seconds = time.monotonic() - started
     if as_json:
@@ -117,7 +115,7 @@ def command(
         print(json_text(_document(bundle, seconds)))
         return
     print(_table(bundle))
-    for note in bundle.manifest["training"]["notes"]:
+    for note in bundle.part["training"]["notes"]:
         print(f"note: {note}", file=sys.stderr)
     if bundle.estimates:
         print(f"estimated, not learnt from this file: {', '.join(bundle.estimates)}")
@@ -137,20 +135,22 @@ def _default_output(file: Path, device: str | None) -> Path:
 
 
 def _table(bundle: Bundle) -> str:
-    from resperf.measurement import TIMED
+    from resperf.bundle import NETWORK
+    from resperf.quantities import QUANTITIES
     from resperf.report.tables import Column, percent_cell, table
 
-    rows_of = bundle.manifest["training"]["rows"]
+    rows_of = bundle.part["training"]["rows"]
     lines = []
-    for kind in bundle.kinds:
-        for phase in TIMED:
+    for kind in (*bundle.kinds, NETWORK):
+        for phase in QUANTITIES:
             validation = bundle.errors["validation"].get(kind, {}).get(phase)
             test = bundle.errors["test"].get(kind, {}).get(phase)
             if validation is None and test is None:
                 continue
             errors = [percent_cell(each["mape"]) if each else "-" for each in (validation, test)]
             method = bundle.method_of(kind, phase)
-            lines.append([kind, phase, method, str(rows_of[kind]["train"]), *errors])
+            rows = rows_of[kind][phase] if kind == NETWORK else rows_of[kind]
+            lines.append([kind, phase, method, str(rows["train"]), *errors])
     columns = (
         Column("kind"), Column("phase"), Column("method"), Column("training rows", right=True),
         Column("validation MAPE", right=True), Column("test MAPE", right=True),
@@ -159,7 +159,7 @@ def _table(bundle: Bundle) -> str:
 
 
 def _document(bundle: Bundle, seconds: float) -> dict[str, Any]:
-    training = bundle.manifest["training"]
+    training = bundle.part["training"]
     return {
         "path": str(bundle.path),
         "device": bundle.device,

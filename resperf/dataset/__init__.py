@@ -6,20 +6,24 @@ from resperf.errors import require
 
 require("h5py", "bench")  # one line that says what to install, instead of a traceback
 
+from resperf.dataset.append import append_networks  # noqa: E402
 from resperf.dataset.check import check_dataset  # noqa: E402
 from resperf.dataset.export import export_dataset  # noqa: E402
 from resperf.dataset.hdf5 import (  # noqa: E402
     checksum,
     read_dataset,
     read_info,
+    read_networks,
     read_table,
     write_dataset,
 )
 from resperf.dataset.importing import (  # noqa: E402
     FORMATS,
+    LIST,
     Imported,
     SourceMapping,
     import_dataset,
+    import_list,
     read_mapping,
     shipped_mapping,
 )
@@ -29,8 +33,9 @@ from resperf.dataset.records import Dataset, DatasetInfo, KindTable  # noqa: E40
 from resperf.dataset.summary import Summary, summarize  # noqa: E402
 
 __all__ = [
-    "FORMATS", "Dataset", "DatasetInfo", "Imported", "KindTable", "NoiseFloor", "SourceMapping",
-    "Summary", "check_dataset", "checksum", "export_dataset", "floor_of_medians", "import_dataset",
-    "merge_datasets", "noise_floor", "noise_warning", "read_dataset", "read_info", "read_mapping",
-    "read_table", "shipped_mapping", "summarize", "write_dataset",
+    "FORMATS", "LIST", "Dataset", "DatasetInfo", "Imported", "KindTable", "NoiseFloor",
+    "SourceMapping", "Summary", "append_networks", "check_dataset", "checksum", "export_dataset",
+    "floor_of_medians", "import_dataset", "import_list", "merge_datasets", "noise_floor",
+    "noise_warning", "read_dataset", "read_info", "read_mapping", "read_networks", "read_table",
+    "shipped_mapping", "summarize", "write_dataset",
 ]  # fmt: skip

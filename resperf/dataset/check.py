@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import hashlib
+from collections.abc import Callable, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any
 
@@ -11,18 +12,30 @@ import numpy as np
 import numpy.typing as npt
 
 from resperf.dataset.columns import decode
-from resperf.dataset.hdf5 import content_checksum, info_of, open_dataset, read_arrays
+from resperf.dataset.hdf5 import (
+    columns_of_group,
+    content_checksum,
+    info_of,
+    open_dataset,
+    quantities_of_group,
+    read_arrays,
+    references_of,
+)
 from resperf.dataset.records import Array, DatasetInfo
 from resperf.dataset.schema import (
+    GRAPHS,
     MAX_STORED_SAMPLES,
+    NETWORKS,
+    SAMPLE_COLUMNS,
     TEXT,
     Column,
+    column_name,
     field_columns,
-    kind_columns,
 )
 from resperf.errors import LayerError
 from resperf.layers import kind_of
-from resperf.measurement import Status, StopReason, layer_phase
+from resperf.measurement import Status, StopReason
+from resperf.quantities import layer_quantity, quantity
 
 # Samples are float32, medians float64 of the original samples.
 _MEDIAN_TOLERANCE = 1e-6
@@ -43,36 +56,68 @@ def check_dataset(path: Path) -> list[str]:
         If the file cannot be read at all: missing, truncated, not a dataset, of a newer schema.
     """
     with open_dataset(path) as file:
-        info = info_of(file)
         problems = [] if len(file) else ["the file has no rows"]
         if file.attrs.get("checksum") != content_checksum(file):
             problems.append("the checksum differs: the content was changed after it was written")
-        for kind in file:
-            problems += [
-                f"{kind}: {problem}" for problem in _group_problems(kind, file[kind], info)
-            ]
+        for name in file:
+            found = _graph_problems(file) if name == GRAPHS else _group_problems(file, name)
+            problems += [f"{name}: {problem}" for problem in found]
     return problems
 
 
-def _group_problems(kind: str, group: h5py.Group, info: DatasetInfo) -> list[str]:
-    columns = kind_columns(kind, info.phases)
+def _group_problems(file: h5py.File, name: str) -> list[str]:
+    group, columns, info = file[name], columns_of_group(file, name), info_of(file)
     problems = _layout_problems(group, columns)
     if any(problem.startswith("column") for problem in problems):
         return problems  # values cannot be judged in columns of the wrong shape or type
     arrays = read_arrays(group, columns)
+    of_subjects = (
+        _network_problems(arrays, set(file[GRAPHS]) if GRAPHS in file else set())
+        if name == NETWORKS
+        else [*_layer_problems(name, arrays), *_duplicates(arrays)]
+    )
     return [
         *problems,
         *_row_problems(arrays, info),
-        *(problem for phase in info.phases for problem in _phase_problems(phase, arrays)),
-        *_layer_problems(kind, arrays),
-        *_duplicates(arrays),
+        *(
+            problem
+            for each in quantities_of_group(file, name)
+            for problem in _sample_problems(each, arrays)
+        ),
+        *_reference_problems(file, arrays),
+        *of_subjects,
+    ]
+
+
+def _reference_problems(file: h5py.File, arrays: Mapping[str, Array]) -> list[str]:
+    settings, platforms = references_of(file)
+    counts = {"setting": len(settings), "platform": len(platforms)}
+    return [
+        line
+        for name, count in counts.items()
+        if name in arrays
+        for line in _found((arrays[name] < 0) | (arrays[name] >= count), f"no such {name}")
+    ]
+
+
+def _network_problems(arrays: Mapping[str, Array], digests: Set[str]) -> list[str]:
+    lacking = [digest not in digests for digest in decode(arrays["digest"])]
+    return _found(lacking, "no graph of the digest")
+
+
+def _graph_problems(file: h5py.File) -> list[str]:
+    """Graphs whose content is not what their name says."""
+    return [
+        f"the graph {digest} has other content than its digest says"
+        for digest, array in file[GRAPHS].items()
+        if hashlib.sha256(array[()].tobytes()).hexdigest() != digest
     ]
 
 
 def _layout_problems(group: h5py.Group, columns: Mapping[str, Column]) -> list[str]:
     """Columns that are missing, unknown, or of another shape, type or unit than the schema's."""
     problems = [f"unknown column {name}" for name in sorted(set(group) - set(columns))]
-    rows = len(group["key"]) if "key" in group else 0
+    rows = len(group["status"]) if "status" in group else 0
     for name, column in columns.items():
         if name not in group:
             problems.append(f"column {name} is missing")
@@ -111,20 +156,25 @@ _ROW_RULES: Sequence[tuple[str, _Rule]] = (
     ("negative repeat", lambda a: a["repeat"] < 0),
     ("overhead_s above duration_s", lambda a: a["overhead_s"] > a["duration_s"] + 1e-9),
     ("reference_ratio not above 0", lambda a: a["reference_ratio"] <= 0),
-    ("ok but isolated_ms not above 0", lambda a: _ok(a) & ~(a["isolated_ms"] > 0)),
+    ("ok but isolated_ms not above 0", lambda a: _ok(a) & ~(_of_layer(a, "isolated_ms") > 0)),
 )
 
 _MEASURED_HERE: Sequence[tuple[str, _Rule]] = (
     ("started_at is not a time", lambda a: ~(a["started_at"] >= 0)),
     ("duration_s below 0", lambda a: ~(a["duration_s"] >= 0)),
     ("overhead_s below 0", lambda a: ~(a["overhead_s"] >= 0)),
-    ("ok but session_ms below 0", lambda a: _ok(a) & ~(a["session_ms"] >= 0)),
+    ("ok but session_ms below 0", lambda a: _ok(a) & ~(_of_layer(a, "session_ms") >= 0)),
 )
 
 _IMPORTED: Sequence[tuple[str, _Rule]] = (
-    ("ok but session_ms below 0", lambda a: _ok(a) & (a["session_ms"] < 0)),
+    ("ok but session_ms below 0", lambda a: _ok(a) & (_of_layer(a, "session_ms") < 0)),
 )
 """Others do not say when they measured; what a session call costs is NaN where nobody knows."""
+
+
+def _of_layer(arrays: Mapping[str, Array], name: str) -> Array:
+    """Return a time that only layers have; rows of networks get one that no rule refuses."""
+    return arrays[name] if name in arrays else np.ones(len(arrays["status"]))
 
 
 def _ok(arrays: Mapping[str, Array]) -> Array:
@@ -136,34 +186,37 @@ def _row_problems(arrays: Mapping[str, Array], info: DatasetInfo) -> list[str]:
     return [line for what, rule in rules for line in _found(rule(arrays), what)]
 
 
-def _phase_problems(phase: str, arrays: Mapping[str, Array]) -> list[str]:
-    """Compare samples, counts and median of one phase with each other and with the status."""
-    median_ms, samples_ms, count, taken, reason = (
-        arrays[f"{phase}_{name}"]
-        for name in ("ms", "samples_ms", "n_samples", "taken", "stop_reason")
+def _sample_problems(name: str, arrays: Mapping[str, Array]) -> list[str]:
+    """Compare samples, counts and value of one quantity with each other and with the status."""
+    row = quantity(name)
+    names = {label: column_name(row, label) for label in SAMPLE_COLUMNS}
+    value, samples, count, taken, reason = (
+        arrays[names[label]] for label in ("value", "samples", "n_samples", "taken", "stop_reason")
     )
     ok = _ok(arrays)
     stored = np.arange(MAX_STORED_SAMPLES) < count[:, None]
+    if "digest" in arrays:
+        ok &= ~np.isnan(value)  # networks of one file may have been asked for different quantities
     # A phase may be nothing at all (a view instead of a copy); a layer always takes time.
-    too_short, bound = ~(median_ms >= 0), "below 0"
-    if phase == layer_phase((phase,)):
-        too_short, bound = ~(median_ms > 0), "not above 0"
-    sampled = np.where(stored, samples_ms, np.nan).astype(np.float64)
+    too_short, bound = ~(value >= 0), "below 0"
+    if name == layer_quantity((name,)):
+        too_short, bound = ~(value > 0), "not above 0"
+    sampled = np.where(stored, samples, np.nan).astype(np.float64)
     sampled[np.isnan(sampled).all(axis=1), 0] = 0.0  # nanmedian warns about rows without samples
-    apart = np.abs(np.nanmedian(sampled, axis=1) - median_ms)
+    apart = np.abs(np.nanmedian(sampled, axis=1) - value)
     scale = np.nanmax(np.abs(sampled), axis=1)
     rules = (
-        (f"ok but {phase}_ms {bound}", ok & too_short),
-        (f"not ok but {phase}_ms has a value", ~ok & ~np.isnan(median_ms)),
-        (f"{phase}_n_samples not within 1..{MAX_STORED_SAMPLES}",
+        (f"ok but {name} {bound}", ok & too_short),
+        (f"not ok but {name} has a value", ~_ok(arrays) & ~np.isnan(value)),
+        (f"{names['n_samples']} not within 1..{MAX_STORED_SAMPLES}",
          ok & ((count < 1) | (count > MAX_STORED_SAMPLES))),
-        (f"{phase}_taken below {phase}_n_samples", taken < count),
-        (f"{phase}_samples_ms not a number", (stored & ~np.isfinite(samples_ms)).any(axis=1)),
-        (f"{phase}_samples_ms beyond {phase}_n_samples",
-         (~stored & ~np.isnan(samples_ms)).any(axis=1)),
-        (f"{phase}_ms is not the median of its samples",
+        (f"{names['taken']} below {names['n_samples']}", taken < count),
+        (f"{names['samples']} not a number", (stored & ~np.isfinite(samples)).any(axis=1)),
+        (f"{names['samples']} beyond {names['n_samples']}",
+         (~stored & ~np.isnan(samples)).any(axis=1)),
+        (f"{name} is not the median of its samples",
          ok & ~(apart <= _MEDIAN_TOLERANCE * scale)),
-        (f"unknown {phase}_stop_reason", ok & _not_in(reason, list(StopReason))),
+        (f"unknown {names['stop_reason']}", ok & _not_in(reason, list(StopReason))),
     )  # fmt: skip
     return [line for what, bad in rules for line in _found(bad, what)]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import attrgetter
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
@@ -14,67 +14,143 @@ from resperf.dataset.schema import (
     MAX_STORED_SAMPLES,
     MAX_TEXT_BYTES,
     ROW_COLUMNS,
+    SAMPLE_COLUMNS,
     TEXT,
     Column,
+    column_name,
     field_columns,
-    kind_columns,
 )
 from resperf.errors import DatasetError
 from resperf.layers import kind_of
-from resperf.measurement import PHASES, Measurement, PhaseSamples, Status, StopReason
+from resperf.measurement import Measurement, NetworkRef, Samples, Status, StopReason, Subject
+from resperf.platform import Platform
+from resperf.quantities import Estimator, quantity
+from resperf.settings import Setting
 
-_ABSENT = PhaseSamples((), 0, 0, StopReason.BUDGET)
+T = TypeVar("T", Setting, Platform)
+
+_ABSENT = Samples((), 0, 0, StopReason.BUDGET)
 
 _ROW_VALUES: Mapping[str, Callable[[Measurement], Any]] = {
     **{name: attrgetter(name) for name in ROW_COLUMNS},
-    "key": attrgetter("layer.key"),
+    "key": attrgetter("subject.key"),
+    "name": attrgetter("subject.name"),
+    "digest": attrgetter("subject.digest"),
     "flags": lambda measurement: ",".join(measurement.flags),
 }
 
-_PHASE_VALUES: Mapping[str, Callable[[PhaseSamples], Any]] = {
-    "ms": lambda phase: phase.median_ms if phase.samples_ms else math.nan,
-    "n_samples": lambda phase: len(phase.samples_ms),
+_SAMPLE_VALUES: Mapping[str, Callable[[Samples], Any]] = {
+    "value": lambda samples: samples.value if samples.values else math.nan,
+    "n_samples": lambda samples: len(samples.values),
     "taken": attrgetter("taken"),
     "warmups": attrgetter("warmups"),
-    "stop_reason": lambda phase: phase.stop_reason.value if phase.samples_ms else "",
+    "stop_reason": lambda samples: samples.stop_reason.value if samples.values else "",
     "drift": attrgetter("drift"),
+    "copies": lambda samples: samples.copies or 0,
+    "divisor": attrgetter("divisor"),
+    "offset": attrgetter("offset"),
 }
 
 
+class References(Generic[T]):
+    """Settings or platforms of rows, each of which a file holds once.
+
+    Parameters
+    ----------
+    first : Setting or Platform
+        The file's own.
+    """
+
+    def __init__(self, first: T) -> None:
+        self.values: list[T] = [first]
+        self._places: dict[T, int] = {first: 0}
+        # Comparing takes longer than looking which object it is; those looked at must stay alive.
+        self._known: dict[int, tuple[T, int]] = {id(first): (first, 0)}
+
+    def place(self, value: T) -> int:
+        """Return where a value stands in `values`, which it is added to."""
+        if id(value) not in self._known:
+            place = self._places.setdefault(value, len(self.values))
+            if place == len(self.values):
+                self.values.append(value)
+            self._known[id(value)] = value, place
+        return self._known[id(value)][1]
+
+
 def to_columns(
-    measurements: Sequence[Measurement], phases: Sequence[str] = PHASES
+    measurements: Sequence[Measurement],
+    columns: Mapping[str, Column],
+    quantities: Sequence[str],
+    settings: References[Setting],
+    platforms: References[Platform],
 ) -> dict[str, Array]:
-    """Columns of measurements of one kind, as `kind_columns` lays them out; text as bytes.
+    """Columns of measurements of one kind or of networks, text as bytes.
+
+    Parameters
+    ----------
+    measurements : sequence of Measurement
+    columns : mapping of str to Column
+        What `kind_columns` or `network_columns` says.
+    quantities : sequence of str
+    settings, platforms : References
+        What the rows name is added.
 
     Raises
     ------
     DatasetError
-        If a phase has more samples than a row can hold.
+        If a quantity has more samples than a row can hold.
     """
-    columns = kind_columns(measurements[0].layer.kind, phases)
     values: dict[str, Iterable[Any]] = {
-        name: [getattr(m.layer, name) for m in measurements]
-        for name in field_columns(measurements[0].layer.kind)
+        "setting": [settings.place(m.setting) for m in measurements],
+        "platform": [platforms.place(m.platform) for m in measurements],
     }
-    values |= {name: [get(m) for m in measurements] for name, get in _ROW_VALUES.items()}
-    for phase in phases:
-        rows = [m.phases.get(phase, _ABSENT) for m in measurements]
-        values |= {f"{phase}_{name}": [get(r) for r in rows] for name, get in _PHASE_VALUES.items()}
-        values[f"{phase}_samples_ms"] = _padded(phase, rows, measurements)
-    return {name: _as_array(values[name], column) for name, column in columns.items()}
+    for name in quantities:
+        rows = [m.samples.get(name, _ABSENT) for m in measurements]
+        values |= {
+            column_name(quantity(name), label): [get(row) for row in rows]
+            for label, get in _SAMPLE_VALUES.items()
+        }
+        values[column_name(quantity(name), "samples")] = _padded(name, rows, measurements)
+    return {
+        name: _as_array(values[name] if name in values else _plain(name, measurements), column)
+        for name, column in columns.items()
+    }
 
 
-def _padded(phase: str, rows: Sequence[PhaseSamples], measurements: Sequence[Measurement]) -> Array:
+def _plain(name: str, measurements: Sequence[Measurement]) -> list[Any]:
+    """Return a column that is neither a reference nor of a quantity: a field of a layer, or not."""
+    get = _ROW_VALUES.get(name, attrgetter(f"subject.{name}"))
+    return [get(m) for m in measurements]
+
+
+def estimator_of(measurements: Iterable[Measurement], name: str) -> Estimator:
+    """Say how the values of a quantity were made of its samples.
+
+    Raises
+    ------
+    DatasetError
+        If rows differ in that.
+    """
+    found = {m.samples[name].estimator for m in measurements if name in m.samples}
+    if len(found) > 1:
+        raise DatasetError(
+            f"values of {name} were made of samples in several ways ({', '.join(sorted(found))}); "
+            "keep such rows in files of their own"
+        )
+    return found.pop() if found else Estimator.MEDIAN
+
+
+def _padded(name: str, rows: Sequence[Samples], measurements: Sequence[Measurement]) -> Array:
     """Lay samples out as a block (n, 64), NaN behind each row's last."""
     block = np.full((len(rows), MAX_STORED_SAMPLES), np.nan, dtype="<f4")
     for index, row in enumerate(rows):
-        count = len(row.samples_ms)
+        count = len(row.values)
         if count > MAX_STORED_SAMPLES:
             raise DatasetError(
-                f"{measurements[index].layer.key} has {count} samples of {phase}; a row holds "
+                f"{measurements[index].subject.key} has {count} samples of {name}; a row holds "
                 f"{MAX_STORED_SAMPLES}: keep their quantiles"
             )
-        block[index, :count] = row.samples_ms
+        block[index, :count] = row.values
     return block
 
 
@@ -99,43 +175,82 @@ def decode(values: Array) -> list[str]:
 
 
 def from_columns(
-    kind: str, arrays: Mapping[str, Array], phases: Sequence[str] = PHASES
+    kind: str | None,
+    arrays: Mapping[str, Array],
+    quantities: Mapping[str, Estimator],
+    settings: Sequence[Setting],
+    platforms: Sequence[Platform],
 ) -> list[Measurement]:
-    """Measurements of one kind from its columns; the inverse of `to_columns`.
+    """Measurements of one kind, or of networks, from columns; the inverse of `to_columns`.
+
+    Parameters
+    ----------
+    kind : str or None
+        None for networks.
+    arrays : mapping of str to array
+    quantities : mapping of str to Estimator
+    settings, platforms : sequence
+        What rows name by their places; the first ones where they name none.
 
     Raises
     ------
     LayerError
         If a row is not a valid layer.
-    ValueError
-        If a status or a stop reason is not known.
+    ValueError, IndexError
+        If a status or a stop reason is not known, or a place is beyond the last.
     """
     lists: dict[str, list[Any]] = {
-        name: decode(arrays[name]) if column.dtype == TEXT else arrays[name].tolist()
-        for name, column in kind_columns(kind, phases).items()
+        name: decode(array) if array.dtype.kind == TEXT else array.tolist()
+        for name, array in arrays.items()
     }
-    cls, field_names = kind_of(kind), tuple(field_columns(kind))
-    plain = [name for name in ROW_COLUMNS if name not in ("key", "status", "flags")]
-    timed = {phase: _phases_of(phase, lists) for phase in phases}
+    count = len(lists["status"])
+    first = [0] * count
+    by_reference = zip(lists.get("setting", first), lists.get("platform", first), strict=True)
+    left_out = ("key", "status", "flags", "setting", "platform")
+    plain = [name for name in ROW_COLUMNS if name in lists and name not in left_out]
+    sampled = {name: _samples_of(name, each, lists) for name, each in quantities.items()}
     return [
         Measurement(
-            layer=cls.from_fields({name: lists[name][row] for name in field_names}),
+            subject=subject,
             status=Status(lists["status"][row]),
             flags=tuple(filter(None, lists["flags"][row].split(","))),
-            phases={name: rows[row] for name, rows in timed.items() if rows[row].samples_ms},
+            samples={name: rows[row] for name, rows in sampled.items() if rows[row].values},
+            setting=settings[setting],
+            platform=platforms[platform],
             **{name: lists[name][row] for name in plain},
         )
-        for row in range(len(lists["key"]))
+        for row, (subject, (setting, platform)) in enumerate(
+            zip(_subjects(kind, lists), by_reference, strict=True)
+        )
     ]
 
 
-def _phases_of(phase: str, lists: Mapping[str, list[Any]]) -> list[PhaseSamples]:
-    """One phase of every row; without samples where it was not measured."""
-    names = ("samples_ms", "n_samples", "taken", "warmups", "stop_reason", "drift")
-    rows = zip(*(lists[f"{phase}_{name}"] for name in names), strict=True)
+def _subjects(kind: str | None, lists: Mapping[str, list[Any]]) -> Iterable[Subject]:
+    if kind is None:
+        return [NetworkRef(*row) for row in zip(lists["name"], lists["digest"], strict=True)]
+    cls, names = kind_of(kind), tuple(field_columns(kind))
+    rows = zip(*(lists[name] for name in names), strict=True)
+    return (cls.from_fields(dict(zip(names, row, strict=True))) for row in rows)
+
+
+def _samples_of(name: str, estimator: Estimator, lists: Mapping[str, list[Any]]) -> list[Samples]:
+    """One quantity of every row; without samples where it was not measured."""
+    count = len(lists["status"])
+    absent = {"copies": [0] * count, "divisor": [1.0] * count, "offset": [0.0] * count}
+    rows = zip(
+        *(
+            lists.get(column_name(quantity(name), label)) or absent[label]
+            for label in SAMPLE_COLUMNS
+            if label != "value"
+        ),
+        strict=True,
+    )
     return [
-        PhaseSamples(tuple(samples[:n]), taken, warmups, StopReason(reason), bool(drift))
+        Samples(
+            tuple(values[:n]), taken, warmups, StopReason(reason), bool(drift), copies or None,
+            divisor, offset, estimator,
+        )
         if n
         else _ABSENT
-        for samples, n, taken, warmups, reason, drift in rows
-    ]
+        for values, n, taken, warmups, reason, drift, copies, divisor, offset in rows
+    ]  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +12,9 @@ import h5py
 
 from resperf.dataset.columns import decode
 from resperf.dataset.files import refuse_to_replace, write_whole
-from resperf.dataset.hdf5 import info_of, open_dataset
+from resperf.dataset.hdf5 import columns_of_group, open_dataset
 from resperf.dataset.records import Array
-from resperf.dataset.schema import TEXT, Column, kind_columns
+from resperf.dataset.schema import GRAPHS, TEXT, Column
 from resperf.errors import DatasetError, require
 
 Columns = Mapping[str, tuple[Column, list[Any]]]
@@ -42,9 +42,9 @@ def export_dataset(
         ``.csv`` or ``.parquet``. Kinds have different columns: where there are several, each gets
         a file with its name before the extension, such as ``out.conv.csv``.
     kind : str, optional
-        Export this kind alone, to `output` itself.
+        Export this kind (or ``networks``) alone, to `output` itself.
     samples : bool
-        Add the samples of each phase: numbers joined by spaces (CSV) or a list (Parquet).
+        Add the samples of each quantity: numbers joined by spaces (CSV) or a list (Parquet).
     replace : bool
         Replace outputs that exist, instead of refusing to.
 
@@ -66,7 +66,7 @@ def export_dataset(
         raise DatasetError(f"{output} must end in {' or '.join(FORMATS)}")
     encode = FORMATS[output.suffix]
     with open_dataset(path) as file:
-        kinds = list(file) if kind is None else [kind]
+        kinds = [name for name in file if name != GRAPHS] if kind is None else [kind]
         if not kinds:
             raise DatasetError(f"{path} has no rows to export; run its campaign with resperf bench")
         if kind is not None and kind not in file:
@@ -74,8 +74,7 @@ def export_dataset(
         targets = [output] if len(kinds) == 1 else [_beside(output, name) for name in kinds]
         refuse_to_replace(*targets, unless=replace)
         # Everything is encoded before anything is written: damage leaves no half of an export.
-        phases = info_of(file).phases
-        contents = [encode(_columns(name, file[name], phases, samples)) for name in kinds]
+        contents = [encode(_columns(file, name, samples)) for name in kinds]
     for target, content in zip(targets, contents, strict=True):
         write_whole(target, content)
     return targets
@@ -85,10 +84,10 @@ def _beside(output: Path, kind: str) -> Path:
     return output.with_name(f"{output.stem}.{kind}{output.suffix}")
 
 
-def _columns(kind: str, group: h5py.Group, phases: Sequence[str], samples: bool) -> Columns:
+def _columns(file: h5py.File, group: str, samples: bool) -> Columns:
     return {
-        name: (column, _values(group, name, column))
-        for name, column in kind_columns(kind, phases).items()
+        name: (column, _values(file[group], name, column))
+        for name, column in columns_of_group(file, group).items()
         if column.width == 1 or samples
     }
 
@@ -99,7 +98,7 @@ def _values(group: h5py.Group, name: str, column: Column) -> list[Any]:
     if column.dtype == TEXT:
         return decode(array)
     if column.width > 1:
-        counts = group[name.replace("samples_ms", "n_samples")][()]
+        counts = group[f"{name.rpartition('_samples_')[0]}_n_samples"][()]
         return [row[:count] for row, count in zip(array, counts, strict=True)]
     if column.unit == "bool":
         return list(array.astype(bool).tolist())

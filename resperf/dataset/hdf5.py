@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,26 +13,36 @@ from typing import Any
 import h5py
 import numpy as np
 
-from resperf.dataset.columns import decode, from_columns, to_columns
+from resperf.dataset.columns import References, decode, estimator_of, from_columns, to_columns
 from resperf.dataset.files import write_whole
 from resperf.dataset.records import Array, Dataset, DatasetInfo, KindTable
 from resperf.dataset.schema import (
+    GRAPHS,
+    NETWORKS,
     SCHEMA_VERSION,
     TEXT,
     Column,
+    column_name,
     field_columns,
     kind_columns,
+    network_columns,
 )
 from resperf.dataset.seal import SEAL_BYTES, is_intact, seal
 from resperf.errors import DatasetError, LayerError
 from resperf.layers import KINDS, kind_of
-from resperf.measurement import PHASES, Measurement
-from resperf.platform import from_fingerprint, to_fingerprint
+from resperf.measurement import Measurement, NetworkRef
+from resperf.platform import Platform, from_fingerprint
+from resperf.quantities import PHASES, QUANTITIES, Estimator, quantity
+from resperf.settings import Setting
 
 FORMAT = "resperf dataset"
-JSON_ATTRIBUTES = ("fingerprint", "campaign", "versions", "machine_costs", "merged")
-_SINCE_2: Mapping[str, Any] = {"phases": list(PHASES), "source": {}}
-"""JSON attributes that schema 1 did not have, and what they would have been."""
+_SINCE_1 = ("campaign", "versions", "machine_costs", "merged")
+JSON_ATTRIBUTES: Mapping[int, tuple[str, ...]] = {
+    1: (*_SINCE_1, "fingerprint"),
+    2: (*_SINCE_1, "fingerprint", "phases", "source"),
+    3: (*_SINCE_1, "settings", "platforms", "quantities", "source"),
+}
+"""Schema version -> attributes that are JSON."""
 _COMPRESSED_FROM_BYTES = 4096
 _CHUNK_BYTES = 1 << 20
 # What h5py raises for a damaged file, depending on where the damage is.
@@ -60,28 +70,72 @@ def write_dataset(path: Path, dataset: Dataset) -> None:
     """
     rows: dict[str, list[Measurement]] = {}
     for measurement in dataset.measurements:
-        rows.setdefault(measurement.layer.kind, []).append(measurement)
+        subject = measurement.subject
+        group = NETWORKS if isinstance(subject, NetworkRef) else subject.kind
+        rows.setdefault(group, []).append(measurement)
+    _refuse_lacking_graphs(rows.get(NETWORKS, ()), dataset.graphs)
+    settings = References(dataset.info.setting)
+    platforms = References(dataset.info.platform)
     memory = {"driver": "core", "backing_store": False, "userblock_size": SEAL_BYTES}
     with h5py.File(path.name, "w", **memory) as file:
-        for kind in (kind for kind in KINDS if kind in rows):
-            group, phases = file.create_group(kind), dataset.info.phases
-            _write_group(group, kind_columns(kind, phases), to_columns(rows[kind], phases))
-            group.attrs["description"] = str(kind_of(kind).__doc__).splitlines()[0]
-        file.attrs.update(_attributes(dataset.info))
+        for name in (name for name in (*KINDS, NETWORKS) if name in rows):
+            quantities = dataset.info.quantities
+            described = "rows of whole networks"
+            if name == NETWORKS:
+                quantities = _quantities_of(rows[name])
+                columns = network_columns(quantities)
+            else:
+                columns = kind_columns(name, quantities)
+                described = str(kind_of(name).__doc__).splitlines()[0]
+            arrays = to_columns(rows[name], columns, quantities, settings, platforms)
+            group = file.create_group(name)
+            _write_group(group, columns, arrays)
+            for each in quantities:
+                group[each].attrs["estimator"] = estimator_of(rows[name], each).value
+            group.attrs["description"] = described
+            if name == NETWORKS:
+                group.attrs["quantities"] = json.dumps(quantities)
+                _write_graphs(file.create_group(GRAPHS), dataset.graphs)
+        file.attrs.update(_attributes(dataset.info, settings.values, platforms.values))
         file.attrs["checksum"] = content_checksum(file)
         file.flush()
         image = file.id.get_file_image()
     write_whole(path, seal(image))
 
 
-def _attributes(info: DatasetInfo) -> dict[str, Any]:
+def _refuse_lacking_graphs(rows: Iterable[Measurement], graphs: Mapping[str, bytes]) -> None:
+    for row in rows:
+        if isinstance(row.subject, NetworkRef) and row.subject.digest not in graphs:
+            raise DatasetError(
+                f"a row of {row.subject.name} has no graph: a dataset holds the graph of every "
+                "network that it has rows of (resperf.network.weightless)"
+            )
+
+
+def _quantities_of(rows: Iterable[Measurement]) -> tuple[str, ...]:
+    found = {name for row in rows for name in row.samples}
+    return tuple(name for name in QUANTITIES if name in found)
+
+
+def _write_graphs(group: h5py.Group, graphs: Mapping[str, bytes]) -> None:
+    """Write graphs without weights by their digests."""
+    group.attrs["description"] = "graphs of networks without weights: ONNX files as bytes"
+    columns = {digest: Column("onnx", "a graph without weights", "|u1") for digest in graphs}
+    arrays = {digest: np.frombuffer(content, np.uint8) for digest, content in graphs.items()}
+    _write_group(group, columns, arrays)
+
+
+def _attributes(
+    info: DatasetInfo, settings: Sequence[Setting], platforms: Sequence[Platform]
+) -> dict[str, Any]:
     values = {
-        "fingerprint": to_fingerprint(info.setting, info.platform),
+        "settings": [each.to_json() for each in settings],
+        "platforms": [each.to_json() for each in platforms],
         "campaign": info.campaign,
         "versions": info.versions,
         "machine_costs": info.machine_costs,
         "merged": list(info.merged),
-        "phases": list(info.phases),
+        "quantities": list(info.quantities),
         "source": info.source,
         **({"fusions": list(info.fusions)} if info.fusions else {}),
     }
@@ -199,7 +253,7 @@ def _check_schema(path: Path, file: h5py.File) -> None:
             f"{path} has schema version {version}, this resperf reads up to {SCHEMA_VERSION}; "
             "upgrade resperf"
         )
-    unknown = sorted(set(file) - set(KINDS))
+    unknown = sorted(set(file) - {*KINDS, NETWORKS, GRAPHS})
     if unknown:
         raise DatasetError(
             f"{path} has layers of kind {', '.join(unknown)}, which this resperf does not know; "
@@ -207,25 +261,69 @@ def _check_schema(path: Path, file: h5py.File) -> None:
         )
 
 
+def version_of(file: h5py.File) -> int:
+    """Return the schema version of an open dataset file."""
+    return int(file.attrs["schema_version"])
+
+
+def kinds_of(file: h5py.File) -> list[str]:
+    """Name the kinds of layers that an open dataset file has rows of."""
+    return [name for name in file if name not in (NETWORKS, GRAPHS)]
+
+
 def info_of(file: h5py.File) -> DatasetInfo:
     """Read the identity of an open dataset file."""
-    attributes = dict(file.attrs)
-    names = (*JSON_ATTRIBUTES, *(_SINCE_2 if int(attributes["schema_version"]) > 1 else ()))
-    values = {**_SINCE_2, **{name: json.loads(attributes[name]) for name in names}}
-    setting, platform = from_fingerprint(values["fingerprint"])
+    values = _json_attributes(file)
+    (setting, *_), (platform, *_) = references_of(file)
     return DatasetInfo(
         setting=setting,
         platform=platform,
         campaign=values["campaign"],
-        seed=int(attributes["seed"]),
+        seed=int(file.attrs["seed"]),
         versions=values["versions"],
-        created=str(attributes["created"]),
+        created=str(file.attrs["created"]),
         machine_costs=values["machine_costs"],
         merged=tuple(values["merged"]),
-        phases=tuple(values["phases"]),
+        quantities=tuple(values["quantities"]),
         source=values["source"],
-        fusions=tuple(json.loads(attributes.get("fusions", "[]"))),
+        fusions=tuple(values["fusions"]),
     )
+
+
+def _json_attributes(file: h5py.File) -> dict[str, Any]:
+    """Read the attributes that are JSON, also of the versions that had others."""
+    attributes = dict(file.attrs)
+    names = (*JSON_ATTRIBUTES[version_of(file)], *({"fusions"} & attributes.keys()))
+    values = {name: json.loads(attributes[name]) for name in names}
+    quantities = [f"{phase}_ms" for phase in values.get("phases", ())] or list(PHASES)
+    return {"quantities": quantities, "source": {}, "fusions": [], **values}
+
+
+def references_of(file: h5py.File) -> tuple[list[Setting], list[Platform]]:
+    """Read the settings and platforms of an open dataset file; the first ones are its own."""
+    values = _json_attributes(file)
+    if "fingerprint" in values:
+        setting, platform = from_fingerprint(values["fingerprint"])
+        return [setting], [platform]
+    return (
+        [Setting.from_json(each) for each in values["settings"]],
+        [Platform.from_json(each) for each in values["platforms"]],
+    )
+
+
+def columns_of_group(file: h5py.File, name: str) -> dict[str, Column]:
+    """Return the columns that a group of rows should have, by the file's schema."""
+    quantities = quantities_of_group(file, name)
+    if name == NETWORKS:
+        return network_columns(quantities, version_of(file))
+    return kind_columns(name, quantities, version_of(file))
+
+
+def quantities_of_group(file: h5py.File, name: str) -> tuple[str, ...]:
+    """Name the quantities that a group of rows has."""
+    owner = file[NETWORKS].attrs if name == NETWORKS else _json_attributes(file)
+    found = owner["quantities"]
+    return tuple(json.loads(found) if isinstance(found, str) else found)
 
 
 def read_info(path: Path) -> DatasetInfo:
@@ -255,18 +353,48 @@ def read_dataset(path: Path) -> Dataset:
     DatasetError
         If the file is missing, damaged, not a dataset, of a newer schema, or has an invalid layer.
     """
-    measurements: list[Measurement] = []
     with open_dataset(path) as file:
-        info = info_of(file)
-        for kind in file:
-            try:
-                arrays = read_arrays(file[kind], kind_columns(kind, info.phases))
-                measurements += from_columns(kind, arrays, info.phases)
-            except LayerError as error:
-                raise DatasetError(
-                    f"{path}: {error}; see all problems with: resperf dataset check {path}"
-                ) from error
-    return Dataset(info, tuple(sorted(measurements, key=start_order)))
+        names = [name for name in file if name != GRAPHS]
+        return Dataset(info_of(file), _measurements(path, file, names), _graphs(file))
+
+
+def read_networks(path: Path) -> Dataset:
+    """Read the rows of whole networks alone, and the networks' graphs without weights.
+
+    Raises
+    ------
+    DatasetError
+        As `read_dataset`.
+    """
+    with open_dataset(path) as file:
+        names = [NETWORKS] if NETWORKS in file else []
+        return Dataset(info_of(file), _measurements(path, file, names), _graphs(file))
+
+
+def _measurements(path: Path, file: h5py.File, names: Sequence[str]) -> tuple[Measurement, ...]:
+    """Read groups of rows, in the order in which they were started."""
+    measurements: list[Measurement] = []
+    references = references_of(file)
+    for name in names:
+        arrays = read_arrays(file[name], columns_of_group(file, name))
+        quantities = {
+            each: Estimator(file[name][each].attrs.get("estimator", Estimator.MEDIAN))
+            for each in quantities_of_group(file, name)
+        }
+        kind = None if name == NETWORKS else name
+        try:
+            measurements += from_columns(kind, arrays, quantities, *references)
+        except LayerError as error:
+            raise DatasetError(
+                f"{path}: {error}; see all problems with: resperf dataset check {path}"
+            ) from error
+    return tuple(sorted(measurements, key=start_order))
+
+
+def _graphs(file: h5py.File) -> dict[str, bytes]:
+    if GRAPHS not in file:
+        return {}
+    return {digest: array[()].tobytes() for digest, array in file[GRAPHS].items()}
 
 
 def start_order(measurement: Measurement) -> float:
@@ -283,19 +411,21 @@ def read_table(path: Path) -> dict[str, KindTable]:
         If the file is missing, damaged, not a dataset, or of a newer schema.
     """
     with open_dataset(path) as file:
-        phases = info_of(file).phases
-        return {kind: table_of(kind, file[kind], phases) for kind in file}
+        return {kind: table_of(file, kind) for kind in kinds_of(file)}
 
 
-def table_of(kind: str, group: h5py.Group, phases: Sequence[str]) -> KindTable:
+def table_of(file: h5py.File, kind: str) -> KindTable:
     """Read the group of one kind as columns with Python's types."""
-    columns = kind_columns(kind, phases)
+    columns, group = columns_of_group(file, kind), file[kind]
+    quantities = quantities_of_group(file, kind)
     names = ("key", "status", "repeat", "flags", "isolated_ms", "reference_ratio", "started_at")
     rest = {name: _values(group, name, columns[name]) for name in names}
+    copies = {name: column_name(quantity(name), "copies") for name in quantities}
     return KindTable(
         kind=kind,
         columns={name: _values(group, name, c) for name, c in field_columns(kind).items()},
-        times_ms={phase: group[f"{phase}_ms"][()] for phase in phases},
+        times_ms={name: group[name][()] for name in quantities},
+        copies={name: group[label][()] for name, label in copies.items() if label in columns},
         **{**rest, "repeat": rest["repeat"].astype(np.int64)},
     )
 

@@ -50,32 +50,42 @@ def merge_datasets(paths: Sequence[Path], output: Path) -> Dataset:
                 f"{paths[0]} (here) and {path} (there) are not of one machine and its settings: "
                 f"{'; '.join(differences)}; keep them apart and train a bundle from each"
             )
-        if part.info.phases != parts[0].info.phases:
-            raise DatasetError(
-                f"{paths[0]} holds times of {', '.join(parts[0].info.phases)}, {path} of "
-                f"{', '.join(part.info.phases)}; keep them apart and train a bundle from each"
-            )
+    _refuse_unlike_quantities(paths, parts)
     merged = Dataset(
         _merged_info(parts),
-        _renumbered(m for part in parts for m in part.measurements),
+        renumbered(m for part in parts for m in part.measurements),
+        {digest: graph for part in parts for digest, graph in part.graphs.items()},
     )
     write_dataset(output, merged)
     return merged
 
 
-def _renumbered(measurements: Iterable[Measurement]) -> tuple[Measurement, ...]:
-    """Rows in order of start, copies dropped, each key's repeats made different.
+def _refuse_unlike_quantities(paths: Sequence[Path], parts: Sequence[Dataset]) -> None:
+    """Refuse to mix layers of which different things were measured."""
+    known = [(path, part.info.quantities) for path, part in zip(paths, parts, strict=True)
+             if part.info.quantities]  # fmt: skip
+    for path, quantities in known[1:]:
+        first_path, first = known[0]
+        if quantities != first:
+            raise DatasetError(
+                f"{first_path} holds times of {', '.join(first)}, {path} of "
+                f"{', '.join(quantities)}; keep them apart and train a bundle from each"
+            )
+
+
+def renumbered(measurements: Iterable[Measurement]) -> tuple[Measurement, ...]:
+    """Return rows in order of start, copies dropped, each subject's repeats made different.
 
     Where nobody said when a row was started, its place in time is unknown and its time tells
     copies.
     """
     rows: list[Measurement] = []
-    seen: set[tuple[str, float, float]] = set()
-    taken: dict[str, set[int]] = defaultdict(set)
+    seen: set[tuple[Any, ...]] = set()
+    taken: dict[Any, set[int]] = defaultdict(set)
     for measurement in sorted(measurements, key=lambda m: (start_order(m), m.repeat)):
-        key = measurement.layer.key
+        key = measurement.identity
         unknown = math.isnan(measurement.started_at)
-        start = (-1.0, measurement.isolated_ms) if unknown else (measurement.started_at, 0.0)
+        start = (-1.0, _own_value(measurement)) if unknown else (measurement.started_at, 0.0)
         if (key, *start) in seen:
             continue
         seen.add((key, *start))
@@ -85,6 +95,13 @@ def _renumbered(measurements: Iterable[Measurement]) -> tuple[Measurement, ...]:
         taken[key].add(repeat)
         rows.append(dataclasses.replace(measurement, repeat=repeat))
     return tuple(rows)
+
+
+def _own_value(measurement: Measurement) -> float:
+    """Return a time that tells copies of a row."""
+    if not math.isnan(measurement.isolated_ms):
+        return measurement.isolated_ms
+    return next((each.value for each in measurement.samples.values()), 0.0)
 
 
 def _merged_info(parts: Sequence[Dataset]) -> DatasetInfo:
@@ -108,6 +125,7 @@ def _merged_info(parts: Sequence[Dataset]) -> DatasetInfo:
             costs[name] = sum(cost * weight for cost, weight in known) / sum(w for _, w in known)
     return dataclasses.replace(
         parts[0].info,  # all parts have this setting and platform
+        quantities=next((part.info.quantities for part in parts if part.info.quantities), ()),
         campaign=histories[0]["campaign"],
         seed=histories[0]["seed"],
         versions=_joined([history["versions"] for history in histories]),

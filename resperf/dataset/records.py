@@ -10,8 +10,9 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from resperf.measurement import PHASES, TOLERANCE, Measurement, Status
+from resperf.measurement import TOLERANCE, Measurement, Status
 from resperf.platform import Platform
+from resperf.quantities import PHASES
 from resperf.settings import Setting
 
 Array = npt.NDArray[Any]
@@ -39,9 +40,10 @@ class DatasetInfo:
     merged : tuple of mapping
         Where the file was merged: the ``campaign``, ``seed``, ``versions``, ``created`` and number
         of ``rows`` of each part, oldest first. Empty otherwise.
-    phases : tuple of str
-        What the times contain: the phases that the rows have. `PHASES` where resperf measured;
-        ``("execution",)`` or ``("whole_call",)`` where others did.
+    quantities : tuple of str
+        What the rows of layers have, by names of `resperf.quantities.QUANTITIES`. `PHASES` where
+        resperf measured; ``("execution_ms",)`` or ``("whole_call_ms",)`` where others did; empty
+        where all rows are of networks.
     source : mapping
         Where the rows were imported from: ``format``, ``description``, ``files``, ``left_out`` and
         more (docs/importing.md). Empty where resperf measured.
@@ -58,17 +60,27 @@ class DatasetInfo:
     created: str
     machine_costs: Mapping[str, float]
     merged: tuple[Mapping[str, Any], ...] = ()
-    phases: tuple[str, ...] = PHASES
+    quantities: tuple[str, ...] = PHASES
     source: Mapping[str, Any] = field(default_factory=dict)
     fusions: tuple[Mapping[str, Any], ...] = ()
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """All measurements of one machine, in the order in which they were started."""
+    """All measurements of one file, in the order in which they were started.
+
+    Attributes
+    ----------
+    info : DatasetInfo
+    measurements : tuple of Measurement
+        Of layers and of whole networks.
+    graphs : mapping of str to bytes
+        Digest of a network -> its graph, as `resperf.network.weightless` returns it.
+    """
 
     info: DatasetInfo
     measurements: tuple[Measurement, ...]
+    graphs: Mapping[str, bytes] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True)
@@ -86,9 +98,12 @@ class KindTable:
     repeat : array of int64 (n,)
         0 for the first measurement of a key.
     times_ms : mapping of str to array of float64 (n,)
-        Phase to its median time, for the phases that the file has; NaN where the row is not ok.
+        Quantity to its value, for those that the file has; NaN where the row is not ok.
     isolated_ms, reference_ratio, started_at : array of float64 (n,)
         As in `resperf.measurement.Measurement`.
+    copies : mapping of str to array of int (n,)
+        Quantity to how many copies of the layer a run held, 0 where nobody wrote it down; empty
+        in files before schema 3.
     """
 
     kind: str
@@ -101,13 +116,14 @@ class KindTable:
     isolated_ms: Array
     reference_ratio: Array
     started_at: Array
+    copies: Mapping[str, Array] = field(default_factory=dict, repr=False)
 
     def __len__(self) -> int:
         return len(self.key)
 
     @property
-    def phases(self) -> tuple[str, ...]:
-        """Phases that the rows have."""
+    def quantities(self) -> tuple[str, ...]:
+        """Quantities that the rows have."""
         return tuple(self.times_ms)
 
     @property

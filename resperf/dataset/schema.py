@@ -6,13 +6,14 @@ Changing it raises `SCHEMA_VERSION`, extends the reader and adds a golden file t
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from resperf.layers import kind_of
-from resperf.measurement import PHASES
+from resperf.quantities import PHASES, Quantity, quantity
 
-SCHEMA_VERSION = 2
-"""1: three phases in every file. 2: a file says which phases its rows have, and its source."""
+SCHEMA_VERSION = 3
+"""1: three phases in every file. 2: a file says which phases its rows have, and its source. 3: rows
+of networks with their graphs; settings and platforms by reference; copies, divisor and offset."""
 TEXT = "S"
 """Type of a text column: UTF-8, fixed length, padded with NUL (MATLAB and pandas open both)."""
 MAX_TEXT_BYTES = 512
@@ -31,12 +32,15 @@ class Column:
         ``"<i8"``, ``"<i4"``, ``"|u1"`` (yes/no), ``"<f8"``, ``"<f4"`` or `TEXT`.
     width : int
         Values per row; 1 makes a 1-D dataset, more make a 2-D one.
+    since : int
+        First schema version that has it.
     """
 
     unit: str
     description: str
     dtype: str
     width: int = 1
+    since: int = 1
 
 
 ROW_COLUMNS: Mapping[str, Column] = {
@@ -51,22 +55,36 @@ ROW_COLUMNS: Mapping[str, Column] = {
     "isolated_ms": Column("ms", "median wall time of one run of the layer alone", "<f8"),
     "session_ms": Column("ms", "cost of a session call without any layer", "<f8"),
     "reference_ratio": Column("1", "time of the reference layer over its usual time", "<f8"),
+    "setting": Column("1", "place in the file's settings", "<i4", since=3),
+    "platform": Column("1", "place in the file's platforms", "<i4", since=3),
 }
 
 MAX_STORED_SAMPLES = 64
 
-PHASE_COLUMNS: Mapping[str, Column] = {
-    "ms": Column("ms", "median of the samples of {phase}", "<f8"),
-    "samples_ms": Column(
-        "ms", "samples of {phase}, padded with NaN", "<f4", width=MAX_STORED_SAMPLES
-    ),
-    "n_samples": Column("1", "samples of {phase} that are stored", "<i4"),
-    "taken": Column("1", "samples of {phase} that were taken", "<i8"),
-    "warmups": Column("1", "runs of {phase} before the first sample", "<i8"),
-    "stop_reason": Column("name", "why sampling of {phase} stopped: precise or budget", TEXT),
-    "drift": Column("bool", "samples of {phase} moved steadily", "|u1"),
+NETWORKS, GRAPHS = "networks", "graphs"
+"""Groups that hold no layers: rows of whole networks, and their graphs without weights."""
+
+_NETWORK_NAMES: Mapping[str, Column] = {
+    "name": Column("name", "the network, for people", TEXT),
+    "digest": Column("name", "SHA-256 of its graph, the name of which in graphs it is", TEXT),
 }
-"""Columns of each phase; their full name is ``<phase>_<name>``."""
+_OF_LAYERS = frozenset({"key", "isolated_ms", "session_ms"})
+
+SAMPLE_COLUMNS: Mapping[str, Column] = {
+    "value": Column("{unit}", "{stem}: one value of its samples, by the estimator", "<f8"),
+    "samples": Column(
+        "{unit}", "samples of {stem}, padded with NaN", "<f4", width=MAX_STORED_SAMPLES
+    ),
+    "n_samples": Column("1", "samples of {stem} that are stored", "<i4"),
+    "taken": Column("1", "samples of {stem} that were taken", "<i8"),
+    "warmups": Column("1", "runs of {stem} before the first sample", "<i8"),
+    "stop_reason": Column("name", "why sampling of {stem} stopped: precise or budget", TEXT),
+    "drift": Column("bool", "samples of {stem} moved steadily", "|u1"),
+    "copies": Column("1", "copies that a run of {stem} held, 0 where unknown", "<i4", since=3),
+    "divisor": Column("1", "what a run's value less the offset was divided by", "<f8", since=3),
+    "offset": Column("{unit}", "what was subtracted from a run's value", "<f8", since=3),
+}
+"""Columns of each quantity; `column_name` says what they are called."""
 
 _FIELD_TYPES = {"bool": "|u1", "name": TEXT}
 
@@ -79,25 +97,59 @@ def field_columns(kind: str) -> dict[str, Column]:
     }
 
 
-def kind_columns(kind: str, phases: Sequence[str] = PHASES) -> dict[str, Column]:
+def column_name(quantity: Quantity, label: str) -> str:
+    """Name a column of a quantity: ``execution_ms``, ``execution_samples_ms``, ``execution_taken``.
+
+    Parameters
+    ----------
+    quantity : Quantity
+    label : str
+        A name of `SAMPLE_COLUMNS`.
+    """
+    if label == "value":
+        return quantity.name
+    unit = f"_{quantity.unit}" if label == "samples" else ""
+    return f"{quantity.stem}_{label}{unit}"
+
+
+def _sample_columns(names: Sequence[str], version: int) -> dict[str, Column]:
+    return {
+        column_name(each, label): replace(
+            column,
+            unit=column.unit.format(unit=each.unit),
+            description=column.description.format(stem=each.stem),
+        )
+        for each in map(quantity, names)
+        for label, column in SAMPLE_COLUMNS.items()
+        if column.since <= version
+    }
+
+
+def kind_columns(
+    kind: str, quantities: Sequence[str] = PHASES, version: int = SCHEMA_VERSION
+) -> dict[str, Column]:
     """All columns of the group of a layer kind, by name.
 
     Parameters
     ----------
     kind : str
-    phases : sequence of str
-        Phases that the file's rows have: `DatasetInfo.phases`.
+    quantities : sequence of str
+        Those that the file's layers have: `DatasetInfo.quantities`.
+    version : int
+        Of the file's schema.
 
     Raises
     ------
     LayerError
         If there is no such kind.
+    ResperfError
+        If there is no such quantity.
     """
-    timed = {
-        f"{phase}_{name}": Column(
-            column.unit, column.description.format(phase=phase), column.dtype, column.width
-        )
-        for phase in phases
-        for name, column in PHASE_COLUMNS.items()
-    }
-    return {**field_columns(kind), **ROW_COLUMNS, **timed}
+    rows = {name: column for name, column in ROW_COLUMNS.items() if column.since <= version}
+    return {**field_columns(kind), **rows, **_sample_columns(quantities, version)}
+
+
+def network_columns(quantities: Sequence[str], version: int = SCHEMA_VERSION) -> dict[str, Column]:
+    """All columns of the group of network rows, by name; arguments as of `kind_columns`."""
+    rows = {name: column for name, column in ROW_COLUMNS.items() if name not in _OF_LAYERS}
+    return {**_NETWORK_NAMES, **rows, **_sample_columns(quantities, version)}

@@ -2,27 +2,38 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
 
-from resperf.dataset.hdf5 import info_of, open_dataset, table_of
+from resperf.dataset.hdf5 import (
+    info_of,
+    kinds_of,
+    open_dataset,
+    read_networks,
+    table_of,
+    version_of,
+)
 from resperf.dataset.noise import NoiseFloor, noise_floor
 from resperf.dataset.records import DatasetInfo, KindTable
+from resperf.measurement import Measurement
+from resperf.quantities import QUANTITIES
 from resperf.units import json_values
 
 
 @dataclass(frozen=True)
-class PhaseSummary:
-    """Medians of one phase over the rows that are ok; NaN where there are none."""
+class QuantitySummary:
+    """Values of one quantity over the rows that are ok; NaN where there are none."""
 
-    min_ms: float
-    median_ms: float
-    max_ms: float
+    min: float
+    median: float
+    max: float
     noise: NoiseFloor
 
 
@@ -34,7 +45,26 @@ class KindSummary:
     layers: int
     statuses: Mapping[str, int]
     flagged: int
-    phases: Mapping[str, PhaseSummary]
+    quantities: Mapping[str, QuantitySummary]
+
+
+@dataclass(frozen=True)
+class NetworkSummary:
+    """Rows of whole networks.
+
+    Attributes
+    ----------
+    rows, networks : int
+        Networks are counted by their graphs.
+    statuses : mapping of str to int
+    quantities : mapping of str to (float, float, float)
+        Quantity -> smallest value, median and largest of the rows that have it.
+    """
+
+    rows: int
+    networks: int
+    statuses: Mapping[str, int]
+    quantities: Mapping[str, tuple[float, float, float]]
 
 
 @dataclass(frozen=True)
@@ -52,6 +82,8 @@ class Summary:
     first_started_at, last_started_at : float
         Seconds since 1970 (UTC); NaN without rows.
     kinds : mapping of str to KindSummary
+    networks : NetworkSummary or None
+        Of the rows of whole networks, where there are any.
     """
 
     path: Path
@@ -62,11 +94,13 @@ class Summary:
     first_started_at: float
     last_started_at: float
     kinds: Mapping[str, KindSummary]
+    networks: NetworkSummary | None = None
 
     @property
     def rows(self) -> int:
-        """Rows of all kinds."""
-        return sum(kind.rows for kind in self.kinds.values())
+        """Rows of all kinds, and of networks."""
+        of_networks = self.networks.rows if self.networks else 0
+        return sum(kind.rows for kind in self.kinds.values()) + of_networks
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values; NaN becomes None."""
@@ -83,13 +117,14 @@ class Summary:
             "versions": self.info.versions,
             "machine_costs": self.info.machine_costs,
             "merged": list(self.info.merged),
-            "phases": list(self.info.phases),
+            "quantities": list(self.info.quantities),
             "source": self.info.source,
             "fusions": list(self.info.fusions),
             "first_started_at": self.first_started_at,
             "last_started_at": self.last_started_at,
             "rows": self.rows,
             "kinds": {name: _kind_json(kind) for name, kind in self.kinds.items()},
+            "networks": None if self.networks is None else dataclasses.asdict(self.networks),
         }
         plain: dict[str, Any] = json_values(values)
         return plain
@@ -101,14 +136,14 @@ def _kind_json(kind: KindSummary) -> dict[str, Any]:
         "layers": kind.layers,
         "statuses": dict(kind.statuses),
         "flagged": kind.flagged,
-        "phases": {
+        "quantities": {
             name: {
-                "min_ms": phase.min_ms,
-                "median_ms": phase.median_ms,
-                "max_ms": phase.max_ms,
-                "noise": phase.noise._asdict(),
+                "min": each.min,
+                "median": each.median,
+                "max": each.max,
+                "noise": each.noise._asdict(),
             }
-            for name, phase in kind.phases.items()
+            for name, each in kind.quantities.items()
         },
     }
 
@@ -123,9 +158,11 @@ def summarize(path: Path) -> Summary:
     """
     with open_dataset(path) as file:
         info = info_of(file)
-        tables = [table_of(kind, file[kind], info.phases) for kind in file]
-        version, digest = int(file.attrs["schema_version"]), str(file.attrs["checksum"])
-    started = np.concatenate([np.array([np.nan]), *(table.started_at for table in tables)])
+        tables = [table_of(file, kind) for kind in kinds_of(file)]
+        version, digest = version_of(file), str(file.attrs["checksum"])
+    networks = read_networks(path).measurements
+    times = np.array([np.nan, *(row.started_at for row in networks)])
+    started = np.concatenate([times, *(table.started_at for table in tables)])
     return Summary(
         path=path,
         size_bytes=path.stat().st_size,
@@ -135,6 +172,21 @@ def summarize(path: Path) -> Summary:
         first_started_at=float(np.fmin.reduce(started)),
         last_started_at=float(np.fmax.reduce(started)),
         kinds={table.kind: _summarize_kind(table) for table in tables},
+        networks=_summarize_networks(networks),
+    )
+
+
+def _summarize_networks(rows: Sequence[Measurement]) -> NetworkSummary | None:
+    if not rows:
+        return None
+    values = {name: [row.value(name) for row in rows if name in row.samples] for name in QUANTITIES}
+    return NetworkSummary(
+        rows=len(rows),
+        networks=len({row.subject.key for row in rows}),
+        statuses=dict(Counter(str(row.status) for row in rows).most_common()),
+        quantities={
+            name: (min(found), median(found), max(found)) for name, found in values.items() if found
+        },
     )
 
 
@@ -144,17 +196,17 @@ def _summarize_kind(table: KindTable) -> KindSummary:
         layers=len(set(table.key)),
         statuses=dict(Counter(table.status.tolist()).most_common()),
         flagged=int((table.flags != "").sum()),
-        phases={phase: _summarize_phase(table, phase) for phase in table.phases},
+        quantities={name: _summarize_quantity(table, name) for name in table.quantities},
     )
 
 
-def _summarize_phase(table: KindTable, phase: str) -> PhaseSummary:
-    times_ms = table.times_ms[phase][table.ok]
+def _summarize_quantity(table: KindTable, name: str) -> QuantitySummary:
+    times_ms = table.times_ms[name][table.ok]
     if not len(times_ms):
         times_ms = np.array([np.nan])
-    return PhaseSummary(
-        min_ms=float(times_ms.min()),
-        median_ms=float(np.median(times_ms)),
-        max_ms=float(times_ms.max()),
-        noise=noise_floor(table, phase),
+    return QuantitySummary(
+        min=float(times_ms.min()),
+        median=float(np.median(times_ms)),
+        max=float(times_ms.max()),
+        noise=noise_floor(table, name),
     )

@@ -7,6 +7,7 @@ from resperf.network.cached import read_network_once
 from resperf.network.digest import structure_digest
 from resperf.network.model import stripped_model
 from resperf.network.reader import networks_at, read_network
+from resperf.network.weightless import graph_digest, read_graph, weightless
 from resperf.network.weights import materialise
 
 __all__ = [
@@ -15,10 +16,13 @@ __all__ = [
     "Network",
     "Node",
     "Tensor",
+    "graph_digest",
     "materialise",
     "networks_at",
+    "read_graph",
     "read_network",
     "read_network_once",
     "stripped_model",
     "structure_digest",
+    "weightless",
 ]

@@ -6,13 +6,17 @@ from resperf.prediction.api import Failure, predict, predict_everywhere
 from resperf.prediction.layers import predict_layers
 from resperf.prediction.network import layers_alone, predict_network
 from resperf.prediction.result import (
+    WHOLE_NETWORK,
     LayerPrediction,
     PhaseTimes,
     Prediction,
+    QuantityPrediction,
     Skipped,
 )
+from resperf.prediction.sum_of_layers import SumOfLayers
 
 __all__ = [
-    "Failure", "LayerPrediction", "PhaseTimes", "Prediction", "Skipped", "layers_alone",
-    "predict", "predict_everywhere", "predict_layers", "predict_network",
+    "WHOLE_NETWORK", "Failure", "LayerPrediction", "PhaseTimes", "Prediction",
+    "QuantityPrediction", "Skipped", "SumOfLayers", "layers_alone", "predict",
+    "predict_everywhere", "predict_layers", "predict_network",
 ]  # fmt: skip

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -118,12 +118,19 @@ def predict(
     >>> prediction.total_ms, prediction.phases.execution_ms  # doctest: +SKIP
     (412.7, 411.9)
     """
-    found = chosen_bundle(device, framework, bundle)
+    found = _for_threads(chosen_bundle(device, framework, bundle), threads)
     predictions = [
         predict_network(network, found, strict=strict, threads=threads)
         for network in read_batches(Path(path), batch, shapes)
     ]
     return predictions if isinstance(batch, Sequence) else predictions[0]
+
+
+def _for_threads(bundle: Bundle, threads: int | None) -> Bundle:
+    """Return the part of a bundle for so many threads, or the one nearest to them."""
+    if threads is None or not any(part.kinds for part in bundle.parts):
+        return bundle
+    return bundle.answering(None, None, replace(bundle.setting, threads=threads), bundle.platform)
 
 
 @dataclass(frozen=True)

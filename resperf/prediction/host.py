@@ -34,11 +34,11 @@ def bundle_warnings(bundle: Bundle, *, threads: int | None = None) -> tuple[str,
     As `host_warnings`, and where its layers were measured, if that was elsewhere.
     """
     warnings = host_warnings(bundle.setting, bundle.platform, threads=threads)
-    if bundle.carried is None:
+    if bundle.transferred is None:
         return warnings
     return (
         *warnings,
-        f"the layers were measured on another machine ({bundle.carried.origin.machine}); whole "
+        f"the layers were measured on another machine ({bundle.transferred.origin.machine}); whole "
         "networks taught what they take here",
     )
 

@@ -13,6 +13,7 @@ from resperf.devices import device_facts, lower_bound_ms
 from resperf.layers import Layer
 from resperf.lowering import lower_layers
 from resperf.prediction.result import LayerPrediction
+from resperf.quantities import EXECUTION, QUANTITIES
 
 
 class Time(NamedTuple):
@@ -25,7 +26,7 @@ class Time(NamedTuple):
     high_ms: float
 
 
-def layer_times(bundle: Bundle, layers: Sequence[Layer], phase: str = "execution") -> Times:
+def layer_times(bundle: Bundle, layers: Sequence[Layer], quantity: str = EXECUTION) -> Times:
     """Predict lowered layers; equal layers are predicted once.
 
     Parameters
@@ -33,8 +34,8 @@ def layer_times(bundle: Bundle, layers: Sequence[Layer], phase: str = "execution
     bundle : Bundle
     layers : sequence of Layer
         Lowered, kinds may be mixed.
-    phase : str
-        A name of `resperf.measurement.TIMED`.
+    quantity : str
+        A name of `resperf.quantities.QUANTITIES`.
 
     Returns
     -------
@@ -49,7 +50,7 @@ def layer_times(bundle: Bundle, layers: Sequence[Layer], phase: str = "execution
         if place == len(unique):
             unique.append(layer)
         order.append(place)
-    times = bundle.predict(unique, phase)
+    times = bundle.predict(unique, quantity)
     index = np.asarray(order, dtype=np.intp)
     return Times(
         ms=times.ms[index],
@@ -94,7 +95,7 @@ def layer_prediction(
         moved_bytes=layer.moved_bytes,
         sources=sources,
         phase=phase,
-        estimated=f"{layer.kind} {bundle.layer_phase}" in bundle.estimates,
+        estimated=f"{layer.kind} {QUANTITIES[bundle.layer_quantity].stem}" in bundle.estimates,
         lower_bound_ms=math.nan if facts is None else lower_bound_ms(layer, facts),
     )
 
@@ -124,10 +125,14 @@ def predict_layers(layers: Sequence[Layer], bundle: Bundle) -> list[LayerPredict
         what it contains.
     """
     lowered = lower_layers(layers, bundle.setting, bundle.platform)
-    times = layer_times(bundle, lowered, bundle.layer_phase)
+    times = layer_times(bundle, lowered, bundle.layer_quantity)
     return [
         layer_prediction(
-            bundle, layer, time, name=f"{layer.kind}_{place}", phase=bundle.layer_phase
+            bundle,
+            layer,
+            time,
+            name=f"{layer.kind}_{place}",
+            phase=QUANTITIES[bundle.layer_quantity].stem,
         )
         for place, (layer, time) in enumerate(zip(lowered, times_in_order(times), strict=True))
     ]

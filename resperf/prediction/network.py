@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
-from resperf.bundle import Bundle, group_of
+from resperf.bundle import NETWORK, Bundle, group_of
 from resperf.copies import PACKED_KINDS, weights_moved_ms
-from resperf.errors import UnsupportedError
+from resperf.errors import BundleError, UnsupportedError
 from resperf.lowering import LoweredNetwork, LoweredNode, Work, lower, tensor_bytes, work_of
-from resperf.measurement import WHOLE_CALL
 from resperf.network import Network
+from resperf.prediction.composition import composable, composed
 from resperf.prediction.host import bundle_warnings
 from resperf.prediction.layers import Time, layer_prediction, layer_times, times_in_order
-from resperf.prediction.result import LayerPrediction, Prediction, Skipped
+from resperf.prediction.result import (
+    WHOLE_NETWORK,
+    LayerPrediction,
+    PhaseTimes,
+    Prediction,
+    QuantityPrediction,
+    Skipped,
+)
 from resperf.prediction.rules import RULE_OF_METHOD, RULES
+from resperf.quantities import PHASES, QUANTITIES, Level
 
 SHOWN_IN_ERROR = 3
 """Operators that an error names before it only counts."""
@@ -33,6 +41,7 @@ def predict_network(
     lowering: str = "auto",
     strict: Strict = False,
     threads: int | None = None,
+    whole: bool = True,
 ) -> Prediction:
     """Predict how long one run of a network takes.
 
@@ -49,6 +58,8 @@ def predict_network(
         the bundle does not know is listed (`Prediction.missing_costs`), not refused.
     threads : int, optional
         Threads that the user means to run with; only compared with the bundle's.
+    whole : bool
+        Also ask predictors that learnt of whole networks.
 
     Raises
     ------
@@ -56,14 +67,83 @@ def predict_network(
         If `strict` and the total would leave something out (or extrapolate), if the framework has
         no lowering, or if the bundle predicts whole calls, which do not add up.
     """
-    if bundle.layer_phase == WHOLE_CALL:
+    found = _of_whole_network(network, bundle) if whole else {}
+    if found and not bundle.kinds:
+        return _without_layers(network, bundle, found, threads)
+    if not composable(bundle.layer_quantity, [bundle.layer_quantity]):
         raise UnsupportedError(
             f"{bundle.path} predicts whole calls: each contains a session call and the copies "
             "between host and device, which a network pays once and not per layer; predict single "
             "layers with resperf predict-layer, or use a bundle that was trained on execution"
         )
     lowered = lower(network, bundle.setting, bundle.platform, method=lowering)
-    return _prediction(network, lowered, bundle, strict=strict, threads=threads)
+    prediction = _prediction(network, lowered, bundle, strict=strict, threads=threads)
+    quantities = {**_of_layers(lowered, bundle), **found}
+    return replace(prediction, quantities=tuple(quantities.values())) if quantities else prediction
+
+
+def _of_whole_network(network: Network, bundle: Bundle) -> dict[str, QuantityPrediction]:
+    """Ask the predictors that learnt of networks: those nearest to the bundle's own setting."""
+    found = {}
+    names = dict.fromkeys(name for part in bundle.parts for name in part.network_quantities)
+    for name in names:
+        try:
+            part = bundle.answering(NETWORK, name, bundle.setting, bundle.platform)
+        except BundleError:
+            # It is of another framework, or of training.
+            continue
+        one = part.predict_networks([network], bundle.setting, bundle.platform)[name]
+        found[name] = QuantityPrediction(
+            name, float(one.values[0]), float(one.low[0]), float(one.high[0]),
+            part.method_of(NETWORK, name),
+        )  # fmt: skip
+    return found
+
+
+def _of_layers(lowered: LoweredNetwork, bundle: Bundle) -> dict[str, QuantityPrediction]:
+    """Compose what predictors of layers know beside the three phases."""
+    known = [name for name in bundle.layer_quantities if name not in PHASES]
+    names = [
+        name
+        for name, row in QUANTITIES.items()
+        if Level.NETWORK in row.levels and known and composable(name, known)
+    ]
+    layers = [node.layer for node in lowered.nodes if node.layer is not None]
+    times = {name: layer_times(bundle, layers, name) for name in known if names}
+
+    def whole(name: str, field: str) -> float:
+        # What networks have at their ends is among the three phases.
+        return composed(name, lambda part: list(getattr(times[part], field)), lambda _: 0.0)
+
+    return {
+        name: QuantityPrediction(
+            name, whole(name, "ms"), whole(name, "low_ms"), whole(name, "high_ms"), "sum_of_layers"
+        )
+        for name in names
+    }
+
+
+def _without_layers(
+    network: Network,
+    bundle: Bundle,
+    found: Mapping[str, QuantityPrediction],
+    threads: int | None,
+) -> Prediction:
+    """Return what a bundle that knows no layers predicts of a network."""
+    return Prediction(
+        network=network.name,
+        device=bundle.device,
+        machine=bundle.machine,
+        bundle=str(bundle.path),
+        method=bundle.method,
+        framework=bundle.framework,
+        batch=network.batch,
+        phases=PhaseTimes(math.nan, math.nan, math.nan),
+        layers=(),
+        warnings=(*bundle_warnings(bundle, threads=threads), *network.notes),
+        rule=WHOLE_NETWORK,
+        quantities=tuple(found.values()),
+    )
 
 
 def _prediction(
@@ -115,8 +195,9 @@ def _prediction(
             phase for phase in ("preprocess", "postprocess") if phase in bundle.estimates
         ),
         views_estimated="view_ms" in bundle.estimates,
+        copies="stored" if bundle.stored_copies else "assumed",
         nodes=lowered.nodes,
-        log_width=math.inf if bundle.in_place is None else bundle.in_place.log_width,
+        log_width=math.inf if bundle.correction is None else bundle.correction.log_width,
         missing_costs=total.missing_costs,
     )
 
@@ -129,7 +210,7 @@ def layers_alone(network: Network, bundle: Bundle, *, threads: int | None = None
     """
     prediction = predict_network(network, bundle, threads=threads)
     lowered = lower(network, bundle.setting, bundle.platform)
-    alone = _prediction(network, lowered, bundle.without_in_place(), alone=True)
+    alone = _prediction(network, lowered, bundle.without_correction(), alone=True)
     alone_ms, placed_ms = (
         sum(layer.execution_ms for layer in each.layers if layer.phase == "execution")
         for each in (alone, prediction)
@@ -161,7 +242,7 @@ def _predict_nodes(
                 skipped.append(Skipped(node.name, node.op, reason, *work))
             continue
         time, moved_ms = next(predicted)
-        time = _in_place(time, moved_ms, node, bundle)
+        time = _in_network(time, moved_ms, node, bundle)
         times_ms.append(time.ms)
         if math.isnan(time.ms):
             reason = f"the bundle has no predictor for {node.layer.kind}"
@@ -191,24 +272,30 @@ def _weights_moved_ms(
     sizes = [layer.weight_bytes if node.role == "execution" else 0
              for node, layer in zip(nodes, layers, strict=True)]  # fmt: skip
     largest = max(layer.input_bytes + layer.output_bytes for layer in layers)
-    faster = 1.0 if bundle.carried is None else bundle.carried.factor
+    faster = 1.0 if bundle.transferred is None else bundle.transferred.factor
+    times_ms = [0.0 if math.isnan(time.ms) else time.ms / faster for time in times]
+    stored = [bundle.stored_copies.get(layer.kind) for layer in layers]
     moved_ms = weights_moved_ms(
         bundle.costs,
         sum(sizes) + largest,
-        [0.0 if math.isnan(time.ms) else time.ms / faster for time in times],
+        times_ms,
         sizes,
         [layer.kind in PACKED_KINDS for layer in layers],
+        [
+            each.of_layer(time_ms, size) if each is not None and size else None
+            for each, time_ms, size in zip(stored, times_ms, sizes, strict=True)
+        ],
     )
     found: list[float] = moved_ms.tolist()
     return found
 
 
-def _in_place(time: Time, moved_ms: float, node: LoweredNode, bundle: Bundle) -> Time:
+def _in_network(time: Time, moved_ms: float, node: LoweredNode, bundle: Bundle) -> Time:
     """Turn a layer's time alone into that inside a network, as far as the bundle knows of it."""
     assert node.layer is not None
     factor = 1.0
-    if bundle.in_place is not None and node.role == "execution":
-        factor = bundle.in_place.factor(group_of(node.layer))
+    if bundle.correction is not None and node.role == "execution":
+        factor = bundle.correction.factor(group_of(node.layer))
     ms, low_ms, high_ms = (
         factor * (max(each + moved_ms, LEAST_LEFT * each) if moved_ms else each)
         for each in (time.ms, time.low_ms, time.high_ms)
@@ -219,7 +306,9 @@ def _in_place(time: Time, moved_ms: float, node: LoweredNode, bundle: Bundle) ->
 def _far_copies(bundle: Bundle, lowered: LoweredNetwork) -> Iterator[tuple[str, str]]:
     """Name the inputs and outputs that are larger than any whose copy was measured, and say why."""
     for phase, tensors in (("preprocess", lowered.inputs), ("postprocess", lowered.outputs)):
-        reasons = bundle.transfers_outside(phase, [tensor_bytes(tensor) for tensor in tensors])
+        reasons = bundle.transfers_outside(
+            f"{phase}_ms", [tensor_bytes(tensor) for tensor in tensors]
+        )
         for tensor, reason in zip(tensors, reasons, strict=True):
             if reason:
                 yield tensor.name, reason

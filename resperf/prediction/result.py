@@ -9,8 +9,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from resperf.lowering import LoweredNode
-from resperf.measurement import WHOLE_CALL
+from resperf.quantities import WHOLE_CALL, quantity
 from resperf.units import json_number, json_values
+
+WHOLE_NETWORK = "whole_network"
+"""Stands for a rule where no layers were added up."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +108,7 @@ class LayerPrediction:
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""
         time_ms = json_number(self.execution_ms)
-        whole = self.phase == WHOLE_CALL
+        whole = self.phase == quantity(WHOLE_CALL).stem
         return {
             "name": self.name,
             "kind": self.kind,
@@ -171,6 +174,42 @@ class Covered:
 
 
 @dataclass(frozen=True)
+class QuantityPrediction:
+    """One quantity of a network beside the three phases.
+
+    Attributes
+    ----------
+    name : str
+        Of `resperf.quantities.QUANTITIES`.
+    value, low, high : float
+        In its unit; NaN where nothing is known.
+    method : str
+        What predicted it.
+    """
+
+    name: str
+    value: float
+    low: float
+    high: float
+    method: str
+
+    @property
+    def unit(self) -> str:
+        """Of the value and its bounds."""
+        return quantity(self.name).unit
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        return {
+            "value": json_number(self.value),
+            "low": json_number(self.low),
+            "high": json_number(self.high),
+            "unit": self.unit,
+            "method": self.method,
+        }
+
+
+@dataclass(frozen=True)
 class Prediction:
     """How long one run of a network takes on a device.
 
@@ -201,6 +240,9 @@ class Prediction:
         Those of preprocess and postprocess that are estimated rather than learnt.
     views_estimated : bool
         Whether the cost of operators that only change a shape is estimated.
+    copies : str
+        ``"stored"`` where the bundle says how many copies of a layer were measured together, and
+        so how far away their weights lay; ``"assumed"`` where it does not.
     nodes : tuple of LoweredNode
         What the framework runs, and which of the network's nodes became it.
     log_width : float
@@ -210,6 +252,8 @@ class Prediction:
         What the device's times were measured on, in words; empty where that is not known.
     bundle, method : str
         Folder and method of the predictors.
+    quantities : tuple of QuantityPrediction
+        What else is predicted of the network, such as ``peak_memory_bytes``.
     missing_costs : tuple of Skipped
         Costs beside operators, such as ``node_ms``, that the total does not contain since the
         bundle does not know them.
@@ -230,17 +274,25 @@ class Prediction:
     rule: str = "three_phase"
     estimated_phases: tuple[str, ...] = ()
     views_estimated: bool = False
+    copies: str = "assumed"
     nodes: tuple[LoweredNode, ...] = ()
     log_width: float = math.inf
     machine: str = ""
     bundle: str = ""
     method: str = ""
     missing_costs: tuple[Skipped, ...] = ()
+    quantities: tuple[QuantityPrediction, ...] = ()
 
     @property
     def total_ms(self) -> float:
-        """Sum of the three phases as far as they are known, in milliseconds."""
-        return self.phases.total_ms
+        """Sum of the three phases as far as they are known, in milliseconds.
+
+        Where no layers were added up, what is predicted of the network's latency.
+        """
+        if self.rule != WHOLE_NETWORK:
+            return self.phases.total_ms
+        found = (each.value for each in self.quantities if each.name == "latency_ms")
+        return next(found, math.nan)
 
     @property
     def complete(self) -> bool:
@@ -345,6 +397,7 @@ class Prediction:
         return {
             **network_json(self),
             "complete": self.complete,
+            "quantities": {each.name: each.to_json() for each in self.quantities},
             "missing_costs": [{"name": each.name, "reason": each.reason}
                               for each in self.missing_costs],
             "machine": self.machine,
@@ -358,6 +411,7 @@ class Prediction:
             "rule": self.rule,
             "estimated_phases": list(self.estimated_phases),
             "views_estimated": self.views_estimated,
+            "copies": self.copies,
             "estimated_ms": json_number(self.estimated_ms),
             "lower_bound_ms": json_number(self.lower_bound_ms),
             "low_ms": json_number(self.low_ms),

@@ -62,7 +62,7 @@ def _transfers(
 ) -> tuple[list[float], tuple[Skipped, ...]]:
     """Return the time of each copy of a network's inputs or outputs, and list the unknown ones."""
     sizes = [tensor_bytes(tensor) for tensor in tensors]
-    times_ms = list(map(float, bundle.transfer_ms(phase, sizes))) if tensors else []
+    times_ms = list(map(float, bundle.transfer_ms(f"{phase}_ms", sizes))) if tensors else []
     reasons = {tensor.name: "the size of its values is not known" if math.isnan(size)
                else f"the bundle has no predictor for {phase} transfers"
                for tensor, size, time_ms in zip(tensors, sizes, times_ms, strict=True)
@@ -99,8 +99,8 @@ def _handover(bundle: Bundle, lowered: LoweredNetwork) -> tuple[float, tuple[Ski
     layers = layers_behind_each_other(lowered.nodes)
     counts = {"node_ms": len(layers), "handover_ms_per_mb": handed_over_bytes(layers) / 1e6}
     costs = {label: bundle.costs.get(label, math.nan) for label in counts}
-    if bundle.in_place is not None:
-        costs = {label: getattr(bundle.in_place, label) for label in counts}
+    if bundle.correction is not None:
+        costs = {label: getattr(bundle.correction, label) for label in counts}
     charged_ms = {label: costs[label] * count for label, count in counts.items() if count}
     return _known_sum(list(charged_ms.values())), tuple(
         _no_operator(label, "cost between layers", _unknown(label))
@@ -162,7 +162,7 @@ def resperfnet(bundle: Bundle, lowered: LoweredNetwork, times_ms: Sequence[float
 
 def _edge_ms(bundle: Bundle, phase: str, node: LoweredNode) -> float:
     assert node.layer is not None
-    return float(bundle.predict([node.layer], phase).ms[0])
+    return float(bundle.predict([node.layer], f"{phase}_ms").ms[0])
 
 
 RULES: Mapping[str, Rule] = {"three_phase": three_phase, "resperfnet": resperfnet}

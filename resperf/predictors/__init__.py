@@ -1,17 +1,27 @@
-"""Predictors: one file per method behind one contract; the table holds import strings."""
+"""Predictors: one file per method behind one contract; a new method is one row of `METHODS`."""
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
 from typing import cast
 
 from resperf.errors import TrainingError
-from resperf.predictors._base import Predictor, Progress
+from resperf.predictors._base import (
+    Estimate,
+    Examples,
+    LayerPredictor,
+    Predicted,
+    Predictor,
+    Progress,
+)
+from resperf.quantities import Level
 
-__all__ = ["DEFAULT_METHOD", "METHODS", "Predictor", "Progress", "predictor_class"]
+__all__ = [
+    "DEFAULT_METHOD", "METHODS", "Estimate", "Examples", "LayerPredictor", "Predicted",
+    "Predictor", "Progress", "layer_predictor_class", "methods_of", "predictor_class", "register",
+]  # fmt: skip
 
-METHODS: Mapping[str, str] = {
+METHODS: dict[str, str] = {
     "baseline": "resperf.predictors.baseline:Baseline",
     "residual": "resperf.predictors.residual:Residual",
     "boosted": "resperf.predictors.boosted:Boosted",
@@ -24,7 +34,7 @@ METHODS: Mapping[str, str] = {
     "xgboost": "resperf.predictors.xgboost:XGBoost",
     "xgboost-log": "resperf.predictors.xgboost:XGBoostLog",
 }
-"""Method -> module:class."""
+"""Method -> module:class. Help texts list the methods in this order."""
 
 DEFAULT_METHOD = "ensemble"
 
@@ -41,3 +51,44 @@ def predictor_class(method: str) -> type[Predictor]:
         raise TrainingError(f"no method {method!r}; known methods: {', '.join(METHODS)}")
     module_name, class_name = METHODS[method].split(":")
     return cast(type[Predictor], getattr(importlib.import_module(module_name), class_name))
+
+
+def layer_predictor_class(method: str) -> type[LayerPredictor]:
+    """Return the class of a method that learns of layers.
+
+    Raises
+    ------
+    TrainingError
+        If there is no such method, or it learns of networks.
+    """
+    found = predictor_class(method)
+    if not issubclass(found, LayerPredictor):
+        raise TrainingError(
+            f"{method} learns of whole networks; methods for layers: "
+            f"{', '.join(methods_of(Level.LAYER))}"
+        )
+    return found
+
+
+def methods_of(level: Level) -> tuple[str, ...]:
+    """Return the methods that learn of layers, or of networks, in the order of the table."""
+    return tuple(method for method in METHODS if predictor_class(method).level is level)
+
+
+def register(method: str, target: str) -> None:
+    """Add a method of another package to the table.
+
+    Parameters
+    ----------
+    method : str
+        Name that no method has.
+    target : str
+        ``"module:class"``, a `Predictor`.
+
+    Raises
+    ------
+    TrainingError
+        If there is such a method already.
+    """
+    if METHODS.setdefault(method, target) != target:
+        raise TrainingError(f"there is a method {method!r} already: {METHODS[method]}")

@@ -1,39 +1,136 @@
-"""The contract of a predictor: fit, predict, export, load."""
+"""The contract of a predictor, of layers or of networks: fit, predict, export, load."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
 import numpy as np
 
 from resperf.errors import BundleError, TrainingError
 from resperf.features import Array, Columns
+from resperf.quantities import Level, quantity
+
+if TYPE_CHECKING:
+    from resperf.network import Network
+    from resperf.platform import Platform
+    from resperf.settings import Setting
 
 Progress = Callable[[int, int, float], None]
 """Called after each epoch: (epochs done, epochs in all, validation MAPE as a fraction)."""
 
-Rows = tuple[Columns, Array]
-"""Columns of layers, and the times of these layers in ms."""
+
+FEWEST_EXAMPLES = 8
+"""Rows without which nothing is learnt."""
 
 
 @dataclass(frozen=True)
-class Lesson:
-    """What `Predictor.fit` was given, checked: its parameters say what each is."""
+class Examples:
+    """One quantity of several subjects of one kind, as measured.
 
-    columns: Columns
-    times_ms: Array
-    validation: Rows
-    seed: int
-    weights: Array | None
-    progress: Progress | None
+    Attributes
+    ----------
+    subjects : mapping of str to array (rows,), or sequence of Network
+        Layers of one kind as `resperf.features.columns_of` returns them, or networks.
+    quantity : str
+        A name of `resperf.quantities.QUANTITIES`.
+    values : array (rows,)
+        In the quantity's unit.
+    settings, platforms : sequence, optional
+        Of each row; of all of them where there is one entry. Empty where they are not known.
+    weights : array (rows,), optional
+        How much each row counts.
+    """
+
+    subjects: Columns | Sequence[Network]
+    quantity: str
+    values: Array
+    settings: Sequence[Setting] = ()
+    platforms: Sequence[Platform] = ()
+    weights: Array | None = None
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    @property
+    def level(self) -> Level:
+        """Whether the subjects are layers or networks."""
+        return Level.LAYER if isinstance(self.subjects, Mapping) else Level.NETWORK
+
+    @property
+    def columns(self) -> Columns:
+        """The subjects of a layer predictor."""
+        return cast(Columns, self.subjects)
+
+    @property
+    def networks(self) -> Sequence[Network]:
+        """The subjects of a network predictor."""
+        return cast("Sequence[Network]", self.subjects)
+
+    def check(self, label: str, *, at_least: int) -> None:
+        """Refuse rows that nothing can be learnt from.
+
+        Raises
+        ------
+        TrainingError
+            If rows are too few, lengths differ, or a value is not finite and above zero.
+        """
+        rows = len(self.values)
+        if rows < at_least:
+            raise TrainingError(
+                f"{label}: {rows} rows to learn from, at least {at_least} are needed; "
+                "measure more with: resperf bench"
+            )
+        is_layers = self.level is Level.LAYER
+        parts = self.columns.values() if is_layers else (self.networks,)
+        lengths = {len(part) for part in parts} | {rows}
+        if len(lengths) != 1:
+            raise TrainingError(
+                f"{label}: subjects and values have different lengths {sorted(lengths)}"
+            )
+        for name, given in (("settings", self.settings), ("platforms", self.platforms)):
+            if len(given) not in (0, 1, rows):
+                raise TrainingError(f"{label}: {len(given)} {name} for {rows} rows")
+        bad = np.flatnonzero(~(np.isfinite(self.values) & (self.values > 0)))
+        if len(bad):
+            raise TrainingError(
+                f"{label}: {self.quantity} of row {bad[0]} is {self.values[bad[0]]}; it must be "
+                "above 0"
+            )
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What is predicted of one quantity.
+
+    Attributes
+    ----------
+    values : array (subjects,)
+        In the quantity's unit; NaN where nothing is known.
+    low, high : array (subjects,)
+        Bounds that hold nine of ten measured values; NaN where none are known.
+    """
+
+    values: Array
+    low: Array
+    high: Array
+
+    @classmethod
+    def without_bounds(cls, values: Array) -> Self:
+        """Return an estimate whose bounds are not known."""
+        unknown = np.full(len(values), np.nan)
+        return cls(values, unknown, unknown)
+
+
+Predicted = Mapping[str, Estimate]
+"""Quantity -> what is predicted of it, one entry per subject."""
 
 
 class Predictor(ABC):
-    """Predicts the time of layers of one kind.
+    """Predicts quantities of layers of one kind, or of networks.
 
     The constructor stores settings, `fit` returns self, learned values end in ``_``. What `load`
     returns predicts with numpy and onnxruntime alone.
@@ -41,14 +138,23 @@ class Predictor(ABC):
     Parameters
     ----------
     kind : str
-        Layer kind.
+        Layer kind, or ``"network"``.
     epochs : int, optional
         Passes over the training rows; the method's own choice unless given. Methods that are
         not trained in passes ignore it.
+
+    Attributes
+    ----------
+    quantity_ : str
+        What was learnt.
     """
 
     method: ClassVar[str]
     """Name on the command line and in a bundle."""
+    level: ClassVar[Level]
+    quantities: ClassVar[frozenset[str] | None] = None
+    """Quantities that it can learn; None for any."""
+    fewest: ClassVar[int] = FEWEST_EXAMPLES
     notes_: tuple[str, ...] = ()
     """What the user should know about what was learnt; set by `fit`."""
 
@@ -60,60 +166,77 @@ class Predictor(ABC):
 
     def fit(
         self,
-        columns: Columns,
-        times_ms: Array,
+        examples: Examples,
         *,
-        validation: Rows,
+        validation: Examples,
         seed: int,
-        weights: Array | None = None,
         progress: Progress | None = None,
     ) -> Self:
-        """Learn from layers and their times.
+        """Learn one quantity.
 
         Parameters
         ----------
-        columns : mapping of str to array (rows,)
-            As `resperf.features.columns_of` returns them.
-        times_ms : array (rows,)
-            Above zero.
-        validation : (columns, times)
+        examples : Examples
+        validation : Examples
             Rows that choose the best epoch, never learnt from.
         seed : int
             Decides everything random.
-        weights : array (rows,), optional
-            How much each row counts.
         progress : callable, optional
             Told after each epoch.
 
         Raises
         ------
         TrainingError
-            If nothing can be learnt from the rows.
+            If nothing can be learnt from the rows, or the method does not learn this quantity.
         MissingExtraError
             If a library that the method trains with is not installed.
         """
-        check_rows(self.kind, columns, times_ms)
-        check_rows(self.kind, *validation, at_least=1)
-        self._learn(Lesson(columns, times_ms, validation, seed, weights, progress))
+        self._refuse_other(examples)
+        examples.check(self.kind, at_least=self.fewest)
+        validation.check(self.kind, at_least=1)
+        self.quantity_ = examples.quantity
+        self._learn(examples, validation, seed, progress)
         return self
 
+    def _refuse_other(self, examples: Examples) -> None:
+        name = examples.quantity
+        if examples.level is not self.level:
+            raise TrainingError(
+                f"{self.method} learns of {self.level}s, not of {examples.level}s; choose another "
+                "--method"
+            )
+        if self.level not in quantity(name).levels:
+            raise TrainingError(f"{name} is no quantity of a {self.level}")
+        if self.quantities is not None and name not in self.quantities:
+            raise TrainingError(
+                f"{self.method} learns {', '.join(sorted(self.quantities))}, not {name}; choose "
+                "another --method"
+            )
+
     @abstractmethod
-    def _learn(self, lesson: Lesson) -> None:
+    def _learn(
+        self, examples: Examples, validation: Examples, seed: int, progress: Progress | None
+    ) -> None:
         """Set everything that `predict` and `export` need; the rows have been checked."""
 
     @abstractmethod
-    def predict(self, columns: Columns) -> Array:
-        """Return the time of each layer in ms, shape (rows,)."""
+    def predict(
+        self, subjects: Columns | Sequence[Network], setting: Setting, platform: Platform
+    ) -> Predicted:
+        """Predict quantities of subjects under one setting on one platform."""
 
-    @abstractmethod
     def export(self, folder: Path, stem: str) -> dict[str, Any]:
         """Write ``STEM.onnx`` where the method has a network; return the rest as plain JSON values.
 
         The values name the file, if any, under ``"network"``.
         """
+        return {"kind": self.kind, "quantity": self.quantity_, **self._export(folder, stem)}
+
+    @abstractmethod
+    def _export(self, folder: Path, stem: str) -> dict[str, Any]:
+        """Do what `export` says; the kind and the quantity are added by it."""
 
     @classmethod
-    @abstractmethod
     def load(cls, values: Mapping[str, Any], folder: Path) -> Self:
         """Make a predictor from what `export` returned and wrote; it cannot be fitted again.
 
@@ -122,29 +245,40 @@ class Predictor(ABC):
         BundleError
             If values are missing or do not fit.
         """
+        self = cls(stored(values, "kind"))
+        # Parts of predictors in bundles before schema 4 do not name it.
+        self.quantity_ = str(values.get("quantity", "execution_ms"))
+        self._load(values, folder)
+        return self
+
+    @abstractmethod
+    def _load(self, values: Mapping[str, Any], folder: Path) -> None:
+        """Set what `predict` needs from what `_export` returned and wrote."""
 
 
-def check_rows(kind: str, columns: Columns, times_ms: Array, *, at_least: int = 8) -> None:
-    """Refuse rows that nothing can be learnt from.
+class LayerPredictor(Predictor):
+    """Predicts one quantity of layers of one kind by their columns alone.
 
-    Raises
-    ------
-    TrainingError
-        If rows are too few, or a time is not finite and above zero.
+    One setting on one platform is behind all its examples, and it answers for no other.
     """
-    if len(times_ms) < at_least:
-        raise TrainingError(
-            f"{kind}: {len(times_ms)} rows to learn from, at least {at_least} are needed; "
-            "measure more layers with: resperf bench"
-        )
-    lengths = {len(column) for column in columns.values()} | {len(times_ms)}
-    if len(lengths) != 1:
-        raise TrainingError(f"{kind}: columns and times have different lengths {sorted(lengths)}")
-    bad = np.flatnonzero(~(np.isfinite(times_ms) & (times_ms > 0)))
-    if len(bad):
-        raise TrainingError(
-            f"{kind}: the time of row {bad[0]} is {times_ms[bad[0]]} ms; it must be above 0"
-        )
+
+    level = Level.LAYER
+    kinds: ClassVar[frozenset[str] | None] = None
+    """Kinds of layers that it knows; None for all that have features."""
+
+    @abstractmethod
+    def values(self, columns: Columns) -> Array:
+        """Return the learnt quantity of each layer, shape (rows,)."""
+
+    def predict(
+        self,
+        subjects: Columns | Sequence[Network],
+        setting: Setting,  # noqa: ARG002
+        platform: Platform,  # noqa: ARG002
+    ) -> Predicted:
+        """Predict the learnt quantity; its bounds are the bundle's, from validation rows."""
+        values = self.values(cast(Columns, subjects))
+        return {self.quantity_: Estimate.without_bounds(values)}
 
 
 def stored(values: Mapping[str, Any], name: str) -> Any:

@@ -6,20 +6,20 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
 from resperf.features import Array, Columns, feature_matrix
-from resperf.predictors._base import Lesson, Predictor, stored
+from resperf.predictors._base import Examples, LayerPredictor, Progress, stored
 from resperf.predictors._onnx import OnnxNetwork
 from resperf.predictors.baseline import Baseline
 from resperf.predictors.metrics import mape
 
 
 @dataclass(frozen=True)
-class Left:
-    """What the baseline leaves to be learnt.
+class ResidualTarget:
+    """What the baseline does not explain, to be learnt by the correction.
 
     Attributes
     ----------
@@ -37,11 +37,11 @@ class Left:
     error: Callable[[Array], float]
 
 
-class Corrected(Predictor):
+class Corrected(LayerPredictor):
     """Predicts baseline x exp(correction).
 
-    The baseline carries the physics, and the extrapolation; the correction learns what is left,
-    from features, ln of the baseline, and the share of each of its terms.
+    The baseline holds the physics, and extrapolates; the correction learns the residual target from
+    features, ln of the baseline, and the share of each of its terms.
 
     Attributes
     ----------
@@ -51,8 +51,10 @@ class Corrected(Predictor):
     """
 
     @abstractmethod
-    def _learn_correction(self, left: Left, lesson: Lesson) -> None:
-        """Learn what the baseline leaves of the lesson's times."""
+    def _learn_correction(
+        self, target: ResidualTarget, weights: Array | None, seed: int, progress: Progress | None
+    ) -> None:
+        """Learn what the baseline does not explain."""
 
     @abstractmethod
     def _correction(self, rows: Array) -> Array:
@@ -66,53 +68,51 @@ class Corrected(Predictor):
     def _load_correction(self, values: Mapping[str, Any], network: OnnxNetwork) -> None:
         """Take over what `_export_correction` returned."""
 
-    def _learn(self, lesson: Lesson) -> None:
-        """Fit the baseline, then the correction on what it leaves."""
-        self.baseline_ = Baseline(self.kind)
-        self.baseline_._learn(lesson)
-        names, matrix, estimate_ms = all_inputs(self.baseline_, lesson.columns)
-        kept = informative(matrix)
-        self.features_ = tuple(names[place] for place in kept)
-        judged, judged_ms = self._inputs(lesson.validation[0])
+    def _learn(
+        self, examples: Examples, validation: Examples, seed: int, progress: Progress | None
+    ) -> None:
+        """Fit the baseline, then the correction on what it does not explain."""
+        self.baseline_ = Baseline(self.kind).fit(examples, validation=validation, seed=seed)
+        names, matrix, estimate_ms = all_inputs(self.baseline_, examples.columns)
+        chosen = informative(matrix)
+        self.features_ = tuple(names[place] for place in chosen)
+        judged, judged_ms = self._inputs(validation.columns)
 
         def error(corrections: Array) -> float:
-            return mape(lesson.validation[1], judged_ms * np.exp(corrections))
+            return mape(validation.values, judged_ms * np.exp(corrections))
 
-        targets = np.log(lesson.times_ms / estimate_ms)
-        self._learn_correction(Left(matrix[:, kept], targets, judged, error), lesson)
+        targets = np.log(examples.values / estimate_ms)
+        target = ResidualTarget(matrix[:, chosen], targets, judged, error)
+        self._learn_correction(target, examples.weights, seed, progress)
 
     def _inputs(self, columns: Columns) -> tuple[Array, Array]:
         """Return the correction's inputs, (rows, inputs), and the baseline in ms, (rows,)."""
         names, matrix, estimate_ms = all_inputs(self.baseline_, columns)
         return matrix[:, [names.index(name) for name in self.features_]], estimate_ms
 
-    def predict(self, columns: Columns) -> Array:
-        """Return the time of each layer in ms."""
+    def values(self, columns: Columns) -> Array:
+        """Return the learnt quantity of each layer."""
         rows, estimate_ms = self._inputs(columns)
         times_ms: Array = estimate_ms * np.exp(self._correction(rows))
         return times_ms
 
-    def export(self, folder: Path, stem: str) -> dict[str, Any]:
+    def _export(self, folder: Path, stem: str) -> dict[str, Any]:
         """Write the correction; return the baseline and the names of their inputs."""
         name = f"{stem}.onnx"
         content, values = self._export_correction()
         (folder / name).write_bytes(content)
         return {
-            "kind": self.kind,
             "network": name,
             "baseline": self.baseline_.export(folder, stem),
             "features": list(self.features_),
             **values,
         }
 
-    @classmethod
-    def load(cls, values: Mapping[str, Any], folder: Path) -> Self:
-        """Make a predictor from what `export` returned and wrote."""
-        self = cls(stored(values, "kind"))
+    def _load(self, values: Mapping[str, Any], folder: Path) -> None:
+        """Read the baseline, the names of the inputs, and the correction."""
         self.baseline_ = Baseline.load(stored(values, "baseline"), folder)
         self.features_ = tuple(stored(values, "features"))
         self._load_correction(values, OnnxNetwork(folder / stored(values, "network")))
-        return self
 
 
 def all_inputs(baseline: Baseline, columns: Columns) -> tuple[tuple[str, ...], Array, Array]:
@@ -133,7 +133,7 @@ def all_inputs(baseline: Baseline, columns: Columns) -> tuple[tuple[str, ...], A
 
 def informative(matrix: Array) -> list[int]:
     """Return the columns that vary and are not copies (or mirrors) of an earlier one."""
-    kept: list[int] = []
+    chosen: list[int] = []
     seen: set[bytes] = set()
     for place in range(matrix.shape[1]):
         column = matrix[:, place]
@@ -145,5 +145,5 @@ def informative(matrix: Array) -> list[int]:
         print_of_column = (scores * sign + 0.0).tobytes()
         if print_of_column not in seen:
             seen.add(print_of_column)
-            kept.append(place)
-    return kept
+            chosen.append(place)
+    return chosen

@@ -224,7 +224,7 @@ def _epoch_function(
     # AutoGraph is for the loop over batches alone; what is called is made of tensors already.
     loss_of = tf.autograph.experimental.do_not_convert(losses_of[schedule.loss])
     steps = schedule.average_share * schedule.epochs * schedule.steps(len(x))
-    kept = 1 - 1 / min(1000.0, max(1.0, steps))
+    momentum = 1 - 1 / min(1000.0, max(1.0, steps))
     pairs = list(zip(averaged.weights, model.weights, strict=True))
 
     @tf.function(jit_compile=False, autograph=True)  # type: ignore[untyped-decorator]
@@ -237,7 +237,7 @@ def _epoch_function(
             gradients = tape.gradient(loss, model.trainable_variables)
             optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
             for mean, value in pairs:
-                mean.assign(kept * mean + (1 - kept) * value)
+                mean.assign(momentum * mean + (1 - momentum) * value)
 
     return cast(Callable[[Any], None], run)
 

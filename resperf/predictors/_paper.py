@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from resperf.features.transforms import BoxCox, TargetScale, ZScore, transform_f
 from resperf.layers import ACTIVATIONS, OPTIMIZERS
 from resperf.predictors import _fitting
 from resperf.predictors._architecture import Architecture, Weights, onnx_bytes
-from resperf.predictors._base import Lesson, Predictor, stored
+from resperf.predictors._base import Examples, LayerPredictor, Progress, stored
 from resperf.predictors._onnx import OnnxNetwork
 from resperf.predictors.metrics import mape
 
@@ -96,12 +96,13 @@ _FEATURES: Mapping[str, Mapping[str, Callable[[Columns], Array]]] = {
     "dense_step": {**_DENSE, "optimizer": _optimizer},
 }
 """Table 3: kind -> feature -> how it follows from the fields."""
+PAPER_KINDS = frozenset(_FEATURES)
 
 _BOX_COX = {"conv": ("matrix size", "kernel size"), "pool": ("matrix size",)}
 """Appendix D: which features are Box-Cox transformed."""
 
 
-class PaperPredictor(Predictor):
+class PaperPredictor(LayerPredictor):
     """A network on the paper's features: Box-Cox, z-score, times 10, MAPLE, Adam.
 
     The text leaves room; what the authors' code settles is followed: sizes in elements, L2 of 1e-5
@@ -118,14 +119,18 @@ class PaperPredictor(Predictor):
     best_epoch_ : int
     """
 
+    kinds = PAPER_KINDS
+
     @abstractmethod
     def architecture(self, features: int) -> Architecture:
         """Return the method's network for rows of this length."""
 
-    def _learn(self, lesson: Lesson) -> None:
+    def _learn(
+        self, examples: Examples, validation: Examples, seed: int, progress: Progress | None
+    ) -> None:
         """Fit the transforms, then train the network as the paper's algorithm 1 says."""
-        self.notes_ = unseen_notes(self.kind, lesson.columns)
-        names, matrix = paper_features(self.kind, lesson.columns)
+        self.notes_ = unseen_notes(self.kind, examples.columns)
+        names, matrix = paper_features(self.kind, examples.columns)
         self._names = names
         varying = [
             names.index(name)
@@ -140,12 +145,15 @@ class PaperPredictor(Predictor):
         self.z_score_ = ZScore.fit(self._box_coxed(matrix), names)
         self.target_scale_ = TargetScale(10.0)
         self.architecture_ = self.architecture(len(names))
-        fitted = self._train(self._rows(lesson.columns), lesson)
+        fitted = self._train(examples, validation, seed, progress)
         self.best_epoch_ = fitted.best_epoch
         self._weights: Weights = fitted.weights
         self._run: Callable[[Array], Array] = fitted.run
 
-    def _train(self, rows: Array, lesson: Lesson) -> _fitting.Fitted:
+    def _train(
+        self, examples: Examples, validation: Examples, seed: int, progress: Progress | None
+    ) -> _fitting.Fitted:
+        rows = self._rows(examples.columns)
         schedule = _fitting.Schedule(
             epochs=self.epochs or 200,
             batch=128,
@@ -161,12 +169,12 @@ class PaperPredictor(Predictor):
                 self.architecture_,
                 schedule,
                 rows,
-                self.target_scale_.apply(lesson.times_ms),
-                validation_rows=self._rows(lesson.validation[0]),
-                validation_error=lambda y: mape(lesson.validation[1], self._times(y)),
-                seed=lesson.seed + 1000 * start,
-                weights=lesson.weights,
-                progress=lesson.progress,
+                self.target_scale_.apply(examples.values),
+                validation_rows=self._rows(validation.columns),
+                validation_error=lambda y: mape(validation.values, self._times(y)),
+                seed=seed + 1000 * start,
+                weights=examples.weights,
+                progress=progress,
             )
             # An output with ReLU and no bias may be dead from the start: it answers 0 for ever.
             if np.any(fitted.run(rows[:256]) > 0):
@@ -189,16 +197,15 @@ class PaperPredictor(Predictor):
     def _times(self, answers: Array) -> Array:
         return self.target_scale_.invert(answers[:, 0])
 
-    def predict(self, columns: Columns) -> Array:
-        """Return the time of each layer in ms."""
+    def values(self, columns: Columns) -> Array:
+        """Return the learnt quantity of each layer."""
         return self._times(self._run(self._rows(columns)))
 
-    def export(self, folder: Path, stem: str) -> dict[str, Any]:
+    def _export(self, folder: Path, stem: str) -> dict[str, Any]:
         """Write the network; return the steps before and after."""
         name = f"{stem}.onnx"
         (folder / name).write_bytes(onnx_bytes(self.architecture_, self._weights))
         return {
-            "kind": self.kind,
             "network": name,
             "features": list(self._names),
             "transforms": [self.box_cox_.to_json(), self.z_score_.to_json()],
@@ -206,16 +213,13 @@ class PaperPredictor(Predictor):
             "best_epoch": self.best_epoch_,
         }
 
-    @classmethod
-    def load(cls, values: Mapping[str, Any], folder: Path) -> Self:
-        """Make a predictor from what `export` returned and wrote."""
-        self = cls(stored(values, "kind"))
+    def _load(self, values: Mapping[str, Any], folder: Path) -> None:
+        """Read the steps before and after, and the network."""
         self._names = tuple(stored(values, "features"))
         self.box_cox_, self.z_score_ = map(transform_from_json, stored(values, "transforms"))
         self.target_scale_ = transform_from_json(stored(values, "target"))
         self.best_epoch_ = stored(values, "best_epoch")
         self._run = OnnxNetwork(folder / stored(values, "network"))
-        return self
 
 
 def paper_features(kind: str, columns: Columns) -> tuple[tuple[str, ...], Array]:

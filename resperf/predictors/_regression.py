@@ -5,16 +5,16 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from resperf.features import Array, Columns
 from resperf.features.transforms import ZScore, transform_from_json
-from resperf.predictors._base import Lesson, Predictor, stored
+from resperf.predictors._base import Examples, LayerPredictor, Progress, stored
 from resperf.predictors._onnx import OnnxNetwork, onnx_file
-from resperf.predictors._paper import paper_features, unseen_notes
+from resperf.predictors._paper import PAPER_KINDS, paper_features, unseen_notes
 
 Inputs = npt.NDArray[np.float32]
 """Scaled features (rows, features), rounded to what ONNX Runtime is given."""
@@ -23,7 +23,7 @@ Learnt = tuple[Callable[[Inputs], Array], bytes]
 """What answers rows, as (rows, 1), and the ONNX file that does the same."""
 
 
-class PaperRegression(Predictor):
+class PaperRegression(LayerPredictor):
     """A regression on the z-scored features of the paper's Table 3, in ms.
 
     Section 6.1 says only that "appropriate parameter adjustments" were made; the settings here are
@@ -36,6 +36,7 @@ class PaperRegression(Predictor):
     z_score_ : ZScore
     """
 
+    kinds = PAPER_KINDS
     log_time: ClassVar[bool] = False
     """Learn ln ms instead of ms."""
 
@@ -46,43 +47,45 @@ class PaperRegression(Predictor):
     def regress(self, rows: Inputs, targets: Array, weights: Array | None, seed: int) -> Learnt:
         """Fit the regression to rows (rows, features) and targets (rows,)."""
 
-    def _learn(self, lesson: Lesson) -> None:
+    def _learn(
+        self,
+        examples: Examples,
+        validation: Examples,  # noqa: ARG002
+        seed: int,
+        progress: Progress | None,  # noqa: ARG002
+    ) -> None:
         """Scale the features, then fit the regression."""
-        self.notes_ = unseen_notes(self.kind, lesson.columns)
-        self.features_, matrix = paper_features(self.kind, lesson.columns)
+        self.notes_ = unseen_notes(self.kind, examples.columns)
+        self.features_, matrix = paper_features(self.kind, examples.columns)
         self.z_score_ = ZScore.fit(matrix, self.features_)
-        targets = np.log(lesson.times_ms) if self.log_time else lesson.times_ms
-        rows = self._rows(lesson.columns)
-        self._run, self._content = self.regress(rows, targets, lesson.weights, lesson.seed)
+        targets = np.log(examples.values) if self.log_time else examples.values
+        rows = self._rows(examples.columns)
+        self._run, self._content = self.regress(rows, targets, examples.weights, seed)
 
     def _rows(self, columns: Columns) -> Inputs:
         return self.z_score_.apply(paper_features(self.kind, columns)[1]).astype(np.float32)
 
-    def predict(self, columns: Columns) -> Array:
-        """Return the time of each layer in ms."""
+    def values(self, columns: Columns) -> Array:
+        """Return the learnt quantity of each layer."""
         answers = self._run(self._rows(columns))[:, 0]
         times_ms: Array = np.exp(answers) if self.log_time else np.maximum(answers, 0.0)
         return times_ms
 
-    def export(self, folder: Path, stem: str) -> dict[str, Any]:
+    def _export(self, folder: Path, stem: str) -> dict[str, Any]:
         """Write the regression; return the names of the features and their scaling."""
         name = f"{stem}.onnx"
         (folder / name).write_bytes(self._content)
         return {
-            "kind": self.kind,
             "network": name,
             "features": list(self.features_),
             "transforms": [self.z_score_.to_json()],
         }
 
-    @classmethod
-    def load(cls, values: Mapping[str, Any], folder: Path) -> Self:
-        """Make a predictor from what `export` returned and wrote."""
-        self = cls(stored(values, "kind"))
+    def _load(self, values: Mapping[str, Any], folder: Path) -> None:
+        """Read the names of the features, their scaling, and the regression."""
         self.features_ = tuple(stored(values, "features"))
         (self.z_score_,) = map(transform_from_json, stored(values, "transforms"))
-        self._run = OnnxNetwork(folder / stored(values, "network"), cls.rows_at_once)
-        return self
+        self._run = OnnxNetwork(folder / stored(values, "network"), self.rows_at_once)
 
 
 def formula_bytes(

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from resperf.errors import require
 from resperf.features import Array, Columns
-from resperf.predictors._base import Lesson, Predictor, stored
+from resperf.predictors._base import Examples, LayerPredictor, Progress, stored
 from resperf.predictors.terms import (
     choices_of,
     constant_terms,
@@ -114,7 +114,7 @@ def _choice_factors(
     return factors
 
 
-class Baseline(Predictor):
+class Baseline(LayerPredictor):
     """Physical terms alone: sane far from the data, and the first estimate of `residual`.
 
     Attributes
@@ -132,26 +132,32 @@ class Baseline(Predictor):
 
     method = "baseline"
 
-    def _learn(self, lesson: Lesson) -> None:
+    def _learn(
+        self,
+        examples: Examples,
+        validation: Examples,  # noqa: ARG002
+        seed: int,  # noqa: ARG002
+        progress: Progress | None,  # noqa: ARG002
+    ) -> None:
         """Fit coefficients and factors in turns; there is nothing random, no epoch to choose."""
         names = tuple(terms_of(self.kind))
-        terms = physical_terms(self.kind, lesson.columns)
-        choices = choices_of(self.kind, lesson.columns)
+        terms = physical_terms(self.kind, examples.columns)
+        choices = choices_of(self.kind, examples.columns)
         largest = largest_coefficients(self.kind)
         self.factors_: dict[str, float] = {}
-        coefficients = fit_terms(terms, lesson.times_ms, lesson.weights, largest)
+        coefficients = fit_terms(terms, examples.values, examples.weights, largest)
         for _ in range(_FACTOR_TURNS):
             if choices is None:
                 break
             self.factors_ = _choice_factors(
-                terms * coefficients, constant_terms(names), choices, lesson.times_ms
+                terms * coefficients, constant_terms(names), choices, examples.values
             )
-            scaled = terms * self._scales(names, lesson.columns)
-            coefficients = fit_terms(scaled, lesson.times_ms, lesson.weights, largest)
+            scaled = terms * self._scales(names, examples.columns)
+            coefficients = fit_terms(scaled, examples.values, examples.weights, largest)
         used = np.flatnonzero(coefficients > 0)
         self.terms_ = tuple(names[place] for place in used)
         self.coefficients_ = coefficients[used]
-        self.floor_ms_ = float(lesson.times_ms.min()) / 5
+        self.floor_ms_ = float(examples.values.min()) / 5
 
     def shares(self, columns: Columns) -> tuple[Array, Array]:
         """Return the estimate in ms, shape (rows,), and the share of each term, (rows, terms)."""
@@ -168,27 +174,23 @@ class Baseline(Predictor):
         factors = np.array([self.factors_.get(str(choice), 1.0) for choice in choices])
         return np.where(constant_terms(names), 1.0, factors[:, None])
 
-    def predict(self, columns: Columns) -> Array:
+    def values(self, columns: Columns) -> Array:
         """Return the estimate of each layer in ms."""
         return self.shares(columns)[0]
 
-    def export(self, folder: Path, stem: str) -> dict[str, Any]:  # noqa: ARG002
+    def _export(self, folder: Path, stem: str) -> dict[str, Any]:  # noqa: ARG002
         """Return names and coefficients; there is no network to write."""
         return {
-            "kind": self.kind,
             "terms": dict(zip(self.terms_, self.coefficients_.tolist(), strict=True)),
             **({"factors": self.factors_} if self.factors_ else {}),
             "floor_ms": self.floor_ms_,
         }
 
-    @classmethod
-    def load(cls, values: Mapping[str, Any], folder: Path) -> Self:  # noqa: ARG003
-        """Make the baseline that `export` described."""
-        self = cls(stored(values, "kind"))
+    def _load(self, values: Mapping[str, Any], folder: Path) -> None:  # noqa: ARG002
+        """Read names, coefficients and factors."""
         terms = stored(values, "terms")
         self.terms_ = tuple(terms)
         self.coefficients_ = np.array(list(terms.values()), dtype=float)
         # Kinds without such a field have none, nor have bundles of before there were any.
         self.factors_ = {str(name): float(each) for name, each in values.get("factors", {}).items()}
         self.floor_ms_ = float(stored(values, "floor_ms"))
-        return self

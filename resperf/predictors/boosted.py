@@ -11,8 +11,8 @@ import numpy.typing as npt
 
 from resperf.errors import TrainingError, require
 from resperf.features import Array
-from resperf.predictors._base import Lesson, stored
-from resperf.predictors._corrected import Corrected, Left
+from resperf.predictors._base import Progress, stored
+from resperf.predictors._corrected import Corrected, ResidualTarget
 from resperf.predictors._onnx import OnnxNetwork
 from resperf.predictors._trees import Split, forest_of, onnx_bytes
 from resperf.predictors.metrics import mape
@@ -88,9 +88,11 @@ class Boosted(Corrected):
             raise TrainingError(f"trees={trees} must be at least 1")
         self.trees = trees
 
-    def _learn_correction(self, left: Left, lesson: Lesson) -> None:
+    def _learn_correction(
+        self, target: ResidualTarget, weights: Array | None, seed: int, progress: Progress | None
+    ) -> None:
         """Grow as many trees as are enough."""
-        booster = self._grow(left, lesson)
+        booster = self._grow(target, weights, seed, progress)
         dumped = booster.dump_model(num_iteration=booster.best_iteration)["tree_info"]
         self.best_trees_ = len(dumped)
         self._forest = forest_of([tree["tree_structure"] for tree in dumped], _read, "<=")
@@ -102,22 +104,26 @@ class Boosted(Corrected):
 
         self._run: Callable[[Array], Array] = run
 
-    def _grow(self, left: Left, lesson: Lesson) -> Any:
+    def _grow(
+        self, target: ResidualTarget, weights: Array | None, seed: int, progress: Progress | None
+    ) -> Any:
         """Return LightGBM's booster; early stopping watches the MAPE of times, and that alone."""
         lightgbm = require("lightgbm", "train")
-        growth = next(growth for below, growth in _GROWTHS if len(left.rows) < below)
-        settings = _settings(growth, self._rate(), lesson.seed)
+        growth = next(growth for below, growth in _GROWTHS if len(target.rows) < below)
+        settings = _settings(growth, self._rate(), seed)
         patience = lightgbm.early_stopping(_PATIENCE, verbose=False)
         trees = self.trees
         # Rounded to what ONNX Runtime is given, before any threshold is chosen.
-        learnt = lightgbm.Dataset(left.rows.astype(np.float32), left.targets, weight=lesson.weights)
+        learnt = lightgbm.Dataset(target.rows.astype(np.float32), target.targets, weight=weights)
         # Only what `error` says of its rows is watched, so that they need no targets.
-        held_out = learnt.create_valid(left.judged.astype(np.float32), np.zeros(len(left.judged)))
-        by_folds = len(left.judged) < _FEWEST_JUDGED <= len(left.rows)
+        held_out = learnt.create_valid(
+            target.judged.astype(np.float32), np.zeros(len(target.judged))
+        )
+        by_folds = len(target.judged) < _FEWEST_JUDGED <= len(target.rows)
         if by_folds:
             found = lightgbm.cv(
                 settings, learnt, num_boost_round=trees, callbacks=[patience],
-                folds=_folds(len(left.rows), lesson.seed),
+                folds=_folds(len(target.rows), seed),
                 feval=lambda answers, data: (
                     "mape", mape(np.exp(data.get_label()), np.exp(answers)), False
                 ),
@@ -125,16 +131,16 @@ class Boosted(Corrected):
             trees = len(found["valid mape-mean"])
 
         def tell(state: Any) -> None:
-            if lesson.progress is not None:
+            if progress is not None:
                 judged_mape = state.evaluation_result_list[0][2]
-                lesson.progress(state.iteration + 1, self.trees, judged_mape)
+                progress(state.iteration + 1, self.trees, judged_mape)
 
         booster = lightgbm.train(
             settings,
             learnt,
             num_boost_round=trees,
             valid_sets=[held_out],
-            feval=lambda answers, _: ("mape", left.error(answers), False),
+            feval=lambda answers, _: ("mape", target.error(answers), False),
             callbacks=[tell] if by_folds else [tell, patience],
         )
         if by_folds:

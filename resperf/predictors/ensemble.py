@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
 from resperf.features import Array, Columns
-from resperf.predictors._base import Lesson, Predictor, stored
+from resperf.predictors._base import Examples, LayerPredictor, Progress, stored
 from resperf.predictors.boosted import TREES, Boosted
 from resperf.predictors.residual import Residual
 
@@ -17,7 +17,7 @@ SHARES = tuple(step / 10 for step in range(11))
 """Shares of the residual network that are tried."""
 
 
-class Ensemble(Predictor):
+class Ensemble(LayerPredictor):
     """Predicts a geometric mean of `residual` and `boosted`, which take `epochs` and `trees`.
 
     Both learn the same logarithm, one smoothly and one in steps, and err in different rows: mostly
@@ -27,7 +27,7 @@ class Ensemble(Predictor):
 
     Attributes
     ----------
-    members_ : tuple of Predictor
+    members_ : tuple of LayerPredictor
         A `Residual` and a `Boosted`, each with its own baseline.
     share_ : float
         What the first of them counts, of one.
@@ -39,27 +39,27 @@ class Ensemble(Predictor):
         super().__init__(kind, epochs=epochs)
         self.trees = trees
 
-    def _members(self) -> tuple[Predictor, ...]:
+    def _members(self) -> tuple[LayerPredictor, ...]:
         return Residual(self.kind, epochs=self.epochs), Boosted(self.kind, trees=self.trees)
 
-    def _learn(self, lesson: Lesson) -> None:
+    def _learn(
+        self, examples: Examples, validation: Examples, seed: int, progress: Progress | None
+    ) -> None:
         """Fit one member after the other on the same rows."""
         self.members_ = self._members()
         for member in self.members_:
-            member._learn(lesson)
-        columns, times_ms = lesson.validation
-        first_ms, second_ms = (member.predict(columns) for member in self.members_)
-        self.share_ = best_share(first_ms, second_ms, times_ms)
+            member.fit(examples, validation=validation, seed=seed, progress=progress)
+        first_ms, second_ms = (member.values(validation.columns) for member in self.members_)
+        self.share_ = best_share(first_ms, second_ms, validation.values)
 
-    def predict(self, columns: Columns) -> Array:
-        """Return the time of each layer in ms."""
-        first_ms, second_ms = (member.predict(columns) for member in self.members_)
+    def values(self, columns: Columns) -> Array:
+        """Return the learnt quantity of each layer."""
+        first_ms, second_ms = (member.values(columns) for member in self.members_)
         return _averaged(first_ms, second_ms, self.share_)
 
-    def export(self, folder: Path, stem: str) -> dict[str, Any]:
+    def _export(self, folder: Path, stem: str) -> dict[str, Any]:
         """Write ``STEM-METHOD.onnx`` for each member; return what they return, by method."""
         return {
-            "kind": self.kind,
             "share": self.share_,
             "averaged": {
                 member.method: member.export(folder, f"{stem}-{member.method}")
@@ -67,16 +67,13 @@ class Ensemble(Predictor):
             },
         }
 
-    @classmethod
-    def load(cls, values: Mapping[str, Any], folder: Path) -> Self:
-        """Make a predictor from what `export` returned and wrote."""
-        self = cls(stored(values, "kind"))
+    def _load(self, values: Mapping[str, Any], folder: Path) -> None:
+        """Read the members and their shares."""
         self.share_ = float(stored(values, "share"))
         members = stored(values, "averaged")
         self.members_ = tuple(
             member.load(stored(members, member.method), folder) for member in self._members()
         )
-        return self
 
 
 def best_share(first_ms: Array, second_ms: Array, times_ms: Array) -> float:
@@ -97,8 +94,8 @@ def best_share(first_ms: Array, second_ms: Array, times_ms: Array) -> float:
     best, largest = 0.5, 0.0
     for share in SHARES:
         gains = equal - np.abs(_averaged(first_ms, second_ms, share) / times_ms - 1)
-        gain, doubt = gains.mean(), gains.std() / np.sqrt(len(gains))
-        if gain > max(largest, 2 * doubt):
+        gain, error = gains.mean(), gains.std() / np.sqrt(len(gains))
+        if gain > max(largest, 2 * error):
             best, largest = share, gain
     return best
 

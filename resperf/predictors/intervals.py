@@ -29,7 +29,7 @@ FEWEST_OF_KIND = 5
 """Rows without which nothing is said of a kind: one or two that happen to fit promise too much."""
 OF_USUAL_KIND = 1
 """Rows of the usual kind that stand beside the few of a kind, to say how large its errors are. With
-more, kinds that are foretold worse than most would get intervals that hold too little."""
+more, kinds that are predicted worse than most would get intervals that hold too little."""
 _SHORTEST_MS = 1e-6
 _LEAST_USUAL = 0.001
 """Usual error at least, where most predictions are exact."""

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
+from resperf.errors import TrainingError
 from resperf.features import Array, Columns, quantities
-from resperf.predictors._base import Lesson, Predictor, stored
+from resperf.predictors._base import Examples, LayerPredictor, Progress, stored
 
 _GIGA = 1e9
 
 
-class Linear(Predictor):
+class Linear(LayerPredictor):
     """time = constant + slope x operations, ordinary least squares in ms, one line per layer kind.
 
     Gianniti et al., "Performance Prediction of GPU-based Deep Learning Applications" (SBAC-PAD
@@ -33,11 +34,22 @@ class Linear(Predictor):
 
     method = "linear"
 
-    def _learn(self, lesson: Lesson) -> None:
+    def _learn(
+        self,
+        examples: Examples,
+        validation: Examples,  # noqa: ARG002
+        seed: int,  # noqa: ARG002
+        progress: Progress | None,  # noqa: ARG002
+    ) -> None:
         """Fit the line; there is nothing random, and no epoch to choose."""
-        times_ms = lesson.times_ms
-        counts = np.ones(len(times_ms)) if lesson.weights is None else lesson.weights
-        x = _giga_operations(self.kind, lesson.columns)
+        times_ms = examples.values
+        counts = np.ones(len(times_ms)) if examples.weights is None else examples.weights
+        x = _giga_operations(self.kind, examples.columns)
+        if not x.any():
+            raise TrainingError(
+                f"{self.kind}: no layer does an operation, which is all that linear knows; use "
+                "--method baseline"
+            )
         mean_x, mean_ms = np.average(x, weights=counts), np.average(times_ms, weights=counts)
         spread = np.average((x - mean_x) ** 2, weights=counts)
         together = np.average((x - mean_x) * (times_ms - mean_ms), weights=counts)
@@ -45,26 +57,19 @@ class Linear(Predictor):
         self.ms_per_giga_ = float(together / spread) if spread > 0 else 0.0
         self.constant_ms_ = float(mean_ms - self.ms_per_giga_ * mean_x)
 
-    def predict(self, columns: Columns) -> Array:
-        """Return the time of each layer in ms."""
+    def values(self, columns: Columns) -> Array:
+        """Return the learnt quantity of each layer."""
         line = self.constant_ms_ + self.ms_per_giga_ * _giga_operations(self.kind, columns)
         return np.maximum(line, 0.0)
 
-    def export(self, folder: Path, stem: str) -> dict[str, Any]:  # noqa: ARG002
+    def _export(self, folder: Path, stem: str) -> dict[str, Any]:  # noqa: ARG002
         """Return the line; there is no network to write."""
-        return {
-            "kind": self.kind,
-            "constant_ms": self.constant_ms_,
-            "ms_per_giga": self.ms_per_giga_,
-        }
+        return {"constant_ms": self.constant_ms_, "ms_per_giga": self.ms_per_giga_}
 
-    @classmethod
-    def load(cls, values: Mapping[str, Any], folder: Path) -> Self:  # noqa: ARG003
-        """Make the line that `export` described."""
-        self = cls(stored(values, "kind"))
+    def _load(self, values: Mapping[str, Any], folder: Path) -> None:  # noqa: ARG002
+        """Read the line."""
         self.constant_ms_ = float(stored(values, "constant_ms"))
         self.ms_per_giga_ = float(stored(values, "ms_per_giga"))
-        return self
 
 
 def _giga_operations(kind: str, columns: Columns) -> Array:

@@ -11,8 +11,8 @@ from resperf.features import Array
 from resperf.features.transforms import Clip, ZScore, transform_from_json
 from resperf.predictors import _fitting
 from resperf.predictors._architecture import Architecture, Weights, onnx_bytes
-from resperf.predictors._base import Lesson, stored
-from resperf.predictors._corrected import Corrected, Left
+from resperf.predictors._base import Progress, stored
+from resperf.predictors._corrected import Corrected, ResidualTarget
 from resperf.predictors._onnx import OnnxNetwork
 
 _SMALL = 5000
@@ -50,23 +50,25 @@ class Residual(Corrected):
         self.width = width
         self.weight_decay = weight_decay
 
-    def _learn_correction(self, left: Left, lesson: Lesson) -> None:
+    def _learn_correction(
+        self, target: ResidualTarget, weights: Array | None, seed: int, progress: Progress | None
+    ) -> None:
         """Train the network on scaled rows."""
-        self.z_score_ = ZScore.fit(left.rows, self.features_)
+        self.z_score_ = ZScore.fit(target.rows, self.features_)
         self.clip_ = Clip(6.0)
-        low, high = np.quantile(left.targets, _USUAL)
+        low, high = np.quantile(target.targets, _USUAL)
         self.residual_range_ = (float(low) - _MARGIN, float(high) + _MARGIN)
         self.architecture_ = self._architecture()
         fitted = _fitting.fit_network(
             self.architecture_,
-            self._schedule(len(left.targets)),
-            self._scaled(left.rows),
-            left.targets,
-            validation_rows=self._scaled(left.judged),
-            validation_error=lambda answers: left.error(self._averaged(answers)),
-            seed=lesson.seed,
-            weights=lesson.weights,
-            progress=lesson.progress,
+            self._schedule(len(target.targets)),
+            self._scaled(target.rows),
+            target.targets,
+            validation_rows=self._scaled(target.judged),
+            validation_error=lambda answers: target.error(self._averaged(answers)),
+            seed=seed,
+            weights=weights,
+            progress=progress,
         )
         self.best_epoch_ = fitted.best_epoch
         self._weights: Weights = fitted.weights

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
-from resperf.measurement import WHOLE_CALL
+from resperf.bundle import UNKNOWN
+from resperf.quantities import WHOLE_CALL
 from resperf.report.tables import Column, percent_cell, table
 
 MOST_KINDS = 8
@@ -44,6 +45,29 @@ def device_table(entries: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join(parts)
 
 
+def provenance_text(entry: Mapping[str, Any]) -> str:
+    """Say what a bundle was made of: datasets, versions, later changes, whether it can be again."""
+    found = entry["provenance"]
+    lines = [f"{entry['path']}, for {entry['device']} with {entry['framework']}"]
+    lines += [
+        f"  dataset {each['name']}, campaign {each.get('campaign') or 'none'}, "
+        f"sha256 {each['checksum']}"
+        for each in found["datasets"]
+    ]
+    lines.append(f"  resperf {found['resperf']}, commit {found['commit']}")
+    packages = found.get("packages", UNKNOWN)
+    known = UNKNOWN if packages == UNKNOWN else ", ".join(f"{k} {v}" for k, v in packages.items())
+    lines.append(f"  packages: {known}")
+    changes = found["changes"]
+    if changes == UNKNOWN:
+        lines.append(f"  later changes: {UNKNOWN}")
+    else:
+        lines += [f"  changed {each['date']}: {each['reason']}" for each in changes]
+    again = found["rebuildable"]
+    lines.append(f"  can be made again: {again['answer']} ({again['why']})")
+    return "\n".join(lines)
+
+
 def _errors(entry: Mapping[str, Any]) -> str:
     found: Mapping[str, float] = entry["validation_error"]
     shown = {
@@ -55,4 +79,4 @@ def _errors(entry: Mapping[str, Any]) -> str:
     if len(found) > len(shown):
         rest = [error for kind, error in found.items() if kind not in shown]
         listed += f", {len(rest)} others {percent_cell(median(rest))} (median)"
-    return f"{listed} (whole calls)" if entry.get("phase") == WHOLE_CALL else listed
+    return f"{listed} (whole calls)" if entry.get("quantity") == WHOLE_CALL else listed

@@ -9,9 +9,16 @@ from typing import TYPE_CHECKING
 
 from resperf.errors import printable
 from resperf.layers import layer_from_key
-from resperf.measurement import PHASES, WHOLE_CALL
-from resperf.prediction import Failure, LayerPrediction, Prediction
+from resperf.prediction import (
+    WHOLE_NETWORK,
+    Failure,
+    LayerPrediction,
+    Prediction,
+    QuantityPrediction,
+)
+from resperf.quantities import PHASES, WHOLE_CALL, quantity
 from resperf.report.tables import Column, ms_cell, percent_cell, table
+from resperf.units import format_bytes
 
 if TYPE_CHECKING:
     # Only for its type: a prediction is shown without loading what measures.
@@ -60,14 +67,34 @@ def heading(result: Prediction | MeasuredNetwork) -> str:
     return f"{result.network}{batch}, on {result.device} with {result.framework}"
 
 
+def quantity_line(found: QuantityPrediction) -> str:
+    """Write a quantity with its interval and unit: ``"peak_memory  1.5 MiB  (90% ...)"``."""
+    name = found.name.removesuffix(f"_{found.unit}")
+    bounds = ""
+    if not math.isnan(found.low):
+        low, high = (quantity_cell(each, found.unit) for each in (found.low, found.high))
+        bounds = f"90% interval {low} to {high}, "
+    return f"{name:13} {quantity_cell(found.value, found.unit)}  ({bounds}by {found.method})"
+
+
+def quantity_cell(value: float, unit: str) -> str:
+    """Write a value in its unit."""
+    if math.isnan(value):
+        return UNKNOWN_TIME
+    return format_bytes(value) if unit == "bytes" else f"{ms_cell(value)} {unit}"
+
+
 def _totals(result: Prediction | MeasuredNetwork) -> str:
+    if isinstance(result, Prediction) and result.rule == WHOLE_NETWORK:
+        quantities = map(quantity_line, result.quantities)
+        return "\n".join([f"{heading(result)}: predicted", *quantities])
     remarks = {"total": _doubt(result), "execution": _contents(result)}
     lines = [f"{heading(result)}: {'predicted' if isinstance(result, Prediction) else 'measured'}"]
     if isinstance(result, Prediction):
         remarks |= dict.fromkeys(result.estimated_phases, ESTIMATED)
         lines += incomplete_lines(result)
     times_ms = {"total": result.total_ms} | {
-        f"  {phase}": getattr(result.phases, f"{phase}_ms") for phase in PHASES
+        f"  {quantity(name).stem}": getattr(result.phases, name) for name in PHASES
     }
     for name, time_ms in times_ms.items():
         remark = remarks.get(name.strip(), "")
@@ -76,7 +103,9 @@ def _totals(result: Prediction | MeasuredNetwork) -> str:
     if not isinstance(result, Prediction):
         shown = ", ".join(f"{name} {ms_cell(ms)}" for name, ms in result.percentiles_ms.items())
         lines.append(f"{result.runs} whole runs: {shown} ms")
-    elif result.layers:
+        return "\n".join(lines)
+    lines += map(quantity_line, result.quantities)
+    if result.layers:
         lines.append(_coverage(result))
     return "\n".join(lines)
 
@@ -341,7 +370,7 @@ def layers_text(layers: Sequence[LayerPrediction]) -> str:
                 remark,
             ]
         )
-    whole = any(layer.phase == WHOLE_CALL for layer in layers)
+    whole = any(layer.phase == quantity(WHOLE_CALL).stem for layer in layers)
     columns = (Column("ms, whole call" if whole else "ms", right=True),
                Column("90% interval", right=True), Column("GMAC", right=True), Column("layer"),
                Column("remark"))  # fmt: skip

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from resperf.errors import OutputError, require
+from resperf.quantities import QUANTITIES
 from resperf.report.methods import at_most_rows, by_kind_and_phase
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ def write_plots(rows: Sequence[Compared], folder: Path) -> tuple[Path, ...]:
         if len({row.rows_trained for row in group}) > 1:
             figures["by-rows"] = error_by_rows(group)
         for name, figure in figures.items():
-            path = folder / f"{name}-{kind}-{phase}.png"
+            path = folder / f"{name}-{kind}-{_stem(phase)}.png"
             _save(figure, path)
             written.append(path)
     return tuple(written)
@@ -156,6 +157,10 @@ def _style(place: int) -> str:
     return ("C{}o-", "C{}s--", "C{}^:")[place // 10 % 3].format(place % 10)
 
 
+def _stem(name: str) -> str:
+    return QUANTITIES[name].stem if name in QUANTITIES else name
+
+
 def _finish(axes: Any, label: str, rows: Sequence[Compared]) -> None:
     floor = rows[0].noise_floor
     if math.isfinite(floor):
@@ -163,7 +168,7 @@ def _finish(axes: Any, label: str, rows: Sequence[Compared]) -> None:
     first = rows[0]
     axes.set(
         xscale="log", yscale="log", xlabel=label, ylabel="MAPE %",
-        title=f"{first.kind}, {first.phase}",
+        title=f"{first.kind}, {_stem(first.phase)}",
     )  # fmt: skip
     axes.yaxis.set_major_formatter("{x:g}")
     axes.yaxis.set_minor_formatter(require("matplotlib.ticker", "plot").LogFormatter())

@@ -14,7 +14,7 @@ from statistics import median
 from typing import Any, Self
 
 from resperf.errors import MeasurementError
-from resperf.measurement import MAX_SAMPLES, PhaseSamples, StopReason
+from resperf.measurement import MAX_SAMPLES, Samples, StopReason
 from resperf.timing.statistics import capped, drifts, relative_half_width
 from resperf.units import MS_PER_S, NS_PER_MS
 
@@ -159,7 +159,7 @@ def sample(
     divisor: float = 1.0,
     copies: int | None = None,
     clock: Clock = time.perf_counter_ns,
-) -> PhaseSamples:
+) -> Samples:
     """Warm up and take samples as the protocol says.
 
     Parameters
@@ -179,7 +179,7 @@ def sample(
 
     Returns
     -------
-    PhaseSamples
+    Samples
         All samples, or 64 quantiles of them.
     """
     take = _times if unit == TIME_UNIT else _values
@@ -189,18 +189,16 @@ def sample(
 
 def _values(
     scaled: Sampler, warm_up: Sampler, protocol: SamplingProtocol, _clock: Clock
-) -> PhaseSamples:
+) -> Samples:
     """Take a few samples of what is the same in each run, but for chance events."""
     warm_up()
     values = tuple(scaled() for _ in range(VALUES))
     agree = max(values) - min(values) <= protocol.precision * abs(median(values))
     reason = StopReason.PRECISE if agree else StopReason.BUDGET
-    return PhaseSamples(values, taken=VALUES, warmups=1, stop_reason=reason)
+    return Samples(values, taken=VALUES, warmups=1, stop_reason=reason)
 
 
-def _times(
-    scaled: Sampler, warm_up: Sampler, protocol: SamplingProtocol, clock: Clock
-) -> PhaseSamples:
+def _times(scaled: Sampler, warm_up: Sampler, protocol: SamplingProtocol, clock: Clock) -> Samples:
     """Warm up until times are stable, then sample until their median is precise."""
     warmups = _warm_up(warm_up, protocol, clock)
     samples_ms: list[float] = []
@@ -220,8 +218,8 @@ def _times(
             if _reason(samples_ms, protocol) is StopReason.PRECISE:
                 reason = StopReason.PRECISE
                 break
-    return PhaseSamples(
-        samples_ms=capped(samples_ms, MAX_SAMPLES),
+    return Samples(
+        values=capped(samples_ms, MAX_SAMPLES),
         taken=len(samples_ms),
         warmups=warmups,
         stop_reason=reason,
@@ -229,7 +227,7 @@ def _times(
     )
 
 
-def pooled(builds: Sequence[PhaseSamples], protocol: SamplingProtocol) -> PhaseSamples:
+def pooled(builds: Sequence[Samples], protocol: SamplingProtocol) -> Samples:
     """Join the samples of one phase from several builds, each of them counting about alike.
 
     The joint median is precise if it is so within the builds and these agree with each other.
@@ -237,21 +235,21 @@ def pooled(builds: Sequence[PhaseSamples], protocol: SamplingProtocol) -> PhaseS
 
     Parameters
     ----------
-    builds : sequence of PhaseSamples
+    builds : sequence of Samples
         At least one.
     protocol : SamplingProtocol
     """
     if len(builds) == 1:
         return builds[0]
-    fewest = min(len(build.samples_ms) for build in builds)
+    fewest = min(len(build.values) for build in builds)
     count = max(2, min(MAX_SAMPLES // len(builds), fewest))
-    samples_ms = [ms for build in builds for ms in capped(build.samples_ms, count)]
-    medians_ms = [build.median_ms for build in builds]
+    samples_ms = [ms for build in builds for ms in capped(build.values, count)]
+    medians_ms = [build.value for build in builds]
     apart = (max(medians_ms) - min(medians_ms)) / 2
     agree = apart < protocol.precision * abs(median(samples_ms))
     return dataclasses.replace(
         builds[0],
-        samples_ms=tuple(samples_ms),
+        values=tuple(samples_ms),
         taken=sum(build.taken for build in builds),
         warmups=sum(build.warmups for build in builds),
         stop_reason=_reason(samples_ms, protocol) if agree else StopReason.BUDGET,

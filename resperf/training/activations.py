@@ -18,7 +18,7 @@ from resperf.bundle import ranges_of
 from resperf.errors import require
 from resperf.features import Columns, quantities, take
 from resperf.layers import Activation, Layer
-from resperf.predictors import Predictor
+from resperf.predictors import LayerPredictor
 from resperf.predictors.baseline import Baseline
 from resperf.predictors.metrics import errors
 from resperf.predictors.terms import physical_terms
@@ -34,7 +34,7 @@ SHORTEST_MS = 1e-4
 TERMS = ("constant", "in", "out exponential", "out tanh", "out hard")
 """A launch, values read and written, and the extra cost of functions beyond a comparison."""
 
-CANNED: tuple[Layer, ...] = tuple(
+GOLDEN: tuple[Layer, ...] = tuple(
     Activation(batch=batch, values=values, activation="relu")
     for batch, values in ((1, 802_816), (8, 4096), (32, 100_352))
 )
@@ -59,7 +59,7 @@ class Activations:
     step: Mapping[str, Any]
 
 
-def estimate_activations(predictor: Predictor, parts: Trial) -> Activations | None:
+def estimate_activations(predictor: LayerPredictor, parts: Trial) -> Activations | None:
     """Estimate activations from a predictor of convolutions.
 
     The predicted time with each activation, minus that without, is fitted by physical terms of the
@@ -67,7 +67,7 @@ def estimate_activations(predictor: Predictor, parts: Trial) -> Activations | No
 
     Parameters
     ----------
-    predictor : Predictor
+    predictor : LayerPredictor
         Of the execution of convolutions.
     parts : Trial
         Its rows. Convolutions and activations come from the training rows, errors from the test
@@ -84,10 +84,10 @@ def estimate_activations(predictor: Predictor, parts: Trial) -> Activations | No
     if not functions or "none" not in seen or not biased.any():
         return None
     convs = take(parts.train.columns, biased)
-    without_ms = np.tile(predictor.predict(_with(convs, "none")), len(functions))
+    without_ms = np.tile(predictor.values(_with(convs, "none")), len(functions))
     with_functions = {name: np.tile(column, len(functions)) for name, column in convs.items()}
     with_functions["activation"] = np.repeat(functions, int(biased.sum()))
-    with_ms = predictor.predict(with_functions)
+    with_ms = predictor.values(with_functions)
     outputs = _outputs(with_functions)
     added_ms = with_ms - without_ms
     usable = with_ms > SHORTEST_MS
@@ -126,7 +126,7 @@ def _outputs(convs: Columns) -> dict[str, npt.NDArray[Any]]:
     }
 
 
-def _with_errors(baseline: Baseline, predictor: Predictor, test: LayerRows) -> dict[str, Any]:
+def _with_errors(baseline: Baseline, predictor: LayerPredictor, test: LayerRows) -> dict[str, Any]:
     """Return errors of convolution without activation plus estimate, on the test rows."""
     activations = np.asarray(test.columns["activation"])
     rows = test.select(_has_bias(test) & (activations != "none"))
@@ -136,10 +136,10 @@ def _with_errors(baseline: Baseline, predictor: Predictor, test: LayerRows) -> d
     }
     if not len(rows):
         return step
-    measured_ms = rows.times_ms[rows.layer_phase]
-    alone_ms = baseline.predict(_outputs(rows.columns))
-    added_ms = predictor.predict(_with(rows.columns, "none")) + alone_ms
+    measured_ms = rows.times_ms[rows.layer_quantity]
+    alone_ms = baseline.values(_outputs(rows.columns))
+    added_ms = predictor.values(_with(rows.columns, "none")) + alone_ms
     return step | {
         "errors_added": {"conv": errors(measured_ms, added_ms).to_json()},
-        "errors_learnt": {"conv": errors(measured_ms, predictor.predict(rows.columns)).to_json()},
+        "errors_learnt": {"conv": errors(measured_ms, predictor.values(rows.columns)).to_json()},
     }

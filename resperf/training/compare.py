@@ -18,9 +18,9 @@ from resperf.dataset import KindTable, floor_of_medians, noise_floor, read_info,
 from resperf.errors import LayerError, TrainingError
 from resperf.features import Array, Columns, take
 from resperf.layers import KINDS
-from resperf.measurement import layer_phase
-from resperf.predictors import Predictor, Progress, predictor_class
+from resperf.predictors import LayerPredictor, Progress, layer_predictor_class
 from resperf.predictors.metrics import errors, errors_by_time, r_squared
+from resperf.quantities import layer_quantity
 from resperf.training.comparison import TIMED_LAYERS, Compared, Comparison, ComparisonSettings
 from resperf.training.progress import TrainingProgress
 from resperf.training.rows import LayerRows, layer_rows
@@ -73,7 +73,7 @@ def compare(
     notes: list[str] = []
     compared: list[Compared] = []
     for source in _sources(dataset, test, settings, notes):
-        for phase in settings.phases or (layer_phase(source.test_table.phases),):
+        for phase in settings.phases or (layer_quantity(source.test_table.quantities),):
             floor = noise_floor(source.test_table, phase).mape
             for trials in _points(source, phase, settings):
                 for method in settings.methods:
@@ -151,8 +151,8 @@ def _tables(dataset: Path, settings: ComparisonSettings) -> dict[str, KindTable]
 def _check_times(
     dataset: Path, table: KindTable, test: Path | None, other: KindTable, phases: Sequence[str]
 ) -> None:
-    """Refuse phases that were not measured in both files."""
-    for phase in phases or (layer_phase(table.phases),):
+    """Refuse quantities that were not measured in both files."""
+    for phase in phases or (layer_quantity(table.quantities),):
         for path, times_ms in ((dataset, table.times_ms), (test, other.times_ms)):
             if phase not in times_ms:
                 raise TrainingError(f"{path} has no {phase} times; it has: {', '.join(times_ms)}")
@@ -245,7 +245,7 @@ def _run(
         raise TrainingError("no rows to evaluate on; measure more layers with: resperf bench")
     start = time.perf_counter()
     predictor = fit_rows(
-        predictor_class(method)(trial.train.kind, epochs=settings.epochs),
+        layer_predictor_class(method)(trial.train.kind, epochs=settings.epochs),
         trial.train, trial.validation, phase, seed=settings.seed, progress=progress,
     )  # fmt: skip
     fit_s = time.perf_counter() - start
@@ -253,18 +253,18 @@ def _run(
         # Evaluate what a bundle would store, not what the training library predicts.
         values: Mapping[str, Any] = json.loads(json.dumps(predictor.export(Path(folder), "judged")))
         stored = type(predictor).load(values, Path(folder))
-        predicted_ms = stored.predict(trial.test.columns)
+        predicted_ms = stored.values(trial.test.columns)
         predict_us = _predict_us(stored, trial.test.columns, len(trial.test))
     return _Run(predicted_ms, fit_s, predict_us)
 
 
-def _predict_us(predictor: Predictor, columns: Columns, rows: int) -> float:
+def _predict_us(predictor: LayerPredictor, columns: Columns, rows: int) -> float:
     """Return the median time of a call per layer, in microseconds."""
     count = max(rows, TIMED_LAYERS)
     many = take(columns, np.arange(count) % rows)
     taken: list[float] = []
     while not taken or (len(taken) < _TIMED_CALLS and sum(taken) < _TIMED_S):
         start = time.perf_counter()
-        predictor.predict(many)
+        predictor.values(many)
         taken.append(time.perf_counter() - start)
     return median(taken) / count * 1e6

@@ -7,7 +7,7 @@ from typing import Any
 
 from resperf.errors import TrainingError
 from resperf.features import Array
-from resperf.predictors import predictor_class
+from resperf.predictors import layer_predictor_class
 from resperf.predictors.metrics import Errors, TimeBin
 from resperf.units import json_number
 
@@ -127,7 +127,7 @@ class ComparisonSettings:
         if not self.methods:
             raise TrainingError("no method to compare; name some, such as: baseline,residual")
         for method in self.methods:
-            predictor_class(method)
+            layer_predictor_class(method)
             if self.methods.count(method) > 1:
                 raise TrainingError(f"method {method!r} is named twice")
         if self.folds is not None and self.folds < 2:

@@ -80,7 +80,7 @@ def disagreement(
     TrainingError
         If there are too few rows to learn from.
     """
-    parts, phase = own_split(rows), rows.layer_phase
+    parts, phase = own_split(rows), rows.layer_quantity
     predicted = []
     for member in range(members):
         random, count = np.random.default_rng([seed, member]), len(parts.train)
@@ -89,6 +89,6 @@ def disagreement(
             predictor, parts.train.select(random.integers(0, count, count)), parts.validation,
             phase, seed=seed * members + member,
         )  # fmt: skip
-        predicted.append(np.log(predictor.predict(columns)))
+        predicted.append(np.log(predictor.values(columns)))
     spread: Array = np.std(predicted, axis=0)
     return spread

@@ -16,21 +16,21 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from resperf.bundle import MANIFEST, Bundle, canned_layers, ranges_of
+from resperf.bundle import MANIFEST, Bundle, golden_layers, ranges_of
 from resperf.dataset import DatasetInfo, checksum, read_info, read_table
 from resperf.devices import DeviceFacts, canonical_device, device_facts, devices
 from resperf.errors import TrainingError
 from resperf.features import Array, quantities
 from resperf.layers import Layer, Pool
-from resperf.measurement import WHOLE_CALL
 from resperf.platform import Platform
-from resperf.predictors import Predictor
+from resperf.predictors import LayerPredictor
 from resperf.predictors.baseline import Baseline, fit_terms
 from resperf.predictors.metrics import errors
 from resperf.predictors.terms import physical_terms
 from resperf.predictors.transfers import Transfers
+from resperf.quantities import WHOLE_CALL
 from resperf.settings import Setting
-from resperf.training.activations import CANNED as CANNED_ACTIVATIONS
+from resperf.training.activations import GOLDEN as GOLDEN_ACTIVATIONS
 from resperf.training.activations import STEP as ACTIVATIONS
 from resperf.training.activations import Activations
 from resperf.training.rows import LayerRows, layer_rows
@@ -39,7 +39,7 @@ from resperf.training.trials import own_split
 POOL_TERMS = ("in", "out", "window real")
 """Work of a pooling that is visible in whole calls; its launch is a separate constant."""
 
-_CANNED_POOLS: tuple[Layer, ...] = tuple(
+_GOLDEN_POOLS: tuple[Layer, ...] = tuple(
     Pool(
         batch=batch, channels_in=channels, height=size, width=size, kernel_height=kernel,
         kernel_width=kernel, stride_height=2, stride_width=2, layout="nhwc",
@@ -84,29 +84,31 @@ class Estimates:
     steps: Mapping[str, Mapping[str, Any]]
     activations: Activations | None = None
 
-    def complete(self, values: dict[str, Any]) -> None:
-        """Add to a bundle's manifest what it lacks, marked as estimated.
+    def complete(self, values: dict[str, Any], dataset: Mapping[str, Any]) -> None:
+        """Add to a part of a bundle's manifest what it lacks, marked as estimated.
 
         Parameters
         ----------
         values : dict
-            The manifest, modified in place. Measured parts are not replaced.
+            The part, modified in place. What was measured is not replaced.
+        dataset : mapping
+            What the part was learnt from: ``name`` and ``checksum``.
         """
         steps = dict(self.steps)
         used = []
         if self.pool is not None and "pool" not in values["predictors"]:
-            _add_kind(values, self.pool, self.pool_ranges, _CANNED_POOLS)
+            _add_kind(values, self.pool, self.pool_ranges, _GOLDEN_POOLS)
             used.append(_POOL)
         alone = self.activations
         if alone is not None and "activation" not in values["predictors"]:
-            _add_kind(values, alone.baseline, alone.ranges, CANNED_ACTIVATIONS)
-            origin = {name: values["dataset"][name] for name in ("name", "checksum")}
+            _add_kind(values, alone.baseline, alone.ranges, GOLDEN_ACTIVATIONS)
+            origin = {name: dataset[name] for name in ("name", "checksum")}
             source = {"device": values["device"], **origin}
             steps[ACTIVATIONS] = {**alone.step, "source": source}
             used.append(ACTIVATIONS)
         for phase in _COPIES:
-            if phase not in values["transfers"]:
-                values["transfers"][phase] = self.transfers.to_json()
+            if f"{phase}_ms" not in values["transfers"]:
+                values["transfers"][f"{phase}_ms"] = self.transfers.to_json()
                 used.append(phase)
         if self.pool is not None and _VIEW not in values["costs"]:
             values["costs"] = {**values["costs"], _VIEW: _launch_ms(self.pool)}
@@ -118,21 +120,24 @@ def _add_kind(
     values: dict[str, Any],
     baseline: Baseline,
     ranges: Mapping[str, Any],
-    canned: tuple[Layer, ...],
+    golden: tuple[Layer, ...],
 ) -> None:
-    """Add a kind with estimated execution to a bundle's manifest."""
+    """Add a kind with estimated execution to a part of a bundle's manifest."""
     kind = baseline.kind
     described = {"method": baseline.method, **baseline.export(Path(), "")}
-    values["predictors"][kind] = {"execution": described}
+    values["predictors"][kind] = {baseline.quantity_: described}
     values["ranges"][kind] = dict(ranges)
-    checked = canned_layers({kind: canned}, {kind: {"execution": baseline}})
-    values["canned"] = [*values["canned"], *checked]
+    values["golden"]["layers"] += golden_layers(
+        {kind: golden}, {kind: {baseline.quantity_: baseline}}
+    )
 
 
 class Source(Protocol):
     """Source of estimates, read and checked before training."""
 
-    def estimates(self, predictors: Mapping[str, Predictor], session_ms: float | None) -> Estimates:
+    def estimates(
+        self, predictors: Mapping[str, LayerPredictor], session_ms: float | None
+    ) -> Estimates:
         """Return the estimates, given predictors of execution by kind.
 
         Raises
@@ -204,10 +209,10 @@ class WholeCalls:
     def read(cls, path: Path, exclude_keys: Set[str]) -> WholeCalls:
         """Read an HDF5 file of whole calls; kinds with fewer than `FEWEST_CALLS` are skipped."""
         info = read_info(path)
-        if list(info.phases) != [WHOLE_CALL]:
+        if list(info.quantities) != [WHOLE_CALL]:
             raise TrainingError(
-                f"{path} has {', '.join(info.phases)}, not whole calls: copies and poolings are "
-                "estimated from whole calls; see docs/importing.md"
+                f"{path} holds {', '.join(info.quantities)}, not whole calls: copies and poolings "
+                "are estimated from whole calls; see docs/importing.md"
             )
         kinds = {k: layer_rows(t, exclude_keys) for k, t in read_table(path).items()}
         return cls(path, info, {k: rows for k, rows in kinds.items() if len(rows) >= FEWEST_CALLS})
@@ -254,7 +259,9 @@ class _Fitting:
     calls: WholeCalls
     others: Sequence[WholeCalls]
 
-    def estimates(self, predictors: Mapping[str, Predictor], session_ms: float | None) -> Estimates:
+    def estimates(
+        self, predictors: Mapping[str, LayerPredictor], session_ms: float | None
+    ) -> Estimates:
         if session_ms is None:
             raise TrainingError(
                 "the cost of a session call was not measured with the layers: the whole calls of "
@@ -272,7 +279,7 @@ class _Fitting:
             if kind in known or kind == "pool"
         }
         train = {kind: each.train for kind, each in parts.items()}
-        execution_ms = {kind: known[kind].predict(train[kind].columns) for kind in known}
+        execution_ms = {kind: known[kind].values(train[kind].columns) for kind in known}
         found = _coefficients(train, execution_ms)
         pool = None
         if "pool" in parts and "pool" not in known:
@@ -308,11 +315,11 @@ def _out_bytes(rows: LayerRows) -> Array:
 
 
 def _whole_call_errors(
-    rows: LayerRows, predictor: Predictor, copies: Transfers, session_ms: float
+    rows: LayerRows, predictor: LayerPredictor, copies: Transfers, session_ms: float
 ) -> dict[str, float]:
     """Return errors of the bundle's parts, summed, on whole calls of the test split."""
     copied_ms = copies.constant_ms + copies.predict(_out_bytes(rows))
-    whole_ms = session_ms + predictor.predict(rows.columns) + copied_ms
+    whole_ms = session_ms + predictor.values(rows.columns) + copied_ms
     return errors(rows.times_ms[WHOLE_CALL], whole_ms).to_json()
 
 
@@ -393,10 +400,10 @@ def _scaling_errors(pool: Baseline, device: str, other: WholeCalls) -> dict[str,
     part = own_split(other.kinds["pool"])
     terms = _scaled_terms(pool, _ratios(device, other.device)["bandwidth"]) | {"constant": 0.0}
     scaled = _pool(terms)
-    found = _coefficients({"pool": part.train}, {"pool": scaled.predict(part.train.columns)})
+    found = _coefficients({"pool": part.train}, {"pool": scaled.values(part.train.columns)})
     factor = found["execution of pool"]
     whole_ms = found["call"] + found["copy"] * _out_bytes(part.test) / _MB
-    whole_ms = whole_ms + factor * scaled.predict(part.test.columns)
+    whole_ms = whole_ms + factor * scaled.values(part.test.columns)
     return {
         "execution_factor": factor,
         "whole_call_mape": errors(part.test.times_ms[WHOLE_CALL], whole_ms).mape,
@@ -429,12 +436,12 @@ class _Scaling:
 
     def estimates(
         self,
-        predictors: Mapping[str, Predictor],  # noqa: ARG002
+        predictors: Mapping[str, LayerPredictor],  # noqa: ARG002
         session_ms: float | None,  # noqa: ARG002
     ) -> Estimates:
-        manifest, ratios = self.bundle.manifest, self.ratios
-        fitted = Baseline.load(manifest["predictors"]["pool"]["execution"], self.bundle.path)
-        copies = Transfers.from_json(manifest["transfers"]["postprocess"])
+        part, ratios = self.bundle.part, self.ratios
+        fitted = Baseline.load(part["predictors"]["pool"]["execution_ms"], self.bundle.path)
+        copies = Transfers.from_json(part["transfers"]["postprocess_ms"])
         factors = {
             _POOL: {"bytes_times_longer": ratios["bandwidth"]},
             **{phase: {"bytes_times_longer": ratios["bus"]} for phase in _COPIES},
@@ -443,7 +450,7 @@ class _Scaling:
         return Estimates(
             replace(copies, ms_per_mb=tuple(ms * ratios["bus"] for ms in copies.ms_per_mb)),
             _pool(_scaled_terms(fitted, ratios["bandwidth"])),
-            manifest["ranges"]["pool"],
+            part["ranges"]["pool"],
             {
                 step: {
                     "how": f"taken from the {self.bundle.device}, costs per byte scaled",

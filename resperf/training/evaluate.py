@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from resperf.bundle import Bundle, Times
+from resperf.bundle import NETWORK, Bundle, Times
 from resperf.dataset import KindTable, floor_of_medians, noise_floor, read_info, read_table
 from resperf.errors import TrainingError
 from resperf.features import Array
-from resperf.measurement import TIMED, layer_phase
 from resperf.predictors.metrics import Errors, errors
+from resperf.quantities import QUANTITIES, layer_quantity
 from resperf.splits import split_of_keys, was_packed
-from resperf.training.rows import SHORTEST_MS, LayerRows, layer_rows
+from resperf.training.rows import SHORTEST_MS, LayerRows, layer_rows, network_examples
 from resperf.units import json_number
 
 Part = Literal["test", "all"]
@@ -92,10 +93,11 @@ def evaluate(dataset: Path, bundle: Bundle, split: Part = "test") -> Evaluation:
         bundle's.
     """
     info = read_info(dataset)
-    if layer_phase(info.phases) != bundle.layer_phase:
+    if bundle.kinds and layer_quantity(info.quantities) != bundle.layer_quantity:
         raise TrainingError(
-            f"{dataset} holds times of {layer_phase(info.phases)}, {bundle.path} predicts "
-            f"{bundle.layer_phase}: they contain different things; train a bundle from this dataset"
+            f"{dataset} holds times of {layer_quantity(info.quantities)}, {bundle.path} predicts "
+            f"{bundle.layer_quantity}: they contain different things; train a bundle from "
+            "this dataset"
         )
     notes = [
         f"the dataset's machine is not the bundle's: {difference}"
@@ -111,6 +113,8 @@ def evaluate(dataset: Path, bundle: Bundle, split: Part = "test") -> Evaluation:
             notes.append(f"{kind}: {len(rows)} rows, the bundle has no predictor")
         elif len(rows):
             judged += _judge(kind, table, rows, bundle)
+    for quantity in bundle.network_quantities:
+        judged += _judge_networks(dataset, bundle, quantity, split)
     if not judged:
         raise TrainingError(
             f"{dataset} has no row that {bundle.path} has not seen and can predict; "
@@ -119,18 +123,51 @@ def evaluate(dataset: Path, bundle: Bundle, split: Part = "test") -> Evaluation:
     return Evaluation(tuple(judged), tuple(notes))
 
 
-def _unseen(rows: LayerRows, bundle: Bundle, split: Part) -> LayerRows:
-    training = bundle.manifest["training"]
-    unseen = ~was_packed(rows.keys, training["seen"])
+def _judge_networks(dataset: Path, bundle: Bundle, quantity: str, split: Part) -> list[Judged]:
+    """Judge a predictor of whole networks by the networks that it has not seen."""
+    rows = network_examples(dataset, quantity)
+    names = [network.name for network in rows.networks]
+    unseen = _unseen_keys(names, bundle, split)
+    if not unseen.any():
+        return []
+    found = [
+        bundle.answering(NETWORK, quantity, setting, platform).predict_networks(
+            [network], replace(setting, batch=None, shapes={}), platform
+        )[quantity]
+        for network, setting, platform, chosen in zip(
+            rows.networks, rows.settings, rows.platforms, unseen, strict=True
+        )
+        if chosen
+    ]
+    values, low, high = (
+        np.array([getattr(each, name)[0] for each in found]) for name in ("values", "low", "high")
+    )
+    measured = rows.values[unseen]
+    within = math.nan if np.isnan(low).any() else np.mean((low <= measured) & (measured <= high))
+    return [
+        Judged(
+            NETWORK, quantity, bundle.method_of(NETWORK, quantity), errors(measured, values),
+            math.nan, 0, float(within),
+        )
+    ]  # fmt: skip
+
+
+def _unseen_keys(keys: Sequence[str], bundle: Bundle, split: Part) -> npt.NDArray[np.bool_]:
+    training = bundle.part["training"]
+    unseen = ~was_packed(keys, training["seen"])
     if split == "test":
-        unseen &= split_of_keys(rows.keys, training["split_seed"]).test
-    return rows.select(np.flatnonzero(unseen))
+        unseen &= split_of_keys(keys, training["split_seed"]).test
+    return unseen
+
+
+def _unseen(rows: LayerRows, bundle: Bundle, split: Part) -> LayerRows:
+    return rows.select(np.flatnonzero(_unseen_keys(rows.keys, bundle, split)))
 
 
 def _judge(kind: str, table: KindTable, rows: LayerRows, bundle: Bundle) -> list[Judged]:
     layers = np.array(rows.layers(), dtype=object)
     judged = []
-    for phase in (phase for phase in TIMED if phase in rows.times_ms):
+    for phase in (phase for phase in QUANTITIES if phase in rows.times_ms):
         timed = rows.times_ms[phase] >= SHORTEST_MS
         if not timed.any():
             continue

@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from functools import partial
 from inspect import signature
 from pathlib import Path
@@ -15,22 +14,37 @@ from typing import Any
 import numpy as np
 
 from resperf._version import __version__
-from resperf.bundle import Bundle, canned_layers, ranges_of, replaced_folder, write_manifest
-from resperf.dataset import DatasetInfo, KindTable, checksum, noise_warning, read_info, read_table
+from resperf.bundle import (
+    COPIES_ASSUMED,
+    Bundle,
+    golden_layers,
+    provenance,
+    ranges_of,
+    replaced_folder,
+    write_manifest,
+)
+from resperf.dataset import KindTable, noise_warning, read_info, read_table
 from resperf.errors import BundleError, LayerError, TrainingError
 from resperf.features import Array, quantities, take
 from resperf.layers import KINDS
-from resperf.measurement import TIMED
-from resperf.platform import to_fingerprint
-from resperf.predictors import DEFAULT_METHOD, METHODS, Predictor, predictor_class
+from resperf.predictors import (
+    DEFAULT_METHOD,
+    LayerPredictor,
+    layer_predictor_class,
+    predictor_class,
+)
+from resperf.predictors.baseline import Baseline
 from resperf.predictors.intervals import intervals_of_kinds
 from resperf.predictors.metrics import errors
 from resperf.predictors.transfers import Transfers
+from resperf.quantities import QUANTITIES, Level
 from resperf.splits import SPLIT_SEED, pack_keys
 from resperf.training.activations import estimate_activations
 from resperf.training.estimate import Source, read_source
+from resperf.training.manifest import described_dataset, manifest_of, part_of
+from resperf.training.networks import train_networks
 from resperf.training.progress import TrainingProgress
-from resperf.training.rows import LayerRows, layer_rows
+from resperf.training.rows import LayerRows, layer_rows, stored_copies
 from resperf.training.trials import Trial, fit_rows, own_split
 
 FEWEST_ROWS = 8
@@ -39,7 +53,7 @@ FEWEST_ROWS = 8
 FEWEST_ROWS_FOR_NETWORK = 40
 """Training rows below which a kind gets the baseline, whatever the method."""
 
-TRANSFERRED = {"preprocess": "in_bytes", "postprocess": "out_bytes"}
+TRANSFERRED = {"preprocess_ms": "in_bytes", "postprocess_ms": "out_bytes"}
 """Phase -> the quantity of a layer that crosses between host and device in it."""
 
 _EVERY_PHASE = ("resperfnet", "perfnet")
@@ -58,7 +72,7 @@ class _Parts(Trial):
 class _Learnt:
     """What has been fitted so far."""
 
-    predictors: dict[str, dict[str, Predictor]] = field(default_factory=dict)
+    predictors: dict[str, dict[str, LayerPredictor]] = field(default_factory=dict)
     stored: dict[str, dict[str, Any]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
@@ -73,6 +87,7 @@ def train(
     trees: int | None = None,
     device: str | None = None,
     exclude_keys: Set[str] = frozenset(),
+    excluded: Sequence[str] = (),
     estimate_from: Sequence[Path] = (),
     progress: TrainingProgress | None = None,
 ) -> Bundle:
@@ -98,6 +113,8 @@ def train(
         Name of the device; the dataset's unless given.
     exclude_keys : set of str
         Layers that are used neither for training nor for choosing the best epoch.
+    excluded : sequence of str
+        Names of the networks that these layers are of, for the bundle's provenance.
     estimate_from : sequence of Path
         Where poolings and copies are estimated from if the dataset has none, and activations
         from the dataset itself; see
@@ -119,9 +136,12 @@ def train(
     OutputError
         If the bundle cannot be written; what was there stays.
     """
-    if method not in METHODS:
-        raise TrainingError(f"no method {method!r}; known methods: {', '.join(METHODS)}")
     settings = _settings(method, epochs, trees)
+    if predictor_class(method).level is Level.NETWORK:
+        return train_networks(
+            dataset, output, method=method, seed=seed, settings=settings, device=device,
+            excluded=excluded, progress=progress,
+        )  # fmt: skip
     info = read_info(dataset)
     if device is not None:
         info = replace(info, platform=replace(info.platform, device=device))
@@ -149,10 +169,11 @@ def train(
                 "measure more layers with: resperf bench"
             )
         transfers = _fit_transfers(parts)
-        values = _identity(info, dataset) | {
+        described = described_dataset(info, dataset)
+        part = part_of(info) | {
             "method": method,
             "predictors": learnt.stored,
-            "transfers": {phase: each.to_json() for phase, each in transfers.items()},
+            "transfers": {name: each.to_json() for name, each in transfers.items()},
             "ranges": {
                 kind: ranges_of(kind, parts[kind].train.columns) for kind in learnt.predictors
             },
@@ -161,27 +182,39 @@ def train(
                 for name in ("validation", "test")
             },
             "intervals": _intervals(_judged("validation", parts, learnt, transfers)),
-            "training": _provenance(parts, learnt, seed, settings),
-            "canned": canned_layers(
-                {kind: _typical(parts[kind].train) for kind in learnt.predictors},
-                learnt.predictors,
-            ),
+            "training": _training(parts, learnt, seed, settings),
+            "copies": stored_copies({kind: parts[kind].train for kind in learnt.predictors})
+            or COPIES_ASSUMED,
+            "golden": {
+                "layers": golden_layers(
+                    {kind: _typical(parts[kind].train) for kind in learnt.predictors},
+                    learnt.predictors,
+                ),
+                "networks": [],
+            },
         }
         if source is not None:
-            _estimate(values, source, learnt, parts, info.machine_costs.get("session_ms"))
+            session_ms = info.machine_costs.get("session_ms")
+            _estimate(part, described, source, learnt, parts, session_ms)
         learnt.notes += [
             f"{phase}: no transfer was measured, none is predicted"
             for phase in TRANSFERRED
-            if phase not in values["transfers"]
+            if phase not in part["transfers"]
         ]
-        write_manifest(folder, values)
+        came_from = provenance(
+            [described, *(described_dataset(read_info(each), each) for each in estimate_from
+                          if each.is_file())],
+            seeds={"training": seed, "split": SPLIT_SEED},
+            excluded={"networks": list(excluded), "layers": len(exclude_keys)},
+        )  # fmt: skip
+        write_manifest(folder, manifest_of(part, [info.setting], [info.platform], came_from))
     return Bundle.load(output)
 
 
 def _is_calibrated(folder: Path) -> bool:
     """Whether a bundle is there that was calibrated."""
     try:
-        return Bundle.load(folder).in_place is not None
+        return any(part.correction is not None for part in Bundle.load(folder).parts)
     except BundleError:
         return False
 
@@ -197,17 +230,18 @@ def _settings(method: str, epochs: int | None, trees: int | None) -> dict[str, i
 
 
 def _estimate(
-    values: dict[str, Any],
+    part: dict[str, Any],
+    dataset: Mapping[str, Any],
     source: Source,
     learnt: _Learnt,
     parts: Mapping[str, _Parts],
     session_ms: float | None,
 ) -> None:
-    """Complete a manifest by what is estimated rather than learnt from the dataset."""
+    """Complete a part by what is estimated rather than learnt from the dataset."""
     execution = {
-        kind: phases["execution"]
-        for kind, phases in learnt.predictors.items()
-        if "execution" in phases
+        kind: quantities["execution_ms"]
+        for kind, quantities in learnt.predictors.items()
+        if "execution_ms" in quantities
     }
     if not execution:
         raise TrainingError("whole calls do not add up: there is nothing to estimate beside them")
@@ -215,8 +249,8 @@ def _estimate(
     if "conv" in execution:
         activations = estimate_activations(execution["conv"], parts["conv"])
         estimates = dataclasses.replace(estimates, activations=activations)
-    estimates.complete(values)
-    if not values["estimates"]:
+    estimates.complete(part, dataset)
+    if not part["estimates"]:
         learnt.notes.append("everything was measured: nothing was estimated")
 
 
@@ -246,11 +280,11 @@ def _fit_kinds(
         if len(part.train) < FEWEST_ROWS_FOR_NETWORK:
             chosen, made_with = "baseline", {}
             learnt.notes.append(f"{kind}: {len(part.train)} training rows, the baseline alone")
-        own = part.train.layer_phase
+        own = part.train.layer_quantity
         for phase in part.train.times_ms if chosen in _EVERY_PHASE else (own,):
             tell = partial(progress, kind, phase) if progress is not None else None
             try:
-                fitted = predictor_class(chosen)(kind, **made_with)
+                fitted = layer_predictor_class(chosen)(kind, **made_with)
                 _fit_one(fitted, part, phase, seed, tell, folder, learnt)
             except (LayerError, _CannotLearnError) as error:
                 # Other kinds need not go without: minutes of training may lie behind them.
@@ -258,7 +292,7 @@ def _fit_kinds(
                     learnt.notes.append(f"{kind} {phase}: not learnt ({error})")
                     continue
                 learnt.notes.append(f"{kind}: the baseline alone ({error})")
-                _fit_one(predictor_class("baseline")(kind), part, phase, seed, tell, folder, learnt)
+                _fit_one(Baseline(kind), part, phase, seed, tell, folder, learnt)
     return learnt
 
 
@@ -267,7 +301,7 @@ class _CannotLearnError(TrainingError):
 
 
 def _fit_one(
-    predictor: Predictor,
+    predictor: LayerPredictor,
     part: _Parts,
     phase: str,
     seed: int,
@@ -286,19 +320,20 @@ def _fit_one(
     except TrainingError as error:
         raise _CannotLearnError(str(error)) from error
     learnt.notes += [note for note in predictor.notes_ if note not in learnt.notes]
-    values = predictor.export(folder, f"{predictor.kind}-{phase}")
+    values = predictor.export(folder, f"{predictor.kind}-{QUANTITIES[phase].stem}")
     loaded = type(predictor).load(values, folder)
     places = np.linspace(0, len(rows) - 1, min(len(rows), _COMPARED_ROWS)).astype(int)
     some = take(rows.columns, places)
-    trained_ms, stored_ms = predictor.predict(some), loaded.predict(some)
+    trained_ms, stored_ms = predictor.values(some), loaded.values(some)
     off = np.max(np.abs(stored_ms - trained_ms) / np.maximum(trained_ms, 1e-3))
     if not off <= _EXPORT_TOLERANCE:
         raise TrainingError(
             f"{predictor.kind} {phase}: the stored predictor differs from the trained one by "
             f"{off:.1e}; this is a defect of resperf: please report it"
         )
-    learnt.predictors.setdefault(predictor.kind, {})[phase] = loaded
-    learnt.stored.setdefault(predictor.kind, {})[phase] = {"method": predictor.method, **values}
+    learnt.predictors.setdefault(predictor.kind, {})[loaded.quantity_] = loaded
+    stored = {"method": predictor.method, **values}
+    learnt.stored.setdefault(predictor.kind, {})[loaded.quantity_] = stored
 
 
 def _fit_transfers(parts: Mapping[str, _Parts]) -> dict[str, Transfers]:
@@ -324,12 +359,12 @@ def _judged(
     """Predict one part of the rows: kind, phase, measured and predicted times in ms."""
     for kind, predictors in learnt.predictors.items():
         judged_rows = getattr(parts[kind], name)
-        for phase in (phase for phase in TIMED if phase in judged_rows.times_ms):
+        for phase in (phase for phase in QUANTITIES if phase in judged_rows.times_ms):
             rows = judged_rows.timed(phase)
             if not len(rows):
                 continue
             if phase in predictors:
-                predicted_ms: Array = predictors[phase].predict(rows.columns)
+                predicted_ms: Array = predictors[phase].values(rows.columns)
             elif phase in transfers:
                 sizes = quantities(kind, rows.columns)[TRANSFERRED[phase]]
                 predicted_ms = transfers[phase].predict(sizes)
@@ -339,7 +374,7 @@ def _judged(
 
 
 def _errors(judged: Iterable[tuple[str, str, Array, Array]]) -> dict[str, dict[str, Any]]:
-    """Judge every predictor: kind -> phase -> errors."""
+    """Judge every predictor: kind -> quantity -> errors."""
     result: dict[str, dict[str, Any]] = {}
     for kind, phase, measured_ms, predicted_ms in judged:
         result.setdefault(kind, {})[phase] = errors(measured_ms, predicted_ms).to_json()
@@ -347,7 +382,7 @@ def _errors(judged: Iterable[tuple[str, str, Array, Array]]) -> dict[str, dict[s
 
 
 def _intervals(judged: Iterable[tuple[str, str, Array, Array]]) -> dict[str, dict[str, Any]]:
-    """Calibrate the intervals of every predictor: kind -> phase -> intervals."""
+    """Calibrate the intervals of every predictor: kind -> quantity -> intervals."""
     phases: dict[str, dict[str, tuple[Array, Array]]] = {}
     for kind, phase, measured_ms, predicted_ms in judged:
         phases.setdefault(phase, {})[kind] = measured_ms, predicted_ms
@@ -360,38 +395,14 @@ def _intervals(judged: Iterable[tuple[str, str, Array, Array]]) -> dict[str, dic
 
 def _typical(rows: LayerRows, count: int = 10) -> list[Any]:
     """Return layers spread over their times, from the shortest to the longest."""
-    order = np.argsort(rows.times_ms[rows.layer_phase], kind="stable")
+    order = np.argsort(rows.times_ms[rows.layer_quantity], kind="stable")
     places = np.unique(np.linspace(0, len(rows) - 1, min(count, len(rows))).astype(int))
     # Every third first, so that a shorter selection is spread as well.
     spread = np.concatenate([places[start::3] for start in range(3)])
     return rows.select(order[spread]).layers()
 
 
-def _identity(info: DatasetInfo, dataset: Path) -> dict[str, Any]:
-    return {
-        "device": info.platform.device,
-        "framework": info.setting.framework,
-        "created": datetime.now(UTC).isoformat(timespec="seconds"),
-        "fingerprint": to_fingerprint(info.setting, info.platform),
-        "costs": dict(info.machine_costs),
-        "dataset": {
-            "name": dataset.name,
-            "checksum": checksum(dataset),
-            "campaign": info.campaign.get("name", ""),
-            "seed": info.seed,
-            "created": info.created,
-            "versions": dict(info.versions),
-            "phases": list(info.phases),
-            "source": {
-                name: info.source[name]
-                for name in ("format", "description", "citation", "files", "session_ms")
-                if name in info.source
-            },
-        },
-    }
-
-
-def _provenance(
+def _training(
     parts: Mapping[str, _Parts],
     learnt: _Learnt,
     seed: int,

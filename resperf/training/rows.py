@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from resperf.dataset import KindTable
+from resperf.copies import StoredCopies
+from resperf.dataset import KindTable, read_networks
 from resperf.features import Array, Columns, take
 from resperf.layers import Layer, kind_of
-from resperf.measurement import layer_phase
+from resperf.measurement import Measurement, Status
+from resperf.network import read_graph
+from resperf.predictors import Examples
+from resperf.quantities import QUANTITIES, layer_quantity
 
 SHORTEST_MS = 1e-5
 """A layer below 10 ns has no time of its own, but noise around zero."""
@@ -34,8 +40,11 @@ class LayerRows:
         How many rows of the dataset that median is of.
     left_out : mapping of str to int
         Reason to number of rows of the dataset that do not count.
+    copies : array of int (rows,)
+        Copies of the layer that a run of its own quantity held, the median over its repeats; 0
+        where nobody wrote it down.
 
-    The phases are those of the dataset: `layer_phase` names the one with the layers' own times.
+    The phases are those of the dataset: `layer_quantity` names the one with the layers' own times.
     """
 
     kind: str
@@ -44,14 +53,15 @@ class LayerRows:
     times_ms: Mapping[str, Array]
     measured: npt.NDArray[np.int64]
     left_out: Mapping[str, int]
+    copies: npt.NDArray[np.int64] | None = None
 
     def __len__(self) -> int:
         return len(self.keys)
 
     @property
-    def layer_phase(self) -> str:
+    def layer_quantity(self) -> str:
         """Phase of the layers' own times: execution, or the whole call where that is all."""
-        return layer_phase(self.times_ms)
+        return layer_quantity(self.times_ms)
 
     def select(self, chosen: npt.NDArray[Any]) -> LayerRows:
         """Return some rows, chosen by a mask or by positions."""
@@ -62,11 +72,16 @@ class LayerRows:
             take(self.times_ms, chosen),
             self.measured[chosen],
             {},
+            None if self.copies is None else self.copies[chosen],
         )
 
     def timed(self, phase: str) -> LayerRows:
         """Return the rows whose phase takes time at all."""
         return self.select(np.flatnonzero(self.times_ms[phase] >= SHORTEST_MS))
+
+    def examples(self, quantity: str) -> Examples:
+        """Return what a predictor learns one quantity from."""
+        return Examples(self.columns, quantity, self.times_ms[quantity])
 
     def layers(self) -> list[Layer]:
         """Return the layers themselves."""
@@ -86,7 +101,7 @@ def layer_rows(table: KindTable, exclude_keys: Set[str] = frozenset()) -> LayerR
     machine that is always busy can still be learnt.
     """
     keys = table.key.astype(str)
-    own = layer_phase(table.times_ms)
+    own = layer_quantity(table.times_ms)
     ok = np.asarray(table.ok) & np.isfinite(table.times_ms[own])
     excluded = ok & np.isin(keys, list(exclude_keys))
     candidate = ok & ~excluded
@@ -104,7 +119,7 @@ def layer_rows(table: KindTable, exclude_keys: Set[str] = frozenset()) -> LayerR
     groups = np.split(kept[order], bounds) if len(unique) else []
     times_ms = {
         phase: np.array([np.median(table.times_ms[phase][group]) for group in groups], dtype=float)
-        for phase in table.phases
+        for phase in table.quantities
     }
     long_enough = times_ms[own] >= SHORTEST_MS
     counts = {
@@ -122,6 +137,76 @@ def layer_rows(table: KindTable, exclude_keys: Set[str] = frozenset()) -> LayerR
         times_ms,
         np.array([len(group) for group in groups], dtype=np.int64),
         {},
+        _copies(table.copies.get(own), groups),
     ).select(np.flatnonzero(long_enough))
     left_out = {reason: count for reason, count in counts.items() if count}
     return replace(rows, left_out=left_out)
+
+
+def network_quantities(dataset: Path) -> tuple[str, ...]:
+    """Return the quantities that a dataset's rows of whole networks have.
+
+    Raises
+    ------
+    DatasetError
+        If it cannot be read.
+    """
+    rows = read_networks(dataset).measurements
+    return tuple(name for name in QUANTITIES if any(name in row.samples for row in rows))
+
+
+def network_examples(dataset: Path, quantity: str) -> Examples:
+    """Return one quantity of a dataset's whole networks, one row per network, setting and platform.
+
+    It is the median over repeats. Rows that are not ok are left out, and flagged ones where there
+    is another of the same.
+
+    Raises
+    ------
+    DatasetError, NetworkError, ShapeError
+        If the file, or a graph in it, cannot be read.
+    """
+    found = read_networks(dataset)
+    groups: dict[tuple[Any, ...], list[Measurement]] = {}
+    for row in found.measurements:
+        if row.status is Status.OK and quantity in row.samples:
+            groups.setdefault((row.subject, row.setting, row.platform), []).append(row)
+    networks, values = [], []
+    for (subject, setting, _), rows in groups.items():
+        graph = found.graphs[subject.digest]
+        batch, shapes = setting.batch, setting.shapes or None
+        networks.append(read_graph(graph, subject.name, batch=batch, shapes=shapes))
+        clean = [row for row in rows if not row.flags] or rows
+        values.append(median(row.value(quantity) for row in clean))
+    return Examples(
+        networks,
+        quantity,
+        np.array(values, dtype=float),
+        [setting for _, setting, _ in groups],
+        [platform for _, _, platform in groups],
+    )
+
+
+def _copies(
+    copies: Array | None, groups: Sequence[npt.NDArray[np.int64]]
+) -> npt.NDArray[np.int64] | None:
+    if copies is None:
+        return None
+    return np.array([int(np.median(copies[group])) for group in groups], dtype=np.int64)
+
+
+def stored_copies(kinds: Mapping[str, LayerRows]) -> dict[str, Any]:
+    """Say for a bundle's manifest how many copies the measured layers of each kind held.
+
+    Empty where no row says it: then prediction assumes what campaigns usually do.
+    """
+    found = {
+        kind: StoredCopies.of(
+            rows.times_ms[rows.layer_quantity].tolist(),
+            [layer.weight_bytes for layer in rows.layers()],
+            rows.copies.tolist(),
+        )
+        for kind, rows in kinds.items()
+        if rows.copies is not None and rows.copies.any()
+    }
+    return {kind: each.to_json() for kind, each in found.items() if each is not None}

@@ -7,26 +7,25 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from resperf.predictors import Predictor, Progress
+from resperf.predictors import LayerPredictor, Progress
 from resperf.splits import first_of_keys, fold_of_keys, split_of_keys
 from resperf.training.rows import LayerRows
 
 
 def fit_rows(
-    predictor: Predictor,
+    predictor: LayerPredictor,
     train: LayerRows,
     validation: LayerRows,
     phase: str,
     *,
     seed: int,
     progress: Progress | None = None,
-) -> Predictor:
-    """Fit one phase of layers; without validation rows, the training rows validate."""
+) -> LayerPredictor:
+    """Fit one quantity of layers; without validation rows, the training rows validate."""
     validation = validation if len(validation) else train
     return predictor.fit(
-        train.columns,
-        train.times_ms[phase],
-        validation=(validation.columns, validation.times_ms[phase]),
+        train.examples(phase),
+        validation=validation.examples(phase),
         seed=seed,
         progress=progress,
     )

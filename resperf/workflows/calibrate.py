@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 import math
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING
 
 from resperf.backends import Backend, backend
-from resperf.bundle import Bundle, Carried, group_of, replaced_folder, write_manifest
+from resperf.bundle import Bundle, TransferredCalibration, group_of, replaced_folder, write_manifest
 from resperf.campaign.process import WorkerProcess, WorkerSettings
 from resperf.devices import target_of
 from resperf.errors import (
@@ -26,24 +24,27 @@ from resperf.errors import (
 from resperf.layers import handed_over_bytes, layer_from_key
 from resperf.network import Network, read_network
 from resperf.network.files import network_names
-from resperf.platform import Platform, to_fingerprint, usable_cores
+from resperf.platform import Platform, usable_cores
 from resperf.prediction import predict_network
 from resperf.prediction.rules import RULE_OF_METHOD, layers_behind_each_other
 from resperf.settings import Setting
 from resperf.targets import Target
-from resperf.training.in_place import (
-    CARRIED_DOUBT,
+from resperf.training.correction import (
     FACTOR_DOUBT,
+    TRANSFERRED_DOUBT,
     Placed,
     common_factor,
-    fit_in_place,
+    fit_correction,
     refuse_few,
 )
 from resperf.workflows.guarded import reference_monitor
 from resperf.workflows.measure import Progress, measure_network
 
+if TYPE_CHECKING:
+    from resperf.workflows.runs import RunJournal
+
 COST_READINGS = 5
-"""Of what calls, handovers and weights cost, where a bundle is carried over: the medians count."""
+"""Of what calls, handovers and weights cost, where a bundle is transferred: the medians count."""
 
 
 def calibrate(
@@ -58,8 +59,9 @@ def calibrate(
 ) -> tuple[Bundle, list[str]]:
     """Measure networks, learn how layers run inside them, and write the bundle with that.
 
-    What is measured is kept in a file beside `output` until the bundle is written: a call that
-    was interrupted goes on by the same call.
+    What is measured is written to a journal beside `output` until the bundle is written: a call
+    that was interrupted goes on by the same call. Then the runs are rows of the dataset
+    ``NAME.networks.h5`` beside it.
 
     Parameters
     ----------
@@ -121,6 +123,9 @@ def calibrate(
         )
     # What would be refused after minutes of measuring is refused before.
     require("scipy.optimize", "train")
+    require("h5py", "bench")
+    from resperf.workflows.runs import RunJournal
+
     output = output.resolve()
     paths = list({path.resolve(): path for path in paths}.values())
     refuse_few({str(path) for path in paths})
@@ -129,24 +134,30 @@ def calibrate(
             raise MeasurementError(
                 f"{bundle.path} is of another machine and stays as it is; name another folder (-o)"
             )
-        bundle = _carried(bundle, here, platform, _measured_costs(target, here.threads), factor=1.0)
-    with replaced_folder(output) as folder:
-        kept = Kept(output.with_name(f"{output.name}.calibration.jsonl"), seconds, bundle)
+        original = bundle
+        costs = _measured_costs(target, here.threads)
+        bundle = _transferred(original, here, platform, costs, factor=1.0)
+    dataset = output.with_name(f"{output.name}.networks.h5")
+    with replaced_folder(output) as folder, RunJournal(dataset, device, seconds) as runs:
         placed, notes = measured_networks(
-            bundle, device, paths, batches=batches, seconds=seconds, kept=kept, progress=progress
+            bundle, device, paths, batches=batches, seconds=seconds, runs=runs, progress=progress
         )
         refuse_few({each.network for each in placed}, notes)
         if differences:
             factor = common_factor(placed, bundle.costs)
-            bundle = _carried(bundle, here, platform, bundle.costs, factor=factor)
+            bundle = _transferred(original, here, platform, bundle.costs, factor=factor)
             placed = _placed_again(bundle, paths, placed)
-        doubt = FACTOR_DOUBT if bundle.carried is None else CARRIED_DOUBT
-        learnt = fit_in_place(placed, bundle.costs, doubt=doubt)
+        doubt = FACTOR_DOUBT if bundle.transferred is None else TRANSFERRED_DOUBT
+        learnt = fit_correction(placed, bundle.costs, doubt=doubt)
         for name in bundle.manifest["files"]:
             shutil.copy(bundle.path / name, folder / name)
-        values = {k: v for k, v in bundle.manifest.items() if k != "files"}
-        write_manifest(folder, {**values, "in_place": learnt.to_json()})
-    kept.path.unlink(missing_ok=True)
+        networks = len({each.network for each in placed})
+        made = bundle.changed(
+            f"calibrated with {networks} networks that were measured as a whole",
+            correction=learnt.to_json(),
+        )
+        write_manifest(folder, made.manifest)
+    runs.finish()
     return Bundle.load(output), notes
 
 
@@ -163,7 +174,7 @@ def _other_kernels(here: Setting, there: Setting) -> list[str]:
     return replace(here, framework_version=there.framework_version).differences(there)
 
 
-def _carried(
+def _transferred(
     bundle: Bundle,
     here: Setting,
     platform: Platform,
@@ -172,14 +183,15 @@ def _carried(
     factor: float,
 ) -> Bundle:
     """Make the same bundle one of this machine, all its layers so many times as long."""
-    origin = bundle.platform if bundle.carried is None else bundle.carried.origin
-    values = {
-        **{k: v for k, v in bundle.manifest.items() if k != "in_place"},
-        "fingerprint": to_fingerprint(here, replace(platform, device=bundle.device)),
-        "costs": dict(costs),
-        "carried": Carried(origin, factor).to_json(),
-    }
-    return Bundle(bundle.path, values)
+    origin = bundle.platform if bundle.transferred is None else bundle.transferred.origin
+    return bundle.changed(
+        "transferred to another machine",
+        correction=None,
+        settings=[here],
+        platforms=[replace(platform, device=bundle.device)],
+        costs=dict(costs),
+        transferred_calibration=TransferredCalibration(origin, factor).to_json(),
+    )
 
 
 def _placed_again(bundle: Bundle, paths: Sequence[Path], placed: Sequence[Placed]) -> list[Placed]:
@@ -201,7 +213,7 @@ def measured_networks(
     *,
     batches: Sequence[int],
     seconds: float,
-    kept: Kept | None = None,
+    runs: RunJournal,
     progress: Progress | None = None,
 ) -> tuple[list[Placed], list[str]]:
     """Measure networks and predict them layer by layer, alone.
@@ -212,18 +224,19 @@ def measured_networks(
     placed: list[Placed] = []
     notes: list[str] = []
     names = network_names(paths)
-    runs = [(path, batch) for path in paths for batch in batches]
-    alone = bundle.without_in_place()
+    asked = [(path, batch) for path in paths for batch in batches]
+    alone = bundle.without_correction()
     with reference_monitor(device, bundle=bundle) as monitor:
-        for done, (path, batch) in enumerate(runs):
+        for done, (path, batch) in enumerate(asked):
             name = names[path]
             if progress is not None:
-                progress(done, len(runs), name)
+                progress(done, len(asked), name)
             try:
                 network = read_network(path, batch=batch)
                 foretold = placed_network(alone, network, name, math.nan)
-                total_ms = kept.total_ms(path, batch) if kept is not None else None
-                if total_ms is None:
+                row = runs.find(path, network.batch)
+                total_ms = math.nan if row is None else row.value("latency_ms")
+                if row is None:
                     measured = measure_network(
                         path, device, batch=batch, seconds=seconds, layers=False, monitor=monitor
                     )
@@ -231,8 +244,8 @@ def measured_networks(
                         notes.append(f"{name} at batch {batch}: the machine was never at its speed")
                         continue
                     total_ms = measured.total_ms
-                    if kept is not None:
-                        kept.add(path, batch, total_ms)
+                    if measured.row is not None:
+                        runs.add(measured.row)
             except OutputError:
                 raise
             except (ResperfError, MemoryError) as error:
@@ -240,54 +253,8 @@ def measured_networks(
                 continue
             placed.append(replace(foretold, measured_ms=total_ms))
     if progress is not None:
-        progress(len(runs), len(runs), "done")
+        progress(len(asked), len(asked), "done")
     return placed, notes
-
-
-class Kept:
-    """Totals of networks measured so far, one JSON line each, until they have been learnt from.
-
-    Parameters
-    ----------
-    path : Path
-        The file; lines that were never finished are left out.
-    seconds : float
-        Totals measured for another time do not count.
-    bundle : Bundle
-        Nor do those of another machine, framework or number of threads than its.
-    """
-
-    def __init__(self, path: Path, seconds: float, bundle: Bundle) -> None:
-        self.path = path
-        where = to_fingerprint(bundle.setting, bundle.platform)
-        self._settings = (seconds, json.dumps(where, sort_keys=True))
-        self._totals_ms: dict[tuple[Any, ...], float] = {}
-        with contextlib.suppress(OSError, ValueError):
-            for line in path.read_text(encoding="utf-8").splitlines():
-                *key, total_ms = json.loads(line)
-                self._totals_ms[tuple(key)] = float(total_ms)
-
-    def _key(self, path: Path, batch: int) -> tuple[Any, ...]:
-        state = path.stat()
-        return str(path.resolve()), state.st_size, state.st_mtime_ns, batch, *self._settings
-
-    def total_ms(self, path: Path, batch: int) -> float | None:
-        """Return what a network took, if it was measured already."""
-        return self._totals_ms.get(self._key(path, batch))
-
-    def add(self, path: Path, batch: int, total_ms: float) -> None:
-        """Keep what a network took.
-
-        Raises
-        ------
-        OutputError
-            If it cannot be written.
-        """
-        try:
-            with self.path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps([*self._key(path, batch), total_ms]) + "\n")
-        except OSError as error:
-            raise OutputError(f"cannot write {self.path} ({error.strerror})") from error
 
 
 def placed_network(alone: Bundle, network: Network, name: str, measured_ms: float) -> Placed:

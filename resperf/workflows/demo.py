@@ -19,7 +19,7 @@ from resperf.network import Network, read_network
 from resperf.prediction import Prediction, predict_network
 from resperf.targets import DEFAULT
 from resperf.workflows.guarded import reference_monitor
-from resperf.workflows.measure import MeasuredNetwork, measure_network
+from resperf.workflows.measure import MeasuredNetwork, append_runs, measure_network
 
 SHIPPED = ("lenet5", "alexnet", "vgg16")
 BATCHES = (1, 8)
@@ -27,6 +27,8 @@ LARGEST_UNKNOWN_SHARE = 0.01
 """Other networks are judged where operators of kinds that are not measured move less than this."""
 NETWORK_SECONDS = 3.0
 """Time for the whole runs of each network."""
+RUNS = "networks.h5"
+"""Dataset of the runs of whole networks, beside that of the layers."""
 ENOUGH_S = 10.0
 """A campaign that lacks less than this is not started again."""
 
@@ -57,7 +59,8 @@ def run_demo(
 ) -> DemoResult:
     """Measure layers, train, and judge the predictions of networks by running these.
 
-    Everything is kept in `folder`, and a later call goes on from what is there.
+    Everything is written to `folder`, and a later call goes on from what is there; the runs of
+    whole networks are added to `RUNS`.
 
     Parameters
     ----------
@@ -96,7 +99,7 @@ def run_demo(
         predict_network(read_network(path, batch=batch), bundle) for path, batch in judged
     ]
     tell(f"[4/4] running {len(judged)} networks, about {NETWORK_SECONDS:g} s or more each")
-    rows = []
+    rows, runs = [], []
     with reference_monitor(device, bundle=bundle) as monitor:
         for (path, batch), prediction in zip(judged, predictions, strict=True):
             tell(f"      {path.stem}, batch {prediction.batch}")
@@ -104,6 +107,8 @@ def run_demo(
                 path, device, batch=batch, seconds=NETWORK_SECONDS, layers=False, monitor=monitor
             )
             rows.append((prediction, run))
+            runs.append((path, run))
+    append_runs(folder / RUNS, runs)
     return DemoResult(dataset, bundle_path, measured, tuple(rows))
 
 
@@ -157,7 +162,8 @@ def _trained(dataset: Path, path: Path, *, tell: Tell) -> Bundle:
         except BundleError as error:
             tell(f"      the earlier bundle cannot be used ({error})")
         else:
-            if bundle.manifest["dataset"].get("checksum") == checksum(dataset):
+            learnt_from = [each.get("checksum") for each in bundle.provenance["datasets"]]
+            if learnt_from == [checksum(dataset)]:
                 tell(f"      {path} was trained on the same data: used as it is")
                 return bundle
     from resperf.training import progress_bar, train

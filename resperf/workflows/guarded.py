@@ -14,7 +14,8 @@ from resperf.backends.monitors import Monitor, load_monitor
 from resperf.bundle import Bundle
 from resperf.devices import target_of
 from resperf.errors import MeasurementError
-from resperf.measurement import PHASES, TOLERANCE
+from resperf.measurement import TOLERANCE
+from resperf.quantities import PHASES
 from resperf.timing import KNOWN_READINGS, Clock, SamplingProtocol, sample
 
 ROUNDS = 3
@@ -186,9 +187,9 @@ def _timed_round(built: Built, protocol: SamplingProtocol, clock: Clock) -> _Rou
     counted = runs[warmups:]
     return _Round(
         phases_ms={
-            "preprocess": sample(preprocess, brief, clock=clock).samples_ms,
-            "execution": [execution_ms for execution_ms, _ in counted],
-            "postprocess": sample(postprocess, brief, clock=clock).samples_ms,
+            "preprocess_ms": sample(preprocess, brief, clock=clock).values,
+            "execution_ms": [execution_ms for execution_ms, _ in counted],
+            "postprocess_ms": sample(postprocess, brief, clock=clock).values,
         },
         totals_ms=[total_ms for _, total_ms in counted],
     )

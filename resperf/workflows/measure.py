@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,15 +16,27 @@ from resperf.backends.monitors import Monitor
 from resperf.campaign import measure_layer
 from resperf.layers import Layer
 from resperf.lowering import LoweredNetwork, lower
-from resperf.measurement import PHASES, TOLERANCE, Measurement, Status
-from resperf.network import read_network
+from resperf.measurement import (
+    MAX_SAMPLES,
+    TOLERANCE,
+    Measurement,
+    NetworkRef,
+    Samples,
+    Status,
+    StopReason,
+)
+from resperf.network import graph_digest, read_network, weightless
+from resperf.platform import Platform
 from resperf.prediction.result import (
     LayerPrediction,
     PhaseTimes,
     Skipped,
     network_json,
 )
+from resperf.quantities import PHASES
+from resperf.settings import Setting
 from resperf.timing import SamplingProtocol
+from resperf.timing.statistics import capped
 from resperf.units import json_number
 from resperf.workflows.guarded import (
     ROUNDS,
@@ -73,6 +86,9 @@ class MeasuredNetwork:
         Time of the reference layer meanwhile over its median.
     rounds, steady_rounds : int
         How many rounds the runs were timed in, and in how many the machine had its usual speed.
+    row : Measurement or None
+        The runs as a row of a dataset: samples of the phases as they were timed, re-layouts at
+        the network's edges in its execution.
     """
 
     network: str
@@ -91,6 +107,7 @@ class MeasuredNetwork:
     reference_ratio: float = math.nan
     rounds: int = 0
     steady_rounds: int = 0
+    row: Measurement | None = None
 
     @property
     def total_ms(self) -> float:
@@ -173,9 +190,11 @@ def measure_network(
                 monitor=fresh, protocol=protocol, progress=progress,
             )  # fmt: skip
     network = read_network(path, batch=batch, shapes=shapes)
+    started_at = time.time()
     with backend.network(path, batch=batch, shapes=shapes) as built:
         timed = guarded_runs(built, monitor, seconds=seconds)
     setting, platform = backend.setting(), backend.platform()
+    given = {name: tuple(shape) for name, shape in (shapes or {}).items()}
     result = MeasuredNetwork(
         network=network.name,
         device=platform.device,
@@ -188,6 +207,13 @@ def measure_network(
         reference_ratio=timed.reference_ratio,
         rounds=timed.rounds,
         steady_rounds=timed.steady_rounds,
+        row=_row(
+            NetworkRef(path.stem, graph_digest(weightless(path))),
+            timed,
+            setting=dataclasses.replace(setting, batch=network.batch, shapes=given),
+            platform=platform,
+            started_at=started_at,
+        ),
     )
     if not layers:
         return result
@@ -230,6 +256,53 @@ def measure_layers(
     if progress is not None:
         progress(len(distinct), len(distinct), "done")
     return measured
+
+
+def _row(
+    network: NetworkRef,
+    timed: GuardedRuns,
+    *,
+    setting: Setting,
+    platform: Platform,
+    started_at: float,
+) -> Measurement:
+    """Make a dataset's row of timed runs; busy where the machine never had its usual speed."""
+    samples = {
+        name: Samples(capped(times_ms, MAX_SAMPLES), len(times_ms), 0, StopReason.BUDGET)
+        for name, times_ms in timed.phases_ms.items()
+    }
+    return Measurement(
+        network,
+        Status.OK,
+        samples,
+        setting=setting,
+        platform=platform,
+        started_at=started_at,
+        duration_s=time.time() - started_at,
+        reference_ratio=timed.reference_ratio,
+        flags=() if timed.steady_rounds else ("busy",),
+    )
+
+
+def append_runs(output: Path, runs: Sequence[tuple[Path, MeasuredNetwork]]) -> int:
+    """Add measured networks to a dataset, which is made where it is not there.
+
+    Returns
+    -------
+    int
+        Rows of networks that it holds now.
+
+    Raises
+    ------
+    DatasetError, OutputError
+        As `resperf.dataset.append_networks`.
+    """
+    from resperf.dataset import append_networks
+
+    rows = [measured.row for _, measured in runs if measured.row is not None]
+    contents = [weightless(path) for path in dict.fromkeys(path for path, _ in runs)]
+    dataset = append_networks(output, rows, {graph_digest(each): each for each in contents})
+    return sum(isinstance(row.subject, NetworkRef) for row in dataset.measurements)
 
 
 def _median_phases(timed: GuardedRuns) -> PhaseTimes:
@@ -276,7 +349,7 @@ def _with_layers(
             LayerPrediction(
                 name=node.name,
                 kind=row.layer.kind,
-                execution_ms=row.phase_ms("execution"),
+                execution_ms=row.value("execution_ms"),
                 in_range=True,
                 key=row.layer.key,
                 macs=row.layer.macs,

@@ -40,7 +40,7 @@ from resperf.layers import (
     Reorder,
     Softmax,
 )
-from resperf.measurement import PHASES
+from resperf.quantities import PHASES
 
 NETWORKS = Path(__file__).parents[2] / "models" / "networks"
 
@@ -211,7 +211,7 @@ def test_every_layer_runs_in_all_phases(layer: Layer, ort: OnnxRuntimeBackend) -
         for phase in built.phases.values():
             phase.sampler()
         built.isolated()
-        execution = built.phases["execution"]
+        execution = built.phases["execution_ms"]
         assert 1 <= execution.divisor <= MAX_COPIES
         assert execution.copies == execution.divisor
         assert execution.offset == ort.session_ms()
@@ -245,7 +245,7 @@ def test_activations_alone_compute_what_they_are_called(
 ) -> None:
     (layer,) = ort.lower([Activation(batch=2, values=300, activation=function)])
     with ort.layer(layer, budget_ms=5.0) as built:
-        (found,) = built.phases["postprocess"].sampler.run()
+        (found,) = built.phases["postprocess_ms"].sampler.run()
     np.testing.assert_allclose(found, COMPUTED[function](filled((2, 300))), rtol=1e-4, atol=1e-6)
 
 
@@ -304,7 +304,7 @@ def test_copies_hold_weights_of_their_own(ort: OnnxRuntimeBackend) -> None:
     assert layer.weight_bytes > COLD_WEIGHTS_BYTES
     # Even where one copy outlasts the budget there are two, so that weights do not stay warm.
     with ort.layer(layer, budget_ms=1e-6) as built:
-        assert built.phases["execution"].divisor == 2
+        assert built.phases["execution_ms"].divisor == 2
 
 
 def test_large_weights_of_copies_differ_in_content(
@@ -319,7 +319,7 @@ def test_large_weights_of_copies_differ_in_content(
     layer = Dense(batch=1, features_in=512, features_out=512)
     assert layer.weight_bytes > COLD_WEIGHTS_BYTES
     with ort.layer(layer, budget_ms=10.0) as built:
-        assert built.phases["execution"].divisor >= 2
+        assert built.phases["execution_ms"].divisor >= 2
     copies = given[-1]
     assert not np.array_equal(copies["w0_0"], copies["w1_0"])
     assert not np.shares_memory(copies["w0_0"], copies["w1_0"])
@@ -395,9 +395,9 @@ def test_what_no_kernel_runs_is_refused(layer: Layer, words: str, ort: OnnxRunti
 
 def test_a_whole_network_runs_in_all_phases(ort: OnnxRuntimeBackend) -> None:
     with ort.network(NETWORKS / "lenet5.onnx", batch=3) as built:
-        built.phases["preprocess"].sampler.run()
-        built.phases["execution"].sampler.run()
-        (result,) = built.phases["postprocess"].sampler.run()
+        built.phases["preprocess_ms"].sampler.run()
+        built.phases["execution_ms"].sampler.run()
+        (result,) = built.phases["postprocess_ms"].sampler.run()
     assert result.shape == (3, 10)
     assert np.isfinite(result).all()
 

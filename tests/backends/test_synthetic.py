@@ -21,16 +21,16 @@ def simulated(device: SyntheticBackend) -> Monitor:
 
 def measured(device: SyntheticBackend, **protocol: float) -> dict[str, float]:
     row = measure_layer(device, DENSE, SamplingProtocol(**protocol), monitor=simulated(device))
-    return {name: row.phase_ms(name) for name in row.phases} | {"isolated": row.isolated_ms}
+    return {name: row.value(name) for name in row.samples} | {"isolated": row.isolated_ms}
 
 
 def test_times_are_the_closed_form() -> None:
     times_ms = measured(SyntheticBackend(gflops=10.0, gb_per_s=1.0))
     # 1,000,000 macs = 2 MFLOP at 10 GFLOP/s: 0.2 ms. Bytes: in 20,000, out 8,000,
     # weights 4 * 200 * 501 = 400,800; together 428,800 at 1 GB/s: 0.4288 ms.
-    assert times_ms["execution"] == pytest.approx(0.005 + 0.2 + 0.4288, abs=1e-5)
-    assert times_ms["preprocess"] == pytest.approx(0.010 + 0.020, abs=1e-5)
-    assert times_ms["postprocess"] == pytest.approx(0.010 + 0.008, abs=1e-5)
+    assert times_ms["execution_ms"] == pytest.approx(0.005 + 0.2 + 0.4288, abs=1e-5)
+    assert times_ms["preprocess_ms"] == pytest.approx(0.010 + 0.020, abs=1e-5)
+    assert times_ms["postprocess_ms"] == pytest.approx(0.010 + 0.008, abs=1e-5)
     assert times_ms["isolated"] == pytest.approx(0.02 + 0.6338, abs=1e-5)
 
 
@@ -42,7 +42,7 @@ def test_noise_is_seeded() -> None:
 
 def test_the_machine_slows_down_on_demand() -> None:
     device = SyntheticBackend(slow=(1, 2, 3.0))
-    times_ms = [measured(device)["execution"] for _ in range(4)]
+    times_ms = [measured(device)["execution_ms"] for _ in range(4)]
     # What is left of the session call's cost when the machine is slower goes to the layer.
     assert times_ms[0] == times_ms[3]
     assert times_ms[1] == times_ms[2] == pytest.approx(3 * times_ms[0], abs=2 * 0.02 / 4 + 1e-6)
@@ -56,7 +56,7 @@ def test_failures_on_demand_become_statuses(failure: str, status: Status) -> Non
     device = SyntheticBackend(fail={failure: "features_in=500,"})
     row = measure_layer(device, DENSE, SamplingProtocol(), monitor=simulated(device))
     assert row.status is status
-    assert row.phases == {}
+    assert row.samples == {}
     assert "on demand" in row.detail
     other = measure_layer(
         device,

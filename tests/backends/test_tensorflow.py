@@ -28,7 +28,7 @@ from resperf.backends.tensorflow_runs import (
 from resperf.errors import ResperfError, UnsupportedError
 from resperf.layers import Activation, Conv, Dense, Layer, Pool, Reorder
 from resperf.lowering.tensorflow import lower_layer
-from resperf.measurement import PHASES
+from resperf.quantities import PHASES
 
 Array = np.ndarray[Any, Any]
 
@@ -255,19 +255,19 @@ def test_a_layer_has_three_phases(
     (layer,) = tensorflow.lower([layer])
     with tensorflow.layer(layer, budget_ms=1.0) as built:
         assert tuple(built.phases) == PHASES
-        (x,) = built.phases["preprocess"].sampler.run()
+        (x,) = built.phases["preprocess_ms"].sampler.run()
         y = built.isolated.run()
-        (host,) = built.phases["postprocess"].sampler.run()
-        marginal = built.phases["execution"].sampler.run()
+        (host,) = built.phases["postprocess_ms"].sampler.run()
+        marginal = built.phases["execution_ms"].sampler.run()
         assert tuple(x.shape) == operator_of(layer).input_shape
         assert isinstance(host, np.ndarray)
         np.testing.assert_array_equal(host, y.numpy())  # type: ignore[attr-defined]
         np.testing.assert_array_equal(host, marginal.numpy())  # type: ignore[attr-defined]
-        execution = built.phases["execution"]
+        execution = built.phases["execution_ms"]
         # An estimate of no time at all asks for as many copies as a run ever holds.
         assert execution.copies == execution.divisor == COPIES_MOST
         assert execution.offset >= tensorflow.session_ms()
-        for phase in ("preprocess", "postprocess"):
+        for phase in ("preprocess_ms", "postprocess_ms"):
             assert (built.phases[phase].divisor, built.phases[phase].offset) == (1.0, 0.0)
             assert built.phases[phase].copies == 1
 

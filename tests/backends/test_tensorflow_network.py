@@ -19,8 +19,8 @@ from resperf.backends.tensorflow_network import weights_of
 from resperf.backends.tensorflow_operators import build
 from resperf.errors import UnsupportedError
 from resperf.lowering.tensorflow import without_removed
-from resperf.measurement import PHASES
 from resperf.network import read_network
+from resperf.quantities import PHASES
 
 Array = np.ndarray[Any, Any]
 
@@ -118,13 +118,13 @@ def test_a_network_computes_what_onnx_runtime_computes(
 def test_a_network_has_three_phases(tensorflow: TensorFlowBackend, network_file: Path) -> None:
     with tensorflow.network(network_file, batch=2) as built:
         assert tuple(built.phases) == PHASES
-        (x,) = built.phases["preprocess"].sampler.run()
+        (x,) = built.phases["preprocess_ms"].sampler.run()
         assert tuple(x.shape) == (2, 16, 12, 3)
         (y,) = built.isolated.run()
-        (host,) = built.phases["postprocess"].sampler.run()
+        (host,) = built.phases["postprocess_ms"].sampler.run()
         np.testing.assert_array_equal(host, y.numpy())
         # The call belongs to a network's execution.
-        assert (built.phases["execution"].offset, built.phases["execution"].divisor) == (0, 1)
+        assert (built.phases["execution_ms"].offset, built.phases["execution_ms"].divisor) == (0, 1)
 
 
 def test_an_unknown_operator_is_named(tensorflow: TensorFlowBackend, tmp_path: Path) -> None:

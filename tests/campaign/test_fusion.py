@@ -13,13 +13,14 @@ from resperf.dataset import merge_datasets, read_info
 from resperf.layers import Activation, Layer
 from resperf.lowering import lower_layers
 from resperf.lowering.fusions import FusionRule, fusion_pairs
-from resperf.measurement import Measurement, PhaseSamples, Status, StopReason
-from resperf.platform import this_platform
+from resperf.measurement import Measurement, Samples, Status, StopReason
+from resperf.platform import Platform, this_platform
 from resperf.settings import Setting
 from resperf.targets import target
 from resperf.timing import median_interval
 
 RELU = FusionRule("conv", "relu")
+WHERE: Any = {"setting": Setting("synthetic"), "platform": Platform("synthetic")}
 
 
 def measuring(fused: bool, noise: float) -> Callable[[Layer, int], Measurement]:
@@ -32,8 +33,8 @@ def measuring(fused: bool, noise: float) -> Callable[[Layer, int], Measurement]:
         if not isinstance(layer, Activation) and function != "none":
             time_ms += 0.01 if fused else 0.095
         time_ms *= source.gauss(1, noise)
-        phases = {"execution": PhaseSamples((time_ms,), 1, 1, StopReason.PRECISE)}
-        return Measurement(layer, Status.OK, phases, repeat=repeat)
+        phases = {"execution_ms": Samples((time_ms,), 1, 1, StopReason.PRECISE)}
+        return Measurement(layer, Status.OK, phases, repeat=repeat, **WHERE)
 
     return measure
 
@@ -59,7 +60,7 @@ def test_noise_as_large_as_the_effect_is_undecided() -> None:
 
 def test_layers_that_do_not_run_give_no_saving() -> None:
     def refuse(layer: Layer, repeat: int) -> Measurement:
-        return Measurement(layer, Status.UNSUPPORTED, {}, repeat=repeat, detail="no")
+        return Measurement(layer, Status.UNSUPPORTED, repeat=repeat, detail="no", **WHERE)
 
     found = check_fusion(RELU, list, refuse)
     assert (found.fused, found.savings, found.warning) == (None, (), "")
@@ -68,8 +69,8 @@ def test_layers_that_do_not_run_give_no_saving() -> None:
 def test_a_follower_that_takes_no_time_gives_no_saving() -> None:
     def instant(layer: Layer, repeat: int) -> Measurement:
         time_ms = -0.001 if isinstance(layer, Activation) else 1.0
-        phases = {"execution": PhaseSamples((time_ms,), 1, 1, StopReason.PRECISE)}
-        return Measurement(layer, Status.OK, phases, repeat=repeat)
+        phases = {"execution_ms": Samples((time_ms,), 1, 1, StopReason.PRECISE)}
+        return Measurement(layer, Status.OK, phases, repeat=repeat, **WHERE)
 
     assert check_fusion(RELU, list, instant).savings == ()
 

@@ -1,4 +1,5 @@
 import errno
+import json
 import os
 from collections import Counter
 from dataclasses import replace
@@ -19,16 +20,18 @@ from resperf.campaign.journal import (
 )
 from resperf.errors import CampaignError, OutputError
 from resperf.layers import Dense
-from resperf.measurement import Measurement, PhaseSamples, Status, StopReason
-from resperf.platform import this_platform
+from resperf.measurement import Measurement, NetworkRef, Samples, Status, StopReason
+from resperf.platform import Platform, this_platform, to_fingerprint
+from resperf.quantities import PHASES
 from resperf.settings import Setting
 from resperf.timing import ReferenceHistory
 
 STATES = CpuMonitor.device_states
 SETTING = Setting(framework="synthetic", framework_version="1", provider="none", threads=1)
+PLATFORM = this_platform("cpu")
 HEADER = Header(
     SETTING,
-    this_platform("cpu"),
+    PLATFORM,
     {"name": "test"},
     7,
     {"resperf": "0"},
@@ -37,11 +40,13 @@ HEADER = Header(
 
 
 def row(width: int, at: float = 0.0, **changes: object) -> Measurement:
-    samples = PhaseSamples((1.0, 2.0), 2, 1, StopReason.BUDGET)
+    samples = Samples((1.0, 2.0), 2, 1, StopReason.BUDGET)
     made = Measurement(
-        layer=Dense(batch=1, features_in=width, features_out=1),
+        subject=Dense(batch=1, features_in=width, features_out=1),
         status=Status.OK,
-        phases=dict.fromkeys(("preprocess", "execution", "postprocess"), samples),
+        samples=dict.fromkeys(PHASES, samples),
+        setting=SETTING,
+        platform=PLATFORM,
         isolated_ms=1.0,
         session_ms=0.5,
         started_at=at,
@@ -58,12 +63,12 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     journal.add_reading(Reading(3.0, 1.5))
     journal.add_reading(Reading(4.0, facts={"clock_mhz": 1300.0}))
     journal.add_reading(Reading(5.0, 1.7, {"clock_mhz": 1200.0}))
-    journal.add_row(row(2, status=Status.CRASHED, phases={}, detail="SIGSEGV"))
+    journal.add_row(row(2, status=Status.CRASHED, samples={}, detail="SIGSEGV"))
     journal.close()
     records = read_journal(path)
     assert records.header == HEADER
     assert [r.layer for r in records.rows] == [row(1).layer, row(2).layer]
-    assert records.rows[0].phases == row(1).phases
+    assert records.rows[0].samples == row(1).samples
     assert records.rows[1].status is Status.CRASHED
     assert records.readings.readings == [(3.0, 1.5), (5.0, 1.7)]
     assert records.costs == {
@@ -159,7 +164,7 @@ def test_a_full_disk_keeps_all_rows_before(tmp_path: Path, monkeypatch: pytest.M
 def test_the_best_of_several_attempts_counts() -> None:
     steady = ReferenceHistory([(float(t), 1.0) for t in range(10)])
     drifted, clean, later = row(1, 1.0, flags=("drift",)), row(1, 2.0), row(1, 3.0)
-    crashed = row(1, 4.0, status=Status.CRASHED, phases={})
+    crashed = row(1, 4.0, status=Status.CRASHED, samples={})
     repeat = row(1, 5.0, repeat=1)
     kept = best_rows([drifted, clean, later, crashed, repeat], steady)
     assert [(r.started_at, r.repeat) for r in kept] == [(3.0, 0), (5.0, 1)]
@@ -193,3 +198,53 @@ def test_rows_of_a_slow_machine_give_way_and_carry_its_ratio() -> None:
     again = row(1, 4.5)
     assert best_rows([slow, again], readings)[0].started_at == 4.5
     assert best_rows([again, slow], readings)[0].started_at == 4.5
+
+
+def test_rows_of_networks_bring_settings_of_their_own(tmp_path: Path) -> None:
+    path = tmp_path / "a.journal.jsonl"
+    elsewhere = replace(PLATFORM, device="other")
+
+    def run(batch: int, where: Platform) -> Measurement:
+        subject = NetworkRef("net", "abc")
+        setting = replace(SETTING, batch=batch)
+        return Measurement(subject, Status.OK, setting=setting, platform=where, repeat=batch)
+
+    written = [row(1), run(1, PLATFORM), run(2, PLATFORM), run(1, elsewhere), run(1, PLATFORM)]
+    journal = Journal(path, HEADER)
+    for each in written[:3]:
+        journal.add_row(each)
+    journal.close()
+    journal = Journal(path, HEADER)
+    for each in [*written[3:], row(1)]:
+        journal.add_row(each)
+    journal.close()
+    rows = read_journal(path).rows
+    assert [each.subject for each in rows] == [each.subject for each in [*written, row(1)]]
+    assert [(each.setting, each.platform) for each in rows] == [
+        (each.setting, each.platform) for each in [*written, row(1)]
+    ]
+    assert rows[1].setting is rows[4].setting  # written again, held once
+    # Three runs of one network differ in batch or platform; the rows of one layer do not.
+    assert len(best_rows([row(1), run(1, PLATFORM), run(2, PLATFORM)], ReferenceHistory())) == 3
+
+
+def test_journals_of_version_1_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "old.journal.jsonl"
+    samples = {"samples_ms": [1.0], "taken": 1, "warmups": 1, "stop_reason": "budget",
+               "drift": False}  # fmt: skip
+    old_row = {
+        "kind": "dense", "fields": row(1).layer.fields(), "phases": {"execution": samples},
+        "status": "ok", "isolated_ms": 1.0, "session_ms": 0.5, "started_at": 3.0,
+        "duration_s": 1.0, "overhead_s": 0.1, "reference_ratio": None, "flags": [], "repeat": 0,
+        "detail": "",
+    }  # fmt: skip
+    header = {
+        "journal": 1, "fingerprint": to_fingerprint(SETTING, PLATFORM), "campaign": {"name": "a"},
+        "seed": 1, "versions": {}, "created": "2026-01-01",
+    }  # fmt: skip
+    lines = [header, {"row": old_row}, {"reading": [3.0, 1.5]}]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    records = read_journal(path)
+    assert records.header is not None
+    assert (records.header.setting, records.header.platform) == (SETTING, PLATFORM)
+    assert records.rows[0].value("execution_ms") == 1.0

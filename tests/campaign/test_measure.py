@@ -9,7 +9,8 @@ from resperf.backends.monitors.cpu import CpuMonitor
 from resperf.backends.synthetic import SyntheticBackend, SyntheticBuilt
 from resperf.campaign import measure_layer
 from resperf.layers import Dense, Pool
-from resperf.measurement import PHASES, Status
+from resperf.measurement import Status
+from resperf.quantities import PHASES
 from resperf.timing import SamplingProtocol, WallClock
 
 LAYER = Dense(batch=1, features_in=100, features_out=10)
@@ -34,11 +35,11 @@ class SlowToBuild(SyntheticBackend):
         self._runs = 0
         return SyntheticBuilt(
             phases={
-                "preprocess": Phase(self.timer(1.0)),
-                "execution": Phase(
+                "preprocess_ms": Phase(self.timer(1.0)),
+                "execution_ms": Phase(
                     WallClock(self._slower, self.clock), offset=2.0, divisor=4.0, copies=4
                 ),
-                "postprocess": Phase(self.timer(0.5)),
+                "postprocess_ms": Phase(self.timer(0.5)),
             },
             isolated=self.timer(3.0),
         )
@@ -52,11 +53,11 @@ def test_a_row_holds_all_phases_and_what_they_cost() -> None:
     device = SlowToBuild()
     row = measure_layer(device, LAYER, SamplingProtocol(), repeat=1, monitor=OwnClock(device))
     assert (row.status, row.repeat, row.started_at, row.flags) == (Status.OK, 1, 77.0, ())
-    assert tuple(row.phases) == PHASES
+    assert tuple(row.samples) == PHASES
     # A run of 10 ms less the call's 2 ms, over four copies.
-    assert [row.phase_ms(name) for name in PHASES] == [1.0, 2.0, 0.5]
+    assert [row.value(name) for name in PHASES] == [1.0, 2.0, 0.5]
     assert row.isolated_ms == 3.0
-    execution, outer = row.phases["execution"], row.phases["preprocess"]
+    execution, outer = row.samples["execution_ms"], row.samples["preprocess_ms"]
     assert (execution.copies, execution.divisor, execution.offset) == (4, 4.0, 2.0)
     assert (outer.copies, outer.divisor, outer.offset) == (1, 1.0, 0.0)
     assert row.session_ms == 0.02
@@ -82,7 +83,7 @@ class Placed(SlowToBuild):
         built = super().layer(layer, budget_ms=budget_ms)
         took_ms = (9.0, 1.0, 5.0, 7.0)[self.builds % 4]
         self.builds += 1
-        phases = {**built.phases, "execution": Phase(self.timer(took_ms))}
+        phases = {**built.phases, "execution_ms": Phase(self.timer(took_ms))}
         return SyntheticBuilt(phases=phases, isolated=built.isolated)
 
 
@@ -91,8 +92,8 @@ def test_a_layer_that_waits_for_memory_is_sampled_in_several_places() -> None:
     device = Placed()
     row = measure_layer(device, large, SamplingProtocol(placements=3), monitor=OwnClock(device))
     assert device.builds == 3
-    assert row.phase_ms("execution") == 5.0
-    assert row.phase_ms("postprocess") == 0.5
+    assert row.value("execution_ms") == 5.0
+    assert row.value("postprocess_ms") == 0.5
     # Three builds are not all overhead: the first is, the others belong to the sampling.
     assert row.overhead_s == pytest.approx(0.040)
 
@@ -112,7 +113,7 @@ def test_a_layer_that_waits_for_memory_is_sampled_in_several_places() -> None:
     device = Full()
     row = measure_layer(device, large, SamplingProtocol(placements=3), monitor=OwnClock(device))
     assert (row.status, device.builds) == (Status.OK, 2)
-    assert row.phase_ms("execution") == 5.0  # between 9 and 1
+    assert row.value("execution_ms") == 5.0  # between 9 and 1
 
     # What computes rather than waits for memory is built once.
     device = Placed()
@@ -128,7 +129,7 @@ def test_memory_that_runs_out_while_running_leaves_no_samples() -> None:
     device = Greedy()
     row = measure_layer(device, LAYER, SamplingProtocol(), monitor=OwnClock(device))
     assert row.status is Status.OUT_OF_MEMORY
-    assert row.phases == {}
+    assert row.samples == {}
     assert math.isnan(row.isolated_ms)
     assert row.detail == "MemoryError"
 
@@ -146,9 +147,9 @@ class Allocating(SlowToBuild):
 def test_whatever_a_backend_offers_is_sampled() -> None:
     device = Allocating()
     row = measure_layer(device, LAYER, SamplingProtocol(), monitor=OwnClock(device))
-    assert tuple(row.phases) == (*PHASES, "peak_memory_bytes")
-    assert row.phases["peak_memory_bytes"].samples_ms == (2e6,) * 3
-    assert row.phase_ms("execution") == 2.0
+    assert tuple(row.samples) == (*PHASES, "peak_memory_bytes")
+    assert row.samples["peak_memory_bytes"].values == (2e6,) * 3
+    assert row.value("execution_ms") == 2.0
 
 
 def test_a_device_without_phases_of_its_own_may_offer_other_times() -> None:
@@ -159,7 +160,7 @@ def test_a_device_without_phases_of_its_own_may_offer_other_times() -> None:
     device = Steps()
     row = measure_layer(device, LAYER, SamplingProtocol(), monitor=OwnClock(device))
     assert (row.status, row.flags) == (Status.OK, ())
-    assert row.phase_ms("forward_ms") == 4.0
+    assert row.value("forward_ms") == 4.0
 
 
 def test_only_a_device_whose_monitor_says_so_is_sampled_in_several_places() -> None:

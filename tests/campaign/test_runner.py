@@ -68,7 +68,7 @@ def test_a_campaign_fills_a_dataset(tmp_path: Path) -> None:
     # By backend/synthetic.py; four bytes each of w inputs, 5 outputs and 5 (w + 1) weights.
     moved = 4 * (width(row) + 5 + 5 * (width(row) + 1))
     expected = 0.005 + 2 * 5 * width(row) / 50e6 + moved / 5e6
-    assert row.phase_ms("execution") == pytest.approx(expected, rel=1e-3)
+    assert row.value("execution_ms") == pytest.approx(expected, rel=1e-3)
     assert row.reference_ratio == pytest.approx(1.0)
 
 
@@ -140,7 +140,7 @@ def test_a_failing_layer_becomes_a_row_and_the_campaign_goes_on(
     assert set(by_width) == {1, 2, 3, 4}
     assert by_width[3].status is status
     assert detail in by_width[3].detail
-    assert by_width[3].phases == {}
+    assert by_width[3].samples == {}
     assert {by_width[w].status for w in (1, 2, 4)} == {Status.OK}
 
 
@@ -185,7 +185,7 @@ def test_rows_of_a_slow_machine_are_measured_again(tmp_path: Path) -> None:
     assert result.doubtful == 0
     for row in rows_of(output):
         expected = 0.005 + 10 * width(row) / 50e6 + 4 * (6 * width(row) + 10) / 5e6
-        assert row.phase_ms("execution") == pytest.approx(expected, rel=0.01)
+        assert row.value("execution_ms") == pytest.approx(expected, rel=0.01)
 
 
 def test_doubtful_rows_are_measured_a_bounded_number_of_times(tmp_path: Path) -> None:
@@ -283,7 +283,7 @@ def test_rows_of_several_starts_come_together_with_their_samples(tmp_path: Path)
     rows = rows_of(output)
     assert max(identities(output).values()) == 1
     assert sum(row.repeat == 0 for row in rows) == 30
-    assert all(len(row.phases["execution"].samples_ms) >= 5 for row in rows)
+    assert all(len(row.samples["execution_ms"].values) >= 5 for row in rows)
     assert all(row.reference_ratio == pytest.approx(1.0) for row in rows)
 
 
@@ -323,4 +323,4 @@ def test_a_device_class_with_a_monitor_of_its_own_needs_nothing_else(
     assert all(math.isnan(row.reference_ratio) for row in dataset.measurements)
     for row in dataset.measurements:
         expected = 0.005 + 10 * width(row) / 50e6 + 4 * (6 * width(row) + 10) / 5e6
-        assert row.phase_ms("execution") == pytest.approx(expected, rel=0.01)
+        assert row.value("execution_ms") == pytest.approx(expected, rel=0.01)

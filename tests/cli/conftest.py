@@ -11,8 +11,9 @@ from resperf.backends import backend
 from resperf.backends.synthetic import closed_form_ms
 from resperf.dataset import Dataset, DatasetInfo, write_dataset
 from resperf.layers import Conv, Dense, Layer, Pool
-from resperf.measurement import PHASES, Measurement, PhaseSamples, Status, StopReason
+from resperf.measurement import Measurement, Samples, Status, StopReason
 from resperf.platform import this_platform
+from resperf.quantities import PHASES
 from resperf.training import train
 
 NETWORKS = Path(__file__).parents[2] / "models" / "networks"
@@ -42,13 +43,12 @@ def layers() -> list[Layer]:
 
 def _row(layer: Layer) -> Measurement:
     phases = {
-        phase: PhaseSamples(
-            (closed_form_ms(layer, phase, 50.0, 5.0),) * 5, 5, 1, StopReason.PRECISE
-        )
+        phase: Samples((closed_form_ms(layer, phase, 50.0, 5.0),) * 5, 5, 1, StopReason.PRECISE)
         for phase in PHASES
     }
     return Measurement(
-        layer, Status.OK, phases, isolated_ms=1.0, session_ms=0.02, started_at=1.0,
+        layer, Status.OK, phases, setting=backend("onnxruntime", threads=1).setting(),
+        platform=this_platform("cpu"), isolated_ms=1.0, session_ms=0.02, started_at=1.0,
         reference_ratio=1.0,
     )  # fmt: skip
 

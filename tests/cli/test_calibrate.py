@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,8 +19,10 @@ from onnx import helper
 from resperf.backends import backend
 from resperf.bundle import Bundle
 from resperf.cli.main import main
+from resperf.dataset import read_networks
 from resperf.layers import Dense
-from resperf.network import read_network
+from resperf.measurement import Measurement, NetworkRef, Samples, Status, StopReason
+from resperf.network import graph_digest, read_network, weightless
 from resperf.prediction import predict_network
 from resperf.workflows import calibrate as module
 
@@ -70,7 +73,14 @@ def measured(bundle, monkeypatch) -> list[tuple[str, int]]:
         total_ms = predicted.total_ms + (SLOWER - 1) * sum(
             layer.execution_ms for layer in predicted.layers
         )
-        return SimpleNamespace(total_ms=total_ms, steady_rounds=int(path.stem != "mlp3"))
+        samples = {"latency_ms": Samples((total_ms,), 1, 0, StopReason.BUDGET)}
+        row = Measurement(
+            NetworkRef(path.stem, graph_digest(weightless(path))), Status.OK, samples,
+            setting=replace(device.setting(), batch=batch), platform=device.platform(),
+            started_at=float(len(asked)),
+        )  # fmt: skip
+        steady = int(path.stem != "mlp3")
+        return SimpleNamespace(total_ms=total_ms, steady_rounds=steady, row=row)
 
     monkeypatch.setattr(module, "measure_network", measure)
     return asked
@@ -99,12 +109,12 @@ def test_a_bundle_learns_from_networks_and_predicts_by_it(
         SLOWER * before.layers[0].execution_ms, rel=0.02
     )
     # The bundle that was read is untouched, and calibrating again starts from times alone.
-    assert Bundle.load(bundle).in_place is None
+    assert Bundle.load(bundle).correction is None
     again = ["calibrate", str(target), "--networks", str(networks), "--batch", "2",
              "--seconds", "0.5"]  # fmt: skip
     assert main(again) == 0
     assert "dense" in capsys.readouterr().out
-    learnt = Bundle.load(target).in_place
+    learnt = Bundle.load(target).correction
     assert learnt is not None
     assert learnt.factors == pytest.approx({"dense": SLOWER}, rel=0.02)
 
@@ -146,7 +156,7 @@ def test_what_cannot_be_calibrated_is_one_line(bundle, networks, measured, tmp_p
     assert main(["calibrate", str(published), "--networks", str(networks)]) == 2
     assert "that others published" in capsys.readouterr().err
     elsewhere = json.loads((bundle / "bundle.json").read_text())
-    elsewhere["fingerprint"]["processor"] = "another"
+    elsewhere["platforms"]["1"]["processor"] = "another"
     copy = tmp_path / "copy"
     copy.mkdir()
     for file in bundle.iterdir():
@@ -159,7 +169,7 @@ def test_what_cannot_be_calibrated_is_one_line(bundle, networks, measured, tmp_p
     # Its own folder stays as it is.
     assert main(["calibrate", str(copy), "--networks", str(networks), "--adapt"]) == 2
     assert "name another folder (-o)" in capsys.readouterr().err
-    elsewhere["fingerprint"]["settings"]["nchwc_block"] = "4"
+    elsewhere["settings"]["1"]["options"]["nchwc_block"] = "4"
     (copy / "bundle.json").write_text(json.dumps(elsewhere))
     words = ["calibrate", str(copy), "--networks", str(networks), "--adapt"]
     assert main([*words, "-o", str(tmp_path / "made")]) == 2
@@ -168,7 +178,7 @@ def test_what_cannot_be_calibrated_is_one_line(bundle, networks, measured, tmp_p
     assert "--adapt" not in error
 
 
-def test_a_bundle_of_another_machine_is_carried_over(
+def test_a_bundle_of_another_machine_is_transferred(
     bundle, networks, measured, tmp_path, monkeypatch, capsys
 ):
     faster, there, here = 0.3, tmp_path / "there", tmp_path / "here"
@@ -177,31 +187,31 @@ def test_a_bundle_of_another_machine_is_carried_over(
     monkeypatch.setattr(module, "_measured_costs", lambda here: costs)
     shutil.copytree(bundle, there)
     manifest = json.loads((there / "bundle.json").read_text())
-    manifest["fingerprint"] |= {"processor": "another", "instruction_set": "other"}
+    manifest["platforms"]["1"] |= {"processor": "another", "instruction_set": "other"}
     (there / "bundle.json").write_text(json.dumps(manifest))
     words = ["calibrate", str(there), "--networks", str(networks), "--batch", "2", "4"]
     words += ["--seconds", "0.5", "--adapt", "-o", str(here)]
     assert main(words) == 0
     assert "layers as measured on another" in capsys.readouterr().out
     made, alone = Bundle.load(here), Bundle.load(there)
-    assert alone.carried is None
-    assert made.carried is not None
-    assert made.carried.origin == alone.platform
+    assert alone.transferred is None
+    assert made.transferred is not None
+    assert made.transferred.origin == alone.platform
     assert made.platform == Bundle.load(bundle).platform
-    assert made.in_place is not None
-    slower = made.carried.factor * made.in_place.factors["dense"]
+    assert made.correction is not None
+    slower = made.transferred.factor * made.correction.factors["dense"]
     assert slower == pytest.approx(faster, rel=0.05)
     # What a call costs is measured, and layers alone are those of this machine as well.
     assert made.costs == costs
     layer = Dense(batch=2, features_in=64, features_out=100)
     one, other = (float(each.predict([layer]).ms[0]) for each in (made, alone))
-    assert one == pytest.approx(made.carried.factor * other)
+    assert one == pytest.approx(made.transferred.factor * other)
     prediction = predict_network(read_network(networks / "mlp0.onnx", batch=2), made)
     assert any("measured on another machine (another" in each for each in prediction.warnings)
     # It is a bundle of this machine, which is calibrated as any other.
     again = ["calibrate", str(here), "--networks", str(networks), "--batch", "2"]
     assert main([*again, "--seconds", "0.5"]) == 0
-    assert Bundle.load(here).carried == made.carried
+    assert Bundle.load(here).transferred == made.transferred
 
 
 def test_what_calls_cost_here_is_measured_in_a_process_of_its_own(monkeypatch):
@@ -264,5 +274,7 @@ def test_a_calibration_that_was_interrupted_goes_on(
     assert main(words) == 0
     # Only what was never measured steadily is measured again.
     assert set(measured[5:]) & set(first) <= {("mlp3", 2)}
-    assert len(Bundle.load(target).in_place.evidence["networks"]) == 10
-    assert [path.name for path in tmp_path.glob("made*")] == ["made"]
+    assert len(Bundle.load(target).correction.evidence["networks"]) == 10
+    assert sorted(path.name for path in tmp_path.glob("made*")) == ["made", "made.networks.h5"]
+    rows = read_networks(tmp_path / "made.networks.h5").measurements
+    assert len({row.subject.digest for row in rows}) == len(rows) == 10

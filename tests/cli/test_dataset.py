@@ -43,8 +43,8 @@ def test_info_as_json(file: Path, capsys: Capture) -> None:
     assert values["setting"]["threads"] == 2
     pool = values["kinds"]["pool"]
     assert (pool["rows"], pool["layers"], pool["flagged"]) == (2, 1, 1)
-    execution = pool["phases"]["execution"]
-    assert (execution["min_ms"], execution["median_ms"], execution["max_ms"]) == (0.5, 1.0, 1.5)
+    execution = pool["quantities"]["execution_ms"]
+    assert (execution["min"], execution["median"], execution["max"]) == (0.5, 1.0, 1.5)
     # The second measurement is flagged: no pair, and no number made up for it.
     assert execution["noise"] == {
         "pairs": 0, "median_difference": None, "mean_difference": None, "mape": None,

@@ -25,12 +25,12 @@ def test_a_table_of_methods(toy_dataset: Path, capsys: pytest.CaptureFixture[str
     assert evaluate("--methods", "baseline", "--rows", 40, 50, toy_dataset, "--kind", "conv") == 0
     shown = capsys.readouterr()
     lines = [line.split() for line in shown.out.splitlines()]
-    found = [line[:4] for line in lines if line[:3] == ["conv", "execution", "baseline"]]
+    found = [line[:4] for line in lines if line[:3] == ["conv", "execution_ms", "baseline"]]
     assert found == [
-        ["conv", "execution", "baseline", "40"],
-        ["conv", "execution", "baseline", "50"],
+        ["conv", "execution_ms", "baseline", "40"],
+        ["conv", "execution_ms", "baseline", "50"],
     ]
-    assert "conv execution: MAPE by measured time" in shown.out
+    assert "conv execution_ms: MAPE by measured time" in shown.out
     assert shown.err == ""
 
 

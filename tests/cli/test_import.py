@@ -30,16 +30,16 @@ def test_import_then_info_check_train_and_evaluate(
     words = ["dataset", "import", str(justus_csv), "--format", "justus", "--device", "my card"]
     assert main([*words, "-o", file]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == f"{file}: 400 rows of execution"
+    assert lines[0] == f"{file}: 400 rows of execution_ms"
     assert lines[1].startswith("  conv: 200 rows, less a session call of 0.09")
     assert lines[2].startswith("  conv_step: 200 rows, less a session call of 0.09")
     assert len(lines) == 3
     assert main(["dataset", "info", file]) == 0
     shown = capsys.readouterr().out
     assert "imported   justus: toy_convolution.csv" in shown
-    assert "contains   execution: single layers on a GPU" in shown
+    assert "contains   execution_ms: single layers on a GPU" in shown
     assert "device     my card: my card" in shown
-    assert "preprocess" not in shown
+    assert "preprocess_ms" not in shown
     assert main(["dataset", "check", file]) == 0
     assert main(["train", file, "-o", bundle, "--method", "baseline"]) == 0
     assert "conv_step" in capsys.readouterr().out
@@ -82,9 +82,9 @@ def test_what_was_left_out_is_printed_and_in_the_json(tmp_path: Path, capsys: Ca
     ]  # fmt: skip
     assert main(words) == 0
     assert capsys.readouterr().out.splitlines() == [
-        f"{output}: 2 rows of execution",
+        f"{output}: 2 rows of execution_ms",
         "  dense: 2 rows",
-        "1 row measures a layer again",
+        "1 row measures a layer or network again",
         "1 row left out: not a possible layer (first: d.csv line 4: dense: batch=0 must be an "
         "integer of at least 1)",
         "1 row left out: a time that is not above 0 (first: d.csv line 5: time=-3)",
@@ -94,7 +94,7 @@ def test_what_was_left_out_is_printed_and_in_the_json(tmp_path: Path, capsys: Ca
     assert main([*words, "--force", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["rows"] == {"dense": 2}
-    assert document["contains"] == ["execution"]
+    assert document["contains"] == ["execution_ms"]
     assert [each["rows"] for each in document["left_out"]] == [1, 1]
     assert main(["dataset", "check", str(output)]) == 0
 
@@ -128,9 +128,9 @@ def test_a_network_of_whole_calls_is_refused_in_one_line(
     file, bundle = str(tmp_path / "p.h5"), str(tmp_path / "i3-tensorflow")
     words = ["dataset", "import", str(perfnet_csv), "--format", "perfnet", "--device", "i3"]
     assert main([*words, "-o", file, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["contains"] == ["whole_call"]
+    assert json.loads(capsys.readouterr().out)["contains"] == ["whole_call_ms"]
     assert main(["train", file, "-o", bundle, "--method", "baseline"]) == 0
-    assert "whole_call" in capsys.readouterr().out
+    assert "whole_call_ms" in capsys.readouterr().out
     assert main(["devices", "--bundle", bundle]) == 0
     assert "(whole calls)" in capsys.readouterr().out
     network = str(Path(__file__).parents[2] / "models" / "networks" / "lenet5.onnx")

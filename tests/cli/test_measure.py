@@ -9,7 +9,11 @@ import pytest
 from onnx import TensorProto, helper, save
 
 from resperf.cli.main import main
+from resperf.dataset import check_dataset, read_networks
 from resperf.layers import layer_from_key
+from resperf.network import read_graph
+from resperf.platform import this_platform
+from resperf.quantities import PHASES
 
 LENET = str(Path(__file__).parents[2] / "models" / "networks" / "lenet5.onnx")
 QUICK = ["--seconds", "0.05", "--threads", "1"]
@@ -87,3 +91,22 @@ def test_wrong_words_are_one_line(bundle, home, words, part, capsys):
     shown = capsys.readouterr().err
     assert part in shown
     assert shown.count("\n") == 1
+
+
+def test_runs_are_added_to_a_dataset(tmp_path, capsys):
+    runs = tmp_path / "runs.h5"
+    words = ["measure", LENET, "--no-layers", *QUICK, "--json", "-o", str(runs)]
+    assert main([*words, "--batch", "1", "2"]) == 0
+    documents = json.loads(capsys.readouterr().out)
+    assert main([*words, "--batch", "1"]) == 0
+    dataset = read_networks(runs)
+    assert check_dataset(runs) == []
+    assert [(row.setting.batch, row.repeat) for row in dataset.measurements] == [
+        (1, 0), (2, 0), (1, 1),
+    ]  # fmt: skip
+    first = dataset.measurements[0]
+    assert first.setting.threads == 1
+    assert first.platform == this_platform("cpu")
+    for name in PHASES:
+        assert first.value(name) == pytest.approx(documents[0]["phases"][name], rel=0.05)
+    assert len(read_graph(dataset.graphs[first.subject.digest], "lenet5", batch=2).nodes) > 5

@@ -58,7 +58,7 @@ def test_dense_layers_are_predicted_as_the_rows_were_made(bundle, capsys):
     dense = [layer for layer in document["layers"] if layer["kind"] == "dense"]
     assert len(dense) == 3
     for layer in dense:
-        expected_ms = closed_form_ms(layer_from_key(layer["key"]), "execution", 50.0, 5.0)
+        expected_ms = closed_form_ms(layer_from_key(layer["key"]), "execution_ms", 50.0, 5.0)
         assert layer["execution_ms"] == pytest.approx(expected_ms, rel=0.05)
 
 
@@ -267,7 +267,7 @@ def test_layers_on_another_machine_say_so_too(bundle, tmp_path, capsys):
     elsewhere = tmp_path / "elsewhere"
     shutil.copytree(bundle, elsewhere)
     manifest = json.loads((elsewhere / "bundle.json").read_text())
-    manifest["fingerprint"] |= {"device": "cpu", "processor": "Another 9000"}
+    manifest["platforms"]["1"] |= {"device": "cpu", "processor": "Another 9000"}
     (elsewhere / "bundle.json").write_text(json.dumps(manifest))
     words = ["predict-layer", "dense", "batch=8", "features_in=300", "features_out=100"]
     assert main([*words, "--bundle", str(elsewhere)]) == 0
@@ -286,7 +286,7 @@ def test_a_layer_is_predicted_as_typed_or_from_a_table(bundle, tmp_path, capsys)
     [typed] = run_json(capsys, "predict-layer", "dense", *words, "--bundle", str(bundle))
     layer = Dense(batch=8, features_in=300, features_out=100)
     assert typed["key"] == layer.key
-    expected_ms = closed_form_ms(layer, "execution", 50.0, 5.0)
+    expected_ms = closed_form_ms(layer, "execution_ms", 50.0, 5.0)
     assert typed["execution_ms"] == pytest.approx(expected_ms, rel=0.05)
     table = tmp_path / "layers.csv"
     table.write_text(
@@ -342,6 +342,12 @@ def test_devices_lists_whole_and_damaged_bundles(bundle, home, capsys):
     text = capsys.readouterr().out
     assert "damaged: " in text
     assert "onnxruntime" in text
+    assert whole["provenance"]["rebuildable"]["answer"] == "no"
+    assert main(["devices", "--provenance"]) == 0
+    text = capsys.readouterr().out
+    checksum = whole["provenance"]["datasets"][0]["checksum"]
+    assert f"sha256 {checksum}" in text
+    assert "can be made again: no (nothing says where to get " in text
 
 
 def test_without_bundles_devices_says_how_to_make_one(home, capsys):

@@ -9,7 +9,7 @@ import pytest
 
 from resperf.dataset import Dataset, DatasetInfo, write_dataset
 from resperf.layers import Dense, Layer
-from resperf.measurement import Measurement, PhaseSamples, Status, StopReason
+from resperf.measurement import Measurement, Samples, Status, StopReason
 from resperf.platform import Platform
 from resperf.settings import Setting
 
@@ -39,7 +39,7 @@ def info() -> DatasetInfo:
 
 
 @pytest.fixture
-def measured() -> MeasuredFactory:
+def measured(info: DatasetInfo) -> MeasuredFactory:
     """Make an ok row: ``measured(layer, execution_ms=(1.0, 2.0), started_at=3.0)``."""
 
     def make(
@@ -48,17 +48,19 @@ def measured() -> MeasuredFactory:
         execution_ms: tuple[float, ...] = (1.0, 2.0, 4.0),
         **changes: object,
     ) -> Measurement:
-        def phase(*samples_ms: float) -> PhaseSamples:
-            return PhaseSamples(samples_ms, 100, 3, StopReason.BUDGET, drift=True)
+        def phase(*samples_ms: float) -> Samples:
+            return Samples(samples_ms, 100, 3, StopReason.BUDGET, drift=True)
 
         values: dict[str, object] = {
-            "layer": layer or Dense(batch=1, features_in=9, features_out=4),
+            "subject": layer or Dense(batch=1, features_in=9, features_out=4),
             "status": Status.OK,
-            "phases": {
-                "preprocess": phase(0.25),
-                "execution": phase(*execution_ms),
-                "postprocess": phase(0.5, 1.5),
+            "samples": {
+                "preprocess_ms": phase(0.25),
+                "execution_ms": phase(*execution_ms),
+                "postprocess_ms": phase(0.5, 1.5),
             },
+            "setting": info.setting,
+            "platform": info.platform,
             "isolated_ms": 0.5,
             "session_ms": 0.0125,
             "started_at": 1.0,

@@ -23,7 +23,7 @@ from resperf.dataset import (
 from resperf.dataset.schema import MAX_TEXT_BYTES, ROW_COLUMNS, field_columns, kind_columns
 from resperf.errors import DatasetError, OutputError
 from resperf.layers import KINDS, Conv, Dense, DenseStep
-from resperf.measurement import Measurement, PhaseSamples, Status, StopReason
+from resperf.measurement import Measurement, Samples, Status, StopReason
 
 MeasuredFactory = Callable[..., Measurement]
 FileFactory = Callable[..., Path]
@@ -39,7 +39,15 @@ def test_what_is_written_is_read_back(
     rows = (
         measured(CONV, started_at=1.0, flags=("busy", "drift")),
         measured(DENSE, started_at=2.0),
-        Measurement(CONV, Status.CRASHED, started_at=3.0, repeat=1, detail="Signal 9 – getötet"),  # noqa: RUF001
+        Measurement(
+            CONV,
+            Status.CRASHED,
+            started_at=3.0,
+            repeat=1,
+            detail="Signal 9 – getötet",  # noqa: RUF001
+            setting=info.setting,
+            platform=info.platform,
+        ),
     )
     back = read_dataset(write("a.h5", *rows))
     assert back.info == info
@@ -49,10 +57,10 @@ def test_what_is_written_is_read_back(
 
 def test_medians_survive_float32_samples(write: FileFactory, measured: MeasuredFactory) -> None:
     path = write("a.h5", measured(execution_ms=(0.1, 1 / 3, 1e6 / 7)))
-    assert read_dataset(path).measurements[0].phase_ms("execution") == pytest.approx(
+    assert read_dataset(path).measurements[0].value("execution_ms") == pytest.approx(
         1 / 3, rel=1e-7
     )
-    assert read_table(path)["dense"].times_ms["execution"].tolist() == [1 / 3]
+    assert read_table(path)["dense"].times_ms["execution_ms"].tolist() == [1 / 3]
 
 
 def test_sixty_four_samples_fit_and_one_more_is_refused(
@@ -60,24 +68,37 @@ def test_sixty_four_samples_fit_and_one_more_is_refused(
 ) -> None:
     times_ms = tuple(float(n) for n in range(1, 66))
     back = read_dataset(write("a.h5", measured(execution_ms=times_ms[:64])))
-    assert back.measurements[0].phases["execution"].samples_ms == times_ms[:64]
-    with pytest.raises(DatasetError, match="65 samples of execution; a row holds 64"):
+    assert back.measurements[0].samples["execution_ms"].values == times_ms[:64]
+    with pytest.raises(DatasetError, match="65 samples of execution_ms; a row holds 64"):
         write("a.h5", measured(execution_ms=times_ms))
 
 
-def test_long_failure_messages_are_cut_between_characters(write: FileFactory) -> None:
+def test_long_failure_messages_are_cut_between_characters(
+    write: FileFactory, info: DatasetInfo
+) -> None:
     detail = "ü" * MAX_TEXT_BYTES
-    row = Measurement(DENSE, Status.CRASHED, detail=detail)
+    row = Measurement(
+        DENSE, Status.CRASHED, detail=detail, setting=info.setting, platform=info.platform
+    )
     back = read_dataset(write("a.h5", row)).measurements[0].detail
     # 509 bytes are left beside the three of the ellipsis: 254 characters of two bytes.
     assert back == "ü" * 254 + "…"
 
 
-def test_tables_have_python_types(write: FileFactory, measured: MeasuredFactory) -> None:
+def test_tables_have_python_types(
+    write: FileFactory, measured: MeasuredFactory, info: DatasetInfo
+) -> None:
     path = write(
         "a.h5",
         measured(DENSE),
-        Measurement(DENSE, Status.TIMEOUT, repeat=1, flags=("busy", "drift")),
+        Measurement(
+            DENSE,
+            Status.TIMEOUT,
+            repeat=1,
+            flags=("busy", "drift"),
+            setting=info.setting,
+            platform=info.platform,
+        ),
     )
     table = read_table(path)["dense"]
     assert len(table) == 2
@@ -91,8 +112,8 @@ def test_tables_have_python_types(write: FileFactory, measured: MeasuredFactory)
     assert table.status.tolist() == ["ok", "timeout"]
     assert table.flags.tolist() == ["", "busy,drift"]
     assert table.repeat.tolist() == [0, 1]
-    assert table.times_ms["execution"][0] == 2.0
-    assert table.times_ms["postprocess"][0] == 1.0
+    assert table.times_ms["execution_ms"][0] == 2.0
+    assert table.times_ms["postprocess_ms"][0] == 1.0
     assert all(math.isnan(table.times_ms[name][1]) for name in table.times_ms)
     assert table.ok.tolist() == [True, False]
     failed = table.select(~table.ok)
@@ -105,7 +126,7 @@ def test_every_column_says_its_unit_and_meaning(golden: Path) -> None:
         assert set(file) == {"conv", "dense", "pool", "reorder"}
         assert file.attrs["schema_version"] == 1
         for kind in file:
-            assert set(file[kind]) == set(kind_columns(kind))
+            assert set(file[kind]) == set(kind_columns(kind, version=1))
             for dataset in file[kind].values():
                 assert dataset.attrs["unit"]
                 assert dataset.attrs["description"]
@@ -137,10 +158,10 @@ def test_golden_file_of_schema_1_reads_as_it_was_written(golden: Path) -> None:
         "pad_bottom=0,pad_right=0,layout=nchw,dtype=float32,channels_out=8,groups=1,bias=1,"
         "residual=0,activation=relu"
     )
-    assert first.phases["execution"] == PhaseSamples(
+    assert first.samples["execution_ms"] == Samples(
         (1.0, 2.5, 4.0), taken=100, warmups=3, stop_reason=StopReason.PRECISE
     )
-    assert (first.phase_ms("preprocess"), first.isolated_ms) == (0.5, 4.5)
+    assert (first.value("preprocess_ms"), first.isolated_ms) == (0.5, 4.5)
     assert (flagged.repeat, flagged.flags) == (1, ("busy", "drift"))
     assert (failed.status, failed.detail) == (
         Status.OUT_OF_MEMORY,
@@ -220,7 +241,7 @@ def test_a_file_whose_seal_another_tool_dropped_is_read(tmp_path: Path, golden: 
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        ("schema_version", 99, "schema version 99, this resperf reads up to 2; upgrade"),
+        ("schema_version", 99, "schema version 99, this resperf reads up to 3; upgrade"),
         ("schema_version", 0, "damaged"),
         ("format", "other", "is an HDF5 file but not a resperf dataset"),
         ("fingerprint", "{", "damaged"),
@@ -306,37 +327,40 @@ def test_a_link_keeps_pointing_where_it_did(
 def test_golden_file_of_schema_2_reads_as_it_was_written(golden: Path) -> None:
     path = golden.with_name("dataset-v2.h5")
     dataset = read_dataset(path)
-    assert dataset.info.phases == ("execution",)
+    assert dataset.info.quantities == ("execution_ms",)
     assert dataset.info.source["left_out"] == {"no value in size": 1}
     assert [(row.layer.kind, row.repeat) for row in dataset.measurements] == [
         ("conv", 0), ("conv", 1), ("dense_step", 0),
     ]  # fmt: skip
     step = dataset.measurements[2]
     assert step.layer == DenseStep(batch=1, features_in=9, features_out=4, optimizer="adam")
-    assert step.phases == {
-        "execution": PhaseSamples((3.0, 3.5, 4.0), 5, 5, StopReason.BUDGET),
+    assert step.samples == {
+        "execution_ms": Samples((3.0, 3.5, 4.0), 5, 5, StopReason.BUDGET),
     }  # fmt: skip
     assert (step.isolated_ms, step.session_ms) == (3.625, 0.125)
     assert math.isnan(step.started_at)
     table = read_table(path)["conv"]
-    assert table.phases == ("execution",)
-    assert table.times_ms["execution"].tolist() == [2.5, 3.0]
+    assert table.quantities == ("execution_ms",)
+    assert table.times_ms["execution_ms"].tolist() == [2.5, 3.0]
     assert check_dataset(path) == []
     assert checksum(path) == "3384b2cf95f17eda5994e48f7826ab9d9e8520d2a8857d5c176f6e189aa4532a"
 
 
 def test_files_of_schema_1_hold_three_phases_that_resperf_measured(golden: Path) -> None:
     info = read_info(golden)
-    assert info.phases == ("preprocess", "execution", "postprocess")
+    assert info.quantities == ("preprocess_ms", "execution_ms", "postprocess_ms")
     assert info.source == {}
 
 
-def test_a_file_of_schema_2_without_its_phases_is_damaged(
-    tmp_path: Path, write: FileFactory, measured: MeasuredFactory
+@pytest.mark.parametrize(
+    ("version", "attribute"), [(2, "phases"), (3, "quantities"), (3, "settings")]
+)
+def test_a_file_without_an_attribute_of_its_schema_is_damaged(
+    tmp_path: Path, golden: Path, version: int, attribute: str
 ) -> None:
-    path = write("a.h5", measured())
-    path.write_bytes(path.read_bytes()[512:])
+    path = tmp_path / "a.h5"
+    path.write_bytes(golden.with_name(f"dataset-v{version}.h5").read_bytes()[512:])
     with h5py.File(path, "r+") as file:
-        del file.attrs["phases"]
+        del file.attrs[attribute]
     with pytest.raises(DatasetError, match="damaged"):
         read_table(path)

@@ -37,7 +37,7 @@ def test_layers_of_several_parts_become_repeats(
     merge_datasets([first, second], tmp_path / "c.h5")
     rows = read_dataset(tmp_path / "c.h5").measurements
     # In order of start: repeat 0, then the other file's 0 as next, then 1, which is taken by now.
-    assert [(row.phase_ms("execution"), row.repeat) for row in rows] == [
+    assert [(row.value("execution_ms"), row.repeat) for row in rows] == [
         (1.0, 0),
         (2.0, 1),
         (3.0, 2),

@@ -27,7 +27,7 @@ def test_pairs_are_neighbouring_repeats_of_a_layer(
         measured(execution_ms=(11.0,), repeat=1),
         measured(OTHER, execution_ms=(6.0,), repeat=1),
     )
-    floor = noise_floor(read_table(path)["dense"], "execution")
+    floor = noise_floor(read_table(path)["dense"], "execution_ms")
     # |9 - 11| / 10 = 0.2, |11 - 11| = 0, |4 - 6| / 5 = 0.4
     assert floor.pairs == 3
     assert floor.median_difference == pytest.approx(0.2)
@@ -62,7 +62,7 @@ def test_flagged_and_failed_rows_make_no_pair(
     write: FileFactory, measured: MeasuredFactory
 ) -> None:
     path = write("a.h5", measured(), measured(repeat=1, flags=("busy",)), measured(OTHER))
-    floor = noise_floor(read_table(path)["dense"], "execution")
+    floor = noise_floor(read_table(path)["dense"], "execution_ms")
     assert floor.pairs == 0
     assert math.isnan(floor.mape)
 
@@ -78,7 +78,7 @@ def test_the_floor_is_what_a_perfect_predictor_scores(
         for layer, times_ms in enumerate(seen_ms.tolist())
         for repeat, time_ms in enumerate(times_ms)
     ]
-    floor = noise_floor(read_table(write("a.h5", *rows))["dense"], "execution")
+    floor = noise_floor(read_table(write("a.h5", *rows))["dense"], "execution_ms")
     perfect = np.mean(np.abs(seen_ms - true_ms[:, None]) / seen_ms)
     assert floor.pairs == 600
     assert floor.mape == pytest.approx(perfect, rel=0.06)

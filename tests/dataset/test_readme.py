@@ -23,7 +23,7 @@ def _lines(title: str) -> str:
 @pytest.fixture
 def in_folder(tmp_path: Path, golden: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "datasets").mkdir()
-    shutil.copy(golden, tmp_path / "datasets" / "demo.h5")
+    shutil.copy(golden.with_name("dataset-v3.h5"), tmp_path / "datasets" / "demo.h5")
     monkeypatch.chdir(tmp_path)
 
 
@@ -53,3 +53,6 @@ def test_the_resperf_lines_run() -> None:
     names: dict[str, Any] = {}
     exec(_lines("resperf"), names)
     assert names["execution_ms"].tolist() == [2.5, 3.5]
+    assert [(row.subject.name, row.value("latency_ms")) for row in names["runs"][:1]] == [
+        ("net", 2.5)
+    ]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from resperf.dataset import Dataset, DatasetInfo, write_dataset
 from resperf.layers import Conv, Dense, Pool, Reorder
-from resperf.measurement import Measurement, PhaseSamples, Status, StopReason
+from resperf.measurement import Measurement, Samples, Status, StopReason
 from resperf.platform import Platform
 from resperf.settings import Setting
 
@@ -43,17 +43,19 @@ REORDER = Reorder(batch=1, channels_in=16, height=4, width=4)
 
 
 def _ok(layer: Conv | Pool | Dense | Reorder, at: float, *execution_ms: float) -> Measurement:
-    def phase(*samples_ms: float) -> PhaseSamples:
-        return PhaseSamples(samples_ms, 100, 3, StopReason.PRECISE)
+    def phase(*samples_ms: float) -> Samples:
+        return Samples(samples_ms, 100, 3, StopReason.PRECISE)
 
     return Measurement(
-        layer=layer,
+        subject=layer,
         status=Status.OK,
-        phases={
-            "preprocess": phase(0.25, 0.75),
-            "execution": phase(*execution_ms),
-            "postprocess": phase(0.125),
+        samples={
+            "preprocess_ms": phase(0.25, 0.75),
+            "execution_ms": phase(*execution_ms),
+            "postprocess_ms": phase(0.125),
         },
+        setting=INFO.setting,
+        platform=INFO.platform,
         isolated_ms=4.5,
         session_ms=0.0125,
         started_at=1_767_323_045.0 + at,
@@ -73,7 +75,9 @@ def rows() -> list[Measurement]:
         dataclasses.replace(_ok(POOL, 4, 1.5), repeat=1, flags=("busy", "drift")),
         _ok(REORDER, 5, 0.03125),
         Measurement(
-            layer=DENSE.replace(features_in=4096),
+            subject=DENSE.replace(features_in=4096),
+            setting=INFO.setting,
+            platform=INFO.platform,
             status=Status.OUT_OF_MEMORY,
             started_at=1_767_323_051.0,
             detail="killed: 64 MiB übersteigt das Limit",

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from resperf.dataset import Dataset, DatasetInfo, write_dataset
 from resperf.layers import Conv, DenseStep
-from resperf.measurement import Measurement, PhaseSamples, Status, StopReason
+from resperf.measurement import Measurement, Samples, Status, StopReason
 from resperf.platform import Platform
 from resperf.settings import Setting
 
@@ -25,7 +25,7 @@ INFO = DatasetInfo(
     versions={"resperf": "0.1.0", "tensorflow": "1"},
     created="2026-01-02T03:04:05+00:00",
     machine_costs={"session_ms": 0.125},
-    phases=("execution",),
+    quantities=("execution_ms",),
     source={
         "format": "golden",
         "description": "made up",
@@ -45,9 +45,11 @@ STEP = DenseStep(batch=1, features_in=9, features_out=4, optimizer="adam")
 
 def _row(layer: Conv | DenseStep, repeat: int, *execution_ms: float) -> Measurement:
     return Measurement(
-        layer=layer,
+        subject=layer,
         status=Status.OK,
-        phases={"execution": PhaseSamples(execution_ms, 5, 5, StopReason.BUDGET)},
+        samples={"execution_ms": Samples(execution_ms, 5, 5, StopReason.BUDGET)},
+        setting=INFO.setting,
+        platform=INFO.platform,
         isolated_ms=execution_ms[1] + 0.125,
         session_ms=0.125,
         started_at=math.nan,

@@ -785,8 +785,8 @@ def test_what_rules_made_without_the_framework_is_cached(
     monkeypatch.undo()
     monkeypatch.setenv("XDG_CACHE_HOME", str(cache.parents[1]))
     elsewhere = "8" if other.options["nchwc_block"] == "0" else "0"
-    settings = {**other.options, "nchwc_block": elsewhere}
-    plain = lower(replace(network), replace(other, options=settings), platform)
+    options = {**other.options, "nchwc_block": elsewhere}
+    plain = lower(replace(network), replace(other, options=options), platform)
     assert [node.layer for node in plain.nodes] != [node.layer for node in by_rules.nodes]
 
 

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from resperf.bundle import Carried, InPlace, Times
-from resperf.copies import weights_cost
+from resperf.bundle import Correction, Times, TransferredCalibration
+from resperf.copies import StoredCopies, weights_cost
 from resperf.errors import UnsupportedError
 from resperf.layers import Conv, Dense, Layer, Pool, Reorder
 from resperf.lowering import LoweredNetwork, LoweredNode, tensor_bytes
@@ -29,12 +29,12 @@ DENSE = Dense(batch=1, features_in=8, features_out=10)
 INWARD = Reorder(batch=1, channels_in=16, height=4, width=4, layout="nchw", layout_out="nchwc16")
 OUTWARD = Reorder(batch=1, channels_in=16, height=4, width=4, layout="nchwc16", layout_out="nchw")
 TIMES_MS = {
-    ("conv", "preprocess"): 0.7,
-    ("conv", "execution"): 2.0,
-    ("pool", "execution"): 0.5,
-    ("dense", "execution"): 1.0,
-    ("dense", "postprocess"): 0.9,
-    ("reorder", "execution"): 0.3,
+    ("conv", "preprocess_ms"): 0.7,
+    ("conv", "execution_ms"): 2.0,
+    ("pool", "execution_ms"): 0.5,
+    ("dense", "execution_ms"): 1.0,
+    ("dense", "postprocess_ms"): 0.9,
+    ("reorder", "execution_ms"): 0.3,
 }
 
 
@@ -46,10 +46,14 @@ class FakeBundle:
 
     device = "elsewhere"
     framework = "synthetic"
-    layer_phase = "execution"
+    layer_quantity = "execution_ms"
+    layer_quantities = ("execution_ms",)
+    parts = ()
+    kinds = ("conv", "pool", "dense", "reorder")
+    stored_copies: Mapping[str, StoredCopies] = {}
     estimates: Mapping[str, object] = {}
-    in_place: InPlace | None = None
-    carried: Carried | None = None
+    correction: Correction | None = None
+    transferred: TransferredCalibration | None = None
     path = Path("bundles/fake")
     largest_bytes = 1000
 
@@ -73,10 +77,10 @@ class FakeBundle:
     def machine(self) -> str:
         return self.platform.machine
 
-    def predict(self, layers: Sequence[Layer], phase: str) -> Times:
+    def predict(self, layers: Sequence[Layer], quantity: str) -> Times:
         self.asked.append([layer.key for layer in layers])
         far = [layer.kind in self._far for layer in layers]
-        ms = np.array([self._times_ms.get((layer.kind, phase), math.nan) for layer in layers])
+        ms = np.array([self._times_ms.get((layer.kind, quantity), math.nan) for layer in layers])
         return Times(
             ms=ms,
             low_ms=0.9 * ms,
@@ -178,7 +182,7 @@ def test_weights_of_a_small_network_lie_nearer_than_alone(predict_nodes):
 def test_nearer_weights_leave_a_share_of_every_layer(predict_nodes):
     nodes = (LoweredNode("fc", "Gemm", WIDE, "execution"),)
     bundle = with_weights_costs(7.0)
-    bundle.in_place = InPlace({"dense": 2.0}, 0.0, 0.0, math.inf, {})
+    bundle.correction = Correction({"dense": 2.0}, 0.0, 0.0, math.inf, {})
     (fc,) = predict_nodes(nodes, bundle).layers
     assert fc.execution_ms == pytest.approx(2.0 * 0.4)
     assert fc.low_ms == pytest.approx(2.0 * 0.4 * 0.9)
@@ -187,7 +191,7 @@ def test_nearer_weights_leave_a_share_of_every_layer(predict_nodes):
 def test_layers_alone_are_without_what_a_network_changes(predict_nodes, monkeypatch):
     nodes = (NODES[1], LoweredNode("fc", "Gemm", WIDE, "execution"))
     bundle = with_weights_costs(0.007)
-    monkeypatch.setattr(FakeBundle, "without_in_place", lambda self: self, raising=False)
+    monkeypatch.setattr(FakeBundle, "without_correction", lambda self: self, raising=False)
     whole = predict_nodes(nodes, bundle)
     network = Network("net", (), {}, ("image", "mask"), ("scores",), {"": 17}, 1)
     alone = layers_alone(network, bundle)
@@ -253,7 +257,7 @@ def test_a_cost_between_layers_that_is_half_known_is_added_and_half_listed(predi
     assert not prediction.complete
     # What whole networks taught stands in for both.
     bundle = FakeBundle(costs=costs)
-    bundle.in_place = InPlace({}, 0.01, 0.0, math.inf, {})
+    bundle.correction = Correction({}, 0.01, 0.0, math.inf, {})
     assert predict_nodes(NODES, bundle).missing_costs == ()
     # The published rule asks for neither.
     assert predict_nodes(NODES, FakeBundle("resperfnet", costs={})).complete
@@ -383,7 +387,7 @@ def test_tensor_bytes_follow_the_element_type():
 def test_a_time_that_the_device_cannot_reach_is_flagged(predict_nodes):
     dense = Dense(batch=1, features_in=4096, features_out=4096)
     node = LoweredNode("fc", "Gemm", dense, "execution")
-    bundle = FakeBundle(times_ms={("dense", "execution"): 0.05})
+    bundle = FakeBundle(times_ms={("dense", "execution_ms"): 0.05})
     unknown = predict_nodes([node], bundle)
     assert unknown.layers[0].below_bound is None
     assert math.isnan(unknown.lower_bound_ms)
@@ -395,7 +399,7 @@ def test_a_time_that_the_device_cannot_reach_is_flagged(predict_nodes):
     assert flagged.to_json()["layers"][0]["below_bound"] is True
     assert any("1 of 1 layers are predicted faster than the device can be, first fc (0.05 ms, at "
                "least 0.133 ms)" in warning for warning in flagged.warnings)  # fmt: skip
-    bundle = FakeBundle(times_ms={("dense", "execution"): 0.15})
+    bundle = FakeBundle(times_ms={("dense", "execution_ms"): 0.15})
     bundle.device = "1080ti"
     assert not predict_nodes([node], bundle).layers[0].below_bound
     assert [layer.below_bound for layer in predict_layers([dense], bundle)] == [False]
@@ -411,9 +415,9 @@ def test_bounds_of_layers_add_up_and_stretch_to_what_is_no_layer(predict_nodes) 
     assert prediction.coverage["unknown"] == len(prediction.skipped)
 
 
-def test_what_was_learnt_in_place_changes_layers_costs_and_interval(predict_nodes):
+def test_the_in_network_correction_changes_layers_costs_and_interval(predict_nodes):
     bundle = FakeBundle(costs={**COSTS, "node_ms": 9.0})
-    bundle.in_place = InPlace({"conv": 1.5, "reorder": 3.0}, 0.01, 100.0, math.log(1.1), {})
+    bundle.correction = Correction({"conv": 1.5, "reorder": 3.0}, 0.01, 100.0, math.log(1.1), {})
     prediction = predict_nodes(NODES, bundle)
     by_name = {layer.name: layer for layer in prediction.layers}
     assert by_name["conv1"].execution_ms == pytest.approx(3.0)
@@ -429,13 +433,13 @@ def test_what_was_learnt_in_place_changes_layers_costs_and_interval(predict_node
 
 def test_layers_out_of_range_widen_a_total_that_networks_were_measured_for(predict_nodes):
     bundle = FakeBundle(far=["dense"])
-    bundle.in_place = InPlace({}, 0.0, 0.0, math.log(1.1), {})
+    bundle.correction = Correction({}, 0.0, 0.0, math.log(1.1), {})
     prediction = predict_nodes(NODES, bundle)
     inside_ms = prediction.total_ms - 1.0
     assert prediction.high_ms == pytest.approx(1.1 * inside_ms + 1.25)
     assert prediction.low_ms == pytest.approx(inside_ms / 1.1 + 0.9)
     # A layer that is surer than networks are takes nothing off their doubt.
-    bundle.in_place = InPlace({}, 0.0, 0.0, math.log(1.5), {})
+    bundle.correction = Correction({}, 0.0, 0.0, math.log(1.5), {})
     prediction = predict_nodes(NODES, bundle)
     assert prediction.low_ms == pytest.approx(prediction.total_ms / 1.5)
     assert prediction.high_ms == pytest.approx(prediction.total_ms * 1.5)
@@ -446,4 +450,4 @@ def test_a_copy_beyond_all_that_were_measured_is_told(predict_nodes):
     assert not [each for each in predict_nodes(NODES, bundle).warnings if "copy" in each]
     bundle.largest_bytes = 100
     (warning,) = (each for each in predict_nodes(NODES, bundle).warnings if "copy" in each)
-    assert warning.startswith("the copy of 'image' is outside the measured range: preprocess of")
+    assert warning.startswith("the copy of 'image' is outside the measured range: preprocess_ms of")

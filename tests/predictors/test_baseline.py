@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from resperf.errors import TrainingError
-from resperf.features import Array, columns_of
+from resperf.features import Array, Columns, columns_of
 from resperf.layers import KINDS, OPTIMIZERS, Dense, DenseStep, Elementwise, Layer
+from resperf.predictors import Examples
 from resperf.predictors.baseline import Baseline, fit_terms
 from resperf.predictors.metrics import mape
 from resperf.predictors.term_tables import TERMS
@@ -18,6 +19,10 @@ from resperf.predictors.terms import constant_terms, physical_terms, terms_of
 
 RANDOM = np.random.default_rng(5)
 ROWS = np.column_stack([np.ones(60), np.exp(RANDOM.normal(size=(60, 2)))])
+
+
+def examples(columns: Columns, times_ms: Any, weights: Any = None) -> Examples:
+    return Examples(columns, "execution_ms", times_ms, weights=weights)
 
 
 def test_coefficients_are_found() -> None:
@@ -59,9 +64,11 @@ def test_rows_of_weight_zero_do_not_count() -> None:
 def test_closed_form_times_are_learnt(toy_rows: Any, kind: str) -> None:
     layers, times_ms = toy_rows(kind, 120)
     columns = columns_of(layers)
-    fitted = Baseline(kind).fit(columns, times_ms, validation=(columns, times_ms), seed=0)
+    fitted = Baseline(kind).fit(
+        examples(columns, times_ms), validation=examples(columns, times_ms), seed=0
+    )
     others, other_ms = toy_rows(kind, 50, seed=2)
-    assert mape(other_ms, fitted.predict(columns_of(others))) < 0.02
+    assert mape(other_ms, fitted.values(columns_of(others))) < 0.02
 
 
 def test_dense_terms_by_hand() -> None:
@@ -94,10 +101,12 @@ def test_what_an_optimizer_costs_is_found_in_training_steps() -> None:
         [0.1 + layer.weight_bytes / 1e6 * ms_per_mb.get(layer.optimizer, 0.02) for layer in layers]
     )
     columns = columns_of(layers)
-    fitted = Baseline("dense_step").fit(columns, times_ms, validation=(columns, times_ms), seed=0)
-    assert mape(times_ms, fitted.predict(columns)) < 0.01
+    fitted = Baseline("dense_step").fit(
+        examples(columns, times_ms), validation=examples(columns, times_ms), seed=0
+    )
+    assert mape(times_ms, fitted.values(columns)) < 0.01
     sgd, adam = (layers[0].replace(optimizer=name) for name in ("sgd", "adam"))
-    apart_ms = fitted.predict(columns_of([adam])) - fitted.predict(columns_of([sgd]))
+    apart_ms = fitted.values(columns_of([adam])) - fitted.values(columns_of([sgd]))
     assert apart_ms[0] == pytest.approx(0.04 * layers[0].weight_bytes / 1e6, rel=0.05)
 
 
@@ -117,19 +126,21 @@ def test_a_function_of_few_rows_takes_as_many_times_as_long_as_they_say(tmp_path
     also, also_ms = unary("abs", 60, 1.0, 2)
     rare, rare_ms = unary("square", 5, 8.0, 3)
     columns, times_ms = columns_of([*cheap, *also, *rare]), np.r_[cheap_ms, also_ms, rare_ms]
-    fitted = Baseline("elementwise").fit(columns, times_ms, validation=(columns, times_ms), seed=0)
+    fitted = Baseline("elementwise").fit(
+        examples(columns, times_ms), validation=examples(columns, times_ms), seed=0
+    )
     assert fitted.factors_["neg"] == pytest.approx(fitted.factors_["abs"], rel=0.1)
     # Five rows say most of it: a factor of two rows counts half.
     slower = fitted.factors_["square"] / fitted.factors_["neg"]
     assert 8.0 ** (4 / 7) < slower < 9.0
     unseen, unseen_ms = unary("square", 30, 8.0, 4)
-    assert mape(unseen_ms, fitted.predict(columns_of(unseen))) < 0.5
+    assert mape(unseen_ms, fitted.values(columns_of(unseen))) < 0.5
     # A function of which nothing is known takes what the others take.
     other, other_ms = unary("cube", 30, 1.0, 5)
-    assert mape(other_ms, fitted.predict(columns_of(other))) < 0.2
+    assert mape(other_ms, fitted.values(columns_of(other))) < 0.2
     stored = fitted.export(tmp_path, "elementwise")
     loaded = Baseline.load(stored, tmp_path)
-    np.testing.assert_array_equal(loaded.predict(columns), fitted.predict(columns))
+    np.testing.assert_array_equal(loaded.values(columns), fitted.values(columns))
     # Bundles of before there were factors.
     del stored["factors"]
     assert Baseline.load(stored, tmp_path).factors_ == {}

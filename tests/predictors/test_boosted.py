@@ -9,6 +9,7 @@ import pytest
 
 from resperf.errors import BundleError
 from resperf.features import Array, Columns, columns_of
+from resperf.predictors import Examples
 from resperf.predictors.boosted import Boosted
 from resperf.predictors.metrics import mape
 
@@ -16,6 +17,10 @@ pytest.importorskip("lightgbm")
 pytest.importorskip("scipy")
 
 Rows = tuple[Columns, Array]
+
+
+def examples(columns: Columns, times_ms: Any, weights: Any = None) -> Examples:
+    return Examples(columns, "execution_ms", times_ms, weights=weights)
 
 
 def rows_of(toy_rows: Any, count: int, seed: int, noise: float = 0.0) -> Rows:
@@ -28,20 +33,22 @@ def rows_of(toy_rows: Any, count: int, seed: int, noise: float = 0.0) -> Rows:
 @pytest.fixture(scope="module")
 def fitted(toy_rows: Any) -> Boosted:
     columns, times_ms = rows_of(toy_rows, 400, 1)
-    return Boosted("dense").fit(columns, times_ms, validation=rows_of(toy_rows, 80, 2), seed=0)
+    return Boosted("dense").fit(
+        examples(columns, times_ms), validation=examples(*rows_of(toy_rows, 80, 2)), seed=0
+    )
 
 
 def test_trees_learn_what_the_baseline_cannot(fitted: Boosted, toy_rows: Any) -> None:
     columns, times_ms = rows_of(toy_rows, 200, 3)
-    off = mape(times_ms, fitted.predict(columns))
-    assert off < 0.3 * mape(times_ms, fitted.baseline_.predict(columns))
+    off = mape(times_ms, fitted.values(columns))
+    assert off < 0.3 * mape(times_ms, fitted.baseline_.values(columns))
 
 
 def test_the_file_takes_the_same_branches_on_every_threshold(toy_rows: Any, tmp_path: Any) -> None:
     columns, times_ms = rows_of(toy_rows, 400, 1)
     # Few trees: each leaf is far larger than what float32 sums lose.
     fitted = Boosted("dense", trees=30).fit(
-        columns, times_ms, validation=rows_of(toy_rows, 80, 2), seed=0
+        examples(columns, times_ms), validation=examples(*rows_of(toy_rows, 80, 2)), seed=0
     )
     loaded = Boosted.load(fitted.export(tmp_path, "s"), tmp_path)
     others, _ = rows_of(toy_rows, 50, 4)
@@ -62,14 +69,14 @@ def test_validation_rows_say_how_many_trees_are_enough(toy_rows: Any) -> None:
     columns, times_ms = rows_of(toy_rows, 120, 1, noise=0.3)
     told: list[tuple[int, int, float]] = []
     fitted = Boosted("dense", trees=400).fit(
-        columns, times_ms, validation=rows_of(toy_rows, 60, 2), seed=0,
+        examples(columns, times_ms), validation=examples(*rows_of(toy_rows, 60, 2)), seed=0,
         progress=lambda *each: told.append(each),
     )  # fmt: skip
     errors = [error for _, _, error in told]
     assert [done for done, _, _ in told] == list(range(1, len(told) + 1))
     assert fitted.best_trees_ == 1 + int(np.argmin(errors))
     judged, judged_ms = rows_of(toy_rows, 60, 2)
-    assert mape(judged_ms, fitted.predict(judged)) == pytest.approx(min(errors))
+    assert mape(judged_ms, fitted.values(judged)) == pytest.approx(min(errors))
     # More trees would have learnt the noise.
     assert fitted.best_trees_ < 400
 
@@ -77,7 +84,7 @@ def test_validation_rows_say_how_many_trees_are_enough(toy_rows: Any) -> None:
 def test_far_outside_the_data_the_baseline_extrapolates(fitted: Boosted, toy_rows: Any) -> None:
     layers, _ = toy_rows("dense", 5)
     huge = columns_of([layers[0].replace(features_in=500_000, features_out=300_000)])
-    ratio = fitted.predict(huge)[0] / fitted.baseline_.predict(huge)[0]
+    ratio = fitted.values(huge)[0] / fitted.baseline_.values(huge)[0]
     assert 0.6 < ratio < 1.7
 
 
@@ -87,8 +94,10 @@ def test_rows_without_weight_do_not_count(toy_rows: Any) -> None:
     wrong = np.arange(400) % 4 == 0
     times_ms = np.where(wrong, times_ms * 30, times_ms)
     weights = np.where(wrong, 0.0, 1.0)
-    fitted = Boosted("dense").fit(columns, times_ms, validation=judged, seed=0, weights=weights)
-    assert mape(judged[1], fitted.predict(judged[0])) < 0.15
+    fitted = Boosted("dense").fit(
+        examples(columns, times_ms, weights), validation=examples(*judged), seed=0
+    )
+    assert mape(judged[1], fitted.values(judged[0])) < 0.15
 
 
 def test_the_ensemble_is_the_geometric_mean(toy_rows: Any, tmp_path: Any) -> None:
@@ -97,13 +106,13 @@ def test_the_ensemble_is_the_geometric_mean(toy_rows: Any, tmp_path: Any) -> Non
 
     columns, times_ms = rows_of(toy_rows, 100, 1)
     fitted = Ensemble("dense", epochs=2).fit(
-        columns, times_ms, validation=rows_of(toy_rows, 20, 2), seed=0
+        examples(columns, times_ms), validation=examples(*rows_of(toy_rows, 20, 2)), seed=0
     )
     others, _ = rows_of(toy_rows, 30, 3)
-    network, trees = (member.predict(others) for member in fitted.members_)
+    network, trees = (member.values(others) for member in fitted.members_)
     assert np.abs(network / trees - 1).max() > 1e-3
     mean = network**fitted.share_ * trees ** (1 - fitted.share_)
-    np.testing.assert_allclose(fitted.predict(others), mean)
+    np.testing.assert_allclose(fitted.values(others), mean)
     values = fitted.export(tmp_path, "s")
     assert [member.method for member in fitted.members_] == ["residual", "boosted"]
     del values["averaged"]["boosted"]
@@ -139,7 +148,7 @@ def test_hardly_any_validation_rows_do_not_say_how_many_trees_are_enough(toy_row
     def fitted_by(count: int, factor: float) -> Boosted:
         judged, judged_ms = rows_of(toy_rows, count, 2)
         return Boosted("dense").fit(
-            columns, times_ms, validation=(judged, factor * judged_ms), seed=0
+            examples(columns, times_ms), validation=examples(judged, factor * judged_ms), seed=0
         )
 
     # Rows that are all off say that no tree is enough; three of them are not believed.
@@ -147,4 +156,4 @@ def test_hardly_any_validation_rows_do_not_say_how_many_trees_are_enough(toy_row
     assert few.best_trees_ == fitted_by(3, 1.0).best_trees_ > 20
     assert fitted_by(25, 3.0).best_trees_ != fitted_by(25, 1.0).best_trees_
     others, others_ms = rows_of(toy_rows, 200, 3)
-    assert mape(others_ms, few.predict(others)) < 0.15
+    assert mape(others_ms, few.values(others)) < 0.15

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from resperf.features import columns_of
+from resperf.features import Columns, columns_of
 from resperf.layers import Conv, Dense
+from resperf.predictors import Examples
 from resperf.predictors._architecture import Architecture, Stage, onnx_bytes
 from resperf.predictors._corrected import informative
 from resperf.predictors._fitting import Schedule, fit_network
@@ -104,6 +105,10 @@ def test_columns_that_say_nothing_new_are_left_out() -> None:
     assert informative(matrix) == [1, 4]
 
 
+def examples(columns: Columns, times_ms: Any, weights: Any = None) -> Examples:
+    return Examples(columns, "execution_ms", times_ms, weights=weights)
+
+
 def test_the_network_learns_what_the_baseline_cannot(toy_rows: Any) -> None:
     def rows(count: int, seed: int) -> tuple[Any, np.ndarray]:
         layers, times_ms = toy_rows("dense", count, seed=seed)
@@ -112,21 +117,21 @@ def test_the_network_learns_what_the_baseline_cannot(toy_rows: Any) -> None:
 
     columns, times_ms = rows(300, 1)
     fitted = Residual("dense", epochs=40, members=2, width=32).fit(
-        columns, times_ms, validation=rows(60, 2), seed=0
+        examples(columns, times_ms), validation=examples(*rows(60, 2)), seed=0
     )
     others, other_ms = rows(100, 3)
-    off = mape(other_ms, fitted.predict(others))
-    assert off < 0.6 * mape(other_ms, fitted.baseline_.predict(others))
+    off = mape(other_ms, fitted.values(others))
+    assert off < 0.6 * mape(other_ms, fitted.baseline_.values(others))
 
 
 def test_far_outside_the_data_answers_stay_near_the_baseline(toy_rows: Any) -> None:
     layers, times_ms = toy_rows("dense", 80)
     columns = columns_of(layers)
     fitted = Residual("dense", epochs=5, members=1, width=8).fit(
-        columns, times_ms, validation=(columns, times_ms), seed=0
+        examples(columns, times_ms), validation=examples(columns, times_ms), seed=0
     )
     huge = columns_of([layers[0].replace(features_in=500_000, features_out=300_000)])
-    ratio = fitted.predict(huge) / fitted.baseline_.predict(huge)
+    ratio = fitted.values(huge) / fitted.baseline_.values(huge)
     low, high = fitted.residual_range_
     assert np.exp(low) <= ratio[0] <= np.exp(high)
     assert high < 0.5

@@ -11,7 +11,7 @@ import pytest
 from resperf.errors import TrainingError
 from resperf.features import Columns, columns_of
 from resperf.layers import Dense, Pool, Reorder
-from resperf.predictors import predictor_class
+from resperf.predictors import Examples, layer_predictor_class
 from resperf.predictors._onnx import OnnxNetwork
 from resperf.predictors._paper import paper_features
 from resperf.predictors._regression import PaperRegression
@@ -21,6 +21,11 @@ from resperf.predictors.polynomial import Polynomial, factors_of
 pytest.importorskip("sklearn")
 pytest.importorskip("xgboost")
 
+
+def examples(columns: Columns, times_ms: Any, weights: Any = None) -> Examples:
+    return Examples(columns, "execution_ms", times_ms, weights=weights)
+
+
 RANDOM = np.random.default_rng(0)
 ROWS = RANDOM.normal(size=(300, 4)).astype(np.float32)
 WIDE = np.exp(RANDOM.uniform(np.log(0.002), np.log(500), 300))
@@ -28,7 +33,7 @@ WIDE = np.exp(RANDOM.uniform(np.log(0.002), np.log(500), 300))
 
 def learnt(method: str, targets: np.ndarray, folder: Path, **settings: Any) -> tuple[Any, Any]:
     """Return what the library answers, and what its file does."""
-    regression = predictor_class(method)("dense", **settings)
+    regression = layer_predictor_class(method)("dense", **settings)
     assert isinstance(regression, PaperRegression)
     run, content = regression.regress(ROWS, targets, None, 0)
     (folder / "r.onnx").write_bytes(content)
@@ -86,9 +91,9 @@ def test_no_time_is_negative(method: str, toy_rows: Any) -> None:
     columns = columns_of(layers)
     sizes = np.array([layer.macs for layer in layers], dtype=float)
     times_ms = 1e-4 + np.maximum(sizes / np.median(sizes) - 1, 0)
-    fitted = predictor_class(method)("dense")
-    fitted.fit(columns, times_ms, validation=(columns, times_ms), seed=0)
-    found = fitted.predict(columns)
+    fitted = layer_predictor_class(method)("dense")
+    fitted.fit(examples(columns, times_ms), validation=examples(columns, times_ms), seed=0)
+    found = fitted.values(columns)
     assert (found >= 0).all()
     if method != "svr":
         assert (found == 0).any()
@@ -99,9 +104,9 @@ def test_xgboost_on_logarithms_minds_short_layers(toy_rows: Any) -> None:
         layers, times_ms = toy_rows("dense", 300, seed=1)
         columns = columns_of(layers)
         others, other_ms = toy_rows("dense", 100, seed=2)
-        fitted = predictor_class(method)("dense")
-        fitted.fit(columns, times_ms, validation=(columns, times_ms), seed=0)
-        return float(np.mean(np.abs(fitted.predict(columns_of(others)) / other_ms - 1)))
+        fitted = layer_predictor_class(method)("dense")
+        fitted.fit(examples(columns, times_ms), validation=examples(columns, times_ms), seed=0)
+        return float(np.mean(np.abs(fitted.values(columns_of(others)) / other_ms - 1)))
 
     assert error("xgboost-log") < error("xgboost")
 
@@ -110,22 +115,26 @@ def test_the_line_over_operations_by_hand() -> None:
     # 2 x batch x 1000 x 1000 operations: 0.002 giga per image; 1 ms + 500 ms per giga.
     layers = [Dense(batch=batch, features_in=1000, features_out=1000) for batch in range(1, 9)]
     columns, times_ms = columns_of(layers), 1.0 + np.arange(1.0, 9.0)
-    fitted = Linear("dense").fit(columns, times_ms, validation=(columns, times_ms), seed=0)
+    fitted = Linear("dense").fit(
+        examples(columns, times_ms), validation=examples(columns, times_ms), seed=0
+    )
     assert fitted.constant_ms_ == pytest.approx(1)
     assert fitted.ms_per_giga_ == pytest.approx(500)
     twice = columns_of([Dense(batch=16, features_in=1000, features_out=1000)])
-    assert fitted.predict(twice)[0] == pytest.approx(17)
+    assert fitted.values(twice)[0] == pytest.approx(17)
     times_ms[0] = 100
     weights = np.r_[0.0, np.ones(7)]
-    fitted.fit(columns, times_ms, validation=(columns, times_ms), seed=0, weights=weights)
+    fitted.fit(examples(columns, times_ms, weights), validation=examples(columns, times_ms), seed=0)
     assert fitted.ms_per_giga_ == pytest.approx(500)
 
 
 def test_layers_of_equal_work_have_the_mean_time() -> None:
     layers = [Dense(batch=1, features_in=2**k, features_out=2 ** (20 - k)) for k in range(2, 12)]
     columns, times_ms = columns_of(layers), np.arange(1.0, 11.0)
-    fitted = Linear("dense").fit(columns, times_ms, validation=(columns, times_ms), seed=0)
-    np.testing.assert_allclose(fitted.predict(columns), 5.5)
+    fitted = Linear("dense").fit(
+        examples(columns, times_ms), validation=examples(columns, times_ms), seed=0
+    )
+    np.testing.assert_allclose(fitted.values(columns), 5.5)
 
 
 def test_operations_of_other_kinds_by_hand() -> None:
@@ -143,6 +152,8 @@ def test_features_are_those_of_table_3() -> None:
     names, _ = paper_features("dense", dense())
     layers = [Dense(batch=b, features_in=10, features_out=10) for b in range(1, 20)]
     columns, times_ms = columns_of(layers), np.arange(1.0, 20.0)
-    fitted = Polynomial("dense").fit(columns, times_ms, validation=(columns, times_ms), seed=0)
+    fitted = Polynomial("dense").fit(
+        examples(columns, times_ms), validation=examples(columns, times_ms), seed=0
+    )
     assert fitted.features_ == names
-    np.testing.assert_allclose(fitted.predict(columns), times_ms)
+    np.testing.assert_allclose(fitted.values(columns), times_ms)

@@ -4,7 +4,7 @@ from itertools import chain, repeat
 import pytest
 
 from resperf.errors import MeasurementError
-from resperf.measurement import PhaseSamples, StopReason
+from resperf.measurement import Samples, StopReason
 from resperf.timing import SamplingProtocol, WallClock, pooled, sample
 
 
@@ -34,7 +34,7 @@ def test_equal_runs_stop_when_six_samples_bound_the_median() -> None:
     # Three equal runs end the warm-up; five samples have no interval at 95%, six have.
     assert result.warmups == 3
     assert result.taken == 6
-    assert result.samples_ms == (10.0,) * 6
+    assert result.values == (10.0,) * 6
     assert result.stop_reason is StopReason.PRECISE
     assert not result.drift
 
@@ -68,13 +68,13 @@ def test_warm_up_goes_on_until_three_runs_agree() -> None:
     runs = FakeRuns(chain([9.0, 5.0, 3.0, 2.0, 1.0, 1.0], repeat(1.0)))
     result = sample(runs.sampler, SamplingProtocol(warmup_s=1.0, min_time_s=0), clock=runs.clock)
     assert result.warmups == 7
-    assert set(result.samples_ms) == {1.0}
+    assert set(result.values) == {1.0}
 
 
 def test_offset_and_divisor_turn_a_run_into_a_layer() -> None:
     runs = FakeRuns(repeat(9.0))
     result = sample(runs.sampler, SamplingProtocol(), offset=1.0, divisor=4.0, clock=runs.clock)
-    assert result.median_ms == 2.0
+    assert result.value == 2.0
     assert (result.copies, result.divisor, result.offset) == (None, 4.0, 1.0)
     counted = sample(runs.sampler, SamplingProtocol(), divisor=4.0, copies=4, clock=runs.clock)
     assert (counted.copies, counted.divisor, counted.offset) == (4, 4.0, 0.0)
@@ -89,18 +89,18 @@ def test_an_event_timer_s_values_count_and_not_the_wall_time() -> None:
 
     result = sample(event_ms, SamplingProtocol(min_time_s=0.0), clock=runs.clock)
     assert result.stop_reason is StopReason.PRECISE
-    assert set(result.samples_ms) == {4.0, 4.01}
+    assert set(result.values) == {4.0, 4.01}
 
 
 def test_what_is_no_time_is_sampled_a_few_times() -> None:
     peaks = iter([900.0, 1000.0, 1000.0, 1000.0])
     result = sample(peaks.__next__, SamplingProtocol(), unit="bytes", copies=1)
     # The first run allocates what later runs find; it warms up.
-    assert result.samples_ms == (1000.0,) * 3
+    assert result.values == (1000.0,) * 3
     assert (result.taken, result.warmups, result.stop_reason) == (3, 1, StopReason.PRECISE)
     moving = iter([900.0, 1000.0, 1100.0, 1000.0])
     noisy = sample(moving.__next__, SamplingProtocol(), unit="bytes", offset=500.0, divisor=2.0)
-    assert noisy.samples_ms == (250.0, 300.0, 250.0)
+    assert noisy.values == (250.0, 300.0, 250.0)
     assert noisy.stop_reason is StopReason.BUDGET
 
 
@@ -114,28 +114,28 @@ def test_many_samples_become_quantiles() -> None:
     runs = FakeRuns(1.0 + 0.5 * (i % 2) for i in range(10_000))
     result = sample(runs.sampler, SamplingProtocol(budget_s=0.5), clock=runs.clock)
     assert result.taken > 64
-    assert len(result.samples_ms) == 64
-    assert (result.samples_ms[0], result.samples_ms[-1]) == (1.0, 1.5)
+    assert len(result.values) == 64
+    assert (result.values[0], result.values[-1]) == (1.0, 1.5)
 
 
 def test_builds_count_alike_however_many_samples_each_has() -> None:
-    slow = PhaseSamples((4.0,) * 5, 5, 1, StopReason.PRECISE, drift=False)
-    fast = PhaseSamples((1.0,) * 40, 400, 2, StopReason.PRECISE, drift=True)
+    slow = Samples((4.0,) * 5, 5, 1, StopReason.PRECISE, drift=False)
+    fast = Samples((1.0,) * 40, 400, 2, StopReason.PRECISE, drift=True)
     joint = pooled([slow, fast, fast], SamplingProtocol())
-    assert sorted(joint.samples_ms) == [1.0] * 10 + [4.0] * 5
+    assert sorted(joint.values) == [1.0] * 10 + [4.0] * 5
     assert (joint.taken, joint.warmups, joint.drift) == (805, 5, True)
     # Places that differ by a factor of four leave the median uncertain, however many samples agree.
     assert joint.stop_reason is StopReason.BUDGET
-    other = PhaseSamples((4.0,) * 40, 40, 1, StopReason.PRECISE, drift=False)
+    other = Samples((4.0,) * 40, 40, 1, StopReason.PRECISE, drift=False)
     assert pooled([other, fast, fast], SamplingProtocol()).stop_reason is StopReason.BUDGET
     assert pooled([slow, slow], SamplingProtocol()).stop_reason is StopReason.PRECISE
     assert pooled([fast], SamplingProtocol()) is fast
 
 
 def test_a_build_with_one_sample_still_counts() -> None:
-    one = PhaseSamples((4.0,), 1, 1, StopReason.BUDGET, drift=False)
-    many = PhaseSamples((1.0, 2.0, 3.0), 3, 1, StopReason.BUDGET, drift=False)
-    assert pooled([one, many], SamplingProtocol()).samples_ms == (4.0, 1.0, 3.0)
+    one = Samples((4.0,), 1, 1, StopReason.BUDGET, drift=False)
+    many = Samples((1.0, 2.0, 3.0), 3, 1, StopReason.BUDGET, drift=False)
+    assert pooled([one, many], SamplingProtocol()).values == (4.0, 1.0, 3.0)
 
 
 def test_very_short_runs_end_at_the_largest_number() -> None:

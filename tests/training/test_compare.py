@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -14,9 +14,10 @@ import pytest
 from resperf.dataset import Dataset, DatasetInfo, KindTable, write_dataset
 from resperf.errors import DatasetError, TrainingError
 from resperf.layers import Dense
-from resperf.measurement import PHASES, Measurement, PhaseSamples, Status, StopReason
+from resperf.measurement import Measurement, Samples, Status, StopReason
 from resperf.platform import Platform
-from resperf.predictors import METHODS, Predictor
+from resperf.predictors import METHODS, LayerPredictor
+from resperf.quantities import PHASES
 from resperf.settings import Setting
 from resperf.splits import split_of_keys
 from resperf.training import ComparisonSettings, compare
@@ -29,28 +30,27 @@ def time_ms(width: int) -> float:
     return 0.01 * width
 
 
-class Spy(Predictor):
+class Spy(LayerPredictor):
     """Knows the times, adds 5% to them, and remembers what it was shown."""
 
     method = "spy"
     shown: ClassVar[list[tuple[set[int], set[int]]]] = []
     asked: ClassVar[list[int]] = []
 
-    def _learn(self, lesson: Any) -> None:
-        expected_ms = 0.01 * lesson.columns["features_out"]
-        np.testing.assert_allclose(lesson.times_ms, expected_ms, rtol=0.03)
-        self.shown.append((widths(lesson.columns), widths(lesson.validation[0])))
+    def _learn(self, examples: Any, validation: Any, seed: int, progress: Any) -> None:
+        expected_ms = 0.01 * examples.columns["features_out"]
+        np.testing.assert_allclose(examples.values, expected_ms, rtol=0.03)
+        self.shown.append((widths(examples.columns), widths(validation.columns)))
 
-    def predict(self, columns: Any) -> Any:
+    def values(self, columns: Any) -> Any:
         self.asked.append(len(columns["features_out"]))
         return 1.05 * 0.01 * columns["features_out"]
 
-    def export(self, folder: Path, stem: str) -> dict[str, Any]:
-        return {"kind": self.kind}
+    def _export(self, folder: Path, stem: str) -> dict[str, Any]:
+        return {}
 
-    @classmethod
-    def load(cls, values: Mapping[str, Any], folder: Path) -> Self:
-        return cls(values["kind"])
+    def _load(self, values: Mapping[str, Any], folder: Path) -> None:
+        pass
 
 
 class Other(Spy):
@@ -60,15 +60,12 @@ class Other(Spy):
 class BadlyStored(Spy):
     """Says 5% too much when trained, and twice the time when loaded."""
 
-    @classmethod
-    def load(cls, values: Mapping[str, Any], folder: Path) -> Self:
-        loaded = super().load(values, folder)
-        loaded.predict = lambda columns: 2 * 0.01 * columns["features_out"]  # type: ignore[method-assign]
-        return loaded
+    def _load(self, values: Mapping[str, Any], folder: Path) -> None:
+        self.values = lambda columns: 2 * 0.01 * columns["features_out"]  # type: ignore[method-assign]
 
 
 class Failing(Spy):
-    def _learn(self, lesson: Any) -> None:
+    def _learn(self, examples: Any, validation: Any, seed: int, progress: Any) -> None:
         raise TrainingError("a dead start")
 
 
@@ -81,7 +78,7 @@ def spies(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setitem(sys.modules, "resperf_test_spies", sys.modules[__name__])
     classes = {"spy": Spy, "other": Other, "badly": BadlyStored, "failing": Failing}
     for name, cls in classes.items():
-        monkeypatch.setitem(METHODS, name, f"resperf_test_spies:{cls.__name__}")  # type: ignore[arg-type]
+        monkeypatch.setitem(METHODS, name, f"resperf_test_spies:{cls.__name__}")
     yield
     Spy.shown.clear()
     Spy.asked.clear()
@@ -89,14 +86,6 @@ def spies(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def make(path: Path, chosen: range, *, device: str = "toy", twice: int = 0) -> Path:
     """Write dense layers, the first `twice` of them measured again and 4% slower."""
-
-    def row(width: int, repeat: int, factor: float) -> Measurement:
-        phases = {
-            phase: PhaseSamples((time_ms(width) * factor,) * 3, 3, 1, StopReason.PRECISE)
-            for phase in PHASES
-        }
-        layer = Dense(batch=1, features_in=4, features_out=width)
-        return Measurement(layer, Status.OK, phases, repeat=repeat, started_at=width)
 
     setting = Setting(threads=2, framework="synthetic", framework_version="1", provider="none")
     platform = Platform(
@@ -107,6 +96,18 @@ def make(path: Path, chosen: range, *, device: str = "toy", twice: int = 0) -> P
         memory_bytes=8 << 30,
         system="Linux",
     )
+
+    def row(width: int, repeat: int, factor: float) -> Measurement:
+        phases = {
+            phase: Samples((time_ms(width) * factor,) * 3, 3, 1, StopReason.PRECISE)
+            for phase in PHASES
+        }
+        layer = Dense(batch=1, features_in=4, features_out=width)
+        return Measurement(
+            layer, Status.OK, phases, setting=setting, platform=platform, repeat=repeat,
+            started_at=width,
+        )  # fmt: skip
+
     info = DatasetInfo(
         setting, platform, {"name": "by hand"}, 1, {}, "2026-01-02T03:04:05+00:00", {}
     )
@@ -149,7 +150,7 @@ def test_every_method_sees_the_same_rows_and_none_sees_the_test_split(dataset: P
 
 def test_errors_are_those_of_predictions_that_are_5_percent_high(dataset: Path) -> None:
     (row,) = compare(dataset, ComparisonSettings(("spy",))).rows
-    assert (row.kind, row.phase) == ("dense", "execution")
+    assert (row.kind, row.phase) == ("dense", "execution_ms")
     assert row.errors.rows == len(TEST)
     assert row.errors.mape == pytest.approx(0.05)
     assert row.errors.within_10 == 1.0
@@ -242,12 +243,14 @@ def test_times_of_other_phases_are_refused(
         if path != other:
             return real(path)
         return {
-            kind: replace(table, times_ms={"whole_call": table.times_ms["execution"]})
+            kind: replace(table, times_ms={"whole_call_ms": table.times_ms["execution_ms"]})
             for kind, table in real(path).items()
         }
 
     monkeypatch.setattr(module, "read_table", whole_calls)
-    with pytest.raises(TrainingError, match=r"other.h5 has no execution times; it has: whole_call"):
+    with pytest.raises(
+        TrainingError, match=r"other.h5 has no execution_ms times; it has: whole_call_ms"
+    ):
         compare(dataset, ComparisonSettings(("spy",)), test=other)
     assert Spy.shown == []
 
@@ -255,7 +258,7 @@ def test_times_of_other_phases_are_refused(
 def test_a_method_that_fails_is_noted_and_the_others_go_on(dataset: Path) -> None:
     comparison = compare(dataset, ComparisonSettings(("failing", "spy")))
     assert [row.method for row in comparison.rows] == ["spy"]
-    assert comparison.notes == ("dense execution: failing skipped: a dead start",)
+    assert comparison.notes == ("dense execution_ms: failing skipped: a dead start",)
     with pytest.raises(TrainingError, match=r"nothing could be compared \(.*a dead start"):
         compare(dataset, ComparisonSettings(("failing",)))
 
@@ -278,7 +281,9 @@ def test_wrong_settings_are_refused(settings: dict[str, Any], message: str) -> N
 def test_what_cannot_be_compared_is_one_clear_line(dataset: Path, tmp_path: Path) -> None:
     with pytest.raises(TrainingError, match="no layer of kind pool; it has: dense"):
         compare(dataset, ComparisonSettings(("spy",), kinds=("pool",)))
-    with pytest.raises(TrainingError, match="has no lunch times; it has: preprocess, execution"):
+    with pytest.raises(
+        TrainingError, match="has no lunch times; it has: preprocess_ms, execution_ms"
+    ):
         compare(dataset, ComparisonSettings(("spy",), phases=("lunch",)))
     with pytest.raises(TrainingError, match="give either folds or a test dataset"):
         compare(dataset, ComparisonSettings(("spy",), folds=3), test=dataset)

@@ -18,7 +18,7 @@ from resperf.training.rows import LayerRows
 def rows_of(layers: list[Dense], times_ms: np.ndarray) -> LayerRows:
     return LayerRows(
         "dense", columns_of(layers), tuple(layer.key for layer in layers),
-        {"execution": times_ms}, np.ones(len(layers), dtype=np.int64), {},
+        {"execution_ms": times_ms}, np.ones(len(layers), dtype=np.int64), {},
     )  # fmt: skip
 
 

@@ -14,7 +14,7 @@ from resperf.dataset import Dataset, DatasetInfo, write_dataset
 from resperf.devices import device_facts, devices
 from resperf.errors import TrainingError
 from resperf.layers import Activation, Conv, Dense, Layer, Pool
-from resperf.measurement import Measurement, PhaseSamples, Status, StopReason
+from resperf.measurement import Measurement, Samples, Status, StopReason
 from resperf.network import read_network
 from resperf.platform import Platform
 from resperf.prediction import predict_layers, predict_network
@@ -48,16 +48,18 @@ def dataset(
     setting = Setting(threads=0, framework=framework, framework_version="1", provider="cuda")
     platform = Platform(device=device)
     if costs is None:
-        costs = {"session_ms": SESSION_MS} if phase == "execution" else {}
+        costs = {"session_ms": SESSION_MS} if phase == "execution_ms" else {}
     info = DatasetInfo(
         setting, platform, {"name": "made up"}, 0, {}, "2026-01-02T03:04:05+00:00", costs,
-        phases=(phase,),
+        quantities=(phase,),
     )  # fmt: skip
     rows = [
         Measurement(
             layer,
             Status.OK,
-            {phase: PhaseSamples((time_ms,) * 5, 5, 1, StopReason.PRECISE)},
+            {phase: Samples((time_ms,) * 5, 5, 1, StopReason.PRECISE)},
+            setting=setting,
+            platform=platform,
             started_at=place,
         )
         for place, (layer, time_ms) in enumerate(times_ms.items())
@@ -100,12 +102,12 @@ def files(
     other = {layer: whole_call_ms(layer, ms) for layer, ms in layers["p5000"].items()}
     pools = {layer: ms for layer, ms in calls.items() if isinstance(layer, Pool)}
     return {
-        "execution": dataset(folder / "e.h5", "1080ti", "execution", execution),
-        "calls": dataset(folder / "c.h5", "gtx1080ti", "whole_call", calls),
-        "p5000": dataset(folder / "p5000.h5", "p5000", "whole_call", other),
-        "only pools": dataset(folder / "d.h5", "1080ti", "whole_call", pools),
+        "execution_ms": dataset(folder / "e.h5", "1080ti", "execution_ms", execution),
+        "calls": dataset(folder / "c.h5", "gtx1080ti", "whole_call_ms", calls),
+        "p5000": dataset(folder / "p5000.h5", "p5000", "whole_call_ms", other),
+        "only pools": dataset(folder / "d.h5", "1080ti", "whole_call_ms", pools),
         "other framework": dataset(
-            folder / "f.h5", "1080ti", "whole_call", calls, framework="onnxruntime"
+            folder / "f.h5", "1080ti", "whole_call_ms", calls, framework="onnxruntime"
         ),
     }
 
@@ -113,15 +115,15 @@ def files(
 @pytest.fixture(scope="module")
 def bundle(files: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     return train(
-        files["execution"], tmp_path_factory.mktemp("b") / "1080ti-tensorflow", method="baseline",
-        estimate_from=[files["calls"], files["p5000"]],
+        files["execution_ms"], tmp_path_factory.mktemp("b") / "1080ti-tensorflow",
+        method="baseline", estimate_from=[files["calls"], files["p5000"]],
     )  # fmt: skip
 
 
 def test_coefficients_are_found_in_whole_calls(bundle: Bundle) -> None:
     assert bundle.kinds == ("conv", "dense", "pool", "activation")
     assert bundle.predict([POOL]).ms[0] == pytest.approx(pool_ms(POOL), rel=0.1)
-    for phase in ("preprocess", "postprocess"):
+    for phase in ("preprocess_ms", "postprocess_ms"):
         copies = bundle.transfer_ms(phase, [0, 10_000_000])
         assert copies[1] - copies[0] == pytest.approx(10 * COPY_MS_PER_MB, rel=0.03)
         assert copies[0] == pytest.approx((CALL_MS - SESSION_MS) / 2, rel=0.1)
@@ -144,7 +146,7 @@ def test_without_any_activation_none_is_estimated(
     plain = {layer: ms for layer, ms in layers["conv"].items()
              if layer.fields()["activation"] == "none"}  # fmt: skip
     found = train(
-        dataset(tmp_path / "plain.h5", "1080ti", "execution", plain), tmp_path / "b",
+        dataset(tmp_path / "plain.h5", "1080ti", "execution_ms", plain), tmp_path / "b",
         method="baseline", estimate_from=[files["calls"]],
     )  # fmt: skip
     assert found.kinds == ("conv", "pool")
@@ -154,7 +156,7 @@ def test_without_any_activation_none_is_estimated(
 def test_a_method_that_ignores_activations_estimates_none(
     files: dict[str, Path], tmp_path: Path
 ) -> None:
-    found = train(files["execution"], tmp_path / "b", method="linear",
+    found = train(files["execution_ms"], tmp_path / "b", method="linear",
                   estimate_from=[files["calls"]])  # fmt: skip
     assert "activation" not in found.kinds
     assert "activation execution" not in found.estimates
@@ -198,16 +200,16 @@ def test_another_devices_estimates_are_scaled(
     monkeypatch.setattr(
         estimate, "device_facts", lambda name: slow if name == "v100" else device_facts(name)
     )
-    execution = dataset(tmp_path / "v.h5", "v100", "execution", layers["conv"])
+    execution = dataset(tmp_path / "v.h5", "v100", "execution_ms", layers["conv"])
     scaled = train(execution, tmp_path / "v", method="baseline", estimate_from=[bundle.path])
     ours, theirs = device_facts("1080ti"), device_facts("v100")
     assert ours is not None
     assert theirs is not None
     ratio = ours.bandwidth_bytes_per_s / theirs.bandwidth_bytes_per_s
     assert scaled.predict([POOL]).ms[0] == pytest.approx(pool_ms(POOL, ratio), rel=0.1)
-    none_ms, theirs_ms = scaled.transfer_ms("preprocess", [0, 8_000_000])
-    assert none_ms == bundle.transfer_ms("preprocess", [0])[0]
-    ours_ms = bundle.transfer_ms("preprocess", [8_000_000])[0]
+    none_ms, theirs_ms = scaled.transfer_ms("preprocess_ms", [0, 8_000_000])
+    assert none_ms == bundle.transfer_ms("preprocess_ms", [0])[0]
+    ours_ms = bundle.transfer_ms("preprocess_ms", [8_000_000])[0]
     assert theirs_ms - none_ms == pytest.approx(2 * (ours_ms - none_ms))
     assert scaled.costs["view_ms"] == bundle.costs["view_ms"]
     # Activations are estimated from its own convolutions, not scaled.
@@ -248,7 +250,7 @@ def test_predictions_say_which_parts_are_estimated(bundle: Bundle) -> None:
 
 
 def test_what_was_measured_is_not_estimated(files: dict[str, Path], tmp_path: Path) -> None:
-    execution = dataset(tmp_path / "e.h5", "1080ti", "execution",
+    execution = dataset(tmp_path / "e.h5", "1080ti", "execution_ms",
                         {POOL.replace(batch=n): 7.0 for n in range(1, 60)})  # fmt: skip
     found = train(execution, tmp_path / "b", method="baseline", estimate_from=[files["calls"]])
     # Poolings are then a kind with known execution, which separates calls from copies.
@@ -261,7 +263,7 @@ def test_what_was_measured_is_not_estimated(files: dict[str, Path], tmp_path: Pa
     ("device", "given", "message"),
     [
         ("k80", "calls", "is of device 1080ti, the layers are of k80"),
-        ("1080ti", "execution", "has execution, not whole calls"),
+        ("1080ti", "execution_ms", "holds execution_ms, not whole calls"),
         ("1080ti", "only pools", "has no kind of layer that was trained here .conv, dense."),
         ("1080ti", "other framework", "was measured with onnxruntime, the layers with tensorflow"),
         ("my card", "bundle", "bandwidth and bus of device 'my card' are unknown"),
@@ -272,11 +274,11 @@ def test_what_was_measured_is_not_estimated(files: dict[str, Path], tmp_path: Pa
 def test_unusable_sources_are_refused(
     device: str, given: str, message: str, files: dict[str, Path], bundle: Bundle, tmp_path: Path
 ) -> None:
-    plain = train(files["execution"], tmp_path / "plain", method="baseline").path
+    plain = train(files["execution_ms"], tmp_path / "plain", method="baseline").path
     source = {**files, "bundle": bundle.path, "plain bundle": plain}[given]
     with pytest.raises(TrainingError, match=message):
         train(
-            files["execution"], tmp_path / "b", method="baseline", device=device,
+            files["execution_ms"], tmp_path / "b", method="baseline", device=device,
             estimate_from=[source],
         )  # fmt: skip
     assert not (tmp_path / "b").exists()
@@ -284,14 +286,14 @@ def test_unusable_sources_are_refused(
 
 def test_one_bundle_is_enough(files: dict[str, Path], bundle: Bundle, tmp_path: Path) -> None:
     with pytest.raises(TrainingError, match="one bundle or from files of whole calls"):
-        train(files["execution"], tmp_path / "b", method="baseline",
+        train(files["execution_ms"], tmp_path / "b", method="baseline",
               estimate_from=[bundle.path, files["calls"]])  # fmt: skip
 
 
 def test_without_a_session_call_whole_calls_cannot_be_separated(
     files: dict[str, Path], tmp_path: Path
 ) -> None:
-    execution = dataset(tmp_path / "e.h5", "1080ti", "execution",
+    execution = dataset(tmp_path / "e.h5", "1080ti", "execution_ms",
                         {POOL.replace(batch=n): 7.0 for n in range(1, 60)}, costs={})  # fmt: skip
     with pytest.raises(TrainingError, match="the cost of a session call was not measured"):
         train(execution, tmp_path / "b", method="baseline", estimate_from=[files["calls"]])
@@ -301,7 +303,7 @@ def test_excluded_layers_are_not_estimated_from(
     files: dict[str, Path], layers: dict[str, dict[Layer, float]], tmp_path: Path
 ) -> None:
     keys = frozenset(layer.key for layer in layers["pool"])
-    found = train(files["execution"], tmp_path / "b", method="baseline", exclude_keys=keys,
+    found = train(files["execution_ms"], tmp_path / "b", method="baseline", exclude_keys=keys,
                   estimate_from=[files["calls"]])  # fmt: skip
     assert set(found.estimates) == {"preprocess", "postprocess", "activation execution"}
 
@@ -320,11 +322,11 @@ def test_fewer_trees_make_a_smaller_bundle(
     # A step that no physical term models: trees have something to learn.
     stepped = {each: ms * (3 if each.macs % 3 else 1) * (2 if each.batch > 4 else 1)
                for each, ms in layers["dense"].items()}  # fmt: skip
-    rows = dataset(tmp_path / "s.h5", "1080ti", "execution", stepped)
+    rows = dataset(tmp_path / "s.h5", "1080ti", "execution_ms", stepped)
     sizes = [
         train(rows, tmp_path / str(trees), method="boosted", trees=trees).size_bytes
         for trees in (5, 50)
     ]
     assert sizes[0] + 2000 < sizes[1]
     with pytest.raises(TrainingError, match="svr has no number of trees"):
-        train(files["execution"], tmp_path / "s", method="svr", trees=5)
+        train(files["execution_ms"], tmp_path / "s", method="svr", trees=5)

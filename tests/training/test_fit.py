@@ -41,8 +41,8 @@ def test_a_bundle_says_where_it_comes_from(baseline: Bundle, toy_dataset: Path) 
     )  # fmt: skip
     assert set(baseline.kinds) == {"conv", "pool", "dense"}
     assert baseline.costs == {"session_ms": 0.01, "view_ms": 0.001}
-    assert baseline.manifest["dataset"]["checksum"] == checksum(toy_dataset)
-    rows = baseline.manifest["training"]["rows"]["conv"]
+    assert baseline.provenance["datasets"][0]["checksum"] == checksum(toy_dataset)
+    rows = baseline.part["training"]["rows"]["conv"]
     assert rows["train"] + rows["validation"] + rows["test"] == 80
     assert rows["left_out"] == {"repeats": 10}
 
@@ -51,20 +51,20 @@ def test_errors_are_those_of_the_toy(baseline: Bundle) -> None:
     # Times carry 1% noise, of which a perfect predictor sees 0.8% on average.
     for kind in baseline.kinds:
         assert baseline.validation[kind] < 0.05
-        assert baseline.errors["test"][kind]["execution"]["mape"] < 0.05
-        assert baseline.errors["test"][kind]["preprocess"]["mape"] < 0.01
+        assert baseline.errors["test"][kind]["execution_ms"]["mape"] < 0.05
+        assert baseline.errors["test"][kind]["preprocess_ms"]["mape"] < 0.01
 
 
 def test_transfers_are_learnt_from_all_kinds(baseline: Bundle) -> None:
     # 2 us and 8 GB/s in, 3 us and 5 GB/s out.
-    assert baseline.transfer_ms("preprocess", [800_000])[0] == pytest.approx(0.102, rel=0.02)
-    assert baseline.transfer_ms("postprocess", [500_000])[0] == pytest.approx(0.103, rel=0.02)
+    assert baseline.transfer_ms("preprocess_ms", [800_000])[0] == pytest.approx(0.102, rel=0.02)
+    assert baseline.transfer_ms("postprocess_ms", [500_000])[0] == pytest.approx(0.103, rel=0.02)
 
 
 def test_test_rows_are_neither_trained_on_nor_chosen_by(
     baseline: Bundle, toy_dataset: Path
 ) -> None:
-    seen = baseline.manifest["training"]["seen"]
+    seen = baseline.part["training"]["seen"]
     for table in read_table(toy_dataset).values():
         keys = [str(key) for key in table.key]
         np.testing.assert_array_equal(was_packed(keys, seen), ~split_of_keys(keys).test)
@@ -92,7 +92,7 @@ def test_the_papers_methods_learn_every_phase(toy_dataset: Path, tmp_path: Path)
         progress=lambda kind, phase, done, epochs, error: told.append((kind, phase, done, epochs)),
     )  # fmt: skip
     assert bundle.device == bundle.platform.device == "mine"
-    for phase in ("preprocess", "execution", "postprocess"):
+    for phase in ("preprocess_ms", "execution_ms", "postprocess_ms"):
         assert bundle.method_of("dense", phase) == "perfnet"
         assert ("dense", phase, 3, 3) in told
 
@@ -107,16 +107,16 @@ def test_every_method_makes_a_bundle(method: str, toy_dataset: Path, tmp_path: P
     assert bundle.method == bundle.method_of("conv") == method
     assert bundle.size_bytes < 3e6
     for judged in evaluate(toy_dataset, bundle).rows:
-        assert judged.method == (method if judged.phase == "execution" else "transfers")
+        assert judged.method == (method if judged.phase == "execution_ms" else "transfers")
         assert np.isfinite(judged.errors.mape)
 
 
 def test_excluded_layers_are_left_out(toy_dataset: Path, tmp_path: Path) -> None:
     keys = frozenset(str(key) for key in read_table(toy_dataset)["dense"].key[:20])
     bundle = train(toy_dataset, tmp_path / "x", method="baseline", exclude_keys=keys)
-    rows = bundle.manifest["training"]["rows"]["dense"]
+    rows = bundle.part["training"]["rows"]["dense"]
     assert rows["left_out"]["excluded"] == 30  # ten of the twenty were measured twice
-    assert not was_packed(sorted(keys), bundle.manifest["training"]["seen"]).any()
+    assert not was_packed(sorted(keys), bundle.part["training"]["seen"]).any()
     unseen = {row.kind: row.errors.rows for row in evaluate(toy_dataset, bundle, "all").rows}
     assert unseen["dense"] == rows["test"] + 20
 
@@ -133,7 +133,7 @@ def test_a_kind_with_few_rows_gets_the_baseline_or_nothing(
     assert bundle.method_of("dense") == "baseline"
     assert bundle.method_of("conv") == DEFAULT_METHOD
     assert "pool" not in bundle.kinds
-    assert len(bundle.manifest["training"]["notes"]) == 2
+    assert len(bundle.part["training"]["notes"]) == 2
 
 
 def test_nothing_to_learn_from_is_one_clear_line(toy_dataset: Path, tmp_path: Path) -> None:
@@ -172,7 +172,7 @@ def test_an_interval_is_about_single_measurements_not_about_their_median(
 ) -> None:
     def execution_of_dense(path: Path) -> Judged:
         rows = {(row.kind, row.phase): row for row in evaluate(path, baseline).rows}
-        return rows["dense", "execution"]
+        return rows["dense", "execution_ms"]
 
     before = execution_of_dense(toy_dataset)
     assert before.in_interval == 1.0
@@ -186,10 +186,10 @@ def test_an_interval_is_about_single_measurements_not_about_their_median(
     more = []
     for repeat, factor in ((7, 3.0), (8, 1 / 3)):
         phases = {
-            name: replace(each, samples_ms=tuple(factor * ms for ms in each.samples_ms))
-            for name, each in chosen.phases.items()
+            name: replace(each, values=tuple(factor * ms for ms in each.values))
+            for name, each in chosen.samples.items()
         }
-        more.append(replace(chosen, phases=phases, repeat=repeat))
+        more.append(replace(chosen, samples=phases, repeat=repeat))
     changed = replace(dataset, measurements=(*dataset.measurements, *more))
     write_dataset(tmp_path / "changed.h5", changed)
     after = execution_of_dense(tmp_path / "changed.h5")
@@ -201,15 +201,17 @@ def test_an_interval_is_about_single_measurements_not_about_their_median(
 
 def test_evaluation_judges_test_rows_alone(baseline: Bundle, toy_dataset: Path) -> None:
     found = {(row.kind, row.phase): row for row in evaluate(toy_dataset, baseline).rows}
-    conv = found["conv", "execution"]
-    assert conv.errors.rows == baseline.manifest["training"]["rows"]["conv"]["test"]
-    assert conv.errors.mape == pytest.approx(baseline.errors["test"]["conv"]["execution"]["mape"])
+    conv = found["conv", "execution_ms"]
+    assert conv.errors.rows == baseline.part["training"]["rows"]["conv"]["test"]
+    assert conv.errors.mape == pytest.approx(
+        baseline.errors["test"]["conv"]["execution_ms"]["mape"]
+    )
     # Every repeat is 2% off: |1 - 1.02| / 1.01 / sqrt(2).
     assert conv.noise_floor == pytest.approx(0.02 / 1.01 / np.sqrt(2), rel=1e-3)
     assert set(conv.to_json()) >= {
         "kind", "phase", "method", "rows", "mape", "rmse_ms", "mae_ms", "within_10",
     }  # fmt: skip
-    assert found["conv", "preprocess"].method == "transfers"
+    assert found["conv", "preprocess_ms"].method == "transfers"
 
 
 def test_a_kind_that_a_method_does_not_know_gets_the_baseline(
@@ -224,7 +226,7 @@ def test_a_kind_that_a_method_does_not_know_gets_the_baseline(
         "conv": "polynomial", "pool": "baseline", "dense": "polynomial",
     }  # fmt: skip
     # The toy's convolutions have groups and strides that Table 3 does not know.
-    blind, note = bundle.manifest["training"]["notes"]
+    blind, note = bundle.part["training"]["notes"]
     assert blind.startswith("conv: the paper's features do not know groups")
     assert note.startswith("pool: the baseline alone (")
 
@@ -236,13 +238,13 @@ def dict_of(module: Any) -> dict[str, Any]:
 
 def test_training_again_says_that_a_calibration_is_gone(toy_dataset: Path, tmp_path: Path) -> None:
     target = tmp_path / "b"
-    assert train(toy_dataset, target, method="baseline").manifest["training"]["notes"] == []
+    assert train(toy_dataset, target, method="baseline").part["training"]["notes"] == []
     golden = json.loads((Path(__file__).parents[1] / "golden" / "bundle-v2.json").read_text())
     values = json.loads((target / "bundle.json").read_text())
-    values |= {"in_place": golden["in_place"], "schema_version": golden["schema_version"]}
+    values["parts"][0]["correction"] = golden["in_place"]
     (target / "bundle.json").write_text(json.dumps(values))
-    assert Bundle.load(target).in_place is not None
-    [note] = train(toy_dataset, target, method="baseline").manifest["training"]["notes"]
+    assert Bundle.load(target).correction is not None
+    [note] = train(toy_dataset, target, method="baseline").part["training"]["notes"]
     assert note.endswith(f"resperf calibrate {target}")
 
 
@@ -261,7 +263,7 @@ def test_layers_of_a_network_are_found_at_batches_that_name_them_otherwise(
         for batch, second in ((1, "same"), (5, "inner"), (5, "scalar"))
     ]
     toy = read_dataset(toy_dataset)
-    rows = [replace(toy.measurements[0], layer=layer) for layer in layers]
+    rows = [replace(toy.measurements[0], subject=layer) for layer in layers]
     write_dataset(tmp_path / "d.h5", replace(toy, measurements=tuple(rows)))
     assert keys_of_networks([toy_dataset], [tmp_path / "n.onnx"]) == frozenset()
     found = keys_of_networks([toy_dataset, tmp_path / "d.h5"], [tmp_path / "n.onnx"])
@@ -276,21 +278,21 @@ def test_kinds_of_few_validation_rows_have_intervals_by_their_own_errors(
     rows = []
     for kind, noise in (("conv", 0.2), ("pool", 0.02), ("dense", 0.02)):
         for layer, time_ms in zip(*toy_rows(kind, 200, seed=3, noise=noise), strict=True):
-            execution = replace(some.phases["execution"], samples_ms=(float(time_ms),) * 5)
-            phases = {**some.phases, "execution": execution}
-            rows.append(replace(some, layer=layer, repeat=0, phases=phases))
+            execution = replace(some.samples["execution_ms"], values=(float(time_ms),) * 5)
+            phases = {**some.samples, "execution_ms": execution}
+            rows.append(replace(some, subject=layer, repeat=0, samples=phases))
     write_dataset(tmp_path / "noisy.h5", replace(dataset, measurements=tuple(rows)))
     bundle = train(tmp_path / "noisy.h5", tmp_path / "noisy", method="baseline")
-    counts = [each["validation"] for each in bundle.manifest["training"]["rows"].values()]
+    counts = [each["validation"] for each in bundle.part["training"]["rows"].values()]
     assert max(counts) < 40 < sum(counts)
-    intervals = bundle.manifest["intervals"]
+    intervals = bundle.part["intervals"]
     assert set(intervals) == {"conv", "pool", "dense"}
     for phases in intervals.values():
-        assert set(phases) == {"preprocess", "execution", "postprocess"}
-    wide, narrow = (intervals[kind]["execution"]["high"][0] for kind in ("conv", "dense"))
+        assert set(phases) == {"preprocess_ms", "execution_ms", "postprocess_ms"}
+    wide, narrow = (intervals[kind]["execution_ms"]["high"][0] for kind in ("conv", "dense"))
     assert wide > 3 * narrow > 0.05
     judged = [
-        row for row in evaluate(tmp_path / "noisy.h5", bundle).rows if row.phase == "execution"
+        row for row in evaluate(tmp_path / "noisy.h5", bundle).rows if row.phase == "execution_ms"
     ]
     layers = [row.errors.rows for row in judged]
     assert 0.85 < np.average([row.in_interval for row in judged], weights=layers) < 0.97

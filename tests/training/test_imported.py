@@ -49,15 +49,15 @@ def of_steps(steps: Path, tmp_path_factory: pytest.TempPathFactory) -> Bundle:
 
 def test_training_steps_are_a_kind_of_their_own(of_steps: Bundle, steps: Path) -> None:
     assert of_steps.kinds == ("conv", "conv_step")
-    assert of_steps.layer_phase == "execution"
+    assert of_steps.layer_quantity == "execution_ms"
     assert of_steps.costs.keys() == {"session_ms"}
-    assert of_steps.manifest["dataset"]["phases"] == ["execution"]
-    assert of_steps.manifest["dataset"]["source"]["format"] == "justus"
+    assert of_steps.provenance["datasets"][0]["phases"] == ["execution_ms"]
+    assert of_steps.provenance["datasets"][0]["source"]["format"] == "justus"
     for kind in of_steps.kinds:
-        assert of_steps.errors["test"][kind]["execution"]["mape"] < 0.1
+        assert of_steps.errors["test"][kind]["execution_ms"]["mape"] < 0.1
     judged = evaluate(steps, of_steps)
     assert [(row.kind, row.phase) for row in judged.rows] == [
-        ("conv", "execution"), ("conv_step", "execution"),
+        ("conv", "execution_ms"), ("conv_step", "execution_ms"),
     ]  # fmt: skip
     step = find_bundle("my card", path=of_steps.path).predict(
         [ConvStep(**LAYER.replace(activation="relu").fields(), optimizer="sgd")]
@@ -75,13 +75,13 @@ def test_imported_rows_are_split_by_key(steps: Path) -> None:
 
 
 def test_whole_calls_are_learnt_as_whole_calls(of_calls: Bundle, calls: Path) -> None:
-    assert of_calls.layer_phase == "whole_call"
+    assert of_calls.layer_quantity == "whole_call_ms"
     assert of_calls.kinds == ("conv",)
-    assert not of_calls.has("conv", "execution")
-    assert set(of_calls.manifest["predictors"]["conv"]) == {"whole_call"}
+    assert not of_calls.has("conv", "execution_ms")
+    assert set(of_calls.part["predictors"]["conv"]) == {"whole_call_ms"}
     assert of_calls.validation["conv"] < 0.1
     (judged,) = evaluate(calls, of_calls).rows
-    assert (judged.phase, judged.method) == ("whole_call", "baseline")
+    assert (judged.phase, judged.method) == ("whole_call_ms", "baseline")
     assert judged.errors.mape < 0.1
 
 
@@ -113,9 +113,13 @@ def test_whole_calls_do_not_add_up_to_a_network(of_calls: Bundle) -> None:
 def test_unlike_times_are_not_compared(
     of_calls: Bundle, of_steps: Bundle, steps: Path, calls: Path
 ) -> None:
-    with pytest.raises(TrainingError, match=r"holds times of execution, .* predicts whole_call"):
+    with pytest.raises(
+        TrainingError, match=r"holds times of execution_ms, .* predicts whole_call_ms"
+    ):
         evaluate(steps, of_calls)
-    with pytest.raises(TrainingError, match=r"holds times of whole_call, .* predicts execution"):
+    with pytest.raises(
+        TrainingError, match=r"holds times of whole_call_ms, .* predicts execution_ms"
+    ):
         evaluate(calls, of_steps)
 
 
@@ -130,7 +134,7 @@ def test_execution_alone_predicts_a_network_and_says_what_is_missing(of_steps: B
 def test_the_papers_methods_learn_the_phases_that_there_are(calls: Path, tmp_path: Path) -> None:
     pytest.importorskip("tensorflow")
     bundle = train(calls, tmp_path / "p", method="perfnet", epochs=1)
-    assert set(bundle.manifest["predictors"]["conv"]) == {"whole_call"}
+    assert set(bundle.part["predictors"]["conv"]) == {"whole_call_ms"}
 
 
 def test_the_papers_methods_learn_training_steps(steps: Path, tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ def table(rows: list[tuple[int, str, str, float]]) -> KindTable:
         repeat=np.zeros(len(rows), dtype=np.int64),
         flags=np.array([row[2] for row in rows]),
         times_ms={
-            "preprocess": times_ms / 2, "execution": times_ms, "postprocess": times_ms * 0,
+            "preprocess_ms": times_ms / 2, "execution_ms": times_ms, "postprocess_ms": times_ms * 0,
         },
         isolated_ms=times_ms,
         reference_ratio=np.ones(len(rows)),
@@ -46,10 +46,10 @@ def test_one_row_per_layer_with_the_median_of_its_clean_repeats() -> None:
             ]
         )
     )
-    by_width = dict(zip(rows.columns["features_out"], rows.times_ms["execution"], strict=True))
+    by_width = dict(zip(rows.columns["features_out"], rows.times_ms["execution_ms"], strict=True))
     # Three clean rows of 1, 2 and 6 ms; layer 5 was never measured without a flag.
     assert by_width == {3: 2.0}
-    assert rows.times_ms["preprocess"].tolist() == [1.0]
+    assert rows.times_ms["preprocess_ms"].tolist() == [1.0]
     assert rows.measured.tolist() == [3]
     assert rows.left_out == {
         "not ok": 1, "flagged, measured again": 1, "flagged": 1, "repeats": 2, "too short": 1,
@@ -60,7 +60,7 @@ def test_rows_taken_while_the_machine_was_off_its_speed_are_not_learnt_from() ->
     rows = table([(3, "ok", "", 1.0), (3, "ok", "", 1.7), (5, "ok", "", 9.0), (6, "ok", "", 2.0)])
     rows = replace(rows, reference_ratio=np.array([1.05, 1.6, 0.85, np.nan]))
     learnt = layer_rows(rows)
-    assert learnt.times_ms["execution"].tolist() == [1.0, 2.0]
+    assert learnt.times_ms["execution_ms"].tolist() == [1.0, 2.0]
     assert learnt.left_out == {"flagged, measured again": 1, "flagged": 1}
 
 
@@ -75,7 +75,7 @@ def test_flagged_rows_count_where_most_layers_have_no_other() -> None:
             ]
         )
     )
-    assert rows.times_ms["execution"].tolist() == [1.0, 9.0, 8.0]
+    assert rows.times_ms["execution_ms"].tolist() == [1.0, 9.0, 8.0]
     assert rows.left_out == {"flagged, measured again": 1}
 
 
@@ -90,7 +90,9 @@ def test_the_order_of_the_file_does_not_matter() -> None:
     source = table([(n, "ok", "", 1.0 * n) for n in range(3, 30)])
     forwards, backwards = layer_rows(source), layer_rows(source.select(np.arange(26, -1, -1)))
     assert forwards.keys == backwards.keys
-    np.testing.assert_array_equal(forwards.times_ms["execution"], backwards.times_ms["execution"])
+    np.testing.assert_array_equal(
+        forwards.times_ms["execution_ms"], backwards.times_ms["execution_ms"]
+    )
     assert [layer.key for layer in forwards.layers()] == list(forwards.keys)
 
 

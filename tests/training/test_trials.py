@@ -19,7 +19,7 @@ def rows_of(widths: range) -> LayerRows:
     times_ms = np.array(widths, dtype=float)
     return LayerRows(
         "dense", columns_of(layers), tuple(layer.key for layer in layers),
-        {"execution": times_ms}, np.ones(len(layers), dtype=np.int64), {},
+        {"execution_ms": times_ms}, np.ones(len(layers), dtype=np.int64), {},
     )  # fmt: skip
 
 
@@ -44,7 +44,7 @@ def test_the_own_test_split_is_tested_on() -> None:
     assert keys_of(trial.train, trial.validation, trial.test) == set(ROWS.keys)
     assert trial.rows_seen == 1000 - len(TEST)
     # Times stay with their layers.
-    assert (trial.test.columns["features_out"] == trial.test.times_ms["execution"]).all()
+    assert (trial.test.columns["features_out"] == trial.test.times_ms["execution_ms"]).all()
 
 
 def test_folds_test_every_row_outside_the_test_split_once_and_none_inside() -> None:

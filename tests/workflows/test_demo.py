@@ -9,9 +9,10 @@ import pytest
 
 from resperf.backends.synthetic import SyntheticBackend, closed_form_ms
 from resperf.campaign import Campaign, CampaignResult
-from resperf.dataset import Dataset, DatasetInfo, read_dataset, write_dataset
+from resperf.dataset import Dataset, DatasetInfo, read_dataset, read_networks, write_dataset
 from resperf.layers import Dense
-from resperf.measurement import PHASES, Measurement, PhaseSamples, Status, StopReason
+from resperf.measurement import Measurement, Samples, Status, StopReason
+from resperf.quantities import PHASES
 from resperf.training import train
 from resperf.workflows import demo
 
@@ -24,19 +25,24 @@ ROWS = 60
 
 def fake_campaign(campaign, output, **options) -> CampaignResult:
     """Write rows of closed-form times, as a campaign of two minutes would."""
+    device = SyntheticBackend()
+    setting, platform = device.setting(), device.platform()
     rows = []
     for size in range(ROWS):
         layer = Dense(batch=1 + size % 8, features_in=50 + 7 * size, features_out=10 + 2 * size)
         phases = {
-            phase: PhaseSamples(
-                (closed_form_ms(layer, phase, 50.0, 5.0),) * 5, 5, 1, StopReason.PRECISE
-            )
+            phase: Samples((closed_form_ms(layer, phase, 50.0, 5.0),) * 5, 5, 1, StopReason.PRECISE)
             for phase in PHASES
         }
-        rows.append(Measurement(layer, Status.OK, phases, started_at=1.0 + size, duration_s=ROW_S))
+        rows.append(
+            Measurement(
+                layer, Status.OK, phases, setting=setting, platform=platform,
+                started_at=1.0 + size, duration_s=ROW_S,
+            )
+        )  # fmt: skip
     info = DatasetInfo(
-        SyntheticBackend().setting(), SyntheticBackend().platform(), campaign.to_json(), 0,
-        {"resperf": "0"}, "2026-01-01T00:00:00+00:00", {"session_ms": 0.02, "view_ms": 0.0},
+        setting, platform, campaign.to_json(), 0, {"resperf": "0"}, "2026-01-01T00:00:00+00:00",
+        {"session_ms": 0.02, "view_ms": 0.0},
     )  # fmt: skip
     write_dataset(output, Dataset(info, tuple(rows)))
     fake_campaign.calls.append(options)
@@ -71,6 +77,8 @@ def test_predictions_stand_beside_measurements_of_the_same_networks(run):
     assert [(p.network, p.batch) for p, _ in result.rows] == [("lenet5", 1), ("lenet5", 8)]
     assert [(m.network, m.batch) for _, m in result.rows] == [("lenet5", 1), ("lenet5", 8)]
     assert result.bundle.joinpath("bundle.json").exists()
+    runs = read_networks(result.dataset.with_name(demo.RUNS)).measurements
+    assert [(row.subject.name, row.setting.batch) for row in runs] == [("lenet5", 1), ("lenet5", 8)]
     assert any("60 rows: 60 ok" in line for line in told)
     assert any("a note" in line for line in told)
 

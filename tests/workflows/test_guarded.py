@@ -23,7 +23,7 @@ from resperf.workflows.guarded import (
 )
 
 MS = 1_000_000
-TIMES_MS = {"preprocess": {1.0}, "execution": {8.0}, "postprocess": {2.0}}
+TIMES_MS = {"preprocess_ms": {1.0}, "execution_ms": {8.0}, "postprocess_ms": {2.0}}
 
 
 class Machine:
@@ -33,9 +33,9 @@ class Machine:
         self.now_ns = 0
         self.factor = 1.0
         self.phases = {
-            "preprocess": Phase(self.timer(lambda: self.spend(1.0))),
-            "execution": Phase(self.timer(lambda: self.spend(8.0))),
-            "postprocess": Phase(self.timer(lambda: self.spend(2.0))),
+            "preprocess_ms": Phase(self.timer(lambda: self.spend(1.0))),
+            "execution_ms": Phase(self.timer(lambda: self.spend(8.0))),
+            "postprocess_ms": Phase(self.timer(lambda: self.spend(2.0))),
         }
         self.monitor = CpuMonitor()
         self.monitor.clock = self.clock

@@ -28,7 +28,7 @@ def test_phases_layers_and_remainder_follow_the_formulas():
     assert [layer.kind for layer in layers] == [
         "conv", "pool", "conv", "pool", "dense", "dense", "dense",
     ]  # fmt: skip
-    times_ms = [closed_form_ms(layer, "execution", 50, 5) for layer in layers]
+    times_ms = [closed_form_ms(layer, "execution_ms", 50, 5) for layer in layers]
     got_ms = [layer.execution_ms for layer in result.layers]
     assert got_ms == pytest.approx(times_ms, rel=1e-3)
     assert result.layers_ms == pytest.approx(sum(times_ms), rel=1e-3)

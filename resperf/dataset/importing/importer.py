@@ -17,8 +17,9 @@ from resperf.dataset.importing.session import session_costs
 from resperf.dataset.records import Dataset, DatasetInfo
 from resperf.devices import canonical_device, device_facts
 from resperf.errors import DatasetError
-from resperf.measurement import Measurement, PhaseSamples, Status, StopReason, layer_phase
+from resperf.measurement import Measurement, Samples, Status, StopReason
 from resperf.platform import Platform
+from resperf.quantities import EXECUTION, layer_quantity
 from resperf.settings import Setting
 
 _UNKNOWN = math.nan
@@ -33,8 +34,10 @@ class Imported:
     info : DatasetInfo
     rows : mapping of str to int
         Kind to number of rows.
+    quantities : tuple of str
+        What the rows hold.
     repeats : int
-        Rows that measure a layer again.
+        Rows that measure a layer or a network again.
     session_ms : mapping of str to float
         Kind to the session call that was taken out of its times; empty where none was.
     left_out : tuple of LeftOut
@@ -43,6 +46,7 @@ class Imported:
 
     info: DatasetInfo
     rows: Mapping[str, int]
+    quantities: tuple[str, ...]
     repeats: int
     session_ms: Mapping[str, float]
     left_out: tuple[LeftOut, ...]
@@ -84,24 +88,26 @@ def import_dataset(
     rows = [row for each in rows_of for row in each]
     device = canonical_device(device)
     costs = session_costs(rows, mapping.session, device) if mapping.session else {}
-    measurements = _measurements(rows, mapping, costs, left_out)
+    setting = Setting(
+        framework=mapping.framework,
+        framework_version=mapping.framework_version,
+        provider=mapping.provider,
+        options={"measured by": mapping.name},
+    )
+    platform = published_platform(device)
+    measurements = _measurements(rows, mapping, costs, left_out, setting, platform)
     if not measurements:
         reasons = "; ".join(map(str, left_out.all())) or "the files hold no rows"
         raise DatasetError(f"nothing to import: {reasons}")
     info = DatasetInfo(
-        setting=Setting(
-            framework=mapping.framework,
-            framework_version=mapping.framework_version,
-            provider=mapping.provider,
-            options={"measured by": mapping.name},
-        ),
-        platform=published_platform(device),
+        setting=setting,
+        platform=platform,
         campaign={"name": f"import of {mapping.name}"},
         seed=0,
         versions={"resperf": __version__, mapping.framework: mapping.framework_version},
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         machine_costs={"session_ms": min(costs.values())} if costs else {},
-        phases=mapping.phases,
+        quantities=mapping.quantities,
         source={
             "format": mapping.name,
             "description": mapping.description,
@@ -118,7 +124,7 @@ def import_dataset(
     write_dataset(output, Dataset(info, tuple(measurements)))
     kinds = Counter(measurement.layer.kind for measurement in measurements)
     repeats = sum(measurement.repeat > 0 for measurement in measurements)
-    return Imported(info, dict(kinds), repeats, costs, left_out.all())
+    return Imported(info, dict(kinds), mapping.quantities, repeats, costs, left_out.all())
 
 
 def _measurements(
@@ -126,24 +132,28 @@ def _measurements(
     mapping: SourceMapping,
     costs: Mapping[str, float],
     left_out: LeftOutRows,
+    setting: Setting,
+    platform: Platform,
 ) -> list[Measurement]:
     measurements = []
     repeats: Counter[str] = Counter()
-    timed = layer_phase(mapping.phases)
+    timed = layer_quantity(mapping.quantities)
     for row in rows:
         session_ms = costs.get(row.layer.kind)
-        if session_ms is not None and row.median_ms("execution") <= session_ms:
+        if session_ms is not None and row.median_ms(EXECUTION) <= session_ms:
             left_out.add(
                 "a time that is not longer than the session call", row.place,
-                f"{row.median_ms('execution'):g} ms, the call {session_ms:g} ms",
+                f"{row.median_ms(EXECUTION):g} ms, the call {session_ms:g} ms",
             )  # fmt: skip
             continue
         key = row.layer.key
         measurements.append(
             Measurement(
-                layer=row.layer,
+                subject=row.layer,
+                setting=setting,
+                platform=platform,
                 status=Status.OK,
-                phases=_phases(row, mapping, session_ms or 0.0),
+                samples=_samples(row, mapping, session_ms or 0.0),
                 isolated_ms=row.median_ms(timed),
                 # Nobody took a call out of these times: their cost of a call is not known.
                 session_ms=_UNKNOWN if session_ms is None else session_ms,
@@ -167,16 +177,16 @@ def published_platform(device: str) -> Platform:
     )
 
 
-def _phases(row: ForeignRow, mapping: SourceMapping, session_ms: float) -> dict[str, PhaseSamples]:
+def _samples(row: ForeignRow, mapping: SourceMapping, session_ms: float) -> dict[str, Samples]:
     """Make the given times samples: the shortest, the median and the longest are quantiles."""
-    taken_out = {"execution": session_ms}
+    taken_out = {EXECUTION: session_ms}
     return {
-        phase: PhaseSamples(
+        name: Samples(
             # The shortest of some runs may lie below what is taken out; a phase takes time.
-            tuple(max(time_ms - taken_out.get(phase, 0.0), 0.0) for time_ms in times_ms),
+            tuple(max(time_ms - taken_out.get(name, 0.0), 0.0) for time_ms in times_ms),
             max(mapping.samples, len(times_ms)),
             mapping.warmups,
             StopReason.BUDGET,
         )
-        for phase, times_ms in row.times_ms.items()
+        for name, times_ms in row.times_ms.items()
     }

@@ -10,7 +10,7 @@ from typing import Any
 
 from resperf.errors import DatasetError, ResperfError, first_line
 from resperf.layers import kind_of
-from resperf.measurement import TIMED, WHOLE_CALL
+from resperf.quantities import EXECUTION, QUANTITIES, WHOLE_CALL, Level, layer_quantity
 
 FORMATS = ("justus", "perfnet")
 """Mappings that resperf ships."""
@@ -94,7 +94,7 @@ class SourceMapping:
     samples, warmups : int
         How many runs each median is taken over, and how many came before; 0 where unknown.
     times : mapping of str to TimeColumns
-        By phase: what the times contain.
+        By quantity: what the times contain.
     session : SessionRule or None
         None where the times contain no session call, or the whole one.
     values : mapping of str to mapping of str to str
@@ -122,9 +122,9 @@ class SourceMapping:
     text: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     @property
-    def phases(self) -> tuple[str, ...]:
-        """Phases that the rows have, in the order in which they run."""
-        return tuple(phase for phase in TIMED if phase in self.times)
+    def quantities(self) -> tuple[str, ...]:
+        """Quantities that the rows have, in the order of their table."""
+        return tuple(name for name in QUANTITIES if name in self.times)
 
 
 def shipped_mapping(name: str) -> SourceMapping:
@@ -246,7 +246,7 @@ def _mapping(table: _Table) -> SourceMapping:
     table.close()
     if len(mapping.delimiter) != 1:
         raise DatasetError(f"delimiter = {mapping.delimiter!r} must be one character")
-    if mapping.session is not None and "execution" not in mapping.times:
+    if mapping.session is not None and EXECUTION not in mapping.times:
         raise DatasetError("a session call is taken out of execution: name times.execution")
     return mapping
 
@@ -260,16 +260,17 @@ def _count(table: _Table, name: str, default: int) -> int:
 
 def _times(table: _Table) -> dict[str, TimeColumns]:
     found = {}
-    for phase in TIMED:
-        inner = table.table(phase)
+    timed = [row for row in QUANTITIES.values() if row.is_time and Level.LAYER in row.levels]
+    for row in timed:
+        inner = table.table(row.stem)
         if inner.values:
-            found[phase] = TimeColumns(
+            found[row.name] = TimeColumns(
                 inner.get("median", str), inner.get("min", str, ""), inner.get("max", str, "")
             )
             inner.close()
-            if bool(found[phase].shortest) != bool(found[phase].longest):
-                raise DatasetError(f"times.{phase}: min and max come together")
-    if "execution" not in found and WHOLE_CALL not in found:
+            if bool(found[row.name].shortest) != bool(found[row.name].longest):
+                raise DatasetError(f"times.{row.stem}: min and max come together")
+    if layer_quantity(found) not in found:
         raise DatasetError("times needs the columns of execution or whole_call")
     if WHOLE_CALL in found and len(found) > 1:
         raise DatasetError("times of whole_call contain all phases: name no other beside them")

@@ -28,7 +28,7 @@ class ForeignRow:
     ----------
     layer : Layer
     times_ms : mapping of str to tuple of float
-        Phase to its shortest, median and longest time, or the median alone.
+        Quantity to its shortest, median and longest time, or the median alone.
     place : str
         File and line, for messages.
     """
@@ -37,9 +37,9 @@ class ForeignRow:
     times_ms: Mapping[str, tuple[float, ...]]
     place: str
 
-    def median_ms(self, phase: str) -> float:
-        """Return the median time of a phase."""
-        times_ms = self.times_ms[phase]
+    def median_ms(self, quantity: str) -> float:
+        """Return the median of a quantity."""
+        times_ms = self.times_ms[quantity]
         return times_ms[len(times_ms) // 2]
 
 

@@ -9,6 +9,7 @@ from resperf.dataset.importing.mapping import SessionRule
 from resperf.dataset.importing.rows import ForeignRow
 from resperf.errors import DatasetError
 from resperf.layers import kind_of
+from resperf.quantities import EXECUTION
 
 
 def forward_kind(kind: str) -> str:
@@ -66,4 +67,4 @@ def session_costs(
 def _estimate_ms(rows: Sequence[ForeignRow], rule: SessionRule) -> float:
     by_size = sorted(rows, key=lambda row: row.layer.moved_bytes)
     smallest = by_size[: math.ceil(rule.smallest * len(rows))]
-    return rule.share * min(row.median_ms("execution") for row in smallest)
+    return rule.share * min(row.median_ms(EXECUTION) for row in smallest)

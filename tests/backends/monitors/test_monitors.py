@@ -34,7 +34,7 @@ def test_a_device_of_which_nothing_is_known_has_its_reference_timed() -> None:
         reading = monitor.before()
         assert reading is not None
         # By the backend's own sampler, whatever the monitor's clock says.
-        execution_ms = closed_form_ms(REFERENCE, "execution", 100.0, 10.0)
+        execution_ms = closed_form_ms(REFERENCE, "execution_ms", 100.0, 10.0)
         assert reading.reference_ms == pytest.approx(SESSION_MS + execution_ms, rel=1e-3)
         assert monitor.after(LAYER, 0.01) == ()
         assert monitor.is_steady()

@@ -54,12 +54,12 @@ def test_the_session_call_is_taken_out_and_kept(tmp_path: Path) -> None:
     first = next(row for row in dataset.measurements if row.layer.features_in == 8)
     assert first.isolated_ms == 0.9
     assert first.session_ms == pytest.approx(session_ms)
-    execution = first.phases["execution"]
-    assert execution.samples_ms == pytest.approx((0.9 * 0.9 - 0.72, 0.18, 1.35 - 0.72), rel=1e-6)
+    execution = first.samples["execution_ms"]
+    assert execution.values == pytest.approx((0.9 * 0.9 - 0.72, 0.18, 1.35 - 0.72), rel=1e-6)
     assert (execution.taken, execution.warmups) == (5, 5)
     step = read_table(tmp_path / "d.h5")["dense_step"]
     assert step.columns["optimizer"].tolist() == ["adam"]
-    assert step.times_ms["execution"][0] == pytest.approx(3.0 - session_ms)
+    assert step.times_ms["execution_ms"][0] == pytest.approx(3.0 - session_ms)
     assert check_dataset(tmp_path / "d.h5") == []
 
 
@@ -100,7 +100,7 @@ def test_equal_layers_become_repeats_across_files(tmp_path: Path) -> None:
     assert (imported.repeats, imported.rows) == (1, {"dense": 11, "dense_step": 2})
     tables = read_table(path)
     assert sorted(tables["dense"].repeat.tolist()) == [0] * 10 + [1]
-    floor = noise_floor(tables["dense"], "execution")
+    floor = noise_floor(tables["dense"], "execution_ms")
     # 4.0 and 5.0 ms less 0.9 of call: 3.1 and 4.1.
     assert (floor.pairs, floor.mape) == (1, pytest.approx(1 / 3.6 / math.sqrt(2)))
     assert check_dataset(path) == []
@@ -113,17 +113,17 @@ def test_whole_calls_are_their_own_phase_and_know_no_session(
     imported = import_dataset(
         [perfnet_csv], path, mapping=shipped_mapping("perfnet"), device="gtx1080ti"
     )
-    assert imported.info.phases == ("whole_call",)
+    assert imported.info.quantities == ("whole_call_ms",)
     assert imported.info.machine_costs == {}
     assert imported.session_ms == {}
     table = read_table(path)["conv"]
-    assert table.phases == ("whole_call",)
-    np.testing.assert_array_equal(table.times_ms["whole_call"], table.isolated_ms)
+    assert table.quantities == ("whole_call_ms",)
+    np.testing.assert_array_equal(table.times_ms["whole_call_ms"], table.isolated_ms)
     row = read_dataset(path).measurements[0]
     assert math.isnan(row.session_ms)
     assert math.isnan(row.started_at)
-    assert math.isnan(row.phase_ms("execution"))
-    assert row.phases["whole_call"].taken == 10
+    assert math.isnan(row.value("execution_ms"))
+    assert row.samples["whole_call_ms"].taken == 10
     assert check_dataset(path) == []
     (csv,) = export_dataset(path, tmp_path / "out.csv")
     header = csv.read_text().partition("\n")[0].split(",")
@@ -140,7 +140,7 @@ def test_the_dataset_says_where_its_rows_are_from(justus_csv: Path, tmp_path: Pa
     machine = info.platform
     assert (machine.device, machine.processor) == ("1080ti", "GeForce GTX 1080 Ti")
     assert (info.setting.framework, info.setting.framework_version) == ("tensorflow", "1")
-    assert info.phases == ("execution",)
+    assert info.quantities == ("execution_ms",)
     assert info.source["format"] == "justus"
     assert "Apache-2.0" in info.source["citation"]
     assert info.source["files"] == [

@@ -30,7 +30,7 @@ columns = { batch = "n", features_in = "in", features_out = "out" }
 
 def test_a_small_mapping_is_enough() -> None:
     mapping = mapping_of(tomllib.loads(SMALL), "here")
-    assert (mapping.name, mapping.unit_ms, mapping.phases) == ("mine", 1e-3, ("execution",))
+    assert (mapping.name, mapping.unit_ms, mapping.quantities) == ("mine", 1e-3, ("execution_ms",))
     assert (mapping.samples, mapping.warmups, mapping.session) == (1, 0, None)
     (kind,) = mapping.kinds
     assert kind.needed == {"n", "in", "out"}
@@ -50,7 +50,7 @@ def test_the_mapping_of_the_documentation_is_one() -> None:
 @pytest.mark.parametrize("name", FORMATS)
 def test_the_shipped_formats_say_what_their_times_contain(name: str) -> None:
     mapping = shipped_mapping(name)
-    assert mapping.phases == {"justus": ("execution",), "perfnet": ("whole_call",)}[name]
+    assert mapping.quantities == {"justus": ("execution_ms",), "perfnet": ("whole_call_ms",)}[name]
     assert (mapping.session is not None) == (name == "justus")
     assert mapping.description
     assert mapping.citation

@@ -42,7 +42,7 @@ def test_justus_1080ti(tmp_path: Path) -> None:
     step = tables["conv_step"]
     first = step.isolated_ms.tolist().index(3.42892)
     assert step.columns["optimizer"][first] == "rmsprop"
-    assert step.times_ms["execution"][first] == pytest.approx(3.42892 - 0.1459764)
+    assert step.times_ms["execution_ms"][first] == pytest.approx(3.42892 - 0.1459764)
 
 
 @pytest.mark.parametrize("device", ["1080ti", "k80", "p100", "v100"])
@@ -61,7 +61,7 @@ def test_the_known_session_calls_are_those_of_the_whole_files(device: str) -> No
     estimated = session_costs(rows, mapping.session, "a device that nobody knows")
     known = session_costs(rows, mapping.session, device)
     assert known == pytest.approx(dict(estimated), rel=1e-6)
-    assert all(row.median_ms("execution") > known[row.layer.kind] for row in rows)
+    assert all(row.median_ms("execution_ms") > known[row.layer.kind] for row in rows)
 
 
 def test_perfnet_p5000(tmp_path: Path) -> None:
@@ -74,7 +74,7 @@ def test_perfnet_p5000(tmp_path: Path) -> None:
     assert imported.rows == {"conv": 20000, "pool": 20000, "dense": 20000}
     pool = read_table(tmp_path / "p.h5")["pool"]
     # The first line: batch 15, 98 x 98 x 57, windows of 5 in steps of 3, VALID, 0.884295 ms.
-    assert pool.times_ms["whole_call"][0] == 0.884295
+    assert pool.times_ms["whole_call_ms"][0] == 0.884295
     assert pool.key[0].startswith("pool:batch=15,channels_in=57,height=98,width=98,kernel_height=5")
     assert pool.columns["stride_width"][0] == 3
     assert pool.columns["pad_bottom"][0] == 0

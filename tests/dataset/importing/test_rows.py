@@ -43,14 +43,14 @@ def test_a_convolution_of_justus_by_hand(tmp_path: Path) -> None:
         stride_height=2, stride_width=2, pad_top=2, pad_left=2, pad_bottom=2, pad_right=2,
         layout="nhwc", channels_out=8, bias=True, activation="tanh",
     )  # fmt: skip
-    assert rows[0].times_ms == {"execution": (11.2, 11.4, 11.5)}
+    assert rows[0].times_ms == {"execution_ms": (11.2, 11.4, 11.5)}
     assert rows[0].place == "c.csv line 2"
     assert rows[1].layer == ConvStep(
         batch=9, channels_in=100, height=71, width=71, kernel_height=4, kernel_width=4,
         stride_height=2, stride_width=2, layout="nhwc", channels_out=97, bias=False,
         activation="relu", optimizer="rmsprop",
     )  # fmt: skip
-    assert rows[1].median_ms("execution") == 3.4
+    assert rows[1].median_ms("execution_ms") == 3.4
 
 
 def test_pooling_of_perfnet_is_a_whole_call(tmp_path: Path) -> None:
@@ -60,7 +60,7 @@ def test_pooling_of_perfnet_is_a_whole_call(tmp_path: Path) -> None:
         batch=41, channels_in=18, height=37, width=37, kernel_height=7, kernel_width=7,
         stride_height=4, stride_width=4, layout="nhwc", mode="max",
     )  # fmt: skip
-    assert rows[0].times_ms == {"whole_call": (3.9, 3.95, 4.0)}
+    assert rows[0].times_ms == {"whole_call_ms": (3.9, 3.95, 4.0)}
 
 
 def test_packed_files_byte_order_marks_and_spaces_are_read(tmp_path: Path) -> None:
@@ -180,7 +180,7 @@ def test_one_file_may_mix_kinds_and_have_its_own_words(tmp_path: Path) -> None:
              stride_height=2, stride_width=2),
         Dense(batch=2, features_in=8, features_out=4),
     ]  # fmt: skip
-    assert rows[0].times_ms == {"execution": (1.5,)}
+    assert rows[0].times_ms == {"execution_ms": (1.5,)}
     assert str(left_out.all()[0]) == (
         "1 row left out: of no kind that the mapping names (first: a.csv line 5: op=Softmax)"
     )

@@ -1,4 +1,4 @@
-"""How layers' times inside whole networks differ from those measured alone."""
+"""How layers' times inside whole networks differ from those measured alone, or elsewhere."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def group_of(layer: Layer) -> str:
 
 
 @dataclass(frozen=True)
-class Carried:
-    """Where the layers of a bundle were measured that was carried over to another machine.
+class TransferredCalibration:
+    """Where the layers of a bundle were measured, where that was another machine than its own.
 
     Attributes
     ----------
@@ -52,8 +52,8 @@ class Carried:
 
 
 @dataclass(frozen=True)
-class InPlace:
-    """What whole networks, measured on the bundle's machine, say of its layers.
+class Correction:
+    """In-network correction: what whole networks, measured on its machine, say of its layers.
 
     Attributes
     ----------
@@ -108,5 +108,5 @@ class InPlace:
         )
         numbers = (*made.factors.values(), made.node_ms, made.handover_ms_per_mb, made.log_width)
         if min(numbers) < 0 or any(map(math.isnan, numbers)) or 0 in made.factors.values():
-            raise ValueError("what was learnt in place is damaged")
+            raise ValueError("the in-network correction is damaged")
         return made

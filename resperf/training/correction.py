@@ -14,13 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from resperf.bundle import InPlace
+from resperf.bundle import Correction
 from resperf.errors import TrainingError, require
 from resperf.predictors.intervals import conformal_bound
 
 DOUBT = 0.03
 """Error of a measured total that is nobody's fault, relative."""
-FACTOR_DOUBT, CARRIED_DOUBT = 0.2, 0.4
+FACTOR_DOUBT, TRANSFERRED_DOUBT = 0.2, 0.4
 """How far a kind's factor lies from 1 before anything is known of it; where layers were measured on
 another machine, after what is common to all of them."""
 COST_DOUBT = 1.0
@@ -31,7 +31,7 @@ LEAST_NODE_MS, LEAST_MB_MS = 1e-3, 1e-3
 none."""
 FEWEST_NETWORKS = 5
 REASONS_SHOWN = 3
-LARGEST_CARRIED = 20.0
+LARGEST_FACTOR = 20.0
 """How many times faster or slower another machine may be."""
 FEWEST_FOR_WIDTH = 10
 """Networks that a 90% interval of totals needs at least."""
@@ -66,9 +66,9 @@ class Placed:
     rest_ms: float
 
 
-def fit_in_place(
+def fit_correction(
     placed: Sequence[Placed], costs: Mapping[str, float], *, doubt: float = FACTOR_DOUBT
-) -> InPlace:
+) -> Correction:
     """Fit a factor for each kind and the costs behind each other to measured totals.
 
     Relative errors are minimised, with factors drawn towards 1 and costs towards those of chains:
@@ -101,7 +101,7 @@ def fit_in_place(
     measured = np.array([each.measured_ms for each in placed])
     before = np.array([_total_ms(each, kinds, _prior(kinds, costs)) for each in placed])
     after = np.array([_total_ms(each, kinds, solution) for each in placed])
-    return InPlace(
+    return Correction(
         factors={kind: float(factor) for kind, factor in zip(kinds, solution, strict=False)},
         node_ms=float(solution[-2]),
         handover_ms_per_mb=float(solution[-1]),
@@ -120,7 +120,7 @@ def common_factor(placed: Sequence[Placed], costs: Mapping[str, float]) -> float
     placed : sequence of Placed
         At least one.
     costs : mapping of str to float
-        As in `fit_in_place`.
+        As in `fit_correction`.
 
     Raises
     ------
@@ -135,7 +135,7 @@ def common_factor(placed: Sequence[Placed], costs: Mapping[str, float]) -> float
         if sum(each.kinds_ms.values()) > 0
     ]
     factor = float(np.median(ratios)) if ratios else math.nan
-    if not 1 / LARGEST_CARRIED <= factor <= LARGEST_CARRIED:
+    if not 1 / LARGEST_FACTOR <= factor <= LARGEST_FACTOR:
         raise TrainingError(
             f"layers would take {factor:.3g} times as long here as where they were measured, which "
             "is not to be believed; measure layers on this machine (resperf bench)"
@@ -159,7 +159,7 @@ def refuse_few(names: Collection[str], left_out: Sequence[str] = ()) -> None:
         )
 
 
-def total_ms(placed: Placed, learnt: InPlace) -> float:
+def total_ms(placed: Placed, learnt: Correction) -> float:
     """Predict a network's total with what was learnt."""
     kinds = list(placed.kinds_ms)
     values = [*map(learnt.factor, kinds), learnt.node_ms, learnt.handover_ms_per_mb]

@@ -1,0 +1,132 @@
+"""Where a bundle comes from, as plain JSON values: enough to make it again, or to say why not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from resperf._version import __version__
+
+UNKNOWN = "unknown"
+
+_PACKAGES = (
+    "numpy", "scipy", "onnx", "onnxruntime", "tensorflow", "tensorflow-cpu", "keras", "lightgbm",
+    "xgboost", "xgboost-cpu", "scikit-learn",
+)  # fmt: skip
+"""What learnt numbers depend on."""
+
+
+def provenance(
+    datasets: Sequence[Mapping[str, Any]],
+    *,
+    seeds: Mapping[str, int],
+    excluded: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Describe a bundle that is being trained now.
+
+    Parameters
+    ----------
+    datasets : sequence of mapping
+        What was learnt from, each with ``name``, ``checksum``, ``campaign``, ``seed``, ``created``,
+        ``versions``, ``merged`` (the pieces of a merged file) and ``source`` (of an import).
+    seeds : mapping of str to int
+    excluded : mapping
+        What was left out on purpose.
+    """
+    return {
+        "datasets": [dict(each) for each in datasets],
+        "seeds": dict(seeds),
+        "excluded": dict(excluded),
+        "packages": package_versions(),
+        "resperf": __version__,
+        "commit": source_commit(),
+        "changes": [],
+        "rebuildable": _rebuildable(datasets),
+    }
+
+
+def unknown_provenance(dataset: Mapping[str, Any], training: Mapping[str, Any]) -> dict[str, Any]:
+    """Say what a bundle of schema 1 to 3 knows of its provenance."""
+    seeds = {name: training[key] for name, key in _SEEDS.items() if key in training}
+    return {
+        "datasets": [{**dataset, "merged": UNKNOWN}],
+        "seeds": seeds,
+        "excluded": UNKNOWN,
+        "packages": UNKNOWN,
+        "resperf": training.get("resperf", UNKNOWN),
+        "commit": UNKNOWN,
+        "changes": UNKNOWN,
+        "rebuildable": {"answer": UNKNOWN, "why": "the bundle was made before this was recorded"},
+    }
+
+
+_SEEDS = {"training": "seed", "split": "split_seed"}
+
+
+def changed(before: Mapping[str, Any], reason: str) -> dict[str, Any]:
+    """Return the provenance after a later change, with its date and the reason."""
+    earlier = before["changes"]
+    known = [{"date": UNKNOWN, "reason": UNKNOWN}] if earlier == UNKNOWN else list(earlier)
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    return {**before, "changes": [*known, {"date": now, "reason": reason}]}
+
+
+def merged(pieces: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the provenance of a bundle merged from others, with theirs."""
+    answers = {str(each["rebuildable"]["answer"]) for each in pieces}
+    answer = next((each for each in ("no", UNKNOWN) if each in answers), "yes")
+    return {
+        "datasets": [dataset for each in pieces for dataset in each["datasets"]],
+        "resperf": __version__,
+        "commit": source_commit(),
+        "changes": [],
+        "rebuildable": {"answer": answer, "why": "as its merged pieces say"},
+        "pieces": [dict(each) for each in pieces],
+    }
+
+
+def package_versions() -> dict[str, str]:
+    """Return the versions of the installed packages that learnt numbers depend on."""
+    found = {}
+    for package in _PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def source_commit() -> str:
+    """Return the commit of the checkout that runs, ``-dirty`` where it is changed.
+
+    ``"unknown"`` of an installed package.
+    """
+    # Only training asks: predicting need not load it.
+    import subprocess
+
+    checkout = Path(__file__).parents[2]
+    if not (checkout / ".git").exists():
+        return UNKNOWN
+    command = ["git", "describe", "--always", "--abbrev=40", "--dirty", "--exclude=*"]
+    try:
+        done = subprocess.run(
+            command, cwd=checkout, capture_output=True, text=True, check=True, timeout=10
+        )
+    except (OSError, subprocess.SubprocessError):
+        return UNKNOWN
+    return done.stdout.strip() or UNKNOWN
+
+
+def _rebuildable(datasets: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Say whether a third person can make the bundle again."""
+    private = [str(each["name"]) for each in datasets if not each.get("source", {}).get("citation")]
+    if private:
+        return {
+            "answer": "no",
+            "why": f"nothing says where to get {', '.join(private)}: who has the file of this "
+            "checksum can",
+        }
+    return {"answer": "yes", "why": "from the published files that its datasets cite"}

@@ -1,0 +1,284 @@
+"""From a list of (network file, setting, time) that somebody measured to a dataset of networks."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from resperf._version import __version__
+from resperf.dataset.hdf5 import write_dataset
+from resperf.dataset.importing.importer import Imported, published_platform
+from resperf.dataset.importing.rows import ForeignFile, LeftOut
+from resperf.dataset.records import Dataset, DatasetInfo
+from resperf.devices import canonical_device
+from resperf.errors import DatasetError, ResperfError
+from resperf.measurement import Measurement, NetworkRef, Samples, Status, StopReason
+from resperf.network import graph_digest, read_graph, weightless
+from resperf.platform import Platform
+from resperf.quantities import QUANTITIES, Estimator, Level, Quantity, quantity, quantity_name
+from resperf.settings import Mode, Setting
+
+LIST = "list"
+"""Name of the format."""
+DEFAULT_QUANTITY = "latency_ms"
+
+
+def _count(cell: str) -> int:
+    if not cell.isdecimal() or int(cell) < 1:
+        raise ValueError(f"{cell!r} is no number from 1")
+    return int(cell)
+
+
+def _truth(cell: str) -> bool:
+    known = {"yes": True, "true": True, "1": True, "no": False, "false": False, "0": False}
+    if cell.casefold() not in known:
+        raise ValueError(f"{cell!r} is neither yes nor no")
+    return known[cell.casefold()]
+
+
+def _shapes(cell: str) -> dict[str, tuple[int, ...]]:
+    """Read ``x=1x3x224x224;mask=1x128``."""
+    found = {}
+    for part in cell.split(";"):
+        name, equals, sizes = part.strip().rpartition("=")
+        if not (name and equals and all(size.isdecimal() for size in sizes.split("x"))):
+            raise ValueError(f"{part!r} is no shape such as x=1x3x224x224")
+        found[name] = tuple(map(int, sizes.split("x")))
+    return found
+
+
+SETTING_COLUMNS: Mapping[str, Callable[[str], object]] = {
+    "framework": str,
+    "framework_version": str,
+    "provider": str,
+    "threads": _count,
+    "mode": Mode,
+    "optimizer": str,
+    "precision": str,
+    "layout": str,
+    "compiled": str,
+    "cuda_graph": _truth,
+    "batch": _count,
+    "shapes": _shapes,
+}
+"""Column -> what makes a field of `Setting` of its cell; all may be absent."""
+COLUMNS = ("network", "time_ms", "value", "quantity", "estimator", "device", *SETTING_COLUMNS)
+
+
+def import_list(paths: Sequence[Path], output: Path, *, device: str | None = None) -> Imported:
+    """Read lists of networks that somebody ran, and write them as one dataset.
+
+    Each row names an ONNX file (relative to the list) and the time that one run of it took. The
+    networks' graphs are stored without weights. Rows of the same network and setting become
+    repeats, in the order of the lists.
+
+    Parameters
+    ----------
+    paths : sequence of Path
+        CSV files with the columns that docs/importing.md names.
+    output : Path
+    device : str, optional
+        Of the rows that name none.
+
+    Raises
+    ------
+    DatasetError
+        If a list cannot be read, lacks a column or has an unknown one, or no row makes sense.
+    OutputError
+        If the output cannot be written.
+    """
+    graphs = _Graphs()
+    files = [ForeignFile.read(path) for path in paths]
+    left_out: list[LeftOut] = []
+    rows: list[_Row] = []
+    for path, file in zip(paths, files, strict=True):
+        for place, cells in _cells(file):
+            try:
+                rows.append(_row(cells, path.parent, device, graphs))
+            except (ResperfError, ValueError, OSError) as error:
+                left_out.append(LeftOut(str(error), place, 1))
+    if not rows:
+        reasons = "; ".join(f"{each.first}: {each.reason}" for each in left_out[:3])
+        raise DatasetError(f"nothing to import: {reasons or 'the lists hold no rows'}")
+    measurements = _measurements(rows)
+    frameworks = {row.setting.framework: row.setting.framework_version for row in rows}
+    first = measurements[0]
+    info = DatasetInfo(
+        setting=first.setting,
+        platform=first.platform,
+        campaign={"name": "import of a list of networks"},
+        seed=0,
+        versions={"resperf": __version__, **{k: v for k, v in frameworks.items() if k and v}},
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        machine_costs={},
+        quantities=(),
+        source={
+            "format": LIST,
+            "description": "runs of networks that somebody listed",
+            "files": [{"name": file.name, "sha256": file.sha256} for file in files],
+            "left_out": dict(Counter(each.reason for each in left_out)),
+        },
+    )
+    write_dataset(output, Dataset(info, tuple(measurements), graphs.by_digest))
+    repeats = sum(each.repeat > 0 for each in measurements)
+    found = {row.quantity.name for row in rows}
+    quantities = tuple(name for name in QUANTITIES if name in found)
+    rows_of = {"networks": len(measurements)}
+    return Imported(info, rows_of, quantities, repeats, {}, tuple(left_out))
+
+
+@dataclass(frozen=True)
+class _Row:
+    """What a row of a list says."""
+
+    network: NetworkRef
+    setting: Setting
+    platform: Platform
+    quantity: Quantity
+    samples: Samples
+
+
+class _Graphs:
+    """Graphs without weights; each file is read once."""
+
+    def __init__(self) -> None:
+        self.by_digest: dict[str, bytes] = {}
+        self._digests: dict[Path, str] = {}
+        self._checked: set[tuple[object, ...]] = set()
+
+    def reference(self, path: Path, setting: Setting) -> NetworkRef:
+        """Store a network's graph, and check that it can be read under a setting."""
+        path = path.resolve()
+        if path not in self._digests:
+            content = weightless(path)
+            self._digests[path] = graph_digest(content)
+            self.by_digest[self._digests[path]] = content
+        digest = self._digests[path]
+        asked = (digest, setting.batch, *sorted(setting.shapes.items()))
+        if asked not in self._checked:
+            shapes = setting.shapes
+            read_graph(self.by_digest[digest], path.stem, batch=setting.batch, shapes=shapes)
+            self._checked.add(asked)
+        return NetworkRef(path.stem, digest)
+
+
+def _cells(file: ForeignFile) -> Iterator[tuple[str, dict[str, str]]]:
+    """Yield each row's place, and its cells that are not empty by their columns."""
+    table = csv.reader(io.StringIO(file.text), strict=True)
+    try:
+        header = [cell.strip() for cell in next(table, [])]
+        _check_header(file.name, header)
+        for row in table:
+            if row:
+                cells = dict(zip(header, map(str.strip, row), strict=False))
+                place = f"{file.name} line {table.line_num}"
+                yield place, {name: cell for name, cell in cells.items() if cell}
+    except csv.Error as error:
+        raise DatasetError(f"{file.name} line {table.line_num} is not CSV: {error}") from error
+
+
+def _check_header(name: str, header: Sequence[str]) -> None:
+    known = f"its columns may be {', '.join(COLUMNS)}"
+    twice = sorted({column for column in header if header.count(column) > 1})
+    unknown = [column for column in header if column not in COLUMNS]
+    if twice or unknown:
+        which = f"two columns {twice[0]!r}" if twice else f"an unknown column {unknown[0]!r}"
+        raise DatasetError(f"{name} has {which}; {known}")
+    if "network" not in header:
+        raise DatasetError(f"{name} has no column 'network' with the paths of ONNX files; {known}")
+    if ("time_ms" in header) == ("value" in header):
+        raise DatasetError(f"{name} needs one column of the two 'time_ms' and 'value'; {known}")
+
+
+def _row(cells: Mapping[str, str], folder: Path, device: str | None, graphs: _Graphs) -> _Row:
+    """Read one row.
+
+    Raises
+    ------
+    ValueError, ResperfError, OSError
+        What is wrong with it.
+    """
+    if "network" not in cells:
+        raise ValueError("no network is named")
+    setting = _setting(cells)
+    measured = _quantity(cells)
+    device = cells.get("device", device)
+    if not device:
+        raise ValueError("no device is named; fill in the column 'device' or give --device")
+    value = _value(cells, measured)
+    estimator = Estimator(cells.get("estimator", Estimator.UNKNOWN))
+    return _Row(
+        graphs.reference(folder / cells["network"], setting),
+        setting,
+        published_platform(canonical_device(device)),
+        measured,
+        Samples((value,), 1, 0, StopReason.BUDGET, estimator=estimator),
+    )
+
+
+def _setting(cells: Mapping[str, str]) -> Setting:
+    values: dict[str, object] = {"framework": ""}
+    for name, read in SETTING_COLUMNS.items():
+        if name in cells:
+            try:
+                values[name] = read(cells[name])
+            except ValueError as error:
+                raise ValueError(f"{name}: {error}") from error
+    return Setting(**values)  # type: ignore[arg-type]
+
+
+def _quantity(cells: Mapping[str, str]) -> Quantity:
+    row = quantity(quantity_name(cells.get("quantity", DEFAULT_QUANTITY)))
+    if Level.NETWORK not in row.levels:
+        names = [name for name, each in QUANTITIES.items() if Level.NETWORK in each.levels]
+        raise ValueError(f"networks have no {row.name}; known: {', '.join(names)}")
+    return row
+
+
+def _value(cells: Mapping[str, str], measured: Quantity) -> float:
+    column = "time_ms" if "time_ms" in cells else "value"
+    if column == "time_ms" and measured.unit != "ms":
+        raise ValueError(
+            f"{measured.name} is in {measured.unit}; call the column 'value' instead of 'time_ms'"
+        )
+    cell = cells.get(column)
+    if cell is None:
+        raise ValueError(f"no {measured.name} is given")
+    try:
+        value = float(cell)
+    except ValueError:
+        raise ValueError(f"{cell!r} is no number") from None
+    if not 0 < value < math.inf:
+        raise ValueError(f"{measured.name} = {cell} is not above 0")
+    return value
+
+
+def _measurements(rows: Sequence[_Row]) -> list[Measurement]:
+    """Make measurements: quantities of one run are one row, values given again its repeats."""
+    taken: Counter[tuple[object, ...]] = Counter()
+    samples: dict[tuple[NetworkRef, Setting, Platform, int], dict[str, Samples]] = {}
+    for row in rows:
+        run = (row.network, row.setting, row.platform)
+        repeat = taken[run, row.quantity.name]
+        taken[run, row.quantity.name] += 1
+        samples.setdefault((*run, repeat), {})[row.quantity.name] = row.samples
+    return [
+        Measurement(
+            network,
+            Status.OK,
+            found,
+            setting=setting,
+            platform=platform,
+            started_at=math.nan,
+            duration_s=math.nan,
+            overhead_s=math.nan,
+            repeat=repeat,
+        )
+        for (network, setting, platform, repeat), found in samples.items()
+    ]

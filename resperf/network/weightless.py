@@ -1,0 +1,55 @@
+"""A network's graph without its weights, as bytes that can be stored and read again."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from resperf.network._base import Network
+from resperf.network.model import open_buffer, parse, strip_file
+from resperf.network.reader import resolve
+from resperf.network.wire import strip
+
+
+def weightless(path: Path) -> bytes:
+    """Return an ONNX file's content without the bytes of its weights; shapes and types stay.
+
+    Raises
+    ------
+    NetworkError
+        If the file is missing, damaged or not ONNX.
+    """
+    with open_buffer(path) as buffer:
+        return strip_file(path, buffer).model
+
+
+def graph_digest(content: bytes) -> str:
+    """Return the name that a graph without weights is stored by: its SHA-256 (hex)."""
+    return hashlib.sha256(content).hexdigest()
+
+
+def read_graph(
+    content: bytes,
+    name: str,
+    *,
+    batch: int | None = None,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+) -> Network:
+    """Read what `weightless` returned as `resperf.network.read_network` reads a file.
+
+    Parameters
+    ----------
+    content : bytes
+    name : str
+        Of the network, for messages too.
+    batch, shapes
+        As in `read_network`.
+
+    Raises
+    ------
+    NetworkError, ShapeError
+        As `read_network`.
+    """
+    path = Path(f"{name}.onnx")
+    return resolve(path, parse(path, strip(content)), batch=batch, shapes=shapes)

@@ -1,0 +1,84 @@
+"""The sum of layers as a predictor of networks, behind the contract of all predictors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self, cast
+
+import numpy as np
+
+from resperf.bundle import NETWORK, Bundle
+from resperf.errors import TrainingError
+from resperf.features import Columns
+from resperf.network import Network
+from resperf.platform import Platform
+from resperf.prediction.network import predict_network
+from resperf.predictors import Estimate, Examples, Predicted, Predictor, Progress
+from resperf.quantities import PHASES, Level
+from resperf.settings import Setting
+
+
+class SumOfLayers(Predictor):
+    """Lowers a network for a bundle's target, predicts its layers and composes its quantities.
+
+    It is made of a bundle rather than fitted: what it learns, the bundle's layer predictors and
+    its in-network correction learnt.
+
+    Parameters
+    ----------
+    bundle : Bundle
+        The part of it that is nearest to the setting and platform asked about answers.
+    """
+
+    method = "sum_of_layers"
+    level = Level.NETWORK
+
+    def __init__(self, bundle: Bundle) -> None:
+        super().__init__(NETWORK)
+        self.bundle = bundle
+        self.quantity_ = "latency_ms"
+
+    def _learn(
+        self,
+        examples: Examples,  # noqa: ARG002
+        validation: Examples,  # noqa: ARG002
+        seed: int,  # noqa: ARG002
+        progress: Progress | None,  # noqa: ARG002
+    ) -> None:
+        raise TrainingError(
+            f"{self.method} is made of predictors of layers; train these, then learn from whole "
+            "networks with: resperf calibrate"
+        )
+
+    def predict(
+        self, subjects: Columns | Sequence[Network], setting: Setting, platform: Platform
+    ) -> Predicted:
+        """Predict the three phases, their sum, and what else follows from layers."""
+        kinds = [part for part in self.bundle.parts if part.kinds]
+        part = kinds[0].answering(None, None, setting, platform) if kinds else self.bundle
+        found = [
+            predict_network(network, part, whole=False)
+            for network in cast("Sequence[Network]", subjects)
+        ]
+        rows: dict[str, list[tuple[float, float, float]]] = {}
+        for each in found:
+            unknown = (math.nan, math.nan)
+            values = {name: (getattr(each.phases, name), *unknown) for name in PHASES}
+            values["latency_ms"] = each.total_ms, each.low_ms, each.high_ms
+            values |= {one.name: (one.value, one.low, one.high) for one in each.quantities}
+            for name, value in values.items():
+                rows.setdefault(name, []).append(value)
+        return {name: Estimate(*np.array(values, dtype=float).T) for name, values in rows.items()}
+
+    def _export(self, folder: Path, stem: str) -> dict[str, Any]:  # noqa: ARG002
+        return {}
+
+    @classmethod
+    def load(cls, values: Mapping[str, Any], folder: Path) -> Self:  # noqa: ARG003
+        """Make it of the bundle in a folder."""
+        return cls(Bundle.load(folder))
+
+    def _load(self, values: Mapping[str, Any], folder: Path) -> None:
+        """Everything is in the bundle."""

@@ -1,0 +1,61 @@
+"""The parts of a bundle's manifest that layers and networks have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from resperf.bundle import COPIES_ASSUMED
+from resperf.dataset import DatasetInfo, checksum
+from resperf.platform import Platform
+from resperf.settings import Setting
+
+
+def part_of(info: DatasetInfo) -> dict[str, Any]:
+    """Say of a part of a bundle's manifest for which device it is, and what was measured of it."""
+    return {
+        "device": info.platform.device,
+        "framework": info.setting.framework,
+        "costs": dict(info.machine_costs),
+        "copies": COPIES_ASSUMED,
+    }
+
+
+def manifest_of(
+    part: Mapping[str, Any],
+    settings: Sequence[Setting],
+    platforms: Sequence[Platform],
+    came_from: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Return the manifest of a bundle of one part for some settings and platforms."""
+    stored = {
+        "settings": {str(place): each.to_json() for place, each in enumerate(settings, start=1)},
+        "platforms": {str(place): each.to_json() for place, each in enumerate(platforms, start=1)},
+    }
+    return {
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        **stored,
+        "parts": [{**part, **{name: list(values) for name, values in stored.items()}}],
+        "provenance": came_from,
+    }
+
+
+def described_dataset(info: DatasetInfo, dataset: Path) -> dict[str, Any]:
+    """Say what a bundle's provenance says of a dataset."""
+    return {
+        "name": dataset.name,
+        "checksum": checksum(dataset),
+        "campaign": info.campaign.get("name", ""),
+        "seed": info.seed,
+        "created": info.created,
+        "versions": dict(info.versions),
+        "phases": list(info.quantities),
+        "merged": [dict(each) for each in info.merged],
+        "source": {
+            name: info.source[name]
+            for name in ("format", "description", "citation", "files", "session_ms")
+            if name in info.source
+        },
+    }

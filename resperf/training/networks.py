@@ -1,0 +1,200 @@
+"""From rows of whole networks to a bundle: one predictor for each quantity that a method learns."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from resperf._version import __version__
+from resperf.bundle import (
+    NETWORK,
+    Bundle,
+    golden_networks,
+    provenance,
+    replaced_folder,
+    write_manifest,
+)
+from resperf.dataset import read_info
+from resperf.errors import TrainingError
+from resperf.features import Array
+from resperf.predictors import Examples, Predictor, predictor_class
+from resperf.predictors.intervals import intervals_of_kinds
+from resperf.predictors.metrics import errors
+from resperf.quantities import QUANTITIES
+from resperf.settings import Setting
+from resperf.splits import SPLIT_SEED, pack_keys, split_of_keys
+from resperf.training.manifest import described_dataset, manifest_of, part_of
+from resperf.training.progress import TrainingProgress
+from resperf.training.rows import network_examples, network_quantities
+
+_GOLDEN = 3
+_EXPORT_TOLERANCE = 1e-4
+
+
+def train_networks(
+    dataset: Path,
+    output: Path,
+    *,
+    method: str,
+    seed: int,
+    settings: Mapping[str, Any],
+    device: str | None = None,
+    excluded: Sequence[str] = (),
+    progress: TrainingProgress | None = None,
+) -> Bundle:
+    """Learn every quantity of a dataset's networks that a method can learn; write a bundle.
+
+    Networks are split by name: all batch sizes of one are in the same part.
+
+    Parameters
+    ----------
+    dataset, output, method, seed, device, progress
+        As in `resperf.training.train`.
+    settings : mapping
+        What the method's predictors are made with.
+    excluded : sequence of str
+        Networks (names of their files) that nothing is learnt from.
+
+    Raises
+    ------
+    DatasetError
+        If the dataset cannot be read.
+    TrainingError
+        If it has no rows of networks that the method learns from.
+    OutputError
+        If the bundle cannot be written; what was there stays.
+    """
+    info = read_info(dataset)
+    if device is not None:
+        info = dataclasses.replace(info, platform=dataclasses.replace(info.platform, device=device))
+    learnable = [
+        name
+        for name in network_quantities(dataset)
+        if predictor_class(method).quantities is None
+        or name in (predictor_class(method).quantities or ())
+    ]
+    if not learnable:
+        raise TrainingError(
+            f"{dataset} has no rows of whole networks that {method} learns from; measure networks "
+            "or import a list of them"
+        )
+    left_out = {Path(name).stem for name in excluded}
+    part = part_of(info) | {
+        "method": method,
+        "predictors": {NETWORK: {}},
+        "transfers": {},
+        "ranges": {},
+        "errors": {"validation": {}, "test": {}},
+        "intervals": {},
+        "golden": {"layers": [], "networks": []},
+    }
+    rows, learnt, seen = {}, {}, set()
+    every: list[Examples] = []
+    with replaced_folder(output) as folder:
+        for name in learnable:
+            examples = network_examples(dataset, name)
+            keys = [network.name for network in examples.networks]
+            known = ~np.isin(keys, list(left_out))
+            split = split_of_keys(keys)
+            train, validation, test = (
+                _select(examples, np.flatnonzero(chosen & known))
+                for chosen in (split.train, split.validation, split.test)
+            )
+            rows[name] = {
+                "train": len(train), "validation": len(validation), "test": len(test),
+                "left_out": {"excluded": int(np.sum(~known))},
+            }  # fmt: skip
+            predictor = predictor_class(method)(NETWORK, **settings)
+            tell = partial(progress, NETWORK, name) if progress is not None else None
+            predictor.fit(
+                train, validation=validation if len(validation) else train, seed=seed,
+                progress=tell,
+            )  # fmt: skip
+            values = predictor.export(folder, f"{NETWORK}-{QUANTITIES[name].stem}")
+            learnt[name] = type(predictor).load(values, folder)
+            _refuse_other_export(predictor, learnt[name], train, name)
+            part["predictors"][NETWORK][name] = {"method": method, **values}
+            for label, judged in (("validation", validation), ("test", test)):
+                if len(judged):
+                    found = errors(judged.values, predicted(learnt[name], judged, name)).to_json()
+                    part["errors"][label].setdefault(NETWORK, {})[name] = found
+            if len(validation):
+                pair = validation.values, predicted(learnt[name], validation, name)
+                intervals = intervals_of_kinds({NETWORK: pair}).get(NETWORK)
+                if intervals is not None:
+                    part["intervals"].setdefault(NETWORK, {})[name] = intervals.to_json()
+            seen |= {each.name for each in (*train.networks, *validation.networks)}
+            every.append(train)
+        how = _unique([_of_all_batches(each) for one in every for each in one.settings])
+        where = _unique([each for one in every for each in one.platforms])
+        if device is not None:
+            where = [dataclasses.replace(each, device=device) for each in where]
+        part["golden"]["networks"] = golden_networks(_typical(every[0]), learnt, how[0], where[0])
+        part["training"] = {
+            "resperf": __version__, "seed": seed, "split_seed": SPLIT_SEED, **settings,
+            "rows": {NETWORK: rows}, "notes": [], "seen": pack_keys(sorted(seen)),
+        }  # fmt: skip
+        came_from = provenance(
+            [described_dataset(info, dataset)],
+            seeds={"training": seed, "split": SPLIT_SEED},
+            excluded={"networks": list(excluded), "layers": 0},
+        )
+        write_manifest(folder, manifest_of(part, how, where, came_from))
+    return Bundle.load(output)
+
+
+def predicted(predictor: Predictor, examples: Examples, quantity: str) -> Array:
+    """Predict each example under its own setting on its own platform, shape (rows,)."""
+    return np.array(
+        [
+            predictor.predict([network], _of_all_batches(setting), platform)[quantity].values[0]
+            for network, setting, platform in zip(
+                examples.networks, examples.settings, examples.platforms, strict=True
+            )
+        ],
+        dtype=float,
+    )
+
+
+def _of_all_batches(setting: Setting) -> Setting:
+    """Return a setting without what a network's graph says: its batch and shapes."""
+    return dataclasses.replace(setting, batch=None, shapes={})
+
+
+def _select(examples: Examples, places: npt.NDArray[np.intp]) -> Examples:
+    def chosen(values: Sequence[Any]) -> list[Any]:
+        return [values[place] for place in places]
+
+    return Examples(
+        chosen(examples.networks), examples.quantity, examples.values[places],
+        chosen(examples.settings), chosen(examples.platforms),
+    )  # fmt: skip
+
+
+def _typical(examples: Examples) -> list[Any]:
+    """Return some networks from the one with the smallest to that with the largest value."""
+    order = np.argsort(examples.values, kind="stable")
+    places = np.unique(np.linspace(0, len(order) - 1, _GOLDEN).astype(int))
+    return [examples.networks[order[place]] for place in places]
+
+
+def _unique(values: Sequence[Any]) -> list[Any]:
+    return list(dict.fromkeys(values))
+
+
+def _refuse_other_export(
+    trained: Predictor, stored: Predictor, examples: Examples, quantity: str
+) -> None:
+    now, then = (predicted(each, examples, quantity) for each in (stored, trained))
+    off = np.max(np.abs(now - then) / np.maximum(np.abs(then), 1e-3))
+    if not off <= _EXPORT_TOLERANCE:
+        raise TrainingError(
+            f"{NETWORK} {quantity}: the stored predictor differs from the trained one by "
+            f"{off:.1e}; this is a defect of the method {trained.method}"
+        )

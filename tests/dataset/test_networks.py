@@ -1,0 +1,197 @@
+"""Rows of whole networks in dataset files, with graphs, settings and platforms by reference."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import h5py
+import pytest
+
+from resperf.dataset import (
+    Dataset,
+    DatasetInfo,
+    append_networks,
+    check_dataset,
+    checksum,
+    export_dataset,
+    merge_datasets,
+    read_dataset,
+    read_info,
+    read_networks,
+    read_table,
+    summarize,
+    write_dataset,
+)
+from resperf.errors import DatasetError
+from resperf.measurement import Measurement, NetworkRef, Samples, Status, StopReason
+from resperf.network import graph_digest
+from resperf.quantities import Estimator
+
+MeasuredFactory = Callable[..., Measurement]
+GRAPH = b"any bytes"
+NETWORK = NetworkRef("net", graph_digest(GRAPH))
+
+
+@pytest.fixture
+def golden_v3(golden: Path) -> Path:
+    return golden.with_name("dataset-v3.h5")
+
+
+def run_of(info: DatasetInfo, batch: int, **changes: object) -> Measurement:
+    samples = {"latency_ms": Samples((1.0 * batch,), 1, 0, StopReason.BUDGET)}
+    made = Measurement(
+        NETWORK, Status.OK, samples, setting=dataclasses.replace(info.setting, batch=batch),
+        platform=info.platform, started_at=float(batch),
+    )  # fmt: skip
+    return dataclasses.replace(made, **changes)  # type: ignore[arg-type]
+
+
+def test_golden_file_of_schema_3_reads_as_it_was_written(golden_v3: Path) -> None:
+    sys.path.insert(0, str(golden_v3.parent))
+    try:
+        import make_dataset_v3 as made
+    finally:
+        sys.path.pop(0)
+    dataset = read_dataset(golden_v3)
+    assert dataset.info == made.INFO
+    assert list(dataset.measurements) == made.rows()
+    assert dataset.graphs == {made.NETWORK.digest: made.GRAPH}
+    assert check_dataset(golden_v3) == []
+    assert checksum(golden_v3) == "e6ba1c790f66de781b2da3db77c9222e68c752205744b971f44c7025aa926699"
+
+
+def test_settings_and_platforms_are_written_once(golden_v3: Path) -> None:
+    with h5py.File(golden_v3) as file:
+        settings = json.loads(file.attrs["settings"])
+        assert [each["batch"] for each in settings] == [None, 1, 8]
+        assert [each["devices"] for each in json.loads(file.attrs["platforms"])] == [1, 2]
+        assert file["networks/setting"][()].tolist() == [1, 2]
+        assert file["conv/setting"][()].tolist() == [0, 0]
+        assert file["networks/step_ms"].attrs["estimator"] == "median"
+        assert file["networks/peak_memory_bytes"].attrs["estimator"] == "maximum"
+        assert file["networks/peak_memory_samples_bytes"].attrs["unit"] == "bytes"
+    rows = read_dataset(golden_v3).measurements
+    assert len({id(row.setting) for row in rows}) == 3
+    assert rows[-1].samples["peak_memory_bytes"].estimator is Estimator.MAXIMUM
+
+
+def test_tables_of_layers_know_copies_and_no_networks(golden_v3: Path, golden: Path) -> None:
+    tables = read_table(golden_v3)
+    assert set(tables) == {"conv", "dense"}
+    assert tables["dense"].copies["execution_ms"].tolist() == [4, 0]  # the second row failed
+    assert tables["dense"].select([1]).copies["execution_ms"].tolist() == [0]
+    assert read_table(golden)["conv"].copies == {}
+
+
+def test_networks_alone_are_read(golden_v3: Path, golden: Path) -> None:
+    dataset = read_networks(golden_v3)
+    assert [row.subject.key for row in dataset.measurements] == [
+        f"network(digest={digest})" for digest in 2 * list(dataset.graphs)
+    ]
+    assert read_networks(golden).measurements == ()
+
+
+def test_a_row_without_a_graph_is_refused(tmp_path: Path, info: DatasetInfo) -> None:
+    with pytest.raises(DatasetError, match="a row of net has no graph"):
+        write_dataset(tmp_path / "a.h5", Dataset(info, (run_of(info, 1),)))
+
+
+def test_unlike_estimators_of_one_quantity_are_refused(tmp_path: Path, info: DatasetInfo) -> None:
+    best = Samples((1.0,), 1, 0, StopReason.BUDGET, estimator=Estimator.MEAN_OF_BEST_FIVE)
+    rows = (run_of(info, 1), run_of(info, 2, samples={"latency_ms": best}))
+    with pytest.raises(DatasetError, match="latency_ms were made of samples in several ways"):
+        write_dataset(tmp_path / "a.h5", Dataset(info, rows, {NETWORK.digest: GRAPH}))
+
+
+def test_merged_networks_are_repeats_where_their_settings_agree(
+    tmp_path: Path, info: DatasetInfo, measured: MeasuredFactory
+) -> None:
+    graphs = {NETWORK.digest: GRAPH}
+    first = (measured(), run_of(info, 1), run_of(info, 2))
+    write_dataset(tmp_path / "a.h5", Dataset(info, first, graphs))
+    second = (run_of(info, 1), run_of(info, 1, started_at=9.0))
+    write_dataset(tmp_path / "b.h5", Dataset(info, second, graphs))
+    merged = merge_datasets([tmp_path / "a.h5", tmp_path / "b.h5"], tmp_path / "c.h5")
+    runs = read_networks(tmp_path / "c.h5")
+    # The row that both parts have counts once.
+    assert [(row.setting.batch, row.repeat) for row in runs.measurements] == [
+        (1, 0), (2, 0), (1, 1),
+    ]  # fmt: skip
+    assert len(merged.measurements) == 4
+    assert runs.graphs == graphs
+    assert check_dataset(tmp_path / "c.h5") == []
+
+
+def test_networks_are_added_to_a_file_that_may_be_there(
+    tmp_path: Path, info: DatasetInfo, measured: MeasuredFactory
+) -> None:
+    path, graphs = tmp_path / "a.h5", {NETWORK.digest: GRAPH}
+    append_networks(path, [run_of(info, 2)], graphs)
+    assert read_info(path).setting == info.setting  # the batch is each row's own
+    elsewhere = dataclasses.replace(info.platform, device="other", cores=64)
+    append_networks(path, [run_of(info, 2, started_at=5.0, platform=elsewhere)], graphs)
+    runs = read_networks(path).measurements
+    assert [(row.platform.device, row.repeat) for row in runs] == [("cpu", 0), ("other", 1)]
+    assert check_dataset(path) == []
+    layers = tmp_path / "b.h5"
+    write_dataset(layers, Dataset(info, (measured(),)))
+    append_networks(layers, runs, graphs)
+    assert len(read_table(layers)["dense"]) == 1
+    assert len(read_networks(layers).measurements) == 2
+    assert read_info(layers).campaign == info.campaign
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "problem"),
+    [
+        ("networks/setting", 7, "networks: no such setting in 1 row (first: row 0)"),
+        ("networks/digest", b"0" * 64, "networks: no graph of the digest in 1 row (first: row 0)"),
+        ("networks/latency_ms", -1.0, "networks: ok but latency_ms not above 0 in 1 row"),
+    ],
+)
+def test_damaged_rows_are_found(
+    golden_v3: Path, tmp_path: Path, column: str, value: object, problem: str
+) -> None:
+    path = tmp_path / "a.h5"
+    path.write_bytes(golden_v3.read_bytes()[512:])
+    with h5py.File(path, "r+") as file:
+        file[column][0] = value
+    assert any(line.startswith(problem) for line in check_dataset(path))
+
+
+def test_graphs_are_checked_by_their_digests(golden_v3: Path, tmp_path: Path) -> None:
+    path = tmp_path / "a.h5"
+    path.write_bytes(golden_v3.read_bytes()[512:])
+    with h5py.File(path, "r+") as file:
+        (digest,) = file["graphs"]
+        file["graphs"][digest][0] = 0
+    assert f"graphs: the graph {digest} has other content than its digest says" in check_dataset(
+        path
+    )
+
+
+def test_summaries_count_networks_beside_layers(golden_v3: Path) -> None:
+    summary = summarize(golden_v3)
+    assert summary.rows == 6
+    assert summary.networks is not None
+    assert (summary.networks.rows, summary.networks.networks) == (2, 1)
+    assert summary.networks.quantities["latency_ms"] == (2.5, 2.5, 2.5)
+    assert json.loads(json.dumps(summary.to_json()))["networks"]["statuses"] == {"ok": 2}
+
+
+def test_networks_are_exported_as_a_kind_of_their_own(golden_v3: Path, tmp_path: Path) -> None:
+    written = export_dataset(golden_v3, tmp_path / "a.csv", samples=True)
+    assert [path.name for path in written] == ["a.conv.csv", "a.dense.csv", "a.networks.csv"]
+    header, first, second = written[-1].read_text().splitlines()
+    cells = dict(zip(header.split(","), second.split(","), strict=True))
+    assert (cells["name"], cells["step_ms"], cells["peak_memory_bytes"]) == (
+        "net",
+        "7.5",
+        "3145728.0",
+    )
+    assert cells["latency_ms"] == ""
+    assert first.startswith("net,")
