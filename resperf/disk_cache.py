@@ -17,7 +17,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-MOST_FILES = 500
+MAX_FILES = 500
 """Files in one folder; beyond them the older half is deleted."""
 
 
@@ -86,7 +86,7 @@ def _delete_oldest(folder: Path) -> None:
     """Bound the number of files in a folder."""
     with os.scandir(folder) as entries:
         files = [each for each in entries if each.name.endswith(".json")]
-    if len(files) <= MOST_FILES:
+    if len(files) <= MAX_FILES:
         return
     files.sort(key=lambda each: each.stat().st_mtime_ns)
     for each in files[: len(files) // 2]:

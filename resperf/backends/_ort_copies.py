@@ -1,4 +1,4 @@
-"""A graph of copies of one kernel, whose marginal time is that of a layer."""
+"""A graph of copies of one kernel: the marginal time of a copy is the time of the layer."""
 
 from __future__ import annotations
 
@@ -17,15 +17,14 @@ from resperf.layers import Kernel, spread_indices
 from resperf.units import DTYPE_BYTES
 
 CHAIN_COPIES = 16
-"""Copies that read each other's output, where a kernel writes over its input. Functions such as a
-silu halve small values every time: behind some forty copies the numbers would be denormal, which
-costs Intel's processors ten times the time."""
+"""Length of a chain of in-place copies. Functions such as silu halve small values each time: after
+some forty copies they would be denormal, which is ten times slower on Intel processors."""
 
 _Arrays = dict[str, npt.NDArray[Any]]
 
 
 def copies_graph(kernel: Kernel, copies: int) -> tuple[ModelProto, _Arrays, _Arrays]:
-    """Write a graph of copies of a kernel: independent, or chains of a few.
+    """Build a graph of copies of a kernel: independent ones, or short chains of in-place kernels.
 
     Parameters
     ----------
@@ -35,9 +34,9 @@ def copies_graph(kernel: Kernel, copies: int) -> tuple[ModelProto, _Arrays, _Arr
     Returns
     -------
     model : ModelProto
-        With one output, that of the last copy.
+        Its output is that of the last copy.
     weights, host : dict of str to array
-        Of the model's initializers without values, different ones for each copy, and of its inputs.
+        Values of the model's external initializers, different for each copy, and of its inputs.
     """
     types = kernel.input_dtypes
     weight_types = types[1 : 1 + len(kernel.weight_shapes)]
@@ -61,7 +60,7 @@ def copies_graph(kernel: Kernel, copies: int) -> tuple[ModelProto, _Arrays, _Arr
             names.append(name)
             weights[name] = made_up(shape, weight_types[position], zero_points=True)
             if kernel_bytes > COLD_WEIGHTS_BYTES and weights[name].ndim:
-                # ONNX Runtime keeps one packed copy of equal weights: these must differ.
+                # ONNX Runtime packs equal weights once, so these must differ.
                 weights[name].flat[0] = 1 + copy
             initializers.append(_absent(name, weights[name]))
         read = [
@@ -93,8 +92,8 @@ def copies_graph(kernel: Kernel, copies: int) -> tuple[ModelProto, _Arrays, _Arr
     model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
     host = {name: made_up(shape, dtype) for name, (shape, dtype) in inputs.items()}
     if kernel.index_bound:
-        places = spread_indices(host["extra0"].size, kernel.index_bound)
-        host["extra0"] = places.reshape(host["extra0"].shape)
+        indices = spread_indices(host["extra0"].size, kernel.index_bound)
+        host["extra0"] = indices.reshape(host["extra0"].shape)
     if kernel.positive:
         for array in host.values():
             if array.dtype.kind == "f":
@@ -104,7 +103,7 @@ def copies_graph(kernel: Kernel, copies: int) -> tuple[ModelProto, _Arrays, _Arr
 
 
 def _absent(name: str, values: npt.NDArray[Any]) -> Any:
-    """Declare a weight whose bytes come with the session's options, not with the model."""
+    """Declare an external weight; the session's options hold its bytes."""
     proto = TensorProto(
         name=name,
         data_type=helper.np_dtype_to_tensor_dtype(values.dtype),

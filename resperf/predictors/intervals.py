@@ -17,7 +17,7 @@ SHARE = 0.9
 """Share of measured times that an interval should hold."""
 FEWEST_ROWS = 40
 """Rows that a bin has at least: fewer leave the outer twentieths to a single one."""
-MOST_BINS = 6
+MAX_BINS = 6
 OUTSIDE_FACTOR = 2.0
 """An interval of a layer outside the trained range is so many times as wide, in logarithms. There
 is nothing to calibrate that by: it is an assumption."""
@@ -25,9 +25,9 @@ OUTSIDE_LEAST = 0.1
 """And at least so wide to either side."""
 ASSUMED = math.log(2.0)
 """Half the width, in logarithms, where nothing was measured to judge by: within a factor of two."""
-FEWEST_OF_KIND = 5
+MIN_ROWS_OF_KIND = 5
 """Rows without which nothing is said of a kind: one or two that happen to fit promise too much."""
-OF_USUAL_KIND = 1
+PRIOR_ROWS = 1
 """Rows of the usual kind that stand beside the few of a kind, to say how large its errors are. With
 more, kinds that are predicted worse than most would get intervals that hold too little."""
 _SHORTEST_MS = 1e-6
@@ -139,7 +139,7 @@ def intervals_of_kinds(judged: Mapping[str, tuple[Array, Array]]) -> dict[str, I
     Returns
     -------
     dict of str to Intervals
-        Without kinds of which nothing can be said: fewer than `FEWEST_OF_KIND` rows are predicted
+        Without kinds of which nothing can be said: fewer than `MIN_ROWS_OF_KIND` rows are predicted
         to take time, or all kinds of few rows come to fewer than `FEWEST_ROWS`.
     """
     found, few = {}, {}
@@ -149,7 +149,7 @@ def intervals_of_kinds(judged: Mapping[str, tuple[Array, Array]]) -> dict[str, I
         times = predicted_ms > _SHORTEST_MS
         if own is not None:
             found[kind] = own
-        elif times.sum() >= FEWEST_OF_KIND:
+        elif times.sum() >= MIN_ROWS_OF_KIND:
             few[kind] = np.abs(np.log(measured_ms[times] / predicted_ms[times]))
     if sum(map(len, few.values())) < FEWEST_ROWS:
         return found
@@ -160,8 +160,8 @@ def intervals_of_kinds(judged: Mapping[str, tuple[Array, Array]]) -> dict[str, I
 
         Drawn from a heavy-tailed law, kinds of 1 to 35 rows then keep nine of ten alike.
         """
-        known = OF_USUAL_KIND + rows
-        return (OF_USUAL_KIND * usual + total) / known * (1 + 1 / known)
+        known = PRIOR_ROWS + rows
+        return (PRIOR_ROWS * usual + total) / known * (1 + 1 / known)
 
     scores = [sizes / unit(sizes.sum() - sizes, len(sizes) - 1) for sizes in few.values()]
     reach = conformal_bound(np.concatenate(scores))
@@ -202,7 +202,7 @@ def _around(
 def _edges(predicted_ms: Array) -> list[float]:
     """Part predicted times into bins of about as many rows each, equal times in one bin."""
     ordered = np.sort(predicted_ms)
-    bins = min(len(ordered) // FEWEST_ROWS, MOST_BINS)
+    bins = min(len(ordered) // FEWEST_ROWS, MAX_BINS)
     edges: list[float] = []
     before = 0
     for each in range(1, bins):

@@ -135,7 +135,7 @@ def test_an_unknown_operator_is_named(tensorflow: TensorFlowBackend, tmp_path: P
 
 
 @pytest.mark.parametrize("channel_first", [True, False])
-def test_a_shuffle_of_channels_keeps_its_meaning(
+def test_a_channel_shuffle_computes_the_same(
     tensorflow: TensorFlowBackend, tmp_path: Path, channel_first: bool
 ) -> None:
     """Reshapes through rank 5 see the file's order of axes, not the stored one."""

@@ -541,7 +541,7 @@ def test_int8_networks_are_lowered_as_ort_fuses_them(target: Target, tmp_path: P
     assert sum(node.op == "DequantizeLinear" for node in by_rules.nodes) == 11
 
 
-def test_a_blocked_activation_runs_over_whole_blocks(target: Target, tmp_path: Path) -> None:
+def test_a_blocked_activation_includes_padding_channels(target: Target, tmp_path: Path) -> None:
     if target[0].options["nchwc_block"] != "16":
         pytest.skip("counted by hand for blocks of 16 channels")
     network = read_network(written(tmp_path / "n.onnx", ACTIVATED["silu"], 20))
@@ -733,7 +733,7 @@ def test_half_precision_is_computed_in_float32_between_casts(
     assert named <= {node.name for node in network.nodes}
 
 
-def test_convolutions_behind_each_other_in_half_precision_are_layers(
+def test_consecutive_convolutions_in_half_precision_are_layers(
     target: Target, tmp_path: Path
 ) -> None:
     nodes = [
@@ -766,7 +766,7 @@ def test_a_lowering_is_cached_across_names_and_damage(target: Target, cache: Pat
     assert lower(network, *target, method="framework") == asked
 
 
-def test_what_rules_made_without_the_framework_is_cached(
+def test_a_lowering_by_rules_instead_of_the_framework_is_cached(
     target: Target, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     network = read_network(next(p for p in REFERENCE if p.stem == "densenet121"), batch=1)
@@ -790,7 +790,7 @@ def test_what_rules_made_without_the_framework_is_cached(
     assert [node.layer for node in plain.nodes] != [node.layer for node in by_rules.nodes]
 
 
-def test_what_ort_refuses_is_lowered_by_rules_with_a_note(target: Target) -> None:
+def test_networks_that_ort_refuses_are_lowered_by_rules_with_a_note(target: Target) -> None:
     network = network_of(conv(channels_in=17, channels_out=8))
     # An attribute that no operator has: ONNX Runtime refuses it, the rules ignore it.
     [node] = network.nodes
@@ -942,9 +942,7 @@ def test_a_normalisation_of_rows_is_folded_into_the_product_before_it(
     assert (node.layer.kind, node.layer.fields()["activation"]) == ("dense", "relu")
 
 
-def test_a_change_of_shape_is_a_copy_where_it_makes_an_output(
-    target: Target, tmp_path: Path
-) -> None:
+def test_a_change_of_shape_is_a_copy_at_an_output(target: Target, tmp_path: Path) -> None:
     nodes = [
         helper.make_node("Erf", ["x"], ["a"], "erf"),
         helper.make_node("Flatten", ["a"], ["b"], "flat"),
@@ -1001,7 +999,7 @@ def test_a_product_keeps_its_layer_whatever_activation_it_ends_with(
     assert layers[-1].fields()["activation"] == function
 
 
-def test_no_part_of_a_product_of_two_computed_matrices_is_lost(
+def test_a_product_of_two_computed_matrices_is_split_completely(
     target: Target, tmp_path: Path
 ) -> None:
     nodes = [

@@ -52,7 +52,7 @@ def test_products_multiply_alike_in_every_type(dtype):
         ("Transpose", [(1, 2)], [(2, 1)], {"perm": (1, 0)}, 0),
     ],
 )  # fmt: skip
-def test_shapes_say_how_much_is_multiplied(op, inputs, outputs, attributes, macs):
+def test_multiply_adds_follow_from_shapes(op, inputs, outputs, attributes, macs):
     assert work(op, inputs, outputs, attributes).macs == macs
 
 
@@ -65,7 +65,7 @@ def test_attention_is_counted_by_its_layer_kind():
     assert found.moved_bytes == 4 * 48 * 4
 
 
-def test_what_the_graph_does_not_say_is_not_known():
+def test_unknown_shapes_give_unknown_work():
     assert all(map(math.isnan, work("Conv", [None, (8, 4, 3, 3)], [None])))
     assert math.isnan(work("Einsum", [(2, 3)], [(2,)], {"equation": "ij->i"}).macs)
     foreign = work("Sparkle", [(1, 2)], [(1, 2)], domain="com.example")
@@ -74,7 +74,7 @@ def test_what_the_graph_does_not_say_is_not_known():
     assert all(map(math.isnan, work("Loop", [(1,)], [(1,)])))
 
 
-def test_what_runs_as_one_kernel_hands_nothing_on():
+def test_fused_nodes_do_not_move_tensors_between_them():
     shape = (1, 4)
     names = ("x", "between", "y", "z")
     tensors = {name: Tensor(name, shape, "float32") for name in names}

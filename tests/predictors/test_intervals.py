@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from resperf.predictors.intervals import (
-    FEWEST_OF_KIND,
     FEWEST_ROWS,
-    MOST_BINS,
+    MAX_BINS,
+    MIN_ROWS_OF_KIND,
     Intervals,
     assumed,
     intervals_of_kinds,
@@ -28,7 +28,7 @@ def drawn(rows: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
 def test_nine_of_ten_new_times_lie_within_short_and_long_ones_alike() -> None:
     intervals = Intervals.fit(*drawn(2000, 0))
     assert intervals is not None
-    assert len(intervals.low) == MOST_BINS
+    assert len(intervals.low) == MAX_BINS
     measured, predicted = drawn(20_000, 1)
     low, high = intervals.bounds(predicted, np.ones(len(predicted), dtype=bool))
     inside = (low <= measured) & (measured <= high)
@@ -134,8 +134,8 @@ def test_nothing_is_said_of_kinds_that_hardly_a_row_speaks_for() -> None:
     few = of_kinds(dict.fromkeys("abc", 0.1), FEWEST_ROWS // 3, random)
     assert intervals_of_kinds(few) == {}
     empty = np.array([])
-    enough = few | of_kinds({"d": 0.1}, FEWEST_OF_KIND, random) | {"nothing": (empty, empty)}
-    enough |= of_kinds({"next to nothing": 0.1}, FEWEST_OF_KIND - 1, random)
+    enough = few | of_kinds({"d": 0.1}, MIN_ROWS_OF_KIND, random) | {"nothing": (empty, empty)}
+    enough |= of_kinds({"next to nothing": 0.1}, MIN_ROWS_OF_KIND - 1, random)
     assert intervals_of_kinds(enough).keys() == {*"abcd"}
     # Predictions that were cut off at nothing have no error to speak of; the others do.
     measured, predicted = few["a"]

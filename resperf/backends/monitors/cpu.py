@@ -58,7 +58,7 @@ def limit_private_memory(limit_bytes: int) -> None:
             resource.setrlimit(resource.RLIMIT_DATA, (limit_bytes, limit_bytes))
 
 
-def waits_for_memory(layer: Layer, execution_ms: float) -> bool:
+def is_memory_bound(layer: Layer, execution_ms: float) -> bool:
     """Say whether a layer waits for memory rather than for arithmetic."""
     moved_bytes = layer.moved_bytes
     return moved_bytes > MEMORY_BYTES and moved_bytes > MEMORY_BYTES_PER_MS * execution_ms
@@ -183,7 +183,7 @@ class CpuMonitor(Monitor):
 
     def felt_by_layer(self, layer: Layer, time_ms: float) -> frozenset[str]:
         """Return the probes whose slowness the layer's own time could show."""
-        if waits_for_memory(layer, time_ms):
+        if is_memory_bound(layer, time_ms):
             return frozenset({"caches", "memory"})
         return frozenset({"caches"}) if time_ms < SHORT_LAYER_MS else frozenset()
 
@@ -196,7 +196,7 @@ class CpuMonitor(Monitor):
 
         One with weights is run in copies whose weights lie in several places already.
         """
-        return not layer.weight_bytes and waits_for_memory(layer, time_ms)
+        return not layer.weight_bytes and is_memory_bound(layer, time_ms)
 
     def costs(self) -> Mapping[str, float]:
         """Measure how fast this processor is, under its backend's threads, in about 0.5 s.
