@@ -48,7 +48,7 @@ def toy(own_table: None, monkeypatch: pytest.MonkeyPatch) -> None:
     register(TOY)
 
 
-def test_where_a_word_is_left_out_the_first_row_with_a_backend_decides() -> None:
+def test_an_omitted_word_means_the_first_row_with_a_backend() -> None:
     assert target().name == "onnxruntime/cpu"
     assert target("tensorflow").name == "tensorflow/cpu"
     assert target(device_class="synthetic").name == "synthetic/synthetic"
@@ -56,7 +56,7 @@ def test_where_a_word_is_left_out_the_first_row_with_a_backend_decides() -> None
     assert target(device_class="cuda").name == "tensorflow/cuda"
 
 
-def test_a_target_that_there_is_not_lists_those_there_are() -> None:
+def test_an_unknown_target_lists_the_known_ones() -> None:
     with pytest.raises(ResperfError, match=r"no target onnxruntime/cuda; .*: onnxruntime/cpu, "):
         target("onnxruntime", "cuda")
     with pytest.raises(ResperfError, match=r"no framework 'abacus'; known .*tensorflow"):
@@ -65,12 +65,12 @@ def test_a_target_that_there_is_not_lists_those_there_are() -> None:
         target("tensorflow", "cuda").load("backend")
 
 
-def test_a_package_that_is_missing_comes_with_the_line_that_installs_it() -> None:
+def test_a_missing_package_is_named_with_its_pip_line() -> None:
     row = Target("f", "d", lowering="no_such_module", install="resperf-f")
     with pytest.raises(MissingExtraError, match=r"no_such_module .* pip install 'resperf-f'"):
         row.load("lowering")
     row = Target("f", "d", lowering="resperf.targets:Nothing")
-    with pytest.raises(ResperfError, match=r"target f/d: .*Nothing.*; mend its lowering"):
+    with pytest.raises(ResperfError, match=r"target f/d: .*Nothing.*; fix its lowering"):
         row.load("lowering")
 
 
@@ -83,11 +83,11 @@ def test_a_package_that_is_missing_comes_with_the_line_that_installs_it() -> Non
         ("mine", "tensorflow", "unknown"), ("mine", None, "unknown"),
     ],
 )  # fmt: skip
-def test_a_device_says_its_class(word: str, framework: str | None, expected: str) -> None:
+def test_the_class_of_a_device(word: str, framework: str | None, expected: str) -> None:
     assert devices.device_class(word, framework) == expected
 
 
-def test_classes_of_devices_are_at_hand_and_cards_are_not() -> None:
+def test_device_classes_are_local_devices_and_cards_are_not() -> None:
     assert [devices.is_at_hand(name) for name in ("cpu", "cuda:1", "1080ti", "mine")] == [
         True, True, False, False,
     ]  # fmt: skip
@@ -106,7 +106,7 @@ def test_a_target_is_registered_once(own_table: None) -> None:
         register(Target("toyrt", "toygpu", lowering="other"))
 
 
-def test_rows_of_other_packages_are_looked_for_where_the_table_has_none(
+def test_rows_of_other_packages_are_loaded_if_the_table_has_none(
     own_table: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     row = Target("onnxruntime", "npu", lowering="l", backend="b")
@@ -278,11 +278,11 @@ def names_asked(text: str) -> list[tuple[int, str]]:
         'match device:\n    case "cuda": pass', 'device.startswith("cuda")',
     ],
 )  # fmt: skip
-def test_asking_for_a_name_is_noticed(line: str) -> None:
+def test_comparisons_with_a_name_are_detected(line: str) -> None:
     assert names_asked(line)
 
 
-def test_nothing_but_the_table_asks_which_framework_or_device_it_is() -> None:
+def test_only_the_table_compares_frameworks_or_devices() -> None:
     found = [
         f"{path.relative_to(ROOT)}:{line}: {name}"
         for path in sorted((ROOT / "resperf").rglob("*.py"))

@@ -1,4 +1,4 @@
-"""Progress of a campaign on stderr: rows done, rate, remaining time, failures."""
+"""Progress bar of a campaign on stderr: rows done, rate, remaining time, failures."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from resperf.errors import require
 
 
 class Progress:
-    """A progress bar where stderr is a terminal, and nothing elsewhere.
+    """A progress bar if stderr is a terminal, else nothing.
 
     Parameters
     ----------
@@ -48,7 +48,7 @@ class Progress:
         self._bar.update(done - self._bar.n)
 
     def close(self) -> None:
-        """Leave the last state on the screen."""
+        """Close the bar; its last state remains on the screen."""
         if self._bar is not None:
             self._bar.close()
 

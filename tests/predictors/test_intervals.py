@@ -25,7 +25,7 @@ def drawn(rows: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     return predicted * np.exp(spread * random.standard_normal(rows)), predicted
 
 
-def test_nine_of_ten_new_times_lie_within_short_and_long_ones_alike() -> None:
+def test_intervals_contain_nine_of_ten_new_times_short_and_long_alike() -> None:
     intervals = Intervals.fit(*drawn(2000, 0))
     assert intervals is not None
     assert len(intervals.low) == MAX_BINS
@@ -49,7 +49,7 @@ def test_outside_the_trained_range_intervals_are_twice_as_wide() -> None:
     assert low[0] < 1 < high[0]
 
 
-def test_a_biased_predictor_still_lies_within_its_own_interval() -> None:
+def test_a_biased_prediction_is_inside_its_own_interval() -> None:
     measured, predicted = drawn(400, 0)
     intervals = Intervals.fit(3 * measured, predicted)
     assert intervals is not None
@@ -60,7 +60,7 @@ def test_a_biased_predictor_still_lies_within_its_own_interval() -> None:
     assert low[1] == pytest.approx(0.1 * math.exp(-0.1))
 
 
-def test_too_few_rows_give_none_and_times_of_nothing_do_not_count() -> None:
+def test_too_few_rows_give_none_and_times_of_zero_do_not_count() -> None:
     measured, predicted = drawn(FEWEST_ROWS, 0)
     assert Intervals.fit(measured, predicted) is not None
     assert Intervals.fit(measured[1:], predicted[1:]) is None
@@ -71,7 +71,7 @@ def test_too_few_rows_give_none_and_times_of_nothing_do_not_count() -> None:
     assert high == pytest.approx([6.0, 12.0])
 
 
-def test_times_cut_off_at_nothing_are_not_sure() -> None:
+def test_predictions_clipped_at_zero_have_an_interval() -> None:
     measured, predicted = drawn(400, 0)
     predicted[measured < 0.1] = 0.0
     intervals = Intervals.fit(measured, predicted)
@@ -95,7 +95,7 @@ def of_kinds(
     }
 
 
-def test_kinds_of_few_rows_keep_nine_of_ten_together_and_each_by_its_own_error() -> None:
+def test_kinds_of_few_rows_cover_nine_of_ten_together_each_scaled_by_its_error() -> None:
     random = np.random.default_rng(5)
     inside, rows, spread = [], [], []
     for _ in range(60):
@@ -120,7 +120,7 @@ def test_kinds_of_few_rows_keep_nine_of_ten_together_and_each_by_its_own_error()
         assert 0.85 < np.average(shares[part], weights=weights[part]) < 0.97
 
 
-def test_a_kind_of_many_rows_is_judged_by_its_own() -> None:
+def test_a_kind_of_many_rows_is_calibrated_by_itself() -> None:
     random = np.random.default_rng(6)
     spreads = {f"kind {n}": 0.5 for n in range(9)}
     judged = of_kinds(spreads, 10, random) | {"many": drawn(400, 0)}
@@ -129,7 +129,7 @@ def test_a_kind_of_many_rows_is_judged_by_its_own() -> None:
     assert found["kind 1"].high[0] > 2 * max(found["many"].high)
 
 
-def test_nothing_is_said_of_kinds_that_hardly_a_row_speaks_for() -> None:
+def test_kinds_of_hardly_any_rows_have_no_intervals() -> None:
     random = np.random.default_rng(7)
     few = of_kinds(dict.fromkeys("abc", 0.1), FEWEST_ROWS // 3, random)
     assert intervals_of_kinds(few) == {}

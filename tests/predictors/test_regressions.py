@@ -41,7 +41,7 @@ def learnt(method: str, targets: np.ndarray, folder: Path, **settings: Any) -> t
 
 
 @pytest.mark.parametrize("method", ["polynomial", "svr", "xgboost", "xgboost-log"])
-def test_the_file_answers_what_the_library_does(method: str, tmp_path: Path) -> None:
+def test_the_file_predicts_what_the_library_does(method: str, tmp_path: Path) -> None:
     """Times over five orders of magnitude: float32 sums of the long ones would drown the short."""
     theirs, ours = learnt(method, WIDE, tmp_path)
     rows = np.concatenate([ROWS, RANDOM.normal(size=(700, 4)).astype(np.float32)])
@@ -99,7 +99,7 @@ def test_no_time_is_negative(method: str, toy_rows: Any) -> None:
         assert (found == 0).any()
 
 
-def test_xgboost_on_logarithms_minds_short_layers(toy_rows: Any) -> None:
+def test_xgboost_on_logarithms_fits_short_layers(toy_rows: Any) -> None:
     def error(method: str) -> float:
         layers, times_ms = toy_rows("dense", 300, seed=1)
         columns = columns_of(layers)

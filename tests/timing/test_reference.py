@@ -88,7 +88,7 @@ class FakeProbe:
         return self.slow
 
 
-def test_probes_after_a_slow_one_are_not_read() -> None:
+def test_probes_after_a_slow_one_are_skipped() -> None:
     # Cores that are far apart have more bandwidth: memory would learn too short a usual time.
     first: Any = FakeProbe(slow=True)
     second: Any = FakeProbe(slow=True)

@@ -26,7 +26,7 @@ def test_every_target_that_is_measured_has_a_monitor(row: Target) -> None:
     assert monitor.waits_for <= set(monitor.device_states)
 
 
-def test_a_device_of_which_nothing_is_known_has_its_reference_timed() -> None:
+def test_the_default_monitor_times_the_reference() -> None:
     from resperf.backends.monitors import REFERENCE
 
     device = SyntheticBackend(gflops=100.0, gb_per_s=10.0)
@@ -41,7 +41,7 @@ def test_a_device_of_which_nothing_is_known_has_its_reference_timed() -> None:
     assert (monitor.device_states, monitor.usual_times(), monitor.costs()) == ((), {}, {})
 
 
-def test_the_simulated_device_drives_clock_and_calendar() -> None:
+def test_the_simulated_device_drives_the_clock() -> None:
     device = SyntheticBackend()
     with load_monitor(target("synthetic")).start(device) as monitor:
         before_s, before_ns = monitor.now(), monitor.clock()
