@@ -98,8 +98,8 @@ class StoredCopies:
         if not rows:
             return None
         rows.sort()
-        places = np.linspace(0, len(rows) - 1, min(len(rows), STORED_ROWS)).round().astype(int)
-        sizes, times, counts = zip(*(rows[place] for place in places), strict=True)
+        indices = np.linspace(0, len(rows) - 1, min(len(rows), STORED_ROWS)).round().astype(int)
+        sizes, times, counts = zip(*(rows[index] for index in indices), strict=True)
         return cls(tuple(map(float, times)), tuple(map(int, sizes)), tuple(map(int, counts)))
 
     def of_layer(self, time_ms: float, weight_bytes: int) -> int:

@@ -147,7 +147,7 @@ class Platform:
         phrases = []
         for name, rule in rules.items():
             mine, theirs = getattr(self, name), getattr(other, name)
-            if rule.unlike(mine, theirs):
+            if rule.differs(mine, theirs):
                 effect = rule.effect
                 if name in ("family", "model") and self.processor == other.processor:
                     effect = "another generation under the same processor name: times may differ"
@@ -168,7 +168,7 @@ class _Rule:
     """When two values of a fact count as different, and the effect on times."""
 
     effect: str = ""
-    unlike: Callable[[Any, Any], bool] = lambda mine, theirs: mine != theirs
+    differs: Callable[[Any, Any], bool] = lambda mine, theirs: mine != theirs
 
 
 def _both_known(mine: Any, theirs: Any) -> bool:
@@ -177,7 +177,7 @@ def _both_known(mine: Any, theirs: Any) -> bool:
     return mine != theirs and mine not in unknown and theirs not in unknown
 
 
-def _unlike_memory(mine: int, theirs: int) -> bool:
+def _memory_differs(mine: int, theirs: int) -> bool:
     """Whether memory differs by more than a tenth: virtual machines vary a little."""
     return abs(mine - theirs) > 0.1 * max(mine, theirs)
 
@@ -191,7 +191,7 @@ _CPU: Mapping[str, _Rule] = {
     "hypervisor": _Rule("times may differ a little", _both_known),
     "instruction_set": _Rule(),
     "cores": _Rule(),
-    "memory_bytes": _Rule("", _unlike_memory),
+    "memory_bytes": _Rule("", _memory_differs),
     "system": _Rule(),
 }
 """Facts that affect times on a CPU."""
@@ -202,7 +202,7 @@ _ACCELERATED: Mapping[str, _Rule] = {
     "interconnect": _Rule("times of transfers between devices may differ", _both_known),
     "processor": _Rule("preprocess, postprocess and launch times may differ", _both_known),
     "cores": _Rule("preprocess, postprocess and launch times may differ", _both_known),
-    "memory_bytes": _Rule("", _unlike_memory),
+    "memory_bytes": _Rule("", _memory_differs),
     "system": _Rule(),
 }
 """Facts that affect times on accelerators."""

@@ -164,10 +164,10 @@ def _mean(builder: Builder, node: Node) -> Any:
     rank = builder.rank(node, 0)
     named = reduced_axes(builder.network, node)
     axes = [axis % rank for axis in (range(rank) if named is None else named)]
-    keeps = bool(node.attributes.get("keepdims", 1))
-    if rank == 4 and not keeps and 1 not in axes and not {2, 3} <= set(axes):
+    keep_dims = bool(node.attributes.get("keepdims", 1))
+    if rank == 4 and not keep_dims and 1 not in axes and not {2, 3} <= set(axes):
         raise _refusal(node, f"a mean over axes {axes} without keeping them")
-    return tf.reduce_mean(builder.value(node, 0), [_axis(rank, axis) for axis in axes], keeps)
+    return tf.reduce_mean(builder.value(node, 0), [_axis(rank, axis) for axis in axes], keep_dims)
 
 
 def _lrn(builder: Builder, node: Node) -> Any:

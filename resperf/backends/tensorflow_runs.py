@@ -125,8 +125,8 @@ def copies_for(once_ms: float, weight_bytes: int, budget_ms: float) -> int:
     if weight_bytes > CACHED_BYTES:
         cold = min(COLD_BYTES // weight_bytes, MAX_COLD_COPIES)
         wanted = max(wanted, min(cold, int(budget_ms / once_ms)))
-    most = min(MAX_COPIES_PER_RUN, WEIGHTS_BYTES // max(weight_bytes, 1))
-    return max(1, min(wanted, most))
+    limit = min(MAX_COPIES_PER_RUN, WEIGHTS_BYTES // max(weight_bytes, 1))
+    return max(1, min(wanted, limit))
 
 
 def first_estimate_ms(run: Callable[[], object], session_ms: float) -> float:

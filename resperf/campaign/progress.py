@@ -55,8 +55,8 @@ class Progress:
 
 def format_duration(seconds: float) -> str:
     """Write a duration in its two largest units: ``"1 h 05 min"``, ``"3 min 20 s"``, ``"8 s"``."""
-    whole = max(0, round(seconds))
-    hours, minutes, rest = whole // 3600, whole % 3600 // 60, whole % 60
+    total_s = max(0, round(seconds))
+    hours, minutes, rest = total_s // 3600, total_s % 3600 // 60, total_s % 60
     if hours:
         return f"{hours} h {minutes:02d} min"
     return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"

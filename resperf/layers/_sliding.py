@@ -54,18 +54,18 @@ class SlidingLayer(Layer):
 
     def _count_positions(self, ceil: bool) -> tuple[int, ...]:
         words = [self._along(word) for word in ("", "kernel", "stride", "dilation")]
-        before, behind = zip(*self._pads(), strict=True)
-        windows = zip(*words, before, behind, strict=True)
+        before, after = zip(*self._pads(), strict=True)
+        windows = zip(*words, before, after, strict=True)
         return tuple([window_length(window, ceil=ceil) for window in windows])
 
     def _window_attributes(self) -> dict[str, list[int]]:
         """Return the window as attributes of an ONNX operator."""
-        before, behind = zip(*self._pads(), strict=True)
+        before, after = zip(*self._pads(), strict=True)
         return {
             "kernel_shape": list(self._along("kernel")),
             "strides": list(self._along("stride")),
             "dilations": list(self._along("dilation")),
-            "pads": [*before, *behind],
+            "pads": [*before, *after],
         }
 
 
@@ -84,8 +84,8 @@ def window_length(window: Iterable[int], *, ceil: bool = False) -> int:
     ceil : bool
         Count a last window that only partly overlaps the input (ONNX ``ceil_mode``).
     """
-    size, kernel, stride, dilation, before, behind = window
-    span = size + before + behind - dilation * (kernel - 1) - 1
+    size, kernel, stride, dilation, before, after = window
+    span = size + before + after - dilation * (kernel - 1) - 1
     count = span // stride + 1
     if ceil is not False:
         count = count + ceil * (span % stride > 0)
@@ -95,7 +95,7 @@ def window_length(window: Iterable[int], *, ceil: bool = False) -> int:
 
 
 def same_pads(size: int, kernel: int, stride: int, dilation: int) -> tuple[int, int]:
-    """Return the pads (before, behind) of SAME padding: output = ceil(size / stride).
+    """Return the pads (before, after) of SAME padding: output = ceil(size / stride).
 
     If the total is odd, the extra pixel goes to the end.
     """
@@ -110,7 +110,7 @@ class AxisWindow(NamedTuple):
     stride: int
     dilation: int
     before: int
-    behind: int
+    after: int
 
 
 def read_window(

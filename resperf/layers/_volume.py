@@ -117,8 +117,8 @@ class VolumeLayer(SlidingLayer):
         attributes = {
             name: each[3 - self.rank :] for name, each in self._window_attributes().items()
         }
-        before, behind = zip(*self._pads()[3 - self.rank :], strict=True)
-        return attributes | {"pads": [*before, *behind]}
+        before, after = zip(*self._pads()[3 - self.rank :], strict=True)
+        return attributes | {"pads": [*before, *after]}
 
     @classmethod
     def _read_volume(
@@ -138,7 +138,7 @@ class VolumeLayer(SlidingLayer):
         fields = {"batch": batch, "channels_in": channels, "rank": rank}
         windows = read_window(operator, sizes, kernel)
         for axis, size, window in zip(cls.AXES[3 - rank :], sizes, windows, strict=True):
-            ends = window.before + window.behind
+            ends = window.before + window.after
             fields |= dict(zip(_names(axis), (int(size), *window[:3], ends), strict=True))
         return fields
 

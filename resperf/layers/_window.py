@@ -65,12 +65,12 @@ class WindowLayer(SlidingLayer):
     def same_padding(cls, fields: Mapping[str, Any]) -> dict[str, int]:
         """Return the four pads of SAME padding for these fields."""
         pads = {}
-        for axis, (before, behind) in _SIDES.items():
+        for axis, (before, after) in _SIDES.items():
             try:
                 size, kernel = int(fields[axis]), int(fields[f"kernel_{axis}"])
             except KeyError as error:
                 raise LayerError(f"{cls.kind} needs a value for {error.args[0]}") from error
-            pads[f"pad_{before}"], pads[f"pad_{behind}"] = same_pads(
+            pads[f"pad_{before}"], pads[f"pad_{after}"] = same_pads(
                 size,
                 kernel,
                 int(fields.get(f"stride_{axis}", 1)),

@@ -142,8 +142,8 @@ class Elementwise(BroadcastLayer):
         batch, outer, middle, inner = numbers(columns, "batch", "outer", "middle", "inner")
         many, rows = cls.over(columns), batch * outer
         values = rows * middle * inner
-        whole = is_one_of(columns, "second", *CONTIGUOUS)
-        loops = (1 - whole) * rows * middle
+        contiguous = is_one_of(columns, "second", *CONTIGUOUS)
+        loops = (1 - contiguous) * rows * middle
         return {
             **many.traffic(values, values),
             "truth": is_one_of(columns, "function", *BOOLEAN_FUNCTIONS),
@@ -152,8 +152,8 @@ class Elementwise(BroadcastLayer):
             "second_bytes": np.asarray(many._second_values * many.element_bytes),
             "costly": is_one_of(columns, "function", *_COSTLY),
             "series": is_one_of(columns, "function", *_SERIES),
-            "pow": is_one_of(columns, "function", "pow"), "repeated": 1 - whole, "loops": loops,
-            "ends": loops * (inner % 8),
+            "pow": is_one_of(columns, "function", "pow"), "repeated": 1 - contiguous,
+            "loops": loops, "ends": loops * (inner % 8),
         }  # fmt: skip
 
     @classmethod

@@ -73,11 +73,11 @@ class GridSample(Layer):
         batch, channels, height, width, height_out, width_out = numbers(
             columns, "batch", "channels", "height", "width", "height_out", "width_out"
         )
-        places = height_out * width_out
-        values = batch * channels * places
+        positions = height_out * width_out
+        values = batch * channels * positions
         return {
             **cls.over(columns).traffic(8 * values, values),
-            "planes": batch * channels, "places": places, "pixels": height * width,
+            "planes": batch * channels, "places": positions, "pixels": height * width,
             "value_count": values,
             **{f"mode={mode}": is_one_of(columns, "mode", mode) for mode in MODES},
         }  # fmt: skip

@@ -101,21 +101,21 @@ class Indexed(Layer):
     def read(cls, operator: Operator) -> Self:
         """Read a gather or scatter; axes before the indexed one count as rows."""
         function, table = _FUNCTION_OF[operator.op], operator.shape()
-        where = operator.operand(1).shape
-        if not table or not where:
+        indices = operator.operand(1).shape
+        if not table or not indices:
             raise LayerError(f"{operator.op} of a single value has no layer")
         if function.endswith("elements"):
             separate = operator.axis(0)
-            inner = math.prod(where[separate + 1 :])
-            rows = math.prod(where) // max(inner, 1)
+            inner = math.prod(indices[separate + 1 :])
+            rows = math.prod(indices) // max(inner, 1)
             length = math.prod(table) // max(math.prod(table[separate + 1 :]), 1)
         else:
             separate = int(operator.attributes.get("batch_dims", 0))
-            known = separate + where[-1]
-            inner, rows = math.prod(table[known:]), math.prod(where[:-1])
+            known = separate + indices[-1]
+            inner, rows = math.prod(table[known:]), math.prod(indices[:-1])
             length = math.prod(table[:known])
         # Only if each batch entry has its own part of the table and of the indices.
-        batch, places = split_rows(rows, table[0] if separate and table[0] == where[0] else 1)
+        batch, places = split_rows(rows, table[0] if separate and table[0] == indices[0] else 1)
         return cls(
             batch=batch, places=places, length=length // batch, inner=inner, function=function,
             dtype=dtype_of(operator, DTYPES),

@@ -64,13 +64,13 @@ class QuantizedConcat(Concat):
         count = len(shapes)
         # After the first part: scale and zero point of the result, then those of each part.
         scales = [(), (1,) if self.rescaled else ()] + [()] * (2 * count)
-        places = [(0 if part == 0 else 2 + 2 * count + part, 3 + 2 * part, 4 + 2 * part)
+        positions = [(0 if part == 0 else 2 + 2 * count + part, 3 + 2 * part, 4 + 2 * part)
                   for part in range(count)]  # fmt: skip
         pair = ("float32", self.dtype)
         return Kernel(
             "QLinearConcat", CONTRIB, {"axis": 1}, shapes[0], self.output_shape,
             weight_shapes=tuple(scales), extra_shapes=tuple(shapes[1:]), dtype=self.dtype,
-            order=(1, 2, *(place for part in places for place in part)),
+            order=(1, 2, *(place for part in positions for place in part)),
             dtypes=(self.dtype, *(pair * (1 + count)), *((self.dtype,) * (count - 1))),
         )  # fmt: skip
 

@@ -88,13 +88,13 @@ class QuantizedElementwise(BroadcastLayer):
         batch, outer, middle, inner = numbers(columns, "batch", "outer", "middle", "inner")
         rows = batch * outer
         values = rows * middle * inner
-        many, whole = cls.over(columns), is_one_of(columns, "second", *CONTIGUOUS)
+        many, contiguous = cls.over(columns), is_one_of(columns, "second", *CONTIGUOUS)
         return {
             **many.traffic(values, values),
             "values": values, "rows": rows * middle, "inner": inner,
             "second_bytes": np.asarray(many._second_values),
             "table": is_one_of(columns, "function", *_UNARY),
-            "loops": (1 - whole) * rows * middle,
+            "loops": (1 - contiguous) * rows * middle,
         }  # fmt: skip
 
     @classmethod

@@ -57,8 +57,8 @@ class Reduce(AlongAxis):
     def fitting(cls, fields: Mapping[str, Any], source: Random) -> dict[str, Any]:
         """Restrict integers to the functions that networks apply to them."""
         del source
-        whole = fields["function"] in _INTEGER_FUNCTIONS
-        return {**fields, "dtype": fields["dtype"] if whole else "float32"}
+        on_integers = fields["function"] in _INTEGER_FUNCTIONS
+        return {**fields, "dtype": fields["dtype"] if on_integers else "float32"}
 
     @property
     def output_shape(self) -> tuple[int, ...]:
@@ -82,12 +82,12 @@ class Reduce(AlongAxis):
         batch, outer, values, inner = numbers(columns, "batch", "outer", "values", "inner")
         rows = batch * outer
         total = rows * values * inner
-        places = is_one_of(columns, "function", *_ARG_FUNCTIONS)
+        is_arg = is_one_of(columns, "function", *_ARG_FUNCTIONS)
         return {
             **cls.over(columns).traffic(total, total),
             "rows": rows, "values": values, "inner": inner,
             "apart": (inner > 1).astype(float),
-            "series": is_one_of(columns, "function", "log_sum_exp"), "places": places,
+            "series": is_one_of(columns, "function", "log_sum_exp"), "places": is_arg,
         }  # fmt: skip
 
     @classmethod
@@ -118,10 +118,10 @@ class Reduce(AlongAxis):
             shape, result = self.input_shape, self.output_shape
         else:
             shape, result = self.input_shape[:2], self.output_shape[:2]
-        places = self.function in _ARG_FUNCTIONS
+        is_arg = self.function in _ARG_FUNCTIONS
         given: tuple[tuple[int, ...], ...] = ((1,),) if self.function == "sum" else ()
-        axis = {} if given else {"axis": 1} if places else {"axes": [1]}
+        axis = {} if given else {"axis": 1} if is_arg else {"axes": [1]}
         return Kernel(
             _OPS[self.function], "", {"keepdims": 1, **axis}, shape, result, constants=given,
-            dtype=self.dtype, output_dtype="int64" if places else "",
+            dtype=self.dtype, output_dtype="int64" if is_arg else "",
         )  # fmt: skip

@@ -131,11 +131,11 @@ class Resize(ResizedLayer):
         """Return a ``Resize`` with sizes, or an ``Upsample`` of a blocked image."""
         if self.layout != "nchw":
             factors = (self.height_out // self.height, self.width_out // self.width)
-            places = "asymmetric" if self.mode == "nearest" else "half_pixel"
+            coordinates = "asymmetric" if self.mode == "nearest" else "half_pixel"
             attributes: dict[str, Any] = {
                 "mode": self.mode,
                 "scales": [1, 1, *factors],
-                "coordinate_transformation_mode": places,
+                "coordinate_transformation_mode": coordinates,
             }
             shapes = (self.input_shape, self.output_shape)
             return Kernel("Upsample", "com.microsoft.nchwc", attributes, *shapes)
@@ -153,6 +153,6 @@ class Resize(ResizedLayer):
 
 def _rounds_down(operator: Operator) -> bool:
     attributes = operator.attributes
-    places = str(attributes.get("coordinate_transformation_mode", "half_pixel"))
+    coordinates = str(attributes.get("coordinate_transformation_mode", "half_pixel"))
     nearest = str(attributes.get("nearest_mode", "round_prefer_floor"))
-    return operator.opset < 11 or (places, nearest) == ("asymmetric", "floor")
+    return operator.opset < 11 or (coordinates, nearest) == ("asymmetric", "floor")

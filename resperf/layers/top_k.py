@@ -25,7 +25,7 @@ class TopK(AlongAxis):
     outer: int = number("rows per batch entry", default=1)
     values: int = number("values that are compared")
     inner: int = number("product of the axes behind this one", default=1)
-    kept: int = number("values that are returned (k)")
+    kept: int = number("number of returned values (k)")
     dtype: str = name("type of one value", _DTYPES, default="float32")
 
     PLAIN: ClassVar[tuple[str, ...]] = ("threaded", "single", "all_kept", "apart")

@@ -156,8 +156,8 @@ class Transpose(Layer):
             # Input stride of values that are neighbours in the output.
             stride[rows] = lengths[rows, int(named[-1]) : len(named)].prod(axis=1)
             # Output stride of values that are neighbours in the input.
-            behind = named[named.index(str(len(named))) + 1 :]
-            written[rows] = np.prod([lengths[rows, int(axis) - 1] for axis in behind], axis=0)
+            later = named[named.index(str(len(named))) + 1 :]
+            written[rows] = np.prod([lengths[rows, int(axis) - 1] for axis in later], axis=0)
             keeps_last[rows] = float(named[-1] == str(len(named)))
             keeps_first[rows] = float(named[0] == "1")
         run = np.where(keeps_last == 1, last_in, 1.0)
@@ -204,8 +204,8 @@ def _twos(lengths: Array) -> Array:
     """Return how often 2 divides each number of bytes, 12 times (a page) at most."""
     import numpy as np
 
-    whole = lengths.astype(np.int64)
-    times: Array = np.minimum(np.log2((whole & -whole).astype(float)), 12.0)
+    integers = lengths.astype(np.int64)
+    times: Array = np.minimum(np.log2((integers & -integers).astype(float)), 12.0)
     return times
 
 
@@ -242,9 +242,9 @@ def _joined(shape: Sequence[int], order: Sequence[int]) -> tuple[int, list[int],
             groups[-1].append(axis)
         else:
             groups.append([axis])
-    places = sorted(group[0] for group in groups)
+    positions = sorted(group[0] for group in groups)
     lengths = [0] * len(groups)
     for group in groups:
-        lengths[places.index(group[0])] = math.prod(shape[axis] for axis in group)
-    named = "".join(str(places.index(group[0]) + 1) for group in groups)
+        lengths[positions.index(group[0])] = math.prod(shape[axis] for axis in group)
+    named = "".join(str(positions.index(group[0]) + 1) for group in groups)
     return batch, lengths or [1], named or "1"

@@ -185,10 +185,10 @@ class PaperPredictor(LayerPredictor):
         )
 
     def _box_coxed(self, matrix: Array) -> Array:
-        places = [self._names.index(name) for name in self.box_cox_.columns]
+        indices = [self._names.index(name) for name in self.box_cox_.columns]
         result = matrix.copy()
-        if places:
-            result[:, places] = self.box_cox_.apply(matrix[:, places])
+        if indices:
+            result[:, indices] = self.box_cox_.apply(matrix[:, indices])
         return result
 
     def _rows(self, columns: Columns) -> Array:

@@ -98,7 +98,7 @@ def forest_of(
         are_leaves.append([True, True])
         return len(splits) - 1
 
-    places = [place_root(root) for root in roots]
+    root_indices = [place_root(root) for root in roots]
     return Forest(
         comparison,
         np.array([feature for feature, _ in splits], np.int64),
@@ -106,7 +106,7 @@ def forest_of(
         np.array(children, np.int64).reshape(-1, 2),
         np.array(are_leaves, np.bool_).reshape(-1, 2),
         np.array(leaves, np.float32),
-        np.array(places, np.int64),
+        np.array(root_indices, np.int64),
     )
 
 
