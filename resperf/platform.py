@@ -16,6 +16,8 @@ from resperf.settings import Setting
 _INSTRUCTION_SETS = ("avx512f", "avx2", "avx", "sse4_2", "asimd")
 _INSTRUCTION_EXTRAS = ("avx512_vnni", "avx512_bf16", "avx512_fp16", "amx_tile", "avx_vnni", "sve")
 _GIBIBYTE = 1 << 30
+PROBE = "probe_"
+"""Prefix of speed probes among a dataset's machine costs."""
 PROBE_TOLERANCE = 0.1
 """Machines whose probes differ by less than this share count as equally fast."""
 
@@ -133,6 +135,12 @@ class Platform:
         cores = f"{self.cores} core{'s' * (self.cores > 1)}" if self.cores else ""
         return ", ".join(filter(None, (self.processor, cores)))
 
+    def with_probes(self, costs: Mapping[str, float]) -> Platform:
+        """Return this platform with the speed probes among a dataset's machine costs."""
+        return dataclasses.replace(
+            self, probes={name: value for name, value in costs.items() if name.startswith(PROBE)}
+        )
+
     def differences(self, other: Platform) -> list[str]:
         """Return the differences of two platforms and their effect on times.
 
@@ -155,7 +163,22 @@ class Platform:
                     mine, theirs = _words_of(mine), _words_of(theirs)
                 comma = ", " * bool(effect)
                 phrases.append(f"{name}: {mine} here, {theirs} there{comma}{effect}")
-        return phrases + _probe_differences(self.probes, other.probes)
+        return phrases + self.speed_differences(other)
+
+    def speed_differences(self, other: Platform) -> list[str]:
+        """Say which probes of speed differ by more than a tenth, among those that both know."""
+        phrases = []
+        for name in sorted(self.probes.keys() & other.probes.keys()):
+            mine, theirs = self.probes[name], other.probes[name]
+            is_time = "_per_" not in name and name.endswith(("_ms", "_us", "_s"))
+            faster = theirs / mine if is_time else mine / theirs
+            if not 1 / (1 + PROBE_TOLERANCE) <= faster <= 1 + PROBE_TOLERANCE:
+                word, times = ("faster", faster) if faster > 1 else ("slower", 1 / faster)
+                phrases.append(
+                    f"{name}: {mine:.3g} here, {theirs:.3g} there, this machine is "
+                    f"{times:.2f} times {word}"
+                )
+        return phrases
 
 
 def _known_fields(cls: Any, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -218,21 +241,6 @@ def _words_of(accelerators: tuple[Accelerator, ...]) -> str:
         for each in accelerators
     ]  # fmt: skip
     return " and ".join(words) or "none"
-
-
-def _probe_differences(mine: Mapping[str, float], theirs: Mapping[str, float]) -> list[str]:
-    """Return the differences of probes that both sides have."""
-    phrases = []
-    for name in sorted(mine.keys() & theirs.keys()):
-        is_time = "_per_" not in name and name.endswith(("_ms", "_us", "_s"))
-        faster = theirs[name] / mine[name] if is_time else mine[name] / theirs[name]
-        if not 1 / (1 + PROBE_TOLERANCE) <= faster <= 1 + PROBE_TOLERANCE:
-            word, times = ("faster", faster) if faster > 1 else ("slower", 1 / faster)
-            phrases.append(
-                f"{name}: {mine[name]:.3g} here, {theirs[name]:.3g} there, this machine is "
-                f"{times:.2f} times {word}"
-            )
-    return phrases
 
 
 def from_fingerprint(values: Mapping[str, Any]) -> tuple[Setting, Platform]:

@@ -136,3 +136,9 @@ def test_distance_counts_cores_before_names_and_names_before_generations() -> No
 
 def test_platforms_are_hashed_by_what_is_compared() -> None:
     assert len({XEON, replace(XEON), replace(XEON, caches={"L2": 1})}) == 2
+
+
+def test_probes_are_those_of_a_dataset_s_machine_costs() -> None:
+    costs = {"session_ms": 0.1, "probe_call_us": 20.0, "probe_copy_gb_per_s": 9.0}
+    assert XEON.with_probes(costs).probes == {"probe_call_us": 20.0, "probe_copy_gb_per_s": 9.0}
+    assert XEON.with_probes({}).probes == {}

@@ -116,13 +116,13 @@ def test_every_shipped_bundle_has_its_totals() -> None:
 @pytest.mark.parametrize("folder", ALL_FOLDERS, ids=lambda folder: folder.name)
 def test_golden_layers_and_totals_of_networks_are_what_they_were(folder: Path) -> None:
     bundle = Bundle.load(folder)
-    canned = bundle.manifest["canned"]
-    factor = 1.0 if bundle.carried is None else bundle.carried.factor
-    for phase in {phase for entry in canned for phase in entry["ms"]}:
-        entries = [entry for entry in canned if phase in entry["ms"]]
-        found = bundle.predict([layer_from_key(entry["key"]) for entry in entries], phase)
-        alone = found.ms / (factor if phase == bundle.layer_quantity else 1.0)
-        expected = [entry["ms"][phase] for entry in entries]
+    golden = bundle.part["golden"]["layers"]
+    factor = 1.0 if bundle.transferred is None else bundle.transferred.factor
+    for name in {name for entry in golden for name in entry["values"]}:
+        entries = [entry for entry in golden if name in entry["values"]]
+        found = bundle.predict([layer_from_key(entry["key"]) for entry in entries], name)
+        alone = found.ms / (factor if name == bundle.layer_quantity else 1.0)
+        expected = [entry["values"][name] for entry in entries]
         assert alone.tolist() == pytest.approx(expected, rel=1e-3, abs=1e-6)
     # By stored rules: this machine's ONNX Runtime may lay images out otherwise.
     totals_ms = {

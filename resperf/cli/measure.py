@@ -83,7 +83,7 @@ def command(
     from resperf.report.network import network_text
     from resperf.report.side_by_side import side_by_side_text
     from resperf.workflows.guarded import reference_monitor
-    from resperf.workflows.measure import append_runs, measure_network
+    from resperf.workflows.measure import append_runs, measure_network, with_speed_warning
 
     if output is not None:
         require("h5py", "bench")
@@ -114,6 +114,8 @@ def command(
                     monitor=monitor,
                     progress=progress,
                 )
+                if bundle is not None:
+                    measured = with_speed_warning(measured, started, monitor, bundle)
             document = measured.to_json()
             if output is not None:
                 append_runs(output, [(network, measured)])

@@ -207,7 +207,8 @@ def train(
             seeds={"training": seed, "split": SPLIT_SEED},
             excluded={"networks": list(excluded), "layers": len(exclude_keys)},
         )  # fmt: skip
-        write_manifest(folder, manifest_of(part, [info.setting], [info.platform], came_from))
+        where = info.platform.with_probes(info.machine_costs)
+        write_manifest(folder, manifest_of(part, [info.setting], [where], came_from))
     return Bundle.load(output)
 
 

@@ -188,7 +188,7 @@ def _transferred(
         "transferred to another machine",
         correction=None,
         settings=[here],
-        platforms=[replace(platform, device=bundle.device)],
+        platforms=[replace(platform.with_probes(costs), device=bundle.device)],
         costs=dict(costs),
         transferred_calibration=TransferredCalibration(origin, factor).to_json(),
     )

@@ -13,7 +13,9 @@ from typing import Any
 
 from resperf.backends import Backend
 from resperf.backends.monitors import Monitor
+from resperf.bundle import Bundle
 from resperf.campaign import measure_layer
+from resperf.devices import is_at_hand
 from resperf.layers import Layer
 from resperf.lowering import LoweredNetwork, lower
 from resperf.measurement import (
@@ -226,6 +228,23 @@ def measure_network(
         progress=progress,
     )
     return _with_layers(result, lowered, measured, backend.costs())
+
+
+def with_speed_warning(
+    measured: MeasuredNetwork, backend: Backend, monitor: Monitor, bundle: Bundle
+) -> MeasuredNetwork:
+    """Warn where probes say that this machine has another speed than that of a bundle.
+
+    Machines of one marketing name may differ by more than predictions do.
+    """
+    if not (is_at_hand(bundle.device) and bundle.platform.probes):
+        return measured
+    here = backend.platform().with_probes(monitor.costs())
+    differences = here.speed_differences(bundle.platform)
+    if not differences:
+        return measured
+    warning = f"the bundle's machine has another speed ({'; '.join(differences)})"
+    return dataclasses.replace(measured, warnings=(*measured.warnings, warning))
 
 
 def measure_layers(

@@ -16,7 +16,6 @@ import onnx.numpy_helper
 import pytest
 from onnx import helper
 
-from resperf.backends import backend
 from resperf.bundle import Bundle
 from resperf.cli.main import main
 from resperf.dataset import read_networks
@@ -24,6 +23,7 @@ from resperf.layers import Dense
 from resperf.measurement import Measurement, NetworkRef, Samples, Status, StopReason
 from resperf.network import graph_digest, read_network, weightless
 from resperf.prediction import predict_network
+from resperf.targets import target
 from resperf.workflows import calibrate as module
 
 SLOWER = 1.2
@@ -132,7 +132,7 @@ def test_a_bundle_that_ships_is_calibrated_into_ones_own_folder(
     assert main(["calibrate", "some-name", *words]) == 0
     made = Path(json.loads(capsys.readouterr().out)["path"])
     assert made == home / "bundles" / "cpu-onnxruntime-1threads"
-    assert Bundle.load(shipped).in_place is None
+    assert Bundle.load(shipped).correction is None
     # From now on it is the device's own, and stays where it is.
     assert main(["calibrate", "cpu", *words]) == 0
     assert json.loads(capsys.readouterr().out)["path"] == str(made)
@@ -184,7 +184,7 @@ def test_a_bundle_of_another_machine_is_transferred(
     faster, there, here = 0.3, tmp_path / "there", tmp_path / "here"
     monkeypatch.setattr(sys.modules[__name__], "SLOWER", faster)
     costs = {"session_ms": 0.0201, "view_ms": 0.001}
-    monkeypatch.setattr(module, "_measured_costs", lambda here: costs)
+    monkeypatch.setattr(module, "_measured_costs", lambda *_: costs)
     shutil.copytree(bundle, there)
     manifest = json.loads((there / "bundle.json").read_text())
     manifest["platforms"]["1"] |= {"processor": "another", "instruction_set": "other"}
@@ -216,7 +216,7 @@ def test_a_bundle_of_another_machine_is_transferred(
 
 def test_what_calls_cost_here_is_measured_in_a_process_of_its_own(monkeypatch):
     monkeypatch.setattr(module, "COST_READINGS", 1)
-    costs = module._measured_costs(backend("onnxruntime", threads=1).setting())
+    costs = module._measured_costs(target("onnxruntime"), 1)
     assert {"session_ms", "view_ms", "node_ms", "handover_ms_per_mb"} < set(costs)
     assert min(costs.values()) >= 0
 
