@@ -1,4 +1,4 @@
-"""How many copies one run holds, and what weights cost that lie elsewhere than alone."""
+"""Copies per run, and the cost of weights that are read from farther caches or memory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from resperf.copies import (
 
 MB = 1_000_000
 COSTS = {weights_cost(mb): 0.001 * math.log2(mb / 2) for mb in FOOTPRINTS_MB}
-"""A microsecond for each MB and each doubling of what is read in between."""
+"""A microsecond per MB and doubling of the footprint."""
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_weights_of_a_large_network_are_farther_than_those_of_few_copies() -> No
     slow = ([5.0, 5.0], [4 * MB, 4 * MB], [False, False])
     moved_ms = weights_moved_ms(COSTS, 128 * MB, *slow)
     assert moved_ms == pytest.approx([4 * 4 * 0.001] * 2)
-    # Beyond what was measured nothing is known.
+    # Beyond the measured footprints, the cost is constant.
     beyond = weights_moved_ms(COSTS, 1e12, *slow)
     assert beyond == pytest.approx(weights_moved_ms(COSTS, 256 * MB, *slow))
 

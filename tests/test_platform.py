@@ -1,4 +1,4 @@
-"""Platforms: what makes two machines differ, and what that does to times."""
+"""Platforms: differences of two machines, and their effect on times."""
 
 from __future__ import annotations
 

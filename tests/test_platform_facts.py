@@ -1,4 +1,4 @@
-"""What a processor's files say, from files as Linux writes them."""
+"""Facts of a processor, from files as Linux writes them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of targets, and a target from elsewhere that goes through every command."""
+"""The table of targets, and a target of another package that goes through every command."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ TOY = Target(
 
 @pytest.fixture
 def own_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Forget afterwards what a test registers."""
+    """Remove the targets that a test registers."""
     monkeypatch.setattr(targets, "_table", dict(targets._table))
 
 
 @pytest.fixture
 def toy(own_table: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make the toy known to this process alone: measuring processes are told by it."""
+    """Register the toy in this process only, which sends it to measuring processes."""
     folder = str(Path(__file__).parent)
     monkeypatch.syspath_prepend(folder)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([folder, os.environ.get("PYTHONPATH", "")]))
@@ -52,7 +52,7 @@ def test_an_omitted_word_means_the_first_row_with_a_backend() -> None:
     assert target().name == "onnxruntime/cpu"
     assert target("tensorflow").name == "tensorflow/cpu"
     assert target(device_class="synthetic").name == "synthetic/synthetic"
-    # A row without a backend is an answer only where nothing else fits.
+    # A row without a backend is chosen only if no other matches.
     assert target(device_class="cuda").name == "tensorflow/cuda"
 
 
@@ -155,7 +155,7 @@ def answer(capsys: pytest.CaptureFixture[str], *words: object) -> Any:
     return json.loads(shown.out)
 
 
-def test_a_target_from_elsewhere_goes_through_every_command(
+def test_a_target_of_another_package_goes_through_every_command(
     toy: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -192,7 +192,7 @@ def test_a_target_from_elsewhere_goes_through_every_command(
     alone = Bundle.load(Path(trained["path"]))
 
     def slower(path: Path, device: Any, **_: Any) -> SimpleNamespace:
-        """Let layers take a fifth longer inside networks, whatever machine this is."""
+        """Let layers take a fifth longer inside networks, on any machine."""
         from resperf.network import read_network
         from resperf.prediction import predict_network
 
@@ -209,12 +209,12 @@ def test_a_target_from_elsewhere_goes_through_every_command(
         capsys, "calibrate", "toy9000", "--networks", "networks", "--batch", 2, "--seconds", 1
     )
     assert learnt["path"] == trained["path"]
-    # A part of it may as well be what each layer costs behind another one.
+    # A part of it may also be inter-layer overhead.
     assert learnt["factors"] == pytest.approx({"dense": 1.2}, rel=0.06)
 
 
 def test_a_target_of_an_installed_package_is_found(tmp_path: Path) -> None:
-    """Its distribution lies on the path, and names the row as an entry point."""
+    """Its distribution is on the path, and names the row as an entry point."""
     package = tmp_path / "toy-1.dist-info"
     package.mkdir()
     (package / "METADATA").write_text("Metadata-Version: 2.1\nName: toy\nVersion: 1\n")
@@ -251,7 +251,7 @@ def _is_own(path: Path) -> bool:
 
 
 def _asked(tree: ast.AST) -> Iterator[ast.AST]:
-    """Yield what a decision is made by: comparisons, patterns, keys of tables, prefixes."""
+    """Yield the strings of decisions: comparisons, patterns, keys of tables, prefixes."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Compare | ast.MatchValue | ast.Subscript):
             yield node

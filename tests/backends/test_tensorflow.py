@@ -1,4 +1,4 @@
-"""The TensorFlow backend computes what ONNX Runtime computes, and times what it says it times."""
+"""The TensorFlow backend computes what ONNX Runtime computes, and times the documented phases."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ ONNX_ACTIVATIONS = {
 
 
 def onnx_nodes(layer: Layer) -> list[onnx.NodeProto]:
-    """The layer in ONNX's words: x, w, b and r in, y out."""
+    """The layer as an ONNX graph: inputs x, w, b and r, output y."""
     outputs = iter(["t1", "t2", "t3"])
     done = next(outputs)
     if isinstance(layer, Activation):
@@ -197,7 +197,7 @@ def test_layers_compute_what_onnx_means(tensorflow: TensorFlowBackend, layer: La
     assert [w.shape for w in weights] == list(operator.weight_shapes)
     residual = stored(values["r"]) if "r" in values else None
     x = stored(values["x"])
-    # Through the graph optimiser, which has bugs of its own: it may replace every kernel.
+    # Through the graph optimiser, which may replace every kernel and has bugs.
     twice = traced_copies(operator, x, [weights, weights], residual)
     try:
         y = twice(x).numpy()
@@ -264,7 +264,7 @@ def test_a_layer_has_three_phases(
         np.testing.assert_array_equal(host, y.numpy())  # type: ignore[attr-defined]
         np.testing.assert_array_equal(host, marginal.numpy())  # type: ignore[attr-defined]
         execution = built.phases["execution_ms"]
-        # An estimate of no time at all asks for as many copies as a run ever holds.
+        # An estimate of 0 ms gives the maximum number of copies.
         assert execution.copies == execution.divisor == MAX_COPIES_PER_RUN
         assert execution.offset >= tensorflow.session_ms()
         for phase in ("preprocess_ms", "postprocess_ms"):
@@ -273,7 +273,7 @@ def test_a_layer_has_three_phases(
 
 
 def optimised_ops(function: Any, x: Any) -> list[str]:
-    """Kernels of a function behind TensorFlow's optimiser, asked for at its first call."""
+    """Return the kernels of a function after TensorFlow's optimiser, at its first call."""
     from tensorflow.python.eager import context
 
     context.context().enable_run_metadata()
@@ -309,7 +309,7 @@ def test_the_optimiser_prunes_no_copy_and_fuses_within_it(
 
 def test_copies_have_different_weights() -> None:
     operator = operator_of(Dense(batch=1, features_in=3, features_out=2))
-    # x = 1, and matrices of 1, 10 and 100: only the last copy's result comes back.
+    # x = 1, and matrices of 1, 10 and 100: only the last copy's result is returned.
     weights = [[tf.fill((3, 2), value), tf.zeros(2)] for value in (1.0, 10.0, 100.0)]
     y = chain(operator, tf.ones((1, 3)), weights, None)
     assert y.numpy().tolist() == [[300.0, 300.0]]

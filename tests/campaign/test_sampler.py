@@ -89,7 +89,7 @@ def test_the_same_seed_gives_the_same_layers() -> None:
 
 
 def test_draws_never_change_their_meaning() -> None:
-    # Stored datasets resume by these: a change of the sampler shows here first.
+    # Stored campaigns resume by these draws: a change of the sampler fails here first.
     campaign = Campaign.from_toml(next(p for p in SHIPPED if p.stem == "resperfnet-table3"))
     dense = [layer for layer in draw(campaign, seed=3, count=20) if layer.kind == "dense"]
     assert dense[0].key == (

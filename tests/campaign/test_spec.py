@@ -85,7 +85,7 @@ def test_a_kind_has_default_distributions() -> None:
     laws = made(kinds={"dense": {"features_in": 8, "features_out": 8}}).kinds["dense"].laws
     assert {"batch", "bias", "activation"} <= set(laws)
     assert laws["features_in"].listed == (8,)
-    # A campaign that draws every field without a default says all: others keep their default.
+    # If a campaign draws every field without a default, the other fields have their default.
     assert set(made(kinds={"dense": DENSE}).kinds["dense"].laws) == set(DENSE)
 
 

@@ -27,7 +27,7 @@ def test_conv_quantities_by_hand() -> None:
     assert q["flops"] == 2 * 140 * 45 * 20
     assert q["in_bytes"] == 2 * 3 * 140 * 4
     assert q["weight_bytes"] == 20 * (45 + 1) * 4
-    # Three channels are read as they are; 20 are padded to 32; 14 columns to 18; 2 blocks to 4.
+    # Three channels are not padded; 20 are padded to 32; 14 columns to 18; 2 blocks to 4.
     # Taps on real pixels: 2 + 4 x 3 of 15 down the rows, 3 + 4 + 10 x 5 + 4 + 3 of 70 across.
     assert q["channel_waste"] == pytest.approx(32 / 20)
     assert q["flops_real"] == pytest.approx(q["flops"] * 1.6 * (14 / 15) * (64 / 70))

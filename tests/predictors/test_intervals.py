@@ -1,4 +1,4 @@
-"""Intervals hold what they promise, on rows that they were not calibrated on."""
+"""Coverage of intervals, on rows that they were not calibrated on."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_intervals_contain_nine_of_ten_new_times_short_and_long_alike() -> None:
     inside = (low <= measured) & (measured <= high)
     for part in (predicted < math.exp(-1.2), predicted > math.exp(-0.8)):
         assert inside[part].mean() == pytest.approx(0.9, abs=0.03)
-    # The short ones are less certain, and say so.
+    # Intervals of short layers are wider.
     widths = np.log(high / low)
     assert np.median(widths[predicted < 0.2]) > 3 * np.median(widths[predicted > 1])
 
@@ -56,7 +56,7 @@ def test_a_biased_prediction_is_inside_its_own_interval() -> None:
     low, high = intervals.bounds(np.array([0.1, 0.1]), np.array([True, False]))
     assert low[0] == 0.1
     assert high[0] > 0.3
-    # Outside the range it could be wrong to that side as well.
+    # Outside the range it could err to that side as well.
     assert low[1] == pytest.approx(0.1 * math.exp(-0.1))
 
 
@@ -79,7 +79,7 @@ def test_predictions_clipped_at_zero_have_an_interval() -> None:
     low, high = intervals.bounds(np.zeros(1), np.ones(1, dtype=bool))
     assert low[0] == 0.0
     assert 0.05 < high[0] < 0.2
-    # The shortest times that are none of these are as sure as ever.
+    # The shortest of the other times have intervals as narrow as before.
     low, high = intervals.bounds(np.array([0.1]), np.ones(1, dtype=bool))
     assert 0.03 < low[0] < high[0] < 0.3
 
@@ -87,7 +87,7 @@ def test_predictions_clipped_at_zero_have_an_interval() -> None:
 def of_kinds(
     spreads: dict[str, float], rows: int, random: np.random.Generator
 ) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Kinds that are predicted by some more, by others less well, at so many rows each."""
+    """Kinds of different errors, with so many rows each."""
     predicted = {kind: np.exp(random.uniform(-5, 3, rows)) for kind in spreads}
     return {
         kind: (each * np.exp(spreads[kind] * random.standard_normal(rows)), each)
@@ -114,7 +114,7 @@ def test_kinds_of_few_rows_cover_nine_of_ten_together_each_scaled_by_its_error()
             spread.append(spreads[kind])
     shares, weights, spreads_of_all = np.array(inside), np.array(rows), np.array(spread)
     assert np.average(shares, weights=weights) == pytest.approx(0.9, abs=0.02)
-    # Those of next to no rows, those that are foretold worst, and best.
+    # Kinds of hardly any rows, those predicted worst, and those predicted best.
     assert shares[weights == 5].mean() > 0.87
     for part in (spreads_of_all > 0.3, spreads_of_all < 0.04):
         assert 0.85 < np.average(shares[part], weights=weights[part]) < 0.97
@@ -137,7 +137,7 @@ def test_kinds_of_hardly_any_rows_have_no_intervals() -> None:
     enough = few | of_kinds({"d": 0.1}, MIN_ROWS_OF_KIND, random) | {"nothing": (empty, empty)}
     enough |= of_kinds({"next to nothing": 0.1}, MIN_ROWS_OF_KIND - 1, random)
     assert intervals_of_kinds(enough).keys() == {*"abcd"}
-    # Predictions that were cut off at nothing have no error to speak of; the others do.
+    # Predictions clipped at zero have no relative error; the others do.
     measured, predicted = few["a"]
     more = enough | of_kinds({"e": 0.1}, 20, random)
     for cut, left in ((1, {*"abcde"}), (len(predicted), {*"bcde"})):
@@ -145,7 +145,7 @@ def test_kinds_of_hardly_any_rows_have_no_intervals() -> None:
         found = intervals_of_kinds(more | {"a": (measured, zeros)})
         assert found.keys() == left
         assert max(each.high[0] for each in found.values()) < 0.5
-    # Exact predictions are sure.
+    # Exact predictions have intervals of no width.
     exact = {kind: (each, each) for kind, (_, each) in enough.items()}
     assert intervals_of_kinds(exact)["a"].high == (0.0,)
 

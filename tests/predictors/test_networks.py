@@ -1,4 +1,4 @@
-"""The published networks, and what the residual network is given."""
+"""The published networks, and the inputs of the residual network."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ WIDE = np.exp(RANDOM.uniform(np.log(0.002), np.log(500), 300))
 
 
 def learnt(method: str, targets: np.ndarray, folder: Path, **settings: Any) -> tuple[Any, Any]:
-    """Return what the library answers, and what its file does."""
+    """Return the predictions of the library, and those of its file."""
     regression = layer_predictor_class(method)("dense", **settings)
     assert isinstance(regression, PaperRegression)
     run, content = regression.regress(ROWS, targets, None, 0)
@@ -42,7 +42,7 @@ def learnt(method: str, targets: np.ndarray, folder: Path, **settings: Any) -> t
 
 @pytest.mark.parametrize("method", ["polynomial", "svr", "xgboost", "xgboost-log"])
 def test_the_file_predicts_what_the_library_does(method: str, tmp_path: Path) -> None:
-    """Times over five orders of magnitude: float32 sums of the long ones would drown the short."""
+    """Times over five orders of magnitude, so that float32 sums lose the short ones."""
     theirs, ours = learnt(method, WIDE, tmp_path)
     rows = np.concatenate([ROWS, RANDOM.normal(size=(700, 4)).astype(np.float32)])
     expected = theirs(rows)
@@ -86,7 +86,7 @@ def dense(**fields: int) -> Columns:
 
 @pytest.mark.parametrize("method", ["polynomial", "svr", "linear", "xgboost"])
 def test_no_time_is_negative(method: str, toy_rows: Any) -> None:
-    """A steep rise bends the fits below zero at its foot."""
+    """Times with a steep rise, before which fits are negative."""
     layers, _ = toy_rows("dense", 60)
     columns = columns_of(layers)
     sizes = np.array([layer.macs for layer in layers], dtype=float)

@@ -1,4 +1,4 @@
-"""Trees as ONNX: the same branches as the library that grew them, at the thresholds too."""
+"""Trees as ONNX: the same branches as in the library that trained them, also at thresholds."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_thresholds_are_rounded_down(value: float, expected: float) -> None:
 
 
 def test_a_threshold_between_float32_numbers_splits_the_same_rows(tmp_path: Path) -> None:
-    # 1 + 2^-24 lies halfway to the next float32, to which it must not be rounded.
+    # 1 + 2^-24 is halfway to the next float32, to which it must not be rounded.
     forest = forest_of([(0, 1.0 + 2.0**-24 + 2.0**-30, 1.0, 2.0)], lambda node: node, "<=")
     (tmp_path / "t.onnx").write_bytes(onnx_bytes(forest, 1))
     found = OnnxNetwork(tmp_path / "t.onnx")(np.array([[1.0], [ABOVE_ONE]]))

@@ -90,7 +90,7 @@ def test_a_state_that_is_rare_is_not_usual() -> None:
     work.takes_ms = 0.2
     probe = probe_of(work)
     for check in range(100):
-        # One second in ten the host has the cores beside each other.
+        # For one second in ten, the cores share a cache.
         work.takes_ms = 0.1 if check % 10 == 5 else 0.2
         assert not probe.is_slow() or check < 20
     assert probe.usual_ms == 0.2

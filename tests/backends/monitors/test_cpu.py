@@ -1,4 +1,4 @@
-"""What disturbs a CPU, and what could feel it."""
+"""Disturbances of a CPU, and what they affect."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CONV = Conv(batch=4, channels_in=64, height=64, width=64, kernel_height=7, kerne
 
 
 class Probed(CpuMonitor):
-    """Names the slow probes that it was told, one set after the other."""
+    """Returns given sets of slow probes, one after the other."""
 
     def __init__(self, answers: Sequence[set[str]]) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ def test_a_short_layer_is_flagged_if_cores_share_no_cache_before_or_after_it() -
 
 def test_a_memory_bound_layer_is_flagged_when_either_is_slow() -> None:
     assert flags_of(COPY, {"memory"}, set()) == ["memory"]
-    # Cores that are far apart have other ways to memory.
+    # Cores under different caches have other paths to memory.
     assert flags_of(COPY, {"memory"}, {"caches"}) == ["caches", "memory"]
     # A convolution of the same bytes spends its time on arithmetic.
     assert CONV.moved_bytes > COPY.moved_bytes
@@ -73,13 +73,13 @@ def test_a_memory_bound_layer_without_weights_depends_on_its_addresses() -> None
 
 
 class FakeLoad:
-    """A load meter that always says the same."""
+    """A load meter with a constant result."""
 
     def __init__(self, other_cores: float) -> None:
         self._load = Load(other_cores=other_cores, frequency_share=1.0)
 
     def start(self) -> None:
-        """Nothing to remember."""
+        """Do nothing."""
 
     def stop(self) -> Load:
         return self._load
@@ -128,7 +128,7 @@ def test_three_figures_describe_the_speed_of_a_processor() -> None:
     device = SyntheticBackend(gflops=100.0, gb_per_s=10.0)
     with CpuMonitor().start(device) as monitor:
         costs = monitor.costs()
-    # As backends/synthetic.py says: a call of 0.02 ms, and a node of 0.005 ms.
+    # As in backends/synthetic.py: a call of 0.02 ms, and a node of 0.005 ms.
     product_ms = 0.025 + 2 * PRODUCT.macs / 100e6 + PRODUCT.moved_bytes / 10e6
     assert costs["probe_product_gflops"] == pytest.approx(
         2 * 512 * 1024 * 1024 / 1e6 / product_ms, rel=1e-3
