@@ -46,7 +46,7 @@ class Target:
     install : str
         Argument of ``pip install`` for the backend.
     recycle_layers : int
-        Layers after which a measuring process is replaced, since frameworks leak memory.
+        Layers after which a measuring process is replaced, since frameworks accumulate memory.
     """
 
     framework: str

@@ -51,7 +51,9 @@ class Activation(Layer):
 
     batch: int = number("images or rows in one run")
     values: int = number("values of one image or row")
-    activation: str = name("function", tuple(each for each in ACTIVATIONS if each != "none"))
+    activation: str = name(
+        "function that is computed", tuple(each for each in ACTIVATIONS if each != "none")
+    )
     dtype: str = name("type of one value", FLOATS, default="float32")
 
     PLAIN: ClassVar[tuple[str, ...]] = ("threaded", "vector_rest")

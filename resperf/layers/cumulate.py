@@ -23,7 +23,7 @@ class Cumulate(AlongAxis):
     batch: int = number("first dimension")
     outer: int = number("rows per batch entry", default=1)
     values: int = number("values that are added up")
-    inner: int = number("product of the axes behind this one", default=1)
+    inner: int = number("product of the axes after this one", default=1)
     dtype: str = name("type of one value", _DTYPES, default="float32")
 
     PLAIN: ClassVar[tuple[str, ...]] = ("vector_rest", "apart")

@@ -63,7 +63,7 @@ class Elementwise(BroadcastLayer):
     outer: int = number("rows per batch entry", default=1)
     middle: int = number("length of the middle axis", default=1)
     inner: int = number("length of the last axis")
-    function: str = name("function", (*BINARY, *UNARY), default="add")
+    function: str = name("function that is computed", (*BINARY, *UNARY), default="add")
     second: str = name("which axes the second operand has", SECONDS, default="same")
     dtype: str = name("type of one value", DTYPES, default="float32")
 

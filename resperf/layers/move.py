@@ -44,7 +44,7 @@ class Move(Layer):
     outer: int = number("rows per batch entry", default=1)
     length: int = number("length of the input's axis")
     length_out: int = number("length of the output's axis, all parts together")
-    inner: int = number("product of the axes behind this one", default=1)
+    inner: int = number("product of the axes after this one", default=1)
     function: str = name("operation", FUNCTIONS, default="slice")
     parts: int = number("outputs of a split", default=1)
     step: int = number("step of a slice", default=1)

@@ -44,7 +44,7 @@ class Norm(Layer):
     batch: int = number("first dimension")
     channels: int = number("channels, each with its own scale")
     pixels: int = number("values per channel")
-    function: str = name("function", FUNCTIONS, default="layer")
+    function: str = name("function that is computed", FUNCTIONS, default="layer")
     window: int = number("channels in the window of a local response", default=1)
     dtype: str = name("type of one value", FLOATS, default="float32")
 

@@ -43,7 +43,7 @@ class QuantizedElementwise(BroadcastLayer):
     outer: int = number("rows per batch entry", default=1)
     middle: int = number("length of the middle axis", default=1)
     inner: int = number("length of the last axis")
-    function: str = name("function", tuple(_OPS), default="add")
+    function: str = name("function that is computed", tuple(_OPS), default="add")
     second: str = name("which axes the second operand has", SECONDS, default="same")
     dtype: str = name("type of one value", INT8_TYPES, default="uint8")
 

@@ -28,7 +28,7 @@ class QuantizedSoftmax(AlongAxis):
     batch: int = number("first dimension")
     outer: int = number("rows per batch entry", default=1)
     values: int = number("values that add up to one")
-    inner: int = number("product of the axes behind this one", default=1)
+    inner: int = number("product of the axes after this one", default=1)
     across: bool = flag("whether several axes follow this one", default=False)
     dtype: str = name("type of one value", INT8_TYPES, default="uint8")
 

@@ -35,8 +35,8 @@ class Reduce(AlongAxis):
     batch: int = number("first dimension")
     outer: int = number("rows per batch entry", default=1)
     values: int = number("values that are reduced to one")
-    inner: int = number("product of the axes behind this one", default=1)
-    function: str = name("function", tuple(_OPS), default="mean")
+    inner: int = number("product of the axes after this one", default=1)
+    function: str = name("function that is computed", tuple(_OPS), default="mean")
     dtype: str = name("type of one value", DTYPES, default="float32")
 
     PLAIN: ClassVar[tuple[str, ...]] = ("threaded", "vector_rest", "apart")

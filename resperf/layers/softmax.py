@@ -30,8 +30,8 @@ class Softmax(AlongAxis):
     batch: int = number("first dimension")
     outer: int = number("rows per batch entry", default=1)
     values: int = number("values that add up to one")
-    inner: int = number("product of the axes behind this one", default=1)
-    function: str = name("function", tuple(_OPS), default="softmax")
+    inner: int = number("product of the axes after this one", default=1)
+    function: str = name("function that is computed", tuple(_OPS), default="softmax")
     dtype: str = name("type of one value", FLOATS, default="float32")
 
     PLAIN: ClassVar[tuple[str, ...]] = ("threaded", "vector_rest", "apart", "log", "across")

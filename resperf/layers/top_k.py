@@ -24,7 +24,7 @@ class TopK(AlongAxis):
     batch: int = number("first dimension")
     outer: int = number("rows per batch entry", default=1)
     values: int = number("values that are compared")
-    inner: int = number("product of the axes behind this one", default=1)
+    inner: int = number("product of the axes after this one", default=1)
     kept: int = number("number of returned values (k)")
     dtype: str = name("type of one value", _DTYPES, default="float32")
 
