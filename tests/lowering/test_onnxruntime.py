@@ -537,7 +537,7 @@ def test_int8_networks_are_lowered_as_ort_fuses_them(target: Target, tmp_path: P
     assert not kinds["conv"] + kinds["dense"] + kinds["pool"] + kinds["elementwise"]
     # Weights are not computed; rules list unknown operators.
     by_rules = lower(network, *target, method="rules")
-    assert any("become one" in note for note in by_rules.notes)
+    assert any("do not fuse" in note for note in by_rules.notes)
     assert sum(node.op == "DequantizeLinear" for node in by_rules.nodes) == 11
 
 
