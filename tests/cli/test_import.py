@@ -85,8 +85,8 @@ def test_what_was_left_out_is_printed_and_in_the_json(tmp_path: Path, capsys: Ca
         f"{output}: 2 rows of execution_ms",
         "  dense: 2 rows",
         "1 row repeats a layer or network",
-        "1 row left out: not a possible layer (first: d.csv line 4: dense: batch=0 must be a "
-        "whole number of at least 1)",
+        "1 row left out: not a possible layer (first: d.csv line 4: dense: batch=0 must be an "
+        "integer of at least 1)",
         "1 row left out: a time that is not above 0 (first: d.csv line 5: time=-3)",
     ]
     assert main(words) == 2

@@ -227,7 +227,7 @@ def test_a_kind_that_a_method_does_not_know_gets_the_baseline(
     }  # fmt: skip
     # The toy's convolutions have groups and strides that Table 3 does not contain.
     blind, note = bundle.part["training"]["notes"]
-    assert blind.startswith("conv: the paper's features do not know groups")
+    assert blind.startswith("conv: the paper's features ignore groups")
     assert note.startswith("pool: baseline only (")
 
 
