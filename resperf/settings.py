@@ -92,6 +92,10 @@ class Setting:
         given["shapes"] = {k: tuple(v) for k, v in given.get("shapes", {}).items()}
         return cls(**given)
 
+    def without_batch(self) -> Setting:
+        """Return the setting without batch and shapes, which each row of a network has itself."""
+        return dataclasses.replace(self, batch=None, shapes={})
+
     def differences(self, other: Setting) -> list[str]:
         """Return the differences, one short phrase each; empty if there are none."""
         phrases = []

@@ -44,7 +44,7 @@ def merge_datasets(paths: Sequence[Path], output: Path) -> Dataset:
     for path, part in zip(paths[1:], parts[1:], strict=True):
         first, other = parts[0].info, part.info
         differences = first.platform.differences(other.platform)
-        differences += first.setting.differences(other.setting)
+        differences += first.setting.without_batch().differences(other.setting.without_batch())
         if differences:
             raise DatasetError(
                 f"{paths[0]} (here) and {path} (there) are of different machines or settings: "

@@ -27,7 +27,6 @@ from resperf.predictors import Examples, Predictor, predictor_class
 from resperf.predictors.intervals import intervals_of_kinds
 from resperf.predictors.metrics import errors
 from resperf.quantities import QUANTITIES
-from resperf.settings import Setting
 from resperf.splits import SPLIT_SEED, pack_keys, split_of_keys
 from resperf.training.manifest import described_dataset, manifest_of, part_of
 from resperf.training.progress import TrainingProgress
@@ -131,7 +130,7 @@ def train_networks(
                     part["intervals"].setdefault(NETWORK, {})[name] = intervals.to_json()
             seen |= {each.name for each in (*train.networks, *validation.networks)}
             every.append(train)
-        how = _unique([_of_all_batches(each) for one in every for each in one.settings])
+        how = _unique([each.without_batch() for one in every for each in one.settings])
         where = _unique([each for one in every for each in one.platforms])
         if device is not None:
             where = [dataclasses.replace(each, device=device) for each in where]
@@ -153,18 +152,13 @@ def predicted(predictor: Predictor, examples: Examples, quantity: str) -> Array:
     """Predict each example under its own setting on its own platform, shape (rows,)."""
     return np.array(
         [
-            predictor.predict([network], _of_all_batches(setting), platform)[quantity].values[0]
+            predictor.predict([network], setting.without_batch(), platform)[quantity].values[0]
             for network, setting, platform in zip(
                 examples.networks, examples.settings, examples.platforms, strict=True
             )
         ],
         dtype=float,
     )
-
-
-def _of_all_batches(setting: Setting) -> Setting:
-    """Return a setting without batch and shapes, which the network's graph contains."""
-    return dataclasses.replace(setting, batch=None, shapes={})
 
 
 def _select(examples: Examples, places: npt.NDArray[np.intp]) -> Examples:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from resperf.cli.main import main
-from resperf.dataset import check_dataset, import_list, read_networks
+from resperf.dataset import check_dataset, import_list, merge_datasets, read_info, read_networks
 from resperf.errors import DatasetError
 from resperf.network import read_graph, read_network
 from resperf.quantities import Estimator
@@ -156,3 +156,18 @@ def test_the_command_line_imports_lists(
     assert json.loads(capsys.readouterr().out)["networks"]["rows"] == 1
     assert main([*words, "--format", "justus", "--force"]) == 2
     assert "--device" in capsys.readouterr().err
+
+
+def test_lists_of_one_machine_merge_whatever_their_first_batches_are(folder: Path) -> None:
+    parts = []
+    for batch in (1, 8):
+        rows = f"nets/lenet5.onnx,{batch},{batch}.5,onnxruntime,2\n"
+        path = listed(folder, f"network,batch,time_ms,framework,threads\n{rows}")
+        parts.append(folder / f"{batch}.h5")
+        import_list([path], parts[-1], device="my card")
+    assert read_info(parts[0]).setting == Setting("onnxruntime", threads=2)
+    merge_datasets(parts, folder / "both.h5")
+    runs = read_networks(folder / "both.h5").measurements
+    assert sorted((row.setting.batch, row.value("latency_ms")) for row in runs) == [
+        (1, 1.5), (8, 8.5),
+    ]  # fmt: skip
