@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 
-from resperf.dataset import KindTable
+from resperf.dataset import Dataset, DatasetInfo, KindTable, write_dataset
 from resperf.features import columns_of
 from resperf.layers import Dense
-from resperf.training.rows import layer_rows
+from resperf.measurement import Measurement, NetworkRef, Samples, Status, StopReason
+from resperf.network import graph_digest, weightless
+from resperf.platform import this_platform
+from resperf.quantities import PHASES
+from resperf.settings import Setting
+from resperf.training.rows import layer_rows, network_examples, network_quantities
+
+LENET = Path(__file__).parents[2] / "models" / "networks" / "lenet5.onnx"
 
 
 def table(rows: list[tuple[int, str, str, float]]) -> KindTable:
@@ -100,3 +108,29 @@ def test_nothing_usable_is_no_row() -> None:
     rows = layer_rows(table([(3, "timeout", "", np.nan)]))
     assert len(rows) == 0
     assert rows.layers() == []
+
+
+def test_latency_of_measured_networks_is_the_sum_of_their_phases(tmp_path: Path) -> None:
+    setting, platform = Setting("synthetic", "1"), this_platform("cpu")
+    graph = weightless(LENET)
+    network = NetworkRef("lenet5", graph_digest(graph))
+
+    def row(batch: int, *times_ms: float) -> Measurement:
+        samples = {
+            name: Samples((each,), 1, 0, StopReason.BUDGET)
+            for name, each in zip(PHASES, times_ms, strict=False)
+        }
+        return Measurement(
+            network, Status.OK, samples, setting=replace(setting, batch=batch), platform=platform
+        )
+
+    path = tmp_path / "runs.h5"
+    info = DatasetInfo(setting, platform, {}, 0, {}, "2026-01-02T03:04:05+00:00", {})
+    # At batch 3 a part of the sum is missing.
+    rows = (row(1, 0.25, 4.0, 0.5), row(2, 0.5, 7.0, 1.0), row(3, 0.5, 9.0))
+    write_dataset(path, Dataset(info, rows, {network.digest: graph}))
+    assert network_quantities(path) == (*PHASES, "latency_ms")
+    examples = network_examples(path, "latency_ms")
+    assert examples.values.tolist() == [4.75, 8.5]
+    assert [each.batch for each in examples.settings] == [1, 2]
+    assert network_examples(path, "execution_ms").values.tolist() == [4.0, 7.0, 9.0]
