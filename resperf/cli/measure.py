@@ -92,12 +92,15 @@ def command(
 
     if output is not None:
         require("h5py", "bench")
+        from resperf.dataset import refuse_to_append
     networks = read_batches(network, list(batches) or None, shapes)
     target = named_target(device, framework)
     bundle = None if against is None else chosen_bundle(None, target.framework, against)
     settings = {} if threads is None else {"threads": threads}
     started = backend(target.framework, target.device_class, **settings)
-    # Refuse what cannot be compared before measuring for minutes.
+    # Refuse what cannot be compared or written before measuring for minutes.
+    if output is not None:
+        refuse_to_append(output, started.setting(), started.platform())
     predictions = [
         None if bundle is None else layers_alone(each, bundle, threads=started.setting().threads)
         for each in networks

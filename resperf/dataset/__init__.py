@@ -6,7 +6,7 @@ from resperf.errors import require
 
 require("h5py", "bench")  # one line that says what to install, instead of a traceback
 
-from resperf.dataset.append import append_networks  # noqa: E402
+from resperf.dataset.append import append_networks, refuse_to_append  # noqa: E402
 from resperf.dataset.check import check_dataset  # noqa: E402
 from resperf.dataset.export import export_dataset  # noqa: E402
 from resperf.dataset.hdf5 import (  # noqa: E402
@@ -37,5 +37,5 @@ __all__ = [
     "SourceMapping", "Summary", "append_networks", "check_dataset", "checksum", "export_dataset",
     "floor_of_medians", "import_dataset", "import_list", "merge_datasets", "noise_floor",
     "noise_warning", "read_dataset", "read_info", "read_mapping", "read_networks", "read_table",
-    "shipped_mapping", "summarize", "write_dataset",
+    "refuse_to_append", "shipped_mapping", "summarize", "write_dataset",
 ]  # fmt: skip

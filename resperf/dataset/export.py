@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Callable, Mapping
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,11 @@ import h5py
 
 from resperf.dataset.columns import decode
 from resperf.dataset.files import refuse_to_replace, write_whole
-from resperf.dataset.hdf5 import columns_of_group, open_dataset
+from resperf.dataset.hdf5 import columns_of_group, open_dataset, references_of
 from resperf.dataset.records import Array
-from resperf.dataset.schema import GRAPHS, TEXT, Column
+from resperf.dataset.schema import GRAPHS, NETWORKS, TEXT, Column
 from resperf.errors import DatasetError, require
+from resperf.settings import Setting
 
 Columns = Mapping[str, tuple[Column, list[Any]]]
 """Name to the column's meaning and its values; a value that is missing is None."""
@@ -31,8 +33,9 @@ def export_dataset(
 ) -> list[Path]:
     """Write a dataset's rows as CSV or Parquet, by the output's extension.
 
-    Columns have the same names as in the HDF5 file; samples are optional. A missing
-    number is an empty cell (CSV) or a null (Parquet), never 0.
+    Columns have the same names as in the HDF5 file; samples are optional. Rows of networks name
+    their setting and device in columns of their own. A missing number is an empty cell (CSV) or a
+    null (Parquet), never 0.
 
     Parameters
     ----------
@@ -85,11 +88,40 @@ def _beside(output: Path, kind: str) -> Path:
 
 
 def _columns(file: h5py.File, group: str, samples: bool) -> Columns:
-    return {
+    found: dict[str, tuple[Column, list[Any]]] = {
         name: (column, _values(file[group], name, column))
         for name, column in columns_of_group(file, group).items()
         if column.width == 1 or samples
     }
+    if group != NETWORKS:
+        return found
+    # Unlike layers, each row has its own setting: indices would lose its batch size.
+    settings, platforms = references_of(file)
+    rows = [settings[place] for place in found.pop("setting")[1]]
+    where = [platforms[place] for place in found.pop("platform")[1]]
+    added = {
+        name: (column, [get(setting) for setting in rows])
+        for name, (column, get) in _SETTING_COLUMNS.items()
+    }
+    device = Column("name", "the device", TEXT), [platform.device for platform in where]
+    return {**found, **added, "device": device}
+
+
+def _shapes(setting: Setting) -> str:
+    return ";".join(
+        f"{name}={'x'.join(map(str, sizes))}" for name, sizes in sorted(setting.shapes.items())
+    )
+
+
+_SETTING_COLUMNS: Mapping[str, tuple[Column, Callable[[Setting], Any]]] = {
+    "batch": (Column("1", "batch size of the network", "<i8"), attrgetter("batch")),
+    "shapes": (Column("name", "shapes of its inputs: x=1x3x224x224;mask=1x128", TEXT), _shapes),
+    "mode": (Column("name", "inference or training", TEXT), attrgetter("mode.value")),
+    "precision": (Column("name", "fp32, fp16, ...", TEXT), attrgetter("precision")),
+    "threads": (Column("1", "compute threads", "<i8"), lambda setting: setting.threads or None),
+    "framework": (Column("name", "the framework", TEXT), attrgetter("framework")),
+}
+"""Column of networks -> its meaning, and its value in a row's setting, as in lists to import."""
 
 
 def _values(group: h5py.Group, name: str, column: Column) -> list[Any]:

@@ -110,3 +110,17 @@ def test_runs_are_added_to_a_dataset(tmp_path, capsys):
     for name in PHASES:
         assert first.value(name) == pytest.approx(documents[0]["phases"][name], rel=0.05)
     assert len(read_graph(dataset.graphs[first.subject.digest], "lenet5", batch=2).nodes) > 5
+
+
+def test_runs_of_another_target_are_refused_before_measuring(tmp_path, capsys, monkeypatch):
+    words = ["measure", LENET, "-o", str(tmp_path / "runs.h5"), "--no-layers", *QUICK]
+    assert main(words) == 0
+    before = (tmp_path / "runs.h5").read_bytes()
+    monkeypatch.setattr("resperf.workflows.measure.measure_network", None)
+    capsys.readouterr()
+    assert main([*words, "--framework", "synthetic"]) == 2
+    error = capsys.readouterr().err
+    assert "framework: onnxruntime here, synthetic there" in error
+    assert "choose another file" in error
+    assert error.count("\n") == 1
+    assert (tmp_path / "runs.h5").read_bytes() == before

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import dataclasses
 import json
 import sys
@@ -23,6 +24,7 @@ from resperf.dataset import (
     read_info,
     read_networks,
     read_table,
+    refuse_to_append,
     summarize,
     write_dataset,
 )
@@ -30,6 +32,7 @@ from resperf.errors import DatasetError
 from resperf.measurement import Measurement, NetworkRef, Samples, Status, StopReason
 from resperf.network import graph_digest
 from resperf.quantities import Estimator
+from resperf.settings import Mode, Setting
 
 MeasuredFactory = Callable[..., Measurement]
 GRAPH = b"any bytes"
@@ -132,17 +135,50 @@ def test_networks_are_added_to_a_file_that_may_be_there(
     path, graphs = tmp_path / "a.h5", {NETWORK.digest: GRAPH}
     append_networks(path, [run_of(info, 2)], graphs)
     assert read_info(path).setting == info.setting  # the batch is each row's own
-    elsewhere = dataclasses.replace(info.platform, device="other", cores=64)
-    append_networks(path, [run_of(info, 2, started_at=5.0, platform=elsewhere)], graphs)
+    append_networks(path, [run_of(info, 2, started_at=5.0), run_of(info, 8)], graphs)
     runs = read_networks(path).measurements
-    assert [(row.platform.device, row.repeat) for row in runs] == [("cpu", 0), ("other", 1)]
+    assert [(row.setting.batch, row.repeat) for row in runs] == [(2, 0), (2, 1), (8, 0)]
     assert check_dataset(path) == []
     layers = tmp_path / "b.h5"
     write_dataset(layers, Dataset(info, (measured(),)))
     append_networks(layers, runs, graphs)
     assert len(read_table(layers)["dense"]) == 1
-    assert len(read_networks(layers).measurements) == 2
+    assert len(read_networks(layers).measurements) == 3
     assert read_info(layers).campaign == info.campaign
+
+
+@pytest.mark.parametrize(
+    ("where", "how", "words"),
+    [
+        ({"cores": 64}, {}, "cores: 2 here, 64 there"),
+        ({"device": "other"}, {}, "device: cpu here, other there"),
+        ({}, {"framework": "other"}, "framework: synthetic here, other there"),
+        ({}, {"threads": 1}, "threads: 2 here, 1 there"),
+    ],
+)
+def test_runs_of_another_machine_or_setting_are_not_added(
+    tmp_path: Path, info: DatasetInfo, where: dict[str, object], how: dict[str, object], words: str
+) -> None:
+    path, graphs = tmp_path / "a.h5", {NETWORK.digest: GRAPH}
+    append_networks(path, [run_of(info, 2)], graphs)
+    before = path.read_bytes()
+    platform = dataclasses.replace(info.platform, **where)  # type: ignore[arg-type]
+    setting = dataclasses.replace(info.setting, batch=2, **how)  # type: ignore[arg-type]
+    row = run_of(info, 2, platform=platform, setting=setting)
+    with pytest.raises(DatasetError, match=f"{words}.*; choose another file"):
+        refuse_to_append(path, setting, platform)
+    with pytest.raises(DatasetError, match=f"{words}.*; choose another file"):
+        append_networks(path, [row], graphs)
+    assert path.read_bytes() == before
+    refuse_to_append(tmp_path / "absent.h5", setting, platform)
+
+
+def test_runs_are_not_added_to_an_import(tmp_path: Path, info: DatasetInfo) -> None:
+    imported = dataclasses.replace(info, source={"format": "list"})
+    path, graphs = tmp_path / "a.h5", {NETWORK.digest: GRAPH}
+    write_dataset(path, Dataset(imported, (run_of(info, 1),), graphs))
+    with pytest.raises(DatasetError, match=r"is an import of list.*choose another file"):
+        append_networks(path, [run_of(info, 2)], graphs)
 
 
 @pytest.mark.parametrize(
@@ -197,3 +233,23 @@ def test_networks_are_exported_as_a_kind_of_their_own(golden_v3: Path, tmp_path:
     )
     assert cells["latency_ms"] == ""
     assert first.startswith("net,")
+    assert "setting" not in cells
+    assert "platform" not in cells
+
+
+def test_exported_networks_name_their_setting(tmp_path: Path, info: DatasetInfo) -> None:
+    setting = dataclasses.replace(
+        info.setting, mode=Mode.TRAINING, precision="fp16",
+        shapes={"x": (1, 3, 224, 224), "mask": (1, 128)},
+    )  # fmt: skip
+    unknown = Setting("other", batch=8)
+    rows = (run_of(info, 1, setting=setting), run_of(info, 2, setting=unknown))
+    write_dataset(tmp_path / "a.h5", Dataset(info, rows, {NETWORK.digest: GRAPH}))
+    export_dataset(tmp_path / "a.h5", tmp_path / "a.csv")
+    with (tmp_path / "a.csv").open(newline="") as file:
+        found = list(csv.DictReader(file))
+    names = ("batch", "shapes", "mode", "precision", "threads", "framework", "device")
+    assert [[row[name] for name in names] for row in found] == [
+        ["", "mask=1x128;x=1x3x224x224", "training", "fp16", "2", "synthetic", "cpu"],
+        ["8", "", "inference", "", "", "other", "cpu"],
+    ]
