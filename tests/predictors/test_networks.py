@@ -112,8 +112,8 @@ def examples(columns: Columns, times_ms: Any, weights: Any = None) -> Examples:
 def test_the_network_learns_what_the_baseline_cannot(toy_rows: Any) -> None:
     def rows(count: int, seed: int) -> tuple[Any, np.ndarray]:
         layers, times_ms = toy_rows("dense", count, seed=seed)
-        odd = np.array([layer.features_out % 16 < 8 for layer in layers])
-        return columns_of(layers), times_ms * np.where(odd, 1.6, 1.0)
+        slow = np.array([layer.features_out % 16 < 8 for layer in layers])
+        return columns_of(layers), times_ms * np.where(slow, 1.6, 1.0)
 
     columns, times_ms = rows(300, 1)
     fitted = Residual("dense", epochs=40, members=2, width=32).fit(

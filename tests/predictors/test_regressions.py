@@ -54,11 +54,11 @@ def test_the_file_predicts_what_the_library_does(method: str, tmp_path: Path) ->
 
 def test_a_cubic_is_learnt_exactly(tmp_path: Path) -> None:
     x = ROWS.astype(float)
-    truth = 3 + x[:, 0] - 2 * x[:, 1] * x[:, 2] + 0.5 * x[:, 3] ** 2 * x[:, 0] - x[:, 1] ** 3
-    _, ours = learnt("polynomial", truth, tmp_path)
-    np.testing.assert_allclose(ours(ROWS)[:, 0], truth, atol=1e-6)
-    _, square = learnt("polynomial", truth, tmp_path, degree=2)
-    assert np.abs(square(ROWS)[:, 0] - truth).max() > 0.1
+    expected = 3 + x[:, 0] - 2 * x[:, 1] * x[:, 2] + 0.5 * x[:, 3] ** 2 * x[:, 0] - x[:, 1] ** 3
+    _, ours = learnt("polynomial", expected, tmp_path)
+    np.testing.assert_allclose(ours(ROWS)[:, 0], expected, atol=1e-6)
+    _, square = learnt("polynomial", expected, tmp_path, degree=2)
+    assert np.abs(square(ROWS)[:, 0] - expected).max() > 0.1
     with pytest.raises(TrainingError, match="degree=0"):
         Polynomial("dense", degree=0)
 
