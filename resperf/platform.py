@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Self
 
-from resperf.platform_facts import Cache, CpuFacts, cpu_facts
-from resperf.settings import Setting
+from resperf.platform_facts import UNNAMED_HYPERVISOR, Cache, CpuFacts, cpu_facts
+from resperf.settings import Setting, known_fields
 
 _INSTRUCTION_SETS = ("avx512f", "avx2", "avx", "sse4_2", "asimd")
 _INSTRUCTION_EXTRAS = ("avx512_vnni", "avx512_bf16", "avx512_fp16", "amx_tile", "avx_vnni", "sve")
@@ -120,12 +120,11 @@ class Platform:
         Raises
         ------
         TypeError
-            If a field is missing.
+            If a field is missing or damaged.
         """
-        given = _known_fields(cls, values)
+        given = known_fields(cls, values)
         given["accelerators"] = tuple(
-            Accelerator(**_known_fields(Accelerator, each))
-            for each in given.get("accelerators", ())
+            Accelerator(**known_fields(Accelerator, each)) for each in given.get("accelerators", ())
         )
         return cls(**given)
 
@@ -181,11 +180,6 @@ class Platform:
         return phrases
 
 
-def _known_fields(cls: Any, values: Mapping[str, Any]) -> dict[str, Any]:
-    known = {f.name for f in dataclasses.fields(cls)}
-    return {name: value for name, value in values.items() if name in known}
-
-
 @dataclass(frozen=True)
 class _Rule:
     """When two values of a fact count as different, and the effect on times."""
@@ -196,7 +190,7 @@ class _Rule:
 
 def _both_known(mine: Any, theirs: Any) -> bool:
     """Whether two values differ and both are known."""
-    unknown: tuple[Any, ...] = (None, "", 0, {}, ())
+    unknown: tuple[Any, ...] = (None, "", 0, {}, (), UNNAMED_HYPERVISOR)
     return mine != theirs and mine not in unknown and theirs not in unknown
 
 

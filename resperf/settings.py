@@ -19,6 +19,34 @@ class Mode(StrEnum):
     TRAINING = "training"
 
 
+_JSON_TYPES: Mapping[str, type | tuple[type, ...]] = {
+    "str": str, "int": int, "bool": bool, "int | None": (int, type(None)),
+}  # fmt: skip
+"""Annotation of a field -> what JSON gives for it; mappings are objects."""
+
+
+def known_fields(cls: Any, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those of JSON values that a dataclass has as fields.
+
+    Raises
+    ------
+    TypeError
+        If one has the wrong type.
+    """
+    given = {}
+    for f in dataclasses.fields(cls):
+        if f.name not in values:
+            continue
+        value = given[f.name] = values[f.name]
+        annotation = str(f.type)
+        expected = (
+            Mapping if annotation.startswith("Mapping") else _JSON_TYPES.get(annotation, object)
+        )
+        if not isinstance(value, expected):
+            raise TypeError(f"{f.name}={value!r}")
+    return given
+
+
 @dataclass(frozen=True)
 class Setting:
     """How a layer or a network is run. A layer's own fields (batch, dtype) are not part of it.
@@ -86,8 +114,7 @@ class Setting:
         TypeError, ValueError
             If a field is missing or damaged.
         """
-        known = {f.name for f in dataclasses.fields(cls)}
-        given = {name: value for name, value in values.items() if name in known}
+        given = known_fields(cls, values)
         given["mode"] = Mode(given.get("mode", Mode.INFERENCE))
         given["shapes"] = {k: tuple(v) for k, v in given.get("shapes", {}).items()}
         return cls(**given)

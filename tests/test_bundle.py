@@ -300,6 +300,34 @@ def test_a_network_that_is_not_listed_is_refused(bundle_copy: Path, change: dict
         Bundle.load(bundle_copy)
 
 
+DAMAGE_V4: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
+    "newer schema": (lambda m: m.update(schema_version=5), "schema 5, this resperf reads 1 to 4"),
+    "no parts": (lambda m: m.update(parts=[]), "has no parts"),
+    "parts of another type": (lambda m: m.update(parts={}), "lacks 'parts'"),
+    "no setting": (lambda m: m["parts"][0].update(settings=[]), "the settings of a part damaged"),
+    "settings of another type": (lambda m: m.update(settings=None), "lacks 'settings'"),
+    "threads": (
+        lambda m: m["settings"][m["parts"][0]["settings"][0]].update(threads="two"),
+        "damaged .TypeError: threads='two'",
+    ),
+    "caches": (
+        lambda m: m["platforms"][m["parts"][0]["platforms"][0]].update(caches=3),
+        "damaged .TypeError: caches=3",
+    ),
+}
+
+
+@pytest.mark.parametrize(("change", "message"), DAMAGE_V4.values(), ids=list(DAMAGE_V4))
+def test_a_damaged_manifest_of_schema_4_is_refused_before_a_part_is_chosen(
+    change: Callable[[dict[str, Any]], None], message: str, tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(GOLDEN_V4, tmp_path / "copy"))
+    assert find_bundle("toy", path=folder).device == "toy"
+    edit(folder, change)
+    with pytest.raises(BundleError, match=message):
+        find_bundle("toy", path=folder)
+
+
 def test_links_are_refused(bundle_copy: Path, tmp_path: Path) -> None:
     file = bundle_copy / "conv-execution.onnx"
     file.rename(tmp_path / "moved.onnx")

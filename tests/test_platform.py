@@ -63,6 +63,9 @@ def test_another_generation_of_the_same_name_is_reported() -> None:
         "model: 143 here, 207 there, another generation under the same processor name: "
         "times may differ"
     ]
+    guest = replace(XEON, hypervisor="QEMU")
+    assert guest.differences(replace(XEON, hypervisor="unknown")) == []
+    assert len(guest.differences(replace(XEON, hypervisor="xen"))) == 1
     renamed = XEON.differences(replace(XEON, model=207, processor="Other"))
     assert renamed == [
         "processor: Intel(R) Xeon(R) Processor here, Other there",

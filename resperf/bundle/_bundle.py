@@ -41,14 +41,13 @@ class Times:
     Attributes
     ----------
     ms : array of float64 (layers,)
-        NaN where the bundle has no predictor.
+        NaN if the bundle has no predictor.
     in_range : array of bool (layers,)
         Whether every field is inside the trained range.
     reason : tuple of str
         Empty, or why a layer is out of range or has no time: ``"height=900 above 512"``.
     low_ms, high_ms : array of float64 (layers,)
-        Bounds that hold nine of ten measured times; NaN where the bundle knows none. Wider out of
-        range.
+        90% interval of measured times; NaN if the bundle has none. Wider out of range.
     """
 
     ms: Array
@@ -59,7 +58,7 @@ class Times:
 
 
 class Bundle:
-    """What predicts under one setting on one platform; made by `load`.
+    """Predictors for one setting and platform; made by `load`.
 
     A bundle on disk may have several such parts, each a `Bundle` in memory: `parts`.
 
@@ -70,10 +69,10 @@ class Bundle:
         `created` is ISO 8601, UTC.
     settings : tuple of Setting
     platforms : tuple of Platform
-        How and where the training rows were measured; several where a network predictor learnt
-        from rows of several. `setting` and `platform` are the first.
+        How and where the training rows were measured; several if a network predictor was trained
+        on rows of several. `setting` and `platform` are the first.
     costs : mapping of str to float
-        ``session_ms`` and ``view_ms`` of that machine, where they are known.
+        ``session_ms`` and ``view_ms`` of that machine, if known.
     stored_copies : mapping of str to StoredCopies
         Kind -> copies of a layer per measured run; for other kinds they are assumed.
     layer_quantity : str
@@ -322,7 +321,7 @@ class Bundle:
         Returns
         -------
         dict of str to Estimate
-            By quantity; empty where the bundle has no predictor of networks.
+            By quantity; empty if the bundle has no predictor of networks.
 
         Raises
         ------

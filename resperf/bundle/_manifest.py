@@ -72,6 +72,28 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     KeyError, TypeError, ValueError, AttributeError
         If an older manifest is damaged.
     """
+    manifest = structured_manifest(folder)
+    if manifest.get("feature_set_version") != FEATURE_SET_VERSION:
+        raise BundleError(
+            f"{folder} was trained with feature set {manifest.get('feature_set_version')!r}, this "
+            f"resperf computes {FEATURE_SET_VERSION}; train it again"
+        )
+    _check_files(folder, manifest["files"])
+    for part in manifest["parts"]:
+        _check_part(folder, part, manifest)
+    return manifest
+
+
+def structured_manifest(folder: Path) -> dict[str, Any]:
+    """Read a bundle's manifest in schema 4 and check its structure, but no other file.
+
+    Raises
+    ------
+    BundleError
+        If the folder is no bundle, is damaged, or is of a schema that is not known.
+    KeyError, TypeError, ValueError, AttributeError
+        If an older manifest is damaged.
+    """
     manifest = parsed_manifest(folder)
     version = manifest.get("schema_version")
     if version not in range(1, SCHEMA_VERSION + 1):
@@ -80,24 +102,25 @@ def read_manifest(folder: Path) -> dict[str, Any]:
             "train it again or update resperf"
         )
     _check_types(folder, manifest, _TOP if version == SCHEMA_VERSION else _BEFORE_4)
-    if manifest.get("feature_set_version") != FEATURE_SET_VERSION:
-        raise BundleError(
-            f"{folder} was trained with feature set {manifest.get('feature_set_version')!r}, this "
-            f"resperf computes {FEATURE_SET_VERSION}; train it again"
-        )
     if version == SCHEMA_VERSION:
         if not manifest["parts"]:
             raise BundleError(f"{folder / MANIFEST} has no parts; the bundle is damaged")
         for part in manifest["parts"]:
             _check_types(folder, part, _PART)
-    else:
-        _check_canned(folder, manifest)
-        _check_predictors(folder, manifest["predictors"])
-        manifest = upgraded(manifest)
-    _check_files(folder, manifest["files"])
-    for part in manifest["parts"]:
-        _check_part(folder, part, manifest)
-    return manifest
+            _check_references(folder, part, manifest)
+        return manifest
+    _check_canned(folder, manifest)
+    _check_predictors(folder, manifest["predictors"])
+    return upgraded(manifest)
+
+
+def _check_references(folder: Path, part: Mapping[str, Any], manifest: Mapping[str, Any]) -> None:
+    """Refuse a part without a setting and a platform of the manifest."""
+    for name in ("settings", "platforms"):
+        if not part[name] or not set(map(str, part[name])) <= manifest[name].keys():
+            raise BundleError(
+                f"{folder / MANIFEST} has the {name} of a part damaged; train it again"
+            )
 
 
 def _check_types(folder: Path, values: Any, types: Mapping[str, type]) -> None:
@@ -158,11 +181,6 @@ def _check_part(folder: Path, part: Mapping[str, Any], manifest: Mapping[str, An
         f"the ranges of {kind}"
         for kind in part["predictors"]
         if kind != NETWORK and not _are_ranges(part["ranges"].get(kind))
-    ]
-    damaged += [
-        f"the {name} of a part"
-        for name in ("settings", "platforms")
-        if not part[name] or not set(map(str, part[name])) <= manifest[name].keys()
     ]
     if not isinstance(part.get("estimates", {}), dict):
         damaged.append("the estimates")

@@ -10,8 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from resperf.bundle._bundle import Bundle
-from resperf.bundle._manifest import MANIFEST, SCHEMA_VERSION, parsed_manifest
-from resperf.bundle._upgrade import upgraded
+from resperf.bundle._manifest import MANIFEST, structured_manifest
 from resperf.devices import canonical_device, device_class, is_at_hand
 from resperf.errors import BundleError, DeviceError
 from resperf.platform import Platform, distance
@@ -326,10 +325,8 @@ def _state(folder: Path) -> tuple[int, int]:
 
 @lru_cache(maxsize=64)
 def _read_labels(folder: Path, _changed_ns: int, _size_bytes: int) -> tuple[_Label, ...]:
-    manifest = parsed_manifest(folder)
     try:
-        if manifest["schema_version"] != SCHEMA_VERSION:
-            manifest = upgraded(manifest)
+        manifest = structured_manifest(folder)
         return tuple(
             _Label(
                 folder,
@@ -342,7 +339,10 @@ def _read_labels(folder: Path, _changed_ns: int, _size_bytes: int) -> tuple[_Lab
             for place, part in enumerate(manifest["parts"])
         )
     except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
-        raise BundleError(f"{folder / MANIFEST} lacks {error}; train it again") from error
+        raise BundleError(
+            f"{folder / MANIFEST} is damaged ({type(error).__name__}: {error}); restore it or "
+            "train it again"
+        ) from error
 
 
 def _fitting_label(path: Path, device: str | None, framework: str | None) -> _Label:

@@ -141,7 +141,7 @@ def golden_layers(
     -------
     list of dict
         ``key``, ``features`` (those of `feature_matrix`) and ``values`` by quantity. At least one
-        layer per kind, so more than ten where there are more kinds.
+        layer per kind, so more than ten if there are more kinds.
     """
     per_kind = max(1, -(-GOLDEN_LAYERS // max(1, len(layers))))
     entries = []

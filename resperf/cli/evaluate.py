@@ -127,7 +127,7 @@ def command(
 
     Per kind and phase: MAPE (mean of |predicted - measured| / measured), RMSE and MAE in ms, the
     share of rows within 10%, and the noise floor: the MAPE that a perfect predictor would score,
-    known where layers were measured twice. In JSON, MAPE and shares are fractions: 0.05 is 5%.
+    known if layers were measured twice. In JSON, MAPE and shares are fractions: 0.05 is 5%.
 
     With --methods, all methods are trained on the same rows and evaluated on the same other rows:
     the test split of FILE.h5, or another file. This also shows the error by measured time, the

@@ -52,7 +52,7 @@ class LazyGroup(click.Group):
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        """Import a command; None where there is no such name."""
+        """Import a command; None if there is no such name."""
         if cmd_name not in COMMANDS:
             return None
         module_name, attribute = COMMANDS[cmd_name][0].split(":")

@@ -1,4 +1,4 @@
-"""Which bundles there are, as a table."""
+"""Bundles as a table, and their provenance."""
 
 from __future__ import annotations
 

@@ -234,7 +234,7 @@ def _named(names: Sequence[str], most: int) -> str:
 
 
 def interval_cell(result: LayerPrediction | Prediction) -> str:
-    """Write the bounds of a layer's or a network's time; empty where none are known."""
+    """Write the bounds of a layer's or a network's time; empty if none are known."""
     if math.isnan(result.low_ms):
         return ""
     return f"{ms_cell(result.low_ms)}-{ms_cell(result.high_ms)}"
@@ -355,7 +355,7 @@ def layers_text(layers: Sequence[LayerPrediction]) -> str:
     Parameters
     ----------
     layers : sequence of LayerPrediction
-        ``execution_ms`` may be NaN where a bundle has no predictor.
+        ``execution_ms`` may be NaN if a bundle has no predictor.
     """
     rows = []
     for layer in layers:

@@ -99,7 +99,7 @@ def compare(
 class _Source:
     """The rows of one kind to learn from, and those to evaluate on.
 
-    `test` is None where the rows' own test split is used. `shared` says whether layers that are in
+    `test` is None if the rows' own test split is used. `shared` says whether layers that are in
     both files may train.
     """
 

@@ -102,7 +102,7 @@ class ComparisonSettings:
     kinds : tuple of str
         Empty: all kinds of the dataset.
     phases : tuple of str
-        Empty: the one with a layer's own time, which is execution where it was measured.
+        Empty: the one with a layer's own time, which is execution if it was measured.
     seed : int
         Of the fits, of the folds, and of the rows of a learning curve. The test split is always
         the same.
