@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,11 +23,11 @@ from resperf.cli._options import (
 
 if TYPE_CHECKING:
     from resperf.bundle import Bundle
-    from resperf.training import Compared, ComparisonSettings, Evaluation
+    from resperf.training import Compared, ComparisonSettings, Evaluated, Evaluation
     from resperf.training.evaluate import Part
 
 _PATH = click.Path(path_type=Path)
-_ONLY_WITH_BUNDLE = ("split", "device", "framework")
+_ONLY_WITH_BUNDLE = ("split",)
 _ONLY_WITH_METHODS = ("test", "rows", "folds", "kinds", "phases", "seed", "epochs", "plot")
 _EXAMPLES = """\b
 Examples:
@@ -129,12 +130,15 @@ def command(
     share of rows within 10%, and the noise floor: the MAPE that a perfect predictor would score,
     known if layers were measured twice. In JSON, MAPE and shares are fractions: 0.05 is 5%.
 
+    If FILE.h5 has rows of whole networks, a bundle's totals are compared with them, network by
+    network.
+
     With --methods, all methods are trained on the same rows and evaluated on the same other rows:
     the test split of FILE.h5, or another file. This also shows the error by measured time, the
     seconds of a fit, and the microseconds per predicted layer. Rows trained include the tenth
     that only chooses the best epoch.
     """
-    of_bundle = bundle is not None or device is not None
+    of_bundle = any(given is not None for given in (bundle, device, framework))
     if of_bundle == bool(methods):
         raise click.UsageError("give either --bundle B (or --device D) or --methods A,B", ctx)
     _refuse(ctx, _ONLY_WITH_METHODS if of_bundle else _ONLY_WITH_BUNDLE)
@@ -164,15 +168,19 @@ def _refuse(ctx: click.Context, names: Sequence[str]) -> None:
 
 
 def _evaluate(file: Path, bundle: Bundle, split: Part, as_json: bool) -> None:
+    from resperf.prediction.sum_of_layers import SumOfLayers
     from resperf.training import evaluate
 
-    evaluation = evaluate(file, bundle, split)
+    evaluation = evaluate(file, bundle, split, SumOfLayers(bundle))
     if as_json:
         from resperf.report.documents import json_text
 
         print(json_text([row.to_json() for row in evaluation.rows]))
     else:
         print(_table(evaluation))
+        for row in evaluation.rows:
+            if row.networks:
+                print(f"\n{row.phase}, {row.method}:\n{_networks_table(row)}")
     _say(evaluation.notes)
 
 
@@ -234,4 +242,31 @@ def _table(evaluation: Evaluation) -> str:
         ]
         for row in evaluation.rows
     ]  # fmt: skip
+    return table(columns, rows)
+
+
+def _networks_table(row: Evaluated) -> str:
+    from resperf.quantities import QUANTITIES
+    from resperf.report.network import quantity_cell
+    from resperf.report.tables import UNKNOWN, Column, percent_cell, table
+
+    unit = QUANTITIES[row.phase].unit
+    columns = (
+        Column("network"), Column("batch", right=True), Column("measured", right=True),
+        Column("predicted", right=True), Column("error", right=True),
+        Column("90% interval", right=True),
+    )  # fmt: skip
+    rows = []
+    for each in row.networks:
+        low, high = quantity_cell(each.low, unit), quantity_cell(each.high, unit)
+        rows.append(
+            [
+                each.network,
+                UNKNOWN if each.batch is None else str(each.batch),
+                quantity_cell(each.measured, unit),
+                quantity_cell(each.predicted, unit),
+                percent_cell(each.error, signed=True),
+                UNKNOWN if math.isnan(each.low) else f"{low} to {high}",
+            ]
+        )
     return table(columns, rows)

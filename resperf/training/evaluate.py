@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,16 +13,70 @@ import numpy as np
 import numpy.typing as npt
 
 from resperf.bundle import NETWORK, Bundle, Times
-from resperf.dataset import KindTable, floor_of_medians, noise_floor, read_info, read_table
-from resperf.errors import TrainingError
+from resperf.dataset import (
+    KindTable,
+    floor_of_medians,
+    noise_floor,
+    read_info,
+    read_networks,
+    read_table,
+)
+from resperf.devices import device_class
+from resperf.errors import TrainingError, UnsupportedError
 from resperf.features import Array
+from resperf.network import Network
+from resperf.platform import Platform
+from resperf.predictors import Estimate, Examples, Predictor
 from resperf.predictors.metrics import Errors, errors
 from resperf.quantities import QUANTITIES, layer_quantity
+from resperf.settings import Setting
 from resperf.splits import split_of_keys, was_packed
-from resperf.training.rows import SHORTEST_MS, LayerRows, layer_rows, network_examples
+from resperf.targets import UNKNOWN
+from resperf.training.rows import (
+    SHORTEST_MS,
+    LayerRows,
+    layer_rows,
+    network_examples,
+    network_quantities,
+)
 from resperf.units import json_number
 
 Part = Literal["test", "all"]
+
+
+@dataclass(frozen=True)
+class EvaluatedNetwork:
+    """A measured network and its prediction, in the unit of the quantity.
+
+    Attributes
+    ----------
+    network : str
+    batch : int or None
+    measured, predicted : float
+    low, high : float
+        The 90% interval; NaN if unknown.
+    """
+
+    network: str
+    batch: int | None
+    measured: float
+    predicted: float
+    low: float
+    high: float
+
+    @property
+    def error(self) -> float:
+        """Signed error of the prediction, as a fraction of the measured value."""
+        return self.predicted / self.measured - 1
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values; an unknown interval is None."""
+        return {
+            **asdict(self),
+            "low": json_number(self.low),
+            "high": json_number(self.high),
+            "error": self.error,
+        }
 
 
 @dataclass(frozen=True)
@@ -41,6 +96,8 @@ class Evaluated:
     in_interval : float
         Share of single measurements within the bundle's 90% intervals, averaged over layers; NaN
         if it has none. Medians of repeats are inside more often.
+    networks : tuple of EvaluatedNetwork
+        Each of the rows, if they are of whole networks.
     """
 
     kind: str
@@ -50,6 +107,7 @@ class Evaluated:
     noise_floor: float
     out_of_range: int
     in_interval: float
+    networks: tuple[EvaluatedNetwork, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values; an unknown noise floor is None."""
@@ -61,6 +119,7 @@ class Evaluated:
             "noise_floor": json_number(self.noise_floor),
             "out_of_range": self.out_of_range,
             "in_interval": json_number(self.in_interval),
+            **({"networks": [each.to_json() for each in self.networks]} if self.networks else {}),
         }
 
 
@@ -72,85 +131,202 @@ class Evaluation:
     notes: tuple[str, ...]
 
 
-def evaluate(dataset: Path, bundle: Bundle, split: Part = "test") -> Evaluation:
+def evaluate(
+    dataset: Path, bundle: Bundle, split: Part = "test", totals: Predictor | None = None
+) -> Evaluation:
     """Compare a bundle's predictions with a dataset's measured times.
+
+    The part of the bundle that is nearest to the setting and platform of each row predicts it.
 
     Parameters
     ----------
     dataset : Path
-        The bundle's own dataset, or another one of the same device and framework.
+        The bundle's own dataset, or another one of the same device class and framework.
     bundle : Bundle
     split : {"test", "all"}
         ``test``: the test split. ``all``: every row that was used neither for training nor for
-        validation of this bundle.
+        validation of this bundle. Totals of layers have no split: networks to which the in-network
+        correction was fitted are left out.
+    totals : Predictor, optional
+        Predicts networks by the bundle's layers (`resperf.prediction.SumOfLayers`).
 
     Raises
     ------
     DatasetError
         If the dataset cannot be read.
+    BundleError
+        If no part of the bundle predicts layers of the dataset's framework and mode.
     TrainingError
-        If no unseen row remains, or the dataset's times are of another quantity than the bundle's.
+        If no unseen row remains, the dataset's times are of another quantity than the bundle's, or
+        it is of another framework or device class.
     """
-    info = read_info(dataset)
-    if bundle.kinds and layer_quantity(info.quantities) != bundle.layer_quantity:
+    info, tables = read_info(dataset), read_table(dataset)
+    setting = _completed(info.setting, bundle)
+    measured = [(setting, info.platform)]
+    if not tables:
+        rows = read_networks(dataset).measurements
+        measured = [(_completed(row.setting, bundle), row.platform) for row in rows]
+    if measured and not any(_is_of(bundle, *each) for each in measured):
+        how, where = measured[0]
+        known = dict.fromkeys(f"{part.framework} on {part.device}" for part in bundle.parts)
         raise TrainingError(
-            f"{dataset} holds times of {layer_quantity(info.quantities)}, {bundle.path} predicts "
-            f"{bundle.layer_quantity}: they contain different things; train a bundle from "
-            "this dataset"
+            f"{dataset} was measured with {how.framework}, {how.mode}, on {where.device}; "
+            f"{bundle.path} predicts {' and '.join(known)}: choose a bundle of that framework and "
+            "kind of device (resperf devices lists them)"
         )
-    notes = [
-        f"dataset and bundle are of different machines: {difference}"
-        for difference in (
-            *info.platform.hardware_differences(bundle.platform),
-            *info.setting.differences(bundle.setting),
-        )
-    ]
+    notes: list[str] = []
     found: list[Evaluated] = []
-    for kind, table in read_table(dataset).items():
-        rows = _unseen(layer_rows(table), bundle, split)
-        if not bundle.has(kind):
-            notes.append(f"{kind}: {len(rows)} rows, the bundle has no predictor")
-        elif len(rows):
-            found += _evaluate_kind(kind, table, rows, bundle)
-    for quantity in bundle.network_quantities:
-        found += _evaluate_networks(dataset, bundle, quantity, split)
+    if tables:
+        layers = bundle
+        if any(part.kinds for part in bundle.parts):
+            layers = bundle.answering(None, None, setting, info.platform)
+        if layers.kinds and layer_quantity(info.quantities) != layers.layer_quantity:
+            raise TrainingError(
+                f"{dataset} holds times of {layer_quantity(info.quantities)}, {bundle.path} "
+                f"predicts {layers.layer_quantity}: they contain different things; train a bundle "
+                "from this dataset"
+            )
+        notes.extend(_differences(setting, info.platform, layers))
+        for kind, table in tables.items():
+            unseen = _unseen(layer_rows(table), layers, split)
+            if not layers.has(kind):
+                notes.append(f"{kind}: {len(unseen)} rows, the bundle has no predictor")
+            elif len(unseen):
+                found += _evaluate_kind(kind, table, unseen, layers)
+    found += _evaluate_networks(dataset, bundle, split, totals, notes)
     if not found:
+        reasons = f" ({'; '.join(dict.fromkeys(notes))})" if notes else ""
         raise TrainingError(
-            f"{dataset} has no row that {bundle.path} can predict and was not trained on; "
+            f"{dataset} has no row that {bundle.path} can predict and was not trained on{reasons}; "
             "measure more layers with: resperf bench"
         )
-    return Evaluation(tuple(found), tuple(notes))
+    return Evaluation(tuple(found), tuple(dict.fromkeys(notes)))
+
+
+_UNKNOWN_IF_EMPTY = ("framework", "framework_version", "provider", "threads", "options")
+
+
+def _completed(setting: Setting, bundle: Bundle) -> Setting:
+    """Return a row's setting without batch; a bundle's values replace what is unknown of it."""
+    unknown = [name for name in _UNKNOWN_IF_EMPTY if not getattr(setting, name)]
+    filled = {name: getattr(bundle.setting, name) for name in unknown}
+    return replace(setting.without_batch(), **filled)
+
+
+def _is_of(bundle: Bundle, setting: Setting, platform: Platform) -> bool:
+    """Say whether a part of a bundle is of this framework, mode and device class, if known."""
+    mine = device_class(platform.device, setting.framework)
+    return any(
+        (part.framework, part.setting.mode) == (setting.framework, setting.mode)
+        and (mine == theirs or UNKNOWN in (mine, theirs))
+        for part in bundle.parts
+        for theirs in [device_class(part.device, part.framework)]
+    )
+
+
+def _differences(setting: Setting, platform: Platform, part: Bundle) -> list[str]:
+    return [
+        f"dataset and bundle are of different machines: {difference}"
+        for difference in (
+            *platform.hardware_differences(part.platform),
+            *setting.differences(part.setting),
+        )
+    ]
+
+
+_Prediction = tuple[Bundle, Estimate | None] | None
+"""The part that predicts a network and its estimate; None if it was trained on this network."""
 
 
 def _evaluate_networks(
-    dataset: Path, bundle: Bundle, quantity: str, split: Part
+    dataset: Path,
+    bundle: Bundle,
+    split: Part,
+    totals: Predictor | None,
+    notes: list[str],
 ) -> list[Evaluated]:
-    """Evaluate a predictor of whole networks on networks that it was not trained on."""
-    rows = network_examples(dataset, quantity)
-    names = [network.name for network in rows.networks]
-    unseen = _unseen_keys(names, bundle, split)
-    if not unseen.any():
-        return []
-    found = [
-        bundle.answering(NETWORK, quantity, setting, platform).predict_networks(
-            [network], replace(setting, batch=None, shapes={}), platform
-        )[quantity]
-        for network, setting, platform, chosen in zip(
-            rows.networks, rows.settings, rows.platforms, unseen, strict=True
-        )
-        if chosen
-    ]
-    values, low, high = (
-        np.array([getattr(each, name)[0] for each in found]) for name in ("values", "low", "high")
+    """Evaluate predictors of whole networks, and totals of layers, on measured networks."""
+
+    def learnt(
+        quantity: str, network: Network, setting: Setting, platform: Platform
+    ) -> _Prediction:
+        part = bundle.answering(NETWORK, quantity, setting, platform)
+        if not _unseen_keys([network.name], part, split).all():
+            return None
+        return part, part.predict_networks([network], setting, platform)[quantity]
+
+    def summed(
+        predictor: Predictor, quantity: str, network: Network, setting: Setting, platform: Platform
+    ) -> _Prediction:
+        part = bundle.answering(None, None, setting, platform)
+        fitted = part.correction.evidence.get("networks", ()) if part.correction else ()
+        if network.name in {each["network"] for each in fitted}:
+            notes.append("networks to which the in-network correction was fitted are left out")
+            return None
+        return part, predictor.predict([network], setting, platform).get(quantity)
+
+    quantities = network_quantities(dataset)
+    parts_of = {part for name in quantities for part in QUANTITIES[name].parts}
+    learnt_by = {
+        name: part.method_of(NETWORK, name)
+        for part in bundle.parts
+        for name in part.network_quantities
+    }
+    has_layers = any(part.kinds for part in bundle.parts)
+    found = []
+    for quantity in quantities:
+        predictors = []
+        if quantity in learnt_by:
+            predictors.append((learnt_by[quantity], partial(learnt, quantity)))
+        if totals is not None and has_layers and quantity not in parts_of:
+            predictors.append((totals.method, partial(summed, totals, quantity)))
+        for method, predict in predictors:
+            rows = _networks(network_examples(dataset, quantity), bundle, predict, notes)
+            if rows:
+                found.append(_of_networks(quantity, method, rows))
+    return found
+
+
+def _networks(
+    examples: Examples,
+    bundle: Bundle,
+    predict: Callable[[Network, Setting, Platform], _Prediction],
+    notes: list[str],
+) -> list[EvaluatedNetwork]:
+    """Predict measured networks; notes say which cannot be predicted, and why."""
+    rows = []
+    for network, given, platform, measured in zip(
+        examples.networks, examples.settings, examples.platforms, examples.values, strict=True
+    ):
+        setting = _completed(given, bundle)
+        if not _is_of(bundle, setting, platform):
+            notes.append(f"networks on {platform.device} with {setting.framework} are left out")
+            continue
+        try:
+            predicted = predict(network, setting, platform)
+        except UnsupportedError as error:
+            notes.append(f"{network.name}: {error}")
+            continue
+        if predicted is None:
+            continue
+        part, estimate = predicted
+        if estimate is None or math.isnan(estimate.values[0]):
+            notes.append(f"{network.name}: no {examples.quantity} is predicted")
+            continue
+        notes.extend(_differences(setting, platform, part))
+        values = (float(each[0]) for each in (estimate.values, estimate.low, estimate.high))
+        rows.append(EvaluatedNetwork(network.name, network.batch, float(measured), *values))
+    return rows
+
+
+def _of_networks(quantity: str, method: str, rows: Sequence[EvaluatedNetwork]) -> Evaluated:
+    measured, values, low, high = (
+        np.array([getattr(row, name) for row in rows])
+        for name in ("measured", "predicted", "low", "high")
     )
-    measured = rows.values[unseen]
     within = math.nan if np.isnan(low).any() else np.mean((low <= measured) & (measured <= high))
-    return [
-        Evaluated(
-            NETWORK, quantity, bundle.method_of(NETWORK, quantity), errors(measured, values),
-            math.nan, 0, float(within),
-        )
-    ]  # fmt: skip
+    judged = errors(measured, values)
+    return Evaluated(NETWORK, quantity, method, judged, math.nan, 0, float(within), tuple(rows))
 
 
 def _unseen_keys(keys: Sequence[str], bundle: Bundle, split: Part) -> npt.NDArray[np.bool_]:

@@ -31,6 +31,7 @@ from resperf.predictors import (
     DEFAULT_METHOD,
     LayerPredictor,
     layer_predictor_class,
+    methods_of,
     predictor_class,
 )
 from resperf.predictors.baseline import Baseline
@@ -44,7 +45,7 @@ from resperf.training.estimate import Source, read_source
 from resperf.training.manifest import described_dataset, manifest_of, part_of
 from resperf.training.networks import train_networks
 from resperf.training.progress import TrainingProgress
-from resperf.training.rows import LayerRows, layer_rows, stored_copies
+from resperf.training.rows import LayerRows, layer_rows, network_quantities, stored_copies
 from resperf.training.trials import Trial, fit_rows, own_split
 
 FEWEST_ROWS = 8
@@ -152,6 +153,12 @@ def train(
         else None
     )
     tables = read_table(dataset)
+    if not tables and network_quantities(dataset):
+        known = ", ".join(methods_of(Level.NETWORK)) or "none is installed"
+        raise TrainingError(
+            f"{dataset} holds rows of whole networks only and {method} learns from layers; choose "
+            f"a --method that learns from networks ({known}), or measure layers with: resperf bench"
+        )
     noisy = noise_warning(tables.values())
     parts = {kind: _parts(table, exclude_keys) for kind, table in tables.items()}
     was_calibrated = _is_calibrated(output)

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import json
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from resperf.bundle import Bundle, merge_bundles, replaced_folder, write_manifest
 from resperf.cli.main import main
+from resperf.dataset import Dataset, read_dataset, write_dataset
 from resperf.errors import MissingExtraError
+from resperf.prediction.api import predict
+from resperf.training import train
 
 ANSWERS = {
     "kind", "phase", "method", "rows_trained", "rows_validation", "rows", "mape", "rmse_ms",
@@ -123,3 +130,144 @@ def test_without_matplotlib_nothing_is_trained_in_vain(
     assert evaluate(toy_dataset, "--methods", "baseline", "--plot", tmp_path / "p") == 2
     assert capsys.readouterr().err == "resperf: error: matplotlib needs resperf[plot]\n"
     assert not (tmp_path / "p").exists()
+
+
+NETWORKS = Path(__file__).parents[2] / "models" / "networks"
+ListFactory = Callable[..., Path]
+
+
+@pytest.fixture
+def listed(tmp_path: Path) -> ListFactory:
+    """Make a dataset of whole networks from the rows of a list."""
+
+    def make(*rows: str, device: str = "cpu") -> Path:
+        shutil.copy(NETWORKS / "lenet5.onnx", tmp_path)
+        text = "\n".join(["network,batch,time_ms,framework", *rows])
+        (tmp_path / "list.csv").write_text(text + "\n", encoding="utf-8")
+        words = ["--format", "list", "--device", device, "-o", str(tmp_path / "list.h5"), "--force"]
+        assert main(["dataset", "import", str(tmp_path / "list.csv"), *words]) == 0
+        return tmp_path / "list.h5"
+
+    return make
+
+
+def test_totals_of_a_bundle_are_evaluated_on_rows_of_networks(
+    bundle: Path, listed: ListFactory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    predicted = predict(NETWORKS / "lenet5.onnx", bundle=bundle, batch=[1, 8])
+    assert isinstance(predicted, list)
+    one_ms, eight_ms = (each.total_ms for each in predicted)
+    # 5% above the first measured time, and 20% below the second.
+    path = listed(
+        f"lenet5.onnx,1,{one_ms / 1.05!r},onnxruntime", f"lenet5.onnx,8,{eight_ms / 0.8!r},"
+    )
+    capsys.readouterr()
+    assert evaluate(path, "--bundle", bundle, "--json") == 0
+    [row] = json.loads(capsys.readouterr().out)
+    assert (row["kind"], row["phase"], row["method"]) == ("network", "latency_ms", "sum_of_layers")
+    assert (row["rows"], row["within_10"]) == (2, 0.5)
+    assert row["mape"] == pytest.approx(0.125)
+    assert row["median_ape"] == pytest.approx(0.125)
+    assert [(each["network"], each["batch"]) for each in row["networks"]] == [
+        ("lenet5", 1), ("lenet5", 8),
+    ]  # fmt: skip
+    assert [each["predicted"] for each in row["networks"]] == pytest.approx([one_ms, eight_ms])
+    assert [each["error"] for each in row["networks"]] == pytest.approx([0.05, -0.2])
+    inside = [each["low"] <= each["measured"] <= each["high"] for each in row["networks"]]
+    assert row["in_interval"] == sum(inside) / 2
+    assert evaluate(path, "--bundle", bundle) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    [first] = [line for line in lines if line[:2] == ["lenet5", "1"]]
+    assert "+5.0%" in first
+    assert first[-5:][2] == "to"
+
+
+def test_networks_that_the_correction_was_fitted_to_are_left_out(
+    bundle: Path, listed: ListFactory, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    correction = {
+        "factors": {}, "node_ms": 0.0, "handover_ms_per_mb": 0.0, "log_width": 0.1,
+        "evidence": {"networks": [{"network": "lenet5"}]},
+    }  # fmt: skip
+    with replaced_folder(tmp_path / "fitted") as folder:
+        skipped = shutil.ignore_patterns("bundle.json")
+        shutil.copytree(bundle, folder, dirs_exist_ok=True, ignore=skipped)
+        write_manifest(folder, Bundle.load(bundle).changed("t", correction=correction).manifest)
+    assert evaluate(listed("lenet5.onnx,1,2,onnxruntime"), "--bundle", tmp_path / "fitted") == 2
+    assert "to which the in-network correction was fitted are left out" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("row", "device", "message"),
+    [
+        ("lenet5.onnx,1,2,tensorflow", "cpu", "measured with tensorflow, inference, on cpu; "),
+        ("lenet5.onnx,1,2,onnxruntime", "1080ti", "with onnxruntime, inference, on 1080ti; "),
+    ],
+)
+def test_a_dataset_of_another_framework_or_device_class_is_refused(
+    bundle: Path,
+    listed: ListFactory,
+    capsys: pytest.CaptureFixture[str],
+    row: str,
+    device: str,
+    message: str,
+) -> None:
+    path = listed(row, device=device)
+    capsys.readouterr()
+    assert evaluate(path, "--bundle", bundle) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert "predicts onnxruntime on cpu: choose a bundle of that framework" in error
+    assert error.count("\n") == 1
+
+
+def test_the_part_of_the_datasets_setting_is_evaluated(
+    toy_dataset: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Layers with four threads take half the time, and the part of two threads is the first."""
+    two = train(toy_dataset, tmp_path / "two", method="baseline")
+    of_two = read_dataset(toy_dataset)
+    setting = replace(of_two.info.setting, threads=4)
+    rows = tuple(
+        replace(
+            row,
+            setting=setting,
+            samples={
+                name: replace(each, values=tuple(value / 2 for value in each.values))
+                for name, each in row.samples.items()
+            },
+        )
+        for row in of_two.measurements
+    )
+    file = tmp_path / "four.h5"
+    write_dataset(file, Dataset(replace(of_two.info, setting=setting), rows))
+    four = train(file, tmp_path / "four", method="baseline")
+    merge_bundles([two.path, four.path], tmp_path / "both")
+    assert evaluate(file, "--bundle", four.path, "--json") == 0
+    alone = capsys.readouterr()
+    assert evaluate(file, "--bundle", tmp_path / "both", "--json") == 0
+    both = capsys.readouterr()
+    assert json.loads(both.out) == json.loads(alone.out)
+    assert "threads: 4 here, 2 there" not in both.err
+
+
+def test_a_framework_alone_means_its_default_device(
+    bundle: Path, home: Path, listed: ListFactory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(bundle, home / "bundles" / "cpu-onnxruntime")
+    path = listed("lenet5.onnx,1,2,onnxruntime")
+    capsys.readouterr()
+    assert evaluate(path, "--framework", "onnxruntime", "--json") == 0
+    [row] = json.loads(capsys.readouterr().out)
+    assert row["method"] == "sum_of_layers"
+
+
+def test_methods_for_layers_refuse_a_dataset_of_networks(
+    listed: ListFactory, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = listed("lenet5.onnx,1,2,onnxruntime")
+    capsys.readouterr()
+    assert main(["train", str(path), "-o", str(tmp_path / "b"), "--method", "baseline"]) == 2
+    error = capsys.readouterr().err
+    assert "holds rows of whole networks only and baseline learns from layers" in error
+    assert not (tmp_path / "b").exists()
