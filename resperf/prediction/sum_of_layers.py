@@ -62,6 +62,12 @@ class SumOfLayers(Predictor):
             predict_network(network, part, whole=False)
             for network in cast("Sequence[Network]", subjects)
         ]
+        self.notes_ = tuple(
+            f"{each.network}: its total leaves out {len(each.skipped)} operators and "
+            f"{len(each.missing_costs)} costs that the bundle does not predict"
+            for each in found
+            if not each.complete
+        )
         rows: dict[str, list[tuple[float, float, float]]] = {}
         for each in found:
             unknown = (math.nan, math.nan)

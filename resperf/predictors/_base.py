@@ -156,7 +156,7 @@ class Predictor(ABC):
     """Quantities that it can learn; None for any."""
     fewest: ClassVar[int] = FEWEST_EXAMPLES
     notes_: tuple[str, ...] = ()
-    """Remarks on the fit for the user; set by `fit`."""
+    """Remarks for the user on the fit, or on predicted totals; set by `fit` or `predict`."""
 
     def __init__(self, kind: str, *, epochs: int | None = None) -> None:
         if epochs is not None and epochs < 1:

@@ -90,7 +90,8 @@ def compare(
                         found(one)
     if not compared:
         raise TrainingError(
-            f"{dataset}: nothing could be compared ({'; '.join(notes) or 'it has no rows'})"
+            f"{dataset}: nothing could be compared "
+            f"({'; '.join(notes) or 'it has no rows of layers'})"
         )
     return Comparison(tuple(compared), tuple(notes))
 

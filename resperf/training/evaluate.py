@@ -263,7 +263,9 @@ def _evaluate_networks(
         if network.name in {each["network"] for each in fitted}:
             notes.append("networks to which the in-network correction was fitted are left out")
             return None
-        return part, predictor.predict([network], setting, platform).get(quantity)
+        estimates = predictor.predict([network], setting, platform)
+        notes.extend(predictor.notes_)
+        return part, estimates.get(quantity)
 
     quantities = network_quantities(dataset)
     parts_of = {part for name in quantities for part in QUANTITIES[name].parts}

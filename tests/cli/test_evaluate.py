@@ -182,6 +182,24 @@ def test_totals_of_a_bundle_are_evaluated_on_rows_of_networks(
     assert first[-5:][2] == "to"
 
 
+def test_an_incomplete_total_is_noted(
+    bundle: Path, listed: ListFactory, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copy(NETWORKS / "alexnet.onnx", tmp_path)
+    path = listed("lenet5.onnx,1,2,onnxruntime", "alexnet.onnx,1,20,onnxruntime")
+    predicted = [
+        predict(NETWORKS / f"{name}.onnx", bundle=bundle, batch=1) for name in ("lenet5", "alexnet")
+    ]
+    incomplete = [each for each in predicted if not isinstance(each, list) and not each.complete]
+    assert "alexnet" in {each.network for each in incomplete}
+    capsys.readouterr()
+    assert evaluate(path, "--bundle", bundle) == 0
+    error = capsys.readouterr().err
+    for each in incomplete:
+        assert f"{each.network}: its total leaves out {len(each.skipped)} operators and " in error
+    assert error.count("its total leaves out") == len(incomplete)
+
+
 def test_networks_that_the_correction_was_fitted_to_are_left_out(
     bundle: Path, listed: ListFactory, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
