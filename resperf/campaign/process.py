@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from resperf.campaign.messages import layer_of, plain
+from resperf.campaign.networks import NetworkRun
 from resperf.errors import CampaignError, ResperfError
 from resperf.layers import Layer
 from resperf.measurement import Status
@@ -27,7 +28,7 @@ from resperf.timing import SamplingProtocol
 
 START_TIMEOUT_S = 300.0
 LISTEN_S = 0.2
-"""How soon a wish to stop is noticed while a layer is being measured."""
+"""How soon a request to stop is noticed while something is being measured."""
 MEMORY_WORDS = (
     "bad_alloc",
     "memoryerror",
@@ -46,8 +47,8 @@ class WorkerDied(ResperfError):  # noqa: N818 -- it is an event, told as a row's
         self.detail = detail
 
 
-class Interrupted(ResperfError):  # noqa: N818 -- it is a wish
-    """Somebody wants the campaign to stop now."""
+class Interrupted(ResperfError):  # noqa: N818 -- it is a request
+    """The campaign is to stop now."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,8 @@ class WorkerSettings:
         Memory that subjects may fill; 0 for no limit.
     usual : mapping of str to (float, int)
         What `Monitor.usual_times` found in earlier processes.
+    networks : bool
+        Whether it measures whole networks, and not layers.
     """
 
     target: Target
@@ -74,6 +77,7 @@ class WorkerSettings:
     reference_interval_s: float = 3.0
     memory_bytes: int = 0
     usual: Mapping[str, tuple[float, int]] = field(default_factory=dict)
+    networks: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""
@@ -84,6 +88,7 @@ class WorkerSettings:
             "reference_interval_s": self.reference_interval_s,
             "memory_bytes": self.memory_bytes,
             "usual": {name: list(each) for name, each in self.usual.items()},
+            "networks": self.networks,
         }
 
 
@@ -178,6 +183,17 @@ class WorkerProcess:
         reading: Sequence[Any] | None = self._ask({"ask": "reading"}, START_TIMEOUT_S)["reading"]
         return reading
 
+    def measure_network(
+        self, run: NetworkRun, repeat: int, seconds: float, timeout_s: float
+    ) -> dict[str, Any]:
+        """Measure a whole network; answers and errors as of `measure`, without a reading."""
+        question = {
+            "ask": "network", "network": asdict(run.network), "path": str(run.path),
+            "batch": run.setting.batch, "shapes": run.setting.shapes, "seconds": seconds,
+            "repeat": repeat,
+        }  # fmt: skip
+        return self._ask(question, timeout_s)
+
     def measure(self, layer: Layer, repeat: int, timeout_s: float) -> dict[str, Any]:
         """Measure a layer.
 
@@ -192,7 +208,7 @@ class WorkerProcess:
         WorkerDied
             If the process died of it, hung, or failed in an unforeseen way.
         Interrupted
-            If somebody wants to stop.
+            If the campaign is to stop.
         """
         return self._ask({"ask": "measure", "layer": plain(layer), "repeat": repeat}, timeout_s)
 
@@ -219,7 +235,7 @@ class WorkerProcess:
         try:
             _write_all(self._write, json.dumps(question, separators=(",", ":")).encode() + b"\n")
         except BrokenPipeError:
-            raise self._obituary() from None
+            raise self._death() from None
         reply: dict[str, Any] = json.loads(self._line(time.monotonic() + timeout_s, timeout_s))
         if "error" in reply:
             raise CampaignError(reply["error"])
@@ -228,7 +244,7 @@ class WorkerProcess:
         return reply
 
     def _line(self, deadline: float, timeout_s: float) -> bytes:
-        """Wait for a line, watching the clock, the process and the wish to stop."""
+        """Wait for a line, watching the clock, the process and requests to stop."""
         while (end := self._received.find(b"\n")) < 0:
             remaining_s = deadline - time.monotonic()
             if self._wants_stop():
@@ -243,23 +259,23 @@ class WorkerProcess:
                     if self._wants_stop():
                         # What stopped this process may have stopped that one too.
                         raise Interrupted("interrupted")
-                    raise self._obituary()
+                    raise self._death()
                 self._received += block
         line = bytes(self._received[:end])
         del self._received[: end + 1]
         return line
 
-    def _obituary(self) -> WorkerDied:
-        """Say of what the process died."""
+    def _death(self) -> WorkerDied:
+        """Say how the process died."""
         code = self._process.wait()
-        last_words = self._last_words()
+        last_line = self._last_line()
         if code == -signal.SIGKILL:
             # Nobody but the kernel, short of memory, kills without a word.
             return WorkerDied(Status.OUT_OF_MEMORY, "killed by the system, probably out of memory")
         cause = signal.Signals(-code).name if code < 0 else f"exit code {code}"
-        return WorkerDied(_status_of(last_words), f"{cause}: {last_words}" if last_words else cause)
+        return WorkerDied(_status_of(last_line), f"{cause}: {last_line}" if last_line else cause)
 
-    def _last_words(self) -> str:
+    def _last_line(self) -> str:
         """Return the last line that the process wrote to stderr, shortened."""
         size = self._stderr.seek(0, os.SEEK_END)
         self._stderr.seek(max(0, size - 2000))

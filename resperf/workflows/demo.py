@@ -18,8 +18,12 @@ from resperf.lowering import LoweredNetwork, lower, work_of
 from resperf.network import Network, read_network
 from resperf.prediction import Prediction, predict_network
 from resperf.targets import DEFAULT
-from resperf.workflows.guarded import reference_monitor
-from resperf.workflows.measure import MeasuredNetwork, append_runs, measure_network
+from resperf.workflows.measure import (
+    MeasuredNetwork,
+    append_runs,
+    measure_network,
+    reference_monitor,
+)
 
 SHIPPED = ("lenet5", "alexnet", "vgg16")
 BATCHES = (1, 8)
