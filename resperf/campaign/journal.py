@@ -4,7 +4,7 @@ JSON lines. The first is the header (what the rows belong to), then one per meas
 (``{"row": ...}``), change of setting or platform for the rows that follow (``{"setting": ...,
 "platform": ...}``), reading of the device (``{"reading": [at, reference_ms, facts]}``, facts only
 where there are any), set of machine costs (``{"costs": ...}``), check of what is fused
-(``{"fusions": [...]}``) and graph of a network before its first row (``{"graph": base64}``). Each is
+(``{"fusions": [...]}``) and network's graph before its first row (``{"graph": base64}``). Each is
 one write on an O_APPEND descriptor and one fsync, so that at most the line in flight can be lost; a
 tail without its newline is cut when the file is opened again.
 """

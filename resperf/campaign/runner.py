@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 COSTS_INTERVAL_S = 100.0
 """Seconds after which the machine's costs are measured again, which takes about three."""
 HOPELESS = 25
-"""Layers in a row that may end the measuring process before the campaign gives up."""
+"""Subjects in a row that may end the measuring process before the campaign gives up."""
 
 
 def run_campaign(
@@ -418,7 +418,7 @@ class _Run:
             self._gaps_s.append(time.monotonic() - start - (row.duration_s - row.overhead_s))
         if self._crashes >= HOPELESS:
             raise CampaignError(
-                f"{HOPELESS} layers in a row ended the measuring process; the last said: "
+                f"{HOPELESS} subjects in a row ended the measuring process; the last said: "
                 f"{row.detail}; all rows are in the journal, mend the cause and start again"
             )
 

@@ -287,7 +287,7 @@ def _check_list(values: Any, made: type[str] | type[int], where: str, example: s
         isinstance(each, made)
         and not isinstance(each, bool)
         and each not in ("", 0)
-        and (made is str or each > 0)
+        and (isinstance(each, str) or each > 0)
         for each in values
     )
     if not good:

@@ -271,7 +271,7 @@ def test_a_process_that_always_dies_ends_the_campaign(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("resperf.campaign.runner.HOPELESS", 3)
-    with pytest.raises(CampaignError, match=r"3 layers in a row.*SIGSEGV"):
+    with pytest.raises(CampaignError, match=r"3 subjects in a row.*SIGSEGV"):
         go(made(), tmp_path / "a.h5", settings={"fail": {"crash": "features_out=5,"}})
 
 
