@@ -1,8 +1,8 @@
-"""How many copies of a layer one run holds, and how far away their weights then lie.
+"""How many copies of a layer one run holds, and from which cache or memory their weights are read.
 
-Copies with weights of their own push each other out of the caches, as the layers of a network do.
-A network that is run again and again finds its weights in the last cache if it is small, and in
-memory if it is large; copies of one of its layers hold less than it, or more.
+Copies with different weights evict each other from the caches, as the layers of a network do. In
+repeated runs, a small network finds its weights in the last-level cache, a large one in memory.
+Copies of one of its layers may hold less than the network, or more.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ import numpy.typing as npt
 
 MAX_COPIES = 64
 TARGET_RUN_MS = 1.0
-"""A run holds as many copies as fill about this time: then the session call hardly counts."""
+"""A run holds enough copies to take about this long, so that the session call hardly counts."""
 USUAL_RUN_MS = 10.0
-"""What campaigns let one run take."""
+"""Limit of campaigns on the time of one run."""
 WEIGHTS_BYTES = 1_200_000_000
-"""Weights that all copies of a layer may take together."""
+"""Limit on the weights of all copies of a layer together."""
 COLD_WEIGHTS_BYTES = 1 << 18
-"""Layers with more weights than this are always run in two copies at least: in a network, other
-layers' weights push them out of the nearest cache between two runs."""
+"""Layers with more weights are always run in at least two copies: in a network, other layers'
+weights evict them from the nearest cache between two runs."""
 COLD_COPIES_BYTES = 256_000_000
-"""Copies of such a layer hold about this much together, as a network with large layers does."""
+"""Total weights of the copies of such a layer, about those of a network with large layers."""
 
 FOOTPRINTS_MB = (2, 4, 8, 32, 64, 128, 256)
-"""What is read between two readings of one weight, where `weights_cost` is measured."""
+"""Footprints for which `weights_cost` is measured: MB read between two reads of one weight."""
 SHORTEST_MS = 1e-4
 PACKED_KINDS = frozenset({"dense"})
-"""Kinds whose weights ONNX Runtime packs, equal ones once."""
+"""Kinds whose weights ONNX Runtime packs, equal weights only once."""
 STORED_ROWS = 64
-"""Measured layers of a kind whose copies a bundle holds."""
+"""Measured layers per kind for which a bundle stores the number of copies."""
 
 
 def copies_of(one_ms: float, weight_bytes: int, *, budget_ms: float = USUAL_RUN_MS) -> int:
@@ -47,7 +47,7 @@ def copies_of(one_ms: float, weight_bytes: int, *, budget_ms: float = USUAL_RUN_
     weight_bytes : int
         Of one copy.
     budget_ms : float
-        What one run may take.
+        Limit on the time of one run.
     """
     wanted = math.ceil(min(TARGET_RUN_MS, budget_ms) / one_ms)
     if weight_bytes > COLD_WEIGHTS_BYTES:
@@ -58,16 +58,16 @@ def copies_of(one_ms: float, weight_bytes: int, *, budget_ms: float = USUAL_RUN_
 
 
 def weights_cost(footprint_mb: int) -> str:
-    """Name the cost of a megabyte of weights, where so much is read before it is read again.
+    """Return the name of the cost of reading a megabyte of weights at such a footprint.
 
-    In milliseconds, beyond that of weights in the nearest cache.
+    The cost is in milliseconds, beyond that of weights in the nearest cache.
     """
     return f"weights_{footprint_mb}mb_ms_per_mb"
 
 
 @dataclass(frozen=True)
 class StoredCopies:
-    """How many copies runs of measured layers of one kind held, by what decides on that.
+    """Numbers of copies in the runs of one kind's measured layers, by time and weights.
 
     Attributes
     ----------
@@ -86,9 +86,9 @@ class StoredCopies:
     def of(
         cls, times_ms: Sequence[float], weight_bytes: Sequence[int], copies: Sequence[int]
     ) -> Self | None:
-        """Keep `STORED_ROWS` rows, spread over all sizes; None where no row tells anything.
+        """Select `STORED_ROWS` rows, spread over all sizes; None if no row can be used.
 
-        Rows tell nothing where nobody wrote copies down (0), and where layers have no weights.
+        Rows without a number of copies (0) and layers without weights are skipped.
         """
         rows = [
             row
@@ -98,12 +98,12 @@ class StoredCopies:
         if not rows:
             return None
         rows.sort()
-        places = np.linspace(0, len(rows) - 1, min(len(rows), STORED_ROWS)).round().astype(int)
-        sizes, times, counts = zip(*(rows[place] for place in places), strict=True)
+        indices = np.linspace(0, len(rows) - 1, min(len(rows), STORED_ROWS)).round().astype(int)
+        sizes, times, counts = zip(*(rows[index] for index in indices), strict=True)
         return cls(tuple(map(float, times)), tuple(map(int, sizes)), tuple(map(int, counts)))
 
     def of_layer(self, time_ms: float, weight_bytes: int) -> int:
-        """Return the copies of the measured layer most like one, by ratios of time and size."""
+        """Return the copies of the most similar measured layer, by ratios of time and size."""
         known = np.log(np.array([self.times_ms, self.weight_bytes], dtype=np.float64))
         asked = np.log(np.array([[max(time_ms, SHORTEST_MS)], [max(weight_bytes, 1.0)]]))
         return self.copies[int(np.sum((known - asked) ** 2, axis=0).argmin())]
@@ -135,36 +135,35 @@ def weights_moved_ms(
     packed: Sequence[bool],
     copies: Sequence[int | None] | None = None,
 ) -> npt.NDArray[np.float64]:
-    """Say what layers of a network take longer than alone, since their weights lie elsewhere.
+    """Return how much longer a network's layers take, since their weights are in slower memory.
 
-    Below zero where the network is smaller than the copies that were measured.
+    Negative where the network is smaller than the measured copies.
 
     Parameters
     ----------
     costs : mapping of str to float
-        Those that `weights_cost` names; without them nothing is known, and nothing changes.
+        Values under the names of `weights_cost`; without them the result is 0.
     footprint_bytes : float
-        What one run of the network reads and writes.
+        Bytes that one run of the network reads and writes.
     times_ms : sequence of float (layers,)
-        Of the layers alone, where they were measured.
+        Times of the layers, measured in isolation.
     weight_bytes : sequence of int (layers,)
     packed : sequence of bool (layers,)
-        Whether the framework packs a layer's weights, equal ones of several copies once: of small
-        ones, which are equal, all copies then read the same.
+        Whether the framework packs a layer's weights. Equal weights are packed once, so that all
+        copies of small weights, which are equal, read the same memory.
     copies : sequence of int or None (layers,), optional
-        How many were measured together. Where that is not known, it is assumed that they were as
-        many as `USUAL_RUN_MS` allows.
+        Copies per measured run; where unknown, as many as `USUAL_RUN_MS` allows are assumed.
 
     Returns
     -------
     array of float64 (layers,)
-        In ms.
+        Milliseconds.
     """
     known = [mb for mb in FOOTPRINTS_MB if weights_cost(mb) in costs]
     if not known:
         return np.zeros(len(times_ms))
     at_mb = np.log(known)
-    # Nothing is nearer for being read more rarely: what says so is noise.
+    # The cost cannot fall with the footprint: a decrease is noise.
     ms_per_mb = np.maximum.accumulate([costs[weights_cost(mb)] for mb in known])
     alone_bytes = [
         size

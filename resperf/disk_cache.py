@@ -1,7 +1,7 @@
-"""A cache of JSON values on disk, for the next process. It only saves time.
+"""A cache of JSON values on disk, shared between processes.
 
-Errors of reading and writing count as absent, silently. docs/notebook/caches.md says what it saves,
-and what diskcache and platformdirs would cost instead.
+Errors of reading and writing are ignored: the value then counts as absent. docs/notebook/caches.md
+has the time that the cache saves, and the costs of diskcache and platformdirs.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-MOST_FILES = 500
-"""Files in one folder; beyond them the older half is deleted."""
+MAX_FILES = 500
+"""Maximum files per folder; beyond it, the older half is deleted."""
 
 
 def folder_of(what: str) -> Path:
-    """Folder of one sort of values: ``$XDG_CACHE_HOME/resperf/WHAT``, by default in ~/.cache.
+    """Return the folder ``$XDG_CACHE_HOME/resperf/WHAT``, by default in ~/.cache.
 
     Raises
     ------
     OSError
-        If this user has no home.
+        If this user has no home folder.
     """
     root = os.environ.get("XDG_CACHE_HOME")
     try:
@@ -38,7 +38,7 @@ def folder_of(what: str) -> Path:
 
 @cache
 def code_state(*packages: str) -> str:
-    """Return what changes with the code of some packages of resperf, and with the onnx they use.
+    """Return a string that changes with the code of packages of resperf and the version of onnx.
 
     Parameters
     ----------
@@ -58,12 +58,12 @@ def code_state(*packages: str) -> str:
 
 
 def name_of(*key: Hashable) -> str:
-    """Name the file of a key: equal for equal `repr`."""
+    """Return the file name of a key; equal for keys of equal `repr`."""
     return f"{hashlib.sha256(repr(key).encode()).hexdigest()}.json"
 
 
 def load(what: str, name: str) -> Any:
-    """Return the JSON value stored under a name, or None."""
+    """Return the JSON value of a file, or None."""
     try:
         return json.loads((folder_of(what) / name).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
@@ -71,7 +71,7 @@ def load(what: str, name: str) -> Any:
 
 
 def store(what: str, name: str, value: Any) -> None:
-    """Store a JSON value; a second process never sees half a file."""
+    """Store a JSON value atomically."""
     with contextlib.suppress(OSError):
         target = folder_of(what) / name
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -83,13 +83,13 @@ def store(what: str, name: str, value: Any) -> None:
 
 
 def _delete_oldest(folder: Path) -> None:
-    """Bound the number of files in a folder."""
+    """Delete the older half of the files if there are too many."""
     with os.scandir(folder) as entries:
         files = [each for each in entries if each.name.endswith(".json")]
-    if len(files) <= MOST_FILES:
+    if len(files) <= MAX_FILES:
         return
     files.sort(key=lambda each: each.stat().st_mtime_ns)
     for each in files[: len(files) // 2]:
-        # Another process may have been here first.
+        # Another process may have deleted the file.
         with contextlib.suppress(OSError):
             Path(each.path).unlink()

@@ -1,4 +1,4 @@
-"""One subject under one setting on one platform: all samples, and how the measuring ended."""
+"""Measurements: all samples of one subject under one setting on one platform, and a status."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from resperf.quantities import QUANTITIES, Estimator
 from resperf.settings import Setting
 
 TOLERANCE = 0.1
-"""A machine whose reference is off by more than this share of its median changed speed."""
+"""Deviation of the reference layer from its median above which a machine's speed has changed."""
 MAX_SAMPLES = 64
 
 
 class Status(StrEnum):
-    """How the measuring of one subject ended."""
+    """Status of a measurement."""
 
     OK = "ok"
     OUT_OF_MEMORY = "out_of_memory"
@@ -52,29 +52,29 @@ _ESTIMATES: Mapping[Estimator, Callable[[Sequence[float]], float]] = {
 
 @dataclass(frozen=True)
 class Samples:
-    """Samples of one quantity, in its unit and in the order they were taken.
+    """Samples of one quantity, in its unit and in the order in which they were taken.
 
     Attributes
     ----------
     values : tuple of float
-        At most `MAX_SAMPLES`; where more were taken, their quantiles in ascending order. Those of
-        several builds stand one build after the other.
+        At most `MAX_SAMPLES`; if more were taken, their quantiles in ascending order. Samples of
+        several builds follow each other.
     taken : int
-        How many samples were taken.
+        Number of samples taken.
     warmups : int
-        How many runs came before the first sample.
+        Number of runs before the first sample.
     stop_reason : StopReason
-        Whether the median was precise or the time budget ended.
+        Why sampling stopped: the median was precise, or the time budget was used up.
     drift : bool
-        Whether the values moved steadily while they were taken.
+        Whether the values changed steadily during sampling.
     copies : int, optional
-        How many copies of the subject one run held; None where it was not written down.
+        Copies of the subject per run; None if not recorded.
     divisor : float
-        What a run's raw value was divided by to give a sample.
+        Divisor of a run's raw value.
     offset : float
-        What was subtracted from the raw value before dividing, in the samples' unit.
+        Subtracted from the raw value before dividing, in the samples' unit.
     estimator : Estimator
-        How one value is made of them.
+        How the samples give one value.
     """
 
     values: tuple[float, ...]
@@ -89,7 +89,7 @@ class Samples:
 
     @property
     def value(self) -> float:
-        """The one value that the samples stand for."""
+        """The samples' one value, by the estimator."""
         return _ESTIMATES[self.estimator](self.values)
 
     def to_json(self) -> dict[str, Any]:
@@ -98,7 +98,7 @@ class Samples:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
-        """Read what `to_json` wrote, also before samples had another unit than ms."""
+        """Read what `to_json` wrote, also in versions in which all samples were in ms."""
         given = {k: v for k, v in values.items() if k != "samples_ms"}
         found = values["samples_ms"] if "samples_ms" in values else values["values"]
         return cls(
@@ -120,7 +120,7 @@ class NetworkRef:
     name : str
         For people: ``"resnet18"``.
     digest : str
-        SHA-256 (hex) of its graph without weights, which a dataset holds under this name.
+        SHA-256 (hex) of its graph without weights; a dataset stores the graph under this name.
     """
 
     name: str
@@ -128,7 +128,7 @@ class NetworkRef:
 
     @property
     def key(self) -> str:
-        """What makes it the same subject as another one."""
+        """Identifies the subject: equal for equal graphs."""
         return f"network(digest={self.digest})"
 
 
@@ -137,9 +137,9 @@ Subject = Layer | NetworkRef
 
 @dataclass(frozen=True)
 class Measurement:
-    """What became of one subject in a campaign.
+    """The measurement of one subject in a campaign.
 
-    Rows of one journal or dataset share setting and platform: they are written once.
+    Rows of a journal or dataset share settings and platforms, which are written once.
 
     Attributes
     ----------
@@ -149,28 +149,29 @@ class Measurement:
         ``ok`` means that every quantity has samples.
     samples : mapping of str to Samples
         By names of `resperf.quantities.QUANTITIES`; empty unless ``ok``. A layer's execution is
-        the marginal time of one more such layer in a graph, each with weights of its own. Imported
-        rows may lack phases, or have the whole call alone.
+        its marginal time: that of one more copy, with its own weights, in a graph. Imported rows
+        may lack phases, or have only the whole call.
     setting : Setting
     platform : Platform
         How and where it was measured.
     isolated_ms : float
-        Median wall time of a run of this layer alone, the session call included; NaN unless ok.
+        Median wall time of a run of this layer in isolation, including the session call; NaN unless
+        ok.
     session_ms : float
-        What a session call costs without any layer, already taken out of execution; NaN unless ok.
+        Cost of a session call without any layer, already subtracted from execution; NaN unless ok.
     started_at : float
-        Seconds since 1970 (UTC); NaN where others measured and did not say.
+        Seconds since 1970 (UTC); NaN if not known, as in imported rows.
     duration_s : float
-        Wall time spent on the subject, building included.
+        Wall time spent on the subject, including its building.
     overhead_s : float
         The part of `duration_s` outside warm-up and samples.
     reference_ratio : float
         Time of the reference layer near this measurement over its median of the campaign:
-        1.6 means that the whole machine was 1.6 times slower. NaN where unknown.
+        1.6 means that the whole machine was 1.6 times slower. NaN if unknown.
     flags : tuple of str
         ``"drift"``, ``"busy"``, ``"caches"`` or ``"memory"``: reasons to measure again.
     repeat : int
-        0 the first time; higher where the subject was measured again on purpose.
+        0 the first time; higher if the subject was measured repeatedly on purpose.
     detail : str
         Message of a failure.
     """
@@ -193,7 +194,7 @@ class Measurement:
 
     @property
     def layer(self) -> Layer:
-        """The subject of a measurement that is one of a layer.
+        """The subject, if it is a layer.
 
         Raises
         ------
@@ -206,7 +207,7 @@ class Measurement:
 
     @property
     def identity(self) -> tuple[Hashable, ...]:
-        """What rows have in common that measured the same: `repeat` numbers them.
+        """Equal for repeated measurements, which `repeat` numbers.
 
         All layers of a file have one setting; a network may be run under several.
         """
@@ -215,9 +216,9 @@ class Measurement:
         return (self.subject.key,)
 
     def value(self, quantity: str) -> float:
-        """Return what the samples of a quantity stand for; NaN where it was not measured.
+        """Return the value of a quantity's samples; NaN if it was not measured.
 
-        One that is derived from others is their sum where it was not measured itself.
+        A derived quantity that was not measured itself is the sum of its parts.
         """
         if quantity in self.samples:
             return self.samples[quantity].value
@@ -243,7 +244,7 @@ class Measurement:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any], setting: Setting, platform: Platform) -> Self:
-        """Read what `to_json` wrote, also when quantities were phases alone.
+        """Read what `to_json` wrote, also in versions that had only phases.
 
         Raises
         ------

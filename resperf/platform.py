@@ -1,4 +1,4 @@
-"""The platform: the machine that a subject runs on, as one value, and what machines differ in."""
+"""The platform: the machine that a subject runs on, as one value, and differences of machines."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Self
 
-from resperf.platform_facts import Cache, CpuFacts, cpu_facts
-from resperf.settings import Setting
+from resperf.platform_facts import UNNAMED_HYPERVISOR, Cache, CpuFacts, cpu_facts
+from resperf.settings import Setting, known_fields
 
 _INSTRUCTION_SETS = ("avx512f", "avx2", "avx", "sse4_2", "asimd")
 _INSTRUCTION_EXTRAS = ("avx512_vnni", "avx512_bf16", "avx512_fp16", "amx_tile", "avx_vnni", "sve")
 _GIBIBYTE = 1 << 30
 PROBE = "probe_"
-"""How the names of probes of a machine's speed begin, among a dataset's machine costs."""
+"""Prefix of speed probes among a dataset's machine costs."""
 PROBE_TOLERANCE = 0.1
-"""Probes of two machines that differ by less than this share say that both are as fast."""
+"""Machines whose probes differ by less than this share count as equally fast."""
 
 
 @dataclass(frozen=True)
 class Accelerator:
-    """One accelerator of a machine; what is not known is empty or 0.
+    """One accelerator of a machine; unknown values are empty or 0.
 
     Attributes
     ----------
@@ -32,9 +32,9 @@ class Accelerator:
         Such as ``"NVIDIA H100 80GB HBM3"``.
     memory_bytes : int
     driver : str
-        Version of its driver.
+        Driver version.
     clock_mhz, memory_clock_mhz : int
-        Highest clocks that it may run at.
+        Maximum clocks.
     power_limit_w : int
     compute_capability : str
         ``"9.0"``.
@@ -51,7 +51,7 @@ class Accelerator:
 
 @dataclass(frozen=True)
 class Platform:
-    """Where something runs; what is not known is None, empty or 0.
+    """Where a subject runs; unknown values are None, empty or 0.
 
     Attributes
     ----------
@@ -60,26 +60,26 @@ class Platform:
     processor : str
         Marketing name of the processor.
     family, model, stepping : int or None
-        Of the processor, as the kernel tells them: one marketing name may stand for several.
+        Of the processor, as reported by the kernel: one marketing name may cover several.
     caches : mapping of str to int
-        ``"L1d"``, ``"L2"``, ``"L3"`` ... to bytes.
+        Name (``"L1d"``, ``"L2"``, ``"L3"``) -> bytes.
     hypervisor : str
         Vendor of the virtual machine's hypervisor.
     instruction_set : str
-        Vector instructions that frameworks choose their kernels by: ``"avx512f+amx_tile"``.
+        Vector instructions, by which frameworks choose kernels: ``"avx512f+amx_tile"``.
     cores : int
         Cores that this process may use.
     memory_bytes : int
-        Size of main memory (rounded to GiB, so that reboots do not change it).
+        Size of main memory, rounded to GiB so that reboots do not change it.
     system : str
         Operating system and kernel family.
     accelerators : tuple of Accelerator
     devices : int
-        How many machines or accelerators share one run.
+        Number of machines or accelerators that share one run.
     interconnect : str
-        What connects them.
+        Connection between them.
     probes : mapping of str to float
-        What short probes said of its speed, by names that end in a unit: ``probe_call_us``,
+        Results of short probes of its speed; names end in a unit: ``probe_call_us``,
         ``probe_copy_gb_per_s``.
     """
 
@@ -100,7 +100,7 @@ class Platform:
     probes: Mapping[str, float] = field(default_factory=dict)
 
     def __hash__(self) -> int:
-        """Hash by what is compared; mappings by their items."""
+        """Hash all fields; mappings by their items."""
         values = (getattr(self, f.name) for f in dataclasses.fields(self))
         return hash(
             tuple(tuple(sorted(v.items())) if isinstance(v, Mapping) else v for v in values)
@@ -120,42 +120,41 @@ class Platform:
         Raises
         ------
         TypeError
-            If a field is missing.
+            If a field is missing or damaged.
         """
-        given = _known_fields(cls, values)
+        given = known_fields(cls, values)
         given["accelerators"] = tuple(
-            Accelerator(**_known_fields(Accelerator, each))
-            for each in given.get("accelerators", ())
+            Accelerator(**known_fields(Accelerator, each)) for each in given.get("accelerators", ())
         )
         return cls(**given)
 
     @property
     def machine(self) -> str:
-        """Processor and cores in words, as far as they are known: ``"AMD EPYC, 2 cores"``."""
+        """Processor and cores, as far as known: ``"AMD EPYC, 2 cores"``."""
         cores = f"{self.cores} core{'s' * (self.cores > 1)}" if self.cores else ""
         return ", ".join(filter(None, (self.processor, cores)))
 
     def with_probes(self, costs: Mapping[str, float]) -> Platform:
-        """Return the same platform with the probes of its speed among a dataset's machine costs."""
+        """Return this platform with the speed probes among a dataset's machine costs."""
         return dataclasses.replace(
             self, probes={name: value for name, value in costs.items() if name.startswith(PROBE)}
         )
 
     def differences(self, other: Platform) -> list[str]:
-        """Say in what two platforms differ and what that does to times; empty where they agree.
+        """Return the differences of two platforms and their effect on times.
 
-        One phrase each, in the order of importance. What one side does not know is not compared.
+        One phrase each, most important first. Facts that one side does not know are not compared.
         """
         device = [f"device: {self.device} here, {other.device} there"]
         return (device if self.device != other.device else []) + self.hardware_differences(other)
 
     def hardware_differences(self, other: Platform) -> list[str]:
-        """As `differences`, besides the name of the device, which a user may choose."""
+        """Return the `differences` without the name of the device, which a user may choose."""
         rules = _ACCELERATED if self.accelerators or other.accelerators else _CPU
         phrases = []
         for name, rule in rules.items():
             mine, theirs = getattr(self, name), getattr(other, name)
-            if rule.unlike(mine, theirs):
+            if rule.differs(mine, theirs):
                 effect = rule.effect
                 if name in ("family", "model") and self.processor == other.processor:
                     effect = "another generation under the same processor name: times may differ"
@@ -181,27 +180,22 @@ class Platform:
         return phrases
 
 
-def _known_fields(cls: Any, values: Mapping[str, Any]) -> dict[str, Any]:
-    known = {f.name for f in dataclasses.fields(cls)}
-    return {name: value for name, value in values.items() if name in known}
-
-
 @dataclass(frozen=True)
 class _Rule:
-    """When one fact of two platforms counts as another, and what that does to times."""
+    """When two values of a fact count as different, and the effect on times."""
 
     effect: str = ""
-    unlike: Callable[[Any, Any], bool] = lambda mine, theirs: mine != theirs
+    differs: Callable[[Any, Any], bool] = lambda mine, theirs: mine != theirs
 
 
 def _both_known(mine: Any, theirs: Any) -> bool:
-    """Say whether two facts differ that both sides know."""
-    unknown: tuple[Any, ...] = (None, "", 0, {}, ())
+    """Whether two values differ and both are known."""
+    unknown: tuple[Any, ...] = (None, "", 0, {}, (), UNNAMED_HYPERVISOR)
     return mine != theirs and mine not in unknown and theirs not in unknown
 
 
-def _unlike_memory(mine: int, theirs: int) -> bool:
-    """Memory within a tenth is the same: virtual machines give and take a little."""
+def _memory_differs(mine: int, theirs: int) -> bool:
+    """Whether memory differs by more than a tenth: virtual machines vary a little."""
     return abs(mine - theirs) > 0.1 * max(mine, theirs)
 
 
@@ -210,29 +204,29 @@ _CPU: Mapping[str, _Rule] = {
     "family": _Rule("another processor generation", _both_known),
     "model": _Rule("another processor generation", _both_known),
     "stepping": _Rule("times usually agree", _both_known),
-    "caches": _Rule("layers that fit one of them only take other times", _both_known),
+    "caches": _Rule("times of layers that fit only one of them may differ", _both_known),
     "hypervisor": _Rule("times may differ a little", _both_known),
     "instruction_set": _Rule(),
     "cores": _Rule(),
-    "memory_bytes": _Rule("", _unlike_memory),
+    "memory_bytes": _Rule("", _memory_differs),
     "system": _Rule(),
 }
-"""Facts that times on a CPU depend on."""
+"""Facts that affect times on a CPU."""
 
 _ACCELERATED: Mapping[str, _Rule] = {
     "accelerators": _Rule("another device, driver or clock: all times may differ"),
     "devices": _Rule(),
-    "interconnect": _Rule("exchanges between devices take other times", _both_known),
-    "processor": _Rule("preprocess, postprocess and launches may take other times", _both_known),
-    "cores": _Rule("preprocess, postprocess and launches may take other times", _both_known),
-    "memory_bytes": _Rule("", _unlike_memory),
+    "interconnect": _Rule("times of transfers between devices may differ", _both_known),
+    "processor": _Rule("preprocess, postprocess and launch times may differ", _both_known),
+    "cores": _Rule("preprocess, postprocess and launch times may differ", _both_known),
+    "memory_bytes": _Rule("", _memory_differs),
     "system": _Rule(),
 }
-"""Facts that times on accelerators depend on."""
+"""Facts that affect times on accelerators."""
 
 
 def _words_of(accelerators: tuple[Accelerator, ...]) -> str:
-    """Name accelerators by all that is known of them."""
+    """Describe accelerators by all known facts."""
     words = [
         " ".join(
             [each.name, *(f"{name}={value}" for name, value in dataclasses.asdict(each).items()
@@ -244,7 +238,7 @@ def _words_of(accelerators: tuple[Accelerator, ...]) -> str:
 
 
 def from_fingerprint(values: Mapping[str, Any]) -> tuple[Setting, Platform]:
-    """Take apart what bundles, journals and datasets call a fingerprint: both in one object.
+    """Split a fingerprint of a bundle, journal or dataset into setting and platform.
 
     Raises
     ------
@@ -256,7 +250,7 @@ def from_fingerprint(values: Mapping[str, Any]) -> tuple[Setting, Platform]:
 
 
 def to_fingerprint(setting: Setting, platform: Platform) -> dict[str, Any]:
-    """Join both to what `from_fingerprint` reads, as plain JSON values."""
+    """Join setting and platform into a fingerprint, as plain JSON values."""
     values = {**platform.to_json(), **setting.to_json()}
     return {**values, "settings": values.pop("options")}
 
@@ -271,7 +265,7 @@ def _processor() -> str:
 
 
 def instruction_set() -> str:
-    """Name the vector instructions of this processor, widest first."""
+    """Return the vector instructions of this processor, widest first."""
     flags = _here().flags
     base = next((known for known in _INSTRUCTION_SETS if known in flags), platform.machine())
     return "+".join([base, *(extra for extra in _INSTRUCTION_EXTRAS if extra in flags)])
@@ -283,7 +277,7 @@ def usable_cores() -> int:
 
 
 def this_platform(device: str) -> Platform:
-    """Describe this machine under the name of a device."""
+    """Return this machine as the platform of a device."""
     memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     facts = _here()
     return Platform(
@@ -302,15 +296,15 @@ def this_platform(device: str) -> Platform:
 
 
 def _cache_name(cache: Cache) -> str:
-    """Name a cache as people do: ``"L1d"``."""
+    """Return the usual name of a cache: ``"L1d"``."""
     return f"L{cache.level}{cache.type[:1] if cache.type != 'unified' else ''}"
 
 
 def distance(setting: Setting, other: Platform) -> tuple[int, ...]:
-    """Sort platforms by how unlike this machine they are: those most like it come first.
+    """Return a sort key: the fingerprint distance of a platform from this machine.
 
-    What changes times most counts first: cores and threads, then the width of vectors, the
-    processor's name and generation, and how many other instructions only one of both has.
+    Facts with the largest effect on times come first: cores and threads, vector width, the
+    processor's name and generation, and the number of instruction sets that only one has.
     """
     base, *extras = other.instruction_set.split("+")
     own_base, *own_extras = instruction_set().split("+")

@@ -1,4 +1,4 @@
-"""What Linux tells of a processor beside its marketing name, which several unlike ones share."""
+"""Facts that Linux reports of a processor, since different ones share a marketing name."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 UNNAMED_HYPERVISOR = "unknown"
-"""There is one, and the system does not say which."""
+"""A hypervisor whose name the system does not report."""
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
 class Cache(NamedTuple):
-    """One cache that a core reads through.
+    """One cache of a core.
 
     Attributes
     ----------
@@ -33,21 +33,20 @@ class Cache(NamedTuple):
 
 @dataclass(frozen=True)
 class CpuFacts:
-    """Identity of a processor, as far as the system tells it.
+    """Identity of a processor, as far as the system reports it.
 
     Attributes
     ----------
     name : str
-        Marketing name; empty where the system does not tell.
+        Marketing name; empty if unknown.
     flags : frozenset of str
         Features, such as ``"avx2"``.
     family, model, stepping : int or None
         Of x86 processors; None elsewhere.
     caches : tuple of Cache
-        Of the first core, nearest first; empty where the system does not tell.
+        Of the first core, nearest first; empty if unknown.
     hypervisor : str
-        Such as ``"QEMU"``; `UNNAMED_HYPERVISOR` where there is one without a name, empty where none
-        shows itself.
+        Such as ``"QEMU"``; `UNNAMED_HYPERVISOR` if its name is unknown, empty if there is none.
     """
 
     name: str = ""
@@ -60,7 +59,7 @@ class CpuFacts:
 
 
 def cpu_facts(root: Path = Path("/")) -> CpuFacts:
-    """Read the facts of this machine's processor; what cannot be read is absent.
+    """Read the facts of this machine's processor; unreadable facts are absent.
 
     Parameters
     ----------
@@ -81,7 +80,7 @@ def cpu_facts(root: Path = Path("/")) -> CpuFacts:
 
 
 def _text(path: Path) -> str:
-    """Return a file's text; empty where it cannot be read."""
+    """Return a file's text; empty if it cannot be read."""
     try:
         return path.read_text(encoding="utf-8", errors="replace").strip()
     except OSError:
@@ -116,7 +115,7 @@ def _bytes(text: str) -> int | None:
 
 
 def _count(processors: str) -> int:
-    """Count a list such as ``0-3,8``; one where it cannot be read."""
+    """Count a list such as ``0-3,8``; 1 if it cannot be parsed."""
     count = 0
     for part in processors.split(","):
         first, _, last = part.partition("-")
@@ -128,7 +127,7 @@ def _count(processors: str) -> int:
 
 
 def _hypervisor(root: Path, info: Mapping[str, str]) -> str:
-    """Name what this machine runs under; the vendor of a guest's board is its hypervisor's."""
+    """Return the hypervisor's name; in a guest, the vendor of the board is the hypervisor's."""
     if named := _text(root / "sys/hypervisor/type"):
         return named
     if "hypervisor" not in info.get("flags", "").split():

@@ -1,4 +1,4 @@
-"""Quantities: the numbers that are measured and predicted, what each contains and how it adds up.
+"""Quantities: the numbers that are measured and predicted, their contents and composition.
 
 A new quantity is one row of `QUANTITIES`.
 """
@@ -13,14 +13,14 @@ from resperf.errors import ResperfError
 
 
 class Level(StrEnum):
-    """What a quantity, a measurement or a predictor is of."""
+    """Level of a quantity, measurement or predictor."""
 
     LAYER = "layer"
     NETWORK = "network"
 
 
 class Composition(StrEnum):
-    """How a network's quantity follows from those of its layers.
+    """How a quantity of a network follows from those of its layers.
 
     ``ends`` counts once, at the network's inputs or outputs (ResPerfNet, equation 3).
     """
@@ -33,7 +33,7 @@ class Composition(StrEnum):
 
 
 class Estimator(StrEnum):
-    """How one value was made of several samples."""
+    """How a value was computed from samples."""
 
     MEDIAN = "median"
     MEAN_OF_BEST_FIVE = "mean of the best five"
@@ -53,12 +53,12 @@ class Quantity:
     unit : str
         ``"ms"``, ``"s"`` or ``"bytes"``.
     contains : str
-        What it contains, for people.
+        Description of its contents.
     levels : frozenset of Level
-        Subjects that have it.
+        Levels of subjects that have it.
     over_layers : Composition
     parts : tuple of str
-        Names of the quantities that a derived one is the sum of.
+        Quantities that a derived one is the sum of.
     """
 
     name: str
@@ -130,9 +130,9 @@ PHASES = QUANTITIES["latency_ms"].parts
 
 
 def layer_quantity(names: Collection[str]) -> str:
-    """Name the quantity that is a layer's own among some: execution, else the whole call.
+    """Return the main quantity of a layer among `names`: execution, else the whole call.
 
-    Where there is neither, it is the first one that is more than a copy at a network's ends.
+    Without either, it is the first quantity that does not only count at a network's ends.
     """
     own = (
         name
@@ -143,9 +143,9 @@ def layer_quantity(names: Collection[str]) -> str:
 
 
 def quantity_name(word: str) -> str:
-    """Name the quantity that somebody calls by its name or stem: ``"execution"``.
+    """Return the name of the quantity with this name or stem: ``"execution"``.
 
-    What is called by neither is returned as it is.
+    An unknown word is returned unchanged.
     """
     return next((row.name for row in QUANTITIES.values() if word in (row.name, row.stem)), word)
 

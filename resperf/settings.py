@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Any, Self
 
 UNKNOWN = ""
-"""A setting that nobody wrote down."""
+"""Value of an unknown setting."""
 
 
 class Mode(StrEnum):
@@ -19,37 +19,65 @@ class Mode(StrEnum):
     TRAINING = "training"
 
 
+_JSON_TYPES: Mapping[str, type | tuple[type, ...]] = {
+    "str": str, "int": int, "bool": bool, "int | None": (int, type(None)),
+}  # fmt: skip
+"""Annotation of a field -> what JSON gives for it; mappings are objects."""
+
+
+def known_fields(cls: Any, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those of JSON values that a dataclass has as fields.
+
+    Raises
+    ------
+    TypeError
+        If one has the wrong type.
+    """
+    given = {}
+    for f in dataclasses.fields(cls):
+        if f.name not in values:
+            continue
+        value = given[f.name] = values[f.name]
+        annotation = str(f.type)
+        expected = (
+            Mapping if annotation.startswith("Mapping") else _JSON_TYPES.get(annotation, object)
+        )
+        if not isinstance(value, expected):
+            raise TypeError(f"{f.name}={value!r}")
+    return given
+
+
 @dataclass(frozen=True)
 class Setting:
-    """How a layer or a network is run. What is a field of a layer (batch, dtype) stays there.
+    """How a layer or a network is run. A layer's own fields (batch, dtype) are not part of it.
 
     Attributes
     ----------
     framework, framework_version : str
         Such as ``"onnxruntime"``, ``"1.31.1"``.
     provider : str
-        Part of the framework that runs the kernels: ``"CPUExecutionProvider"``.
+        Execution provider: ``"CPUExecutionProvider"``.
     threads : int
-        Threads that the framework computes with; 0 where unknown.
+        Compute threads of the framework; 0 if unknown.
     mode : Mode
     optimizer : str
         Of a training step: ``"sgd"``; empty in inference.
     precision : str
-        ``"fp32"``, ``"tf32"``, ``"amp"``, ``"fp16"``, ``"bf16"``, ``"int8"``; empty where the
-        subject's own types say it.
+        ``"fp32"``, ``"tf32"``, ``"amp"``, ``"fp16"``, ``"bf16"``, ``"int8"``; empty for the
+        subject's own types.
     layout : str
-        Memory format that networks are given in: ``"nchw"``, ``"nhwc"``; empty for the framework's
-        own choice.
+        Memory format of a network's images: ``"nchw"``, ``"nhwc"``; empty for the framework's
+        choice.
     compiled : str
-        ``"eager"``, ``"graph"``, ``"dynamo"``, ``"xla"``; empty for the framework's usual way.
+        ``"eager"``, ``"graph"``, ``"dynamo"``, ``"xla"``; empty for the framework's default.
     cuda_graph : bool
         Whether launches are replayed from a CUDA graph.
     batch : int or None
-        Of a network; None for a layer, whose own field it is.
+        Batch size of a network; None for a layer, which has a field for it.
     shapes : mapping of str to tuple of int
-        Shapes of a network's inputs, where the batch alone does not say them.
+        Shapes of a network's inputs, where the batch size alone does not determine them.
     options : mapping of str to str
-        Every other setting that changes a time, by the framework's own name.
+        Other options that affect times, by the framework's own names.
     """
 
     framework: str
@@ -67,7 +95,7 @@ class Setting:
     options: Mapping[str, str] = field(default_factory=dict)
 
     def __hash__(self) -> int:
-        """Hash by what is compared; mappings by their items."""
+        """Hash all fields; mappings by their items."""
         values = (getattr(self, f.name) for f in dataclasses.fields(self))
         return hash(
             tuple(tuple(sorted(v.items())) if isinstance(v, Mapping) else v for v in values)
@@ -86,14 +114,13 @@ class Setting:
         TypeError, ValueError
             If a field is missing or damaged.
         """
-        known = {f.name for f in dataclasses.fields(cls)}
-        given = {name: value for name, value in values.items() if name in known}
+        given = known_fields(cls, values)
         given["mode"] = Mode(given.get("mode", Mode.INFERENCE))
         given["shapes"] = {k: tuple(v) for k, v in given.get("shapes", {}).items()}
         return cls(**given)
 
     def differences(self, other: Setting) -> list[str]:
-        """Say in what the two differ, one short phrase each; empty where they agree."""
+        """Return the differences, one short phrase each; empty if there are none."""
         phrases = []
         for f in dataclasses.fields(self):
             mine, theirs = getattr(self, f.name), getattr(other, f.name)

@@ -1,7 +1,7 @@
-"""Targets: which framework on which class of device. One row each, names and import strings only.
+"""Targets: frameworks on device classes. One row each, with names and import strings only.
 
-A package of its own adds a target by an entry point of the group ``resperf.targets`` whose object
-is a `Target`::
+Another package adds a target by an entry point of the group ``resperf.targets`` that refers to a
+`Target`::
 
     [project.entry-points."resperf.targets"]
     "tensorrt/cuda" = "resperf_tensorrt:TARGET"
@@ -19,7 +19,7 @@ from typing import Any, Self
 from resperf.errors import MissingExtraError, ResperfError, first_line, silent_stderr
 
 UNKNOWN = "unknown"
-"""Class of a device that no row and no table of devices knows."""
+"""Class of a device that is in no table."""
 _GROUP = "resperf.targets"
 
 
@@ -32,20 +32,21 @@ class Target:
     framework : str
         Word of ``--framework``.
     device_class : str
-        Such as ``"cpu"`` or ``"cuda"``. As a word of ``--device`` it is the device at hand.
+        Such as ``"cpu"`` or ``"cuda"``. As a value of ``--device`` it means the local device.
     lowering : str
-        Module that turns networks into what this target runs (`resperf.lowering.Lowering`).
+        Module that lowers networks for this target (`resperf.lowering.Lowering`).
     backend : str
-        ``module:class`` of what runs layers and networks (`resperf.backends.Backend`); empty where
-        there is none, and bundles are learnt from published times.
+        ``module:class`` that runs layers and networks (`resperf.backends.Backend`); empty if
+        bundles are only trained on published times.
     monitor : str
-        ``module:class`` of what watches such a device while it is measured; empty for nothing.
+        ``module:class`` that watches the device during measurements; may be empty.
     packages : tuple of str
-        Distributions of which one is the framework; asking for its version imports none.
+        Distributions of the framework, one of which is installed; used to look up its version
+        without an import.
     install : str
-        What ``pip install`` takes to have the backend.
+        Argument of ``pip install`` for the backend.
     recycle_layers : int
-        Layers after which a measuring process is replaced, as frameworks keep memory.
+        Layers after which a measuring process is replaced, since frameworks accumulate memory.
     """
 
     framework: str
@@ -68,7 +69,7 @@ class Target:
         return cls(**{**values, "packages": tuple(values["packages"])})
 
     def load(self, field: str) -> Any:
-        """Import what an import string of this row names.
+        """Import the module or class of this row.
 
         Parameters
         ----------
@@ -79,7 +80,7 @@ class Target:
         ResperfError
             If the row names none.
         MissingExtraError
-            If a package is not installed; says what to type.
+            If a package is not installed; the message has the ``pip`` line.
         """
         module, _, attribute = str(getattr(self, field)).partition(":")
         if not module:
@@ -87,7 +88,7 @@ class Target:
                 f"target {self.name} has no {field}; targets with one: {names_with(field)}"
             )
         try:
-            with silent_stderr():  # TensorFlow greets while it is imported
+            with silent_stderr():  # TensorFlow logs while it is imported
                 found = importlib.import_module(module)
         except ModuleNotFoundError as error:
             raise MissingExtraError(
@@ -96,7 +97,7 @@ class Target:
         try:
             return getattr(found, attribute) if attribute else found
         except AttributeError as error:
-            raise ResperfError(f"target {self.name}: {error}; mend its {field}") from error
+            raise ResperfError(f"target {self.name}: {error}; fix its {field}") from error
 
 
 DEFAULT = Target(
@@ -107,7 +108,7 @@ DEFAULT = Target(
     monitor="resperf.backends.monitors.cpu:CpuMonitor",
     packages=("onnxruntime",),
 )
-"""What is meant where nobody says a device or a framework."""
+"""The target if neither a device nor a framework is given."""
 
 _ROWS = (
     DEFAULT,
@@ -121,7 +122,7 @@ _ROWS = (
         install="resperf[tensorflow]",
         recycle_layers=1000,
     ),
-    # Bundles of cards are learnt from published times (tools/build_bundles.py).
+    # Bundles of GPUs are trained on published times (tools/build_bundles.py).
     Target(
         framework="tensorflow",
         device_class="cuda",
@@ -140,12 +141,12 @@ _table: dict[tuple[str, str], Target] = {(row.framework, row.device_class): row 
 
 
 def register(row: Target) -> Target:
-    """Add a target to those of this process and of the measuring processes that it starts.
+    """Add a target to this process and to the measuring processes that it starts.
 
     Raises
     ------
     ResperfError
-        If there is another one for this framework and class of devices.
+        If there is another one for this framework and device class.
     """
     known = _table.setdefault((row.framework, row.device_class), row)
     if known != row:
@@ -164,7 +165,7 @@ def _add_installed() -> None:
         except Exception as error:
             raise ResperfError(
                 f"target {point.name} cannot be loaded from {point.value} ({first_line(error)}); "
-                "mend or remove the package that brings it"
+                "fix or remove the package that provides it"
             ) from error
         register(row)
 
@@ -186,12 +187,12 @@ def target(framework: str | None = None, device_class: str | None = None) -> Tar
     Parameters
     ----------
     framework, device_class : str, optional
-        Where one is left out, the first row with a backend decides.
+        If one is omitted, the first matching row with a backend is chosen.
 
     Raises
     ------
     ResperfError
-        If there is no such target; lists those there are.
+        If there is no such target; the message lists all targets.
     """
     key = (framework or "", device_class or "")
     if key in _table:
@@ -211,9 +212,9 @@ def target(framework: str | None = None, device_class: str | None = None) -> Tar
 
 
 def stand_in(framework: str, device_class: str) -> Target:
-    """Return the row of a bundle or dataset; where its class has none, the framework's first.
+    """Return the row of a bundle or dataset; if its class has none, the framework's first row.
 
-    Published times may be of devices that nobody measures with resperf.
+    Published times may be of devices that resperf cannot measure.
 
     Raises
     ------
@@ -227,10 +228,10 @@ def stand_in(framework: str, device_class: str) -> Target:
 
 
 def device_class(word: str, framework: str | None = None) -> str:
-    """Return the class that a device's name says, such as ``"cuda"`` of ``"cuda:0"``.
+    """Return the class in a device's name, such as ``"cuda"`` of ``"cuda:0"``.
 
-    A name that says none is of the class of its framework's only row, else `UNKNOWN`; see
-    `resperf.devices.device_class` for the names of cards.
+    Other names have the class of the framework's only row, else `UNKNOWN`.
+    `resperf.devices.device_class` also knows the names of GPUs.
     """
     if is_at_hand(word):
         return _class_word(word)
@@ -239,7 +240,7 @@ def device_class(word: str, framework: str | None = None) -> str:
 
 
 def is_at_hand(word: str) -> bool:
-    """Say whether a device's name means the one at hand: the name of a class, as ``"cpu"``."""
+    """Whether a name means the local device: the name of a class, such as ``"cpu"``."""
     name = _class_word(word)
     if all(row.device_class != name for row in _table.values()):
         _add_installed()
@@ -247,7 +248,7 @@ def is_at_hand(word: str) -> bool:
 
 
 def _class_word(word: str) -> str:
-    """Return a name without the number of the device: ``"cuda"`` of ``"CUDA:0"``."""
+    """Return a name without the device number: ``"cuda"`` of ``"CUDA:0"``."""
     return re.sub(r":\d+$", "", word.casefold())
 
 

@@ -1,4 +1,4 @@
-"""Bundles: whole, safe, found, and the same numbers in every version."""
+"""Bundles: complete, safe, found, and the same numbers in every version."""
 
 from __future__ import annotations
 
@@ -74,13 +74,13 @@ def test_the_golden_bundle_of_schema_2_knows_what_networks_taught(bundle_copy: P
     assert bundle.correction is not None
     assert (bundle.correction.factor("conv"), bundle.correction.factor("pool")) == (1.25, 1.0)
     assert (bundle.correction.node_ms, bundle.correction.log_width) == (0.004, 0.08)
-    # Layers alone are those of the bundle without it.
+    # Isolated layers are those of the bundle without it.
     layers = golden_layers(bundle)
     alone = bundle.without_correction()
     assert alone.correction is None
     np.testing.assert_array_equal(bundle.predict(layers).ms, alone.predict(layers).ms)
     edit(bundle_copy, lambda manifest: manifest["in_place"].update(node_ms="many"))
-    with pytest.raises(BundleError, match="does not hold what a bundle holds"):
+    with pytest.raises(BundleError, match="is not a valid bundle"):
         Bundle.load(bundle_copy)
 
 
@@ -100,7 +100,7 @@ def test_the_golden_bundle_of_schema_3_is_of_another_machine(bundle_copy: Path) 
             bundle_copy,
             lambda manifest, damaged=damaged: manifest["carried"].update(factor=damaged),
         )
-        with pytest.raises(BundleError, match="does not hold what a bundle holds"):
+        with pytest.raises(BundleError, match="is not a valid bundle"):
             Bundle.load(bundle_copy)
 
 
@@ -119,10 +119,10 @@ def test_the_golden_bundle_of_schema_4_answers_for_two_devices() -> None:
     dense = ("dense", "execution_ms")
     assert fast.answering(*dense, toy.setting, toy.platform) is toy
     assert toy.answering(*dense, fast.setting, fast.platform) is fast
-    # The nearest: four cores as fast has, another processor than both.
+    # The nearest: four cores as in fast, a processor that neither has.
     near = dataclasses.replace(fast.platform, processor="R")
     assert toy.answering(*dense, toy.setting, near) is fast
-    # Who knows the kind comes before who is near.
+    # A part that has the kind comes before a nearer one without it.
     assert toy.answering("conv", "execution_ms", fast.setting, fast.platform) is toy
     with pytest.raises(BundleError, match=r"no forward_ms of dense for synthetic, inference; it "):
         toy.answering("dense", "forward_ms", toy.setting, toy.platform)
@@ -164,7 +164,7 @@ def test_provenance_says_what_a_bundle_is_of_and_what_is_unknown() -> None:
         (lambda m: m["parts"][1].update(platforms=["9"]), "the platforms of a part"),
         (lambda m: m["parts"][0]["predictors"]["conv"]["execution_ms"].update(network="x.onnx"),
          "without a checksum"),
-        (lambda m: m["parts"][0].update(copies={"conv": 1}), "does not hold"),
+        (lambda m: m["parts"][0].update(copies={"conv": 1}), "is not a valid bundle"),
     ],
 )  # fmt: skip
 def test_damage_of_schema_4_is_one_clear_line(
@@ -215,8 +215,8 @@ def test_layers_outside_the_training_rows_are_named() -> None:
     bundle = Bundle.load(GOLDEN)
     low, high = bundle.part["ranges"]["dense"]["features_in"]
     large, small = DENSE.replace(features_in=high + 1), DENSE.replace(features_in=low - 1)
-    strange = DENSE.replace(activation="gelu")
-    times = bundle.predict([DENSE, large, small, strange])
+    unseen = DENSE.replace(activation="gelu")
+    times = bundle.predict([DENSE, large, small, unseen])
     assert times.in_range.tolist() == [True, False, False, False]
     assert times.reason == (
         "", f"features_in={high + 1} above {high}", f"features_in={low - 1} below {low}",
@@ -251,7 +251,7 @@ def test_a_folder_of_bundles_stands_for_nothing_else(
     (broken / "bundle.json").write_text("{")
     with pytest.raises(BundleError, match="cannot be read"):
         find_bundle(None, path=mine)
-    # Nor may the one at home stand in for one of the same name that is asked for first.
+    # Nor may the user's own one replace one of the same name in the folder searched first.
     with pytest.raises(BundleError, match="cannot be read"):
         find_bundle("box", path=mine)
     other = place(mine / "b", "cube")
@@ -298,6 +298,34 @@ def test_a_network_that_is_not_listed_is_refused(bundle_copy: Path, change: dict
     edit(bundle_copy, lambda m: m["predictors"]["conv"]["execution"].update(change))
     with pytest.raises(BundleError, match="without a checksum"):
         Bundle.load(bundle_copy)
+
+
+DAMAGE_V4: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
+    "newer schema": (lambda m: m.update(schema_version=5), "schema 5, this resperf reads 1 to 4"),
+    "no parts": (lambda m: m.update(parts=[]), "has no parts"),
+    "parts of another type": (lambda m: m.update(parts={}), "lacks 'parts'"),
+    "no setting": (lambda m: m["parts"][0].update(settings=[]), "the settings of a part damaged"),
+    "settings of another type": (lambda m: m.update(settings=None), "lacks 'settings'"),
+    "threads": (
+        lambda m: m["settings"][m["parts"][0]["settings"][0]].update(threads="two"),
+        "damaged .TypeError: threads='two'",
+    ),
+    "caches": (
+        lambda m: m["platforms"][m["parts"][0]["platforms"][0]].update(caches=3),
+        "damaged .TypeError: caches=3",
+    ),
+}
+
+
+@pytest.mark.parametrize(("change", "message"), DAMAGE_V4.values(), ids=list(DAMAGE_V4))
+def test_a_damaged_manifest_of_schema_4_is_refused_before_a_part_is_chosen(
+    change: Callable[[dict[str, Any]], None], message: str, tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(GOLDEN_V4, tmp_path / "copy"))
+    assert find_bundle("toy", path=folder).device == "toy"
+    edit(folder, change)
+    with pytest.raises(BundleError, match=message):
+        find_bundle("toy", path=folder)
 
 
 def test_links_are_refused(bundle_copy: Path, tmp_path: Path) -> None:
@@ -352,9 +380,11 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "no ranges of a kind": (lambda b: edit(b, lambda m: m["ranges"].pop("conv")), "ranges of conv"),
     "a canned layer without times": (
-        lambda b: edit(b, lambda m: m["canned"][0].pop("ms")), "a canned layer",
+        lambda b: edit(b, lambda m: m["canned"][0].pop("ms")), "a damaged golden layer",
     ),
-    "odd fingerprint": (lambda b: edit(b, lambda m: m.update(fingerprint={})), "does not hold"),
+    "empty fingerprint": (
+        lambda b: edit(b, lambda m: m.update(fingerprint={})), "is not a valid bundle",
+    ),
 }  # fmt: skip
 
 
@@ -422,12 +452,12 @@ def test_a_bundle_is_found_by_its_folder_then_by_its_name_then_by_its_device(
     named = place(tmp_path / "home" / "bundles" / "b", "box", "tensorflow")
     assert find_bundle("b").path == named
     assert find_bundle("box").path == of_device
-    # A name says more than a device, and a folder more than both.
+    # A name takes precedence over a device, and a folder over both.
     called_box = place(tmp_path / "home" / "bundles" / "box", "cube")
     assert find_bundle("box").path == called_box
     folder = place(tmp_path / "box", "ball")
     assert find_bundle("box").path == find_bundle(str(folder)).path == folder
-    # What is said besides must be true of it.
+    # Other options must agree with it.
     with pytest.raises(DeviceError, match=r"use --framework tensorflow$"):
         find_bundle("b", "synthetic")
     with pytest.raises(DeviceError, match="is for device box"):
@@ -457,7 +487,7 @@ def test_a_device_or_a_bundle_names_a_target(
     assert named_target("cpu").name == "onnxruntime/cpu"
     assert named_target("cpu", "tensorflow").name == named_target("of-tf").name == "tensorflow/cpu"
     assert named_target(None, "synthetic").name == "synthetic/synthetic"
-    # A word means the same bundle as where times are predicted, never another device's backend.
+    # A name means the same bundle as in predictions, never another device's backend.
     card = place(tmp_path / "bundles" / "card", "1080ti", "onnxruntime")
     with pytest.raises(ResperfError, match="no target onnxruntime/cuda"):
         named_target("card")
@@ -504,7 +534,7 @@ def test_of_several_processors_the_one_most_like_this_machine_is_taken(
     with monkeypatch.context() as newer:
         newer.setattr("resperf.platform._here", lambda: flags)
         assert find_bundle("cpu").path == more
-    # Another framework is another question, and an earlier place is somebody's choice.
+    # Another framework is another question, and an earlier place is the user's choice.
     edit(same, lambda m: m.update(framework="tensorflow"))
     assert find_bundle("cpu").path == more
     assert find_bundle("cpu", "tensorflow").path == same
@@ -544,14 +574,14 @@ def test_a_killed_replacement_is_mended(tmp_path: Path) -> None:
 
 def test_what_a_user_keeps_beside_or_in_a_bundle_is_not_lost(tmp_path: Path) -> None:
     place(tmp_path / "b", "box")
-    kept = [place(tmp_path / f"b.{word}", "box") for word in ("old", "tmp")]
+    bundles = [place(tmp_path / f"b.{word}", "box") for word in ("old", "tmp")]
     with replaced_folder(tmp_path / "b") as folder:
         (folder / "bundle.json").write_text("{}")
-    assert all((folder / "bundle.json").exists() for folder in kept)
+    assert all((folder / "bundle.json").exists() for folder in bundles)
     data = tmp_path / "b" / "data.h5"
     data.write_text("a night's work")
     with (
-        pytest.raises(OutputError, match=r"holds 'data.h5' beside the bundle"),
+        pytest.raises(OutputError, match=r"contains 'data.h5', which is not part of the bundle"),
         replaced_folder(tmp_path / "b"),
     ):
         pass

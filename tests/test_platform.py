@@ -1,4 +1,4 @@
-"""Platforms: what makes two machines differ, and what that does to times."""
+"""Platforms: differences of two machines, and their effect on times."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_platform_is_read_as_it_was_written(platform: Platform) -> None:
     assert Platform.from_json({**written, "moon_phase": "full"}) == platform
 
 
-def test_what_the_kernel_tells_of_a_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_facts_of_a_processor_from_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     told = CpuFacts(
         name="Red 5", flags=frozenset({"fpu", "avx2", "avx512f", "amx_tile"}), family=6, model=207,
         caches=(Cache(1, "data", 48 << 10, 1), Cache(3, "unified", 32 << 20, 2)), hypervisor="QEMU",
@@ -58,11 +58,14 @@ def test_what_the_kernel_tells_of_a_processor(monkeypatch: pytest.MonkeyPatch) -
     assert found.hypervisor == "QEMU"
 
 
-def test_another_generation_under_one_name_is_told() -> None:
+def test_another_generation_of_the_same_name_is_reported() -> None:
     assert XEON.differences(replace(XEON, model=207)) == [
         "model: 143 here, 207 there, another generation under the same processor name: "
         "times may differ"
     ]
+    guest = replace(XEON, hypervisor="QEMU")
+    assert guest.differences(replace(XEON, hypervisor="unknown")) == []
+    assert len(guest.differences(replace(XEON, hypervisor="xen"))) == 1
     renamed = XEON.differences(replace(XEON, model=207, processor="Other"))
     assert renamed == [
         "processor: Intel(R) Xeon(R) Processor here, Other there",
@@ -70,12 +73,12 @@ def test_another_generation_under_one_name_is_told() -> None:
     ]
 
 
-def test_what_one_side_does_not_know_is_not_compared() -> None:
+def test_facts_that_one_side_does_not_know_are_not_compared() -> None:
     unknown = replace(XEON, family=None, model=None, stepping=None, caches={}, probes={})
     assert XEON.differences(unknown) == unknown.differences(XEON) == []
 
 
-def test_probes_tell_which_machine_is_faster() -> None:
+def test_probes_show_which_machine_is_faster() -> None:
     slower = replace(XEON, probes={"core_ms": 1.12, "other_ms": 9.0})
     assert XEON.differences(slower) == [
         "core_ms: 1 here, 1.12 there, this machine is 1.12 times faster"
@@ -88,7 +91,7 @@ def test_probes_tell_which_machine_is_faster() -> None:
     assert XEON.differences(replace(XEON, probes={"core_ms": 1.05})) == []
 
 
-def test_a_device_of_ones_own_name_has_the_same_hardware() -> None:
+def test_a_device_with_a_custom_name_has_the_same_hardware() -> None:
     named = replace(XEON, device="mine")
     assert XEON.differences(named) == ["device: cpu here, mine there"]
     assert XEON.hardware_differences(named) == []
@@ -109,7 +112,7 @@ def test_of_accelerators_the_driver_counts_and_the_hosts_stepping_does_not() -> 
     assert mine.differences(XEON)[0].startswith("accelerators: H100 driver=550 here, none there")
 
 
-def test_a_fingerprint_is_taken_apart_and_joined() -> None:
+def test_a_fingerprint_is_split_and_joined() -> None:
     written = json.loads(json.dumps(to_fingerprint(SETTING, XEON)))
     assert from_fingerprint(written) == (SETTING, XEON)
     old = {

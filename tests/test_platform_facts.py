@@ -1,4 +1,4 @@
-"""What a processor's files say, from files as Linux writes them."""
+"""Facts of a processor, from files as Linux writes them."""
 
 from __future__ import annotations
 
@@ -87,13 +87,13 @@ def test_a_guest_on_a_server(tmp_path: Path) -> None:
         (XEON.replace(" hypervisor", ""), {"sys/class/dmi/id/sys_vendor": "Dell Inc.\n"}, ""),
     ],
 )
-def test_a_hypervisor_shows_itself(
+def test_a_hypervisor_is_detected(
     tmp_path: Path, cpuinfo: str, files: dict[str, str], hypervisor: str
 ) -> None:
     assert cpu_facts(machine(tmp_path, {"proc/cpuinfo": cpuinfo, **files})).hypervisor == hypervisor
 
 
-def test_what_the_system_does_not_tell_is_absent(tmp_path: Path) -> None:
+def test_unknown_facts_are_absent(tmp_path: Path) -> None:
     assert cpu_facts(tmp_path) == CpuFacts()
     odd = {"index0": ("1", "Data", "", "0"), "index1": ("1", "Data", "64K", "")}
     root = machine(tmp_path, {"proc/cpuinfo": GRAVITON, **cache_files(odd)})
@@ -113,7 +113,7 @@ def test_processors_that_share_a_cache_are_counted(
     assert cpu_facts(root).caches == (Cache(2, "unified", 1 << 20, shared_by),)
 
 
-def test_this_machine_can_be_asked() -> None:
+def test_this_machine_has_facts() -> None:
     facts = cpu_facts()
     assert hash(facts) == hash(cpu_facts())
     assert all(cache.bytes > 0 for cache in facts.caches)

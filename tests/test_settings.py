@@ -29,7 +29,7 @@ def test_a_setting_survives_json() -> None:
     assert Setting.from_json(json.loads(json.dumps(FULL.to_json()))) == FULL
 
 
-def test_what_a_newer_version_adds_is_ignored() -> None:
+def test_fields_of_newer_versions_are_ignored() -> None:
     assert Setting.from_json({**FULL.to_json(), "later": 1}) == FULL
 
 
@@ -53,6 +53,6 @@ def test_every_quantity_ends_in_its_unit_and_its_parts_exist() -> None:
         assert {QUANTITIES[part].unit for part in row.parts} <= {row.unit}
 
 
-def test_an_unknown_quantity_names_those_there_are() -> None:
+def test_an_unknown_quantity_lists_the_known_ones() -> None:
     with pytest.raises(ResperfError, match="latency_ms"):
         quantity("energy_j")

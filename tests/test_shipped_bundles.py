@@ -1,4 +1,4 @@
-"""The shipped bundles: found by any of a device's names, small, honest about estimates."""
+"""The shipped bundles: found by any name of a device, small, with marked estimates."""
 
 from __future__ import annotations
 

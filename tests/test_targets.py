@@ -1,4 +1,4 @@
-"""The table of targets, and a target from elsewhere that goes through every command."""
+"""The table of targets, and a target of another package that goes through every command."""
 
 from __future__ import annotations
 
@@ -34,28 +34,28 @@ TOY = Target(
 
 @pytest.fixture
 def own_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Forget afterwards what a test registers."""
+    """Remove the targets that a test registers."""
     monkeypatch.setattr(targets, "_table", dict(targets._table))
 
 
 @pytest.fixture
 def toy(own_table: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make the toy known to this process alone: measuring processes are told by it."""
+    """Register the toy in this process only, which sends it to measuring processes."""
     folder = str(Path(__file__).parent)
     monkeypatch.syspath_prepend(folder)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([folder, os.environ.get("PYTHONPATH", "")]))
     register(TOY)
 
 
-def test_where_a_word_is_left_out_the_first_row_with_a_backend_decides() -> None:
+def test_an_omitted_word_means_the_first_row_with_a_backend() -> None:
     assert target().name == "onnxruntime/cpu"
     assert target("tensorflow").name == "tensorflow/cpu"
     assert target(device_class="synthetic").name == "synthetic/synthetic"
-    # A row without a backend is an answer only where nothing else fits.
+    # A row without a backend is chosen only if no other matches.
     assert target(device_class="cuda").name == "tensorflow/cuda"
 
 
-def test_a_target_that_there_is_not_lists_those_there_are() -> None:
+def test_an_unknown_target_lists_the_known_ones() -> None:
     with pytest.raises(ResperfError, match=r"no target onnxruntime/cuda; .*: onnxruntime/cpu, "):
         target("onnxruntime", "cuda")
     with pytest.raises(ResperfError, match=r"no framework 'abacus'; known .*tensorflow"):
@@ -64,12 +64,12 @@ def test_a_target_that_there_is_not_lists_those_there_are() -> None:
         target("tensorflow", "cuda").load("backend")
 
 
-def test_a_package_that_is_missing_comes_with_the_line_that_installs_it() -> None:
+def test_a_missing_package_is_named_with_its_pip_line() -> None:
     row = Target("f", "d", lowering="no_such_module", install="resperf-f")
     with pytest.raises(MissingExtraError, match=r"no_such_module .* pip install 'resperf-f'"):
         row.load("lowering")
     row = Target("f", "d", lowering="resperf.targets:Nothing")
-    with pytest.raises(ResperfError, match=r"target f/d: .*Nothing.*; mend its lowering"):
+    with pytest.raises(ResperfError, match=r"target f/d: .*Nothing.*; fix its lowering"):
         row.load("lowering")
 
 
@@ -82,11 +82,11 @@ def test_a_package_that_is_missing_comes_with_the_line_that_installs_it() -> Non
         ("mine", "tensorflow", "unknown"), ("mine", None, "unknown"),
     ],
 )  # fmt: skip
-def test_a_device_says_its_class(word: str, framework: str | None, expected: str) -> None:
+def test_the_class_of_a_device(word: str, framework: str | None, expected: str) -> None:
     assert devices.device_class(word, framework) == expected
 
 
-def test_classes_of_devices_are_at_hand_and_cards_are_not() -> None:
+def test_device_classes_are_local_devices_and_cards_are_not() -> None:
     assert [devices.is_at_hand(name) for name in ("cpu", "cuda:1", "1080ti", "mine")] == [
         True, True, False, False,
     ]  # fmt: skip
@@ -105,7 +105,7 @@ def test_a_target_is_registered_once(own_table: None) -> None:
         register(Target("toyrt", "toygpu", lowering="other"))
 
 
-def test_rows_of_other_packages_are_looked_for_where_the_table_has_none(
+def test_rows_of_other_packages_are_loaded_if_the_table_has_none(
     own_table: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     row = Target("onnxruntime", "npu", lowering="l", backend="b")
@@ -154,7 +154,7 @@ def answer(capsys: pytest.CaptureFixture[str], *words: object) -> Any:
     return json.loads(shown.out)
 
 
-def test_a_target_from_elsewhere_goes_through_every_command(
+def test_a_target_of_another_package_goes_through_every_command(
     toy: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -195,7 +195,7 @@ def test_a_target_from_elsewhere_goes_through_every_command(
         capsys, "calibrate", "toy9000", "--networks", "networks", "--batch", 2, "--seconds", 0.05
     )
     assert learnt["path"] == trained["path"]
-    # A part of it may as well be what each layer costs behind another one.
+    # A part of it may also be inter-layer overhead.
     assert learnt["factors"] == pytest.approx({"dense": 1.2}, rel=0.06)
     # Networks as a campaign: what the card's allocator said is learnt too, and predicted.
     Path("nets.toml").write_text(
@@ -212,7 +212,7 @@ def test_a_target_from_elsewhere_goes_through_every_command(
 
 
 def test_a_target_of_an_installed_package_is_found(tmp_path: Path) -> None:
-    """Its distribution lies on the path, and names the row as an entry point."""
+    """Its distribution is on the path, and names the row as an entry point."""
     package = tmp_path / "toy-1.dist-info"
     package.mkdir()
     (package / "METADATA").write_text("Metadata-Version: 2.1\nName: toy\nVersion: 1\n")
@@ -249,7 +249,7 @@ def _is_own(path: Path) -> bool:
 
 
 def _asked(tree: ast.AST) -> Iterator[ast.AST]:
-    """Yield what a decision is made by: comparisons, patterns, keys of tables, prefixes."""
+    """Yield the strings of decisions: comparisons, patterns, keys of tables, prefixes."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Compare | ast.MatchValue | ast.Subscript):
             yield node
@@ -276,11 +276,11 @@ def names_asked(text: str) -> list[tuple[int, str]]:
         'match device:\n    case "cuda": pass', 'device.startswith("cuda")',
     ],
 )  # fmt: skip
-def test_asking_for_a_name_is_noticed(line: str) -> None:
+def test_comparisons_with_a_name_are_detected(line: str) -> None:
     assert names_asked(line)
 
 
-def test_nothing_but_the_table_asks_which_framework_or_device_it_is() -> None:
+def test_only_the_table_compares_frameworks_or_devices() -> None:
     found = [
         f"{path.relative_to(ROOT)}:{line}: {name}"
         for path in sorted((ROOT / "resperf").rglob("*.py"))

@@ -1,8 +1,8 @@
-"""What layers cost behind each other: a chain of unlike layers against its layers measured alone.
+"""Inter-layer overhead: a chain of different layers against the same layers measured in isolation.
 
-Copies of one kernel find instructions, threads and their input ready; in a network the kernel
-before was another, and left its output in other cores' caches. The same chain at two batch sizes
-tells a cost per node from one per byte handed over.
+Copies of one kernel find instructions, threads and input in the caches. In a network, a different
+kernel ran before, and its output is in other cores' caches. The same chain at two batch sizes
+separates the cost per node from the cost per byte passed between layers.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from resperf.network import Network, Node, Tensor
 CHAIN_BATCHES = (1, 256)
 CHAIN_ROUNDS, CHAIN_SECONDS = 3, 0.02
 CHAIN_BUDGET_MS = 1.0
-"""What one run of a layer's copies may take."""
+"""Limit on the time of one run of a layer's copies."""
 
 _ACTIVATION_OPS = {"relu": "Relu", "tanh": "Tanh", "sigmoid": "Sigmoid"}
 
 
 def chained(layers: Sequence[Conv | Pool | Dense]) -> Network:
-    """Write layers as a network in ONNX operators; images are flattened before a dense layer.
+    """Build a network of layers in sequence; images are flattened before a dense layer.
 
-    Each layer's input must be as large as the output of the one before.
+    Each layer's input must be as large as the output of the previous layer.
     """
     tensors = [Tensor("x", layers[0].input_shape, "float32")]
     nodes: list[Node] = []
@@ -83,34 +83,34 @@ def _weight_shape(layer: Conv | Dense) -> tuple[int, ...]:
     return (layer.channels_out, taps, layer.kernel_height, layer.kernel_width)
 
 
-def handover_costs(backend: Backend, build: Callable[[Network], Built]) -> dict[str, float]:
-    """Measure what a layer costs behind another one, beyond its marginal time.
+def inter_layer_costs(backend: Backend, build: Callable[[Network], Built]) -> dict[str, float]:
+    """Measure what a layer costs after another one, beyond its marginal time.
 
     Parameters
     ----------
     backend : Backend
-        Lowers and builds single layers, and knows its session call.
+        Lowers and builds single layers, and measures the session call.
     build : callable
-        Builds a whole network of float32 images, its weights made up.
+        Builds a network of float32 images with dummy weights.
 
     Returns
     -------
     dict
-        ``node_ms`` and ``handover_ms_per_mb`` as `Backend.handover` says, neither below zero.
+        ``node_ms`` and ``handover_ms_per_mb`` (see `Backend.handover`), both at least 0.
     """
     costs = backend.costs()
-    chains = [chained(unlike_layers(batch)) for batch in CHAIN_BATCHES]
+    chains = [chained(mixed_layers(batch)) for batch in CHAIN_BATCHES]
     lowered = [lower(chain, backend.setting(), backend.platform()).nodes for chain in chains]
     layers = [[node.layer for node in nodes if node.layer is not None] for nodes in lowered]
-    handed_mb = [handed_over_bytes(each) / 1e6 for each in layers]
+    passed_mb = [handed_over_bytes(each) / 1e6 for each in layers]
     excess_ms = [
         _excess_ms(backend, build, chain, each)
         - costs["session_ms"]
         - costs["view_ms"] * (len(nodes) - len(each))
         for chain, nodes, each in zip(chains, lowered, layers, strict=True)
     ]
-    per_mb = max((excess_ms[1] - excess_ms[0]) / (handed_mb[1] - handed_mb[0]), 0.0)
-    node_ms = max((excess_ms[0] - per_mb * handed_mb[0]) / len(layers[0]), 0.0)
+    per_mb = max((excess_ms[1] - excess_ms[0]) / (passed_mb[1] - passed_mb[0]), 0.0)
+    node_ms = max((excess_ms[0] - per_mb * passed_mb[0]) / len(layers[0]), 0.0)
     return {"node_ms": node_ms, "handover_ms_per_mb": per_mb}
 
 
@@ -120,7 +120,7 @@ def _excess_ms(
     network: Network,
     layers: Sequence[Layer],
 ) -> float:
-    """Return the time of a network less the marginal times of its layers, side by side."""
+    """Return the time of a network minus the marginal times of its layers, measured alternately."""
     with ExitStack() as stack:
         whole = stack.enter_context(build(network))
         parts = [
@@ -139,8 +139,8 @@ def _marginal_ms(phase: Phase) -> float:
     return (median_of(phase.sampler, CHAIN_SECONDS) - phase.offset) / phase.divisor
 
 
-def unlike_layers(batch: int) -> tuple[Conv | Pool | Dense, ...]:
-    """Return small layers of several kinds that fit behind each other, as tiny networks have."""
+def mixed_layers(batch: int) -> tuple[Conv | Pool | Dense, ...]:
+    """Return small layers of several kinds in sequence, as in tiny networks."""
     return (
         Conv(batch=batch, channels_in=1, height=26, width=26, kernel_height=5, kernel_width=5,
              channels_out=10, activation="relu"),

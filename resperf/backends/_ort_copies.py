@@ -1,4 +1,4 @@
-"""A graph of copies of one kernel, whose marginal time is that of a layer."""
+"""A graph of copies of one kernel: the marginal time of a copy is the time of the layer."""
 
 from __future__ import annotations
 
@@ -13,19 +13,18 @@ from onnx import ModelProto, TensorProto, helper
 from resperf.backends._ort_kernels import OPSETS
 from resperf.backends._ort_runs import made_up
 from resperf.copies import COLD_WEIGHTS_BYTES
-from resperf.layers import Kernel, in_turns
+from resperf.layers import Kernel, spread_indices
 from resperf.units import DTYPE_BYTES
 
 CHAIN_COPIES = 16
-"""Copies that read each other's output, where a kernel writes over its input. Functions such as a
-silu halve small values every time: behind some forty copies the numbers would be denormal, which
-costs Intel's processors ten times the time."""
+"""Length of a chain of in-place copies. Functions such as silu halve small values each time: after
+some forty copies they would be denormal, which is ten times slower on Intel processors."""
 
 _Arrays = dict[str, npt.NDArray[Any]]
 
 
 def copies_graph(kernel: Kernel, copies: int) -> tuple[ModelProto, _Arrays, _Arrays]:
-    """Write a graph of copies of a kernel: independent, or chains of a few.
+    """Build a graph of copies of a kernel: independent ones, or short chains of in-place kernels.
 
     Parameters
     ----------
@@ -35,9 +34,9 @@ def copies_graph(kernel: Kernel, copies: int) -> tuple[ModelProto, _Arrays, _Arr
     Returns
     -------
     model : ModelProto
-        With one output, that of the last copy.
+        Its output is that of the last copy.
     weights, host : dict of str to array
-        Of the model's initializers without values, different ones for each copy, and of its inputs.
+        Values of the model's external initializers, different for each copy, and of its inputs.
     """
     types = kernel.input_dtypes
     weight_types = types[1 : 1 + len(kernel.weight_shapes)]
@@ -45,14 +44,15 @@ def copies_graph(kernel: Kernel, copies: int) -> tuple[ModelProto, _Arrays, _Arr
         f"extra{i}": (shape, types[1 + len(weight_types) + i])
         for i, shape in enumerate(kernel.extra_shapes)
     }
-    given = {f"given{i}": each for i, each in enumerate(kernel.given) if each is not None}
+    constants = ["" if each is None else f"constant{i}" for i, each in enumerate(kernel.constants)]
     nodes, initializers, weights = [], [], {}
     kernel_bytes = sum(
         math.prod(shape) * DTYPE_BYTES.get(dtype, 4)
         for shape, dtype in zip(kernel.weight_shapes, weight_types, strict=True)
     )
-    for name, values in given.items():
-        initializers.append(helper.make_tensor(name, TensorProto.INT64, [len(values)], values))
+    for name, values in zip(constants, kernel.constants, strict=True):
+        if values is not None:
+            initializers.append(helper.make_tensor(name, TensorProto.INT64, [len(values)], values))
     for copy in range(copies):
         names = []
         for position, shape in enumerate(kernel.weight_shapes):
@@ -60,7 +60,7 @@ def copies_graph(kernel: Kernel, copies: int) -> tuple[ModelProto, _Arrays, _Arr
             names.append(name)
             weights[name] = made_up(shape, weight_types[position], zero_points=True)
             if kernel_bytes > COLD_WEIGHTS_BYTES and weights[name].ndim:
-                # ONNX Runtime keeps one packed copy of equal weights: these must differ.
+                # ONNX Runtime packs equal weights once, so these must differ.
                 weights[name].flat[0] = 1 + copy
             initializers.append(_absent(name, weights[name]))
         read = [
@@ -72,7 +72,7 @@ def copies_graph(kernel: Kernel, copies: int) -> tuple[ModelProto, _Arrays, _Arr
             kernel.op,
             [
                 *(read[place] for place in kernel.order or range(len(read))),
-                *(f"given{i}" if f"given{i}" in given else "" for i in range(len(kernel.given))),
+                *constants,
             ],
             [f"y{copy}", *(f"more{copy}_{i}" for i in range(kernel.more_outputs))],
             f"copy{copy}",
@@ -91,9 +91,9 @@ def copies_graph(kernel: Kernel, copies: int) -> tuple[ModelProto, _Arrays, _Arr
     opsets = [helper.make_opsetid(domain, version) for domain, version in OPSETS.items()]
     model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
     host = {name: made_up(shape, dtype) for name, (shape, dtype) in inputs.items()}
-    if kernel.places_below:
-        places = in_turns(host["extra0"].size, kernel.places_below)
-        host["extra0"] = places.reshape(host["extra0"].shape)
+    if kernel.index_bound:
+        indices = spread_indices(host["extra0"].size, kernel.index_bound)
+        host["extra0"] = indices.reshape(host["extra0"].shape)
     if kernel.positive:
         for array in host.values():
             if array.dtype.kind == "f":
@@ -103,7 +103,7 @@ def copies_graph(kernel: Kernel, copies: int) -> tuple[ModelProto, _Arrays, _Arr
 
 
 def _absent(name: str, values: npt.NDArray[Any]) -> Any:
-    """Declare a weight whose bytes come with the session's options, not with the model."""
+    """Declare an external weight; the session's options hold its bytes."""
     proto = TensorProto(
         name=name,
         data_type=helper.np_dtype_to_tensor_dtype(values.dtype),

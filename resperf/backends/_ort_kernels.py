@@ -22,7 +22,7 @@ CONV_ACTIVATIONS: Mapping[str, Mapping[str, Any]] = {
     "hard_sigmoid": {"activation_params": (0.2, 0.5)},
     "hard_swish": {},
 }
-"""Activations that a convolution absorbs, and attributes with typical parameters."""
+"""Activations that can be fused into a convolution, with attributes for typical parameters."""
 GEMM_ACTIVATIONS: Mapping[str, Mapping[str, Any]] = {
     "relu": {},
     "tanh": {},
@@ -35,18 +35,18 @@ GEMM_ACTIVATIONS: Mapping[str, Mapping[str, Any]] = {
     "softsign": {},
     "thresholded_relu": {"activation_alpha": 1.0},
 }
-"""Activations that a matrix product absorbs, and attributes with typical parameters."""
+"""Activations that can be fused into a matrix product, with attributes for typical parameters."""
 COPYING_KINDS = frozenset({"cast", "move", "concat", "transpose"})
-"""Kinds that have kernels of half precision; all others compute in float32."""
+"""Kinds with half-precision kernels; all others compute in float32."""
 
 
 def kernel_of(layer: Layer, block: int) -> Kernel:
-    """Say which kernel of ONNX Runtime runs a lowered layer.
+    """Return the ONNX Runtime kernel that runs a lowered layer.
 
     Parameters
     ----------
     layer : Layer
-        As the backend's `lower` returned it.
+        As returned by the backend's `lower`.
     block : int
         Channels per block of this machine's NCHWc layout.
 
@@ -68,7 +68,7 @@ def kernel_of(layer: Layer, block: int) -> Kernel:
 
 
 def _fused(kernel: Kernel) -> Kernel:
-    """Let a kernel end with its activation, or add its residual, as ONNX Runtime's own do."""
+    """Return the fused operator for a kernel with an activation or a residual."""
     function, attributes = kernel.activation, dict(kernel.attributes)
     if function == "none" and not (kernel.op == "Conv" and kernel.extra_shapes):
         return kernel
@@ -90,7 +90,7 @@ def _padded(channels: int, block: int) -> int:
 
 
 def _is_blocked(layout: str, block: int) -> bool:
-    """Whether the layout is this machine's blocked one; plain NCHW is not."""
+    """Whether the layout is this machine's blocked layout, not NCHW."""
     if layout == "nchw":
         return False
     if block and layout == f"nchwc{block}":
@@ -133,8 +133,8 @@ def _pool(layer: Layer, block: int) -> Kernel:
     blocked = _is_blocked(layer.layout, block)
     if blocked and layer.channels_in % block:
         raise UnsupportedError(
-            f"ONNX Runtime pools {layer.channels_in} channels in nchw: they are no whole blocks "
-            f"of {block}"
+            f"ONNX Runtime pools {layer.channels_in} channels in nchw: they are no multiple of "
+            f"{block}"
         )
     return replace(layer.kernel(), domain=NCHWC if blocked else "")
 
@@ -143,8 +143,8 @@ def _activation(layer: Layer, _block: int) -> Kernel:
     assert isinstance(layer, Activation)
     if layer.activation == "hard_swish":
         raise UnsupportedError(
-            "ONNX Runtime has no kernel for hard_swish alone: it takes it apart where no "
-            "convolution absorbs it"
+            "ONNX Runtime has no kernel for hard_swish alone: it decomposes it unless it is fused "
+            "into a convolution"
         )
     return layer.kernel()
 
@@ -162,7 +162,7 @@ def _reorder(layer: Layer, block: int) -> Kernel:
         raise UnsupportedError(f"ONNX Runtime has no re-layout like {layer.key}")
     if to_blocked:
         if channels % 4:
-            raise UnsupportedError(f"ReorderInput takes channels in fours, not {channels}")
+            raise UnsupportedError(f"ReorderInput needs a multiple of 4 channels, not {channels}")
         return Kernel("ReorderInput", NCHWC, attributes, plain_shape, blocked_shape)
     attributes["channels"] = channels
     return Kernel("ReorderOutput", NCHWC, attributes, blocked_shape, plain_shape)
@@ -178,4 +178,4 @@ _OWN: Mapping[str, Callable[[Layer, int], Kernel]] = {
     "activation": _activation,
     "reorder": _reorder,
 }
-"""Kinds that ONNX Runtime has kernels of its own for, in blocked layouts or none."""
+"""Kinds with kernels that differ from ONNX's operators, such as blocked ones."""

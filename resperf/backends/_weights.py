@@ -1,4 +1,4 @@
-"""What weights cost by how much else is read before they are read again: caches, then memory."""
+"""Cost of reading weights, by the footprint between two reads: from caches, then from memory."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ PROBES: tuple[Layer, ...] = (
     Conv(batch=1, channels_in=512, channels_out=512, height=7, width=7, kernel_height=1,
          kernel_width=1),
 )  # fmt: skip
-"""Of about a megabyte each: one that waits for its weights, and one that computes with them."""
+"""Layers of about 1 MB of weights: one bound by reading them, one bound by computing."""
 
 
 def weights_costs(copies_ms: Callable[[Layer, int], float]) -> Mapping[str, float]:
-    """Measure layers in as many copies as read so many megabytes.
+    """Measure layers in as many copies as fill each footprint.
 
     Parameters
     ----------
     copies_ms : callable
-        Time of one run of so many copies of a layer, each with weights of its own.
+        Time in ms of one run of a number of copies of a layer, each with different weights.
 
     Returns
     -------
     mapping
-        What `weights_cost` names, for each of `FOOTPRINTS_MB`; 0 for the least. A reading is noisy:
-        ask now and then, and take the median.
+        Cost in ms per MB for each of `FOOTPRINTS_MB`, under the names of `weights_cost`; 0 for the
+        smallest. Single readings are noisy: repeat them and take the median.
     """
     costs = np.zeros(len(FOOTPRINTS_MB))
     for layer in PROBES:

@@ -27,7 +27,7 @@ from typing import Any
 import onnxruntime
 
 from resperf.backends._base import Built, Phase, median_ms
-from resperf.backends._chain import handover_costs
+from resperf.backends._chain import inter_layer_costs
 from resperf.backends._ort_copies import copies_graph
 from resperf.backends._ort_kernels import kernel_of
 from resperf.backends._ort_runs import (
@@ -116,7 +116,7 @@ class OnnxRuntimeBackend:
 
     def handover(self) -> Mapping[str, float]:
         """Measure what layers cost behind each other, and by where their weights lie, now."""
-        return {**handover_costs(self, self._built), **weights_costs(self._many_ms)}
+        return {**inter_layer_costs(self, self._built), **weights_costs(self._many_ms)}
 
     def _built(self, network: Network) -> Built:
         model = skeleton(network)

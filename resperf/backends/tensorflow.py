@@ -1,11 +1,10 @@
-"""TensorFlow on a CPU, measured.
+"""TensorFlow on a CPU.
 
-Preprocess is ``tf.constant`` of a host array, which copies it; postprocess is ``numpy()`` of the
-output, which copies it too. Execution is the time that one more copy of the layer takes inside one
-function, on an input that is already a tensor: several copies with weights of their own run one
-after the other, and the call itself is taken out. The graph optimiser runs as it does for users, so
-that bias, residual and activation are fused as in a whole network. Weights are resident tensors
-that the function captures: like variables they are no constants, which would be re-laid beforehand.
+Preprocess is ``tf.constant`` of a host array; postprocess is ``numpy()`` of the output. Both copy.
+Execution is the marginal time of a copy of the layer inside one function, on a resident input:
+several copies with different weights run one after the other, and the time of the call is
+subtracted. The graph optimiser runs as usual, so that bias, residual and activation are fused as in
+a network. Weights are captured tensors, like variables: constants would be re-laid out beforehand.
 """
 
 from __future__ import annotations
@@ -15,13 +14,13 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 
-# Before the import: TensorFlow reads it then, and tells every user about its build otherwise.
+# TensorFlow reads this while it is imported; otherwise it logs its build to stderr.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import tensorflow as tf
 
 from resperf.backends._base import Built
-from resperf.backends._chain import handover_costs
+from resperf.backends._chain import inter_layer_costs
 from resperf.backends.tensorflow_layers import operator_of
 from resperf.backends.tensorflow_network import built, network_run
 from resperf.backends.tensorflow_runs import Host, call_costs_ms, layer_run, refused
@@ -40,7 +39,7 @@ class TensorFlowBackend:
     Parameters
     ----------
     threads : int, optional
-        Threads inside an operation; all usable cores by default. Operations run one at a time.
+        Threads within an operation; all usable cores by default. Operations run one at a time.
     device : str
         Name of the platform.
 
@@ -59,12 +58,12 @@ class TensorFlowBackend:
             raise ResperfError(f"threads={threads} must be at least 1")
         _set_threads(self.threads)
         with silent_stderr():
-            # The first operation starts TensorFlow's runtime, which greets.
+            # The first operation starts TensorFlow's runtime, which logs to stderr.
             tf.constant(0.0)
         self._host = Host()
 
     def own_process(self) -> None:
-        """Change nothing: all functions of a process share their threads anyway."""
+        """Do nothing: all functions of a process share their threads anyway."""
 
     def platform(self) -> Platform:
         """Describe this machine."""
@@ -92,15 +91,15 @@ class TensorFlowBackend:
         return self._call_costs_ms["session_ms"]
 
     def costs(self) -> Mapping[str, float]:
-        """Measure what a call and a shape-only node cost; once, then kept."""
+        """Measure what a call and a shape-only node cost; cached."""
         return {name: self._call_costs_ms[name] for name in ("session_ms", "view_ms")}
 
     def handover(self) -> Mapping[str, float]:
-        """Measure what layers cost behind each other, now."""
-        return handover_costs(self, lambda chain: built(chain, {}, self._host))
+        """Measure the inter-layer overhead, now."""
+        return inter_layer_costs(self, lambda chain: built(chain, {}, self._host))
 
     def lower(self, layers: Sequence[Layer]) -> list[Layer]:
-        """Give images TensorFlow's layout on a CPU; everything else stays."""
+        """Give images TensorFlow's layout on a CPU."""
         return lower_layers(layers, self.setting())
 
     def layer(self, layer: Layer, *, budget_ms: float) -> Built:
@@ -130,8 +129,8 @@ class TensorFlowBackend:
     ) -> Built:
         """Build a whole network from an ONNX file as one function of resident NHWC images.
 
-        Values flatten in NHWC order, so that times are those of a TensorFlow network, and results
-        those of the file only where it flattens single pixels. Weights that are absent are made up.
+        Images are flattened in NHWC order, as in a TensorFlow network: results then differ from the
+        file's unless it flattens single pixels. Missing weights are replaced by dummy values.
 
         Raises
         ------
@@ -147,7 +146,7 @@ class TensorFlowBackend:
 
 
 def _set_threads(threads: int) -> None:
-    """Set TensorFlow's threads, which is possible only before its first operation."""
+    """Set TensorFlow's threads, which is only possible before its first operation."""
     threading = tf.config.threading
     try:
         threading.set_inter_op_parallelism_threads(1)

@@ -1,4 +1,4 @@
-"""The state of a network that is being built in TensorFlow: its weights, layers and tensors."""
+"""State of a network while it is built in TensorFlow: weights, layers, tensors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from resperf.lowering.tensorflow import Links, foldable_norm, lower_layer
 from resperf.network import Network, Node
 
 STORED_AXES = (0, 2, 3, 1)
-"""Axis of the file (NCHW) that each axis of a stored image holds."""
+"""Axis in the file (NCHW) of each axis of an image in TensorFlow (NHWC)."""
 _CONSTANT_VALUE = 0.01
 
 
@@ -26,14 +26,14 @@ class Builder:
     Parameters
     ----------
     network : Network
-        Without nodes that hand their input on.
+        Without nodes that pass their input through.
     weights : mapping of str to ndarray
-        Values of constants, as the file has them.
+        Values of constants, in the file's layout.
 
     Attributes
     ----------
     held : list of Tensor
-        What the traced function captures; clearing it frees the weights.
+        Tensors that the traced function captures; clearing the list frees the weights.
     """
 
     def __init__(self, network: Network, weights: Mapping[str, Array]) -> None:
@@ -43,7 +43,7 @@ class Builder:
         self._values: dict[str, Any] = {}
         self._layers: dict[str, tuple[Layer, slice]] = {}
         self._folded: set[str] = set()
-        # Before tracing: inside of it, weights would become constants of the graph.
+        # Before tracing: weights that are made while tracing become constants of the graph.
         links = Links.of(network)
         for node in network.nodes:
             if node.op in _LAYERS and self._has_fixed_weights(node):
@@ -58,23 +58,23 @@ class Builder:
         self._values = {}
         return found
 
-    def forget_weights(self) -> None:
-        """Drop the host's copy of all weights: the traced function holds on to this object."""
+    def free_host_weights(self) -> None:
+        """Free the host's copy of all weights, since the traced function references this object."""
         self._weights = {}
 
     def value(self, node: Node, position: int) -> Any:
-        """Return a node's input as a tensor: computed, or a constant laid out to meet it."""
+        """Return a node's input as a tensor, constants in the layout of the other inputs."""
         name = node.inputs[position]
         if name in self._values:
             return self._values[name]
         array = self.constant(node, position)
         if array.ndim and 4 in (self.rank(node, i) for i in range(len(node.inputs))):
-            # It broadcasts along NCHW axes in the file.
+            # In the file it broadcasts along NCHW axes.
             array = array.reshape((1,) * (4 - array.ndim) + array.shape).transpose(STORED_AXES)
         return tf.constant(np.ascontiguousarray(array))
 
     def constant(self, node: Node, position: int) -> Array:
-        """Return a node's constant input as the file has it.
+        """Return a node's constant input in the file's layout.
 
         Raises
         ------
@@ -93,15 +93,15 @@ class Builder:
         return np.full(tensor.shape, _CONSTANT_VALUE, tensor.dtype)
 
     def input_shape(self, node: Node, position: int) -> tuple[int, ...]:
-        """Return the shape that the file gives an input."""
+        """Return the shape of an input in the file."""
         return tensor_of(self.network, node, position).shape
 
     def rank(self, node: Node, position: int) -> int:
-        """Return the number of dimensions that the file gives an input."""
+        """Return the rank of an input in the file."""
         return len(self.input_shape(node, position))
 
     def output_shape(self, node: Node) -> tuple[int, ...]:
-        """Return the shape that the file gives the first output."""
+        """Return the shape of the first output in the file."""
         try:
             return self.network.tensors[node.outputs[0]].shape
         except KeyError as error:
@@ -110,20 +110,20 @@ class Builder:
             ) from error
 
     def has_layer(self, node: Node) -> bool:
-        """Whether the node is a layer with fixed weights."""
+        """Whether the node is a layer with constant weights."""
         return node.name in self._layers
 
     def layer_of(self, node: Node) -> tuple[Layer, list[Any]]:
-        """Return the layer that a node means, and its weights."""
+        """Return the layer of a node, and its weights."""
         layer, place = self._layers[node.name]
         return layer, self.held[place]
 
     def is_folded(self, node: Node) -> bool:
-        """Whether a BatchNormalization is already in its convolution's weights."""
+        """Whether a BatchNormalization is folded into its convolution's weights."""
         return node.name in self._folded
 
     def scale_and_shift(self, norm: Node) -> tuple[Array, Array]:
-        """Return what a BatchNormalization multiplies by and adds, per channel."""
+        """Return the scale and shift of a BatchNormalization, per channel."""
         gamma, beta, mean, variance = (self.constant(norm, position) for position in range(1, 5))
         scale = gamma / np.sqrt(variance + norm.attributes.get("epsilon", 1e-5))
         return scale.astype(np.float32), (beta - mean * scale).astype(np.float32)
@@ -148,7 +148,7 @@ class Builder:
         self._layers[node.name] = (layer, slice(start, len(self.held)))
 
     def _weights_of_layer(self, node: Node) -> list[Array]:
-        """Return filter or matrix and bias, as ONNX has them but for a transposed matrix."""
+        """Return filter or matrix and bias in ONNX's layout; a matrix is never transposed."""
         if node.op in Pool.OPERATORS:
             return []
         if node.op == "Gemm" and node.attributes.get("transA", 0):

@@ -1,7 +1,7 @@
-"""One lowered layer as TensorFlow operations: which kernels, which weights, and what is refused.
+"""One lowered layer as TensorFlow operations: kernels, weights, unsupported cases.
 
-Images are NHWC throughout. TensorFlow's own graph optimiser later fuses a convolution or matrix
-product with its bias, residual and activation, exactly as in a whole network.
+Images are always NHWC. TensorFlow's graph optimiser later fuses a convolution or matrix product
+with its bias, residual and activation, as in a whole network.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class Operator:
-    """A layer ready to be put into a graph.
+    """A layer as TensorFlow operations, ready to be added to a graph.
 
     Attributes
     ----------
@@ -32,7 +32,7 @@ class Operator:
     weight_shapes : tuple of tuple of int
         In TensorFlow's order: filter or matrix, then bias.
     residual_shape : tuple of int or None
-        Of the tensor that is added to the output, where the layer has one.
+        Shape of the residual, if the layer has one.
     apply : callable
         ``apply(x, weights, residual)`` adds the operations and returns the output.
     """
@@ -49,7 +49,7 @@ def leaky_relu(x: Any, alpha: float = 0.01) -> Any:
 
 
 def hard_sigmoid(x: Any, alpha: float = 0.2, beta: float = 0.5) -> Any:
-    """Return alpha x + beta, kept between 0 and 1."""
+    """Return alpha x + beta, clipped to [0, 1]."""
     return tf.clip_by_value(x * alpha + beta, 0.0, 1.0)
 
 
@@ -96,7 +96,7 @@ def operator_of(layer: Layer) -> Operator:
     try:
         make = _OPERATORS[layer.kind]
     except KeyError as error:
-        reason = "it keeps images in one layout" if layer.kind == "reorder" else "not measured yet"
+        reason = "it has a single image layout" if layer.kind == "reorder" else "not measured yet"
         raise UnsupportedError(f"TensorFlow has no {layer.kind} layer: {reason}") from error
     dtype = getattr(layer, "dtype", "float32")
     if dtype != "float32":
@@ -105,13 +105,13 @@ def operator_of(layer: Layer) -> Operator:
 
 
 def weights_from_onnx(layer: Layer, weights: Sequence[Array]) -> list[Array]:
-    """Bring a convolution's ONNX weights (out, in / groups, rows, columns) into TensorFlow's order.
+    """Transpose a convolution's ONNX weights (out, in / groups, rows, columns) for TensorFlow.
 
     Parameters
     ----------
     layer : Layer
     weights : sequence of ndarray
-        Filter, then the bias where the layer has one. Those of a dense layer stay as they are.
+        Filter, then the bias if the layer has one. Those of a dense layer are not changed.
     """
     if not isinstance(layer, Conv):
         return list(weights)
@@ -123,7 +123,7 @@ def weights_from_onnx(layer: Layer, weights: Sequence[Array]) -> list[Array]:
 
 
 def nhwc(shape: Sequence[int]) -> tuple[int, ...]:
-    """Reorder a shape given as NCHW; other ranks stay."""
+    """Convert an NCHW shape; other ranks are not changed."""
     if len(shape) != 4:
         return tuple(shape)
     batch, channels, height, width = shape
@@ -137,13 +137,13 @@ def _is_depthwise(layer: Conv) -> bool:
 def _check_layout(layer: Conv | Pool) -> None:
     if layer.layout != "nhwc":
         raise UnsupportedError(
-            f"{layer.kind}: TensorFlow on CPU keeps images as nhwc, not {layer.layout}; "
+            f"{layer.kind}: TensorFlow on CPU stores images as nhwc, not {layer.layout}; "
             "lower the layer first"
         )
 
 
 def _pads(layer: Conv | Pool) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Pixels before and after each axis that some window really covers."""
+    """Return the padding before and after each axis that some window covers."""
     rows, columns = layer.output_shape[2:]
     reach_rows = (rows - 1) * layer.stride_height + layer.dilation_height * (
         layer.kernel_height - 1
@@ -212,7 +212,7 @@ def _conv(layer: Layer) -> Operator:
 def _depthwise(
     layer: Conv, strides: list[int]
 ) -> tuple[tuple[int, int, int, int], Callable[[Any, Any], Any]]:
-    """Take the kernel that TensorFlow has for one channel per group."""
+    """Use TensorFlow's kernel for one channel per group."""
     shape = (
         layer.kernel_height,
         layer.kernel_width,
@@ -222,7 +222,7 @@ def _depthwise(
     if layer.dilation_height > 1 or layer.dilation_width > 1:
         raise UnsupportedError(
             f"conv: dilation={layer.dilation_height}x{layer.dilation_width} with one channel per "
-            "group is no single kernel of TensorFlow on CPU"
+            "group has no single kernel in TensorFlow on CPU"
         )
     if layer.stride_height != layer.stride_width:
         raise UnsupportedError(

@@ -1,6 +1,6 @@
 """A whole ONNX network as one TensorFlow function, and its phases.
 
-Tensors of rank 4 are images and live as NHWC; tensors of any other rank live as the file has them.
+Tensors of rank 4 are images in NHWC; all other tensors have the file's layout.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def network_run(
     batch: int | None,
     shapes: Mapping[str, Sequence[int]] | None,
 ) -> Run:
-    """Build the network of a file with its inputs resident.
+    """Build the network of a file with resident inputs.
 
     Raises
     ------
@@ -42,7 +42,7 @@ def network_run(
 
 
 def built(network: Network, weights: Mapping[str, Array], host: Host) -> Run:
-    """Build a network with its inputs resident; weights that are not given are made up.
+    """Build a network with resident inputs; missing weights get dummy values.
 
     Raises
     ------
@@ -60,7 +60,7 @@ def built(network: Network, weights: Mapping[str, Array], host: Host) -> Run:
     images = [host.array(nhwc(network.tensors[name].shape)) for name in network.inputs]
     resident = [tf.constant(image) for image in images]
     function = Traced(partial(builder.outputs, build), resident, builder.held)
-    builder.forget_weights()
+    builder.free_host_weights()
     run = WallClock(lambda: function(*resident))
     return Run(
         host_inputs=images,
@@ -74,7 +74,7 @@ def built(network: Network, weights: Mapping[str, Array], host: Host) -> Run:
 def weights_of(
     path: Path, *, batch: int | None = None, shapes: Mapping[str, Sequence[int]] | None = None
 ) -> dict[str, Array]:
-    """Return the value of every initializer, made up where the file has none."""
+    """Return the value of every initializer, dummy values where the file has none."""
     from onnx import TensorProto, numpy_helper
 
     model, weights = materialise(path, batch=batch, shapes=shapes)

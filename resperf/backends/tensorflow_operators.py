@@ -49,7 +49,7 @@ def _refusal(node: Node, why: str) -> UnsupportedError:
 
 
 def _axis(rank: int, axis: int) -> int:
-    """Where an axis of the file lies in a stored tensor."""
+    """Return the position in TensorFlow of an axis in the file."""
     return STORED_AXES.index(axis % 4) if rank == 4 else axis % rank
 
 
@@ -80,7 +80,7 @@ def _activation(builder: Builder, node: Node) -> Any:
 
 
 def _with_constants(function: Callable[..., Any], **usual: float) -> Callable[[Builder, Node], Any]:
-    """Build an activation with the node's own constants, or the usual ones."""
+    """Build an activation with the node's constants, or the default ones."""
 
     def build(builder: Builder, node: Node) -> Any:
         own = {name: float(node.attributes.get(name, value)) for name, value in usual.items()}
@@ -129,12 +129,12 @@ def _softmax(builder: Builder, node: Node) -> Any:
 
 
 def _view(builder: Builder, node: Node) -> Any:
-    """Change the shape; an image that is flattened gives its values in NHWC order."""
+    """Change the shape; flattening an image gives its values in NHWC order."""
     x, shape = builder.value(node, 0), builder.input_shape(node, 0)
     wanted = builder.output_shape(node)
     if len(shape) == 4 and len(wanted) == 2 and wanted[0] == shape[0]:
         return tf.reshape(x, wanted)
-    # A single pixel lies in memory the same way in both orders.
+    # A single pixel has the same memory layout in both orders.
     if len(shape) == 4 and shape[2] * shape[3] > 1:
         x = tf.transpose(x, _FILE_AXES)
     if len(wanted) != 4 or wanted[2] * wanted[3] == 1:
@@ -164,10 +164,10 @@ def _mean(builder: Builder, node: Node) -> Any:
     rank = builder.rank(node, 0)
     named = reduced_axes(builder.network, node)
     axes = [axis % rank for axis in (range(rank) if named is None else named)]
-    keeps = bool(node.attributes.get("keepdims", 1))
-    if rank == 4 and not keeps and 1 not in axes and not {2, 3} <= set(axes):
+    keep_dims = bool(node.attributes.get("keepdims", 1))
+    if rank == 4 and not keep_dims and 1 not in axes and not {2, 3} <= set(axes):
         raise _refusal(node, f"a mean over axes {axes} without keeping them")
-    return tf.reduce_mean(builder.value(node, 0), [_axis(rank, axis) for axis in axes], keeps)
+    return tf.reduce_mean(builder.value(node, 0), [_axis(rank, axis) for axis in axes], keep_dims)
 
 
 def _lrn(builder: Builder, node: Node) -> Any:
@@ -184,7 +184,7 @@ def _lrn(builder: Builder, node: Node) -> Any:
 
 
 def _usual(**usual: float) -> Callable[[Builder, Node], Any]:
-    """Build an activation that TensorFlow has with its usual constants only."""
+    """Build an activation that TensorFlow only has with default constants."""
 
     def build(builder: Builder, node: Node) -> Any:
         for name, value in usual.items():

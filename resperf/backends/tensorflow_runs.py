@@ -1,4 +1,4 @@
-"""What TensorFlow runs when it is timed: copies of a layer in one function, and their phases."""
+"""What is timed in TensorFlow: copies of a layer in one function, and the phases."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from resperf.backends.tensorflow_layers import Array, Operator
 from resperf.errors import UnsupportedError
 from resperf.timing import Sampler, WallClock
 
-COPIES_MOST = 16
-"""Tracing and optimising costs about 2 ms a copy, so that more would take longer than it gains."""
+MAX_COPIES_PER_RUN = 16
+"""Tracing and optimising takes about 2 ms per copy: more copies would cost more than they gain."""
 TARGET_MS = 1.0
 CACHED_BYTES = 1 << 18
-"""Weights of a layer that has fewer stay in the nearest cache even in a network."""
+"""Smaller weights stay in the nearest cache even inside a network."""
 COLD_BYTES = 256_000_000
-"""What copies of a layer with more weights hold together, as far as budget and copies allow."""
-COLD_COPIES_MOST = 12
+"""Total weights of the copies of a layer with larger weights, within budget and copies."""
+MAX_COLD_COPIES = 12
 WEIGHTS_BYTES = 1_200_000_000
-"""All copies' weights together."""
-_WEIGHT_VALUE = 0.01  # small, and far from the denormal numbers that are slow
+"""Limit on the weights of all copies together."""
+_WEIGHT_VALUE = 0.01  # small, but not denormal, which would be slow
 _ESTIMATES = 8
 _TRACED_CYCLES = 50
 _ROUND_SECONDS = 0.02
 
 
 class Host:
-    """Random numbers on the host, handed out as views: drawing them anew would take longest."""
+    """Random numbers on the host, returned as views, since drawing new ones is slow."""
 
     def __init__(self, seed: int = 0) -> None:
         self._random = np.random.default_rng(seed)
@@ -48,7 +48,7 @@ class Host:
 
 
 class Traced:
-    """A concrete function that holds weights, and lets go of them when told."""
+    """A concrete function with captured weights that can be freed."""
 
     def __init__(self, body: Callable[..., Any], inputs: Sequence[Any], weights: list[Any]) -> None:
         self._weights = weights
@@ -60,24 +60,23 @@ class Traced:
         return self._function(*inputs)
 
     def release(self) -> None:
-        """Free the weights: the traced graph is full of reference cycles that would keep them."""
+        """Free the weights, which reference cycles of the traced graph would keep alive."""
         self._weights.clear()
         if self._function is not None:
             captures = self._function.graph._function_captures
             self._function.set_external_captures([])
-            # No public way leads to this second list; reading its pairs drops the cached ones.
+            # This second list has no public interface; reading its pairs drops the cached ones.
             captures.clear()
             captures.by_val_capture_tuples  # noqa: B018
         self._function = None
 
 
 def chain(operator: Operator, x: Any, weights: Sequence[Sequence[Any]], residual: Any) -> Any:
-    """Put copies of a layer behind each other, each with its own weights, all reading `x`.
+    """Build copies of a layer that run one after the other, with different weights, all on `x`.
 
-    The assertion that always holds marks the end of a copy: as a stateful operation it is neither
-    pruned nor merged with its likes, it reads the output as data (a control edge on the output
-    would forbid the optimiser to fuse the layer), and the next copy waits for it, so that one
-    copy's output is freed before the next one's is allocated.
+    An assertion that always holds marks the end of a copy. It is stateful, so that it is neither
+    pruned nor merged. It reads the output as data, since a control edge would prevent fusion. The
+    next copy waits for it, so that each output is freed before the next one is allocated.
     """
     y = operator.apply(x, weights[0], residual)
     for own in weights[1:]:
@@ -88,13 +87,13 @@ def chain(operator: Operator, x: Any, weights: Sequence[Sequence[Any]], residual
 
 
 def traced_copies(operator: Operator, x: Any, weights: list[list[Any]], residual: Any) -> Traced:
-    """Trace a function of `x` that runs one copy of the layer per set of weights."""
+    """Trace a function of `x` that runs one copy per set of weights."""
     held: list[Any] = [weights, residual]
     return Traced(lambda image: chain(operator, image, held[0], held[1]), [x], held)
 
 
-def made_up_weights(operator: Operator) -> list[Any]:
-    """Allocate weights of one copy: memory of its own, filled."""
+def dummy_weights(operator: Operator) -> list[Any]:
+    """Allocate and fill the weights of one copy."""
     return [tf.fill(shape, tf.constant(_WEIGHT_VALUE)) for shape in operator.weight_shapes]
 
 
@@ -106,16 +105,16 @@ def copies_for(once_ms: float, weight_bytes: int, budget_ms: float) -> int:
     once_ms : float
         First estimate of one copy's time.
     weight_bytes : int
-        Of one copy; 0 where it has none.
+        Of one copy; 0 without weights.
     budget_ms : float
-        What one run may take.
+        Limit on the time of one run.
 
     Returns
     -------
     int
-        Enough for a run of about `TARGET_MS`; at least two where there are weights, and where
-        those are many so many that they push each other out of the caches, as a real network's
-        do; one where a copy alone exceeds the budget or half of `WEIGHTS_BYTES`.
+        Enough for a run of about `TARGET_MS`. At least two with weights. With large weights, enough
+        to evict each other from the caches, as in a real network. One if a single copy exceeds the
+        budget or half of `WEIGHTS_BYTES`.
     """
     if once_ms > budget_ms or weight_bytes > WEIGHTS_BYTES / 2:
         return 1
@@ -124,16 +123,16 @@ def copies_for(once_ms: float, weight_bytes: int, budget_ms: float) -> int:
     if weight_bytes:
         wanted = max(wanted, 2)
     if weight_bytes > CACHED_BYTES:
-        cold = min(COLD_BYTES // weight_bytes, COLD_COPIES_MOST)
+        cold = min(COLD_BYTES // weight_bytes, MAX_COLD_COPIES)
         wanted = max(wanted, min(cold, int(budget_ms / once_ms)))
-    most = min(COPIES_MOST, WEIGHTS_BYTES // max(weight_bytes, 1))
-    return max(1, min(wanted, most))
+    limit = min(MAX_COPIES_PER_RUN, WEIGHTS_BYTES // max(weight_bytes, 1))
+    return max(1, min(wanted, limit))
 
 
 def first_estimate_ms(run: Callable[[], object], session_ms: float) -> float:
-    """Time a run that is already built: the fastest of a few, the only one of a long run.
+    """Time a built run: the fastest of a few runs, or a single long run.
 
-    The session call is taken out.
+    The session call is subtracted.
     """
     timed = WallClock(run)
     best_ms, spent_ms = math.inf, 0.0
@@ -184,7 +183,7 @@ class Run(Built):
         for function in self._functions:
             function.release()
         self.phases = {}
-        # The graphs' cycles hold kernels; the collector alone would visit them too seldom.
+        # Reference cycles of the graphs hold kernels; automatic collection is too rare.
         Run._closed += 1
         if Run._closed % _TRACED_CYCLES == 0:
             gc.collect()
@@ -199,23 +198,23 @@ def layer_run(
     link_ms: float,
     weights: list[Any] | None = None,
 ) -> Run:
-    """Build a layer: alone, and in as many copies as its time asks for.
+    """Build a layer: a single copy, and as many copies as its time requires.
 
     Parameters
     ----------
     operator : Operator
     host : Host
     budget_ms : float
-        What one run of the execution phase may take.
+        Limit on the time of one run of the execution phase.
     session_ms, link_ms : float
-        Cost of a call, and of what separates two copies: both are taken out of execution.
+        Cost of a call, and of the separator of two copies; both are subtracted from execution.
     weights : list of Tensor, optional
-        Weights of the first copy, made up by default.
+        Weights of the first copy, dummy values by default.
     """
     image = host.array(operator.input_shape)
     x = tf.constant(image)
     residual = None if operator.residual_shape is None else tf.ones(operator.residual_shape)
-    first = made_up_weights(operator) if weights is None else weights
+    first = dummy_weights(operator) if weights is None else weights
     alone = traced_copies(operator, x, [first], residual)
     output = alone(x)
     weight_bytes = 4 * sum(math.prod(shape) for shape in operator.weight_shapes)
@@ -223,7 +222,7 @@ def layer_run(
     copies = copies_for(once_ms, weight_bytes, budget_ms)
     functions = [alone]
     if copies > 1:
-        others = [made_up_weights(operator) for _ in range(copies - 1)]
+        others = [dummy_weights(operator) for _ in range(copies - 1)]
         functions.append(traced_copies(operator, x, [first, *others], residual))
     timed = functions[-1]
     offset_ms = session_ms + (copies - 1) * link_ms
@@ -239,13 +238,13 @@ def layer_run(
 
 
 def call_costs_ms() -> dict[str, float]:
-    """Measure what a call costs, and per copy what separates copies and what a Reshape costs.
+    """Measure the cost of a call, of the separator of two copies, and of a Reshape.
 
     Returns
     -------
     dict
-        ``session_ms``, ``link_ms``, ``view_ms``: a call that does nothing, one separator of
-        `chain`, one node that only changes a shape.
+        ``session_ms``, ``link_ms``, ``view_ms``: an empty call, one separator of `chain`, one
+        shape-only node.
     """
     x = tf.ones((1, 4))
     copies = 64
@@ -258,7 +257,7 @@ def call_costs_ms() -> dict[str, float]:
         for operator, count in ((nothing, 1), (nothing, copies), (view, copies))
     )
     times: dict[Traced, list[float]] = {call: [], links: [], views: []}
-    for _ in range(5):  # in turns, so that a slow moment does not fall on one of them alone
+    for _ in range(5):  # alternating, so that a slow moment affects all of them
         for traced, found in times.items():
             found.append(median_ms(partial(traced, x), _ROUND_SECONDS))
     call_ms, links_ms, views_ms = (float(np.median(found)) for found in times.values())
@@ -270,7 +269,7 @@ def call_costs_ms() -> dict[str, float]:
 
 
 def refused(error: Exception) -> Exception:
-    """Turn TensorFlow's word for "no" into resperf's."""
+    """Convert TensorFlow's error into one of resperf's."""
     if isinstance(error, tf.errors.ResourceExhaustedError):
         return MemoryError(str(error).splitlines()[0])
     words = str(error).strip().splitlines() or [type(error).__name__]

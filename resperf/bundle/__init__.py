@@ -1,7 +1,7 @@
 """Bundles: everything that prediction needs for one device and framework, in one folder.
 
-A folder holds ``bundle.json`` and one ONNX file per predictor. Nothing in it is code or a pickle,
-and reading one needs numpy and onnxruntime alone.
+A folder holds ``bundle.json`` and one ONNX file per predictor, and neither code nor pickles.
+Reading it needs only numpy and onnxruntime.
 """
 
 from __future__ import annotations

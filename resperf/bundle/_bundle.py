@@ -41,14 +41,13 @@ class Times:
     Attributes
     ----------
     ms : array of float64 (layers,)
-        NaN where the bundle has no predictor.
+        NaN if the bundle has no predictor.
     in_range : array of bool (layers,)
-        Whether every field lies within what the bundle was trained on.
+        Whether every field is inside the trained range.
     reason : tuple of str
         Empty, or why a layer is out of range or has no time: ``"height=900 above 512"``.
     low_ms, high_ms : array of float64 (layers,)
-        Bounds that hold nine of ten measured times; NaN where the bundle knows none. Wider out of
-        range.
+        90% interval of measured times; NaN if the bundle has none. Wider out of range.
     """
 
     ms: Array
@@ -59,7 +58,7 @@ class Times:
 
 
 class Bundle:
-    """What predicts under one setting on one platform; made by `load`.
+    """Predictors for one setting and platform; made by `load`.
 
     A bundle on disk may have several such parts, each a `Bundle` in memory: `parts`.
 
@@ -70,29 +69,29 @@ class Bundle:
         `created` is ISO 8601, UTC.
     settings : tuple of Setting
     platforms : tuple of Platform
-        How and where the training rows were measured; several where a network predictor learnt
-        from rows of several. `setting` and `platform` are the first.
+        How and where the training rows were measured; several if a network predictor was trained
+        on rows of several. `setting` and `platform` are the first.
     costs : mapping of str to float
-        ``session_ms`` and ``view_ms`` of that machine, where they are known.
+        ``session_ms`` and ``view_ms`` of that machine, if known.
     stored_copies : mapping of str to StoredCopies
-        Kind -> copies that runs of its measured layers held; of other kinds they are assumed.
+        Kind -> copies of a layer per measured run; for other kinds they are assumed.
     layer_quantity : str
-        What the layers' times contain: ``execution_ms``, or ``whole_call_ms`` where the training
-        rows held nothing else.
+        What the layers' times contain: ``execution_ms``, or ``whole_call_ms`` if the training rows
+        held nothing else.
     layer_quantities, network_quantities : tuple of str
         All quantities that predictors of layers, and of networks, have.
     kinds : tuple of str
-        Kinds of layers that have a predictor of that phase.
+        Kinds of layers that have a predictor of `layer_quantity`.
     errors : mapping
         ``errors["validation"][kind][quantity]`` holds ``rows``, ``mape``, ``rmse_ms``, ``mae_ms``
         and ``within_10`` (fractions); ``errors["test"]`` likewise.
     estimates : mapping
-        What was estimated rather than learnt -> ``how``, ``source`` and errors. Named
+        What was estimated instead of learnt -> ``how``, ``source`` and errors. Named
         ``"pool execution"``, ``"preprocess"``, ``"postprocess"``, ``"view_ms"``.
     correction : Correction or None
-        What whole networks say of layers inside them, where the bundle was calibrated.
+        In-network correction, if the bundle was calibrated.
     transferred : TransferredCalibration or None
-        Where the layers were measured, where that was another machine than `platform`.
+        Where the layers were measured, if not on `platform`.
     part : mapping
         The manifest's part for this setting and platform.
     manifest : mapping
@@ -150,10 +149,10 @@ class Bundle:
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """Read a bundle and check that it is whole, safe, and means what it meant when written.
+        """Read a bundle and check that it is complete, safe, and still predicts what it did.
 
-        The features of its golden layers are computed and compared now, their predictions when a
-        predictor is first used.
+        The features of its golden layers are compared now, and their predictions when a predictor
+        is first used.
 
         Returns
         -------
@@ -174,19 +173,19 @@ class Bundle:
             raise
         except (ResperfError, KeyError, TypeError, ValueError, AttributeError) as error:
             raise BundleError(
-                f"{path} does not hold what a bundle holds ({type(error).__name__}: {error}); "
+                f"{path} is not a valid bundle ({type(error).__name__}: {error}); "
                 "restore it or train it again"
             ) from error
         return self
 
     @cached_property
     def parts(self) -> tuple[Bundle, ...]:
-        """What the bundle has for each pair of settings and platforms, this one included."""
+        """All parts of the bundle, one per set of settings and platforms, this one included."""
         parts = tuple(
             self if place == self._place else Bundle(self.path, self.manifest, place)
             for place in range(len(self.manifest["parts"]))
         )
-        # Each part knows the others: what one has read and checked is so for all.
+        # All parts share this tuple, so that each is read and checked once.
         for part in parts:
             part.__dict__["parts"] = parts
         return parts
@@ -196,8 +195,8 @@ class Bundle:
     ) -> Bundle:
         """Return the part that answers for a subject under a setting on a platform.
 
-        The framework and what a run does must agree. Of what is left, exactly this setting and
-        platform come first, then the fewest differences of the platform, then of the setting.
+        The framework and the mode must agree. Among those parts, the one whose platform differs
+        least is chosen, then the one whose setting differs least.
 
         Parameters
         ----------
@@ -211,7 +210,7 @@ class Bundle:
         Raises
         ------
         BundleError
-            If no part does; the message says what there is.
+            If no part does; the message lists the parts.
         """
         fitting = [
             (len(where.differences(platform)), len(how.differences(setting)), place)
@@ -236,15 +235,15 @@ class Bundle:
         )
 
     def changed(self, reason: str, **values: Any) -> Bundle:
-        """Return the bundle with other values of its part, and the reason in its provenance.
+        """Return the bundle with changed values of its part, and the reason in its provenance.
 
-        A value of None leaves that entry out. `settings` and `platforms` are lists of values, not
-        of references.
+        A value of None removes that entry. `settings` and `platforms` are lists of values, not of
+        references.
         """
         return self._with(changed(self.manifest["provenance"], reason), values)
 
     def without_correction(self) -> Bundle:
-        """Return the same bundle, its layers as they are alone."""
+        """Return the bundle without in-network correction: its layers as measured in isolation."""
         if self.correction is None:
             return self
         return self._with(self.manifest["provenance"], {"correction": None})
@@ -268,7 +267,7 @@ class Bundle:
 
     @property
     def provenance(self) -> Mapping[str, Any]:
-        """Where it comes from; what is not known reads ``"unknown"``."""
+        """Where the bundle comes from; unknown entries are ``"unknown"``."""
         found: Mapping[str, Any] = self.manifest["provenance"]
         return found
 
@@ -293,7 +292,7 @@ class Bundle:
 
     @property
     def machine(self) -> str:
-        """The machine that the times are of, in words, and where the layers were measured."""
+        """Name of the machine that is predicted, and of the one that measured the layers."""
         here = self.platform.machine
         if self.transferred is None:
             return here
@@ -301,7 +300,7 @@ class Bundle:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of all its files."""
+        """Total size of the bundle's files."""
         return sum(file.stat().st_size for file in self.path.iterdir() if file.is_file())
 
     def predict_networks(
@@ -310,7 +309,7 @@ class Bundle:
         setting: Setting | None = None,
         platform: Platform | None = None,
     ) -> dict[str, Estimate]:
-        """Predict whole networks by the predictors that learnt of networks.
+        """Predict whole networks by the predictors trained on networks.
 
         Parameters
         ----------
@@ -322,12 +321,12 @@ class Bundle:
         Returns
         -------
         dict of str to Estimate
-            By quantity; empty where the bundle has no predictor of networks.
+            By quantity; empty if the bundle has no predictor of networks.
 
         Raises
         ------
         BundleError
-            If one of them is a golden sample and its prediction is not the stored one.
+            If a network is a golden sample and its prediction is not the stored one.
         """
         how, where = setting or self.setting, platform or self.platform
         found = {}
@@ -346,14 +345,14 @@ class Bundle:
         ----------
         layers : sequence of Layer
         quantity : str
-            A name of `resperf.quantities.QUANTITIES`. Where kinds have no predictor of their own
-            for ``preprocess_ms`` or ``postprocess_ms``, the bundle's transfers stand in. One
-            quantity never stands in for another.
+            A name of `resperf.quantities.QUANTITIES`. Kinds without a predictor of their own for
+            ``preprocess_ms`` or ``postprocess_ms`` use the bundle's transfers. No quantity is
+            substituted for another.
 
         Raises
         ------
         BundleError
-            If a predictor does not give what it gave when it was stored.
+            If a predictor no longer gives the stored values.
         """
         ms, low_ms, high_ms = (np.full(len(layers), np.nan) for _ in range(3))
         reasons = [""] * len(layers)
@@ -381,7 +380,7 @@ class Bundle:
         predicted: Estimate,
         in_range: npt.NDArray[np.bool_] | None = None,
     ) -> Estimate:
-        """Add the bundle's bounds where the predictor has none of its own."""
+        """Add the bundle's bounds if the predictor has none of its own."""
         if not np.isnan(predicted.low).all():
             return predicted
         known = np.ones(len(predicted.values), dtype=bool) if in_range is None else in_range
@@ -391,7 +390,7 @@ class Bundle:
     def _bounds(
         self, kind: str, quantity: str, values: Array, in_range: npt.NDArray[np.bool_]
     ) -> tuple[Array, Array]:
-        """Return the bounds of values of one kind; NaN in bundles that were made without."""
+        """Return the bounds of values of one kind; NaN if the bundle has no intervals."""
         intervals = self._intervals.get((kind, quantity))
         if intervals is not None:
             return intervals.bounds(values, in_range)
@@ -409,13 +408,13 @@ class Bundle:
         Parameters
         ----------
         quantity : {"preprocess_ms", "postprocess_ms"}
-            Towards the device, or back.
+            To the device, or back.
         tensor_bytes : sequence of float (tensors,)
 
         Returns
         -------
         array of float64 (tensors,)
-            In ms; NaN where the bundle knows nothing of such transfers.
+            In ms; NaN if the bundle has no such transfers.
         """
         transfers = self._transfers.get(quantity)
         if transfers is None:
@@ -425,9 +424,9 @@ class Bundle:
     def transfers_outside(
         self, quantity: str, tensor_bytes: Sequence[float] | npt.NDArray[Any]
     ) -> list[str]:
-        """Say for each tensor why its copy is beyond what was measured; empty where it is not."""
+        """Say for each tensor why its copy is outside the measured range; empty if it is inside."""
         transfers = self._transfers.get(quantity)
-        # What takes the same time whatever the size has no range.
+        # A time that does not depend on the size has no range.
         known = transfers is None or not any(transfers.ms_per_mb)
         largest = math.inf if transfers is None or known else transfers.largest_bytes
         return [
@@ -466,12 +465,12 @@ class Bundle:
             if not entries:
                 raise BundleError(f"{self.path} has no golden layer for {kind}; train it again")
             layers = [layer_from_key(entry["key"]) for entry in entries]
-            now = _telling_columns(feature_matrix(kind, columns_of(layers))[1])
-            then = _telling_columns(np.array([entry["features"] for entry in entries], dtype=float))
+            now = _nonzero_columns(feature_matrix(kind, columns_of(layers))[1])
+            then = _nonzero_columns(np.array([entry["features"] for entry in entries], dtype=float))
             if now.shape != then.shape or not np.allclose(now, then, rtol=_FEATURE_TOLERANCE):
                 raise BundleError(
-                    f"{self.path}: features of {kind} are not those it was trained with, though "
-                    "its feature set version is; train it again"
+                    f"{self.path}: features of {kind} are not those it was trained with, but the "
+                    "feature set version is the same; train it again"
                 )
 
     def _check_outputs(self, kind: str, quantity: str, predictor: Predictor) -> None:
@@ -487,7 +486,7 @@ class Bundle:
         self._checked.add((kind, quantity))
 
     def _check_networks(self, networks: Sequence[Network], quantity: str, values: Array) -> None:
-        """Compare what is predicted of golden networks with what was when they were stored."""
+        """Compare predictions of golden networks with the stored ones."""
         golden = {
             (entry["digest"], entry["batch"]): entry["values"]
             for entry in self.part["golden"].get("networks", ())
@@ -508,8 +507,8 @@ class Bundle:
             )
 
 
-def _telling_columns(features: Array) -> Array:
-    """Return the columns that are not all zero: a choice that came later only adds zeros."""
+def _nonzero_columns(features: Array) -> Array:
+    """Return the columns that are not all zero: choices added later only add zeros."""
     return features[:, np.any(features != 0, axis=0)]
 
 

@@ -1,4 +1,4 @@
-"""How layers' times inside whole networks differ from those measured alone, or elsewhere."""
+"""How layers' times differ inside networks, and on another machine, from the measured ones."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from resperf.platform import Platform
 
 
 def group_of(layer: Layer) -> str:
-    """Name the layers that run alike inside networks: ``"conv"``, or ``"norm local_response"``."""
+    """Name the layers that share a factor: ``"conv"``, or ``"norm local_response"``."""
     field = layer.PLACED_BY
     return f"{layer.kind} {layer.fields()[field]}" if field else layer.kind
 
 
 @dataclass(frozen=True)
 class TransferredCalibration:
-    """Where the layers of a bundle were measured, where that was another machine than its own.
+    """How a bundle was transferred from the machine where its layers were measured.
 
     Attributes
     ----------
     origin : Platform
-        That the layers were measured on.
+        Where the layers were measured.
     factor : float
-        Their time on the bundle's machine over their time there, as whole networks say.
+        Layer time on the bundle's machine over layer time on `origin`, fitted to whole networks.
     """
 
     origin: Platform
@@ -53,20 +53,20 @@ class TransferredCalibration:
 
 @dataclass(frozen=True)
 class Correction:
-    """In-network correction: what whole networks, measured on its machine, say of its layers.
+    """In-network correction, fitted to whole networks measured on the bundle's machine.
 
     Attributes
     ----------
     factors : mapping of str to float
-        Group of layers (`group_of`) -> time inside a network over time alone; that of the kind
-        where the group is absent, else 1.
+        Group of layers (`group_of`) -> time inside a network over time in isolation. A group that
+        is absent has its kind's factor, else 1.
     node_ms, handover_ms_per_mb : float
-        What a layer costs behind another one, in place of the costs measured on short chains.
+        Inter-layer overhead per layer and per MB, instead of that measured on short chains.
     log_width : float
-        Nine of ten networks that were left out of the fit lie within a factor of exp(log_width) of
-        their prediction; infinite where too few were measured to say so.
+        Nine of ten networks that were left out of the fit take their predicted time within a factor
+        of exp(log_width); infinite if too few were measured.
     evidence : mapping
-        The networks that it was learnt from, and how well it predicts those left out.
+        The networks that it was fitted to, and its errors on networks left out.
     """
 
     factors: Mapping[str, float]
@@ -76,7 +76,7 @@ class Correction:
     evidence: Mapping[str, Any]
 
     def factor(self, group: str) -> float:
-        """Return the time of such layers inside a network over their time alone."""
+        """Return the time of such layers inside a network over their time in isolation."""
         return self.factors.get(group, self.factors.get(group.partition(" ")[0], 1.0))
 
     def to_json(self) -> dict[str, Any]:

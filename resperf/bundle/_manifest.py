@@ -1,4 +1,4 @@
-"""Reading ``bundle.json`` with suspicion: schema, versions, file names, checksums."""
+"""Reading and validating ``bundle.json``: schema, versions, file names, checksums."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from resperf.quantities import Level
 
 MANIFEST = "bundle.json"
 NETWORK = Level.NETWORK.value
-"""What stands for a layer's kind where the subjects are networks."""
+"""Used in place of a layer kind if the subjects are networks."""
 SCHEMA_VERSION = 4
-"""1: layers alone. 2: with what whole networks say of them. 3: measured on another machine.
+"""1: layers only. 2: with in-network correction. 3: with transferred calibration.
 4: layers and networks, any quantity, several settings and platforms, provenance."""
 
 _TOP: Mapping[str, type] = {
@@ -68,7 +68,29 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     ------
     BundleError
         If the folder is no bundle, is damaged, names files outside itself, or was made by a version
-        of resperf whose features were others.
+        of resperf with other features.
+    KeyError, TypeError, ValueError, AttributeError
+        If an older manifest is damaged.
+    """
+    manifest = structured_manifest(folder)
+    if manifest.get("feature_set_version") != FEATURE_SET_VERSION:
+        raise BundleError(
+            f"{folder} was trained with feature set {manifest.get('feature_set_version')!r}, this "
+            f"resperf computes {FEATURE_SET_VERSION}; train it again"
+        )
+    _check_files(folder, manifest["files"])
+    for part in manifest["parts"]:
+        _check_part(folder, part, manifest)
+    return manifest
+
+
+def structured_manifest(folder: Path) -> dict[str, Any]:
+    """Read a bundle's manifest in schema 4 and check its structure, but no other file.
+
+    Raises
+    ------
+    BundleError
+        If the folder is no bundle, is damaged, or is of a schema that is not known.
     KeyError, TypeError, ValueError, AttributeError
         If an older manifest is damaged.
     """
@@ -80,24 +102,25 @@ def read_manifest(folder: Path) -> dict[str, Any]:
             "train it again or update resperf"
         )
     _check_types(folder, manifest, _TOP if version == SCHEMA_VERSION else _BEFORE_4)
-    if manifest.get("feature_set_version") != FEATURE_SET_VERSION:
-        raise BundleError(
-            f"{folder} was trained with feature set {manifest.get('feature_set_version')!r}, this "
-            f"resperf computes {FEATURE_SET_VERSION}; train it again"
-        )
     if version == SCHEMA_VERSION:
         if not manifest["parts"]:
             raise BundleError(f"{folder / MANIFEST} has no parts; the bundle is damaged")
         for part in manifest["parts"]:
             _check_types(folder, part, _PART)
-    else:
-        _check_canned(folder, manifest)
-        _check_predictors(folder, manifest["predictors"])
-        manifest = upgraded(manifest)
-    _check_files(folder, manifest["files"])
-    for part in manifest["parts"]:
-        _check_part(folder, part, manifest)
-    return manifest
+            _check_references(folder, part, manifest)
+        return manifest
+    _check_canned(folder, manifest)
+    _check_predictors(folder, manifest["predictors"])
+    return upgraded(manifest)
+
+
+def _check_references(folder: Path, part: Mapping[str, Any], manifest: Mapping[str, Any]) -> None:
+    """Refuse a part without a setting and a platform of the manifest."""
+    for name in ("settings", "platforms"):
+        if not part[name] or not set(map(str, part[name])) <= manifest[name].keys():
+            raise BundleError(
+                f"{folder / MANIFEST} has the {name} of a part damaged; train it again"
+            )
 
 
 def _check_types(folder: Path, values: Any, types: Mapping[str, type]) -> None:
@@ -107,7 +130,7 @@ def _check_types(folder: Path, values: Any, types: Mapping[str, type]) -> None:
 
 
 def parsed_manifest(folder: Path) -> dict[str, Any]:
-    """Parse a bundle's manifest, whatever it holds.
+    """Parse a bundle's manifest without checking its content.
 
     Raises
     ------
@@ -133,10 +156,10 @@ def parsed_manifest(folder: Path) -> dict[str, Any]:
 
 
 def _check_canned(folder: Path, manifest: Mapping[str, Any]) -> None:
-    """Refuse golden samples of older bundles that lack something."""
+    """Refuse incomplete golden samples of older bundles."""
     for entry in manifest["canned"]:
         if not isinstance(entry, dict) or not {"key", "features", "ms"} <= entry.keys():
-            raise BundleError(f"{folder / MANIFEST} has a canned layer damaged; train it again")
+            raise BundleError(f"{folder / MANIFEST} has a damaged golden layer; train it again")
 
 
 def _check_predictors(folder: Path, predictors: Mapping[str, Any]) -> None:
@@ -148,7 +171,7 @@ def _check_predictors(folder: Path, predictors: Mapping[str, Any]) -> None:
 
 
 def _check_part(folder: Path, part: Mapping[str, Any], manifest: Mapping[str, Any]) -> None:
-    """Refuse costs that are no numbers, predictors without ranges, and files without checksum."""
+    """Refuse costs that are not numbers, predictors without ranges, files without checksum."""
     damaged = [
         f"the cost {name}"
         for name, cost_ms in part["costs"].items()
@@ -158,11 +181,6 @@ def _check_part(folder: Path, part: Mapping[str, Any], manifest: Mapping[str, An
         f"the ranges of {kind}"
         for kind in part["predictors"]
         if kind != NETWORK and not _are_ranges(part["ranges"].get(kind))
-    ]
-    damaged += [
-        f"the {name} of a part"
-        for name in ("settings", "platforms")
-        if not part[name] or not set(map(str, part[name])) <= manifest[name].keys()
     ]
     if not isinstance(part.get("estimates", {}), dict):
         damaged.append("the estimates")
@@ -188,7 +206,7 @@ def _are_ranges(ranges: Any) -> bool:
 
 
 def _check_files(folder: Path, files: Mapping[str, Any]) -> None:
-    """Refuse names that leave the folder, absent files, and files with other content."""
+    """Refuse paths outside the folder, missing files, and files with a wrong checksum."""
     for name, digest in files.items():
         if not name or name != Path(name).name or "\\" in name or name in (".", ".."):
             raise BundleError(f"{folder} names a file outside its folder ({name!r}); do not use it")

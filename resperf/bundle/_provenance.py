@@ -1,4 +1,4 @@
-"""Where a bundle comes from, as plain JSON values: enough to make it again, or to say why not."""
+"""Where a bundle comes from, as plain JSON values: enough to rebuild it, or to say why not."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PACKAGES = (
     "numpy", "scipy", "onnx", "onnxruntime", "tensorflow", "tensorflow-cpu", "keras", "lightgbm",
     "xgboost", "xgboost-cpu", "scikit-learn",
 )  # fmt: skip
-"""What learnt numbers depend on."""
+"""Packages on which trained predictors depend."""
 
 
 def provenance(
@@ -30,7 +30,7 @@ def provenance(
     Parameters
     ----------
     datasets : sequence of mapping
-        What was learnt from, each with ``name``, ``checksum``, ``campaign``, ``seed``, ``created``,
+        The training data, each with ``name``, ``checksum``, ``campaign``, ``seed``, ``created``,
         ``versions``, ``merged`` (the pieces of a merged file) and ``source`` (of an import).
     seeds : mapping of str to int
     excluded : mapping
@@ -49,7 +49,7 @@ def provenance(
 
 
 def unknown_provenance(dataset: Mapping[str, Any], training: Mapping[str, Any]) -> dict[str, Any]:
-    """Say what a bundle of schema 1 to 3 knows of its provenance."""
+    """Return the provenance of a bundle of schema 1 to 3, as far as it is known."""
     seeds = {name: training[key] for name, key in _SEEDS.items() if key in training}
     return {
         "datasets": [{**dataset, "merged": UNKNOWN}],
@@ -89,7 +89,7 @@ def merged(pieces: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def package_versions() -> dict[str, str]:
-    """Return the versions of the installed packages that learnt numbers depend on."""
+    """Return the versions of the installed packages on which trained predictors depend."""
     found = {}
     for package in _PACKAGES:
         try:
@@ -100,11 +100,11 @@ def package_versions() -> dict[str, str]:
 
 
 def source_commit() -> str:
-    """Return the commit of the checkout that runs, ``-dirty`` where it is changed.
+    """Return the commit of the running checkout, with ``-dirty`` if it has changes.
 
-    ``"unknown"`` of an installed package.
+    ``"unknown"`` for an installed package.
     """
-    # Only training asks: predicting need not load it.
+    # Only training needs it.
     import subprocess
 
     checkout = Path(__file__).parents[2]
@@ -121,12 +121,12 @@ def source_commit() -> str:
 
 
 def _rebuildable(datasets: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """Say whether a third person can make the bundle again."""
+    """Say whether a third person can rebuild the bundle."""
     private = [str(each["name"]) for each in datasets if not each.get("source", {}).get("citation")]
     if private:
         return {
             "answer": "no",
-            "why": f"nothing says where to get {', '.join(private)}: who has the file of this "
-            "checksum can",
+            "why": f"{', '.join(private)} has no published source; rebuilding needs a file with "
+            "the same checksum",
         }
     return {"answer": "yes", "why": "from the published files that its datasets cite"}

@@ -16,8 +16,8 @@ from resperf.layers.columns import is_among
 def ranges_of(kind: str, columns: Columns) -> dict[str, list[Any]]:
     """Return [smallest, largest] of each number, and all values of each name or flag.
 
-    Kinds whose fields say the same work in several ways (rows as batch or as the rest) go by their
-    quantities instead of these fields.
+    If fields can describe the same work in several ways (rows as batch or as another dimension),
+    the kind's quantities are used instead of these fields.
     """
     ranges: dict[str, list[Any]] = {}
     for name, column in _ranged(kind, columns).items():
@@ -33,7 +33,7 @@ def ranges_of(kind: str, columns: Columns) -> dict[str, list[Any]]:
 
 
 def _ranged(kind: str, columns: Columns) -> Columns:
-    """Return the columns that decide whether a layer is like those of the training rows."""
+    """Return the columns that decide whether a layer is inside the trained range."""
     cls = kind_of(kind)
     if cls.INDEPENDENT_FIELDS:
         return columns
@@ -43,15 +43,15 @@ def _ranged(kind: str, columns: Columns) -> Columns:
         for name, spec in cls.specs().items()
         if spec.choices or name.startswith("dilation")
     }
-    # How rows fill vectors, and whether there is work for all threads, is no matter of range.
+    # Remainders of vector lengths and the use of threads do not define a range.
     plain = (name for name in cls.PLAIN if name != "threaded" and not name.endswith("_rest"))
     return {**whole, **{name: quantities[name] for name in (*plain, *cls.LOG2)}}
 
 
 def outside(kind: str, columns: Columns, ranges: Mapping[str, list[Any]]) -> list[str]:
-    """Say for each row all that lies outside: ``"height=900 above 512, batch=64 above 32"``.
+    """Say for each row what is out of range: ``"height=900 above 512, batch=64 above 32"``.
 
-    Empty where nothing does.
+    Empty if nothing is.
     """
     columns = _ranged(kind, columns)
     rows = len(next(iter(columns.values())))
@@ -61,10 +61,10 @@ def outside(kind: str, columns: Columns, ranges: Mapping[str, list[Any]]) -> lis
         if seen is None:
             continue
         is_number = np.issubdtype(column.dtype, np.number)
-        strange: npt.NDArray[np.bool_] = (
+        is_outside: npt.NDArray[np.bool_] = (
             (column < seen[0]) | (column > seen[1]) if is_number else ~is_among(column, seen)
         )
-        for row in np.flatnonzero(strange):
+        for row in np.flatnonzero(is_outside):
             value = column[row]
             if not is_number:
                 reasons[row].append(f"{name}={value} not seen in training")

@@ -1,4 +1,4 @@
-"""Where bundles are looked for, and which one serves a device."""
+"""Where bundles are searched, and which one is chosen for a device."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from resperf.bundle._bundle import Bundle
-from resperf.bundle._manifest import MANIFEST, SCHEMA_VERSION, parsed_manifest
-from resperf.bundle._upgrade import upgraded
+from resperf.bundle._manifest import MANIFEST, structured_manifest
 from resperf.devices import canonical_device, device_class, is_at_hand
 from resperf.errors import BundleError, DeviceError
 from resperf.platform import Platform, distance
@@ -20,26 +19,24 @@ from resperf.targets import DEFAULT, UNKNOWN, Target, names_with, target
 
 
 def user_folder() -> Path:
-    """Return where this user's bundles are kept: ``$RESPERF_HOME``, or the user's data folder.
+    """Return the folder of this user's bundles: in ``$RESPERF_HOME``, or the user's data folder.
 
     Raises
     ------
     BundleError
-        If this user has no folder of his own, as unknown users of a container have none.
+        If this user has no home folder, as in some containers.
     """
     home = os.environ.get("RESPERF_HOME")
     if home:
         return Path(home) / "bundles"
     folder = _data_folder()
     if folder is None:
-        raise BundleError(
-            "this user has no home folder to keep bundles in; set RESPERF_HOME to a folder"
-        )
+        raise BundleError("this user has no home folder for bundles; set RESPERF_HOME to a folder")
     return folder
 
 
 def default_folder(setting: Setting, platform: Platform, device: str | None = None) -> Path:
-    """Return where a bundle is written whose folder nobody named: DEVICE-FRAMEWORK, and threads.
+    """Return the default folder of a new bundle: DEVICE-FRAMEWORK, and threads if not all.
 
     Raises
     ------
@@ -63,7 +60,7 @@ def _data_folder() -> Path | None:
 
 
 def _places(extra: Path | None) -> Iterator[Path]:
-    """Yield the folders to look in, best first."""
+    """Yield the folders to search, best first."""
     if extra is not None:
         yield extra
     with suppress(BundleError):
@@ -83,7 +80,7 @@ def bundle_folders(extra: Path | None = None) -> list[Path]:
     Parameters
     ----------
     extra : Path, optional
-        Folder of a bundle, or of several, to look in first.
+        Folder of a bundle, or of several, that is searched first.
 
     Raises
     ------
@@ -99,7 +96,7 @@ def bundle_folders(extra: Path | None = None) -> list[Path]:
 
 
 def _folders_in(place: Path) -> list[Path]:
-    """List the bundles of one place, or the one that it is itself."""
+    """List the bundles in a folder, or the folder if it is a bundle."""
     if (place / MANIFEST).exists():
         return [place.resolve()]
     return [
@@ -112,14 +109,14 @@ def _folders_in(place: Path) -> list[Path]:
 def find_bundles(
     extra: Path | None = None,
 ) -> tuple[list[Bundle], list[tuple[Path, BundleError]]]:
-    """Load every bundle that can be found, best place first.
+    """Load every bundle found, best place first.
 
     Returns
     -------
     bundles : list of Bundle
-        All parts of the whole ones.
+        All parts of the undamaged ones.
     damaged : list of (Path, BundleError)
-        The others' folders, and what is wrong with them.
+        The others' folders and errors.
 
     Raises
     ------
@@ -143,27 +140,27 @@ def find_bundle(
 ) -> Bundle:
     """Find a bundle by its folder, by its folder's name, or by its device.
 
-    Where the best place has several of the device at hand with one framework, it is the one that
-    was measured on the machine most like this one.
+    If the best place has several for this machine's device with one framework, the one measured on
+    the machine most similar to this one is chosen.
 
     Parameters
     ----------
     device : str or None
-        Folder of a bundle, else the name of such a folder in a place that is searched, else any
-        name of a device (`resperf.devices`), upper or lower case. None takes what `path` holds, of
-        several that of the default device.
+        Folder of a bundle, else the name of such a folder in a searched place, else any name of a
+        device (`resperf.devices`), in upper or lower case. None takes the bundle in `path`; of
+        several, that of the default device.
     framework : str, optional
-        Any, the best place first, unless given.
+        Any by default, the best place first.
     path : Path, optional
-        Folder of a bundle, or of several, to look in first.
+        Folder of a bundle, or of several, that is searched first.
 
     Raises
     ------
     BundleError
-        If `path` holds no bundle, or is a damaged one, or if the one that would have been taken
-        is damaged.
+        If `path` holds no bundle, or is a damaged one, or if the one that would be chosen is
+        damaged.
     DeviceError
-        If no bundle fits; the message lists those there are.
+        If no bundle fits; the message lists all.
     """
     if path is not None and (path / MANIFEST).exists():
         return _part(_fitting_label(path, device, framework))
@@ -181,7 +178,7 @@ def find_bundle(
     fitting = [label for label in labels if label.fits(device, framework)]
     if fitting:
         found = _most_like_here(fitting)
-        _refuse_stand_in(found, damaged, folders)
+        _refuse_substitute(found, damaged, folders)
         return _part(found)
     wanted = repr(device) + (f" with framework {framework!r}" if framework else "")
     problem = f"; damaged: {damaged[0][1]}" if damaged else ""
@@ -192,12 +189,12 @@ def find_bundle(
 
 
 def bundle_place(word: str | Path | None, framework: str | None = None) -> Path | None:
-    """Return the folder that ``--bundle`` means: one to look in first, or a bundle by any name.
+    """Return the folder given by ``--bundle``: one to search first, or a bundle by any name.
 
     Raises
     ------
     DeviceError, BundleError
-        As `find_bundle`, where it is no folder.
+        As `find_bundle`, if it is no folder.
     """
     if word is None or Path(word).is_dir():
         return None if word is None else Path(word)
@@ -205,7 +202,7 @@ def bundle_place(word: str | Path | None, framework: str | None = None) -> Path 
 
 
 def named_target(device: str | None, framework: str | None = None) -> Target:
-    """Choose the target to measure with by the words of ``--device`` and ``--framework``.
+    """Choose the target to measure with by ``--device`` and ``--framework``.
 
     Parameters
     ----------
@@ -218,7 +215,7 @@ def named_target(device: str | None, framework: str | None = None) -> Target:
     ResperfError
         If there is no such target.
     DeviceError
-        If the word says no device; lists the bundles.
+        If there is no such device; lists the bundles.
     """
     if device is None:
         return target(framework)
@@ -241,7 +238,7 @@ def named_target(device: str | None, framework: str | None = None) -> Target:
 
 
 def _named(word: str, folders: Sequence[Path]) -> Path | None:
-    """Return the bundle that a word names by its folder, or by this folder's name alone."""
+    """Return the bundle given by its folder, or by the name of its folder."""
     if (Path(word) / MANIFEST).exists():
         return Path(word)
     return next((folder for folder in folders if folder.name == word), None)
@@ -255,12 +252,12 @@ def _known(labels: Sequence[_Label]) -> str:
 
 
 def _part(label: _Label) -> Bundle:
-    """Load the part of a bundle that a label is of."""
+    """Load the part of a bundle that a label describes."""
     return loaded(label.path).parts[label.place]
 
 
 def loaded(folder: Path) -> Bundle:
-    """Load a bundle, once as long as its manifest stays the same.
+    """Load a bundle; it is cached until its manifest changes.
 
     Raises
     ------
@@ -277,7 +274,7 @@ def _loaded(folder: Path, _changed_ns: int, _size_bytes: int) -> Bundle:
 
 @dataclass(frozen=True)
 class _Label:
-    """What a bundle's manifest says about one part, its other files not looked at."""
+    """What a bundle's manifest says about one part; other files are not read."""
 
     path: Path
     place: int
@@ -295,7 +292,7 @@ class _Label:
 
 
 def _labels(folders: Sequence[Path]) -> tuple[list[_Label], list[tuple[Path, BundleError]]]:
-    """Read the labels of bundles' parts in their order; and which have none, and why."""
+    """Read the labels of bundles' parts in order; also return damaged folders and errors."""
     labels: list[_Label] = []
     damaged = []
     for folder in folders:
@@ -318,7 +315,7 @@ def _labels_of(folder: Path) -> tuple[_Label, ...]:
 
 
 def _state(folder: Path) -> tuple[int, int]:
-    """Return what changes when a bundle's manifest does."""
+    """Return modification time and size of a bundle's manifest."""
     try:
         state = (folder / MANIFEST).stat()
     except OSError as error:
@@ -328,10 +325,8 @@ def _state(folder: Path) -> tuple[int, int]:
 
 @lru_cache(maxsize=64)
 def _read_labels(folder: Path, _changed_ns: int, _size_bytes: int) -> tuple[_Label, ...]:
-    manifest = parsed_manifest(folder)
     try:
-        if manifest["schema_version"] != SCHEMA_VERSION:
-            manifest = upgraded(manifest)
+        manifest = structured_manifest(folder)
         return tuple(
             _Label(
                 folder,
@@ -344,7 +339,10 @@ def _read_labels(folder: Path, _changed_ns: int, _size_bytes: int) -> tuple[_Lab
             for place, part in enumerate(manifest["parts"])
         )
     except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
-        raise BundleError(f"{folder / MANIFEST} lacks {error}; train it again") from error
+        raise BundleError(
+            f"{folder / MANIFEST} is damaged ({type(error).__name__}: {error}); restore it or "
+            "train it again"
+        ) from error
 
 
 def _fitting_label(path: Path, device: str | None, framework: str | None) -> _Label:
@@ -375,7 +373,7 @@ def _fitting_label(path: Path, device: str | None, framework: str | None) -> _La
 
 
 def _device_of(labels: Sequence[_Label], framework: str | None, path: Path) -> str:
-    """Say which device is meant by a folder of bundles, where nobody said it.
+    """Choose a device of a folder of bundles if none is named.
 
     Raises
     ------
@@ -391,20 +389,20 @@ def _device_of(labels: Sequence[_Label], framework: str | None, path: Path) -> s
         return devices.get(DEFAULT.device_class) or next(iter(devices.values()))
     there = (
         ", ".join(sorted(devices.values()))
-        or f"none for {framework or 'any framework'} that is whole"
+        or f"no undamaged bundle for {framework or 'any framework'}"
     )
     raise DeviceError(f"which device of {path}? There is {there}; name one by --device")
 
 
-def _refuse_stand_in(
+def _refuse_substitute(
     found: _Label, damaged: Sequence[tuple[Path, BundleError]], folders: Sequence[Path]
 ) -> None:
-    """Refuse to let a bundle stand in silently for a damaged one of the same name before it.
+    """Refuse to replace a damaged bundle silently by another of the same name.
 
     Raises
     ------
     BundleError
-        What is wrong with that.
+        The error of the damaged one.
     """
     before = folders[: folders.index(found.path)]
     for folder, error in damaged:
@@ -413,7 +411,7 @@ def _refuse_stand_in(
 
 
 def _most_like_here(labels: Sequence[_Label]) -> _Label:
-    """Return the first bundle's, or that of one beside it that knows this machine better."""
+    """Return the first label, or of bundles beside it the one most similar to this machine."""
     first = labels[0]
     if not is_at_hand(first.device):
         return first

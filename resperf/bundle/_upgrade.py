@@ -1,4 +1,4 @@
-"""Manifests of schema 1 to 3 in the form of schema 4; what they do not know reads ``unknown``."""
+"""Manifests of schema 1 to 3 in the form of schema 4; missing entries are ``unknown``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from resperf.platform import from_fingerprint
 from resperf.quantities import quantity_name
 
 COPIES_ASSUMED = "assumed"
-"""Of bundles whose rows do not say how many copies of a layer one run held."""
+"""Marks bundles that do not store how many copies of a layer were measured together."""
 
 _TRAINING = ("training", "ranges", "estimates", "method", "device", "framework", "costs")
 _MARK = "1"

@@ -1,4 +1,4 @@
-"""Writing a bundle so that the folder is either the whole new one or untouched."""
+"""Writing a bundle so that the folder is either complete or unchanged."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ GOLDEN_LAYERS = 10
 def replaced_folder(output: Path) -> Iterator[Path]:
     """Give an empty folder that becomes `output` when the block ends without error.
 
-    It lies beside `output`, under a name with a dot in front that nobody gives a bundle.
+    It is created beside `output`, under a hidden name.
 
     Raises
     ------
     OutputError
-        If it cannot be written, or if `output` exists and is no bundle, or holds other files
-        beside the bundle's own.
+        If it cannot be written, or if `output` exists and is no bundle, or contains files that do
+        not belong to the bundle.
     """
     output = output.resolve()
     new, old = (output.with_name(f".{output.name}.resperf-{word}") for word in ("new", "old"))
@@ -46,7 +46,7 @@ def replaced_folder(output: Path) -> Iterator[Path]:
         for file in (*new.iterdir(), new):
             _sync(file)
         if output.exists():
-            # Minutes may have passed since the first look.
+            # Minutes may have passed since the first check.
             _refuse_foreign(output)
             output.rename(old)
         new.rename(output)
@@ -74,7 +74,7 @@ def _prepare(output: Path, new: Path, old: Path) -> None:
 
 
 def _refuse_foreign(bundle: Path) -> None:
-    """Refuse to replace a folder that holds what is not part of the bundle.
+    """Refuse to replace a folder with files that do not belong to the bundle.
 
     Raises
     ------
@@ -86,13 +86,13 @@ def _refuse_foreign(bundle: Path) -> None:
     try:
         own = set(json.loads((bundle / MANIFEST).read_text(encoding="utf-8"))["files"])
     except (OSError, ValueError, TypeError, KeyError):
-        # A damaged bundle may be replaced, with all networks that may have been its own.
+        # A damaged bundle may be replaced, with all its ONNX files.
         own = {file.name for file in bundle.glob("*.onnx")}
     foreign = sorted({entry.name for entry in bundle.iterdir()} - own - {MANIFEST})
     if foreign:
         raise OutputError(
-            f"{bundle} holds {foreign[0]!r} beside the bundle, which would be lost with it; move "
-            "that away or choose another output"
+            f"{bundle} contains {foreign[0]!r}, which is not part of the bundle and would be lost; "
+            "move it away or choose another output"
         )
 
 
@@ -109,7 +109,7 @@ def _sync(path: Path) -> None:
 
 
 def write_manifest(folder: Path, values: Mapping[str, Any]) -> None:
-    """Write ``bundle.json`` with versions and the checksum of every other file of the folder."""
+    """Write ``bundle.json``, with versions and the checksum of every other file."""
     files = {
         file.name: hashlib.sha256(file.read_bytes()).hexdigest()
         for file in sorted(folder.iterdir())
@@ -134,14 +134,14 @@ def golden_layers(
     Parameters
     ----------
     layers : mapping of kind to layers
-        Candidates, at least one per kind; the first ones are taken.
+        Candidates, at least one per kind; the first ones are used.
     predictors : mapping of kind to mapping of quantity to LayerPredictor
 
     Returns
     -------
     list of dict
         ``key``, ``features`` (those of `feature_matrix`) and ``values`` by quantity. At least one
-        layer per kind, so more than ten where there are more kinds.
+        layer per kind, so more than ten if there are more kinds.
     """
     per_kind = max(1, -(-GOLDEN_LAYERS // max(1, len(layers))))
     entries = []
@@ -167,7 +167,7 @@ def golden_networks(
     setting: Setting,
     platform: Platform,
 ) -> list[dict[str, Any]]:
-    """Describe networks by digest and batch, with what is predicted of them by quantity."""
+    """Describe networks by digest and batch, with their predictions by quantity."""
     predicted = {
         name: each.predict(networks, setting, platform)[name].values
         for name, each in predictors.items()
@@ -184,14 +184,14 @@ def golden_networks(
 
 
 def merge_bundles(bundles: Sequence[Path], output: Path) -> None:
-    """Write one bundle that answers for the settings and platforms of several.
+    """Merge bundles into one with the settings and platforms of all.
 
     Parameters
     ----------
     bundles : sequence of Path
-        At least one; each part stays as it is, its files under names of their own.
+        At least one. Parts do not change; their files are renamed.
     output : Path
-        Folder; a bundle that is there is replaced when the new one is complete.
+        Folder; an existing bundle is replaced once the new one is complete.
 
     Raises
     ------
@@ -220,7 +220,7 @@ def merge_bundles(bundles: Sequence[Path], output: Path) -> None:
 
 
 def _with_files(values: Mapping[str, Any], prefix: str) -> dict[str, Any]:
-    """Put a prefix before the names of all files that predictors name."""
+    """Prefix all file names in predictors."""
     return {
         name: prefix + value if name == "network" and isinstance(value, str)
         else _with_files(value, prefix) if isinstance(value, dict) else value

@@ -1,4 +1,4 @@
-"""How a layer is named in the messages between the campaign and its measuring process."""
+"""Layers in the messages between a campaign and its measuring process."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from resperf.layers import Layer, kind_of
 
 
 def plain(layer: Layer) -> dict[str, Any]:
-    """Name a layer as JSON values."""
+    """Convert a layer to JSON values."""
     return {"kind": layer.kind, "fields": layer.fields()}
 
 
 def layer_of(message: Mapping[str, Any]) -> Layer:
-    """Make the layer that a message names."""
+    """Convert JSON values back to a layer."""
     return kind_of(message["kind"]).from_fields(message["fields"])

@@ -1,4 +1,4 @@
-"""The parent's side of a measuring process: start it, ask it, and notice how it died."""
+"""The parent's side of a measuring process: start it, send it requests, detect how it died."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from resperf.timing import SamplingProtocol
 
 START_TIMEOUT_S = 300.0
 LISTEN_S = 0.2
-"""How soon a request to stop is noticed while something is being measured."""
+"""Interval for checking a request to stop while something is measured."""
 MEMORY_WORDS = (
     "bad_alloc",
     "memoryerror",
@@ -38,8 +38,8 @@ MEMORY_WORDS = (
 )
 
 
-class WorkerDied(ResperfError):  # noqa: N818 -- it is an event, told as a row's status
-    """The measuring process ended or was ended while it owed an answer."""
+class WorkerDied(ResperfError):  # noqa: N818 -- an event, reported as a row's status
+    """The measuring process ended or was killed before it answered."""
 
     def __init__(self, status: Status, detail: str) -> None:
         super().__init__(detail)
@@ -47,28 +47,28 @@ class WorkerDied(ResperfError):  # noqa: N818 -- it is an event, told as a row's
         self.detail = detail
 
 
-class Interrupted(ResperfError):  # noqa: N818 -- it is a request
-    """The campaign is to stop now."""
+class Interrupted(ResperfError):  # noqa: N818 -- a request, not an error
+    """The campaign was asked to stop now."""
 
 
 @dataclass(frozen=True)
 class WorkerSettings:
-    """What a measuring process is started with.
+    """Settings of a measuring process.
 
     Attributes
     ----------
     target : Target
-        Its whole row is told: the process need not know the package that registered it.
+        The complete row is sent: the process need not import the package that registered it.
     settings : mapping
         Keywords of the backend, as JSON values.
     protocol : SamplingProtocol
     reference_interval_s : float
     memory_bytes : int
-        Memory that subjects may fill; 0 for no limit.
+        Memory that subjects may use; 0 for no limit.
     usual : mapping of str to (float, int)
-        What `Monitor.usual_times` found in earlier processes.
+        `Monitor.usual_times` of earlier processes.
     networks : bool
-        Whether it measures whole networks, and not layers.
+        Whether it measures whole networks instead of layers.
     """
 
     target: Target
@@ -93,13 +93,13 @@ class WorkerSettings:
 
 
 class WorkerProcess:
-    """A measuring process. Leave its ``with`` block to end it.
+    """A measuring process, which ends with its ``with`` block.
 
     Parameters
     ----------
     settings : WorkerSettings
     wants_stop : callable
-        Asked every fifth of a second while waiting.
+        Called every `LISTEN_S` while waiting.
 
     Raises
     ------
@@ -111,7 +111,7 @@ class WorkerProcess:
         self, settings: WorkerSettings, *, wants_stop: Callable[[], bool] = lambda: False
     ) -> None:
         self._wants_stop = wants_stop
-        # A file, not a pipe: a framework that writes much must not block on a reader.
+        # A file, not a pipe: a framework that writes a lot must not block.
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 -- closed in close()
         its_read, self._write = os.pipe()
         self._read, its_write = os.pipe()
@@ -123,7 +123,7 @@ class WorkerProcess:
                 stderr=self._stderr,
                 pass_fds=(its_read, its_write),
                 env={**os.environ, "PYTHONPATH": _python_path()},
-                # Ctrl-C reaches the parent alone, which then decides.
+                # Ctrl-C reaches the parent only, which then decides.
                 start_new_session=True,
             )
         finally:
@@ -151,7 +151,7 @@ class WorkerProcess:
 
     @property
     def pid(self) -> int:
-        """Of the process."""
+        """Process id."""
         return self._process.pid
 
     def lower(self, layers: Sequence[Layer]) -> list[Layer]:
@@ -168,18 +168,18 @@ class WorkerProcess:
         return [layer_of(layer) for layer in reply["layers"]]
 
     def probe(self, layers: Sequence[Layer]) -> list[str]:
-        """Say why each layer cannot be built; '' where it can."""
+        """Return why each layer cannot be built; '' if it can."""
         question = {"ask": "probe", "layers": [plain(layer) for layer in layers]}
         reasons: list[str] = self._ask(question, START_TIMEOUT_S)["reasons"]
         return reasons
 
     def costs(self) -> dict[str, float]:
-        """Return what a network pays besides its layers (ms), and facts of the device's speed."""
+        """Return the costs of a network besides its layers (ms), and the device's speed."""
         costs: dict[str, float] = self._ask({"ask": "costs"}, START_TIMEOUT_S)["costs"]
         return costs
 
     def reading(self) -> Sequence[Any] | None:
-        """Read the device now: a `Reading` as JSON values; None where there is nothing to read."""
+        """Read the device now: a `Reading` as JSON values; None if there is nothing to read."""
         reading: Sequence[Any] | None = self._ask({"ask": "reading"}, START_TIMEOUT_S)["reading"]
         return reading
 
@@ -200,20 +200,20 @@ class WorkerProcess:
         Returns
         -------
         dict
-            ``row`` and ``reading`` as JSON values, of which the latter may be None, and ``usual``:
-            what `Monitor.usual_times` says where there is a reading.
+            ``row`` and ``reading`` as JSON values; ``reading`` may be None. With a reading also
+            ``usual``: the `Monitor.usual_times`.
 
         Raises
         ------
         WorkerDied
-            If the process died of it, hung, or failed in an unforeseen way.
+            If the process died, hung, or failed unexpectedly.
         Interrupted
-            If the campaign is to stop.
+            If the campaign is asked to stop.
         """
         return self._ask({"ask": "measure", "layer": plain(layer), "repeat": repeat}, timeout_s)
 
     def close(self) -> None:
-        """End the process, kindly if it is not busy."""
+        """End the process; kill it if it is busy."""
         with contextlib.suppress(OSError):
             os.close(self._write)
         try:
@@ -227,11 +227,11 @@ class WorkerProcess:
         self._stderr.close()
 
     def kill(self) -> None:
-        """End the process at once; `close` still has to follow."""
+        """Kill the process; `close` must still follow."""
         self._process.kill()
 
     def _ask(self, question: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
-        """Send a question and wait for its answer."""
+        """Send a request and wait for the reply."""
         try:
             _write_all(self._write, json.dumps(question, separators=(",", ":")).encode() + b"\n")
         except BrokenPipeError:
@@ -244,7 +244,7 @@ class WorkerProcess:
         return reply
 
     def _line(self, deadline: float, timeout_s: float) -> bytes:
-        """Wait for a line, watching the clock, the process and requests to stop."""
+        """Wait for a line, a timeout, the end of the process or a request to stop."""
         while (end := self._received.find(b"\n")) < 0:
             remaining_s = deadline - time.monotonic()
             if self._wants_stop():
@@ -257,7 +257,7 @@ class WorkerProcess:
                 block = os.read(self._read, 1 << 20)
                 if not block:
                     if self._wants_stop():
-                        # What stopped this process may have stopped that one too.
+                        # The signal that stopped this process may have stopped the other one too.
                         raise Interrupted("interrupted")
                     raise self._death()
                 self._received += block
@@ -266,16 +266,16 @@ class WorkerProcess:
         return line
 
     def _death(self) -> WorkerDied:
-        """Say how the process died."""
+        """Return how the process died."""
         code = self._process.wait()
-        last_line = self._last_line()
+        last_line = self._last_stderr_line()
         if code == -signal.SIGKILL:
-            # Nobody but the kernel, short of memory, kills without a word.
+            # Only the kernel, out of memory, kills without a message.
             return WorkerDied(Status.OUT_OF_MEMORY, "killed by the system, probably out of memory")
         cause = signal.Signals(-code).name if code < 0 else f"exit code {code}"
         return WorkerDied(_status_of(last_line), f"{cause}: {last_line}" if last_line else cause)
 
-    def _last_line(self) -> str:
+    def _last_stderr_line(self) -> str:
         """Return the last line that the process wrote to stderr, shortened."""
         size = self._stderr.seek(0, os.SEEK_END)
         self._stderr.seek(max(0, size - 2000))
@@ -283,10 +283,10 @@ class WorkerProcess:
         return lines[-1].strip()[:300] if lines else ""
 
 
-def _status_of(words: str) -> Status:
-    """Tell from a message whether memory was what failed."""
-    short = any(word in words.lower() for word in MEMORY_WORDS)
-    return Status.OUT_OF_MEMORY if short else Status.CRASHED
+def _status_of(message: str) -> Status:
+    """Return whether a message reports a lack of memory or another crash."""
+    no_memory = any(word in message.lower() for word in MEMORY_WORDS)
+    return Status.OUT_OF_MEMORY if no_memory else Status.CRASHED
 
 
 def _write_all(file: int, content: bytes) -> None:
@@ -295,7 +295,7 @@ def _write_all(file: int, content: bytes) -> None:
 
 
 def _python_path() -> str:
-    """Return PYTHONPATH with the folder that holds this very package in front."""
+    """Return PYTHONPATH with the folder of this package first."""
     root = str(Path(__file__).resolve().parents[2])
     rest = os.environ.get("PYTHONPATH")
     return os.pathsep.join([root, rest] if rest else [root])

@@ -1,4 +1,4 @@
-"""Progress of a campaign on stderr: rows done, rate, remaining time, failures."""
+"""Progress bar of a campaign on stderr: rows done, rate, remaining time, failures."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from resperf.errors import require
 
 
 class Progress:
-    """A progress bar where stderr is a terminal, and nothing elsewhere.
+    """A progress bar if stderr is a terminal, else nothing.
 
     Parameters
     ----------
@@ -48,15 +48,15 @@ class Progress:
         self._bar.update(done - self._bar.n)
 
     def close(self) -> None:
-        """Leave the last state on the screen."""
+        """Close the bar; its last state remains on the screen."""
         if self._bar is not None:
             self._bar.close()
 
 
 def format_duration(seconds: float) -> str:
     """Write a duration in its two largest units: ``"1 h 05 min"``, ``"3 min 20 s"``, ``"8 s"``."""
-    whole = max(0, round(seconds))
-    hours, minutes, rest = whole // 3600, whole % 3600 // 60, whole % 60
+    total_s = max(0, round(seconds))
+    hours, minutes, rest = total_s // 3600, total_s % 3600 // 60, total_s % 60
     if hours:
         return f"{hours} h {minutes:02d} min"
     return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"

@@ -1,4 +1,4 @@
-"""The sampler: an endless, seeded stream of layers, any prefix of which is a fair sample."""
+"""The sampler: an endless, seeded stream of layers; any prefix of it is a fair sample."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from resperf.errors import CampaignError, LayerError
 from resperf.layers import Layer, key_at_any_batch, kind_of
 
 ATTEMPTS = 50_000
-"""Consecutive draws beyond the constraints after which the campaign is refused."""
+"""Consecutive rejected draws after which the campaign is refused."""
 NETWORK_ATTEMPTS = 200
-"""The same for layers of networks, after which the layer is drawn from the ranges."""
+"""Rejected draws from networks after which the layer is drawn from the ranges."""
 
 
 @dataclass(frozen=True)
@@ -38,11 +38,10 @@ class _Weighted:
 
 
 class Sampler:
-    """Draws layers as a campaign says.
+    """Draws the layers of a campaign.
 
-    Every draw chooses a kind by its share, then an origin: the kind's ranges, or a perturbed layer
-    of a reference network. The result depends only on the campaign, the seed and the harvested
-    layers.
+    Each draw chooses a kind by its share, then a source: the kind's ranges, or a perturbed layer of
+    a reference network. The result depends only on the campaign, the seed and the harvested layers.
 
     Parameters
     ----------
@@ -53,7 +52,7 @@ class Sampler:
     skip_kinds : set of str
         Kinds that are not drawn.
     share_power : float
-        Kinds are drawn by their shares to this power; 0 draws all kinds equally often.
+        Exponent of the shares of kinds; 0 draws all kinds equally often.
     """
 
     def __init__(
@@ -87,7 +86,7 @@ class Sampler:
         Raises
         ------
         CampaignError
-            If (nearly) no layer of the ranges meets the constraints.
+            If (almost) no layer of the ranges meets the constraints.
         """
         kind = self._kinds.draw(self._random)
         own = self._campaign.kinds[kind].from_networks
@@ -104,7 +103,7 @@ class Sampler:
         )
 
     def _from_ranges(self, kind: str) -> Layer | None:
-        """Draw every field by its law; None where the fields do not fit each other."""
+        """Draw every field from its distribution; None if the fields contradict each other."""
         case = self._cases[kind].draw(self._random)
         made = kind_of(kind)
         words = draw_words(made, case.laws, self._random)
@@ -117,19 +116,19 @@ class Sampler:
         return None if layer.is_made_by_frameworks else layer
 
     def _is_too_large(self, words: dict[str, Any]) -> bool:
-        """Refuse huge inputs before a layer is built: most of the paper's Table 3 are."""
+        """Reject huge inputs (most draws of the paper's Table 3) before building a layer."""
         elements = words["batch"] * words.get("channels_in", 1)
         elements *= words.get("height", 1) * words.get("width", 1)
         return bool(4 * elements > self._campaign.constraints.largest_tensor_bytes)
 
     def _perturbed(self, kind: str) -> Layer | None:
-        """Take a layer of a reference network and change some of its fields at once."""
+        """Take a layer of a reference network and change some of its fields."""
         source = self._random
         original = self._harvested[kind][int(source.random() * len(self._harvested[kind]))]
         laws = self._campaign.kinds[kind].laws
         changes: dict[str, Any] = {}
         if "batch" in laws:
-            # Tokens and windows are rows of one image: their number per image stays.
+            # Tokens and windows are rows of one image: their number per image does not change.
             changes["batch"] = _batch(original) * laws["batch"].draw(source)
         exact = source.random() < self._campaign.mixture.exact
         try:
@@ -148,7 +147,7 @@ class Sampler:
         return None if unwanted else layer
 
     def _scaled_lengths(self, layer: Layer) -> dict[str, int]:
-        """Scale some of the lengths that the kind allows to scale; a length of 1 stays 1."""
+        """Scale some of the kind's `SCALED` lengths; a length of 1 stays 1."""
         lengths = {name: int(layer.fields()[name]) for name in layer.SCALED}
         return {
             name: _scaled(length, self._random)
@@ -157,7 +156,7 @@ class Sampler:
         }
 
     def _widths(self, layer: Layer) -> dict[str, int]:
-        """Scale each width of the layer, or not."""
+        """Scale some of the layer's widths."""
         return {
             name: _scaled(int(layer.fields()[name]), self._random)
             for name in layer.SCALED
@@ -165,7 +164,7 @@ class Sampler:
         }
 
     def _switches(self, layer: Layer, laws: Mapping[str, Law]) -> dict[str, Any]:
-        """Sometimes redraw fields such as bias and activation by the campaign's laws."""
+        """Sometimes redraw fields such as bias and activation from the campaign's distributions."""
         return {
             name: laws[name].draw(self._random)
             for name in layer.REDRAWN
@@ -186,7 +185,7 @@ class Sampler:
 
 
 def draw_words(made: type[Layer], laws: Mapping[str, Law], source: random.Random) -> dict[str, Any]:
-    """Draw a value for every word; a field's own law overrules its shorthand's."""
+    """Draw a value for every word; a field's own distribution overrides its shorthand's."""
     words: dict[str, Any] = {}
     for word, law in sorted(laws.items(), key=lambda item: item[0] not in made.aliases):
         value = law.draw(source)
@@ -198,7 +197,7 @@ def draw_words(made: type[Layer], laws: Mapping[str, Law], source: random.Random
 
 
 def _originals(harvested: Sequence[Layer], kind: str) -> tuple[Layer, ...]:
-    """Layers of a kind at their smallest batch sizes, in the layout before lowering."""
+    """Return the layers of a kind at their smallest batch sizes, in the layout before lowering."""
     unique: dict[str, Layer] = {}
     for layer in harvested:
         if layer.kind == kind:
@@ -214,7 +213,7 @@ def _batch(layer: Layer) -> int:
 
 
 def _scaled(width: int, source: random.Random) -> int:
-    """Half, the same, double, or a random factor around 1, rounded like widths in networks."""
+    """Scale by 0.5, 1, 2 or a random factor, rounded like widths in networks."""
     if source.random() < 0.4:
         return max(1, int(width * (0.5, 1, 2)[int(source.random() * 3)]))
     value = width * 2 ** source.uniform(-1.5, 1.5)
@@ -223,7 +222,7 @@ def _scaled(width: int, source: random.Random) -> int:
 
 
 def _sizes(layer: Layer, source: random.Random) -> dict[str, int]:
-    """Scale the image; square ones mostly stay square."""
+    """Scale the image; square images mostly stay square."""
     fields = layer.fields()
     if "height" not in fields or source.random() < 0.3:
         return {}

@@ -1,4 +1,4 @@
-"""A campaign's definition: what a TOML file of ``microbench/`` says, checked."""
+"""The definition of a campaign, read from a TOML file of ``microbench/`` and checked."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from resperf.errors import CampaignError, ResperfError
 from resperf.layers import Layer, kind_of
 from resperf.timing import SamplingProtocol
 
-GROUPED = "depthwise"
-"""As many groups as channels: a value of ``groups`` beside numbers."""
+DEPTHWISE = "depthwise"
+"""Value of ``groups`` for as many groups as channels."""
 SHARES = frozenset({"from_networks", "exact", "memory_share"})
-"""Settings that are a part of something."""
+"""Settings that are shares, at most 1."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """A part of a kind's draws with some laws of its own.
+    """A part of a kind's draws with some different distributions.
 
     Attributes
     ----------
     name : str
     share : float
-        Of the kind's draws from ranges.
+        Share of the kind's draws from ranges.
     laws : mapping of str to Law
-        All of the kind's laws, this case's own in place of the kind's.
+        The kind's distributions, with those of this case in place of the kind's.
     """
 
     name: str
@@ -47,10 +47,10 @@ class KindSpec:
     Attributes
     ----------
     share : float
-        Of the campaign's layers, in proportion to those of the other kinds.
+        Weight among the campaign's kinds.
     cases : tuple of Case
     from_networks : float or None
-        Share of them that networks' layers are the origin of; that of the mixture where it is None.
+        Share of layers made from networks' layers; None for the mixture's share.
     """
 
     share: float
@@ -59,23 +59,22 @@ class KindSpec:
 
     @property
     def laws(self) -> Mapping[str, Law]:
-        """The kind's own laws, those of its first case."""
+        """The kind's own distributions, those of its first case."""
         return self.cases[0].laws
 
 
 @dataclass(frozen=True)
 class Constraints:
-    """What a layer must not exceed; a draw that does is drawn again.
+    """Limits of a layer; a draw beyond them is drawn again.
 
     Attributes
     ----------
     largest_tensor_bytes, largest_weight_bytes, largest_macs : int
-        Of the input or output, of the weights, and of the work of one layer.
+        Limits of the input or output, of the weights, and of the work of one layer.
     largest_time_ms : float
-        Of the execution, predicted crudely as ``2 macs / gflops + moved bytes / gb_per_s``.
+        Limit of the execution, roughly predicted as ``2 macs / gflops + moved bytes / gb_per_s``.
     gflops, gb_per_s : float
-        The crude prediction's speeds, about those of the machine; also used to say how long a
-        campaign will take.
+        The machine's approximate speeds, for this prediction and for the duration of a campaign.
     """
 
     largest_tensor_bytes: int = 1 << 28
@@ -86,11 +85,11 @@ class Constraints:
     gb_per_s: float = 6.0
 
     def predicted_ms(self, layer: Layer) -> float:
-        """Predict a layer's execution crudely (ms)."""
+        """Predict a layer's execution roughly (ms)."""
         return 2 * layer.macs / (self.gflops * 1e6) + layer.moved_bytes / (self.gb_per_s * 1e6)
 
     def allow(self, layer: Layer) -> bool:
-        """Whether a layer exceeds nothing."""
+        """Whether a layer is within all limits."""
         return (
             max(layer.input_bytes, layer.output_bytes) <= self.largest_tensor_bytes
             and layer.weight_bytes <= self.largest_weight_bytes
@@ -106,11 +105,11 @@ class Mixture:
     Attributes
     ----------
     from_networks : float
-        Share of layers made from those of reference networks; the rest is drawn from the ranges.
+        Share of layers made from layers of reference networks; the rest is drawn from ranges.
     exact : float
-        Share of these that keep all fields but the batch size; the others are perturbed.
+        Share of these in which only the batch size changes; the others are perturbed.
     networks : tuple of str
-        Reference networks by name; ``"*"`` for all that are shipped.
+        Names of reference networks; ``"*"`` for all that are shipped.
     """
 
     from_networks: float = 0.0
@@ -120,28 +119,28 @@ class Mixture:
 
 @dataclass(frozen=True)
 class RunSettings:
-    """How the runner behaves; none of it changes a measured time.
+    """Settings of the runner; none of them changes a measured time.
 
     Attributes
     ----------
     hours : float
-        Time after which each start stops, as ``--hours`` says it; 0 for no limit.
+        Time after which each start stops, like ``--hours``; 0 for no limit.
     timeout_s : float
-        A layer that takes longer is ended with its process; networks have a limit of their own.
+        A layer that takes longer fails, and its process is killed; networks have their own limit.
     memory_share : float
         Share of the machine's memory that the measuring process may allocate.
     recycle_layers : int
-        Layers after which that process is replaced; 0 for the framework's own default.
+        Layers after which that process is replaced; 0 for the framework's default.
     reference_interval_s : float
         Time between two readings of the reference layer.
     compact_interval_s : float
         Time between two writes of the dataset while the campaign runs.
     retry_wait_s : float
-        How much later a noisy row is measured again, at least.
+        Minimum time before a noisy row is measured again.
     retries : int
-        How often it is, at most.
+        Maximum number of such repetitions per row.
     retry_share : float
-        All such measurements together over the planned ones, at most.
+        Maximum of all repetitions over the planned measurements.
     """
 
     hours: float = 0.0
@@ -155,28 +154,28 @@ class RunSettings:
     retry_share: float = 0.2
 
     def time_limit(self, asked: float | None) -> float | None:
-        """Return the hours after which a start stops: those asked for, else the campaign's own."""
+        """Return the hours after which a start stops: `asked`, else the campaign's own limit."""
         return asked if asked is not None else self.hours or None
 
 
 @dataclass(frozen=True)
 class AdaptiveSettings:
-    """How a campaign that learns what it needs goes on (see `campaign.adaptive`).
+    """Settings of an adaptive campaign (see `campaign.adaptive`).
 
     Attributes
     ----------
     first : float
-        Share of the layers that are drawn plainly before anything is learnt.
+        Share of the layers that are drawn at random before the first training.
     growth : float
-        Layers of each later batch over those that are there by then.
+        Size of each later batch over the layers measured so far.
     held_out : float
-        Share of the later batches that tests or validates: the next such layers of the plain
-        draws, of which they are a fifth.
+        Share of test and validation layers in the later batches, taken from the random draws (of
+        which they are a fifth).
     candidates : int
-        Layers that are looked at for each one that is chosen.
+        Candidates per chosen layer.
     share_power : float
-        How much the shares of kinds weigh in what is chosen: each kind's error counts by its share
-        to this power, so that 1 looks at the error of a mean layer, 0 at that of a mean kind.
+        Exponent of a kind's share as the weight of its error: 1 minimises the error of the mean
+        layer, 0 that of the mean kind.
     """
 
     first: float = 0.25
@@ -296,7 +295,7 @@ def _check_list(values: Any, made: type[str] | type[int], where: str, example: s
 
 @dataclass(frozen=True)
 class Campaign:
-    """A campaign as its file defines it.
+    """A campaign, as defined by its file.
 
     Attributes
     ----------
@@ -304,12 +303,12 @@ class Campaign:
     samples : int
         Distinct layers to measure.
     seed : int
-        Used where nobody gives another.
+        Default seed.
     repeat_share : float
-        Share of layers measured once more at a later time, to record the noise floor.
+        Share of layers measured again later, to record the noise floor.
     test_repeats : int
-        How many times more, at later times, layers of the test split are measured: what judges
-        predictors should be more exact than what they learn from.
+        How often layers of the test split are measured again later: test data should be more exact
+        than training data.
     kinds : mapping of str to KindSpec
         Of the layers to measure; empty where only networks are.
     networks : NetworkSpec, optional
@@ -342,7 +341,7 @@ class Campaign:
         Raises
         ------
         CampaignError
-            If it cannot be read or is wrong; the message names the place.
+            If it cannot be read or is invalid; the message names the place.
         """
         try:
             values = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -359,7 +358,7 @@ class Campaign:
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any], *, folder: Path = Path()) -> Self:
-        """Check a campaign's values and make it.
+        """Make a campaign from checked values.
 
         Parameters
         ----------
@@ -370,9 +369,9 @@ class Campaign:
         Raises
         ------
         CampaignError
-            If a word is unknown, or a value of the wrong type or out of range.
+            If a word is unknown, or a value has the wrong type or is out of range.
         MeasurementError
-            If the protocol is wrong.
+            If the protocol is invalid.
         """
         known = {f.name for f in dataclasses.fields(cls)} - {"source"}
         unknown = sorted(set(values) - known)
@@ -390,7 +389,7 @@ class Campaign:
             kinds={kind: _kind_spec(kind, table) for kind, table in kinds.items()},
             networks=None if networks is None else NetworkSpec.from_mapping(networks, folder),
             protocol=SamplingProtocol.from_mapping(values.get("protocol", {})),
-            # The laws by which layers were drawn, also those that the file leaves to the kind.
+            # All distributions that layers were drawn from, including the kind's defaults.
             source=dict(values)
             if not kinds
             else {
@@ -423,10 +422,9 @@ class Campaign:
         return dict(self.source)
 
     def differences(self, other: Mapping[str, Any]) -> list[str]:
-        """Say in what a stored campaign differs from this one, where it matters to the data.
+        """Return the differences from a stored campaign that affect the data.
 
-        More samples, other networks, another description, other runner settings or another way to
-        choose training layers go well with stored rows.
+        The number of samples, networks, description, seed, runner and adaptive settings may differ.
         """
         free = {"samples", "networks", "description", "run", "seed", "adaptive"}
         mine = self.to_json()
@@ -452,7 +450,7 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
 
 
 def _check_types(made: type[Any], settings: Mapping[str, Any], where: str) -> None:
-    """Refuse settings that the class does not have, or of another type than its field's."""
+    """Refuse unknown settings, and values of another type than the field's."""
     types = {f.name: str(f.type) for f in dataclasses.fields(made)}
     for word, value in settings.items():
         if word not in types:
@@ -468,7 +466,7 @@ def _check_types(made: type[Any], settings: Mapping[str, Any], where: str) -> No
 
 
 def _table(made: type[Any], settings: Any, where: str) -> Any:
-    """Make one of the plain tables of settings."""
+    """Read a table of settings."""
     if not isinstance(settings, Mapping):
         raise CampaignError(f"{where}={settings!r} must be a table")
     _check_types(made, settings, where)
@@ -476,7 +474,7 @@ def _table(made: type[Any], settings: Any, where: str) -> Any:
 
 
 def _ranges(kind: str, words: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the kind's own laws, none where a campaign draws all fields that have no default."""
+    """Return the kind's default distributions; none if `words` cover all fields without default."""
     made = kind_of(kind)
     drawn = {field for word in words for field in made.aliases.get(word, (word,))}
     needed = {name for name, default in made.defaults().items() if default is MISSING}
@@ -484,7 +482,7 @@ def _ranges(kind: str, words: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _kind_spec(kind: str, table: Any) -> KindSpec:
-    """Read ``[kinds.KIND]``: its share, its laws, and its cases with their own."""
+    """Read ``[kinds.KIND]``: its share, its distributions and its cases."""
     where = f"kinds.{kind}"
     if not isinstance(table, Mapping):
         raise CampaignError(f"{where}={table!r} must be a table")
@@ -516,7 +514,7 @@ def _case(kind: str, base: Mapping[str, Law], written: Any, where: str) -> Case:
 
 
 def _laws(kind: str, words: Mapping[str, Any], where: str) -> dict[str, Law]:
-    """Read laws by word, refusing words that the kind does not have."""
+    """Read distributions by word; refuse words that the kind does not have."""
     made = kind_of(kind)
     known = {*made.specs(), *made.aliases, *made.WORDS}
     unknown = sorted(set(words) - known)
@@ -532,7 +530,7 @@ def _laws(kind: str, words: Mapping[str, Any], where: str) -> dict[str, Law]:
 
 
 def _refuse_impossible(kind: str, word: str, value: Any, where: str) -> None:
-    """Refuse a value that no layer of the kind has: it would never be drawn, in silence."""
+    """Refuse a value that no layer of the kind can have: it would silently never be drawn."""
     made = kind_of(kind)
     possible = made.WORDS.get(word)
     fields = made.aliases.get(word, (word,))
@@ -543,11 +541,11 @@ def _refuse_impossible(kind: str, word: str, value: Any, where: str) -> None:
         wrong, right = value not in possible, f"one of {', '.join(possible)}"
     elif specs and specs[0].unit == "bool":
         wrong, right = value not in (False, True), "true or false"
-    elif word == "groups" and value == GROUPED:
+    elif word == "groups" and value == DEPTHWISE:
         return
     else:
         least = max((spec.minimum for spec in specs), default=0)
         is_integer = isinstance(value, int) and not isinstance(value, bool)
-        wrong, right = not is_integer or value < least, f"an integer from {least} on"
+        wrong, right = not is_integer or value < least, f"an integer of at least {least}"
     if wrong:
         raise CampaignError(f"{where}: {value!r} must be {right}")

@@ -15,14 +15,14 @@ from resperf.errors import require
 
 _NUMBERS = re.compile(r"\d+(,\d+)*")
 SEED = click.IntRange(0, 2**31 - 1)
-"""What every library takes as a seed."""
+"""Seeds that every library accepts."""
 
 
 def spread_numbers(words: Sequence[str], option: str) -> list[str]:
     """Rewrite ``--batch 1 8 32`` as ``--batch 1 --batch 8 --batch 32``.
 
-    Only numbers that follow the option (or ``--batch=1``) belong to it, so that a file may stand
-    behind them.
+    Only numbers directly after the option (or ``--batch=1``) belong to it. A file name may follow
+    them.
     """
     spread: list[str] = []
     following = 0
@@ -33,7 +33,7 @@ def spread_numbers(words: Sequence[str], option: str) -> list[str]:
             following = 1 if word == option else 2 if word.startswith(f"{option}=") else 0
             spread.append(word)
         elif following and _NUMBERS.fullmatch(word):
-            # The first number stands behind its own option already.
+            # The option already precedes its first number.
             spread += [word] if following == 1 else [option, word]
             following = 2
         else:
@@ -48,7 +48,7 @@ class BatchCommand(click.Command):
     spread_option = "--batch"
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Spread the numbers behind the option, then parse as usual."""
+        """Spread the numbers after the option, then parse as usual."""
         return super().parse_args(ctx, spread_numbers(args, self.spread_option))
 
 
@@ -58,16 +58,16 @@ class RowsCommand(BatchCommand):
     spread_option = "--rows"
 
 
-def whole_numbers(
+def positive_integers(
     ctx: click.Context,  # noqa: ARG001
     param: click.Parameter,  # noqa: ARG001
     words: tuple[str, ...],
 ) -> tuple[int, ...]:
-    """Read the words of a repeated option, each one number or several with commas between."""
+    """Parse values of a repeated option: positive integers, alone or separated by commas."""
     numbers: list[int] = []
     for word in words:
         if not _NUMBERS.fullmatch(word) or any(int(part) < 1 for part in word.split(",")):
-            raise click.BadParameter(f"{word!r} must be a whole number of at least 1, such as 8")
+            raise click.BadParameter(f"{word!r} must be an integer of at least 1, such as 8")
         numbers += [int(part) for part in word.split(",")]
     return tuple(numbers)
 
@@ -87,7 +87,7 @@ def _shapes(
 
 
 def one_or_several(batches: tuple[int, ...]) -> int | list[int] | None:
-    """Return None without a batch, a number for one, a list for several."""
+    """Return None for no batch size, an integer for one, a list for several."""
     return list(batches) if len(batches) > 1 else batches[0] if batches else None
 
 
@@ -100,7 +100,7 @@ BATCH: Decorator = click.option(
     "--batch",
     "batches",
     multiple=True,
-    callback=whole_numbers,
+    callback=positive_integers,
     metavar="N...",
     help="Batch size, one or several: --batch 1 8 32. The file's own by default.",
 )
@@ -115,16 +115,16 @@ SHAPE: Decorator = click.option(
 DEVICE: Decorator = click.option(
     "--device",
     metavar="D",
-    help="Device (cpu, 1080ti, ...), or a bundle by its name or folder: see `resperf devices`. cpu "
-    "where nothing else says it.",
+    help="Device (cpu, 1080ti, ...), or a bundle's name or folder; see `resperf devices`. By "
+    "default the bundle's device, else cpu.",
 )
 FRAMEWORK: Decorator = click.option(
-    "--framework", metavar="F", help="Framework, where a device has several; else the first."
+    "--framework", metavar="F", help="Framework, if the device has several. The first by default."
 )
 BUNDLE: Decorator = click.option(
     "--bundle",
     metavar="B",
-    help="Bundle by its name, folder or device; or a folder of several to look in first.",
+    help="Bundle: its name, folder or device. Or a folder of bundles, which is searched first.",
 )
 ALL: Decorator = click.option("--all", "every", is_flag=True, help="Show every layer.")
 JSON: Decorator = click.option("--json", "as_json", is_flag=True, help="Write JSON to stdout.")
@@ -132,17 +132,17 @@ JSON: Decorator = click.option("--json", "as_json", is_flag=True, help="Write JS
 
 @contextmanager
 def bar_of_steps(what: str) -> Iterator[Callable[[int, int, str], None] | None]:
-    """Show a bar on stderr where it is a terminal: told (done, all, name). None elsewhere."""
+    """Give a callback (done, total, name) that updates a bar on stderr; None without a terminal."""
     if not sys.stderr.isatty():
         yield None
         return
     bar = require("tqdm", "bench").tqdm(desc=what, unit=what.removesuffix("s"), leave=False)
 
-    def told(done: int, count: int, name: str) -> None:
+    def update(done: int, count: int, name: str) -> None:
         bar.total, bar.n = count, done
         bar.set_postfix_str(name)
 
     try:
-        yield told
+        yield update
     finally:
         bar.close()

@@ -1,4 +1,4 @@
-"""``resperf bench``: run a campaign, or go on with it."""
+"""``resperf bench``: run or resume a campaign."""
 
 from __future__ import annotations
 
@@ -34,38 +34,41 @@ INTERRUPTED = 130
 @click.argument("campaign", metavar="CAMPAIGN")
 @click.option(
     "-o", "--output", type=click.Path(path_type=Path, dir_okay=False),
-    help="Dataset to write or go on with.  [default: CAMPAIGN-DEVICE-FRAMEWORK[-Nthreads].h5, in "
-    "datasets/ where there is one]",
+    help="Dataset to write or resume.  [default: CAMPAIGN-DEVICE-FRAMEWORK[-Nthreads].h5, in "
+    "datasets/ if that folder exists]",
 )  # fmt: skip
 @DEVICE
 @FRAMEWORK
-@click.option("--threads", type=click.IntRange(min=1), help="Threads of the framework.")
+@click.option("--threads", type=click.IntRange(min=1), help="Number of threads of the framework.")
 @click.option(
     "--hours", type=click.FloatRange(min=0, min_open=True),
-    help="Stop this start after so many hours.  [default: the campaign's own, if it has any]",
+    help="Stop after this many hours.  [default: the campaign's own limit, if any]",
 )  # fmt: skip
-@click.option("--samples", type=click.IntRange(min=1), help="Distinct layers to measure in all.")
-@click.option("--seed", type=int, help="Another seed than the campaign's own.")
+@click.option(
+    "--samples", type=click.IntRange(min=1), help="Total number of distinct layers to measure."
+)
+@click.option("--seed", type=int, help="Seed to use instead of the campaign's.")
 @click.option(
     "--networks", "--network", "networks", multiple=True, metavar="PATH",
     type=click.Path(path_type=Path),
-    help="A network, or a folder of them, whose layers are varied beside the campaign's own "
-    "(repeatable).",
+    help="Network file or folder: variations of its layers are measured as well (repeatable).",
 )  # fmt: skip
 @click.option(
     "--exclude", multiple=True, metavar="PATH", type=click.Path(path_type=Path),
-    help="A network, or a folder of them, of which no layer is measured (repeatable).",
+    help="Network file or folder: none of its layers is measured (repeatable).",
 )  # fmt: skip
 @click.option(
     "--adaptive", is_flag=True,
-    help="After a first batch, choose layers of which what is learnt so far knows least.",
+    help="After a first batch, choose the layers whose predictions are least certain.",
 )  # fmt: skip
 @click.option(
     "--check-fusion", is_flag=True,
-    help="First measure whether the framework runs as one kernel what resperf's rules for it say "
-    "(tensorflow; onnxruntime writes itself down what it fuses).",
+    help="First measure whether the framework fuses operators as resperf's rules for it assume "
+    "(tensorflow only; onnxruntime reports what it fuses).",
 )  # fmt: skip
-@click.option("--dry-run", is_flag=True, help="Say what would be measured and how long it takes.")
+@click.option(
+    "--dry-run", is_flag=True, help="Print what would be measured and how long it takes, then stop."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def command(
     campaign: str,
@@ -87,7 +90,7 @@ def command(
 
     CAMPAIGN is a TOML file or the name of a shipped one (demo, cpu-45min, cpu-90min,
     cpu-overnight, networks-cpu, resperfnet-table3, quick). Ctrl-C loses no finished row; the same
-    command goes on where it stopped.
+    command resumes the campaign.
     """
     from resperf.bundle import named_target
     from resperf.campaign import Bench, Campaign, plan_campaign, run_campaign
@@ -95,7 +98,9 @@ def command(
     from resperf.network.files import network_files
 
     if dry_run and check_fusion:
-        raise click.UsageError("--check-fusion measures; leave out --dry-run or the check")
+        raise click.UsageError(
+            "--check-fusion runs measurements; leave out --check-fusion or --dry-run"
+        )
     target = named_target(device, framework)
     varied, left_out = network_files(networks), network_files(exclude)
     defined = Campaign.from_toml(find_campaign(campaign))
@@ -130,7 +135,7 @@ def command(
 
 
 def _acquisition() -> Acquisition:
-    """Import what learns only where a campaign is to learn."""
+    """Return the scores of adaptive campaigns; only these import the learning libraries."""
     from resperf.errors import require
     from resperf.workflows.adaptive import acquisition_scores
 
@@ -164,7 +169,7 @@ def find_campaign(name: str) -> Path:
 
 
 def default_output(campaign: str, target: Target, threads: int | None) -> Path:
-    """Name the dataset of a campaign, in ``datasets/`` where there is such a folder."""
+    """Name the dataset of a campaign, in ``datasets/`` if that folder exists."""
     name = f"{campaign}-{target.device_class}-{target.framework}"
     name += "" if threads is None else f"-{threads}threads"
     folder = Path("datasets")
@@ -181,7 +186,7 @@ def show_plan(
     first: int | None = None,
     hours: float | None = None,
 ) -> None:
-    """Print what a campaign would measure; `first` layers are certain if it chooses others."""
+    """Print what a campaign would measure; an adaptive one plans only its `first` layers."""
     from resperf.units import format_bytes
 
     if as_json:
@@ -208,11 +213,13 @@ def show_plan(
     click.echo(f"  {'repeats':<8} {planned.repeats:>8}")
     click.echo(f"about {planned.hours:.2g} hours, {format_bytes(planned.disk_bytes)} of disk")
     if hours is not None:
-        click.echo(f"each start stops after {hours:g} hours")
+        click.echo(f"each run stops after {hours:g} hours")
     if hours is not None and planned.hours > hours:
-        click.echo(f"in {hours:g} hours about the first {planned.first_layers(hours)} layers")
+        click.echo(
+            f"{hours:g} hours suffice for about the first {planned.first_layers(hours)} layers"
+        )
     if first is not None:
-        click.echo(f"after the first {first} layers, others are chosen by what is known by then")
+        click.echo(f"after the first {first} layers, the campaign chooses those it predicts worst")
     for note in planned.notes:
         click.echo(f"note: {note}", err=True)
 
@@ -250,7 +257,7 @@ def show_result(result: CampaignResult, *, as_json: bool) -> None:
     click.echo(f"{result.path}: {result.rows} rows ({statuses or 'none'})")
     click.echo(
         f"measured {result.measured} in {format_duration(result.elapsed_s)} ({rate:.1f} rows/s), "
-        f"{result.again} of them again; {result.noisy} rows remain noisy"
+        f"{result.again} of them repeated; {result.noisy} rows remain noisy"
     )
     if result.choosing_s:
         click.echo(f"of that time, choosing layers took {format_duration(result.choosing_s)}")
@@ -259,12 +266,12 @@ def show_result(result: CampaignResult, *, as_json: bool) -> None:
     elif result.reason == "complete":
         click.echo(f"next: resperf train {result.path}")
     else:
-        cause = "the time is up" if result.reason == "hours" else "interrupted"
-        click.echo(f"{cause}; the same command goes on: resperf {shlex.join(sys.argv[1:])}")
+        cause = "time limit reached" if result.reason == "hours" else "interrupted"
+        click.echo(f"{cause}; resume with: resperf {shlex.join(sys.argv[1:])}")
 
 
 def show_fusions(found: Sequence[CheckedFusion]) -> None:
-    """Print what was found of pairs of operators, a line each."""
+    """Print what was found for each pair of operators, one per line."""
     for each in found:
         shares = ", ".join(f"{s.saved:.0%} ({s.low:.0%} to {s.high:.0%})" for s in each.savings)
         saves = f"; saves {shares} of the second" if shares else ""

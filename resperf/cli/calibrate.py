@@ -15,7 +15,7 @@ from resperf.cli._options import (
     FRAMEWORK,
     JSON,
     BatchCommand,
-    whole_numbers,
+    positive_integers,
 )
 from resperf.errors import OutputError
 
@@ -47,8 +47,8 @@ BATCHES = ("1", "8")
     multiple=True,
     type=click.Path(path_type=Path),
     metavar="PATH",
-    help="Leave this network out, or all of this folder (repeatable), such as those that judge "
-    "the bundle later.",
+    help="Leave out this network, or all in this folder (repeatable), such as networks that will "
+    "test the bundle.",
 )
 @click.option(
     "--batch",
@@ -56,9 +56,9 @@ BATCHES = ("1", "8")
     multiple=True,
     default=BATCHES,
     show_default=True,
-    callback=whole_numbers,
+    callback=positive_integers,
     metavar="N ...",
-    help="First dimension of the networks' inputs.",
+    help="Batch sizes at which each network is run.",
 )
 @click.option(
     "--seconds",
@@ -66,20 +66,20 @@ BATCHES = ("1", "8")
     default=3.0,
     show_default=True,
     metavar="S",
-    help="For each network and batch size.",
+    help="Measuring time for each network and batch size.",
 )
 @click.option(
     "-o",
     "--output",
     type=_PATH,
     metavar="BUNDLE",
-    help="Folder to write; by default that of BUNDLE where it is a folder or one of your own "
-    "bundles, else DEVICE-FRAMEWORK among these.",
+    help="Folder to write. By default BUNDLE itself, if it is given as a folder or is one of your "
+    "own bundles; else DEVICE-FRAMEWORK among your own bundles.",
 )
 @click.option(
     "--adapt",
     is_flag=True,
-    help="Carry a bundle of another machine over to this one, without measuring layers.",
+    help="Transfer the bundle of another machine to this one, without measuring layers.",
 )
 @JSON
 def command(
@@ -94,10 +94,11 @@ def command(
     adapt: bool,
     as_json: bool,
 ) -> None:
-    """Measure whole networks and learn what layers cost inside them, beyond their time alone.
+    """Measure whole networks and fit in-network corrections to a bundle.
 
-    Must run on the machine that BUNDLE (a folder, a name or a device) was measured on, which
-    otherwise should be idle; or, with --adapt, on another machine, whose bundle it then becomes.
+    They say how much longer or shorter layers take inside networks than in isolation. Run it on
+    the machine that BUNDLE (a folder, a name or a device) was measured on; nothing else should run
+    there. With --adapt, run it on another machine: the new bundle predicts that machine.
     """
     from resperf.campaign.harvest import shipped_networks
     from resperf.network.files import network_files
@@ -107,7 +108,7 @@ def command(
 
     chosen = chosen_bundle(device, framework, bundle)
     paths = network_files(networks) if networks else shipped_networks(["*"])
-    paths, left_out = _apart(paths, network_files(excluded))
+    paths, left_out = _without_excluded(paths, network_files(excluded))
     made, notes = calibrate(
         chosen, paths, output or _default_output(bundle or device, chosen),
         batches=batches, seconds=seconds, adapt=adapt, progress=True,
@@ -124,16 +125,16 @@ def command(
     print(_text(made.correction))
     if made.transferred is not None:
         print(
-            f"layers as measured on {made.transferred.origin.machine}, "
-            f"{made.transferred.factor:.2f} times as long"
+            f"layer times of {made.transferred.origin.machine}, "
+            f"multiplied by {made.transferred.factor:.2f}"
         )
     for note in notes:
         print(f"note: {note}", file=sys.stderr)
-    print(f"{made.path}: predictions of networks contain this from now on")
+    print(f"{made.path}: predictions of networks now include this correction")
 
 
 def _default_output(word: str | None, bundle: Bundle) -> Path:
-    """Return where a bundle is written: shipped ones stay as they are, unless told by folder.
+    """Return the folder to write; a shipped bundle is replaced only if its folder is named.
 
     Raises
     ------
@@ -147,27 +148,33 @@ def _default_output(word: str | None, bundle: Bundle) -> Path:
         return bundle.path
     folder = default_folder(bundle.setting, bundle.platform)
     if folder.exists():
-        raise OutputError(f"{folder} is another bundle than {bundle.path}; name a folder (-o)")
+        raise OutputError(
+            f"{folder} exists and is another bundle than {bundle.path}; choose a folder with -o"
+        )
     return folder
 
 
-def _apart(paths: Sequence[Path], excluded: Sequence[Path]) -> tuple[list[Path], list[str]]:
-    """Leave out what is excluded; say so of files that only have its name or its content."""
+def _without_excluded(
+    paths: Sequence[Path], excluded: Sequence[Path]
+) -> tuple[list[Path], list[str]]:
+    """Return paths without the excluded ones and their copies, and one note for each copy."""
     own = {path.resolve() for path in excluded}
-    kept, notes = [], []
+    remaining, notes = [], []
     for path in paths:
         if path.resolve() in own:
             continue
         twin = next((each for each in excluded if _is_same(path, each)), None)
         if twin is None:
-            kept.append(path)
+            remaining.append(path)
         else:
-            notes.append(f"{path} is left out: {twin}, which is excluded, may be the same network")
-    return kept, notes
+            notes.append(
+                f"{path} is left out: it may be the same network as {twin}, which is excluded"
+            )
+    return remaining, notes
 
 
 def _is_same(one: Path, other: Path) -> bool:
-    """Whether two files have the same name or the same content."""
+    """Return whether two files have the same name or the same content."""
     if one.stem == other.stem:
         return True
     return one.stat().st_size == other.stat().st_size and filecmp.cmp(one, other, shallow=False)
@@ -179,11 +186,11 @@ def _text(learnt: Correction) -> str:
     rows = [[kind, f"{factor:.2f}"] for kind, factor in learnt.factors.items()]
     errors = learnt.evidence["mape"]
     count = len(learnt.evidence["networks"])
-    columns = (Column("kind"), Column("inside networks / alone", right=True))
+    columns = (Column("kind"), Column("in networks / in isolation", right=True))
     return (
         f"{table(columns, rows)}\n"
-        f"{1e3 * learnt.node_ms:.2f} us for each layer, {learnt.handover_ms_per_mb:.4f} ms for "
-        f"each MB handed over\n"
-        f"{count} runs: mean error {percent_cell(errors['alone'])} with times alone, "
-        f"{percent_cell(errors['left_out'])} for networks left out of the fit"
+        f"inter-layer overhead: {1e3 * learnt.node_ms:.2f} us per layer, "
+        f"{learnt.handover_ms_per_mb:.4f} ms per MB passed between layers\n"
+        f"{count} runs: mean error {percent_cell(errors['alone'])} without the correction, "
+        f"{percent_cell(errors['left_out'])} with it, for networks left out of the fit"
     )

@@ -1,4 +1,4 @@
-"""`resperf dataset`: look at datasets, import, check, export and merge them."""
+"""`resperf dataset`: inspect, import, check, export and merge datasets."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def command() -> None:
 @click.argument("file", type=_FILE)
 @_json_option
 def info(file: Path, as_json: bool) -> None:
-    """Show on one screen what FILE holds: machine, rows, times, noise."""
+    """Summarize FILE on one screen: machine, rows, times, noise."""
     from resperf.dataset import summarize
 
     summary = summarize(file)
@@ -53,8 +53,8 @@ def info(file: Path, as_json: bool) -> None:
         console.print(table, "")
     if summary.rows:
         console.print(
-            "Noise: how far two measurements of one layer are apart, as the error that a perfect "
-            "predictor would score (number of pairs).",
+            "Noise: the error that a perfect predictor would score, from layers that were measured "
+            "twice (pairs).",
             style="dim",
         )
 
@@ -101,7 +101,7 @@ def _campaign_lines(summary: Summary) -> dict[str, str]:
 
 
 def _source_lines(summary: Summary) -> dict[str, str]:
-    """Tell where imported rows are from; nobody says when or on which host they were measured."""
+    """Describe the source of imported rows; their date and host are not known."""
     info = summary.info
     source, machine = info.source, info.platform
     contained = dict.fromkeys((*info.quantities, *_of_networks(summary)))
@@ -178,7 +178,10 @@ def _cell(name: str, value: float) -> str:
 @click.argument("file", type=_FILE)
 @_json_option
 def check(file: Path, as_json: bool) -> None:
-    """Check FILE: layout, units, ranges, keys, duplicates, checksum; warn of many noisy rows."""
+    """Check FILE: layout, units, keys, duplicates, checksum.
+
+    Also warns if more than a fifth of its rows are noisy.
+    """
     from resperf.dataset import check_dataset, noise_warning, read_table
 
     problems = check_dataset(file)
@@ -207,7 +210,7 @@ def check(file: Path, as_json: bool) -> None:
 @click.option(
     "-o", "--output", type=_FILE, required=True, help="Ends in .csv or .parquet.", metavar="OUT"
 )
-@click.option("--kind", help="Export this kind of layer alone, such as conv.")
+@click.option("--kind", help="Export only this kind of layer, such as conv.")
 @click.option("--samples", is_flag=True, help="Add the samples of each phase.")
 @_force_option
 @_json_option
@@ -235,10 +238,13 @@ def export(
     "--format",
     "source",
     metavar="F",
-    help="Whose files these are: justus, perfnet, or your own list.",
+    help="Format of the files: justus, perfnet, or list (your own).",
 )
 @click.option(
-    "--mapping", type=_FILE, metavar="MAP.toml", help="Says what the columns of other files mean."
+    "--mapping",
+    type=_FILE,
+    metavar="MAP.toml",
+    help="Mapping that says what the columns of other files mean.",
 )
 @click.option("--device", metavar="NAME", help="Where the times were measured.")
 @click.option("-o", "--output", type=_FILE, required=True, metavar="OUT", help="The dataset.")
@@ -253,11 +259,13 @@ def import_files(
     force: bool,
     as_json: bool,
 ) -> None:
-    """Make a dataset of timings that others published as CSV FILES, all of one device.
+    """Make a dataset of published timings: CSV FILES.
+
+    All FILES are of one device.
 
     With --format list, FILES are your own lists of networks and times: columns network (an ONNX
-    file), time_ms, batch, framework, threads and more. Rows that make no sense are left out and
-    counted by reason. docs/importing.md says what lists and mapping files hold.
+    file), time_ms, batch, framework, threads and more. Invalid rows are left out and counted by
+    reason. docs/importing.md describes lists and mapping files.
     """
     from resperf.dataset import (
         LIST,
@@ -304,11 +312,11 @@ def _import_text(output: Path, imported: Imported) -> str:
     lines = [f"{output}: {sum(imported.rows.values())} rows of {', '.join(imported.quantities)}"]
     for kind, rows in imported.rows.items():
         taken_ms = imported.session_ms.get(kind)
-        taken = "" if taken_ms is None else f", less a session call of {format_ms(taken_ms)} ms"
+        taken = "" if taken_ms is None else f", minus a session call of {format_ms(taken_ms)} ms"
         lines.append(f"  {kind}: {rows} rows{taken}")
     if imported.repeats:
-        plural = "s measure" if imported.repeats > 1 else " measures"
-        lines.append(f"{imported.repeats} row{plural} a layer or network again")
+        plural = "s repeat" if imported.repeats > 1 else " repeats"
+        lines.append(f"{imported.repeats} row{plural} a layer or network")
     lines += map(str, imported.left_out)
     return "\n".join(lines)
 

@@ -26,15 +26,15 @@ from resperf.cli._options import JSON
     default=Path("demo"),
     show_default=True,
     metavar="FOLDER",
-    help="Where dataset and bundle are kept; a later demo goes on from there.",
+    help="Folder for the dataset and the bundle; a later demo resumes there.",
 )
 @JSON
 def command(minutes: float, folder: Path, as_json: bool) -> None:
-    """Measure layers on this machine, train on them, and judge predictions of real networks.
+    """Measure layers, train on them, and compare predictions of real networks with measurements.
 
-    Judged are LeNet, AlexNet and VGG16 at batch 1 and 8, and those networks of the onnx package
-    whose operators of kinds that the demo does not measure move less than 1% of the network's
-    bytes. No layer of theirs is measured for training.
+    The networks are LeNet, AlexNet and VGG16 at batch 1 and 8, and those of the onnx package in
+    which operators of kinds that the demo does not measure move less than 1% of the bytes. None of
+    their layers is used for training.
     """
     from resperf.campaign import Campaign
     from resperf.cli.bench import find_campaign
@@ -76,7 +76,7 @@ def command(minutes: float, folder: Path, as_json: bool) -> None:
 def _remarks(skipped: int, warnings: tuple[str, ...]) -> list[str]:
     remarks = [f"without {skipped} operators"] if skipped else []
     if any(warning.startswith("the machine did not keep") for warning in warnings):
-        remarks.append("the machine changed its speed")
+        remarks.append("the machine's speed changed")
     return remarks
 
 
@@ -85,7 +85,7 @@ def _next_commands(dataset: Path, bundle: Path) -> str:
 
     network = str(shipped_networks(["resnet50"])[0])
     with suppress(ValueError):
-        # Shorter where it lies below the folder that the user stands in.
+        # A relative path is shorter, if the file is below the current folder.
         network = str(Path(network).relative_to(Path.cwd()))
     lines = (
         f"resperf predict {network} --bundle {bundle} --batch 1 8",

@@ -15,7 +15,7 @@ from resperf.errors import BundleError
 @click.option(
     "--provenance",
     is_flag=True,
-    help="Also print what each bundle was made of, and whether it can be made again.",
+    help="Also print each bundle's datasets, versions and changes, and whether it can be rebuilt.",
 )
 @JSON
 def command(bundle: str | None, provenance: bool, as_json: bool) -> None:
@@ -36,7 +36,7 @@ def command(bundle: str | None, provenance: bool, as_json: bool) -> None:
 
 
 def _entries(place: str | None) -> list[dict[str, Any]]:
-    """Describe every bundle that can be found; a damaged one is said to be so."""
+    """Describe every bundle found; a damaged one has only a path and an error."""
     from resperf.bundle import Bundle, bundle_folders, bundle_place
 
     entries: list[dict[str, Any]] = []

@@ -1,4 +1,4 @@
-"""`resperf evaluate`: a bundle, or methods, judged on rows that they never saw."""
+"""`resperf evaluate`: a bundle, or methods, on rows that they were not trained on."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from resperf.cli._options import (
     JSON,
     SEED,
     RowsCommand,
-    whole_numbers,
+    positive_integers,
 )
 
 if TYPE_CHECKING:
@@ -54,32 +54,32 @@ def _names(
     type=click.Choice(["test", "all"]),
     default="test",
     show_default=True,
-    help="Of a bundle. test: rows that no training reads. all: every row that it has not seen.",
+    help="Rows for a bundle. test: the test split. all: every row that it was not trained on.",
 )
 @click.option(
     "--methods",
     callback=_names,
     metavar="A,B,...",
-    help="Train these methods and judge them on the same rows; all: every method there is.",
+    help="Train these methods and evaluate them on the same rows; all: every method.",
 )
 @click.option(
     "--test",
     type=_PATH,
     metavar="OTHER.h5",
-    help="Judge on all rows of this file; then all of FILE.h5 may train.",
+    help="Evaluate on all rows of this file; all rows of FILE.h5 are then training data.",
 )
 @click.option(
     "--rows",
     multiple=True,
-    callback=whole_numbers,
+    callback=positive_integers,
     metavar="N...",
-    help="Learning curve: train on so many rows of a kind, --rows 500 1000 2000.",
+    help="Learning curve: train on that many rows of each kind, --rows 500 1000 2000.",
 )
 @click.option(
     "--folds",
     type=click.IntRange(min=2),
     metavar="K",
-    help="Cross-validate in K folds over the rows outside the test split, which stays untouched.",
+    help="Cross-validate in K folds over the rows outside the test split, which is not read.",
 )
 @click.option("--kind", "kinds", multiple=True, metavar="KIND", help="Only this kind (repeatable).")
 @click.option(
@@ -87,10 +87,15 @@ def _names(
     "phases",
     multiple=True,
     metavar="PHASE",
-    help="Times to learn (repeatable): execution by default, or the whole call if a file has that.",
+    help="Phase to learn (repeatable): execution by default, or the whole call if FILE.h5 has it.",
 )
 @click.option(
-    "--seed", type=SEED, default=0, show_default=True, metavar="S", help="Decides what is random."
+    "--seed",
+    type=SEED,
+    default=0,
+    show_default=True,
+    metavar="S",
+    help="Seed of everything random.",
 )
 @click.option(
     "--epochs", type=click.IntRange(min=1), metavar="N", help="Passes over the training rows."
@@ -118,25 +123,25 @@ def command(
     plot: Path | None,
     as_json: bool,
 ) -> None:
-    """Judge a bundle, or compare methods, on measured times of FILE.h5.
+    """Evaluate a bundle, or compare methods, on measured times of FILE.h5.
 
     Per kind and phase: MAPE (mean of |predicted - measured| / measured), RMSE and MAE in ms, the
     share of rows within 10%, and the noise floor: the MAPE that a perfect predictor would score,
-    known where layers were measured twice. In JSON, MAPE and shares are fractions: 0.05 is 5%.
+    known if layers were measured twice. In JSON, MAPE and shares are fractions: 0.05 is 5%.
 
-    With --methods each method is trained on the same rows and judged on the same other rows: the
-    test split of FILE.h5, or another file. Shown besides: the error by measured time, the seconds
-    of a fit, and the microseconds per predicted layer. Rows trained are those a method may look
-    at, a tenth of them only to choose its best epoch.
+    With --methods, all methods are trained on the same rows and evaluated on the same other rows:
+    the test split of FILE.h5, or another file. This also shows the error by measured time, the
+    seconds of a fit, and the microseconds per predicted layer. Rows trained include the tenth
+    that only chooses the best epoch.
     """
-    judged = bundle is not None or device is not None
-    if judged == bool(methods):
+    of_bundle = bundle is not None or device is not None
+    if of_bundle == bool(methods):
         raise click.UsageError("give either --bundle B (or --device D) or --methods A,B", ctx)
-    _refuse(ctx, _ONLY_WITH_METHODS if judged else _ONLY_WITH_BUNDLE)
-    if judged:
+    _refuse(ctx, _ONLY_WITH_METHODS if of_bundle else _ONLY_WITH_BUNDLE)
+    if of_bundle:
         from resperf.prediction.api import chosen_bundle
 
-        _judge(file, chosen_bundle(device, framework, bundle), cast("Part", split), as_json)
+        _evaluate(file, chosen_bundle(device, framework, bundle), cast("Part", split), as_json)
         return
     from resperf.predictors import methods_of
     from resperf.quantities import Level, quantity_name
@@ -150,7 +155,7 @@ def command(
 
 
 def _refuse(ctx: click.Context, names: Sequence[str]) -> None:
-    """Refuse options that would do nothing."""
+    """Refuse options that would have no effect."""
     for param in ctx.command.params:
         given = ctx.get_parameter_source(param.name or "") is not ParameterSource.DEFAULT
         if param.name in names and given:
@@ -158,7 +163,7 @@ def _refuse(ctx: click.Context, names: Sequence[str]) -> None:
             raise click.UsageError(f"{param.opts[0]} needs {needed}", ctx)
 
 
-def _judge(file: Path, bundle: Bundle, split: Part, as_json: bool) -> None:
+def _evaluate(file: Path, bundle: Bundle, split: Part, as_json: bool) -> None:
     from resperf.training import evaluate
 
     evaluation = evaluate(file, bundle, split)
@@ -184,7 +189,7 @@ def _compare(
         with progress_bar() as progress:
             comparison = compare(file, settings, test=test, found=found.append, progress=progress)
     finally:
-        # What was finished before Ctrl-C took hours, perhaps.
+        # Finished results may have taken hours: show them even after Ctrl-C.
         if found:
             _show(found, as_json)
     _say(comparison.notes)

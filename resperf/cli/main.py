@@ -19,37 +19,40 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "demo": ("resperf.cli.demo:command", "Measure, train, predict and compare on this machine."),
     "bench": ("resperf.cli.bench:command", "Run or resume a campaign: measure layers."),
     "dataset": ("resperf.cli.dataset:command", "Inspect, import, check, export or merge datasets."),
-    "train": ("resperf.cli.train:command", "Learn predictors from a dataset: make a bundle."),
+    "train": ("resperf.cli.train:command", "Train predictors on a dataset: makes a bundle."),
     "calibrate": (
         "resperf.cli.calibrate:command",
-        "Learn from whole networks what layers cost inside them.",
+        "Correct a bundle by measuring whole networks.",
     ),
-    "evaluate": ("resperf.cli.evaluate:command", "Judge a bundle, or methods, on unseen rows."),
+    "evaluate": ("resperf.cli.evaluate:command", "Evaluate a bundle, or methods, on unseen rows."),
     "predict": ("resperf.cli.predict:command", "Predict how long a network takes on a device."),
     "predict-layer": (
         "resperf.cli.predict:predict_layer",
-        "Predict single layers, without a file.",
+        "Predict single layers, without a network file.",
     ),
-    "measure": ("resperf.cli.measure:command", "Run a network for real: the same phases."),
-    "devices": ("resperf.cli.devices:command", "List the bundles that predict can find."),
+    "measure": (
+        "resperf.cli.measure:command",
+        "Run a network and measure what `predict` predicts.",
+    ),
+    "devices": ("resperf.cli.devices:command", "List the bundles that `predict` can use."),
 }
 """Command -> (module:object, one line of help); a module is imported when its command is used."""
 
 USER_ERROR = 2
 INTERRUPTED = 130
-_NEW_OBJECTS = 50_000
-"""After so many Python looks for cycles of objects that nobody holds."""
+_GC_THRESHOLD = 50_000
+"""New objects between two runs of Python's garbage collector."""
 
 
 class LazyGroup(click.Group):
-    """A group that knows its commands by name and imports one when it is asked for."""
+    """A group that imports a command when it is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
-        """Return the commands in the order of the work."""
+        """Return the commands in the order in which they are used."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        """Import a command; None where there is no such name."""
+        """Import a command; None if there is no such name."""
         if cmd_name not in COMMANDS:
             return None
         module_name, attribute = COMMANDS[cmd_name][0].split(":")
@@ -59,7 +62,7 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command; the name shown in usage lines is the one of the table."""
+        """Find the command; usage lines show its name in the table."""
         _, command, rest = super().resolve_command(ctx, args)
         return args[0], command, rest
 
@@ -85,7 +88,7 @@ def group() -> None:
 
 
 def _os_error_line(error: OSError) -> str:
-    """Say what the system refused, on which file, and what helps."""
+    """Say what failed, on which file, and what to do."""
     place = f"{error.filename}: " if error.filename else ""
     advice = {
         errno.ENOSPC: "; free some space or write to another disk",
@@ -97,30 +100,30 @@ def _os_error_line(error: OSError) -> str:
 
 
 def _complain(message: str) -> int:
-    """Print one line on stderr; a message never becomes several."""
+    """Print an error on stderr, always as one line."""
     print(f"resperf: error: {' '.join(message.split())}", file=sys.stderr)
     return USER_ERROR
 
 
 def _run(arguments: list[str]) -> int:
-    """Run one command; errors pass through."""
-    often = gc.get_threshold()
-    # Looking for cycles among all that imports make is a twentieth of a short command's time.
-    gc.set_threshold(max(_NEW_OBJECTS, often[0]), *often[1:])
+    """Run one command; its errors are raised."""
+    thresholds = gc.get_threshold()
+    # Collecting garbage during imports takes a twentieth of a short command's time.
+    gc.set_threshold(max(_GC_THRESHOLD, thresholds[0]), *thresholds[1:])
     try:
         with group.make_context("resperf", arguments) as context:
             group.invoke(context)
     except click.exceptions.Exit as finished:
         return finished.exit_code
     finally:
-        gc.set_threshold(*often)
-        # A reader that has gone (`| head`) must show here, not when Python shuts down.
+        gc.set_threshold(*thresholds)
+        # A closed pipe (`| head`) must raise here, not when Python shuts down.
         sys.stdout.flush()
     return 0
 
 
 def _silence_stdout() -> None:
-    """Point stdout at nothing, so that Python's last flush stays quiet too."""
+    """Redirect stdout to the null device, so that Python's last flush raises nothing."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -135,11 +138,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns
     -------
     int
-        0 success, 2 an error that the user can mend (one line on stderr), 130 after Ctrl-C.
+        0 success, 2 an error that the user can fix (one line on stderr), 130 after Ctrl-C.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        # click eats the list that it parses.
+        # click empties the list that it parses.
         return _run(list(words))
     except click.UsageError as error:
         error.show()

@@ -30,13 +30,18 @@ from resperf.errors import require
 @NETWORK
 @DEVICE
 @FRAMEWORK
-@click.option("--threads", type=click.IntRange(min=1), metavar="N", help="All cores by default.")
+@click.option(
+    "--threads",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Number of threads; all cores by default.",
+)
 @BATCH
 @SHAPE
 @click.option(
     "--against",
     metavar="B",
-    help="Bundle by its name, folder or device: puts its prediction beside the measurement.",
+    help="Bundle (name, folder or device) whose prediction is shown beside the measurement.",
 )
 @click.option(
     "--seconds",
@@ -44,16 +49,16 @@ from resperf.errors import require
     default=6.0,
     show_default=True,
     metavar="S",
-    help="Time for whole runs; layers come on top, about 0.3 s for each distinct one.",
+    help="Time for whole runs; each distinct layer takes about 0.3 s more.",
 )
 @click.option(
     "-o",
     "--output",
     type=click.Path(path_type=Path),
     metavar="RUNS.h5",
-    help="Dataset to add the whole runs to; it is made where it is not there.",
+    help="Dataset to which the whole runs are added; created if missing.",
 )
-@click.option("--no-layers", is_flag=True, help="Time the whole network only.")
+@click.option("--no-layers", is_flag=True, help="Measure the whole network only.")
 @ALL
 @JSON
 def command(
@@ -70,10 +75,10 @@ def command(
     every: bool,
     as_json: bool,
 ) -> None:
-    """Run a network for real on this machine, and report it in the format of `predict`.
+    """Run a network on this machine and report it in the format of `predict`.
 
-    The phases are medians over whole runs; a reference layer guards against a machine that changes
-    its speed meanwhile. Each distinct layer is then measured alone. Absent weights are made up.
+    The phases are medians over whole runs. A reference layer detects changes of the machine's
+    speed. Each distinct layer is then measured in isolation. Missing weights are generated.
     """
     from resperf.backends import backend
     from resperf.bundle import named_target
@@ -96,7 +101,7 @@ def command(
     bundle = None if against is None else chosen_bundle(None, target.framework, against)
     settings = {} if threads is None else {"threads": threads}
     started = backend(target.framework, target.device_class, **settings)
-    # What cannot be compared is refused before minutes of measuring.
+    # Refuse what cannot be compared before measuring for minutes.
     predictions = [
         None if bundle is None else layers_alone(each, bundle, threads=started.setting().threads)
         for each in networks
@@ -132,6 +137,6 @@ def command(
                 print("\n" * bool(documents) + text, flush=True)
             documents.append(document)
     finally:
-        # A batch that cannot be measured takes nothing from those that were.
+        # Batches that were measured are printed even if another one fails.
         if as_json and documents:
             print(json_text(documents if len(batches) > 1 else documents[0]))

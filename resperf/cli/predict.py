@@ -47,14 +47,14 @@ EVERY_DEVICE = "all"
     "--threads",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Threads you mean to run with; warns where the bundle was measured with others.",
+    help="Number of threads to predict for; warns if the bundle was measured with another.",
 )
 @ALL
-@click.option("--strict", is_flag=True, help="Fail where an operator has no predictor.")
+@click.option("--strict", is_flag=True, help="Fail if an operator has no predictor.")
 @click.option(
     "--strict-range",
     is_flag=True,
-    help="As --strict; fail also where a layer or copy is outside the trained range.",
+    help="As --strict; also fail if a layer or copy is outside the trained range.",
 )
 @click.option(
     "--show-lowering",
@@ -79,7 +79,7 @@ def command(
     """Predict how long a network takes on a device, without running it.
 
     Prints the total, its three phases, the layers (slowest first) and what was skipped.
-    `--device all` compares every bundle that can be found.
+    `--device all` compares all bundles found.
     """
     from resperf.prediction import predict
     from resperf.report.documents import json_text
@@ -129,7 +129,7 @@ def _everywhere(
     strict: Strict,
     as_json: bool,
 ) -> None:
-    """Compare every bundle that can be found."""
+    """Compare all bundles found."""
     from resperf.prediction import predict_everywhere
     from resperf.report.documents import json_text
     from resperf.report.network import everywhere_text
@@ -150,7 +150,7 @@ def _everywhere(
         print(everywhere_text(predictions, failures))
     if not predictions:
         raise UnsupportedError(
-            f"no bundle that was found predicts {network}; the reasons stand above"
+            f"none of the bundles found predicts {network}; see the reasons above"
         )
 
 
@@ -183,8 +183,8 @@ def predict_layer(
 ) -> None:
     """Predict the execution time of single layers, without a network file.
 
-    Layers are written as a kind (conv, dense, matmul, ...) and its fields; `size`, `kernel`,
-    `stride`, `dilation` and `pad` stand for both axes, and padding=same or valid for the pads.
+    A layer is a kind (conv, dense, matmul, ...) and its fields; `size`, `kernel`,
+    `stride`, `dilation` and `pad` set both axes, and padding=same or valid sets the pads.
     """
     if (kind is None) == (table is None):
         raise click.UsageError("name a layer (conv batch=8 ...), or a file with --csv")
@@ -220,7 +220,7 @@ def _typed_layer(kind: str, words: tuple[str, ...]) -> Layer:
 
 
 def _layers_of(path: Path) -> list[Layer]:
-    """Read a CSV file of layers; empty cells are fields left at their default."""
+    """Read a CSV file of layers; an empty cell means the default of that field."""
     from resperf.layers import kind_of
 
     layers: list[Layer] = []

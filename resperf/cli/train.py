@@ -28,8 +28,8 @@ _PATH = click.Path(path_type=Path)
     "--output",
     type=_PATH,
     metavar="BUNDLE",
-    help="Folder to write. By default DEVICE-FRAMEWORK, with the threads if they are not all "
-    "cores, where `resperf predict` looks.",
+    help="Folder to write. By default DEVICE-FRAMEWORK (and the threads, if fewer than all cores) "
+    "among the bundles that `resperf predict` finds.",
 )
 @click.option(
     "--method",
@@ -47,13 +47,13 @@ _PATH = click.Path(path_type=Path)
     default=0,
     show_default=True,
     metavar="S",
-    help="Decides all that is random.",
+    help="Seed of everything random.",
 )
 @click.option(
     "--trees",
     type=click.IntRange(min=1),
     metavar="N",
-    help="At most so many trees, for a smaller bundle.",
+    help="Most trees of a predictor: fewer make a smaller bundle.",
 )
 @click.option("--device", metavar="NAME", help="Name of the device; the dataset's by default.")
 @click.option(
@@ -63,9 +63,9 @@ _PATH = click.Path(path_type=Path)
     type=_PATH,
     metavar="PATH",
     help=(
-        "Estimate poolings, activations, copies and shape-only operators that FILE.h5 lacks: from "
-        "a dataset of whole calls on the same device (repeatable: those of other devices then "
-        "judge how well the estimates scale), or by scaling those of another device's bundle."
+        "Estimate poolings, activations, copies and shape-only operators that FILE.h5 lacks. PATH "
+        "is a dataset of whole calls on the same device (repeatable: datasets of other devices "
+        "test how well the estimates scale), or the bundle of another device, which is scaled."
     ),
 )
 @click.option(
@@ -74,8 +74,8 @@ _PATH = click.Path(path_type=Path)
     multiple=True,
     type=_PATH,
     metavar="PATH",
-    help="Never learn from layers of this network, or of all in this folder, at any batch size "
-    "(repeatable).",
+    help="Exclude the layers of this network, or of all in this folder, from training, at any "
+    "batch size (repeatable).",
 )
 @JSON
 def command(
@@ -90,10 +90,10 @@ def command(
     networks: tuple[Path, ...],
     as_json: bool,
 ) -> None:
-    """Learn predictors from the measured layers of FILE.h5 and write them as a bundle.
+    """Train predictors on the measured layers of FILE.h5 and write them as a bundle.
 
-    Rows are split by layer into 80% to train, 10% to choose the best epoch and 10% that only
-    evaluation reads. The same seed gives the same bundle.
+    Rows are split by layer: 80% for training, 10% for validation (choosing the best epoch), 10% for
+    testing (read by evaluation only). The same seed gives the same bundle.
     """
     from resperf.network.files import network_files
     from resperf.training import keys_of_networks, progress_bar, train

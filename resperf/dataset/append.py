@@ -1,4 +1,4 @@
-"""Add rows of whole networks to a dataset, which is made where it is not there."""
+"""Add rows of whole networks to a dataset, which is created if missing."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def append_networks(
 ) -> Dataset:
     """Add rows of networks to a dataset file; those of one network and setting become repeats.
 
-    Each row brings its own setting and platform: what the file holds may be of others.
+    Each row has its own setting and platform, which may differ from those in the file.
 
     Parameters
     ----------
@@ -27,17 +27,17 @@ def append_networks(
     rows : sequence of Measurement
         At least one.
     graphs : mapping of str to bytes
-        Of all networks in `rows`, by digest.
+        Graphs of all networks in `rows`, by digest.
 
     Returns
     -------
     Dataset
-        What the file holds now.
+        The new content of the file.
 
     Raises
     ------
     DatasetError
-        If the file is there and is no dataset, or a graph is missing.
+        If the file exists and is no dataset, or a graph is missing.
     OutputError
         If it cannot be written.
     """

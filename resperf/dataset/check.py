@@ -48,7 +48,7 @@ def check_dataset(path: Path) -> list[str]:
     -------
     list of str
         One line per problem: where, what, how many rows and the first of them (counted from 0).
-        Empty for a sound file.
+        Empty if there are none.
 
     Raises
     ------
@@ -69,7 +69,7 @@ def _group_problems(file: h5py.File, name: str) -> list[str]:
     group, columns, info = file[name], columns_of_group(file, name), info_of(file)
     problems = _layout_problems(group, columns)
     if any(problem.startswith("column") for problem in problems):
-        return problems  # values cannot be judged in columns of the wrong shape or type
+        return problems  # values in columns of a wrong shape or type cannot be checked
     arrays = read_arrays(group, columns)
     of_subjects = (
         _network_problems(arrays, set(file[GRAPHS]) if GRAPHS in file else set())
@@ -102,20 +102,20 @@ def _reference_problems(file: h5py.File, arrays: Mapping[str, Array]) -> list[st
 
 def _network_problems(arrays: Mapping[str, Array], digests: Set[str]) -> list[str]:
     lacking = [digest not in digests for digest in decode(arrays["digest"])]
-    return _found(lacking, "no graph of the digest")
+    return _found(lacking, "no graph with that digest")
 
 
 def _graph_problems(file: h5py.File) -> list[str]:
-    """Graphs whose content is not what their name says."""
+    """Find graphs whose content does not match their digest."""
     return [
-        f"the graph {digest} has other content than its digest says"
+        f"the content of graph {digest} does not match its digest"
         for digest, array in file[GRAPHS].items()
         if hashlib.sha256(array[()].tobytes()).hexdigest() != digest
     ]
 
 
 def _layout_problems(group: h5py.Group, columns: Mapping[str, Column]) -> list[str]:
-    """Columns that are missing, unknown, or of another shape, type or unit than the schema's."""
+    """Find columns that are missing, unknown, or of a wrong shape, type or unit."""
     problems = [f"unknown column {name}" for name in sorted(set(group) - set(columns))]
     rows = len(group["status"]) if "status" in group else 0
     for name, column in columns.items():
@@ -138,7 +138,7 @@ def _has_type(dtype: np.dtype[Any], column: Column) -> bool:
 
 
 def _found(bad: npt.ArrayLike, what: str) -> list[str]:
-    """One line if any row is bad."""
+    """Return one line if any row is bad."""
     rows = np.flatnonzero(bad)
     if not len(rows):
         return []
@@ -169,11 +169,11 @@ _MEASURED_HERE: Sequence[tuple[str, _Rule]] = (
 _IMPORTED: Sequence[tuple[str, _Rule]] = (
     ("ok but session_ms below 0", lambda a: _ok(a) & (_of_layer(a, "session_ms") < 0)),
 )
-"""Others do not say when they measured; what a session call costs is NaN where nobody knows."""
+"""Imported rows have no start; their cost of a session call is NaN if unknown."""
 
 
 def _of_layer(arrays: Mapping[str, Array], name: str) -> Array:
-    """Return a time that only layers have; rows of networks get one that no rule refuses."""
+    """Return a time that only layers have; rows of networks get a valid one."""
     return arrays[name] if name in arrays else np.ones(len(arrays["status"]))
 
 
@@ -196,14 +196,14 @@ def _sample_problems(name: str, arrays: Mapping[str, Array]) -> list[str]:
     ok = _ok(arrays)
     stored = np.arange(MAX_STORED_SAMPLES) < count[:, None]
     if "digest" in arrays:
-        ok &= ~np.isnan(value)  # networks of one file may have been asked for different quantities
-    # A phase may be nothing at all (a view instead of a copy); a layer always takes time.
+        ok &= ~np.isnan(value)  # networks of one file may have different quantities
+    # A phase may take no time (a view instead of a copy); a layer always takes some.
     too_short, bound = ~(value >= 0), "below 0"
     if name == layer_quantity((name,)):
         too_short, bound = ~(value > 0), "not above 0"
     sampled = np.where(stored, samples, np.nan).astype(np.float64)
     sampled[np.isnan(sampled).all(axis=1), 0] = 0.0  # nanmedian warns about rows without samples
-    apart = np.abs(np.nanmedian(sampled, axis=1) - value)
+    deviation = np.abs(np.nanmedian(sampled, axis=1) - value)
     scale = np.nanmax(np.abs(sampled), axis=1)
     rules = (
         (f"ok but {name} {bound}", ok & too_short),
@@ -215,14 +215,14 @@ def _sample_problems(name: str, arrays: Mapping[str, Array]) -> list[str]:
         (f"{names['samples']} beyond {names['n_samples']}",
          (~stored & ~np.isnan(samples)).any(axis=1)),
         (f"{name} is not the median of its samples",
-         ok & ~(apart <= _MEDIAN_TOLERANCE * scale)),
+         ok & ~(deviation <= _MEDIAN_TOLERANCE * scale)),
         (f"unknown {names['stop_reason']}", ok & _not_in(reason, list(StopReason))),
     )  # fmt: skip
     return [line for what, bad in rules for line in _found(bad, what)]
 
 
 def _layer_problems(kind: str, arrays: Mapping[str, Array]) -> list[str]:
-    """Fields must make a valid layer, and the key must be that layer's."""
+    """Find rows whose fields are not a valid layer, or whose key is not that layer's."""
     cls = kind_of(kind)
     fields = {
         name: decode(arrays[name]) if column.dtype == TEXT else arrays[name].tolist()

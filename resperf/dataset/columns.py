@@ -53,22 +53,22 @@ _SAMPLE_VALUES: Mapping[str, Callable[[Samples], Any]] = {
 
 
 class References(Generic[T]):
-    """Settings or platforms of rows, each of which a file holds once.
+    """Settings or platforms of rows, each of which a file stores once.
 
     Parameters
     ----------
     first : Setting or Platform
-        The file's own.
+        That of the file.
     """
 
     def __init__(self, first: T) -> None:
         self.values: list[T] = [first]
         self._places: dict[T, int] = {first: 0}
-        # Comparing takes longer than looking which object it is; those looked at must stay alive.
+        # Comparing identities is faster than comparing values, but the objects must stay alive.
         self._known: dict[int, tuple[T, int]] = {id(first): (first, 0)}
 
     def place(self, value: T) -> int:
-        """Return where a value stands in `values`, which it is added to."""
+        """Return the place of a value in `values`, to which it is added."""
         if id(value) not in self._known:
             place = self._places.setdefault(value, len(self.values))
             if place == len(self.values):
@@ -84,16 +84,16 @@ def to_columns(
     settings: References[Setting],
     platforms: References[Platform],
 ) -> dict[str, Array]:
-    """Columns of measurements of one kind or of networks, text as bytes.
+    """Return columns of measurements of one kind or of networks, text as bytes.
 
     Parameters
     ----------
     measurements : sequence of Measurement
     columns : mapping of str to Column
-        What `kind_columns` or `network_columns` says.
+        From `kind_columns` or `network_columns`.
     quantities : sequence of str
     settings, platforms : References
-        What the rows name is added.
+        Those of the rows are added.
 
     Raises
     ------
@@ -118,37 +118,37 @@ def to_columns(
 
 
 def _plain(name: str, measurements: Sequence[Measurement]) -> list[Any]:
-    """Return a column that is neither a reference nor of a quantity: a field of a layer, or not."""
+    """Return a column that is neither a reference nor part of a quantity."""
     get = _ROW_VALUES.get(name, attrgetter(f"subject.{name}"))
     return [get(m) for m in measurements]
 
 
 def estimator_of(measurements: Iterable[Measurement], name: str) -> Estimator:
-    """Say how the values of a quantity were made of its samples.
+    """Return how the values of a quantity follow from its samples.
 
     Raises
     ------
     DatasetError
-        If rows differ in that.
+        If rows differ.
     """
     found = {m.samples[name].estimator for m in measurements if name in m.samples}
     if len(found) > 1:
         raise DatasetError(
-            f"values of {name} were made of samples in several ways ({', '.join(sorted(found))}); "
-            "keep such rows in files of their own"
+            f"values of {name} have several estimators ({', '.join(sorted(found))}); "
+            "put such rows into separate files"
         )
     return found.pop() if found else Estimator.MEDIAN
 
 
 def _padded(name: str, rows: Sequence[Samples], measurements: Sequence[Measurement]) -> Array:
-    """Lay samples out as a block (n, 64), NaN behind each row's last."""
+    """Lay samples out as a block (n, 64), padded with NaN."""
     block = np.full((len(rows), MAX_STORED_SAMPLES), np.nan, dtype="<f4")
     for index, row in enumerate(rows):
         count = len(row.values)
         if count > MAX_STORED_SAMPLES:
             raise DatasetError(
                 f"{measurements[index].subject.key} has {count} samples of {name}; a row holds "
-                f"{MAX_STORED_SAMPLES}: keep their quantiles"
+                f"{MAX_STORED_SAMPLES}: store their quantiles"
             )
         block[index, :count] = row.values
     return block
@@ -162,7 +162,7 @@ def _as_array(values: Iterable[Any], column: Column) -> Array:
 
 
 def _encode(text: str) -> bytes:
-    """UTF-8 without NUL (which would end it), cut at a character's border where too long."""
+    """Encode as UTF-8 without NUL (which would end it), cut between characters if too long."""
     encoded = text.replace("\0", " ").encode("utf-8", "replace")
     if len(encoded) <= MAX_TEXT_BYTES:
         return encoded
@@ -170,7 +170,7 @@ def _encode(text: str) -> bytes:
 
 
 def decode(values: Array) -> list[str]:
-    """Text of a column of fixed-length bytes."""
+    """Return the text of a column of fixed-length bytes."""
     return [value.decode("utf-8", "replace") for value in values.tolist()]
 
 
@@ -181,7 +181,7 @@ def from_columns(
     settings: Sequence[Setting],
     platforms: Sequence[Platform],
 ) -> list[Measurement]:
-    """Measurements of one kind, or of networks, from columns; the inverse of `to_columns`.
+    """Return measurements of one kind, or of networks, from columns; inverse of `to_columns`.
 
     Parameters
     ----------
@@ -190,14 +190,14 @@ def from_columns(
     arrays : mapping of str to array
     quantities : mapping of str to Estimator
     settings, platforms : sequence
-        What rows name by their places; the first ones where they name none.
+        Referenced by rows; rows without references have the first ones.
 
     Raises
     ------
     LayerError
         If a row is not a valid layer.
     ValueError, IndexError
-        If a status or a stop reason is not known, or a place is beyond the last.
+        If a status or a stop reason is not known, or a reference is too large.
     """
     lists: dict[str, list[Any]] = {
         name: decode(array) if array.dtype.kind == TEXT else array.tolist()
@@ -234,7 +234,7 @@ def _subjects(kind: str | None, lists: Mapping[str, list[Any]]) -> Iterable[Subj
 
 
 def _samples_of(name: str, estimator: Estimator, lists: Mapping[str, list[Any]]) -> list[Samples]:
-    """One quantity of every row; without samples where it was not measured."""
+    """Return one quantity of every row, without samples if it was not measured."""
     count = len(lists["status"])
     absent = {"copies": [0] * count, "divisor": [1.0] * count, "offset": [0.0] * count}
     rows = zip(

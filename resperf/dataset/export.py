@@ -31,7 +31,7 @@ def export_dataset(
 ) -> list[Path]:
     """Write a dataset's rows as CSV or Parquet, by the output's extension.
 
-    Columns have the names they have in the HDF5 file, without samples unless asked for. A missing
+    Columns have the same names as in the HDF5 file; samples are optional. A missing
     number is an empty cell (CSV) or a null (Parquet), never 0.
 
     Parameters
@@ -39,14 +39,14 @@ def export_dataset(
     path : Path
         The dataset.
     output : Path
-        ``.csv`` or ``.parquet``. Kinds have different columns: where there are several, each gets
-        a file with its name before the extension, such as ``out.conv.csv``.
+        ``.csv`` or ``.parquet``. Kinds have different columns: if there are several, each gets a
+        file with its name before the extension, such as ``out.conv.csv``.
     kind : str, optional
-        Export this kind (or ``networks``) alone, to `output` itself.
+        Export only this kind (or ``networks``), to `output` itself.
     samples : bool
         Add the samples of each quantity: numbers joined by spaces (CSV) or a list (Parquet).
     replace : bool
-        Replace outputs that exist, instead of refusing to.
+        Replace existing outputs; they are refused otherwise.
 
     Returns
     -------
@@ -73,7 +73,7 @@ def export_dataset(
             raise DatasetError(f"{path} has no layers of kind {kind!r}; it has {', '.join(file)}")
         targets = [output] if len(kinds) == 1 else [_beside(output, name) for name in kinds]
         refuse_to_replace(*targets, unless=replace)
-        # Everything is encoded before anything is written: damage leaves no half of an export.
+        # Everything is encoded before anything is written: a damaged file gives no partial export.
         contents = [encode(_columns(file, name, samples)) for name in kinds]
     for target, content in zip(targets, contents, strict=True):
         write_whole(target, content)
@@ -93,7 +93,7 @@ def _columns(file: h5py.File, group: str, samples: bool) -> Columns:
 
 
 def _values(group: h5py.Group, name: str, column: Column) -> list[Any]:
-    """One column as Python values."""
+    """Return one column as Python values."""
     array: Array = group[name][()]
     if column.dtype == TEXT:
         return decode(array)
@@ -102,7 +102,7 @@ def _values(group: h5py.Group, name: str, column: Column) -> list[Any]:
         return [row[:count] for row, count in zip(array, counts, strict=True)]
     if column.unit == "bool":
         return list(array.astype(bool).tolist())
-    # NaN is the one number that differs from itself.
+    # Only NaN differs from itself.
     return [None if value != value else value for value in array.tolist()]
 
 
@@ -116,7 +116,7 @@ def _csv(columns: Columns) -> bytes:
 
 def _cells(column: Column, values: list[Any]) -> list[Any]:
     if column.width > 1:
-        # Shortest text that is the same float32.
+        # Shortest text that gives the same float32.
         return [" ".join(row.astype(str)) for row in values]
     return [int(value) for value in values] if column.unit == "bool" else values
 
@@ -144,4 +144,4 @@ def _parquet(columns: Columns) -> bytes:
 
 
 FORMATS: Mapping[str, Callable[[Columns], bytes]] = {".csv": _csv, ".parquet": _parquet}
-"""Extension to what encodes one kind's columns."""
+"""Extension -> encoder of one kind's columns."""

@@ -1,4 +1,4 @@
-"""Files that are whole or not there: written beside the old one, then put in its place."""
+"""Atomic writing: a file is written beside the old one, which it then replaces."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from resperf.errors import OutputError
 
 
 def refuse_to_replace(*paths: Path, unless: bool) -> None:
-    """Refuse outputs that are there, unless the user said that they may go.
+    """Refuse outputs that exist, unless the user allowed replacing them.
 
     Raises
     ------
@@ -23,14 +23,14 @@ def refuse_to_replace(*paths: Path, unless: bool) -> None:
 
 
 def write_whole(path: Path, content: bytes | memoryview) -> None:
-    """Replace a file's content in one step; whatever goes wrong, the old file stays as it was.
+    """Replace a file's content in one step; on any error the old file is unchanged.
 
     Raises
     ------
     OutputError
         If the folder is missing or cannot be written, or the disk is full.
     """
-    # A link keeps pointing where it did: the file behind it is replaced.
+    # A link is not changed: the file it points to is replaced.
     target = Path(os.path.realpath(path))
     draft = target.with_name(target.name + ".tmp")
     try:
@@ -59,7 +59,7 @@ def _write_and_sync(path: Path, content: bytes | memoryview) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Make the renaming durable, where the file system can do that."""
+    """Make the renaming durable, if the file system supports that."""
     with contextlib.suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY)
         try:

@@ -45,26 +45,26 @@ JSON_ATTRIBUTES: Mapping[int, tuple[str, ...]] = {
 """Schema version -> attributes that are JSON."""
 _COMPRESSED_FROM_BYTES = 4096
 _CHUNK_BYTES = 1 << 20
-# What h5py raises for a damaged file, depending on where the damage is.
+# Raised by h5py for damaged files, depending on the place of the damage.
 _DAMAGE = (OSError, RuntimeError, KeyError, ValueError, TypeError, OverflowError, MemoryError)
 
 
 def write_dataset(path: Path, dataset: Dataset) -> None:
-    """Write a dataset as one whole file; an existing one is replaced in one step.
+    """Write a dataset as one file; an existing one is replaced in one step.
 
-    The file is laid out in memory first: HDF5 itself does not survive a full disk.
+    The file is laid out in memory first, since HDF5 itself may crash on a full disk.
 
     Parameters
     ----------
     path : Path
-        Such as ``cpu.h5``. While writing, ``cpu.h5.tmp`` lies beside it.
+        Such as ``cpu.h5``. While writing, ``cpu.h5.tmp`` is beside it.
     dataset : Dataset
-        Rows are kept in their order, kind by kind.
+        Rows are written in their order, kind by kind.
 
     Raises
     ------
     OutputError
-        If the file cannot be written; the old one is untouched.
+        If the file cannot be written; the old one is unchanged.
     DatasetError
         If a phase has more samples than a row holds.
     """
@@ -107,8 +107,8 @@ def _refuse_lacking_graphs(rows: Iterable[Measurement], graphs: Mapping[str, byt
     for row in rows:
         if isinstance(row.subject, NetworkRef) and row.subject.digest not in graphs:
             raise DatasetError(
-                f"a row of {row.subject.name} has no graph: a dataset holds the graph of every "
-                "network that it has rows of (resperf.network.weightless)"
+                f"a row of {row.subject.name} has no graph: a dataset stores the graphs of its "
+                "networks (resperf.network.weightless)"
             )
 
 
@@ -170,7 +170,7 @@ def _write_group(
 
 
 def content_checksum(file: h5py.File) -> str:
-    """SHA-256 (hex) of all attributes and columns in order of name, `checksum` itself excepted."""
+    """Return the SHA-256 (hex) of all attributes and columns by name, except `checksum`."""
     digest = hashlib.sha256()
     for owner in (file, *(file[name] for name in sorted(file))):
         _digest_attributes(digest, owner)
@@ -196,19 +196,19 @@ def open_dataset(path: Path) -> Iterator[h5py.File]:
     Raises
     ------
     DatasetError
-        If it is missing, not a dataset, of a newer schema, or proves damaged while it is read.
+        If it is missing, not a dataset, of a newer schema, or damaged.
     """
     _check_readable(path)
     try:
         if not is_intact(path):
-            raise ValueError("its content does not fit its seal")
+            raise ValueError("its content does not match its seal")
         with h5py.File(path, "r") as file:
             _check_schema(path, file)
             yield file
     except _DAMAGE as error:
         raise DatasetError(
             f"{path} is damaged or truncated ({_first_line(error)}); restore a copy, or move it "
-            f"away and run its campaign again with resperf bench -o {path}: rows come back from "
+            f"away and run its campaign again with resperf bench -o {path}: rows are restored from "
             "the journal beside it, if there is one"
         ) from error
 
@@ -256,7 +256,7 @@ def _check_schema(path: Path, file: h5py.File) -> None:
     unknown = sorted(set(file) - {*KINDS, NETWORKS, GRAPHS})
     if unknown:
         raise DatasetError(
-            f"{path} has layers of kind {', '.join(unknown)}, which this resperf does not know; "
+            f"{path} has layers of kind {', '.join(unknown)}, unknown to this version of resperf; "
             "upgrade resperf"
         )
 
@@ -267,7 +267,7 @@ def version_of(file: h5py.File) -> int:
 
 
 def kinds_of(file: h5py.File) -> list[str]:
-    """Name the kinds of layers that an open dataset file has rows of."""
+    """Return the kinds of layers of which an open dataset file has rows."""
     return [name for name in file if name not in (NETWORKS, GRAPHS)]
 
 
@@ -291,7 +291,7 @@ def info_of(file: h5py.File) -> DatasetInfo:
 
 
 def _json_attributes(file: h5py.File) -> dict[str, Any]:
-    """Read the attributes that are JSON, also of the versions that had others."""
+    """Read the attributes that are JSON, also of older schema versions."""
     attributes = dict(file.attrs)
     names = (*JSON_ATTRIBUTES[version_of(file)], *({"fusions"} & attributes.keys()))
     values = {name: json.loads(attributes[name]) for name in names}
@@ -312,7 +312,7 @@ def references_of(file: h5py.File) -> tuple[list[Setting], list[Platform]]:
 
 
 def columns_of_group(file: h5py.File, name: str) -> dict[str, Column]:
-    """Return the columns that a group of rows should have, by the file's schema."""
+    """Return the columns that a group of rows should have in the file's schema."""
     quantities = quantities_of_group(file, name)
     if name == NETWORKS:
         return network_columns(quantities, version_of(file))
@@ -320,14 +320,14 @@ def columns_of_group(file: h5py.File, name: str) -> dict[str, Column]:
 
 
 def quantities_of_group(file: h5py.File, name: str) -> tuple[str, ...]:
-    """Name the quantities that a group of rows has."""
+    """Return the quantities of a group of rows."""
     owner = file[NETWORKS].attrs if name == NETWORKS else _json_attributes(file)
     found = owner["quantities"]
     return tuple(json.loads(found) if isinstance(found, str) else found)
 
 
 def read_info(path: Path) -> DatasetInfo:
-    """Read a dataset's identity alone, without its rows.
+    """Read a dataset's identity, without its rows.
 
     Raises
     ------
@@ -346,7 +346,7 @@ def read_arrays(group: h5py.Group, columns: Mapping[str, Column]) -> dict[str, A
 def read_dataset(path: Path) -> Dataset:
     """Read a dataset as measurements, in the order in which they were started.
 
-    Samples were stored as float32: medians agree with the measured ones to 1e-7.
+    Samples are stored as float32: medians agree with the measured ones to 1e-7.
 
     Raises
     ------
@@ -359,7 +359,7 @@ def read_dataset(path: Path) -> Dataset:
 
 
 def read_networks(path: Path) -> Dataset:
-    """Read the rows of whole networks alone, and the networks' graphs without weights.
+    """Read only the rows of whole networks, and the networks' graphs without weights.
 
     Raises
     ------
@@ -398,12 +398,12 @@ def _graphs(file: h5py.File) -> dict[str, bytes]:
 
 
 def start_order(measurement: Measurement) -> float:
-    """Return what sorts rows by their start; those of unknown start come before all others."""
+    """Return the start of a row as a sort key; rows of unknown start come first."""
     return -math.inf if math.isnan(measurement.started_at) else measurement.started_at
 
 
 def read_table(path: Path) -> dict[str, KindTable]:
-    """Read a dataset as columns, for training: kind to its table. Samples are left in the file.
+    """Read a dataset as columns, for training: kind to its table, without samples.
 
     Raises
     ------
@@ -415,7 +415,7 @@ def read_table(path: Path) -> dict[str, KindTable]:
 
 
 def table_of(file: h5py.File, kind: str) -> KindTable:
-    """Read the group of one kind as columns with Python's types."""
+    """Read the group of one kind as columns with Python types."""
     columns, group = columns_of_group(file, kind), file[kind]
     quantities = quantities_of_group(file, kind)
     names = ("key", "status", "repeat", "flags", "isolated_ms", "reference_ratio", "started_at")
@@ -431,18 +431,18 @@ def table_of(file: h5py.File, kind: str) -> KindTable:
 
 
 def _values(group: h5py.Group, name: str, column: Column) -> Array:
-    """One column as Python would have it: bool for yes/no, str for text."""
+    """Return one column, with bool for yes/no and str for text."""
     array: Array = group[name][()]
     if column.unit == "bool":
         return array.astype(np.bool_)
     if column.dtype != TEXT:
         return array
-    # Keys are long and all different: as fixed-width UTF-32 they would take four times the memory.
+    # Keys are long and distinct: as fixed-width UTF-32 they would take four times the memory.
     return np.array(decode(array), dtype=object if name == "key" else np.str_)
 
 
 def checksum(path: Path) -> str:
-    """Compute the SHA-256 (hex) of a dataset's content: equal where all columns and attributes are.
+    """Compute the SHA-256 (hex) of a dataset's content: all columns and attributes.
 
     Raises
     ------

@@ -21,7 +21,7 @@ def merge_datasets(paths: Sequence[Path], output: Path) -> Dataset:
     """Merge datasets of the same machine and settings, and write the result.
 
     A layer that several parts measured becomes repeats of one key, numbered by the time of
-    measuring. A row that two parts share (same layer, same start) is kept once.
+    measuring. A row that two parts share (same layer, same start) is written once.
 
     Parameters
     ----------
@@ -33,8 +33,8 @@ def merge_datasets(paths: Sequence[Path], output: Path) -> Dataset:
     Raises
     ------
     DatasetError
-        If a part cannot be read, or the machines, settings or phases differ (the message says in
-        what).
+        If a part cannot be read, or the machines, settings or phases differ; the message lists the
+        differences.
     OutputError
         If the output cannot be written.
     """
@@ -47,8 +47,8 @@ def merge_datasets(paths: Sequence[Path], output: Path) -> Dataset:
         differences += first.setting.differences(other.setting)
         if differences:
             raise DatasetError(
-                f"{paths[0]} (here) and {path} (there) are not of one machine and its settings: "
-                f"{'; '.join(differences)}; keep them apart and train a bundle from each"
+                f"{paths[0]} (here) and {path} (there) are of different machines or settings: "
+                f"{'; '.join(differences)}; train a separate bundle from each"
             )
     _refuse_unlike_quantities(paths, parts)
     merged = Dataset(
@@ -61,7 +61,7 @@ def merge_datasets(paths: Sequence[Path], output: Path) -> Dataset:
 
 
 def _refuse_unlike_quantities(paths: Sequence[Path], parts: Sequence[Dataset]) -> None:
-    """Refuse to mix layers of which different things were measured."""
+    """Refuse to mix layers with different quantities."""
     known = [(path, part.info.quantities) for path, part in zip(paths, parts, strict=True)
              if part.info.quantities]  # fmt: skip
     for path, quantities in known[1:]:
@@ -69,15 +69,14 @@ def _refuse_unlike_quantities(paths: Sequence[Path], parts: Sequence[Dataset]) -
         if quantities != first:
             raise DatasetError(
                 f"{first_path} holds times of {', '.join(first)}, {path} of "
-                f"{', '.join(quantities)}; keep them apart and train a bundle from each"
+                f"{', '.join(quantities)}; train a separate bundle from each"
             )
 
 
 def renumbered(measurements: Iterable[Measurement]) -> tuple[Measurement, ...]:
-    """Return rows in order of start, copies dropped, each subject's repeats made different.
+    """Return rows in order of start, without duplicates, with distinct repeats of each subject.
 
-    Where nobody said when a row was started, its place in time is unknown and its time tells
-    copies.
+    Rows of unknown start are duplicates if their values are equal.
     """
     rows: list[Measurement] = []
     seen: set[tuple[Any, ...]] = set()
@@ -98,14 +97,14 @@ def renumbered(measurements: Iterable[Measurement]) -> tuple[Measurement, ...]:
 
 
 def _own_value(measurement: Measurement) -> float:
-    """Return a time that tells copies of a row."""
+    """Return a value that is equal for duplicates of a row."""
     if not math.isnan(measurement.isolated_ms):
         return measurement.isolated_ms
     return next((each.value for each in measurement.samples.values()), 0.0)
 
 
 def _merged_info(parts: Sequence[Dataset]) -> DatasetInfo:
-    """Name the oldest part's campaign as the file's own; keep the history of all."""
+    """Return the identity of a merged file: the oldest part's campaign, and the history of all."""
     histories = sorted(
         (history for part in parts for history in _history(part)), key=itemgetter("created")
     )
@@ -119,7 +118,7 @@ def _merged_info(parts: Sequence[Dataset]) -> DatasetInfo:
             if name in part.info.machine_costs
         ]
         if name.endswith("_probe_ms") or (name == "session_ms" and imported):
-            # What a part saw of a slow state, or of a kind with longer calls, is no part of it.
+            # Larger values are from slow states of the machine, or kinds with longer calls.
             costs[name] = min(cost for cost, _ in known)
         else:
             costs[name] = sum(cost * weight for cost, weight in known) / sum(w for _, w in known)
@@ -138,7 +137,7 @@ def _merged_info(parts: Sequence[Dataset]) -> DatasetInfo:
 
 
 def _joined_sources(sources: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Tell all files, counts and calls of imports; the rest is the first one's."""
+    """Merge files, counts and session calls of imports; the rest is the first one's."""
     if not sources:
         return {}
     left_out: Counter[str] = sum((Counter(source["left_out"]) for source in sources), Counter())
@@ -159,7 +158,7 @@ def _history(part: Dataset) -> tuple[Mapping[str, Any], ...]:
 
 
 def _joined(versions: Sequence[Mapping[str, str]]) -> dict[str, str]:
-    """Versions by name; where parts differ, all of them joined by commas."""
+    """Return versions by name; if parts differ, all of them, joined by commas."""
     names = sorted({name for mapping in versions for name in mapping})
     return {
         name: ", ".join(dict.fromkeys(mapping[name] for mapping in versions if name in mapping))

@@ -1,4 +1,4 @@
-"""Noise floor: the error that remains when a perfect predictor meets noisy measurements."""
+"""Noise floor: the error of a perfect predictor against noisy measurements."""
 
 from __future__ import annotations
 
@@ -12,35 +12,32 @@ import numpy.typing as npt
 from resperf.dataset.records import KindTable
 
 NOISY_SHARE = 0.2
-"""Above this share of noisy rows a dataset says more of its machine's other work than of layers."""
+"""Share of noisy rows above which a dataset gets a warning."""
 
 
 def noise_warning(tables: Iterable[KindTable]) -> str:
-    """Say that many measured rows are noisy, and what to do; empty where few are.
-
-    Noisy are rows with a flag, and those taken while the machine was off its usual speed.
-    """
-    rows = [table.doubtful[table.ok] for table in tables]
+    """Return a warning with advice if many measured rows are noisy; else an empty text."""
+    rows = [table.noisy[table.ok] for table in tables]
     measured, noisy = sum(map(len, rows)), sum(int(each.sum()) for each in rows)
     if noisy <= NOISY_SHARE * measured:
         return ""
     return (
         f"{noisy} of {measured} measured rows ({noisy / measured:.0%}) are noisy: they carry a "
         "flag, or the machine was off its usual speed; close other programs, run the campaign "
-        "again into another file (resperf bench -o) and join both (resperf dataset merge): where "
-        "a layer has a clean row, noisy ones do not count"
+        "again into another file (resperf bench -o) and merge both (resperf dataset merge): noisy "
+        "rows are not used for layers that have others"
     )
 
 
 class NoiseFloor(NamedTuple):
-    """How far two measurements of the same layer are apart.
+    """Differences between two measurements of the same layer.
 
     Attributes
     ----------
     pairs : int
-        Pairs of measurements that the figures rest on; without any, they are NaN.
+        Number of pairs of measurements; without any, the other figures are NaN.
     median_difference, mean_difference : float
-        Of ``|a - b| / ((a + b) / 2)`` over the pairs, as fractions.
+        ``|a - b| / ((a + b) / 2)`` over the pairs, as fractions.
     mape : float
         What a perfect predictor would score: ``mean_difference / sqrt(2)``.
     """
@@ -52,7 +49,7 @@ class NoiseFloor(NamedTuple):
 
 
 def floor_of_medians(single: float, measured: npt.NDArray[np.int64]) -> float:
-    """Return the floor where each layer's time is the median of several measurements.
+    """Return the floor if each layer's time is the median of several measurements.
 
     The variance of the median of n normal values is about ``pi / (2n + pi - 2)`` of one value's
     for odd n, and one half for two, whose median is their mean.
@@ -69,20 +66,19 @@ def floor_of_medians(single: float, measured: npt.NDArray[np.int64]) -> float:
 
 
 def noise_floor(table: KindTable, phase: str) -> NoiseFloor:
-    """Estimate the error that no predictor can go below, from layers that were measured again.
+    """Estimate the least error of any predictor, from layers that were measured repeatedly.
 
     Let a layer's true time be t and two measurements of it a = t(1 + e1) and b = t(1 + e2), with
-    independent errors of mean zero. A perfect predictor says t, and scores E|e| against a single
-    measurement; a pair shows E|a - b| / t = E|e1 - e2|. For normal errors of deviation s,
+    independent errors of mean zero. A perfect predictor gives t, and scores E|e| against a single
+    measurement; a pair gives E|a - b| / t = E|e1 - e2|. For normal errors of deviation s,
     E|e| = s sqrt(2/pi), and e1 - e2 is normal with deviation s sqrt(2), so that
-    E|e| = E|e1 - e2| / sqrt(2). Whatever the distribution, E|e1 - e2| lies between E|e| (Jensen)
-    and 2 E|e| (triangle inequality): the floor is at most 1.42 times, at least 0.70 times what
-    is said here.
+    E|e| = E|e1 - e2| / sqrt(2). For any distribution, E|e1 - e2| is between E|e| (Jensen)
+    and 2 E|e| (triangle inequality): the true floor is 0.70 to 1.42 times the returned one.
 
     Parameters
     ----------
     table : KindTable
-        Rows that are not ok, or doubtful, are left out.
+        Rows that are not ok, or noisy, are left out.
     phase : str
         One that the table has.
 
@@ -91,7 +87,7 @@ def noise_floor(table: KindTable, phase: str) -> NoiseFloor:
     NoiseFloor
         Of neighbouring repeats: a layer that was measured k times gives k - 1 pairs.
     """
-    usable = table.select(table.ok & ~table.doubtful & (table.times_ms[phase] > 0))
+    usable = table.select(table.ok & ~table.noisy & (table.times_ms[phase] > 0))
     _, layer = np.unique(usable.key.astype(str), return_inverse=True)
     order = np.lexsort((usable.repeat, layer))
     layer, times_ms = layer[order], usable.times_ms[phase][order]

@@ -1,4 +1,4 @@
-"""What a dataset file holds, as values: its identity, its measurements, its columns."""
+"""Content of a dataset file: its identity, its measurements, its columns."""
 
 from __future__ import annotations
 
@@ -36,20 +36,20 @@ class DatasetInfo:
     created : str
         ISO 8601, UTC.
     machine_costs : mapping of str to float
-        What the machine costs beside the layers, such as ``{"session_ms": 0.012}``.
+        Costs of the machine other than layers, such as ``{"session_ms": 0.012}``.
     merged : tuple of mapping
-        Where the file was merged: the ``campaign``, ``seed``, ``versions``, ``created`` and number
-        of ``rows`` of each part, oldest first. Empty otherwise.
+        For a merged file: ``campaign``, ``seed``, ``versions``, ``created`` and number of ``rows``
+        of each part, oldest first. Empty otherwise.
     quantities : tuple of str
-        What the rows of layers have, by names of `resperf.quantities.QUANTITIES`. `PHASES` where
-        resperf measured; ``("execution_ms",)`` or ``("whole_call_ms",)`` where others did; empty
-        where all rows are of networks.
+        Quantities of the rows of layers (`resperf.quantities.QUANTITIES`): `PHASES` if measured by
+        resperf; ``("execution_ms",)`` or ``("whole_call_ms",)`` if imported; empty if all rows are
+        of networks.
     source : mapping
-        Where the rows were imported from: ``format``, ``description``, ``files``, ``left_out`` and
-        more (docs/importing.md). Empty where resperf measured.
+        Origin of imported rows: ``format``, ``description``, ``files``, ``left_out`` and more
+        (docs/importing.md). Empty if measured by resperf.
     fusions : tuple of mapping
         What `resperf bench --check-fusion` found: ``rule``, ``claimed``, ``fused`` and the
-        ``savings`` at each shape (datasets/README.md). Empty where nobody asked.
+        ``savings`` at each shape (datasets/README.md). Empty without that option.
     """
 
     setting: Setting
@@ -98,12 +98,12 @@ class KindTable:
     repeat : array of int64 (n,)
         0 for the first measurement of a key.
     times_ms : mapping of str to array of float64 (n,)
-        Quantity to its value, for those that the file has; NaN where the row is not ok.
+        Quantity to its value, for those that the file has; NaN if the row is not ok.
     isolated_ms, reference_ratio, started_at : array of float64 (n,)
         As in `resperf.measurement.Measurement`.
     copies : mapping of str to array of int (n,)
-        Quantity to how many copies of the layer a run held, 0 where nobody wrote it down; empty
-        in files before schema 3.
+        Quantity to how many copies of the layer a run held, 0 if unknown; empty in files before
+        schema 3.
     """
 
     kind: str
@@ -132,8 +132,8 @@ class KindTable:
         return np.asarray(self.status == Status.OK.value, dtype=np.bool_)
 
     @property
-    def doubtful(self) -> npt.NDArray[np.bool_]:
-        """Which rows carry a flag or were taken while the machine was off its speed, shape (n,)."""
+    def noisy(self) -> npt.NDArray[np.bool_]:
+        """Rows with a flag, or taken while the machine was off its usual speed, shape (n,)."""
         off_speed = np.abs(self.reference_ratio - 1) > TOLERANCE
         return np.asarray((self.flags.astype(str) != "") | off_speed, dtype=np.bool_)
 

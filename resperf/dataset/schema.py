@@ -1,4 +1,4 @@
-"""Layout of the HDF5 file: which columns a group has, their units and types.
+"""Layout of the HDF5 file: columns of each group, their units and types.
 
 Changing it raises `SCHEMA_VERSION`, extends the reader and adds a golden file to the tests.
 """
@@ -17,7 +17,7 @@ of networks with their graphs; settings and platforms by reference; copies, divi
 TEXT = "S"
 """Type of a text column: UTF-8, fixed length, padded with NUL (MATLAB and pandas open both)."""
 MAX_TEXT_BYTES = 512
-"""Longer failure messages are cut: every row of a fixed-length column pays for the longest."""
+"""Longer failure messages are cut: a fixed-length column takes the longest one's space per row."""
 
 
 @dataclass(frozen=True)
@@ -84,13 +84,13 @@ SAMPLE_COLUMNS: Mapping[str, Column] = {
     "divisor": Column("1", "what a run's value less the offset was divided by", "<f8", since=3),
     "offset": Column("{unit}", "what was subtracted from a run's value", "<f8", since=3),
 }
-"""Columns of each quantity; `column_name` says what they are called."""
+"""Columns of each quantity; `column_name` gives their names."""
 
 _FIELD_TYPES = {"bool": "|u1", "name": TEXT}
 
 
 def field_columns(kind: str) -> dict[str, Column]:
-    """Columns of a layer kind's own fields, in canonical order."""
+    """Return the columns of a layer kind's own fields, in canonical order."""
     return {
         name: Column(spec.unit, spec.description, _FIELD_TYPES.get(spec.unit, "<i8"))
         for name, spec in kind_of(kind).specs().items()
@@ -128,15 +128,15 @@ def _sample_columns(names: Sequence[str], version: int) -> dict[str, Column]:
 def kind_columns(
     kind: str, quantities: Sequence[str] = PHASES, version: int = SCHEMA_VERSION
 ) -> dict[str, Column]:
-    """All columns of the group of a layer kind, by name.
+    """Return all columns of the group of a layer kind, by name.
 
     Parameters
     ----------
     kind : str
     quantities : sequence of str
-        Those that the file's layers have: `DatasetInfo.quantities`.
+        Those of the file's layers: `DatasetInfo.quantities`.
     version : int
-        Of the file's schema.
+        The file's schema version.
 
     Raises
     ------
@@ -150,6 +150,6 @@ def kind_columns(
 
 
 def network_columns(quantities: Sequence[str], version: int = SCHEMA_VERSION) -> dict[str, Column]:
-    """All columns of the group of network rows, by name; arguments as of `kind_columns`."""
+    """Return all columns of the group of network rows, by name; arguments as in `kind_columns`."""
     rows = {name: column for name, column in ROW_COLUMNS.items() if name not in _OF_LAYERS}
     return {**_NETWORK_NAMES, **rows, **_sample_columns(quantities, version)}

@@ -1,4 +1,4 @@
-"""A dataset at a glance: rows, statuses, times, noise."""
+"""Summary of a dataset: rows, statuses, times, noise."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from resperf.units import json_values
 
 @dataclass(frozen=True)
 class QuantitySummary:
-    """Values of one quantity over the rows that are ok; NaN where there are none."""
+    """Values of one quantity over the rows that are ok; NaN if there are none."""
 
     min: float
     median: float
@@ -39,7 +39,7 @@ class QuantitySummary:
 
 @dataclass(frozen=True)
 class KindSummary:
-    """Rows of one kind: how many, of which status, measured again, flagged, and their times."""
+    """Rows of one kind: numbers of rows, layers, statuses and flags, and their times."""
 
     rows: int
     layers: int
@@ -55,10 +55,10 @@ class NetworkSummary:
     Attributes
     ----------
     rows, networks : int
-        Networks are counted by their graphs.
+        Networks with equal graphs count once.
     statuses : mapping of str to int
     quantities : mapping of str to (float, float, float)
-        Quantity -> smallest value, median and largest of the rows that have it.
+        Quantity -> smallest value, median and largest of its rows.
     """
 
     rows: int
@@ -69,7 +69,7 @@ class NetworkSummary:
 
 @dataclass(frozen=True)
 class Summary:
-    """What `resperf dataset info` shows.
+    """Content of `resperf dataset info`.
 
     Attributes
     ----------
@@ -77,13 +77,13 @@ class Summary:
     size_bytes, schema_version : int
         Of the file.
     checksum : str
-        SHA-256 of the content, as the file says (`check_dataset` computes it again).
+        SHA-256 of the content, as stored in the file (`check_dataset` verifies it).
     info : DatasetInfo
     first_started_at, last_started_at : float
         Seconds since 1970 (UTC); NaN without rows.
     kinds : mapping of str to KindSummary
     networks : NetworkSummary or None
-        Of the rows of whole networks, where there are any.
+        Summary of the rows of whole networks, if there are any.
     """
 
     path: Path
@@ -98,7 +98,7 @@ class Summary:
 
     @property
     def rows(self) -> int:
-        """Rows of all kinds, and of networks."""
+        """Number of rows of all kinds, and of networks."""
         of_networks = self.networks.rows if self.networks else 0
         return sum(kind.rows for kind in self.kinds.values()) + of_networks
 

@@ -32,9 +32,9 @@ class DeviceFacts:
     name : str
         The maker's name.
     aliases : tuple of str
-        Other names, compared ignoring case, spaces and punctuation.
+        Other names; case, spaces and punctuation are ignored.
     device_class : str
-        Of its targets (`resperf.targets`).
+        Class of its targets (`resperf.targets`).
     peak_flops_per_s : float
         In float32, a multiply-accumulate counting as two.
     bandwidth_bytes_per_s : float
@@ -46,7 +46,7 @@ class DeviceFacts:
     bus_bytes_per_s : float
         One direction; NaN for a CPU.
     source : str
-        Where the figures are from.
+        Source of the figures.
     """
 
     device: str
@@ -88,7 +88,7 @@ def _facts(device: str, values: Mapping[str, Any]) -> DeviceFacts:
 def canonical_device(name: str) -> str:
     """Return the canonical name of a device: ``"GeForce GTX 1080 Ti"`` becomes ``"1080ti"``.
 
-    A name that is not in the table is returned unchanged.
+    An unknown name is returned unchanged.
     """
     return _names().get(_plain(name), name)
 
@@ -100,25 +100,25 @@ def device_facts(name: str) -> DeviceFacts | None:
 
 
 def device_class(name: str, framework: str | None = None) -> str:
-    """Return the class of a device: that of a known card, else what its name says.
+    """Return the class of a device: of a known GPU, else the class in its name.
 
     Parameters
     ----------
     name : str
     framework : str, optional
-        Its only class of devices is that of a name that says nothing.
+        If it has a single device class, names without a class have that one.
 
     Returns
     -------
     str
-        `resperf.targets.UNKNOWN` where nothing says it.
+        `resperf.targets.UNKNOWN` if the class cannot be determined.
     """
     facts = device_facts(name)
     return targets.device_class(name, framework) if facts is None else facts.device_class
 
 
 def target_of(device: str, framework: str) -> targets.Target:
-    """Return the target of a bundle or dataset, by the names that stand in its fingerprint.
+    """Return the target of a bundle or dataset, by the names in its fingerprint.
 
     Raises
     ------
@@ -129,7 +129,7 @@ def target_of(device: str, framework: str) -> targets.Target:
 
 
 def is_at_hand(name: str) -> bool:
-    """Say whether a name means the device at hand, as ``"cpu"`` does and ``"1080ti"`` does not."""
+    """Whether a name means the local device, like ``"cpu"`` and unlike ``"1080ti"``."""
     return device_facts(name) is None and targets.is_at_hand(name)
 
 
@@ -149,10 +149,9 @@ def _plain(name: str) -> str:
 def lower_bound_ms(layer: Layer, facts: DeviceFacts) -> float:
     """Return a lower bound of a layer's time on a device, in milliseconds.
 
-    The larger of two times. Memory: all values that it needs are moved once, minus those that the
-    last-level cache may still hold. Compute: its operations at peak. Fast convolutions (Winograd,
-    FFT) reduce the multiplications of a direct convolution at most by the number of pixels in the
-    window, so that its count is divided by that number.
+    The larger of two times. Memory: each value is moved once, except those that the last-level
+    cache may still hold. Compute: the operations at peak. Fast convolutions (Winograd, FFT) save at
+    most a factor of the number of pixels in the window, so the operations are divided by it.
     """
     taps = getattr(layer, "kernel_height", 1) * getattr(layer, "kernel_width", 1)
     strides = getattr(layer, "stride_height", 1) * getattr(layer, "stride_width", 1)

@@ -1,4 +1,4 @@
-"""Layers as columns: one array per field, so that everything after is vectorised."""
+"""Layers as columns: one array per field, so that later steps are vectorised."""
 
 from __future__ import annotations
 

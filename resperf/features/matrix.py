@@ -10,9 +10,9 @@ from resperf.features.columns import Array, Columns
 from resperf.layers import kind_of
 
 FEATURE_SET_VERSION = 2
-"""Raised whenever a name, an order or a number of `feature_matrix` or `quantities` changes for a
-kind that a released bundle knows. The canned layers of a bundle show the change of any other. One
-more choice of a field changes nothing: it adds a column of zeros, and inputs go by their names."""
+"""Increased whenever a name, order or number of `feature_matrix` or `quantities` changes for a kind
+of a released bundle. Golden layers of a bundle reveal any other change. A new choice of a field
+needs no increase: it adds a column of zeros, and inputs are matched by name."""
 
 
 def quantities(kind: str, columns: Columns) -> dict[str, Array]:
@@ -38,7 +38,7 @@ def feature_matrix(
     columns : mapping of str to array
         As `columns_of` returns them.
     known : mapping of str to array, optional
-        The answer of `quantities`, where it was already computed.
+        The result of `quantities`, if already computed.
 
     Raises
     ------

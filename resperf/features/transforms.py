@@ -1,7 +1,7 @@
-"""Named, stored, invertible steps between features and a predictor; each to and from plain JSON.
+"""Transforms of features and targets, stored as plain JSON.
 
-`fit` learns a step from training rows (only there is scipy used); applying one needs numpy only,
-so that the numbers are the same when a bundle predicts.
+`fit` learns a transform from training rows, with scipy. Applying it needs numpy only, so that a
+bundle predicts the same numbers.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from resperf.features.columns import Array
 
 
 class Transform(Protocol):
-    """What every step offers; arrays are (rows, columns) unless said otherwise."""
+    """The contract of a transform; arrays are (rows, columns) unless stated otherwise."""
 
     name: ClassVar[str]
 
@@ -31,7 +31,7 @@ class Transform(Protocol):
 
 
 def _checked(values: Array, names: Sequence[str]) -> Array:
-    """Refuse what nothing can be learnt from: no rows, one row, values that are not finite."""
+    """Refuse unusable training values: fewer than two rows, or values that are not finite."""
     matrix = np.asarray(values, dtype=np.float64)
     if matrix.ndim != 2 or matrix.shape[1] != len(names):
         raise TrainingError(
@@ -53,7 +53,7 @@ def _checked(values: Array, names: Sequence[str]) -> Array:
 class BoxCox:
     """Box-Cox transform with one fitted lambda per column (ResPerfNet appendix D, equation 10).
 
-    The equation's first line is a misprint of (x^lambda - 1) / lambda, which is used here.
+    The equation's first line misprints (x^lambda - 1) / lambda, which is used here.
     """
 
     name: ClassVar[str] = "box_cox"
@@ -130,7 +130,7 @@ class ZScore:
         """
         matrix = _checked(values, columns)
         constant = matrix.min(axis=0) == matrix.max(axis=0)
-        # The mean of equal values may miss them by a rounding error; the value itself does not.
+        # The mean of equal values may be off by a rounding error, the value itself is not.
         means = np.where(constant, matrix[0], matrix.mean(axis=0))
         sigmas = np.where(constant, 1.0, matrix.std(axis=0))
         return cls(tuple(columns), tuple(means.tolist()), tuple(sigmas.tolist()))
@@ -152,7 +152,7 @@ class ZScore:
 
 @dataclass(frozen=True)
 class Clip:
-    """Limit values to [-limit, limit], so that a far outlier cannot drive a network mad."""
+    """Limit values to [-limit, limit], so that outliers cannot dominate a network."""
 
     name: ClassVar[str] = "clip"
 

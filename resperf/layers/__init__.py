@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from resperf.errors import LayerError
 from resperf.layers._base import ACTIVATIONS, LAYOUTS, FieldSpec, FieldValue, Layer
-from resperf.layers._operator import Kernel, Operand, Operator, in_turns
+from resperf.layers._operator import Kernel, Operand, Operator, spread_indices
 from resperf.layers._step import OPTIMIZERS
 from resperf.layers.activation import FUNCTION_OF, OPERATOR_OF, Activation, function_of
 from resperf.layers.attention import Attention
@@ -50,15 +50,66 @@ from resperf.layers.top_k import TopK
 from resperf.layers.transpose import Transpose
 
 __all__ = [
-    "ACTIVATIONS", "FUNCTION_OF", "KINDS", "LAYOUTS", "OPERATOR_DOMAINS", "OPERATOR_OF",
-    "OPTIMIZERS", "Activation", "Attention", "Cast", "Concat", "Conv", "ConvNd", "ConvStep",
-    "ConvTranspose", "ConvTransposeNd", "Cumulate", "Dense", "DenseStep", "DepthToSpace", "Einsum",
-    "Elementwise", "FieldSpec", "FieldValue", "GridSample", "Indexed", "Kernel", "Layer", "MatMul",
-    "Move", "Norm", "Operand", "Operator", "Pool", "PoolNd", "Quantize",
-    "QuantizedConcat", "QuantizedConv", "QuantizedDense", "QuantizedElementwise", "QuantizedMatMul",
-    "QuantizedPool", "QuantizedSoftmax", "Recurrent", "Reduce", "Reorder", "Resize", "ResizeNd",
-    "Select", "Softmax", "TopK", "Transpose", "function_of", "handed_over_bytes", "in_turns",
-    "key_at_any_batch", "kind_of", "kind_of_key", "layer_from_key", "layer_of_operator",
+    "ACTIVATIONS",
+    "FUNCTION_OF",
+    "KINDS",
+    "LAYOUTS",
+    "OPERATOR_DOMAINS",
+    "OPERATOR_OF",
+    "OPTIMIZERS",
+    "Activation",
+    "Attention",
+    "Cast",
+    "Concat",
+    "Conv",
+    "ConvNd",
+    "ConvStep",
+    "ConvTranspose",
+    "ConvTransposeNd",
+    "Cumulate",
+    "Dense",
+    "DenseStep",
+    "DepthToSpace",
+    "Einsum",
+    "Elementwise",
+    "FieldSpec",
+    "FieldValue",
+    "GridSample",
+    "Indexed",
+    "Kernel",
+    "Layer",
+    "MatMul",
+    "Move",
+    "Norm",
+    "Operand",
+    "Operator",
+    "Pool",
+    "PoolNd",
+    "Quantize",
+    "QuantizedConcat",
+    "QuantizedConv",
+    "QuantizedDense",
+    "QuantizedElementwise",
+    "QuantizedMatMul",
+    "QuantizedPool",
+    "QuantizedSoftmax",
+    "Recurrent",
+    "Reduce",
+    "Reorder",
+    "Resize",
+    "ResizeNd",
+    "Select",
+    "Softmax",
+    "TopK",
+    "Transpose",
+    "function_of",
+    "handed_over_bytes",
+    "key_at_any_batch",
+    "kind_of",
+    "kind_of_key",
+    "layer_from_key",
+    "layer_of_operator",
+    "spread_indices",
 ]  # fmt: skip
 
 KINDS: Mapping[str, type[Layer]] = {
@@ -71,22 +122,22 @@ KINDS: Mapping[str, type[Layer]] = {
         QuantizedSoftmax, Einsum, TopK, Cumulate, Indexed, GridSample,
     )
 }  # fmt: skip
-"""All kinds of layers: what resperf knows of one is said in its class."""
+"""All layer kinds, by name. The class of a kind holds everything that resperf knows about it."""
 
 OPERATOR_DOMAINS = frozenset({"", "com.microsoft", "com.microsoft.nchwc"})
-"""ONNX's own operators, and those that ONNX Runtime makes of them."""
+"""Domains of ONNX's operators and of the operators that ONNX Runtime replaces them with."""
 
 _BATCH = re.compile(r"\bbatch=\d+,?")
 _KIND_OF_OPERATOR = {op: cls for cls in KINDS.values() for op in cls.OPERATORS}
 
 
 def layer_of_operator(operator: Operator) -> Layer:
-    """Return the layer that an operator becomes by itself.
+    """Return the layer of a single operator.
 
     Raises
     ------
     LayerError
-        If there is no such kind, or the operator is none of its layers.
+        If no kind reads the operator, or its kind does not support it.
     """
     if operator.op not in _KIND_OF_OPERATOR or operator.domain not in OPERATOR_DOMAINS:
         name = ".".join(filter(None, (operator.domain, operator.op)))
@@ -114,7 +165,7 @@ def handed_over_bytes(layers: Sequence[Layer]) -> int:
 
 
 def key_at_any_batch(key: str) -> str:
-    """Return what keys of a layer have in common whatever its batch size."""
+    """Return a layer's key without its batch size."""
     return _BATCH.sub("", key, count=1)
 
 
@@ -124,7 +175,7 @@ def kind_of_key(key: str) -> str:
 
 
 def layer_from_key(key: str) -> Layer:
-    """Make the layer that a canonical key names: the inverse of `Layer.key`.
+    """Parse a canonical key: the inverse of `Layer.key`.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""What works along one axis, with rows before it and values between two of its own."""
+"""Layers that work along one axis, with `outer` rows before it and a stride of `inner` values."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from resperf.layers._base import Layer
 
 
 class AlongAxis(Layer):
-    """What such kinds share; the fields are their own."""
+    """Base class of such kinds, which declare the fields themselves."""
 
     batch: int
     outer: int

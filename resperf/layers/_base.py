@@ -1,4 +1,4 @@
-"""What every layer kind says of itself: fields, shapes, work, bytes, features, reading, kernel."""
+"""The contract of a layer kind: fields, shapes, work, bytes, features, reading, kernel."""
 
 from __future__ import annotations
 
@@ -25,44 +25,44 @@ ACTIVATIONS = (
 
 
 class Layer(Fields):
-    """A lowered layer: what a framework really runs for one operator and what it absorbed.
+    """A lowered layer: what a framework really runs for one operator and those fused into it.
 
-    A subclass in a file of its own, listed in `resperf.layers.KINDS`, is a kind. Unless it says
-    otherwise it keeps its shape, multiplies nothing and has no weights. Shapes are given in NCHW
-    order whatever the layout; `layout` says how the values lie in memory.
+    Each kind is a subclass in its own file, listed in `resperf.layers.KINDS`. By default the output
+    has the shape of the input, and there are no multiply-adds and no weights. Shapes are always in
+    NCHW order; `layout` says how the values are stored in memory.
 
-    Shapes, work and bytes are written once, for one layer and for many: in `over` the same
-    properties are arrays. They use arithmetic, and `columns.is_in`, `columns.either` and
-    `columns.smaller` where others would branch.
+    Shapes, work and bytes are written once, for one layer and for many: on the result of `over`,
+    the same properties are arrays. They use arithmetic only; `columns.is_in`, `columns.either` and
+    `columns.smaller` replace branches.
     """
 
     PLAIN: ClassVar[tuple[str, ...]] = ()
-    """Quantities that are features as they are."""
+    """Quantities that are used as features unchanged."""
     LOG2: ClassVar[tuple[str, ...]] = ()
     """Quantities whose log2 is a feature."""
     ENCODED: ClassVar[tuple[str, ...]] = ()
-    """Fields of names that are features, one for each name, beside ``dtype``."""
+    """Fields that are one-hot encoded as features, besides ``dtype``."""
     FUNCTION: ClassVar[str | None] = None
-    """Field whose choices make one and the same work take more or less time; the first of `ENCODED`
-    unless a kind says another, or ``""`` for none."""
+    """Field whose value scales the time of otherwise equal work. By default the first of `ENCODED`;
+    ``""`` for none."""
     PLACED_BY: ClassVar[str] = ""
-    """Field whose values share nothing of how they run inside networks, if there is one."""
+    """Field whose values each get their own in-network correction; ``""`` for none."""
     INDEPENDENT_FIELDS: ClassVar[bool] = False
-    """Whether each field may change by itself, and equal work has equal fields. Fields then say
-    what a predictor was trained on, and campaigns vary all of them. Kinds whose fields say the same
-    work in several ways (rows as batch or as the rest) go by their quantities."""
+    """Whether fields vary independently and equal work has equal fields. If so, trained ranges are
+    ranges of fields, and campaigns vary all fields. Otherwise the same work can be written in
+    several ways (rows as `batch` or as `outer`), and trained ranges are ranges of quantities."""
     RANGES: ClassVar[Mapping[str, Any]] = {}
-    """Laws that a campaign draws the fields by unless it says otherwise."""
+    """Default distributions that a campaign draws the fields from."""
     WORDS: ClassVar[Mapping[str, tuple[str, ...]]] = {}
-    """Words that `fitting` understands beside fields and shorthands, and their values."""
+    """Words that `fitting` understands besides fields and shorthands, and their values."""
     SCALED: ClassVar[tuple[str, ...]] = ()
-    """Lengths that a campaign scales where it takes a layer from a network."""
+    """Lengths that a campaign scales when it perturbs a layer of a network."""
     REDRAWN: ClassVar[tuple[str, ...]] = ()
-    """Words that it draws anew now and then in such a layer."""
+    """Words that it sometimes redraws in such a layer."""
     OPERATORS: ClassVar[frozenset[str]] = frozenset()
-    """ONNX operators (and fused ones of ONNX Runtime) that may become this layer."""
+    """ONNX operators (and fused operators of ONNX Runtime) that this kind reads."""
     FORWARD: ClassVar[str] = ""
-    """The kind that does the forward pass alone; empty where it is this one."""
+    """For a training step, the kind of its forward pass; else empty."""
 
     def _check(self) -> None:
         if min(self.output_shape) < 1:
@@ -73,9 +73,10 @@ class Layer(Fields):
 
     @classmethod
     def over(cls, columns: Columns) -> Self:
-        """Return many layers as one whose fields are arrays of shape (rows,), numbers as float64.
+        """Return many layers as one object whose fields are arrays of shape (rows,).
 
-        What is a number of one layer is then an array: `macs`, bytes, each length of a shape.
+        Numbers are float64. Every number that a layer has becomes an array too: `macs`, bytes, each
+        length of a shape.
         """
         import numpy as np
 
@@ -87,7 +88,7 @@ class Layer(Fields):
 
     @classmethod
     def function_field(cls) -> str:
-        """Return the field that `FUNCTION` names."""
+        """Return the field of `FUNCTION`, or ``""``."""
         return (*cls.ENCODED, "")[0] if cls.FUNCTION is None else cls.FUNCTION
 
     @property
@@ -132,62 +133,66 @@ class Layer(Fields):
 
     @classmethod
     def quantities(cls, columns: Columns) -> dict[str, Array]:
-        """Return physical quantities of such layers, each of shape (rows,); bytes in bytes.
+        """Return physical quantities of layers of this kind, each of shape (rows,).
 
-        At least those of `traffic`.
+        Includes at least those of `traffic`.
         """
         raise NotImplementedError
 
     def traffic(self, flops: Array | int, values: Array | int) -> dict[str, Array]:
-        """Return what every kind tells of `over`'s bytes and work; `values` decide on threads."""
+        """Return the quantities that all kinds have: bytes, work, threading.
+
+        Called on the result of `over`. The number of `values` decides whether frameworks use
+        several threads.
+        """
         import numpy as np
 
         values = np.asarray(values, dtype=np.float64)
         in_bytes, out_bytes = self.input_bytes, self.output_bytes
-        told = {
+        found = {
             "in_bytes": in_bytes, "out_bytes": out_bytes,
             "moved_bytes": in_bytes + out_bytes + self.weight_bytes, "flops": flops,
             "threaded": values >= THREADED_VALUES, "vector_rest": values % 16,
         }  # fmt: skip
-        return {name: np.asarray(each, dtype=np.float64) for name, each in told.items()}
+        return {name: np.asarray(each, dtype=np.float64) for name, each in found.items()}
 
     @classmethod
     def fitting(cls, fields: Mapping[str, Any], source: Random) -> dict[str, Any]:
-        """Make fields of which each was drawn by itself fit each other."""
+        """Make independently drawn fields consistent with each other."""
         del source
         return dict(fields)
 
     def varied(self, **changes: Any) -> Self:
-        """Change some fields, and with them those that hang on them."""
+        """Change some fields, and the fields that depend on them."""
         return self.replace(**changes)
 
     def as_drawn(self) -> Self:
-        """Return the layer as campaigns draw it, before any framework chose a layout."""
+        """Return the layer as campaigns draw it: in the layout before lowering."""
         return self
 
     @property
     def is_runnable(self) -> bool:
-        """Whether frameworks agree that such a layer may exist."""
+        """Whether frameworks accept such a layer."""
         return True
 
     @property
     def is_made_by_frameworks(self) -> bool:
-        """Whether frameworks alone make such layers, so that only networks give them."""
+        """Whether only graph optimisers create such layers, so that campaigns do not draw them."""
         return False
 
     @classmethod
     def read(cls, operator: Operator) -> Layer:
-        """Read an operator of `OPERATORS`; what does the work of another kind becomes one of that.
+        """Read an operator of `OPERATORS`; may return a layer of another kind that does its work.
 
         Raises
         ------
         LayerError
-            If it does not become such a layer, with the reason.
+            If the operator is not supported, with the reason.
         """
         raise LayerError(f"{operator.op} is no layer of kind {cls.kind}")
 
     def kernel(self) -> Kernel:
-        """Return the ONNX node that this layer stands for, in plain layouts.
+        """Return the ONNX node that runs this layer, in NCHW.
 
         Raises
         ------

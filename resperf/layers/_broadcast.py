@@ -1,7 +1,7 @@
-"""Operands that are repeated along some axes of a result, in as few words as their time needs.
+"""Broadcasting, reduced to what affects the time.
 
-Neighbouring axes that are repeated alike are one, so that a result is of shape (rows, middle,
-inner) and one word says which of these another operand has.
+Neighbouring axes that are broadcast alike are merged. The result has shape (rows, middle, inner),
+and one word says which of these axes the second operand has.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from resperf.layers._operator import split_rows
 from resperf.layers.columns import is_in
 
 SECONDS = ("none", "same", "scalar", "inner", "middle", "outer", "sides", "both")
-"""``same`` has all axes, ``scalar`` none, ``inner`` the last, ``middle`` one value per channel,
-``outer`` one for each row, ``sides`` all but the middle; with ``both`` the first operand has the
-rows and the second the last axis; ``none`` is no operand."""
-WHOLE = ("none", "same", "scalar")
-"""Those with which a result is one run of values, without a start for each row."""
+"""Axes of the second operand. ``same``: all; ``scalar``: none; ``inner``: the last; ``middle``: one
+value per channel; ``outer``: one per row; ``sides``: all but the middle. ``both``: the first
+operand has the rows, the second the last axis. ``none``: there is no second operand."""
+CONTIGUOUS = ("none", "same", "scalar")
+"""Operands with which the kernel runs once over all values, not once per row."""
 
 
 class BroadcastLayer(Layer):
-    """What kinds of one or two operands share; the fields are their own."""
+    """Base class of kinds with one or two operands."""
 
     batch: int
     outer: int
@@ -63,13 +63,13 @@ class BroadcastLayer(Layer):
 def broadcast_axes(
     result: tuple[int, ...], first: tuple[int, ...], second: tuple[int, ...]
 ) -> dict[str, Any]:
-    """Return the fields of a result: batch, outer, middle, inner, and which axes `second` has.
+    """Return the fields batch, outer, middle, inner and second of a broadcast.
 
     Parameters
     ----------
     result, first, second : tuple of int
-        Shapes of the result, of the operand that has all of its axes (or all that the second one
-        has not), and of the other.
+        Shapes of the result, of the larger operand (which has all axes, or all that the other one
+        lacks), and of the other operand.
     """
     batch = result[0] if result else 1
     first, second = (_aligned(shape, result) for shape in (first, second))
@@ -94,7 +94,7 @@ def in_order(
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return two operands' shapes, the larger first.
 
-    Where both are repeated, the one without the last axis comes first.
+    Where both are broadcast, the operand without the last axis comes first.
     """
     first, second = sorted((one, other), key=math.prod, reverse=True)
     if math.prod(first) < math.prod(result) and (
@@ -110,9 +110,9 @@ def _last_axis(shape: tuple[int, ...]) -> int:
 
 
 def _axes(groups: list[tuple[tuple[bool, bool], int]], batch: int) -> dict[str, Any]:
-    """Name which of the joined axes the second operand has.
+    """Name which of the merged axes the second operand has.
 
-    `groups` holds ((first has it, second has it), length) from the outermost axis on.
+    `groups` holds ((first has it, second has it), length), outermost axis first.
     """
     total = math.prod(length for _, length in groups)
     has = tuple(second for (_, second), _ in groups)
@@ -135,13 +135,13 @@ def _axes(groups: list[tuple[tuple[bool, bool], int]], batch: int) -> dict[str, 
 
 
 def rows_of(rows: int, batch: int, **fields: Any) -> dict[str, Any]:
-    """Split rows into the batch and the rest."""
+    """Return fields with the rows split into `batch` and `outer`."""
     batch, outer = split_rows(rows, batch)
     return {"batch": batch, "outer": outer, **fields}
 
 
-def superfluous_axes(second: str, fields: Mapping[str, Any]) -> bool:
-    """Whether axes are told apart that are one for such an operand."""
+def has_redundant_axes(second: str, fields: Mapping[str, Any]) -> bool:
+    """Whether axes are separate that could be merged for such an operand."""
     bare = {"none": 0, "same": 0, "scalar": 0, "inner": 1, "outer": 1, "both": 1}
     if second not in bare:
         return False
@@ -149,7 +149,7 @@ def superfluous_axes(second: str, fields: Mapping[str, Any]) -> bool:
 
 
 def joined_axes(second: str, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Join the axes of a draw that are one for such an operand."""
+    """Merge the axes of a draw that need not be separate for such an operand."""
     made = dict(fields)
     if second not in ("middle", "sides"):
         made |= {"middle": 1, "inner": made["inner"] * made["middle"]}
@@ -159,7 +159,7 @@ def joined_axes(second: str, fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def second_shape(second: str, rows: int, middle: int, inner: int) -> tuple[int, ...]:
-    """Return the shape of such an operand; empty for a scalar or for none."""
+    """Return the shape of the second operand; empty for a scalar or for none."""
     shapes: Mapping[str, tuple[int, ...]] = {
         "same": (rows, middle, inner), "inner": (inner,), "both": (inner,), "middle": (middle, 1),
         "outer": (rows, 1, 1), "sides": (rows, 1, inner),
@@ -168,7 +168,7 @@ def second_shape(second: str, rows: int, middle: int, inner: int) -> tuple[int, 
 
 
 def second_values(second: str, rows: int, middle: int, inner: int) -> int:
-    """Count the values of such an operand; of many layers, for each."""
+    """Count the values of the second operand; an array for many layers."""
     return (
         is_in(second, ("same",)) * rows * middle * inner + is_in(second, ("scalar",))
         + is_in(second, ("inner", "both")) * inner + is_in(second, ("middle",)) * middle

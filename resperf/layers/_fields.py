@@ -1,4 +1,4 @@
-"""Values of named fields with units: checked once, written as a canonical key and read from it."""
+"""Frozen values with named fields and units, checked once, and their canonical keys."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class FieldSpec:
-    """What a field means: enough to describe a column, check a value and draw one.
+    """Description of a field: enough to describe a column, check a value and draw one.
 
     Attributes
     ----------
@@ -37,7 +37,7 @@ class FieldSpec:
 
 
 def number(description: str, *, unit: str = "1", minimum: int = 1, default: Any = MISSING) -> Any:
-    """Declare a whole-number field."""
+    """Declare an integer field."""
     return dataclasses.field(
         default=default, metadata={"spec": FieldSpec(unit, description, minimum)}
     )
@@ -59,28 +59,28 @@ def name(description: str, choices: tuple[str, ...], *, default: Any = MISSING) 
     kw_only_default=True, frozen_default=True, field_specifiers=(number, flag, name)
 )
 class Fields(ABC):
-    """A frozen value of a kind, with keywords alone.
+    """A frozen value with named fields, made from keywords only.
 
-    Subclasses are frozen dataclasses whose fields are all `number`, `flag` or `name`; they need no
-    decorator.
+    Subclasses become frozen dataclasses without a decorator. Their fields are all `number`, `flag`
+    or `name`.
     """
 
-    # Beside the fields, which are all that vars() holds.
+    # The cache is a slot, so that vars() holds the fields only.
     __slots__ = ("__dict__", "__weakref__", "_known")
     _known: dict[str, Any]
 
     kind: ClassVar[str]
     aliases: ClassVar[Mapping[str, tuple[str, ...]]] = {}
-    """Shorthands people may write: ``{"kernel": ("kernel_height", "kernel_width")}``."""
+    """Shorthands for several fields: ``{"kernel": ("kernel_height", "kernel_width")}``."""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         described = vars(cls)
         named = described.get("__annotations__", {})
-        # A class that names fields and does not describe them leaves them to its subclasses.
+        # A base class may annotate fields without declaring them; its subclasses then do.
         if all(each in described or "ClassVar" in str(kind) for each, kind in named.items()):
-            # Methods of its own for each class, which dataclass would compile, are most of what
-            # importing all kinds takes: those below serve all.
+            # Compiling the methods of each dataclass takes most of the time of importing all
+            # kinds, so all kinds share the methods below.
             dataclass(init=False, repr=False, eq=False, kw_only=True)(cls)
 
     def __init__(self, **values: Any) -> None:
@@ -126,16 +126,16 @@ class Fields(ABC):
         else:
             if not isinstance(value, bool) and int(value) == value and value >= spec.minimum:
                 return int(value)
-            expected = f"a whole number of at least {spec.minimum}"
+            expected = f"an integer of at least {spec.minimum}"
         raise LayerError(f"{self.kind}: {field_name}={value!r} must be {expected}")
 
     @abstractmethod
     def _check(self) -> None:
-        """Refuse fields that do not fit together; raises LayerError."""
+        """Raise LayerError if the fields contradict each other."""
 
     @classmethod
     def specs(cls) -> Mapping[str, FieldSpec]:
-        """Map each field's name to its meaning, in canonical order."""
+        """Map each field's name to its description, in canonical order."""
         return cls._described()[0]
 
     @classmethod
@@ -162,7 +162,7 @@ class Fields(ABC):
         Raises
         ------
         LayerError
-            If a field is missing, unknown or impossible.
+            If a field is missing, unknown or out of range.
         """
         unknown = sorted(set(fields) - set(cls.specs()))
         if unknown:
@@ -180,7 +180,7 @@ class Fields(ABC):
 
     @classmethod
     def from_text(cls, words: Mapping[str, str]) -> Self:
-        """Make a layer from what a person types: ``{"batch": "8", "kernel": "3", ...}``.
+        """Make a layer from typed text: ``{"batch": "8", "kernel": "3", ...}``.
 
         Shorthands of `aliases` and ``padding=same|valid`` are understood.
 
@@ -198,7 +198,7 @@ class Fields(ABC):
 
     @classmethod
     def _expand(cls, fields: dict[str, Any]) -> dict[str, Any]:
-        """Turn words that stand for several fields into those fields."""
+        """Replace words that stand for several fields by those fields."""
         return fields
 
     def fields(self) -> dict[str, FieldValue]:
@@ -219,7 +219,7 @@ class Fields(ABC):
         return f"{self.kind}:{','.join(words)}"
 
     def _once(self, word: str, make: Callable[[], T]) -> T:
-        """Return what `make` gave the first time; stored beside the fields."""
+        """Return the cached result of `make`, called the first time only."""
         try:
             known = self._known
         except AttributeError:
@@ -235,11 +235,11 @@ def _parse(kind: str, word: str, text: str, spec: FieldSpec) -> FieldValue:
     if spec.choices:
         return text.lower()
     if spec.unit == "bool":
-        truth = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
-        if text.lower() not in truth:
+        booleans = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
+        if text.lower() not in booleans:
             raise LayerError(f"{kind}: {word}={text!r} must be true or false")
-        return truth[text.lower()]
+        return booleans[text.lower()]
     try:
         return int(text)
     except ValueError as error:
-        raise LayerError(f"{kind}: {word}={text!r} must be a whole number") from error
+        raise LayerError(f"{kind}: {word}={text!r} must be an integer") from error

@@ -1,4 +1,4 @@
-"""Convolutions whose channels come in groups that do not see each other."""
+"""Grouped convolutions: each group of output channels reads its own input channels only."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from resperf.layers._base import Layer
 
 
 class GroupedLayer(Layer):
-    """What such kinds share; the fields are their own."""
+    """Base class of such kinds, which declare the fields themselves."""
 
     channels_in: int
     channels_out: int
@@ -29,7 +29,7 @@ class GroupedLayer(Layer):
 
 
 def with_groups(made: dict[str, Any]) -> dict[str, Any]:
-    """Let a depthwise draw have as many groups, and channels out, as channels in."""
+    """Replace ``groups="depthwise"`` of a draw: as many groups and channels out as channels in."""
     if made["groups"] != "depthwise":
         return made
     return {**made, "groups": made["channels_in"], "channels_out": made["channels_in"]}

@@ -1,4 +1,4 @@
-"""How images lie in memory."""
+"""Memory layouts of images."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 LAYOUTS = ("nchw", "nhwc", "nchwc4", "nchwc8", "nchwc16", "nchwc32")
-"""``nchwc8`` has blocks of eight channels."""
+"""``nchwc8`` stores channels in blocks of eight."""
 
 
 def block_of(layouts: npt.NDArray[Any]) -> Array:
-    """Return the channels of one block of a layout: 8 for ``nchwc8``, 16 where there are none."""
+    """Return the channels per block of each layout: 8 for ``nchwc8``, 16 for unblocked layouts."""
     import numpy as np
 
     blocks = np.full(len(layouts), 16.0)
@@ -27,14 +27,14 @@ def block_of(layouts: npt.NDArray[Any]) -> Array:
 
 
 def is_blocked(layouts: npt.NDArray[Any]) -> Array:
-    """Return 1 for layouts in blocks of channels, 0 for plain ones."""
+    """Return 1 for blocked layouts, 0 for others."""
     return is_among(layouts, [name for name in LAYOUTS if "c" in name[4:]]).astype(float)
 
 
 def evenness(counts: Array) -> Array:
     """Return how often 2 divides each count, at most five times.
 
-    Kernels read several channels at once where their number allows it, and slower ones where not.
+    Fast kernels read several channels at once, which the number of channels must allow.
     """
     import numpy as np
 

@@ -1,4 +1,4 @@
-"""ONNX operators as layer kinds read and write them, and what several kinds read alike."""
+"""ONNX operators as layer kinds read and write them, and helpers that several kinds share."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DTYPES = (*FLOATS, "float64", "int64", "int32", "int8", "uint8", "bool")
 
 @dataclass(frozen=True)
 class Kernel:
-    """One ONNX node that does a layer's work, with made-up weights.
+    """One ONNX node that does a layer's work, with random weights.
 
     Attributes
     ----------
@@ -29,36 +29,34 @@ class Kernel:
     attributes : mapping of str to Any
         As `onnx.helper.make_node` takes them.
     input_shape, output_shape : tuple of int
-        As the kernel sees them: blocked layouts count padded channels.
+        As the kernel sees them: in blocked layouts, with padded channels.
     weight_shapes : tuple of tuple of int
-        Of the constant inputs behind the first.
+        Shapes of the constant inputs after the first input.
     extra_shapes : tuple of tuple of int
-        Of further computed inputs, which come after the weights (a residual).
+        Shapes of further computed inputs, such as a residual; they follow the weights.
     order : tuple of int
-        Where the operator takes the inputs from so far (0 is the first, then the weights, then the
-        extras), if not in this order.
-    given : tuple of (tuple of int or None)
-        Whole numbers that come last as constant inputs, such as a slice's start; None stands for
-        an optional input that is absent.
-    places_below : int
-        Where the first of the extras says which rows are read or written: how many there are. All
-        have their turn, none beside its neighbour. 0 for other extras.
+        Position of each operator input in (first input, weights, extras); empty for this order.
+    constants : tuple of (tuple of int or None)
+        Integer constants that come last, such as a slice's start; None for an absent optional
+        input.
+    index_bound : int
+        Rows of the table that the first extra indexes. Indices are spread over all of them
+        (`spread_indices`). 0 where the first extra holds no indices.
     more_outputs : int
-        Outputs behind the first, which nothing reads.
+        Unused outputs after the first.
     dtype : str
-        Type of the first input, and of everything for which nothing else is said.
+        Type of the first input, and the default of all other types.
     dtypes : tuple of str
-        Types of the first input, the weights and the extras where they differ from each other.
+        Types of the first input, the weights and the extras; empty if all are `dtype`.
     output_dtype : str
-        Type of the output where it differs from the input's.
+        Type of the output; empty if it is `dtype`.
     positive : bool
-        Whether what it reads must be above zero, as with logarithms.
+        Whether inputs must be above zero, as for logarithms.
     activation : str
-        Function of the layer that the result goes through, which frameworks compute in the same
-        kernel; ``"none"`` where there is none.
+        Activation that frameworks fuse into the kernel; ``"none"`` if there is none.
     in_place : bool
-        Whether ONNX Runtime lets it write over its input, where nothing else reads that. Copies
-        then read each other's output rather than one common input.
+        Whether ONNX Runtime may run the kernel in place, if nothing else reads its input. Copies
+        are then chained instead of sharing one input.
     """
 
     op: str
@@ -69,8 +67,8 @@ class Kernel:
     weight_shapes: tuple[tuple[int, ...], ...] = ()
     extra_shapes: tuple[tuple[int, ...], ...] = ()
     order: tuple[int, ...] = ()
-    places_below: int = 0
-    given: tuple[tuple[int, ...] | None, ...] = ()
+    index_bound: int = 0
+    constants: tuple[tuple[int, ...] | None, ...] = ()
     more_outputs: int = 0
     dtype: str = "float32"
     dtypes: tuple[str, ...] = ()
@@ -95,7 +93,7 @@ class Operand:
     shape : tuple of int
     dtype : str
     value : ndarray or None
-        Where it is a small constant.
+        Value of a small constant.
     is_fixed : bool
         Whether it is a constant of any size, such as weights.
     """
@@ -113,17 +111,17 @@ class Operator:
     Attributes
     ----------
     op : str
-        ONNX operator, or a fused one of ONNX Runtime.
+        ONNX operator, or a fused operator of ONNX Runtime.
     attributes : mapping of str to Any
     inputs : tuple of Operand or None
-        None where an optional input is absent.
+        None for an absent optional input.
     outputs : tuple of (tuple of int or None)
-        Shapes of the outputs; None where one is not known.
+        Shapes of the outputs; None for an unknown shape.
     domain : str
     block : int
-        Channels that come together in the layout of the images; 1 where they do not.
+        Channels per block of a blocked layout; 1 for other layouts.
     opset : int
-        Version of the operator's set, for operators that changed their meaning.
+        Version of the operator set: some operators changed their meaning.
     """
 
     op: str
@@ -156,41 +154,41 @@ class Operator:
 
     @property
     def layout(self) -> str:
-        """How images lie in memory."""
+        """Memory layout of images."""
         return "nchw" if self.block == 1 else f"nchwc{self.block}"
 
     def shape(self, position: int = 0) -> tuple[int, ...]:
-        """Shape of an input as it lies in memory: channels filled up to whole blocks."""
+        """Shape of an input in memory: channels padded to full blocks."""
         return self.filled(self.operand(position).shape)
 
     def result(self) -> tuple[int, ...]:
-        """Shape of the first output as it lies in memory.
+        """Shape of the first output in memory.
 
         Raises
         ------
         LayerError
-            If it is not known.
+            If it is unknown.
         """
         first = self.outputs[0] if self.outputs else None
         if first is None:
-            raise LayerError("the shape of its output is not known")
+            raise LayerError("the shape of its output is unknown")
         return self.filled(first)
 
     def filled(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Fill the channels of an image up to whole blocks."""
+        """Pad the channels of an image to full blocks."""
         if len(shape) < 3 or self.block == 1:
             return shape
         return (shape[0], -(-shape[1] // self.block) * self.block, *shape[2:])
 
     def numbers(self, name: str, position: int) -> tuple[int, ...] | None:
-        """Whole numbers that are an attribute in old operator sets and a constant input in new.
+        """Return integers that old operator sets write as an attribute, new ones as an input.
 
-        None where they are not given.
+        None if the operator has neither.
 
         Raises
         ------
         LayerError
-            If they are computed by the network itself.
+            If the network computes them.
         """
         if name in self.attributes:
             value = self.attributes[name]
@@ -199,7 +197,7 @@ class Operator:
         if found is None:
             return None
         if found.value is None:
-            raise LayerError(f"its {name} are computed by the network itself")
+            raise LayerError(f"its {name} are computed by the network, not constant")
         return tuple(int(v) for v in found.value.ravel())
 
     def axis(self, default: int, position: int = 0) -> int:
@@ -211,16 +209,19 @@ class Operator:
         return axis % rank
 
 
-def in_turns(count: int, below: int) -> npt.NDArray[np.int64]:
-    """Return numbers below a bound, all equally often, no neighbours beside each other."""
+def spread_indices(count: int, below: int) -> npt.NDArray[np.int64]:
+    """Return indices below a bound, all equally often, never two neighbours in a row.
+
+    Neighbours in a row would read memory in order, as real indices seldom do.
+    """
     import numpy as np
 
-    distance = next(each for each in (7, 11, 13, 17, 1) if math.gcd(each, below) == 1)
-    return np.arange(count, dtype=np.int64) * distance % below
+    step = next(each for each in (7, 11, 13, 17, 1) if math.gcd(each, below) == 1)
+    return np.arange(count, dtype=np.int64) * step % below
 
 
-def around(shape: Sequence[int], axis: int) -> tuple[int, int, int, int]:
-    """Split a shape at an axis: (batch, rest before it, the axis, what comes after).
+def split_at_axis(shape: Sequence[int], axis: int) -> tuple[int, int, int, int]:
+    """Split a shape at an axis: (batch, other axes before it, the axis, axes behind it).
 
     The first dimension is the batch unless it is the axis itself.
     """
@@ -229,20 +230,20 @@ def around(shape: Sequence[int], axis: int) -> tuple[int, int, int, int]:
 
 
 def joined(parts: Sequence[Operand | None], axis: int, result: Sequence[int]) -> dict[str, int]:
-    """Return the fields of parts joined along an axis; parts without values do not count."""
+    """Return the fields of a concatenation; empty parts do not count."""
     given = [each for each in parts if each is not None and 0 not in each.shape]
-    batch, outer, length, inner = around(result, axis)
+    batch, outer, length, inner = split_at_axis(result, axis)
     return {"batch": batch, "outer": outer, "parts": len(given), "inner": length * inner}
 
 
 def rows_and_rest(shape: Sequence[int]) -> tuple[int, int]:
-    """Return the first dimension and the values of all others together."""
+    """Return the first dimension and the product of all others."""
     first, *rest = (*shape, 1)
     return first, math.prod(rest)
 
 
 def split_rows(rows: int, batch: int) -> tuple[int, int]:
-    """Split rows into the batch and the rest, where the batch is part of them; else (1, rows)."""
+    """Split rows into (batch, rest); (1, rows) if they are no multiple of the batch."""
     batch = batch if batch > 0 and rows % batch == 0 else 1
     return batch, rows // batch
 
@@ -253,7 +254,7 @@ def dtype_of(operator: Operator, allowed: Sequence[str] = FLOATS, position: int 
     Raises
     ------
     LayerError
-        If it is none of those allowed.
+        If the type is not allowed.
     """
     dtype = operator.operand(position).dtype
     if dtype not in allowed:

@@ -1,4 +1,4 @@
-"""Products of two computed matrices, each for itself or many at once."""
+"""Products of two computed matrices, single or batched."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from resperf.layers._base import Layer
 
 
 class ProductLayer(Layer):
-    """What such kinds share; the fields are their own."""
+    """Base class of such kinds, which declare the fields themselves."""
 
     batch: int
     outer: int

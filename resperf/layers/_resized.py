@@ -1,4 +1,4 @@
-"""What images and volumes share that are made larger or smaller."""
+"""Resizing of images and volumes."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from resperf.layers._base import Layer
 from resperf.layers._operator import FLOATS
 from resperf.layers.columns import Array, Columns, is_one_of, numbers, smaller
 
-RESIZED = (*FLOATS, "uint8", "int8")
-"""Types of what is resized."""
+RESIZE_DTYPES = (*FLOATS, "uint8", "int8")
+"""Element types that can be resized."""
 
 
 class ResizedLayer(Layer):
-    """Planes of other lengths along `AXES`; the fields are its kind's own."""
+    """Planes of other lengths along `AXES`; each kind declares its own fields."""
 
     AXES: ClassVar[tuple[str, ...]]
     MORE_TAPS: ClassVar[Mapping[str, int]]
-    """Mode -> pixels beyond the first that a written one is made of."""
+    """Mode -> input pixels per output pixel, less one."""
     LOG2: ClassVar[tuple[str, ...]] = (
         "planes", "pixels_in", "pixels_out", "width_out", "in_bytes", "out_bytes",
     )  # fmt: skip
@@ -34,23 +34,23 @@ class ResizedLayer(Layer):
 
     @property
     def input_shape(self) -> tuple[int, ...]:
-        """(batch, channels, the axes as they are read)."""
+        """(batch, channels, the axes of the input)."""
         return (self.batch, self.channels, *self._lengths())
 
     @property
     def output_shape(self) -> tuple[int, ...]:
-        """(batch, channels, the axes as they are written)."""
+        """(batch, channels, the axes of the output)."""
         return (self.batch, self.channels, *self._lengths("_out"))
 
     @property
     def input_bytes(self) -> int:
-        """Bytes that are read: where an image gets smaller, no more than are written."""
+        """Bytes that are read: of a shrinking image, no more than are written."""
         values = smaller(math.prod(self.input_shape), math.prod(self.output_shape))
         return values * self.element_bytes
 
     @classmethod
     def quantities(cls, columns: Columns) -> dict[str, Array]:
-        """Bytes and planes, and which mode finds a pixel."""
+        """Bytes, planes and interpolation modes."""
         import numpy as np
 
         many, modes = cls.over(columns), cls.specs()["mode"].choices

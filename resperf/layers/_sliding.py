@@ -1,4 +1,4 @@
-"""Windows that slide along axes: what convolutions, poolings and their transposes share."""
+"""Sliding windows: geometry that convolutions, poolings and their transposes share."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _AUTO_PADS = ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER")
 
 
 class SlidingLayer(Layer):
-    """A layer with a window over `AXES`; the fields are its kind's own."""
+    """A layer with a window over `AXES`; each kind declares its own fields."""
 
     AXES: ClassVar[tuple[str, ...]]
 
@@ -30,7 +30,7 @@ class SlidingLayer(Layer):
 
     @property
     def taps(self) -> int:
-        """Values of a window of one channel."""
+        """Values in a window of one channel."""
         return math.prod(self._along("kernel"))
 
     @property
@@ -39,7 +39,7 @@ class SlidingLayer(Layer):
         return (self.batch, self.channels_in, *self._along(""))
 
     def _pads(self) -> tuple[tuple[int, int], ...]:
-        """Return the pixels added before and behind each axis."""
+        """Return the padding (before, after) of each axis."""
         raise NotImplementedError
 
     def _positions(self, ceil: bool = False) -> tuple[int, ...]:
@@ -48,24 +48,24 @@ class SlidingLayer(Layer):
         Parameters
         ----------
         ceil : bool
-            Count a last window that only partly lies on the input (ONNX ``ceil_mode``).
+            Count a last window that only partly overlaps the input (ONNX ``ceil_mode``).
         """
         return self._once("positions", lambda: self._count_positions(ceil))
 
     def _count_positions(self, ceil: bool) -> tuple[int, ...]:
         words = [self._along(word) for word in ("", "kernel", "stride", "dilation")]
-        before, behind = zip(*self._pads(), strict=True)
-        windows = zip(*words, before, behind, strict=True)
+        before, after = zip(*self._pads(), strict=True)
+        windows = zip(*words, before, after, strict=True)
         return tuple([window_length(window, ceil=ceil) for window in windows])
 
     def _window_attributes(self) -> dict[str, list[int]]:
-        """Return the window as an ONNX operator names it."""
-        before, behind = zip(*self._pads(), strict=True)
+        """Return the window as attributes of an ONNX operator."""
+        before, after = zip(*self._pads(), strict=True)
         return {
             "kernel_shape": list(self._along("kernel")),
             "strides": list(self._along("stride")),
             "dilations": list(self._along("dilation")),
-            "pads": [*before, *behind],
+            "pads": [*before, *after],
         }
 
 
@@ -75,54 +75,53 @@ def _getter(axes: tuple[str, ...], word: str) -> Callable[[object], Any]:
 
 
 def window_length(window: Iterable[int], *, ceil: bool = False) -> int:
-    """Count the positions of a sliding window along one axis; of many layers, for each.
+    """Count the positions of a sliding window along one axis; an array for many layers.
 
     Parameters
     ----------
     window : six ints
-        Size, kernel, stride and dilation along this axis, and the pixels of padding before and
-        behind it.
+        Size, kernel, stride and dilation along this axis, and the padding before and after it.
     ceil : bool
-        Count a last window that only partly lies on the input (ONNX ``ceil_mode``).
+        Count a last window that only partly overlaps the input (ONNX ``ceil_mode``).
     """
-    size, kernel, stride, dilation, before, behind = window
-    span = size + before + behind - dilation * (kernel - 1) - 1
+    size, kernel, stride, dilation, before, after = window
+    span = size + before + after - dilation * (kernel - 1) - 1
     count = span // stride + 1
     if ceil is not False:
         count = count + ceil * (span % stride > 0)
-        # ONNX drops a last window that would start in the padding behind the input.
+        # ONNX drops a last window that would start in the padding after the input.
         count = count - ceil * ((count - 1) * stride >= size + before)
     return (span >= 0) * count
 
 
 def same_pads(size: int, kernel: int, stride: int, dilation: int) -> tuple[int, int]:
-    """Return the pads (before, behind) of SAME padding: output = ceil(size / stride).
+    """Return the pads (before, after) of SAME padding: output = ceil(size / stride).
 
-    An odd pixel goes to the end.
+    If the total is odd, the extra pixel goes to the end.
     """
     total = max((-(-size // stride) - 1) * stride + dilation * (kernel - 1) + 1 - size, 0)
     return total // 2, total - total // 2
 
 
 class AxisWindow(NamedTuple):
-    """A window along one axis, as an operator has it."""
+    """An operator's window along one axis."""
 
     kernel: int
     stride: int
     dilation: int
     before: int
-    behind: int
+    after: int
 
 
 def read_window(
     operator: Operator, sizes: Sequence[int], kernel: Sequence[int]
 ) -> tuple[AxisWindow, ...]:
-    """Read the window of an operator along axes of these sizes, ``auto_pad`` worked out.
+    """Read the window of an operator along axes of these sizes, with ``auto_pad`` resolved.
 
     Raises
     ------
     LayerError
-        If the window is one of another number of axes, or cuts off what it reads.
+        If the window has another number of axes, or negative padding.
     """
     attributes, rank = operator.attributes, len(sizes)
     strides = attributes.get("strides") or (1,) * rank
@@ -138,13 +137,13 @@ def read_window(
             f"pads {pads} are not those of a {rank}-D window"
         )
     if min(given) < 0:
-        raise LayerError(f"pads={given} cut pixels off, which no layer does")
+        raise LayerError(f"pads={given} are negative (cropping), which no layer supports")
     windows = []
     for place, size in enumerate(sizes):
         length, stride, dilation = (int(each[place]) for each in (kernel, strides, dilations))
         ends = int(pads[place]), int(pads[rank + place])
         if auto_pad.startswith("SAME"):
-            # An odd pixel goes before the image instead of behind it in SAME_LOWER.
+            # SAME_LOWER puts the extra pixel of an odd total before the image, not after it.
             order = 1 if auto_pad == "SAME_UPPER" else -1
             first, second = same_pads(int(size), length, stride, dilation)[::order]
             ends = first, second

@@ -1,7 +1,7 @@
-"""Training steps of single layers: forward pass, backward pass and update of what is learnt.
+"""Training steps of single layers: forward pass, backward pass and update of the weights.
 
-A step is a kind of its own, so that its times are never mixed with those of a forward pass. It has
-the fields of that pass, and the optimizer.
+A step is a separate kind, so that its times never mix with those of a forward pass. It has the
+fields of the forward pass, and the optimizer.
 """
 
 from __future__ import annotations
@@ -16,26 +16,25 @@ from resperf.layers.columns import Array, Columns, is_one_of
 STATE_NUMBERS: Mapping[str, int] = {
     "sgd": 0, "momentum": 1, "adagrad": 1, "rmsprop": 2, "adam": 2, "adadelta": 2,
 }  # fmt: skip
-"""Optimizer (rule of update) -> numbers that it stores per weight and reads and writes in every
-step."""
+"""Optimizer -> values of state per weight, which every step reads and writes."""
 OPTIMIZERS = tuple(STATE_NUMBERS)
 
 
 class StepLayer(Layer):
-    """What a training step adds to its layer."""
+    """Fields and quantities that a training step adds to its layer."""
 
-    optimizer: str = name("rule by which the weights are updated", OPTIMIZERS)
+    optimizer: str = name("optimizer that updates the weights", OPTIMIZERS)
 
     PASSES: ClassVar[int] = 3
-    """Products of a step: the forward pass, and the gradients of the input and of the weights; loss
-    and update are not counted."""
-    # Stored bundles know the optimizer's numbers per weight by this name.
+    """Products per step: forward pass, gradient of the input, gradient of the weights. Loss and
+    update are not counted."""
+    # Values of optimizer state per weight; stored bundles use this name.
     STEP_PLAIN: ClassVar[tuple[str, ...]] = ("kept_numbers",)
     STEP_LOG2: ClassVar[tuple[str, ...]] = ("flops_data", "flops_weights")
 
     @classmethod
     def with_optimizers(cls, ranges: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the ranges of the forward pass with all optimizers."""
+        """Return the forward pass's distributions, with all optimizers equally often."""
         return {**ranges, "optimizer": choices(OPTIMIZERS, [1] * len(OPTIMIZERS))}
 
     @classmethod
@@ -49,8 +48,8 @@ class StepLayer(Layer):
         )
 
 
-def whole(length: Array, tile: int) -> Array:
-    """Round up to whole tiles."""
+def padded_to_tiles(length: Array, tile: int) -> Array:
+    """Round up to a multiple of the tile."""
     import numpy as np
 
     return np.asarray(np.ceil(length / tile) * tile)

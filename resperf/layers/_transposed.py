@@ -1,4 +1,4 @@
-"""What transposed convolutions of images and volumes share: the window, axis by axis."""
+"""Transposed convolutions of images and volumes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def shorthands(axes: Sequence[str]) -> Mapping[str, tuple[str, ...]]:
 
 
 class TransposedConv(GroupedLayer, SlidingLayer):
-    """A transposed convolution over `AXES`; the fields are its kind's own."""
+    """A transposed convolution over `AXES`; each kind declares its own fields."""
 
     PLAIN: ClassVar[tuple[str, ...]] = ("threaded", "vector_rest", "bias", "grouped", "overlap")
     LOG2: ClassVar[tuple[str, ...]] = (
@@ -37,7 +37,7 @@ class TransposedConv(GroupedLayer, SlidingLayer):
 
     @classmethod
     def fitting(cls, fields: Mapping[str, Any], source: Random) -> dict[str, Any]:
-        """Let depthwise draws have as many channels out as in."""
+        """Give depthwise draws as many channels out as in."""
         del source
         return with_groups(dict(fields))
 
@@ -46,7 +46,7 @@ class TransposedConv(GroupedLayer, SlidingLayer):
 
     @property
     def output_shape(self) -> tuple[int, ...]:
-        """(batch, channels_out, the axes as they are written)."""
+        """(batch, channels_out, the axes of the output)."""
         windows = zip(*(self._along(word) for word in ("", *_WORDS)), strict=True)
         return (self.batch, self.channels_out, *(_side(*each) for each in windows))
 
@@ -63,7 +63,7 @@ class TransposedConv(GroupedLayer, SlidingLayer):
 
     @classmethod
     def quantities(cls, columns: Columns) -> dict[str, Array]:
-        """Bytes and FLOPs; ``columns_bytes`` are the windows before they are added up."""
+        """Bytes and FLOPs; ``columns_bytes`` is the col2im buffer."""
         import numpy as np
 
         batch, channels_in, channels_out, groups, bias = numbers(
@@ -91,9 +91,9 @@ class TransposedConv(GroupedLayer, SlidingLayer):
     def _read_window(
         cls, operator: Operator, shape: Sequence[int], result: Sequence[int], kernel: Sequence[int]
     ) -> Self:
-        """Read a ``ConvTranspose`` as one over `AXES`; the output says what is cut off.
+        """Read a ``ConvTranspose`` over `AXES`; what is cropped follows from the output's shape.
 
-        Strides and dilations that name fewer axes are of the last ones.
+        Strides and dilations with fewer axes apply to the last axes.
         """
         attributes = operator.attributes
 
@@ -106,8 +106,7 @@ class TransposedConv(GroupedLayer, SlidingLayer):
         for axis, size, side, taps, stride, dilation in zip(
             cls.AXES, shape[2:], result[2:], kernel, strides, dilations, strict=True
         ):
-            # A row more than the filters reach is filled with the bias, which costs hardly
-            # anything.
+            # Output padding beyond the filters' reach holds the bias only and costs almost nothing.
             cut = max(_side(size, taps, stride, dilation, 0) - side, 0)
             window = zip(_WORDS, (taps, stride, dilation, cut), strict=True)
             fields |= {axis: size, **{f"{word}_{axis}": value for word, value in window}}
@@ -118,7 +117,7 @@ class TransposedConv(GroupedLayer, SlidingLayer):
         })  # fmt: skip
 
     def kernel(self) -> Kernel:
-        """Return a ``ConvTranspose``; what is cut off is cut at the end of each axis first."""
+        """Return a ``ConvTranspose``; an odd crop takes the extra pixel from the end of an axis."""
         weights = (self.channels_in, self.channels_out // self.groups, *self._along("kernel"))
         return Kernel(
             "ConvTranspose",
@@ -134,10 +133,10 @@ class TransposedConv(GroupedLayer, SlidingLayer):
 
 
 def _side(size: Any, kernel: Any, stride: Any, dilation: Any, cut: Any) -> Any:
-    """Pixels that are written along an axis."""
+    """Count the output pixels along an axis."""
     return (size - 1) * stride + dilation * (kernel - 1) + 1 - cut
 
 
 def refuse(shape: Sequence[int]) -> LayerError:
-    """Return the error for an input that no such kind reads."""
+    """Return the error for an input of unsupported rank."""
     return LayerError(f"a transposed convolution of shape {tuple(shape)} has no layer")

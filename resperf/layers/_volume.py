@@ -1,4 +1,4 @@
-"""What convolutions and poolings of one and three axes share: the window, axis by axis."""
+"""Windows over one to three axes: geometry that convolutions and poolings share."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _WORDS = ("kernel", "stride", "dilation", "pad")
 
 
 class VolumeLayer(SlidingLayer):
-    """A window over a line of `width` values (`rank` 1), an image (2) or a volume (3).
+    """A window over a signal of `width` values (`rank` 1), an image (2) or a volume (3).
 
-    A line's depth and height are 1, and so is their window.
+    For a signal, depth and height are 1, as are the window's.
     """
 
     AXES: ClassVar[tuple[str, ...]] = AXES
     RANKS: ClassVar[tuple[int, ...]] = (1, 3)
-    """Images of floats have layers of their own."""
+    """Supported ranks; float images are layers of other kinds."""
 
     aliases: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "size": AXES,
@@ -47,9 +47,13 @@ class VolumeLayer(SlidingLayer):
     dilation_depth: int = number("slices between taps", unit="pixel", default=1)
     dilation_height: int = number("rows between taps", unit="pixel", default=1)
     dilation_width: int = number("columns between taps", unit="pixel", default=1)
-    pad_depth: int = number("slices added, of both ends", unit="pixel", minimum=0, default=0)
-    pad_height: int = number("rows added, of both ends", unit="pixel", minimum=0, default=0)
-    pad_width: int = number("columns added, of both ends", unit="pixel", minimum=0, default=0)
+    pad_depth: int = number(
+        "padding slices, both ends together", unit="pixel", minimum=0, default=0
+    )
+    pad_height: int = number("padding rows, both ends together", unit="pixel", minimum=0, default=0)
+    pad_width: int = number(
+        "padding columns, both ends together", unit="pixel", minimum=0, default=0
+    )
     dtype: str = name("type of one value", FLOATS, default="float32")
 
     def _check(self) -> None:
@@ -57,24 +61,24 @@ class VolumeLayer(SlidingLayer):
             raise LayerError(f"{self.kind}: rank={self.rank} must be one of {self.RANKS}")
         windows = tuple(zip(*(self._along(word) for word in ("", *_WORDS)), strict=True))
         if any(window != (1, 1, 1, 1, 0) for window in windows[: 3 - self.rank]):
-            raise LayerError(f"{self.kind}: of rank {self.rank} there are no more axes")
-        if any(pad > self._most_pad(kernel, dilation) for _, kernel, _, dilation, pad in windows):
-            raise LayerError(f"{self.kind}: padding larger than the window")
+            raise LayerError(f"{self.kind}: a window of rank {self.rank} has no further axes")
+        if any(pad > self._max_pad(kernel, dilation) for _, kernel, _, dilation, pad in windows):
+            raise LayerError(f"{self.kind}: the padding is larger than the window")
         super()._check()
 
-    def _most_pad(self, kernel: int, dilation: int) -> int:
-        """Return the most pixels that are added along an axis: whole windows at both ends."""
+    def _max_pad(self, kernel: int, dilation: int) -> int:
+        """Return the largest padding of an axis: one full window at each end."""
         return 2 * kernel * dilation
 
     @classmethod
     def _expand(cls, fields: dict[str, Any]) -> dict[str, Any]:
-        """Let shorthands mean the width alone where the input is a line."""
+        """Apply shorthands to the width only if the input is a signal."""
         flat = {name for axis in AXES[: 3 - int(fields.get("rank", 3))] for name in _names(axis)}
         return {name: value for name, value in fields.items() if name not in flat}
 
     @classmethod
     def _flattened(cls, fields: Mapping[str, Any]) -> dict[str, Any]:
-        """Take depth and height from a draw of a line, and pad no more than the window reaches."""
+        """Drop the depth and height of a drawn signal; limit padding to the window's reach."""
         made = dict(fields)
         for axis in AXES[: 3 - made["rank"]]:
             made |= dict(zip(_names(axis), (1, 1, 1, 1, 0), strict=True))
@@ -92,7 +96,7 @@ class VolumeLayer(SlidingLayer):
 
     @property
     def input_bytes(self) -> int:
-        """Bytes of the input; axes that it has not are one long."""
+        """Bytes of the input; absent axes have length 1."""
         return math.prod(super().input_shape) * self.element_bytes
 
     def _pads(self) -> tuple[tuple[int, int], ...]:
@@ -109,12 +113,12 @@ class VolumeLayer(SlidingLayer):
         return math.prod(self._positions())
 
     def _onnx_window(self) -> dict[str, list[int]]:
-        """Return the window as an ONNX operator of so many axes names it."""
+        """Return the window as attributes of an ONNX operator of this rank."""
         attributes = {
             name: each[3 - self.rank :] for name, each in self._window_attributes().items()
         }
-        before, behind = zip(*self._pads()[3 - self.rank :], strict=True)
-        return attributes | {"pads": [*before, *behind]}
+        before, after = zip(*self._pads()[3 - self.rank :], strict=True)
+        return attributes | {"pads": [*before, *after]}
 
     @classmethod
     def _read_volume(
@@ -125,7 +129,7 @@ class VolumeLayer(SlidingLayer):
         Raises
         ------
         LayerError
-            If it has another number of axes, or cuts off what it reads.
+            If it has another number of axes, or negative padding.
         """
         rank = len(shape) - 2
         if rank not in cls.RANKS or len(kernel) != rank:
@@ -134,13 +138,13 @@ class VolumeLayer(SlidingLayer):
         fields = {"batch": batch, "channels_in": channels, "rank": rank}
         windows = read_window(operator, sizes, kernel)
         for axis, size, window in zip(cls.AXES[3 - rank :], sizes, windows, strict=True):
-            ends = window.before + window.behind
+            ends = window.before + window.after
             fields |= dict(zip(_names(axis), (int(size), *window[:3], ends), strict=True))
         return fields
 
 
 class VolumeConv(GroupedLayer, VolumeLayer):
-    """A convolution among them; the fields are its kind's own."""
+    """A convolution over one to three axes; each kind declares its own fields."""
 
     @property
     def output_shape(self) -> tuple[int, ...]:
@@ -159,7 +163,7 @@ class VolumeConv(GroupedLayer, VolumeLayer):
 
     @property
     def filters(self) -> int:
-        """Weights without the bias."""
+        """Number of weights, without the bias."""
         return self.channels_out * (self.channels_in // self.groups) * self.taps
 
     @property
@@ -169,34 +173,34 @@ class VolumeConv(GroupedLayer, VolumeLayer):
 
 
 class VolumePool(VolumeLayer):
-    """A pooling among them; the fields are its kind's own."""
+    """A pooling over one to three axes; each kind declares its own fields."""
 
     mode: str
 
-    def _most_pad(self, kernel: int, dilation: int) -> int:
-        """Return the most pixels added: no window may lie in the padding alone."""
-        return super()._most_pad(kernel, dilation) - 1
+    def _max_pad(self, kernel: int, dilation: int) -> int:
+        """Return the largest padding: every window must overlap the input."""
+        return super()._max_pad(kernel, dilation) - 1
 
-    def _refuse_ceiling(self, attributes: Mapping[str, Any], windows: Sequence[int]) -> None:
-        """Refuse partly empty windows, where rounding up makes any.
+    def _check_ceil_mode(self, attributes: Mapping[str, Any], windows: Sequence[int]) -> None:
+        """Refuse windows that only exist because ``ceil_mode`` rounds up.
 
         Parameters
         ----------
         attributes : mapping
         windows : sequence of int
-            As many as the operator gives along each axis.
+            Number of windows of the operator along each axis.
 
         Raises
         ------
         LayerError
-            If there are more than this layer has.
+            If the operator has more windows than this layer.
         """
         if attributes.get("ceil_mode") and tuple(windows) != self.positions:
-            raise LayerError("a pooling with partly empty windows has no layer of this kind")
+            raise LayerError("a pooling with partly empty windows is not supported by this kind")
 
     @classmethod
     def fitting(cls, fields: Mapping[str, Any], source: Random) -> dict[str, Any]:
-        """Give a global pooling a window of the whole, and lines no depth and height."""
+        """Give a global pooling a window over the whole input; drop depth and height of signals."""
         del source
         made = cls._flattened(fields)
         if _is_global(made["mode"]):
@@ -205,7 +209,7 @@ class VolumePool(VolumeLayer):
         return made
 
     def varied(self, **changes: Any) -> Self:
-        """Change some fields; the window of a global pooling stays the whole input."""
+        """Change some fields; the window of a global pooling still covers the whole input."""
         if _is_global(self.mode):
             changes |= {f"kernel_{axis}": changes[axis] for axis in AXES if axis in changes}
         return self.replace(**changes)

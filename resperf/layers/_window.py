@@ -1,4 +1,4 @@
-"""Images, and a window that slides over them: what convolution and pooling share."""
+"""Sliding windows over images: geometry that convolution and pooling share."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from resperf.layers._operator import FLOATS, Operator
 from resperf.layers._sliding import SlidingLayer, read_window, same_pads
 from resperf.layers.columns import Array, Columns, numbers
 
-MOST_TAPS = 4096
-"""Taps of a window that are looked at one by one along an axis."""
+MAX_TAPS = 4096
+"""Taps of a window that `real_share` visits one by one along an axis."""
 _SIDES = {"height": ("top", "bottom"), "width": ("left", "right")}
 _PADS = tuple(f"pad_{side}" for side in ("top", "left", "bottom", "right"))
 
@@ -44,11 +44,11 @@ class WindowLayer(SlidingLayer):
     stride_width: int = number("columns between windows", unit="pixel", default=1)
     dilation_height: int = number("rows between taps of a window", unit="pixel", default=1)
     dilation_width: int = number("columns between taps of a window", unit="pixel", default=1)
-    pad_top: int = number("rows added above", unit="pixel", minimum=0, default=0)
-    pad_left: int = number("columns added on the left", unit="pixel", minimum=0, default=0)
-    pad_bottom: int = number("rows added below", unit="pixel", minimum=0, default=0)
-    pad_right: int = number("columns added on the right", unit="pixel", minimum=0, default=0)
-    layout: str = name("how the image lies in memory", LAYOUTS, default="nchw")
+    pad_top: int = number("padding rows at the top", unit="pixel", minimum=0, default=0)
+    pad_left: int = number("padding columns on the left", unit="pixel", minimum=0, default=0)
+    pad_bottom: int = number("padding rows at the bottom", unit="pixel", minimum=0, default=0)
+    pad_right: int = number("padding columns on the right", unit="pixel", minimum=0, default=0)
+    layout: str = name("memory layout of the image", LAYOUTS, default="nchw")
     dtype: str = name("type of one value", FLOATS, default="float32")
 
     @classmethod
@@ -63,14 +63,14 @@ class WindowLayer(SlidingLayer):
 
     @classmethod
     def same_padding(cls, fields: Mapping[str, Any]) -> dict[str, int]:
-        """Return the four pads that SAME padding means for these fields."""
+        """Return the four pads of SAME padding for these fields."""
         pads = {}
-        for axis, (before, behind) in _SIDES.items():
+        for axis, (before, after) in _SIDES.items():
             try:
                 size, kernel = int(fields[axis]), int(fields[f"kernel_{axis}"])
             except KeyError as error:
                 raise LayerError(f"{cls.kind} needs a value for {error.args[0]}") from error
-            pads[f"pad_{before}"], pads[f"pad_{behind}"] = same_pads(
+            pads[f"pad_{before}"], pads[f"pad_{after}"] = same_pads(
                 size,
                 kernel,
                 int(fields.get(f"stride_{axis}", 1)),
@@ -83,12 +83,12 @@ class WindowLayer(SlidingLayer):
 
     @classmethod
     def _read_image(cls, operator: Operator, kernel: tuple[int, ...] | None) -> dict[str, Any]:
-        """Read image, layout and type, and the window unless that is the whole image.
+        """Read image, layout, type and window; without a `kernel` the window is the whole image.
 
         Raises
         ------
         LayerError
-            If the input is no image, or the window none over an image.
+            If the input is no image, or the window is not 2-D.
         """
         image = operator.operand(0)
         if len(image.shape) != 4:
@@ -109,10 +109,10 @@ class WindowLayer(SlidingLayer):
 
     @classmethod
     def _padded(cls, fields: Mapping[str, Any], source: Random) -> dict[str, Any]:
-        """Turn the padding by name of a draw into pads.
+        """Replace the named padding of a draw by pads.
 
-        ``symmetric`` is half the window on every side, as PyTorch's layers are written;
-        ``explicit`` draws every side by itself.
+        ``symmetric`` is half the window on every side, as in PyTorch; ``explicit`` draws every side
+        independently.
         """
         made = dict(fields)
         if "padding" not in made:
@@ -130,8 +130,8 @@ class WindowLayer(SlidingLayer):
     def varied(self, **changes: Any) -> Self:
         """Change size, kernel or stride and keep the style of padding.
 
-        SAME padding stays SAME, half the window stays half the window, and other pads stay as long
-        as they are smaller than the window.
+        SAME padding stays SAME, half the window stays half the window, and other pads are limited
+        to the window's reach.
         """
         old = self.fields()
         fields: dict[str, Any] = {**old, **changes}
@@ -150,19 +150,19 @@ class WindowLayer(SlidingLayer):
         return self.from_fields(fields)
 
     def as_drawn(self) -> Self:
-        """Return the layer of one image, in the plain layout.
+        """Return the layer at batch 1, in NCHW.
 
-        Rows of other kinds may be tokens or windows, of which an image has many.
+        Rows of other kinds may be tokens or windows, of which one image has many.
         """
         return self.replace(layout="nchw", batch=1)
 
     @classmethod
     def _geometry(cls, columns: Columns, many: Self) -> dict[str, Array]:
-        """Return output size, padding and edge columns of sliding windows, `many` over `columns`.
+        """Return output size, padding and edges of the windows of `many`, made of `columns`.
 
-        The keys of the answer are fields of the layer or derived from them, in pixels:
-        ``edge_share`` is the share of output pixels whose window touches padding, which blocked
-        kernels compute one at a time.
+        Keys are fields of the layer, or are derived from them, in pixels. ``edge_share`` is the
+        share of output pixels whose window touches padding; blocked kernels compute these one at a
+        time.
         """
         import numpy as np
 
@@ -176,7 +176,7 @@ class WindowLayer(SlidingLayer):
         edge_cols = np.minimum(np.ceil(left / sw) + np.ceil(right / sw), cols)
         pad_height, pad_width = top + bottom, left + right
         real = np.ones(len(h))
-        # Only padding (or a last window that hangs over) makes taps unreal; most rows need no
+        # Taps miss the image only with padding or an overhanging last window: most rows need no
         # count.
         hang_down = rows > (h + pad_height - dh * (kh - 1) - 1) / sh + 1
         hang_right = cols > (w + pad_width - dw * (kw - 1) - 1) / sw + 1
@@ -205,20 +205,20 @@ class WindowLayer(SlidingLayer):
 def real_share(
     size: Array, out: Array, kernel: Array, stride: Array, dilation: Array, before: Array
 ) -> Array:
-    """Return the share of a window's taps along one axis that lie on the image, not on padding.
+    """Return the share of a window's taps along one axis that are on the image, not on padding.
 
-    The mean over all positions of the window: an 11 x 11 window over a single pixel has one real
-    tap of eleven per axis, and kernels that skip padding do so much less work. Of windows longer
-    than `MOST_TAPS`, which no network has, as many taps stand for all, and one counts at least.
+    It is the mean over all window positions. Kernels that skip padding do only this share of the
+    work: an 11 x 11 window over a single pixel has one real tap of eleven per axis. Longer windows
+    than `MAX_TAPS`, which no network has, are sampled at so many taps. At least one tap counts.
     """
     import numpy as np
 
     counts = np.zeros(len(size))
-    apart = np.maximum(kernel / MOST_TAPS, 1.0)
-    for place in range(int(np.minimum(kernel, MOST_TAPS).max(initial=1))):
-        tap = np.floor(place * apart)
+    spacing = np.maximum(kernel / MAX_TAPS, 1.0)
+    for place in range(int(np.minimum(kernel, MAX_TAPS).max(initial=1))):
+        tap = np.floor(place * spacing)
         offset = tap * dilation - before
         first = np.maximum(np.ceil(-offset / stride), 0)
         last = np.minimum(np.floor((size - 1 - offset) / stride), out - 1)
-        counts += np.where(tap < kernel, apart * np.maximum(last - first + 1, 0), 0)
+        counts += np.where(tap < kernel, spacing * np.maximum(last - first + 1, 0), 0)
     return np.maximum(counts, 1.0) / (kernel * out)

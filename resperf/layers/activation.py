@@ -1,4 +1,4 @@
-"""An activation that no layer absorbed: one function of every value by itself."""
+"""Element-wise activations that are not fused into another layer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _OPS: Mapping[str, tuple[str, str, Mapping[str, float]]] = {
     "relu": ("Relu", "", {}),
     "tanh": ("Tanh", "", {}),
     "sigmoid": ("Sigmoid", "", {}),
-    # Many of them in a row must not end in denormal numbers.
+    # Chained copies must not end in denormal numbers.
     "leaky_relu": ("LeakyRelu", "", {"alpha": 0.99}),
     "clip": ("Clip", "", {}),
     "hard_sigmoid": ("HardSigmoid", "", {"alpha": 0.2, "beta": 0.5}),
@@ -29,7 +29,7 @@ _OPS: Mapping[str, tuple[str, str, Mapping[str, float]]] = {
     "hard_swish": ("HardSwish", "", {}),
     "selu": ("Selu", "", {}),
     "softsign": ("Softsign", "", {}),
-    # What measures it is small.
+    # The random values it is measured with are small.
     "thresholded_relu": ("ThresholdedRelu", "", {"alpha": 0.01}),
     "celu": ("Celu", "", {}),
 }
@@ -40,18 +40,20 @@ FUNCTION_OF: Mapping[str, str] = {
     **{op: function for function, op in OPERATOR_OF.items()},
     "BiasGelu": "gelu", "Silu": "silu", "Swish": "silu",
 }  # fmt: skip
-"""ONNX operator (also the value of a fused node's ``activation``) -> function."""
+"""ONNX operator (or ``activation`` attribute of a fused operator) -> function."""
 _BOUNDS = ("Relu", "Clip")
 
 
 class Activation(Layer):
-    """A function of every value by itself. How the values are shaped does not change its time."""
+    """An element-wise function. The shape of the tensor does not change its time."""
 
     kind: ClassVar[str] = "activation"
 
     batch: int = number("images or rows in one run")
     values: int = number("values of one image or row")
-    activation: str = name("function", tuple(each for each in ACTIVATIONS if each != "none"))
+    activation: str = name(
+        "function that is computed", tuple(each for each in ACTIVATIONS if each != "none")
+    )
     dtype: str = name("type of one value", FLOATS, default="float32")
 
     PLAIN: ClassVar[tuple[str, ...]] = ("threaded", "vector_rest")
@@ -74,7 +76,7 @@ class Activation(Layer):
 
     @classmethod
     def quantities(cls, columns: Columns) -> dict[str, Array]:
-        """Bytes and values; ``flops`` counts one operation per value, whatever the function."""
+        """Bytes and values; ``flops`` counts one operation per value for every function."""
         batch, values = numbers(columns, "batch", "values")
         elements = batch * values
         return {
@@ -83,10 +85,10 @@ class Activation(Layer):
 
     @classmethod
     def read(cls, operator: Operator) -> Layer:
-        """Read an activation; a Relu or Clip of integers compares them with one number."""
+        """Read an activation; a Relu or Clip of integers becomes a Min or Max with a scalar."""
         operand = operator.operand(0)
         if operator.op in _BOUNDS and operand.dtype not in FLOATS:
-            # A Relu and a lower bound take the larger of two, an upper bound alone the smaller.
+            # A Relu or a lower bound is a Max; an upper bound alone is a Min.
             lower = operator.op == "Relu" or operator.has_input(1)
             operands = (operand, Operand((), operand.dtype))
             bounded = Operator("Max" if lower else "Min", {}, operands, operator.outputs[:1])
@@ -111,13 +113,13 @@ def function_of(op: str, attributes: Mapping[str, Any]) -> str:
     return "gelu_tanh" if by_tanh else FUNCTION_OF[op]
 
 
-def absorbed_by(operator: Operator) -> str:
-    """Name the function that a fused operator ends with, ``"none"`` where it has none.
+def fused_activation(operator: Operator) -> str:
+    """Name the activation of a fused operator, ``"none"`` if it has none.
 
     Raises
     ------
     LayerError
-        If it is none of a layer.
+        If no layer has such an activation.
     """
     op = str(operator.attributes.get("activation", ""))
     if op and op not in FUNCTION_OF:

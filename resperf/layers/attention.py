@@ -1,4 +1,4 @@
-"""Attention as one operator, as frameworks fuse it and exporters write it."""
+"""Fused attention."""
 
 from __future__ import annotations
 
@@ -15,24 +15,26 @@ from resperf.layers.columns import Array, Columns, either, numbers
 
 
 class Attention(Layer):
-    """Softmax of queries times keys, times values, for several heads.
+    """Multi-head attention: softmax(queries x keys) x values.
 
-    Where `features` are given, queries, keys and values are computed first, from tokens of so many
-    features (ONNX Runtime's ``Attention``); else they are three tensors of shape (batch, tokens,
-    heads x head_size) (``MultiHeadAttention``).
+    If `features` is above 0, queries, keys and values are first projected from tokens of that size
+    (ONNX Runtime's ``Attention``). Otherwise they are three inputs of shape (batch, tokens, heads x
+    head_size) (``MultiHeadAttention``).
     """
 
     kind: ClassVar[str] = "attention"
 
     batch: int = number("sequences in one run")
-    queries: int = number("tokens that ask")
-    keys: int = number("tokens that answer")
+    queries: int = number("tokens of the queries")
+    keys: int = number("tokens of the keys and values")
     heads: int = number("heads")
-    head_size: int = number("values of a head's queries and keys")
-    value_size: int = number("values of a head's values")
-    features: int = number("features of a token before the products; 0 without", minimum=0)
-    causal: bool = flag("whether tokens see only those before them", default=False)
-    masked: bool = flag("whether a mask leaves keys out", default=False)
+    head_size: int = number("size of a query and key of one head")
+    value_size: int = number("size of a value of one head")
+    features: int = number(
+        "features of a token before the projections; 0 without projections", minimum=0
+    )
+    causal: bool = flag("whether tokens attend to earlier ones only", default=False)
+    masked: bool = flag("whether there is a key mask", default=False)
     dtype: str = name("type of one value", FLOATS, default="float32")
 
     PLAIN: ClassVar[tuple[str, ...]] = ("threaded", "packed", "causal", "masked")
@@ -56,13 +58,13 @@ class Attention(Layer):
 
     def _check(self) -> None:
         if self.features and self.queries != self.keys:
-            raise LayerError("attention: what is computed from one sequence asks and answers alike")
+            raise LayerError("attention: with projections, queries and keys must be equal")
         if self.features == 0 and (self.causal or self.masked):
-            raise LayerError("attention: three tensors are measured without mask and order")
+            raise LayerError("attention: without projections, causal and masked must be false")
 
     @classmethod
     def fitting(cls, fields: Mapping[str, Any], source: Random) -> dict[str, Any]:
-        """Let one sequence ask and answer alike."""
+        """Give self-attention (with projections) as many keys as queries."""
         del source
         made = {**fields, "value_size": fields["head_size"]}
         if made["features"]:
@@ -70,19 +72,19 @@ class Attention(Layer):
         return made | {"causal": False, "masked": False}
 
     def varied(self, **changes: Any) -> Self:
-        """Change some fields; one sequence still asks and answers alike."""
+        """Change some fields; self-attention keeps as many keys as queries."""
         if self.features:
             changes |= {"keys": changes.get("queries", self.queries)}
         return self.replace(**changes)
 
     @property
     def _width(self) -> int:
-        """Values of queries, keys and values of a token together."""
+        """Size of the query, key and value of a token together."""
         return self.heads * (2 * self.head_size + self.value_size)
 
     @property
     def input_shape(self) -> tuple[int, ...]:
-        """(batch, queries, features), or the queries as they are."""
+        """(batch, queries, features), or (batch, queries, heads x head_size)."""
         own = self.heads * self.head_size
         return (self.batch, self.queries, either(self.features > 0, self.features, own))
 
@@ -93,7 +95,7 @@ class Attention(Layer):
 
     @property
     def input_bytes(self) -> int:
-        """Bytes of the tokens, or of queries, keys and values."""
+        """Bytes of the tokens, or of projected queries, keys and values."""
         others = self.batch * self.keys * self.heads * (self.head_size + self.value_size)
         values = math.prod(self.input_shape) + either(self.features > 0, 0, others)
         return values * self.element_bytes
@@ -137,7 +139,7 @@ class Attention(Layer):
 
     @classmethod
     def read(cls, operator: Operator) -> Self:
-        """Read ONNX Runtime's ``Attention`` or ``MultiHeadAttention``, without a past."""
+        """Read ONNX Runtime's ``Attention`` or ``MultiHeadAttention``, without a KV cache."""
         if operator.domain != CONTRIB:
             raise LayerError(f"{operator.op} of ONNX itself has no layer yet")
         packed, heads = operator.op == "Attention", int(operator.attributes["num_heads"])
@@ -146,7 +148,7 @@ class Attention(Layer):
         if len(shape) != 3 or (not packed and len(operator.shape(1)) != 3):
             raise LayerError(f"{operator.op} of shape {shape} has no layer")
         if any(present[4:]) or len(operator.outputs) > 1 or (present[3] and not packed):
-            raise LayerError(f"{operator.op} with a past, a bias or a mask of scores has no layer")
+            raise LayerError(f"{operator.op} with a KV cache, bias or score mask has no layer")
         batch, queries, width = shape
         keys = queries if packed else operator.shape(1)[1]
         if packed:
@@ -162,7 +164,7 @@ class Attention(Layer):
         )  # fmt: skip
 
     def kernel(self) -> Kernel:
-        """Return ``Attention`` or ``MultiHeadAttention`` without a past."""
+        """Return ``Attention`` or ``MultiHeadAttention``, without a KV cache."""
         attributes: dict[str, Any] = {"num_heads": self.heads}
         if self.features:
             attributes["unidirectional"] = int(self.causal)

@@ -1,4 +1,4 @@
-"""Values of one type turned into another, such as those of networks in half precision."""
+"""Conversion between element types, such as in half-precision networks."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _DRAWN = ("float32", "float16", "int64", "bool", "uint8")
 
 
 class Cast(Layer):
-    """Every value in another type. How the values are shaped does not change its time."""
+    """A conversion of every value to another type. The shape does not change its time."""
 
     kind: ClassVar[str] = "cast"
 
     batch: int = number("images or rows in one run")
     values: int = number("values of one image or row")
-    dtype: str = name("type of one value that is read", DTYPES, default="float32")
-    dtype_out: str = name("type of one value that is written", DTYPES, default="float16")
+    dtype: str = name("type of one input value", DTYPES, default="float32")
+    dtype_out: str = name("type of one output value", DTYPES, default="float16")
 
     PLAIN: ClassVar[tuple[str, ...]] = (
         "threaded", "vector_rest", *(f"dtype_out={each}" for each in _DRAWN),
@@ -48,11 +48,11 @@ class Cast(Layer):
 
     def _check(self) -> None:
         if self.dtype == self.dtype_out:
-            raise LayerError(f"cast: {self.dtype} is not turned into itself")
+            raise LayerError(f"cast: dtype and dtype_out are both {self.dtype}")
 
     @classmethod
     def fitting(cls, fields: Mapping[str, Any], source: Random) -> dict[str, Any]:
-        """Turn draws of one type twice into the most common conversions."""
+        """Replace draws with two equal types by the most common conversions."""
         del source
         if fields["dtype"] != fields["dtype_out"]:
             return dict(fields)
@@ -65,12 +65,12 @@ class Cast(Layer):
 
     @property
     def output_bytes(self) -> int:
-        """Bytes of the values in their new type."""
+        """Bytes of the output."""
         return self.batch * self.values * bytes_each(self.dtype_out)
 
     @classmethod
     def quantities(cls, columns: Columns) -> dict[str, Array]:
-        """Bytes of both types."""
+        """Bytes and types."""
         batch, each = numbers(columns, "batch", "values")
         values = batch * each
         return {
@@ -81,7 +81,7 @@ class Cast(Layer):
 
     @classmethod
     def read(cls, operator: Operator) -> Self | Move:
-        """Read a ``Cast``; one to the type that the values have is a copy."""
+        """Read a ``Cast``; a cast to the input's own type is a copy."""
         wanted = int(operator.attributes["to"])
         if wanted not in DTYPE_OF:
             raise LayerError(f"a cast to ONNX's type {wanted} has no layer")

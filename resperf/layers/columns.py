@@ -1,6 +1,6 @@
-"""Fields of many layers as columns, one array per field, and what can be read off them.
+"""Fields of many layers as columns, one array per field, and helpers for them.
 
-`is_in`, `either`, `smaller` and `bytes_each` take the fields of one layer as well.
+`is_in`, `either`, `smaller` and `bytes_each` also take the fields of a single layer.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-# Campaigns know layers without ever computing with them, and load no numpy.
+# Only for type checkers: campaigns use layers without loading numpy.
 Array: TypeAlias = "npt.NDArray[np.float64]"
 Columns: TypeAlias = "Mapping[str, npt.NDArray[Any]]"
 
 THREADED_VALUES = 16384
-"""Above about so many values frameworks share the work among their threads."""
+"""Frameworks use several threads from about this many values on."""
 
 
 def numbers(columns: Columns, *names: str) -> list[Array]:
@@ -32,12 +32,12 @@ def numbers(columns: Columns, *names: str) -> list[Array]:
 
 
 def is_one_of(columns: Columns, name: str, *choices: str) -> Array:
-    """Return 1 where a field holds one of these names."""
+    """Return 1.0 where a field holds one of these names, 0.0 elsewhere."""
     return is_among(columns[name], choices).astype(float)
 
 
 def is_among(values: npt.NDArray[Any], choices: Sequence[object]) -> npt.NDArray[np.bool_]:
-    """Say for each value whether it is one of a few; `numpy.isin` is made for many and starts late.
+    """Return which values are among a few choices; for so few, `numpy.isin` is slow.
 
     Parameters
     ----------
@@ -56,7 +56,7 @@ def is_among(values: npt.NDArray[Any], choices: Sequence[object]) -> npt.NDArray
 
 
 def is_in(value: str, choices: Sequence[str]) -> bool:
-    """Say whether a field of a layer is one of these names; of many layers, for each."""
+    """Whether a field is one of these names; an array for many layers."""
     if isinstance(value, str):
         return value in choices
     each: Any = is_among(value, choices).astype(float)
@@ -64,7 +64,7 @@ def is_in(value: str, choices: Sequence[str]) -> bool:
 
 
 def either(condition: bool, yes: int, no: int) -> int:
-    """Return one of two numbers; of many layers, for each."""
+    """Return `yes` where the condition holds, else `no`; an array for many layers."""
     if isinstance(condition, (bool, int)):
         return yes if condition else no
     import numpy as np
@@ -74,12 +74,12 @@ def either(condition: bool, yes: int, no: int) -> int:
 
 
 def smaller(one: int, other: int) -> int:
-    """Return the smaller of two numbers; of many layers, for each."""
+    """Return the smaller of two numbers; an array for many layers."""
     return either(one < other, one, other)
 
 
 def bytes_each(dtype: str) -> int:
-    """Return the bytes of one value of a type; of many layers, for each."""
+    """Return the bytes of one value of a type; an array for many layers."""
     if isinstance(dtype, str):
         return DTYPE_BYTES[dtype]
     import numpy as np

@@ -1,4 +1,4 @@
-"""Joining tensors along an axis."""
+"""Concatenation along an axis."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from resperf.layers.columns import Array, Columns, numbers
 
 
 class Concat(Layer):
-    """Tensors put behind each other along an axis: in each row, one piece of each.
+    """Tensors concatenated along an axis; each output row holds one piece of each tensor.
 
-    The pieces are measured as equally long as whole numbers allow.
+    Layers are measured with pieces as equal in length as possible.
     """
 
     kind: ClassVar[str] = "concat"
 
     batch: int = number("first dimension")
-    outer: int = number("rows for each of the batch", default=1)
-    parts: int = number("tensors that are joined; one is copied")
-    inner: int = number("values of a row, of all parts together")
+    outer: int = number("rows per batch entry", default=1)
+    parts: int = number("tensors that are concatenated; a single one is copied")
+    inner: int = number("values of an output row, all parts together")
     dtype: str = name("type of one value", DTYPES, default="float32")
 
     PLAIN: ClassVar[tuple[str, ...]] = ("threaded", "vector_rest", "parts")
@@ -41,18 +41,16 @@ class Concat(Layer):
 
     def _check(self) -> None:
         if self.inner < self.parts:
-            raise LayerError(
-                f"{self.kind}: inner={self.inner} is less than one value for each part"
-            )
+            raise LayerError(f"{self.kind}: inner={self.inner} is less than one value per part")
 
     @property
     def input_shape(self) -> tuple[int, ...]:
-        """(batch x outer, inner): all parts."""
+        """(batch x outer, inner): all parts together."""
         return (self.batch * self.outer, self.inner)
 
     @classmethod
     def quantities(cls, columns: Columns) -> dict[str, Array]:
-        """Bytes, and the pieces that are copied one by one."""
+        """Bytes, and the number and size of the pieces that are copied."""
         batch, outer, parts, inner = numbers(columns, "batch", "outer", "parts", "inner")
         many, rows = cls.over(columns), batch * outer
         values = rows * inner
@@ -64,13 +62,13 @@ class Concat(Layer):
 
     @classmethod
     def read(cls, operator: Operator) -> Self:
-        """Read a ``Concat``; parts without values do not count."""
+        """Read a ``Concat``; empty parts do not count."""
         dtype, axis, result = dtype_of(operator, DTYPES), operator.axis(0), operator.result()
         return cls(**joined(operator.inputs, axis, result), dtype=dtype)
 
     @property
     def part_shapes(self) -> list[tuple[int, int]]:
-        """Shapes of the parts, as equal as whole numbers allow."""
+        """Shapes of the parts, as equal as possible."""
         rows, (each, more) = self.batch * self.outer, divmod(self.inner, self.parts)
         return [(rows, each + (part < more)) for part in range(self.parts)]
 

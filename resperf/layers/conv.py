@@ -1,4 +1,4 @@
-"""Convolution over an image, with what a framework absorbs into it: bias, residual, activation."""
+"""2-D convolution with fused bias, residual and activation."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from resperf.layers._laws import BATCHES, choices, log_uniform
 from resperf.layers._layouts import block_of, evenness, is_blocked
 from resperf.layers._operator import Kernel, Operator
 from resperf.layers._window import WindowLayer
-from resperf.layers.activation import absorbed_by
+from resperf.layers.activation import fused_activation
 from resperf.layers.columns import Array, Columns, numbers
 from resperf.layers.conv_nd import ConvNd
 
-_ABSORBED = ("tanh", "sigmoid", "leaky_relu", "clip", "hard_sigmoid", "hard_swish")
+_FUSED = ("tanh", "sigmoid", "leaky_relu", "clip", "hard_sigmoid", "hard_swish")
 
 
 class ConvLayer(WindowLayer):
     """What a convolution and its training step share."""
 
     channels_out: int = number("channels of the output")
-    groups: int = number("groups that do not see each other's channels", default=1)
-    bias: bool = flag("a value is added per output channel", default=True)
-    residual: bool = flag("a second tensor of the output's shape is added", default=False)
-    activation: str = name("applied to the output", ACTIVATIONS, default="none")
+    groups: int = number("groups of channels that are convolved separately", default=1)
+    bias: bool = flag("whether a bias is added per output channel", default=True)
+    residual: bool = flag("whether a second tensor of the output's shape is added", default=False)
+    activation: str = name("fused activation", ACTIVATIONS, default="none")
 
     PASSES: ClassVar[int] = 1
-    """Products of this size that one run computes."""
+    """Matrix products of this size per run."""
     PLAIN: ClassVar[tuple[str, ...]] = (
         "kernel_height", "kernel_width", "stride_height", "stride_width", "dilated", "bias",
         "residual", "pad_height", "pad_width", "padded", "pad_odd", "pad_uneven", "edge_share",
@@ -58,7 +58,7 @@ class ConvLayer(WindowLayer):
         "padding": choices(["symmetric", "same", "valid", "explicit"], [6, 2, 2, 1]),
         "bias": choices([True, False], [3, 1]),
         "residual": choices([False, True], [5, 1]),
-        "activation": choices(["none", "relu", *_ABSORBED], [4, 5, *(0.5,) * len(_ABSORBED)]),
+        "activation": choices(["none", "relu", *_FUSED], [4, 5, *(0.5,) * len(_FUSED)]),
     }
     SCALED: ClassVar[tuple[str, ...]] = ("channels_in", "channels_out")
     REDRAWN: ClassVar[tuple[str, ...]] = ("bias", "activation", "kernel", "stride")
@@ -93,12 +93,12 @@ class ConvLayer(WindowLayer):
 
     @property
     def input_bytes(self) -> int:
-        """Bytes of the image, and of the residual where there is one."""
+        """Bytes of the image, and of the residual if there is one."""
         return super().input_bytes + self.residual * self.output_bytes
 
     @classmethod
     def fitting(cls, fields: Mapping[str, Any], source: Random) -> dict[str, Any]:
-        """Let groups fit the channels, and turn a padding by name into pads."""
+        """Make channels multiples of the groups, and replace a named padding by pads."""
         made = dict(fields)
         groups = made.get("groups", 1)
         if groups == "depthwise":
@@ -109,7 +109,7 @@ class ConvLayer(WindowLayer):
         return cls._padded(made, source)
 
     def varied(self, **changes: Any) -> Self:
-        """Change some fields; depthwise layers stay depthwise, and others keep their groups."""
+        """Change some fields; depthwise layers stay depthwise, others retain their groups."""
         if self.groups > 1 and self.groups == self.channels_in:
             width = changes.get("channels_in", self.groups)
             changes |= {"channels_in": width, "groups": width}
@@ -123,11 +123,10 @@ class ConvLayer(WindowLayer):
     def quantities(cls, columns: Columns) -> dict[str, Array]:
         """Return physical quantities of convolutions, each of shape (rows,).
 
-        Bytes in bytes (``in_bytes`` without the residual's), ``flops`` in multiplications plus
-        additions (2 per MAC) of one pass, the rest counts. ``flops_real`` leaves out taps on
-        padding and counts channels in whole blocks. The matrix product behind a convolution has
-        ``m`` rows (output pixels of all images), ``k`` (inputs of one output value) and ``n``
-        columns (output channels of one group).
+        ``in_bytes`` excludes the residual. ``flops`` are multiplications plus additions (2 per MAC)
+        of one pass. ``flops_real`` excludes taps on padding and counts channels in full blocks. As
+        a matrix product, a convolution has ``m`` rows (output pixels of all images), a depth of
+        ``k`` (inputs of one output value) and ``n`` columns (output channels of one group).
         """
         import numpy as np
 
@@ -162,18 +161,18 @@ class ConvLayer(WindowLayer):
             "batch": batch, "channels_in": cin, "channels_out": cout, "groups": groups,
             "bias": bias, "residual": residual, "m": m, "k": k, "n": n,
             "weight_bytes": np.asarray(many.weight_bytes), "flops_real": real_flops,
-            # Blocked kernels take four blocks of output channels and six pixels of a row at a time.
+            # Blocked kernels compute four blocks of output channels and six pixels at once.
             "flops_columns": real_flops * column_waste,
             "flops_block": real_flops * column_waste * np.ceil(blocks / 4) * 4 / blocks,
             "column_waste": column_waste, "channel_waste": waste,
             "block_waste": np.ceil(blocks / 4) * 4 / blocks,
-            # Tiles of the matrix kernels of GPUs.
+            # Tiles of the GPUs' matrix kernels.
             "flops_tile": 2 * (np.ceil(m / 128) * 128) * k * groups * np.ceil(n / 32) * 32,
             "flops_tile_k": 2 * (np.ceil(m / 128) * 128) * (np.ceil(k / 8) * 8) * groups
             * np.ceil(n / 128) * 128,
             "im2col_bytes": np.where(pointwise & (q["strided"] == 0), 0.0, m * k * groups * size),
-            # Work of a single unit cannot be shared by threads; plain products share from a size
-            # on.
+            # A single unit of work runs on one thread; unblocked products are threaded from a
+            # certain size on.
             "threaded": np.where(blocked == 1, units > 1, flops >= 2 * 65536).astype(float),
             "blocked": blocked, "plain": 1 - blocked, "products": batch * groups,
             "units": units, "intensity": flops / q["moved_bytes"],
@@ -198,7 +197,7 @@ class Conv(ConvLayer):
 
     @classmethod
     def read(cls, operator: Operator) -> Layer:
-        """Read a convolution of an image, and one of a signal or volume as `ConvNd`."""
+        """Read a 2-D convolution; a 1-D or 3-D one is read as `ConvNd`."""
         if len(operator.operand(0).shape) in (3, 5):
             return ConvNd.read(operator)
         weight = operator.operand(1).shape
@@ -209,16 +208,16 @@ class Conv(ConvLayer):
             **cls._read_image(operator, kernel), "channels_out": weight[0],
             "groups": int(operator.attributes.get("group", 1)),
             "bias": operator.has_input(2), "residual": operator.has_input(3),
-            "activation": absorbed_by(operator),
+            "activation": fused_activation(operator),
         })  # fmt: skip
 
     def kernel(self) -> Kernel:
-        """Return a ``Conv``, and what it absorbs."""
+        """Return a ``Conv`` with its residual and activation."""
         weights = (self.channels_out, self.channels_in // self.groups, *self._along("kernel"))
         return Kernel(
             "Conv", "", self._window_attributes() | {"group": self.groups}, self.input_shape,
             self.output_shape,
-            # The residual is the fourth input, so there is always a bias where there is one.
+            # The residual is the fourth input and the bias the third: a residual needs a bias.
             weight_shapes=(weights, *(((self.channels_out,),) * (self.bias or self.residual))),
             extra_shapes=(self.output_shape,) * self.residual,
             activation=self.activation,
@@ -226,5 +225,5 @@ class Conv(ConvLayer):
 
     @property
     def is_made_by_frameworks(self) -> bool:
-        """Whether it is a depthwise convolution of single pixels: a normalisation, rewritten."""
+        """Whether it is a depthwise 1 x 1 convolution: a rewritten normalisation."""
         return 1 < self.groups == self.channels_in and self._along("kernel") == (1, 1)

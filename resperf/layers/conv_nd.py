@@ -1,4 +1,4 @@
-"""Convolution of signals and volumes."""
+"""1-D and 3-D convolution."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from resperf.layers._grouped import with_groups
 from resperf.layers._laws import BATCHES, choices, log_uniform
 from resperf.layers._operator import Kernel, Operator, dtype_of
 from resperf.layers._volume import VolumeConv
-from resperf.layers.activation import absorbed_by
+from resperf.layers.activation import fused_activation
 from resperf.layers.columns import Array, Columns, numbers
 
 _ACTIVATIONS = ("none", "relu", "tanh", "sigmoid", "leaky_relu", "clip", "hard_sigmoid")
@@ -21,15 +21,15 @@ _ACTIVATIONS = ("none", "relu", "tanh", "sigmoid", "leaky_relu", "clip", "hard_s
 class ConvNd(VolumeConv):
     """A convolution along one axis (audio, text) or three (video, scans).
 
-    Read by `resperf.layers.conv`, whose operator it shares.
+    `resperf.layers.conv` reads it, since both share an operator.
     """
 
     kind: ClassVar[str] = "conv_nd"
 
     channels_out: int = number("filters")
-    groups: int = number("groups of channels that do not see each other", default=1)
+    groups: int = number("groups of channels that are convolved separately", default=1)
     bias: bool = flag("whether a bias is added", default=True)
-    activation: str = name("absorbed activation", _ACTIVATIONS, default="none")
+    activation: str = name("fused activation", _ACTIVATIONS, default="none")
 
     PLAIN: ClassVar[tuple[str, ...]] = (
         "threaded", "vector_rest", "bias", "grouped", "depthwise", "pointwise", "strided",
@@ -58,7 +58,7 @@ class ConvNd(VolumeConv):
 
     @classmethod
     def fitting(cls, fields: Mapping[str, Any], source: Random) -> dict[str, Any]:
-        """Let depthwise draws have as many channels out as in, and lines no depth and height."""
+        """Give depthwise draws as many channels out as in; drop depth and height of signals."""
         del source
         return with_groups(cls._flattened(fields))
 
@@ -69,7 +69,7 @@ class ConvNd(VolumeConv):
 
     @classmethod
     def quantities(cls, columns: Columns) -> dict[str, Array]:
-        """Bytes and FLOPs; ``columns_bytes`` are the windows laid out for a matrix product."""
+        """Bytes and FLOPs; ``columns_bytes`` is the im2col buffer."""
         import numpy as np
 
         batch, channels_in, channels_out, groups, bias, rank = numbers(
@@ -99,19 +99,20 @@ class ConvNd(VolumeConv):
 
     @classmethod
     def read(cls, operator: Operator) -> Self:
-        """Read a ``Conv`` of signals or volumes."""
+        """Read a 1-D or 3-D ``Conv``."""
         weight, attributes = operator.operand(1).shape, operator.attributes
         kernel = attributes.get("kernel_shape") or weight[2:]
         if operator.has_input(3):
-            raise LayerError("an addition to a convolution of signals has no layer")
+            raise LayerError("a residual of a 1-D or 3-D convolution has no layer")
         return cls(
             **cls._read_volume(operator, kernel, operator.shape()), channels_out=weight[0],
             groups=int(attributes.get("group", 1)),
-            bias=operator.has_input(2), activation=absorbed_by(operator), dtype=dtype_of(operator),
+            bias=operator.has_input(2), activation=fused_activation(operator),
+            dtype=dtype_of(operator),
         )  # fmt: skip
 
     def kernel(self) -> Kernel:
-        """Return a ``Conv``, and the activation that it absorbs."""
+        """Return a ``Conv`` with its activation."""
         kernel = self._along("kernel")[3 - self.rank :]
         weights = (self.channels_out, self.channels_in // self.groups, *kernel)
         return Kernel(

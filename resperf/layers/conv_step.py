@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from resperf.layers._step import StepLayer, whole
+from resperf.layers._step import StepLayer, padded_to_tiles
 from resperf.layers.columns import Array, Columns
 from resperf.layers.conv import Conv, ConvLayer
 
@@ -23,17 +23,21 @@ class ConvStep(StepLayer, ConvLayer):
 
     @classmethod
     def quantities(cls, columns: Columns) -> dict[str, Array]:
-        """Return those of the forward pass, and what is added to it.
+        """Return the quantities of the forward pass, and those of the step.
 
-        ``flops_data`` and ``flops_weights`` are the work of the gradients of the input and of the
-        weights in whole tiles of matrix kernels, ``kept_numbers`` are per weight. The gradient of
-        the weights is a product of k rows and n columns over all m output pixels.
+        ``flops_data`` and ``flops_weights`` are the work of the gradients of input and weights in
+        full tiles of matrix kernels. ``kept_numbers`` are the values of optimizer state per weight.
+        The gradient of the weights is a product of k rows and n columns over all m output pixels.
         """
         q = super().quantities(columns)
         inputs = q["channels_in"] / q["groups"]
         return {
             **q,
-            "flops_data": q["flops"] * whole(inputs, 32) / inputs,
-            "flops_weights": 2 * whole(q["k"], 128) * whole(q["n"], 32) * q["m"] * q["groups"],
+            "flops_data": q["flops"] * padded_to_tiles(inputs, 32) / inputs,
+            "flops_weights": 2
+            * padded_to_tiles(q["k"], 128)
+            * padded_to_tiles(q["n"], 32)
+            * q["m"]
+            * q["groups"],
             "kept_numbers": cls._state_numbers(columns),
         }

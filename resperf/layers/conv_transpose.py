@@ -1,4 +1,4 @@
-"""Transposed convolution: every pixel spreads a window of values over the output."""
+"""2-D transposed convolution."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from resperf.layers.conv_transpose_nd import ConvTransposeNd
 
 
 class ConvTranspose(TransposedConv):
-    """A transposed convolution of an image, as decoders and generators grow images by."""
+    """A transposed convolution of an image, as in decoders and generators."""
 
     kind: ClassVar[str] = "conv_transpose"
     AXES: ClassVar[tuple[str, ...]] = ("height", "width")
@@ -21,18 +21,22 @@ class ConvTranspose(TransposedConv):
 
     batch: int = number("images in one run")
     channels_in: int = number("channels of the image")
-    height: int = number("rows that are read", unit="pixel")
-    width: int = number("columns that are read", unit="pixel")
+    height: int = number("rows of the input", unit="pixel")
+    width: int = number("columns of the input", unit="pixel")
     channels_out: int = number("channels of the output")
     kernel_height: int = number("rows of the window", unit="pixel")
     kernel_width: int = number("columns of the window", unit="pixel")
-    stride_height: int = number("rows between two windows", unit="pixel", default=1)
-    stride_width: int = number("columns between two windows", unit="pixel", default=1)
+    stride_height: int = number("output rows between two windows", unit="pixel", default=1)
+    stride_width: int = number("output columns between two windows", unit="pixel", default=1)
     dilation_height: int = number("rows between two taps", unit="pixel", default=1)
     dilation_width: int = number("columns between two taps", unit="pixel", default=1)
-    cut_height: int = number("rows cut off, less those added", unit="pixel", minimum=0, default=0)
-    cut_width: int = number("columns cut off, less those added", unit="pixel", minimum=0, default=0)
-    groups: int = number("groups of channels that do not see each other", default=1)
+    cut_height: int = number(
+        "rows cropped, less output padding", unit="pixel", minimum=0, default=0
+    )
+    cut_width: int = number(
+        "columns cropped, less output padding", unit="pixel", minimum=0, default=0
+    )
+    groups: int = number("groups of channels that are convolved separately", default=1)
     bias: bool = flag("whether a bias is added", default=True)
     dtype: str = name("type of one value", FLOATS, default="float32")
 
@@ -51,7 +55,7 @@ class ConvTranspose(TransposedConv):
 
     @classmethod
     def read(cls, operator: Operator) -> TransposedConv:
-        """Read a ``ConvTranspose`` of an image or a line, which is an image of one row."""
+        """Read a 2-D ``ConvTranspose``, or a 1-D one as an image of one row."""
         shape, result = operator.shape(), operator.result()
         weight = operator.operand(1).shape
         kernel = tuple(operator.attributes.get("kernel_shape") or weight[2:])

@@ -1,4 +1,4 @@
-"""Transposed convolution of volumes."""
+"""3-D transposed convolution."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from resperf.layers._transposed import TransposedConv, refuse, shorthands
 
 
 class ConvTransposeNd(TransposedConv):
-    """A transposed convolution along three axes, as decoders of scans and video have them.
+    """A transposed convolution of a volume, as in decoders of scans and video.
 
-    Read by `resperf.layers.conv_transpose`, whose operator it shares.
+    `resperf.layers.conv_transpose` reads it, since both share an operator.
     """
 
     kind: ClassVar[str] = "conv_transpose_nd"
@@ -23,23 +23,29 @@ class ConvTransposeNd(TransposedConv):
 
     batch: int = number("samples in one run")
     channels_in: int = number("channels of the input")
-    depth: int = number("slices that are read", unit="pixel")
-    height: int = number("rows that are read", unit="pixel")
-    width: int = number("columns that are read", unit="pixel")
+    depth: int = number("slices of the input", unit="pixel")
+    height: int = number("rows of the input", unit="pixel")
+    width: int = number("columns of the input", unit="pixel")
     channels_out: int = number("channels of the output")
     kernel_depth: int = number("slices of the window", unit="pixel")
     kernel_height: int = number("rows of the window", unit="pixel")
     kernel_width: int = number("columns of the window", unit="pixel")
-    stride_depth: int = number("slices between two windows", unit="pixel", default=1)
-    stride_height: int = number("rows between two windows", unit="pixel", default=1)
-    stride_width: int = number("columns between two windows", unit="pixel", default=1)
+    stride_depth: int = number("output slices between two windows", unit="pixel", default=1)
+    stride_height: int = number("output rows between two windows", unit="pixel", default=1)
+    stride_width: int = number("output columns between two windows", unit="pixel", default=1)
     dilation_depth: int = number("slices between two taps", unit="pixel", default=1)
     dilation_height: int = number("rows between two taps", unit="pixel", default=1)
     dilation_width: int = number("columns between two taps", unit="pixel", default=1)
-    cut_depth: int = number("slices cut off, less those added", unit="pixel", minimum=0, default=0)
-    cut_height: int = number("rows cut off, less those added", unit="pixel", minimum=0, default=0)
-    cut_width: int = number("columns cut off, less those added", unit="pixel", minimum=0, default=0)
-    groups: int = number("groups of channels that do not see each other", default=1)
+    cut_depth: int = number(
+        "slices cropped, less output padding", unit="pixel", minimum=0, default=0
+    )
+    cut_height: int = number(
+        "rows cropped, less output padding", unit="pixel", minimum=0, default=0
+    )
+    cut_width: int = number(
+        "columns cropped, less output padding", unit="pixel", minimum=0, default=0
+    )
+    groups: int = number("groups of channels that are convolved separately", default=1)
     bias: bool = flag("whether a bias is added", default=True)
     dtype: str = name("type of one value", FLOATS, default="float32")
 
@@ -58,7 +64,7 @@ class ConvTransposeNd(TransposedConv):
 
     @classmethod
     def read(cls, operator: Operator) -> Self:
-        """Read a ``ConvTranspose`` of a volume."""
+        """Read a 3-D ``ConvTranspose``."""
         shape, weight = operator.shape(), operator.operand(1).shape
         if len(shape) != 5 or len(weight) != 5:
             raise refuse(shape)

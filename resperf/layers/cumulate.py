@@ -1,4 +1,4 @@
-"""Running sums along an axis, such as those that number the tokens of a text."""
+"""Cumulative sums, such as those that number the tokens of a text."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from resperf.errors import LayerError
 from resperf.layers._along import AlongAxis
 from resperf.layers._base import name, number
 from resperf.layers._laws import BATCHES, choices, log_uniform
-from resperf.layers._operator import Kernel, Operator, around, dtype_of
+from resperf.layers._operator import Kernel, Operator, dtype_of, split_at_axis
 from resperf.layers.columns import Array, Columns, numbers
 
 _DTYPES = ("float32", "float64", "int64", "int32")
 
 
 class Cumulate(AlongAxis):
-    """The sum of all values up to each, along an axis."""
+    """A cumulative sum along an axis."""
 
     kind: ClassVar[str] = "cumulate"
 
     batch: int = number("first dimension")
-    outer: int = number("rows for each of the batch", default=1)
+    outer: int = number("rows per batch entry", default=1)
     values: int = number("values that are added up")
-    inner: int = number("values that lie between two of the axis", default=1)
+    inner: int = number("product of the axes after this one", default=1)
     dtype: str = name("type of one value", _DTYPES, default="float32")
 
     PLAIN: ClassVar[tuple[str, ...]] = ("vector_rest", "apart")
@@ -41,7 +41,7 @@ class Cumulate(AlongAxis):
 
     @classmethod
     def quantities(cls, columns: Columns) -> dict[str, Array]:
-        """Bytes and rows; ``apart`` is 1 where values of a row do not lie together."""
+        """Bytes and rows; ``apart`` is 1 where the values of a row are strided."""
         batch, outer, values, inner = numbers(columns, "batch", "outer", "values", "inner")
         rows = batch * outer * inner
         total = rows * values
@@ -58,7 +58,7 @@ class Cumulate(AlongAxis):
         (axis,) = operator.numbers("axis", 1) or (None,)
         if axis is None or not -len(shape) <= axis < len(shape):
             raise LayerError(f"axis={axis} does not exist in shape {shape}")
-        batch, outer, values, inner = around(shape, axis % len(shape))
+        batch, outer, values, inner = split_at_axis(shape, axis % len(shape))
         return cls(
             batch=batch, outer=outer, values=values, inner=inner, dtype=dtype_of(operator, _DTYPES)
         )
@@ -66,4 +66,4 @@ class Cumulate(AlongAxis):
     def kernel(self) -> Kernel:
         """Return the operator along the middle axis."""
         shape = self.input_shape
-        return Kernel("CumSum", "", {}, shape, shape, given=((1,),), dtype=self.dtype)
+        return Kernel("CumSum", "", {}, shape, shape, constants=((1,),), dtype=self.dtype)

@@ -1,4 +1,4 @@
-"""Fully connected layer: a matrix product with fixed weights."""
+"""Fully connected layer: a matrix product with constant weights."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from resperf.errors import LayerError
 from resperf.layers._base import ACTIVATIONS, Layer, flag, name, number
 from resperf.layers._laws import BATCHES, choices, log_uniform
 from resperf.layers._operator import FLOATS, Kernel, Operator
-from resperf.layers.activation import absorbed_by
+from resperf.layers.activation import fused_activation
 from resperf.layers.columns import Array, Columns, numbers
 from resperf.layers.matmul import MatMul
 
-_ABSORBED = (
+_FUSED = (
     "tanh", "sigmoid", "leaky_relu", "elu", "hard_sigmoid", "selu", "softplus", "softsign",
     "thresholded_relu",
 )  # fmt: skip
@@ -26,12 +26,12 @@ class DenseLayer(Layer):
     batch: int = number("rows of the input")
     features_in: int = number("columns of the input (the paper's dimension input)")
     features_out: int = number("columns of the output (the paper's dimension output)")
-    bias: bool = flag("a value is added per output column", default=True)
-    activation: str = name("applied to the output", ACTIVATIONS, default="none")
+    bias: bool = flag("whether a bias is added per output column", default=True)
+    activation: str = name("fused activation", ACTIVATIONS, default="none")
     dtype: str = name("type of one value", FLOATS, default="float32")
 
     PASSES: ClassVar[int] = 1
-    """Products of this size that one run computes."""
+    """Matrix products of this size per run."""
     PLAIN: ClassVar[tuple[str, ...]] = (
         "bias", "vector", "narrow", "row_waste", "row_rest", "column_waste", "column_rest",
         "k_rest",
@@ -48,7 +48,7 @@ class DenseLayer(Layer):
         "features_in": log_uniform(8, 8192, 1, 8, 16),
         "features_out": log_uniform(1, 8192, 1, 8, 16),
         "bias": choices([True, False], [4, 1]),
-        "activation": choices(["none", "relu", *_ABSORBED], [4, 3, *(0.5,) * len(_ABSORBED)]),
+        "activation": choices(["none", "relu", *_FUSED], [4, 3, *(0.5,) * len(_FUSED)]),
     }
     SCALED: ClassVar[tuple[str, ...]] = ("features_in", "features_out")
     REDRAWN: ClassVar[tuple[str, ...]] = ("bias", "activation")
@@ -77,9 +77,8 @@ class DenseLayer(Layer):
     def quantities(cls, columns: Columns) -> dict[str, Array]:
         """Return physical quantities of matrix products, each of shape (rows,).
 
-        Bytes in bytes, ``flops`` in multiplications plus additions of one pass. With one row the
-        product is bound by reading the weights, and frameworks use other kernels: ``vector`` says
-        so.
+        ``flops`` are multiplications plus additions of one pass. ``vector`` is 1 for a single row:
+        the product is then bound by reading the weights, and frameworks use other kernels.
         """
         import numpy as np
 
@@ -92,7 +91,7 @@ class DenseLayer(Layer):
             "weight_bytes": np.asarray(many.weight_bytes), "intensity": flops / q["moved_bytes"],
             "out_over_in": q["out_bytes"] / q["in_bytes"], "vector": (batch == 1).astype(float),
             "few_rows": (batch < 6).astype(float),
-            # Matrix kernels start their threads beyond some tens of thousands of multiplications.
+            # Matrix kernels use threads from some tens of thousands of multiplications on.
             "threaded": (flops >= 2 * 65536).astype(float),
             "narrow": (n < 16).astype(float),
             "flops_tile": 2 * np.ceil(batch / 12) * 12 * k * np.ceil(n / 16) * 16,
@@ -112,7 +111,7 @@ class Dense(DenseLayer):
 
     @classmethod
     def read(cls, operator: Operator) -> Layer:
-        """Read a product with a fixed matrix, and one of computed matrices as `MatMul`.
+        """Read a product with a constant matrix; one of two computed matrices is read as `MatMul`.
 
         Leading dimensions of the input become rows.
         """
@@ -127,15 +126,15 @@ class Dense(DenseLayer):
         )
         columns = rows[-2:][0] if attributes.get("transA", 0) else rows[-1]
         if columns != features_in:
-            raise LayerError(f"shapes {rows} and {weight.shape} do not fit together")
+            raise LayerError(f"shapes {rows} and {weight.shape} cannot be multiplied")
         return cls.from_fields({
             "batch": math.prod(rows) // max(features_in, 1), "features_in": features_in,
             "features_out": features_out, "bias": operator.has_input(2),
-            "activation": absorbed_by(operator), "dtype": operator.operand(0).dtype,
+            "activation": fused_activation(operator), "dtype": operator.operand(0).dtype,
         })  # fmt: skip
 
     def kernel(self) -> Kernel:
-        """Return a ``Gemm``, and the activation that it absorbs."""
+        """Return a ``Gemm`` with its activation."""
         matrix, bias = (self.features_out, self.features_in), (self.features_out,)
         return Kernel(
             "Gemm", "", {"transB": 1}, self.input_shape, self.output_shape,

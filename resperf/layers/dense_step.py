@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from resperf.layers._step import StepLayer, whole
+from resperf.layers._step import StepLayer, padded_to_tiles
 from resperf.layers.columns import Array, Columns
 from resperf.layers.dense import Dense, DenseLayer
 
@@ -23,12 +23,12 @@ class DenseStep(StepLayer, DenseLayer):
 
     @classmethod
     def quantities(cls, columns: Columns) -> dict[str, Array]:
-        """Return those of the forward pass, and what is added to it, by the names of `ConvStep`."""
+        """Return the quantities of the forward pass, and those of the step as in `ConvStep`."""
         q = super().quantities(columns)
         batch, k, n = q["batch"], q["features_in"], q["features_out"]
         return {
             **q,
-            "flops_data": 2 * whole(batch, 32) * n * whole(k, 128),
-            "flops_weights": 2 * whole(k, 128) * whole(n, 32) * batch,
+            "flops_data": 2 * padded_to_tiles(batch, 32) * n * padded_to_tiles(k, 128),
+            "flops_weights": 2 * padded_to_tiles(k, 128) * padded_to_tiles(n, 32) * batch,
             "kept_numbers": cls._state_numbers(columns),
         }

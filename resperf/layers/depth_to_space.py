@@ -1,4 +1,4 @@
-"""Channels that become pixels and pixels that become channels."""
+"""Depth to space and space to depth."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ FUNCTIONS = ("depth_to_space", "depth_to_space_crd", "space_to_depth")
 
 
 class DepthToSpace(Layer):
-    """An image whose channels are spread over blocks of pixels, or the other way round.
+    """Rearranges channels into blocks of pixels, or blocks of pixels into channels.
 
-    (batch, channels x side x side, height, width) and (batch, channels, height x side,
-    width x side) are turned into each other; with ``crd`` the channels come before the block.
+    Converts between (batch, channels x side x side, height, width) and (batch, channels, height x
+    side, width x side). With ``crd``, channels come before the block in the deep image's channels.
     """
 
     kind: ClassVar[str] = "depth_to_space"
@@ -29,7 +29,7 @@ class DepthToSpace(Layer):
     height: int = number("rows of the smaller image", unit="pixel")
     width: int = number("columns of the smaller image", unit="pixel")
     side: int = number("rows and columns of a block", unit="pixel", default=2)
-    function: str = name("what is done", FUNCTIONS, default="depth_to_space")
+    function: str = name("operation", FUNCTIONS, default="depth_to_space")
     dtype: str = name("type of one value", FLOATS, default="float32")
 
     PLAIN: ClassVar[tuple[str, ...]] = ("threaded", "side", "to_depth")
@@ -46,18 +46,18 @@ class DepthToSpace(Layer):
     OPERATORS: ClassVar[frozenset[str]] = frozenset({"DepthToSpace", "SpaceToDepth"})
 
     def _image(self, *, deep: bool) -> tuple[int, ...]:
-        """Shape of the image of many channels, or of the one of many pixels."""
+        """Shape of the deep image (many channels) or of the large one (many pixels)."""
         channels, side = either(deep, self.side**2, 1), either(deep, 1, self.side)
         return (self.batch, self.channels * channels, self.height * side, self.width * side)
 
     @property
     def input_shape(self) -> tuple[int, ...]:
-        """(batch, channels, height, width) of what is read."""
+        """(batch, channels, height, width) of the input."""
         return self._image(deep=self.function != "space_to_depth")
 
     @property
     def output_shape(self) -> tuple[int, ...]:
-        """(batch, channels, height, width) of what is written."""
+        """(batch, channels, height, width) of the output."""
         return self._image(deep=self.function == "space_to_depth")
 
     @classmethod

@@ -1,4 +1,4 @@
-"""Sums of products by Einstein's convention, where they are a matrix product."""
+"""Einsum equations that are a batched matrix product."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ _SPREAD = [6.0, 1, 2, 1, 1, 1]
 
 
 class Einsum(ProductLayer):
-    """Matrix products whose operands and result may have their axes in any order.
+    """Batched matrix products with operand and result axes in any order.
 
-    b are products, m rows, n columns, and k what is summed over; an order names the axes from the
-    outermost to the innermost. ONNX Runtime turns what does not lie as a product needs it.
+    Axes: b products, m rows, n columns, k summed over. An order lists axes outermost first. ONNX
+    Runtime transposes tensors whose order its matrix product cannot take.
     """
 
     kind: ClassVar[str] = "einsum"
 
     batch: int = number("first dimension")
-    outer: int = number("products for each of the batch, such as heads", default=1)
+    outer: int = number("products per batch entry, such as heads", default=1)
     rows: int = number("rows of the first matrix")
-    depth: int = number("length of what is summed over")
+    depth: int = number("length of the summed axis")
     columns: int = number("columns of the second matrix")
     first: str = name("order of the first operand's axes", _FIRST, default="bmk")
     second: str = name("order of the second operand's axes", _SECOND, default="bkn")
@@ -68,22 +68,22 @@ class Einsum(ProductLayer):
 
     @property
     def input_shape(self) -> tuple[int, ...]:
-        """Of the first operand, in its order."""
+        """Shape of the first operand."""
         return self._shape(self.first)
 
     @property
     def second_shape(self) -> tuple[int, ...]:
-        """Of the second operand, in its order."""
+        """Shape of the second operand."""
         return self._shape(self.second)
 
     @property
     def output_shape(self) -> tuple[int, ...]:
-        """Of the result, in its order."""
+        """Shape of the result."""
         return self._shape(self.result)
 
     @classmethod
     def quantities(cls, columns: Columns) -> dict[str, Array]:
-        """Bytes and FLOPs, and which operands lie as a product needs them, or transposed."""
+        """Bytes and FLOPs, and which operands are in a product's order (plain) or transposed."""
         batch, outer, rows, depth, width = numbers(
             columns, "batch", "outer", "rows", "depth", "columns"
         )
@@ -132,7 +132,7 @@ class Einsum(ProductLayer):
         )  # fmt: skip
 
     def kernel(self) -> Kernel:
-        """Return an ``Einsum`` of three axes each."""
+        """Return an ``Einsum`` of three axes per tensor."""
         equation = f"{self.first},{self.second}->{self.result}"
         return Kernel(
             "Einsum", "", {"equation": equation}, self.input_shape, self.output_shape,
@@ -141,12 +141,12 @@ class Einsum(ProductLayer):
 
 
 def _spelt_out(equation: str, ranks: Sequence[int]) -> tuple[str, str, str]:
-    """Return the letters of both operands and of the result, an ellipsis as letters of its own.
+    """Return the letters of both operands and of the result, with any ellipsis expanded.
 
     Raises
     ------
     LayerError
-        If it is no equation of these operands.
+        If the equation does not match operands of these ranks.
     """
     inputs, arrow, result = equation.partition("->")
     operands = inputs.split(",")
@@ -159,7 +159,7 @@ def _spelt_out(equation: str, ranks: Sequence[int]) -> tuple[str, str, str]:
         raise LayerError(f"{equation!r} does not fit operands of {ranks} axes")
     dots = free[: max(dotted, default=0)]
     first, second = (
-        # The axes of an ellipsis are aligned at their end.
+        # Axes of an ellipsis are aligned at the end.
         each.replace("...", "".join(dots[len(dots) - count :]))
         for each, count in zip(operands, counts, strict=True)
     )
@@ -173,7 +173,7 @@ def _spelt_out(equation: str, ranks: Sequence[int]) -> tuple[str, str, str]:
 
 
 def _groups(first: str, second: str, result: str) -> dict[str, str]:
-    """Return the letters that are products, rows, columns, and summed over."""
+    """Return the letters of each group: b, m, k, n."""
     return {
         "b": "".join(each for each in first if each in second and each in result),
         "m": "".join(each for each in first if each not in second and each in result),
@@ -185,25 +185,25 @@ def _groups(first: str, second: str, result: str) -> dict[str, str]:
 def _orders(
     equation: str, first: str, second: str, result: str, lengths: Mapping[str, int]
 ) -> tuple[str, str, str]:
-    """Return the order of the groups in each tensor, axes of one value left aside.
+    """Return the order of the groups in each tensor, ignoring axes of length one.
 
     Raises
     ------
     LayerError
-        If the axes of a group stand in different orders, or an operand is summed by itself.
+        If the axes of a group differ in order, or one operand alone is summed.
     """
     groups = _groups(first, second, result)
     group_of = {letter: group for group, letters in groups.items() for letter in letters}
     if set(first + second + result) != set(group_of):
-        raise LayerError(f"the equation {equation!r} sums or repeats an operand by itself")
+        raise LayerError(f"the equation {equation!r} sums or repeats an axis of one operand")
     found = []
     for order, wanted in ((first, "bmk"), (second, "bkn"), (result, "bmn")):
         long = [letter for letter in order if lengths[letter] > 1]
-        # A group that others part is turned in any case, as one whose first axis stands there.
+        # A group that is split is transposed anyway, like one at the place of its first axis.
         runs = list(dict.fromkeys(group_of[letter] for letter in long))
         inside = [[each for each in long if group_of[each] == g] for g in runs]
         if inside != [[each for each in groups[g] if lengths[each] > 1] for g in runs]:
-            raise LayerError(f"the axes of {equation!r} cross")
-        # What has one value may stand anywhere.
+            raise LayerError(f"the axes of {equation!r} are in different orders")
+        # Groups of length one may be anywhere.
         found.append("".join([g for g in wanted if g not in runs] + runs))
     return found[0], found[1], found[2]

@@ -1,4 +1,4 @@
-"""Operators that work value by value, with one operand or two, the second one often smaller."""
+"""Element-wise operators of one operand, or of two with broadcasting."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any, ClassVar, Self
 from resperf.errors import LayerError
 from resperf.layers._base import name, number
 from resperf.layers._broadcast import (
+    CONTIGUOUS,
     SECONDS,
-    WHOLE,
     BroadcastLayer,
     broadcast_axes,
+    has_redundant_axes,
     in_order,
     joined_axes,
     rows_of,
-    superfluous_axes,
 )
 from resperf.layers._laws import BATCHES, choices, log_uniform
 from resperf.layers._operator import DTYPES, FLOATS, Kernel, Operator, dtype_of
@@ -30,8 +30,8 @@ UNARY = (
     "square", "cube", "sqrt", "exp", "log", "erf", "abs", "neg", "reciprocal", "floor", "ceil",
     "round", "sign", "cos", "sin", "not", "is_nan",
 )  # fmt: skip
-TRUTHS = (*COMPARISONS, *LOGIC, "not", "is_nan")
-"""Functions whose results are true or false."""
+BOOLEAN_FUNCTIONS = (*COMPARISONS, *LOGIC, "not", "is_nan")
+"""Functions whose results are booleans."""
 
 _OPS: Mapping[str, str] = {
     **{each: each.capitalize() for each in (*BINARY, *UNARY)}, "prelu": "PRelu",
@@ -39,31 +39,31 @@ _OPS: Mapping[str, str] = {
     "greater_or_equal": "GreaterOrEqual", "is_nan": "IsNaN",
 }  # fmt: skip
 _EXPONENTS: Mapping[str, int] = {"square": 2, "cube": 3}
-"""ONNX Runtime multiplies for these exponents instead of calling a power function."""
+"""ONNX Runtime multiplies for these exponents; others call a power function."""
 _FUNCTIONS: Mapping[str, str] = {
     **{op: function for function, op in _OPS.items() if function not in _EXPONENTS},
     "Sum": "add",
 }
 _COSTLY = ("sqrt", "div", "reciprocal")
-_WHOLE = ("add", "sub", "mul", "div", "mod", *COMPARISONS)
-"""Functions that networks compute of whole numbers as well."""
+_INTEGER_FUNCTIONS = ("add", "sub", "mul", "div", "mod", *COMPARISONS)
+"""Functions that are also drawn on integers."""
 _SERIES = ("exp", "log", "erf", "pow", "cos", "sin", "round", "floor", "ceil", "sign")
 
 
 class Elementwise(BroadcastLayer):
-    """A function of one tensor, or of a tensor and another one that is repeated along some axes.
+    """A function of one tensor, or of a tensor and a second one that may be broadcast.
 
-    The first operand and the result are of shape (batch x outer, middle, inner); `second` says
-    which of these axes the second one has (`resperf.layers._broadcast`).
+    The first operand and the result have shape (batch x outer, middle, inner). `second` names the
+    axes of the second operand (`resperf.layers._broadcast`).
     """
 
     kind: ClassVar[str] = "elementwise"
 
     batch: int = number("first dimension")
-    outer: int = number("rows for each of the batch", default=1)
+    outer: int = number("rows per batch entry", default=1)
     middle: int = number("length of the middle axis", default=1)
-    inner: int = number("values that lie together")
-    function: str = name("what is computed", (*BINARY, *UNARY), default="add")
+    inner: int = number("length of the last axis")
+    function: str = name("function that is computed", (*BINARY, *UNARY), default="add")
     second: str = name("which axes the second operand has", SECONDS, default="same")
     dtype: str = name("type of one value", DTYPES, default="float32")
 
@@ -107,58 +107,58 @@ class Elementwise(BroadcastLayer):
 
     def _check(self) -> None:
         if (self.second == "none") != (self.function in UNARY):
-            raise LayerError(f"elementwise: {self.function} has not second={self.second}")
+            raise LayerError(f"elementwise: {self.function} does not take second={self.second}")
         if self.function == "prelu" and self.second == "both":
-            raise LayerError("elementwise: the slopes of prelu are not larger than what they scale")
+            raise LayerError("elementwise: the slopes of prelu cannot be larger than its input")
         if self.function in (*LOGIC, "not") and self.dtype != "bool":
-            raise LayerError(f"elementwise: {self.function} is of bool, not of {self.dtype}")
-        if superfluous_axes(self.second, self.fields()):
-            raise LayerError(f"elementwise: second={self.second} leaves axes that are one")
+            raise LayerError(f"elementwise: {self.function} takes bool, not {self.dtype}")
+        if has_redundant_axes(self.second, self.fields()):
+            raise LayerError(f"elementwise: second={self.second} has redundant axes: merge them")
 
     @classmethod
     def fitting(cls, fields: Mapping[str, Any], source: Random) -> dict[str, Any]:
-        """Join the axes of a draw that are one, and let functions of one tensor have no second."""
+        """Merge redundant axes, and drop the second operand of unary functions."""
         del source
         made = dict(fields)
         if made["function"] in UNARY:
             made["second"] = "none"
         if made["function"] in (*LOGIC, "not"):
             made["dtype"] = "bool"
-        elif made["function"] not in _WHOLE:
+        elif made["function"] not in _INTEGER_FUNCTIONS:
             made["dtype"] = "float32"
         return joined_axes(made["second"], made)
 
     @property
     def output_bytes(self) -> int:
-        """Bytes of the results; one for each that is true or false."""
-        each = either(is_in(self.function, TRUTHS), 1, self.element_bytes)
+        """Bytes of the results; one per boolean."""
+        each = either(is_in(self.function, BOOLEAN_FUNCTIONS), 1, self.element_bytes)
         return math.prod(self.output_shape) * each
 
     @classmethod
     def quantities(cls, columns: Columns) -> dict[str, Array]:
-        """Values, rows and bytes; ``loops`` is how often a kernel starts along the last axis."""
+        """Values, rows and bytes; ``loops`` counts inner loops along the last axis."""
         import numpy as np
 
         batch, outer, middle, inner = numbers(columns, "batch", "outer", "middle", "inner")
         many, rows = cls.over(columns), batch * outer
         values = rows * middle * inner
-        whole = is_one_of(columns, "second", *WHOLE)
-        loops = (1 - whole) * rows * middle
+        contiguous = is_one_of(columns, "second", *CONTIGUOUS)
+        loops = (1 - contiguous) * rows * middle
         return {
             **many.traffic(values, values),
-            "truth": is_one_of(columns, "function", *TRUTHS),
+            "truth": is_one_of(columns, "function", *BOOLEAN_FUNCTIONS),
             "whole": is_one_of(columns, "dtype", "int64", "int32"),
             "values": values, "rows": rows * middle, "inner": inner,
             "second_bytes": np.asarray(many._second_values * many.element_bytes),
             "costly": is_one_of(columns, "function", *_COSTLY),
             "series": is_one_of(columns, "function", *_SERIES),
-            "pow": is_one_of(columns, "function", "pow"), "repeated": 1 - whole, "loops": loops,
-            "ends": loops * (inner % 8),
+            "pow": is_one_of(columns, "function", "pow"), "repeated": 1 - contiguous,
+            "loops": loops, "ends": loops * (inner % 8),
         }  # fmt: skip
 
     @classmethod
     def read(cls, operator: Operator) -> Self:
-        """Read a function of one or two tensors; axes beyond three become rows."""
+        """Read a function of one or two tensors; axes beyond three are merged into the rows."""
         dtype, result = dtype_of(operator, DTYPES), operator.result()
         function = _function_of(operator)
         if {"axis", "broadcast"} & set(operator.attributes):
@@ -185,18 +185,18 @@ class Elementwise(BroadcastLayer):
             input_shape=self.input_shape,
             output_shape=self.output_shape,
             extra_shapes=() if self.second == "none" else (self.second_shape,),
-            given=() if exponent is None else ((exponent,),),
-            # Powers, roots and logarithms of negative numbers take another way.
+            constants=() if exponent is None else ((exponent,),),
+            # Powers, roots and logarithms of negative numbers take another code path.
             positive=self.function in ("pow", "sqrt", "log"),
             dtype=self.dtype,
-            output_dtype="bool" if self.function in TRUTHS else "",
-            # Products of products would end in numbers that are too small to be fast.
+            output_dtype="bool" if self.function in BOOLEAN_FUNCTIONS else "",
+            # Chained products would end in denormal numbers, which are slow.
             in_place=self.second != "both" and self.function in ("add", "sub", "abs", "neg"),
         )
 
 
 def _function_of(operator: Operator) -> str:
-    """Name the function; a power with a small whole exponent is a product."""
+    """Name the function; a power with a constant exponent of 2 or 3 is a product."""
     function = _FUNCTIONS[operator.op]
     if function != "pow" or len(operator.inputs) < 2:
         return function

@@ -1,4 +1,4 @@
-"""Images sampled at computed places, as optical flow and deformable attention do."""
+"""Images sampled at computed positions, as in optical flow and deformable attention."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _WORDS: Mapping[str, str] = {"linear": "bilinear", "cubic": "bicubic"}
 
 
 class GridSample(Layer):
-    """Every channel of an image at the same computed places."""
+    """Every channel of an image, sampled at the same computed positions."""
 
     kind: ClassVar[str] = "grid_sample"
     aliases: ClassVar[Mapping[str, tuple[str, ...]]] = {
@@ -28,9 +28,9 @@ class GridSample(Layer):
     channels: int = number("channels")
     height: int = number("rows of the image", unit="pixel")
     width: int = number("columns of the image", unit="pixel")
-    height_out: int = number("rows of places", unit="pixel")
-    width_out: int = number("columns of places", unit="pixel")
-    mode: str = name("how values between pixels are found", MODES, default="linear")
+    height_out: int = number("rows of the sampling grid", unit="pixel")
+    width_out: int = number("columns of the sampling grid", unit="pixel")
+    mode: str = name("interpolation mode", MODES, default="linear")
     dtype: str = name("type of one value", FLOATS, default="float32")
 
     PLAIN: ClassVar[tuple[str, ...]] = ("threaded",)
@@ -52,7 +52,7 @@ class GridSample(Layer):
         return (self.batch, self.channels, self.height, self.width)
 
     @property
-    def places_shape(self) -> tuple[int, ...]:
+    def grid_shape(self) -> tuple[int, ...]:
         """(batch, height_out, width_out, 2)."""
         return (self.batch, self.height_out, self.width_out, 2)
 
@@ -63,28 +63,28 @@ class GridSample(Layer):
 
     @property
     def input_bytes(self) -> int:
-        """Bytes of the image and the places."""
-        values = math.prod(self.input_shape) + math.prod(self.places_shape)
+        """Bytes of the image and the sampling grid."""
+        values = math.prod(self.input_shape) + math.prod(self.grid_shape)
         return values * self.element_bytes
 
     @classmethod
     def quantities(cls, columns: Columns) -> dict[str, Array]:
-        """Bytes and values; FLOPs are counted as of a linear mode."""
+        """Bytes and values; FLOPs are those of linear interpolation."""
         batch, channels, height, width, height_out, width_out = numbers(
             columns, "batch", "channels", "height", "width", "height_out", "width_out"
         )
-        places = height_out * width_out
-        values = batch * channels * places
+        positions = height_out * width_out
+        values = batch * channels * positions
         return {
             **cls.over(columns).traffic(8 * values, values),
-            "planes": batch * channels, "places": places, "pixels": height * width,
+            "planes": batch * channels, "places": positions, "pixels": height * width,
             "value_count": values,
             **{f"mode={mode}": is_one_of(columns, "mode", mode) for mode in MODES},
         }  # fmt: skip
 
     @classmethod
     def read(cls, operator: Operator) -> Self:
-        """Read a ``GridSample`` of two-dimensional images."""
+        """Read a 2-D ``GridSample``."""
         image, result = operator.shape(), operator.result()
         if len(image) != 4:
             raise LayerError(f"GridSample of shape {image} has no layer")
@@ -99,8 +99,8 @@ class GridSample(Layer):
         )  # fmt: skip
 
     def kernel(self) -> Kernel:
-        """Return the operator of operator set 16."""
+        """Return the operator as of operator set 16."""
         return Kernel(
             "GridSample", "", {"mode": _WORDS.get(self.mode, self.mode)}, self.input_shape,
-            self.output_shape, extra_shapes=(self.places_shape,),
+            self.output_shape, extra_shapes=(self.grid_shape,),
         )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Values read or written at computed places: gatherings and scatterings by more than rows."""
+"""Gather and scatter at computed indices (GatherElements, GatherND, ScatterElements, ScatterND)."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ _OPS: Mapping[str, str] = {
 _FUNCTION_OF: Mapping[str, str] = {op: function for function, op in _OPS.items()}
 _SCATTERS = ("scatter_elements", "scatter_nd")
 _BY_ELEMENTS = ("gather_elements", "scatter_elements")
-_PLACE_BYTES = 8
-SHORTEST = 9
-"""Rows that a table must have to be measured: made-up places are 1 to 8."""
+_INDEX_BYTES = 8
+MIN_TABLE_ROWS = 9
+"""A table needs so many rows to be measured: random indices are 1 to 8."""
 
 
 class Indexed(Layer):
-    """Rows of a table that are read, or written into a copy of it, at computed places.
+    """Rows of a table that are read, or written into a copy of it, at computed indices.
 
-    ``elements`` have a place for each value, ``nd`` one for each row of `inner` values.
+    ``elements`` takes an index per value, ``nd`` one per row of `inner` values.
     """
 
     kind: ClassVar[str] = "indexed"
 
     batch: int = number("first dimension")
-    places: int = number("rows that are read or written, for each of the batch")
-    length: int = number("rows of the table, for each of the batch")
+    places: int = number("rows that are read or written, per batch entry")
+    length: int = number("rows of the table, per batch entry")
     inner: int = number("values of a row", default=1)
-    function: str = name("what is done", tuple(_OPS), default="gather_nd")
+    function: str = name("operation", tuple(_OPS), default="gather_nd")
     dtype: str = name("type of one value", DTYPES, default="float32")
 
     PLAIN: ClassVar[tuple[str, ...]] = ("threaded", "scatters")
@@ -45,7 +45,7 @@ class Indexed(Layer):
     RANGES: ClassVar[Mapping[str, Any]] = {
         "batch": BATCHES,
         "places": log_uniform(1, 65536),
-        "length": log_uniform(SHORTEST, 8192),
+        "length": log_uniform(MIN_TABLE_ROWS, 8192),
         "inner": log_uniform(1, 1024),
         "function": choices(list(_OPS), [2, 2, 1, 2]),
         "dtype": choices(["float32", "int64"], [6, 1]),
@@ -67,25 +67,25 @@ class Indexed(Layer):
         return (self.batch * self.length, self.inner)
 
     @property
-    def places_shape(self) -> tuple[int, ...]:
-        """(batch x places, inner) or (batch x places, 1): where it is read or written."""
+    def indices_shape(self) -> tuple[int, ...]:
+        """(batch x places, inner) or (batch x places, 1): the indices."""
         return (self.batch * self.places, either(self._by_elements, self.inner, 1))
 
     @property
     def output_shape(self) -> tuple[int, ...]:
-        """Shape of what is gathered, or of the table."""
+        """Shape of the gathered rows, or of the table."""
         return (self.batch * either(self._scatters, self.length, self.places), self.inner)
 
     @property
     def input_bytes(self) -> int:
-        """Bytes of places and of what is read by them; of the table where it is copied."""
+        """Bytes of the indices and the values at them, and of the table if it is copied."""
         values = self.batch * self.places * self.inner
         values += self._scatters * math.prod(self.input_shape)
-        return values * self.element_bytes + math.prod(self.places_shape) * _PLACE_BYTES
+        return values * self.element_bytes + math.prod(self.indices_shape) * _INDEX_BYTES
 
     @classmethod
     def quantities(cls, columns: Columns) -> dict[str, Array]:
-        """Bytes with those of the places."""
+        """Bytes, including those of the indices."""
         import numpy as np
 
         batch, places, length, inner = numbers(columns, "batch", "places", "length", "inner")
@@ -99,37 +99,39 @@ class Indexed(Layer):
 
     @classmethod
     def read(cls, operator: Operator) -> Self:
-        """Read a gathering or scattering; what lies before its axis counts as rows."""
+        """Read a gather or scatter; axes before the indexed one count as rows."""
         function, table = _FUNCTION_OF[operator.op], operator.shape()
-        where = operator.operand(1).shape
-        if not table or not where:
+        indices = operator.operand(1).shape
+        if not table or not indices:
             raise LayerError(f"{operator.op} of a single value has no layer")
         if function.endswith("elements"):
-            apart = operator.axis(0)
-            inner = math.prod(where[apart + 1 :])
-            rows = math.prod(where) // max(inner, 1)
-            length = math.prod(table) // max(math.prod(table[apart + 1 :]), 1)
+            separate = operator.axis(0)
+            inner = math.prod(indices[separate + 1 :])
+            rows = math.prod(indices) // max(inner, 1)
+            length = math.prod(table) // max(math.prod(table[separate + 1 :]), 1)
         else:
-            apart = int(operator.attributes.get("batch_dims", 0))
-            known = apart + where[-1]
-            inner, rows = math.prod(table[known:]), math.prod(where[:-1])
+            separate = int(operator.attributes.get("batch_dims", 0))
+            known = separate + indices[-1]
+            inner, rows = math.prod(table[known:]), math.prod(indices[:-1])
             length = math.prod(table[:known])
-        # Only where each has a part of the table and of the places of its own.
-        batch, places = split_rows(rows, table[0] if apart and table[0] == where[0] else 1)
+        # Only if each batch entry has its own part of the table and of the indices.
+        batch, places = split_rows(rows, table[0] if separate and table[0] == indices[0] else 1)
         return cls(
             batch=batch, places=places, length=length // batch, inner=inner, function=function,
             dtype=dtype_of(operator, DTYPES),
         )  # fmt: skip
 
     def kernel(self) -> Kernel:
-        """Return the operator on a table of two axes."""
-        if self.batch * self.length < SHORTEST:
-            raise LayerError(f"indexed: a table of fewer than {SHORTEST} rows is not measured")
+        """Return the operator on a 2-D table."""
+        if self.batch * self.length < MIN_TABLE_ROWS:
+            raise LayerError(
+                f"indexed: a table of fewer than {MIN_TABLE_ROWS} rows is not measured"
+            )
         attributes = {"axis": 0} if self._by_elements else {}
         updates = ((self.batch * self.places, self.inner),) if self._scatters else ()
         return Kernel(
             _OPS[self.function], "", attributes, self.input_shape, self.output_shape,
-            extra_shapes=(self.places_shape, *updates), places_below=self.batch * self.length,
+            extra_shapes=(self.indices_shape, *updates), index_bound=self.batch * self.length,
             dtype=self.dtype,
             dtypes=(self.dtype, "int64", *(self.dtype for _ in updates)),
         )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Products of two computed matrices, such as those of attention."""
+"""Batched products of two computed matrices, such as those of attention."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from resperf.layers.columns import Array, Columns, numbers
 
 
 class MatMul(ProductLayer):
-    """Matrix products (rows, depth) x (depth, columns), one for each of batch x outer."""
+    """Matrix products (rows, depth) x (depth, columns), batch x outer of them."""
 
     kind: ClassVar[str] = "matmul"
 
     batch: int = number("first dimension")
-    outer: int = number("products for each of the batch, such as heads", default=1)
+    outer: int = number("products per batch entry, such as heads", default=1)
     rows: int = number("rows of the first matrix")
-    depth: int = number("columns of the first matrix, which are summed over")
+    depth: int = number("columns of the first matrix, rows of the second")
     columns: int = number("columns of the second matrix")
-    transposed_first: bool = flag("whether the first matrix is given by columns", default=False)
-    transposed: bool = flag("whether the second matrix is given by columns", default=False)
+    transposed_first: bool = flag("whether the first matrix is stored transposed", default=False)
+    transposed: bool = flag("whether the second matrix is stored transposed", default=False)
     dtype: str = name("type of one value", FLOATS, default="float32")
 
     PLAIN: ClassVar[tuple[str, ...]] = (
@@ -61,7 +61,7 @@ class MatMul(ProductLayer):
 
     @classmethod
     def quantities(cls, columns: Columns) -> dict[str, Array]:
-        """Bytes and FLOPs; in tiles of 6 x 16, which CPUs' kernels fill up."""
+        """Bytes and FLOPs; ``flops_tile`` counts full tiles of 6 x 16, as CPU kernels compute."""
         import numpy as np
 
         batch, outer, rows, depth, width = numbers(
@@ -81,13 +81,13 @@ class MatMul(ProductLayer):
             "depth_rest": np.mod(depth, 4), "column_rest": np.mod(width, 16),
             "row_rest": np.mod(rows, 6), "vector": (rows == 1).astype(float),
             "row_count": products * rows,
-            # Small products stay on one core.
+            # Small products run on one core.
             "threaded": (flops >= 1e5).astype(float),
         }  # fmt: skip
 
     @classmethod
     def read(cls, operator: Operator) -> Self:
-        """Read a product of two computed tensors; a matrix that all share joins the rows."""
+        """Read a product of two computed tensors; with one second matrix, products become rows."""
         import numpy as np
 
         dtype, first, second = dtype_of(operator), operator.shape(0), operator.shape(1)
@@ -96,7 +96,7 @@ class MatMul(ProductLayer):
             raise LayerError("a product that transposes its batch has no layer")
         if not first or not second:
             raise LayerError(f"a product of shapes {first} and {second} has no layer")
-        # A vector is a matrix of one row on the left, and of one column on the right.
+        # A vector is a row on the left and a column on the right.
         first = first if len(first) > 1 else (1, *first)
         second = second if len(second) > 1 else (*second, 1)
         outer_shape = np.broadcast_shapes(first[:-2], second[:-2])
@@ -113,13 +113,13 @@ class MatMul(ProductLayer):
         )  # fmt: skip
 
     def kernel(self) -> Kernel:
-        """Return a ``MatMul``, or the fused one that takes matrices by columns."""
-        turned = {"transA": int(self.transposed_first), "transB": int(self.transposed)}
+        """Return a ``MatMul``, or a ``FusedMatMul`` for transposed matrices."""
+        transposes = {"transA": int(self.transposed_first), "transB": int(self.transposed)}
         fused = self.transposed_first or self.transposed
         return Kernel(
             "FusedMatMul" if fused else "MatMul",
             "com.microsoft" if fused else "",
-            turned if fused else {},
+            transposes if fused else {},
             self.input_shape,
             self.output_shape,
             extra_shapes=(self.second_shape,),

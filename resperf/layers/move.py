@@ -1,4 +1,4 @@
-"""Parts of a tensor copied elsewhere: slices, pieces, padding, rows by number, repetition."""
+"""Copies: slice, split, pad, gather, expand."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from resperf.layers._operator import (
     DTYPES,
     Kernel,
     Operator,
-    around,
     dtype_of,
-    in_turns,
     rows_and_rest,
+    split_at_axis,
+    spread_indices,
 )
 from resperf.layers.columns import Array, Columns, either, is_one_of, numbers, smaller
 
@@ -26,28 +26,28 @@ _FUNCTION_OF: Mapping[str, str] = {
     "Slice": "slice", "Split": "split", "Pad": "pad", "Gather": "gather", "Expand": "expand",
     "Tile": "expand",
 }  # fmt: skip
-LONGEST_INDEX = 1 << 20
+MAX_INDICES = 1 << 20
 
 
 class Move(Layer):
     """Copies along one axis: (batch x outer, length, inner) to (batch x outer, length_out, inner).
 
-    ``slice`` takes every `step`-th from the start, ``split`` cuts the axis into `parts`,
-    ``pad`` adds zeros at its end, ``gather`` takes rows by number, ``expand`` repeats
-    an axis of one value, ``copy`` is any of these that keeps its shape. Where several axes
-    change, the axis is the last of them.
+    ``slice`` takes every `step`-th value from the start, ``split`` cuts the axis into `parts`,
+    ``pad`` appends zeros, ``gather`` takes rows by index, ``expand`` repeats an axis of length one,
+    ``copy`` is any of these with an unchanged shape. If several axes change, the axis is the last
+    of them.
     """
 
     kind: ClassVar[str] = "move"
 
     batch: int = number("first dimension")
-    outer: int = number("rows for each of the batch", default=1)
-    length: int = number("length of the axis that is read")
-    length_out: int = number("length of the axis that is written, of all parts together")
-    inner: int = number("values that stay together", default=1)
-    function: str = name("what is done", FUNCTIONS, default="slice")
-    parts: int = number("tensors that a split makes", default=1)
-    step: int = number("distance of the values that a slice takes", default=1)
+    outer: int = number("rows per batch entry", default=1)
+    length: int = number("length of the input's axis")
+    length_out: int = number("length of the output's axis, all parts together")
+    inner: int = number("product of the axes after this one", default=1)
+    function: str = name("operation", FUNCTIONS, default="slice")
+    parts: int = number("outputs of a split", default=1)
+    step: int = number("step of a slice", default=1)
     dtype: str = name("type of one value", DTYPES, default="float32")
 
     PLAIN: ClassVar[tuple[str, ...]] = ("threaded", "vector_rest", "parts", "strided")
@@ -71,18 +71,20 @@ class Move(Layer):
 
     def _check(self) -> None:
         reasons = {
-            "a slice is shorter than what it is taken from": self.function == "slice"
+            "a slice must be shorter than its input": self.function == "slice"
             and (
                 (self.length_out - 1) * self.step >= self.length or self.length_out == self.length
             ),
-            "a split or copy keeps its length": self.function in ("split", "copy")
+            "a split or copy must have equal lengths": self.function in ("split", "copy")
             and self.length != self.length_out,
-            "a split has two parts or more": (self.function == "split") != (self.parts > 1),
-            "padding makes longer": self.function == "pad" and self.length_out <= self.length,
-            "what is repeated has length 1, and more after": self.function == "expand"
+            "a split, and nothing else, must have two or more parts": (self.function == "split")
+            != (self.parts > 1),
+            "a padded axis must be longer than its input": self.function == "pad"
+            and self.length_out <= self.length,
+            "an expanded axis must have length 1, and more in the output": self.function == "expand"
             and (self.length != 1 or self.length_out == 1),
-            "only slices have a step": self.step > 1 and self.function != "slice",
-            "parts have no values": self.parts > self.length_out,
+            "only a slice may have a step": self.step > 1 and self.function != "slice",
+            "each part must hold a value": self.parts > self.length_out,
         }
         for reason, wrong in reasons.items():
             if wrong:
@@ -90,11 +92,11 @@ class Move(Layer):
 
     @classmethod
     def fitting(cls, fields: Mapping[str, Any], source: Random) -> dict[str, Any]:
-        """Let the lengths of a draw fit what is done with them."""
+        """Make the lengths of a draw consistent with its function."""
         made = dict(fields)
         function = made["function"]
         if function in ("gather", "slice"):
-            # Words of a vocabulary, anchors of a detector: a few of very many.
+            # Words of a vocabulary or anchors of a detector: few rows of a long table.
             made["length"] *= source.choice((1, 1, 8, 64) if function == "gather" else (1, 1, 8))
         short, long = sorted((made["length"], made["length_out"]))
         long += long == short
@@ -129,7 +131,7 @@ class Move(Layer):
 
     @property
     def input_bytes(self) -> int:
-        """Bytes that are read: what is not taken costs nothing."""
+        """Bytes that are read: values that are not copied cost nothing."""
         taken = either(
             self.function == "gather", self.length_out, smaller(self.length, self.length_out)
         )
@@ -137,7 +139,7 @@ class Move(Layer):
 
     @classmethod
     def quantities(cls, columns: Columns) -> dict[str, Array]:
-        """Bytes, and the runs of values that are copied one by one."""
+        """Bytes, and number and size of the contiguous runs that are copied."""
         import numpy as np
 
         batch, outer, length, length_out, inner, parts, step = numbers(
@@ -158,7 +160,7 @@ class Move(Layer):
 
     @classmethod
     def copied(cls, operator: Operator) -> Self:
-        """Read an operator that gives what it reads."""
+        """Read an operator that copies its input."""
         batch, inner = rows_and_rest(operator.result())
         return cls(
             batch=batch, length=1, length_out=1, inner=inner, function="copy",
@@ -167,7 +169,7 @@ class Move(Layer):
 
     @classmethod
     def read(cls, operator: Operator) -> Self:
-        """Read a slice, split, padding, gathering or repetition."""
+        """Read a slice, split, pad, gather or expand."""
         function, dtype = _FUNCTION_OF[operator.op], dtype_of(operator, DTYPES)
         shape, result = operator.shape(), operator.result()
         if operator.op == "Slice" and (backwards := _backwards(operator)) is not None:
@@ -176,7 +178,7 @@ class Move(Layer):
             return cls.copied(operator)
         fields = _READERS[function](operator)
         if function == "pad" and fields["length_out"] < fields["length"]:
-            function = "slice"  # Padding by less than nothing cuts off.
+            function = "slice"  # Negative padding crops.
         return cls(**fields, function=function, dtype=dtype)
 
     def kernel(self) -> Kernel:
@@ -185,32 +187,34 @@ class Move(Layer):
         if self.function in ("slice", "copy"):
             end = min((self.length_out - 1) * self.step + 1, self.length)
             given = ((0,), (end,), (1,), (self.step,))
-            return Kernel("Slice", "", {}, shape, result, given=given, dtype=dtype)
+            return Kernel("Slice", "", {}, shape, result, constants=given, dtype=dtype)
         if self.function == "split":
             each, more = divmod(self.length, self.parts)
             lengths = tuple(each + (part < more) for part in range(self.parts))
             result = (shape[0], lengths[0], self.inner)
             return Kernel(
-                "Split", "", {"axis": 1}, shape, result, given=(lengths,),
+                "Split", "", {"axis": 1}, shape, result, constants=(lengths,),
                 more_outputs=self.parts - 1, dtype=dtype,
             )  # fmt: skip
         if self.function == "pad":
             pads = (0, 0, 0, 0, self.length_out - self.length, 0)
-            return Kernel("Pad", "", {}, shape, result, given=(pads,), dtype=dtype)
+            return Kernel("Pad", "", {}, shape, result, constants=(pads,), dtype=dtype)
         if self.function == "expand":
-            return Kernel("Expand", "", {}, shape, result, given=(result,), dtype=dtype)
-        if self.length_out > LONGEST_INDEX:
-            raise LayerError(f"move: {self.length_out} numbers of rows are too many")
-        rows = tuple(in_turns(self.length_out, self.length).tolist())
-        return Kernel("Gather", "", {"axis": 1}, shape, result, given=(rows,), dtype=dtype)
+            return Kernel("Expand", "", {}, shape, result, constants=(result,), dtype=dtype)
+        if self.length_out > MAX_INDICES:
+            raise LayerError(
+                f"move: {self.length_out} indices are more than can be measured ({MAX_INDICES})"
+            )
+        rows = tuple(spread_indices(self.length_out, self.length).tolist())
+        return Kernel("Gather", "", {"axis": 1}, shape, result, constants=(rows,), dtype=dtype)
 
 
 def _changed(operator: Operator) -> dict[str, int]:
-    """Fields of an operator that changes some axes: the last of them is the axis."""
+    """Return the fields of an operator along the last axis that it changes."""
     shape, result = operator.shape(), operator.result()
     shape = (1,) * (len(result) - len(shape)) + shape
     axis = _last_changed(shape, result)
-    batch, outer, length_out, inner = around(result, axis)
+    batch, outer, length_out, inner = split_at_axis(result, axis)
     return {
         "batch": batch, "outer": outer, "length": shape[axis], "length_out": length_out,
         "inner": inner,
@@ -232,29 +236,29 @@ def _slice(operator: Operator) -> dict[str, int]:
 
 
 def _backwards(operator: Operator) -> dict[str, int] | None:
-    """Fields of a slice that walks an axis backwards, value by value; None of any other."""
+    """Return the fields of a slice with a negative step; None for other slices."""
     shape = operator.shape()
     try:
         steps = operator.numbers("steps", 4) or ()
     except LayerError:
         return None
     axes = operator.numbers("axes", 3) or tuple(range(len(steps)))
-    turned = [
+    reversed_axes = [
         axis % len(shape)
         for axis, step in zip(axes, steps, strict=False)
         if step < 0 and shape[axis % len(shape)] > 1
     ]
-    if not turned:
+    if not reversed_axes:
         return None
-    batch, outer, length_out, inner = around(operator.result(), max(turned))
+    batch, outer, length_out, inner = split_at_axis(operator.result(), max(reversed_axes))
     return {
-        "batch": batch, "outer": outer, "length": shape[max(turned)], "length_out": length_out,
-        "inner": inner,
+        "batch": batch, "outer": outer, "length": shape[max(reversed_axes)],
+        "length_out": length_out, "inner": inner,
     }  # fmt: skip
 
 
 def _split(operator: Operator) -> dict[str, int]:
-    batch, outer, length, inner = around(operator.shape(), operator.axis(0))
+    batch, outer, length, inner = split_at_axis(operator.shape(), operator.axis(0))
     parts = len(operator.outputs)
     return {
         "batch": batch, "outer": outer, "length": length, "length_out": length, "inner": inner,
@@ -263,7 +267,7 @@ def _split(operator: Operator) -> dict[str, int]:
 
 
 def _gather(operator: Operator) -> dict[str, int]:
-    batch, outer, length, inner = around(operator.shape(), operator.axis(0))
+    batch, outer, length, inner = split_at_axis(operator.shape(), operator.axis(0))
     count = math.prod(operator.operand(1).shape)
     return {
         "batch": batch, "outer": outer, "length": length, "length_out": count, "inner": inner,
@@ -272,7 +276,7 @@ def _gather(operator: Operator) -> dict[str, int]:
 
 def _expand(operator: Operator) -> dict[str, int]:
     fields = _changed(operator)
-    # A tile of more than one value is repeated whole.
+    # A tile of several values is repeated as one run.
     return fields | {
         "length": 1,
         "length_out": fields["length_out"] // fields["length"],

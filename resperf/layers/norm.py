@@ -1,4 +1,4 @@
-"""Normalisations that no convolution absorbs."""
+"""Normalisations that are not folded into a convolution."""
 
 from __future__ import annotations
 
@@ -21,31 +21,31 @@ _FUNCTION_OF: Mapping[str, str] = {
 }  # fmt: skip
 FUNCTIONS = ("layer", "rms", "skip_layer", "instance", "batch", "local_response", "skip_rms")
 _SKIPS = ("skip_layer", "skip_rms")
-"""Two tensors are added first."""
+"""Functions that first add two tensors."""
 _WEIGHTS = {
     "layer": 2, "rms": 1, "skip_layer": 2, "instance": 2, "batch": 4, "local_response": 0,
     "skip_rms": 1,
 }  # fmt: skip
-"""Weights of each channel: scale and bias, and mean and variance where they are given."""
+"""Weights per channel: scale, bias, and for a batch normalisation mean and variance."""
 _BY_CHANNEL = ("instance", "batch", "local_response")
-"""Normalisations of images, (batch, channels, pixels); the others are of rows of channels."""
+"""Normalisations of (batch, channels, pixels); the others are of (batch, pixels, channels)."""
 
 
 class Norm(Layer):
-    """A normalisation of (batch, pixels, channels) along channels, or of (batch, channels, pixels).
+    """A normalisation of (batch, pixels, channels) or (batch, channels, pixels).
 
-    ``layer`` and ``rms`` are along the channels that lie together (``skip_layer`` and ``skip_rms``
-    add two tensors first), ``instance`` along the pixels of each channel, ``batch`` scales every
-    channel, ``local_response`` divides by what the `window` channels around have.
+    ``layer`` and ``rms`` normalise along contiguous channels; ``skip_layer`` and ``skip_rms`` first
+    add two tensors. ``instance`` normalises the pixels of each channel, ``batch`` scales every
+    channel, ``local_response`` divides by a sum over the `window` neighbouring channels.
     """
 
     kind: ClassVar[str] = "norm"
 
     batch: int = number("first dimension")
-    channels: int = number("values that share a scale with nothing else")
-    pixels: int = number("values of each channel")
-    function: str = name("what is computed", FUNCTIONS, default="layer")
-    window: int = number("channels that a local response looks at", default=1)
+    channels: int = number("channels, each with its own scale")
+    pixels: int = number("values per channel")
+    function: str = name("function that is computed", FUNCTIONS, default="layer")
+    window: int = number("channels in the window of a local response", default=1)
     dtype: str = name("type of one value", FLOATS, default="float32")
 
     PLACED_BY: ClassVar[str] = "function"
@@ -64,32 +64,32 @@ class Norm(Layer):
 
     def _check(self) -> None:
         if self.window > 1 and self.function != "local_response":
-            raise LayerError(f"norm: only a local response has a window, not {self.function}")
+            raise LayerError(f"norm: only local_response has a window, not {self.function}")
 
     @classmethod
     def fitting(cls, fields: Mapping[str, Any], source: Random) -> dict[str, Any]:
-        """Take the window from draws that have none."""
+        """Set the window of other functions to 1, and widen some draws to sizes of networks."""
         made, function = dict(fields), fields["function"]
         if function != "local_response":
             made["window"] = 1
         if function == "instance":
-            # Groups of channels of a large image, or all values of a sound.
+            # Channel groups of a large image, or all samples of an audio signal.
             made["pixels"] *= source.choice((1, 1, 8, 64))
         if function == "batch" and source.random() < 0.3:
-            # Tokens that were flattened to rows, as LeViT and heads of classifiers have them.
+            # Tokens flattened to rows, as in LeViT and classifier heads.
             made |= {"batch": int(made["batch"]) * source.randint(1, 256), "pixels": 1}
         return made
 
     @property
     def input_shape(self) -> tuple[int, ...]:
-        """(batch, channels, pixels), or (batch, pixels, channels) where channels lie together."""
+        """(batch, channels, pixels), or (batch, pixels, channels) if channels are contiguous."""
         by_channel = is_in(self.function, _BY_CHANNEL)
         sides = either(by_channel, self.channels, self.pixels)
         return (self.batch, sides, either(by_channel, self.pixels, self.channels))
 
     @property
     def input_bytes(self) -> int:
-        """Bytes of what is normalised; two tensors where they are added first."""
+        """Bytes of the input; of two tensors if they are added first."""
         return (1 + is_in(self.function, _SKIPS)) * self.output_bytes
 
     @property
@@ -100,7 +100,7 @@ class Norm(Layer):
 
     @classmethod
     def quantities(cls, columns: Columns) -> dict[str, Array]:
-        """Bytes, and the rows that are normalised apart."""
+        """Bytes, and the rows that are normalised separately."""
         import numpy as np
 
         batch, channels, pixels, window = numbers(columns, "batch", "channels", "pixels", "window")
@@ -135,12 +135,12 @@ class Norm(Layer):
         )  # fmt: skip
 
     def kernel(self) -> Kernel:
-        """Return the operator, with scale, bias and statistics of its own."""
+        """Return the operator with its scale, bias and statistics."""
         shape, each = self.input_shape, (self.channels,)
         if self.function == "local_response":
             return Kernel("LRN", "", {"size": self.window}, (*shape, 1), (*shape, 1))
         if self.function in _SKIPS:
-            # Its second tensor comes before the scale.
+            # The second tensor comes before the scale.
             op = "SkipLayerNormalization"
             if self.function == "skip_rms":
                 op = "SkipSimplifiedLayerNormalization"

@@ -1,4 +1,4 @@
-"""Pooling over an image: the largest or the mean value of each window."""
+"""2-D pooling."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ class Pool(WindowLayer):
 
     kind: ClassVar[str] = "pool"
 
-    mode: str = name("what is kept of a window", ("max", "average"), default="max")
-    whole_image: bool = flag("the operator is a global pooling", default=False)
-    count_include_pad: bool = flag("the mean counts padded pixels", default=False)
-    ceil_mode: bool = flag("a last, partly empty window counts", default=False)
+    mode: str = name("pooling function", ("max", "average"), default="max")
+    whole_image: bool = flag("whether it is a global pooling", default=False)
+    count_include_pad: bool = flag("whether the mean counts padding", default=False)
+    ceil_mode: bool = flag("whether a last, partly empty window counts", default=False)
 
     PLAIN: ClassVar[tuple[str, ...]] = (
         "kernel_height", "kernel_width", "stride_height", "stride_width", "dilated", "pad_height",
@@ -74,7 +74,7 @@ class Pool(WindowLayer):
 
     @classmethod
     def fitting(cls, fields: Mapping[str, Any], source: Random) -> dict[str, Any]:
-        """Give a global pooling a window as large as the image, and turn a padding into pads."""
+        """Give a global pooling a window over the image; replace a named padding by pads."""
         made = dict(fields)
         if made.get("whole_image"):
             made.pop("padding", None)
@@ -90,8 +90,8 @@ class Pool(WindowLayer):
     def quantities(cls, columns: Columns) -> dict[str, Array]:
         """Return physical quantities of poolings, each of shape (rows,).
 
-        Bytes in bytes; ``flops`` counts one comparison or addition per pixel of a window;
-        ``read_bytes`` are the input bytes that some window really covers.
+        ``flops`` counts one comparison or addition per pixel of a window; ``read_bytes`` are the
+        input bytes that some window covers.
         """
         import numpy as np
 
@@ -122,9 +122,9 @@ class Pool(WindowLayer):
 
     @classmethod
     def read(cls, operator: Operator) -> Layer:
-        """Read a pooling of an image; a global one gets a window of the whole.
+        """Read a 2-D pooling; a global one gets a window over the whole image.
 
-        One of a signal or volume, or one that says where the largest are, is read as `PoolNd`.
+        A 1-D or 3-D pooling, or one that also returns indices, is read as `PoolNd`.
         """
         if len(operator.outputs) > 1 or len(operator.operand(0).shape) in (3, 5):
             return PoolNd.read(operator)
@@ -138,19 +138,19 @@ class Pool(WindowLayer):
         })  # fmt: skip
 
     def kernel(self) -> Kernel:
-        """Return the pooling."""
+        """Return the pooling operator."""
         attributes: dict[str, Any] = {}
         if not self.whole_image:
             attributes = self._window_attributes() | {"ceil_mode": int(self.ceil_mode)}
             if self.mode == "average":
                 attributes["count_include_pad"] = int(self.count_include_pad)
                 if max(attributes.pop("dilations")) > 1:
-                    raise LayerError("pool: a dilated mean has no operator before operator set 19")
+                    raise LayerError("pool: average pooling has no dilation before opset 19")
         op = _OPS[self.mode, self.whole_image]
         return Kernel(op, "", attributes, self.input_shape, self.output_shape)
 
     @property
     def is_runnable(self) -> bool:
-        """Whether every window touches the image: ONNX asks for pads smaller than the kernel."""
+        """Whether every window overlaps the image: ONNX requires pads smaller than the kernel."""
         kernels = self._along("kernel")
         return all(max(pads) < kernel for pads, kernel in zip(self._pads(), kernels, strict=True))

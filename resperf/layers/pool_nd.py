@@ -1,4 +1,4 @@
-"""Pooling of signals and volumes, and of images where no blocked layout has it."""
+"""1-D and 3-D pooling, and 2-D pooling that has no blocked kernel."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ _MODE_OF: Mapping[str, str] = {op: mode for mode, op in _OPS.items() if mode != 
 _OF_IMAGES: Mapping[str, str] = {
     "max": "max_places", "average": "lp", "global_max": "global_lp", "global_average": "global_lp",
 }  # fmt: skip
-"""What draws of images become: the largest and the mean are layers of kind `pool` there."""
+"""Mode that replaces a drawn mode for images, where max and average are layers of kind `pool`."""
 _UNDILATED = ("average", "lp")
 
 
 class PoolNd(VolumePool):
-    """The largest or the mean value of each window along one axis or three.
+    """Max or average pooling along one axis or three.
 
-    ``max_places`` also says where the largest is, ``lp`` is the root of the sum of squares; both
-    along two axes as well.
+    ``max_places`` also returns the indices of the maxima, ``lp`` is the root of the sum of squares;
+    both also along two axes.
     """
 
     kind: ClassVar[str] = "pool_nd"
     RANKS: ClassVar[tuple[int, ...]] = (1, 2, 3)
 
-    mode: str = name("what is kept of a window", MODES, default="max")
+    mode: str = name("pooling function", MODES, default="max")
 
     PLAIN: ClassVar[tuple[str, ...]] = ("threaded", "vector_rest", "whole", "mean")
     LOG2: ClassVar[tuple[str, ...]] = (
@@ -61,14 +61,14 @@ class PoolNd(VolumePool):
     def _check(self) -> None:
         whole = self._along("") == self._along("kernel")
         if self.mode.startswith("global") and not (whole and math.prod(self.positions) == 1):
-            raise LayerError(f"pool_nd: the window of {self.mode} is the whole input")
+            raise LayerError(f"pool_nd: the window of {self.mode} must be the whole input")
         if self.rank == 2 and self.mode in _OF_IMAGES:
             raise LayerError(f"pool_nd: {self.mode} of an image is a layer of kind pool")
         super()._check()
 
     @classmethod
     def fitting(cls, fields: Mapping[str, Any], source: Random) -> dict[str, Any]:
-        """Let draws of images be what is no `pool`."""
+        """Replace modes of drawn images that belong to kind `pool`."""
         made = dict(fields)
         if made["rank"] == 2:
             made["mode"] = _OF_IMAGES.get(made["mode"], made["mode"])
@@ -76,7 +76,7 @@ class PoolNd(VolumePool):
 
     @classmethod
     def quantities(cls, columns: Columns) -> dict[str, Array]:
-        """Bytes, windows and what they look at."""
+        """Bytes, windows and their sizes."""
         import numpy as np
 
         batch, channels, rank = numbers(columns, "batch", "channels_in", "rank")
@@ -94,7 +94,7 @@ class PoolNd(VolumePool):
 
     @classmethod
     def read(cls, operator: Operator) -> Self:
-        """Read a pooling of signals or volumes, or one that gives places or roots of squares."""
+        """Read a 1-D or 3-D pooling, or one with indices or of mode ``lp``."""
         mode, attributes = _MODE_OF[operator.op], operator.attributes
         if len(operator.outputs) > 1:
             mode = "max_places"
@@ -104,11 +104,11 @@ class PoolNd(VolumePool):
         kernel = operator.shape()[2:] if whole else attributes["kernel_shape"]
         window = cls._read_volume(operator, kernel, operator.shape())
         made = cls(**window, mode=mode, dtype=dtype_of(operator))
-        made._refuse_ceiling(attributes, operator.result()[2:])
+        made._check_ceil_mode(attributes, operator.result()[2:])
         return made
 
     def kernel(self) -> Kernel:
-        """Return the pooling."""
+        """Return the pooling operator."""
         attributes: dict[str, Any] = {}
         if not self.mode.startswith("global"):
             attributes = self._onnx_window()

@@ -1,4 +1,4 @@
-"""Between floats and whole numbers of eight bits, as quantised networks do at their seams."""
+"""Quantisation and dequantisation between float32 and int8 or uint8."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from resperf.layers.cast import DTYPE_OF
 from resperf.layers.columns import Array, Columns, either, is_one_of, numbers
 from resperf.units import DTYPE_BYTES
 
-EIGHT_BITS = ("uint8", "int8")
+INT8_TYPES = ("uint8", "int8")
 _OPS: Mapping[str, str] = {
     "quantize": "QuantizeLinear", "dequantize": "DequantizeLinear",
     "dynamic": "DynamicQuantizeLinear",
@@ -22,14 +22,14 @@ _FUNCTION_OF: Mapping[str, str] = {op: function for function, op in _OPS.items()
 
 
 class Quantize(Layer):
-    """Values divided by a scale and rounded, or multiplied by it; ``dynamic`` finds the scale."""
+    """Quantisation, dequantisation, or ``dynamic`` quantisation, which computes the scale."""
 
     kind: ClassVar[str] = "quantize"
 
     batch: int = number("images or rows in one run")
     values: int = number("values of one image or row")
-    function: str = name("what is done", tuple(_OPS), default="quantize")
-    dtype: str = name("type of one quantised value", EIGHT_BITS, default="uint8")
+    function: str = name("operation", tuple(_OPS), default="quantize")
+    dtype: str = name("type of one quantised value", INT8_TYPES, default="uint8")
 
     PLAIN: ClassVar[tuple[str, ...]] = ("threaded", "vector_rest")
     LOG2: ClassVar[tuple[str, ...]] = ("values", "moved_bytes")
@@ -38,14 +38,14 @@ class Quantize(Layer):
         "batch": BATCHES,
         "values": log_uniform(16, 3_000_000),
         "function": choices(tuple(_OPS), [3, 3, 2]),
-        "dtype": choices(EIGHT_BITS, [2, 1]),
+        "dtype": choices(INT8_TYPES, [2, 1]),
     }
     SCALED: ClassVar[tuple[str, ...]] = ("values",)
     OPERATORS: ClassVar[frozenset[str]] = frozenset(_FUNCTION_OF)
 
     @classmethod
     def fitting(cls, fields: Mapping[str, Any], source: Any) -> dict[str, Any]:
-        """Let what finds its own scale have no sign, which is all that exists."""
+        """Make dynamic quantisation uint8, the only type that it supports."""
         del source
         return {**fields, **({"dtype": "uint8"} if fields["function"] == "dynamic" else {})}
 
@@ -56,24 +56,24 @@ class Quantize(Layer):
 
     @property
     def _bytes(self) -> tuple[int, int]:
-        """Of one value that is read, and of one that is written."""
+        """Bytes of one input value, and of one output value."""
         wide, narrow = DTYPE_BYTES["float32"], self.element_bytes
         back = self.function == "dequantize"
         return either(back, narrow, wide), either(back, wide, narrow)
 
     @property
     def input_bytes(self) -> int:
-        """Bytes that are read."""
+        """Bytes of the input."""
         return self.batch * self.values * self._bytes[0]
 
     @property
     def output_bytes(self) -> int:
-        """Bytes that are written."""
+        """Bytes of the output."""
         return self.batch * self.values * self._bytes[1]
 
     @classmethod
     def quantities(cls, columns: Columns) -> dict[str, Array]:
-        """Bytes of both sides."""
+        """Bytes of input and output, and the function."""
         batch, each = numbers(columns, "batch", "values")
         values = batch * each
         return {
@@ -84,26 +84,26 @@ class Quantize(Layer):
 
     @classmethod
     def read(cls, operator: Operator) -> Self:
-        """Read a quantisation of floats, or the way back."""
+        """Read a quantisation or dequantisation."""
         function = _FUNCTION_OF[operator.op]
         batch, values = rows_and_rest(operator.shape())
         given = len(operator.inputs) > 2 and operator.inputs[2] is not None
         if function == "dequantize":
-            dtype = dtype_of(operator, EIGHT_BITS)
+            dtype = dtype_of(operator, INT8_TYPES)
         elif function == "quantize" and given:
-            dtype = dtype_of(operator, EIGHT_BITS, 2)
+            dtype = dtype_of(operator, INT8_TYPES, 2)
         else:
-            # 0 leaves the type open.
+            # 0 means unspecified.
             named = int(operator.attributes.get("output_dtype", 0))
             dtype = DTYPE_OF.get(named, "") if named else "uint8"
-            if dtype not in EIGHT_BITS:
+            if dtype not in INT8_TYPES:
                 raise LayerError(f"quantised values of ONNX's type {named} have no layer")
         if function != "dequantize":
             dtype_of(operator, ("float32",))
         return cls(batch=batch, values=values, function=function, dtype=dtype)
 
     def kernel(self) -> Kernel:
-        """Return the operator with one scale for all values."""
+        """Return the operator with one scale for the whole tensor."""
         shape, op = self.input_shape, _OPS[self.function]
         if self.function == "dynamic":
             return Kernel(op, "", {}, shape, shape, output_dtype="uint8", more_outputs=2)

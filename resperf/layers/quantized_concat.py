@@ -1,4 +1,4 @@
-"""Joining tensors of eight bits whose scales may differ from the result's."""
+"""Concatenation of int8 tensors whose scales may differ from the result's."""
 
 from __future__ import annotations
 
@@ -10,44 +10,44 @@ from resperf.layers._laws import choices
 from resperf.layers._operator import CONTRIB, Kernel, Operand, Operator, dtype_of, joined
 from resperf.layers.columns import Array, Columns, numbers
 from resperf.layers.concat import Concat
-from resperf.layers.quantize import EIGHT_BITS
+from resperf.layers.quantize import INT8_TYPES
 
 _RESULT_SCALE, _RESULT_ZERO, _FIRST_PART = range(3)
 _INPUTS_OF_PART = 3
-"""A part itself, its scale and its zero point."""
+"""Each part has three inputs: tensor, scale, zero point."""
 
 
 class QuantizedConcat(Concat):
-    """Quantised tensors put behind each other along an axis.
+    """Quantised tensors concatenated along an axis.
 
-    Parts whose scale and zero point are those of the result are copied; the values of others are
-    looked up in a table. The parts of a layer are measured either all one way or all the other;
-    a network's layer of which any part is looked up counts as the latter.
+    Parts with the result's scale and zero point are copied; values of other parts are looked up in
+    a table. Measured layers copy all parts or look all of them up; a layer of a network with any
+    part to look up counts as the latter.
     """
 
     kind: ClassVar[str] = "quantized_concat"
 
     rescaled: bool = flag("whether the scales of parts differ from the result's", default=True)
-    dtype: str = name("type of one value", EIGHT_BITS, default="uint8")
+    dtype: str = name("type of one value", INT8_TYPES, default="uint8")
 
     PLAIN: ClassVar[tuple[str, ...]] = (*Concat.PLAIN, "rescaled")
     RANGES: ClassVar[Mapping[str, Any]] = {
         **Concat.RANGES,
         "rescaled": choices([True, False], [4, 1]),
-        "dtype": choices(EIGHT_BITS, [3, 1]),
+        "dtype": choices(INT8_TYPES, [3, 1]),
     }
     OPERATORS: ClassVar[frozenset[str]] = frozenset({"QLinearConcat"})
 
     @classmethod
     def quantities(cls, columns: Columns) -> dict[str, Array]:
-        """As of a `Concat`, and whether values are looked up."""
+        """Quantities of a `Concat`, and whether values are looked up."""
         (rescaled,) = numbers(columns, "rescaled")
         return {**super().quantities(columns), "rescaled": rescaled}
 
     @classmethod
     def read(cls, operator: Operator) -> Self:
-        """Read a ``QLinearConcat``; scales that the graph does not hold count as different."""
-        dtype = dtype_of(operator, EIGHT_BITS, _FIRST_PART)
+        """Read a ``QLinearConcat``; scales that are not constants count as different."""
+        dtype = dtype_of(operator, INT8_TYPES, _FIRST_PART)
         parts = operator.inputs[_FIRST_PART::_INPUTS_OF_PART]
         fields = joined(parts, operator.axis(0, _FIRST_PART), operator.result())
         wanted = operator.inputs[:_FIRST_PART]
@@ -59,24 +59,24 @@ class QuantizedConcat(Concat):
         return cls(**fields, rescaled=rescaled, dtype=dtype)
 
     def kernel(self) -> Kernel:
-        """Return the operator; a zero point of the result's own makes it look values up."""
+        """Return the operator; for `rescaled`, the result gets another zero point."""
         shapes = self.part_shapes
         count = len(shapes)
-        # Behind the first part: scale and zero point of the result, then those of each part.
+        # After the first part: scale and zero point of the result, then those of each part.
         scales = [(), (1,) if self.rescaled else ()] + [()] * (2 * count)
-        places = [(0 if part == 0 else 2 + 2 * count + part, 3 + 2 * part, 4 + 2 * part)
+        positions = [(0 if part == 0 else 2 + 2 * count + part, 3 + 2 * part, 4 + 2 * part)
                   for part in range(count)]  # fmt: skip
         pair = ("float32", self.dtype)
         return Kernel(
             "QLinearConcat", CONTRIB, {"axis": 1}, shapes[0], self.output_shape,
             weight_shapes=tuple(scales), extra_shapes=tuple(shapes[1:]), dtype=self.dtype,
-            order=(1, 2, *(place for part in places for place in part)),
+            order=(1, 2, *(place for part in positions for place in part)),
             dtypes=(self.dtype, *(pair * (1 + count)), *((self.dtype,) * (count - 1))),
         )  # fmt: skip
 
 
 def _equal(one: Operand | None, other: Operand | None) -> bool:
-    """Whether two constants are known to hold the same."""
+    """Whether two constants are known to be equal."""
     if one is None or other is None:
         return one is other
     if one.value is None or other.value is None:

@@ -1,4 +1,4 @@
-"""Convolution of whole numbers of eight bits."""
+"""Int8 convolution."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from resperf.layers._laws import BATCHES, choices, log_uniform
 from resperf.layers._operator import Kernel, Operator, dtype_of
 from resperf.layers._volume import VolumeConv
 from resperf.layers.columns import Array, Columns, either, is_one_of, numbers
-from resperf.layers.quantize import EIGHT_BITS
+from resperf.layers.quantize import INT8_TYPES
 from resperf.units import DTYPE_BYTES
 
 FUNCTIONS = ("linear", "integer")
@@ -22,20 +22,22 @@ _WIDE = DTYPE_BYTES["int32"]
 
 
 class QuantizedConv(VolumeConv):
-    """A convolution of quantised values; ``linear`` quantises its sums again, ``integer`` not.
+    """An int8 convolution; ``linear`` requantises its sums, ``integer`` returns them as int32.
 
-    Weights are signed, with one scale for all filters.
+    Weights are int8, with one scale for all filters.
     """
 
     kind: ClassVar[str] = "quantized_conv"
     RANKS: ClassVar[tuple[int, ...]] = (1, 2, 3)
 
     channels_out: int = number("filters")
-    groups: int = number("groups of channels that do not see each other", default=1)
+    groups: int = number("groups of channels that are convolved separately", default=1)
     bias: bool = flag("whether a bias is added", default=True)
-    function: str = name("what becomes of the sums", FUNCTIONS, default="linear")
-    layout: str = name("how the image lies in memory", ("nchw", "nhwc"), default="nhwc")
-    dtype: str = name("type of one value of the image", EIGHT_BITS, default="uint8")
+    function: str = name(
+        "linear requantises the sums, integer returns them", FUNCTIONS, default="linear"
+    )
+    layout: str = name("memory layout of the image", ("nchw", "nhwc"), default="nhwc")
+    dtype: str = name("type of one value of the image", INT8_TYPES, default="uint8")
 
     PLAIN: ClassVar[tuple[str, ...]] = (
         "threaded", "vector_rest", "bias", "depthwise", "pointwise", "integer", "last",
@@ -58,19 +60,19 @@ class QuantizedConv(VolumeConv):
         "bias": choices([True, False], [6, 1]),
         "function": choices(FUNCTIONS, [6, 1]),
         "layout": choices(["nhwc", "nchw"], [4, 1]),
-        "dtype": choices(EIGHT_BITS, [3, 1]),
+        "dtype": choices(INT8_TYPES, [3, 1]),
     }
     SCALED: ClassVar[tuple[str, ...]] = ("channels_in", "channels_out", "width")
     OPERATORS: ClassVar[frozenset[str]] = frozenset(_FUNCTION_OF)
 
     def _check(self) -> None:
         if self.function == "integer" and (self.bias or self.layout != "nchw"):
-            raise LayerError("quantized_conv: sums that stay have neither bias nor channels last")
+            raise LayerError("quantized_conv: function=integer needs bias=0 and layout=nchw")
         super()._check()
 
     @classmethod
     def fitting(cls, fields: Mapping[str, Any], source: Random) -> dict[str, Any]:
-        """Let depthwise draws have as many channels out as in, and plain sums what they can."""
+        """Give depthwise draws as many channels out as in; limit ``integer`` to what exists."""
         del source
         made = with_groups(cls._flattened(fields))
         if made["function"] == "integer":
@@ -79,7 +81,7 @@ class QuantizedConv(VolumeConv):
 
     @property
     def output_bytes(self) -> int:
-        """Bytes of the results: of eight bits, or sums of thirty-two."""
+        """Bytes of the results: int8 values or int32 sums."""
         return self._values * either(self.function == "integer", _WIDE, 1)
 
     @property
@@ -89,7 +91,7 @@ class QuantizedConv(VolumeConv):
 
     @classmethod
     def quantities(cls, columns: Columns) -> dict[str, Array]:
-        """Bytes and operations; ``columns_bytes`` are the windows laid out for a product."""
+        """Bytes and operations; ``columns_bytes`` is the im2col buffer."""
         import numpy as np
 
         batch, channels_in, channels_out, groups, bias, rank = numbers(
@@ -129,11 +131,11 @@ class QuantizedConv(VolumeConv):
             **cls._read_volume(operator, kernel, shape), channels_out=weight[0],
             groups=int(attributes.get("group", 1)),
             bias=has_bias and operator.inputs[8] is not None, function=function,
-            layout="nhwc" if last else "nchw", dtype=dtype_of(operator, EIGHT_BITS),
+            layout="nhwc" if last else "nchw", dtype=dtype_of(operator, INT8_TYPES),
         )  # fmt: skip
 
     def kernel(self) -> Kernel:
-        """Return the operator with one scale and zero point for each of its tensors."""
+        """Return the operator with one scale and zero point per tensor."""
         shape, result = self.input_shape, self.output_shape
         kernel = self._along("kernel")[3 - self.rank :]
         weight = (self.channels_out, self.channels_in // self.groups, *kernel)

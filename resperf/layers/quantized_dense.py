@@ -1,4 +1,4 @@
-"""Products of quantised rows with a fixed quantised matrix."""
+"""Int8 products with a constant matrix."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from resperf.layers._base import Layer, name, number
 from resperf.layers._laws import BATCHES, choices, log_uniform
 from resperf.layers._operator import CONTRIB, Kernel, Operator
 from resperf.layers.columns import Array, Columns, either, is_in, is_one_of, numbers
-from resperf.layers.quantize import EIGHT_BITS
+from resperf.layers.quantize import INT8_TYPES
 from resperf.units import DTYPE_BYTES
 
 FUNCTIONS = ("linear", "integer", "dynamic", "gemm", "to_float")
@@ -21,26 +21,26 @@ _FUNCTION_OF: Mapping[str, str] = {
     "QGemm": "gemm", "MatMulIntegerToFloat": "to_float",
 }  # fmt: skip
 _MATRIX_PLACE: Mapping[str, int] = {"linear": 3, "gemm": 3}
-"""Where an operator reads its matrix; second elsewhere."""
+"""Input position of the matrix; 1 for other functions."""
 _NARROW_OUT = ("linear", "gemm")
 _WIDE = DTYPE_BYTES["int32"]
 
 
 class QuantizedDense(Layer):
-    """A matrix product with fixed weights of eight bits.
+    """A matrix product with constant int8 weights.
 
-    ``linear`` takes and gives quantised values, ``gemm`` as well, with a bias; ``integer`` gives
-    its sums of thirty-two bits, ``to_float`` gives floats, and ``dynamic`` takes and gives floats,
-    which it quantises itself.
+    ``linear`` reads and writes quantised values, ``gemm`` too, with a bias. ``integer`` writes
+    int32 sums, ``to_float`` floats. ``dynamic`` reads floats, which it quantises, and writes
+    floats.
     """
 
     kind: ClassVar[str] = "quantized_dense"
 
     batch: int = number("rows in one run")
-    features_in: int = number("values of a row that is read")
-    features_out: int = number("values of a row that is written")
-    function: str = name("what is taken and given", FUNCTIONS, default="integer")
-    dtype: str = name("type of one quantised value", EIGHT_BITS, default="uint8")
+    features_in: int = number("values of an input row")
+    features_out: int = number("values of an output row")
+    function: str = name("types of input and output, see the class", FUNCTIONS, default="integer")
+    dtype: str = name("type of one quantised value", INT8_TYPES, default="uint8")
 
     PLAIN: ClassVar[tuple[str, ...]] = ("threaded", "vector_rest", "depth_rest")
     LOG2: ClassVar[tuple[str, ...]] = (
@@ -52,17 +52,17 @@ class QuantizedDense(Layer):
         "features_in": log_uniform(16, 4096, 1, 8, 64),
         "features_out": log_uniform(8, 4096, 8, 64),
         "function": choices(FUNCTIONS, [2, 3, 3, 2, 2]),
-        "dtype": choices(EIGHT_BITS, [2, 1]),
+        "dtype": choices(INT8_TYPES, [2, 1]),
     }
     SCALED: ClassVar[tuple[str, ...]] = ("features_in", "features_out")
-    # What may be a product of many matrices is read there.
+    # QuantizedMatMul reads these two, which may be batched.
     OPERATORS: ClassVar[frozenset[str]] = frozenset(_FUNCTION_OF) - {
         "QLinearMatMul", "MatMulInteger",
     }  # fmt: skip
 
     @classmethod
     def fitting(cls, fields: Mapping[str, Any], source: Random) -> dict[str, Any]:
-        """Let what quantises its own input have no sign."""
+        """Make dynamic quantisation uint8, the only type that it supports."""
         del source
         return {**fields, **({"dtype": "uint8"} if fields["function"] == "dynamic" else {})}
 
@@ -78,12 +78,12 @@ class QuantizedDense(Layer):
 
     @property
     def input_bytes(self) -> int:
-        """Bytes of the rows that are read."""
+        """Bytes of the input rows."""
         return math.prod(self.input_shape) * either(self.function == "dynamic", _WIDE, 1)
 
     @property
     def output_bytes(self) -> int:
-        """Bytes of the rows that are written."""
+        """Bytes of the output rows."""
         return math.prod(self.output_shape) * either(is_in(self.function, _NARROW_OUT), 1, _WIDE)
 
     @property
@@ -110,7 +110,7 @@ class QuantizedDense(Layer):
 
     @classmethod
     def read(cls, operator: Operator) -> Self:
-        """Read a product with one matrix; the other axes of what is read are rows."""
+        """Read a product with one matrix; leading axes of the input become rows."""
         function, shape = _FUNCTION_OF[operator.op], operator.shape()
         weight = operator.operand(_MATRIX_PLACE.get(function, 1)).shape
         if operator.attributes.get("transA"):
@@ -126,7 +126,7 @@ class QuantizedDense(Layer):
         )  # fmt: skip
 
     def kernel(self) -> Kernel:
-        """Return the operator with one scale and zero point for each of its tensors."""
+        """Return the operator with one scale and zero point per tensor."""
         shape, result = self.input_shape, self.output_shape
         matrix = (self.features_in, self.features_out)
         if self.function == "dynamic":

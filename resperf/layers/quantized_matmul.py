@@ -1,4 +1,4 @@
-"""Products of many quantised matrices with as many others, such as the scores of attention."""
+"""Batched int8 products of computed matrices, such as attention scores."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from resperf.layers._laws import BATCHES, choices, log_uniform
 from resperf.layers._operator import Kernel, Operator, dtype_of, split_rows
 from resperf.layers._product import ProductLayer
 from resperf.layers.columns import Array, Columns, either, numbers
-from resperf.layers.quantize import EIGHT_BITS
+from resperf.layers.quantize import INT8_TYPES
 from resperf.layers.quantized_dense import QuantizedDense
 from resperf.units import DTYPE_BYTES
 
@@ -23,20 +23,22 @@ _WIDE = DTYPE_BYTES["int32"]
 
 
 class QuantizedMatMul(ProductLayer):
-    """Products of two computed tensors of eight bits.
+    """Products of two computed int8 tensors.
 
-    ``linear`` gives quantised values, ``integer`` its sums of thirty-two bits.
+    ``linear`` writes quantised values, ``integer`` int32 sums.
     """
 
     kind: ClassVar[str] = "quantized_matmul"
 
     batch: int = number("first dimension")
-    outer: int = number("products for each of the batch, such as heads", default=1)
+    outer: int = number("products per batch entry, such as heads", default=1)
     rows: int = number("rows of the first matrix")
     depth: int = number("columns of the first matrix, rows of the second")
     columns: int = number("columns of the second matrix")
-    function: str = name("what is given", FUNCTIONS, default="linear")
-    dtype: str = name("type of one quantised value", EIGHT_BITS, default="uint8")
+    function: str = name(
+        "linear requantises the sums, integer returns them", FUNCTIONS, default="linear"
+    )
+    dtype: str = name("type of one quantised value", INT8_TYPES, default="uint8")
 
     PLAIN: ClassVar[tuple[str, ...]] = ("threaded", "depth_rest", "column_rest")
     LOG2: ClassVar[tuple[str, ...]] = (
@@ -50,7 +52,7 @@ class QuantizedMatMul(ProductLayer):
         "depth": log_uniform(8, 512, 1, 8, 16),
         "columns": log_uniform(8, 512, 1, 8, 16),
         "function": choices(FUNCTIONS, [2, 1]),
-        "dtype": choices(EIGHT_BITS, [2, 1]),
+        "dtype": choices(INT8_TYPES, [2, 1]),
     }
     SCALED: ClassVar[tuple[str, ...]] = ("outer", "rows", "depth", "columns")
     OPERATORS: ClassVar[frozenset[str]] = frozenset(_FUNCTION_OF)
@@ -87,7 +89,7 @@ class QuantizedMatMul(ProductLayer):
 
     @classmethod
     def read(cls, operator: Operator) -> Layer:
-        """Read a product of many matrices with as many others; with one it is a dense layer."""
+        """Read a batched product; with a single second matrix it is a `QuantizedDense`."""
         function = _FUNCTION_OF[operator.op]
         first, second = operator.shape(), operator.shape(_SECOND_PLACE[function])
         if math.prod(second[:-2]) == 1:
@@ -97,11 +99,11 @@ class QuantizedMatMul(ProductLayer):
         batch, outer = split_rows(math.prod(first[:-2]), first[0])
         return cls(
             batch=batch, outer=outer, rows=first[-2], depth=first[-1], columns=second[-1],
-            function=function, dtype=dtype_of(operator, EIGHT_BITS),
+            function=function, dtype=dtype_of(operator, INT8_TYPES),
         )  # fmt: skip
 
     def kernel(self) -> Kernel:
-        """Return the operator with one scale and zero point for each of its tensors."""
+        """Return the operator with one scale and zero point per tensor."""
         shape, result = self.input_shape, self.output_shape
         if self.function == "integer":
             return Kernel(

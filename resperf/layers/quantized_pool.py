@@ -1,4 +1,4 @@
-"""Poolings of whole numbers of eight bits."""
+"""Int8 pooling."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from resperf.layers._laws import BATCHES, choices, log_uniform
 from resperf.layers._operator import CONTRIB, Kernel, Operator, dtype_of
 from resperf.layers._volume import VolumePool
 from resperf.layers.columns import Array, Columns, is_one_of, numbers
-from resperf.layers.quantize import EIGHT_BITS
+from resperf.layers.quantize import INT8_TYPES
 
 _OPS: Mapping[str, str] = {
     "max": "NhwcMaxPool", "average": "QLinearAveragePool",
@@ -23,14 +23,14 @@ _MODE_OF: Mapping[str, str] = {op: mode for mode, op in _OPS.items()}
 
 
 class QuantizedPool(VolumePool):
-    """The largest or the mean quantised value of each window of an image."""
+    """Max or average pooling of a quantised image."""
 
     kind: ClassVar[str] = "quantized_pool"
     RANKS: ClassVar[tuple[int, ...]] = (2,)
 
-    mode: str = name("what is kept of a window", tuple(_OPS), default="max")
-    layout: str = name("how the image lies in memory", ("nchw", "nhwc"), default="nhwc")
-    dtype: str = name("type of one value", EIGHT_BITS, default="uint8")
+    mode: str = name("pooling function", tuple(_OPS), default="max")
+    layout: str = name("memory layout of the image", ("nchw", "nhwc"), default="nhwc")
+    dtype: str = name("type of one value", INT8_TYPES, default="uint8")
 
     PLAIN: ClassVar[tuple[str, ...]] = ("threaded", "vector_rest", "last")
     LOG2: ClassVar[tuple[str, ...]] = (
@@ -47,7 +47,7 @@ class QuantizedPool(VolumePool):
         "pad": {**choices([0, 1], [2, 1]), "same_share": 1.0},
         "mode": choices(tuple(_OPS), [4, 2, 4]),
         "layout": choices(["nhwc", "nchw"], [4, 1]),
-        "dtype": choices(EIGHT_BITS, [3, 1]),
+        "dtype": choices(INT8_TYPES, [3, 1]),
     }
     SCALED: ClassVar[tuple[str, ...]] = ("channels_in",)
     OPERATORS: ClassVar[frozenset[str]] = frozenset(_MODE_OF)
@@ -55,20 +55,20 @@ class QuantizedPool(VolumePool):
     def _check(self) -> None:
         whole = self._along("") == self._along("kernel")
         if self.mode == "global_average" and not (whole and math.prod(self.positions) == 1):
-            raise LayerError("quantized_pool: the window of global_average is the whole image")
+            raise LayerError("quantized_pool: the window of global_average must be the whole image")
         if self.mode == "max" and self.layout != "nhwc":
-            raise LayerError("quantized_pool: the largest are kept of channels that come last")
+            raise LayerError("quantized_pool: mode=max needs layout=nhwc")
         super()._check()
 
     @classmethod
     def fitting(cls, fields: Mapping[str, Any], source: Random) -> dict[str, Any]:
-        """Give a global pooling a window of the whole, and the largest channels that come last."""
+        """Give a global pooling a window over the whole image, and max pooling layout nhwc."""
         made = super().fitting(fields, source)
         return made | ({"layout": "nhwc"} if made["mode"] == "max" else {})
 
     @classmethod
     def quantities(cls, columns: Columns) -> dict[str, Array]:
-        """Bytes, windows and what they look at."""
+        """Bytes, windows and their sizes."""
         import numpy as np
 
         batch, channels = numbers(columns, "batch", "channels_in")
@@ -85,7 +85,7 @@ class QuantizedPool(VolumePool):
 
     @classmethod
     def read(cls, operator: Operator) -> Self:
-        """Read a pooling of ONNX Runtime's quantised operators."""
+        """Read a quantised pooling of ONNX Runtime."""
         mode, attributes, shape = _MODE_OF[operator.op], operator.attributes, operator.shape()
         last = mode == "max" or bool(attributes.get("channels_last"))
         if last:
@@ -93,13 +93,15 @@ class QuantizedPool(VolumePool):
         kernel = shape[2:] if mode == "global_average" else attributes["kernel_shape"]
         made = cls(
             **cls._read_volume(operator, kernel, shape), mode=mode,
-            layout="nhwc" if last else "nchw", dtype=dtype_of(operator, EIGHT_BITS),
+            layout="nhwc" if last else "nchw", dtype=dtype_of(operator, INT8_TYPES),
         )  # fmt: skip
-        made._refuse_ceiling(attributes, operator.result()[1:-1] if last else operator.result()[2:])
+        made._check_ceil_mode(
+            attributes, operator.result()[1:-1] if last else operator.result()[2:]
+        )
         return made
 
     def kernel(self) -> Kernel:
-        """Return the operator, with a scale and zero point for what is read and written."""
+        """Return the operator with scales and zero points of input and output."""
         shape, result = self.input_shape, self.output_shape
         if self.layout == "nhwc":
             shape, result = ((s[0], *s[2:], s[1]) for s in (shape, result))

@@ -1,4 +1,4 @@
-"""Softmax of whole numbers of eight bits."""
+"""Int8 softmax."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from resperf.layers._base import flag, name, number
 from resperf.layers._laws import BATCHES, choices, log_uniform
 from resperf.layers._operator import CONTRIB, Kernel, Operator, dtype_of
 from resperf.layers.columns import Array, Columns, numbers
-from resperf.layers.quantize import EIGHT_BITS
-from resperf.layers.softmax import softmax_axes, softmax_shape
+from resperf.layers.quantize import INT8_TYPES
+from resperf.layers.softmax import softmax_fields, softmax_shape
 
 
 class QuantizedSoftmax(AlongAxis):
-    """A softmax whose exponentials come from a table of 256.
+    """A softmax that looks exponentials up in a table of 256.
 
-    Where the axis is not the last, ONNX Runtime transposes before and after: quickly, unless
-    several axes lie behind it (`across`).
+    If the axis is not the last, ONNX Runtime transposes before and after: quickly, unless several
+    axes follow it (`across`).
     """
 
     kind: ClassVar[str] = "quantized_softmax"
 
     batch: int = number("first dimension")
-    outer: int = number("rows for each of the batch", default=1)
+    outer: int = number("rows per batch entry", default=1)
     values: int = number("values that add up to one")
-    inner: int = number("values that lie between two of the axis", default=1)
-    across: bool = flag("whether several axes lie between two values", default=False)
-    dtype: str = name("type of one value", EIGHT_BITS, default="uint8")
+    inner: int = number("product of the axes after this one", default=1)
+    across: bool = flag("whether several axes follow this one", default=False)
+    dtype: str = name("type of one value", INT8_TYPES, default="uint8")
 
     PLAIN: ClassVar[tuple[str, ...]] = ("threaded", "vector_rest", "apart", "across")
     LOG2: ClassVar[tuple[str, ...]] = ("rows", "values", "inner", "moved_bytes")
@@ -41,24 +41,24 @@ class QuantizedSoftmax(AlongAxis):
         "values": log_uniform(2, 4096),
         "inner": choices([1, 16, 49, 196, 1024], [12, 1, 1, 1, 1]),
         "across": choices([False, True], [3, 1]),
-        "dtype": choices(EIGHT_BITS, [3, 1]),
+        "dtype": choices(INT8_TYPES, [3, 1]),
     }
     SCALED: ClassVar[tuple[str, ...]] = ("outer", "values")
     OPERATORS: ClassVar[frozenset[str]] = frozenset({"QLinearSoftmax"})
 
     def _check(self) -> None:
         if self.across and self.inner == 1:
-            raise LayerError("quantized_softmax: nothing lies between values, so nothing is across")
+            raise LayerError("quantized_softmax: across needs inner above 1")
 
     @classmethod
     def fitting(cls, fields: Mapping[str, Any], source: Random) -> dict[str, Any]:
-        """Let nothing be across where nothing lies between two values."""
+        """Clear `across` where `inner` is 1."""
         del source
         return {**fields, "across": fields["across"] and fields["inner"] > 1}
 
     @classmethod
     def quantities(cls, columns: Columns) -> dict[str, Array]:
-        """Bytes and rows; ``apart`` is 1 where values of a row do not lie together."""
+        """Bytes and rows; ``apart`` is 1 where the values of a row are strided."""
         batch, outer, values, inner, across = numbers(
             columns, "batch", "outer", "values", "inner", "across"
         )
@@ -72,9 +72,9 @@ class QuantizedSoftmax(AlongAxis):
 
     @classmethod
     def read(cls, operator: Operator) -> Self:
-        """Read a quantised softmax; its attribute ``opset`` says what its axis means."""
-        fields, across = softmax_axes(operator, int(operator.attributes.get("opset", 13)))
-        return cls(**fields, across=across, dtype=dtype_of(operator, EIGHT_BITS))
+        """Read a quantised softmax; its attribute ``opset`` decides the meaning of its axis."""
+        fields, across = softmax_fields(operator, int(operator.attributes.get("opset", 13)))
+        return cls(**fields, across=across, dtype=dtype_of(operator, INT8_TYPES))
 
     def kernel(self) -> Kernel:
         """Return the operator along the middle axis, with its scales and zero points."""

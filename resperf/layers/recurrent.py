@@ -1,4 +1,4 @@
-"""Recurrent layers: each step of a sequence needs the one before."""
+"""Recurrent layers."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class Recurrent(Layer):
     steps: int = number("steps of a sequence")
     features: int = number("features of a step")
     hidden: int = number("values of the state")
-    directions: int = number("1 forwards or backwards, 2 for both", default=1)
-    cell: str = name("what a step computes", tuple(_GATES), default="lstm")
+    directions: int = number("2 if bidirectional, else 1", default=1)
+    cell: str = name("type of cell", tuple(_GATES), default="lstm")
     dtype: str = name("type of one value", FLOATS, default="float32")
 
     PLAIN: ClassVar[tuple[str, ...]] = ("threaded", "directions", "hidden_rest")
@@ -77,7 +77,7 @@ class Recurrent(Layer):
 
     @classmethod
     def quantities(cls, columns: Columns) -> dict[str, Array]:
-        """Bytes and FLOPs; what a step does cannot begin before the step before it has ended."""
+        """Bytes and FLOPs, in total and per step, as steps run one after the other."""
         import numpy as np
 
         batch, steps, features, hidden, directions = numbers(
@@ -101,7 +101,7 @@ class Recurrent(Layer):
 
     @classmethod
     def read(cls, operator: Operator) -> Self:
-        """Read an ``LSTM``, ``GRU`` or ``RNN`` whose sequences are all of one length."""
+        """Read an ``LSTM``, ``GRU`` or ``RNN`` whose sequences have equal lengths."""
         if operator.attributes.get("layout"):
             raise LayerError(f"{operator.op} with the batch first has no layer")
         lengths = operator.numbers("sequence_lens", 4) if len(operator.inputs) > 4 else None

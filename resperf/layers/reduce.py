@@ -11,7 +11,7 @@ from resperf.errors import LayerError
 from resperf.layers._along import AlongAxis
 from resperf.layers._base import name, number
 from resperf.layers._laws import BATCHES, choices, log_uniform
-from resperf.layers._operator import DTYPES, Kernel, Operator, around, dtype_of
+from resperf.layers._operator import DTYPES, Kernel, Operator, dtype_of, split_at_axis
 from resperf.layers.columns import Array, Columns, either, is_in, is_one_of, numbers
 
 _OPS: Mapping[str, str] = {
@@ -20,10 +20,10 @@ _OPS: Mapping[str, str] = {
     "log_sum_exp": "ReduceLogSumExp", "log_sum": "ReduceLogSum", "arg_max": "ArgMax",
     "arg_min": "ArgMin",
 }  # fmt: skip
-_OF_WHOLE_NUMBERS = ("sum", "max", "min", "prod", "arg_max", "arg_min")
-"""Functions that networks compute of whole numbers as well."""
-_PLACES = ("arg_max", "arg_min")
-PLACE_BYTES = 8
+_INTEGER_FUNCTIONS = ("sum", "max", "min", "prod", "arg_max", "arg_min")
+"""Functions that are also drawn on integers."""
+_ARG_FUNCTIONS = ("arg_max", "arg_min")
+INDEX_BYTES = 8
 _FUNCTION_OF: Mapping[str, str] = {op: function for function, op in _OPS.items()}
 
 
@@ -33,10 +33,10 @@ class Reduce(AlongAxis):
     kind: ClassVar[str] = "reduce"
 
     batch: int = number("first dimension")
-    outer: int = number("rows for each of the batch", default=1)
-    values: int = number("values that become one")
-    inner: int = number("values that lie between two of them", default=1)
-    function: str = name("what is computed", tuple(_OPS), default="mean")
+    outer: int = number("rows per batch entry", default=1)
+    values: int = number("values that are reduced to one")
+    inner: int = number("product of the axes after this one", default=1)
+    function: str = name("function that is computed", tuple(_OPS), default="mean")
     dtype: str = name("type of one value", DTYPES, default="float32")
 
     PLAIN: ClassVar[tuple[str, ...]] = ("threaded", "vector_rest", "apart")
@@ -55,10 +55,10 @@ class Reduce(AlongAxis):
 
     @classmethod
     def fitting(cls, fields: Mapping[str, Any], source: Random) -> dict[str, Any]:
-        """Leave means and norms of whole numbers out."""
+        """Restrict integers to the functions that networks apply to them."""
         del source
-        whole = fields["function"] in _OF_WHOLE_NUMBERS
-        return {**fields, "dtype": fields["dtype"] if whole else "float32"}
+        on_integers = fields["function"] in _INTEGER_FUNCTIONS
+        return {**fields, "dtype": fields["dtype"] if on_integers else "float32"}
 
     @property
     def output_shape(self) -> tuple[int, ...]:
@@ -67,8 +67,8 @@ class Reduce(AlongAxis):
 
     @property
     def output_bytes(self) -> int:
-        """Bytes of the results; places are whole numbers of 64 bits."""
-        each = either(is_in(self.function, _PLACES), PLACE_BYTES, self.element_bytes)
+        """Bytes of the results; indices are int64."""
+        each = either(is_in(self.function, _ARG_FUNCTIONS), INDEX_BYTES, self.element_bytes)
         return math.prod(self.output_shape) * each
 
     @property
@@ -78,35 +78,35 @@ class Reduce(AlongAxis):
 
     @classmethod
     def quantities(cls, columns: Columns) -> dict[str, Array]:
-        """Bytes and rows; ``apart`` is 1 where the values of a row do not lie together."""
+        """Bytes and rows; ``apart`` is 1 where the values of a row are strided."""
         batch, outer, values, inner = numbers(columns, "batch", "outer", "values", "inner")
         rows = batch * outer
         total = rows * values * inner
-        places = is_one_of(columns, "function", *_PLACES)
+        is_arg = is_one_of(columns, "function", *_ARG_FUNCTIONS)
         return {
             **cls.over(columns).traffic(total, total),
             "rows": rows, "values": values, "inner": inner,
             "apart": (inner > 1).astype(float),
-            "series": is_one_of(columns, "function", "log_sum_exp"), "places": places,
+            "series": is_one_of(columns, "function", "log_sum_exp"), "places": is_arg,
         }  # fmt: skip
 
     @classmethod
     def read(cls, operator: Operator) -> Self:
-        """Read a reduction; without axes, of all."""
+        """Read a reduction; without axes, all are reduced."""
         dtype, shape = dtype_of(operator, DTYPES), operator.shape()
         function = _FUNCTION_OF[operator.op]
         given = operator.numbers("axes", 1)
-        if function in _PLACES:
+        if function in _ARG_FUNCTIONS:
             given = (operator.axis(0),)
         if not shape or (not given and operator.attributes.get("noop_with_empty_axes")):
             raise LayerError(f"{operator.op} that reduces nothing has no layer")
         axes = sorted(axis % len(shape) for axis in given) if given else list(range(len(shape)))
-        # An axis of one value is reduced without work.
+        # Reducing an axis of length one is free.
         axes = [axis for axis in axes if shape[axis] > 1] or axes[-1:]
-        # Axes that are no neighbours: what lies between them counts as lying inside.
+        # If the axes are not adjacent, those between them count as inner.
         inside = [shape[axis] for axis in range(axes[0], len(shape)) if axis not in axes]
         joined = (*shape[: axes[0]], math.prod(shape[axis] for axis in axes), *inside)
-        batch, outer, values, inner = around(joined, axes[0])
+        batch, outer, values, inner = split_at_axis(joined, axes[0])
         return cls(
             batch=batch, outer=outer, values=values, inner=inner,
             function=function, dtype=dtype,
@@ -118,10 +118,10 @@ class Reduce(AlongAxis):
             shape, result = self.input_shape, self.output_shape
         else:
             shape, result = self.input_shape[:2], self.output_shape[:2]
-        places = self.function in _PLACES
+        is_arg = self.function in _ARG_FUNCTIONS
         given: tuple[tuple[int, ...], ...] = ((1,),) if self.function == "sum" else ()
-        axis = {} if given else {"axis": 1} if places else {"axes": [1]}
+        axis = {} if given else {"axis": 1} if is_arg else {"axes": [1]}
         return Kernel(
-            _OPS[self.function], "", {"keepdims": 1, **axis}, shape, result, given=given,
-            dtype=self.dtype, output_dtype="int64" if places else "",
+            _OPS[self.function], "", {"keepdims": 1, **axis}, shape, result, constants=given,
+            dtype=self.dtype, output_dtype="int64" if is_arg else "",
         )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Change of data layout inside a network: the same values, placed differently in memory."""
+"""Change of memory layout inside a network."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from resperf.layers.columns import Array, Columns, numbers
 class Reorder(Layer):
     """A re-layout of an image, such as the ReorderInput and ReorderOutput of ONNX Runtime.
 
-    It is the data reshaping T(., d) of ResPerfNet equations 4 to 6. No operator of ONNX says it:
-    which there are, and how they are read, belongs to each framework.
+    It is the data reshaping T(., d) of ResPerfNet equations 4 to 6. ONNX has no operator for it;
+    each framework's lowering adds its own.
     """
 
     kind: ClassVar[str] = "reorder"
@@ -28,8 +28,8 @@ class Reorder(Layer):
     channels_in: int = number("channels of the image")
     height: int = number("rows of the image", unit="pixel")
     width: int = number("columns of the image", unit="pixel")
-    layout: str = name("layout that is read", LAYOUTS, default="nchw")
-    layout_out: str = name("layout that is written", LAYOUTS, default="nchwc16")
+    layout: str = name("layout of the input", LAYOUTS, default="nchw")
+    layout_out: str = name("layout of the output", LAYOUTS, default="nchwc16")
     dtype: str = name("type of one value", FLOATS, default="float32")
 
     PLAIN: ClassVar[tuple[str, ...]] = (
@@ -64,7 +64,7 @@ class Reorder(Layer):
 
     @classmethod
     def fitting(cls, fields: Mapping[str, Any], source: Random) -> dict[str, Any]:
-        """Split ``relayout = "nchw>nchwc16"``, which names what is read and what is written."""
+        """Split ``relayout = "nchw>nchwc16"`` into `layout` and `layout_out`."""
         del source
         made = dict(fields)
         if "relayout" in made:
@@ -73,7 +73,7 @@ class Reorder(Layer):
 
     @classmethod
     def quantities(cls, columns: Columns) -> dict[str, Array]:
-        """Bytes, those of channels that fill up blocks too; ``flops`` counts each value once."""
+        """Bytes, with and without channel padding; ``flops`` counts one per value."""
         import numpy as np
 
         many = cls.over(columns)

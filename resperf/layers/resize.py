@@ -1,4 +1,4 @@
-"""Images made larger or smaller."""
+"""Resizing of images."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from resperf.errors import LayerError
 from resperf.layers._base import LAYOUTS, Layer, name, number
 from resperf.layers._laws import BATCHES, choices, log_uniform
 from resperf.layers._operator import Kernel, Operator, dtype_of
-from resperf.layers._resized import RESIZED, ResizedLayer
+from resperf.layers._resized import RESIZE_DTYPES, ResizedLayer
 from resperf.layers.columns import Array, Columns, is_one_of, numbers
 from resperf.layers.move import Move
 from resperf.layers.resize_nd import ResizeNd
@@ -18,14 +18,14 @@ from resperf.layers.resize_nd import ResizeNd
 NEAREST, ROUNDED = "nearest", "nearest_rounded"
 MODES = (NEAREST, "linear", "cubic", ROUNDED)
 _BLOCKED = (NEAREST, "linear")
-"""What is done with images whose channels come in blocks."""
+"""Modes that exist for blocked layouts."""
 
 
 class Resize(ResizedLayer):
-    """An image of another height and width, its pixels taken from those around.
+    """An image resized to another height and width.
 
-    ``nearest`` rounds places down, as most frameworks write it and for which ONNX Runtime has a
-    fast way; ``nearest_rounded`` stands for every other way of rounding.
+    ``nearest`` rounds coordinates down, as most frameworks export it; ONNX Runtime has a fast
+    kernel for it. ``nearest_rounded`` stands for every other rounding.
     """
 
     kind: ClassVar[str] = "resize"
@@ -38,13 +38,13 @@ class Resize(ResizedLayer):
 
     batch: int = number("images in one run")
     channels: int = number("channels of the image")
-    height: int = number("rows that are read", unit="pixel")
-    width: int = number("columns that are read", unit="pixel")
-    height_out: int = number("rows that are written", unit="pixel")
-    width_out: int = number("columns that are written", unit="pixel")
-    mode: str = name("how a pixel is found", MODES, default="nearest")
-    layout: str = name("how the image lies in memory", LAYOUTS, default="nchw")
-    dtype: str = name("type of one value", RESIZED, default="float32")
+    height: int = number("rows of the input", unit="pixel")
+    width: int = number("columns of the input", unit="pixel")
+    height_out: int = number("rows of the output", unit="pixel")
+    width_out: int = number("columns of the output", unit="pixel")
+    mode: str = name("interpolation mode", MODES, default="nearest")
+    layout: str = name("memory layout of the image", LAYOUTS, default="nchw")
+    dtype: str = name("type of one value", RESIZE_DTYPES, default="float32")
 
     PLAIN: ClassVar[tuple[str, ...]] = ("threaded", "vector_rest", "whole", "doubled", "blocked")
     RANGES: ClassVar[Mapping[str, Any]] = {
@@ -60,21 +60,22 @@ class Resize(ResizedLayer):
 
     def _check(self) -> None:
         if (self.height, self.width) == (self.height_out, self.width_out):
-            raise LayerError(f"resize: an image that keeps its size has no layer: {self.key}")
+            raise LayerError(f"resize: input and output have the same size: {self.key}")
         broken = self.height_out % self.height or self.width_out % self.width
         if self.layout != "nchw" and (broken or self.mode not in _BLOCKED):
             raise LayerError(
-                f"resize: {self.layout} grows by whole factors, {' or '.join(_BLOCKED)}: {self.key}"
+                f"resize: {self.layout} needs integer factors and mode {' or '.join(_BLOCKED)}: "
+                f"{self.key}"
             )
 
     @classmethod
     def fitting(cls, fields: Mapping[str, Any], source: Random) -> dict[str, Any]:
-        """Make half of the draws twice as large as what they read, as most networks do."""
+        """Make half of the draws double the size of their input, as in most networks."""
         made = dict(fields)
         if made.get("layout", "nchw") != "nchw" or made["mode"] == "cubic":
             made["dtype"] = "float32"
-        kept = all(made[side] == made[f"{side}_out"] for side in ("height", "width"))
-        if kept or source.random() < 0.5:
+        unchanged = all(made[side] == made[f"{side}_out"] for side in ("height", "width"))
+        if unchanged or source.random() < 0.5:
             made |= {"height_out": 2 * made["height"], "width_out": 2 * made["width"]}
         if made.get("layout", "nchw") != "nchw":
             block = int(str(made["layout"]).removeprefix("nchwc"))
@@ -85,7 +86,7 @@ class Resize(ResizedLayer):
 
     @classmethod
     def quantities(cls, columns: Columns) -> dict[str, Array]:
-        """Bytes and planes; ``whole``: both sides grow by whole factors, ``doubled``: by two."""
+        """Bytes and planes; ``whole``: both sides grow by integer factors, ``doubled``: by two."""
         height, width, rows, width_out = numbers(
             columns, "height", "width", "height_out", "width_out"
         )
@@ -98,19 +99,23 @@ class Resize(ResizedLayer):
 
     @classmethod
     def read(cls, operator: Operator) -> Layer:
-        """Read a ``Resize`` or ``Upsample`` of the last axes; one of none copies."""
-        dtype, shape, result = dtype_of(operator, RESIZED), operator.shape(), operator.result()
+        """Read a ``Resize`` or ``Upsample`` of the last axes; without a change it is a copy."""
+        dtype, shape, result = (
+            dtype_of(operator, RESIZE_DTYPES),
+            operator.shape(),
+            operator.result(),
+        )
         if shape == result:
             return Move.copied(operator)
         if operator.attributes.get("antialias"):
-            raise LayerError("a change of size with antialiasing has no layer")
+            raise LayerError("a resize with antialiasing has no layer")
         mode = str(operator.attributes.get("mode", NEAREST))
         if len(shape) == len(result) == 3:
             if mode == "linear":
                 return ResizeNd.of_lines(operator)
             shape, result = ((*each[:2], 1, each[2]) for each in (shape, result))
         if len(shape) not in (4, 5) or shape[:2] != result[:2]:
-            raise LayerError(f"a change of size from {shape} to {result} has no layer")
+            raise LayerError(f"a resize from {shape} to {result} has no layer")
         if len(shape) == 5:
             return ResizeNd.read(operator)
         if mode == NEAREST and operator.op == "Resize" and not _rounds_down(operator):
@@ -123,14 +128,14 @@ class Resize(ResizedLayer):
         )  # fmt: skip
 
     def kernel(self) -> Kernel:
-        """Return a ``Resize`` to given sizes, or the ``Upsample`` of blocked images."""
+        """Return a ``Resize`` with sizes, or an ``Upsample`` of a blocked image."""
         if self.layout != "nchw":
             factors = (self.height_out // self.height, self.width_out // self.width)
-            places = "asymmetric" if self.mode == "nearest" else "half_pixel"
+            coordinates = "asymmetric" if self.mode == "nearest" else "half_pixel"
             attributes: dict[str, Any] = {
                 "mode": self.mode,
                 "scales": [1, 1, *factors],
-                "coordinate_transformation_mode": places,
+                "coordinate_transformation_mode": coordinates,
             }
             shapes = (self.input_shape, self.output_shape)
             return Kernel("Upsample", "com.microsoft.nchwc", attributes, *shapes)
@@ -142,12 +147,12 @@ class Resize(ResizedLayer):
             }
         return Kernel(
             "Resize", "", attributes, self.input_shape, self.output_shape,
-            given=(None, None, self.output_shape), dtype=self.dtype,
+            constants=(None, None, self.output_shape), dtype=self.dtype,
         )  # fmt: skip
 
 
 def _rounds_down(operator: Operator) -> bool:
     attributes = operator.attributes
-    places = str(attributes.get("coordinate_transformation_mode", "half_pixel"))
+    coordinates = str(attributes.get("coordinate_transformation_mode", "half_pixel"))
     nearest = str(attributes.get("nearest_mode", "round_prefer_floor"))
-    return operator.opset < 11 or (places, nearest) == ("asymmetric", "floor")
+    return operator.opset < 11 or (coordinates, nearest) == ("asymmetric", "floor")

@@ -1,4 +1,4 @@
-"""Volumes made larger or smaller."""
+"""Resizing of volumes."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from resperf.errors import LayerError
 from resperf.layers._base import name, number
 from resperf.layers._laws import choices, log_uniform
 from resperf.layers._operator import Kernel, Operator, dtype_of
-from resperf.layers._resized import RESIZED, ResizedLayer
+from resperf.layers._resized import RESIZE_DTYPES, ResizedLayer
 from resperf.layers._volume import AXES
 
 MODES = ("nearest", "linear")
 
 
 class ResizeNd(ResizedLayer):
-    """A volume of another depth, height and width, its pixels taken from those around.
+    """A volume resized to another depth, height and width.
 
-    Read by `resperf.layers.resize`, whose operators it shares. ONNX Runtime takes lines that are
-    resized linearly for the rows of one volume: (batch, channels, values) are its three axes.
+    `resperf.layers.resize` reads it, since both share operators. ONNX Runtime resizes 1-D signals
+    linearly as one volume, with (batch, channels, values) as its three axes.
     """
 
     kind: ClassVar[str] = "resize_nd"
@@ -33,14 +33,14 @@ class ResizeNd(ResizedLayer):
 
     batch: int = number("samples in one run")
     channels: int = number("channels of the volume")
-    depth: int = number("slices that are read", unit="pixel")
-    height: int = number("rows that are read", unit="pixel")
-    width: int = number("columns that are read", unit="pixel")
-    depth_out: int = number("slices that are written", unit="pixel")
-    height_out: int = number("rows that are written", unit="pixel")
-    width_out: int = number("columns that are written", unit="pixel")
-    mode: str = name("how a pixel is found", MODES, default="linear")
-    dtype: str = name("type of one value", RESIZED, default="float32")
+    depth: int = number("slices of the input", unit="pixel")
+    height: int = number("rows of the input", unit="pixel")
+    width: int = number("columns of the input", unit="pixel")
+    depth_out: int = number("slices of the output", unit="pixel")
+    height_out: int = number("rows of the output", unit="pixel")
+    width_out: int = number("columns of the output", unit="pixel")
+    mode: str = name("interpolation mode", MODES, default="linear")
+    dtype: str = name("type of one value", RESIZE_DTYPES, default="float32")
 
     PLAIN: ClassVar[tuple[str, ...]] = ("threaded", "vector_rest")
     RANGES: ClassVar[Mapping[str, Any]] = {
@@ -55,14 +55,14 @@ class ResizeNd(ResizedLayer):
 
     def _check(self) -> None:
         if self.input_shape == self.output_shape:
-            raise LayerError(f"resize_nd: a volume that keeps its size has no layer: {self.key}")
+            raise LayerError(f"resize_nd: input and output have the same size: {self.key}")
 
     @classmethod
     def fitting(cls, fields: Mapping[str, Any], source: Random) -> dict[str, Any]:
-        """Make most of the draws twice as large as what they read, and some of those lines."""
+        """Make most of the draws double the size of their input, and some of them signals."""
         made, sort = dict(fields), source.random()
-        kept = all(made[axis] == made[f"{axis}_out"] for axis in AXES)
-        if kept or sort < 0.7:
+        unchanged = all(made[axis] == made[f"{axis}_out"] for axis in AXES)
+        if unchanged or sort < 0.7:
             made |= {f"{axis}_out": 2 * made[axis] for axis in AXES}
         if sort < 0.2:
             lines = {"depth": made["batch"], "height": made["channels"], "width": 8 * made["width"]}
@@ -78,18 +78,18 @@ class ResizeNd(ResizedLayer):
         Raises
         ------
         LayerError
-            If another axis changes as well, or its type is none of `RESIZED`.
+            If another axis changes as well, or its type is not in `RESIZE_DTYPES`.
         """
         (*rows, width), (*rows_out, width_out) = operator.shape(), operator.result()
         if rows != rows_out:
             raise LayerError(
-                f"a change of size from {operator.shape()} to {operator.result()} has no layer"
+                f"a resize from {operator.shape()} to {operator.result()} has no layer"
             )
         depth, height = rows
         return cls(
             batch=1, channels=1, depth=depth, height=height, width=width, depth_out=depth,
             height_out=height, width_out=width_out, mode="linear",
-            dtype=dtype_of(operator, RESIZED),
+            dtype=dtype_of(operator, RESIZE_DTYPES),
         )  # fmt: skip
 
     @classmethod
@@ -98,15 +98,15 @@ class ResizeNd(ResizedLayer):
         shape, result = operator.shape(), operator.result()
         mode = str(operator.attributes.get("mode", MODES[0]))
         if len(shape) != 5 or shape[:2] != result[:2] or mode not in MODES:
-            raise LayerError(f"a change of size ({mode}) from {shape} to {result} has no layer")
+            raise LayerError(f"a resize ({mode}) from {shape} to {result} has no layer")
         sides = {axis: shape[2 + place] for place, axis in enumerate(AXES)}
         made = {f"{axis}_out": result[2 + place] for place, axis in enumerate(AXES)}
-        dtype = dtype_of(operator, RESIZED)
+        dtype = dtype_of(operator, RESIZE_DTYPES)
         return cls(batch=shape[0], channels=shape[1], **sides, **made, mode=mode, dtype=dtype)
 
     def kernel(self) -> Kernel:
-        """Return a ``Resize`` to given sizes."""
+        """Return a ``Resize`` with sizes."""
         return Kernel(
             "Resize", "", {"mode": self.mode}, self.input_shape, self.output_shape,
-            given=(None, None, self.output_shape), dtype=self.dtype,
+            constants=(None, None, self.output_shape), dtype=self.dtype,
         )  # fmt: skip

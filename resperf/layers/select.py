@@ -1,4 +1,4 @@
-"""One of two values by a condition, such as masked attention scores."""
+"""Selection by a condition (``Where``), such as masked attention scores."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from resperf.layers._base import Layer, name, number
 from resperf.layers._broadcast import (
     SECONDS,
     broadcast_axes,
+    has_redundant_axes,
     joined_axes,
     second_shape,
     second_values,
-    superfluous_axes,
 )
 from resperf.layers._laws import BATCHES, choices, log_uniform
 from resperf.layers._operator import DTYPES, Kernel, Operator, dtype_of
@@ -25,20 +25,22 @@ CONDITIONS = tuple(each for each in SECONDS if each not in ("none", "both"))
 
 
 class Select(Layer):
-    """``Where``: the result is of shape (batch x outer, middle, inner), the condition of `second`.
+    """A ``Where`` with a result of shape (batch x outer, middle, inner).
 
-    `tensors` of the two values are as large as the result, the others are scalars; one that is
-    repeated along some axes counts as a scalar.
+    `second` names the axes of the condition. `tensors` of the two values are as large as the
+    result; the others are scalars. A value that is broadcast counts as a scalar.
     """
 
     kind: ClassVar[str] = "select"
 
     batch: int = number("first dimension")
-    outer: int = number("rows for each of the batch", default=1)
+    outer: int = number("rows per batch entry", default=1)
     middle: int = number("length of the middle axis", default=1)
-    inner: int = number("values that lie together")
+    inner: int = number("length of the last axis")
     second: str = name("which axes the condition has", CONDITIONS, default="same")
-    tensors: int = number("values as large as the result, of the two", minimum=0, default=1)
+    tensors: int = number(
+        "how many of the two values are as large as the result", minimum=0, default=1
+    )
     dtype: str = name("type of one value", DTYPES, default="float32")
 
     PLAIN: ClassVar[tuple[str, ...]] = ("threaded", "vector_rest", "tensors", "repeated")
@@ -58,22 +60,22 @@ class Select(Layer):
 
     def _check(self) -> None:
         if self.tensors > 2:
-            raise LayerError(f"select: there are two values to choose from, not {self.tensors}")
+            raise LayerError(f"select: tensors={self.tensors} must be at most 2")
         if self.second != "same" and not self.tensors:
-            raise LayerError("select: nothing is as large as the result")
-        if superfluous_axes(self.second, self.fields()):
-            raise LayerError(f"select: second={self.second} leaves axes that are one")
+            raise LayerError("select: tensors=0 needs second=same")
+        if has_redundant_axes(self.second, self.fields()):
+            raise LayerError(f"select: second={self.second} has redundant axes: merge them")
 
     @classmethod
     def fitting(cls, fields: Mapping[str, Any], source: Random) -> dict[str, Any]:
-        """Join the axes of a draw that are one."""
+        """Merge redundant axes."""
         del source
         made = joined_axes(str(fields["second"]), fields)
         return made | {"tensors": made["tensors"] or int(made["second"] != "same")}
 
     @property
     def input_shape(self) -> tuple[int, ...]:
-        """Of the condition."""
+        """Shape of the condition."""
         return second_shape(self.second, self.batch * self.outer, self.middle, self.inner)
 
     @property
@@ -83,12 +85,12 @@ class Select(Layer):
 
     @property
     def value_shapes(self) -> tuple[tuple[int, ...], ...]:
-        """Of the two values."""
+        """Shapes of the two values."""
         return tuple(self.output_shape if each < self.tensors else () for each in range(2))
 
     @property
     def input_bytes(self) -> int:
-        """Bytes of the condition, one each, and of both values."""
+        """Bytes of the condition (one per boolean) and of both values."""
         values = self.tensors * math.prod(self.output_shape) + 2 - self.tensors
         return self._condition_values + values * self.element_bytes
 
@@ -98,7 +100,7 @@ class Select(Layer):
 
     @classmethod
     def quantities(cls, columns: Columns) -> dict[str, Array]:
-        """Bytes, and how often a kernel starts along the last axis."""
+        """Bytes; ``loops`` counts inner loops along the last axis."""
         import numpy as np
 
         batch, outer, middle, inner, tensors = numbers(
@@ -123,12 +125,12 @@ class Select(Layer):
         fields = broadcast_axes(result, result, operator.shape(0))
         tensors = sum(each == size for each in values) if size > 1 else 0
         if not tensors and fields["second"] != "same":
-            # The larger value and the condition are repeated along each other.
+            # The larger value and the condition are broadcast against each other.
             tensors = 1
         return cls(**fields, tensors=tensors, dtype=dtype)
 
     def kernel(self) -> Kernel:
-        """Return a ``Where`` whose condition holds for some values and not for others."""
+        """Return a ``Where`` with a mixed condition."""
         return Kernel(
             "Where", "", {}, self.input_shape, self.output_shape, extra_shapes=self.value_shapes,
             dtype="bool", dtypes=("bool", self.dtype, self.dtype), output_dtype=self.dtype,

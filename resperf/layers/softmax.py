@@ -1,4 +1,4 @@
-"""Softmax: exponentials of rows over their sums."""
+"""Softmax and log-softmax."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from resperf.errors import LayerError
 from resperf.layers._along import AlongAxis
 from resperf.layers._base import name, number
 from resperf.layers._laws import BATCHES, choices, log_uniform
-from resperf.layers._operator import FLOATS, Kernel, Operator, around, dtype_of
+from resperf.layers._operator import FLOATS, Kernel, Operator, dtype_of, split_at_axis
 from resperf.layers.columns import Array, Columns, is_one_of, numbers
 
 ACROSS = "softmax_across"
@@ -20,18 +20,18 @@ _FUNCTION_OF: Mapping[str, str] = {"Softmax": "softmax", "LogSoftmax": "log_soft
 
 
 class Softmax(AlongAxis):
-    """A softmax along an axis; what lies inside that axis is gathered and scattered again.
+    """A softmax along an axis; strided rows are transposed before and after.
 
-    ``softmax_across`` is one with several axes inside, for which ONNX Runtime has no fast way.
+    ``softmax_across`` has several axes behind its own, for which ONNX Runtime has no fast kernel.
     """
 
     kind: ClassVar[str] = "softmax"
 
     batch: int = number("first dimension")
-    outer: int = number("rows for each of the batch", default=1)
+    outer: int = number("rows per batch entry", default=1)
     values: int = number("values that add up to one")
-    inner: int = number("values that lie between two of the axis", default=1)
-    function: str = name("what is computed", tuple(_OPS), default="softmax")
+    inner: int = number("product of the axes after this one", default=1)
+    function: str = name("function that is computed", tuple(_OPS), default="softmax")
     dtype: str = name("type of one value", FLOATS, default="float32")
 
     PLAIN: ClassVar[tuple[str, ...]] = ("threaded", "vector_rest", "apart", "log", "across")
@@ -49,18 +49,18 @@ class Softmax(AlongAxis):
 
     def _check(self) -> None:
         if self.function == ACROSS and self.inner == 1:
-            raise LayerError("softmax: nothing lies between two values, so nothing is across")
+            raise LayerError("softmax: softmax_across needs inner above 1")
 
     @classmethod
     def fitting(cls, fields: Mapping[str, Any], source: Random) -> dict[str, Any]:
-        """Let something lie between the values of a softmax across axes."""
+        """Give a ``softmax_across`` an `inner` above 1."""
         across = fields["function"] == ACROSS and fields["inner"] == 1
         between = source.choice((16, 64, 152, 1024, 16384))
         return {**fields, **({"inner": between} if across else {})}
 
     @classmethod
     def quantities(cls, columns: Columns) -> dict[str, Array]:
-        """Bytes and rows; ``apart`` is 1 where values of a row do not lie together."""
+        """Bytes and rows; ``apart`` is 1 where the values of a row are strided."""
         batch, outer, values, inner = numbers(columns, "batch", "outer", "values", "inner")
         rows = batch * outer * inner
         total = rows * values
@@ -74,8 +74,8 @@ class Softmax(AlongAxis):
 
     @classmethod
     def read(cls, operator: Operator) -> Self:
-        """Read a softmax; before operator set 13 it is along all axes from its own on."""
-        fields, across = softmax_axes(operator, operator.opset)
+        """Read a softmax; before operator set 13 it spans its axis and all later ones."""
+        fields, across = softmax_fields(operator, operator.opset)
         function = _FUNCTION_OF[operator.op]
         if function == "softmax" and across:
             function = ACROSS
@@ -87,24 +87,24 @@ class Softmax(AlongAxis):
         return Kernel(_OPS[self.function], "", {"axis": 1}, shape, shape, in_place=True)
 
 
-def softmax_axes(operator: Operator, opset: int) -> tuple[dict[str, int], bool]:
-    """Return the fields of an `AlongAxis`, and whether several axes lie between its values.
+def softmax_fields(operator: Operator, opset: int) -> tuple[dict[str, int], bool]:
+    """Return the fields of an `AlongAxis`, and whether several axes follow its axis.
 
-    Before operator set 13 a softmax is along all axes from its own on.
+    Before operator set 13 a softmax spans its axis and all later ones.
     """
     shape, joins = operator.shape(), opset < 13
     axis = operator.axis(1 if joins else -1)
     if joins:
         shape = (*shape[:axis], math.prod(shape[axis:]))
-    batch, outer, values, inner = around(shape, axis)
+    batch, outer, values, inner = split_at_axis(shape, axis)
     fields = {"batch": batch, "outer": outer, "values": values, "inner": inner}
     return fields, inner > 1 and len(shape) - axis > 2
 
 
 def softmax_shape(shape: tuple[int, ...], *, across: bool) -> tuple[int, ...]:
-    """Return (rows, values) or (rows, values, inner) as a kernel along axis 1 takes them.
+    """Return (rows, values) or (rows, values, inner) for a kernel along axis 1.
 
-    One that is across gets a second axis inside, of length one.
+    With `across`, a second axis of length one follows.
     """
     rows, values, inner = shape
     if inner == 1:

@@ -1,4 +1,4 @@
-"""The largest values of rows, with their places."""
+"""Top-k."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from resperf.errors import LayerError
 from resperf.layers._along import AlongAxis
 from resperf.layers._base import name, number
 from resperf.layers._laws import BATCHES, choices, log_uniform
-from resperf.layers._operator import Kernel, Operator, around, dtype_of
+from resperf.layers._operator import Kernel, Operator, dtype_of, split_at_axis
 from resperf.layers.columns import Array, Columns, numbers
 
 _DTYPES = ("float32", "float64", "int64", "int32")
 
 
 class TopK(AlongAxis):
-    """The `kept` largest or smallest of `values`, in order, and where they stood."""
+    """The `kept` largest or smallest of `values`, sorted, with their indices."""
 
     kind: ClassVar[str] = "top_k"
 
     batch: int = number("first dimension")
-    outer: int = number("rows for each of the batch", default=1)
+    outer: int = number("rows per batch entry", default=1)
     values: int = number("values that are compared")
-    inner: int = number("values that lie between two of the axis", default=1)
-    kept: int = number("values that are kept")
+    inner: int = number("product of the axes after this one", default=1)
+    kept: int = number("number of returned values (k)")
     dtype: str = name("type of one value", _DTYPES, default="float32")
 
     PLAIN: ClassVar[tuple[str, ...]] = ("threaded", "single", "all_kept", "apart")
@@ -44,22 +44,22 @@ class TopK(AlongAxis):
 
     def _check(self) -> None:
         if self.kept > self.values:
-            raise LayerError(f"top_k: {self.kept} of {self.values} values cannot be kept")
+            raise LayerError(f"top_k: kept={self.kept} is more than values={self.values}")
 
     @classmethod
     def fitting(cls, fields: Mapping[str, Any], source: Random) -> dict[str, Any]:
-        """Keep no more than there are."""
+        """Limit `kept` to the number of values."""
         del source
         return {**fields, "kept": min(fields["kept"], fields["values"])}
 
     @property
     def output_shape(self) -> tuple[int, ...]:
-        """(batch x outer, kept, inner): the values; their places have the same shape."""
+        """(batch x outer, kept, inner), of the values and of the indices."""
         return (self.batch * self.outer, self.kept, self.inner)
 
     @classmethod
     def quantities(cls, columns: Columns) -> dict[str, Array]:
-        """Bytes without the places, and comparisons as of a heap."""
+        """Bytes without the indices, and comparisons of a heap."""
         import numpy as np
 
         batch, outer, values, inner, kept = numbers(
@@ -77,10 +77,10 @@ class TopK(AlongAxis):
     @classmethod
     def read(cls, operator: Operator) -> Self:
         """Read a ``TopK``; the count must be constant."""
-        batch, outer, values, inner = around(operator.shape(), operator.axis(-1))
+        batch, outer, values, inner = split_at_axis(operator.shape(), operator.axis(-1))
         (kept,) = operator.numbers("k", 1) or (0,)
         if kept < 1:
-            raise LayerError(f"{kept} values are kept, which has no layer")
+            raise LayerError(f"TopK with k={kept} has no layer")
         return cls(
             batch=batch, outer=outer, values=values, inner=inner, kept=kept,
             dtype=dtype_of(operator, _DTYPES),
@@ -89,6 +89,6 @@ class TopK(AlongAxis):
     def kernel(self) -> Kernel:
         """Return the operator along the middle axis."""
         return Kernel(
-            "TopK", "", {"axis": 1}, self.input_shape, self.output_shape, given=((self.kept,),),
+            "TopK", "", {"axis": 1}, self.input_shape, self.output_shape, constants=((self.kept,),),
             more_outputs=1, dtype=self.dtype,
         )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Transposition: axes in another order."""
+"""Transposition."""
 
 from __future__ import annotations
 
@@ -14,44 +14,44 @@ from resperf.layers._laws import BATCHES, MOVED_DTYPES, choices, log_uniform
 from resperf.layers._operator import DTYPES, Kernel, Operator, dtype_of
 from resperf.layers.columns import Array, Columns, numbers
 
-MOST_AXES = 5
+MAX_AXES = 5
 
 
 def _orders() -> tuple[str, ...]:
-    """All orders of up to five axes in which no two neighbours stay neighbours."""
+    """All permutations of up to five axes in which no two neighbours stay neighbours."""
     return tuple(
         "".join(str(axis) for axis in order)
-        for count in range(1, MOST_AXES + 1)
+        for count in range(1, MAX_AXES + 1)
         for order in permutations(range(1, count + 1))
         if all(b != a + 1 for a, b in pairwise(order))
     )
 
 
 _FAST = ("21", "132", "213", "1324")
-"""Orders that ONNX Runtime has a fast way for: one axis moves, all others stay as they are."""
+"""Orders with a fast kernel in ONNX Runtime: one axis moves, all others stay."""
 _SLOW = "s"
 ORDERS = (*_orders(), *(f"{order}{_SLOW}" for order in _FAST))
-_DIMS = tuple(f"dim{axis}" for axis in range(1, MOST_AXES + 1))
+_DIMS = tuple(f"dim{axis}" for axis in range(1, MAX_AXES + 1))
 
 
 class Transpose(Layer):
-    """A tensor of shape (batch, dim1, ...) whose axes behind the batch get another order.
+    """A transposition of (batch, dim1, ...) in which the batch stays first.
 
-    Axes that stay neighbours are one axis; ``order`` names the axis of the input for each axis of
-    the output, such as ``21`` for a matrix, or ``1`` where only axes of length one move: frameworks
-    copy the values all the same. Axes that the order does not name are 1. ``21s`` and the like are
-    as ``21``, but axes of length one move as well, which keeps ONNX Runtime from its fast way.
+    Axes that stay neighbours are merged. ``order`` gives the input axis of each output axis, such
+    as ``21`` for a matrix. In ``1`` only axes of length one move: frameworks still copy the values.
+    Axes that the order does not name have length 1. ``21s`` is like ``21``, but axes of length one
+    move as well, so that ONNX Runtime does not use its fast kernel.
     """
 
     kind: ClassVar[str] = "transpose"
 
-    batch: int = number("first dimension, which stays the first")
-    dim1: int = number("length of the first axis behind the batch")
+    batch: int = number("first dimension, which stays first")
+    dim1: int = number("length of the first axis after the batch")
     dim2: int = number("length of the second axis", default=1)
     dim3: int = number("length of the third axis", default=1)
     dim4: int = number("length of the fourth axis", default=1)
     dim5: int = number("length of the fifth axis", default=1)
-    order: str = name("axes of the input in the order of the output", ORDERS, default="21")
+    order: str = name("input axis of each output axis", ORDERS, default="21")
     dtype: str = name("type of one value", DTYPES, default="float32")
 
     PLAIN: ClassVar[tuple[str, ...]] = (
@@ -104,7 +104,7 @@ class Transpose(Layer):
 
     @classmethod
     def fitting(cls, fields: Mapping[str, Any], source: Random) -> dict[str, Any]:
-        """Leave the axes out that a drawn order does not name."""
+        """Set axes to 1 that the drawn order does not name."""
         del source
         named = str(fields["order"]).removesuffix(_SLOW)
         return {**fields, **dict.fromkeys(_DIMS[len(named) :], 1)}
@@ -120,24 +120,24 @@ class Transpose(Layer):
 
     @property
     def output_shape(self) -> tuple[int, ...]:
-        """The batch, then the axes in their order."""
+        """(batch, the axes in their new order)."""
         shape = self.input_shape
         return (self.batch, *(shape[int(axis)] for axis in self._named))
 
     @property
     def input_bytes(self) -> int:
-        """Bytes of all values; an axis that the order does not name has length one."""
+        """Bytes of all values; axes that the order does not name have length one."""
         values: int = self.batch * math.prod(getattr(self, dim) for dim in _DIMS)
         return values * self.element_bytes
 
     @property
     def output_bytes(self) -> int:
-        """As many."""
+        """The same as of the input."""
         return self.input_bytes
 
     @classmethod
     def quantities(cls, columns: Columns) -> dict[str, Array]:
-        """Bytes, and how long runs of memory are that stay together."""
+        """Bytes, strides, and the length of contiguous runs."""
         import numpy as np
 
         batch, *dims = numbers(columns, "batch", *_DIMS)
@@ -153,11 +153,11 @@ class Transpose(Layer):
             axes[rows] = len(named)
             last_in[rows] = lengths[rows, len(named) - 1]
             last_out[rows] = lengths[rows, int(named[-1]) - 1]
-            # How far apart values lie in the input that lie together in the output.
+            # Input stride of values that are neighbours in the output.
             stride[rows] = lengths[rows, int(named[-1]) : len(named)].prod(axis=1)
-            # And the other way round.
-            behind = named[named.index(str(len(named))) + 1 :]
-            written[rows] = np.prod([lengths[rows, int(axis) - 1] for axis in behind], axis=0)
+            # Output stride of values that are neighbours in the input.
+            later = named[named.index(str(len(named))) + 1 :]
+            written[rows] = np.prod([lengths[rows, int(axis) - 1] for axis in later], axis=0)
             keeps_last[rows] = float(named[-1] == str(len(named)))
             keeps_first[rows] = float(named[0] == "1")
         run = np.where(keeps_last == 1, last_in, 1.0)
@@ -166,7 +166,7 @@ class Transpose(Layer):
             "values": values, "rows": values / np.maximum(last_in, 1), "axes": axes,
             "run_bytes": run * size, "runs": values / run, "last_in": last_in,
             "last_out": last_out, "read_stride": stride, "write_stride": written,
-            # Values that lie a multiple of a power of two apart get in each other's way in caches.
+            # Strides that are multiples of a large power of two cause cache conflicts.
             "read_twos": _twos(stride * size), "write_twos": _twos(written * size),
             "keeps_last": keeps_last, "keeps_first": keeps_first,
             "matrix": (axes == 2).astype(float), "slow": slow,
@@ -175,15 +175,15 @@ class Transpose(Layer):
 
     @classmethod
     def read(cls, operator: Operator) -> Self:
-        """Read a ``Transpose``, with axes of length one left out and neighbours joined."""
+        """Read a ``Transpose``: axes of length one are dropped, neighbours merged."""
         dtype, shape = dtype_of(operator, DTYPES), operator.shape()
         order = operator.attributes.get("perm") or tuple(reversed(range(len(shape))))
         axes = [int(axis) for axis in order]
         batch, lengths, named = _joined(shape, axes)
         if named in _FAST and not _moves_one_axis(axes):
             named += _SLOW
-        if len(lengths) > MOST_AXES:
-            raise LayerError(f"an order of more than {MOST_AXES} axes has no layer")
+        if len(lengths) > MAX_AXES:
+            raise LayerError(f"a transposition of more than {MAX_AXES} axes has no layer")
         dims = dict(zip(_DIMS, lengths, strict=False))
         return cls(batch=batch, **dims, order=named, dtype=dtype)
 
@@ -191,7 +191,7 @@ class Transpose(Layer):
         """Return a ``Transpose`` of the batch and the named axes."""
         perm, shape = [0, *(int(axis) for axis in self._named)], list(self.input_shape)
         if self.order.endswith(_SLOW):
-            # An axis of length one between the two that change places goes with neither.
+            # Insert an axis of length one between the two axes that swap.
             first = next(place for place, axis in enumerate(perm) if place != axis)
             shape.insert(first + 1, 1)
             swapped = [first + 2, first + 1, first]
@@ -204,15 +204,15 @@ def _twos(lengths: Array) -> Array:
     """Return how often 2 divides each number of bytes, 12 times (a page) at most."""
     import numpy as np
 
-    whole = lengths.astype(np.int64)
-    times: Array = np.minimum(np.log2((whole & -whole).astype(float)), 12.0)
+    integers = lengths.astype(np.int64)
+    times: Array = np.minimum(np.log2((integers & -integers).astype(float)), 12.0)
     return times
 
 
 def _moves_one_axis(order: Sequence[int]) -> bool:
-    """Whether one axis moves and all others stay in their order, neighbours counting as one.
+    """Whether one axis moves and all others stay in order, merging neighbours.
 
-    As ONNX Runtime sees it, which does not leave out axes of length one.
+    Like ONNX Runtime, this does not drop axes of length one.
     """
     runs: list[list[int]] = []
     for axis in order:
@@ -228,23 +228,23 @@ def _moves_one_axis(order: Sequence[int]) -> bool:
 
 
 def _joined(shape: Sequence[int], order: Sequence[int]) -> tuple[int, list[int], str]:
-    """Return the batch, the lengths of the axes that move apart, and their order."""
+    """Return the batch, the lengths of the merged axes, and their order."""
     batch = 1
-    # Where an axis of length one goes changes nothing.
-    kept = [axis for axis in order if shape[axis] != 1]
-    if kept and kept[0] == 0:
-        batch, kept = shape[0], kept[1:]
+    # Axes of length one do not matter.
+    moved = [axis for axis in order if shape[axis] != 1]
+    if moved and moved[0] == 0:
+        batch, moved = shape[0], moved[1:]
     groups: list[list[int]] = []
-    for axis in kept:
-        # Axes of length one between two others do not keep them apart.
+    for axis in moved:
+        # Axes of length one between two others do not separate them.
         last = groups[-1][-1] if groups else None
         if last is not None and last < axis and math.prod(shape[last + 1 : axis]) == 1:
             groups[-1].append(axis)
         else:
             groups.append([axis])
-    places = sorted(group[0] for group in groups)
+    positions = sorted(group[0] for group in groups)
     lengths = [0] * len(groups)
     for group in groups:
-        lengths[places.index(group[0])] = math.prod(shape[axis] for axis in group)
-    named = "".join(str(places.index(group[0]) + 1) for group in groups)
+        lengths[positions.index(group[0])] = math.prod(shape[axis] for axis in group)
+    named = "".join(str(positions.index(group[0]) + 1) for group in groups)
     return batch, lengths or [1], named or "1"

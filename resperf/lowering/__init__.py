@@ -31,10 +31,10 @@ __all__ = [
 
 
 class Lowering(Protocol):
-    """What the module of a target's lowering offers.
+    """The contract of a target's lowering module.
 
-    It may hold ``FUSION_RULES`` too (`resperf.lowering.fusions`): what it takes for one kernel
-    without being told by the framework.
+    It may also hold ``FUSION_RULES`` (`resperf.lowering.fusions`): the fusions that it assumes
+    without asking the framework.
     """
 
     def lower(
@@ -49,7 +49,7 @@ class Lowering(Protocol):
 
 
 _answers: deque[tuple[Network, Setting, Platform, LoweredNetwork]] = deque(maxlen=NETWORKS_CACHED)
-"""What `lower` was asked about last by ``auto``, and what it said."""
+"""Cache of the last results of `lower` by ``auto``."""
 
 
 def _lowering(setting: Setting, platform: Platform) -> Lowering:
@@ -70,16 +70,16 @@ def lower(
     network : Network
     setting : Setting
     platform : Platform
-        Framework and machine that the layers are meant for: usually a bundle's.
+        Machine that the layers are for: usually a bundle's.
     method : {"auto", "framework", "rules"}
-        ``framework`` asks the installed framework, ``rules`` uses stored rules, ``auto`` asks the
-        framework where it is the same version and lays images alike. What was answered last is
-        kept, as long as the same objects are asked about.
+        ``framework`` asks the installed framework, ``rules`` uses stored rules. ``auto`` asks the
+        framework if its version and layout match; it caches the last results, by the identity of
+        the arguments.
 
     Raises
     ------
     UnsupportedError
-        If the framework has no lowering, or `method` cannot be followed.
+        If the framework has no lowering, or `method` is not available.
     """
     if method == "auto":
         for about, how, where, answer in _answers:

@@ -1,4 +1,4 @@
-"""Lowered networks in the disk cache, by the network's structure."""
+"""Disk cache of lowered networks, keyed by the network's structure."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def once(
     ----------
     network : Network
     identity : sequence of str
-        What else decides the result: framework, version, instruction set, settings.
+        What else the result depends on: framework, version, instruction set, settings.
     make : callable
     """
     name = _name(network, identity)

@@ -19,10 +19,10 @@ from resperf.lowering._proto import Skeleton, skeleton
 from resperf.lowering._read import (
     REMOVED_OPS,
     VIEW_OPS,
-    copied_view,
-    in_pairs,
+    as_binary_nodes,
     is_empty,
     layer_from_node,
+    output_view_copy,
 )
 from resperf.network import Network, Node, Tensor
 from resperf.network.folding import folded
@@ -160,7 +160,8 @@ def read_optimised(network: Network, graph: onnx.GraphProto, block: int) -> list
             attributes=attributes,
         )
         first, *others = (
-            _lowered(around, each, block, is_blocked=is_blocked) for each in in_pairs(around, node)
+            _lowered(around, each, block, is_blocked=is_blocked)
+            for each in as_binary_nodes(around, node)
         )
         lowered.append(first)
         further[len(lowered) - 1] = others
@@ -268,7 +269,7 @@ def _plain(value: Any) -> Any:
 
 
 def _lowered(network: Network, node: Node, block: int, *, is_blocked: bool) -> LoweredNode:
-    copied = copied_view(network, node) if node.op in VIEW_OPS else None
+    copied = output_view_copy(network, node) if node.op in VIEW_OPS else None
     if copied is not None:
         return LoweredNode(node.name, node.op, copied, "execution")
     if node.op in VIEW_OPS | REMOVED_OPS:

@@ -27,11 +27,11 @@ from resperf.lowering._ort_patterns import with_patterns
 from resperf.lowering._read import (
     REMOVED_OPS,
     VIEW_OPS,
-    copied_view,
-    in_pairs,
+    as_binary_nodes,
     is_dense,
     is_empty,
     layer_from_node,
+    output_view_copy,
 )
 from resperf.lowering._rewriting import transpose_perm
 from resperf.network import Network, Node
@@ -286,7 +286,7 @@ class _Lowering:
         Also one whose kernel processes its inputs two at a time.
         """
         if node.op != "HardSwish":
-            return in_pairs(self.network, node)
+            return as_binary_nodes(self.network, node)
         # Both have the same output shape; readers of the operator read the product.
         gate = replace(node, op="HardSigmoid")
         return gate, replace(node, op="Mul", inputs=(node.inputs[0], node.outputs[0]))
@@ -558,7 +558,7 @@ class _Lowering:
         layer: Layer | None = None
         reason = ""
         if node.op in VIEW_OPS:
-            layer = copied_view(self.network, node)
+            layer = output_view_copy(self.network, node)
             if layer is None:
                 role, reason = "view", "changes only the shape"
         elif is_empty(self.network, node):

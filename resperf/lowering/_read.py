@@ -1,7 +1,7 @@
-"""From one ONNX node to the layer it means: attributes and shapes in, a `Layer` out.
+"""Reads ONNX nodes as layers: attributes and shapes in, a `Layer` out.
 
-These readers know the ONNX operators (and the fused forms that ONNX Runtime writes, whose extra
-inputs and ``activation`` attribute mean the same), not what any framework does with them.
+These functions know ONNX operators, and the fused operators of ONNX Runtime with their extra inputs
+and ``activation`` attribute. They do not know what a framework does with them.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from resperf.network import Network, Node, Tensor
 LayerT = TypeVar("LayerT", bound=Layer)
 
 VIEW_OPS = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze"})
-"""Operators that change only a shape."""
+"""Operators that only change a shape."""
 REMOVED_OPS = frozenset({"Identity", "Dropout"})
-"""Operators that do nothing in inference."""
+"""Operators that are no-ops in inference."""
 
 
 def is_empty(network: Network, node: Node) -> bool:
-    """Whether nothing that a node makes holds a value, such as a slice of no length.
+    """Whether all outputs of a node are empty, such as those of a slice of length 0.
 
-    It costs what any node costs that has no work.
+    Such a node has the cost of a node without work.
     """
     made = [network.tensors.get(name) for name in node.outputs if name]
     return bool(made) and all(tensor is not None and 0 in tensor.shape for tensor in made)
 
 
-def copied_view(network: Network, node: Node) -> Layer | None:
-    """Return the copy that a change of shape is where it makes an output of the network.
+def output_view_copy(network: Network, node: Node) -> Layer | None:
+    """Return the copy that a change of shape costs if it makes an output of the network.
 
-    Elsewhere it is none: ONNX Runtime lets the result lie where its input lies, but gives every
-    output memory of its own.
+    Elsewhere, ONNX Runtime reuses the input's memory and nothing is copied. Outputs of the network
+    get their own memory.
     """
     result = network.tensors.get(node.outputs[0])
     if result is None or node.outputs[0] not in network.outputs:
@@ -48,11 +48,11 @@ def copied_view(network: Network, node: Node) -> Layer | None:
         return None
 
 
-def in_pairs(network: Network, node: Node) -> tuple[Node, ...]:
-    """Take an operator of three or more tensors apart into those that meet two at a time.
+def as_binary_nodes(network: Network, node: Node) -> tuple[Node, ...]:
+    """Split an operator of three or more tensors into operators of two.
 
-    So does ONNX Runtime's own kernel: it adds each further tensor to the result so far. What a
-    product of two computed matrices adds, and the function that it ends with, are parts as well.
+    ONNX Runtime's kernel does the same: it adds each further tensor to the result so far. Bias and
+    activation of a product of two computed matrices are split off too.
     """
     if node.op in ("Gemm", "FusedGemm") and has_input(node, 1) and not is_dense(network, node):
         return _product_parts(node)
@@ -63,7 +63,7 @@ def in_pairs(network: Network, node: Node) -> tuple[Node, ...]:
         tensor = network.tensors.get(name)
         return math.prod(tensor.shape) if tensor is not None else 0
 
-    # The largest first: what it meets has the shape of the result, as good as always.
+    # The largest first: it nearly always has the shape of the result.
     first, second, *others = sorted(node.inputs, key=size, reverse=True)
     return (
         replace(node, inputs=(first, second)),
@@ -72,10 +72,10 @@ def in_pairs(network: Network, node: Node) -> tuple[Node, ...]:
 
 
 def _product_parts(node: Node) -> tuple[Node, ...]:
-    """Take a product of two computed matrices, its term and its activation apart."""
+    """Split a product of two computed matrices into product, bias and activation."""
     result, function = node.outputs[0], str(node.attributes.get("activation", ""))
-    turned = {k: v for k, v in node.attributes.items() if k in ("transA", "transB")}
-    parts = [replace(node, op="Gemm", domain="", inputs=node.inputs[:2], attributes=turned)]
+    transposes = {k: v for k, v in node.attributes.items() if k in ("transA", "transB")}
+    parts = [replace(node, op="Gemm", domain="", inputs=node.inputs[:2], attributes=transposes)]
     if has_input(node, 2):
         inputs = (result, node.inputs[2])
         parts.append(replace(node, op="Add", domain="", inputs=inputs, attributes={}))
@@ -85,19 +85,19 @@ def _product_parts(node: Node) -> tuple[Node, ...]:
 
 
 def layer_from_node(network: Network, node: Node, block: int = 1) -> Layer:
-    """Read an operator of any kind (`resperf.layers.KINDS`).
+    """Read an operator as a layer of any kind (`resperf.layers.KINDS`).
 
     Parameters
     ----------
     network : Network
     node : Node
     block : int
-        Channels that come together in the images' layout: what fills the last block counts.
+        Channels per block of the images' layout; padding of the last block counts.
 
     Raises
     ------
     UnsupportedError
-        If no kind reads it, or a shape is not known.
+        If no kind reads it, or a shape is unknown.
     """
     operands = (
         _operand(tensor_of(network, node, place)) if name else None
@@ -119,17 +119,17 @@ def layer_from_node(network: Network, node: Node, block: int = 1) -> Layer:
         raise UnsupportedError(f"{_where(node)}: {error}") from error
     except MALFORMED as error:
         raise UnsupportedError(
-            f"{_where(node)}: its attributes are not those of this operator ({error!r})"
+            f"{_where(node)}: its attributes are malformed ({error!r})"
         ) from error
 
 
 def layer_of(made: type[LayerT], network: Network, node: Node) -> LayerT:
-    """Read an operator that must become a layer of this kind.
+    """Read an operator as a layer of the given kind.
 
     Raises
     ------
     UnsupportedError
-        If it becomes none, or one of another kind.
+        If it is not supported, or a layer of another kind.
     """
     layer = layer_from_node(network, node)
     if not isinstance(layer, made):
@@ -142,7 +142,7 @@ def _operand(tensor: Tensor) -> Operand:
 
 
 def is_dense(network: Network, node: Node) -> bool:
-    """Whether a matrix product is one with a fixed matrix."""
+    """Whether a matrix product has a constant matrix."""
     if node.op not in Dense.OPERATORS or not has_input(node, 1):
         return False
     weight = network.tensors.get(node.inputs[1])
@@ -160,7 +160,7 @@ def tensor_of(network: Network, node: Node, position: int) -> Tensor:
     Raises
     ------
     UnsupportedError
-        If there is none, or its shape is not known.
+        If there is none, or its shape is unknown.
     """
     if not has_input(node, position):
         raise UnsupportedError(f"{_where(node)} has no input {position}")

@@ -1,4 +1,4 @@
-"""How much work operators are, from the graph alone: also of those that become no layer."""
+"""Work of operators, counted from the graph alone: also of operators without a layer kind."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ _Shape = tuple[int, ...]
 _Count = Callable[[Node, Sequence[_Shape], _Shape], float]
 """(node, shapes of its inputs, shape of its first output) -> multiply-adds."""
 _OTHER_FLOATS = frozenset({"float16", "bfloat16", "float64"})
-"""Read as float32: an operator multiplies as much in every type."""
+"""Read as float32: the number of multiply-adds does not depend on the type."""
 
 
 class Work(NamedTuple):
-    """Multiply-adds, and bytes read and written; NaN where the graph does not say."""
+    """Multiply-adds, and bytes read and written; NaN where unknown."""
 
     macs: float
     moved_bytes: float
 
 
 def tensor_bytes(tensor: Tensor) -> float:
-    """Count the bytes of a tensor's values; NaN where they have no size of their own (texts)."""
+    """Count the bytes of a tensor's values; NaN for values of variable size (strings)."""
     element_bytes = DTYPE_BYTES.get(tensor.dtype)
     if element_bytes is None:
         try:
@@ -41,7 +41,7 @@ def tensor_bytes(tensor: Tensor) -> float:
 
 
 def work_of(network: Network, names: Sequence[str]) -> Work:
-    """Count what nodes of a network that run as one kernel multiply, read and write.
+    """Count the work of nodes that run as one kernel.
 
     Tensors between them are not read or written, as in `resperf.layers.Layer.moved_bytes`.
 
@@ -49,7 +49,7 @@ def work_of(network: Network, names: Sequence[str]) -> Work:
     ----------
     network : Network
     names : sequence of str
-        Of its nodes.
+        Names of the nodes.
     """
     wanted = set(names)
     nodes = [node for node in network.nodes if node.name in wanted]
@@ -67,7 +67,7 @@ def work_of(network: Network, names: Sequence[str]) -> Work:
 
 
 def _macs(network: Network, node: Node) -> float:
-    """Count the multiply-adds of one node, by shapes alone or as its layer kind counts them."""
+    """Count the multiply-adds of one node, from its shapes or by its layer kind."""
     tensors = [network.tensors.get(name) if name else None for name in node.inputs]
     result = network.tensors.get(next((name for name in node.outputs if name), ""))
     known = all(
@@ -86,7 +86,7 @@ def _macs(network: Network, node: Node) -> float:
 
 
 def _operator(network: Network, node: Node, tensors: Sequence[Tensor | None]) -> Operator:
-    """Describe a node to the layer kinds, its numbers as float32."""
+    """Describe a node to the layer kinds, with float types as float32."""
     foreign = node.domain not in OPERATOR_DOMAINS
     return Operator(
         op=f"{node.domain}.{node.op}" if foreign else node.op,
@@ -107,25 +107,25 @@ def _operand(tensor: Tensor) -> Operand:
 
 
 def _conv(node: Node, inputs: Sequence[_Shape], result: _Shape) -> float:
-    """One for each output value and weight of its filter."""
+    """One per output value and weight of its filter."""
     del node
     return math.prod(result) * math.prod(inputs[1][1:])
 
 
 def _conv_transpose(node: Node, inputs: Sequence[_Shape], result: _Shape) -> float:
-    """One for each input value and weight that it is spread by."""
+    """One per input value and weight of its filter."""
     del node, result
     return math.prod(inputs[0]) * math.prod(inputs[1][1:])
 
 
 def _product(node: Node, inputs: Sequence[_Shape], result: _Shape) -> float:
-    """One for each output value and each value summed over."""
+    """One per output value and summed value."""
     depth = inputs[0][-2 if node.attributes.get("transA") else -1]
     return math.prod(result) * depth
 
 
 def _einsum(node: Node, inputs: Sequence[_Shape], result: _Shape) -> float:
-    """One for each combination of all indices, where two operands are multiplied."""
+    """One per combination of all indices, for two operands."""
     del result
     terms = str(node.attributes["equation"]).replace(" ", "").partition("->")[0].split(",")
     if len(terms) != 2 or any("." in term for term in terms):
@@ -138,7 +138,7 @@ def _einsum(node: Node, inputs: Sequence[_Shape], result: _Shape) -> float:
 
 
 def _pool(node: Node, inputs: Sequence[_Shape], result: _Shape) -> float:
-    """One comparison or addition for each output value and value of its window."""
+    """One comparison or addition per output value and value of its window."""
     window = node.attributes.get("kernel_shape", inputs[0][2:])
     return float(math.prod(result) * math.prod(window))
 
@@ -152,10 +152,10 @@ _PRODUCTS: Mapping[str, _Count] = {
         ("MaxPool", "AveragePool", "GlobalMaxPool", "GlobalAveragePool"), _pool
     ),
 }  # fmt: skip
-"""Operators whose multiply-adds their shapes say, in whatever type and number of axes."""
+"""Operators whose multiply-adds follow from shapes, for any type and rank."""
 _MULTIPLYING = frozenset({
     *_PRODUCTS, *CONTROL_FLOW, "Attention", "DFT", "DeformConv", "GRU", "GlobalLpPool", "LSTM",
     "LpPool", "MaxRoiPool", "QLinearConv", "QLinearMatMul", "RNN", "RoiAlign", "STFT",
     "SequenceMap",
 })  # fmt: skip
-"""ONNX's own operators that multiply and add; of others of ONNX's own, what no kind reads is 0."""
+"""ONNX operators with multiply-adds; other ONNX operators that no kind reads count as 0."""

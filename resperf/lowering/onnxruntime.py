@@ -1,4 +1,4 @@
-"""Lowering for ONNX Runtime on the CPU: its own optimised graph, or stored rules."""
+"""Lowering for ONNX Runtime on the CPU: the graph that it optimises itself, or stored rules."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from resperf.settings import Setting
 from resperf.units import format_bytes
 
 X86 = frozenset({"avx512f", "avx2", "avx", "sse4_2"})
-"""What the instruction sets of one architecture begin with."""
-ASK_WEIGHT_BYTES = 100_000_000
-"""Networks with more convolution weights than this are lowered by rules: ORT would copy them."""
-QUANTIZED = (
-    "stored rules do not know which operators between QuantizeLinear and DequantizeLinear become "
-    "one: such a network is faster than this says; ask on a machine like the bundle's"
+"""Base instruction sets of one architecture."""
+MAX_COPIED_WEIGHT_BYTES = 100_000_000
+"""Networks with more convolution weights are lowered by rules: ORT would copy the weights."""
+QUANTIZED_NOTE = (
+    "stored rules do not fuse operators between QuantizeLinear and DequantizeLinear, so that the "
+    "real time is shorter; predict on a machine like the bundle's"
 )
 
 
 def lower(
     network: Network, setting: Setting, platform: Platform, *, method: str = "auto"
 ) -> LoweredNetwork:
-    """Lower a network as `resperf.lowering.lower` says."""
+    """Lower a network; see `resperf.lowering.lower`."""
     block = int(setting.options.get("nchwc_block", "0"))
     why_rules = ""
     if method == "auto":
@@ -45,7 +45,7 @@ def lower(
     if method == "rules":
         notes = (f"lowered by stored rules, not by ONNX Runtime: {why_rules}",) if why_rules else ()
         if any(node.op in ("QuantizeLinear", "DequantizeLinear") for node in network.nodes):
-            notes = (*notes, QUANTIZED)
+            notes = (*notes, QUANTIZED_NOTE)
         if has_half_precision(network):
             notes = (*notes, HALF_PRECISION_NOTE)
         nodes = _by_rules(network, block, cached=bool(why_rules))
@@ -56,7 +56,7 @@ def lower(
 
 
 def _by_rules(network: Network, block: int, *, cached: bool) -> list[LoweredNode]:
-    """Lower by the rules, from the cache unless the caller asked for the rules themselves."""
+    """Lower by rules, through the cache if `cached`."""
     if not cached:
         return _ort_rules.lower_nodes(network, block)
     identity = ("rules", str(block))
@@ -70,12 +70,12 @@ def _installed() -> str:
 
 
 def _machine() -> tuple[str, str]:
-    """Return what decides on this machine what ONNX Runtime makes of a network."""
+    """Return the facts of this machine that ONNX Runtime's lowering depends on."""
     return _installed(), instruction_set()
 
 
 def _ask(network: Network, setting: Setting, block: int) -> list[LoweredNode]:
-    """Return ONNX Runtime's own lowering, from the cache if it was asked before."""
+    """Return ONNX Runtime's own lowering, through the cache."""
     identity = (*_machine(), setting.provider, str(setting.threads), str(block))
     return _cache.once(
         network,
@@ -89,22 +89,22 @@ def _ask(network: Network, setting: Setting, block: int) -> list[LoweredNode]:
 
 
 def _too_large(network: Network) -> str:
-    """Say why ONNX Runtime is not asked about a network whose weights it would have to copy."""
+    """Say why a network has too many weights for ONNX Runtime to copy; empty if it has not."""
     weight_bytes = embedded_weight_bytes(network)
-    if weight_bytes <= ASK_WEIGHT_BYTES:
+    if weight_bytes <= MAX_COPIED_WEIGHT_BYTES:
         return ""
     return f"it would have to copy {format_bytes(weight_bytes)} of weights"
 
 
 def lower_layers(layers: Sequence[Layer], setting: Setting) -> list[Layer]:
-    """Give each layer the layout that ONNX Runtime would choose for it."""
+    """Give each layer the layout that ONNX Runtime would choose."""
     block = int(setting.options.get("nchwc_block", "0"))
     return [_ort_rules.lower_layer(layer, block) for layer in layers]
 
 
 @cache
 def block_size(*, threads: int) -> int:
-    """Channels per block of this machine's NCHWc layout; 0 where ONNX Runtime has none."""
+    """Channels per block of this machine's NCHWc layout; 0 if ONNX Runtime has none."""
     name = disk_cache.name_of("block", disk_cache.code_state("lowering"), *_machine(), threads)
     found = disk_cache.load("lowering", name)
     if not isinstance(found, int):
@@ -113,10 +113,10 @@ def block_size(*, threads: int) -> int:
     return found
 
 
-def _lays_alike(setting: Setting, platform: Platform) -> bool:
-    """Whether this host's ONNX Runtime chooses the same nodes, though it has other instructions.
+def _same_layout(setting: Setting, platform: Platform) -> bool:
+    """Whether this host's ONNX Runtime lowers alike despite another instruction set.
 
-    On one architecture, only the channels of its blocked layout hang on them.
+    Within one architecture, only the block size of its layout depends on the instruction set.
     """
     families = {
         each.partition("+")[0] in X86 for each in (platform.instruction_set, instruction_set())
@@ -126,11 +126,11 @@ def _lays_alike(setting: Setting, platform: Platform) -> bool:
 
 
 def _difference(setting: Setting, platform: Platform) -> str:
-    """Say why this host's ONNX Runtime may lower otherwise than that of a setting and platform."""
+    """Say why this host's ONNX Runtime may lower differently; empty if it does not."""
     import onnxruntime
 
     if setting.framework_version != onnxruntime.__version__:
         return f"version {onnxruntime.__version__} here, {setting.framework_version} there"
-    if platform.instruction_set != instruction_set() and not _lays_alike(setting, platform):
+    if platform.instruction_set != instruction_set() and not _same_layout(setting, platform):
         return f"instruction set {instruction_set()} here, {platform.instruction_set} there"
     return ""

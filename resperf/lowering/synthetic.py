@@ -24,7 +24,7 @@ def lower(
     Raises
     ------
     UnsupportedError
-        If the framework is to be asked: there is none.
+        If `method` is ``framework``: there is none.
     """
     if method == "framework":
         raise UnsupportedError("the simulated device has no framework to ask; use rules or auto")

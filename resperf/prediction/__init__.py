@@ -1,4 +1,4 @@
-"""Prediction: a network and a bundle become a total, phases, layers, and what was skipped."""
+"""Prediction: a network and a bundle give a total, phases, layers and skipped operators."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The public Python API: the words of the command line as one function."""
+"""The public Python API: functions with the options of the command line."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ Shapes = Mapping[str, Sequence[int]] | None
 
 
 def read_batches(path: Path, batch: Batches, shapes: Shapes = None) -> list[Network]:
-    """Read a network once per batch size; None keeps the file's own.
+    """Read a network once per batch size; None means the file's own.
 
-    What was read is kept for the next call, as long as the file stays the same.
+    Networks are cached until the file changes.
 
     Raises
     ------
     NetworkError
-        If the file is no network that can be read.
+        If the file cannot be read as a network.
     ShapeError
         If a dimension is not known or does not fit.
     """
@@ -34,7 +34,7 @@ def read_batches(path: Path, batch: Batches, shapes: Shapes = None) -> list[Netw
     try:
         state = path.stat()
     except OSError:
-        # Whoever reads it says what is wrong with it.
+        # Reading it raises the error.
         return [read_network_once(path, batch=each, shapes=shapes) for each in batches]
     given = tuple((name, tuple(shape)) for name, shape in sorted((shapes or {}).items()))
     seen = (state.st_dev, state.st_ino, state.st_mtime_ns, state.st_size)
@@ -52,7 +52,7 @@ def _read(
 
 
 def chosen_bundle(device: str | None, framework: str | None, bundle: str | Path | None) -> Bundle:
-    """Find the bundle that the words of ``--device``, ``--framework`` and ``--bundle`` mean.
+    """Find the bundle given by ``--device``, ``--framework`` and ``--bundle``.
 
     Raises
     ------
@@ -80,28 +80,28 @@ def predict(
     Parameters
     ----------
     path : str or Path
-        ONNX file; its weights may be absent.
+        ONNX file; its weights may be missing.
     device : str, optional
         Device or name of a bundle, as ``resperf devices`` lists them; by default that of
         `bundle`, else ``"cpu"``.
     framework : str, optional
-        Framework of the bundle, where a device has several.
+        Framework of the bundle, if the device has several.
     batch : int or sequence of int, optional
         First dimension of the network's inputs; the file's own by default.
     shapes : mapping of str to sequence of int, optional
         Shapes of inputs with other free dimensions, by name.
     bundle : str or Path, optional
-        Folder of a bundle, or of several, to look in first; or the name of a bundle.
+        Folder of a bundle, or of several, that is searched first; or the name of a bundle.
     threads : int, optional
-        Threads that you mean to run with; a bundle measured with others brings a warning.
+        Number of threads to predict for; warns if the bundle was measured with another.
     strict : bool or "range"
         Refuse networks with operators or copies that have no predictor; ``"range"`` also those
-        with layers or copies outside what the bundle was trained on.
+        with layers or copies outside the trained range.
 
     Returns
     -------
     Prediction or list of Prediction
-        A list where `batch` is a sequence.
+        A list if `batch` is a sequence.
 
     Raises
     ------
@@ -110,7 +110,7 @@ def predict(
     DeviceError, BundleError
         If there is no such bundle, or it is damaged.
     UnsupportedError
-        If `strict` and an operator has no predictor, or must be extrapolated to.
+        If `strict` and an operator has no predictor, or (``"range"``) is out of range.
 
     Examples
     --------
@@ -127,7 +127,7 @@ def predict(
 
 
 def _for_threads(bundle: Bundle, threads: int | None) -> Bundle:
-    """Return the part of a bundle for so many threads, or the one nearest to them."""
+    """Return the part of a bundle for this number of threads, or the nearest."""
     if threads is None or not any(part.kinds for part in bundle.parts):
         return bundle
     return bundle.answering(None, None, replace(bundle.setting, threads=threads), bundle.platform)
@@ -163,7 +163,7 @@ def predict_everywhere(
     threads: int | None = None,
     strict: Strict = False,
 ) -> tuple[list[Prediction], list[Failure]]:
-    """Predict a network with every bundle that can be found.
+    """Predict a network with every bundle found.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""How a network's quantity follows from its layers', as `resperf.quantities.QUANTITIES` says."""
+"""Quantities of networks from those of layers, as `resperf.quantities.QUANTITIES` defines."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from resperf.quantities import Composition, quantity
 
 
 def composable(name: str, known: Collection[str]) -> bool:
-    """Say whether a quantity of a network follows from those that are known of its layers."""
+    """Return whether a network's quantity follows from the known quantities of its layers."""
     row = quantity(name)
     if row.over_layers is Composition.DERIVED:
         return all(composable(part, known) for part in row.parts)
@@ -24,11 +24,11 @@ def composed(
     Parameters
     ----------
     name : str
-        Of the table of quantities.
+        A name in the table of quantities.
     of_layers : callable
-        Quantity -> its value of each layer.
+        Quantity -> its value for each layer.
     of_ends : callable
-        Quantity -> what the network's inputs, or its outputs, come to.
+        Quantity -> its value for the network's inputs or outputs.
 
     Raises
     ------
@@ -46,5 +46,5 @@ def composed(
         return sum(composed(part, of_layers, of_ends) for part in row.parts)
     raise UnsupportedError(
         f"{name} ({row.contains}) of a network does not follow from that of its layers; use a "
-        "predictor that learnt of networks"
+        "predictor trained on networks"
     )

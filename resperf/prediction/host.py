@@ -1,4 +1,4 @@
-"""Whether a bundle's times may be taken for this machine's."""
+"""Warnings where a bundle's times do not hold for this machine."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from resperf.settings import Setting
 
 @cache
 def installed_version(device: str, framework: str) -> str | None:
-    """Return the version of a framework on this machine, or None where it is not installed."""
+    """Return the version of a framework on this machine, or None if it is not installed."""
     try:
         packages = target_of(device, framework).packages
     except ResperfError:
@@ -29,24 +29,21 @@ def installed_version(device: str, framework: str) -> str | None:
 
 
 def bundle_warnings(bundle: Bundle, *, threads: int | None = None) -> tuple[str, ...]:
-    """Say how far a bundle's times may be taken for this machine's: one sentence each.
-
-    As `host_warnings`, and where its layers were measured, if that was elsewhere.
-    """
+    """Return `host_warnings`, and the origin of the layers if they were measured elsewhere."""
     warnings = host_warnings(bundle.setting, bundle.platform, threads=threads)
     if bundle.transferred is None:
         return warnings
     return (
         *warnings,
-        f"the layers were measured on another machine ({bundle.transferred.origin.machine}); whole "
-        "networks taught what they take here",
+        f"the layers were measured on another machine ({bundle.transferred.origin.machine}); their "
+        "times were fitted to whole networks here",
     )
 
 
 def host_warnings(
     setting: Setting, platform: Platform, *, threads: int | None = None
 ) -> tuple[str, ...]:
-    """Say how the machine asked about differs from the one a bundle was measured on.
+    """Say how this machine, or the threads asked for, differ from those of a bundle.
 
     Parameters
     ----------
@@ -54,14 +51,14 @@ def host_warnings(
     platform : Platform
         The bundle's.
     threads : int, optional
-        Threads that the user means to run with; by default those of the bundle.
+        Number of threads to predict for; by default that of the bundle.
 
     Returns
     -------
     tuple of str
-        One sentence each; empty where nothing differs. The machine itself is only compared where
-        the bundle's device is the one at hand (`resperf.devices.is_at_hand`): a bundle for
-        another device is about another machine by intention.
+        One sentence each; empty if nothing differs. Machines are only compared if the bundle's
+        device is this machine's (`resperf.devices.is_at_hand`): a bundle for another device is
+        meant for another machine.
     """
     warnings = []
     if threads is not None and setting.threads and threads != setting.threads:

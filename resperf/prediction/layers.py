@@ -1,4 +1,4 @@
-"""Times of layers without a network around them."""
+"""Predicted times of single layers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def layer_times(bundle: Bundle, layers: Sequence[Layer], quantity: str = EXECUTI
     ----------
     bundle : Bundle
     layers : sequence of Layer
-        Lowered, kinds may be mixed.
+        Lowered; kinds may be mixed.
     quantity : str
         A name of `resperf.quantities.QUANTITIES`.
 
@@ -75,11 +75,11 @@ def layer_prediction(
     Parameters
     ----------
     bundle : Bundle
-        It says which times are estimates, and its device what no time can stay below.
+        Tells which times are estimates; its device gives the lower bound.
     layer : Layer
     time : Time
     name, phase, sources
-        As `LayerPrediction` has them.
+        As in `LayerPrediction`.
     """
     facts = device_facts(bundle.device)
     return LayerPrediction(
@@ -101,7 +101,7 @@ def layer_prediction(
 
 
 def times_in_order(times: Times) -> list[Time]:
-    """Return what is known of each layer's time as plain Python values."""
+    """Return one `Time` per layer, in plain Python values."""
     columns = (times.ms, times.in_range, times.reason, times.low_ms, times.high_ms)
     return [
         Time(float(ms), bool(in_range), reason, float(low_ms), float(high_ms))
@@ -110,19 +110,19 @@ def times_in_order(times: Times) -> list[Time]:
 
 
 def predict_layers(layers: Sequence[Layer], bundle: Bundle) -> list[LayerPrediction]:
-    """Predict layers as drawn or typed: their execution, or whole calls if a bundle knows no other.
+    """Predict single layers: their execution, or whole calls if the bundle has only these.
 
     Parameters
     ----------
     layers : sequence of Layer
-        They are lowered for the bundle's framework first, one for one.
+        They are first lowered for the bundle's framework, one to one.
     bundle : Bundle
 
     Returns
     -------
     list of LayerPrediction
-        ``execution_ms`` is NaN where the bundle has no predictor for that kind; ``phase`` says
-        what it contains.
+        ``execution_ms`` is NaN if the bundle has no predictor for that kind; ``phase`` says what
+        it contains.
     """
     lowered = lower_layers(layers, bundle.setting, bundle.platform)
     times = layer_times(bundle, lowered, bundle.layer_quantity)

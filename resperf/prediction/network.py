@@ -1,4 +1,4 @@
-"""A network and a bundle become a prediction."""
+"""Predicting a network with a bundle."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from resperf.prediction.rules import RULE_OF_METHOD, RULES
 from resperf.quantities import PHASES, QUANTITIES, Level
 
 SHOWN_IN_ERROR = 3
-"""Operators that an error names before it only counts."""
+"""Operators that an error names; the rest is counted."""
 Strict = bool | Literal["range"]
-"""Whether a total must contain everything; "range": from inside the trained range alone."""
-LEAST_LEFT = 0.4
-"""Share of a layer's time alone that is left at least where its weights lie nearer."""
+"""True refuses incomplete totals; "range" also layers outside the trained range."""
+LEAST_SHARE = 0.4
+"""Smallest share of a layer's isolated time when its weights are in a nearer cache level."""
 
 
 def predict_network(
@@ -51,15 +51,15 @@ def predict_network(
     bundle : Bundle
         Predictors of one device and framework.
     lowering : {"auto", "framework", "rules"}
-        Who turns operators into layers; see `resperf.lowering.lower`.
+        What turns operators into layers; see `resperf.lowering.lower`.
     strict : bool or "range"
         Refuse networks with operators or copies that have no predictor; ``"range"`` also those
-        with layers or copies outside what the bundle was trained on. An inter-layer overhead that
-        the bundle does not know is listed (`Prediction.missing_costs`), not refused.
+        with layers or copies outside the trained range. An unknown inter-layer overhead is listed
+        (`Prediction.missing_costs`), not refused.
     threads : int, optional
-        Threads that the user means to run with; only compared with the bundle's.
+        Number of threads to predict for; only compared with the bundle's.
     whole : bool
-        Also ask predictors that learnt of whole networks.
+        Also use predictors trained on whole networks.
 
     Raises
     ------
@@ -83,14 +83,14 @@ def predict_network(
 
 
 def _of_whole_network(network: Network, bundle: Bundle) -> dict[str, QuantityPrediction]:
-    """Ask the predictors that learnt of networks: those nearest to the bundle's own setting."""
+    """Use the predictors trained on networks whose setting is nearest to the bundle's."""
     found = {}
     names = dict.fromkeys(name for part in bundle.parts for name in part.network_quantities)
     for name in names:
         try:
             part = bundle.answering(NETWORK, name, bundle.setting, bundle.platform)
         except BundleError:
-            # It is of another framework, or of training.
+            # Its part has another framework, or is of training.
             continue
         one = part.predict_networks([network], bundle.setting, bundle.platform)[name]
         found[name] = QuantityPrediction(
@@ -101,7 +101,7 @@ def _of_whole_network(network: Network, bundle: Bundle) -> dict[str, QuantityPre
 
 
 def _of_layers(lowered: LoweredNetwork, bundle: Bundle) -> dict[str, QuantityPrediction]:
-    """Compose what predictors of layers know beside the three phases."""
+    """Compose quantities other than the three phases from predictors of layers."""
     known = [name for name in bundle.layer_quantities if name not in PHASES]
     names = [
         name
@@ -112,7 +112,7 @@ def _of_layers(lowered: LoweredNetwork, bundle: Bundle) -> dict[str, QuantityPre
     times = {name: layer_times(bundle, layers, name) for name in known if names}
 
     def whole(name: str, field: str) -> float:
-        # What networks have at their ends is among the three phases.
+        # Costs of a network's inputs and outputs are part of the three phases.
         return composed(name, lambda part: list(getattr(times[part], field)), lambda _: 0.0)
 
     return {
@@ -129,7 +129,7 @@ def _without_layers(
     found: Mapping[str, QuantityPrediction],
     threads: int | None,
 ) -> Prediction:
-    """Return what a bundle that knows no layers predicts of a network."""
+    """Return the prediction of a bundle without predictors of layers."""
     return Prediction(
         network=network.name,
         device=bundle.device,
@@ -155,14 +155,14 @@ def _prediction(
     threads: int | None = None,
     alone: bool = False,
 ) -> Prediction:
-    """Add up what is known of a lowered network; of its layers alone, if they are asked for."""
+    """Add up the known times of a lowered network; `alone` uses times of isolated layers."""
     rule = RULE_OF_METHOD.get(bundle.method, "three_phase")
-    # The published rules know layers as they are alone.
+    # The published rules use times of isolated layers.
     alone = alone or bundle.method in RULE_OF_METHOD
     layers, times_ms, skipped = _predict_nodes(network, lowered, bundle, alone=alone)
     total = RULES[rule](bundle, lowered, times_ms)
     skipped += total.missing
-    copies = tuple(_far_copies(bundle, lowered)) if rule == "three_phase" else ()
+    copies = tuple(_copies_out_of_range(bundle, lowered)) if rule == "three_phase" else ()
     if strict and skipped:
         raise _refusal(network.name, bundle, skipped)
     if strict == "range":
@@ -203,10 +203,10 @@ def _prediction(
 
 
 def layers_alone(network: Network, bundle: Bundle, *, threads: int | None = None) -> Prediction:
-    """Predict a network with the times of its layers alone, to stand beside layers measured alone.
+    """Predict a network with times of isolated layers, to compare with isolated measurements.
 
-    The total is that of `predict_network`; what was learnt in place is part of the handover, and so
-    is what weights cost that lie elsewhere than alone: it may be below zero.
+    The total is that of `predict_network`. The inter-layer overhead therefore includes the
+    in-network correction and the cost of moved weights; it may be below zero.
     """
     prediction = predict_network(network, bundle, threads=threads)
     lowered = lower(network, bundle.setting, bundle.platform)
@@ -222,7 +222,7 @@ def layers_alone(network: Network, bundle: Bundle, *, threads: int | None = None
 def _predict_nodes(
     network: Network, lowered: LoweredNetwork, bundle: Bundle, *, alone: bool
 ) -> tuple[tuple[LayerPrediction, ...], list[float], tuple[Skipped, ...]]:
-    """Return the layers with a time, the time of every node (or NaN), and the nodes without."""
+    """Return the layers with a time, the time of every node (or NaN), and the skipped nodes."""
     chosen = [node.layer for node in lowered.nodes if node.layer is not None]
     found = times_in_order(layer_times(bundle, chosen))
     moved = [0.0] * len(found) if alone else _weights_moved_ms(lowered, bundle, found)
@@ -236,7 +236,7 @@ def _predict_nodes(
             times_ms.append(math.nan)
             if node.role != "view":
                 reason = node.reason or "no layer kind fits this operator"
-                # Several kernels of one operator are its work once.
+                # An operator with several kernels counts once.
                 work = work_of(network, [each for each in node.sources if each not in counted])
                 counted.update(node.sources)
                 skipped.append(Skipped(node.name, node.op, reason, *work))
@@ -260,10 +260,10 @@ def _predict_nodes(
 def _weights_moved_ms(
     lowered: LoweredNetwork, bundle: Bundle, times: Sequence[Time]
 ) -> list[float]:
-    """Say of each layer what its weights cost for lying elsewhere than when it was measured alone.
+    """Return the extra time of each layer because its weights are in another level of cache.
 
-    A network reads all its weights, and what its largest layer reads and writes, before it reads
-    them again.
+    Between two uses of a weight, a network reads all its weights, and reads and writes the tensors
+    of its largest layer.
     """
     nodes = [node for node in lowered.nodes if node.layer is not None]
     layers = [node.layer for node in nodes if node.layer is not None]
@@ -291,20 +291,20 @@ def _weights_moved_ms(
 
 
 def _in_network(time: Time, moved_ms: float, node: LoweredNode, bundle: Bundle) -> Time:
-    """Turn a layer's time alone into that inside a network, as far as the bundle knows of it."""
+    """Turn a layer's isolated time into its time inside the network."""
     assert node.layer is not None
     factor = 1.0
     if bundle.correction is not None and node.role == "execution":
         factor = bundle.correction.factor(group_of(node.layer))
     ms, low_ms, high_ms = (
-        factor * (max(each + moved_ms, LEAST_LEFT * each) if moved_ms else each)
+        factor * (max(each + moved_ms, LEAST_SHARE * each) if moved_ms else each)
         for each in (time.ms, time.low_ms, time.high_ms)
     )
     return time._replace(ms=ms, low_ms=low_ms, high_ms=high_ms)
 
 
-def _far_copies(bundle: Bundle, lowered: LoweredNetwork) -> Iterator[tuple[str, str]]:
-    """Name the inputs and outputs that are larger than any whose copy was measured, and say why."""
+def _copies_out_of_range(bundle: Bundle, lowered: LoweredNetwork) -> Iterator[tuple[str, str]]:
+    """Yield the name and reason of each input and output larger than all measured copies."""
     for phase, tensors in (("preprocess", lowered.inputs), ("postprocess", lowered.outputs)):
         reasons = bundle.transfers_outside(
             f"{phase}_ms", [tensor_bytes(tensor) for tensor in tensors]
@@ -319,7 +319,7 @@ def _range_warnings(layers: Sequence[LayerPrediction]) -> tuple[str, ...]:
     if not outside:
         return ()
     return (
-        f"{len(outside)} of {len(layers)} layers lie outside what the bundle was trained on, "
+        f"{len(outside)} of {len(layers)} layers are outside the trained range, "
         f"first {outside[0].name} ({outside[0].reason})",
     )
 
@@ -329,7 +329,7 @@ def _bound_warnings(layers: Sequence[LayerPrediction]) -> tuple[str, ...]:
     if not below:
         return ()
     return (
-        f"{len(below)} of {len(layers)} layers are predicted faster than the device can be, first "
+        f"{len(below)} of {len(layers)} layers are predicted faster than the device's peak, first "
         f"{below[0].name} ({below[0].execution_ms:.3g} ms, at least "
         f"{below[0].lower_bound_ms:.3g} ms)",
     )
@@ -349,7 +349,7 @@ def _refuse_extrapolation(
     layers: Sequence[LayerPrediction],
     copies: Sequence[tuple[str, str]],
 ) -> None:
-    """Refuse layers and copies outside what the bundle was trained on.
+    """Refuse layers and copies outside the trained range.
 
     Raises
     ------
@@ -360,9 +360,9 @@ def _refuse_extrapolation(
     outside += [f"copy of {tensor}: {reason}" for tensor, reason in copies]
     if outside:
         raise UnsupportedError(
-            f"{name}: {len(outside)} layers and copies lie outside what the bundle for device "
-            f"{bundle.device} with {bundle.framework} was trained on: {_first(outside)}; take "
-            "another bundle, or extrapolate without --strict-range (strict='range')"
+            f"{name}: {len(outside)} layers and copies are outside the trained range of the bundle "
+            f"for device {bundle.device} with {bundle.framework}: {_first(outside)}; use another "
+            "bundle, or extrapolate without --strict-range (strict='range')"
         )
 
 

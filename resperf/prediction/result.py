@@ -1,4 +1,4 @@
-"""What a prediction is, and its JSON form, which a measured network shares."""
+"""Predictions and their JSON form, which measured networks share."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from resperf.quantities import WHOLE_CALL, quantity
 from resperf.units import json_number, json_values
 
 WHOLE_NETWORK = "whole_network"
-"""Stands for a rule where no layers were added up."""
+"""Value of `Prediction.rule` if the network was predicted as a whole."""
 
 
 @dataclass(frozen=True)
 class PhaseTimes:
     """Times of the three phases, in milliseconds (ResPerfNet, section 4).
 
-    NaN where nothing of a phase is known.
+    NaN if nothing of a phase is known.
 
     Attributes
     ----------
     preprocess_ms : float
-        From the host's arrays to values on the device, re-layout of the inputs included.
+        From the host's arrays to values on the device, including re-layout of the inputs.
     execution_ms : float
         All layers, shape-only operators and the session call.
     postprocess_ms : float
@@ -38,7 +38,7 @@ class PhaseTimes:
 
     @property
     def total_ms(self) -> float:
-        """Sum of the three phases (equation 3) as far as they are known; NaN where none is."""
+        """Sum of the three phases (equation 3) as far as they are known; NaN if none is."""
         times_ms = (self.preprocess_ms, self.execution_ms, self.postprocess_ms)
         known = [time_ms for time_ms in times_ms if not math.isnan(time_ms)]
         return sum(known) if known else math.nan
@@ -50,7 +50,7 @@ class PhaseTimes:
 
 @dataclass(frozen=True)
 class LayerPrediction:
-    """One lowered layer of a network, and how long it takes there.
+    """A lowered layer of a network and its predicted time.
 
     Attributes
     ----------
@@ -61,9 +61,9 @@ class LayerPrediction:
     execution_ms : float
         Time of the layer itself.
     in_range : bool
-        Whether the layer lies inside what the bundle was trained on.
+        Whether the layer is inside the trained range.
     reason : str
-        What lies outside, such as ``"height=900 above 512"``; empty in range.
+        What is out of range, such as ``"height=900 above 512"``; empty in range.
     key : str
         The layer's canonical key.
     macs, moved_bytes : int
@@ -72,15 +72,15 @@ class LayerPrediction:
         Names of the ONNX nodes that became this layer.
     phase : str
         Phase that the time counts in: ``execution``, or ``preprocess`` and ``postprocess`` for a
-        re-layout of a network's input or output. ``whole_call`` for a layer alone, from a bundle
-        that knows only such times.
+        re-layout of a network's input or output. ``whole_call`` for a single layer, from a bundle
+        that has only such times.
     estimated : bool
-        Whether physical terms of other measurements stand in for a predictor.
+        Whether the time is an estimate from other measurements, without a trained predictor.
     lower_bound_ms : float
-        What the layer cannot stay below on the device (`resperf.devices.lower_bound_ms`); NaN
-        where the device's peak is not known.
+        Least possible time on the device (`resperf.devices.lower_bound_ms`); NaN if the device's
+        peak is not known.
     low_ms, high_ms : float
-        Bounds that hold nine of ten measured times of such layers; NaN where none are known.
+        90% interval of the measured time; NaN if not known.
     """
 
     name: str
@@ -100,7 +100,7 @@ class LayerPrediction:
 
     @property
     def below_bound(self) -> bool | None:
-        """Whether the time is one that the device cannot reach; None where that is not known."""
+        """Whether the time is below the device's lower bound; None if the bound is not known."""
         if math.isnan(self.lower_bound_ms) or math.isnan(self.execution_ms):
             return None
         return self.execution_ms < self.lower_bound_ms
@@ -140,8 +140,8 @@ class Skipped:
     reason : str
         Why it has no time.
     macs, moved_bytes : float
-        Its multiply-accumulates, and the bytes that it reads and writes, as the graph says; 0 for
-        what is no operator, NaN where they are not known.
+        Its multiply-accumulates, and the bytes that it reads and writes, from the graph; 0 for
+        entries that are not operators, NaN if not known.
     """
 
     name: str
@@ -163,9 +163,9 @@ class Covered:
     ----------
     macs, moved_bytes : float
         Shares of the network's multiply-accumulates, and of the bytes that its operators read and
-        write; at most these where there is more of unknown size. NaN where there is nothing.
+        write; upper bounds if `unsized` is not 0. NaN if there are none.
     unsized : int
-        Skipped operators of which the one or the other is not known.
+        Number of skipped operators whose multiply-accumulates or bytes are not known.
     """
 
     macs: float
@@ -175,16 +175,16 @@ class Covered:
 
 @dataclass(frozen=True)
 class QuantityPrediction:
-    """One quantity of a network beside the three phases.
+    """A quantity of a network other than the three phases.
 
     Attributes
     ----------
     name : str
-        Of `resperf.quantities.QUANTITIES`.
+        A name of `resperf.quantities.QUANTITIES`.
     value, low, high : float
-        In its unit; NaN where nothing is known.
+        In its unit; NaN if not known.
     method : str
-        What predicted it.
+        Method of its predictor.
     """
 
     name: str
@@ -195,7 +195,7 @@ class QuantityPrediction:
 
     @property
     def unit(self) -> str:
-        """Of the value and its bounds."""
+        """Unit of the value and its bounds."""
         return quantity(self.name).unit
 
     def to_json(self) -> dict[str, Any]:
@@ -217,46 +217,46 @@ class Prediction:
     ----------
     network, device, framework : str
     batch : int or None
-        First dimension of the network's inputs, where they agree on one.
+        First dimension of the network's inputs, if all inputs have the same.
     phases : PhaseTimes
     layers : tuple of LayerPrediction
         In the order they run.
     skipped : tuple of Skipped
         Operators and copies that the total does not contain.
     session_ms : float
-        Cost of the session call, contained in ``phases.execution_ms``; NaN where it is not known.
+        Cost of the session call, contained in ``phases.execution_ms``; NaN if not known.
     views_ms : float
-        Cost of the operators that only change a shape, likewise.
+        Cost of operators that only change a shape, likewise.
     handover_ms : float
-        What layers cost behind each other beyond their own times, likewise.
+        Inter-layer overhead, likewise.
     warnings : tuple of str
         Why the numbers may be off.
     lowering : str
-        Who turned operators into layers: ``"onnxruntime 1.31.1"`` or ``"rules"``.
+        What turned operators into layers: ``"onnxruntime 1.31.1"`` or ``"rules"``.
     rule : str
         The published rule by which the phases were added up: a name of
         `resperf.prediction.rules.RULES`.
     estimated_phases : tuple of str
-        Those of preprocess and postprocess that are estimated rather than learnt.
+        Those of preprocess and postprocess that are estimated instead of learnt.
     views_estimated : bool
         Whether the cost of operators that only change a shape is estimated.
     copies : str
-        ``"stored"`` where the bundle says how many copies of a layer were measured together, and
-        so how far away their weights lay; ``"assumed"`` where it does not.
+        ``"stored"`` if the bundle says how many copies of a layer were measured together, which
+        decides in which level of cache their weights were; else ``"assumed"``.
     nodes : tuple of LoweredNode
         What the framework runs, and which of the network's nodes became it.
     log_width : float
-        Nine of ten networks inside the trained range lie within a factor of exp(log_width) of
-        their predicted total; infinite where whole networks were not measured.
+        Nine of ten networks inside the trained range take their predicted total within a factor of
+        exp(log_width); infinite if no whole networks were measured.
     machine : str
-        What the device's times were measured on, in words; empty where that is not known.
+        Text naming the machine of the measured times; empty if not known.
     bundle, method : str
         Folder and method of the predictors.
     quantities : tuple of QuantityPrediction
-        What else is predicted of the network, such as ``peak_memory_bytes``.
+        Other predicted quantities of the network, such as ``peak_memory_bytes``.
     missing_costs : tuple of Skipped
-        Costs beside operators, such as ``node_ms``, that the total does not contain since the
-        bundle does not know them.
+        Costs other than operators, such as ``node_ms``, that the total does not contain because
+        the bundle does not have them.
     """
 
     network: str
@@ -287,7 +287,7 @@ class Prediction:
     def total_ms(self) -> float:
         """Sum of the three phases as far as they are known, in milliseconds.
 
-        Where no layers were added up, what is predicted of the network's latency.
+        If the network was predicted as a whole, its predicted latency.
         """
         if self.rule != WHOLE_NETWORK:
             return self.phases.total_ms
@@ -296,7 +296,7 @@ class Prediction:
 
     @property
     def complete(self) -> bool:
-        """Whether the total contains everything that it should."""
+        """Whether the total contains all operators and costs."""
         return not self.skipped and not self.missing_costs
 
     @property
@@ -314,7 +314,7 @@ class Prediction:
 
     @property
     def estimated_ms(self) -> float:
-        """How much of the total is estimated by physical terms, not learnt from measurements."""
+        """How much of the total is estimated from physical costs, not by trained predictors."""
         phases_ms = {
             "preprocess": self.phases.preprocess_ms,
             "postprocess": self.phases.postprocess_ms,
@@ -330,26 +330,26 @@ class Prediction:
 
     @property
     def lower_bound_ms(self) -> float:
-        """What the layers cannot stay below on the device together; NaN where it is not known."""
+        """Sum of the layers' lower bounds on the device; NaN if one is not known."""
         return sum(layer.lower_bound_ms for layer in self.layers) if self.layers else math.nan
 
     @property
     def low_ms(self) -> float:
-        """What the total will hardly stay below: nine of ten lie between it and `high_ms`."""
+        """Lower end of the 90% interval of the total."""
         return self._bound_ms(-1)
 
     @property
     def high_ms(self) -> float:
-        """What the total will hardly exceed; it knows nothing of `skipped` operators."""
+        """Upper end of the 90% interval of the total; does not include `skipped` operators."""
         return self._bound_ms(1)
 
     def _bound_ms(self, sign: int) -> float:
-        """Return the lower (-1) or upper (1) bound; NaN where a layer that counts has none.
+        """Return the lower (-1) or upper (1) bound; NaN if a layer that counts has none.
 
-        Where whole networks were measured, by how far those lie off; layers outside the trained
-        range reach their own bounds on top. Else all layers reach their bounds together, and
-        what is no layer is as doubtful as they are: the errors of one predictor on one machine go
-        together more than they cancel, so that this is rather too wide than too narrow.
+        If whole networks were measured, their errors give the width; layers outside the trained
+        range add their own intervals. Otherwise all layers are assumed to reach their bounds
+        together, and other costs to be equally uncertain. Errors of one predictor on one machine
+        are correlated, so this interval tends to be too wide.
         """
         layers_ms = sum(layer.execution_ms for layer in self.layers)
         if not layers_ms:
@@ -363,17 +363,18 @@ class Prediction:
             for layer, bound_ms in zip(self.layers, bounds_ms, strict=True)
             if not layer.in_range
         ]
-        # NaN stays: it is neither above nor below 0.
+        # `not each <= 0` includes NaN.
         return self.total_ms * ratio + sign * sum(each for each in wider_ms if not each <= 0)
 
     @property
     def coverage(self) -> dict[str, Any]:
-        """How much of the total comes from layers inside the trained range, and what has no time.
+        """How much of the total comes from layers inside the trained range, and what is missing.
 
-        ``in_range_ms`` and ``out_of_range_ms`` of layers, ``other_ms`` of what is no layer (copies,
-        the session call, handovers, shape-only operators); ``in_range``, ``out_of_range`` and
-        ``other`` are their shares of the total; ``unknown`` is the number of operators and copies
-        that it does not contain, and ``macs``, ``moved_bytes`` and ``unsized`` are `covered`.
+        ``in_range_ms`` and ``out_of_range_ms`` are times of layers. ``other_ms`` is that of copies,
+        the session call, inter-layer overhead and shape-only operators. ``in_range``,
+        ``out_of_range`` and ``other`` are their shares of the total. ``unknown`` is the number of
+        operators and copies that it does not contain. ``macs``, ``moved_bytes`` and ``unsized`` are
+        `covered`.
         """
         inside_ms = sum(layer.execution_ms for layer in self.layers if layer.in_range)
         outside_ms = sum(layer.execution_ms for layer in self.layers if not layer.in_range)
@@ -393,7 +394,7 @@ class Prediction:
         }
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain JSON values; a measured network has the keys of `network_json` in common."""
+        """Return plain JSON values; measured networks share the keys of `network_json`."""
         return {
             **network_json(self),
             "complete": self.complete,

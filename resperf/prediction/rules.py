@@ -21,11 +21,11 @@ class Total:
     ----------
     phases : PhaseTimes
     session_ms, views_ms, handover_ms : float
-        Parts of the execution phase that are no layer; NaN where the bundle does not know them.
+        Parts of the execution phase other than layers; NaN if the bundle does not have them.
     missing : tuple of Skipped
-        Operators and copies that the rule asks for and the bundle does not know.
+        Operators and copies that the rule needs and the bundle does not have.
     missing_costs : tuple of Skipped
-        Costs between layers that the rule asks for and the bundle does not know.
+        Costs between layers that the rule needs and the bundle does not have.
     """
 
     phases: PhaseTimes
@@ -37,11 +37,11 @@ class Total:
 
 
 Rule = Callable[[Bundle, LoweredNetwork, Sequence[float]], Total]
-"""(bundle, lowered network, time of each node in ms, NaN where there is none) -> Total."""
+"""(bundle, lowered network, time of each node in ms, NaN if there is none) -> Total."""
 
 
 def _known_sum(times_ms: Sequence[float]) -> float:
-    """Add up what is known; what is not is listed elsewhere. NaN where nothing is."""
+    """Add up the known times; NaN if there are only unknown ones."""
     known = [time_ms for time_ms in times_ms if not math.isnan(time_ms)]
     return float(sum(known)) if known or not times_ms else math.nan
 
@@ -53,7 +53,7 @@ def _times_of(lowered: LoweredNetwork, times_ms: Sequence[float], *roles: str) -
 
 
 def _no_operator(name: str, op: str, reason: str) -> Skipped:
-    """List what is no work of an operator: a copy, or a cost beside the work."""
+    """Return an entry for a copy or a cost, which has no work of its own."""
     return Skipped(name, op, reason, macs=0.0, moved_bytes=0.0)
 
 
@@ -79,7 +79,7 @@ def _unknown(label: str) -> str:
 def _cost(
     bundle: Bundle, label: str, nodes: Sequence[tuple[str, str]]
 ) -> tuple[float, tuple[Skipped, ...]]:
-    """Charge a calibrated cost once for each (name, operator); list them where it is unknown."""
+    """Charge a measured cost for each (name, operator); list these if the cost is unknown."""
     if not nodes:
         return 0.0, ()
     cost_ms = bundle.costs.get(label, math.nan)
@@ -95,7 +95,7 @@ def layers_behind_each_other(nodes: Sequence[LoweredNode]) -> list[Layer]:
 
 
 def _handover(bundle: Bundle, lowered: LoweredNetwork) -> tuple[float, tuple[Skipped, ...]]:
-    """Charge what layers cost behind each other; list what was not measured of it."""
+    """Return the inter-layer overhead; list its costs that were not measured."""
     layers = layers_behind_each_other(lowered.nodes)
     counts = {"node_ms": len(layers), "handover_ms_per_mb": handed_over_bytes(layers) / 1e6}
     costs = {label: bundle.costs.get(label, math.nan) for label in counts}
@@ -110,10 +110,10 @@ def _handover(bundle: Bundle, lowered: LoweredNetwork) -> tuple[float, tuple[Ski
 
 
 def three_phase(bundle: Bundle, lowered: LoweredNetwork, times_ms: Sequence[float]) -> Total:
-    """Add up copies of all inputs, all layers and their handovers, one session call, all outputs.
+    """Add up copies of inputs and outputs, layers, inter-layer overhead and one session call.
 
-    ResPerfNet's equations 2 to 6 for networks with several inputs and outputs: what crosses
-    between host and device depends on the tensor, not on the layer behind it.
+    ResPerfNet's equations 2 to 6 for networks with several inputs and outputs: the cost of a copy
+    between host and device depends on the tensor, not on the layer that uses it.
     """
     copied_in_ms, missing_in = _transfers(bundle, "preprocess", lowered.inputs)
     copied_out_ms, missing_out = _transfers(
@@ -136,10 +136,10 @@ def three_phase(bundle: Bundle, lowered: LoweredNetwork, times_ms: Sequence[floa
 def resperfnet(bundle: Bundle, lowered: LoweredNetwork, times_ms: Sequence[float]) -> Total:
     """Add up the first layer's preprocess, all layers' execution, the last layer's postprocess.
 
-    ResPerfNet's equation 2 as it stands: it knows neither a session call nor shape-only
-    operators, and one input and one output. The re-layout of the network's input and output
-    belongs to the outer phases (the T of equations 4 and 6); where a framework runs it as nodes
-    of its own, these nodes are added there.
+    ResPerfNet's equation 2 as published: without session call and shape-only operators, with one
+    input and one output. The re-layout of the network's input and output belongs to the outer
+    phases (the T of equations 4 and 6); if a framework runs it as separate nodes, these are added
+    there.
     """
     layers = [node for node in lowered.nodes if node.role == "execution" and node.layer]
     edges = [("preprocess", layers[0]), ("postprocess", layers[-1])] if layers else []

@@ -1,4 +1,4 @@
-"""The sum of layers as a predictor of networks, behind the contract of all predictors."""
+"""The sum of layers as a predictor of networks, with the interface of all predictors."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from resperf.settings import Setting
 class SumOfLayers(Predictor):
     """Lowers a network for a bundle's target, predicts its layers and composes its quantities.
 
-    It is made of a bundle rather than fitted: what it learns, the bundle's layer predictors and
-    its in-network correction learnt.
+    It is made from a bundle and is not fitted itself: the bundle's predictors of layers and its
+    in-network correction are.
 
     Parameters
     ----------
     bundle : Bundle
-        The part of it that is nearest to the setting and platform asked about answers.
+        Its part nearest to the given setting and platform predicts.
     """
 
     method = "sum_of_layers"
@@ -48,14 +48,14 @@ class SumOfLayers(Predictor):
         progress: Progress | None,  # noqa: ARG002
     ) -> None:
         raise TrainingError(
-            f"{self.method} is made of predictors of layers; train these, then learn from whole "
-            "networks with: resperf calibrate"
+            f"{self.method} is made of predictors of layers; train these, then fit the in-network "
+            "correction with: resperf calibrate"
         )
 
     def predict(
         self, subjects: Columns | Sequence[Network], setting: Setting, platform: Platform
     ) -> Predicted:
-        """Predict the three phases, their sum, and what else follows from layers."""
+        """Predict the three phases, their sum, and other quantities that follow from layers."""
         kinds = [part for part in self.bundle.parts if part.kinds]
         part = kinds[0].answering(None, None, setting, platform) if kinds else self.bundle
         found = [
@@ -77,7 +77,7 @@ class SumOfLayers(Predictor):
 
     @classmethod
     def load(cls, values: Mapping[str, Any], folder: Path) -> Self:  # noqa: ARG003
-        """Make it of the bundle in a folder."""
+        """Make it from the bundle in a folder."""
         return cls(Bundle.load(folder))
 
     def _load(self, values: Mapping[str, Any], folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""Predictors: one file per method behind one contract; a new method is one row of `METHODS`."""
+"""Predictors: one file per method, one interface; a new method is one row of `METHODS`."""
 
 from __future__ import annotations
 
@@ -54,24 +54,24 @@ def predictor_class(method: str) -> type[Predictor]:
 
 
 def layer_predictor_class(method: str) -> type[LayerPredictor]:
-    """Return the class of a method that learns of layers.
+    """Return the class of a method for layers.
 
     Raises
     ------
     TrainingError
-        If there is no such method, or it learns of networks.
+        If there is no such method, or it is for networks.
     """
     found = predictor_class(method)
     if not issubclass(found, LayerPredictor):
         raise TrainingError(
-            f"{method} learns of whole networks; methods for layers: "
+            f"{method} is for whole networks; methods for layers: "
             f"{', '.join(methods_of(Level.LAYER))}"
         )
     return found
 
 
 def methods_of(level: Level) -> tuple[str, ...]:
-    """Return the methods that learn of layers, or of networks, in the order of the table."""
+    """Return the methods for layers, or for networks, in the order of the table."""
     return tuple(method for method in METHODS if predictor_class(method).level is level)
 
 
@@ -81,14 +81,14 @@ def register(method: str, target: str) -> None:
     Parameters
     ----------
     method : str
-        Name that no method has.
+        An unused name.
     target : str
         ``"module:class"``, a `Predictor`.
 
     Raises
     ------
     TrainingError
-        If there is such a method already.
+        If the name is used.
     """
     if METHODS.setdefault(method, target) != target:
         raise TrainingError(f"there is a method {method!r} already: {METHODS[method]}")

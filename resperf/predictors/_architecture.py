@@ -1,6 +1,6 @@
-"""The networks of this package as plain values, and as ONNX graphs of their weights.
+"""The networks of this package as plain values, and as ONNX graphs with their weights.
 
-The ONNX graph is written here, node by node, rather than converted: the same weights then always
+The ONNX graph is written here, node by node, instead of converted. The same weights then always
 give the same bytes, and no converter has to be installed.
 """
 
@@ -30,7 +30,7 @@ class Stage:
 
 @dataclass(frozen=True)
 class Architecture:
-    """A network that answers one number per row and member.
+    """A network with one output per row and member.
 
     Attributes
     ----------
@@ -43,9 +43,9 @@ class Architecture:
     dropout : float
         Share dropped before the output while training.
     positive : bool
-        Output as in the paper: ReLU and no bias. Otherwise linear, starting at zero.
+        Output as in the paper: ReLU and no bias. Otherwise linear, initialised to zero.
     members : int
-        Fully connected parts side by side, which share the input or the convolutions alone.
+        Fully connected parts in parallel, which share only the input or the convolutions.
     """
 
     features: int
@@ -57,7 +57,7 @@ class Architecture:
 
 
 class _Graph:
-    """Nodes and weights of an ONNX graph while it is being written."""
+    """Nodes and weights of an ONNX graph under construction."""
 
     def __init__(self, weights: Weights) -> None:
         self.weights = weights
@@ -97,7 +97,7 @@ class _Graph:
 
 
 def _write_trunk(graph: _Graph, architecture: Architecture) -> str:
-    """Write the convolutions; returns the name of their answers as one row."""
+    """Write the convolutions; returns the name of their flattened output."""
     shape = graph.constant("sequence", np.array([-1, 1, architecture.features]))
     x = graph.node("Reshape", ["x", shape], "as_sequence")
     for place, stage in enumerate(architecture.stages):
@@ -114,7 +114,7 @@ def _write_trunk(graph: _Graph, architecture: Architecture) -> str:
 
 
 def _write_member(graph: _Graph, architecture: Architecture, x: str, member: int) -> str:
-    """Write one member behind the trunk; returns the name of its output, shape (rows, 1)."""
+    """Write one member after the trunk; returns the name of its output, shape (rows, 1)."""
     for place in range(len(architecture.dense)):
         x = graph.relu(graph.dense(x, f"{member}/dense_{place}"))
     x = graph.dense(x, f"{member}/output")

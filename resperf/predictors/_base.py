@@ -1,4 +1,4 @@
-"""The contract of a predictor, of layers or of networks: fit, predict, export, load."""
+"""The interface of predictors of layers and of networks: fit, predict, export, load."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ Progress = Callable[[int, int, float], None]
 
 
 FEWEST_EXAMPLES = 8
-"""Rows without which nothing is learnt."""
+"""Fewest training rows."""
 
 
 @dataclass(frozen=True)
 class Examples:
-    """One quantity of several subjects of one kind, as measured.
+    """Measured values of one quantity, of subjects of one kind.
 
     Attributes
     ----------
@@ -40,9 +40,9 @@ class Examples:
     values : array (rows,)
         In the quantity's unit.
     settings, platforms : sequence, optional
-        Of each row; of all of them where there is one entry. Empty where they are not known.
+        One per row, or one for all rows. Empty if not known.
     weights : array (rows,), optional
-        How much each row counts.
+        Weight of each row.
     """
 
     subjects: Columns | Sequence[Network]
@@ -71,7 +71,7 @@ class Examples:
         return cast("Sequence[Network]", self.subjects)
 
     def check(self, label: str, *, at_least: int) -> None:
-        """Refuse rows that nothing can be learnt from.
+        """Refuse rows that are unusable as training data.
 
         Raises
         ------
@@ -104,14 +104,14 @@ class Examples:
 
 @dataclass(frozen=True)
 class Estimate:
-    """What is predicted of one quantity.
+    """Predicted values of one quantity, with intervals.
 
     Attributes
     ----------
     values : array (subjects,)
-        In the quantity's unit; NaN where nothing is known.
+        In the quantity's unit; NaN if not known.
     low, high : array (subjects,)
-        Bounds that hold nine of ten measured values; NaN where none are known.
+        90% interval of measured values; NaN if not known.
     """
 
     values: Array
@@ -120,33 +120,33 @@ class Estimate:
 
     @classmethod
     def without_bounds(cls, values: Array) -> Self:
-        """Return an estimate whose bounds are not known."""
+        """Return an estimate without interval."""
         unknown = np.full(len(values), np.nan)
         return cls(values, unknown, unknown)
 
 
 Predicted = Mapping[str, Estimate]
-"""Quantity -> what is predicted of it, one entry per subject."""
+"""Quantity -> its estimate, one entry per subject."""
 
 
 class Predictor(ABC):
     """Predicts quantities of layers of one kind, or of networks.
 
-    The constructor stores settings, `fit` returns self, learned values end in ``_``. What `load`
-    returns predicts with numpy and onnxruntime alone.
+    The constructor stores settings, `fit` returns self, learned values end in ``_``. A loaded
+    predictor needs only numpy and onnxruntime.
 
     Parameters
     ----------
     kind : str
         Layer kind, or ``"network"``.
     epochs : int, optional
-        Passes over the training rows; the method's own choice unless given. Methods that are
-        not trained in passes ignore it.
+        Passes over the training rows; the method's own choice by default. Methods that are not
+        trained in passes ignore it.
 
     Attributes
     ----------
     quantity_ : str
-        What was learnt.
+        The quantity it was fitted to.
     """
 
     method: ClassVar[str]
@@ -156,7 +156,7 @@ class Predictor(ABC):
     """Quantities that it can learn; None for any."""
     fewest: ClassVar[int] = FEWEST_EXAMPLES
     notes_: tuple[str, ...] = ()
-    """What the user should know about what was learnt; set by `fit`."""
+    """Remarks on the fit for the user; set by `fit`."""
 
     def __init__(self, kind: str, *, epochs: int | None = None) -> None:
         if epochs is not None and epochs < 1:
@@ -172,24 +172,24 @@ class Predictor(ABC):
         seed: int,
         progress: Progress | None = None,
     ) -> Self:
-        """Learn one quantity.
+        """Fit one quantity.
 
         Parameters
         ----------
         examples : Examples
         validation : Examples
-            Rows that choose the best epoch, never learnt from.
+            Rows that choose the best epoch; not training data.
         seed : int
             Decides everything random.
         progress : callable, optional
-            Told after each epoch.
+            Called after each epoch.
 
         Raises
         ------
         TrainingError
-            If nothing can be learnt from the rows, or the method does not learn this quantity.
+            If the rows are unusable, or the method cannot learn this quantity.
         MissingExtraError
-            If a library that the method trains with is not installed.
+            If a library needed for training is not installed.
         """
         self._refuse_other(examples)
         examples.check(self.kind, at_least=self.fewest)
@@ -202,7 +202,7 @@ class Predictor(ABC):
         name = examples.quantity
         if examples.level is not self.level:
             raise TrainingError(
-                f"{self.method} learns of {self.level}s, not of {examples.level}s; choose another "
+                f"{self.method} is for {self.level}s, not for {examples.level}s; choose another "
                 "--method"
             )
         if self.level not in quantity(name).levels:
@@ -226,7 +226,7 @@ class Predictor(ABC):
         """Predict quantities of subjects under one setting on one platform."""
 
     def export(self, folder: Path, stem: str) -> dict[str, Any]:
-        """Write ``STEM.onnx`` where the method has a network; return the rest as plain JSON values.
+        """Write ``STEM.onnx`` if the method has a network; return the rest as plain JSON values.
 
         The values name the file, if any, under ``"network"``.
         """
@@ -234,7 +234,7 @@ class Predictor(ABC):
 
     @abstractmethod
     def _export(self, folder: Path, stem: str) -> dict[str, Any]:
-        """Do what `export` says; the kind and the quantity are added by it."""
+        """Do the work of `export`, which adds the kind and the quantity."""
 
     @classmethod
     def load(cls, values: Mapping[str, Any], folder: Path) -> Self:
@@ -246,7 +246,7 @@ class Predictor(ABC):
             If values are missing or do not fit.
         """
         self = cls(stored(values, "kind"))
-        # Parts of predictors in bundles before schema 4 do not name it.
+        # Bundles before schema 4 do not store the quantity.
         self.quantity_ = str(values.get("quantity", "execution_ms"))
         self._load(values, folder)
         return self
@@ -257,14 +257,14 @@ class Predictor(ABC):
 
 
 class LayerPredictor(Predictor):
-    """Predicts one quantity of layers of one kind by their columns alone.
+    """Predicts one quantity of layers of one kind from their columns only.
 
-    One setting on one platform is behind all its examples, and it answers for no other.
+    All its examples are of one setting and platform, and so are its predictions.
     """
 
     level = Level.LAYER
     kinds: ClassVar[frozenset[str] | None] = None
-    """Kinds of layers that it knows; None for all that have features."""
+    """Kinds of layers that it supports; None for all that have features."""
 
     @abstractmethod
     def values(self, columns: Columns) -> Array:
@@ -276,13 +276,13 @@ class LayerPredictor(Predictor):
         setting: Setting,  # noqa: ARG002
         platform: Platform,  # noqa: ARG002
     ) -> Predicted:
-        """Predict the learnt quantity; its bounds are the bundle's, from validation rows."""
+        """Predict the learnt quantity; the bundle adds intervals from validation rows."""
         values = self.values(cast(Columns, subjects))
         return {self.quantity_: Estimate.without_bounds(values)}
 
 
 def stored(values: Mapping[str, Any], name: str) -> Any:
-    """Return a stored value, or say that the bundle lacks it.
+    """Return a stored value.
 
     Raises
     ------

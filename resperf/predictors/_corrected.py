@@ -1,4 +1,4 @@
-"""What methods share that learn ln(time / baseline) from features and the baseline's own terms."""
+"""Base of methods that learn ln(time / baseline) from features and the baseline's terms."""
 
 from __future__ import annotations
 
@@ -19,35 +19,35 @@ from resperf.predictors.metrics import mape
 
 @dataclass(frozen=True)
 class ResidualTarget:
-    """What the baseline does not explain, to be learnt by the correction.
+    """The residual target: what the baseline does not explain.
 
     Attributes
     ----------
-    rows, judged : array (rows, inputs)
-        Of the training and of the validation rows.
+    rows, validation : array (rows, inputs)
+        Inputs of the training and of the validation rows.
     targets : array (rows,)
         ln(time / baseline) of the training rows.
     error : callable
-        What corrections of the validation rows, (rows,), come to as MAPE of times.
+        Corrections of the validation rows, (rows,) -> MAPE of the corrected times.
     """
 
     rows: Array
     targets: Array
-    judged: Array
+    validation: Array
     error: Callable[[Array], float]
 
 
 class Corrected(LayerPredictor):
     """Predicts baseline x exp(correction).
 
-    The baseline holds the physics, and extrapolates; the correction learns the residual target from
-    features, ln of the baseline, and the share of each of its terms.
+    The baseline models physical costs, and extrapolates. The correction learns the residual target
+    from features, ln of the baseline, and the share of each of its terms.
 
     Attributes
     ----------
     baseline_ : Baseline
     features_ : tuple of str
-        Names of the inputs that vary and are not copies of another.
+        Names of the inputs that vary and do not duplicate another.
     """
 
     @abstractmethod
@@ -66,7 +66,7 @@ class Corrected(LayerPredictor):
 
     @abstractmethod
     def _load_correction(self, values: Mapping[str, Any], network: OnnxNetwork) -> None:
-        """Take over what `_export_correction` returned."""
+        """Restore what `_export_correction` returned."""
 
     def _learn(
         self, examples: Examples, validation: Examples, seed: int, progress: Progress | None
@@ -76,13 +76,13 @@ class Corrected(LayerPredictor):
         names, matrix, estimate_ms = all_inputs(self.baseline_, examples.columns)
         chosen = informative(matrix)
         self.features_ = tuple(names[place] for place in chosen)
-        judged, judged_ms = self._inputs(validation.columns)
+        validation_rows, baseline_ms = self._inputs(validation.columns)
 
         def error(corrections: Array) -> float:
-            return mape(validation.values, judged_ms * np.exp(corrections))
+            return mape(validation.values, baseline_ms * np.exp(corrections))
 
         targets = np.log(examples.values / estimate_ms)
-        target = ResidualTarget(matrix[:, chosen], targets, judged, error)
+        target = ResidualTarget(matrix[:, chosen], targets, validation_rows, error)
         self._learn_correction(target, examples.weights, seed, progress)
 
     def _inputs(self, columns: Columns) -> tuple[Array, Array]:
@@ -121,7 +121,7 @@ def all_inputs(baseline: Baseline, columns: Columns) -> tuple[tuple[str, ...], A
     Parameters
     ----------
     baseline : Baseline
-        Fitted; its kind says which features there are.
+        Fitted; its kind determines the features.
     columns : mapping of str to array
         As `resperf.features.columns_of` returns them.
     """
@@ -132,7 +132,7 @@ def all_inputs(baseline: Baseline, columns: Columns) -> tuple[tuple[str, ...], A
 
 
 def informative(matrix: Array) -> list[int]:
-    """Return the columns that vary and are not copies (or mirrors) of an earlier one."""
+    """Return the columns that vary and do not duplicate (or negate) an earlier one."""
     chosen: list[int] = []
     seen: set[bytes] = set()
     for place in range(matrix.shape[1]):
@@ -142,8 +142,8 @@ def informative(matrix: Array) -> list[int]:
             continue
         scores = np.round((column - column.mean()) / deviation, 6) + 0.0
         sign = 1.0 if scores[np.flatnonzero(scores)[0]] > 0 else -1.0
-        print_of_column = (scores * sign + 0.0).tobytes()
-        if print_of_column not in seen:
-            seen.add(print_of_column)
+        normalised = (scores * sign + 0.0).tobytes()
+        if normalised not in seen:
+            seen.add(normalised)
             chosen.append(place)
     return chosen

@@ -1,4 +1,4 @@
-"""Training of networks in Keras: the only place where Keras is used, loaded when a fit begins."""
+"""Training of networks in Keras, which is only imported here, when a fit begins."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from resperf.predictors._base import Progress
 KERAS_BACKEND = "tensorflow"
 _ROWS_AT_ONCE = 8192
 _DEAD_EPOCHS = 10
-"""After so many epochs of nothing but zeros, an output with ReLU does not come back to life."""
+"""After so many epochs of zeros only, an output with ReLU does not recover."""
 
 
 @dataclass(frozen=True)
@@ -41,12 +41,12 @@ class Schedule:
     penalty : float
         Factor of the squared weights of fully connected layers in the loss.
     average_share : float
-        Weights are averaged over about this share of all steps (at most 1,000 steps); 0 for the
-        last weights alone.
+        Share of all steps over which weights are averaged (at most 1,000 steps); 0 for the last
+        weights.
     epsilon : float
-        Of Adam.
+        Adam's epsilon.
     patience : float
-        Share of the epochs without a better one after which training stops early.
+        Share of the epochs without improvement after which training stops.
     """
 
     epochs: int
@@ -61,11 +61,11 @@ class Schedule:
     patience: float = 0.4
 
     def steps(self, rows: int) -> int:
-        """Count the steps of an epoch; rows that fill no batch wait for the next epoch."""
+        """Count the steps of an epoch; an incomplete last batch is dropped."""
         return max(1, rows // self.batch)
 
     def batches(self, order: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Cut an order of rows into batches, shape (steps, batch)."""
+        """Split an order of rows into batches, shape (steps, batch)."""
         steps = self.steps(len(order))
         batch = min(self.batch, len(order))
         return order[: steps * batch].reshape(steps, batch)
@@ -73,7 +73,7 @@ class Schedule:
 
 @dataclass(frozen=True)
 class Fitted:
-    """A trained network: its best weights, and how it came to them."""
+    """A trained network: its best weights, and their epoch and error."""
 
     weights: Weights
     run: Callable[[Array], Array]
@@ -93,10 +93,10 @@ def keras() -> Any:
     os.environ.setdefault("KERAS_BACKEND", KERAS_BACKEND)
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     with silent_stderr():
-        # The first operation starts TensorFlow's runtime, which greets a second time.
+        # The first operation starts TensorFlow's runtime, which logs to stderr again.
         tensorflow = require("tensorflow", "train")
         tensorflow.constant(0.0)
-        # Several predictors in a row are several compilations, of which it would warn.
+        # It would warn of repeated compilations for several predictors in a row.
         tensorflow.get_logger().setLevel("ERROR")
         module = require("keras", "train")
     if module.backend.backend() != KERAS_BACKEND:
@@ -115,20 +115,20 @@ def maple_loss(measured: Any, predicted: Any) -> Any:
 
 
 def _absolute_loss(measured: Any, predicted: Any) -> Any:
-    """L1, the mean over members."""
+    """L1 loss, mean over members."""
     ops = keras().ops
     return ops.mean(ops.abs(predicted - measured), axis=-1)
 
 
 def _model(architecture: Architecture, penalty: float) -> Any:
-    """Build the network; its answers have the shape (rows, members)."""
+    """Build the network; its output has shape (rows, members)."""
     k = keras()
     rows = k.Input((architecture.features,), name="x")
     x = _trunk(rows, architecture) if architecture.stages else rows
     width, members = x.shape[-1], architecture.members
     equation = "bi,mio->bmo"
     for place, next_width in enumerate(architecture.dense):
-        # All members at once: one large product is several times faster than many small ones.
+        # All members at once: one batched product is several times faster than many small ones.
         x = k.layers.EinsumDense(
             equation, (members, next_width), bias_axes="mo", activation="relu",
             kernel_initializer=_glorot(width, next_width),
@@ -141,7 +141,7 @@ def _model(architecture: Architecture, penalty: float) -> Any:
     if architecture.positive:
         settings = {"activation": "relu", "kernel_initializer": _glorot(width, 1)}
     else:
-        # A start at zero is the baseline itself: training can only improve on it.
+        # Zero weights give the baseline itself, from which training starts.
         settings = {"bias_axes": "mo", "kernel_initializer": "zeros"}
     x = k.layers.EinsumDense(equation, (members, 1), name="output", **settings)(x)
     return k.Model(rows, k.layers.Reshape((members,), name="y")(x))
@@ -166,7 +166,7 @@ def _trunk(rows: Any, architecture: Architecture) -> Any:
 
 
 def _glorot(width: int, next_width: int) -> Any:
-    """Glorot's uniform start of one member; Keras would count members as inputs."""
+    """Return Glorot's uniform initializer of one member; Keras would count members as inputs."""
     limit = float(np.sqrt(6 / (width + next_width)))
     return keras().initializers.RandomUniform(-limit, limit)
 
@@ -188,7 +188,7 @@ def _optimizer(schedule: Schedule, steps: int) -> Any:
 
 
 def _weights(model: Any) -> dict[str, npt.NDArray[np.float32]]:
-    """Copy all weights under the names that `_architecture` writes into ONNX, members apart."""
+    """Copy all weights, split by member, under the names that `_architecture` writes into ONNX."""
     copies: dict[str, npt.NDArray[np.float32]] = {}
     for layer in model.layers:
         for variable in layer.weights:
@@ -202,7 +202,7 @@ def _weights(model: Any) -> dict[str, npt.NDArray[np.float32]]:
 
 
 def _run(model: Any, rows: Array) -> Array:
-    """Return answers (rows, members); called directly, for `predict` compiles for each shape."""
+    """Return outputs (rows, members); not by `predict`, which compiles for each shape."""
     parts = [
         model(rows[at : at + _ROWS_AT_ONCE].astype(np.float32), training=False).numpy()
         for at in range(0, len(rows), _ROWS_AT_ONCE)
@@ -213,15 +213,15 @@ def _run(model: Any, rows: Array) -> Array:
 def _epoch_function(
     model: Any, averaged: Any, optimizer: Any, schedule: Schedule, data: tuple[Any, Any, Any]
 ) -> Callable[[Any], None]:
-    """Return a compiled pass over batches of row numbers, shape (steps, batch).
+    """Return a compiled pass over batches of row indices, shape (steps, batch).
 
-    One call per epoch rather than one per step: with networks this small, Python would take most
-    of the time. Each step also moves `averaged`, a second network, towards the trained one.
+    There is one call per epoch, not per step, since for such small networks Python would take most
+    of the time. Each step also updates `averaged`, a second network with averaged weights.
     """
     tf = require("tensorflow", "train")
     x, y, weights = data
     losses_of = {"absolute": _absolute_loss, "maple": maple_loss}
-    # AutoGraph is for the loop over batches alone; what is called is made of tensors already.
+    # AutoGraph is only for the loop over batches; the loss consists of tensor operations already.
     loss_of = tf.autograph.experimental.do_not_convert(losses_of[schedule.loss])
     steps = schedule.average_share * schedule.epochs * schedule.steps(len(x))
     momentum = 1 - 1 / min(1000.0, max(1.0, steps))
@@ -264,7 +264,7 @@ def fit_network(
     targets : array (rows,)
     validation_rows : array (validation rows, features)
     validation_error : callable
-        Judges the answers for `validation_rows`, shape (validation rows, members): a fraction.
+        Error of the outputs for `validation_rows`, shape (validation rows, members): a fraction.
     seed : int
     weights : array (rows,), optional
     progress : callable, optional

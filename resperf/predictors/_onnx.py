@@ -1,4 +1,4 @@
-"""ONNX files of predictors: features in, numbers out, the same bytes for the same values."""
+"""ONNX files of predictors: from features to numbers, equal bytes for equal values."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def onnx_file(
     constants : mapping of str to array
     features, outputs : int
     double : bool
-        The output is float64; the input is float32 in any case.
+        The output is float64; the input is always float32.
     trees : bool
-        A node is of ai.onnx.ml.
+        Some nodes are of the domain ai.onnx.ml.
     """
     from onnx import TensorProto, helper, numpy_helper
 
@@ -56,14 +56,14 @@ def onnx_file(
 
 
 class OnnxNetwork:
-    """A stored network: rows in, numbers out; one thread, started on first use.
+    """A stored network, run with one thread; its session is created on first use.
 
     Parameters
     ----------
     path : Path
         The ONNX file.
     rows_at_once : int
-        Rows that one run is given, which bounds its memory.
+        Most rows per run, which bounds its memory.
     """
 
     def __init__(self, path: Path, rows_at_once: int = 8192) -> None:
@@ -72,7 +72,7 @@ class OnnxNetwork:
         self._session: Any = None
 
     def __call__(self, rows: npt.NDArray[np.floating[Any]]) -> Array:
-        """Run rows of shape (rows, features); the answer is (rows, members)."""
+        """Run rows of shape (rows, features); returns (rows, members)."""
         session, step = self._session or self._start(), self._rows_at_once
         try:
             parts = [

@@ -1,4 +1,4 @@
-"""What ResPerfNet and PerfNet share: the paper's features, transforms, loss and training."""
+"""Base class of ResPerfNet and PerfNet: the paper's features, transforms, loss and training."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ _STARTS = 10
 
 
 def _padded(columns: Columns) -> Array:
-    """Table 3's padding: 0 VALID, 1 SAME; any pad counts as SAME."""
+    """Return Table 3's padding: 0 VALID, 1 SAME; any padding counts as SAME."""
     pads = ("pad_top", "pad_left", "pad_bottom", "pad_right")
     return np.asarray(np.any([columns[pad] > 0 for pad in pads], axis=0), dtype=float)
 
 
 def _activation(columns: Columns) -> Array:
-    """Table 3's number of the activation: 0 none, 1 ReLU, and so on."""
+    """Return Table 3's number of the activation: 0 none, 1 ReLU, and so on."""
     values = np.asarray(columns["activation"])
     numbered = [place * (values == name) for place, name in enumerate(ACTIVATIONS)]
     return np.asarray(np.sum(numbered, axis=0), dtype=float)
 
 
 def _optimizer(columns: Columns) -> Array:
-    """Return a number per optimizer; the paper has no training steps, so the order is ours."""
+    """Return a number per optimizer, in our own order: the paper has no training steps."""
     values = np.asarray(columns["optimizer"])
     numbered = [place * (values == name) for place, name in enumerate(OPTIMIZERS, start=1)]
     return np.asarray(np.sum(numbered, axis=0), dtype=float)
@@ -81,7 +81,7 @@ _FEATURES: Mapping[str, Mapping[str, Callable[[Columns], Array]]] = {
         "padding": _padded,
     },
     "dense": _DENSE,
-    # Not in the paper, but between its layers.
+    # Not in the paper, but needed between its layers.
     "activation": {
         "batch size": _field("batch"),
         "values": _field("values"),
@@ -95,18 +95,18 @@ _FEATURES: Mapping[str, Mapping[str, Callable[[Columns], Array]]] = {
     "conv_step": {**_CONV, "optimizer": _optimizer},
     "dense_step": {**_DENSE, "optimizer": _optimizer},
 }
-"""Table 3: kind -> feature -> how it follows from the fields."""
+"""Table 3: kind -> feature -> its function of the fields."""
 PAPER_KINDS = frozenset(_FEATURES)
 
 _BOX_COX = {"conv": ("matrix size", "kernel size"), "pool": ("matrix size",)}
-"""Appendix D: which features are Box-Cox transformed."""
+"""Appendix D: features with a Box-Cox transform."""
 
 
 class PaperPredictor(LayerPredictor):
     """A network on the paper's features: Box-Cox, z-score, times 10, MAPLE, Adam.
 
-    The text leaves room; what the authors' code settles is followed: sizes in elements, L2 of 1e-5
-    on fully connected layers times 0.1, Adam's epsilon of 0.1, rate 0.1 halved every fifth of 200
+    Where the text is not specific, the authors' code is followed: sizes in elements, L2 of 1e-5 on
+    fully connected layers times 0.1, Adam's epsilon of 0.1, rate 0.1 halved every fifth of 200
     epochs, batches of 128.
 
     Attributes
@@ -176,19 +176,19 @@ class PaperPredictor(LayerPredictor):
                 weights=examples.weights,
                 progress=progress,
             )
-            # An output with ReLU and no bias may be dead from the start: it answers 0 for ever.
+            # An output with ReLU and no bias may be dead from the start: it always predicts 0.
             if np.any(fitted.run(rows[:256]) > 0):
                 return fitted
         raise TrainingError(
-            f"{self.kind}: {self.method} answered 0 ms from {_STARTS} starts; "
+            f"{self.kind}: {self.method} predicted 0 ms after {_STARTS} starts; "
             "try another --seed or --method residual"
         )
 
     def _box_coxed(self, matrix: Array) -> Array:
-        places = [self._names.index(name) for name in self.box_cox_.columns]
+        indices = [self._names.index(name) for name in self.box_cox_.columns]
         result = matrix.copy()
-        if places:
-            result[:, places] = self.box_cox_.apply(matrix[:, places])
+        if indices:
+            result[:, indices] = self.box_cox_.apply(matrix[:, indices])
         return result
 
     def _rows(self, columns: Columns) -> Array:
@@ -225,15 +225,14 @@ class PaperPredictor(LayerPredictor):
 def paper_features(kind: str, columns: Columns) -> tuple[tuple[str, ...], Array]:
     """Return the features of the paper's Table 3 and a matrix of shape (rows, features).
 
-    Matrix, kernel and pooling size are counted in elements (height x width). Table 3 has one
-    stride, which is that of the height, and neither groups nor dilations: layers that differ in
-    the stride of the width, in groups or in dilations alone have the same features
-    (`unseen_notes`).
+    Matrix, kernel and pooling size are in elements (height x width). Table 3 has one stride (here
+    that of the height) and neither groups nor dilations: layers that differ only in the stride of
+    the width, groups or dilations have equal features (`unseen_notes`).
 
     Raises
     ------
     LayerError
-        If the paper's methods do not know the kind.
+        If the paper's methods do not support the kind.
     """
     if kind not in _FEATURES:
         raise LayerError(f"the paper's methods know {', '.join(_FEATURES)}, not {kind!r}")
@@ -242,7 +241,7 @@ def paper_features(kind: str, columns: Columns) -> tuple[tuple[str, ...], Array]
 
 
 def unseen_notes(kind: str, columns: Columns) -> tuple[str, ...]:
-    """Say how many rows have what the paper's features cannot tell apart; nothing where none has.
+    """Count the rows with properties that the paper's features ignore; empty if there are none.
 
     Parameters
     ----------
@@ -259,9 +258,9 @@ def unseen_notes(kind: str, columns: Columns) -> tuple[str, ...]:
     if not named:
         return ()
     return (
-        f"{kind}: the paper's features do not know groups, dilations or a stride of the width of "
-        f"its own, so of {rows} training rows these are learnt as if they were plain: {named}; "
-        "methods on features of their own (ensemble, boosted, residual) tell them apart",
+        f"{kind}: the paper's features ignore groups, dilations and a different stride of the "
+        f"width, so that of {rows} training rows these are learnt as if they had none: {named}; "
+        "methods with other features (ensemble, boosted, residual) distinguish them",
     )
 
 
@@ -276,4 +275,4 @@ _UNSEEN: Mapping[str, tuple[str, Callable[[Columns], Any]]] = {
         lambda columns: columns["stride_height"] != columns["stride_width"],
     ),
 }
-"""What Table 3 does not say: a field of the kinds that have it, and the rows where it matters."""
+"""Properties that Table 3 ignores: a field of the kinds that have it, and the rows affected."""

@@ -1,4 +1,4 @@
-"""What the regressions that the paper's Table 1 compares with share: features, target, file."""
+"""Base class of the regressions in the paper's Table 1: features, target, file."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from resperf.predictors._onnx import OnnxNetwork, onnx_file
 from resperf.predictors._paper import PAPER_KINDS, paper_features, unseen_notes
 
 Inputs = npt.NDArray[np.float32]
-"""Scaled features (rows, features), rounded to what ONNX Runtime is given."""
+"""Scaled features (rows, features) in float32, as ONNX Runtime reads them."""
 
 Learnt = tuple[Callable[[Inputs], Array], bytes]
-"""What answers rows, as (rows, 1), and the ONNX file that does the same."""
+"""A function from rows to outputs (rows, 1), and the ONNX file of it."""
 
 
 class PaperRegression(LayerPredictor):
     """A regression on the z-scored features of the paper's Table 3, in ms.
 
-    Section 6.1 says only that "appropriate parameter adjustments" were made; the settings here are
-    the libraries' own, which come close to the paper's errors. There is no epoch to choose, so the
-    validation rows are not used. A sum that comes out negative is no time and becomes 0 ms.
+    Section 6.1 only mentions "appropriate parameter adjustments"; the settings here are the
+    libraries' defaults, which come close to the paper's errors. There is no epoch to choose, so
+    validation rows are not used. Negative results become 0 ms.
 
     Attributes
     ----------
@@ -93,7 +93,7 @@ def formula_bytes(
 ) -> bytes:
     """Return an ONNX file with input ``x`` (rows, features) in float32 and output ``y`` in float64.
 
-    Sums of large terms that nearly cancel need float64; ``x64`` is the input in it.
+    Sums of large terms that nearly cancel need float64; ``x64`` is the input in float64.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Terms that cost time on some device: how each follows from the quantities of layers."""
+"""Terms that cost time on some device, computed from the quantities of layers."""
 
 from __future__ import annotations
 
@@ -12,39 +12,39 @@ Term: TypeAlias = "Callable[[Mapping[str, Array]], Array]"
 
 MB, GFLOP = 1e6, 1e9
 CACHE_2, CACHE_3 = 1e6, 16e6
-"""Bytes beyond which traffic gets dearer: rounded second and third level caches of common
-processors. A fit blends them, so they need not be those of the machine."""
+"""Bytes above which traffic costs more: rounded sizes of level 2 and 3 caches of common
+processors. A fit combines them, so they need not be those of the machine."""
 
 
 def mb(name: str, *where: str) -> Term:
-    """Give MB of a quantity, where flags are 1."""
+    """Return MB of a quantity in rows where all flags are 1."""
     return lambda q: q[name] / MB * math.prod(q[flag] for flag in where)
 
 
 def millions(name: str, *where: str) -> Term:
-    """Give millions of a count, where flags are 1."""
+    """Return millions of a count in rows where all flags are 1."""
     return mb(name, *where)
 
 
 def beyond(name: str, cache_bytes: float) -> Term:
-    """Give MB of a quantity beyond a cache."""
+    """Return MB of a quantity beyond the size of a cache."""
     return lambda q: (q[name] - cache_bytes).clip(0.0) / MB
 
 
 def flag(name: str) -> Term:
-    """Give a quantity of 0 or 1 as it is."""
+    """Return a quantity of 0 or 1 unchanged."""
     return lambda q: q[name]
 
 
 def constant(q: Mapping[str, Array]) -> Array:
-    """Give 1 for every row."""
+    """Return 1 for every row."""
     import numpy as np
 
     return np.ones_like(q["in_bytes"])
 
 
 def gflop(name: str, *where: str) -> Term:
-    """Give GFLOP of a quantity, where flags are 1."""
+    """Return GFLOP of a quantity in rows where all flags are 1."""
     return lambda q: q[name] / GFLOP * math.prod(q[flag] for flag in where)
 
 

@@ -1,7 +1,7 @@
-"""Ensembles of decision trees as plain values, and as ONNX graphs of these values.
+"""Ensembles of decision trees as arrays, and as ONNX graphs.
 
-Like the networks' graphs they are written here: the same trees always give the same bytes, and
-thresholds are rounded so that float32 rows take the same branches as in the library that grew them.
+The ONNX graphs are written here, so that the same trees always give the same bytes. Thresholds are
+rounded so that float32 rows take the same branches as in the library that trained the trees.
 """
 
 from __future__ import annotations
@@ -15,31 +15,31 @@ import numpy.typing as npt
 
 from resperf.predictors._onnx import onnx_file
 
-# Numbers that ai.onnx.ml 5 gives to the comparisons x <= threshold and x < threshold.
+# Values of ai.onnx.ml 5 for the comparisons x <= threshold and x < threshold.
 _MODES = {"<=": 0, "<": 1}
 
 Comparison = Literal["<=", "<"]
 
 Split = tuple[int, float, Any, Any]
-"""Feature, threshold, and the nodes where the comparison holds and where it does not."""
+"""Feature, threshold, node if the comparison holds, node if it does not."""
 
 
 @dataclass(frozen=True)
 class Forest:
-    """Trees whose leaves are added up; splits and leaves of all trees stand one after the other.
+    """Trees whose leaves are summed; the arrays hold the splits and leaves of all trees.
 
     Attributes
     ----------
     comparison : {"<=", "<"}
-        What sends a row to the first child.
+        Comparison that sends a row to the first child.
     features : array of int64 (splits,)
     thresholds : array of float32 (splits,)
     children : array of int64 (splits, 2)
-        Places of splits, or of leaves where `are_leaves` says so.
+        Indices of leaves where `are_leaves`, else of splits.
     are_leaves : array of bool (splits, 2)
     leaves : array of float32 (leaves,)
     roots : array of int64 (trees,)
-        Places of splits.
+        Indices of splits.
     """
 
     comparison: Comparison
@@ -54,17 +54,17 @@ class Forest:
 def forest_of(
     roots: Iterable[Any], read: Callable[[Any], Split | float], comparison: Comparison
 ) -> Forest:
-    """Lay out the trees of a library.
+    """Convert the trees of a library.
 
     Parameters
     ----------
     roots : iterable
-        One node per tree, in whatever form `read` understands.
+        One root node per tree, in a form that `read` understands.
     read : callable
-        Says of a node what it is: the value of a leaf, or a split.
+        Returns the value of a leaf, or a split.
     comparison : {"<=", "<"}
-        Thresholds of ``<=`` are rounded down to float32: a float32 x is at most t exactly if it is
-        at most the largest float32 that is at most t. Those of ``<`` must be float32 already.
+        Thresholds of ``<=`` are rounded down to float32, which changes no comparison with float32
+        values. Those of ``<`` must be float32 already.
     """
     splits: list[tuple[int, float]] = []
     children: list[list[int]] = []
@@ -72,7 +72,7 @@ def forest_of(
     leaves: list[float] = []
 
     def place(node: Any) -> tuple[int, bool]:
-        """Append a node with all below it; returns its place, and whether it is a leaf."""
+        """Append a node and its descendants; return its index and whether it is a leaf."""
         found = read(node)
         if not isinstance(found, tuple):
             leaves.append(found)
@@ -92,13 +92,13 @@ def forest_of(
         at, is_leaf = place(node)
         if not is_leaf:
             return at
-        # A tree that never split: ONNX wants a split at the root, so both ways lead to the leaf.
+        # ONNX needs a split at the root: both branches lead to the single leaf.
         splits.append((0, 0.0))
         children.append([at, at])
         are_leaves.append([True, True])
         return len(splits) - 1
 
-    places = [place_root(root) for root in roots]
+    root_indices = [place_root(root) for root in roots]
     return Forest(
         comparison,
         np.array([feature for feature, _ in splits], np.int64),
@@ -106,12 +106,12 @@ def forest_of(
         np.array(children, np.int64).reshape(-1, 2),
         np.array(are_leaves, np.bool_).reshape(-1, 2),
         np.array(leaves, np.float32),
-        np.array(places, np.int64),
+        np.array(root_indices, np.int64),
     )
 
 
 def rounded_down(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float32]:
-    """Return the largest float32 numbers that are at most the values; any shape."""
+    """Round to the largest float32 numbers that are at most the values; any shape."""
     with np.errstate(over="ignore"):
         nearest = values.astype(np.float32)
     below = np.nextafter(nearest, np.float32(-np.inf))
@@ -121,8 +121,8 @@ def rounded_down(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float32]:
 def onnx_bytes(forest: Forest, features: int) -> bytes:
     """Return an ONNX file with input ``x`` (rows, features) and output ``y`` (rows, 1).
 
-    It holds one TreeEnsemble of ai.onnx.ml 5, which takes a third of the bytes of the older
-    TreeEnsembleRegressor: only splits have thresholds and children, and comparisons are numbers.
+    It holds one TreeEnsemble of ai.onnx.ml 5, which needs a third of the bytes of the older
+    TreeEnsembleRegressor: only splits have thresholds and children.
     """
     from onnx import helper, numpy_helper
 

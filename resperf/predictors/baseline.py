@@ -23,12 +23,12 @@ from resperf.predictors.terms import (
 REWEIGHTINGS = 15
 _SMALLEST_ERROR = 0.02
 _FEWEST_ROWS, _FEWEST_SHARE = 3, 0.02
-_FACTOR_TURNS = 3
+_FACTOR_ITERATIONS = 3
 _LARGEST_FACTOR = 30.0
 _FACTOR_ROWS = 2.0
-"""A factor of so many rows counts half, in logarithms."""
+"""A factor fitted to this many rows is shrunk to half, in logarithms."""
 _VARIABLE_SHARE = 0.5
-"""Rows of which less is beyond the constant terms say nothing of a factor."""
+"""Rows with a smaller share of variable time are not used to fit factors."""
 
 
 def fit_terms(
@@ -37,7 +37,7 @@ def fit_terms(
     """Fit coefficients c >= 0 that make ``terms @ c`` close to the times, relative to each time.
 
     Least squares of (prediction / time - 1), reweighted 15 times by 1 / sqrt(|error|), which
-    leads towards the least absolute error and so past outliers.
+    approximates least absolute errors and so is robust to outliers.
 
     Parameters
     ----------
@@ -46,8 +46,8 @@ def fit_terms(
         Above zero.
     weights : array (rows,), optional
     largest : array (terms,), optional
-        Upper bounds of the coefficients. A term that few rows have gets 0: it would learn their
-        noise, and be wrong by factors where it is larger.
+        Upper bounds of the coefficients. A term that few rows have gets 0: it would fit their noise
+        and extrapolate badly.
 
     Returns
     -------
@@ -69,9 +69,9 @@ def fit_terms(
 
 
 def _bounded(matrix: Array, target: Array, largest: Array) -> Array:
-    """Solve least squares with 0 <= c <= largest: what passes its bound is held there."""
+    """Solve least squares with 0 <= c <= largest; coefficients above a bound are fixed at it."""
     nnls = require("scipy.optimize", "train").nnls
-    # Columns of like size keep the solver from calling a small but real term zero.
+    # Columns of similar scale prevent the solver from zeroing small but real terms.
     scales = np.maximum(np.linalg.norm(matrix, axis=0), 1e-12)
     coefficients = np.zeros(matrix.shape[1])
     held = np.zeros(matrix.shape[1], dtype=bool)
@@ -89,7 +89,7 @@ def _bounded(matrix: Array, target: Array, largest: Array) -> Array:
 def _choice_factors(
     parts: Array, constant: npt.NDArray[np.bool_], choices: Array, times_ms: Array
 ) -> dict[str, float]:
-    """Return for each choice how many times as long its rows take as their variable parts say.
+    """Return for each choice the ratio of measured to predicted variable time of its rows.
 
     Parameters
     ----------
@@ -100,10 +100,10 @@ def _choice_factors(
     times_ms : array (rows,)
     """
     fixed_ms, variable_ms = parts[:, constant].sum(axis=1), parts[:, ~constant].sum(axis=1)
-    left_ms = times_ms - fixed_ms
-    known = (left_ms > _VARIABLE_SHARE * times_ms) & (variable_ms > 0)
-    logs = np.log(left_ms[known] / variable_ms[known])
-    # What all have in common is the coefficients' part.
+    measured_ms = times_ms - fixed_ms
+    known = (measured_ms > _VARIABLE_SHARE * times_ms) & (variable_ms > 0)
+    logs = np.log(measured_ms[known] / variable_ms[known])
+    # A factor common to all belongs to the coefficients.
     logs -= np.median(logs) if len(logs) else 0.0
     factors = {}
     for choice in np.unique(choices[known]):
@@ -115,7 +115,7 @@ def _choice_factors(
 
 
 class Baseline(LayerPredictor):
-    """Physical terms alone: sane far from the data, and the first estimate of `residual`.
+    """Physical terms only: plausible far from the data, and the basis of `residual`.
 
     Attributes
     ----------
@@ -124,10 +124,10 @@ class Baseline(LayerPredictor):
     coefficients_ : array (terms,)
         In ms per unit of the term.
     factors_ : mapping of str to float
-        Choice of the kind's field of choices (`resperf.predictors.terms.FACTORED`) -> how many
-        times as long it takes as the terms say, beyond what is constant; 1 where it is absent.
+        Choice of the kind's factored field (`resperf.predictors.terms.FACTORED`) -> factor of all
+        terms that are not constant; 1 if absent.
     floor_ms_ : float
-        A fifth of the shortest time seen: no prediction is below it.
+        Smallest prediction: a fifth of the shortest training time.
     """
 
     method = "baseline"
@@ -139,14 +139,14 @@ class Baseline(LayerPredictor):
         seed: int,  # noqa: ARG002
         progress: Progress | None,  # noqa: ARG002
     ) -> None:
-        """Fit coefficients and factors in turns; there is nothing random, no epoch to choose."""
+        """Fit coefficients and factors alternately; nothing is random, and there are no epochs."""
         names = tuple(terms_of(self.kind))
         terms = physical_terms(self.kind, examples.columns)
         choices = choices_of(self.kind, examples.columns)
         largest = largest_coefficients(self.kind)
         self.factors_: dict[str, float] = {}
         coefficients = fit_terms(terms, examples.values, examples.weights, largest)
-        for _ in range(_FACTOR_TURNS):
+        for _ in range(_FACTOR_ITERATIONS):
             if choices is None:
                 break
             self.factors_ = _choice_factors(
@@ -167,7 +167,7 @@ class Baseline(LayerPredictor):
         return estimate_ms, parts / estimate_ms[:, None]
 
     def _scales(self, names: tuple[str, ...], columns: Columns) -> Array:
-        """Return what each term of each layer is multiplied with, (rows, terms) or (1, 1)."""
+        """Return the factor of each term of each layer, (rows, terms) or (1, 1)."""
         choices = choices_of(self.kind, columns)
         if choices is None or not self.factors_:
             return np.ones((1, 1))
@@ -191,6 +191,6 @@ class Baseline(LayerPredictor):
         terms = stored(values, "terms")
         self.terms_ = tuple(terms)
         self.coefficients_ = np.array(list(terms.values()), dtype=float)
-        # Kinds without such a field have none, nor have bundles of before there were any.
+        # Kinds without such a field, and older bundles, have no factors.
         self.factors_ = {str(name): float(each) for name, each in values.get("factors", {}).items()}
         self.floor_ms_ = float(stored(values, "floor_ms"))

@@ -20,18 +20,18 @@ from resperf.predictors.metrics import mape
 Places = npt.NDArray[np.intp]
 
 TREES = 1500
-"""At most so many trees unless told otherwise; about 2.2 MB."""
+"""Default of the largest number of trees; about 2.2 MB."""
 
 _RATE = 0.04
-"""Share of each tree that counts, of many trees."""
+"""Learning rate of many trees."""
 _REACH = 2.3
-"""What all trees can correct, in logarithms, where they are few: a factor of ten. A tree moves a
-row by no more than its share of Huber's slope."""
+"""Largest correction that few trees must reach, in logarithms: a factor of ten. A tree moves a row
+by at most the learning rate times Huber's slope."""
 _LARGEST_RATE = 0.5
 _PATIENCE = 200
-"""Trees without a better one after which growth stops."""
-_FEWEST_JUDGED = 20
-"""Validation rows that say how many trees are enough; with fewer, folds of the training rows do."""
+"""Trees without improvement after which training stops."""
+_FEWEST_VALIDATION = 20
+"""Fewest validation rows that choose the number of trees; with fewer, cross-validation does."""
 _FOLDS = 5
 _HUBER = 0.1
 _L2 = 3.0
@@ -39,10 +39,10 @@ _L2 = 3.0
 
 @dataclass(frozen=True)
 class _Growth:
-    """How trees grow: leaves of each, rows in a leaf at least, and by how many threads.
+    """Settings of trees: leaves per tree, fewest rows per leaf, and number of threads.
 
-    Threads that wait for each other take longer than few rows do, a hundred times as long where
-    another process wants the cores. Their number changes no tree.
+    With few rows, synchronising threads takes longer than the work, a hundred times longer when
+    another process uses the cores. The number of threads does not change the trees.
     """
 
     leaves: int
@@ -55,29 +55,29 @@ _GROWTHS: tuple[tuple[float, _Growth], ...] = (
     (5000, _Growth(leaves=31, rows=5)),
     (np.inf, _Growth(leaves=63, rows=10, threads=2)),
 )
-"""Training rows below which a growth holds: few rows want small trees."""
+"""(training rows below which they apply, settings): few rows need small trees."""
 
 
 class Boosted(Corrected):
     """Predicts baseline x exp(sum of trees), grown by LightGBM.
 
-    The trees see the same inputs as the network of `residual` and learn the same target. Where a
-    layer lies outside the training rows they stay at the edge, and the baseline extrapolates. The
-    loss is Huber's, squared up to an error of 10%: measurements have outliers.
+    The trees have the same inputs and target as the network of `residual`. Outside the training
+    rows, trees are constant and the baseline extrapolates. The loss is Huber's, squared up to an
+    error of 10%, because measurements have outliers.
 
     Parameters
     ----------
     kind : str
     epochs : int, optional
-        Ignored: the validation rows say how many trees are enough; where there are hardly any,
-        cross-validation of the training rows does.
+        Ignored: the validation rows choose the number of trees; if there are too few,
+        cross-validation on the training rows does.
     trees : int
-        At most so many. They are what an exported file consists of.
+        Largest number of trees, which determines the size of the exported file.
 
     Attributes
     ----------
     best_trees_ : int
-        Trees with the smallest error on the rows that say how many are enough.
+        Number of trees with the smallest validation error.
     """
 
     method = "boosted"
@@ -91,7 +91,7 @@ class Boosted(Corrected):
     def _learn_correction(
         self, target: ResidualTarget, weights: Array | None, seed: int, progress: Progress | None
     ) -> None:
-        """Grow as many trees as are enough."""
+        """Grow trees; export the best number of them."""
         booster = self._grow(target, weights, seed, progress)
         dumped = booster.dump_model(num_iteration=booster.best_iteration)["tree_info"]
         self.best_trees_ = len(dumped)
@@ -107,19 +107,19 @@ class Boosted(Corrected):
     def _grow(
         self, target: ResidualTarget, weights: Array | None, seed: int, progress: Progress | None
     ) -> Any:
-        """Return LightGBM's booster; early stopping watches the MAPE of times, and that alone."""
+        """Return LightGBM's booster; early stopping watches only the MAPE of times."""
         lightgbm = require("lightgbm", "train")
         growth = next(growth for below, growth in _GROWTHS if len(target.rows) < below)
         settings = _settings(growth, self._rate(), seed)
         patience = lightgbm.early_stopping(_PATIENCE, verbose=False)
         trees = self.trees
-        # Rounded to what ONNX Runtime is given, before any threshold is chosen.
+        # Round to ONNX Runtime's float32 inputs before any threshold is chosen.
         learnt = lightgbm.Dataset(target.rows.astype(np.float32), target.targets, weight=weights)
-        # Only what `error` says of its rows is watched, so that they need no targets.
+        # Only `error` of these rows is watched, so they need no targets.
         held_out = learnt.create_valid(
-            target.judged.astype(np.float32), np.zeros(len(target.judged))
+            target.validation.astype(np.float32), np.zeros(len(target.validation))
         )
-        by_folds = len(target.judged) < _FEWEST_JUDGED <= len(target.rows)
+        by_folds = len(target.validation) < _FEWEST_VALIDATION <= len(target.rows)
         if by_folds:
             found = lightgbm.cv(
                 settings, learnt, num_boost_round=trees, callbacks=[patience],
@@ -130,10 +130,10 @@ class Boosted(Corrected):
             )  # fmt: skip
             trees = len(found["valid mape-mean"])
 
-        def tell(state: Any) -> None:
+        def report(state: Any) -> None:
             if progress is not None:
-                judged_mape = state.evaluation_result_list[0][2]
-                progress(state.iteration + 1, self.trees, judged_mape)
+                validation_mape = state.evaluation_result_list[0][2]
+                progress(state.iteration + 1, self.trees, validation_mape)
 
         booster = lightgbm.train(
             settings,
@@ -141,7 +141,7 @@ class Boosted(Corrected):
             num_boost_round=trees,
             valid_sets=[held_out],
             feval=lambda answers, _: ("mape", target.error(answers), False),
-            callbacks=[tell] if by_folds else [tell, patience],
+            callbacks=[report] if by_folds else [report, patience],
         )
         if by_folds:
             booster.best_iteration = trees
@@ -162,13 +162,13 @@ class Boosted(Corrected):
 
 
 def _folds(rows: int, seed: int) -> list[tuple[Places, Places]]:
-    """Return the places of rows that learn and of those that are held out, fold by fold."""
+    """Return the places of training rows and of held-out rows of each fold."""
     fold = np.random.default_rng(seed).permutation(rows) % _FOLDS
     return [(np.flatnonzero(fold != each), np.flatnonzero(fold == each)) for each in range(_FOLDS)]
 
 
 def _read(node: Mapping[str, Any]) -> Split | float:
-    """Say what a node of LightGBM's dump is."""
+    """Parse a node of LightGBM's dump."""
     if "leaf_value" in node:
         return float(node["leaf_value"])
     return (

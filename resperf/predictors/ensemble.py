@@ -1,4 +1,4 @@
-"""`ensemble`: the residual network and the boosted trees, averaged as validation shows best."""
+"""`ensemble`: weighted geometric mean of the residual network and the boosted trees."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ SHARES = tuple(step / 10 for step in range(11))
 class Ensemble(LayerPredictor):
     """Predicts a geometric mean of `residual` and `boosted`, which take `epochs` and `trees`.
 
-    Both learn the same logarithm, one smoothly and one in steps, and err in different rows: mostly
-    their mean is better than either. They count alike unless other shares are better on the
-    validation rows by more than two standard errors of the difference: these rows chose the best
-    epoch and the number of trees already.
+    Both learn the same logarithm, one smoothly and one in steps, and have different errors: mostly
+    their mean is better than either. Their shares are equal unless others are better on the
+    validation rows by more than two standard errors of the difference, since these rows already
+    chose the best epoch and the number of trees.
 
     Attributes
     ----------
     members_ : tuple of LayerPredictor
         A `Residual` and a `Boosted`, each with its own baseline.
     share_ : float
-        What the first of them counts, of one.
+        Share of the first member; the second has the rest.
     """
 
     method = "ensemble"
@@ -77,7 +77,7 @@ class Ensemble(LayerPredictor):
 
 
 def best_share(first_ms: Array, second_ms: Array, times_ms: Array) -> float:
-    """Choose how much the first of two predictions counts in their geometric mean.
+    """Choose the share of the first of two predictions in their geometric mean.
 
     Parameters
     ----------
@@ -87,8 +87,8 @@ def best_share(first_ms: Array, second_ms: Array, times_ms: Array) -> float:
     Returns
     -------
     float
-        Of `SHARES`, the one with the smallest MAPE; one half where none is better than one half by
-        more than two standard errors of the difference.
+        The one of `SHARES` with the smallest MAPE; one half if none is better than one half by more
+        than two standard errors of the difference.
     """
     equal = np.abs(_averaged(first_ms, second_ms, 0.5) / times_ms - 1)
     best, largest = 0.5, 0.0

@@ -1,4 +1,4 @@
-"""How far measured times lie around predicted ones: 90% intervals from validation rows."""
+"""90% intervals of measured times around predicted ones, from validation rows."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ from resperf.features import Array
 from resperf.predictors._base import stored
 
 SHARE = 0.9
-"""Share of measured times that an interval should hold."""
+"""Share of measured times that an interval should contain."""
 FEWEST_ROWS = 40
-"""Rows that a bin has at least: fewer leave the outer twentieths to a single one."""
-MOST_BINS = 6
+"""Minimum rows per bin: with fewer, a single row decides on the outer twentieths."""
+MAX_BINS = 6
 OUTSIDE_FACTOR = 2.0
-"""An interval of a layer outside the trained range is so many times as wide, in logarithms. There
-is nothing to calibrate that by: it is an assumption."""
+"""Factor by which intervals outside the trained range are wider, in logarithms. It is an assumption
+that cannot be calibrated."""
 OUTSIDE_LEAST = 0.1
-"""And at least so wide to either side."""
+"""Minimum width of such an interval to either side, in logarithms."""
 ASSUMED = math.log(2.0)
-"""Half the width, in logarithms, where nothing was measured to judge by: within a factor of two."""
-FEWEST_OF_KIND = 5
-"""Rows without which nothing is said of a kind: one or two that happen to fit promise too much."""
-OF_USUAL_KIND = 1
-"""Rows of the usual kind that stand beside the few of a kind, to say how large its errors are. With
-more, kinds that are predicted worse than most would get intervals that hold too little."""
+"""Half width, in logarithms, without validation rows: within a factor of two."""
+MIN_ROWS_OF_KIND = 5
+"""Minimum rows of a kind for an interval: one or two rows may agree by chance."""
+PRIOR_ROWS = 1
+"""Pseudo-rows with the usual error that are added to the few rows of a kind to estimate its error.
+With more, intervals of kinds with large errors would be too narrow."""
 _SHORTEST_MS = 1e-6
 _LEAST_USUAL = 0.001
-"""Usual error at least, where most predictions are exact."""
+"""Minimum of the usual error, for when most predictions are exact."""
 
 
 @dataclass(frozen=True)
 class Intervals:
-    """Where the logarithm of measured over predicted lies, by predicted time.
+    """Bounds of the logarithm of measured over predicted time, by predicted time.
 
     Split conformal prediction (Lei et al. 2018, "Distribution-free predictive inference for
     regression") on the log ratio, within bins of predicted time: short layers are less certain.
@@ -56,10 +56,10 @@ class Intervals:
 
     @classmethod
     def fit(cls, measured_ms: Array, predicted_ms: Array) -> Self | None:
-        """Calibrate on rows that no predictor was fitted to; None where they are too few.
+        """Calibrate on rows that no predictor was fitted to; None if there are too few.
 
-        Validation rows, which some methods choose the number of epochs or trees by: that makes
-        intervals a little too narrow, as their noise of single measurements makes them too wide.
+        These are validation rows. Some methods choose the number of epochs or trees on them, which
+        makes intervals slightly too narrow; their noise makes intervals slightly too wide.
 
         Parameters
         ----------
@@ -68,7 +68,7 @@ class Intervals:
         measured_ms, predicted_ms = _known(measured_ms, predicted_ms)
         if len(measured_ms) < FEWEST_ROWS:
             return None
-        # Methods that cut off below 0 predict 0: these are judged by as well, among themselves.
+        # Methods that clip at 0 predict 0: these rows get a bin of their own.
         times = predicted_ms > _SHORTEST_MS
         predicted_ms = np.maximum(predicted_ms, _SHORTEST_MS)
         ratios, edges = np.log(measured_ms / predicted_ms), _edges(predicted_ms[times])
@@ -79,13 +79,13 @@ class Intervals:
         return cls(tuple(edges), tuple(low for low, _ in bounds), tuple(high for _, high in bounds))
 
     def bounds(self, predicted_ms: Array, in_range: npt.NDArray[np.bool_]) -> tuple[Array, Array]:
-        """Return the smallest and largest time expected of each layer, in ms.
+        """Return the lower and upper bound of each layer's time, in ms.
 
         Parameters
         ----------
         predicted_ms : array (rows,)
         in_range : array of bool (rows,)
-            Whether the layer lies inside what the predictor was trained on.
+            Whether the layer is inside the trained range.
         """
         place = np.searchsorted(self.edges_ms, predicted_ms, side="right")
         low, high = np.array(self.low)[place], np.array(self.high)[place]
@@ -121,15 +121,15 @@ class Intervals:
 
 
 def intervals_of_kinds(judged: Mapping[str, tuple[Array, Array]]) -> dict[str, Intervals]:
-    """Calibrate the intervals of several kinds, those of few rows together.
+    """Calibrate the intervals of several kinds; kinds of few rows are calibrated together.
 
-    A kind of few rows cannot say what nine of ten of its layers keep. So its intervals go so many
-    times the mean error of its kind to either side as hold nine of ten rows of all such kinds,
-    each judged by the mean error of the others of its kind. That is after locally weighted
-    conformal prediction (Lei et al. 2018, section 5.2), with the kind for the place; unlike there,
-    the rows that say how large errors are calibrate too, so that nine of ten is what they hold
-    together, not each kind, and near enough, not for certain. Validation rows may have chosen the
-    number of trees, as in `Intervals.fit`.
+    A kind of few rows has no reliable 90% quantile. Its interval is a multiple of its mean error to
+    either side. The multiple covers nine of ten rows of all such kinds, each divided by the mean
+    error of the other rows of its kind. This follows locally weighted conformal prediction (Lei et
+    al. 2018, section 5.2), by kind instead of location. Unlike there, the rows that estimate the
+    mean error also calibrate. So the coverage of 90% is approximate, and holds for these kinds
+    together, not for each. As in `Intervals.fit`, the number of trees may have been chosen on
+    these rows.
 
     Parameters
     ----------
@@ -139,8 +139,8 @@ def intervals_of_kinds(judged: Mapping[str, tuple[Array, Array]]) -> dict[str, I
     Returns
     -------
     dict of str to Intervals
-        Without kinds of which nothing can be said: fewer than `FEWEST_OF_KIND` rows are predicted
-        to take time, or all kinds of few rows come to fewer than `FEWEST_ROWS`.
+        Kinds with fewer than `MIN_ROWS_OF_KIND` rows of a prediction above 0 are absent, as are all
+        kinds of few rows if they have fewer than `FEWEST_ROWS` rows together.
     """
     found, few = {}, {}
     for kind, (measured_ms, predicted_ms) in judged.items():
@@ -149,19 +149,19 @@ def intervals_of_kinds(judged: Mapping[str, tuple[Array, Array]]) -> dict[str, I
         times = predicted_ms > _SHORTEST_MS
         if own is not None:
             found[kind] = own
-        elif times.sum() >= FEWEST_OF_KIND:
+        elif times.sum() >= MIN_ROWS_OF_KIND:
             few[kind] = np.abs(np.log(measured_ms[times] / predicted_ms[times]))
     if sum(map(len, few.values())) < FEWEST_ROWS:
         return found
     usual = max(_LEAST_USUAL, float(np.median([sizes.mean() for sizes in few.values()])))
 
     def unit(total: Array | float, rows: int) -> Array | float:
-        """Return the mean error of so many rows and the usual kind; more where they are few.
+        """Return the mean error of the rows and pseudo-rows, increased for few rows.
 
-        Drawn from a heavy-tailed law, kinds of 1 to 35 rows then keep nine of ten alike.
+        With errors of a heavy-tailed distribution, coverage is then 90% for 1 to 35 rows alike.
         """
-        known = OF_USUAL_KIND + rows
-        return (OF_USUAL_KIND * usual + total) / known * (1 + 1 / known)
+        known = PRIOR_ROWS + rows
+        return (PRIOR_ROWS * usual + total) / known * (1 + 1 / known)
 
     scores = [sizes / unit(sizes.sum() - sizes, len(sizes) - 1) for sizes in few.values()]
     reach = conformal_bound(np.concatenate(scores))
@@ -172,19 +172,19 @@ def intervals_of_kinds(judged: Mapping[str, tuple[Array, Array]]) -> dict[str, I
 
 
 def assumed(predicted_ms: Array, in_range: npt.NDArray[np.bool_]) -> tuple[Array, Array]:
-    """Return bounds where nothing was measured to judge by: half and twice the time."""
+    """Return bounds without validation rows: half and twice the time."""
     width = np.full(len(predicted_ms), ASSUMED)
     return _around(predicted_ms, -width, width, in_range)
 
 
 def conformal_bound(sizes: Sequence[float] | Array) -> float:
-    """Return what the next of some sizes keeps with probability `SHARE`: its conformal rank."""
+    """Return the conformal quantile: the next size is below it with probability `SHARE`."""
     ordered, rows = sorted(sizes), len(sizes)
     return float(ordered[min(math.ceil((rows + 1) * SHARE), rows) - 1])
 
 
 def _known(measured_ms: Array, predicted_ms: Array) -> tuple[Array, Array]:
-    """Keep rows of a time, with a prediction."""
+    """Return the rows with a time above 0 and a finite prediction."""
     known = (measured_ms > _SHORTEST_MS) & np.isfinite(predicted_ms)
     return measured_ms[known], predicted_ms[known]
 
@@ -192,7 +192,7 @@ def _known(measured_ms: Array, predicted_ms: Array) -> tuple[Array, Array]:
 def _around(
     predicted_ms: Array, low: Array, high: Array, in_range: npt.NDArray[np.bool_]
 ) -> tuple[Array, Array]:
-    """Apply logarithmic bounds, wider out of range."""
+    """Apply logarithmic bounds, wider outside the trained range."""
     low = np.where(in_range, low, np.minimum(OUTSIDE_FACTOR * low, -OUTSIDE_LEAST))
     high = np.where(in_range, high, np.maximum(OUTSIDE_FACTOR * high, OUTSIDE_LEAST))
     around_ms = np.maximum(predicted_ms, _SHORTEST_MS)
@@ -200,9 +200,9 @@ def _around(
 
 
 def _edges(predicted_ms: Array) -> list[float]:
-    """Part predicted times into bins of about as many rows each, equal times in one bin."""
+    """Split predicted times into bins of about equally many rows, with equal times in one bin."""
     ordered = np.sort(predicted_ms)
-    bins = min(len(ordered) // FEWEST_ROWS, MOST_BINS)
+    bins = min(len(ordered) // FEWEST_ROWS, MAX_BINS)
     edges: list[float] = []
     before = 0
     for each in range(1, bins):
@@ -215,9 +215,9 @@ def _edges(predicted_ms: Array) -> list[float]:
 
 
 def _bounds(ratios: Array) -> tuple[float, float]:
-    """Return the bounds that the next ratio of the same law keeps with probability `SHARE`.
+    """Return bounds that contain the next ratio with probability `SHARE`.
 
-    Always around 0: a prediction lies within its own interval.
+    They always include 0: a prediction is inside its own interval.
     """
     ordered, rows = np.sort(ratios), len(ratios)
     outer = (1 - SHARE) / 2

@@ -19,11 +19,11 @@ class Linear(LayerPredictor):
     """time = constant + slope x operations, ordinary least squares in ms, one line per layer kind.
 
     Gianniti et al., "Performance Prediction of GPU-based Deep Learning Applications" (SBAC-PAD
-    2018), whose per-layer models their later paper of the same title sums up (section 1): "the only
-    explanatory variable is computational complexity". Operations are 2 per multiply-accumulate of
-    a convolution or matrix product, 1 per pixel of a pooling's windows, and 1 per value of an
-    activation or a change of layout, which the papers do not know. Where the line runs below zero,
-    the answer is 0 ms.
+    2018), whose per-layer models are summarised in their later paper of the same title (section
+    1): "the only explanatory variable is computational complexity". Operations are 2 per
+    multiply-accumulate of a convolution or matrix product, 1 per pixel of a pooling's windows, and
+    1 per value of an activation or a re-layout, which are not in the papers. Predictions below
+    zero become 0 ms.
 
     Attributes
     ----------
@@ -41,19 +41,19 @@ class Linear(LayerPredictor):
         seed: int,  # noqa: ARG002
         progress: Progress | None,  # noqa: ARG002
     ) -> None:
-        """Fit the line; there is nothing random, and no epoch to choose."""
+        """Fit the line; nothing is random, and there are no epochs."""
         times_ms = examples.values
         counts = np.ones(len(times_ms)) if examples.weights is None else examples.weights
         x = _giga_operations(self.kind, examples.columns)
         if not x.any():
             raise TrainingError(
-                f"{self.kind}: no layer does an operation, which is all that linear knows; use "
+                f"{self.kind}: these layers have no operations, the only input of linear; use "
                 "--method baseline"
             )
         mean_x, mean_ms = np.average(x, weights=counts), np.average(times_ms, weights=counts)
         spread = np.average((x - mean_x) ** 2, weights=counts)
         together = np.average((x - mean_x) * (times_ms - mean_ms), weights=counts)
-        # Layers that all do the same work say nothing about what more of it costs.
+        # Layers with equal work do not determine a slope.
         self.ms_per_giga_ = float(together / spread) if spread > 0 else 0.0
         self.constant_ms_ = float(mean_ms - self.ms_per_giga_ * mean_x)
 

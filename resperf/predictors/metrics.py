@@ -1,4 +1,4 @@
-"""How far predicted times are from measured ones."""
+"""Errors of predicted times."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Errors:
     Attributes
     ----------
     rows : int
-        How many times were compared.
+        Number of rows.
     mape : float
         Mean of |predicted - measured| / measured, as a fraction: 0.05 is 5%.
     median_ape : float
@@ -64,17 +64,17 @@ def errors(measured_ms: Array, predicted_ms: Array) -> Errors:
 
 
 TIME_EDGES_MS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000)
-"""Where one bin of `errors_by_time` ends and the next begins: two to a decade."""
+"""Edges of the bins of `errors_by_time`, two per decade."""
 
 
 @dataclass(frozen=True)
 class TimeBin:
-    """Errors over the rows whose measured time lies in a range.
+    """Errors over the rows with a measured time in a range.
 
     Attributes
     ----------
     from_ms, to_ms : float
-        The range, without `to_ms` itself; 0 and infinity at the ends.
+        The range, excluding `to_ms`; 0 and infinity at the ends.
     rows : int
         At least 1.
     mape, within_10 : float
@@ -93,7 +93,7 @@ class TimeBin:
 
 
 def errors_by_time(measured_ms: Array, predicted_ms: Array) -> tuple[TimeBin, ...]:
-    """Split errors by measured time, for the shortest layers dominate a MAPE.
+    """Split errors by measured time, since the shortest layers dominate a MAPE.
 
     Parameters
     ----------
@@ -122,10 +122,10 @@ def errors_by_time(measured_ms: Array, predicted_ms: Array) -> tuple[TimeBin, ..
 
 
 def r_squared(measured_ms: Array, predicted_ms: Array) -> float:
-    """Return the share of the times' variance that is predicted (ResPerfNet, Figure 4).
+    """Return the share of the times' variance that is explained (ResPerfNet, Figure 4).
 
-    1 - sum of (predicted - measured)^2 / sum of (measured - mean)^2; NaN where all measured times
-    are the same.
+    1 - sum of (predicted - measured)^2 / sum of (measured - mean)^2; NaN if all measured times are
+    equal.
     """
     spread = float(np.sum((measured_ms - np.mean(measured_ms)) ** 2))
     if not spread:

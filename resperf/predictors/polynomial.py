@@ -41,11 +41,11 @@ class Polynomial(PaperRegression):
         weights: Array | None,
         seed: int,  # noqa: ARG002
     ) -> Learnt:
-        """Solve the least squares; there is nothing random."""
+        """Solve the least squares; nothing is random."""
         preprocessing = require("sklearn.preprocessing", "train")
         linear_model = require("sklearn.linear_model", "train")
         terms = preprocessing.PolynomialFeatures(self.degree)
-        # The first term is 1, so the sum needs no other constant.
+        # The first term is 1, so no other constant is needed.
         model = linear_model.LinearRegression(fit_intercept=False)
         model.fit(terms.fit_transform(rows.astype(np.float64)), targets, sample_weight=weights)
 

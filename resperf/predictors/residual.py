@@ -23,13 +23,13 @@ _USUAL = (0.005, 0.995)
 class Residual(Corrected):
     """Predicts baseline x exp(network).
 
-    Members trained side by side from different starts are averaged in the logarithm.
+    Members trained in parallel from different initial weights are averaged in the logarithm.
 
     Attributes
     ----------
     z_score_, clip_ : ZScore, Clip
     residual_range_ : (float, float)
-        What ln(time / baseline) usually is, with a margin: answers stay inside.
+        Usual range of ln(time / baseline), with a margin; outputs are clipped to it.
     architecture_ : Architecture
     best_epoch_ : int
     """
@@ -64,7 +64,7 @@ class Residual(Corrected):
             self._schedule(len(target.targets)),
             self._scaled(target.rows),
             target.targets,
-            validation_rows=self._scaled(target.judged),
+            validation_rows=self._scaled(target.validation),
             validation_error=lambda answers: target.error(self._averaged(answers)),
             seed=seed,
             weights=weights,
@@ -80,7 +80,7 @@ class Residual(Corrected):
         )
 
     def _schedule(self, rows: int) -> _fitting.Schedule:
-        """Few rows take many passes in small steps: about 3,000 steps, whatever the size."""
+        """Few rows take more passes: about 3,000 steps for every number of rows."""
         batch = 64 if rows < _SMALL else 256
         return _fitting.Schedule(
             epochs=self.epochs or int(np.clip(3000 * batch // max(rows, 1), 60, 200)),

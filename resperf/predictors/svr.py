@@ -18,12 +18,12 @@ class SVR(PaperRegression):
     """Support vector regression with an RBF kernel (scikit-learn): C 1, epsilon 0.1 ms.
 
     gamma is 1 / (features x their variance), scikit-learn's ``scale``. Errors below 0.1 ms count
-    as none, which is why short layers come out badly; fitting takes time that grows with the
-    square of the rows.
+    as none, so short layers are predicted badly. The time of a fit grows with the square of the
+    rows.
     """
 
     method = "svr"
-    # Each run holds a number for every row and support vector, often most of the training rows.
+    # A run needs memory for rows x support vectors, which are often most training rows.
     rows_at_once = 256
 
     def regress(
@@ -33,7 +33,7 @@ class SVR(PaperRegression):
         weights: Array | None,
         seed: int,  # noqa: ARG002
     ) -> Learnt:
-        """Solve the quadratic programme; there is nothing random."""
+        """Solve the quadratic programme; nothing is random."""
         svm = require("sklearn.svm", "train")
         gamma = 1 / (rows.shape[1] * max(float(rows.var(dtype=np.float64)), 1e-12))
         model = svm.SVR(kernel="rbf", C=1.0, epsilon=0.1, gamma=gamma, cache_size=_CACHE_MB)
@@ -45,7 +45,7 @@ class SVR(PaperRegression):
 
         vectors, coefficients = model.support_vectors_, model.dual_coef_.T
         if not len(vectors):
-            # Every time lies within epsilon of the constant.
+            # Every time is within epsilon of the constant.
             vectors, coefficients = np.zeros((1, rows.shape[1])), np.zeros((1, 1))
         return run, _onnx(gamma, vectors, coefficients, float(model.intercept_[0]))
 

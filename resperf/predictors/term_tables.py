@@ -1,9 +1,9 @@
-"""Terms of the physical baseline: what may cost time, one table of terms per layer kind.
+"""Terms of the physical baseline: possible costs, one table per layer kind.
 
 Every term is a quantity that costs time on some device, in MB or GFLOP, never negative. A fit gives
-each a coefficient of at least zero, in ms per unit, and most get zero: the table holds what helps
-on some framework or device, and the data decide. It is that of CPUs and of the GPUs whose times
-were published; a device class that it does not suit gets a table beside it.
+each a coefficient of at least zero, in ms per unit; most are zero. The tables hold all terms that
+help on some framework or device. They are for CPUs and for GPUs with published times; other device
+classes may need tables of their own.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ def _choices(kind: str, field: str) -> tuple[str, ...]:
 
 
 def _costly(choices: tuple[str, ...]) -> Term:
-    """Output bytes under one of these activations."""
+    """Output bytes of layers with one of these activations."""
     return lambda q: q["out_bytes"] / MB * sum(q[f"activation={name}"] for name in choices)
 
 
 def _unstrided(q: Mapping[str, Array], taps: int) -> Array:
-    """1 where a window of this many taps moves by one pixel: kernels have special code for it."""
+    """1 for windows of this many taps and stride 1, which have special kernels."""
     return np.asarray((q["taps"] == taps) & (q["strided"] == 0), dtype=float)
 
 
@@ -127,7 +127,7 @@ _POOL: Mapping[str, Term] = {
     "window plain strided": lambda q: q["flops_real"] / GFLOP * q["plain"] * q["strided"],
     "window at edges": gflop("flops_real", "edge_share"),
     "window ceil": gflop("flops_real", "ceil"),
-    # ONNX Runtime has no fast kernel for means over windows that are partly beyond the padding.
+    # ONNX Runtime has no fast average pooling for windows that extend beyond the padding.
     "window ceil counted plain": lambda q: (
         q["flops_real"] / GFLOP * q["ceil"] * q["counts_pad"] * q["plain"]
     ),
@@ -184,11 +184,11 @@ _REORDER: Mapping[str, Term] = {
 
 
 def _under(quantity: str, optimizer: str) -> Term:
-    """Bytes that are updated by one optimizer."""
+    """Bytes of layers with this optimizer."""
     return lambda q: q[quantity] / MB * q[f"optimizer={optimizer}"]
 
 
-# Where the input of a measured step is a variable itself, it is updated like the weights.
+# In steps that were measured with a variable as input, the input is updated like the weights.
 _STEP: Mapping[str, Term] = {
     "gradient of input": gflop("flops_data"),
     "gradient of weights": gflop("flops_weights"),
@@ -479,7 +479,7 @@ TERMS: Mapping[str, Mapping[str, Term]] = {
         "planes": millions("planes"),
     },
 }
-"""Kind -> name of a term -> how it follows from the quantities of the kind's layers."""
+"""Kind -> name of a term -> its function of the kind's quantities."""
 
 PLAIN_TERMS: Mapping[str, Term] = {**TRAFFIC_TERMS, "flops": gflop("flops")}
-"""Terms of a kind that has no table of its own."""
+"""Terms of a kind without a table."""

@@ -1,4 +1,4 @@
-"""The terms of a baseline for layers: a matrix of them, and what is known of their coefficients."""
+"""The matrix of a baseline's terms for layers, and bounds of their coefficients."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from resperf.predictors.term_tables import PLAIN_TERMS, TERMS
 FACTORED: Mapping[str, str] = {
     kind: field for kind, cls in KINDS.items() if (field := cls.function_field())
 }
-"""Kind -> the field whose choices make one and the same work take more or less time."""
+"""Kind -> the field whose value scales the time of otherwise equal work."""
 
 _GROWING = frozenset({"constant scattered"})
-"""Names of terms that are no constants, though they sound so: stored bundles have them."""
+"""Terms that are no constants despite their names, which stored bundles use."""
 
 _SLOWEST_MS_PER_MB = 0.3
-"""No memory is slower than 3 GB/s. Terms beyond a cache are small in many rows, so that without
-this bound noise makes them huge where they are not."""
+"""No memory is slower than 3 GB/s. Terms beyond a cache are small in most rows, so that noise would
+otherwise give them huge coefficients."""
 
 
 def terms_of(kind: str) -> Mapping[str, Term]:
@@ -32,20 +32,20 @@ def terms_of(kind: str) -> Mapping[str, Term]:
 
 
 def largest_coefficients(kind: str) -> Array:
-    """Return the upper bound of each coefficient in ms per unit, infinite where there is none."""
+    """Return the upper bound of each coefficient in ms per unit; infinite without a bound."""
     bounds = [_SLOWEST_MS_PER_MB if "beyond cache" in name else np.inf for name in terms_of(kind)]
     return np.array(bounds)
 
 
 def constant_terms(names: tuple[str, ...]) -> npt.NDArray[np.bool_]:
-    """Say which terms do not grow with the layer, as an array of bool."""
+    """Return which terms are constants, as an array of bool."""
     return np.array([name.startswith("constant") and name not in _GROWING for name in names])
 
 
 def choices_of(kind: str, columns: Columns) -> Array | None:
-    """Return each layer's choice that a baseline has factors for, such as its function.
+    """Return the value of each layer's field in `FACTORED`, such as its function.
 
-    None for kinds that have no such field.
+    None for kinds without such a field.
     """
     field = FACTORED.get(kind)
     return None if field is None else np.asarray(columns[field]).astype(str)
@@ -61,12 +61,12 @@ def physical_terms(kind: str, columns: Columns, names: tuple[str, ...] | None = 
     columns : mapping of str to array
         As `resperf.features.columns_of` returns them.
     names : tuple of str, optional
-        Which terms; all of the kind's unless given.
+        Terms to return; all of the kind by default.
 
     Raises
     ------
     TrainingError
-        If there is no term of a given name.
+        If there is no term of some name.
     """
     table = terms_of(kind)
     chosen = tuple(table) if names is None else names

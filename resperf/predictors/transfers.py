@@ -1,4 +1,4 @@
-"""Transfers between host and device: their time depends on a tensor's bytes, not on the layer."""
+"""Transfers between host and device, whose time depends only on a tensor's bytes."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from resperf.predictors._base import stored
 from resperf.predictors.baseline import fit_terms
 
 _MB = 1e6
-# Bytes beyond which a copy leaves the second and third level caches of common processors; a step
-# at which nothing happens on a machine gets no coefficient.
+# Bytes beyond which a copy exceeds the L2 and L3 caches of common processors. A step without effect
+# on a machine gets a coefficient of 0.
 _STEPS_BYTES = (0.0, 256e3, 1e6, 4e6, 16e6)
 _SHORTEST_MS = 1e-6
 
 
 @dataclass(frozen=True)
 class Transfers:
-    """Time of one direction: a constant, plus a rising cost per MB that may change at steps.
+    """Time of one direction: a constant plus a cost per MB that may rise at steps.
 
     Attributes
     ----------
     constant_ms : float
     steps_bytes : tuple of float
-        Where the cost per byte changes.
+        Sizes at which the cost per byte changes.
     ms_per_mb : tuple of float
-        Added cost per MB beyond each step; none is negative, so the time never falls with size.
+        Added cost per MB beyond each step; at least 0, so the time never falls with size.
     largest_bytes : float
         Largest tensor seen.
     """
@@ -42,12 +42,12 @@ class Transfers:
 
     @classmethod
     def fit(cls, tensor_bytes: Array, times_ms: Array) -> Self:
-        """Learn from tensors of all kinds of layers together.
+        """Fit to the tensors of all layer kinds together.
 
         Parameters
         ----------
         tensor_bytes, times_ms : array (rows,)
-            Times of (nearly) zero are those of a view: something that copies nothing.
+            Times near zero are of views, which copy nothing.
 
         Raises
         ------
@@ -62,7 +62,7 @@ class Transfers:
         if np.median(times_ms) <= _SHORTEST_MS:
             return cls(float(max(0.0, np.median(times_ms))), (), (), largest)
         timed = times_ms > _SHORTEST_MS
-        # A step far beyond the data would never be used.
+        # Skip steps beyond the data.
         steps = tuple(step for step in _STEPS_BYTES if step < largest / 2)
         coefficients = fit_terms(_terms(tensor_bytes[timed], steps), times_ms[timed])
         return cls(float(coefficients[0]), steps, tuple(coefficients[1:].tolist()), largest)

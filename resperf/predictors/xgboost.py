@@ -1,4 +1,4 @@
-"""`xgboost` and `xgboost-log`: boosted trees on the paper's features, without physics."""
+"""`xgboost` and `xgboost-log`: boosted trees on the paper's features, without a baseline."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from resperf.predictors._regression import Inputs, Learnt, PaperRegression
 from resperf.predictors._trees import Split, forest_of, onnx_bytes
 
 _TREES = 100
-"""What XGBoost's own interface for scikit-learn grows unless told otherwise."""
+"""Default of XGBoost's interface for scikit-learn."""
 
 
 class XGBoost(PaperRegression):
-    """XGBoost with its own settings, a baseline of the paper's Table 1.
+    """XGBoost with its default settings, a baseline of the paper's Table 1.
 
     100 trees of depth 6, rate 0.3, squared error of ms.
     """
@@ -40,21 +40,21 @@ class XGBoost(PaperRegression):
 
 
 class XGBoostLog(XGBoost):
-    """The same on ln ms: what XGBoost can do once the target suits relative errors."""
+    """The same on ln ms, a target that suits relative errors."""
 
     method = "xgboost-log"
     log_time = True
 
 
 Node = tuple[Mapping[str, Any], int, np.float32]
-"""Arrays of a tree, a place in them, and what is added to the tree's leaves."""
+"""Arrays of a tree, an index into them, and the constant added to the tree's leaves."""
 
 
 def _roots(learner: Mapping[str, Any]) -> list[Node]:
     """Return the root of each tree.
 
-    XGBoost starts its float32 sum with one constant; added to the first tree's leaves it is
-    rounded alike.
+    XGBoost starts its float32 sum with a constant. Adding it to the first tree's leaves gives the
+    same rounding.
     """
     # One number, or since version 3 a list of one per target.
     constant = np.float32(learner["learner_model_param"]["base_score"].strip("[]"))
@@ -63,9 +63,9 @@ def _roots(learner: Mapping[str, Any]) -> list[Node]:
 
 
 def _read(node: Node) -> Split | float:
-    """Say what a node of XGBoost's JSON is; a leaf's value stands where thresholds stand."""
+    """Parse a node of XGBoost's JSON; leaves store their value in place of a threshold."""
     tree, place, added = node
-    # The shortest decimals that give the same float32, hence another float64.
+    # Decimals that are exact as float32 but not as float64.
     number = np.float32(tree["split_conditions"][place])
     left, right = tree["left_children"][place], tree["right_children"][place]
     if left < 0:

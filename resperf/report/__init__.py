@@ -1,7 +1,7 @@
 """Reports: results as text for people and as JSON for machines. Nothing here prints.
 
-What describes networks, devices and predictions beside measurements is in modules of its own, so
-that a command loads only what it shows.
+Networks, devices and comparisons with measurements have separate modules, so that a command loads
+only what it shows.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ class ComparisonRow:
     name : str
     batch : int or None
     predicted_ms, measured_ms : float
-        NaN where the time is missing.
+        NaN if the time is missing.
     remark : str
         Shown at the end of the row.
     """
@@ -31,7 +31,7 @@ class ComparisonRow:
 
     @property
     def error(self) -> float:
-        """(predicted - measured) / measured, a fraction; NaN where one is missing."""
+        """(predicted - measured) / measured, a fraction; NaN if one is missing."""
         if not self.measured_ms > 0:
             return math.nan
         return (self.predicted_ms - self.measured_ms) / self.measured_ms

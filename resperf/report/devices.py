@@ -1,4 +1,4 @@
-"""Which bundles there are, as a table."""
+"""Bundles as a table, and their provenance."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from resperf.quantities import WHOLE_CALL
 from resperf.report.tables import Column, percent_cell, table
 
 MOST_KINDS = 8
-"""Kinds whose errors are all named; of more, those of `COMMON_KINDS` and the median of the rest."""
+"""Above this number of kinds, only `COMMON_KINDS` and the median of the rest are shown."""
 COMMON_KINDS = ("conv", "dense", "pool", "elementwise", "matmul")
 
 
@@ -21,8 +21,8 @@ def device_table(entries: Sequence[Mapping[str, Any]]) -> str:
     Parameters
     ----------
     entries : sequence of mapping
-        ``device``, ``framework``, ``machine`` (processor and cores in words), ``method``,
-        ``date``, ``path``, ``phase`` (what the layers' times contain) and ``validation_error``
+        ``device``, ``framework``, ``machine`` (processor and cores as text), ``method``,
+        ``date``, ``path``, ``quantity`` (what the layers' times contain) and ``validation_error``
         (per kind, fractions); a damaged bundle has ``path`` and ``damaged`` (the reason) instead.
     """
     whole = [entry for entry in entries if not entry.get("damaged")]
@@ -46,7 +46,7 @@ def device_table(entries: Sequence[Mapping[str, Any]]) -> str:
 
 
 def provenance_text(entry: Mapping[str, Any]) -> str:
-    """Say what a bundle was made of: datasets, versions, later changes, whether it can be again."""
+    """Describe provenance: datasets, versions, later changes, whether it can be rebuilt."""
     found = entry["provenance"]
     lines = [f"{entry['path']}, for {entry['device']} with {entry['framework']}"]
     lines += [
@@ -64,7 +64,7 @@ def provenance_text(entry: Mapping[str, Any]) -> str:
     else:
         lines += [f"  changed {each['date']}: {each['reason']}" for each in changes]
     again = found["rebuildable"]
-    lines.append(f"  can be made again: {again['answer']} ({again['why']})")
+    lines.append(f"  can be rebuilt: {again['answer']} ({again['why']})")
     return "\n".join(lines)
 
 

@@ -14,6 +14,6 @@ def json_text(value: Any) -> str:
     Parameters
     ----------
     value : mapping, sequence, str, float, int, bool or None
-        NaN and infinities are written as null, as standard JSON has no word for them.
+        NaN and infinities become null, since standard JSON cannot express them.
     """
     return json.dumps(json_values(value), indent=2, allow_nan=False, ensure_ascii=False)

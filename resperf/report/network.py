@@ -30,11 +30,11 @@ SHOWN_SOURCES = 4
 UNKNOWN_BATCH = "as read"
 UNKNOWN_TIME = f"{'unknown':>9}"
 INCOMPLETE = "INCOMPLETE"
-"""Leads every total that does not contain the whole network."""
+"""Begins every total that does not cover the whole network."""
 _NODE_NAME = re.compile(r"^[\w.]+ '[^']*':? ")
 _INPUT_NAME = re.compile(r"its input '[^']*'")
 ESTIMATED = "estimated"
-"""Marks what physical terms of other measurements stand in for."""
+"""Marks times that were estimated, not learnt from measurements of this kind."""
 
 
 def network_text(result: Prediction | MeasuredNetwork, *, every: bool = False) -> str:
@@ -57,7 +57,7 @@ def network_text(result: Prediction | MeasuredNetwork, *, every: bool = False) -
 
 
 def warnings_text(warnings: Sequence[str]) -> str:
-    """Return one line per warning; what is said twice is shown once."""
+    """Return one line per distinct warning."""
     return "\n".join(f"warning: {warning}" for warning in dict.fromkeys(warnings))
 
 
@@ -88,7 +88,7 @@ def _totals(result: Prediction | MeasuredNetwork) -> str:
     if isinstance(result, Prediction) and result.rule == WHOLE_NETWORK:
         quantities = map(quantity_line, result.quantities)
         return "\n".join([f"{heading(result)}: predicted", *quantities])
-    remarks = {"total": _doubt(result), "execution": _contents(result)}
+    remarks = {"total": _total_remark(result), "execution": _contents(result)}
     lines = [f"{heading(result)}: {'predicted' if isinstance(result, Prediction) else 'measured'}"]
     if isinstance(result, Prediction):
         remarks |= dict.fromkeys(result.estimated_phases, ESTIMATED)
@@ -111,7 +111,7 @@ def _totals(result: Prediction | MeasuredNetwork) -> str:
 
 
 def incomplete_lines(prediction: Prediction) -> list[str]:
-    """Say what share of a network's work its total covers, and what is not in it; else nothing."""
+    """Say what share of the network's work the total covers and what is missing, if anything."""
     if prediction.complete:
         return []
     covered = prediction.covered
@@ -137,23 +137,23 @@ def incomplete_lines(prediction: Prediction) -> list[str]:
 
 
 def share_cell(share: float) -> str:
-    """Write a share of a whole, which is all of it or nothing only where it really is."""
+    """Write a share, rounded down: 0% only for nothing, 100% only for all."""
     if 0 < share < 0.01:
         return "less than 1%"
     return f"{math.floor(share * 100)}%"
 
 
 def _coverage(prediction: Prediction) -> str:
-    """Say where the predicted time comes from."""
+    """Say how much of the predicted time is inside the trained range."""
     shares = prediction.coverage
     return (
         f"of the total, {shares['in_range']:.0%} is layers inside the trained range, "
-        f"{shares['out_of_range']:.0%} layers outside, {shares['other']:.0%} what is no layer"
+        f"{shares['out_of_range']:.0%} layers outside it, {shares['other']:.0%} other costs"
     )
 
 
-def _doubt(result: Prediction | MeasuredNetwork) -> str:
-    """Say how sure a predicted total is, how much is estimated, what it cannot stay below."""
+def _total_remark(result: Prediction | MeasuredNetwork) -> str:
+    """Describe a predicted total: its interval, its estimated part, its lower bound."""
     if not isinstance(result, Prediction):
         return ""
     parts = []
@@ -168,7 +168,7 @@ def _doubt(result: Prediction | MeasuredNetwork) -> str:
 
 
 def _contents(result: Prediction | MeasuredNetwork) -> str:
-    """Say what of the execution phase is no layer."""
+    """List the parts of the execution phase that are not layers."""
     parts = []
     if result.session_ms > 0:
         parts.append(f"session call {ms_cell(result.session_ms)}")
@@ -176,7 +176,7 @@ def _contents(result: Prediction | MeasuredNetwork) -> str:
         mark = f", {ESTIMATED}" if isinstance(result, Prediction) and result.views_estimated else ""
         parts.append(f"shape-only operators {ms_cell(result.views_ms)}{mark}")
     if isinstance(result, Prediction) and result.handover_ms > 0:
-        parts.append(f"handover between layers {ms_cell(result.handover_ms)}")
+        parts.append(f"inter-layer overhead {ms_cell(result.handover_ms)}")
     return f"of this {', '.join(parts)}" if parts else ""
 
 
@@ -185,7 +185,7 @@ def _operators(count: int) -> str:
 
 
 def layer_remarks(layer: LayerPrediction) -> list[str]:
-    """Say what is special about a predicted time, its range included; empty where nothing is."""
+    """Return remarks on a predicted time, its range included; empty strings where none apply."""
     return ["" if layer.in_range else f"out of range: {layer.reason}", *_marks(layer)]
 
 
@@ -212,7 +212,7 @@ def layer_rows(layers: Sequence[LayerPrediction], total_ms: float) -> list[list[
 
 
 def lowering_text(prediction: Prediction, *, every: bool = False) -> str:
-    """Say for every kernel that the framework runs which nodes of the network became it.
+    """List every kernel that the framework runs, with the nodes of the network that became it.
 
     Only the first of many nodes are named unless `every` is true.
     """
@@ -234,7 +234,7 @@ def _named(names: Sequence[str], most: int) -> str:
 
 
 def interval_cell(result: LayerPrediction | Prediction) -> str:
-    """Write the bounds of a layer's or a network's time; empty where none are known."""
+    """Write the bounds of a layer's or a network's time; empty if none are known."""
     if math.isnan(result.low_ms):
         return ""
     return f"{ms_cell(result.low_ms)}-{ms_cell(result.high_ms)}"
@@ -257,8 +257,8 @@ def _layers(result: Prediction | MeasuredNetwork, every: bool) -> str:
 
 
 def _skipped(result: Prediction | MeasuredNetwork, every: bool) -> str:
-    """List what was skipped: operators of one type that lack one thing in one line."""
-    where = "in the total" if isinstance(result, Prediction) else "measured alone"
+    """List skipped operators, one line per operator type and reason."""
+    where = "in the total" if isinstance(result, Prediction) else "measured in isolation"
     groups: dict[tuple[str, str], list[str]] = {}
     for each in result.skipped:
         groups.setdefault((each.op, _without_names(each.reason)), []).append(each.name)
@@ -276,12 +276,12 @@ def _skipped(result: Prediction | MeasuredNetwork, every: bool) -> str:
 
 
 def _without_names(reason: str) -> str:
-    """Leave out of a reason which node or tensor it speaks of: others may lack the same."""
+    """Remove names of nodes and tensors from a reason, so that equal reasons group together."""
     return _INPUT_NAME.sub("its input", _NODE_NAME.sub("", reason))
 
 
-def _told_apart(predictions: Sequence[Prediction]) -> list[str]:
-    """Name the device of each prediction, with its machine or folder where that is not enough."""
+def _distinct_names(predictions: Sequence[Prediction]) -> list[str]:
+    """Name each prediction by its device; add machine or folder if devices are equal."""
     bundles: dict[tuple[str, ...], set[str]] = {}
     for each in predictions:
         bundles.setdefault((each.device, each.framework), set()).add(each.bundle)
@@ -305,7 +305,7 @@ def everywhere_text(predictions: Sequence[Prediction], failures: Sequence[Failur
     failures : sequence of Failure
         Bundles that cannot predict the network.
     """
-    names = _told_apart(predictions)
+    names = _distinct_names(predictions)
     rows = [
         [name, each.framework, UNKNOWN_BATCH if each.batch is None else str(each.batch),
          "" if each.complete else INCOMPLETE, ms_cell(each.total_ms), interval_cell(each),
@@ -355,7 +355,7 @@ def layers_text(layers: Sequence[LayerPrediction]) -> str:
     Parameters
     ----------
     layers : sequence of LayerPrediction
-        ``execution_ms`` may be NaN where a bundle has no predictor.
+        ``execution_ms`` may be NaN if a bundle has no predictor.
     """
     rows = []
     for layer in layers:

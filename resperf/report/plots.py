@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from resperf.training import Compared
 
 SHOWN_POINTS = 1500
-"""Most points of one panel: more overlap, and make large files."""
+"""Largest number of points per panel: more would overlap and make large files."""
 
 _PANELS_PER_LINE = 4
 _COLOURS = 64

@@ -59,7 +59,7 @@ def order_agreement(rows: Sequence[ComparisonRow]) -> str:
     """Say how well predicted and measured times agree in the order of layers.
 
     Spearman's rank correlation (ties have their mean rank), and how many of the slowest measured
-    layers are among the slowest predicted. Empty where fewer than `SLOWEST` layers have both times.
+    layers are among the slowest predicted. Empty if fewer than `SLOWEST` layers have both times.
     """
     known = [row for row in rows if row.predicted_ms >= 0 and row.measured_ms >= 0]
     if len(known) < SLOWEST:

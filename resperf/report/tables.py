@@ -13,7 +13,7 @@ from resperf.errors import printable
 from resperf.units import format_ms
 
 WIDTH_IN_FILES = 160
-"""Columns of text where the output is not a terminal: wide enough not to break a line."""
+"""Line width where the output is not a terminal: wide enough not to break lines."""
 
 UNKNOWN = "-"
 """Shown instead of a missing value."""

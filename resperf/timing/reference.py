@@ -1,4 +1,4 @@
-"""A fixed reference, timed every few seconds: shows when the machine as a whole changed speed."""
+"""A fixed reference that is timed every few seconds, to detect changes of the machine's speed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from resperf.timing.protocol import Sampler
 
 
 class ReferenceHistory:
-    """Times of the reference, and what they say about the machine's speed at any moment.
+    """Times of the reference, and the machine's speed at any moment derived from them.
 
     Parameters
     ----------
@@ -46,19 +46,19 @@ class ReferenceHistory:
 
     @property
     def median_ms(self) -> float:
-        """Median of all readings; NaN where there is none."""
+        """Median of all readings; NaN if there are none."""
         if self._median_ms is None:
-            # Kept, since every row of a long campaign is compared with it.
+            # Cached, since every row of a long campaign is compared with it.
             self._median_ms = median(self._ms)
         return self._median_ms
 
     @property
     def latest_ms(self) -> float:
-        """The last reading; NaN where there is none."""
+        """The last reading; NaN if there is none."""
         return self._ms[-1] if self._ms else math.nan
 
     def time_ms(self, at: float) -> float:
-        """Time of the reference at a moment, interpolated between readings; NaN without any."""
+        """Time of the reference at a moment, interpolated; NaN without readings."""
         if not self._at:
             return math.nan
         after = bisect.bisect(self._at, at)
@@ -71,7 +71,7 @@ class ReferenceHistory:
         return self._ms[after - 1] * (1 - share) + self._ms[after] * share
 
     def ratio(self, at: float) -> float:
-        """Time of the reference at a moment over the median: 1.6 is a machine 1.6 times slower."""
+        """Time of the reference at a moment over the median; 1.6 means 1.6 times slower."""
         return self.time_ms(at) / self.median_ms
 
 
@@ -81,20 +81,19 @@ class ReferenceMonitor:
     Parameters
     ----------
     sampler : callable
-        Runs the reference, always the same work of about a millisecond, and returns its time in
-        milliseconds.
+        Runs the reference (fixed work of about a millisecond) and returns its time in milliseconds.
     interval_s : float
-        `check` times it only when the last reading is at least this old.
+        `check` times it only if the last reading is at least this old.
     samples : int
-        Runs per reading (after one that is not counted); the reading is their median.
+        Runs per reading, after one warm-up; the reading is their median.
     now : callable
         Seconds since 1970.
     history : ReferenceHistory, optional
-        Earlier readings to go on from.
+        Earlier readings to continue from.
     probes : mapping of str to Probe
-        By the name of what is slow when they are, in the order in which they are checked.
+        Flag -> probe, in the order of checking.
     settle : callable, optional
-        Called before the reference and each probe, to let the threads of other work come to rest.
+        Called before the reference and each probe, so that threads of other work become idle.
     """
 
     def __init__(
@@ -123,8 +122,8 @@ class ReferenceMonitor:
         Returns
         -------
         (float, float) or None
-            Moment (its middle) and time (ms) of the new reading; None where the last one is
-            recent enough.
+            Moment (its middle) and time (ms) of the new reading; None if the last one is recent
+            enough.
         """
         at = self._now()
         if not force and at - self._last_at < self._interval_s:
@@ -139,14 +138,14 @@ class ReferenceMonitor:
         return reading
 
     def slow_probes(self, *, record: bool = True) -> set[str]:
-        """Check the probes in their order until one is slow; return its name, or nothing.
+        """Check the probes in order until one is slow; return its flag, or an empty set.
 
-        What makes one slow changes the times of those after it too, which are then not read.
+        The cause of a slow probe also changes the times of later ones, which are then skipped.
 
         Parameters
         ----------
         record : bool
-            Whether that tells something of their usual times (`Probe.is_slow`).
+            Whether the checks count towards the usual times (`Probe.is_slow`).
         """
         for name, probe in self._probes.items():
             if self._settle is not None:
@@ -157,7 +156,7 @@ class ReferenceMonitor:
 
     @property
     def usual_probes(self) -> dict[str, tuple[float, int]]:
-        """Usual times of the probes in ms, and of how many checks; of those known by now."""
+        """Known usual times of the probes in ms, with their number of checks."""
         return {
             name: (probe.usual_ms, probe.readings)
             for name, probe in self._probes.items()

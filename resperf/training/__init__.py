@@ -1,15 +1,15 @@
-"""Training: a dataset becomes a bundle, bundles and methods are judged on rows they never saw."""
+"""Training bundles on datasets, and evaluating bundles and methods on unseen rows."""
 
 from __future__ import annotations
 
 from resperf.training.compare import compare
 from resperf.training.comparison import Compared, Comparison, ComparisonSettings
-from resperf.training.evaluate import Evaluation, Judged, evaluate
+from resperf.training.evaluate import Evaluated, Evaluation, evaluate
 from resperf.training.exclude import keys_of_networks
 from resperf.training.fit import train
 from resperf.training.progress import TrainingProgress, progress_bar
 
 __all__ = [
-    "Compared", "Comparison", "ComparisonSettings", "Evaluation", "Judged", "TrainingProgress",
+    "Compared", "Comparison", "ComparisonSettings", "Evaluated", "Evaluation", "TrainingProgress",
     "compare", "evaluate", "keys_of_networks", "progress_bar", "train",
 ]  # fmt: skip

@@ -1,7 +1,7 @@
 """Unfused activations, estimated from convolutions with and without one.
 
 Where a framework does not fuse the activation after a convolution, as TensorFlow on GPUs, the time
-that it adds to the convolution is the time of the activation alone.
+that it adds to the convolution is the time of the activation itself.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def estimate_activations(predictor: LayerPredictor, parts: Trial) -> Activations
     Parameters
     ----------
     predictor : LayerPredictor
-        Of the execution of convolutions.
+        Predicts the execution of convolutions.
     parts : Trial
         Its rows. Convolutions and activations come from the training rows, errors from the test
         rows.
@@ -76,7 +76,7 @@ def estimate_activations(predictor: LayerPredictor, parts: Trial) -> Activations
     Returns
     -------
     Activations or None
-        None where no row has an activation, all rows have one, or activations add no time.
+        None if no row has an activation, all rows have one, or activations add no time.
     """
     seen = set(map(str, np.unique(parts.train.columns["activation"])))
     functions = sorted(seen - {"none"})
@@ -131,8 +131,8 @@ def _with_errors(baseline: Baseline, predictor: LayerPredictor, test: LayerRows)
     activations = np.asarray(test.columns["activation"])
     rows = test.select(_has_bias(test) & (activations != "none"))
     step: dict[str, Any] = {
-        "how": "what convolutions take more with an activation than without, as learnt here: "
-        "launch and bytes, coefficients of at least zero"
+        "how": "extra time of convolutions with an activation over those without, as predicted "
+        "here: launch and bytes, coefficients of at least zero"
     }
     if not len(rows):
         return step

@@ -99,7 +99,7 @@ def compare(
 class _Source:
     """The rows of one kind to learn from, and those to evaluate on.
 
-    `test` is None where the rows' own test split is used. `shared` says whether layers that are in
+    `test` is None if the rows' own test split is used. `shared` says whether layers that are in
     both files may train.
     """
 
@@ -159,10 +159,10 @@ def _check_times(
 
 
 def _of_two_devices(dataset: Path, test: Path, notes: list[str]) -> bool:
-    """Say whether two files are of two devices; notes every difference of the machines."""
+    """Return whether two files are of two devices; notes every difference of the machines."""
     mine, theirs = read_info(dataset), read_info(test)
     notes += [
-        f"the machine of {test} is not that of {dataset}: {difference}"
+        f"{test} and {dataset} are of different machines: {difference}"
         for difference in (
             *theirs.platform.differences(mine.platform),
             *theirs.setting.differences(mine.setting),
@@ -251,7 +251,9 @@ def _run(
     fit_s = time.perf_counter() - start
     with tempfile.TemporaryDirectory(prefix="resperf-") as folder:
         # Evaluate what a bundle would store, not what the training library predicts.
-        values: Mapping[str, Any] = json.loads(json.dumps(predictor.export(Path(folder), "judged")))
+        values: Mapping[str, Any] = json.loads(
+            json.dumps(predictor.export(Path(folder), "compared"))
+        )
         stored = type(predictor).load(values, Path(folder))
         predicted_ms = stored.values(trial.test.columns)
         predict_us = _predict_us(stored, trial.test.columns, len(trial.test))

@@ -25,11 +25,11 @@ class Compared:
     rows_trained : int
         Rows that the method saw, validation rows included; the mean over the folds.
     rows_validation : int
-        How many of these were only for validation: best epoch, early stopping.
+        How many of these were used for validation only: best epoch, early stopping.
     errors : Errors
         Over the test rows; with folds, over those of all folds together.
     bins : tuple of TimeBin
-        The same by measured time.
+        The same, by measured time.
     r2 : float
         See `resperf.predictors.metrics.r_squared`.
     fold_mapes : tuple of float
@@ -42,7 +42,7 @@ class Compared:
         bundle stores it: without the libraries that trained it.
     noise_floor : float
         MAPE of a perfect predictor against these times, which are medians where layers were
-        measured more than once; NaN where nothing was measured twice.
+        measured more than once; NaN if nothing was measured twice.
     measured_ms, predicted_ms : array (test rows,)
     """
 
@@ -102,7 +102,7 @@ class ComparisonSettings:
     kinds : tuple of str
         Empty: all kinds of the dataset.
     phases : tuple of str
-        Empty: the one with a layer's own time, which is execution where it was measured.
+        Empty: the one with a layer's own time, which is execution if it was measured.
     seed : int
         Of the fits, of the folds, and of the rows of a learning curve. The test split is always
         the same.

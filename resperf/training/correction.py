@@ -1,8 +1,9 @@
-"""Learning from whole networks what layers cost inside them, beyond what they cost alone.
+"""Fitting in-network corrections to whole networks.
 
-Layers measured alone find their inputs nearer and the instructions of their kernel ready. Over many
-networks the difference is systematic for each kind of layer: a factor for each, and a cost for each
-layer and each byte that is handed over, fitted to measured totals.
+A layer measured in isolation finds its inputs and its kernel's instructions in cache. Inside
+networks it does not, and the difference is systematic for each kind of layer. The correction is a
+factor for each kind, and an inter-layer overhead for each layer and each byte passed between
+layers. Both are fitted to measured totals.
 """
 
 from __future__ import annotations
@@ -18,23 +19,22 @@ from resperf.bundle import Correction
 from resperf.errors import TrainingError, require
 from resperf.predictors.intervals import conformal_bound
 
-DOUBT = 0.03
-"""Error of a measured total that is nobody's fault, relative."""
-FACTOR_DOUBT, TRANSFERRED_DOUBT = 0.2, 0.4
-"""How far a kind's factor lies from 1 before anything is known of it; where layers were measured on
-another machine, after what is common to all of them."""
-COST_DOUBT = 1.0
-"""How far the costs behind each other lie from those of chains, relative."""
+TOTAL_NOISE = 0.03
+"""Relative noise of a measured total."""
+FACTOR_PRIOR_WIDTH, TRANSFERRED_PRIOR_WIDTH = 0.2, 0.4
+"""Prior standard deviation of a kind's factor around 1. The second one is for layers measured on
+another machine, after the factor common to all kinds."""
+COST_PRIOR_WIDTH = 1.0
+"""Prior standard deviation of inter-layer costs around those of chains, relative."""
 FACTOR_BOUNDS = (0.5, 2.0)
 LEAST_NODE_MS, LEAST_MB_MS = 1e-3, 1e-3
-"""Costs of a layer and of a MB handed over that are doubted by so much even where chains showed
-none."""
+"""Smallest costs of a layer and of a MB passed between layers that scale the prior's width."""
 FEWEST_NETWORKS = 5
 REASONS_SHOWN = 3
 LARGEST_FACTOR = 20.0
-"""How many times faster or slower another machine may be."""
+"""Largest ratio of speeds between two machines."""
 FEWEST_FOR_WIDTH = 10
-"""Networks that a 90% interval of totals needs at least."""
+"""Fewest networks for a 90% interval of totals."""
 
 
 @dataclass(frozen=True)
@@ -44,15 +44,16 @@ class Placed:
     Attributes
     ----------
     network : str
-        All batch sizes of a network are left out together.
+        In cross-validation, all batch sizes of a network are left out together.
     batch : int or None
     measured_ms : float
-        Of all phases.
+        Total of all phases.
     kinds_ms : mapping of str to float
-        Predicted execution of the layers of each group (`resperf.bundle.group_of`), alone.
+        Predicted execution of the layers of each group (`resperf.bundle.group_of`), in isolation.
     layers : int
-        How many there are.
+        Number of layers.
     handed_over_mb : float
+        MB passed between layers.
     rest_ms : float
         Predicted time of everything else: outer phases, session call, shape-only operators.
     """
@@ -67,20 +68,20 @@ class Placed:
 
 
 def fit_correction(
-    placed: Sequence[Placed], costs: Mapping[str, float], *, doubt: float = FACTOR_DOUBT
+    placed: Sequence[Placed], costs: Mapping[str, float], *, prior_width: float = FACTOR_PRIOR_WIDTH
 ) -> Correction:
-    """Fit a factor for each kind and the costs behind each other to measured totals.
+    """Fit a factor for each kind and the inter-layer overhead to measured totals.
 
-    Relative errors are minimised, with factors drawn towards 1 and costs towards those of chains:
-    a kind that no network spends time on keeps its times.
+    Relative errors are minimised, with priors that draw factors towards 1 and costs towards those
+    of chains. A kind that takes no time in any network has a factor of 1.
 
     Parameters
     ----------
     placed : sequence of Placed
     costs : mapping of str to float
-        Of the bundle: ``node_ms`` and ``handover_ms_per_mb``, where they are known.
-    doubt : float
-        How far a kind's factor lies from 1 before anything is known of it.
+        The bundle's ``node_ms`` and ``handover_ms_per_mb``, if known.
+    prior_width : float
+        Prior standard deviation of a kind's factor around 1.
 
     Raises
     ------
@@ -90,11 +91,11 @@ def fit_correction(
     names = sorted({each.network for each in placed})
     refuse_few(names)
     kinds = sorted({kind for each in placed for kind in each.kinds_ms})
-    solution = _solve(placed, kinds, costs, doubt)
+    solution = _solve(placed, kinds, costs, prior_width)
     left_out = np.zeros(len(placed))
     for name in names:
         rest = [each for each in placed if each.network != name]
-        without = _solve(rest, kinds, costs, doubt)
+        without = _solve(rest, kinds, costs, prior_width)
         for place, each in enumerate(placed):
             if each.network == name:
                 left_out[place] = _total_ms(each, kinds, without)
@@ -111,9 +112,9 @@ def fit_correction(
 
 
 def common_factor(placed: Sequence[Placed], costs: Mapping[str, float]) -> float:
-    """Return how many times as long all layers take inside networks as `kinds_ms` says, at once.
+    """Return one factor for all layers: measured time inside networks over `kinds_ms`.
 
-    The median over runs: the first step from one machine to another.
+    It is the median over runs, and the first step in transferring a bundle to another machine.
 
     Parameters
     ----------
@@ -125,7 +126,7 @@ def common_factor(placed: Sequence[Placed], costs: Mapping[str, float]) -> float
     Raises
     ------
     TrainingError
-        If that is no factor between two machines, or no network has layers.
+        If the factor is implausible, or no network has layers.
     """
     node_ms, mb_ms = _prior((), costs)
     ratios = [
@@ -138,13 +139,13 @@ def common_factor(placed: Sequence[Placed], costs: Mapping[str, float]) -> float
     if not 1 / LARGEST_FACTOR <= factor <= LARGEST_FACTOR:
         raise TrainingError(
             f"layers would take {factor:.3g} times as long here as where they were measured, which "
-            "is not to be believed; measure layers on this machine (resperf bench)"
+            "is implausible; measure layers on this machine (resperf bench)"
         )
     return factor
 
 
 def refuse_few(names: Collection[str], left_out: Sequence[str] = ()) -> None:
-    """Refuse to learn from few networks, with the reasons why others were left out.
+    """Refuse too few networks, with the reasons why others were left out.
 
     Raises
     ------
@@ -154,13 +155,13 @@ def refuse_few(names: Collection[str], left_out: Sequence[str] = ()) -> None:
     if len(names) < FEWEST_NETWORKS:
         reasons = f"; left out: {'; '.join(left_out[:REASONS_SHOWN])}" if left_out else ""
         raise TrainingError(
-            f"{len(names)} networks are too few to learn from how layers run inside networks; "
-            f"measure at least {FEWEST_NETWORKS}{reasons}"
+            f"{len(names)} networks are too few to fit an in-network correction; measure at least "
+            f"{FEWEST_NETWORKS}{reasons}"
         )
 
 
 def total_ms(placed: Placed, learnt: Correction) -> float:
-    """Predict a network's total with what was learnt."""
+    """Predict a network's total with a correction."""
     kinds = list(placed.kinds_ms)
     values = [*map(learnt.factor, kinds), learnt.node_ms, learnt.handover_ms_per_mb]
     return _total_ms(placed, kinds, values)
@@ -185,10 +186,10 @@ def _evidence(placed: Sequence[Placed], before: Any, after: Any, left_out: Any) 
 
 
 def _log_width(placed: Sequence[Placed], ratios: Any) -> float:
-    """Return what nine of ten networks keep, at all their batch sizes.
+    """Return the bound of |ln(measured / predicted)| for nine of ten networks.
 
-    A conformal rank of the errors of networks that were left out of the fit, each with its worst:
-    the batch sizes of one network err alike.
+    It is a conformal bound on networks that were left out of the fit. Errors of one network's batch
+    sizes are correlated, so the worst of them counts.
     """
     worst: dict[str, float] = {}
     for each, ratio in zip(placed, ratios, strict=True):
@@ -199,7 +200,7 @@ def _log_width(placed: Sequence[Placed], ratios: Any) -> float:
 
 
 def _prior(kinds: Sequence[str], costs: Mapping[str, float]) -> Any:
-    # Where no chains were measured, the search starts at nothing: networks alone say what it costs.
+    # Without measured chains the prior is 0, and networks alone determine the costs.
     chain = [costs.get("node_ms", 0.0), costs.get("handover_ms_per_mb", 0.0)]
     return np.array([1.0] * len(kinds) + chain)
 
@@ -214,28 +215,28 @@ def _total_ms(each: Placed, kinds: Sequence[str], solution: Any) -> float:
 
 
 def _solve(
-    placed: Sequence[Placed], kinds: Sequence[str], costs: Mapping[str, float], doubt: float
+    placed: Sequence[Placed], kinds: Sequence[str], costs: Mapping[str, float], prior_width: float
 ) -> Any:
-    """Return the factors, then the cost of a layer and of a MB handed over."""
+    """Return the factors, then the costs of a layer and of a MB passed between layers."""
     optimize = require("scipy.optimize", "train")
     prior = _prior(kinds, costs)
     rows = np.array([_row(each, kinds) for each in placed])
     measured = np.array([each.measured_ms for each in placed])
     rest = np.array([each.rest_ms for each in placed])
-    doubts = np.array(
-        [doubt] * len(kinds)
-        + [COST_DOUBT * max(prior[-2], LEAST_NODE_MS), COST_DOUBT * max(prior[-1], LEAST_MB_MS)]
-    )
+    least_costs = np.array([LEAST_NODE_MS, LEAST_MB_MS])
+    widths = np.concatenate([
+        [prior_width] * len(kinds), COST_PRIOR_WIDTH * np.maximum(prior[-2:], least_costs)
+    ])  # fmt: skip
 
     def residuals(values: Any) -> Any:
-        errors = np.log(np.maximum(rows @ values + rest, 1e-9) / measured) / DOUBT
-        return np.concatenate([errors, (values - prior) / doubts])
+        errors = np.log(np.maximum(rows @ values + rest, 1e-9) / measured) / TOTAL_NOISE
+        return np.concatenate([errors, (values - prior) / widths])
 
     low = [FACTOR_BOUNDS[0]] * len(kinds) + [0.0, 0.0]
     high = [FACTOR_BOUNDS[1]] * len(kinds) + [np.inf, np.inf]
-    # One network in a bad state must not decide: large errors count linearly.
+    # One badly measured network must not dominate: large errors count linearly.
     found = optimize.least_squares(
         residuals, np.clip(prior, low, high), bounds=(low, high), loss="soft_l1", f_scale=2.0,
-        x_scale=doubts,
+        x_scale=widths,
     )  # fmt: skip
     return found.x

@@ -12,7 +12,7 @@ from resperf.training.trials import fit_rows, own_split
 
 MEMBERS = 4
 TREES = 250
-"""Trees of each member: enough to rank layers, in a fifth of the time of a full model."""
+"""Trees of each member: enough to rank layers, in a fifth of a full fit's time."""
 _NO_DIFFERENCE = 1e-9
 
 
@@ -22,7 +22,7 @@ def acquisition_score(rows: LayerRows, columns: Columns) -> Array:
     Disagreement times novelty, scaled to the mean of the disagreement. Disagreement alone is not
     enough: trees trained on the same rows agree far from all of them.
 
-    Takes, returns and raises what `disagreement` does.
+    Parameters, result and errors are those of `disagreement`.
     """
     spread = disagreement(rows, columns)
     scores = spread * novelty(rows, columns)

@@ -1,10 +1,10 @@
-"""Estimates by physical terms of what a dataset lacks: poolings, activations, copies, views.
+"""Estimates of what a dataset lacks, by physical costs: poolings, activations, copies, views.
 
 Single layers with inputs on the device do not contain the copies between host and device, and the
 dataset may have no poolings. Whole calls on the same device contain them: a whole call is a session
-call, the layer, and the copy of its output. Together with the predictors of measured kinds they
-give the missing coefficients. For a device without whole calls, another device's coefficients are
-scaled by the makers' figures of both.
+call, the layer, and the copy of its output. The missing coefficients are fitted to them, with the
+predictors of measured kinds given. For a device without whole calls, another device's coefficients
+are scaled by both devices' specifications.
 """
 
 from __future__ import annotations
@@ -67,15 +67,15 @@ class Estimates:
     Attributes
     ----------
     transfers : Transfers
-        For both directions: the times contain the output's copy only.
+        For both directions, although the times contain only the output's copy.
     pool : Baseline or None
-        Execution of poolings, where the source has them.
+        Execution of poolings, if the source has them.
     pool_ranges : mapping
         Fields of the poolings that the coefficients were fitted on.
     steps : mapping of str to mapping
         What was estimated -> ``how``, ``source`` and errors; stored in the bundle.
     activations : Activations or None
-        Unfused activations, where they can be estimated from the layers.
+        Unfused activations, if they can be estimated from the layers.
     """
 
     transfers: Transfers
@@ -85,26 +85,26 @@ class Estimates:
     activations: Activations | None = None
 
     def complete(self, values: dict[str, Any], dataset: Mapping[str, Any]) -> None:
-        """Add to a part of a bundle's manifest what it lacks, marked as estimated.
+        """Add missing entries to a part of a bundle's manifest, marked as estimated.
 
         Parameters
         ----------
         values : dict
-            The part, modified in place. What was measured is not replaced.
+            The part; it is modified. Measured entries are not replaced.
         dataset : mapping
-            What the part was learnt from: ``name`` and ``checksum``.
+            The training data: ``name`` and ``checksum``.
         """
         steps = dict(self.steps)
         used = []
         if self.pool is not None and "pool" not in values["predictors"]:
             _add_kind(values, self.pool, self.pool_ranges, _GOLDEN_POOLS)
             used.append(_POOL)
-        alone = self.activations
-        if alone is not None and "activation" not in values["predictors"]:
-            _add_kind(values, alone.baseline, alone.ranges, GOLDEN_ACTIVATIONS)
+        estimated = self.activations
+        if estimated is not None and "activation" not in values["predictors"]:
+            _add_kind(values, estimated.baseline, estimated.ranges, GOLDEN_ACTIVATIONS)
             origin = {name: dataset[name] for name in ("name", "checksum")}
             source = {"device": values["device"], **origin}
-            steps[ACTIVATIONS] = {**alone.step, "source": source}
+            steps[ACTIVATIONS] = {**estimated.step, "source": source}
             used.append(ACTIVATIONS)
         for phase in _COPIES:
             if f"{phase}_ms" not in values["transfers"]:
@@ -288,7 +288,7 @@ class _Fitting:
             )
             known["pool"] = pool
         largest = max(float(_out_bytes(rows).max()) for rows in train.values())
-        # A call pays it once for inputs and outputs together: half of it each.
+        # A call pays it once for inputs and outputs together: half for each.
         constant_ms = max(0.0, found["call"] - session_ms) / 2
         copies = Transfers(constant_ms, (0.0,), (found["copy"],), largest)
         call_errors = {
@@ -330,7 +330,7 @@ def _steps(
         "whole call = call + launch + pooled bytes and windows + output bytes copied, coefficients "
         "of at least zero, fitted together with layers whose execution is predicted"
     )
-    share = "; half of what a call takes beyond a session call counts here"
+    share = "; includes half of the time of a call beyond a session call"
     return {
         _POOL: {"how": fit, "whole_call_errors": {"pool": call_errors.get("pool")}},
         "postprocess": {
@@ -339,12 +339,10 @@ def _steps(
             "execution_factors": dict(factors),
         },
         "preprocess": {
-            "how": "taken to cost what copying the output costs, since the source's times do not "
-            f"grow with the input: there is nothing to judge it by{share}"
+            "how": "assumed equal to copying the output, since the source's times do not grow with "
+            f"the input: it cannot be tested{share}"
         },
-        _VIEW: {
-            "how": "taken to cost what launching a pooling costs: there is nothing to judge it by"
-        },
+        _VIEW: {"how": "assumed equal to launching a pooling: it cannot be tested"},
     }
 
 
@@ -392,7 +390,7 @@ def _scaling_errors(pool: Baseline, device: str, other: WholeCalls) -> dict[str,
     Returns
     -------
     dict
-        ``execution_factor``: factor by which the scaled times fit best, 1 if they scale exactly;
+        ``execution_factor``: best-fitting factor of the scaled times, 1 if they scale exactly;
         ``whole_call_mape``: on whole calls of the test split, with that factor.
     """
     if "pool" not in other.kinds:

@@ -1,4 +1,4 @@
-"""A bundle judged on rows that it never saw."""
+"""Evaluating a bundle on rows that it was not trained on."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Part = Literal["test", "all"]
 
 
 @dataclass(frozen=True)
-class Judged:
+class Evaluated:
     """Errors of one kind and phase.
 
     Attributes
@@ -34,13 +34,13 @@ class Judged:
         `method` is the predictor's, or ``transfers``.
     errors : Errors
     noise_floor : float
-        MAPE that a perfect predictor would score against these medians, a fraction; NaN where
-        nothing was measured twice.
+        MAPE that a perfect predictor would score against these medians, a fraction; NaN if nothing
+        was measured twice.
     out_of_range : int
-        How many of the rows lie outside what the bundle was trained on.
+        How many of the rows are outside the trained range.
     in_interval : float
-        Share of single measurements within the bundle's 90% intervals, every layer counting alike;
-        NaN where it has none. Medians of repeats lie in them more often.
+        Share of single measurements within the bundle's 90% intervals, averaged over layers; NaN
+        if it has none. Medians of repeats are inside more often.
     """
 
     kind: str
@@ -66,9 +66,9 @@ class Judged:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What an evaluation found, and what it left out."""
+    """Results of an evaluation, and notes on what was skipped."""
 
-    rows: tuple[Judged, ...]
+    rows: tuple[Evaluated, ...]
     notes: tuple[str, ...]
 
 
@@ -81,16 +81,15 @@ def evaluate(dataset: Path, bundle: Bundle, split: Part = "test") -> Evaluation:
         The bundle's own dataset, or another one of the same device and framework.
     bundle : Bundle
     split : {"test", "all"}
-        ``test``: the rows that no training reads. ``all``: every row that this bundle was neither
-        trained on nor chosen by.
+        ``test``: the test split. ``all``: every row that was used neither for training nor for
+        validation of this bundle.
 
     Raises
     ------
     DatasetError
         If the dataset cannot be read.
     TrainingError
-        If no row is left to judge by, or the dataset's times contain something else than the
-        bundle's.
+        If no unseen row remains, or the dataset's times are of another quantity than the bundle's.
     """
     info = read_info(dataset)
     if bundle.kinds and layer_quantity(info.quantities) != bundle.layer_quantity:
@@ -100,31 +99,33 @@ def evaluate(dataset: Path, bundle: Bundle, split: Part = "test") -> Evaluation:
             "this dataset"
         )
     notes = [
-        f"the dataset's machine is not the bundle's: {difference}"
+        f"dataset and bundle are of different machines: {difference}"
         for difference in (
             *info.platform.hardware_differences(bundle.platform),
             *info.setting.differences(bundle.setting),
         )
     ]
-    judged: list[Judged] = []
+    found: list[Evaluated] = []
     for kind, table in read_table(dataset).items():
         rows = _unseen(layer_rows(table), bundle, split)
         if not bundle.has(kind):
             notes.append(f"{kind}: {len(rows)} rows, the bundle has no predictor")
         elif len(rows):
-            judged += _judge(kind, table, rows, bundle)
+            found += _evaluate_kind(kind, table, rows, bundle)
     for quantity in bundle.network_quantities:
-        judged += _judge_networks(dataset, bundle, quantity, split)
-    if not judged:
+        found += _evaluate_networks(dataset, bundle, quantity, split)
+    if not found:
         raise TrainingError(
-            f"{dataset} has no row that {bundle.path} has not seen and can predict; "
+            f"{dataset} has no row that {bundle.path} can predict and was not trained on; "
             "measure more layers with: resperf bench"
         )
-    return Evaluation(tuple(judged), tuple(notes))
+    return Evaluation(tuple(found), tuple(notes))
 
 
-def _judge_networks(dataset: Path, bundle: Bundle, quantity: str, split: Part) -> list[Judged]:
-    """Judge a predictor of whole networks by the networks that it has not seen."""
+def _evaluate_networks(
+    dataset: Path, bundle: Bundle, quantity: str, split: Part
+) -> list[Evaluated]:
+    """Evaluate a predictor of whole networks on networks that it was not trained on."""
     rows = network_examples(dataset, quantity)
     names = [network.name for network in rows.networks]
     unseen = _unseen_keys(names, bundle, split)
@@ -145,7 +146,7 @@ def _judge_networks(dataset: Path, bundle: Bundle, quantity: str, split: Part) -
     measured = rows.values[unseen]
     within = math.nan if np.isnan(low).any() else np.mean((low <= measured) & (measured <= high))
     return [
-        Judged(
+        Evaluated(
             NETWORK, quantity, bundle.method_of(NETWORK, quantity), errors(measured, values),
             math.nan, 0, float(within),
         )
@@ -164,9 +165,9 @@ def _unseen(rows: LayerRows, bundle: Bundle, split: Part) -> LayerRows:
     return rows.select(np.flatnonzero(_unseen_keys(rows.keys, bundle, split)))
 
 
-def _judge(kind: str, table: KindTable, rows: LayerRows, bundle: Bundle) -> list[Judged]:
+def _evaluate_kind(kind: str, table: KindTable, rows: LayerRows, bundle: Bundle) -> list[Evaluated]:
     layers = np.array(rows.layers(), dtype=object)
-    judged = []
+    found = []
     for phase in (phase for phase in QUANTITIES if phase in rows.times_ms):
         timed = rows.times_ms[phase] >= SHORTEST_MS
         if not timed.any():
@@ -174,8 +175,8 @@ def _judge(kind: str, table: KindTable, rows: LayerRows, bundle: Bundle) -> list
         times = bundle.predict(list(layers[timed]), phase)
         if np.isnan(times.ms).any():
             continue
-        judged.append(
-            Judged(
+        found.append(
+            Evaluated(
                 kind,
                 phase,
                 bundle.method_of(kind, phase),
@@ -185,14 +186,14 @@ def _judge(kind: str, table: KindTable, rows: LayerRows, bundle: Bundle) -> list
                 _within(_single_times(table, rows, phase, timed), times),
             )
         )
-    return judged
+    return found
 
 
 def _single_times(
     table: KindTable, rows: LayerRows, phase: str, chosen: npt.NDArray[np.bool_]
 ) -> list[Array]:
-    """Return each layer's measurements that are not doubtful; its median where all are."""
-    clean = np.flatnonzero(table.ok & ~table.doubtful)
+    """Return each layer's measurements that are not noisy; its median if all are noisy."""
+    clean = np.flatnonzero(table.ok & ~table.noisy)
     found: dict[str, list[float]] = {}
     for key, time_ms in zip(
         table.key[clean].astype(str), table.times_ms[phase][clean], strict=True
@@ -206,7 +207,7 @@ def _single_times(
 
 
 def _within(measured_ms: list[Array], times: Times) -> float:
-    """Share of each layer's measured times between its bounds, on average."""
+    """Return the share of measured times within their bounds, averaged over layers."""
     if np.isnan(times.low_ms).any():
         return math.nan
     return float(

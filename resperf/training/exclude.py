@@ -11,7 +11,7 @@ from resperf.lowering import lower
 from resperf.network import networks_at
 
 BATCHES = (1, 8)
-"""At batch 1 a layer may have another key; between larger batches only the batch differs."""
+"""At batch 1 a layer may have another key; for larger batches only the batch differs."""
 
 
 def keys_of_networks(datasets: Sequence[Path], networks: Sequence[Path]) -> frozenset[str]:

@@ -1,4 +1,4 @@
-"""From a dataset to a bundle: split, fit one predictor per kind and phase, judge, write."""
+"""From a dataset to a bundle: split, fit one predictor per kind and phase, evaluate, write."""
 
 from __future__ import annotations
 
@@ -51,26 +51,26 @@ FEWEST_ROWS = 8
 """Training rows below which a kind gets no predictor."""
 
 FEWEST_ROWS_FOR_NETWORK = 40
-"""Training rows below which a kind gets the baseline, whatever the method."""
+"""Training rows below which a kind gets the baseline, for every method."""
 
 TRANSFERRED = {"preprocess_ms": "in_bytes", "postprocess_ms": "out_bytes"}
-"""Phase -> the quantity of a layer that crosses between host and device in it."""
+"""Phase -> the bytes of a layer that are copied between host and device in it."""
 
 _EVERY_PHASE = ("resperfnet", "perfnet")
-"""Methods whose papers learn every phase; the others learn the layers' own times alone."""
+"""Methods whose papers learn every phase; the others learn only the layers' own times."""
 _EXPORT_TOLERANCE, _COMPARED_ROWS = 1e-4, 1000
 
 
 @dataclass(frozen=True)
 class _Parts(Trial):
-    """Rows of one kind, apart, and what was left out before."""
+    """Rows of one kind, split, and how many were left out before, by reason."""
 
     left_out: Mapping[str, int]
 
 
 @dataclass
 class _Learnt:
-    """What has been fitted so far."""
+    """Predictors fitted so far."""
 
     predictors: dict[str, dict[str, LayerPredictor]] = field(default_factory=dict)
     stored: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -91,34 +91,34 @@ def train(
     estimate_from: Sequence[Path] = (),
     progress: TrainingProgress | None = None,
 ) -> Bundle:
-    """Learn predictors from a dataset and write them as a bundle.
+    """Train predictors on a dataset and write them as a bundle.
 
     Parameters
     ----------
     dataset : Path
         HDF5 file of a campaign.
     output : Path
-        Folder of the bundle; a bundle that is there is replaced when the new one is complete.
+        Folder of the bundle; an existing bundle is replaced once the new one is complete.
     method : str
         A name of `resperf.predictors.METHODS`.
     seed : int
-        The same seed gives the same bytes on the same machine and versions, the creation date
-        excepted.
+        The same seed gives the same bytes on the same machine and versions, except for the creation
+        date.
     epochs : int, optional
-        The method's own choice unless given.
+        The method's own choice by default.
     trees : int, optional
-        At most so many in each predictor, for a smaller bundle; the method's own choice unless
-        given.
+        Most trees of each predictor: fewer make a smaller bundle. The method's own choice by
+        default.
     device : str, optional
-        Name of the device; the dataset's unless given.
+        Name of the device; the dataset's by default.
     exclude_keys : set of str
-        Layers that are used neither for training nor for choosing the best epoch.
+        Layers that are used neither for training nor for validation.
     excluded : sequence of str
-        Names of the networks that these layers are of, for the bundle's provenance.
+        Names of the networks of these layers, for the bundle's provenance.
     estimate_from : sequence of Path
-        Where poolings and copies are estimated from if the dataset has none, and activations
-        from the dataset itself; see
-        `resperf.training.estimate.read_source`.
+        Sources of estimates for poolings and copies that the dataset lacks; see
+        `resperf.training.estimate.read_source`. Activations are then estimated from the dataset
+        itself.
     progress : callable, optional
 
     Returns
@@ -134,7 +134,7 @@ def train(
         If the method is not known or grows no trees, no kind has enough rows, or nothing can be
         estimated from `estimate_from`.
     OutputError
-        If the bundle cannot be written; what was there stays.
+        If the bundle cannot be written; an existing one is unchanged.
     """
     settings = _settings(method, epochs, trees)
     if predictor_class(method).level is Level.NETWORK:
@@ -145,7 +145,7 @@ def train(
     info = read_info(dataset)
     if device is not None:
         info = replace(info, platform=replace(info.platform, device=device))
-    # Whatever is wrong with it is said before minutes of training.
+    # Its errors must come before minutes of training.
     source = (
         read_source(estimate_from, info.setting, info.platform, exclude_keys)
         if estimate_from
@@ -160,8 +160,8 @@ def train(
         learnt.notes += [noisy] if noisy else []
         if was_calibrated:
             learnt.notes.append(
-                "what whole networks taught the earlier bundle is gone with it; measure them "
-                f"again: resperf calibrate {output}"
+                "the in-network correction of the earlier bundle is lost; fit it again with: "
+                f"resperf calibrate {output}"
             )
         if not learnt.predictors:
             raise TrainingError(
@@ -178,10 +178,10 @@ def train(
                 kind: ranges_of(kind, parts[kind].train.columns) for kind in learnt.predictors
             },
             "errors": {
-                name: _errors(_judged(name, parts, learnt, transfers))
+                name: _errors(_predicted(name, parts, learnt, transfers))
                 for name in ("validation", "test")
             },
-            "intervals": _intervals(_judged("validation", parts, learnt, transfers)),
+            "intervals": _intervals(_predicted("validation", parts, learnt, transfers)),
             "training": _training(parts, learnt, seed, settings),
             "copies": stored_copies({kind: parts[kind].train for kind in learnt.predictors})
             or COPIES_ASSUMED,
@@ -213,7 +213,7 @@ def train(
 
 
 def _is_calibrated(folder: Path) -> bool:
-    """Whether a bundle is there that was calibrated."""
+    """Return whether the folder has a calibrated bundle."""
     try:
         return any(part.correction is not None for part in Bundle.load(folder).parts)
     except BundleError:
@@ -221,7 +221,7 @@ def _is_calibrated(folder: Path) -> bool:
 
 
 def _settings(method: str, epochs: int | None, trees: int | None) -> dict[str, int | None]:
-    """Return what a method's predictors are made with."""
+    """Return the settings of a method's predictors."""
     settings: dict[str, int | None] = {"epochs": epochs}
     if trees is None:
         return settings
@@ -238,14 +238,14 @@ def _estimate(
     parts: Mapping[str, _Parts],
     session_ms: float | None,
 ) -> None:
-    """Complete a part by what is estimated rather than learnt from the dataset."""
+    """Add estimates for what the dataset lacks to a part."""
     execution = {
         kind: quantities["execution_ms"]
         for kind, quantities in learnt.predictors.items()
         if "execution_ms" in quantities
     }
     if not execution:
-        raise TrainingError("whole calls do not add up: there is nothing to estimate beside them")
+        raise TrainingError("a bundle of whole calls needs no estimates; leave out --estimate-from")
     estimates = source.estimates(execution, session_ms)
     if "conv" in execution:
         activations = estimate_activations(execution["conv"], parts["conv"])
@@ -280,25 +280,25 @@ def _fit_kinds(
         chosen, made_with = method, settings
         if len(part.train) < FEWEST_ROWS_FOR_NETWORK:
             chosen, made_with = "baseline", {}
-            learnt.notes.append(f"{kind}: {len(part.train)} training rows, the baseline alone")
+            learnt.notes.append(f"{kind}: {len(part.train)} training rows, baseline only")
         own = part.train.layer_quantity
         for phase in part.train.times_ms if chosen in _EVERY_PHASE else (own,):
-            tell = partial(progress, kind, phase) if progress is not None else None
+            report = partial(progress, kind, phase) if progress is not None else None
             try:
                 fitted = layer_predictor_class(chosen)(kind, **made_with)
-                _fit_one(fitted, part, phase, seed, tell, folder, learnt)
+                _fit_one(fitted, part, phase, seed, report, folder, learnt)
             except (LayerError, _CannotLearnError) as error:
-                # Other kinds need not go without: minutes of training may lie behind them.
+                # Other kinds keep their predictors: they may have taken minutes to train.
                 if phase != own or chosen == "baseline":
-                    learnt.notes.append(f"{kind} {phase}: not learnt ({error})")
+                    learnt.notes.append(f"{kind} {phase}: no predictor ({error})")
                     continue
-                learnt.notes.append(f"{kind}: the baseline alone ({error})")
-                _fit_one(Baseline(kind), part, phase, seed, tell, folder, learnt)
+                learnt.notes.append(f"{kind}: baseline only ({error})")
+                _fit_one(Baseline(kind), part, phase, seed, report, folder, learnt)
     return learnt
 
 
 class _CannotLearnError(TrainingError):
-    """A method gave up on one kind."""
+    """A method cannot learn one kind."""
 
 
 def _fit_one(
@@ -306,18 +306,18 @@ def _fit_one(
     part: _Parts,
     phase: str,
     seed: int,
-    tell: Any,
+    report: Any,
     folder: Path,
     learnt: _Learnt,
 ) -> None:
-    """Fit one predictor, export it, and keep it as it will be loaded."""
+    """Fit and export one predictor, and store it as it will be loaded."""
     rows = part.train.timed(phase)
     if len(rows) < FEWEST_ROWS:
-        # Copies that are only views take no time: the transfers say so, there is nothing to learn.
-        learnt.notes.append(f"{predictor.kind} {phase}: too short to learn, transfers stand in")
+        # Copies that are only views take no time, which the transfers predict as well.
+        learnt.notes.append(f"{predictor.kind} {phase}: too short to learn, predicted by transfers")
         return
     try:
-        fit_rows(predictor, rows, part.validation.timed(phase), phase, seed=seed, progress=tell)
+        fit_rows(predictor, rows, part.validation.timed(phase), phase, seed=seed, progress=report)
     except TrainingError as error:
         raise _CannotLearnError(str(error)) from error
     learnt.notes += [note for note in predictor.notes_ if note not in learnt.notes]
@@ -338,7 +338,7 @@ def _fit_one(
 
 
 def _fit_transfers(parts: Mapping[str, _Parts]) -> dict[str, Transfers]:
-    """Learn copies between host and device from the rows of all kinds together, where there are."""
+    """Fit copies between host and device to the rows of all kinds together, if there are any."""
     transfers = {}
     for phase, quantity in TRANSFERRED.items():
         sizes, times = [], []
@@ -351,17 +351,17 @@ def _fit_transfers(parts: Mapping[str, _Parts]) -> dict[str, Transfers]:
     return transfers
 
 
-def _judged(
+def _predicted(
     name: str,
     parts: Mapping[str, _Parts],
     learnt: _Learnt,
     transfers: Mapping[str, Transfers],
 ) -> Iterator[tuple[str, str, Array, Array]]:
-    """Predict one part of the rows: kind, phase, measured and predicted times in ms."""
+    """Predict a split of the rows: kind, phase, measured and predicted times in ms."""
     for kind, predictors in learnt.predictors.items():
-        judged_rows = getattr(parts[kind], name)
-        for phase in (phase for phase in QUANTITIES if phase in judged_rows.times_ms):
-            rows = judged_rows.timed(phase)
+        split_rows = getattr(parts[kind], name)
+        for phase in (phase for phase in QUANTITIES if phase in split_rows.times_ms):
+            rows = split_rows.timed(phase)
             if not len(rows):
                 continue
             if phase in predictors:
@@ -374,18 +374,18 @@ def _judged(
             yield kind, phase, rows.times_ms[phase], predicted_ms
 
 
-def _errors(judged: Iterable[tuple[str, str, Array, Array]]) -> dict[str, dict[str, Any]]:
-    """Judge every predictor: kind -> quantity -> errors."""
+def _errors(predicted: Iterable[tuple[str, str, Array, Array]]) -> dict[str, dict[str, Any]]:
+    """Evaluate every predictor: kind -> quantity -> errors."""
     result: dict[str, dict[str, Any]] = {}
-    for kind, phase, measured_ms, predicted_ms in judged:
+    for kind, phase, measured_ms, predicted_ms in predicted:
         result.setdefault(kind, {})[phase] = errors(measured_ms, predicted_ms).to_json()
     return result
 
 
-def _intervals(judged: Iterable[tuple[str, str, Array, Array]]) -> dict[str, dict[str, Any]]:
+def _intervals(predicted: Iterable[tuple[str, str, Array, Array]]) -> dict[str, dict[str, Any]]:
     """Calibrate the intervals of every predictor: kind -> quantity -> intervals."""
     phases: dict[str, dict[str, tuple[Array, Array]]] = {}
-    for kind, phase, measured_ms, predicted_ms in judged:
+    for kind, phase, measured_ms, predicted_ms in predicted:
         phases.setdefault(phase, {})[kind] = measured_ms, predicted_ms
     result: dict[str, dict[str, Any]] = {}
     for phase, kinds in phases.items():

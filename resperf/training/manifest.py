@@ -1,4 +1,4 @@
-"""The parts of a bundle's manifest that layers and networks have in common."""
+"""Manifest entries that bundles of layers and of networks have in common."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from resperf.settings import Setting
 
 
 def part_of(info: DatasetInfo) -> dict[str, Any]:
-    """Say of a part of a bundle's manifest for which device it is, and what was measured of it."""
+    """Return the device, framework and measured costs of a part of a bundle's manifest."""
     return {
         "device": info.platform.device,
         "framework": info.setting.framework,
@@ -43,7 +43,7 @@ def manifest_of(
 
 
 def described_dataset(info: DatasetInfo, dataset: Path) -> dict[str, Any]:
-    """Say what a bundle's provenance says of a dataset."""
+    """Describe a dataset for a bundle's provenance."""
     return {
         "name": dataset.name,
         "checksum": checksum(dataset),

@@ -1,4 +1,4 @@
-"""From rows of whole networks to a bundle: one predictor for each quantity that a method learns."""
+"""From rows of whole networks to a bundle: one predictor for each quantity."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def train_networks(
     excluded: Sequence[str] = (),
     progress: TrainingProgress | None = None,
 ) -> Bundle:
-    """Learn every quantity of a dataset's networks that a method can learn; write a bundle.
+    """Train a method on all quantities of a dataset's networks that it can learn; write a bundle.
 
     Networks are split by name: all batch sizes of one are in the same part.
 
@@ -57,18 +57,18 @@ def train_networks(
     dataset, output, method, seed, device, progress
         As in `resperf.training.train`.
     settings : mapping
-        What the method's predictors are made with.
+        Settings of the method's predictors.
     excluded : sequence of str
-        Networks (names of their files) that nothing is learnt from.
+        Networks (names of their files) to exclude from training.
 
     Raises
     ------
     DatasetError
         If the dataset cannot be read.
     TrainingError
-        If it has no rows of networks that the method learns from.
+        If it has no rows of networks that the method can learn.
     OutputError
-        If the bundle cannot be written; what was there stays.
+        If the bundle cannot be written; an existing one is unchanged.
     """
     info = read_info(dataset)
     if device is not None:
@@ -81,7 +81,7 @@ def train_networks(
     ]
     if not learnable:
         raise TrainingError(
-            f"{dataset} has no rows of whole networks that {method} learns from; measure networks "
+            f"{dataset} has no rows of whole networks that {method} can learn; measure networks "
             "or import a list of them"
         )
     left_out = {Path(name).stem for name in excluded}
@@ -111,18 +111,18 @@ def train_networks(
                 "left_out": {"excluded": int(np.sum(~known))},
             }  # fmt: skip
             predictor = predictor_class(method)(NETWORK, **settings)
-            tell = partial(progress, NETWORK, name) if progress is not None else None
+            report = partial(progress, NETWORK, name) if progress is not None else None
             predictor.fit(
                 train, validation=validation if len(validation) else train, seed=seed,
-                progress=tell,
+                progress=report,
             )  # fmt: skip
             values = predictor.export(folder, f"{NETWORK}-{QUANTITIES[name].stem}")
             learnt[name] = type(predictor).load(values, folder)
             _refuse_other_export(predictor, learnt[name], train, name)
             part["predictors"][NETWORK][name] = {"method": method, **values}
-            for label, judged in (("validation", validation), ("test", test)):
-                if len(judged):
-                    found = errors(judged.values, predicted(learnt[name], judged, name)).to_json()
+            for label, rest in (("validation", validation), ("test", test)):
+                if len(rest):
+                    found = errors(rest.values, predicted(learnt[name], rest, name)).to_json()
                     part["errors"][label].setdefault(NETWORK, {})[name] = found
             if len(validation):
                 pair = validation.values, predicted(learnt[name], validation, name)
@@ -163,7 +163,7 @@ def predicted(predictor: Predictor, examples: Examples, quantity: str) -> Array:
 
 
 def _of_all_batches(setting: Setting) -> Setting:
-    """Return a setting without what a network's graph says: its batch and shapes."""
+    """Return a setting without batch and shapes, which the network's graph contains."""
     return dataclasses.replace(setting, batch=None, shapes={})
 
 

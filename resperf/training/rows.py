@@ -1,4 +1,4 @@
-"""From the rows of a dataset to those that are learnt from: one per layer, clean if possible."""
+"""From a dataset to training data: one row per layer, without noisy measurements if possible."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from resperf.predictors import Examples
 from resperf.quantities import QUANTITIES, layer_quantity
 
 SHORTEST_MS = 1e-5
-"""A layer below 10 ns has no time of its own, but noise around zero."""
+"""Times below 10 ns are noise around zero."""
 
 
 @dataclass(frozen=True)
@@ -36,16 +36,15 @@ class LayerRows:
         The layers' fields.
     keys : tuple of str
     times_ms : mapping of str to array (rows,)
-        Phase to the median over the repeats that count.
+        Phase to the median over the repeats used.
     measured : array (rows,)
-        How many rows of the dataset that median is of.
+        Number of repeats in that median.
     left_out : mapping of str to int
-        Reason to number of rows of the dataset that do not count.
+        Reason to number of rows of the dataset that are not used.
     copies : array of int (rows,)
-        Copies of the layer that a run of its own quantity held, the median over its repeats; 0
-        where nobody wrote it down.
+        Copies of the layer per run of its own quantity, the median over repeats; 0 if unknown.
 
-    The phases are those of the dataset: `layer_quantity` names the one with the layers' own times.
+    The phases are those of the dataset; `layer_quantity` is the one with the layers' own times.
     """
 
     kind: str
@@ -61,7 +60,7 @@ class LayerRows:
 
     @property
     def layer_quantity(self) -> str:
-        """Phase of the layers' own times: execution, or the whole call where that is all."""
+        """Phase of the layers' own times: execution, or the whole call if there is no execution."""
         return layer_quantity(self.times_ms)
 
     def select(self, chosen: npt.NDArray[Any]) -> LayerRows:
@@ -77,15 +76,15 @@ class LayerRows:
         )
 
     def timed(self, phase: str) -> LayerRows:
-        """Return the rows whose phase takes time at all."""
+        """Return the rows whose phase takes measurable time."""
         return self.select(np.flatnonzero(self.times_ms[phase] >= SHORTEST_MS))
 
     def examples(self, quantity: str) -> Examples:
-        """Return what a predictor learns one quantity from."""
+        """Return one quantity as training data."""
         return Examples(self.columns, quantity, self.times_ms[quantity])
 
     def layers(self) -> list[Layer]:
-        """Return the layers themselves."""
+        """Return the rows as layers."""
         cls = kind_of(self.kind)
         return [
             cls.from_fields({name: column[row].item() for name, column in self.columns.items()})
@@ -94,30 +93,30 @@ class LayerRows:
 
 
 def layer_rows(table: KindTable, exclude_keys: Set[str] = frozenset()) -> LayerRows:
-    """Keep what can be learnt from.
+    """Select training data.
 
-    Left out are rows that are not ok, rows of excluded keys, doubtful rows (drift, busy, taken
-    while the machine was off its speed, ...), and layers whose execution (or whole call) is too
-    short to be a time. Only where most layers have no other row do doubtful rows stand for them: a
-    machine that is always busy can still be learnt.
+    Left out are rows that are not ok, rows of excluded keys, noisy rows (drift, busy, taken while
+    the machine was off its usual speed, ...), and layers whose execution (or whole call) is below
+    `SHORTEST_MS`. If most layers have only noisy rows, these are used: a machine that is always
+    busy can still be learnt.
     """
     keys = table.key.astype(str)
     own = layer_quantity(table.times_ms)
     ok = np.asarray(table.ok) & np.isfinite(table.times_ms[own])
     excluded = ok & np.isin(keys, list(exclude_keys))
     candidate = ok & ~excluded
-    flagged = candidate & table.doubtful
+    flagged = candidate & table.noisy
     clean_keys = np.unique(keys[candidate & ~flagged])
     has_clean_row = np.isin(keys, clean_keys)
     replaced = flagged & has_clean_row
-    doubtful = flagged & ~has_clean_row
-    if len(clean_keys) < len(np.unique(keys[doubtful])):
-        doubtful = np.zeros_like(doubtful)
-    kept = np.flatnonzero(candidate & ~replaced & ~doubtful)
-    unique, first, place = np.unique(keys[kept], return_index=True, return_inverse=True)
+    dropped = flagged & ~has_clean_row
+    if len(clean_keys) < len(np.unique(keys[dropped])):
+        dropped = np.zeros_like(dropped)
+    used = np.flatnonzero(candidate & ~replaced & ~dropped)
+    unique, first, place = np.unique(keys[used], return_index=True, return_inverse=True)
     order = np.argsort(place, kind="stable")
     bounds = np.searchsorted(place[order], np.arange(1, len(unique)))
-    groups = np.split(kept[order], bounds) if len(unique) else []
+    groups = np.split(used[order], bounds) if len(unique) else []
     times_ms = {
         phase: np.array([np.median(table.times_ms[phase][group]) for group in groups], dtype=float)
         for phase in table.quantities
@@ -127,13 +126,13 @@ def layer_rows(table: KindTable, exclude_keys: Set[str] = frozenset()) -> LayerR
         "not ok": int(np.sum(~ok)),
         "excluded": int(excluded.sum()),
         "flagged, measured again": int(replaced.sum()),
-        "flagged": int(doubtful.sum()),
-        "repeats": len(kept) - len(unique),
+        "flagged": int(dropped.sum()),
+        "repeats": len(used) - len(unique),
         "too short": int(np.sum(~long_enough)),
     }
     rows = LayerRows(
         table.kind,
-        take(table.columns, kept[first]),
+        take(table.columns, used[first]),
         tuple(unique.tolist()),
         times_ms,
         np.array([len(group) for group in groups], dtype=np.int64),
@@ -161,8 +160,8 @@ def network_quantities(dataset: Path) -> tuple[str, ...]:
 def network_examples(dataset: Path, quantity: str) -> Examples:
     """Return one quantity of a dataset's whole networks, one row per network, setting and platform.
 
-    It is the median over repeats. Rows that are not ok are left out, and flagged ones where there
-    is another of the same.
+    It is the median over repeats. Rows that are not ok are left out, and flagged ones if there is
+    a repeat without flags.
 
     Raises
     ------
@@ -199,9 +198,9 @@ def _copies(
 
 
 def stored_copies(kinds: Mapping[str, LayerRows]) -> dict[str, Any]:
-    """Say for a bundle's manifest how many copies the measured layers of each kind held.
+    """Return for a bundle's manifest how many copies of a layer runs of each kind held.
 
-    Empty where no row says it: then prediction assumes what campaigns usually do.
+    Empty if no row says it; prediction then assumes what campaigns usually do.
     """
     found = {
         kind: StoredCopies.of(

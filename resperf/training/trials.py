@@ -1,4 +1,4 @@
-"""Trials: which rows train, validate and test, for one split, several folds, or a curve."""
+"""Splits into training, validation and test rows: one split, folds, or a learning curve."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def fit_rows(
     seed: int,
     progress: Progress | None = None,
 ) -> LayerPredictor:
-    """Fit one quantity of layers; without validation rows, the training rows validate."""
+    """Fit one quantity of layers; without validation rows, the training rows are used."""
     validation = validation if len(validation) else train
     return predictor.fit(
         train.examples(phase),
@@ -38,8 +38,8 @@ class Trial:
     Attributes
     ----------
     train, validation : LayerRows
-        Rows that a method may see: to learn from, and to choose the best epoch, the number of
-        trees and the like.
+        Rows that a method may see: for training, and to choose the best epoch, the number of trees
+        and so on.
     test : LayerRows
         Rows that it is evaluated on.
     """
@@ -55,7 +55,7 @@ class Trial:
 
 
 def own_split(rows: LayerRows) -> Trial:
-    """Evaluate on the file's own test split, which no training reads."""
+    """Evaluate on the file's own test split."""
     split = split_of_keys(rows.keys)
     return Trial(
         rows.select(split.train), rows.select(split.validation), rows.select(split.test)
@@ -63,13 +63,13 @@ def own_split(rows: LayerRows) -> Trial:
 
 
 def other_file(rows: LayerRows, test: LayerRows, *, shared: bool) -> Trial:
-    """Evaluate on all rows of another file; the file's own test split trains too.
+    """Evaluate on all rows of another file; the file's own test split is training data too.
 
     Parameters
     ----------
     rows, test : LayerRows
     shared : bool
-        Whether layers that are in both files may train, as for files of two devices.
+        Whether layers in both files may be training data, as for files of two devices.
     """
     known = np.zeros(len(rows), dtype=bool) if shared else np.isin(rows.keys, test.keys)
     validation = split_of_keys(rows.keys).validation
@@ -96,7 +96,7 @@ def folded(rows: LayerRows, folds: int, seed: int) -> tuple[Trial, ...]:
 def shortened(trial: Trial, count: int, seed: int) -> Trial:
     """Reduce the rows that a method may see to `count`, validation rows included.
 
-    The test rows stay. A larger trial of the same seed contains all rows of a smaller one.
+    The test rows are unchanged. A larger trial of the same seed contains all rows of a smaller one.
     Validation rows count, since they had to be measured too.
     """
     keys = (*trial.train.keys, *trial.validation.keys)
@@ -115,7 +115,7 @@ def curve(
     Parameters
     ----------
     trials : sequence of Trial
-        Several where there are folds.
+        One per fold.
     counts : sequence of int
         Rows that a method may see; empty for all rows. All counts above the number of rows are one
         point, with all rows.

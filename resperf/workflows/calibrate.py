@@ -27,8 +27,8 @@ from resperf.prediction.rules import RULE_OF_METHOD, layers_behind_each_other
 from resperf.settings import Setting
 from resperf.targets import Target
 from resperf.training.correction import (
-    FACTOR_DOUBT,
-    TRANSFERRED_DOUBT,
+    FACTOR_PRIOR_WIDTH,
+    TRANSFERRED_PRIOR_WIDTH,
     Placed,
     common_factor,
     fit_correction,
@@ -144,8 +144,9 @@ def calibrate(
             factor = common_factor(placed, bundle.costs)
             bundle = _transferred(original, here, platform, bundle.costs, factor=factor)
             placed = _placed_again(bundle, paths, placed)
-        doubt = FACTOR_DOUBT if bundle.transferred is None else TRANSFERRED_DOUBT
-        learnt = fit_correction(placed, bundle.costs, doubt=doubt)
+        transferred = bundle.transferred is not None
+        prior_width = TRANSFERRED_PRIOR_WIDTH if transferred else FACTOR_PRIOR_WIDTH
+        learnt = fit_correction(placed, bundle.costs, prior_width=prior_width)
         for name in bundle.manifest["files"]:
             shutil.copy(bundle.path / name, folder / name)
         networks = len({each.network for each in placed})

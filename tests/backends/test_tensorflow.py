@@ -1,4 +1,4 @@
-"""The TensorFlow backend computes what ONNX Runtime computes, and times what it says it times."""
+"""The TensorFlow backend computes what ONNX Runtime computes, and times the documented phases."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from resperf.backends import backend, tensorflow_runs
 from resperf.backends.tensorflow import TensorFlowBackend
 from resperf.backends.tensorflow_layers import operator_of, weights_from_onnx
 from resperf.backends.tensorflow_runs import (
-    COPIES_MOST,
+    MAX_COPIES_PER_RUN,
     WEIGHTS_BYTES,
     chain,
     copies_for,
+    dummy_weights,
     first_estimate_ms,
     layer_run,
-    made_up_weights,
     traced_copies,
 )
 from resperf.errors import ResperfError, UnsupportedError
@@ -116,7 +116,7 @@ ONNX_ACTIVATIONS = {
 
 
 def onnx_nodes(layer: Layer) -> list[onnx.NodeProto]:
-    """The layer in ONNX's words: x, w, b and r in, y out."""
+    """The layer as an ONNX graph: inputs x, w, b and r, output y."""
     outputs = iter(["t1", "t2", "t3"])
     done = next(outputs)
     if isinstance(layer, Activation):
@@ -197,7 +197,7 @@ def test_layers_compute_what_onnx_means(tensorflow: TensorFlowBackend, layer: La
     assert [w.shape for w in weights] == list(operator.weight_shapes)
     residual = stored(values["r"]) if "r" in values else None
     x = stored(values["x"])
-    # Through the graph optimiser, which has bugs of its own: it may replace every kernel.
+    # Through the graph optimiser, which may replace every kernel and has bugs.
     twice = traced_copies(operator, x, [weights, weights], residual)
     try:
         y = twice(x).numpy()
@@ -211,9 +211,9 @@ def test_layers_compute_what_onnx_means(tensorflow: TensorFlowBackend, layer: La
 
 
 REFUSED: dict[str, tuple[Layer, str]] = {
-    "layout": (conv(), "keeps images as nhwc, not nchw"),
+    "layout": (conv(), "stores images as nhwc, not nchw"),
     "dtype": (lower_layer(conv(dtype="float16")), "dtype=float16"),
-    "reorder": (Reorder(batch=1, channels_in=4, height=8, width=8), "one layout"),
+    "reorder": (Reorder(batch=1, channels_in=4, height=8, width=8), "single image layout"),
     "dilated depthwise": (
         lower_layer(conv(groups=6, channels_out=6, **dilation(2, 2))),
         "dilation=2x2 with one channel per group",
@@ -237,7 +237,7 @@ REFUSED: dict[str, tuple[Layer, str]] = {
 
 
 @pytest.mark.parametrize(("layer", "words"), REFUSED.values(), ids=REFUSED.keys())
-def test_what_tensorflow_has_no_kernel_for_is_refused(
+def test_layers_without_a_tensorflow_kernel_are_refused(
     tensorflow: TensorFlowBackend, layer: Layer, words: str
 ) -> None:
     with pytest.raises(UnsupportedError, match=words):
@@ -264,8 +264,8 @@ def test_a_layer_has_three_phases(
         np.testing.assert_array_equal(host, y.numpy())  # type: ignore[attr-defined]
         np.testing.assert_array_equal(host, marginal.numpy())  # type: ignore[attr-defined]
         execution = built.phases["execution_ms"]
-        # An estimate of no time at all asks for as many copies as a run ever holds.
-        assert execution.copies == execution.divisor == COPIES_MOST
+        # An estimate of 0 ms gives the maximum number of copies.
+        assert execution.copies == execution.divisor == MAX_COPIES_PER_RUN
         assert execution.offset >= tensorflow.session_ms()
         for phase in ("preprocess_ms", "postprocess_ms"):
             assert (built.phases[phase].divisor, built.phases[phase].offset) == (1.0, 0.0)
@@ -273,7 +273,7 @@ def test_a_layer_has_three_phases(
 
 
 def optimised_ops(function: Any, x: Any) -> list[str]:
-    """Kernels of a function behind TensorFlow's optimiser, asked for at its first call."""
+    """Return the kernels of a function after TensorFlow's optimiser, at its first call."""
     from tensorflow.python.eager import context
 
     context.context().enable_run_metadata()
@@ -293,12 +293,12 @@ def optimised_ops(function: Any, x: Any) -> list[str]:
         (Dense(batch=2, features_in=8, features_out=8), "FusedMatMul", ("BiasAdd",)),
     ],
 )
-def test_the_optimiser_keeps_every_copy_and_fuses_inside_it(
+def test_the_optimiser_prunes_no_copy_and_fuses_within_it(
     tensorflow: TensorFlowBackend, layer: Layer, kernel: str, fused_away: tuple[str, ...]
 ) -> None:
     operator = operator_of(tensorflow.lower([layer])[0])
     x = tf.ones(operator.input_shape)
-    weights = [made_up_weights(operator) for _ in range(5)]
+    weights = [dummy_weights(operator) for _ in range(5)]
     function = tf.function(
         lambda image: chain(operator, image, weights, None), autograph=False
     ).get_concrete_function(tf.TensorSpec(x.shape, x.dtype))
@@ -307,9 +307,9 @@ def test_the_optimiser_keeps_every_copy_and_fuses_inside_it(
     assert not set(ops) & set(fused_away)
 
 
-def test_copies_have_weights_of_their_own() -> None:
+def test_copies_have_different_weights() -> None:
     operator = operator_of(Dense(batch=1, features_in=3, features_out=2))
-    # x = 1, and matrices of 1, 10 and 100: only the last copy's result comes back.
+    # x = 1, and matrices of 1, 10 and 100: only the last copy's result is returned.
     weights = [[tf.fill((3, 2), value), tf.zeros(2)] for value in (1.0, 10.0, 100.0)]
     y = chain(operator, tf.ones((1, 3)), weights, None)
     assert y.numpy().tolist() == [[300.0, 300.0]]
@@ -320,7 +320,7 @@ def test_copies_have_weights_of_their_own() -> None:
     [
         (0.1, 4000, 50.0, 10),  # 10 x 0.1 ms make the millisecond that a run should take
         (0.1, 4000, 0.5, 5),  # a smaller budget counts instead
-        (0.0001, 0, 50.0, COPIES_MOST),
+        (0.0001, 0, 50.0, MAX_COPIES_PER_RUN),
         (3.0, 4000, 50.0, 2),  # weights must not stay warm
         (3.0, 0, 50.0, 1),
         (3.0, 40_000_000, 50.0, 6),  # 6 x 40 MB push each other out of the caches
@@ -336,7 +336,7 @@ def test_number_of_copies(
     assert copies_for(once_ms, weight_bytes, budget_ms) == expected
 
 
-def test_the_first_estimate_takes_out_the_call() -> None:
+def test_the_first_estimate_subtracts_the_call() -> None:
     assert first_estimate_ms(lambda: None, session_ms=5.0) == 0.0
 
 
@@ -351,9 +351,9 @@ def test_costs_are_measured_once(tensorflow: TensorFlowBackend) -> None:
     assert min(handover.values()) >= 0
 
 
-def test_leaving_a_layer_frees_its_weights(tensorflow: TensorFlowBackend) -> None:
+def test_closing_a_layer_frees_its_weights(tensorflow: TensorFlowBackend) -> None:
     operator = operator_of(Dense(batch=1, features_in=300, features_out=2))
-    weights = made_up_weights(operator)
+    weights = dummy_weights(operator)
     run = layer_run(operator, tensorflow._host, budget_ms=1.0, session_ms=0.0, link_ms=0.0,
                     weights=weights)  # fmt: skip
     alive = weakref.ref(weights[0])
@@ -364,7 +364,7 @@ def test_leaving_a_layer_frees_its_weights(tensorflow: TensorFlowBackend) -> Non
     assert alive() is None
 
 
-def test_the_setting_tells_every_setting(tensorflow: TensorFlowBackend) -> None:
+def test_the_setting_holds_every_option(tensorflow: TensorFlowBackend) -> None:
     setting = tensorflow.setting()
     assert setting.framework == "tensorflow"
     assert setting.framework_version == tf.__version__
@@ -381,7 +381,7 @@ def test_threads_cannot_change_within_a_process(tensorflow: TensorFlowBackend) -
         TensorFlowBackend(threads=0)
 
 
-def test_memory_that_does_not_suffice_is_a_memory_error(
+def test_too_little_memory_is_a_memory_error(
     tensorflow: TensorFlowBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def exhausted(*_: object, **__: object) -> None:

@@ -135,10 +135,10 @@ def test_an_unknown_operator_is_named(tensorflow: TensorFlowBackend, tmp_path: P
 
 
 @pytest.mark.parametrize("channel_first", [True, False])
-def test_a_shuffle_of_channels_keeps_its_meaning(
+def test_a_channel_shuffle_computes_the_same(
     tensorflow: TensorFlowBackend, tmp_path: Path, channel_first: bool
 ) -> None:
-    """Reshapes through rank 5 see the file's order of axes, not the stored one."""
+    """Reshapes through rank 5 use the file's order of axes, not TensorFlow's."""
     between = [2, 3, 2, 4, 5] if channel_first else [2, 2, 3, 4, 5]
     weights = {
         "apart": np.array(between, np.int64),

@@ -94,7 +94,7 @@ def test_the_same_seed_gives_the_same_layers() -> None:
 
 
 def test_draws_never_change_their_meaning() -> None:
-    # Stored datasets resume by these: a change of the sampler shows here first.
+    # Stored campaigns resume by these draws: a change of the sampler fails here first.
     campaign = Campaign.from_toml(next(p for p in SHIPPED if p.stem == "resperfnet-table3"))
     dense = [layer for layer in draw(campaign, seed=3, count=20) if layer.kind == "dense"]
     assert dense[0].key == (
@@ -115,7 +115,7 @@ def test_any_prefix_is_a_fair_sample() -> None:
     assert counts["conv"] / 200 == pytest.approx(0.5, abs=0.12)
 
 
-def test_images_are_square_as_often_as_asked() -> None:
+def test_images_are_square_as_often_as_specified() -> None:
     law = {"law": "uniform", "low": 5, "high": 500, "same_share": 0.8}
     layers = draw(conv_campaign(conv={"size": law}), seed=1, count=1000)
     square = sum(layer.height == layer.width for layer in layers)  # type: ignore[attr-defined]
@@ -185,7 +185,7 @@ def test_exact_layers_of_networks_change_only_their_batch() -> None:
     assert set(layers) == expected
 
 
-def test_the_number_of_rows_per_image_stays() -> None:
+def test_the_number_of_rows_per_image_does_not_change() -> None:
     tokens = Dense(batch=197, features_in=192, features_out=64)
     campaign = Campaign.from_mapping(
         {

@@ -23,7 +23,7 @@ def test_shipped_campaigns_are_found() -> None:
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
-def test_shipped_campaigns_are_right(path: Path) -> None:
+def test_shipped_campaigns_are_valid(path: Path) -> None:
     campaign = Campaign.from_toml(path)
     assert campaign.name == path.stem
     assert {"conv", "pool", "dense"} <= set(campaign.kinds) or campaign.networks
@@ -67,14 +67,14 @@ def test_table_3_has_the_ranges_of_the_paper() -> None:
     }
 
 
-def test_constraints_predict_crudely() -> None:
+def test_constraints_predict_roughly() -> None:
     campaign = made(constraints={"gflops": 2.0, "gb_per_s": 4.0})
     layer = Dense(batch=1, features_in=1000, features_out=1000, bias=False)
     # 2 MFLOP at 2 GFLOP/s: 1 ms; 4,008,000 bytes at 4 GB/s: 1.002 ms.
     assert campaign.constraints.predicted_ms(layer) == pytest.approx(2.002)
 
 
-def test_cases_inherit_the_laws_that_they_do_not_change() -> None:
+def test_cases_inherit_the_distributions_that_they_do_not_change() -> None:
     table = {**DENSE, "case": [{"name": "wide", "share": 0.25, "features_out": 4096}]}
     base, wide = made(kinds={"dense": table}).kinds["dense"].cases
     assert (base.share, wide.share) == (0.75, 0.25)
@@ -82,11 +82,11 @@ def test_cases_inherit_the_laws_that_they_do_not_change() -> None:
     assert wide.laws["features_out"] != base.laws["features_out"]
 
 
-def test_a_kind_s_own_laws_draw_what_the_campaign_does_not_say() -> None:
+def test_a_kind_has_default_distributions() -> None:
     laws = made(kinds={"dense": {"features_in": 8, "features_out": 8}}).kinds["dense"].laws
     assert {"batch", "bias", "activation"} <= set(laws)
     assert laws["features_in"].listed == (8,)
-    # A campaign that draws every field without a default says all: others keep their default.
+    # If a campaign draws every field without a default, the other fields have their default.
     assert set(made(kinds={"dense": DENSE}).kinds["dense"].laws) == set(DENSE)
 
 
@@ -119,7 +119,7 @@ def test_a_kind_s_own_laws_draw_what_the_campaign_does_not_say() -> None:
         ({"kinds": {"conv": {"batch": 1, "padding": "Same"}}}, "'Same' must be one of same, "),
         (
             {"kinds": {"conv": {"batch": 1, "groups": "depthwize"}}},
-            "'depthwize' must be an",
+            "'depthwize' must be an integer",
         ),
         ({"kinds": {"reorder": {"batch": 1, "relayout": "nchw>nchw"}}}, "must be one of nchw>"),
         ({"mixture": {"from_networks": 70}}, "from_networks=70 is a share"),
@@ -148,7 +148,7 @@ def test_unreadable_files_are_named(tmp_path: Path) -> None:
         Campaign.from_toml(bad)
 
 
-def test_only_what_changes_the_data_counts_as_a_difference() -> None:
+def test_only_settings_that_change_the_data_are_differences() -> None:
     stored = made(samples=10, run={"timeout_s": 5.0}).to_json()
     assert made(samples=99).differences(stored) == []
     assert made(protocol={"budget_s": 1.0}).differences(stored) == ["campaign's protocol changed"]

@@ -75,7 +75,7 @@ def bundle(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def home(monkeypatch, tmp_path) -> Path:
-    """Let no bundle of this user or of the checkout be found."""
+    """Hide the bundles of this user and of the checkout."""
     monkeypatch.setenv("RESPERF_HOME", str(tmp_path))
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     monkeypatch.setattr("resperf.bundle._search._places", _places_without_shipped)

@@ -57,7 +57,7 @@ def test_the_networks_of_a_folder_give_layers(
     assert main([*words, "--networks", "mine"]) == 0
     measured = [row.layer.fields() for row in read_dataset(Path("a.h5")).measurements]
     assert {layer["features_in"] for layer in measured} == {400, 120, 84}
-    # What the campaign does not draw of them is told.
+    # Layers of them that the campaign does not draw are named.
     printed = capsys.readouterr().err
     assert "layers of the networks are of kinds that campaign tiny does not draw: " in printed
     assert "conv (2)" in printed
@@ -105,7 +105,7 @@ def test_a_dry_run_says_what_fits_the_time(
 ) -> None:
     words = ["bench", str(campaign), "--framework", "synthetic", "--dry-run", "--hours"]
     assert main([*words, "1e-5"]) == 0
-    assert "in 1e-05 hours about the first 1 layers" in capsys.readouterr().out
+    assert "1e-05 hours suffice for about the first 1 layers" in capsys.readouterr().out
     assert main([*words, "9"]) == 0
     assert "about the first" not in capsys.readouterr().out
     assert main([*words, "1e-5", "--json"]) == 0
@@ -113,14 +113,14 @@ def test_a_dry_run_says_what_fits_the_time(
     campaign.write_text(TOML + "[run]\nhours = 1e-5\n")
     assert main(words[:-1]) == 0
     printed = capsys.readouterr().out
-    assert "each start stops after 1e-05 hours" in printed
+    assert "each run stops after 1e-05 hours" in printed
     assert "about the first 1 layers" in printed
     assert main([*words[:-1], "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["time_limit_hours"] == 1e-5
     assert main([*words, "9"]) == 0
-    assert "each start stops after 9 hours" in capsys.readouterr().out
+    assert "each run stops after 9 hours" in capsys.readouterr().out
     assert main([*words, "9", "--check-fusion"]) == 2
-    assert "--check-fusion measures" in capsys.readouterr().err
+    assert "--check-fusion runs measurements" in capsys.readouterr().err
 
 
 def test_layers_that_are_excluded_too_late_are_told(
@@ -172,7 +172,7 @@ def test_ctrl_c_exits_130_and_keeps_rows(
 
     monkeypatch.setattr("resperf.campaign.run_campaign", interrupted)
     assert main(["bench", str(campaign), "--framework", "synthetic"]) == 130
-    assert "the same command goes on" in capsys.readouterr().out
+    assert "; resume with: resperf " in capsys.readouterr().out
 
 
 NETWORKS = """

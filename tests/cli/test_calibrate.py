@@ -1,4 +1,4 @@
-"""`resperf calibrate`: real networks and bundle, their runs timed by a law instead of a clock."""
+"""`resperf calibrate`: real networks and bundle; runs take computed times, not the clock's."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SLOWER = 1.2
 
 
 def perceptron(path: Path, widths: tuple[int, ...], *, end: str = "") -> None:
-    """Write a network of dense layers, with an operator behind the last."""
+    """Write a network of dense layers, with an operator after the last."""
     nodes, weights = [], []
     for place, (before, after) in enumerate(pairwise(widths)):
         name = f"w{place}"
@@ -131,7 +131,7 @@ def test_a_bundle_learns_from_networks_and_predicts_by_it(
     assert after.layers[0].execution_ms == pytest.approx(
         SLOWER * before.layers[0].execution_ms, rel=0.02
     )
-    # The bundle that was read is untouched, and calibrating again starts from times alone.
+    # The bundle that was read is unchanged, and calibrating again starts from isolated times.
     assert Bundle.load(bundle).correction is None
     again = ["calibrate", str(target), "--networks", str(networks), "--batch", "2",
              "--seconds", "0.5"]  # fmt: skip
@@ -156,10 +156,10 @@ def test_a_bundle_that_ships_is_calibrated_into_ones_own_folder(
     made = Path(json.loads(capsys.readouterr().out)["path"])
     assert made == home / "bundles" / "cpu-onnxruntime-1threads"
     assert Bundle.load(shipped).correction is None
-    # From now on it is the device's own, and stays where it is.
+    # Now it is the device's own bundle, and is calibrated in its folder.
     assert main(["calibrate", "cpu", *words]) == 0
     assert json.loads(capsys.readouterr().out)["path"] == str(made)
-    # No other one is written over.
+    # No other bundle is overwritten.
     assert main(["calibrate", "some-name", *words]) == 2
     assert "another bundle than" in capsys.readouterr().err
     assert main(["calibrate", str(shipped), *words]) == 0
@@ -189,7 +189,7 @@ def test_what_cannot_be_calibrated_is_one_line(bundle, networks, measured, tmp_p
     error = capsys.readouterr().err
     assert "another machine" in error
     assert "--adapt" in error
-    # Its own folder stays as it is.
+    # Its own folder is not overwritten.
     assert main(["calibrate", str(copy), "--networks", str(networks), "--adapt"]) == 2
     assert "name another folder (-o)" in capsys.readouterr().err
     elsewhere["settings"]["1"]["options"]["nchwc_block"] = "4"
@@ -215,7 +215,7 @@ def test_a_bundle_of_another_machine_is_transferred(
     words = ["calibrate", str(there), "--networks", str(networks), "--batch", "2", "4"]
     words += ["--seconds", "0.5", "--adapt", "-o", str(here)]
     assert main(words) == 0
-    assert "layers as measured on another" in capsys.readouterr().out
+    assert "layer times of another" in capsys.readouterr().out
     made, alone = Bundle.load(here), Bundle.load(there)
     assert alone.transferred is None
     assert made.transferred is not None
@@ -224,7 +224,7 @@ def test_a_bundle_of_another_machine_is_transferred(
     assert made.correction is not None
     slower = made.transferred.factor * made.correction.factors["dense"]
     assert slower == pytest.approx(faster, rel=0.05)
-    # What a call costs is measured, and layers alone are those of this machine as well.
+    # The cost of a call is measured, and isolated layers are scaled to this machine as well.
     assert made.costs == costs
     layer = Dense(batch=2, features_in=64, features_out=100)
     one, other = (float(each.predict([layer]).ms[0]) for each in (made, alone))
@@ -247,13 +247,13 @@ def test_what_calls_cost_here_is_measured_in_a_process_of_its_own(monkeypatch):
 def test_networks_that_may_be_excluded_ones_are_left_out_and_named(
     bundle, networks, measured, tmp_path, capsys
 ):
-    judges = tmp_path / "judges"
-    judges.mkdir()
-    # One judge has the content of a network under another name, one its name.
-    (judges / "other.onnx").write_bytes((networks / "mlp1.onnx").read_bytes())
-    perceptron(judges / "mlp2.onnx", (7, 8, 9))
+    excluded = tmp_path / "excluded"
+    excluded.mkdir()
+    # One excluded file has the content of a network, another has its name.
+    (excluded / "other.onnx").write_bytes((networks / "mlp1.onnx").read_bytes())
+    perceptron(excluded / "mlp2.onnx", (7, 8, 9))
     words = ["calibrate", str(bundle), "--networks", str(networks), "--batch", "2"]
-    words += ["--exclude", str(judges), "--seconds", "0.5", "-o", str(tmp_path / "made")]
+    words += ["--exclude", str(excluded), "--seconds", "0.5", "-o", str(tmp_path / "made")]
     assert main([*words, "--json"]) == 0
     notes = json.loads(capsys.readouterr().out)["notes"]
     assert [Path(note.split(" is left out")[0]).stem for note in notes[:2]] == ["mlp1", "mlp2"]
@@ -296,7 +296,7 @@ def test_a_calibration_that_was_interrupted_goes_on(
     first = list(measured)
     monkeypatch.setattr(runner.WorkerProcess, "measure_network", measure)
     assert main(words) == 0
-    # Only what was never measured steadily is measured again.
+    # Only networks without a steady measurement are repeated.
     assert set(measured[5:]) & set(first) <= {("mlp3", 2)}
     assert len(Bundle.load(target).correction.evidence["networks"]) == 10
     assert sorted(path.name for path in tmp_path.glob("made*")) == ["made", "made.networks.h5"]

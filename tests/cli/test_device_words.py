@@ -17,7 +17,7 @@ QUICK = ["--batch", "1", "--threads", "1", "--seconds", "0.05", "--no-layers"]
 
 @pytest.fixture
 def known(bundle: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Let there be one bundle, named mine, of device cpu; rows.h5 is what it was trained on."""
+    """Make one bundle, named mine, of device cpu, trained on rows.h5."""
     shutil.copytree(bundle, home / "bundles" / "mine")
     shutil.copy(bundle.parent / "rows.h5", home)
     monkeypatch.chdir(home)
@@ -38,7 +38,7 @@ def known(bundle: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 )
 def test_every_way_to_name_a_bundle_is_taken(known, command, words, capsys):
     if command[0] == "evaluate" and not words:
-        words = ["--device", "cpu"]  # without any it would not know what to judge
+        words = ["--device", "cpu"]  # without any it would not know what to evaluate
     assert main([*command, *words, "--json"]) == 0, capsys.readouterr().err
     assert json.loads(capsys.readouterr().out)
 

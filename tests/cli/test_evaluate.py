@@ -46,7 +46,7 @@ def test_the_same_as_json(toy_dataset: Path, capsys: pytest.CaptureFixture[str])
 
 
 def test_another_file_judges(toy_dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    # All layers are in both files, so that nothing is left to train on.
+    # All layers are in both files, so there is no training data.
     assert evaluate(toy_dataset, "--methods", "baseline", "--test", toy_dataset) == 2
     assert "80 layers of" in capsys.readouterr().err
 
@@ -62,7 +62,7 @@ def test_another_file_judges(toy_dataset: Path, capsys: pytest.CaptureFixture[st
         (["--bundle", "B", "--plot", "P"], "--plot needs --methods"),
         (["--bundle", "B", "--seed", "0"], "--seed needs --methods"),
         (["--methods", "baseline", "--folds", "1"], "--folds"),
-        (["--methods", "baseline", "--rows", "0"], "must be a whole number"),
+        (["--methods", "baseline", "--rows", "0"], "must be an integer"),
         (["--methods", "baseline", "--kind", "lstm"], "no layer of kind lstm"),
         (["--methods", "baseline", "--phase", "lunch"], "has no lunch times"),
         (["--methods", "baseline", "--test", "absent.h5"], "no dataset absent.h5"),
@@ -104,7 +104,7 @@ def test_plots(toy_dataset: Path, tmp_path: Path, capsys: pytest.CaptureFixture[
     assert evaluate(*words) == 0
     names = ["predicted-dense-execution.png", "by-time-dense-execution.png"]
     assert sorted(file.name for file in (tmp_path / "p").iterdir()) == sorted(names)
-    # matplotlib says so when it looks for fonts for the first time.
+    # matplotlib prints this when it searches fonts for the first time.
     told = [line for line in capsys.readouterr().err.splitlines() if line.startswith("plot: ")]
     assert told == [f"plot: {tmp_path / 'p' / name}" for name in names]
 

@@ -31,8 +31,8 @@ def test_import_then_info_check_train_and_evaluate(
     assert main([*words, "-o", file]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == f"{file}: 400 rows of execution_ms"
-    assert lines[1].startswith("  conv: 200 rows, less a session call of 0.09")
-    assert lines[2].startswith("  conv_step: 200 rows, less a session call of 0.09")
+    assert lines[1].startswith("  conv: 200 rows, minus a session call of 0.09")
+    assert lines[2].startswith("  conv_step: 200 rows, minus a session call of 0.09")
     assert len(lines) == 3
     assert main(["dataset", "info", file]) == 0
     shown = capsys.readouterr().out
@@ -84,9 +84,9 @@ def test_what_was_left_out_is_printed_and_in_the_json(tmp_path: Path, capsys: Ca
     assert capsys.readouterr().out.splitlines() == [
         f"{output}: 2 rows of execution_ms",
         "  dense: 2 rows",
-        "1 row measures a layer or network again",
-        "1 row left out: not a possible layer (first: d.csv line 4: dense: batch=0 must be a "
-        "whole number of at least 1)",
+        "1 row repeats a layer or network",
+        "1 row left out: not a possible layer (first: d.csv line 4: dense: batch=0 must be an "
+        "integer of at least 1)",
         "1 row left out: a time that is not above 0 (first: d.csv line 5: time=-3)",
     ]
     assert main(words) == 2

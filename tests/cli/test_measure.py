@@ -1,4 +1,4 @@
-"""`resperf measure` with ONNX Runtime; times are looked at only for being there."""
+"""`resperf measure` with ONNX Runtime; only the presence of times is checked."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_against_a_bundle_both_are_given_per_layer(bundle, capsys):
 def test_a_network_whose_inputs_disagree_is_measured_at_the_batch_asked_for(
     bundle, tmp_path, capsys
 ):
-    """Its inputs begin with 1 and 4, so that nothing in it says what its batch is."""
+    """Its inputs begin with 1 and 4, so its batch is not defined."""
     nodes = [helper.make_node("MatMul", ["x", "table"], ["y"])]
     inputs = [
         helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 4]),

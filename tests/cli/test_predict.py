@@ -77,7 +77,7 @@ def test_layers_and_totals_have_intervals_and_say_what_they_rest_on(bundle, caps
     for layer in layers:
         assert layer["low_ms"] < layer["execution_ms"] < layer["high_ms"]
     assert document["low_ms"] < document["total_ms"] < document["high_ms"]
-    # All layers reach their bounds together, and what is no layer with them.
+    # All layers reach their bounds together, and other costs with them.
     share = sum(layer["high_ms"] for layer in layers) / sum(
         layer["execution_ms"] for layer in layers
     )
@@ -142,8 +142,8 @@ def test_what_no_bundle_predicts_is_said_and_is_no_success(bundle, tmp_path, cap
     graph = onnx.helper.make_graph([node], "g", *([end] for end in ends))
     opsets = [onnx.helper.make_opsetid(domain, 1) for domain in ("", "com.example")]
     model = onnx.helper.make_model(graph, ir_version=8, opset_imports=opsets)
-    onnx.save(model, tmp_path / "odd.onnx")
-    words = ["predict", str(tmp_path / "odd.onnx"), "--device", "all", "--strict"]
+    onnx.save(model, tmp_path / "unusual.onnx")
+    words = ["predict", str(tmp_path / "unusual.onnx"), "--device", "all", "--strict"]
     words += ["--bundle", str(bundle)]
     assert main([*words, "--json"]) == 2
     failures = json.loads(capsys.readouterr().out)
@@ -347,7 +347,7 @@ def test_devices_lists_whole_and_damaged_bundles(bundle, home, capsys):
     text = capsys.readouterr().out
     checksum = whole["provenance"]["datasets"][0]["checksum"]
     assert f"sha256 {checksum}" in text
-    assert "can be made again: no (nothing says where to get " in text
+    assert "can be rebuilt: no (rows.h5 has no published source; " in text
 
 
 def test_without_bundles_devices_says_how_to_make_one(home, capsys):

@@ -100,7 +100,7 @@ def test_help_names_every_method(capsys: pytest.CaptureFixture[str]) -> None:
     from resperf.predictors import METHODS
 
     assert main(["train", "--help"]) == 0
-    # A name with a hyphen may be wrapped behind it.
+    # A name with a hyphen may be wrapped after it.
     text = re.sub(r"-\n\s+", "-", capsys.readouterr().out)
     words = text.replace(",", " ").replace(".", " ").split()
     assert set(METHODS) <= set(words)

@@ -55,7 +55,7 @@ def drawn(kind: str, count: int = DRAWS) -> list[Layer]:
 
 
 def kernel(layer: Layer) -> Kernel:
-    """Return what ONNX Runtime makes of the layer's operator: fused with what it absorbs."""
+    """Return what ONNX Runtime makes of the layer's operator: with fused operators."""
     return kernel_of(layer, BLOCK)
 
 
@@ -70,7 +70,7 @@ def as_operator(kernel: Kernel) -> Operator:
     inputs = [inputs[place] for place in kernel.order or range(len(inputs))]
     given = [
         None if each is None else Operand((len(each),), "int64", np.array(each))
-        for each in kernel.given
+        for each in kernel.constants
     ]
     return Operator(
         op=kernel.op,
@@ -87,7 +87,7 @@ def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def test_a_kind_says_everything_about_itself(kind: str) -> None:
+def test_a_kind_declares_everything(kind: str) -> None:
     cls = KINDS[kind]
     assert "batch" in cls.specs()
     assert set(cls.ENCODED) <= set(cls.specs())
@@ -99,7 +99,7 @@ def test_a_kind_says_everything_about_itself(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", READ)
-def test_a_kind_has_operators_of_its_own_or_another_kind_s_become_it(kind: str) -> None:
+def test_a_kind_has_operators_or_shares_another_kind_s(kind: str) -> None:
     read = layer_of_operator(as_operator(kernel(drawn(kind, 1)[0])))
     assert KINDS[kind].OPERATORS or read.kind == kind
 
@@ -120,7 +120,7 @@ def test_features_and_terms_are_finite_and_agree_with_the_layers(kind: str) -> N
         layers[::2] = [layer.replace(layout="nchwc16") for layer in layers[::2]]
     columns = columns_of(layers)
     q = quantities(kind, columns)
-    # What a convolution adds counts for itself, and a re-layout fills blocks up.
+    # A convolution's residual is counted separately, and a re-layout pads blocks.
     in_bytes = q["in_bytes"] + q.get("residual_bytes", 0)
     filled = q["padded_bytes"] - q["in_bytes"] if kind == "reorder" else 0
     np.testing.assert_array_equal(in_bytes, [layer.input_bytes for layer in layers])
@@ -128,7 +128,7 @@ def test_features_and_terms_are_finite_and_agree_with_the_layers(kind: str) -> N
     np.testing.assert_allclose(
         q["moved_bytes"] - filled, [layer.moved_bytes for layer in layers], rtol=1e-14
     )
-    # The same properties of one layer and of many, whichever shapes they go by.
+    # The same properties for one layer and for many.
     many = type(layers[0]).over(columns)
     for name in ("input_bytes", "output_bytes", "weight_bytes", "moved_bytes", "macs"):
         expected = [getattr(layer, name) for layer in layers]
@@ -139,15 +139,15 @@ def test_features_and_terms_are_finite_and_agree_with_the_layers(kind: str) -> N
     terms = physical_terms(kind, columns)
     assert np.isfinite(terms).all()
     assert (terms >= 0).all()
-    # Every feature that is no constant by its meaning differs between draws.
+    # Every feature varies between draws, unless it is constant by definition.
     constant = [n for n, c in zip(names, matrix.T, strict=True) if len(set(c.tolist())) == 1]
     functions = {f"activation={each}" for each in UNMEASURED.get(kind.removesuffix("_step"), ())}
-    # Frameworks choose layouts and types, and nobody writes dilated poolings.
+    # Frameworks choose layouts and types, and dilated poolings do not occur.
     chosen = ("dtype=", "layout=", "layout_out=", *functions, *(["dilated"] * (kind == "pool")))
     assert not [name for name in constant if not name.startswith(chosen)]
 
 
-def test_draws_are_layers_that_keys_name(kind: str) -> None:
+def test_draws_are_layers_with_readable_keys(kind: str) -> None:
     layers = drawn(kind)
     assert len({layer.key for layer in layers}) > DRAWS / 2
     assert [layer_from_key(layer.key) for layer in layers] == layers
@@ -163,7 +163,7 @@ def test_a_kernel_writes_what_the_layer_says(kind: str) -> None:
 @pytest.mark.parametrize("kind", READ)
 def test_a_graph_with_the_kernel_in_it_is_read_as_the_same_work(kind: str) -> None:
     layers = drawn(kind, 400)
-    # Every name of every field is among them, so that every way of reading is checked.
+    # They include every choice of every field, so that every path of reading is checked.
     for name, spec in KINDS[kind].specs().items():
         if name in KINDS[kind].ENCODED and name in KINDS[kind].RANGES:
             found = {layer.fields()[name] for layer in layers}
@@ -171,15 +171,14 @@ def test_a_graph_with_the_kernel_in_it_is_read_as_the_same_work(kind: str) -> No
     same = 0
     for layer in layers:
         if layer.fields().get("residual"):
-            # The place of the bias comes before that of what is added.
+            # The bias comes before the residual.
             layer = layer.replace(bias=True)
         made = kernel(layer)
         again = layer_of_operator(as_operator(made))
         assert again.kind == kind
         assert (again.input_bytes, again.output_bytes) == (layer.input_bytes, layer.output_bytes)
         assert (again.macs, again.weight_bytes) == (layer.macs, layer.weight_bytes)
-        # Rows may be told apart otherwise from the batch, and axes of one value named otherwise,
-        # but only once.
+        # Reading may normalise how rows and axes of length one are written, but only once.
         assert kernel(layer_of_operator(as_operator(kernel(again)))) == kernel(again)
         same += kernel(again) == made
     assert same > 0.7 * len(layers)
@@ -194,7 +193,7 @@ def test_onnx_runtime_runs_it(kind: str) -> None:
                 phase.sampler()
 
 
-def test_an_operator_that_is_no_layer_says_why() -> None:
+def test_an_unsupported_operator_is_refused_with_the_reason() -> None:
     with pytest.raises(LayerError, match="no layer kind for operator Foo"):
         layer_of_operator(Operator("Foo", {}, (), ()))
     with pytest.raises(LayerError, match=r"operator com\.acme\.Softmax"):
@@ -205,7 +204,7 @@ def test_an_operator_that_is_no_layer_says_why() -> None:
         layer_of_operator(Operator("Add", {}, (Operand((2, 3), "string"),) * 2, ((2, 3),)))
 
 
-def test_layers_taken_from_networks_are_scaled_and_stay_of_their_sort(kind: str) -> None:
+def test_layers_of_networks_can_be_scaled(kind: str) -> None:
     campaign = Campaign.from_mapping(
         {"name": "test", "kinds": {kind: {}}, "mixture": {"from_networks": 1.0, "exact": 0.0}}
     )

@@ -118,7 +118,7 @@ def check(predictor: Predictor, subjects: Any, measured: Array, quantity: str) -
 
 
 def test_predictions_follow_the_measured_values(fitted: Fitted, toy_rows: Any) -> None:
-    """On the rows learnt from: how far a method carries beyond so few is not promised."""
+    """Evaluated on the training rows: few rows promise nothing about others."""
     predictor = fitted[0]
     layers, times_ms = toy_rows(predictor.kind, 60, noise=0.02)
     slower = SLOWER.get(predictor.method, 1.0)
@@ -192,7 +192,7 @@ def test_predictors_of_networks_promise_the_same(
     with pytest.raises(TrainingError, match="3 rows to learn from"):
         predictor.fit(few, validation=few, seed=0)
     layers = Examples({"batch": np.ones(30)}, "peak_memory_bytes", peaks)
-    with pytest.raises(TrainingError, match="learns of networks, not of layers"):
+    with pytest.raises(TrainingError, match="is for networks, not for layers"):
         predictor.fit(layers, validation=layers, seed=0)
     sys.modules.pop("toy_peak_memory", None)
 

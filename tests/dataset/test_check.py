@@ -17,7 +17,7 @@ CHANGED = "the checksum differs: the content was changed after it was written"
 
 @pytest.fixture
 def opened(tmp_path: Path, golden: Path) -> Path:
-    """A copy without its seal, as a tool that edits HDF5 files might leave it."""
+    """A copy without its seal, as a tool that edits HDF5 files might write it."""
     path = tmp_path / "a.h5"
     path.write_bytes(golden.read_bytes()[512:])
     return path

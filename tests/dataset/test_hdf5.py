@@ -267,7 +267,7 @@ def test_unknown_kinds_and_impossible_layers_are_refused(tmp_path: Path, golden:
         read_dataset(path)
     with h5py.File(path, "r+") as file:
         file.create_group("lstm")
-    with pytest.raises(DatasetError, match="kind lstm, which this resperf does not know"):
+    with pytest.raises(DatasetError, match="kind lstm, unknown to this version of resperf"):
         read_table(path)
 
 

@@ -27,7 +27,7 @@ def test_conv_quantities_by_hand() -> None:
     assert q["flops"] == 2 * 140 * 45 * 20
     assert q["in_bytes"] == 2 * 3 * 140 * 4
     assert q["weight_bytes"] == 20 * (45 + 1) * 4
-    # Three channels are read as they are; 20 are padded to 32; 14 columns to 18; 2 blocks to 4.
+    # Three channels are not padded; 20 are padded to 32; 14 columns to 18; 2 blocks to 4.
     # Taps on real pixels: 2 + 4 x 3 of 15 down the rows, 3 + 4 + 10 x 5 + 4 + 3 of 70 across.
     assert q["channel_waste"] == pytest.approx(32 / 20)
     assert q["flops_real"] == pytest.approx(q["flops"] * 1.6 * (14 / 15) * (64 / 70))
@@ -48,7 +48,7 @@ def test_a_large_window_on_one_pixel_has_one_real_tap() -> None:
     assert (q["blocked"][0], q["plain"][0], q["threaded"][0]) == (1, 0, 0)
 
 
-def test_a_window_beyond_all_reason_costs_no_time() -> None:
+def test_a_huge_window_is_counted_quickly() -> None:
     """Of its twenty million rows of taps eight are real at most."""
     layer = Pool(
         batch=1, channels_in=1, height=8, width=1, kernel_height=20_000_000, kernel_width=1,
@@ -58,7 +58,7 @@ def test_a_window_beyond_all_reason_costs_no_time() -> None:
     assert layer.output_shape == (1, 1, 5, 1)
     far, near = quantities("pool", columns_of([layer, ordinary]))["flops_real"]
     assert 0 < far < 1e6
-    # 2 + 6 x 3 + 2 taps of eight windows, whatever stands beside it.
+    # 2 + 6 x 3 + 2 taps of eight windows, whichever layers are beside it.
     assert near == pytest.approx(quantities("pool", columns_of([ordinary]))["flops_real"][0])
 
 
@@ -67,12 +67,12 @@ def test_a_window_as_large_as_the_image_is_one_product() -> None:
         batch=2, channels_in=12, channels_out=40, height=4, width=4, kernel_height=4,
         kernel_width=4, stride_height=4, stride_width=4, bias=False,
     )  # fmt: skip
-    # One output pixel too, but windows that leave pixels out are no product of the whole image.
+    # One output pixel too, but a window that skips pixels is no product over the whole image.
     smaller = whole.replace(kernel_height=3, kernel_width=3)
     q = quantities("conv", columns_of([whole, smaller, whole.replace(bias=True)]))
     assert q["pixels_out"].tolist() == [1, 1, 1]
     assert q["direct"].tolist() == [1, 0, 1]
-    # What works on the output too keeps TensorFlow from taking the short way.
+    # A fused bias keeps TensorFlow from using the direct product.
     assert q["direct_bare"].tolist() == [1, 0, 0]
     pointwise = whole.replace(kernel_height=1, kernel_width=1, stride_height=1, stride_width=1)
     q = quantities("conv", columns_of([pointwise, pointwise.replace(activation="relu")]))

@@ -84,7 +84,7 @@ def test_target_scale_log_and_clip_by_hand() -> None:
         ([[1.0], [2.0]], "2 columns were named"),
     ],
 )
-def test_what_cannot_be_learnt_from_is_refused(
+def test_unusable_training_values_are_refused(
     cls: type[BoxCox], values: object, message: str
 ) -> None:
     with pytest.raises(TrainingError, match=message):

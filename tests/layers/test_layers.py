@@ -70,7 +70,7 @@ def test_grouped_strided_dilated_conv_by_hand() -> None:
     ("size", "kernel", "stride", "pads", "output"),
     [(224, 7, 2, (2, 3), 112), (5, 2, 1, (0, 1), 5), (7, 1, 3, (0, 0), 3), (8, 3, 2, (0, 1), 4)],
 )
-def test_same_padding_puts_the_odd_pixel_last(
+def test_same_padding_puts_the_extra_pixel_last(
     size: int, kernel: int, stride: int, pads: tuple[int, int], output: int
 ) -> None:
     layer = conv(size=str(size), kernel=str(kernel), stride=str(stride), padding="same")
@@ -85,7 +85,7 @@ def test_same_padding_puts_the_odd_pixel_last(
 def test_ceil_mode_counts_a_partly_empty_window() -> None:
     assert pool(size="8").output_shape == (2, 8, 3, 3)
     assert pool(size="8", ceil_mode="true").output_shape == (2, 8, 4, 4)
-    # The fourth window would start behind the image and its left pad: it is dropped.
+    # The fourth window would start after the image and its left padding: it is dropped.
     assert pool(size="6", kernel="1", stride="2", pad="1").output_shape[2] == 4
     assert pool(size="5", kernel="2", stride="3", pad="1", ceil_mode="true").output_shape[2] == 2
     dropped = pool(size="4", kernel="1", stride="3", pad="1", ceil_mode="true")
@@ -109,12 +109,12 @@ def test_key_names_every_field_and_can_be_read_back(layer: Layer) -> None:
         assert f"{name}=" in layer.key
 
 
-def test_a_training_step_is_its_layer_three_times_and_a_kind_of_its_own() -> None:
+def test_a_training_step_is_three_passes_and_a_separate_kind() -> None:
     step = ConvStep(**conv(padding="same").fields(), optimizer="adam")
     layer = conv(padding="same")
     assert step.macs == 3 * 64 * 224 * 224 * 27
     assert (step.output_shape, step.moved_bytes) == (layer.output_shape, layer.moved_bytes)
-    # No code that knows convolutions may take a step for one.
+    # Code that handles convolutions must not mistake a step for one.
     assert not isinstance(step, Conv)
     assert step.key.startswith("conv_step:batch=1,")
     assert step.key.endswith(",optimizer=adam")
@@ -125,14 +125,14 @@ def test_a_training_step_is_its_layer_three_times_and_a_kind_of_its_own() -> Non
 
 
 def test_keys_never_change_their_meaning() -> None:
-    # Datasets in the field hold such keys: this line may only ever be added to.
+    # Existing datasets hold these keys: only ever add to this list.
     assert Dense(batch=4, features_in=10, features_out=3).key == (
         "dense:batch=4,features_in=10,features_out=3,bias=1,activation=none,dtype=float32"
     )
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)
-def test_every_field_says_what_it_means(kind: str) -> None:
+def test_every_field_has_a_description(kind: str) -> None:
     cls = kind_of(kind)
     assert cls.kind == kind
     assert [f.name for f in dataclasses.fields(cls)] == list(cls.specs())
@@ -146,7 +146,7 @@ def test_every_field_says_what_it_means(kind: str) -> None:
     [
         ({"kernel": "225"}, "output would be empty"),
         ({"groups": "2"}, "channels_in=3 is not a multiple of groups=2"),
-        ({"kernel": "three"}, "'three' must be a whole number"),
+        ({"kernel": "three"}, "'three' must be an integer"),
         ({"activation": "swoosh"}, "must be one of"),
         ({"bias": "perhaps"}, "must be true or false"),
         ({"padding": "full"}, "same or valid"),
@@ -170,11 +170,11 @@ def test_missing_fields_and_unknown_kinds_are_named() -> None:
         Reorder(batch=1, channels_in=1, height=1, width=1, layout_out="nchw")
 
 
-def test_layers_are_frozen_values_that_travel() -> None:
+def test_layers_are_frozen_and_picklable() -> None:
     dense = Dense(batch=4, features_in=10, features_out=3)
     same = Dense(features_out=3, features_in=10, batch=4)
     assert dense.key == same.key
-    # Whether its key was asked for makes no difference.
+    # A cached key makes no difference.
     fresh = Dense(batch=4, features_in=10, features_out=3)
     for other in (same, fresh, copy.deepcopy(dense), pickle.loads(pickle.dumps(dense))):
         assert other == dense

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from resperf.errors import LayerError
-from resperf.layers import Operand, Operator, in_turns, layer_of_operator
+from resperf.layers import Operand, Operator, layer_of_operator, spread_indices
 
 Shape = tuple[int, ...]
 
 
 def node(op: str, inputs: list[Any], *outputs: Shape, domain: str = "", **more: Any) -> Operator:
-    """Write an operator; an input is a shape, whole numbers in a list, or None."""
+    """Write an operator; an input is a shape, integers in a list, or None."""
     operands = [
         None if each is None
         else Operand((len(each),), "int64", np.array(each)) if isinstance(each, list)
@@ -36,7 +36,7 @@ def eight(*shape: int) -> Operand:
 
 
 NO_ZERO = Operand((), "uint8", np.array(0, np.uint8))
-TRUTHS, WHOLE = Operand((1, 1, 64, 64), "bool"), Operand((2, 128), "int64")
+BOOLEANS, INTEGERS = Operand((1, 1, 64, 64), "bool"), Operand((2, 128), "int64")
 
 READ: list[tuple[Operator, dict[str, Any]]] = [
     # Elementwise: which axes the second operand has.
@@ -64,7 +64,7 @@ READ: list[tuple[Operator, dict[str, Any]]] = [
     (node("PRelu", [IMAGE, (64, 1, 1)], IMAGE), {"function": "prelu", "second": "middle"}),
     (node("Mul", [(1, 20, 5, 5), (1, 20, 1, 1)], (1, 20, 5, 5), block=16),
      {"second": "outer", "outer": 32, "inner": 25}),
-    # Softmax before operator set 13 takes all axes from its own on.
+    # Before operator set 13, a softmax spans its axis and all later ones.
     (node("Softmax", [(8, 12, 197, 197)], (8, 12, 197, 197)),
      {"batch": 8, "outer": 12 * 197, "values": 197, "inner": 1}),
     (node("Softmax", [(1, 1000, 1, 1)], (1, 1000, 1, 1), opset=9), {"outer": 1, "values": 1000}),
@@ -99,7 +99,7 @@ READ: list[tuple[Operator, dict[str, Any]]] = [
     (node("LRN", [IMAGE], IMAGE, size=5), {"function": "local_response", "window": 5}),
     (node("SkipSimplifiedLayerNormalization", [TOKENS, TOKENS, (192,)], TOKENS,
           domain="com.microsoft"), {"function": "skip_rms", "channels": 192}),
-    # Axes that are no neighbours: what lies between them counts as lying inside.
+    # Axes that are not adjacent: those between them count as inner.
     (node("ReduceMean", [(2, 14, 12, 8, 4)], (2, 1, 1, 8, 1), axes=(1, 2, 4)),
      {"batch": 2, "outer": 1, "values": 14 * 12 * 4, "inner": 8}),
     # Data movement.
@@ -112,7 +112,7 @@ READ: list[tuple[Operator, dict[str, Any]]] = [
      {"batch": 2, "dim1": 3, "dim2": 4, "dim3": 5, "order": "213"}),
     (node("Transpose", [(2, 3, 4, 5)], (2, 4, 5, 3), perm=(0, 2, 3, 1)),
      {"dim1": 3, "dim2": 20, "order": "21"}),
-    # ONNX Runtime's fast way ends where an axis of one value moves as well.
+    # ONNX Runtime's fast kernel is not used if an axis of length one moves as well.
     (node("Transpose", [(8, 196, 1, 4, 32)], (1, 8, 4, 32, 196), perm=(2, 0, 3, 4, 1)),
      {"batch": 8, "dim1": 196, "dim2": 128, "order": "21s"}),
     (node("Transpose", [(8, 196, 4, 32)], (8, 4, 32, 196), perm=(0, 2, 3, 1)),
@@ -144,30 +144,30 @@ READ: list[tuple[Operator, dict[str, Any]]] = [
      {"function": "expand", "batch": 1, "length_out": 2, "inner": 192}),
     (node("Tile", [(2, 3, 4), [1, 5, 1]], (2, 15, 4)),
      {"function": "expand", "length": 1, "length_out": 5, "inner": 12}),
-    # What walks backwards is gathered value by value, and padding by less than nothing cuts off.
+    # A negative step becomes a gather, and negative padding a slice.
     (node("Slice", [(1, 8, 8, 3), [-1], [-(2**31)], [3], [-1]], (1, 8, 8, 3)),
      {"function": "gather", "outer": 64, "length": 3, "length_out": 3, "inner": 1, "step": 1}),
     (node("Slice", [(2, 9, 5), [8, 0], [0, 4], [1, 2], [-2, 1]], (2, 4, 4)),
      {"function": "gather", "outer": 1, "length": 9, "length_out": 4, "inner": 4}),
     (node("Pad", [(1, 64, 64, 60), [0, 0, -4, -3, 0, 0, -4, -3]], (1, 64, 56, 54)),
      {"function": "slice", "length": 60, "length_out": 54, "step": 1}),
-    # What keeps its shape is copied.
+    # An unchanged shape is a copy.
     (node("Resize", [IMAGE, None, None, [2, 64, 14, 12]], IMAGE, mode="linear"),
      {"function": "copy", "batch": 2, "inner": 64 * 168}),
     (node("Slice", [IMAGE, [0], [99], [1]], IMAGE), {"function": "copy", "inner": 64 * 168}),
     (node("Pad", [TOKENS, [0] * 6], TOKENS), {"function": "copy", "batch": 2}),
     (node("Concat", [(2, 3)], (2, 3), axis=0), {"parts": 1, "inner": 6}),
-    # Truths and whole numbers.
-    (node("Where", [TRUTHS, (1, 12, 64, 64), ()], (1, 12, 64, 64)),
+    # Booleans and integers.
+    (node("Where", [BOOLEANS, (1, 12, 64, 64), ()], (1, 12, 64, 64)),
      {"second": "inner", "tensors": 1, "outer": 12, "inner": 4096, "dtype": "float32"}),
     (node("Where", [Operand((2, 9), "bool"), (2, 9), (2, 9)], (2, 9)),
      {"second": "same", "tensors": 2}),
     (node("Where", [Operand((2, 9), "bool"), (), ()], (2, 9)), {"second": "same", "tensors": 0}),
-    (node("Equal", [WHOLE, Operand((), "int64")], (2, 128)),
+    (node("Equal", [INTEGERS, Operand((), "int64")], (2, 128)),
      {"function": "equal", "second": "scalar", "dtype": "int64"}),
     (node("Not", [Operand((2, 128), "bool")], (2, 128)), {"function": "not", "dtype": "bool"}),
     (node("ArgMax", [TOKENS], (2, 197, 1), axis=-1), {"function": "arg_max", "values": 192}),
-    (node("ArgMax", [WHOLE], (2,), axis=1, keepdims=0), {"outer": 1, "dtype": "int64"}),
+    (node("ArgMax", [INTEGERS], (2,), axis=1, keepdims=0), {"outer": 1, "dtype": "int64"}),
     (node("Cast", [TOKENS], TOKENS, to=10),
      {"batch": 2, "values": 197 * 192, "dtype": "float32", "dtype_out": "float16"}),
     (node("Cast", [TOKENS], TOKENS, to=1), {"function": "copy", "batch": 2, "inner": 197 * 192}),
@@ -202,7 +202,7 @@ READ: list[tuple[Operator, dict[str, Any]]] = [
      {"hidden": 16, "directions": 1, "cell": "gru"}),
     (node("LSTM", [(3, 2, 8), (1, 64, 8), (1, 64, 16), None, [3, 3]], (3, 1, 2, 16),
           hidden_size=16), {"steps": 3, "hidden": 16, "cell": "lstm"}),
-    # Eight bits.
+    # Int8.
     (node("QuantizeLinear", [TOKENS, (), Operand((), "int8")], TOKENS),
      {"function": "quantize", "dtype": "int8", "values": 197 * 192}),
     (node("QuantizeLinear", [TOKENS, ()], TOKENS), {"function": "quantize", "dtype": "uint8"}),
@@ -225,7 +225,7 @@ READ: list[tuple[Operator, dict[str, Any]]] = [
      {"batch": 2, "outer": 12, "rows": 9, "depth": 16, "columns": 5, "function": "linear"}),
     (node("MatMulInteger", [Operand((1, 12, 9, 16), "uint8"), Operand((1, 12, 16, 5), "uint8")],
           (1, 12, 9, 5)), {"outer": 12, "columns": 5, "function": "integer"}),
-    # Einstein's convention: scores of attention, positions of two axes, and a plain product.
+    # Einsum: attention scores, positions along two axes, and a plain product.
     (node("Einsum", [(2, 4, 50, 16), (2, 4, 60, 16)], (2, 4, 50, 60), equation="bhid,bhjd->bhij"),
      {"batch": 2, "outer": 4, "rows": 50, "depth": 16, "columns": 60, "first": "bmk",
       "second": "bnk", "result": "bmn"}),
@@ -243,10 +243,10 @@ READ: list[tuple[Operator, dict[str, Any]]] = [
      {"rows": 7, "depth": 9, "columns": 5}),
     (node("Einsum", [(7, 8, 9), (9, 5)], (7, 8, 5), equation="abc,cd->abd"),
      {"batch": 1, "outer": 1, "rows": 56, "depth": 9, "columns": 5, "first": "bmk"}),
-    # At computed places.
+    # At computed indices.
     (node("TopK", [(2, 100, 7), [5]], (2, 5, 7), (2, 5, 7), axis=1),
      {"batch": 2, "values": 100, "inner": 7, "kept": 5}),
-    (node("CumSum", [WHOLE, [1]], (2, 128)), {"batch": 2, "values": 128, "dtype": "int64"}),
+    (node("CumSum", [INTEGERS, [1]], (2, 128)), {"batch": 2, "values": 128, "dtype": "int64"}),
     (node("GatherElements", [(3, 10, 4), Operand((3, 6, 4), "int64")], (3, 6, 4), axis=1),
      {"batch": 3, "places": 6, "length": 10, "inner": 4, "function": "gather_elements"}),
     (node("GatherND", [(10, 12, 64), Operand((5, 2), "int64")], (5, 64)),
@@ -314,9 +314,7 @@ READ: list[tuple[Operator, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("operator", "fields"), READ, ids=lambda x: getattr(x, "op", ""))
-def test_an_operator_becomes_the_layer_that_it_is(
-    operator: Operator, fields: dict[str, Any]
-) -> None:
+def test_an_operator_is_read_as_its_layer(operator: Operator, fields: dict[str, Any]) -> None:
     layer = layer_of_operator(operator)
     assert {name: layer.fields()[name] for name in fields} == fields
 
@@ -345,10 +343,10 @@ REFUSED: list[tuple[Operator, str]] = [
     (node("Concat", [(2, 0), None], (2, 0), axis=1), "parts=0"),
     (node("Where", [(0, 3), (), ()], (0, 3)), "at least 1"),
     (node("Cast", [(2, 3)], (2, 3), to=8), "ONNX's type 8"),
-    (node("And", [(2, 3), (2, 3)], (2, 3)), "and is of bool"),
+    (node("And", [(2, 3), (2, 3)], (2, 3)), "and takes bool"),
     (node("DepthToSpace", [(8, 4, 4)], (2, 8, 8), blocksize=2), "has no layer"),
     (node("Conv", [(1, 4, 9), (8, 4, 3)], (1, 8, 7), activation="Elu"), "activation='elu' must be"),
-    (node("Conv", [(1, 4, 9), (8, 4, 3), None, (1, 8, 7)], (1, 8, 7)), "an addition"),
+    (node("Conv", [(1, 4, 9), (8, 4, 3), None, (1, 8, 7)], (1, 8, 7)), "a residual"),
     (node("Conv", [(1, 4, 3, 3, 3, 3), (8, 4, 1, 1)], (1, 8, 3, 3)), "not a 2-D image"),
     (
         node("MaxPool", [(1, 4, 9)], (1, 4, 5), kernel_shape=(2,), strides=(2,), ceil_mode=1),
@@ -356,10 +354,10 @@ REFUSED: list[tuple[Operator, str]] = [
     ),
     (node("LpPool", [IMAGE], (2, 64, 12, 10), kernel_shape=(2, 2), dilations=(2, 2)), "dilated"),
     (node("Einsum", [(2, 3, 4, 5), (3, 4)], (2, 4), equation="abc,bc->ac"), "fit shape"),
-    (node("Einsum", [(2, 3, 4), (4, 3, 5)], (2, 5), equation="abc,cbd->ad"), "cross"),
+    (node("Einsum", [(2, 3, 4), (4, 3, 5)], (2, 5), equation="abc,cbd->ad"), "in different orders"),
     (node("Einsum", [(2, 3), (3, 4), (4, 5)], (2, 5), equation="ab,bc,cd->ad"), "has no layer"),
-    (node("Einsum", [(2, 3), (4, 5)], (2, 5), equation="ab,cd->ad"), "by itself"),
-    (node("CumSum", [WHOLE, [7]], (2, 128)), "does not exist"),
+    (node("Einsum", [(2, 3), (4, 5)], (2, 5), equation="ab,cd->ad"), "an axis of one operand"),
+    (node("CumSum", [INTEGERS, [7]], (2, 128)), "does not exist"),
     (node("QuantizeLinear", [TOKENS, ()], TOKENS, output_dtype=5), "type 5"),
     (node("TopK", [(2, 100), Operand((1,), "int64")], (2, 5), (2, 5)), "computed by the network"),
     (node("GridSample", [(1, 2, 3, 4, 5), (1, 3, 4, 5, 3)], (1, 2, 3, 4, 5)), "has no layer"),
@@ -376,12 +374,14 @@ REFUSED: list[tuple[Operator, str]] = [
 
 
 @pytest.mark.parametrize(("operator", "reason"), REFUSED, ids=lambda x: getattr(x, "op", ""))
-def test_what_is_no_layer_says_why(operator: Operator, reason: str) -> None:
+def test_an_unsupported_operator_is_refused_with_the_reason(
+    operator: Operator, reason: str
+) -> None:
     with pytest.raises(LayerError, match=reason):
         layer_of_operator(operator)
 
 
-def test_a_quantised_softmax_of_an_old_operator_set_is_along_all_axes_from_its_own_on() -> None:
+def test_a_quantised_softmax_before_opset_13_spans_its_axis_and_all_later_ones() -> None:
     operator = Operator(
         "QLinearSoftmax", {"axis": 1, "opset": 11}, (eight(8, 12, 20),), ((8, 12, 20),),
         "com.microsoft",
@@ -391,13 +391,13 @@ def test_a_quantised_softmax_of_an_old_operator_set_is_along_all_axes_from_its_o
 
 
 @pytest.mark.parametrize("below", [5, 10, 7 * 11, 30522])
-def test_places_have_their_turn_and_no_neighbours(below: int) -> None:
-    places = in_turns(3 * below, below)
-    assert np.bincount(places).tolist() == [3] * below
-    assert (np.abs(np.diff(places)) > 1).all()
+def test_indices_are_equally_frequent_and_never_neighbours_in_a_row(below: int) -> None:
+    indices = spread_indices(3 * below, below)
+    assert np.bincount(indices).tolist() == [3] * below
+    assert (np.abs(np.diff(indices)) > 1).all()
 
 
-def test_rows_of_a_table_are_read_all_over_it() -> None:
+def test_indices_cover_the_whole_table() -> None:
     layer = layer_of_operator(node("GatherND", [(4, 100, 8), Operand((4, 9, 1), "int64")],
                                    (4, 9, 8), batch_dims=1))  # fmt: skip
-    assert layer.kernel().places_below == 400
+    assert layer.kernel().index_bound == 400

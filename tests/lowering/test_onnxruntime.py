@@ -398,7 +398,7 @@ def test_rules_and_ort_agree_on_signals_volumes_and_masks(
     assert sorted(kinds[2:-2]) == ["cast", "elementwise", "elementwise", "select"]
     shapes = [node.layer.output_shape for node in asked.nodes[-2:] if node.layer is not None]
     if rank == 1:
-        # Lines are images of one row, and resized linearly the rows of one volume.
+        # 1-D signals are images of one row; resized linearly, they are rows of one volume.
         assert kinds[-2:] == ["conv_transpose", "resize_nd"]
         assert shapes == [(2, 6, 1, 8), (1, 1, 2, 6, 16)]
     else:
@@ -535,13 +535,13 @@ def test_int8_networks_are_lowered_as_ort_fuses_them(target: Target, tmp_path: P
     assert [(each.parts, each.rescaled) for each in joined] == [(2, True), (2, False)]
     assert kinds["quantize"] == 2
     assert not kinds["conv"] + kinds["dense"] + kinds["pool"] + kinds["elementwise"]
-    # Weights are not computed; rules list what they do not know.
+    # Weights are not computed; rules list unknown operators.
     by_rules = lower(network, *target, method="rules")
-    assert any("become one" in note for note in by_rules.notes)
+    assert any("do not fuse" in note for note in by_rules.notes)
     assert sum(node.op == "DequantizeLinear" for node in by_rules.nodes) == 11
 
 
-def test_a_blocked_activation_runs_over_whole_blocks(target: Target, tmp_path: Path) -> None:
+def test_a_blocked_activation_includes_padding_channels(target: Target, tmp_path: Path) -> None:
     if target[0].options["nchwc_block"] != "16":
         pytest.skip("counted by hand for blocks of 16 channels")
     network = read_network(written(tmp_path / "n.onnx", ACTIVATED["silu"], 20))
@@ -561,7 +561,7 @@ def test_lenet_lowers_to_hand_counted_nodes(method: str, target: Target) -> None
         pytest.skip("counted by hand for blocks of 16 channels")
     path = next(p for p in REFERENCE if p.stem == "lenet5")
     lowered = lower(read_network(path, batch=4), *target, method=method)
-    # 6 channels are no whole block: they leave the blocked layout before the first pooling.
+    # 6 channels are no full block: the layout is NCHW again before the first pooling.
     assert [n.layer.kind if n.layer else n.role for n in lowered.nodes] == [
         "conv", "reorder", "pool", "conv", "pool", "reorder", "view", "dense", "dense", "dense",
     ]  # fmt: skip
@@ -586,7 +586,7 @@ def test_every_original_node_is_a_source(method: str, target: Target) -> None:
 
 @pytest.mark.parametrize("method", ["framework", "rules"])
 def test_slices_without_values_are_no_layers(method: str, target: Target, tmp_path: Path) -> None:
-    """As video networks slice windows that are not shifted."""
+    """Slices of length 0, as in video networks with unshifted windows."""
     values = {"start": np.int64([0]), "end": np.int64([0]), "axis": np.int64([1])}
     nodes = [
         helper.make_node("Relu", ["x"], ["a"], "act"),
@@ -733,7 +733,7 @@ def test_half_precision_is_computed_in_float32_between_casts(
     assert named <= {node.name for node in network.nodes}
 
 
-def test_convolutions_behind_each_other_in_half_precision_are_layers(
+def test_consecutive_convolutions_in_half_precision_are_layers(
     target: Target, tmp_path: Path
 ) -> None:
     nodes = [
@@ -766,7 +766,7 @@ def test_a_lowering_is_cached_across_names_and_damage(target: Target, cache: Pat
     assert lower(network, *target, method="framework") == asked
 
 
-def test_what_rules_made_without_the_framework_is_cached(
+def test_a_lowering_by_rules_instead_of_the_framework_is_cached(
     target: Target, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     network = read_network(next(p for p in REFERENCE if p.stem == "densenet121"), batch=1)
@@ -781,7 +781,7 @@ def test_what_rules_made_without_the_framework_is_cached(
     again = lower(replace(network), other, platform)
     assert again.nodes == by_rules.nodes
     assert any("stored rules" in note for note in again.notes)
-    # Blocks of other sizes are lowered otherwise.
+    # The lowering depends on the block size.
     monkeypatch.undo()
     monkeypatch.setenv("XDG_CACHE_HOME", str(cache.parents[1]))
     elsewhere = "8" if other.options["nchwc_block"] == "0" else "0"
@@ -790,9 +790,9 @@ def test_what_rules_made_without_the_framework_is_cached(
     assert [node.layer for node in plain.nodes] != [node.layer for node in by_rules.nodes]
 
 
-def test_what_ort_refuses_is_lowered_by_rules_with_a_note(target: Target) -> None:
+def test_networks_that_ort_refuses_are_lowered_by_rules_with_a_note(target: Target) -> None:
     network = network_of(conv(channels_in=17, channels_out=8))
-    # An attribute that no operator has: ONNX Runtime refuses it, the rules ignore it.
+    # An unknown attribute: ONNX Runtime refuses it, the rules ignore it.
     [node] = network.nodes
     strange = replace(network, nodes=(replace(node, attributes={**node.attributes, "odd": 1}),))
     with pytest.raises(UnsupportedError, match="ONNX Runtime cannot run this network"):
@@ -831,7 +831,7 @@ POOLS = [
 
 
 def network_of(layer: Conv | Pool) -> Network:
-    """One operator (and its activation) as a network of its own."""
+    """A network of one operator (and its activation)."""
     tensors = [
         Tensor("x", layer.input_shape, "float32"),
         Tensor("c", layer.output_shape, "float32"),
@@ -942,9 +942,7 @@ def test_a_normalisation_of_rows_is_folded_into_the_product_before_it(
     assert (node.layer.kind, node.layer.fields()["activation"]) == ("dense", "relu")
 
 
-def test_a_change_of_shape_is_a_copy_where_it_makes_an_output(
-    target: Target, tmp_path: Path
-) -> None:
+def test_a_change_of_shape_is_a_copy_at_an_output(target: Target, tmp_path: Path) -> None:
     nodes = [
         helper.make_node("Erf", ["x"], ["a"], "erf"),
         helper.make_node("Flatten", ["a"], ["b"], "flat"),
@@ -1001,7 +999,7 @@ def test_a_product_keeps_its_layer_whatever_activation_it_ends_with(
     assert layers[-1].fields()["activation"] == function
 
 
-def test_no_part_of_a_product_of_two_computed_matrices_is_lost(
+def test_a_product_of_two_computed_matrices_is_split_completely(
     target: Target, tmp_path: Path
 ) -> None:
     nodes = [
@@ -1180,7 +1178,7 @@ def test_max_pooling_with_indices_and_lp_poolings_are_layers(
 ) -> None:
     nodes = [
         helper.make_node("Conv", ["x", "filters"], ["c"], "conv"),
-        # Padding is not fused into a MaxPool with indices: it is a layer of its own.
+        # Padding is not fused into a MaxPool with indices: it is a separate layer.
         helper.make_node("Pad", ["c", "pads"], ["p"], "pad"),
         helper.make_node("MaxPool", ["p"], ["m", "places"], "pool", kernel_shape=[3, 3]),
         helper.make_node("LpPool", ["m"], ["l"], "roots", kernel_shape=[2, 2]),

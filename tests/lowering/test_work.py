@@ -12,7 +12,7 @@ from resperf.network import Network, Node, Tensor
 
 
 def work(op, inputs, outputs, attributes=None, *, domain="", dtype="float32"):
-    """Return the work of one operator; shapes that are None are not known."""
+    """Return the work of one operator; None is an unknown shape."""
     ins, outs = ({f"{side}{place}": shape for place, shape in enumerate(shapes)}
                  for side, shapes in (("i", inputs), ("o", outputs)))  # fmt: skip
     tensors = {
@@ -31,7 +31,7 @@ def test_products_multiply_alike_in_every_type(dtype):
     shapes = [(1, 4, 7, 7), (8, 2, 3, 3)], [(1, 8, 5, 5)]
     conv = work("Conv", *shapes, {"group": 2}, dtype=dtype)
     assert conv == (200 * 18, (196 + 144 + 200) * size)
-    # Rows times columns times what is summed over.
+    # Rows times columns times depth.
     assert work("MatMul", [(2, 3, 4), (4, 5)], [(2, 3, 5)], dtype=dtype).macs == 30 * 4
     assert work("Gemm", [(4, 3), (4, 5), (5,)], [(3, 5)], {"transA": 1}, dtype=dtype).macs == 60
 
@@ -39,7 +39,7 @@ def test_products_multiply_alike_in_every_type(dtype):
 @pytest.mark.parametrize(
     ("op", "inputs", "outputs", "attributes", "macs"),
     [
-        # An axis alone, as in audio.
+        # One axis, as in audio.
         ("Conv", [(1, 4, 9), (6, 4, 3)], [(1, 6, 7)], {}, 42 * 12),
         # Each of 2 x 9 values goes to 5 channels of 2 x 2 pixels.
         ("ConvTranspose", [(1, 2, 3, 3), (2, 5, 2, 2)], [(1, 5, 4, 4)], {}, 18 * 20),
@@ -47,12 +47,12 @@ def test_products_multiply_alike_in_every_type(dtype):
         ("Einsum", [(2, 3), (3, 2)], [(2,)], {"equation": "ij,ji->i"}, 6),
         ("AveragePool", [(1, 2, 4, 4)], [(1, 2, 2, 2)], {"kernel_shape": (3, 3)}, 8 * 9),
         ("GlobalMaxPool", [(1, 2, 4, 4)], [(1, 2, 1, 1)], {}, 32),
-        # What multiplies nothing.
+        # Operators without multiply-adds.
         ("Relu", [(1, 2)], [(1, 2)], {}, 0),
         ("Transpose", [(1, 2)], [(2, 1)], {"perm": (1, 0)}, 0),
     ],
 )  # fmt: skip
-def test_shapes_say_how_much_is_multiplied(op, inputs, outputs, attributes, macs):
+def test_multiply_adds_follow_from_shapes(op, inputs, outputs, attributes, macs):
     assert work(op, inputs, outputs, attributes).macs == macs
 
 
@@ -65,7 +65,7 @@ def test_attention_is_counted_by_its_layer_kind():
     assert found.moved_bytes == 4 * 48 * 4
 
 
-def test_what_the_graph_does_not_say_is_not_known():
+def test_unknown_shapes_give_unknown_work():
     assert all(map(math.isnan, work("Conv", [None, (8, 4, 3, 3)], [None])))
     assert math.isnan(work("Einsum", [(2, 3)], [(2,)], {"equation": "ij->i"}).macs)
     foreign = work("Sparkle", [(1, 2)], [(1, 2)], domain="com.example")
@@ -74,7 +74,7 @@ def test_what_the_graph_does_not_say_is_not_known():
     assert all(map(math.isnan, work("Loop", [(1,)], [(1,)])))
 
 
-def test_what_runs_as_one_kernel_hands_nothing_on():
+def test_fused_nodes_do_not_move_tensors_between_them():
     shape = (1, 4)
     names = ("x", "between", "y", "z")
     tensors = {name: Tensor(name, shape, "float32") for name in names}
@@ -85,7 +85,7 @@ def test_what_runs_as_one_kernel_hands_nothing_on():
     )
     network = Network("net", nodes, tensors, ("x",), ("y",), {"": 17}, 1)
     assert work_of(network, ["second"]).moved_bytes == 2 * 16
-    # x is read, y written, and between is written for the third.
+    # x is read, y is written, and `between` is written for the third node.
     assert work_of(network, ["first", "second"]).moved_bytes == 3 * 16
     assert work_of(network, ["first", "second", "third"]).moved_bytes == 2 * 16
     assert work_of(network, []) == (0, 0)

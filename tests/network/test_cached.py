@@ -162,7 +162,7 @@ def test_other_code_does_not_take_what_this_code_cached(
 
 
 def test_the_oldest_half_goes_when_there_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(disk_cache, "MOST_FILES", 4)
+    monkeypatch.setattr(disk_cache, "MAX_FILES", 4)
     for number in range(5):
         disk_cache.store("sort", f"{number}.json", number)
         file = disk_cache.folder_of("sort") / f"{number}.json"

@@ -1,4 +1,4 @@
-"""What the Python API reads, and when it reads it again."""
+"""The Python API: reading networks, and when cached ones are read again."""
 
 from __future__ import annotations
 

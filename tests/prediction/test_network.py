@@ -156,7 +156,7 @@ WIDE_MB = WIDE.weight_bytes / 1e6
 
 
 def with_weights_costs(ms_per_mb: float, **changes: Any) -> FakeBundle:
-    """A bundle whose weights cost so much at 256 MB, nothing at 2, and a share in between."""
+    """A bundle with a cost of weights at 256 MB, none at 2 MB, and a share in between."""
     bundle = FakeBundle(**changes)
     far = {weights_cost(2): 0.0, weights_cost(256): ms_per_mb}
     bundle.costs = {**bundle.costs, **far}
@@ -166,7 +166,7 @@ def with_weights_costs(ms_per_mb: float, **changes: Any) -> FakeBundle:
 def test_weights_of_a_small_network_lie_nearer_than_alone(predict_nodes):
     nodes = (NODES[1], LoweredNode("fc", "Gemm", WIDE, "execution"))
     prediction = predict_nodes(nodes, with_weights_costs(0.007))
-    # Alone, ten copies of a millisecond each were measured; the network reads the weights once.
+    # In isolation, ten copies of a millisecond were measured; the network reads the weights once.
     nearer_ms = 0.007 * math.log(10) / math.log(256 / 2) * WIDE_MB
     conv, fc = prediction.layers
     assert conv.execution_ms == pytest.approx(2.0, rel=1e-4)
@@ -174,7 +174,7 @@ def test_weights_of_a_small_network_lie_nearer_than_alone(predict_nodes):
     assert fc.low_ms == pytest.approx(0.9 - nearer_ms, rel=1e-3)
     assert fc.high_ms == pytest.approx(1.25 - nearer_ms, rel=1e-3)
     assert prediction.handover_ms == 0
-    # The published rule adds up layers as they are alone.
+    # The published rule adds up isolated layers.
     paper = predict_nodes(nodes, with_weights_costs(0.007, method="resperfnet"))
     assert paper.layers[-1].execution_ms == 1.0
 
@@ -245,7 +245,7 @@ def test_unknown_costs_are_listed_too(predict_nodes):
     assert [each["name"] for each in document["missing_costs"]] == [
         "node_ms", "handover_ms_per_mb",
     ]  # fmt: skip
-    # What is known is still added up.
+    # Known costs are still added up.
     assert prediction.phases.execution_ms == pytest.approx(2.0 + 0.5 + 1.0)
 
 
@@ -255,11 +255,11 @@ def test_a_cost_between_layers_that_is_half_known_is_added_and_half_listed(predi
     assert prediction.handover_ms == pytest.approx(3 * 0.5)
     assert [each.name for each in prediction.missing_costs] == ["handover_ms_per_mb"]
     assert not prediction.complete
-    # What whole networks taught stands in for both.
+    # The in-network correction replaces both.
     bundle = FakeBundle(costs=costs)
     bundle.correction = Correction({}, 0.01, 0.0, math.inf, {})
     assert predict_nodes(NODES, bundle).missing_costs == ()
-    # The published rule asks for neither.
+    # The published rule needs neither.
     assert predict_nodes(NODES, FakeBundle("resperfnet", costs={})).complete
 
 
@@ -285,7 +285,7 @@ def test_a_phase_of_which_nothing_is_known_is_unknown_and_not_zero(predict_nodes
     assert half.phases.postprocess_ms == pytest.approx(40e-6)
     assert not half.complete
     assert predict_nodes(NODES, outputs=(), unsized=("scores",)).phases.postprocess_ms == 0.3
-    # Nothing that is copied takes no time.
+    # Without tensors, copies take no time.
     assert predict_nodes(inside, outputs=()).phases.postprocess_ms == 0
     unknown = predict_nodes([LRN], FakeBundle("resperfnet"))
     assert math.isnan(unknown.phases.execution_ms)
@@ -336,7 +336,7 @@ def test_a_layer_out_of_range_is_flagged_with_its_reason(predict_nodes):
     assert flags["pool1"] == (False, "height=4 below 8")
     assert flags["conv1"] == (True, "")
     assert prediction.warnings[-1] == (
-        "1 of 5 layers lie outside what the bundle was trained on, first pool1 (height=4 below 8)"
+        "1 of 5 layers are outside the trained range, first pool1 (height=4 below 8)"
     )
 
 
@@ -397,7 +397,7 @@ def test_a_time_that_the_device_cannot_reach_is_flagged(predict_nodes):
     # 64 MiB of weights less 2.75 MiB of cache at 484.4 GB/s.
     assert flagged.lower_bound_ms == pytest.approx(0.1327, rel=0.01)
     assert flagged.to_json()["layers"][0]["below_bound"] is True
-    assert any("1 of 1 layers are predicted faster than the device can be, first fc (0.05 ms, at "
+    assert any("1 of 1 layers are predicted faster than the device's peak, first fc (0.05 ms, at "
                "least 0.133 ms)" in warning for warning in flagged.warnings)  # fmt: skip
     bundle = FakeBundle(times_ms={("dense", "execution_ms"): 0.15})
     bundle.device = "1080ti"
@@ -438,7 +438,7 @@ def test_layers_out_of_range_widen_a_total_that_networks_were_measured_for(predi
     inside_ms = prediction.total_ms - 1.0
     assert prediction.high_ms == pytest.approx(1.1 * inside_ms + 1.25)
     assert prediction.low_ms == pytest.approx(inside_ms / 1.1 + 0.9)
-    # A layer that is surer than networks are takes nothing off their doubt.
+    # A layer with a narrower interval than networks does not narrow the total's.
     bundle.correction = Correction({}, 0.0, 0.0, math.log(1.5), {})
     prediction = predict_nodes(NODES, bundle)
     assert prediction.low_ms == pytest.approx(prediction.total_ms / 1.5)

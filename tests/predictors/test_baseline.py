@@ -1,4 +1,4 @@
-"""The baseline finds coefficients that are there, and none that are not."""
+"""The baseline finds the true coefficients, and zeros for other terms."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ def examples(columns: Columns, times_ms: Any, weights: Any = None) -> Examples:
 
 
 def test_coefficients_are_found() -> None:
-    truth = np.array([0.5, 2.0, 0.0])
-    np.testing.assert_allclose(fit_terms(ROWS, ROWS @ truth), truth, atol=1e-6)
+    expected = np.array([0.5, 2.0, 0.0])
+    np.testing.assert_allclose(fit_terms(ROWS, ROWS @ expected), expected, atol=1e-6)
 
 
 def test_an_outlier_does_not_move_them() -> None:
-    truth = np.array([0.5, 2.0, 1.0])
-    times_ms = ROWS @ truth
+    expected = np.array([0.5, 2.0, 1.0])
+    times_ms = ROWS @ expected
     times_ms[7] *= 5
-    np.testing.assert_allclose(fit_terms(ROWS, times_ms), truth, rtol=0.01)
+    np.testing.assert_allclose(fit_terms(ROWS, times_ms), expected, rtol=0.01)
 
 
 def test_none_is_negative_and_none_passes_its_bound() -> None:
@@ -53,11 +53,11 @@ def test_a_term_that_few_rows_have_is_left_out() -> None:
 
 
 def test_rows_of_weight_zero_do_not_count() -> None:
-    truth = np.array([0.5, 2.0, 1.0])
-    times_ms = ROWS @ truth
+    expected = np.array([0.5, 2.0, 1.0])
+    times_ms = ROWS @ expected
     times_ms[:20] *= 3
     weights = np.r_[np.zeros(20), np.ones(40)]
-    np.testing.assert_allclose(fit_terms(ROWS, times_ms, weights), truth, rtol=1e-6)
+    np.testing.assert_allclose(fit_terms(ROWS, times_ms, weights), expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize("kind", ["conv", "pool", "dense"])
@@ -130,18 +130,18 @@ def test_a_function_of_few_rows_takes_as_many_times_as_long_as_they_say(tmp_path
         examples(columns, times_ms), validation=examples(columns, times_ms), seed=0
     )
     assert fitted.factors_["neg"] == pytest.approx(fitted.factors_["abs"], rel=0.1)
-    # Five rows say most of it: a factor of two rows counts half.
+    # Five rows give most of the factor: one of two rows is shrunk to half.
     slower = fitted.factors_["square"] / fitted.factors_["neg"]
     assert 8.0 ** (4 / 7) < slower < 9.0
     unseen, unseen_ms = unary("square", 30, 8.0, 4)
     assert mape(unseen_ms, fitted.values(columns_of(unseen))) < 0.5
-    # A function of which nothing is known takes what the others take.
+    # An unknown function has a factor of 1.
     other, other_ms = unary("cube", 30, 1.0, 5)
     assert mape(other_ms, fitted.values(columns_of(other))) < 0.2
     stored = fitted.export(tmp_path, "elementwise")
     loaded = Baseline.load(stored, tmp_path)
     np.testing.assert_array_equal(loaded.values(columns), fitted.values(columns))
-    # Bundles of before there were factors.
+    # Older bundles have no factors.
     del stored["factors"]
     assert Baseline.load(stored, tmp_path).factors_ == {}
 

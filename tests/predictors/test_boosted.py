@@ -26,8 +26,8 @@ def examples(columns: Columns, times_ms: Any, weights: Any = None) -> Examples:
 def rows_of(toy_rows: Any, count: int, seed: int, noise: float = 0.0) -> Rows:
     """Times of dense layers that depend on the width in a way that no physical term has."""
     layers, times_ms = toy_rows("dense", count, seed=seed, noise=noise)
-    odd = np.array([layer.features_out % 16 < 8 for layer in layers])
-    return columns_of(layers), times_ms * np.where(odd, 1.6, 1.0)
+    slow = np.array([layer.features_out % 16 < 8 for layer in layers])
+    return columns_of(layers), times_ms * np.where(slow, 1.6, 1.0)
 
 
 @pytest.fixture(scope="module")
@@ -46,14 +46,14 @@ def test_trees_learn_what_the_baseline_cannot(fitted: Boosted, toy_rows: Any) ->
 
 def test_the_file_takes_the_same_branches_on_every_threshold(toy_rows: Any, tmp_path: Any) -> None:
     columns, times_ms = rows_of(toy_rows, 400, 1)
-    # Few trees: each leaf is far larger than what float32 sums lose.
+    # Few trees: each leaf is far above the rounding of float32 sums.
     fitted = Boosted("dense", trees=30).fit(
         examples(columns, times_ms), validation=examples(*rows_of(toy_rows, 80, 2)), seed=0
     )
     loaded = Boosted.load(fitted.export(tmp_path, "s"), tmp_path)
     others, _ = rows_of(toy_rows, 50, 4)
     rows, _ = fitted._inputs(others)
-    # Rows that lie on thresholds, and one float32 beside them.
+    # Rows exactly on thresholds, and one float32 beside them.
     forest = fitted._forest
     on = np.repeat(rows[:1], len(forest.features), axis=0).astype(np.float32)
     at = np.arange(len(on)), forest.features
@@ -75,8 +75,8 @@ def test_validation_rows_say_how_many_trees_are_enough(toy_rows: Any) -> None:
     errors = [error for _, _, error in told]
     assert [done for done, _, _ in told] == list(range(1, len(told) + 1))
     assert fitted.best_trees_ == 1 + int(np.argmin(errors))
-    judged, judged_ms = rows_of(toy_rows, 60, 2)
-    assert mape(judged_ms, fitted.values(judged)) == pytest.approx(min(errors))
+    validation_rows, validation_ms = rows_of(toy_rows, 60, 2)
+    assert mape(validation_ms, fitted.values(validation_rows)) == pytest.approx(min(errors))
     # More trees would have learnt the noise.
     assert fitted.best_trees_ < 400
 
@@ -90,14 +90,14 @@ def test_far_outside_the_data_the_baseline_extrapolates(fitted: Boosted, toy_row
 
 def test_rows_without_weight_do_not_count(toy_rows: Any) -> None:
     columns, times_ms = rows_of(toy_rows, 400, 1)
-    judged = rows_of(toy_rows, 80, 2)
+    validation_rows = rows_of(toy_rows, 80, 2)
     wrong = np.arange(400) % 4 == 0
     times_ms = np.where(wrong, times_ms * 30, times_ms)
     weights = np.where(wrong, 0.0, 1.0)
     fitted = Boosted("dense").fit(
-        examples(columns, times_ms, weights), validation=examples(*judged), seed=0
+        examples(columns, times_ms, weights), validation=examples(*validation_rows), seed=0
     )
-    assert mape(judged[1], fitted.values(judged[0])) < 0.15
+    assert mape(validation_rows[1], fitted.values(validation_rows[0])) < 0.15
 
 
 def test_the_ensemble_is_the_geometric_mean(toy_rows: Any, tmp_path: Any) -> None:
@@ -126,19 +126,19 @@ def test_the_mean_is_equal_unless_other_shares_are_clearly_better() -> None:
     random = np.random.default_rng(0)
     measured = random.uniform(1, 9, 1000)
     errors = np.exp(random.normal(0, 0.1, (2, 1000)))
-    # Alike and independent: the equal mean is the best.
+    # Equal and independent errors: equal shares are best.
     assert best_share(measured * errors[0], measured * errors[1], measured) == 0.5
-    # One is three times as far off: it counts about a tenth, as the inverse variances say.
+    # One has three times the error: its share is about a tenth, by inverse variances.
     for place, share in ((0, 0.1), (1, 0.9)):
         far = [measured * each for each in errors]
         far[place] = measured * errors[place] ** 3
         assert best_share(*far, measured) == pytest.approx(share)
-    # Twelve rows of predictions that err alike hardly ever tell otherwise.
+    # Twelve rows with similar errors hardly ever change equal shares.
     chosen = [best_share(measured[at : at + 12] * errors[0, at : at + 12],
                          measured[at : at + 12] * errors[1, at : at + 12],
                          measured[at : at + 12]) for at in range(0, 600, 12)]  # fmt: skip
     assert chosen.count(0.5) > 40
-    # Where one is never better than the other, it does not count.
+    # A prediction that is never better has no share.
     assert best_share(measured * 1.5, measured * 1.1, measured) == 0.0
 
 
@@ -146,12 +146,14 @@ def test_hardly_any_validation_rows_do_not_say_how_many_trees_are_enough(toy_row
     columns, times_ms = rows_of(toy_rows, 120, 1, noise=0.05)
 
     def fitted_by(count: int, factor: float) -> Boosted:
-        judged, judged_ms = rows_of(toy_rows, count, 2)
+        validation_rows, validation_ms = rows_of(toy_rows, count, 2)
         return Boosted("dense").fit(
-            examples(columns, times_ms), validation=examples(judged, factor * judged_ms), seed=0
+            examples(columns, times_ms),
+            validation=examples(validation_rows, factor * validation_ms),
+            seed=0,
         )
 
-    # Rows that are all off say that no tree is enough; three of them are not believed.
+    # Three bad rows would stop before the first tree; so few are not used for that.
     few = fitted_by(3, 3.0)
     assert few.best_trees_ == fitted_by(3, 1.0).best_trees_ > 20
     assert fitted_by(25, 3.0).best_trees_ != fitted_by(25, 1.0).best_trees_

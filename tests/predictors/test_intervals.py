@@ -1,4 +1,4 @@
-"""Intervals hold what they promise, on rows that they were not calibrated on."""
+"""Coverage of intervals, on rows that they were not calibrated on."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from resperf.predictors.intervals import (
-    FEWEST_OF_KIND,
     FEWEST_ROWS,
-    MOST_BINS,
+    MAX_BINS,
+    MIN_ROWS_OF_KIND,
     Intervals,
     assumed,
     intervals_of_kinds,
@@ -25,16 +25,16 @@ def drawn(rows: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     return predicted * np.exp(spread * random.standard_normal(rows)), predicted
 
 
-def test_nine_of_ten_new_times_lie_within_short_and_long_ones_alike() -> None:
+def test_intervals_contain_nine_of_ten_new_times_short_and_long_alike() -> None:
     intervals = Intervals.fit(*drawn(2000, 0))
     assert intervals is not None
-    assert len(intervals.low) == MOST_BINS
+    assert len(intervals.low) == MAX_BINS
     measured, predicted = drawn(20_000, 1)
     low, high = intervals.bounds(predicted, np.ones(len(predicted), dtype=bool))
     inside = (low <= measured) & (measured <= high)
     for part in (predicted < math.exp(-1.2), predicted > math.exp(-0.8)):
         assert inside[part].mean() == pytest.approx(0.9, abs=0.03)
-    # The short ones are less certain, and say so.
+    # Intervals of short layers are wider.
     widths = np.log(high / low)
     assert np.median(widths[predicted < 0.2]) > 3 * np.median(widths[predicted > 1])
 
@@ -49,18 +49,18 @@ def test_outside_the_trained_range_intervals_are_twice_as_wide() -> None:
     assert low[0] < 1 < high[0]
 
 
-def test_a_biased_predictor_still_lies_within_its_own_interval() -> None:
+def test_a_biased_prediction_is_inside_its_own_interval() -> None:
     measured, predicted = drawn(400, 0)
     intervals = Intervals.fit(3 * measured, predicted)
     assert intervals is not None
     low, high = intervals.bounds(np.array([0.1, 0.1]), np.array([True, False]))
     assert low[0] == 0.1
     assert high[0] > 0.3
-    # Outside the range it could be wrong to that side as well.
+    # Outside the range it could err to that side as well.
     assert low[1] == pytest.approx(0.1 * math.exp(-0.1))
 
 
-def test_too_few_rows_give_none_and_times_of_nothing_do_not_count() -> None:
+def test_too_few_rows_give_none_and_times_of_zero_do_not_count() -> None:
     measured, predicted = drawn(FEWEST_ROWS, 0)
     assert Intervals.fit(measured, predicted) is not None
     assert Intervals.fit(measured[1:], predicted[1:]) is None
@@ -71,7 +71,7 @@ def test_too_few_rows_give_none_and_times_of_nothing_do_not_count() -> None:
     assert high == pytest.approx([6.0, 12.0])
 
 
-def test_times_cut_off_at_nothing_are_not_sure() -> None:
+def test_predictions_clipped_at_zero_have_an_interval() -> None:
     measured, predicted = drawn(400, 0)
     predicted[measured < 0.1] = 0.0
     intervals = Intervals.fit(measured, predicted)
@@ -79,7 +79,7 @@ def test_times_cut_off_at_nothing_are_not_sure() -> None:
     low, high = intervals.bounds(np.zeros(1), np.ones(1, dtype=bool))
     assert low[0] == 0.0
     assert 0.05 < high[0] < 0.2
-    # The shortest times that are none of these are as sure as ever.
+    # The shortest of the other times have intervals as narrow as before.
     low, high = intervals.bounds(np.array([0.1]), np.ones(1, dtype=bool))
     assert 0.03 < low[0] < high[0] < 0.3
 
@@ -87,7 +87,7 @@ def test_times_cut_off_at_nothing_are_not_sure() -> None:
 def of_kinds(
     spreads: dict[str, float], rows: int, random: np.random.Generator
 ) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Kinds that are predicted by some more, by others less well, at so many rows each."""
+    """Kinds of different errors, with so many rows each."""
     predicted = {kind: np.exp(random.uniform(-5, 3, rows)) for kind in spreads}
     return {
         kind: (each * np.exp(spreads[kind] * random.standard_normal(rows)), each)
@@ -95,7 +95,7 @@ def of_kinds(
     }
 
 
-def test_kinds_of_few_rows_keep_nine_of_ten_together_and_each_by_its_own_error() -> None:
+def test_kinds_of_few_rows_cover_nine_of_ten_together_each_scaled_by_its_error() -> None:
     random = np.random.default_rng(5)
     inside, rows, spread = [], [], []
     for _ in range(60):
@@ -114,13 +114,13 @@ def test_kinds_of_few_rows_keep_nine_of_ten_together_and_each_by_its_own_error()
             spread.append(spreads[kind])
     shares, weights, spreads_of_all = np.array(inside), np.array(rows), np.array(spread)
     assert np.average(shares, weights=weights) == pytest.approx(0.9, abs=0.02)
-    # Those of next to no rows, those that are foretold worst, and best.
+    # Kinds of hardly any rows, those predicted worst, and those predicted best.
     assert shares[weights == 5].mean() > 0.87
     for part in (spreads_of_all > 0.3, spreads_of_all < 0.04):
         assert 0.85 < np.average(shares[part], weights=weights[part]) < 0.97
 
 
-def test_a_kind_of_many_rows_is_judged_by_its_own() -> None:
+def test_a_kind_of_many_rows_is_calibrated_by_itself() -> None:
     random = np.random.default_rng(6)
     spreads = {f"kind {n}": 0.5 for n in range(9)}
     judged = of_kinds(spreads, 10, random) | {"many": drawn(400, 0)}
@@ -129,15 +129,15 @@ def test_a_kind_of_many_rows_is_judged_by_its_own() -> None:
     assert found["kind 1"].high[0] > 2 * max(found["many"].high)
 
 
-def test_nothing_is_said_of_kinds_that_hardly_a_row_speaks_for() -> None:
+def test_kinds_of_hardly_any_rows_have_no_intervals() -> None:
     random = np.random.default_rng(7)
     few = of_kinds(dict.fromkeys("abc", 0.1), FEWEST_ROWS // 3, random)
     assert intervals_of_kinds(few) == {}
     empty = np.array([])
-    enough = few | of_kinds({"d": 0.1}, FEWEST_OF_KIND, random) | {"nothing": (empty, empty)}
-    enough |= of_kinds({"next to nothing": 0.1}, FEWEST_OF_KIND - 1, random)
+    enough = few | of_kinds({"d": 0.1}, MIN_ROWS_OF_KIND, random) | {"nothing": (empty, empty)}
+    enough |= of_kinds({"next to nothing": 0.1}, MIN_ROWS_OF_KIND - 1, random)
     assert intervals_of_kinds(enough).keys() == {*"abcd"}
-    # Predictions that were cut off at nothing have no error to speak of; the others do.
+    # Predictions clipped at zero have no relative error; the others do.
     measured, predicted = few["a"]
     more = enough | of_kinds({"e": 0.1}, 20, random)
     for cut, left in ((1, {*"abcde"}), (len(predicted), {*"bcde"})):
@@ -145,7 +145,7 @@ def test_nothing_is_said_of_kinds_that_hardly_a_row_speaks_for() -> None:
         found = intervals_of_kinds(more | {"a": (measured, zeros)})
         assert found.keys() == left
         assert max(each.high[0] for each in found.values()) < 0.5
-    # Exact predictions are sure.
+    # Exact predictions have intervals of no width.
     exact = {kind: (each, each) for kind, (_, each) in enough.items()}
     assert intervals_of_kinds(exact)["a"].high == (0.0,)
 

@@ -1,4 +1,4 @@
-"""The published networks, and what the residual network is given."""
+"""The published networks, and the inputs of the residual network."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_table_3_by_hand() -> None:
     }  # fmt: skip
 
 
-def test_what_table_3_cannot_tell_apart_is_said() -> None:
+def test_properties_that_table_3_ignores_are_noted() -> None:
     plain = Conv(
         batch=4, channels_in=8, channels_out=8, height=10, width=12, kernel_height=3,
         kernel_width=3, stride_height=2, stride_width=2,
@@ -99,7 +99,7 @@ def test_what_table_3_cannot_tell_apart_is_said() -> None:
     assert unseen_notes("dense", columns_of([Dense(batch=1, features_in=2, features_out=3)])) == ()
 
 
-def test_columns_that_say_nothing_new_are_left_out() -> None:
+def test_redundant_columns_are_dropped() -> None:
     x = np.array([1.0, 2.0, 4.0, 7.0])
     matrix = np.column_stack([np.full(4, 0.1), x, 3 * x - 1, -x, x**2])
     assert informative(matrix) == [1, 4]
@@ -112,8 +112,8 @@ def examples(columns: Columns, times_ms: Any, weights: Any = None) -> Examples:
 def test_the_network_learns_what_the_baseline_cannot(toy_rows: Any) -> None:
     def rows(count: int, seed: int) -> tuple[Any, np.ndarray]:
         layers, times_ms = toy_rows("dense", count, seed=seed)
-        odd = np.array([layer.features_out % 16 < 8 for layer in layers])
-        return columns_of(layers), times_ms * np.where(odd, 1.6, 1.0)
+        slow = np.array([layer.features_out % 16 < 8 for layer in layers])
+        return columns_of(layers), times_ms * np.where(slow, 1.6, 1.0)
 
     columns, times_ms = rows(300, 1)
     fitted = Residual("dense", epochs=40, members=2, width=32).fit(
@@ -124,7 +124,7 @@ def test_the_network_learns_what_the_baseline_cannot(toy_rows: Any) -> None:
     assert off < 0.6 * mape(other_ms, fitted.baseline_.values(others))
 
 
-def test_far_outside_the_data_answers_stay_near_the_baseline(toy_rows: Any) -> None:
+def test_far_outside_the_data_predictions_stay_near_the_baseline(toy_rows: Any) -> None:
     layers, times_ms = toy_rows("dense", 80)
     columns = columns_of(layers)
     fitted = Residual("dense", epochs=5, members=1, width=8).fit(

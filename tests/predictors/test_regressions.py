@@ -32,7 +32,7 @@ WIDE = np.exp(RANDOM.uniform(np.log(0.002), np.log(500), 300))
 
 
 def learnt(method: str, targets: np.ndarray, folder: Path, **settings: Any) -> tuple[Any, Any]:
-    """Return what the library answers, and what its file does."""
+    """Return the predictions of the library, and those of its file."""
     regression = layer_predictor_class(method)("dense", **settings)
     assert isinstance(regression, PaperRegression)
     run, content = regression.regress(ROWS, targets, None, 0)
@@ -41,8 +41,8 @@ def learnt(method: str, targets: np.ndarray, folder: Path, **settings: Any) -> t
 
 
 @pytest.mark.parametrize("method", ["polynomial", "svr", "xgboost", "xgboost-log"])
-def test_the_file_answers_what_the_library_does(method: str, tmp_path: Path) -> None:
-    """Times over five orders of magnitude: float32 sums of the long ones would drown the short."""
+def test_the_file_predicts_what_the_library_does(method: str, tmp_path: Path) -> None:
+    """Times over five orders of magnitude, so that float32 sums lose the short ones."""
     theirs, ours = learnt(method, WIDE, tmp_path)
     rows = np.concatenate([ROWS, RANDOM.normal(size=(700, 4)).astype(np.float32)])
     expected = theirs(rows)
@@ -54,11 +54,11 @@ def test_the_file_answers_what_the_library_does(method: str, tmp_path: Path) -> 
 
 def test_a_cubic_is_learnt_exactly(tmp_path: Path) -> None:
     x = ROWS.astype(float)
-    truth = 3 + x[:, 0] - 2 * x[:, 1] * x[:, 2] + 0.5 * x[:, 3] ** 2 * x[:, 0] - x[:, 1] ** 3
-    _, ours = learnt("polynomial", truth, tmp_path)
-    np.testing.assert_allclose(ours(ROWS)[:, 0], truth, atol=1e-6)
-    _, square = learnt("polynomial", truth, tmp_path, degree=2)
-    assert np.abs(square(ROWS)[:, 0] - truth).max() > 0.1
+    expected = 3 + x[:, 0] - 2 * x[:, 1] * x[:, 2] + 0.5 * x[:, 3] ** 2 * x[:, 0] - x[:, 1] ** 3
+    _, ours = learnt("polynomial", expected, tmp_path)
+    np.testing.assert_allclose(ours(ROWS)[:, 0], expected, atol=1e-6)
+    _, square = learnt("polynomial", expected, tmp_path, degree=2)
+    assert np.abs(square(ROWS)[:, 0] - expected).max() > 0.1
     with pytest.raises(TrainingError, match="degree=0"):
         Polynomial("dense", degree=0)
 
@@ -86,7 +86,7 @@ def dense(**fields: int) -> Columns:
 
 @pytest.mark.parametrize("method", ["polynomial", "svr", "linear", "xgboost"])
 def test_no_time_is_negative(method: str, toy_rows: Any) -> None:
-    """A steep rise bends the fits below zero at its foot."""
+    """Times with a steep rise, before which fits are negative."""
     layers, _ = toy_rows("dense", 60)
     columns = columns_of(layers)
     sizes = np.array([layer.macs for layer in layers], dtype=float)
@@ -99,7 +99,7 @@ def test_no_time_is_negative(method: str, toy_rows: Any) -> None:
         assert (found == 0).any()
 
 
-def test_xgboost_on_logarithms_minds_short_layers(toy_rows: Any) -> None:
+def test_xgboost_on_logarithms_fits_short_layers(toy_rows: Any) -> None:
     def error(method: str) -> float:
         layers, times_ms = toy_rows("dense", 300, seed=1)
         columns = columns_of(layers)

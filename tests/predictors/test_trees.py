@@ -1,4 +1,4 @@
-"""Trees as ONNX: the same branches as the library that grew them, at the thresholds too."""
+"""Trees as ONNX: the same branches as in the library that trained them, also at thresholds."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_a_strict_comparison_sends_a_row_on_a_threshold_right(tmp_path: Path) ->
     assert answers(tmp_path, "<", ROWS) == expected
 
 
-def test_one_row_and_many_rows_are_answered_alike(tmp_path: Path) -> None:
+def test_one_row_and_many_rows_are_predicted_alike(tmp_path: Path) -> None:
     many = answers(tmp_path, "<=", ROWS * 100)
     assert many == [answers(tmp_path, "<=", [row])[0] for row in ROWS] * 100
 
@@ -67,8 +67,8 @@ def test_thresholds_are_rounded_down(value: float, expected: float) -> None:
     assert found[0] == expected
 
 
-def test_a_threshold_between_float32_numbers_parts_the_same_rows(tmp_path: Path) -> None:
-    # 1 + 2^-24 lies halfway to the next float32, to which it must not be rounded.
+def test_a_threshold_between_float32_numbers_splits_the_same_rows(tmp_path: Path) -> None:
+    # 1 + 2^-24 is halfway to the next float32, to which it must not be rounded.
     forest = forest_of([(0, 1.0 + 2.0**-24 + 2.0**-30, 1.0, 2.0)], lambda node: node, "<=")
     (tmp_path / "t.onnx").write_bytes(onnx_bytes(forest, 1))
     found = OnnxNetwork(tmp_path / "t.onnx")(np.array([[1.0], [ABOVE_ONE]]))

@@ -61,20 +61,20 @@ def test_what_is_left_out_is_said_before_the_total_and_listed():
 
 
 def test_skipped_operators_are_grouped_by_what_they_lack():
-    shapes = [Skipped(f"c{i}", "Conv", f"Conv 'c{i}': its shapes are odd") for i in range(48)]
-    behind = [
+    shapes = [Skipped(f"c{i}", "Conv", f"Conv 'c{i}': its shapes are unusual") for i in range(48)]
+    following = [
         Skipped(f"d{i}", "Conv", f"Conv 'd{i}': the shape of its input 't{i}' is not known")
         for i in range(2)
     ]
     dtypes = [Skipped("m", "MatMul", "MatMul 'm': dense: dtype='float64' must be float32")]
-    text = network_text(prediction(skipped=(*behind, *shapes, *dtypes)))
+    text = network_text(prediction(skipped=(*following, *shapes, *dtypes)))
     assert text.splitlines()[-4:] == [
         "not in the total: 51 operators; --all names every one",
-        "48 x Conv: its shapes are odd (c0, c1, c2, c3 and 44 more)",
+        "48 x Conv: its shapes are unusual (c0, c1, c2, c3 and 44 more)",
         "2 x Conv: the shape of its input is not known (d0, d1)",
         "1 x MatMul: dense: dtype='float64' must be float32 (m)",
     ]
-    # Nobody knows how much they multiply.
+    # Their multiply-adds are not known.
     assert "100% of the network's known multiply-adds" in text
     assert "; the size of 51 operators is not known" in text
 
@@ -83,7 +83,7 @@ def test_an_unknown_phase_and_an_unknown_cost_are_no_zero():
     lost = PhaseTimes(1.0, 80.0, float("nan"))
     cost = Skipped("node_ms", "cost", "not measured", 0.0, 0.0)
     lines = network_text(prediction(phases=lost, missing_costs=(cost,))).splitlines()
-    # Nobody said how many bytes there are.
+    # Their bytes are not known.
     assert lines[1] == "INCOMPLETE: the total covers 100% of the network's multiply-adds"
     assert lines[2].endswith("inter-layer overhead: the bundle's dataset holds no node_ms")
     assert lines[3].split() == ["total", "81.00", "ms"]

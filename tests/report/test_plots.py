@@ -52,7 +52,7 @@ def test_predictions_below_zero_and_too_many_points_are_still_drawn(compared, mo
     figure = plots.predicted_against_measured([compared("polynomial", -2.0)])
     measured_ms, predicted_ms = figure.axes[0].lines[-1].get_data()
     assert len(measured_ms) == 10
-    # The shortest and the longest are among them; what is below zero is drawn on the edge.
+    # The shortest and the longest are included; values below zero are drawn on the edge.
     assert (min(measured_ms), max(measured_ms)) == pytest.approx((0.05, 20))
     assert set(predicted_ms) == {figure.axes[0].get_ylim()[0]}
 

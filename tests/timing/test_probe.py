@@ -43,7 +43,7 @@ def test_a_slow_quarter_of_an_hour_does_not_become_usual() -> None:
     assert all(probe.is_slow() for _ in range(25))
 
 
-def test_too_few_readings_say_nothing() -> None:
+def test_too_few_readings_give_no_usual_time() -> None:
     work = FakeWork()
     probe = probe_of(work)
     probe.is_slow()
@@ -90,7 +90,7 @@ def test_a_state_that_is_rare_is_not_usual() -> None:
     work.takes_ms = 0.2
     probe = probe_of(work)
     for check in range(100):
-        # One second in ten the host has the cores beside each other.
+        # For one second in ten, the cores share a cache.
         work.takes_ms = 0.1 if check % 10 == 5 else 0.2
         assert not probe.is_slow() or check < 20
     assert probe.usual_ms == 0.2
@@ -116,7 +116,7 @@ def test_work_that_seems_slow_gets_more_runs() -> None:
     assert work.runs == 7 + 1 + 36
 
 
-def test_the_least_of_several_runs_counts() -> None:
+def test_the_fastest_of_several_runs_counts() -> None:
     work = FakeWork()
     times = iter([0.1, 0.5, 0.4, 0.1, 0.6, 0.3, 0.5] * 20)
 
@@ -128,7 +128,7 @@ def test_the_least_of_several_runs_counts() -> None:
     assert not any(probe.is_slow() for _ in range(20))
 
 
-def test_what_counts_as_slow_can_be_chosen() -> None:
+def test_the_threshold_for_slow_can_be_chosen() -> None:
     work = FakeWork()
     probe = Probe(WallClock(work.run, work.clock), seconds=0.001, clock=work.clock, slow=2.0)
     for _ in range(4):

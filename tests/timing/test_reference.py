@@ -34,7 +34,7 @@ def monitor_of(machine: FakeMachine) -> ReferenceMonitor:
 def test_reference_is_timed_only_when_due() -> None:
     machine = FakeMachine()
     monitor = monitor_of(machine)
-    # One run that is not counted and five that are, of 1 ms each: the middle is 3 ms later.
+    # One warm-up and five runs of 1 ms each: the middle is 3 ms later.
     assert monitor.check() == (pytest.approx(100.003), pytest.approx(1.0))
     assert machine.runs == 6
     assert monitor.check() is None
@@ -78,7 +78,7 @@ def test_without_readings_nothing_is_known() -> None:
 
 
 class FakeProbe:
-    """Is slow when it is told so, and counts its checks."""
+    """A probe with a given result that counts its checks."""
 
     def __init__(self, slow: bool) -> None:
         self.slow, self.checks = slow, 0
@@ -88,8 +88,8 @@ class FakeProbe:
         return self.slow
 
 
-def test_probes_after_a_slow_one_are_not_read() -> None:
-    # Cores that are far apart have more bandwidth: memory would learn too short a usual time.
+def test_probes_after_a_slow_one_are_skipped() -> None:
+    # Cores under different caches have more bandwidth: memory's usual time would become too short.
     first: Any = FakeProbe(slow=True)
     second: Any = FakeProbe(slow=True)
     monitor = ReferenceMonitor(lambda: 1.0, probes={"caches": first, "memory": second})

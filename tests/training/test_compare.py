@@ -31,7 +31,7 @@ def time_ms(width: int) -> float:
 
 
 class Spy(LayerPredictor):
-    """Knows the times, adds 5% to them, and remembers what it was shown."""
+    """Returns the true times plus 5%, and records its training data."""
 
     method = "spy"
     shown: ClassVar[list[tuple[set[int], set[int]]]] = []
@@ -58,7 +58,7 @@ class Other(Spy):
 
 
 class BadlyStored(Spy):
-    """Says 5% too much when trained, and twice the time when loaded."""
+    """Predicts 5% too much when trained, and twice the time when loaded."""
 
     def _load(self, values: Mapping[str, Any], folder: Path) -> None:
         self.values = lambda columns: 2 * 0.01 * columns["features_out"]  # type: ignore[method-assign]
@@ -205,11 +205,11 @@ def test_folds_do_not_use_the_test_split(dataset: Path) -> None:
     (row,) = compare(dataset, ComparisonSettings(("spy",), folds=3)).rows
     assert len(Spy.shown) == len(row.fold_mapes) == 3
     assert not set.union(*(part for parts in Spy.shown for part in parts)) & TEST
-    judged = np.round(row.measured_ms * 100).astype(int)
-    assert sorted(judged) == sorted(SEEN)
+    tested = np.round(row.measured_ms * 100).astype(int)
+    assert sorted(tested) == sorted(SEEN)
     assert row.fold_mapes == pytest.approx((0.05,) * 3)
     # Each fold learns from two thirds of the rows.
-    assert row.rows_trained == round(2 / 3 * len(judged))
+    assert row.rows_trained == round(2 / 3 * len(tested))
 
 
 def test_all_rows_of_another_file_are_tested_on(dataset: Path, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What whole networks teach about layers inside them, on networks whose law is known."""
+"""In-network corrections, fitted to networks with known times."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ COSTS = {"node_ms": 0.002, "handover_ms_per_mb": 0.03}
 
 
 def networks(count: int, *, noise: float = 0.0) -> list[Placed]:
-    """Networks of two batch sizes each, with times as the constants above make them."""
+    """Networks of two batch sizes each, with times computed from the constants above."""
     random = np.random.default_rng(3)
     placed = []
     for place in range(count):

@@ -1,4 +1,4 @@
-"""Predictors that learnt from different samples of the rows: where they disagree."""
+"""Disagreement of predictors trained on different samples of the rows."""
 
 from __future__ import annotations
 

@@ -131,7 +131,7 @@ def test_coefficients_are_found_in_whole_calls(bundle: Bundle) -> None:
 
 
 def test_activations_cost_what_they_add_to_convolutions(bundle: Bundle) -> None:
-    # The toy device's relu takes 0.2 ms a megabyte, in a convolution and alone.
+    # The toy device's relu takes 0.2 ms a megabyte, in a convolution and as a layer.
     relu = Activation(batch=4, values=250_000, activation="relu")
     assert bundle.predict([relu]).ms[0] == pytest.approx(4 * 0.2, rel=0.1)
     step = bundle.estimates["activation execution"]
@@ -181,8 +181,8 @@ def test_each_estimate_has_its_source_and_errors(bundle: Bundle) -> None:
     # Activations are estimated from the layers themselves.
     assert bundle.estimates["activation execution"]["source"]["name"] == "e.h5"
     assert set(bundle.estimates["postprocess"]["whole_call_errors"]) == {"conv", "dense", "pool"}
-    for judged in bundle.estimates["postprocess"]["whole_call_errors"].values():
-        assert 0 < judged["mape"] < 0.05
+    for found in bundle.estimates["postprocess"]["whole_call_errors"].values():
+        assert 0 < found["mape"] < 0.05
     assert bundle.estimates["postprocess"]["execution_factors"]["conv"] == pytest.approx(1, abs=0.1)
     scaled = bundle.estimates["pool execution"]["scaled_to"]["p5000"]
     assert scaled["execution_factor"] == pytest.approx(1, abs=0.15)
@@ -311,7 +311,7 @@ def test_excluded_layers_are_not_estimated_from(
 def test_whole_calls_are_not_combined_with_estimates(
     files: dict[str, Path], tmp_path: Path
 ) -> None:
-    with pytest.raises(TrainingError, match="whole calls do not add up"):
+    with pytest.raises(TrainingError, match="a bundle of whole calls needs no estimates"):
         train(files["calls"], tmp_path / "b", method="baseline", estimate_from=[files["calls"]])
 
 
@@ -319,7 +319,7 @@ def test_fewer_trees_make_a_smaller_bundle(
     files: dict[str, Path], layers: dict[str, dict[Layer, float]], tmp_path: Path
 ) -> None:
     pytest.importorskip("lightgbm")
-    # A step that no physical term models: trees have something to learn.
+    # A step that no physical term models, for trees to learn.
     stepped = {each: ms * (3 if each.macs % 3 else 1) * (2 if each.batch > 4 else 1)
                for each, ms in layers["dense"].items()}  # fmt: skip
     rows = dataset(tmp_path / "s.h5", "1080ti", "execution_ms", stepped)

@@ -20,7 +20,7 @@ from resperf.errors import DatasetError, OutputError, TrainingError
 from resperf.layers import layer_from_key
 from resperf.predictors import DEFAULT_METHOD
 from resperf.splits import split_of_keys, was_packed
-from resperf.training import Judged, evaluate, keys_of_networks, train
+from resperf.training import Evaluated, evaluate, keys_of_networks, train
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +48,7 @@ def test_a_bundle_says_where_it_comes_from(baseline: Bundle, toy_dataset: Path) 
 
 
 def test_errors_are_those_of_the_toy(baseline: Bundle) -> None:
-    # Times carry 1% noise, of which a perfect predictor sees 0.8% on average.
+    # Times have 1% noise: a perfect predictor has 0.8% mean error.
     for kind in baseline.kinds:
         assert baseline.validation[kind] < 0.05
         assert baseline.errors["test"][kind]["execution_ms"]["mape"] < 0.05
@@ -106,9 +106,9 @@ def test_every_method_makes_a_bundle(method: str, toy_dataset: Path, tmp_path: P
     bundle = train(toy_dataset, tmp_path / "m", method=method, epochs=2)
     assert bundle.method == bundle.method_of("conv") == method
     assert bundle.size_bytes < 3e6
-    for judged in evaluate(toy_dataset, bundle).rows:
-        assert judged.method == (method if judged.phase == "execution_ms" else "transfers")
-        assert np.isfinite(judged.errors.mape)
+    for found in evaluate(toy_dataset, bundle).rows:
+        assert found.method == (method if found.phase == "execution_ms" else "transfers")
+        assert np.isfinite(found.errors.mape)
 
 
 def test_excluded_layers_are_left_out(toy_dataset: Path, tmp_path: Path) -> None:
@@ -170,7 +170,7 @@ def test_other_peoples_folders_are_not_replaced(toy_dataset: Path, tmp_path: Pat
 def test_an_interval_is_about_single_measurements_not_about_their_median(
     baseline: Bundle, toy_dataset: Path, tmp_path: Path
 ) -> None:
-    def execution_of_dense(path: Path) -> Judged:
+    def execution_of_dense(path: Path) -> Evaluated:
         rows = {(row.kind, row.phase): row for row in evaluate(path, baseline).rows}
         return rows["dense", "execution_ms"]
 
@@ -194,7 +194,7 @@ def test_an_interval_is_about_single_measurements_not_about_their_median(
     write_dataset(tmp_path / "changed.h5", changed)
     after = execution_of_dense(tmp_path / "changed.h5")
     assert after.errors.mape == pytest.approx(before.errors.mape)
-    # One of the layer's three measurements lies within a factor of two of the prediction.
+    # One of the layer's three measurements is within a factor of two of the prediction.
     layers = after.errors.rows
     assert after.in_interval == pytest.approx((layers - 1 + 1 / 3) / layers)
 
@@ -225,10 +225,10 @@ def test_a_kind_that_a_method_does_not_know_gets_the_baseline(
     assert {kind: bundle.method_of(kind) for kind in bundle.kinds} == {
         "conv": "polynomial", "pool": "baseline", "dense": "polynomial",
     }  # fmt: skip
-    # The toy's convolutions have groups and strides that Table 3 does not know.
+    # The toy's convolutions have groups and strides that Table 3 does not contain.
     blind, note = bundle.part["training"]["notes"]
-    assert blind.startswith("conv: the paper's features do not know groups")
-    assert note.startswith("pool: the baseline alone (")
+    assert blind.startswith("conv: the paper's features ignore groups")
+    assert note.startswith("pool: baseline only (")
 
 
 def dict_of(module: Any) -> dict[str, Any]:
@@ -291,8 +291,8 @@ def test_kinds_of_few_validation_rows_have_intervals_by_their_own_errors(
         assert set(phases) == {"preprocess_ms", "execution_ms", "postprocess_ms"}
     wide, narrow = (intervals[kind]["execution_ms"]["high"][0] for kind in ("conv", "dense"))
     assert wide > 3 * narrow > 0.05
-    judged = [
+    rows = [
         row for row in evaluate(tmp_path / "noisy.h5", bundle).rows if row.phase == "execution_ms"
     ]
-    layers = [row.errors.rows for row in judged]
-    assert 0.85 < np.average([row.in_interval for row in judged], weights=layers) < 0.97
+    layers = [row.errors.rows for row in rows]
+    assert 0.85 < np.average([row.in_interval for row in rows], weights=layers) < 0.97

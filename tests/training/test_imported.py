@@ -1,4 +1,4 @@
-"""What times contain is respected by training, evaluation and prediction."""
+"""Training, evaluation and prediction respect what imported times contain."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ def test_training_steps_are_a_kind_of_their_own(of_steps: Bundle, steps: Path) -
     assert of_steps.provenance["datasets"][0]["source"]["format"] == "justus"
     for kind in of_steps.kinds:
         assert of_steps.errors["test"][kind]["execution_ms"]["mape"] < 0.1
-    judged = evaluate(steps, of_steps)
-    assert [(row.kind, row.phase) for row in judged.rows] == [
+    found = evaluate(steps, of_steps)
+    assert [(row.kind, row.phase) for row in found.rows] == [
         ("conv", "execution_ms"), ("conv_step", "execution_ms"),
     ]  # fmt: skip
     step = find_bundle("my card", path=of_steps.path).predict(
@@ -80,9 +80,9 @@ def test_whole_calls_are_learnt_as_whole_calls(of_calls: Bundle, calls: Path) ->
     assert not of_calls.has("conv", "execution_ms")
     assert set(of_calls.part["predictors"]["conv"]) == {"whole_call_ms"}
     assert of_calls.validation["conv"] < 0.1
-    (judged,) = evaluate(calls, of_calls).rows
-    assert (judged.phase, judged.method) == ("whole_call_ms", "baseline")
-    assert judged.errors.mape < 0.1
+    (found,) = evaluate(calls, of_calls).rows
+    assert (found.phase, found.method) == ("whole_call_ms", "baseline")
+    assert found.errors.mape < 0.1
 
 
 def test_a_bundle_is_found_under_every_name_of_its_device(of_calls: Bundle) -> None:

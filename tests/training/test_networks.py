@@ -1,4 +1,4 @@
-"""A predictor of whole networks that resperf does not know, from rows to a printed prediction."""
+"""An external predictor of whole networks, from rows to a printed prediction."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def graph(width: int) -> bytes:
 
 @pytest.fixture
 def dataset(tmp_path: Path) -> Path:
-    """400 networks at batch 2, whose peaks lie within 10% of 1.5 times their largest activation."""
+    """400 networks at batch 2, whose peaks are within 10% of 1.5 times their largest activation."""
     random = np.random.default_rng(0)
     platform = this_platform("cpu")
     rows, graphs = [], {}
@@ -127,7 +127,7 @@ def test_no_file_of_resperf_names_the_toy() -> None:
     package = Path(resperf.__file__).parent
     assert not [file for file in package.rglob("*.py") if METHOD in file.read_text()]
     assert METHOD in methods_of(Level.NETWORK)
-    with pytest.raises(TrainingError, match="learns of whole networks; methods for layers: base"):
+    with pytest.raises(TrainingError, match="is for whole networks; methods for layers: base"):
         layer_predictor_class(METHOD)
     with pytest.raises(TrainingError, match="there is a method 'linear' already"):
         register("linear", "elsewhere:Linear")
@@ -176,7 +176,7 @@ def test_the_part_for_as_many_threads_answers(toy_dataset: Path, tmp_path: Path)
 def test_layers_and_networks_in_one_bundle_answer_together(
     toy_dataset: Path, dataset: Path, tmp_path: Path
 ) -> None:
-    """The predictor of networks stands in another part, of another platform."""
+    """The predictor of networks is in another part, of another platform."""
     layers = train(toy_dataset, tmp_path / "layers", method="baseline").path
     networks = train(dataset, tmp_path / "networks", method=METHOD).path
     merge_bundles([layers, networks], tmp_path / "both")
@@ -189,7 +189,7 @@ def test_layers_and_networks_in_one_bundle_answer_together(
     training = Setting("synthetic", mode=Mode.TRAINING)
     with pytest.raises(BundleError, match=r"for synthetic, training; it has conv\.execution_ms"):
         both.answering("network", "peak_memory_bytes", training, asked[2])
-    # Answers stay what they were in the bundles that were merged.
+    # Predictions are those of the merged bundles.
     file = tmp_path / "n.onnx"
     file.write_bytes(graph(300))
     network = read_network(file, batch=2)

@@ -1,4 +1,4 @@
-"""Which rows are learnt from."""
+"""Which rows are training data."""
 
 from __future__ import annotations
 

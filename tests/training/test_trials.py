@@ -43,15 +43,15 @@ def test_the_own_test_split_is_tested_on() -> None:
     assert keys_of(trial.test) == TEST
     assert keys_of(trial.train, trial.validation, trial.test) == set(ROWS.keys)
     assert trial.rows_seen == 1000 - len(TEST)
-    # Times stay with their layers.
+    # Each layer has its own time.
     assert (trial.test.columns["features_out"] == trial.test.times_ms["execution_ms"]).all()
 
 
 def test_folds_test_every_row_outside_the_test_split_once_and_none_inside() -> None:
     trials = folded(ROWS, 4, seed=0)
     assert all(parts_are_apart(trial) for trial in trials)
-    judged = [key for trial in trials for key in trial.test.keys]
-    assert sorted(judged) == sorted(set(ROWS.keys) - TEST)
+    tested = [key for trial in trials for key in trial.test.keys]
+    assert sorted(tested) == sorted(set(ROWS.keys) - TEST)
     seen = keys_of(*(part for trial in trials for part in (trial.train, trial.validation)))
     assert not seen & TEST
     # Of about 900 rows, a fold tests on a quarter and learns from the rest.
@@ -71,7 +71,7 @@ def test_all_rows_of_another_file_are_tested_on(shared: bool, trained: int) -> N
     assert trial.test.keys == other.keys
     assert trial.rows_seen == trained
     assert parts_are_apart(trial) is not shared
-    # The own test split trains, since nothing else reads it.
+    # The own test split is training data here: the other file is the test.
     assert keys_of(trial.train) & TEST
     assert keys_of(trial.validation) <= keys_of(ROWS.select(SPLIT.validation))
 

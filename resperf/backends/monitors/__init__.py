@@ -1,4 +1,4 @@
-"""Monitors: what watches a class of devices while something is measured; one file per class."""
+"""Monitors: they watch a device while something is measured; one file per device class."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["REFERENCE", "REFERENCE_COST", "Monitor", "Reading", "load_monitor"]
 
 
 def load_monitor(target: Target) -> Monitor:
-    """Make the monitor of a target's devices, not started yet; a plain `Monitor` if it names none.
+    """Make the monitor of a target, not started; a plain `Monitor` if the target names none.
 
     Raises
     ------

@@ -1,15 +1,15 @@
-"""The contract of a monitor: what watches a device while a backend measures on it.
+"""The contract of a monitor, which watches a device while a backend measures on it.
 
-Campaigns and the measuring of networks talk to this class alone. As it stands, it times a reference
-layer now and then with the backend's own sampler, so that a change of the device's speed shows, and
-knows of no other disturbance. A class of devices that can be disturbed otherwise derives from it:
+Campaigns and measurements of networks use this class only. The base class times a reference layer
+at intervals with the backend's own sampler, which shows changes of the device's speed. Monitors of
+device classes with other disturbances derive from it:
 
     class NvmlMonitor(Monitor):
         device_states = ("throttled",)
 
         def reading(self, *, force=False):    # clocks, journaled beside the reference
-        def active_flags(self, *, record=True):    # {"throttled"} while there is a reason for it
-        def memory_bytes(self):    # of the device; `memory_share` of a campaign is of that
+        def active_flags(self, *, record=True):    # {"throttled"} while the device is throttled
+        def memory_bytes(self):    # of the device; a campaign's `memory_share` refers to it
 """
 
 from __future__ import annotations
@@ -30,24 +30,24 @@ REFERENCE = Conv(
     batch=1, channels_in=64, channels_out=64, height=56, width=56, kernel_height=3, kernel_width=3,
     pad_top=1, pad_left=1, pad_bottom=1, pad_right=1,
 )  # fmt: skip
-"""About a millisecond on two cores: long enough to time, short enough to time often."""
+"""Takes about a millisecond on two cores: long enough to time, short enough to time often."""
 REFERENCE_COST = "reference_ms"
-"""Name in a dataset's machine costs of the reference layer's median time."""
+"""Name of the reference layer's median time in a dataset's machine costs."""
 
 
 @dataclass(frozen=True)
 class Reading:
-    """What a monitor read at a moment.
+    """What a monitor read at one moment.
 
     Attributes
     ----------
     at : float
         Seconds since 1970.
     reference_ms : float
-        Time of the reference layer; NaN where it was not timed.
+        Time of the reference layer; NaN if it was not timed.
     facts : mapping of str to float
-        Anything else worth a line in the journal, such as ``{"sm_clock_mhz": 1380.0}``. A
-        dataset's machine costs hold the medians.
+        Further values for the journal, such as ``{"sm_clock_mhz": 1380.0}``. A dataset's machine
+        costs hold their medians.
     """
 
     at: float
@@ -55,7 +55,7 @@ class Reading:
     facts: Mapping[str, float] = field(default_factory=dict)
 
     def to_json(self) -> list[Any]:
-        """Return plain JSON values: moment, time of the reference or None, facts if any."""
+        """Return plain JSON values: moment, time of the reference or None, and any facts."""
         reference_ms = None if math.isnan(self.reference_ms) else self.reference_ms
         return [self.at, reference_ms, *([dict(self.facts)] if self.facts else [])]
 
@@ -72,20 +72,20 @@ class Monitor:
     Attributes
     ----------
     device_states : tuple of str
-        Flags that tell how the device was. One that most rows of a campaign have shows how the
-        device usually is, and is then no reason to measure again.
+        Flags for states of the device. A flag of most rows of a campaign is the device's normal
+        state, and no reason to measure again.
     usual_costs : tuple of str
-        Under which names in a dataset's machine costs `usual_times` are found again.
+        Names of the `usual_times` in a dataset's machine costs.
     waits_for : frozenset of str
-        States that every network feels and that pass: measuring one waits for their end.
+        Temporary states that affect every network: measuring a network waits for their end.
     clock, now : callable
-        Nanoseconds that only grow; seconds since 1970. Both are the device's own where it has such.
+        Monotonic nanoseconds; seconds since 1970. A device may provide its own.
     history : ReferenceHistory
         Readings of the reference.
     reference : ReferenceMonitor or None
-        What times the reference and the probes, if any; None where the framework cannot run it.
+        Times the reference and any probes; None if the framework cannot run the reference.
     unwatched : str
-        Why it cannot.
+        Why the framework cannot run it.
     """
 
     device_states: tuple[str, ...] = ()
@@ -103,13 +103,13 @@ class Monitor:
         self._before: Collection[str] = ()
 
     def memory_bytes(self) -> int:
-        """Return how much memory subjects can fill: this machine's."""
+        """Return the memory that subjects can use: this machine's."""
         return int(require("psutil", "bench").virtual_memory().total)
 
     def limit_memory(self, limit_bytes: int) -> None:
-        """Let allocations of this process fail before the memory is full; called before `start`.
+        """Make allocations of this process fail before memory is full; called before `start`.
 
-        Does nothing unless a class of devices says how; 0 is no limit.
+        The base class does nothing. 0 is no limit.
         """
 
     def start(
@@ -126,11 +126,11 @@ class Monitor:
         ----------
         backend : Backend
         interval_s : float
-            How old a reading may become before `reading` takes a new one.
+            Age from which `reading` takes a new reading.
         usual : mapping of str to (float, int), optional
-            What `usual_times` found earlier, or elsewhere on this device.
+            `usual_times` of earlier monitors of this device.
         networks : bool
-            Whether whole networks are measured, and not layers.
+            Whether whole networks are measured instead of layers.
         """
         self._networks = networks
         try:
@@ -149,22 +149,22 @@ class Monitor:
         return self
 
     def _build(self, backend: Backend, layer: Layer) -> Built:
-        """Build a layer, which then lives as long as this monitor watches."""
+        """Build a layer, which this monitor closes."""
         lowered = backend.lower([layer])[0]
         return self._built.enter_context(backend.layer(lowered, budget_ms=1.0))
 
     def _probes(
         self, _backend: Backend, _usual: Mapping[str, tuple[float, int]]
     ) -> Mapping[str, Probe]:
-        """Build what shows disturbances beside the reference, by the flag that it raises."""
+        """Build further probes of disturbances, by the flag that they set."""
         return {}
 
     def _settle(self) -> Callable[[], None] | None:
-        """Return what has to be waited for before the reference and each probe."""
+        """Return a function to call before the reference and each probe, if any."""
         return None
 
     def close(self) -> None:
-        """Free what was built to watch with."""
+        """Free the reference and the probes."""
         self._built.close()
 
     def __enter__(self) -> Self:
@@ -174,54 +174,54 @@ class Monitor:
         self.close()
 
     def reading(self, *, force: bool = False) -> Reading | None:
-        """Read the device if that is due, or at once with `force`; None where it is not."""
+        """Read the device if a reading is due or with `force`; else return None."""
         found = None if self.reference is None else self.reference.check(force=force)
         return None if found is None else Reading(*found)
 
     def active_flags(self, *, record: bool = True) -> set[str]:
-        """Return the `device_states` that hold at this moment.
+        """Return the `device_states` that hold now.
 
         Parameters
         ----------
         record : bool
-            Whether that tells something of what is usual; while waiting for an end it does not.
+            Whether the check counts towards the usual times; checks while waiting do not.
         """
         return set() if self.reference is None else self.reference.slow_probes(record=record)
 
     def usual_times(self) -> dict[str, tuple[float, int]]:
-        """Return what a later monitor can start from, by `usual_costs`: ms, and of how many checks.
+        """Return usual time (ms) and number of checks, by `usual_costs`, for later monitors.
 
-        Empty as long as too little is known.
+        Empty before there are enough checks.
         """
         return {}
 
     def costs(self) -> Mapping[str, float]:
-        """Measure facts of the device that belong to a dataset's machine costs, now."""
+        """Measure facts of the device for a dataset's machine costs, now."""
         return {}
 
     def before(self) -> Reading | None:
-        """Begin a layer's measurement; return a reading for the journal where one was due."""
+        """Begin a layer's measurement; return a reading for the journal if one was due."""
         reading = self.reading()
         self._before = self.active_flags()
         return reading
 
     def after(self, layer: Layer, time_ms: float) -> tuple[str, ...]:
-        """End a layer's measurement; return the flags that its row gets."""
+        """End a layer's measurement; return the flags of its row."""
         active = {*self._before, *self.active_flags()}
         return tuple(sorted(active & self.felt_by_layer(layer, time_ms)))
 
     def felt_by_layer(self, _layer: Layer, _time_ms: float) -> frozenset[str]:
-        """Return the states that a layer of such a time could have felt: all."""
+        """Return the states that can affect a layer of this time: all."""
         return frozenset(self.device_states)
 
     def felt_by_network(self, _time_ms: float) -> frozenset[str]:
-        """Return the states that a network of such a time could have felt: all."""
+        """Return the states that can affect a network of this time: all."""
         return frozenset(self.device_states)
 
     def depends_on_place(self, _layer: Layer, _time_ms: float) -> bool:
-        """Say whether a layer's time depends on where in memory it lies; such are built again."""
+        """Whether a layer's time depends on memory addresses, so that it is built repeatedly."""
         return False
 
     def is_steady(self) -> bool:
-        """Say whether the device has its usual speed, by the last reading of the reference."""
+        """Whether the last reading of the reference has the device's usual speed."""
         return self.reference is None or self.reference.is_steady()

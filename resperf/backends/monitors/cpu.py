@@ -1,7 +1,7 @@
-"""CPUs: other programs' load, cores that the host moves apart, caches and memory that others fill.
+"""CPUs: load of other programs, cores without a shared cache, contention for caches and memory.
 
-Two probes tell what a large convolution, as the reference is, does not notice; how fast the machine
-is as such is told by three more figures, which are measured now and then (`CpuMonitor.costs`).
+Two probes show disturbances that do not affect the reference, a large convolution. Three further
+figures, measured at intervals, describe the machine's speed (`CpuMonitor.costs`).
 """
 
 from __future__ import annotations
@@ -27,29 +27,29 @@ MEMORY = Pool(
 )  # fmt: skip
 """A layer that reads and writes 20 MB."""
 SHORT_LAYER_MS = 0.2
-"""A layer that takes longer spends its time in its work, not in waiting for other cores."""
+"""Longer layers spend their time computing, not waiting for other cores."""
 MEMORY_BYTES, MEMORY_BYTES_PER_MS = 1e6, 5e6
-"""What moves more, and faster, waits for memory beyond the nearest cache."""
+"""Layers that move more bytes, and faster, are bound by memory beyond the nearest cache."""
 SHORT_NETWORK_MS = 5.0
-"""A network that takes longer feels how fast memory is, a shorter one lives in the caches."""
+"""Longer networks depend on the speed of memory; shorter ones run in the caches."""
 SLOW_FOR_NETWORKS: Mapping[str, float] = {"memory": 2.0}
-"""A network spends little of its time waiting for memory beyond the caches: 1.5 times as long for
-a pooling of 20 MB are a few hundredths for ResNet-18."""
+"""Threshold of a probe for networks. Networks spend little time waiting for memory: a pooling of
+20 MB that takes 1.5 times as long costs ResNet-18 a few percent."""
 SETTLE_S = 0.06
-"""After which the threads of a session that has run no longer spin for its next run."""
+"""Time after which a session's threads stop spinning for its next run."""
 PRODUCT = Dense(batch=512, features_in=1024, features_out=1024)
 CALL = Dense(batch=1, features_in=8, features_out=8)
 COPIED_BYTES = 1 << 26
 SPEED_SECONDS = 0.1
-"""For each figure of the machine's speed, besides building what shows it."""
+"""Time for measuring each figure of the machine's speed, after building it."""
 _SIDE = 512
 _ROUNDS = 2
 
 
 def limit_private_memory(limit_bytes: int) -> None:
-    """Let allocations fail before the machine runs out of memory; 0 is no limit.
+    """Make allocations fail before the machine runs out of memory; 0 is no limit.
 
-    The limit is on private data: frameworks reserve far more address space than they use.
+    The limit is on private data, since frameworks reserve far more address space than they use.
     """
     with contextlib.suppress(ImportError, OSError, ValueError):
         import resource
@@ -58,8 +58,8 @@ def limit_private_memory(limit_bytes: int) -> None:
             resource.setrlimit(resource.RLIMIT_DATA, (limit_bytes, limit_bytes))
 
 
-def waits_for_memory(layer: Layer, execution_ms: float) -> bool:
-    """Say whether a layer waits for memory rather than for arithmetic."""
+def is_memory_bound(layer: Layer, execution_ms: float) -> bool:
+    """Whether a layer is bound by memory rather than by arithmetic."""
     moved_bytes = layer.moved_bytes
     return moved_bytes > MEMORY_BYTES and moved_bytes > MEMORY_BYTES_PER_MS * execution_ms
 
@@ -69,20 +69,20 @@ def _built_memory(backend: Backend) -> Built:
 
 
 def _built_caches(backend: Backend) -> Built:
-    """Build a network through which megabytes go from one core to the other and back.
+    """Build a network that moves megabytes from one core to the other and back.
 
-    ONNX Runtime shares a Relu among all cores, and leaves Concat to one of them. While the host
-    keeps two cores under one last cache, a run takes 0.09 ms; while it keeps them under two,
-    0.17 ms, and a whole network of small layers 1.8 times its usual time. No layer that is run
-    alone, again and again, shows that: each core finds what it wrote itself.
+    ONNX Runtime runs a Relu on all cores and a Concat on one. A run takes 0.09 ms while the host
+    places both cores under one last-level cache. Under two caches it takes 0.17 ms, and a network
+    of small layers takes 1.8 times its usual time. Repeated runs of a single layer do not show
+    this: each core reads what it wrote itself.
     """
     from onnx import TensorProto, helper, save
 
     nodes = []
-    for turn in range(_ROUNDS):
+    for i in range(_ROUNDS):
         nodes += [
-            helper.make_node("Relu", [f"x{turn}"], [f"relu{turn}"]),
-            helper.make_node("Concat", [f"relu{turn}", "x0"], [f"x{turn + 1}"], axis=1),
+            helper.make_node("Relu", [f"x{i}"], [f"relu{i}"]),
+            helper.make_node("Concat", [f"relu{i}", "x0"], [f"x{i + 1}"], axis=1),
         ]
     widths = {"x0": _SIDE, f"x{_ROUNDS}": (_ROUNDS + 1) * _SIDE}
     ends = [
@@ -101,12 +101,12 @@ PROBES: Mapping[str, Callable[[Backend], Built]] = {
     "caches": _built_caches,
     "memory": _built_memory,
 }
-"""What is slow -> what shows it, in the order in which they are timed: cores that are far apart
-have more bandwidth to memory, so that the second tells nothing while the first is slow."""
+"""Flag -> probe, in the order of timing. Cores under different caches have more bandwidth to
+memory, so that the second probe means nothing while the first is slow."""
 
 
 def probe_cost(name: str) -> str:
-    """Return the word under which a dataset's machine costs hold a probe's usual time."""
+    """Return the name of a probe's usual time in a dataset's machine costs."""
     return f"{name}_probe_ms"
 
 
@@ -152,7 +152,7 @@ class CpuMonitor(Monitor):
                 continue
             usual_ms, readings = usual.get(probe_cost(name), (None, 0))
             probes[name] = Probe(
-                # One run: what the execution phase holds several copies of may hold others later.
+                # A single run: the number of copies in the execution phase may change.
                 self._built.enter_context(built).isolated,
                 clock=self.clock,
                 slow=slow.get(name, SLOW),
@@ -177,36 +177,36 @@ class CpuMonitor(Monitor):
         return reading
 
     def after(self, layer: Layer, time_ms: float) -> tuple[str, ...]:
-        """Flag the row ``busy`` under load of others, and with each probe that it could feel."""
+        """Flag the row ``busy`` under load of others, and with each slow probe that affects it."""
         busy = self.load is not None and self.load.stop().is_busy
         return (*(("busy",) if busy else ()), *super().after(layer, time_ms))
 
     def felt_by_layer(self, layer: Layer, time_ms: float) -> frozenset[str]:
-        """Return the probes whose slowness the layer's own time could show."""
-        if waits_for_memory(layer, time_ms):
+        """Return the probes whose slowness can affect a layer of this time."""
+        if is_memory_bound(layer, time_ms):
             return frozenset({"caches", "memory"})
         return frozenset({"caches"}) if time_ms < SHORT_LAYER_MS else frozenset()
 
     def felt_by_network(self, time_ms: float) -> frozenset[str]:
-        """Return the probes whose slowness a network feels."""
+        """Return the probes whose slowness affects a network of this time."""
         return frozenset({"caches"} if time_ms < SHORT_NETWORK_MS else {"caches", "memory"})
 
     def depends_on_place(self, layer: Layer, time_ms: float) -> bool:
-        """Say whether a layer's time depends on where its input and output lie in memory.
+        """Whether a layer's time depends on the addresses of its input and output.
 
-        One with weights is run in copies whose weights lie in several places already.
+        Layers with weights are run in copies, whose weights have different addresses already.
         """
-        return not layer.weight_bytes and waits_for_memory(layer, time_ms)
+        return not layer.weight_bytes and is_memory_bound(layer, time_ms)
 
     def costs(self) -> Mapping[str, float]:
-        """Measure how fast this processor is, under its backend's threads, in about 0.5 s.
+        """Measure this processor's speed with the backend's threads, in about 0.5 s.
 
         Returns
         -------
         dict
-            ``probe_product_gflops``: a product of float32 matrices. ``probe_copy_gb_per_s``: bytes
-            that one core reads and writes while it copies 64 MB. ``probe_call_us``: a call of one
-            small layer. What the framework cannot run is absent.
+            ``probe_product_gflops``: a float32 matrix product. ``probe_copy_gb_per_s``: bytes read
+            and written by one core that copies 64 MB. ``probe_call_us``: a call of one small layer.
+            Figures that the framework cannot run are absent.
         """
         import numpy as np
 

@@ -1,4 +1,4 @@
-"""The simulated device's monitor: its own clock and calendar; nothing disturbs it but its speed."""
+"""Monitor of the simulated device, with the device's own clock."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class SyntheticMonitor(Monitor):
     """Times the reference layer on the simulated clock."""
 
     def limit_memory(self, limit_bytes: int) -> None:
-        """Limit the private memory of the process that simulates the device."""
+        """Limit the private memory of this process."""
         limit_private_memory(limit_bytes)
 
     def start(
@@ -30,7 +30,7 @@ class SyntheticMonitor(Monitor):
         usual: Mapping[str, tuple[float, int]] | None = None,
         networks: bool = False,
     ) -> Self:
-        """Take over the backend's clock, and a calendar that it drives."""
+        """Use the backend's clock, also for the time since 1970."""
         started_at, clock = time.time(), cast("SyntheticBackend", backend).clock
         self.clock = clock
         self.now = lambda: started_at + clock() / NS_PER_MS / MS_PER_S

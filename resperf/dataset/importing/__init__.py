@@ -1,4 +1,4 @@
-"""Timings that others published, as datasets of ours (docs/importing.md)."""
+"""Published timings, imported as datasets (docs/importing.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From somebody's CSV files to a dataset file of ours."""
+"""From published CSV files to a dataset file."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _UNKNOWN = math.nan
 
 @dataclass(frozen=True)
 class Imported:
-    """What an import wrote.
+    """Result of an import.
 
     Attributes
     ----------
@@ -35,13 +35,13 @@ class Imported:
     rows : mapping of str to int
         Kind to number of rows.
     quantities : tuple of str
-        What the rows hold.
+        Quantities of the rows.
     repeats : int
-        Rows that measure a layer or a network again.
+        Number of repeated measurements of a layer or a network.
     session_ms : mapping of str to float
-        Kind to the session call that was taken out of its times; empty where none was.
+        Kind to the session call that was subtracted from its times; empty if none was.
     left_out : tuple of LeftOut
-        Rows that make no sense, by reason.
+        Invalid rows, by reason.
     """
 
     info: DatasetInfo
@@ -58,14 +58,13 @@ def import_dataset(
     """Read CSV files of one source and device and write them as one dataset.
 
     Rows of equal layers become repeats of one key, numbered in the order of the files. A session
-    call that the times contain is taken out and kept as ``session_ms``; the time with it stays as
-    ``isolated_ms``. Where others gave only the shortest, median and longest time, these are the
-    samples.
+    call that the times contain is subtracted and stored as ``session_ms``; the time with it is
+    ``isolated_ms``. If only the shortest, median and longest time are given, these are the samples.
 
     Parameters
     ----------
     paths : sequence of Path
-        CSV files, packed with gzip or not; a row is of the mapping's first kind that fits.
+        CSV files, compressed with gzip or not; a row is of the mapping's first kind that fits.
     output : Path
     mapping : SourceMapping
     device : str
@@ -74,7 +73,7 @@ def import_dataset(
     Raises
     ------
     DatasetError
-        If a file cannot be read or does not fit the mapping, or no row makes sense.
+        If a file cannot be read or does not fit the mapping, or no row is valid.
     OutputError
         If the output cannot be written.
     """
@@ -155,7 +154,7 @@ def _measurements(
                 status=Status.OK,
                 samples=_samples(row, mapping, session_ms or 0.0),
                 isolated_ms=row.median_ms(timed),
-                # Nobody took a call out of these times: their cost of a call is not known.
+                # If no call was subtracted, its cost is not known.
                 session_ms=_UNKNOWN if session_ms is None else session_ms,
                 started_at=_UNKNOWN,
                 duration_s=_UNKNOWN,
@@ -168,7 +167,7 @@ def _measurements(
 
 
 def published_platform(device: str) -> Platform:
-    """Describe a machine as far as its device's name does."""
+    """Describe a machine by its device's name."""
     facts = device_facts(device)
     return Platform(
         device=device,
@@ -178,12 +177,12 @@ def published_platform(device: str) -> Platform:
 
 
 def _samples(row: ForeignRow, mapping: SourceMapping, session_ms: float) -> dict[str, Samples]:
-    """Make the given times samples: the shortest, the median and the longest are quantiles."""
-    taken_out = {EXECUTION: session_ms}
+    """Turn the given times into samples: shortest, median and longest are quantiles."""
+    subtracted = {EXECUTION: session_ms}
     return {
         name: Samples(
-            # The shortest of some runs may lie below what is taken out; a phase takes time.
-            tuple(max(time_ms - taken_out.get(name, 0.0), 0.0) for time_ms in times_ms),
+            # The shortest run may take less than the subtracted call; times are not negative.
+            tuple(max(time_ms - subtracted.get(name, 0.0), 0.0) for time_ms in times_ms),
             max(mapping.samples, len(times_ms)),
             mapping.warmups,
             StopReason.BUDGET,

@@ -1,4 +1,4 @@
-"""Mapping files: which column of somebody's CSV is which field of a layer, time and value."""
+"""Mapping files: which column of a CSV file is which field of a layer, or which time."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _UNITS_MS = {"ns": 1e-6, "us": 1e-3, "ms": 1.0, "s": 1e3}
 
 @dataclass(frozen=True)
 class TimeColumns:
-    """Columns of one phase; `shortest` and `longest` are empty where a file has none."""
+    """Columns of one phase; `shortest` and `longest` are empty if a file has none."""
 
     median: str
     shortest: str = ""
@@ -28,7 +28,7 @@ class TimeColumns:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The columns that there are, in ascending order of their times."""
+        """The columns present, in ascending order of their times."""
         return tuple(filter(None, (self.shortest, self.median, self.longest)))
 
 
@@ -39,11 +39,11 @@ class SessionRule:
     Attributes
     ----------
     smallest : float
-        Share of a kind's forward passes, those that move the fewest bytes.
+        Share of a kind's forward passes that is used: those that move the fewest bytes.
     share : float
-        Of the shortest time among these: the rest is left for the layer.
+        Share of the shortest time among these that is the session call; the rest is the layer's.
     known_ms : mapping of str to mapping of str to float
-        Device -> kind -> what to take instead of an estimate.
+        Device -> kind -> value to use instead of an estimate.
     """
 
     smallest: float
@@ -63,7 +63,7 @@ class KindColumns:
     constants : mapping of str to str
         Field or shorthand -> value that all rows have.
     where : mapping of str to tuple of str
-        Column -> cells that a row of this kind has; other rows are another kind's.
+        Column -> cells that a row of this kind may have; other rows are of another kind.
     """
 
     kind: str
@@ -84,7 +84,7 @@ class SourceMapping:
     Attributes
     ----------
     name, description, citation : str
-        Whose timings these are, and what they contain.
+        Origin of the timings, and what they contain.
     framework, framework_version, provider : str
         As in `resperf.settings.Setting`.
     delimiter : str
@@ -92,11 +92,11 @@ class SourceMapping:
     unit_ms : float
         Length of one unit of time, in ms.
     samples, warmups : int
-        How many runs each median is taken over, and how many came before; 0 where unknown.
+        Number of runs behind each median, and of runs before them; 0 if unknown.
     times : mapping of str to TimeColumns
         By quantity: what the times contain.
     session : SessionRule or None
-        None where the times contain no session call, or the whole one.
+        None if the times contain no session call, or are of whole calls.
     values : mapping of str to mapping of str to str
         Field or shorthand -> cell -> value of the layer.
     kinds : tuple of KindColumns
@@ -149,7 +149,7 @@ def read_mapping(path: Path) -> SourceMapping:
     Raises
     ------
     DatasetError
-        If the file cannot be read, or does not say what a mapping has to say.
+        If the file cannot be read, or is incomplete.
     """
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -161,12 +161,12 @@ def read_mapping(path: Path) -> SourceMapping:
 
 
 def mapping_of(values: Mapping[str, Any], where: str) -> SourceMapping:
-    """Make a mapping of a file's values.
+    """Make a mapping from a file's values.
 
     Parameters
     ----------
     values : mapping
-        As TOML gives them.
+        Parsed TOML.
     where : str
         Named in errors.
 
@@ -182,17 +182,17 @@ def mapping_of(values: Mapping[str, Any], where: str) -> SourceMapping:
 
 
 class _Table:
-    """A table of a mapping file; every value that is asked for is checked and ticked off."""
+    """A table of a mapping file; every value is checked and marked as read."""
 
     def __init__(self, values: Any, place: str) -> None:
         if not isinstance(values, Mapping):
             raise DatasetError(f"{place} must be a table")
         self.values, self.place = values, place
-        self._asked: set[str] = set()
+        self._read: set[str] = set()
 
     def get(self, name: str, kind: type | tuple[type, ...], default: Any = None) -> Any:
-        """Return a value of a type; without a default it must be there."""
-        self._asked.add(name)
+        """Return a value of a type; it is required unless there is a default."""
+        self._read.add(name)
         value = self.values.get(name, default)
         if value is None:
             raise DatasetError(f"{self._named(name)} is missing")
@@ -201,8 +201,8 @@ class _Table:
         return value
 
     def table(self, name: str) -> _Table:
-        """Return a table, empty where there is none."""
-        self._asked.add(name)
+        """Return a table, empty if there is none."""
+        self._read.add(name)
         return _Table(self.values.get(name, {}), self._named(name))
 
     def texts(self, name: str) -> dict[str, str]:
@@ -211,8 +211,8 @@ class _Table:
         return {key: inner.get(key, str) for key in inner.values}
 
     def close(self) -> None:
-        """Refuse what nobody asked for."""
-        unknown = sorted(set(self.values) - self._asked)
+        """Refuse names that were not read."""
+        unknown = sorted(set(self.values) - self._read)
         if unknown:
             raise DatasetError(f"{self._named(unknown[0])} is not known")
 
@@ -247,7 +247,7 @@ def _mapping(table: _Table) -> SourceMapping:
     if len(mapping.delimiter) != 1:
         raise DatasetError(f"delimiter = {mapping.delimiter!r} must be one character")
     if mapping.session is not None and EXECUTION not in mapping.times:
-        raise DatasetError("a session call is taken out of execution: name times.execution")
+        raise DatasetError("a session call is subtracted from execution: add times.execution")
     return mapping
 
 
@@ -273,7 +273,7 @@ def _times(table: _Table) -> dict[str, TimeColumns]:
     if layer_quantity(found) not in found:
         raise DatasetError("times needs the columns of execution or whole_call")
     if WHOLE_CALL in found and len(found) > 1:
-        raise DatasetError("times of whole_call contain all phases: name no other beside them")
+        raise DatasetError("times of whole_call contain all phases: remove the other phases")
     return found
 
 
@@ -290,7 +290,7 @@ def _session(table: _Table) -> SessionRule:
     table.close()
     for name, share in (("smallest", rule.smallest), ("share", rule.share)):
         if not 0 < share <= 1:
-            raise DatasetError(f"session.{name} = {share} must lie above 0, at most 1")
+            raise DatasetError(f"session.{name} = {share} must be above 0 and at most 1")
     return rule
 
 
@@ -308,7 +308,7 @@ def _kinds(table: _Table) -> tuple[KindColumns, ...]:
 
 
 def _kind(kind: str, table: _Table, before: Mapping[str, KindColumns]) -> KindColumns:
-    """Read ``[kinds.KIND]``; ``like`` takes over columns and constants of an earlier kind."""
+    """Read ``[kinds.KIND]``; ``like`` copies columns and constants of an earlier kind."""
     like = table.get("like", str, "")
     if like and like not in before:
         raise DatasetError(f"kinds.{kind}.like = {like!r} is no kind above it")

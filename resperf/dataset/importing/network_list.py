@@ -1,4 +1,4 @@
-"""From a list of (network file, setting, time) that somebody measured to a dataset of networks."""
+"""From a user's list of (network file, setting, time) to a dataset of networks."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ DEFAULT_QUANTITY = "latency_ms"
 
 def _count(cell: str) -> int:
     if not cell.isdecimal() or int(cell) < 1:
-        raise ValueError(f"{cell!r} is no number from 1")
+        raise ValueError(f"{cell!r} is not an integer of at least 1")
     return int(cell)
 
 
-def _truth(cell: str) -> bool:
+def _boolean(cell: str) -> bool:
     known = {"yes": True, "true": True, "1": True, "no": False, "false": False, "0": False}
     if cell.casefold() not in known:
         raise ValueError(f"{cell!r} is neither yes nor no")
@@ -48,7 +48,7 @@ def _shapes(cell: str) -> dict[str, tuple[int, ...]]:
     for part in cell.split(";"):
         name, equals, sizes = part.strip().rpartition("=")
         if not (name and equals and all(size.isdecimal() for size in sizes.split("x"))):
-            raise ValueError(f"{part!r} is no shape such as x=1x3x224x224")
+            raise ValueError(f"{part!r} is not a shape such as x=1x3x224x224")
         found[name] = tuple(map(int, sizes.split("x")))
     return found
 
@@ -63,16 +63,16 @@ SETTING_COLUMNS: Mapping[str, Callable[[str], object]] = {
     "precision": str,
     "layout": str,
     "compiled": str,
-    "cuda_graph": _truth,
+    "cuda_graph": _boolean,
     "batch": _count,
     "shapes": _shapes,
 }
-"""Column -> what makes a field of `Setting` of its cell; all may be absent."""
+"""Column -> parser of its cells, which gives a field of `Setting`; all columns are optional."""
 COLUMNS = ("network", "time_ms", "value", "quantity", "estimator", "device", *SETTING_COLUMNS)
 
 
 def import_list(paths: Sequence[Path], output: Path, *, device: str | None = None) -> Imported:
-    """Read lists of networks that somebody ran, and write them as one dataset.
+    """Read lists of measured networks and write them as one dataset.
 
     Each row names an ONNX file (relative to the list) and the time that one run of it took. The
     networks' graphs are stored without weights. Rows of the same network and setting become
@@ -81,15 +81,15 @@ def import_list(paths: Sequence[Path], output: Path, *, device: str | None = Non
     Parameters
     ----------
     paths : sequence of Path
-        CSV files with the columns that docs/importing.md names.
+        CSV files with the columns described in docs/importing.md.
     output : Path
     device : str, optional
-        Of the rows that name none.
+        Device of the rows that name none.
 
     Raises
     ------
     DatasetError
-        If a list cannot be read, lacks a column or has an unknown one, or no row makes sense.
+        If a list cannot be read, lacks a column or has an unknown one, or no row is valid.
     OutputError
         If the output cannot be written.
     """
@@ -120,7 +120,7 @@ def import_list(paths: Sequence[Path], output: Path, *, device: str | None = Non
         quantities=(),
         source={
             "format": LIST,
-            "description": "runs of networks that somebody listed",
+            "description": "runs of networks from a user's list",
             "files": [{"name": file.name, "sha256": file.sha256} for file in files],
             "left_out": dict(Counter(each.reason for each in left_out)),
         },
@@ -135,7 +135,7 @@ def import_list(paths: Sequence[Path], output: Path, *, device: str | None = Non
 
 @dataclass(frozen=True)
 class _Row:
-    """What a row of a list says."""
+    """A row of a list."""
 
     network: NetworkRef
     setting: Setting
@@ -160,16 +160,16 @@ class _Graphs:
             self._digests[path] = graph_digest(content)
             self.by_digest[self._digests[path]] = content
         digest = self._digests[path]
-        asked = (digest, setting.batch, *sorted(setting.shapes.items()))
-        if asked not in self._checked:
+        checked = (digest, setting.batch, *sorted(setting.shapes.items()))
+        if checked not in self._checked:
             shapes = setting.shapes
             read_graph(self.by_digest[digest], path.stem, batch=setting.batch, shapes=shapes)
-            self._checked.add(asked)
+            self._checked.add(checked)
         return NetworkRef(path.stem, digest)
 
 
 def _cells(file: ForeignFile) -> Iterator[tuple[str, dict[str, str]]]:
-    """Yield each row's place, and its cells that are not empty by their columns."""
+    """Yield each row's place, and its non-empty cells by column."""
     table = csv.reader(io.StringIO(file.text), strict=True)
     try:
         header = [cell.strip() for cell in next(table, [])]
@@ -193,7 +193,7 @@ def _check_header(name: str, header: Sequence[str]) -> None:
     if "network" not in header:
         raise DatasetError(f"{name} has no column 'network' with the paths of ONNX files; {known}")
     if ("time_ms" in header) == ("value" in header):
-        raise DatasetError(f"{name} needs one column of the two 'time_ms' and 'value'; {known}")
+        raise DatasetError(f"{name} needs either a column 'time_ms' or a column 'value'; {known}")
 
 
 def _row(cells: Mapping[str, str], folder: Path, device: str | None, graphs: _Graphs) -> _Row:
@@ -202,7 +202,7 @@ def _row(cells: Mapping[str, str], folder: Path, device: str | None, graphs: _Gr
     Raises
     ------
     ValueError, ResperfError, OSError
-        What is wrong with it.
+        If it is invalid.
     """
     if "network" not in cells:
         raise ValueError("no network is named")
@@ -253,14 +253,14 @@ def _value(cells: Mapping[str, str], measured: Quantity) -> float:
     try:
         value = float(cell)
     except ValueError:
-        raise ValueError(f"{cell!r} is no number") from None
+        raise ValueError(f"{cell!r} is not a number") from None
     if not 0 < value < math.inf:
         raise ValueError(f"{measured.name} = {cell} is not above 0")
     return value
 
 
 def _measurements(rows: Sequence[_Row]) -> list[Measurement]:
-    """Make measurements: quantities of one run are one row, values given again its repeats."""
+    """Make measurements: quantities of one run are one row, repeated values its repeats."""
     taken: Counter[tuple[object, ...]] = Counter()
     samples: dict[tuple[NetworkRef, Setting, Platform, int], dict[str, Samples]] = {}
     for row in rows:

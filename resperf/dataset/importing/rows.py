@@ -1,4 +1,4 @@
-"""Rows of somebody's CSV as layers and times; what makes no sense is counted by reason."""
+"""Rows of a published CSV file as layers and times; invalid rows are counted by reason."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _EMPTY = frozenset({"", "nan", "na", "null", "none"})
 
 @dataclass(frozen=True)
 class ForeignRow:
-    """A row that makes sense.
+    """A valid row.
 
     Attributes
     ----------
     layer : Layer
     times_ms : mapping of str to tuple of float
-        Quantity to its shortest, median and longest time, or the median alone.
+        Quantity to its shortest, median and longest time, or only the median.
     place : str
         File and line, for messages.
     """
@@ -63,7 +63,7 @@ class LeftOutRows:
         self._by_reason: dict[str, LeftOut] = {}
 
     def add(self, reason: str, place: str, detail: str = "") -> None:
-        """Count a row; the first one of a reason is kept with its detail."""
+        """Count a row; the first one of each reason is stored with its detail."""
         first = f"{place}: {detail}" if detail else place
         self._by_reason.setdefault(reason, LeftOut(reason, first)).rows += 1
 
@@ -72,8 +72,8 @@ class LeftOutRows:
         return tuple(sorted(self._by_reason.values(), key=lambda each: -each.rows))
 
 
-class _NonsenseError(Exception):
-    """A row makes no sense: reason, and what stands there."""
+class _InvalidRowError(Exception):
+    """A row is invalid: reason, and its content."""
 
     def __init__(self, reason: str, detail: str = "") -> None:
         super().__init__(reason)
@@ -89,7 +89,7 @@ class ForeignFile:
     name : str
         Without its folder.
     sha256 : str
-        Of the file as it is, packed or not.
+        Of the file itself, compressed or not.
     text : str
     """
 
@@ -99,12 +99,12 @@ class ForeignFile:
 
     @classmethod
     def read(cls, path: Path) -> ForeignFile:
-        """Read a CSV file, packed with gzip or not.
+        """Read a CSV file, compressed with gzip or not.
 
         Raises
         ------
         DatasetError
-            If it cannot be read, or is no text in UTF-8.
+            If it cannot be read, or is not UTF-8 text.
         """
         try:
             content = path.read_bytes()
@@ -121,7 +121,7 @@ class ForeignFile:
         return cls(path.name, hashlib.sha256(content).hexdigest(), text)
 
     def rows(self, mapping: SourceMapping, left_out: LeftOutRows) -> Iterator[ForeignRow]:
-        """Yield the rows that make sense, and count the others.
+        """Yield the valid rows, and count the others.
 
         Raises
         ------
@@ -138,7 +138,7 @@ class ForeignFile:
                 place = f"{self.name} line {table.line_num}"
                 try:
                     layer, times_ms = reader.row(cells)
-                except _NonsenseError as error:
+                except _InvalidRowError as error:
                     left_out.add(error.reason, place, error.detail)
                 else:
                     yield ForeignRow(layer, times_ms, place)
@@ -146,7 +146,7 @@ class ForeignFile:
             raise DatasetError(f"{self.name} line {table.line_num} is not CSV: {error}") from error
 
     def _kinds(self, mapping: SourceMapping, header: Sequence[str]) -> list[KindColumns]:
-        """Find the kinds that this file may hold rows of."""
+        """Find the kinds of which this file may have rows."""
         twice = sorted({name for name in header if header.count(name) > 1})
         if twice:
             raise DatasetError(f"{self.name} has two columns {twice[0]!r}; rename one")
@@ -155,7 +155,7 @@ class ForeignFile:
         ]
         if missing:
             raise DatasetError(
-                f"{self.name} has no column {missing[0]!r}, where {mapping.name} has its times; "
+                f"{self.name} has no column {missing[0]!r} with times of {mapping.name}; "
                 f"its columns are {', '.join(header) or 'none'}"
             )
         kinds = [kind for kind in mapping.kinds if kind.needed <= set(header)]
@@ -169,7 +169,7 @@ class ForeignFile:
 
 
 class _Reader:
-    """Turns cells into layers and times; what a cell means is looked up once per text."""
+    """Turns cells into layers and times; the meaning of each text is cached."""
 
     def __init__(
         self, mapping: SourceMapping, kinds: Sequence[KindColumns], header: Sequence[str]
@@ -188,16 +188,16 @@ class _Reader:
 
         Raises
         ------
-        _NonsenseError
-            If the row makes no sense.
+        _InvalidRowError
+            If the row is invalid.
         """
         if len(cells) != self._width:
-            raise _NonsenseError("not as many cells as columns", f"{len(cells)} cells")
+            raise _InvalidRowError("not as many cells as columns", f"{len(cells)} cells")
         kind = next((kind for kind in self._kinds if self._fits(kind, cells)), None)
         if kind is None:
             columns = sorted({column for kind in self._kinds for column in kind.where})
             shown = ", ".join(f"{c}={cells[self._places[c]]}" for c in columns)
-            raise _NonsenseError("of no kind that the mapping names", shown)
+            raise _InvalidRowError("of no kind in the mapping", shown)
         times_ms = {
             phase: self._times(columns, cells) for phase, columns in self._mapping.times.items()
         }
@@ -215,7 +215,7 @@ class _Reader:
         try:
             return kind_of(kind.kind).from_text(words)
         except LayerError as error:
-            raise _NonsenseError("not a possible layer", str(error)) from error
+            raise _InvalidRowError("not a possible layer", str(error)) from error
 
     def _word(self, word: str, column: str, cell: str) -> str:
         known = self._words.get((word, cell))
@@ -229,33 +229,33 @@ class _Reader:
             and cell not in self._mapping.values.get(word, {})
             and cell not in self._names.get(word, ())
         ):
-            raise _NonsenseError(f"no value in {column}")
+            raise _InvalidRowError(f"no value in {column}")
         choices = self._mapping.values.get(word)
         if choices is None:
             return cell
         if cell not in choices:
-            raise _NonsenseError(f"a value in {column} that the mapping does not know", repr(cell))
+            raise _InvalidRowError(f"a value in {column} that is not in the mapping", repr(cell))
         return choices[cell]
 
     def _times(self, columns: TimeColumns, cells: Sequence[str]) -> tuple[float, ...]:
         times = tuple(self._number(name, cells) for name in columns.names)
         if min(times) <= 0:
-            raise _NonsenseError("a time that is not above 0", _shown(columns, times))
+            raise _InvalidRowError("a time that is not above 0", _shown(columns, times))
         if list(times) != sorted(times):
-            raise _NonsenseError("shortest, median and longest time out of order",
+            raise _InvalidRowError("shortest, median and longest time out of order",
                                  _shown(columns, times))  # fmt: skip
         return tuple(time * self._mapping.unit_ms for time in times)
 
     def _number(self, column: str, cells: Sequence[str]) -> float:
         cell = cells[self._places[column]].strip()
         if cell.casefold() in _EMPTY:
-            raise _NonsenseError(f"no value in {column}")
+            raise _InvalidRowError(f"no value in {column}")
         try:
             number = float(cell)
         except ValueError as error:
-            raise _NonsenseError(f"{column} is not a number", repr(cell)) from error
+            raise _InvalidRowError(f"{column} is not a number", repr(cell)) from error
         if not math.isfinite(number):
-            raise _NonsenseError(f"{column} is not a finite number", repr(cell))
+            raise _InvalidRowError(f"{column} is not a finite number", repr(cell))
         return number
 
 
@@ -264,7 +264,7 @@ def _shown(columns: TimeColumns, times: Sequence[float]) -> str:
 
 
 def _plain(cell: str) -> str:
-    """Strip a cell; a whole number written with a point is written without: ``3.0`` becomes 3."""
+    """Strip a cell; integers written with a point lose it: ``3.0`` becomes 3."""
     text = cell.strip()
     if "." not in text:
         return text

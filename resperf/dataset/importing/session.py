@@ -1,4 +1,4 @@
-"""The session call that others' times contain, estimated from the smallest layers."""
+"""The session call that published times contain, estimated from the smallest layers."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from resperf.quantities import EXECUTION
 
 
 def forward_kind(kind: str) -> str:
-    """Name the kind whose forward passes tell the session call of a kind's times."""
+    """Return the kind whose forward passes give the session call of a kind's times."""
     return kind_of(kind).FORWARD or kind
 
 
 def session_costs(
     rows: Sequence[ForeignRow], rule: SessionRule, device: str
 ) -> Mapping[str, float]:
-    """Estimate what a session call costs in the times of each kind, in ms.
+    """Estimate the cost of a session call in the times of each kind, in ms.
 
-    A call without a layer was not timed. The smallest layers come closest: among those forward
-    passes of a kind that move the fewest bytes, no call takes longer than the shortest. A training
-    step contains the same call as a forward pass of its layer. Kinds are kept apart, because
-    others measured them in campaigns of their own.
+    A call without a layer was not timed, so it is estimated from the smallest layers. A call takes
+    no longer than the shortest of those forward passes that move the fewest bytes. A training step
+    contains the same call as a forward pass of its layer. Kinds are estimated separately, because
+    they were measured in separate campaigns.
 
     Parameters
     ----------
     rows : sequence of ForeignRow
     rule : SessionRule
     device : str
-        What `rule` knows of this device is taken as it is.
+        Values in `rule` for this device are used instead of estimates.
 
     Returns
     -------
@@ -42,7 +42,7 @@ def session_costs(
     Raises
     ------
     DatasetError
-        If there are training steps of a kind, but no forward pass of it and nothing known.
+        If there are training steps of a kind, but neither forward passes nor a value in `rule`.
     """
     known = rule.known_ms.get(device, {})
     forward: dict[str, list[ForeignRow]] = {}

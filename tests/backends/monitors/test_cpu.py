@@ -1,4 +1,4 @@
-"""What disturbs a CPU, and what could feel it."""
+"""Disturbances of a CPU, and what they affect."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CONV = Conv(batch=4, channels_in=64, height=64, width=64, kernel_height=7, kerne
 
 
 class Probed(CpuMonitor):
-    """Names the slow probes that it was told, one set after the other."""
+    """Returns given sets of slow probes, one after the other."""
 
     def __init__(self, answers: Sequence[set[str]]) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ def flags_of(layer: Layer, before: set[str], after: set[str]) -> list[str]:
     return list(monitor.after(layer, time_ms))
 
 
-def test_a_short_layer_is_flagged_when_cores_are_far_apart_before_or_after_it() -> None:
+def test_a_short_layer_is_flagged_if_cores_share_no_cache_before_or_after_it() -> None:
     assert flags_of(SHORT, set(), set()) == []
     assert flags_of(SHORT, {"caches"}, set()) == ["caches"]
     assert flags_of(SHORT, set(), {"caches"}) == ["caches"]
@@ -46,23 +46,23 @@ def test_a_short_layer_is_flagged_when_cores_are_far_apart_before_or_after_it() 
     assert flags_of(SHORT, {"memory"}, {"memory"}) == []
 
 
-def test_a_layer_that_waits_for_memory_is_flagged_when_either_is_slow() -> None:
+def test_a_memory_bound_layer_is_flagged_when_either_is_slow() -> None:
     assert flags_of(COPY, {"memory"}, set()) == ["memory"]
-    # Cores that are far apart have other ways to memory.
+    # Cores under different caches have other paths to memory.
     assert flags_of(COPY, {"memory"}, {"caches"}) == ["caches", "memory"]
     # A convolution of the same bytes spends its time on arithmetic.
     assert CONV.moved_bytes > COPY.moved_bytes
     assert flags_of(CONV, {"caches"}, {"memory"}) == []
 
 
-def test_networks_feel_the_caches_and_long_ones_memory_too() -> None:
+def test_caches_affect_networks_and_memory_long_ones_too() -> None:
     monitor = CpuMonitor()
     assert monitor.felt_by_network(4.9) == {"caches"}
     assert monitor.felt_by_network(5.0) == {"caches", "memory"}
     assert monitor.waits_for == {"caches"}
 
 
-def test_a_layer_without_weights_that_waits_for_memory_depends_on_its_place() -> None:
+def test_a_memory_bound_layer_without_weights_depends_on_its_addresses() -> None:
     monitor = CpuMonitor()
     assert COPY.moved_bytes == 2 * 4 * 64 * 64 * 64 * 4  # 8.4 MB, 5 MB a ms
     assert monitor.depends_on_place(COPY, 1.6)
@@ -73,13 +73,13 @@ def test_a_layer_without_weights_that_waits_for_memory_depends_on_its_place() ->
 
 
 class FakeLoad:
-    """A load meter that always says the same."""
+    """A load meter with a constant result."""
 
     def __init__(self, other_cores: float) -> None:
         self._load = Load(other_cores=other_cores, frequency_share=1.0)
 
     def start(self) -> None:
-        """Nothing to remember."""
+        """Do nothing."""
 
     def stop(self) -> Load:
         return self._load
@@ -94,7 +94,7 @@ def test_a_busy_machine_is_marked(other_cores: float, flags: tuple[str, ...]) ->
     assert monitor.after(SHORT, 0.01) == flags
 
 
-def test_memory_may_be_slower_beside_networks_than_beside_layers() -> None:
+def test_the_threshold_for_memory_is_higher_for_networks_than_for_layers() -> None:
     usual = {"caches_probe_ms": (1e9, 400)}
 
     def slow_at(times: float, *, networks: bool) -> set[str]:
@@ -124,11 +124,11 @@ def test_usual_times_have_the_names_of_a_datasets_costs() -> None:
         assert monitor.usual_times()["memory_probe_ms"] == (3.0, 7)
 
 
-def test_the_speed_of_a_processor_is_told_by_three_figures() -> None:
+def test_three_figures_describe_the_speed_of_a_processor() -> None:
     device = SyntheticBackend(gflops=100.0, gb_per_s=10.0)
     with CpuMonitor().start(device) as monitor:
         costs = monitor.costs()
-    # As backends/synthetic.py says: a call of 0.02 ms, and a node of 0.005 ms.
+    # As in backends/synthetic.py: a call of 0.02 ms, and a node of 0.005 ms.
     product_ms = 0.025 + 2 * PRODUCT.macs / 100e6 + PRODUCT.moved_bytes / 10e6
     assert costs["probe_product_gflops"] == pytest.approx(
         2 * 512 * 1024 * 1024 / 1e6 / product_ms, rel=1e-3
@@ -138,7 +138,7 @@ def test_the_speed_of_a_processor_is_told_by_three_figures() -> None:
     assert 0.1 < costs["probe_copy_gb_per_s"] < 1000
 
 
-def test_what_a_framework_cannot_run_is_no_figure() -> None:
+def test_figures_that_a_framework_cannot_run_are_absent() -> None:
     refusing = SyntheticBackend(fail={"unsupported": "features_in=1024"})
     with CpuMonitor().start(refusing) as monitor:
         assert set(monitor.costs()) == {"probe_copy_gb_per_s", "probe_call_us"}

@@ -1,4 +1,4 @@
-"""What every monitor is: the contract's defaults, and the table of those that differ."""
+"""All monitors: the contract's defaults, and the table of those that differ."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def test_every_target_that_is_measured_has_a_monitor(row: Target) -> None:
     assert monitor.waits_for <= set(monitor.device_states)
 
 
-def test_a_device_of_which_nothing_is_known_has_its_reference_timed() -> None:
+def test_the_default_monitor_times_the_reference() -> None:
     from resperf.backends.monitors import REFERENCE
 
     device = SyntheticBackend(gflops=100.0, gb_per_s=10.0)
     with load_monitor(Target("abacus", "wood", lowering="")).start(device) as monitor:
         reading = monitor.before()
         assert reading is not None
-        # By the backend's own sampler, whatever the monitor's clock says.
+        # By the backend's own sampler, not by the monitor's clock.
         execution_ms = closed_form_ms(REFERENCE, "execution_ms", 100.0, 10.0)
         assert reading.reference_ms == pytest.approx(SESSION_MS + execution_ms, rel=1e-3)
         assert monitor.after(LAYER, 0.01) == ()
@@ -41,7 +41,7 @@ def test_a_device_of_which_nothing_is_known_has_its_reference_timed() -> None:
     assert (monitor.device_states, monitor.usual_times(), monitor.costs()) == ((), {}, {})
 
 
-def test_the_simulated_device_drives_clock_and_calendar() -> None:
+def test_the_simulated_device_drives_the_clock() -> None:
     device = SyntheticBackend()
     with load_monitor(target("synthetic")).start(device) as monitor:
         before_s, before_ns = monitor.now(), monitor.clock()
@@ -49,7 +49,7 @@ def test_the_simulated_device_drives_clock_and_calendar() -> None:
         device.spend(1500.0)
         assert monitor.clock() - before_ns == 1_500_000_000
         assert monitor.now() - before_s == pytest.approx(1.5)
-        # A reading is due every three seconds of its calendar.
+        # A reading is due every three seconds of the simulated time.
         assert monitor.reading() is not None
         assert monitor.reading() is None
         device.spend(3000.0)

@@ -39,7 +39,7 @@ def justus(path: Path, *rows: tuple[int, int, int, float]) -> Path:
 
 def test_the_session_call_is_taken_out_and_kept(tmp_path: Path) -> None:
     # 20 forward passes: the smallest tenth are the two of 8 and 16 inputs. The shortest row of
-    # all is a large layer, which tells nothing of the call.
+    # all is a large layer, which says nothing about the call.
     rows = [(8 * n, 64, 0, 0.5 + n) for n in range(1, 21)]
     rows[0], rows[1], rows[19] = (8, 64, 0, 0.9), (16, 64, 0, 0.8), (160, 64, 0, 0.75)
     path = justus(tmp_path / "d.csv", *rows, (800, 64, 5, 3.0))
@@ -163,11 +163,11 @@ def test_imports_of_one_device_merge_and_others_do_not(
     import_dataset([dense], b, mapping=mapping, device="a card")
     import_dataset([perfnet_csv], c, mapping=shipped_mapping("perfnet"), device="a card")
     merged = merge_datasets([a, b, a], tmp_path / "all.h5")
-    assert len(merged.measurements) == 409  # rows that two parts share are kept once
+    assert len(merged.measurements) == 409  # rows that two parts share are written once
     names = [file["name"] for file in merged.info.source["files"]]
     assert names == ["toy_convolution.csv", "d.csv", "toy_convolution.csv"]
     assert check_dataset(tmp_path / "all.h5") == []
-    with pytest.raises(DatasetError, match="not of one machine"):
+    with pytest.raises(DatasetError, match="of different machines or settings"):
         merge_datasets([a, c], tmp_path / "x.h5")
 
 

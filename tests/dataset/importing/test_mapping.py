@@ -1,4 +1,4 @@
-"""What a mapping file may say, and how mistakes in it are named."""
+"""Content of mapping files, and errors about mistakes in them."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def changed(values: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
         ("times.execution", None, "columns of execution or whole_call"),
         ("times.execution.min", "low", "times.execution: min and max come together"),
         ("times.execution.mean", "m", "times.execution.mean is not known"),
-        ("times.whole_call", {"median": "t"}, "name no other beside them"),
+        ("times.whole_call", {"median": "t"}, "remove the other phases"),
         ("times.exe", {"median": "t"}, "times.exe is not known"),
         ("times.samples", 0, "times.samples = 0 must be at least 1"),
         ("kinds", None, "no kinds"),
@@ -100,7 +100,7 @@ def changed(values: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
         ("kinds.dense.colums", {}, "kinds.dense.colums is not known"),
         ("kinds.dense.constants", {"bias": True}, "kinds.dense.constants.bias = True has the"),
         ("values", {"bias": "yes"}, "values.bias must be a table"),
-        ("session", {"smallest": 0.1, "share": 1.5}, "session.share = 1.5 must lie above 0"),
+        ("session", {"smallest": 0.1, "share": 1.5}, "session.share = 1.5 must be above 0"),
         ("session", {"smallest": 0.1}, "session.share is missing"),
     ],
 )
@@ -116,7 +116,7 @@ def test_a_session_call_is_taken_out_of_execution_alone() -> None:
     values = tomllib.loads(SMALL)
     values["times"]["whole_call"] = values["times"].pop("execution")
     values["session"] = {"smallest": 0.1, "share": 0.9}
-    with pytest.raises(DatasetError, match="taken out of execution"):
+    with pytest.raises(DatasetError, match="subtracted from execution"):
         mapping_of(values, "here")
 
 

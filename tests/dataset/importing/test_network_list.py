@@ -92,14 +92,14 @@ def test_quantities_of_one_run_are_one_row(folder: Path) -> None:
     [
         ("nets/none.onnx,1,1,,", "no file"),
         (",1,1,,", "no network is named"),
-        ("nets/lenet5.onnx,0,1,,", "batch: '0' is no number from 1"),
-        ("nets/lenet5.onnx,1,soon,,", "'soon' is no number"),
+        ("nets/lenet5.onnx,0,1,,", "batch: '0' is not an integer of at least 1"),
+        ("nets/lenet5.onnx,1,soon,,", "'soon' is not a number"),
         ("nets/lenet5.onnx,1,-1,,", "latency_ms = -1 is not above 0"),
         ("nets/lenet5.onnx,1,,,", "no latency_ms is given"),
         ("nets/lenet5.onnx,1,1,lunch,", "no quantity 'lunch'"),
         ("nets/lenet5.onnx,1,1,peak_memory_bytes,", "is in bytes; call the column 'value'"),
-        ("nets/lenet5.onnx,1,1,,x:1x3", "shapes: 'x:1x3' is no shape such as"),
-        ("nets/lenet5.onnx,1,1,,nobody=1x3", "nobody"),
+        ("nets/lenet5.onnx,1,1,,x:1x3", "shapes: 'x:1x3' is not a shape such as"),
+        ("nets/lenet5.onnx,1,1,,someone=1x3", "someone"),
     ],
 )
 def test_a_row_that_makes_no_sense_is_named(folder: Path, row: str, reason: str) -> None:
@@ -119,8 +119,8 @@ def test_a_row_that_makes_no_sense_is_named(folder: Path, row: str, reason: str)
         ("network,time_ms,moon", "an unknown column 'moon'"),
         ("network,network,time_ms", "two columns 'network'"),
         ("batch,time_ms", "no column 'network'"),
-        ("network,batch", "needs one column of the two"),
-        ("network,time_ms,value", "needs one column of the two"),
+        ("network,batch", "needs either a column 'time_ms'"),
+        ("network,time_ms,value", "needs either a column 'time_ms'"),
     ],
 )
 def test_a_list_without_its_columns_is_refused(folder: Path, header: str, problem: str) -> None:
@@ -145,7 +145,7 @@ def test_the_command_line_imports_lists(
     assert lines == [
         f"{folder / 'a.h5'}: 1 rows of latency_ms",
         "  networks: 1 rows",
-        "1 row left out: 'x' is no number (first: runs.csv line 3)",
+        "1 row left out: 'x' is not a number (first: runs.csv line 3)",
     ]
     assert main(["dataset", "info", str(folder / "a.h5")]) == 0
     shown = capsys.readouterr().out

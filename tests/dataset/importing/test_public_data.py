@@ -58,7 +58,7 @@ def test_the_known_session_calls_are_those_of_the_whole_files(device: str) -> No
         )
     ]
     assert left_out.all() == ()
-    estimated = session_costs(rows, mapping.session, "a device that nobody knows")
+    estimated = session_costs(rows, mapping.session, "an unknown device")
     known = session_costs(rows, mapping.session, device)
     assert known == pytest.approx(dict(estimated), rel=1e-6)
     assert all(row.median_ms("execution_ms") > known[row.layer.kind] for row in rows)

@@ -1,4 +1,4 @@
-"""Cells become layers and times, and what makes no sense is counted by reason."""
+"""Cells become layers and times; invalid rows are counted by reason."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_a_convolution_of_justus_by_hand(tmp_path: Path) -> None:
     step = "1,9,100,97,0,4,71,6,0,32,2,3.7,3.4,3.3,0.15,False"
     rows, left_out = read(tmp_path / "c.csv", f"{header}\n{forward}\n\n{step}\n", "justus")
     assert left_out == []
-    # SAME, 39 pixels in steps of 2: 20 windows span 43, so 2 pixels before and 2 behind.
+    # SAME, 39 pixels in steps of 2: 20 windows span 43, so 2 pixels before and 2 after.
     assert rows[0].layer == Conv(
         batch=18, channels_in=5, height=39, width=39, kernel_height=5, kernel_width=5,
         stride_height=2, stride_width=2, pad_top=2, pad_left=2, pad_bottom=2, pad_right=2,
@@ -79,11 +79,11 @@ def test_packed_files_byte_order_marks_and_spaces_are_read(tmp_path: Path) -> No
         ("41,,18,7,0,4,4.0,3.9,3.95", "no value in matsize (first: p.csv line 2)"),
         ("41,nan,18,7,0,4,4.0,3.9,3.95", "no value in matsize (first: p.csv line 2)"),
         ("41,37,18,7,2,4,4.0,3.9,3.95",
-         "a value in padding that the mapping does not know (first: p.csv line 2: '2')"),
+         "a value in padding that is not in the mapping (first: p.csv line 2: '2')"),
         ("41,3.5,18,7,0,4,4.0,3.9,3.95",
-         "not a possible layer (first: p.csv line 2: pool: size='3.5' must be a whole number)"),
+         "not a possible layer (first: p.csv line 2: pool: size='3.5' must be an integer)"),
         ("41,0,18,7,0,4,4.0,3.9,3.95",
-         "not a possible layer (first: p.csv line 2: pool: height=0 must be a whole number of at"),
+         "not a possible layer (first: p.csv line 2: pool: height=0 must be an integer of at"),
         ("41,5,18,7,0,4,4.0,3.9,3.95", "not a possible layer (first: p.csv line 2: pool: the outp"),
         ("41,37,18,7,0,4,4.0,3.9,", "no value in time_median (first: p.csv line 2)"),
         ("41,37,18,7,0,4,4.0,3.9,fast", "time_median is not a number (first: p.csv line 2: 'fast'"),
@@ -108,14 +108,16 @@ def test_rows_of_one_reason_are_counted_together(tmp_path: Path) -> None:
     rows, left_out = read(tmp_path / "d.csv", DENSE + worse + bad, "justus")
     assert rows == []
     assert left_out == [
-        "2 rows left out: of no kind that the mapping names (first: d.csv line 3: optimizer=7)",
-        "1 row left out: a value in activation_fct that the mapping does not know "
+        "2 rows left out: of no kind in the mapping (first: d.csv line 3: optimizer=7)",
+        "1 row left out: a value in activation_fct that is not in the mapping "
         "(first: d.csv line 2: '9')",
     ]
 
 
 def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(DatasetError, match=r"p\.csv has no column 'timeUsed_min', where justus"):
+    with pytest.raises(
+        DatasetError, match=r"p\.csv has no column 'timeUsed_min' with times of justus"
+    ):
         read(tmp_path / "p.csv", POOL, "justus")
     times = "time_max,time_min,time_median\n"
     with pytest.raises(
@@ -182,7 +184,7 @@ def test_one_file_may_mix_kinds_and_have_its_own_words(tmp_path: Path) -> None:
     ]  # fmt: skip
     assert rows[0].times_ms == {"execution_ms": (1.5,)}
     assert str(left_out.all()[0]) == (
-        "1 row left out: of no kind that the mapping names (first: a.csv line 5: op=Softmax)"
+        "1 row left out: of no kind in the mapping (first: a.csv line 5: op=Softmax)"
     )
 
 
