@@ -108,7 +108,7 @@ class Batches:
         count: int,
         batch_number: int,
     ) -> list[Layer]:
-        """Choose layers that train, apart from those that will be measured anyway."""
+        """Choose layers that train, beside those that will be measured anyway."""
         stream = self.plan.stream
         drawn = stream.candidates(
             lowerer, count * stream.campaign.adaptive.candidates, batch_number, known

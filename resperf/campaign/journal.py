@@ -319,8 +319,8 @@ def is_noisy(row: Measurement, readings: ReferenceHistory, usual: Collection[str
 def usual_states(rows: Iterable[Measurement], states: Iterable[str]) -> dict[str, float]:
     """Return which states hold so often that this is how the machine is, and how often.
 
-    There are hosts that hardly ever keep two virtual cores beside each other. Rows that were taken
-    so are all that there are, and those of the rare fast moments are the odd ones.
+    On some hosts two virtual cores are hardly ever near each other. Then nearly all rows are
+    measured so, and those of the rare fast moments are the exceptions.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""A network run for real: the phases, percentiles and layers that a prediction foretells."""
+"""A network run for real: its phases, percentiles and layers, in the format of a prediction."""
 
 from __future__ import annotations
 

@@ -22,6 +22,7 @@ from resperf.errors import CampaignError
 from resperf.layers import Dense
 from resperf.measurement import Measurement, NetworkRef, Status
 from resperf.network import graph_digest, weightless
+from resperf.quantities import PHASES
 
 SHIPPED = Path(__file__).parents[2] / "models" / "networks"
 LENET = SHIPPED / "lenet5.onnx"
@@ -315,3 +316,18 @@ def test_durations_follow_from_seconds_and_work(folder: Path) -> None:
     )[0].predicted_s  # fmt: skip
     # 48.1e9 multiply-adds at 60 GFLOP/s, twelve times.
     assert unet == pytest.approx(1 + 12 * 2 * 48.1 / 60, rel=0.01)
+
+
+def test_methods_of_networks_learn_what_follows_from_phases(folder: Path) -> None:
+    from resperf.training.rows import network_examples, network_quantities
+
+    output = folder / "a.h5"
+    go(made(folder, repeats=1), output)
+    assert network_quantities(output) == (*PHASES, "latency_ms")
+    examples = network_examples(output, "latency_ms")
+    assert sorted(network.name for network in examples.networks) == [f"net{w}" for w in range(1, 6)]
+    first = next(row for row in rows_of(output) if isinstance(row.subject, NetworkRef))
+    assert isinstance(first.subject, NetworkRef)
+    values = {net.name: ms for net, ms in zip(examples.networks, examples.values, strict=True)}
+    latency_ms = sum(first.value(name) for name in PHASES)
+    assert values[first.subject.name] == pytest.approx(latency_ms, rel=1e-3)
