@@ -233,7 +233,7 @@ def test_kinds_that_a_method_does_not_know_are_refused(
 
 
 def test_layers_that_do_nothing_are_none_for_a_line_over_operations(toy_rows: Any) -> None:
-    with pytest.raises(TrainingError, match="transpose: no layer does an operation"):
+    with pytest.raises(TrainingError, match="transpose: these layers have no operations"):
         fit("linear", "transpose", toy_rows)
 
 
