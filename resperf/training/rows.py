@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -143,7 +144,7 @@ def layer_rows(table: KindTable, exclude_keys: Set[str] = frozenset()) -> LayerR
 
 
 def network_quantities(dataset: Path) -> tuple[str, ...]:
-    """Return the quantities that a dataset's rows of whole networks have.
+    """Return the quantities that a dataset's rows of whole networks have, or that follow from them.
 
     Raises
     ------
@@ -151,7 +152,9 @@ def network_quantities(dataset: Path) -> tuple[str, ...]:
         If it cannot be read.
     """
     rows = read_networks(dataset).measurements
-    return tuple(name for name in QUANTITIES if any(name in row.samples for row in rows))
+    return tuple(
+        name for name in QUANTITIES if any(not math.isnan(row.value(name)) for row in rows)
+    )
 
 
 def network_examples(dataset: Path, quantity: str) -> Examples:
@@ -168,7 +171,7 @@ def network_examples(dataset: Path, quantity: str) -> Examples:
     found = read_networks(dataset)
     groups: dict[tuple[Any, ...], list[Measurement]] = {}
     for row in found.measurements:
-        if row.status is Status.OK and quantity in row.samples:
+        if row.status is Status.OK and not math.isnan(row.value(quantity)):
             groups.setdefault((row.subject, row.setting, row.platform), []).append(row)
     networks, values = [], []
     for (subject, setting, _), rows in groups.items():

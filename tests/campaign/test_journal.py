@@ -14,7 +14,7 @@ from resperf.campaign.journal import (
     Header,
     Journal,
     best_rows,
-    is_doubtful,
+    is_noisy,
     read_journal,
     usual_states,
 )
@@ -177,9 +177,9 @@ def test_a_state_of_most_rows_is_the_usual_one() -> None:
     kept = best_rows(rows, steady, usual_states(rows, STATES))
     # Two of three rows are flagged by the probe: nothing is wrong with them. Drift always counts.
     assert Counter(each.flags for each in kept) == {(): 80, ("drift",): 40}
-    assert not is_doubtful(rows[0], steady, usual_states(rows, STATES))
+    assert not is_noisy(rows[0], steady, usual_states(rows, STATES))
     both = [row(n, float(n), flags=("caches", "drift")) for n in range(1, 121)]
-    assert is_doubtful(rows[2], steady, usual_states(both, STATES))
+    assert is_noisy(rows[2], steady, usual_states(both, STATES))
     # Half of them, or a few of few, are no rule.
     half = [row(n, float(n), flags=("caches",) * (n % 2)) for n in range(1, 121)]
     assert Counter(each.flags for each in best_rows(half, steady, usual_states(half, STATES))) == {
