@@ -17,7 +17,7 @@ from resperf.campaign import Campaign, run_campaign
 from resperf.campaign.process import WorkerProcess, WorkerSettings
 from resperf.devices import target_of
 from resperf.errors import MeasurementError, ResperfError, UnsupportedError, require
-from resperf.layers import handed_over_bytes, layer_from_key
+from resperf.layers import inter_layer_bytes, layer_from_key
 from resperf.measurement import NetworkRef, Status
 from resperf.network import Network, graph_digest, read_network, weightless
 from resperf.network.files import network_names
@@ -36,7 +36,7 @@ from resperf.training.correction import (
 )
 
 COST_READINGS = 5
-"""Of what calls, handovers and weights cost, where a bundle is transferred: the medians count."""
+"""Of what calls, inter-layer overhead and weights cost, where a bundle is transferred: the medians count."""
 
 
 def calibrate(
@@ -317,6 +317,6 @@ def placed_network(alone: Bundle, network: Network, name: str, measured_ms: floa
         measured_ms=measured_ms,
         kinds_ms=kinds_ms,
         layers=len(layers),
-        handed_over_mb=handed_over_bytes(layers) / 1e6,
+        inter_layer_mb=inter_layer_bytes(layers) / 1e6,
         rest_ms=prediction.total_ms - alone_ms,
     )

@@ -21,7 +21,7 @@ from resperf.campaign.journal import (
 from resperf.errors import CampaignError, OutputError
 from resperf.layers import Dense
 from resperf.measurement import Measurement, NetworkRef, Samples, Status, StopReason
-from resperf.platform import Platform, this_platform, to_fingerprint
+from resperf.platform import Platform, this_platform
 from resperf.quantities import PHASES
 from resperf.settings import Setting
 from resperf.timing import ReferenceHistory
@@ -239,7 +239,8 @@ def test_journals_of_version_1_are_read(tmp_path: Path) -> None:
         "detail": "",
     }  # fmt: skip
     header = {
-        "journal": 1, "fingerprint": to_fingerprint(SETTING, PLATFORM), "campaign": {"name": "a"},
+        "journal": 1, "fingerprint": {**PLATFORM.to_json(), **SETTING.to_json(), "settings": {}},
+        "campaign": {"name": "a"},
         "seed": 1, "versions": {}, "created": "2026-01-01",
     }  # fmt: skip
     lines = [header, {"row": old_row}, {"reading": [3.0, 1.5]}]
