@@ -36,7 +36,7 @@ from resperf.training.correction import (
 )
 
 COST_READINGS = 5
-"""Of what calls, inter-layer overhead and weights cost, where a bundle is transferred: the medians count."""
+"""Readings of the costs of calls, inter-layer overhead and weights; their medians count."""
 
 
 def calibrate(
