@@ -249,12 +249,6 @@ def from_fingerprint(values: Mapping[str, Any]) -> tuple[Setting, Platform]:
     return Setting.from_json(setting), Platform.from_json(values)
 
 
-def to_fingerprint(setting: Setting, platform: Platform) -> dict[str, Any]:
-    """Join setting and platform into a fingerprint, as plain JSON values."""
-    values = {**platform.to_json(), **setting.to_json()}
-    return {**values, "settings": values.pop("options")}
-
-
 @cache
 def _here() -> CpuFacts:
     return cpu_facts()

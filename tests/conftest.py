@@ -27,6 +27,9 @@ from resperf.settings import Setting
 
 # One thread is enough for small layers, and lets tests run beside each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# TensorFlow's threads of small networks mostly wait for each other: a fit takes half the time.
+os.environ.setdefault("TF_NUM_INTRAOP_THREADS", "1")
+os.environ.setdefault("TF_NUM_INTEROP_THREADS", "1")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
 

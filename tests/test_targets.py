@@ -10,7 +10,6 @@ import sys
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,10 +19,10 @@ import pytest
 from onnx import helper
 
 from resperf import devices, targets
-from resperf.bundle import Bundle
 from resperf.cli.main import main
 from resperf.dataset import read_dataset
 from resperf.errors import MissingExtraError, ResperfError
+from resperf.predictors import METHODS
 from resperf.targets import Target, device_class, register, stand_in, target
 
 ROOT = Path(__file__).parents[1]
@@ -186,31 +185,30 @@ def test_a_target_of_another_package_goes_through_every_command(
             "--against", "toy9000",
         )  # fmt: skip
         assert (measured["device"], measured["predicted"]["device"]) == ("toy9000", "toy9000")
-        # A call, and 2 x (400 x 900 + 900 x 700) multiply-accumulates.
-        assert measured["phases"]["execution_ms"] == pytest.approx(0.01 + 1.98, rel=1e-3)
+        # A call, and 2 x (400 x 900 + 900 x 700) multiply-accumulates, a fifth longer.
+        assert measured["phases"]["execution_ms"] == pytest.approx(0.01 + 1.2 * 1.98, rel=1e-3)
     assert answer(capsys, "evaluate", result["dataset"], "--device", "toy9000", "--split", "test")
-    alone = Bundle.load(Path(trained["path"]))
-
-    def slower(path: Path, device: Any, **_: Any) -> SimpleNamespace:
-        """Let layers take a fifth longer inside networks, on any machine."""
-        from resperf.network import read_network
-        from resperf.prediction import predict_network
-
-        assert device.name == "toyrt"
-        predicted = predict_network(read_network(path, batch=2), alone)
-        more_ms = sum(0.2 * layer.execution_ms for layer in predicted.layers)
-        return SimpleNamespace(total_ms=predicted.total_ms + more_ms, steady_rounds=3, row=None)
-
-    monkeypatch.setattr("resperf.workflows.calibrate.measure_network", slower)
     Path("networks").mkdir()
     for size in range(12):
         perceptron(Path("networks") / f"mlp{size}.onnx", 64 + 90 * size, 300, 90 + size)
     learnt = answer(
-        capsys, "calibrate", "toy9000", "--networks", "networks", "--batch", 2, "--seconds", 1
+        capsys, "calibrate", "toy9000", "--networks", "networks", "--batch", 2, "--seconds", 0.05
     )
     assert learnt["path"] == trained["path"]
     # A part of it may also be inter-layer overhead.
     assert learnt["factors"] == pytest.approx({"dense": 1.2}, rel=0.06)
+    # Networks as a campaign: what the card's allocator said is learnt too, and predicted.
+    Path("nets.toml").write_text(
+        '[networks]\nfiles = ["networks"]\nbatches = [1, 4]\nseconds = 0.05\n'
+    )
+    runs = answer(capsys, "bench", "nets.toml", "--device", "toygpu", "-o", "runs.h5")
+    assert (runs["networks"], runs["statuses"]) == (24, {"ok": 24})
+    monkeypatch.setitem(METHODS, "toy-peak-memory", "toy_peak_memory:ToyPeakMemory")
+    answer(capsys, "train", "runs.h5", "--method", "toy-peak-memory", "-o", "peak")
+    found = answer(capsys, "predict", network, "--bundle", "peak", "--batch", 4)
+    # Two bytes for each of the largest activation: 4 x 900 values of four bytes.
+    peak = found["quantities"]["peak_memory_bytes"]["value"]
+    assert peak == pytest.approx(2 * 4 * 4 * 900)
 
 
 def test_a_target_of_an_installed_package_is_found(tmp_path: Path) -> None:

@@ -24,6 +24,8 @@ from resperf.targets import Target
 
 MACS_PER_MS = 1e6
 CALL_MS = 0.01
+IN_NETWORKS = 1.2
+"""How many times as long layers take inside networks as alone."""
 BYTES_PER_MS = 1e7
 """Between host and card."""
 HOT_FROM, HOT_TO = 20, 22
@@ -60,8 +62,8 @@ class Card:
     def is_hot(self) -> bool:
         return HOT_FROM <= self.layers < HOT_TO
 
-    def compute(self, macs: float) -> None:
-        self.work(CALL_MS + macs / MACS_PER_MS * (1 + self.is_hot))
+    def compute(self, macs: float, factor: float = 1.0) -> None:
+        self.work(CALL_MS + factor * macs / MACS_PER_MS * (1 + self.is_hot))
 
     def work(self, time_ms: float) -> None:
         self.stream_ns += round(1e6 * time_ms)
@@ -152,13 +154,25 @@ class ToyBackend:
         nodes = lower_network(network, self.setting(), self.platform()).nodes
         layers = [node.layer for node in nodes if node.layer is not None]
         macs = sum(layer.macs for layer in layers)
-        return self._built(macs, layers[0].input_bytes, layers[-1].output_bytes, 0.0)
+        built = self._built(
+            macs, layers[0].input_bytes, layers[-1].output_bytes, 0.0, factor=IN_NETWORKS
+        )
+        # Its allocator holds one tensor at a time.
+        peak = max(max(layer.input_bytes, layer.output_bytes) for layer in layers)
+        allocator = Phase(lambda: float(2 * peak), unit="bytes")
+        return replace(built, phases={**built.phases, "peak_memory_bytes": allocator})
 
     def _built(
-        self, macs: float, input_bytes: int, output_bytes: int, offset_ms: float
+        self,
+        macs: float,
+        input_bytes: int,
+        output_bytes: int,
+        offset_ms: float,
+        *,
+        factor: float = 1.0,
     ) -> ToyBuilt:
         def run() -> None:
-            self.card.compute(macs)
+            self.card.compute(macs, factor)
 
         def copied(size: int) -> Phase:
             return Phase(Events(self.card, lambda: self.card.work(size / BYTES_PER_MS)))

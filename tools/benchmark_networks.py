@@ -38,8 +38,7 @@ from resperf.report.comparison import ComparisonRow, comparison_table, mean_erro
 from resperf.splits import was_packed
 from resperf.training.correction import Placed, fit_correction, total_ms
 from resperf.workflows.calibrate import placed_network
-from resperf.workflows.guarded import reference_monitor
-from resperf.workflows.measure import measure_network
+from resperf.workflows.measure import measure_network, reference_monitor
 
 NAMES = ("lenet5", "alexnet", "vgg16")
 BATCHES = (1, 2, 4, 8, 16)

@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from statistics import median
 
 from resperf.backends._base import Backend, Built, Phase, median_of
-from resperf.layers import Conv, Dense, Layer, Pool, handed_over_bytes
+from resperf.layers import Conv, Dense, Layer, Pool, inter_layer_bytes
 from resperf.lowering import lower
 from resperf.network import Network, Node, Tensor
 
@@ -102,7 +102,7 @@ def inter_layer_costs(backend: Backend, build: Callable[[Network], Built]) -> di
     chains = [chained(mixed_layers(batch)) for batch in CHAIN_BATCHES]
     lowered = [lower(chain, backend.setting(), backend.platform()).nodes for chain in chains]
     layers = [[node.layer for node in nodes if node.layer is not None] for nodes in lowered]
-    passed_mb = [handed_over_bytes(each) / 1e6 for each in layers]
+    passed_mb = [inter_layer_bytes(each) / 1e6 for each in layers]
     excess_ms = [
         _excess_ms(backend, build, chain, each)
         - costs["session_ms"]

@@ -156,14 +156,14 @@ def filled(shape: Sequence[int]) -> npt.NDArray[np.float32]:
 
 
 def made_up(shape: Sequence[int], dtype: str, *, zero_points: bool = False) -> npt.NDArray[Any]:
-    """Make an array of any type: floats as `filled`, whole numbers from 1 to 8, truths by turns.
+    """Make an array of any type: floats as `filled`, integers from 1 to 8, alternating booleans.
 
     Parameters
     ----------
     shape : sequence of int
     dtype : str
     zero_points : bool
-        A single whole number is a zero point, of which 0 is the most common.
+        A single integer is a zero point, of which 0 is the most common.
 
     Raises
     ------

@@ -69,12 +69,13 @@ class SyntheticBackend:
     seed : int
         Of the noise.
     fail : mapping of str to str, optional
-        Failure -> part of a layer's key that brings it about. Failures: ``crash`` (the process
-        dies of a segmentation fault), ``kill`` (as the kernel kills what takes too much memory),
-        ``hang``, ``memory`` (MemoryError), ``unsupported``, ``error`` (an unforeseen exception).
+        Failure -> part of a layer's key, or of a network's name, that brings it about. Failures:
+        ``crash`` (the process dies of a segmentation fault), ``kill`` (as the kernel kills what
+        takes too much memory), ``hang``, ``memory`` (MemoryError), ``unsupported``, ``error`` (an
+        unforeseen exception).
     slow : (int, int, float)
-        First layer, last layer and factor: while these are measured, counted from 0 as they are
-        built, the whole machine is slower.
+        First, last and factor: while these layers or networks are measured, counted from 0 as they
+        are built, the whole machine is slower.
     real_ms : float
         Time that each build really sleeps; the simulated times never pass for real.
 
@@ -171,13 +172,7 @@ class SyntheticBackend:
         UnsupportedError, MemoryError
             On demand; re-layouts are never supported.
         """
-        number, self._built = self._built, self._built + 1
-        first, last, factor = self._slow
-        self.slowdown = factor if first <= number <= last else 1.0
-        time.sleep(self._real_ms / MS_PER_S)
-        for failure, part in self._fail.items():
-            if part in layer.key:
-                _FAILURES[failure]()
+        self._begin(layer.key)
         if layer.kind not in SUPPORTED:
             raise UnsupportedError(f"synthetic: no layers of kind {layer.kind}")
         times_ms = {
@@ -185,6 +180,16 @@ class SyntheticBackend:
         }
         copies = COPIES if times_ms["execution_ms"] * COPIES <= budget_ms else 1
         return self._ready(times_ms, copies)
+
+    def _begin(self, name: str) -> None:
+        """Begin a build: let the machine be as slow as was asked for, and fail on demand."""
+        number, self._built = self._built, self._built + 1
+        first, last, factor = self._slow
+        self.slowdown = factor if first <= number <= last else 1.0
+        time.sleep(self._real_ms / MS_PER_S)
+        for failure, part in self._fail.items():
+            if part in name:
+                _FAILURES[failure]()
 
     def network(
         self, path: Path, *, batch: int | None, shapes: Mapping[str, Sequence[int]] | None = None
@@ -194,8 +199,11 @@ class SyntheticBackend:
         Raises
         ------
         NetworkError, UnsupportedError
-            If the file cannot be read or lowered.
+            If the file cannot be read or lowered, or on demand.
+        MemoryError
+            On demand.
         """
+        self._begin(path.stem)
         from resperf.lowering import lower
         from resperf.network import read_network
 

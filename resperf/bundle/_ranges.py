@@ -55,7 +55,7 @@ def outside(kind: str, columns: Columns, ranges: Mapping[str, list[Any]]) -> lis
     """
     columns = _ranged(kind, columns)
     rows = len(next(iter(columns.values())))
-    reasons: list[list[str]] = [[] for _ in range(rows)]
+    reasons = [""] * rows
     for name, column in columns.items():
         seen = ranges.get(name)
         if seen is None:
@@ -66,12 +66,13 @@ def outside(kind: str, columns: Columns, ranges: Mapping[str, list[Any]]) -> lis
         )
         for row in np.flatnonzero(is_outside):
             value = column[row]
+            before = f"{reasons[row]}, " if reasons[row] else ""
             if not is_number:
-                reasons[row].append(f"{name}={value} not seen in training")
+                reasons[row] = f"{before}{name}={value} not seen in training"
                 continue
             where, bound = ("below", seen[0]) if value < seen[0] else ("above", seen[1])
-            reasons[row].append(f"{name}={_number(value)} {where} {_number(bound)}")
-    return [", ".join(found) for found in reasons]
+            reasons[row] = f"{before}{name}={_number(value)} {where} {_number(bound)}"
+    return reasons
 
 
 def _number(value: Any) -> str:

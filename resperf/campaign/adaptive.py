@@ -16,7 +16,7 @@ from functools import cached_property
 from pathlib import Path
 from statistics import mean
 
-from resperf.campaign.plan import Lowerer, Plan, PlannedLayer
+from resperf.campaign.plan import Lowerer, Plan, Planned
 from resperf.layers import Layer, kind_of_key
 
 Acquisition = Callable[[Path, Sequence[Layer]], Sequence[float]]
@@ -47,18 +47,18 @@ class Batches:
         """Number of distinct layers of the whole campaign."""
         return len(self.plan.layers)
 
-    def first_items(self) -> tuple[PlannedLayer, ...]:
+    def first_items(self) -> tuple[Planned, ...]:
         """Return the measurements of the first batch."""
         return self.plan.stream.items(self.plan.layers[: self.first])
 
-    def earlier_items(self, measured: Iterable[Layer]) -> tuple[PlannedLayer, ...]:
+    def earlier_items(self, measured: Iterable[Layer]) -> tuple[Planned, ...]:
         """Return the measurements, with repeats, of layers that an earlier start had begun."""
         first = set(self.plan.layers[: self.first])
         return self.plan.stream.items([layer for layer in measured if layer not in first])
 
     def next_items(
         self, lowerer: Lowerer, dataset: Path, measured: Set[str]
-    ) -> tuple[PlannedLayer, ...]:
+    ) -> tuple[Planned, ...]:
         """Choose the next batch; empty once the campaign has all its layers.
 
         Parameters
@@ -71,7 +71,7 @@ class Batches:
 
         Returns
         -------
-        tuple of PlannedLayer
+        tuple of Planned
             Random draws that test or validate and chosen layers that train, shuffled.
         """
         have = len(measured)
@@ -108,7 +108,7 @@ class Batches:
         count: int,
         batch_number: int,
     ) -> list[Layer]:
-        """Choose layers that train, apart from those that will be measured anyway."""
+        """Choose layers that train, beside those that will be measured anyway."""
         stream = self.plan.stream
         drawn = stream.candidates(
             lowerer, count * stream.campaign.adaptive.candidates, batch_number, known

@@ -6,13 +6,15 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from resperf.backends.monitors import load_monitor
 from resperf.campaign.harvest import shipped_networks
+from resperf.campaign.networks import plan_networks
 from resperf.campaign.plan import Plan, plan
 from resperf.campaign.process import WorkerDied, WorkerProcess, WorkerSettings
-from resperf.campaign.spec import Campaign
+from resperf.campaign.spec import Campaign, NetworkSpec
 from resperf.errors import CampaignError
 from resperf.layers import Layer
 from resperf.platform import Platform
@@ -60,12 +62,14 @@ class Bench:
         """What runs the layers."""
         return target(self.framework, self.device_class)
 
-    def worker_settings(self, campaign: Campaign) -> WorkerSettings:
-        """Return what a measuring process is started with."""
+    def worker_settings(
+        self, campaign: Campaign, options: Mapping[str, Any] | None = None
+    ) -> WorkerSettings:
+        """Return what a measuring process is started with; keywords of a network's run add up."""
         memory_bytes = load_monitor(self.target).memory_bytes()
         return WorkerSettings(
             target=self.target,
-            settings=self.settings,
+            settings={**self.settings, **(options or {})},
             protocol=campaign.protocol,
             reference_interval_s=campaign.run.reference_interval_s,
             memory_bytes=int(memory_bytes * campaign.run.memory_share),
@@ -106,17 +110,30 @@ class _PlanningProcess:
             return [""] * len(layers)
 
 
-def plan_campaign(campaign: Campaign, bench: Bench) -> tuple[Plan, Setting, Platform]:
+def plan_campaign(
+    campaign: Campaign, bench: Bench, *, folder: Path | None = None
+) -> tuple[Plan, Setting, Platform]:
     """Plan a campaign as a start of it would, without measuring.
 
     Reading and lowering reference networks may take gigabytes, so that the process which does it
     ends here.
+
+    Parameters
+    ----------
+    campaign : Campaign
+    bench : Bench
+    folder : Path, optional
+        Where networks that builders return as bytes are written; by default a folder that is
+        removed before this returns.
 
     Raises
     ------
     CampaignError
         If the campaign cannot be planned or the framework not be started.
     """
+    if folder is None:
+        with TemporaryDirectory() as passing:
+            return plan_campaign(campaign, bench, folder=Path(passing))
     with _PlanningProcess(bench.worker_settings(campaign)) as process:
         paths = shipped_networks(campaign.mixture.networks)
         if bench.networks and campaign.mixture.from_networks == 0:
@@ -138,7 +155,32 @@ def plan_campaign(campaign: Campaign, bench: Bench) -> tuple[Plan, Setting, Plat
         )
         notes = planned.notes + _not_drawn(campaign, own)
         planned = replace(planned, notes=notes, monitor=load_monitor(bench.target))
-        return planned, process.setting, process.platform
+        setting, platform = process.setting, process.platform
+    if campaign.networks is not None:
+        settings = _settings_of_networks(campaign, campaign.networks, bench, setting)
+        planned = planned.with_networks(plan_networks(campaign.networks, settings, folder))
+    return planned, setting, platform
+
+
+def _settings_of_networks(
+    campaign: Campaign, networks: NetworkSpec, bench: Bench, own: Setting
+) -> list[tuple[Mapping[str, Any], Setting]]:
+    """Ask a process for the setting that each combination of keywords makes."""
+    found: list[tuple[Mapping[str, Any], Setting]] = []
+    for options in networks.combinations:
+        if not options:
+            found.append((options, own))
+            continue
+        try:
+            with WorkerProcess(bench.worker_settings(campaign, options)) as process:
+                found.append((options, process.setting))
+        except CampaignError as error:
+            words = ", ".join(f"{word}={value!r}" for word, value in options.items())
+            raise CampaignError(
+                f"networks: {words}: {error}; words of [networks] that are not its own are "
+                "settings of the framework"
+            ) from error
+    return found
 
 
 def _not_drawn(campaign: Campaign, layers: Sequence[Layer]) -> tuple[str, ...]:

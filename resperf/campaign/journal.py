@@ -3,14 +3,17 @@
 JSON lines. The first is the header (what the rows belong to), then one per measurement
 (``{"row": ...}``), change of setting or platform for the rows that follow (``{"setting": ...,
 "platform": ...}``), reading of the device (``{"reading": [at, reference_ms, facts]}``, facts only
-where there are any), set of machine costs (``{"costs": ...}``) and check of what is fused
-(``{"fusions": [...]}``). Each is one write on an O_APPEND descriptor and one fsync, so that at most
-the line in flight can be lost; a tail without its newline is cut when the file is opened again.
+where there are any), set of machine costs (``{"costs": ...}``), check of what is fused
+(``{"fusions": [...]}``) and network's graph before its first row (``{"graph": base64}``). Each is
+one write on an O_APPEND descriptor and one fsync, so that at most the line in flight can be lost; a
+tail without its newline is cut when the file is opened again.
 """
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import hashlib
 import json
 import math
 import os
@@ -22,7 +25,7 @@ from typing import Any, Self
 
 from resperf.backends.monitors import Reading
 from resperf.errors import CampaignError, OutputError, ResperfError
-from resperf.measurement import TOLERANCE, Measurement, Status
+from resperf.measurement import TOLERANCE, Measurement, NetworkRef, Status
 from resperf.platform import Platform, from_fingerprint
 from resperf.settings import Setting
 from resperf.timing import ReferenceHistory
@@ -91,6 +94,8 @@ class Records:
         What was measured of the machine's costs each time, in milliseconds.
     fusions : sequence of mapping
         What was found of pairs of operators (see `campaign.fusion`).
+    graphs : dict of str to bytes
+        Digest of a network -> its graph without weights.
     where : tuple of Setting and Platform, or None
         How and where the rows that follow were measured; None where as the header says.
     known_wheres : dict
@@ -102,6 +107,7 @@ class Records:
     readings: ReferenceHistory = field(default_factory=ReferenceHistory)
     costs: dict[str, list[float]] = field(default_factory=dict)
     fusions: Sequence[Mapping[str, Any]] = ()
+    graphs: dict[str, bytes] = field(default_factory=dict, repr=False)
     where: tuple[Setting, Platform] | None = None
     known_wheres: dict[tuple[Setting, Platform], tuple[Setting, Platform]] = field(
         default_factory=dict, repr=False
@@ -124,7 +130,7 @@ def read_journal(path: Path) -> Records:
         If the file is not a journal, or a finished line of it is damaged.
     """
     records = Records()
-    # Line by line: the file of a long campaign is several times larger than what is kept of it.
+    # Line by line: the file of a long campaign is several times larger than what is used of it.
     with path.open("rb") as lines:
         for number, line in enumerate(lines, start=1):
             if not line.endswith(b"\n"):
@@ -157,6 +163,9 @@ def _take(records: Records, values: Mapping[str, Any]) -> None:
         records.add_reading(Reading.from_json(values["reading"]))
     elif "fusions" in values:
         records.fusions = values["fusions"]
+    elif "graph" in values:
+        graph = base64.b64decode(values["graph"])
+        records.graphs[hashlib.sha256(graph).hexdigest()] = graph
     else:
         for name, cost_ms in values["costs"].items():
             records.costs.setdefault(name, []).append(cost_ms)
@@ -219,6 +228,10 @@ class Journal:
         """Append what was found of pairs of operators."""
         self._append({"fusions": list(fusions)})
 
+    def add_graph(self, graph: bytes) -> None:
+        """Append a network's graph without weights."""
+        self._append({"graph": base64.b64encode(graph).decode()})
+
     def close(self) -> None:
         """Close the file, which stays."""
         os.close(self._file)
@@ -252,7 +265,7 @@ class Journal:
             with contextlib.suppress(OSError):
                 os.ftruncate(self._file, self._size)
             raise OutputError(
-                f"cannot write {self._path}: {error.strerror}; all rows before this one are kept, "
+                f"cannot write {self._path}: {error.strerror}; all rows before this one are there, "
                 "make room and start the same command again"
             ) from error
         self._size += len(line)
@@ -261,16 +274,16 @@ class Journal:
 def _cut_tail(file: int) -> int:
     """Cut a last line that was never finished; return the size that remains."""
     size = start = os.fstat(file).st_size
-    kept = 0
-    while start and not kept:
+    finished = 0
+    while start and not finished:
         length = min(_BLOCK, start)
         start -= length
         end_of_line = os.pread(file, length, start).rfind(b"\n")
-        kept = start + end_of_line + 1 if end_of_line >= 0 else 0
-    if kept != size:
-        os.ftruncate(file, kept)
+        finished = start + end_of_line + 1 if end_of_line >= 0 else 0
+    if finished != size:
+        os.ftruncate(file, finished)
         os.fsync(file)
-    return kept
+    return finished
 
 
 def _sync_folder(folder: Path) -> None:
@@ -283,13 +296,18 @@ def _sync_folder(folder: Path) -> None:
             os.close(descriptor)
 
 
+def row_identity(row: Measurement) -> tuple[Hashable, ...]:
+    """Return what identifies a row when a campaign is resumed: its subject, and the repeat."""
+    return (*row.identity, row.repeat)
+
+
 def middle_of(row: Measurement) -> float:
     """Moment half-way through a measurement (seconds since 1970)."""
     return row.started_at + row.duration_s / 2
 
 
-def is_doubtful(row: Measurement, readings: ReferenceHistory, usual: Collection[str] = ()) -> bool:
-    """Whether a row should be measured again: it drifted, or the machine was not itself.
+def is_noisy(row: Measurement, readings: ReferenceHistory, usual: Collection[str] = ()) -> bool:
+    """Whether a row should be measured again: it is flagged, or the machine was off its speed.
 
     Flags of a state that is `usual_states` of this machine are no reason.
     """
@@ -301,8 +319,8 @@ def is_doubtful(row: Measurement, readings: ReferenceHistory, usual: Collection[
 def usual_states(rows: Iterable[Measurement], states: Iterable[str]) -> dict[str, float]:
     """Return which states hold so often that this is how the machine is, and how often.
 
-    There are hosts that hardly ever keep two virtual cores beside each other. Rows that were taken
-    so are all that there are, and those of the rare fast moments are the odd ones.
+    On some hosts two virtual cores are hardly ever near each other. Then nearly all rows are
+    measured so, and those of the rare fast moments are the exceptions.
 
     Parameters
     ----------
@@ -318,16 +336,23 @@ def usual_states(rows: Iterable[Measurement], states: Iterable[str]) -> dict[str
     return {name: share for name, share in shares.items() if share > USUAL_SHARE}
 
 
+def _speed_ratio(row: Measurement, readings: ReferenceHistory) -> float:
+    """Return the reference's time over its median; a network's rounds were judged by their own."""
+    if isinstance(row.subject, NetworkRef):
+        return row.reference_ratio
+    return readings.ratio(middle_of(row))
+
+
 def _is_off_speed(row: Measurement, readings: ReferenceHistory) -> bool:
-    return abs(readings.ratio(middle_of(row)) - 1) > TOLERANCE
+    return abs(_speed_ratio(row, readings) - 1) > TOLERANCE
 
 
 def best_rows(
     rows: Iterable[Measurement], readings: ReferenceHistory, usual: Collection[str] = ()
 ) -> list[Measurement]:
-    """Keep one row per layer and repeat, with its ratio to the reference's median filled in.
+    """Choose one row per subject and repeat, with its ratio to the reference's median filled in.
 
-    An ``ok`` row comes before a failed one, one with fewer reasons to doubt it before one with
+    An ``ok`` row comes before a failed one, one with fewer signs of noise before one with
     more (each flag is one, and so is a machine off its speed), and else the later before the
     earlier. Rows come in the order they were taken. A flag that is usual on the machine
     (`usual_states`) is taken off.
@@ -339,15 +364,15 @@ def best_rows(
         ]
     best: dict[tuple[Hashable, ...], tuple[tuple[bool, int], int, Measurement]] = {}
     for order, row in enumerate(rows):
-        reasons = len(row.flags) + _is_off_speed(row, readings)
-        rank = (row.status is Status.OK, -reasons)
-        identity = (*row.identity, row.repeat)
+        signs = len(row.flags) + _is_off_speed(row, readings)
+        rank = (row.status is Status.OK, -signs)
+        identity = row_identity(row)
         if identity not in best or rank >= best[identity][0]:
             best[identity] = (rank, order, row)
-    kept = sorted(best.values(), key=lambda item: item[1])
-    return [_with_ratio(row, readings) for _, _, row in kept]
+    chosen = sorted(best.values(), key=lambda item: item[1])
+    return [_with_ratio(row, readings) for _, _, row in chosen]
 
 
 def _with_ratio(row: Measurement, readings: ReferenceHistory) -> Measurement:
-    ratio = readings.ratio(middle_of(row))
+    ratio = _speed_ratio(row, readings)
     return row if math.isnan(ratio) else replace(row, reference_ratio=ratio)

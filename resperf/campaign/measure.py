@@ -102,7 +102,7 @@ def _sample_phases(
 ) -> tuple[dict[str, Samples], float]:
     """Sample every quantity, and the median of the layer run alone."""
     phases = {
-        name: _sampled(phase, protocol.scaled(PHASE_SHARES.get(name, 1.0)), clock)
+        name: sampled(phase, protocol.scaled(PHASE_SHARES.get(name, 1.0)), clock)
         for name, phase in built.phases.items()
     }
     alone = sample(built.isolated, protocol.scaled(ISOLATED_SHARE), clock=clock)
@@ -131,11 +131,12 @@ def _elsewhere(
             and (clock() - start_ns) / NS_PER_MS / MS_PER_S < protocol.placements_s
         ):
             with backend.layer(layer, budget_ms=budget_ms) as built:
-                found.append(_sampled(built.phases[name], share, clock))
+                found.append(sampled(built.phases[name], share, clock))
     return pooled(found, protocol)
 
 
-def _sampled(phase: Phase, protocol: SamplingProtocol, clock: Clock) -> Samples:
+def sampled(phase: Phase, protocol: SamplingProtocol, clock: Clock) -> Samples:
+    """Sample one quantity of something that was built."""
     return sample(
         phase.sampler,
         protocol,

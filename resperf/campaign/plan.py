@@ -1,21 +1,23 @@
-"""The plan: which lowered layers a campaign measures, in which order, and how long that takes."""
+"""The plan: what a campaign measures, in which order, and how long that takes."""
 
 from __future__ import annotations
 
 import itertools
 import random
 from collections import Counter
-from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from collections.abc import Hashable, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Protocol
 
 from resperf.backends.monitors import Monitor
 from resperf.campaign.measure import ISOLATED_SHARE, PHASE_SHARES
+from resperf.campaign.networks import NetworkPlan, NetworkRun
 from resperf.campaign.sampler import Sampler
-from resperf.campaign.spec import Campaign
+from resperf.campaign.spec import Campaign, NetworkSpec
 from resperf.errors import CampaignError
 from resperf.layers import Layer, key_at_any_batch
+from resperf.measurement import NetworkRef, Subject
 from resperf.units import MS_PER_S
 
 CHUNK = 2000
@@ -31,6 +33,9 @@ SHARES = ISOLATED_SHARE + sum(PHASE_SHARES.values())
 """All phases and the isolated run together, as a multiple of the protocol's times."""
 RUNS_PER_LAYER = 16
 """Runs of a slow layer over all phases, warm-up included."""
+NETWORK_BUILD_S = 1.0
+RUNS_PER_NETWORK = 12
+"""Runs of a slow network in its rounds, warm-up included."""
 
 
 class Lowerer(Protocol):
@@ -46,16 +51,34 @@ class Lowerer(Protocol):
 
 
 @dataclass(frozen=True)
-class PlannedLayer:
-    """One measurement to take; `repeat` is 0 the first time."""
+class Planned:
+    """One measurement to take.
 
-    layer: Layer
+    Attributes
+    ----------
+    subject : Layer or NetworkRef
+    repeat : int
+        0 the first time.
+    run : NetworkRun or None
+        How a network is run; None for a layer, which has the campaign's own setting.
+    """
+
+    subject: Subject
     repeat: int = 0
+    run: NetworkRun | None = None
 
     @property
-    def identity(self) -> tuple[str, int]:
-        """Identifies a row when a campaign is resumed."""
-        return self.layer.key, self.repeat
+    def layer(self) -> Layer:
+        """The subject of an item that is a layer."""
+        assert not isinstance(self.subject, NetworkRef)
+        return self.subject
+
+    @property
+    def identity(self) -> tuple[Hashable, ...]:
+        """Identifies its row when a campaign is resumed: `Measurement.identity`, and the repeat."""
+        if self.run is None:
+            return self.layer.key, self.repeat
+        return self.run.network.key, self.run.setting, self.repeat
 
 
 @dataclass(frozen=True)
@@ -64,31 +87,52 @@ class Plan:
 
     Attributes
     ----------
-    items : tuple of PlannedLayer
+    items : tuple of Planned
+        Those of layers first.
     stream : Stream
         Source of the layers, from which more can be drawn.
     notes : tuple of str
         What was skipped, and why.
     monitor : Monitor
         Of the device; says which layers are built several times.
+    graphs : mapping of str to bytes
+        Of the networks: digest -> graph without weights.
     predicted_s : tuple of float
         Rough estimate of each item's duration.
     """
 
-    items: tuple[PlannedLayer, ...]
+    items: tuple[Planned, ...]
     stream: Stream
     notes: tuple[str, ...] = ()
     monitor: Monitor = field(default_factory=Monitor, compare=False)
+    graphs: Mapping[str, bytes] = field(default_factory=dict, repr=False)
+
+    def with_networks(self, networks: NetworkPlan) -> Plan:
+        """Return this plan with the runs of networks behind its layers."""
+        times = range(1 + (self.stream.campaign.networks or NetworkSpec()).repeats)
+        items = [Planned(run.network, each, run) for each in times for run in networks.runs]
+        # A process measures under one setting: runs of one stand together, repeats after them.
+        return replace(
+            self,
+            items=(*self.items, *items),
+            notes=(*self.notes, *networks.notes),
+            graphs=networks.graphs,
+        )
 
     @cached_property
     def predicted_s(self) -> tuple[float, ...]:  # noqa: D102 -- an attribute
         campaign = self.stream.campaign
-        return tuple(predicted_s(campaign, item.layer, self.monitor) for item in self.items)
+        return tuple(predicted_s(campaign, item, self.monitor) for item in self.items)
 
     @cached_property
     def layers(self) -> tuple[Layer, ...]:
         """The distinct layers in drawing order."""
-        return tuple(item.layer for item in self.items if item.repeat == 0)
+        return tuple(i.layer for i in self.items if i.run is None and i.repeat == 0)
+
+    @property
+    def networks(self) -> tuple[Planned, ...]:
+        """The measurements of networks."""
+        return tuple(item for item in self.items if item.run is not None)
 
     @property
     def counts(self) -> Mapping[str, int]:
@@ -97,8 +141,8 @@ class Plan:
 
     @property
     def repeats(self) -> int:
-        """Number of repeated measurements."""
-        return sum(item.repeat > 0 for item in self.items)
+        """Number of repeated measurements of layers."""
+        return sum(item.repeat > 0 and item.run is None for item in self.items)
 
     @property
     def hours(self) -> float:
@@ -109,7 +153,7 @@ class Plan:
         """Count the distinct layers that begin within a time."""
         ends_s = itertools.accumulate(self.predicted_s, initial=0.0)
         return sum(
-            item.repeat == 0
+            item.repeat == 0 and item.run is None
             for item, starts_s in zip(self.items, ends_s, strict=False)
             if starts_s < hours * 3600
         )
@@ -151,6 +195,8 @@ def plan(
         If no layer meets the constraints, or the framework can run no kind of the campaign.
     """
     seed = campaign.seed if seed is None else seed
+    if not campaign.kinds:
+        return Plan((), Stream(campaign, seed))
     wanted = campaign.samples if samples is None else samples
     skip, notes = _unsupported_kinds(campaign, lowerer, seed)
     stream = Stream(campaign, seed, harvested, exclude_keys, skip)
@@ -193,9 +239,12 @@ class Stream:
         self._harvested = harvested
         self._excluded_layers = frozenset(map(key_at_any_batch, exclude_keys))
         self._skip_kinds = skip_kinds
-        self._sampler = self._new_sampler(seed)
         self._seen: set[str] = set()
         self._excluded = 0
+
+    @cached_property
+    def _sampler(self) -> Sampler:
+        return self._new_sampler(self.seed)
 
     def _new_sampler(self, seed: int, share_power: float = 1.0) -> Sampler:
         return Sampler(
@@ -248,7 +297,7 @@ class Stream:
             found |= {layer.key: layer for layer in lowerer.lower(drawn)}
         return [v for key, v in found.items() if key not in known and not self.is_excluded(v)]
 
-    def items(self, layers: Sequence[Layer]) -> tuple[PlannedLayer, ...]:
+    def items(self, layers: Sequence[Layer]) -> tuple[Planned, ...]:
         """Return the measurements of layers, with their repeats later."""
         return tuple(_with_repeats(layers, self.campaign, self.seed))
 
@@ -285,7 +334,7 @@ def _unsupported_kinds(
     return frozenset(skip), notes
 
 
-def _with_repeats(layers: Sequence[Layer], campaign: Campaign, seed: int) -> list[PlannedLayer]:
+def _with_repeats(layers: Sequence[Layer], campaign: Campaign, seed: int) -> list[Planned]:
     """Choose the layers to repeat, and schedule each repeat well after the previous measurement.
 
     The choice depends on the layer's key alone, so that a longer plan repeats the same ones.
@@ -293,21 +342,29 @@ def _with_repeats(layers: Sequence[Layer], campaign: Campaign, seed: int) -> lis
     # Imported late: only the process that plans needs numpy.
     from resperf.splits import split_of_keys
 
-    placed: list[tuple[float, PlannedLayer]] = []
+    placed: list[tuple[float, Planned]] = []
     is_test = split_of_keys([layer.key for layer in layers]).test
     for position, layer in enumerate(layers):
-        placed.append((position, PlannedLayer(layer)))
+        placed.append((position, Planned(layer)))
         source = random.Random(f"repeat {seed} {layer.key}")
         repeats = int(source.random() < campaign.repeat_share)
         later = float(position)
         for repeat in range(1, 1 + max(repeats, campaign.test_repeats * bool(is_test[position]))):
             later += 50.5 + int(source.random() * 500)
-            placed.append((later, PlannedLayer(layer, repeat=repeat)))
+            placed.append((later, Planned(layer, repeat=repeat)))
     return [item for _, item in sorted(placed, key=lambda pair: pair[0])]
 
 
-def predicted_s(campaign: Campaign, layer: Layer, monitor: Monitor) -> float:
-    """Predict how long measuring a layer takes: building it, then sampling."""
+def predicted_s(campaign: Campaign, item: Planned, monitor: Monitor) -> float:
+    """Predict how long measuring a layer or a network takes: building it, then sampling."""
+    if item.run is None:
+        return _layer_s(campaign, item.layer, monitor)
+    seconds = campaign.networks.seconds if campaign.networks is not None else 0.0
+    run_ms = 2 * item.run.macs / (campaign.constraints.gflops * 1e6)
+    return NETWORK_BUILD_S + max(1.25 * seconds, RUNS_PER_NETWORK * run_ms / MS_PER_S)
+
+
+def _layer_s(campaign: Campaign, layer: Layer, monitor: Monitor) -> float:
     protocol = campaign.protocol
     build_s = OVERHEAD_S + WEIGHT_COPIES * layer.weight_bytes / BUILD_BYTES_PER_S
     quick_s = SHARES * (protocol.warmup_s / 2 + 0.7 * protocol.budget_s)

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from resperf.campaign.messages import layer_of, plain
+from resperf.campaign.networks import NetworkRun
 from resperf.errors import CampaignError, ResperfError
 from resperf.layers import Layer
 from resperf.measurement import Status
@@ -27,7 +28,7 @@ from resperf.timing import SamplingProtocol
 
 START_TIMEOUT_S = 300.0
 LISTEN_S = 0.2
-"""Interval for checking a request to stop while a layer is measured."""
+"""Interval for checking a request to stop while something is measured."""
 MEMORY_WORDS = (
     "bad_alloc",
     "memoryerror",
@@ -66,6 +67,8 @@ class WorkerSettings:
         Memory that subjects may use; 0 for no limit.
     usual : mapping of str to (float, int)
         `Monitor.usual_times` of earlier processes.
+    networks : bool
+        Whether it measures whole networks instead of layers.
     """
 
     target: Target
@@ -74,6 +77,7 @@ class WorkerSettings:
     reference_interval_s: float = 3.0
     memory_bytes: int = 0
     usual: Mapping[str, tuple[float, int]] = field(default_factory=dict)
+    networks: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""
@@ -84,6 +88,7 @@ class WorkerSettings:
             "reference_interval_s": self.reference_interval_s,
             "memory_bytes": self.memory_bytes,
             "usual": {name: list(each) for name, each in self.usual.items()},
+            "networks": self.networks,
         }
 
 
@@ -177,6 +182,17 @@ class WorkerProcess:
         """Read the device now: a `Reading` as JSON values; None if there is nothing to read."""
         reading: Sequence[Any] | None = self._ask({"ask": "reading"}, START_TIMEOUT_S)["reading"]
         return reading
+
+    def measure_network(
+        self, run: NetworkRun, repeat: int, seconds: float, timeout_s: float
+    ) -> dict[str, Any]:
+        """Measure a whole network; answers and errors as of `measure`, without a reading."""
+        question = {
+            "ask": "network", "network": asdict(run.network), "path": str(run.path),
+            "batch": run.setting.batch, "shapes": run.setting.shapes, "seconds": seconds,
+            "repeat": repeat,
+        }  # fmt: skip
+        return self._ask(question, timeout_s)
 
     def measure(self, layer: Layer, repeat: int, timeout_s: float) -> dict[str, Any]:
         """Measure a layer.

@@ -29,7 +29,7 @@ class Progress:
                 total=total,
                 initial=done,
                 file=sys.stderr,
-                unit="layer",
+                unit="row",
                 bar_format="{n_fmt}/{total_fmt} |{bar:30}| {postfix}",
             )
 
@@ -39,7 +39,7 @@ class Progress:
         """Show the state after a measurement."""
         if self._bar is None:
             return
-        words = [f"{rate:.1f} layers/s", f"{format_duration(remaining_s)} remaining"]
+        words = [f"{rate:.1f} rows/s", f"{format_duration(remaining_s)} remaining"]
         words += [f"{failures} failed"] if failures else []
         words += [f"{again} measured again"] if again else []
         # tqdm would put a comma in front of a postfix given to set_postfix.

@@ -21,13 +21,15 @@ class CampaignResult:
         ``"complete"``, ``"hours"`` (time was up) or ``"interrupted"``.
     rows : int
         Rows in the dataset.
+    networks : int
+        Those of them that are of whole networks.
     statuses : mapping of str to int
         Rows per status.
     measured : int
         Measurements that this start took, those taken again included.
     again : int
-        Those taken again because they were doubtful.
-    doubtful : int
+        Those taken again because they were noisy.
+    noisy : int
         Rows of the dataset that still are.
     elapsed_s : float
         Wall time of the measuring, plan excluded.
@@ -47,9 +49,10 @@ class CampaignResult:
     statuses: Mapping[str, int]
     measured: int
     again: int
-    doubtful: int
+    noisy: int
     elapsed_s: float
     overhead_s: float
     notes: tuple[str, ...] = ()
     choosing_s: float = 0.0
     fusions: tuple[CheckedFusion, ...] = ()
+    networks: int = 0

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import math
 import signal
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
+from tempfile import TemporaryDirectory
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -19,15 +21,16 @@ from resperf.backends.monitors import Reading
 from resperf.campaign.adaptive import Acquisition, Batches, first_batch
 from resperf.campaign.bench import Bench, plan_campaign
 from resperf.campaign.fusion import CheckedFusion, check_fusion
-from resperf.campaign.journal import is_doubtful, usual_states
-from resperf.campaign.plan import Plan, PlannedLayer, predicted_s
+from resperf.campaign.journal import is_noisy, row_identity, usual_states
+from resperf.campaign.networks import NetworkRun
+from resperf.campaign.plan import Plan, Planned, predicted_s
 from resperf.campaign.process import Interrupted, WorkerDied, WorkerProcess
 from resperf.campaign.progress import Progress
 from resperf.campaign.result import CampaignResult
 from resperf.campaign.spec import Campaign
 from resperf.errors import CampaignError
 from resperf.layers import Layer
-from resperf.measurement import Measurement, Status
+from resperf.measurement import Measurement, NetworkRef, Status
 
 if TYPE_CHECKING:
     from resperf.campaign.store import Store
@@ -36,7 +39,7 @@ if TYPE_CHECKING:
 COSTS_INTERVAL_S = 100.0
 """Seconds after which the machine's costs are measured again, which takes about three."""
 HOPELESS = 25
-"""Layers in a row that may end the measuring process before the campaign gives up."""
+"""Subjects in a row that may end the measuring process before the campaign gives up."""
 
 
 def run_campaign(
@@ -55,10 +58,12 @@ def run_campaign(
     exclude_keys: frozenset[str] = frozenset(),
     acquisition: Acquisition | None = None,
     check_fusion: bool = False,
+    anew: bool = False,
+    usual_ms: Mapping[str, float] | None = None,
 ) -> CampaignResult:
     """Run a campaign, or go on with it where an earlier start ended.
 
-    Every row is in the journal beside `output` before the next layer starts; the dataset is
+    Every row is in the journal beside `output` before the next measurement starts; the dataset is
     written every few minutes and at the end. Ctrl-C and SIGTERM end it cleanly.
 
     Parameters
@@ -82,6 +87,11 @@ def run_campaign(
     check_fusion : bool
         First measure whether the framework fuses what resperf's rules say (see `campaign.fusion`),
         as far as the dataset does not tell already.
+    anew : bool
+        Measure networks again that an earlier, finished start measured, as repeats. The journal
+        stays: as long as it is there, this call goes on or has nothing to do.
+    usual_ms : mapping of str to float, optional
+        Usual times of the monitor's probes (`Monitor.usual_costs`), where the dataset has none.
 
     Raises
     ------
@@ -103,35 +113,52 @@ def run_campaign(
     )  # fmt: skip
     hours = campaign.run.time_limit(hours)
     deadline = None if hours is None else time.monotonic() + hours * 3600
-    planned, setting, platform = plan_campaign(campaign, bench)
-    store = Store(
-        output,
-        campaign,
-        seed=campaign.seed if seed is None else seed,
-        setting=setting,
-        platform=platform,
-        monitor=planned.monitor,
-    )
-    complete = False
-    try:
-        with _stop_signals() as stop:
-            batches = (
-                None
-                if acquisition is None
-                else Batches(planned, acquisition, first_batch(planned, hours))
-            )
-            run = _Run(campaign, bench, planned, store, stop, deadline, batches, show=progress)
-            reason = run.measure_all(fusions=check_fusion)
-        store.compact()
-        complete = reason == "complete"
-    finally:
-        store.close(complete=complete)
+    with TemporaryDirectory() as folder:
+        planned, setting, platform = plan_campaign(campaign, bench, folder=Path(folder))
+        store = Store(
+            output,
+            campaign,
+            seed=campaign.seed if seed is None else seed,
+            setting=setting,
+            platform=platform,
+            monitor=planned.monitor,
+            graphs=planned.graphs,
+            usual_ms=usual_ms,
+        )
+        if anew:
+            planned = _anew(planned, store.settled)
+        complete = False
+        try:
+            with _stop_signals() as stop:
+                batches = (
+                    None
+                    if acquisition is None
+                    else Batches(planned, acquisition, first_batch(planned, hours))
+                )
+                run = _Run(campaign, bench, planned, store, stop, deadline, batches, show=progress)
+                reason = run.measure_all(fusions=check_fusion)
+            store.compact()
+            complete = reason == "complete" and not anew
+        finally:
+            store.close(complete=complete)
     return run.result(output, reason)
+
+
+def _anew(planned: Plan, settled: Sequence[Measurement]) -> Plan:
+    """Give measurements of networks numbers behind those of earlier, finished starts."""
+    repeats: dict[tuple[Hashable, ...], int] = {}
+    for row in settled:
+        repeats[row.identity] = max(row.repeat + 1, repeats.get(row.identity, 0))
+    items = (
+        replace(item, repeat=item.repeat + repeats.get(item.identity[:-1], 0))
+        for item in planned.items
+    )
+    return replace(planned, items=tuple(items))
 
 
 @contextmanager
 def _stop_signals() -> Iterator[threading.Event]:
-    """Turn Ctrl-C and SIGTERM into a wish to stop; a second one is not held back."""
+    """Turn Ctrl-C and SIGTERM into a request to stop; a second one is not held back."""
     stop = threading.Event()
     previous: dict[signal.Signals, Any] = {}
 
@@ -139,13 +166,13 @@ def _stop_signals() -> Iterator[threading.Event]:
         for number, handler in previous.items():
             signal.signal(number, handler)
 
-    def wish(_number: int, _frame: FrameType | None) -> None:
+    def request(_number: int, _frame: FrameType | None) -> None:
         stop.set()
         restore()
 
     if threading.current_thread() is threading.main_thread():
         for number in (signal.SIGINT, signal.SIGTERM):
-            previous[number] = signal.signal(number, wish)
+            previous[number] = signal.signal(number, request)
     try:
         yield stop
     finally:
@@ -170,7 +197,7 @@ class _Run:
         self._campaign = campaign
         self._target = bench.target
         self._rules = campaign.run
-        self._worker_settings = bench.worker_settings(campaign)
+        self._bench = bench
         self._recycle = campaign.run.recycle_layers or self._target.recycle_layers
         self._monitor = planned.monitor
         self._notes = planned.notes
@@ -179,6 +206,8 @@ class _Run:
         self._deadline = deadline
         self._batches = batches
         self._worker: WorkerProcess | None = None
+        self._measures: tuple[dict[str, Any], bool] = ({}, False)
+        self._usual_elsewhere: dict[str, dict[str, tuple[float, int]]] = {}
         self._asked = 0
         self._costs_at = -math.inf
         self._crashes = 0
@@ -188,36 +217,43 @@ class _Run:
         self._choosing_s, self._chose_all = 0.0, False
         self._again = 0
         self._elapsed_s = 0.0
-        self._pending: deque[tuple[PlannedLayer, float]] = deque()
+        self._pending: deque[tuple[Planned, float]] = deque()
         self._total, self._remaining_s, self._spent_s = 0, 0.0, 0.0
         self._find_work(planned)
-        rows = self._known_rows()
-        foreign = {row.layer.key for row in rows if planned.stream.is_excluded(row.layer)}
-        if foreign:
+        layers = self._known_layers()
+        excluded = [key for key, layer in layers.items() if planned.stream.is_excluded(layer)]
+        if excluded:
             self._notes += (
-                f"{len(foreign)} layers of the excluded networks were measured by an earlier start "
-                "and stay in the dataset; resperf train --exclude leaves them out of training",
+                f"{len(excluded)} layers of the excluded networks were measured by an earlier "
+                "start and stay in the dataset; resperf train --exclude leaves them out of "
+                "training",
             )
         self._progress = Progress(self._total, self._done, show=show)
 
     def _find_work(self, planned: Plan) -> None:
-        """Leave out what is measured; doubtful rows of the journal go to the end of the queue."""
-        self._attempts = Counter((row.layer.key, row.repeat) for row in self._store.rows)
+        """Leave out what is measured; noisy rows of the journal go to the end of the queue."""
+        self._planned = {item.identity: item for item in planned.items}
+        self._attempts = Counter(row_identity(row) for row in self._store.rows)
         self._retries_left = -sum(count - 1 for count in self._attempts.values())
         if self._batches is None:
             self._queue(planned.items)
         else:
-            begun = {row.layer.key: row.layer for row in self._known_rows()}
             self._queue(self._batches.first_items())
-            self._queue(self._batches.earlier_items(begun.values()))
+            self._queue(self._batches.earlier_items(self._known_layers().values()))
+            self._queue(planned.networks)
         self._done = self._total - len(self._pending)
-        self._waiting: deque[tuple[float, PlannedLayer]] = deque()
-        journalled = {(row.layer.key, row.repeat): row for row in self._store.rows}
+        self._waiting: deque[tuple[float, Planned]] = deque()
+        journalled = {row_identity(row): row for row in self._store.rows}
         self._unsettled = list(journalled.values())
         self._settle()
 
     def _known_rows(self) -> list[Measurement]:
         return [*self._store.settled, *self._store.rows]
+
+    def _known_layers(self) -> dict[str, Layer]:
+        """Return the layers that have rows, by key."""
+        subjects = [row.subject for row in self._known_rows()]
+        return {each.key: each for each in subjects if not isinstance(each, NetworkRef)}
 
     def _end_reason(self) -> str:
         """Say why to stop, if there is a reason."""
@@ -225,11 +261,11 @@ class _Run:
             return "hours"
         return "interrupted" if self._stop.is_set() else ""
 
-    def _queue(self, items: Sequence[PlannedLayer]) -> None:
+    def _queue(self, items: Sequence[Planned]) -> None:
         """Append measurements to those that are to be taken, but for those that are there."""
-        done = {(row.layer.key, row.repeat) for row in self._known_rows()}
+        done = {row_identity(row) for row in self._known_rows()}
         costs = [
-            (item, predicted_s(self._campaign, item.layer, self._monitor))
+            (item, predicted_s(self._campaign, item, self._monitor))
             for item in items
             if item.identity not in done
         ]
@@ -244,19 +280,20 @@ class _Run:
             return
         start = time.monotonic()
         self._store.compact()
-        measured = {row.layer.key for row in self._known_rows()}
+        measured = set(self._known_layers())
         try:
             items = self._batches.next_items(self._ready_worker(), self._store.output, measured)
         except WorkerDied as death:
             raise CampaignError(
-                f"choosing layers ended the measuring process: {death.detail}; all rows are kept"
+                f"choosing layers ended the measuring process: {death.detail}; all rows are in the "
+                "journal"
             ) from death
         self._queue(items)
         self._chose_all = not items
         self._choosing_s += time.monotonic() - start
 
     def measure_all(self, *, fusions: bool = False) -> str:
-        """Measure until the plan is done, the time is up or somebody wants to stop."""
+        """Measure until the plan is done, the time is up or the campaign is to stop."""
         start = time.monotonic()
         compact_at = start + self._rules.compact_interval_s
         with ExitStack() as stack:
@@ -280,7 +317,7 @@ class _Run:
         return self._end_reason() or "complete"
 
     def _check_fusions(self) -> None:
-        """Measure what the framework fuses; each rule is kept as soon as it is known."""
+        """Measure what the framework fuses; each finding is written as soon as it is known."""
         rules: Sequence[FusionRule] = getattr(self._target.load("lowering"), "FUSION_RULES", ())
         if not rules:
             self._notes += (
@@ -320,7 +357,7 @@ class _Run:
         stop = time.monotonic()
         return stop + max(self._rules.compact_interval_s, 20 * (stop - start))
 
-    def _next(self) -> tuple[PlannedLayer, float, bool] | None:
+    def _next(self) -> tuple[Planned, float, bool] | None:
         """Take what is to be measured next: its predicted time, and whether it is taken again."""
         if self._waiting and self._waiting[0][0] <= time.monotonic():
             return self._waiting.popleft()[1], 0.0, True
@@ -334,23 +371,30 @@ class _Run:
             return self._waiting.popleft()[1], 0.0, True
         return None
 
-    def _measure(self, item: PlannedLayer, cost_s: float, again: bool) -> None:
-        """Measure one layer and keep its row, whatever became of it."""
-        start = time.monotonic()
-        worker = self._ready_worker()
-        asked_at = time.time()
+    def _ask(self, item: Planned) -> dict[str, Any]:
+        """Let the measuring process measure a layer or a network."""
+        networks = self._campaign.networks
+        if item.run is None or networks is None:
+            return self._ready_worker().measure(item.layer, item.repeat, self._rules.timeout_s)
+        return self._ready_worker(item.run).measure_network(
+            item.run, item.repeat, networks.seconds, networks.timeout_s
+        )
+
+    def _measure(self, item: Planned, cost_s: float, again: bool) -> None:
+        """Measure one subject and write its row, whatever became of it."""
+        start, asked_at = time.monotonic(), time.time()
+        setting = self._store.setting if item.run is None else item.run.setting
         try:
-            reply = worker.measure(item.layer, item.repeat, self._rules.timeout_s)
-            row = replace(self._row(reply), subject=item.layer)
-            self._keep_reading(reply["reading"])
-            for name, (time_ms, readings) in reply["usual"].items():
-                self._store.usual[name] = (time_ms, readings)
+            reply = self._ask(item)
+            row = replace(self._row(reply), subject=item.subject, setting=setting)
+            self._add_reading(reply["reading"])
+            self._usual.update({k: (ms, count) for k, (ms, count) in reply["usual"].items()})
             self._crashes = 0
         except WorkerDied as death:
             row = Measurement(
-                subject=item.layer,
+                subject=item.subject,
                 status=death.status,
-                setting=self._store.setting,
+                setting=setting,
                 platform=self._store.platform,
                 started_at=asked_at,
                 duration_s=time.time() - asked_at,
@@ -368,61 +412,95 @@ class _Run:
         self._spent_s += cost_s
         self._remaining_s -= cost_s
         self._unsettled.append(row)
-        if not len(self._store.readings):
+        if item.run is not None or not len(self._store.readings):
             self._settle()
         if row.status is Status.OK:
             self._gaps_s.append(time.monotonic() - start - (row.duration_s - row.overhead_s))
         if self._crashes >= HOPELESS:
             raise CampaignError(
-                f"{HOPELESS} layers in a row ended the measuring process; the last said: "
-                f"{row.detail}; all rows are kept, mend the cause and start again"
+                f"{HOPELESS} subjects in a row ended the measuring process; the last said: "
+                f"{row.detail}; all rows are in the journal, mend the cause and start again"
             )
 
-    def _keep_reading(self, reading: Sequence[Any] | None) -> None:
-        """Keep a reading of the device, which settles the rows before it."""
+    def _add_reading(self, reading: Sequence[Any] | None) -> None:
+        """Add a reading of the device, which settles the rows before it."""
         if reading is not None:
             self._store.add_reading(Reading.from_json(reading))
             self._settle()
 
     def _read_reference(self) -> None:
         """Take a last reading, so that the last rows lie between two."""
-        try:
-            self._keep_reading(self._ready_worker().reading())
-        except WorkerDied:
-            self._end_worker()
+        if self._worker is not None:
+            try:
+                self._add_reading(self._worker.reading())
+            except WorkerDied:
+                self._end_worker()
         self._settle()
 
     def _settle(self) -> None:
-        """Queue the doubtful ones among the rows that lie between two readings by now."""
+        """Queue the noisy ones among the rows that lie between two readings by now."""
         rows, self._unsettled = self._unsettled, []
         # Rows of an earlier, finished start have lost the flags that were usual then.
         usual = usual_states(self._store.rows, self._monitor.device_states)
         for row in rows:
-            identity = (row.layer.key, row.repeat)
+            identity = row_identity(row)
             if (
-                is_doubtful(row, self._store.readings, usual)
+                is_noisy(row, self._store.readings, usual)
                 and self._attempts[identity] <= self._rules.retries
                 and self._retries_left > 0
+                and (item := self._again_item(row, identity)) is not None
             ):
                 self._retries_left -= 1
                 later = time.monotonic() + self._rules.retry_wait_s
-                self._waiting.append((later, PlannedLayer(row.layer, row.repeat)))
+                self._waiting.append((later, item))
 
-    def _ready_worker(self) -> WorkerProcess:
-        """Return the measuring process: a fresh one after a death or many layers."""
+    def _again_item(self, row: Measurement, identity: tuple[Hashable, ...]) -> Planned | None:
+        """Return how a row is measured again; None for a network that is not planned any more."""
+        if isinstance(row.subject, NetworkRef):
+            return self._planned.get(identity)
+        return Planned(row.subject, row.repeat)
+
+    @property
+    def _is_own_setting(self) -> bool:
+        """Whether the measuring process has the campaign's own setting."""
+        return not self._measures[0]
+
+    @property
+    def _usual(self) -> dict[str, tuple[float, int]]:
+        """What the monitor knows of its usual times under the process's setting."""
+        if self._is_own_setting:
+            return self._store.usual
+        return self._usual_elsewhere.setdefault(json.dumps(self._measures[0]), {})
+
+    def _ready_worker(self, run: NetworkRun | None = None) -> WorkerProcess:
+        """Return the measuring process: a fresh one after a death, or for other settings.
+
+        It measures layers, or networks under one setting, and is replaced after many of them.
+        """
+        measures = (dict(run.options) if run is not None else {}, run is not None)
+        if self._worker is not None and measures != self._measures:
+            if self._unsettled:
+                # The last layers lie between two readings by the same process.
+                self._read_reference()
+            self._end_worker()
         if self._worker is not None and self._asked >= self._recycle:
             self._end_worker()
+        self._measures = measures
         if self._worker is None:
-            settings = replace(self._worker_settings, usual=self._store.usual)
+            settings = replace(
+                self._bench.worker_settings(self._campaign, measures[0]),
+                usual=self._usual,
+                networks=measures[1],
+            )
             self._worker = WorkerProcess(settings, wants_stop=self._stop.is_set)
             self._asked = 0
-        if time.monotonic() >= self._costs_at:
+        if self._is_own_setting and time.monotonic() >= self._costs_at:
             self._costs_at = time.monotonic() + COSTS_INTERVAL_S
             try:
                 self._store.add_costs(self._worker.costs())
             except WorkerDied:
                 self._end_worker()
-                return self._ready_worker()
+                return self._ready_worker(run)
         self._asked += 1
         return self._worker
 
@@ -465,10 +543,11 @@ class _Run:
             statuses=Counter(str(row.status) for row in rows),
             measured=self._taken,
             again=self._again,
-            doubtful=sum(is_doubtful(row, self._store.readings) for row in rows),
+            noisy=sum(is_noisy(row, self._store.readings) for row in rows),
             elapsed_s=self._elapsed_s,
             overhead_s=median(self._gaps_s) if self._gaps_s else 0.0,
             choosing_s=self._choosing_s,
             notes=self._notes + self._states(),
             fusions=tuple(CheckedFusion.from_json(each) for each in self._store.fusions),
+            networks=sum(isinstance(row.subject, NetworkRef) for row in rows),
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 import tomllib
 from collections.abc import Mapping
@@ -125,7 +126,7 @@ class RunSettings:
     hours : float
         Time after which each start stops, like ``--hours``; 0 for no limit.
     timeout_s : float
-        A layer that takes longer fails, and its process is killed.
+        A layer that takes longer fails, and its process is killed; networks have their own limit.
     memory_share : float
         Share of the machine's memory that the measuring process may allocate.
     recycle_layers : int
@@ -185,6 +186,114 @@ class AdaptiveSettings:
 
 
 @dataclass(frozen=True)
+class NetworkSpec:
+    """Which whole networks are measured, and how.
+
+    Attributes
+    ----------
+    files : tuple of str
+        Patterns of ONNX files, and folders of them, relative to `folder`.
+    builders : tuple of str
+        Names of `resperf.campaign.networks.BUILDERS`, or import strings (``package.module:name``)
+        of callables like those.
+    batches : tuple of int
+        Each network is run at each of them; empty for the batch size of its file.
+    shapes : mapping of str to tuple of int
+        Shapes of inputs that have other free dimensions.
+    seconds : float
+        For each run; see `resperf.campaign.guarded.guarded_runs`.
+    timeout_s : float
+        A run that takes longer is ended, and its row is a timeout.
+    repeats : int
+        How many times more each run is measured, after all others.
+    settings : mapping of str to tuple
+        Settings of the target by the backend's keywords, such as ``threads``: every network is run
+        under each combination of their values.
+    folder : Path
+        Of the campaign's file.
+    """
+
+    files: tuple[str, ...] = ()
+    builders: tuple[str, ...] = ()
+    batches: tuple[int, ...] = ()
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    seconds: float = 3.0
+    timeout_s: float = 1800.0
+    repeats: int = 0
+    settings: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    folder: Path = Path()
+
+    @property
+    def combinations(self) -> list[dict[str, Any]]:
+        """Keywords of the backend, one for each combination of settings; one without any."""
+        return [
+            dict(zip(self.settings, values, strict=True))
+            for values in itertools.product(*self.settings.values())
+        ]
+
+    @classmethod
+    def from_mapping(cls, values: Any, folder: Path) -> Self:
+        """Check ``[networks]`` and make it.
+
+        Raises
+        ------
+        CampaignError
+            If a value is of the wrong type or out of range, or there is no network.
+        """
+        if not isinstance(values, Mapping):
+            raise CampaignError(f"networks={values!r} must be a table")
+        words = {f.name for f in dataclasses.fields(cls)} - {"settings", "folder", "shapes"}
+        own = {word: value for word, value in values.items() if word in words}
+        for word in ("files", "builders"):
+            _check_list(own.get(word, []), str, f"networks: {word}", '["a", "b"]')
+        _check_list(own.get("batches", []), int, "networks: batches", "[1, 8]")
+        numbers = {word: own[word] for word in ("seconds", "timeout_s", "repeats") if word in own}
+        _check_types(cls, numbers, "networks")
+        if min(numbers.get("seconds", 1), numbers.get("timeout_s", 1)) <= 0:
+            raise CampaignError("networks: seconds and timeout_s must be above 0")
+        shapes = values.get("shapes", {})
+        if not isinstance(shapes, Mapping):
+            raise CampaignError(f"networks: shapes={shapes!r} must be a table of inputs")
+        for name, shape in shapes.items():
+            _check_list(shape, int, f"networks: shapes.{name}", "[1, 3, 224, 224]")
+        settings = {
+            word: tuple(value) if isinstance(value, list) else (value,)
+            for word, value in values.items()
+            if word not in words | {"shapes"}
+        }
+        for word, choices in settings.items():
+            if not choices or not all(isinstance(each, (str, int, float)) for each in choices):
+                raise CampaignError(
+                    f"networks: {word}={values[word]!r} is no setting of a framework, which is a "
+                    f"value or a list of values; its own words are {', '.join(sorted(words))} and "
+                    "shapes"
+                )
+        given: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in own.items()}
+        made = cls(
+            **given,
+            shapes={name: tuple(shape) for name, shape in shapes.items()},
+            settings=settings,
+            folder=folder,
+        )
+        if not made.files and not made.builders:
+            raise CampaignError("networks: none are named; add files or builders")
+        return made
+
+
+def _check_list(values: Any, made: type[str] | type[int], where: str, example: str) -> None:
+    """Refuse what is no list of words, or of numbers from 1 on."""
+    good = isinstance(values, list | tuple) and all(
+        isinstance(each, made)
+        and not isinstance(each, bool)
+        and each not in ("", 0)
+        and (isinstance(each, str) or each > 0)
+        for each in values
+    )
+    if not good:
+        raise CampaignError(f"{where}={values!r} must be a list such as {example}")
+
+
+@dataclass(frozen=True)
 class Campaign:
     """A campaign, as defined by its file.
 
@@ -201,6 +310,9 @@ class Campaign:
         How often layers of the test split are measured again later: test data should be more exact
         than training data.
     kinds : mapping of str to KindSpec
+        Of the layers to measure; empty where only networks are.
+    networks : NetworkSpec, optional
+        Whole networks to measure.
     constraints, mixture, adaptive, protocol, run
         See their classes.
     source : mapping
@@ -214,6 +326,7 @@ class Campaign:
     seed: int = 0
     repeat_share: float = 0.02
     test_repeats: int = 0
+    networks: NetworkSpec | None = None
     constraints: Constraints = field(default_factory=Constraints)
     mixture: Mixture = field(default_factory=Mixture)
     adaptive: AdaptiveSettings = field(default_factory=AdaptiveSettings)
@@ -239,13 +352,19 @@ class Campaign:
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise CampaignError(f"campaign {path} is not TOML: {error}") from error
         try:
-            return cls.from_mapping({"name": path.stem, **values})
+            return cls.from_mapping({"name": path.stem, **values}, folder=path.parent)
         except ResperfError as error:
             raise CampaignError(f"campaign {path}: {error}") from error
 
     @classmethod
-    def from_mapping(cls, values: Mapping[str, Any]) -> Self:
+    def from_mapping(cls, values: Mapping[str, Any], *, folder: Path = Path()) -> Self:
         """Make a campaign from checked values.
+
+        Parameters
+        ----------
+        values : mapping
+        folder : Path
+            What the networks' files are relative to.
 
         Raises
         ------
@@ -258,18 +377,23 @@ class Campaign:
         unknown = sorted(set(values) - known)
         if unknown:
             raise CampaignError(f"unknown {', '.join(unknown)}; known: {', '.join(sorted(known))}")
-        kinds = values.get("kinds")
-        if not isinstance(kinds, Mapping) or not kinds:
-            raise CampaignError("no kinds: add a table such as [kinds.conv]")
-        tables = {*_TABLES, "kinds", "protocol"}
+        kinds, networks = values.get("kinds", {}), values.get("networks")
+        if not isinstance(kinds, Mapping) or not (kinds or networks is not None):
+            raise CampaignError(
+                "no kinds and no networks: add a table such as [kinds.conv] or [networks]"
+            )
+        tables = {*_TABLES, "kinds", "networks", "protocol"}
         settings = {k: v for k, v in values.items() if k not in tables}
         _check_types(cls, settings, "campaign")
         campaign = cls(
             kinds={kind: _kind_spec(kind, table) for kind, table in kinds.items()},
+            networks=None if networks is None else NetworkSpec.from_mapping(networks, folder),
             protocol=SamplingProtocol.from_mapping(values.get("protocol", {})),
-            source={
+            # All distributions that layers were drawn from, including the kind's defaults.
+            source=dict(values)
+            if not kinds
+            else {
                 **values,
-                # All distributions that layers were drawn from, including the kind's defaults.
                 "kinds": {kind: {**_ranges(kind, table), **table} for kind, table in kinds.items()},
             },
             **{name: _table(make, values.get(name, {}), name) for name, make in _TABLES.items()},
@@ -300,9 +424,9 @@ class Campaign:
     def differences(self, other: Mapping[str, Any]) -> list[str]:
         """Return the differences from a stored campaign that affect the data.
 
-        The number of samples, description, seed, runner and adaptive settings may differ.
+        The number of samples, networks, description, seed, runner and adaptive settings may differ.
         """
-        free = {"samples", "description", "run", "seed", "adaptive"}
+        free = {"samples", "networks", "description", "run", "seed", "adaptive"}
         mine = self.to_json()
         return [
             f"campaign's {word} changed"

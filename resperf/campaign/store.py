@@ -1,9 +1,9 @@
-"""Where a campaign keeps its rows: the journal while it runs, the dataset when it is written."""
+"""Where a campaign writes its rows: the journal while it runs, the dataset when it is written."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from importlib import metadata
@@ -21,6 +21,7 @@ from resperf.campaign.journal import (
     best_rows,
     middle_of,
     read_journal,
+    row_identity,
     usual_states,
 )
 from resperf.campaign.spec import Campaign
@@ -28,6 +29,7 @@ from resperf.dataset import Dataset, DatasetInfo, read_dataset, read_networks, w
 from resperf.errors import CampaignError
 from resperf.measurement import Measurement, NetworkRef
 from resperf.platform import Platform
+from resperf.quantities import PHASES
 from resperf.settings import Setting
 from resperf.timing import KNOWN_READINGS
 
@@ -51,6 +53,10 @@ class Store:
         How and where is about to be measured.
     monitor : Monitor
         Of its class of devices: names what of the machine's costs is its own, and usual states.
+    graphs : mapping of str to bytes, optional
+        Of the networks that rows are added of: digest -> graph without weights.
+    usual_ms : mapping of str to float, optional
+        What is known of `Monitor.usual_times` where neither journal nor dataset says it.
 
     Raises
     ------
@@ -84,19 +90,22 @@ class Store:
         setting: Setting,
         platform: Platform,
         monitor: Monitor,
+        graphs: Mapping[str, bytes] | None = None,
+        usual_ms: Mapping[str, float] | None = None,
     ) -> None:
         self._states = monitor.device_states
+        self._known_graphs = graphs or {}
         self.output = output
         self._campaign = campaign
         compacted = _from_dataset(output)
         new = _new_header(campaign, seed, setting, platform)
-        _refuse_strangers(output, compacted.header, campaign, new)
+        _refuse_differences(output, compacted.header, campaign, new)
         header = compacted.header or new
         path = journal_path(output)
         self._journal = Journal(path, header)
         try:
             written = read_journal(path)
-            _refuse_strangers(path, written.header, campaign, new)
+            _refuse_differences(path, written.header, campaign, new)
         except BaseException:
             self._journal.close()
             raise
@@ -109,41 +118,52 @@ class Store:
         known = set(monitor.usual_costs) & set(self._costs)
         self.usual = {name: (median(self._costs[name]), KNOWN_READINGS) for name in known}
         self.fusions = written.fusions or compacted.fusions
+        self._graphs = written.graphs
+        for name in (set(monitor.usual_costs) & set(usual_ms or {})) - known:
+            self.usual[name] = (usual_ms or {})[name], KNOWN_READINGS
         self.settled = [_without_samples(row) for row in self._lacking(compacted)]
         # Their ratios are turned back into readings, since the median moves with new ones.
         (reference_ms,) = compacted.costs.get(REFERENCE_COST, [math.nan])
         for row in self.settled:
             time_ms = row.reference_ratio * reference_ms
-            if not math.isnan(time_ms):
+            if not math.isnan(time_ms) and not isinstance(row.subject, NetworkRef):
                 self.readings.add(middle_of(row), time_ms)
 
     def _lacking(self, compacted: Records) -> list[Measurement]:
         """Return the dataset's rows that the journal lacks: those of an earlier, finished start."""
-        journalled = {(row.layer.key, row.repeat, row.started_at) for row in self.rows}
+        journalled = {(row_identity(row), row.started_at) for row in self.rows}
         return [
             row
             for row in compacted.rows
-            if (row.layer.key, row.repeat, row.started_at) not in journalled
+            if (row_identity(row), row.started_at) not in journalled and not self._is_foreign(row)
         ]
 
+    def _is_foreign(self, row: Measurement) -> bool:
+        """Whether a row is of a network on another machine, which has nothing to do with this."""
+        return isinstance(row.subject, NetworkRef) and bool(row.platform.differences(self.platform))
+
     def add_row(self, row: Measurement) -> None:
-        """Keep a row; when this returns, it survives a power cut."""
+        """Add a row; when this returns, it survives a power cut."""
+        if isinstance(row.subject, NetworkRef) and row.subject.digest not in self._graphs:
+            graph = self._known_graphs[row.subject.digest]
+            self._journal.add_graph(graph)
+            self._graphs[row.subject.digest] = graph
         self._journal.add_row(row)
         self.rows.append(_without_samples(row))
 
     def add_reading(self, reading: Reading) -> None:
-        """Keep a reading of the device."""
+        """Add a reading of the device."""
         self._journal.add_reading(reading)
         self._records.add_reading(reading)
 
     def add_costs(self, costs: dict[str, float]) -> None:
-        """Keep the machine's costs as they were measured this time."""
+        """Add the machine's costs as they were measured this time."""
         self._journal.add_costs(costs)
         for name, cost_ms in costs.items():
             self._costs.setdefault(name, []).append(cost_ms)
 
     def add_fusions(self, fusions: Sequence[Mapping[str, Any]]) -> None:
-        """Keep what was found of pairs of operators, in place of what was found before."""
+        """Write what was found of pairs of operators, in place of what was found before."""
         self._journal.add_fusions(fusions)
         self.fusions = fusions
 
@@ -154,7 +174,7 @@ class Store:
         return {name: median(found) for name, found in self._costs.items()} | usual_ms
 
     def best(self) -> list[Measurement]:
-        """Return one row per layer and repeat, without samples."""
+        """Return one row per subject and repeat, without samples."""
         # Rows of an earlier, finished start have lost the flags that were usual then.
         usual = usual_states(self.rows, self._states)
         return best_rows([*self.settled, *self.rows], self.readings, usual)
@@ -169,10 +189,12 @@ class Store:
         """
         if not self.rows and not self.settled:
             return
-        # The samples of a long campaign are read when they are needed, not kept for hours.
-        earlier = self._lacking(_from_dataset(self.output)) if self.settled else []
+        # The samples of a long campaign are read when they are needed, not held for hours.
+        there = _from_dataset(self.output, read_dataset if self.settled else read_networks)
+        earlier = self._lacking(there) if self.settled else []
         written = read_journal(journal_path(self.output)).rows
         rows = best_rows([*earlier, *written], self.readings, usual_states(written, self._states))
+        rows += filter(self._is_foreign, there.rows)
         costs = self.costs
         if len(self.readings):
             costs[REFERENCE_COST] = self.readings.median_ms
@@ -185,9 +207,9 @@ class Store:
             created=self._header.created,
             machine_costs=costs,
             fusions=tuple(self.fusions),
+            quantities=PHASES if any(_is_layer(row) for row in rows) else (),
         )
-        runs = read_networks(self.output) if self.output.exists() else Dataset(info, ())
-        write_dataset(self.output, Dataset(info, (*rows, *runs.measurements), runs.graphs))
+        write_dataset(self.output, Dataset(info, tuple(rows), {**there.graphs, **self._graphs}))
 
     def close(self, *, complete: bool) -> None:
         """Close the journal, and remove it where the dataset holds everything."""
@@ -195,6 +217,10 @@ class Store:
             self._journal.remove()
         else:
             self._journal.close()
+
+
+def _is_layer(row: Measurement) -> bool:
+    return not isinstance(row.subject, NetworkRef)
 
 
 def _without_samples(row: Measurement) -> Measurement:
@@ -213,21 +239,26 @@ def _new_header(campaign: Campaign, seed: int, setting: Setting, platform: Platf
     return Header(setting, platform, campaign.to_json(), seed, versions, created)
 
 
-def _from_dataset(output: Path) -> Records:
-    """Read what an earlier start compacted, rows of layers alone."""
+def _from_dataset(output: Path, read: Callable[[Path], Dataset] = read_dataset) -> Records:
+    """Read what an earlier start compacted."""
     if not output.exists():
         return Records()
-    dataset = read_dataset(output)
+    dataset = read(output)
     info = dataset.info
     header = Header(
         info.setting, info.platform, info.campaign, info.seed, info.versions, info.created
     )
     costs = {name: [cost_ms] for name, cost_ms in info.machine_costs.items()}
-    rows = [row for row in dataset.measurements if not isinstance(row.subject, NetworkRef)]
-    return Records(header, rows, costs=costs, fusions=info.fusions)
+    return Records(
+        header,
+        list(dataset.measurements),
+        costs=costs,
+        fusions=info.fusions,
+        graphs=dict(dataset.graphs),
+    )
 
 
-def _refuse_strangers(path: Path, header: Header | None, campaign: Campaign, new: Header) -> None:
+def _refuse_differences(path: Path, header: Header | None, campaign: Campaign, new: Header) -> None:
     """Refuse to add rows to those of another machine, campaign or seed."""
     if header is None:
         return

@@ -20,11 +20,12 @@ from typing import Any
 
 from resperf.backends import Backend, backend
 from resperf.backends.monitors import Monitor, Reading, load_monitor
+from resperf.campaign.guarded import measure_network
 from resperf.campaign.harvest import harvest
 from resperf.campaign.measure import measure_layer
 from resperf.campaign.messages import layer_of, plain
 from resperf.errors import ResperfError, UnsupportedError
-from resperf.measurement import Status
+from resperf.measurement import NetworkRef, Status
 from resperf.quantities import layer_quantity
 from resperf.targets import Target, register
 from resperf.timing import SamplingProtocol
@@ -88,6 +89,22 @@ class Worker:
         """Read the device now."""
         return {"reading": _plain_reading(self.monitor.reading(force=True))}
 
+    def network(
+        self,
+        network: Mapping[str, str],
+        path: str,
+        batch: int | None,
+        shapes: Mapping[str, Sequence[int]],
+        seconds: float,
+        repeat: int,
+    ) -> dict[str, Any]:
+        """Measure a whole network in rounds; the monitor judges each of them."""
+        row = measure_network(
+            self.backend, Path(path), NetworkRef(**network), batch=batch, shapes=shapes or None,
+            seconds=seconds, monitor=self.monitor, repeat=repeat,
+        )  # fmt: skip
+        return {"reading": None, "usual": self.monitor.usual_times(), "row": row.to_json()}
+
     def measure(self, layer: Mapping[str, Any], repeat: int) -> dict[str, Any]:
         """Measure a layer between the monitor's `before` and `after`."""
         reading = self.monitor.before()
@@ -108,8 +125,16 @@ def _plain_reading(reading: Reading | None) -> list[Any] | None:
 def start(target: Target, settings: Mapping[str, Any], monitor: Monitor) -> Worker:
     """Start the backend and what watches its device."""
     started = backend(target.framework, target.device_class, **settings["settings"])
-    started.own_process()
-    monitor.start(started, interval_s=settings["reference_interval_s"], usual=settings.get("usual"))
+    networks = settings.get("networks", False)
+    if not networks:
+        # A network has threads of its own, as where it is used.
+        started.own_process()
+    monitor.start(
+        started,
+        interval_s=settings["reference_interval_s"],
+        usual=settings.get("usual"),
+        networks=networks,
+    )
     protocol = SamplingProtocol.from_mapping(settings["protocol"])
     return Worker(backend=started, protocol=protocol, monitor=monitor)
 
@@ -121,6 +146,7 @@ def answer(worker: Worker, question: Mapping[str, Any]) -> dict[str, Any]:
         "harvest": worker.harvest,
         "lower": worker.lower,
         "measure": worker.measure,
+        "network": worker.network,
         "probe": worker.probe,
         "reading": worker.reading,
     }
@@ -129,9 +155,9 @@ def answer(worker: Worker, question: Mapping[str, Any]) -> dict[str, Any]:
     try:
         return questions[ask](**arguments)
     except Exception as error:
-        if isinstance(error, ResperfError) and ask != "measure":
+        if isinstance(error, ResperfError) and ask not in ("measure", "network"):
             return {"error": str(error)}
-        # Whatever a framework raises for a layer belongs to that layer's row.
+        # Whatever a framework raises for a subject belongs to that subject's row.
         return {"failure": f"{type(error).__name__}: {error}"}
 
 

@@ -86,11 +86,11 @@ def command(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Measure the layers of a campaign on this machine.
+    """Measure the layers and networks of a campaign on this machine.
 
     CAMPAIGN is a TOML file or the name of a shipped one (demo, cpu-45min, cpu-90min,
-    cpu-overnight, resperfnet-table3, quick). Ctrl-C loses no finished row; the same command
-    resumes the campaign.
+    cpu-overnight, networks-cpu, resperfnet-table3, quick). Ctrl-C loses no finished row; the same
+    command resumes the campaign.
     """
     from resperf.bundle import named_target
     from resperf.campaign import Bench, Campaign, plan_campaign, run_campaign
@@ -194,6 +194,7 @@ def show_plan(
             "campaign": campaign.name,
             "framework": setting.framework,
             "layers": dict(planned.counts),
+            "networks": len(planned.networks),
             "repeats": planned.repeats,
             "hours": planned.hours,
             "time_limit_hours": hours,
@@ -207,6 +208,8 @@ def show_plan(
     click.echo(f"{campaign.name} on {platform.device} with {setting.framework}, not started:")
     for kind, count in sorted(planned.counts.items(), key=lambda pair: -pair[1]):
         click.echo(f"  {kind:<8} {count:>8} layers")
+    if planned.networks:
+        click.echo(f"  {'networks':<8} {len(planned.networks):>8} runs")
     click.echo(f"  {'repeats':<8} {planned.repeats:>8}")
     click.echo(f"about {planned.hours:.2g} hours, {format_bytes(planned.disk_bytes)} of disk")
     if hours is not None:
@@ -235,10 +238,11 @@ def show_result(result: CampaignResult, *, as_json: bool) -> None:
             "dataset": str(result.path),
             "reason": result.reason,
             "rows": result.rows,
+            "networks": result.networks,
             "statuses": dict(result.statuses),
             "measured": result.measured,
             "again": result.again,
-            "doubtful": result.doubtful,
+            "doubtful": result.noisy,
             "elapsed_s": result.elapsed_s,
             "layers_per_second": rate,
             "median_overhead_s": result.overhead_s,
@@ -252,12 +256,14 @@ def show_result(result: CampaignResult, *, as_json: bool) -> None:
     statuses = ", ".join(f"{count} {status}" for status, count in sorted(result.statuses.items()))
     click.echo(f"{result.path}: {result.rows} rows ({statuses or 'none'})")
     click.echo(
-        f"measured {result.measured} in {format_duration(result.elapsed_s)} ({rate:.1f} layers/s), "
-        f"{result.again} of them repeated; {result.doubtful} rows remain noisy"
+        f"measured {result.measured} in {format_duration(result.elapsed_s)} ({rate:.1f} rows/s), "
+        f"{result.again} of them repeated; {result.noisy} rows remain noisy"
     )
     if result.choosing_s:
         click.echo(f"of that time, choosing layers took {format_duration(result.choosing_s)}")
-    if result.reason == "complete":
+    if result.reason == "complete" and result.networks == result.rows:
+        click.echo(f"next: resperf dataset info {result.path}")
+    elif result.reason == "complete":
         click.echo(f"next: resperf train {result.path}")
     else:
         cause = "time limit reached" if result.reason == "hours" else "interrupted"

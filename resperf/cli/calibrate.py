@@ -15,7 +15,6 @@ from resperf.cli._options import (
     FRAMEWORK,
     JSON,
     BatchCommand,
-    bar_of_steps,
     positive_integers,
 )
 from resperf.errors import OutputError
@@ -110,11 +109,10 @@ def command(
     chosen = chosen_bundle(device, framework, bundle)
     paths = network_files(networks) if networks else shipped_networks(["*"])
     paths, left_out = _without_excluded(paths, network_files(excluded))
-    with bar_of_steps("networks") as progress:
-        made, notes = calibrate(
-            chosen, paths, output or _default_output(bundle or device, chosen),
-            batches=batches, seconds=seconds, adapt=adapt, progress=progress,
-        )  # fmt: skip
+    made, notes = calibrate(
+        chosen, paths, output or _default_output(bundle or device, chosen),
+        batches=batches, seconds=seconds, adapt=adapt, progress=True,
+    )  # fmt: skip
     notes = [*left_out, *notes]
     assert made.correction is not None
     if as_json:

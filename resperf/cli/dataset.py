@@ -132,7 +132,9 @@ def _rows_table(summary: Summary) -> Table:
         table.add_row(name, *map(str, (kind.rows, kind.layers, *counts, kind.flagged)))
     if (networks := summary.networks) is not None:
         counts = (networks.statuses.get(status, 0) for status in statuses)
-        table.add_row("networks", *map(str, (networks.rows, networks.networks, *counts, "-")))
+        table.add_row(
+            "networks", *map(str, (networks.rows, networks.networks, *counts, networks.flagged))
+        )
     return table
 
 

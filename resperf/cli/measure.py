@@ -87,8 +87,12 @@ def command(
     from resperf.report.documents import json_text
     from resperf.report.network import network_text
     from resperf.report.side_by_side import side_by_side_text
-    from resperf.workflows.guarded import reference_monitor
-    from resperf.workflows.measure import append_runs, measure_network, with_speed_warning
+    from resperf.workflows.measure import (
+        append_runs,
+        measure_network,
+        reference_monitor,
+        with_speed_warning,
+    )
 
     if output is not None:
         require("h5py", "bench")

@@ -57,6 +57,7 @@ class NetworkSummary:
     rows, networks : int
         Networks with equal graphs count once.
     statuses : mapping of str to int
+    flagged : int
     quantities : mapping of str to (float, float, float)
         Quantity -> smallest value, median and largest of its rows.
     """
@@ -64,6 +65,7 @@ class NetworkSummary:
     rows: int
     networks: int
     statuses: Mapping[str, int]
+    flagged: int
     quantities: Mapping[str, tuple[float, float, float]]
 
 
@@ -184,6 +186,7 @@ def _summarize_networks(rows: Sequence[Measurement]) -> NetworkSummary | None:
         rows=len(rows),
         networks=len({row.subject.key for row in rows}),
         statuses=dict(Counter(str(row.status) for row in rows).most_common()),
+        flagged=sum(bool(row.flags) for row in rows),
         quantities={
             name: (min(found), median(found), max(found)) for name, found in values.items() if found
         },

@@ -103,7 +103,7 @@ __all__ = [
     "TopK",
     "Transpose",
     "function_of",
-    "handed_over_bytes",
+    "inter_layer_bytes",
     "key_at_any_batch",
     "kind_of",
     "kind_of_key",
@@ -159,7 +159,7 @@ def kind_of(kind: str) -> type[Layer]:
         raise LayerError(f"no layer kind {kind!r}; known kinds: {', '.join(KINDS)}") from error
 
 
-def handed_over_bytes(layers: Sequence[Layer]) -> int:
+def inter_layer_bytes(layers: Sequence[Layer]) -> int:
     """Bytes that layers of one network read from others: the inputs of all but the first."""
     return sum(layer.input_bytes for layer in layers[1:])
 

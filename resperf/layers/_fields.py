@@ -190,9 +190,10 @@ class Fields(ABC):
             If a word is unknown or a value is not of its field's type.
         """
         fields: dict[str, Any] = {}
+        specs, aliases = cls.specs(), cls.aliases
         for word, text in words.items():
-            for field_name in cls.aliases.get(word, (word,)):
-                spec = cls.specs().get(field_name)
+            for field_name in aliases.get(word, (word,)):
+                spec = specs.get(field_name)
                 fields[field_name] = text if spec is None else _parse(cls.kind, word, text, spec)
         return cls.from_fields(cls._expand(fields))
 

@@ -8,7 +8,7 @@ from typing import cast
 
 from resperf import disk_cache
 from resperf.errors import LayerError
-from resperf.layers import KINDS, layer_from_key
+from resperf.layers import KINDS, Layer, layer_from_key
 from resperf.lowering._base import LoweredNode, Role
 from resperf.network import Network, structure_digest
 
@@ -35,19 +35,25 @@ def once(
     """
     name = _name(network, identity)
     with suppress(ValueError, KeyError, IndexError, TypeError, LayerError):
-        return [_node(network, row) for row in disk_cache.load(_FOLDER, name)]
+        layers: dict[str | None, Layer | None] = {None: None}
+        return [_node(network, row, layers) for row in disk_cache.load(_FOLDER, name)]
     nodes = make()
     disk_cache.store(_FOLDER, name, _rows(network, nodes))
     return nodes
 
 
-def _node(network: Network, row: dict[str, object]) -> LoweredNode:
+def _node(
+    network: Network, row: dict[str, object], layers: dict[str | None, Layer | None]
+) -> LoweredNode:
+    """Read a node; equal layers, of which networks have many, become one value in `layers`."""
     sources = tuple(network.nodes[i].name for i in cast("list[int]", row["sources"]))
     key = cast("str | None", row["layer"])
+    if key not in layers:
+        layers[key] = layer_from_key(cast(str, key))
     return LoweredNode(
         name=sources[0] if sources else str(row["name"]),
         op=str(row["op"]),
-        layer=None if key is None else layer_from_key(key),
+        layer=layers[key],
         role=cast(Role, row["role"]),
         reason=str(row["reason"]),
         sources=sources,

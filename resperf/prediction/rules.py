@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from resperf.bundle import Bundle
-from resperf.layers import Layer, handed_over_bytes
+from resperf.layers import Layer, inter_layer_bytes
 from resperf.lowering import LoweredNetwork, LoweredNode, tensor_bytes
 from resperf.network import Tensor
 from resperf.prediction.result import PhaseTimes, Skipped
@@ -94,10 +94,10 @@ def layers_behind_each_other(nodes: Sequence[LoweredNode]) -> list[Layer]:
     return [node.layer for node in nodes if node.role == "execution" and node.layer is not None]
 
 
-def _handover(bundle: Bundle, lowered: LoweredNetwork) -> tuple[float, tuple[Skipped, ...]]:
+def _inter_layer(bundle: Bundle, lowered: LoweredNetwork) -> tuple[float, tuple[Skipped, ...]]:
     """Return the inter-layer overhead; list its costs that were not measured."""
     layers = layers_behind_each_other(lowered.nodes)
-    counts = {"node_ms": len(layers), "handover_ms_per_mb": handed_over_bytes(layers) / 1e6}
+    counts = {"node_ms": len(layers), "handover_ms_per_mb": inter_layer_bytes(layers) / 1e6}
     costs = {label: bundle.costs.get(label, math.nan) for label in counts}
     if bundle.correction is not None:
         costs = {label: getattr(bundle.correction, label) for label in counts}
@@ -122,7 +122,7 @@ def three_phase(bundle: Bundle, lowered: LoweredNetwork, times_ms: Sequence[floa
     views = [(node.name, node.op) for node in lowered.nodes if node.role == "view"]
     views_ms, missing_views = _cost(bundle, "view_ms", views)
     session_ms, missing_session = _cost(bundle, "session_ms", [("session", "call")])
-    handover_ms, missing_costs = _handover(bundle, lowered)
+    handover_ms, missing_costs = _inter_layer(bundle, lowered)
     layers_ms = _times_of(lowered, times_ms, "execution", "unknown")
     phases = PhaseTimes(
         preprocess_ms=_known_sum(copied_in_ms + _times_of(lowered, times_ms, "preprocess")),

@@ -15,6 +15,7 @@ from resperf.predictors._base import Examples, LayerPredictor, Progress, stored
 from resperf.predictors._onnx import OnnxNetwork
 from resperf.predictors.baseline import Baseline
 from resperf.predictors.metrics import mape
+from resperf.predictors.terms import term_quantities
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,32 @@ class ResidualTarget:
     targets: Array
     validation: Array
     error: Callable[[Array], float]
+
+
+@dataclass(frozen=True)
+class Described:
+    """Layers of one kind as predictors with a correction see them, whatever their baselines.
+
+    Attributes
+    ----------
+    columns : mapping of str to array
+        As `resperf.features.columns_of` returns them.
+    quantities : mapping of str to array
+        As `resperf.predictors.terms.term_quantities` returns them.
+    names : tuple of str
+    features : array (rows, features)
+    """
+
+    columns: Columns
+    quantities: Mapping[str, Array]
+    names: tuple[str, ...]
+    features: Array
+
+    @classmethod
+    def of(cls, kind: str, columns: Columns) -> Described:
+        """Compute quantities and features once."""
+        known = term_quantities(kind, columns)
+        return cls(columns, known, *feature_matrix(kind, columns, known))
 
 
 class Corrected(LayerPredictor):
@@ -73,10 +100,12 @@ class Corrected(LayerPredictor):
     ) -> None:
         """Fit the baseline, then the correction on what it does not explain."""
         self.baseline_ = Baseline(self.kind).fit(examples, validation=validation, seed=seed)
-        names, matrix, estimate_ms = all_inputs(self.baseline_, examples.columns)
+        names, matrix, estimate_ms = all_inputs(
+            self.baseline_, Described.of(self.kind, examples.columns)
+        )
         chosen = informative(matrix)
         self.features_ = tuple(names[place] for place in chosen)
-        validation_rows, baseline_ms = self._inputs(validation.columns)
+        validation_rows, baseline_ms = self._inputs(Described.of(self.kind, validation.columns))
 
         def error(corrections: Array) -> float:
             return mape(validation.values, baseline_ms * np.exp(corrections))
@@ -85,14 +114,19 @@ class Corrected(LayerPredictor):
         target = ResidualTarget(matrix[:, chosen], targets, validation_rows, error)
         self._learn_correction(target, examples.weights, seed, progress)
 
-    def _inputs(self, columns: Columns) -> tuple[Array, Array]:
+    def _inputs(self, layers: Described) -> tuple[Array, Array]:
         """Return the correction's inputs, (rows, inputs), and the baseline in ms, (rows,)."""
-        names, matrix, estimate_ms = all_inputs(self.baseline_, columns)
-        return matrix[:, [names.index(name) for name in self.features_]], estimate_ms
+        names, matrix, estimate_ms = all_inputs(self.baseline_, layers)
+        place = {name: place for place, name in enumerate(names)}
+        return matrix[:, [place[name] for name in self.features_]], estimate_ms
 
     def values(self, columns: Columns) -> Array:
         """Return the learnt quantity of each layer."""
-        rows, estimate_ms = self._inputs(columns)
+        return self.values_of(Described.of(self.kind, columns))
+
+    def values_of(self, layers: Described) -> Array:
+        """Return the learnt quantity of layers that another predictor may be asked about too."""
+        rows, estimate_ms = self._inputs(layers)
         times_ms: Array = estimate_ms * np.exp(self._correction(rows))
         return times_ms
 
@@ -115,20 +149,18 @@ class Corrected(LayerPredictor):
         self._load_correction(values, OnnxNetwork(folder / stored(values, "network")))
 
 
-def all_inputs(baseline: Baseline, columns: Columns) -> tuple[tuple[str, ...], Array, Array]:
+def all_inputs(baseline: Baseline, layers: Described) -> tuple[tuple[str, ...], Array, Array]:
     """Return names and values of all inputs, (rows, inputs), and the baseline in ms, (rows,).
 
     Parameters
     ----------
     baseline : Baseline
         Fitted; its kind determines the features.
-    columns : mapping of str to array
-        As `resperf.features.columns_of` returns them.
+    layers : Described
     """
-    names, matrix = feature_matrix(baseline.kind, columns)
-    estimate_ms, shares = baseline.shares(columns)
-    names += ("ln baseline", *(f"share {term}" for term in baseline.terms_))
-    return names, np.column_stack([matrix, np.log(estimate_ms), shares]), estimate_ms
+    estimate_ms, shares = baseline.shares(layers.columns, layers.quantities)
+    names = (*layers.names, "ln baseline", *(f"share {term}" for term in baseline.terms_))
+    return names, np.column_stack([layers.features, np.log(estimate_ms), shares]), estimate_ms
 
 
 def informative(matrix: Array) -> list[int]:

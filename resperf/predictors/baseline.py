@@ -159,9 +159,14 @@ class Baseline(LayerPredictor):
         self.coefficients_ = coefficients[used]
         self.floor_ms_ = float(examples.values.min()) / 5
 
-    def shares(self, columns: Columns) -> tuple[Array, Array]:
-        """Return the estimate in ms, shape (rows,), and the share of each term, (rows, terms)."""
-        terms = physical_terms(self.kind, columns, self.terms_)
+    def shares(
+        self, columns: Columns, known: Mapping[str, Array] | None = None
+    ) -> tuple[Array, Array]:
+        """Return the estimate in ms, shape (rows,), and the share of each term, (rows, terms).
+
+        `known` is the result of `term_quantities`, where it was already computed.
+        """
+        terms = physical_terms(self.kind, columns, self.terms_, known)
         parts = terms * self._scales(self.terms_, columns) * self.coefficients_
         estimate_ms = np.maximum(parts.sum(axis=1), self.floor_ms_)
         return estimate_ms, parts / estimate_ms[:, None]

@@ -10,6 +10,7 @@ import numpy as np
 
 from resperf.features import Array, Columns
 from resperf.predictors._base import Examples, LayerPredictor, Progress, stored
+from resperf.predictors._corrected import Corrected, Described
 from resperf.predictors.boosted import TREES, Boosted
 from resperf.predictors.residual import Residual
 
@@ -27,7 +28,7 @@ class Ensemble(LayerPredictor):
 
     Attributes
     ----------
-    members_ : tuple of LayerPredictor
+    members_ : tuple of Corrected
         A `Residual` and a `Boosted`, each with its own baseline.
     share_ : float
         Share of the first member; the second has the rest.
@@ -39,7 +40,7 @@ class Ensemble(LayerPredictor):
         super().__init__(kind, epochs=epochs)
         self.trees = trees
 
-    def _members(self) -> tuple[LayerPredictor, ...]:
+    def _members(self) -> tuple[Corrected, ...]:
         return Residual(self.kind, epochs=self.epochs), Boosted(self.kind, trees=self.trees)
 
     def _learn(
@@ -49,12 +50,16 @@ class Ensemble(LayerPredictor):
         self.members_ = self._members()
         for member in self.members_:
             member.fit(examples, validation=validation, seed=seed, progress=progress)
-        first_ms, second_ms = (member.values(validation.columns) for member in self.members_)
+        first_ms, second_ms = self._of_members(validation.columns)
         self.share_ = best_share(first_ms, second_ms, validation.values)
+
+    def _of_members(self, columns: Columns) -> list[Array]:
+        layers = Described.of(self.kind, columns)
+        return [member.values_of(layers) for member in self.members_]
 
     def values(self, columns: Columns) -> Array:
         """Return the learnt quantity of each layer."""
-        first_ms, second_ms = (member.values(columns) for member in self.members_)
+        first_ms, second_ms = self._of_members(columns)
         return _averaged(first_ms, second_ms, self.share_)
 
     def _export(self, folder: Path, stem: str) -> dict[str, Any]:

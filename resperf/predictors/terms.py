@@ -51,7 +51,22 @@ def choices_of(kind: str, columns: Columns) -> Array | None:
     return None if field is None else np.asarray(columns[field]).astype(str)
 
 
-def physical_terms(kind: str, columns: Columns, names: tuple[str, ...] | None = None) -> Array:
+def term_quantities(kind: str, columns: Columns) -> dict[str, Array]:
+    """Return what terms read: `quantities`, and 1 where a layer has an activation or optimizer."""
+    known = dict(quantities(kind, columns))
+    for field, choices in (("activation", ACTIVATIONS), ("optimizer", OPTIMIZERS)):
+        if field in columns:
+            values = np.asarray(columns[field])
+            known |= {f"{field}={name}": (values == name).astype(float) for name in choices}
+    return known
+
+
+def physical_terms(
+    kind: str,
+    columns: Columns,
+    names: tuple[str, ...] | None = None,
+    known: Mapping[str, Array] | None = None,
+) -> Array:
     """Return the terms of layers as a matrix of shape (rows, terms).
 
     Parameters
@@ -62,6 +77,8 @@ def physical_terms(kind: str, columns: Columns, names: tuple[str, ...] | None = 
         As `resperf.features.columns_of` returns them.
     names : tuple of str, optional
         Terms to return; all of the kind by default.
+    known : mapping of str to array, optional
+        The result of `term_quantities`, where it was already computed.
 
     Raises
     ------
@@ -73,9 +90,5 @@ def physical_terms(kind: str, columns: Columns, names: tuple[str, ...] | None = 
     unknown = [name for name in chosen if name not in table]
     if unknown or not chosen:
         raise TrainingError(f"no physical terms {', '.join(unknown)} for kind {kind!r}")
-    known = dict(quantities(kind, columns))
-    for field, choices in (("activation", ACTIVATIONS), ("optimizer", OPTIMIZERS)):
-        if field in columns:
-            values = np.asarray(columns[field])
-            known |= {f"{field}={name}": (values == name).astype(float) for name in choices}
-    return np.stack([np.asarray(table[name](known), dtype=float) for name in chosen], axis=1)
+    q = term_quantities(kind, columns) if known is None else known
+    return np.stack([np.asarray(table[name](q), dtype=float) for name in chosen], axis=1)

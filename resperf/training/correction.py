@@ -52,7 +52,7 @@ class Placed:
         Predicted execution of the layers of each group (`resperf.bundle.group_of`), in isolation.
     layers : int
         Number of layers.
-    handed_over_mb : float
+    inter_layer_mb : float
         MB passed between layers.
     rest_ms : float
         Predicted time of everything else: outer phases, session call, shape-only operators.
@@ -63,7 +63,7 @@ class Placed:
     measured_ms: float
     kinds_ms: Mapping[str, float]
     layers: int
-    handed_over_mb: float
+    inter_layer_mb: float
     rest_ms: float
 
 
@@ -130,7 +130,7 @@ def common_factor(placed: Sequence[Placed], costs: Mapping[str, float]) -> float
     """
     node_ms, mb_ms = _prior((), costs)
     ratios = [
-        (each.measured_ms - each.rest_ms - node_ms * each.layers - mb_ms * each.handed_over_mb)
+        (each.measured_ms - each.rest_ms - node_ms * each.layers - mb_ms * each.inter_layer_mb)
         / sum(each.kinds_ms.values())
         for each in placed
         if sum(each.kinds_ms.values()) > 0
@@ -207,7 +207,7 @@ def _prior(kinds: Sequence[str], costs: Mapping[str, float]) -> Any:
 
 def _row(each: Placed, kinds: Sequence[str]) -> list[float]:
     times = [each.kinds_ms.get(kind, 0.0) for kind in kinds]
-    return [*times, float(each.layers), each.handed_over_mb]
+    return [*times, float(each.layers), each.inter_layer_mb]
 
 
 def _total_ms(each: Placed, kinds: Sequence[str], solution: Any) -> float:

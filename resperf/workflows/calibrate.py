@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
+import glob
+import itertools
 import math
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING
 
 from resperf.backends import Backend, backend
 from resperf.bundle import Bundle, TransferredCalibration, group_of, replaced_folder, write_manifest
+from resperf.campaign import Campaign, run_campaign
 from resperf.campaign.process import WorkerProcess, WorkerSettings
 from resperf.devices import target_of
-from resperf.errors import (
-    MeasurementError,
-    OutputError,
-    ResperfError,
-    UnsupportedError,
-    require,
-)
-from resperf.layers import handed_over_bytes, layer_from_key
-from resperf.network import Network, read_network
+from resperf.errors import MeasurementError, ResperfError, UnsupportedError, require
+from resperf.layers import inter_layer_bytes, layer_from_key
+from resperf.measurement import NetworkRef, Status
+from resperf.network import Network, graph_digest, read_network, weightless
 from resperf.network.files import network_names
 from resperf.platform import Platform, usable_cores
 from resperf.prediction import predict_network
@@ -37,14 +34,9 @@ from resperf.training.correction import (
     fit_correction,
     refuse_few,
 )
-from resperf.workflows.guarded import reference_monitor
-from resperf.workflows.measure import Progress, measure_network
-
-if TYPE_CHECKING:
-    from resperf.workflows.runs import RunJournal
 
 COST_READINGS = 5
-"""Of what calls, handovers and weights cost, where a bundle is transferred: the medians count."""
+"""Readings of the costs of calls, inter-layer overhead and weights; their medians count."""
 
 
 def calibrate(
@@ -55,13 +47,13 @@ def calibrate(
     batches: Sequence[int],
     seconds: float = 3.0,
     adapt: bool = False,
-    progress: Progress | None = None,
+    progress: bool = False,
 ) -> tuple[Bundle, list[str]]:
     """Measure networks, learn how layers run inside them, and write the bundle with that.
 
-    What is measured is written to a journal beside `output` until the bundle is written: a call
-    that was interrupted goes on by the same call. Then the runs are rows of the dataset
-    ``NAME.networks.h5`` beside it.
+    The networks are a campaign, whose dataset is ``NAME.networks.h5`` beside `output`: a call that
+    was interrupted goes on by the same call. Once the bundle is written, a further call measures
+    anew, and its rows are repeats.
 
     Parameters
     ----------
@@ -76,9 +68,10 @@ def calibrate(
     seconds : float
         For each network and batch size.
     adapt : bool
-        Carry a bundle of another machine over to this one: layers keep what they cost in
-        proportion to each other, but for what the networks teach of each kind.
-    progress : callable, optional
+        Transfer a bundle of another machine to this one: layers cost as much in proportion to each
+        other, but for what the networks teach of each kind.
+    progress : bool
+        Show progress on stderr if it is a terminal.
 
     Returns
     -------
@@ -91,8 +84,12 @@ def calibrate(
     ------
     MeasurementError
         If this is not the bundle's machine, or cannot take over its layers.
+    CampaignError
+        If the dataset beside `output` is of another machine.
     TrainingError
         If too few networks could be measured.
+    KeyboardInterrupt
+        If it was interrupted; what was measured is in the journal.
     """
     if bundle.setting.threads < 1:
         raise MeasurementError(
@@ -106,7 +103,7 @@ def calibrate(
     differences += here.differences(bundle.setting)
     foreign = _other_kernels(here, bundle.setting)
     if differences and (foreign or not adapt):
-        way = "" if foreign else ", or carry it over to this machine (--adapt)"
+        way = "" if foreign else ", or transfer it to this machine (--adapt)"
         raise MeasurementError(
             f"{bundle.path} was measured on another machine or with other settings "
             f"({'; '.join(foreign or differences)}); calibrate it there{way}"
@@ -124,7 +121,7 @@ def calibrate(
     # What would be refused after minutes of measuring is refused before.
     require("scipy.optimize", "train")
     require("h5py", "bench")
-    from resperf.workflows.runs import RunJournal
+    from resperf.campaign.store import journal_path
 
     output = output.resolve()
     paths = list({path.resolve(): path for path in paths}.values())
@@ -138,9 +135,9 @@ def calibrate(
         costs = _measured_costs(target, here.threads)
         bundle = _transferred(original, here, platform, costs, factor=1.0)
     dataset = output.with_name(f"{output.name}.networks.h5")
-    with replaced_folder(output) as folder, RunJournal(dataset, device, seconds) as runs:
+    with replaced_folder(output) as folder:
         placed, notes = measured_networks(
-            bundle, device, paths, batches=batches, seconds=seconds, runs=runs, progress=progress
+            bundle, device, paths, dataset, batches=batches, seconds=seconds, progress=progress
         )
         refuse_few({each.network for each in placed}, notes)
         if differences:
@@ -158,7 +155,7 @@ def calibrate(
             correction=learnt.to_json(),
         )
         write_manifest(folder, made.manifest)
-    runs.finish()
+    journal_path(dataset).unlink(missing_ok=True)
     return Bundle.load(output), notes
 
 
@@ -211,51 +208,86 @@ def measured_networks(
     bundle: Bundle,
     device: Backend,
     paths: Sequence[Path],
+    dataset: Path,
     *,
     batches: Sequence[int],
     seconds: float,
-    runs: RunJournal,
-    progress: Progress | None = None,
+    progress: bool = False,
 ) -> tuple[list[Placed], list[str]]:
-    """Measure networks and predict them layer by layer, alone.
+    """Predict networks layer by layer, alone, and measure them in a campaign.
 
     Networks with operators that the bundle does not know are left out, and so are those that the
     framework cannot run; both are named.
+
+    Raises
+    ------
+    TrainingError
+        If there are too few networks that the bundle knows.
+    KeyboardInterrupt
+        If the campaign was interrupted.
     """
-    placed: list[Placed] = []
-    notes: list[str] = []
+    from resperf.dataset import read_networks
+
+    here, platform = device.setting(), device.platform()
+    target = target_of(platform.device, device.name)
     names = network_names(paths)
-    asked = [(path, batch) for path in paths for batch in batches]
     alone = bundle.without_correction()
-    with reference_monitor(device, bundle=bundle) as monitor:
-        for done, (path, batch) in enumerate(asked):
-            name = names[path]
-            if progress is not None:
-                progress(done, len(asked), name)
-            try:
-                network = read_network(path, batch=batch)
-                foretold = placed_network(alone, network, name, math.nan)
-                row = runs.find(path, network.batch)
-                total_ms = math.nan if row is None else row.value("latency_ms")
-                if row is None:
-                    measured = measure_network(
-                        path, device, batch=batch, seconds=seconds, layers=False, monitor=monitor
-                    )
-                    if not measured.steady_rounds:
-                        notes.append(f"{name} at batch {batch}: the machine was never at its speed")
-                        continue
-                    total_ms = measured.total_ms
-                    if measured.row is not None:
-                        runs.add(measured.row)
-            except OutputError:
-                raise
-            except (ResperfError, MemoryError) as error:
-                notes.append(f"{name} at batch {batch}: {error}")
-                continue
-            placed.append(replace(foretold, measured_ms=total_ms))
-    if progress is not None:
-        progress(len(asked), len(asked), "done")
-    return placed, notes
+    predicted: dict[tuple[Path, int], Placed] = {}
+    reasons: dict[tuple[Path, int], str] = {}
+    for path, batch in itertools.product(paths, batches):
+        try:
+            network = read_network(path, batch=batch)
+            predicted[path, batch] = placed_network(alone, network, names[path], math.nan)
+        except (ResperfError, MemoryError) as error:
+            reasons[path, batch] = str(error)
+    files = dict.fromkeys(path for path, _ in predicted)
+    known = {path: graph_digest(weightless(path)) for path in files}
+    refuse_few({names[path] for path in known}, _notes(names, reasons))
+    campaign = Campaign.from_mapping(
+        {
+            "name": "networks",
+            "networks": {
+                "files": [glob.escape(str(path.resolve())) for path in known],
+                "batches": list(dict.fromkeys(batches)),
+                "seconds": seconds,
+            },
+        }
+    )
+    result = run_campaign(
+        campaign,
+        dataset,
+        framework=target.framework,
+        device_class=target.device_class,
+        settings={"threads": here.threads},
+        anew=True,
+        usual_ms=bundle.costs,
+        progress=progress,
+    )
+    if result.reason == "interrupted":
+        raise KeyboardInterrupt
+    rows = {
+        (row.subject.digest, row.setting.batch): row
+        for row in read_networks(dataset).measurements  # the latest of repeats counts
+        if isinstance(row.subject, NetworkRef)
+        and not row.platform.differences(platform)
+        and replace(row.setting, batch=None) == here
+    }
+    placed: list[Placed] = []
+    for (path, batch), each in predicted.items():
+        row = rows[known[path], each.batch]
+        if row.status is not Status.OK:
+            reasons[path, batch] = row.detail
+        elif row.flags:
+            reasons[path, batch] = "the machine was never at its speed"
+        else:
+            placed.append(replace(each, measured_ms=row.value("latency_ms")))
+    in_order = {key: reasons[key] for key in itertools.product(paths, batches) if key in reasons}
+    return placed, _notes(names, in_order)
+
+
+def _notes(names: Mapping[Path, str], reasons: Mapping[tuple[Path, int], str]) -> list[str]:
+    """Say which networks were left out, and why."""
+    return [f"{names[path]} at batch {batch}: {why}" for (path, batch), why in reasons.items()]
 
 
 def placed_network(alone: Bundle, network: Network, name: str, measured_ms: float) -> Placed:
@@ -285,6 +317,6 @@ def placed_network(alone: Bundle, network: Network, name: str, measured_ms: floa
         measured_ms=measured_ms,
         kinds_ms=kinds_ms,
         layers=len(layers),
-        handed_over_mb=handed_over_bytes(layers) / 1e6,
+        inter_layer_mb=inter_layer_bytes(layers) / 1e6,
         rest_ms=prediction.total_ms - alone_ms,
     )

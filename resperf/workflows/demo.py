@@ -18,8 +18,12 @@ from resperf.lowering import LoweredNetwork, lower, work_of
 from resperf.network import Network, read_network
 from resperf.prediction import Prediction, predict_network
 from resperf.targets import DEFAULT
-from resperf.workflows.guarded import reference_monitor
-from resperf.workflows.measure import MeasuredNetwork, append_runs, measure_network
+from resperf.workflows.measure import (
+    MeasuredNetwork,
+    append_runs,
+    measure_network,
+    reference_monitor,
+)
 
 SHIPPED = ("lenet5", "alexnet", "vgg16")
 BATCHES = (1, 8)
@@ -77,7 +81,7 @@ def run_demo(
     Raises
     ------
     KeyboardInterrupt
-        If the campaign was interrupted; all finished work is kept.
+        If the campaign was interrupted; finished work is not lost.
     ResperfError
         Whatever a part raises.
     """
@@ -185,7 +189,7 @@ def _judged_networks(device: Backend, kinds: Collection[str]) -> Iterator[tuple[
 
 
 def light_networks() -> list[Path]:
-    """Find the real networks that the onnx package carries for its tests; it is not loaded."""
+    """Find the real networks that the onnx package has for its tests; it is not loaded."""
     found = importlib.util.find_spec("onnx")
     if found is None or found.origin is None:
         return []

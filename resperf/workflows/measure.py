@@ -1,34 +1,28 @@
-"""A network run for real: the phases, percentiles and layers that a prediction foretells."""
+"""A network run for real: its phases, percentiles and layers, in the format of a prediction."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from resperf.backends import Backend
-from resperf.backends.monitors import Monitor
+from resperf.backends.monitors import Monitor, load_monitor
 from resperf.bundle import Bundle
 from resperf.campaign import measure_layer
-from resperf.devices import is_at_hand
+from resperf.campaign.guarded import ROUNDS, GuardedRuns, guarded_runs, network_row
+from resperf.devices import is_at_hand, target_of
+from resperf.errors import MeasurementError
 from resperf.layers import Layer
 from resperf.lowering import LoweredNetwork, lower
-from resperf.measurement import (
-    MAX_SAMPLES,
-    TOLERANCE,
-    Measurement,
-    NetworkRef,
-    Samples,
-    Status,
-    StopReason,
-)
+from resperf.measurement import TOLERANCE, Measurement, NetworkRef, Status
 from resperf.network import graph_digest, read_network, weightless
-from resperf.platform import Platform
 from resperf.prediction.result import (
     LayerPrediction,
     PhaseTimes,
@@ -36,17 +30,8 @@ from resperf.prediction.result import (
     network_json,
 )
 from resperf.quantities import PHASES
-from resperf.settings import Setting
-from resperf.timing import SamplingProtocol
-from resperf.timing.statistics import capped
+from resperf.timing import KNOWN_READINGS, SamplingProtocol
 from resperf.units import json_number
-from resperf.workflows.guarded import (
-    ROUNDS,
-    GuardedRuns,
-    guarded_runs,
-    percentile,
-    reference_monitor,
-)
 
 PERCENTILES: Mapping[str, float] = {"p50": 0.50, "p95": 0.95, "p99": 0.99}
 FEW_RUNS = 20
@@ -67,7 +52,7 @@ class MeasuredNetwork:
     network, device, framework : str
     batch : int or None
     phases : PhaseTimes
-        Medians; see `resperf.workflows.guarded.GuardedRuns`. A re-layout of the network's input or
+        Medians; see `resperf.campaign.guarded.GuardedRuns`. A re-layout of the network's input or
         output, which a framework runs within its session call, is counted in preprocess or
         postprocess as measured alone, where layers are measured.
     percentiles_ms : mapping of str to float
@@ -145,6 +130,43 @@ class MeasuredNetwork:
         }
 
 
+@contextmanager
+def reference_monitor(
+    backend: Backend, *, bundle: Bundle | None = None, monitor: Monitor | None = None
+) -> Iterator[Monitor]:
+    """Watch the device with its reference layer inside the ``with`` block.
+
+    Parameters
+    ----------
+    backend : Backend
+    bundle : Bundle, optional
+        What is judged, if anything is. Where it was measured on this machine with these settings,
+        usual times of the monitor are those of its campaign, and a state that lasts as long as the
+        ``with`` block shows.
+    monitor : Monitor, optional
+        One that has not started yet; by default that of the backend's class of devices.
+
+    Raises
+    ------
+    MeasurementError
+        If the framework cannot run the reference layer.
+    """
+    monitor = monitor or load_monitor(target_of(backend.platform().device, backend.name))
+    usual: dict[str, tuple[float, int]] = {}
+    if bundle is not None and not (
+        backend.platform().hardware_differences(bundle.platform)
+        + backend.setting().differences(bundle.setting)
+    ):
+        usual = {name: (cost_ms, KNOWN_READINGS) for name, cost_ms in bundle.costs.items()}
+    with monitor.start(backend, usual=usual, networks=True):
+        if monitor.unwatched:
+            raise MeasurementError(
+                f"{backend.name} cannot run the reference layer on this machine: "
+                f"{monitor.unwatched}"
+            )
+        yield monitor
+
+
 def measure_network(
     path: Path,
     backend: Backend,
@@ -169,7 +191,7 @@ def measure_network(
     shapes : mapping of str to sequence of int, optional
         Shapes of inputs with other free dimensions.
     seconds : float
-        Time for whole runs; see `resperf.workflows.guarded.guarded_runs`.
+        Time for whole runs; see `resperf.campaign.guarded.guarded_runs`.
     layers : bool
         Measure the layers too, about a third of a second for each distinct one.
     monitor : Monitor, optional
@@ -209,12 +231,13 @@ def measure_network(
         reference_ratio=timed.reference_ratio,
         rounds=timed.rounds,
         steady_rounds=timed.steady_rounds,
-        row=_row(
+        row=network_row(
             NetworkRef(path.stem, graph_digest(weightless(path))),
             timed,
             setting=dataclasses.replace(setting, batch=network.batch, shapes=given),
             platform=platform,
             started_at=started_at,
+            duration_s=time.time() - started_at,
         ),
     )
     if not layers:
@@ -277,32 +300,6 @@ def measure_layers(
     return measured
 
 
-def _row(
-    network: NetworkRef,
-    timed: GuardedRuns,
-    *,
-    setting: Setting,
-    platform: Platform,
-    started_at: float,
-) -> Measurement:
-    """Make a dataset's row of timed runs; busy where the machine never had its usual speed."""
-    samples = {
-        name: Samples(capped(times_ms, MAX_SAMPLES), len(times_ms), 0, StopReason.BUDGET)
-        for name, times_ms in timed.phases_ms.items()
-    }
-    return Measurement(
-        network,
-        Status.OK,
-        samples,
-        setting=setting,
-        platform=platform,
-        started_at=started_at,
-        duration_s=time.time() - started_at,
-        reference_ratio=timed.reference_ratio,
-        flags=() if timed.steady_rounds else ("busy",),
-    )
-
-
 def append_runs(output: Path, runs: Sequence[tuple[Path, MeasuredNetwork]]) -> int:
     """Add measured networks to a dataset, which is made where it is not there.
 
@@ -330,6 +327,24 @@ def _median_phases(timed: GuardedRuns) -> PhaseTimes:
 
 def _percentiles(timed: GuardedRuns) -> dict[str, float]:
     return {name: percentile(timed.totals_ms, share) for name, share in PERCENTILES.items()}
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """Return a percentile, linearly interpolated between the sorted values; NaN without any.
+
+    Parameters
+    ----------
+    values : sequence of float
+    share : float
+        0.95 for the 95th percentile.
+    """
+    if not values:
+        return math.nan
+    ordered = sorted(values)
+    position = share * (len(ordered) - 1)
+    below = min(int(position), len(ordered) - 1)
+    above = min(below + 1, len(ordered) - 1)
+    return ordered[below] + (ordered[above] - ordered[below]) * (position - below)
 
 
 def _run_warnings(timed: GuardedRuns) -> tuple[str, ...]:

@@ -14,14 +14,14 @@ from resperf.campaign.journal import (
     Header,
     Journal,
     best_rows,
-    is_doubtful,
+    is_noisy,
     read_journal,
     usual_states,
 )
 from resperf.errors import CampaignError, OutputError
 from resperf.layers import Dense
 from resperf.measurement import Measurement, NetworkRef, Samples, Status, StopReason
-from resperf.platform import Platform, this_platform, to_fingerprint
+from resperf.platform import Platform, this_platform
 from resperf.quantities import PHASES
 from resperf.settings import Setting
 from resperf.timing import ReferenceHistory
@@ -177,9 +177,9 @@ def test_a_state_of_most_rows_is_the_usual_one() -> None:
     kept = best_rows(rows, steady, usual_states(rows, STATES))
     # Two of three rows are flagged by the probe: nothing is wrong with them. Drift always counts.
     assert Counter(each.flags for each in kept) == {(): 80, ("drift",): 40}
-    assert not is_doubtful(rows[0], steady, usual_states(rows, STATES))
+    assert not is_noisy(rows[0], steady, usual_states(rows, STATES))
     both = [row(n, float(n), flags=("caches", "drift")) for n in range(1, 121)]
-    assert is_doubtful(rows[2], steady, usual_states(both, STATES))
+    assert is_noisy(rows[2], steady, usual_states(both, STATES))
     # Half of them, or a few of few, are no rule.
     half = [row(n, float(n), flags=("caches",) * (n % 2)) for n in range(1, 121)]
     assert Counter(each.flags for each in best_rows(half, steady, usual_states(half, STATES))) == {
@@ -239,7 +239,8 @@ def test_journals_of_version_1_are_read(tmp_path: Path) -> None:
         "detail": "",
     }  # fmt: skip
     header = {
-        "journal": 1, "fingerprint": to_fingerprint(SETTING, PLATFORM), "campaign": {"name": "a"},
+        "journal": 1, "fingerprint": {**PLATFORM.to_json(), **SETTING.to_json(), "settings": {}},
+        "campaign": {"name": "a"},
         "seed": 1, "versions": {}, "created": "2026-01-01",
     }  # fmt: skip
     lines = [header, {"row": old_row}, {"reading": [3.0, 1.5]}]

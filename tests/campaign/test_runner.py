@@ -182,13 +182,13 @@ def test_rows_of_a_slow_machine_are_measured_again(tmp_path: Path) -> None:
     # and a good one.
     result = go(campaign, output, settings={"slow": [10, 13, 2.0]})
     assert result.again == 5
-    assert result.doubtful == 0
+    assert result.noisy == 0
     for row in rows_of(output):
         expected = 0.005 + 10 * width(row) / 50e6 + 4 * (6 * width(row) + 10) / 5e6
         assert row.value("execution_ms") == pytest.approx(expected, rel=0.01)
 
 
-def test_doubtful_rows_are_measured_a_bounded_number_of_times(tmp_path: Path) -> None:
+def test_noisy_rows_are_measured_a_bounded_number_of_times(tmp_path: Path) -> None:
     output = tmp_path / "a.h5"
     campaign = made(samples=5, repeat_share=0.0, run={"retry_share": 10.0, "retries": 2},
                     protocol={"precision": 0.001, "budget_s": 0.01})  # fmt: skip
@@ -271,7 +271,7 @@ def test_a_process_that_always_dies_ends_the_campaign(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("resperf.campaign.runner.HOPELESS", 3)
-    with pytest.raises(CampaignError, match=r"3 layers in a row.*SIGSEGV"):
+    with pytest.raises(CampaignError, match=r"3 subjects in a row.*SIGSEGV"):
         go(made(), tmp_path / "a.h5", settings={"fail": {"crash": "features_out=5,"}})
 
 
@@ -318,7 +318,7 @@ def test_a_device_class_with_a_monitor_of_its_own_needs_nothing_else(
     # The device is still hot when the ninth begins. That its power is capped, such layers, which
     # wait for memory, do not feel.
     assert result.again == 3
-    assert result.doubtful == 0
+    assert result.noisy == 0
     assert {row.flags for row in dataset.measurements} == {()}
     assert all(math.isnan(row.reference_ratio) for row in dataset.measurements)
     for row in dataset.measurements:

@@ -173,3 +173,54 @@ def test_ctrl_c_exits_130_and_keeps_rows(
     monkeypatch.setattr("resperf.campaign.run_campaign", interrupted)
     assert main(["bench", str(campaign), "--framework", "synthetic"]) == 130
     assert "; resume with: resperf " in capsys.readouterr().out
+
+
+NETWORKS = """
+[networks]
+files = ["*.onnx"]
+batches = [1, 2]
+seconds = 0.03
+"""
+
+
+def test_networks_run_under_onnx_runtime_and_are_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shipped = Path(__file__).parents[2] / "models" / "networks"
+    shutil.copy(shipped / "lenet5.onnx", tmp_path)
+    Path("runs.toml").write_text(NETWORKS)
+    assert main(["bench", "runs.toml", "--dry-run", "--json", "--threads", "1"]) == 0
+    planned = json.loads(capsys.readouterr().out)
+    assert (planned["networks"], planned["layers"]) == (2, {})
+    words = ["bench", "runs.toml", "-o", "runs.h5", "--threads", "1"]
+    assert main([*words, "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert (result["rows"], result["networks"], result["statuses"]) == (2, 2, {"ok": 2})
+    assert main(words) == 0
+    assert "next: resperf dataset info runs.h5" in capsys.readouterr().out
+    rows = read_dataset(Path("runs.h5")).measurements
+    assert sorted((row.setting.batch, row.setting.threads) for row in rows) == [(1, 1), (2, 1)]
+    for row in rows:
+        assert 0.001 < row.value("execution_ms") <= row.value("latency_ms") < 100
+        assert row.samples["execution_ms"].taken >= 9
+    assert main(["dataset", "check", "runs.h5"]) == 0
+    assert main(["dataset", "info", "runs.h5", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out.split("\n", 1)[1])["networks"]["rows"] == 2
+    assert main(["dataset", "export", "runs.h5", "-o", "runs.csv"]) == 0
+    header, *lines = Path("runs.csv").read_text().splitlines()
+    assert header.startswith("name,digest,status,repeat")
+    assert [line.split(",")[0] for line in lines] == ["lenet5", "lenet5"]
+    # Layers are no part of it: layer-level methods have nothing to learn from.
+    capsys.readouterr()
+    assert main(["train", "runs.h5", "-o", "mine"]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_the_shipped_campaign_of_networks_runs_all_of_them(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["bench", "networks-cpu", "--framework", "synthetic", "--dry-run"]) == 0
+    shown = capsys.readouterr().out
+    # Sixteen networks, at batch 1 and 8.
+    assert "networks       32 runs" in shown

@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import onnx
@@ -16,12 +14,15 @@ import onnx.numpy_helper
 import pytest
 from onnx import helper
 
+from resperf.backends import backend
 from resperf.bundle import Bundle
+from resperf.campaign import runner
+from resperf.campaign.process import Interrupted, WorkerDied
 from resperf.cli.main import main
 from resperf.dataset import read_networks
 from resperf.layers import Dense
-from resperf.measurement import Measurement, NetworkRef, Samples, Status, StopReason
-from resperf.network import graph_digest, read_network, weightless
+from resperf.measurement import Measurement, Samples, Status, StopReason
+from resperf.network import read_network
 from resperf.prediction import predict_network
 from resperf.targets import target
 from resperf.workflows import calibrate as module
@@ -66,23 +67,45 @@ def measured(bundle, monkeypatch) -> list[tuple[str, int]]:
     asked = []
     loaded = Bundle.load(bundle)
 
-    def measure(path, device, *, batch, seconds, layers, monitor):
-        assert (device.threads, seconds, layers) == (1, 0.5, False)
-        asked.append((path.stem, batch))
-        predicted = predict_network(read_network(path, batch=batch), loaded)
-        total_ms = predicted.total_ms + (SLOWER - 1) * sum(
-            layer.execution_ms for layer in predicted.layers
-        )
-        samples = {"latency_ms": Samples((total_ms,), 1, 0, StopReason.BUDGET)}
-        row = Measurement(
-            NetworkRef(path.stem, graph_digest(weightless(path))), Status.OK, samples,
-            setting=replace(device.setting(), batch=batch), platform=device.platform(),
-            started_at=float(len(asked)),
-        )  # fmt: skip
-        steady = int(path.stem != "mlp3")
-        return SimpleNamespace(total_ms=total_ms, steady_rounds=steady, row=row)
+    class ByLaw:
+        """A measuring process that answers at once."""
 
-    monkeypatch.setattr(module, "measure_network", measure)
+        def __init__(self, settings, **_):
+            self._settings = settings
+            device = backend("onnxruntime", **settings.settings)
+            self.setting, self.platform = device.setting(), device.platform()
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            self.close()
+
+        def close(self):
+            pass
+
+        def costs(self):
+            return {"session_ms": 0.01}
+
+        def measure_network(self, run, repeat, seconds, timeout_s):
+            assert (self._settings.settings["threads"], seconds) == (1, 0.5)
+            assert self._settings.networks
+            batch = run.setting.batch
+            asked.append((run.path.stem, batch))
+            predicted = predict_network(read_network(run.path, batch=batch), loaded)
+            total_ms = predicted.total_ms + (SLOWER - 1) * sum(
+                layer.execution_ms for layer in predicted.layers
+            )
+            samples = {"latency_ms": Samples((total_ms,), 1, 0, StopReason.BUDGET)}
+            row = Measurement(
+                run.network, Status.OK, samples, setting=self.setting, platform=self.platform,
+                started_at=float(len(asked)), repeat=repeat,
+                flags=("busy",) if run.path.stem == "mlp3" else (),
+            )  # fmt: skip
+            return {"row": row.to_json(), "reading": None, "usual": {}}
+
+    monkeypatch.setattr("resperf.campaign.bench.WorkerProcess", ByLaw)
+    monkeypatch.setattr("resperf.campaign.runner.WorkerProcess", ByLaw)
     return asked
 
 
@@ -257,24 +280,50 @@ def test_networks_of_one_name_in_several_folders_are_several_networks(
 def test_a_calibration_that_was_interrupted_goes_on(
     bundle, networks, measured, tmp_path, monkeypatch, capsys
 ):
-    measure, target = module.measure_network, tmp_path / "made"
+    target = tmp_path / "made"
+    measure = runner.WorkerProcess.measure_network
 
-    def interrupted(path, device, **options):
+    def interrupted(process, *words):
         if len(measured) == 5:
-            raise KeyboardInterrupt
-        return measure(path, device, **options)
+            raise Interrupted("as by Ctrl-C")
+        return measure(process, *words)
 
     words = ["calibrate", str(bundle), "--networks", str(networks), "--batch", "2"]
     words += ["--seconds", "0.5", "-o", str(target)]
-    monkeypatch.setattr(module, "measure_network", interrupted)
+    monkeypatch.setattr(runner.WorkerProcess, "measure_network", interrupted)
     assert main(words) == 130
     assert not target.exists()
     first = list(measured)
-    monkeypatch.setattr(module, "measure_network", measure)
+    monkeypatch.setattr(runner.WorkerProcess, "measure_network", measure)
     assert main(words) == 0
     # Only networks without a steady measurement are repeated.
     assert set(measured[5:]) & set(first) <= {("mlp3", 2)}
     assert len(Bundle.load(target).correction.evidence["networks"]) == 10
     assert sorted(path.name for path in tmp_path.glob("made*")) == ["made", "made.networks.h5"]
     rows = read_networks(tmp_path / "made.networks.h5").measurements
-    assert len({row.subject.digest for row in rows}) == len(rows) == 10
+    assert len({row.subject.digest for row in rows}) == len(rows) == 11
+    assert [row.subject.name for row in rows if row.flags] == ["mlp3"]
+    # Once the bundle is written, the same call measures anew, and what was measured stays.
+    count = len(measured)
+    assert main(words) == 0
+    assert len(set(measured[count:])) == 11
+    rows = read_networks(tmp_path / "made.networks.h5").measurements
+    assert sorted(row.repeat for row in rows) == [0] * 11 + [1] * 11
+
+
+def test_networks_that_the_framework_cannot_run_are_named(
+    bundle, networks, measured, tmp_path, monkeypatch, capsys
+):
+    measure = runner.WorkerProcess.measure_network
+
+    def refusing(process, run, *words):
+        if run.path.stem == "mlp5":
+            raise WorkerDied(Status.TIMEOUT, "no answer within 9 s")
+        return measure(process, run, *words)
+
+    monkeypatch.setattr(runner.WorkerProcess, "measure_network", refusing)
+    words = ["calibrate", str(bundle), "--networks", str(networks), "--batch", "2"]
+    words += ["--seconds", "0.5", "-o", str(tmp_path / "made"), "--json"]
+    assert main(words) == 0
+    notes = json.loads(capsys.readouterr().out)["notes"]
+    assert notes[1] == "mlp5 at batch 2: no answer within 9 s"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -24,6 +24,7 @@ from resperf.predictors import (
     methods_of,
 )
 from resperf.predictors.baseline import Baseline
+from resperf.predictors.ensemble import Ensemble
 from resperf.quantities import Level
 from resperf.settings import Setting
 
@@ -59,10 +60,44 @@ UNCLAIMED = [(m, k) for m in METHODS_OF_LAYERS for k in ALL_KINDS if not knows(m
 Fitted = tuple[LayerPredictor, dict[str, Any], Path]
 
 
+MEMBERS = {"residual": 0, "boosted": 1}
+"""Methods that an ensemble fits as its members, the same way as by themselves."""
+Fits = Callable[..., LayerPredictor]
+
+
+@pytest.fixture(scope="module")
+def fits(toy_rows: Any) -> Fits:
+    """Fit each method on rows once, and members of an ensemble with the ensemble."""
+    made: dict[tuple[str, str, bool], LayerPredictor] = {}
+
+    def fitted_once(method: str, kind: str, *, same_window: bool = False) -> LayerPredictor:
+        if method in MEMBERS:
+            ensemble = fitted_once("ensemble", kind, same_window=same_window)
+            return cast(Ensemble, ensemble).members_[MEMBERS[method]]
+        key = (method, kind, same_window)
+        if key not in made:
+            if same_window:
+                made[key] = fit(method, kind, toy_rows, **same_window_rows(toy_rows))
+            else:
+                epochs = EPOCHS.get(method, FEWEST_EPOCHS)
+                made[key] = fit(method, kind, toy_rows, epochs=epochs)
+        return made[key]
+
+    return fitted_once
+
+
+def same_window_rows(toy_rows: Any) -> dict[str, Any]:
+    """Return convolutions whose window and batch never vary, and their times."""
+    layers, times_ms = toy_rows("conv", 60)
+    same = [layer.replace(kernel_height=3, kernel_width=3, batch=2) for layer in layers]
+    return {"subjects": columns_of(same), "values": times_ms}
+
+
 @pytest.fixture(scope="module", params=CLAIMED, ids="-".join)
-def fitted(request: Any, toy_rows: Any, tmp_path_factory: pytest.TempPathFactory) -> Fitted:
+def fitted(request: Any, fits: Fits, tmp_path_factory: pytest.TempPathFactory) -> Fitted:
     method, kind = request.param
-    predictor = fit(method, kind, toy_rows, epochs=EPOCHS.get(method, FEWEST_EPOCHS))
+    predictor = fits(method, kind)
+    assert (predictor.method, predictor.kind) == (method, kind)
     folder = tmp_path_factory.mktemp(f"{method}-{kind}")
     return predictor, predictor.export(folder, "stem"), folder
 
@@ -233,17 +268,21 @@ def test_kinds_that_a_method_does_not_know_are_refused(
 
 
 def test_layers_that_do_nothing_are_none_for_a_line_over_operations(toy_rows: Any) -> None:
-    with pytest.raises(TrainingError, match="transpose: no layer does an operation"):
+    with pytest.raises(TrainingError, match="transpose: these layers have no operations"):
         fit("linear", "transpose", toy_rows)
 
 
 @pytest.mark.parametrize("method", METHODS_OF_LAYERS)
-def test_the_same_seed_gives_the_same_bytes(method: str, toy_rows: Any, tmp_path: Path) -> None:
+def test_the_same_seed_gives_the_same_bytes(
+    method: str, fits: Fits, toy_rows: Any, tmp_path: Path
+) -> None:
+    """Whatever was fitted before; an ensemble's members are as fitted by themselves."""
     exports = []
-    for place in ("one", "two"):
-        folder = tmp_path / place
+    again = fit(method, "conv", toy_rows, **same_window_rows(toy_rows))
+    for place, predictor in enumerate((fits(method, "conv", same_window=True), again)):
+        folder = tmp_path / str(place)
         folder.mkdir()
-        values = fit(method, "dense", toy_rows).export(folder, "s")
+        values = predictor.export(folder, "s")
         exports.append((json.dumps(values), [f.read_bytes() for f in sorted(folder.iterdir())]))
     assert exports[0] == exports[1]
 
@@ -265,11 +304,9 @@ def test_too_few_rows_are_refused(method: str, toy_rows: Any) -> None:
 
 
 @pytest.mark.parametrize("method", METHODS_OF_LAYERS)
-def test_a_field_that_never_varies_does_no_harm(method: str, toy_rows: Any) -> None:
-    layers, times_ms = toy_rows("conv", 60)
-    same = [layer.replace(kernel_height=3, kernel_width=3, batch=2) for layer in layers]
-    predictor = fit(method, "conv", toy_rows, subjects=columns_of(same), values=times_ms)
-    assert np.isfinite(predictor.values(columns_of(same))).all()
+def test_a_field_that_never_varies_does_no_harm(method: str, fits: Fits, toy_rows: Any) -> None:
+    predictor = fits(method, "conv", same_window=True)
+    assert np.isfinite(predictor.values(same_window_rows(toy_rows)["subjects"])).all()
 
 
 def test_unknown_methods_quantities_and_epochs_are_refused(toy_rows: Any) -> None:

@@ -10,6 +10,7 @@ import pytest
 from resperf.errors import BundleError
 from resperf.features import Array, Columns, columns_of
 from resperf.predictors import Examples
+from resperf.predictors._corrected import Described
 from resperf.predictors.boosted import Boosted
 from resperf.predictors.metrics import mape
 
@@ -52,7 +53,7 @@ def test_the_file_takes_the_same_branches_on_every_threshold(toy_rows: Any, tmp_
     )
     loaded = Boosted.load(fitted.export(tmp_path, "s"), tmp_path)
     others, _ = rows_of(toy_rows, 50, 4)
-    rows, _ = fitted._inputs(others)
+    rows, _ = fitted._inputs(Described.of(fitted.kind, others))
     # Rows exactly on thresholds, and one float32 beside them.
     forest = fitted._forest
     on = np.repeat(rows[:1], len(forest.features), axis=0).astype(np.float32)

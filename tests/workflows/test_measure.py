@@ -9,14 +9,22 @@ from types import SimpleNamespace
 
 import pytest
 
+from resperf.backends import backend
 from resperf.backends.monitors import Monitor
 from resperf.backends.synthetic import CALL_MS, SESSION_MS, SyntheticBackend, closed_form_ms
+from resperf.errors import MeasurementError
 from resperf.layers import layer_from_key
 from resperf.platform import Platform
 from resperf.prediction.result import PhaseTimes
-from resperf.timing import SamplingProtocol
+from resperf.timing import KNOWN_READINGS, SamplingProtocol
 from resperf.workflows.demo import light_networks, unknown_share
-from resperf.workflows.measure import MeasuredNetwork, measure_network, with_speed_warning
+from resperf.workflows.measure import (
+    MeasuredNetwork,
+    measure_network,
+    percentile,
+    reference_monitor,
+    with_speed_warning,
+)
 
 LENET = Path(__file__).parents[2] / "models" / "networks" / "lenet5.onnx"
 QUICK = SamplingProtocol(budget_s=0.001, min_time_s=0.0, warmup_s=0.0)
@@ -127,3 +135,45 @@ def test_a_machine_of_another_speed_is_named() -> None:
     )
     # A bundle made before says nothing of its machine's speed.
     assert warnings(replace(there, probes={})) == ()
+
+
+def test_percentiles_are_interpolated():
+    values = [5.0, 1.0, 3.0, 2.0, 4.0]
+    assert percentile(values, 0.5) == 3.0
+    assert percentile(values, 0.95) == pytest.approx(4.8)  # position 3.8
+    assert percentile([7.0], 0.99) == 7.0
+    assert math.isnan(percentile([], 0.5))
+
+
+def test_usual_times_of_probes_count_on_their_own_machine_only():
+    device = backend("synthetic")
+    asked = []
+
+    class Asked(Monitor):
+        def start(self, backend, *, usual, networks):
+            assert networks
+            asked.append(usual)
+            return self
+
+    setting, platform = device.setting(), device.platform()
+    costs = {"caches_probe_ms": 0.1}
+    for settings, machine in (
+        (setting, replace(platform, device="named")),
+        (replace(setting, threads=setting.threads + 1), platform),
+    ):
+        with reference_monitor(
+            device,
+            bundle=SimpleNamespace(setting=settings, platform=machine, costs=costs),
+            monitor=Asked(),
+        ):
+            pass
+    with reference_monitor(device, monitor=Asked()):
+        pass
+    assert asked == [{"caches_probe_ms": (0.1, KNOWN_READINGS)}, {}, {}]
+
+
+def test_a_framework_that_cannot_run_the_reference_is_refused():
+    device = backend("synthetic", fail={"unsupported": "channels_in=64"})
+    refusal = pytest.raises(MeasurementError, match=r"cannot run the reference layer.*on demand")
+    with refusal, reference_monitor(device):
+        pass

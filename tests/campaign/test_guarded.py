@@ -3,24 +3,15 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from itertools import count
-from types import SimpleNamespace
 
 import pytest
 
-from resperf.backends import Phase, backend
+from resperf.backends import Phase
 from resperf.backends.monitors import Monitor
 from resperf.backends.monitors.cpu import CpuMonitor
-from resperf.errors import MeasurementError
-from resperf.timing import KNOWN_READINGS, ReferenceMonitor, WallClock
-from resperf.workflows.guarded import (
-    PATIENCE_S,
-    PAUSE_S,
-    guarded_runs,
-    percentile,
-    reference_monitor,
-)
+from resperf.campaign.guarded import PATIENCE_S, PAUSE_S, guarded_runs
+from resperf.timing import ReferenceMonitor, WallClock
 
 MS = 1_000_000
 TIMES_MS = {"preprocess_ms": {1.0}, "execution_ms": {8.0}, "postprocess_ms": {2.0}}
@@ -143,41 +134,6 @@ def test_a_machine_disturbed_throughout_has_no_steady_round():
     assert set(timed.totals_ms) == {11.0}
 
 
-def test_percentiles_are_interpolated():
-    values = [5.0, 1.0, 3.0, 2.0, 4.0]
-    assert percentile(values, 0.5) == 3.0
-    assert percentile(values, 0.95) == pytest.approx(4.8)  # position 3.8
-    assert percentile([7.0], 0.99) == 7.0
-    assert math.isnan(percentile([], 0.5))
-
-
-def test_usual_times_of_probes_count_on_their_own_machine_only():
-    device = backend("synthetic")
-    asked = []
-
-    class Asked(Monitor):
-        def start(self, backend, *, usual, networks):
-            assert networks
-            asked.append(usual)
-            return self
-
-    setting, platform = device.setting(), device.platform()
-    costs = {"caches_probe_ms": 0.1}
-    for settings, machine in (
-        (setting, replace(platform, device="named")),
-        (replace(setting, threads=setting.threads + 1), platform),
-    ):
-        with reference_monitor(
-            device,
-            bundle=SimpleNamespace(setting=settings, platform=machine, costs=costs),
-            monitor=Asked(),
-        ):
-            pass
-    with reference_monitor(device, monitor=Asked()):
-        pass
-    assert asked == [{"caches_probe_ms": (0.1, KNOWN_READINGS)}, {}, {}]
-
-
 def test_a_device_without_a_reference_is_judged_by_its_states_alone():
     class Hot(Monitor):
         device_states = ("hot",)
@@ -196,10 +152,3 @@ def test_a_device_without_a_reference_is_judged_by_its_states_alone():
     assert (timed.rounds, timed.steady_rounds) == (5, 3)
     assert set(timed.totals_ms) == {11.0}
     assert math.isnan(timed.reference_ratio)
-
-
-def test_a_framework_that_cannot_run_the_reference_is_refused():
-    device = backend("synthetic", fail={"unsupported": "channels_in=64"})
-    refusal = pytest.raises(MeasurementError, match=r"cannot run the reference layer.*on demand")
-    with refusal, reference_monitor(device):
-        pass

@@ -1,22 +1,32 @@
-"""Timing whole runs of a network while a monitor watches the device's own speed."""
+"""Measuring a whole network: rounds of runs, repeated while the machine is off its usual speed."""
 
 from __future__ import annotations
 
-import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from statistics import fmean, median
 
 from resperf.backends import Backend, Built
-from resperf.backends.monitors import Monitor, load_monitor
-from resperf.bundle import Bundle
-from resperf.devices import target_of
-from resperf.errors import MeasurementError
-from resperf.measurement import TOLERANCE
+from resperf.backends.monitors import Monitor
+from resperf.campaign.measure import sampled
+from resperf.errors import ResperfError
+from resperf.measurement import (
+    MAX_SAMPLES,
+    TOLERANCE,
+    Measurement,
+    NetworkRef,
+    Samples,
+    Status,
+    StopReason,
+)
+from resperf.platform import Platform
 from resperf.quantities import PHASES
-from resperf.timing import KNOWN_READINGS, Clock, SamplingProtocol, sample
+from resperf.settings import Setting
+from resperf.timing import Clock, SamplingProtocol, sample
+from resperf.timing.statistics import capped
+from resperf.units import MS_PER_S, NS_PER_MS
 
 ROUNDS = 3
 """Steady rounds that a measurement wants: what one round cannot show, several may."""
@@ -45,7 +55,9 @@ class GuardedRuns:
         Time of the reference layer meanwhile over its median: 1.6 is a machine 1.6 times slower.
     rounds, steady_rounds : int
         How many rounds were timed, and in how many the machine had its usual speed. Only these
-        are kept, unless there are none.
+        are used, unless there are none.
+    others : mapping of str to Samples
+        Quantities beside the phases that the backend offers, such as ``peak_memory_bytes``.
     """
 
     phases_ms: Mapping[str, tuple[float, ...]]
@@ -53,6 +65,16 @@ class GuardedRuns:
     reference_ratio: float
     rounds: int
     steady_rounds: int
+    others: Mapping[str, Samples] = field(default_factory=dict)
+
+    @property
+    def samples(self) -> Mapping[str, Samples]:
+        """All quantities as a row of a dataset holds them."""
+        phases = {
+            name: Samples(capped(times_ms, MAX_SAMPLES), len(times_ms), 0, StopReason.BUDGET)
+            for name, times_ms in self.phases_ms.items()
+        }
+        return {**phases, **self.others}
 
 
 @dataclass(frozen=True)
@@ -67,43 +89,6 @@ class _Watched:
     reference_ms: float
     felt: frozenset[str]
     """States before or after it that such a network feels."""
-
-
-@contextmanager
-def reference_monitor(
-    backend: Backend, *, bundle: Bundle | None = None, monitor: Monitor | None = None
-) -> Iterator[Monitor]:
-    """Watch the device with its reference layer inside the ``with`` block.
-
-    Parameters
-    ----------
-    backend : Backend
-    bundle : Bundle, optional
-        What is judged, if anything is. Where it was measured on this machine with these settings,
-        usual times of the monitor are those of its campaign, and a state that lasts as long as the
-        ``with`` block shows.
-    monitor : Monitor, optional
-        One that has not started yet; by default that of the backend's class of devices.
-
-    Raises
-    ------
-    MeasurementError
-        If the framework cannot run the reference layer.
-    """
-    monitor = monitor or load_monitor(target_of(backend.platform().device, backend.name))
-    usual: dict[str, tuple[float, int]] = {}
-    if bundle is not None and not (
-        backend.platform().hardware_differences(bundle.platform)
-        + backend.setting().differences(bundle.setting)
-    ):
-        usual = {name: (cost_ms, KNOWN_READINGS) for name, cost_ms in bundle.costs.items()}
-    with monitor.start(backend, usual=usual, networks=True):
-        if monitor.unwatched:
-            raise MeasurementError(
-                f"{backend.name} cannot run the reference layer on this machine: "
-                f"{monitor.unwatched}"
-            )
-        yield monitor
 
 
 def guarded_runs(
@@ -158,16 +143,21 @@ def guarded_runs(
             break
     undisturbed = [each for each in steady if not each.felt]
     near = [each for each in steady if not each.felt & monitor.waits_for]
-    kept = undisturbed or near or steady or rounds
+    used = undisturbed or near or steady or rounds
     return GuardedRuns(
         phases_ms={
-            name: tuple(time_ms for each in kept for time_ms in each.timed.phases_ms[name])
+            name: tuple(time_ms for each in used for time_ms in each.timed.phases_ms[name])
             for name in PHASES
         },
-        totals_ms=tuple(time_ms for each in kept for time_ms in each.timed.totals_ms),
-        reference_ratio=fmean(each.reference_ms for each in kept) / monitor.history.median_ms,
+        totals_ms=tuple(time_ms for each in used for time_ms in each.timed.totals_ms),
+        reference_ratio=fmean(each.reference_ms for each in used) / monitor.history.median_ms,
         rounds=len(rounds),
         steady_rounds=len(undisturbed),
+        others={
+            name: sampled(phase, protocol, monitor.clock)
+            for name, phase in built.phases.items()
+            if name not in PHASES
+        },
     )
 
 
@@ -195,19 +185,90 @@ def _timed_round(built: Built, protocol: SamplingProtocol, clock: Clock) -> _Rou
     )
 
 
-def percentile(values: Sequence[float], share: float) -> float:
-    """Return a percentile, linearly interpolated between the sorted values; NaN without any.
+def measure_network(
+    backend: Backend,
+    path: Path,
+    network: NetworkRef,
+    *,
+    batch: int | None,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    seconds: float,
+    monitor: Monitor,
+    repeat: int = 0,
+) -> Measurement:
+    """Measure every quantity that a whole network offers: its three phases, and others.
 
     Parameters
     ----------
-    values : sequence of float
-    share : float
-        0.95 for the 95th percentile.
+    backend : Backend
+    path : Path
+        ONNX file; weights that are absent are made up.
+    network : NetworkRef
+        What the file holds.
+    batch, shapes
+        As of `Backend.network`.
+    seconds : float
+        See `guarded_runs`.
+    monitor : Monitor
+    repeat : int
+        Stored in the row.
+
+    Returns
+    -------
+    Measurement
+        Of status ``ok``, ``unsupported`` (also where the file has no such batch size) or
+        ``out_of_memory``; flagged ``busy`` where the machine never had its usual speed.
     """
-    if not values:
-        return math.nan
-    ordered = sorted(values)
-    position = share * (len(ordered) - 1)
-    below = min(int(position), len(ordered) - 1)
-    above = min(below + 1, len(ordered) - 1)
-    return ordered[below] + (ordered[above] - ordered[below]) * (position - below)
+    started_at, start_ns = monitor.now(), monitor.clock()
+    built_ns = start_ns
+
+    def seconds_since_start(now_ns: int) -> float:
+        return (now_ns - start_ns) / NS_PER_MS / MS_PER_S
+
+    try:
+        with backend.network(path, batch=batch, shapes=shapes) as built:
+            built_ns = monitor.clock()
+            timed = guarded_runs(built, monitor, seconds=seconds)
+    except (ResperfError, MemoryError) as error:
+        return Measurement(
+            network,
+            Status.OUT_OF_MEMORY if isinstance(error, MemoryError) else Status.UNSUPPORTED,
+            setting=backend.setting(),
+            platform=backend.platform(),
+            started_at=started_at,
+            duration_s=seconds_since_start(monitor.clock()),
+            repeat=repeat,
+            detail=str(error) or type(error).__name__,
+        )
+    row = network_row(
+        network,
+        timed,
+        setting=backend.setting(),
+        platform=backend.platform(),
+        started_at=started_at,
+        duration_s=seconds_since_start(monitor.clock()),
+    )
+    return replace(row, overhead_s=seconds_since_start(built_ns), repeat=repeat)
+
+
+def network_row(
+    network: NetworkRef,
+    timed: GuardedRuns,
+    *,
+    setting: Setting,
+    platform: Platform,
+    started_at: float,
+    duration_s: float,
+) -> Measurement:
+    """Make a dataset's row of timed runs: busy where the machine never had its usual speed."""
+    return Measurement(
+        network,
+        Status.OK,
+        timed.samples,
+        setting=setting,
+        platform=platform,
+        started_at=started_at,
+        duration_s=duration_s,
+        reference_ratio=timed.reference_ratio,
+        flags=() if timed.steady_rounds else ("busy",),
+    )

@@ -1,0 +1,194 @@
+"""The whole networks of a campaign: where their files come from, and how each is run."""
+
+from __future__ import annotations
+
+import glob
+import importlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from resperf.campaign.harvest import shipped_networks
+from resperf.campaign.spec import NetworkSpec
+from resperf.errors import CampaignError, ResperfError
+from resperf.measurement import NetworkRef
+from resperf.settings import Setting
+
+BUILDERS: dict[str, str] = {"reference": "resperf.campaign.networks:reference_networks"}
+"""Name -> import string of a callable without arguments that yields (name, path of an ONNX file or
+the bytes of one). A campaign may also give such an import string itself."""
+
+Builder = Callable[[], Iterable[tuple[str, Path | bytes]]]
+
+
+@dataclass(frozen=True)
+class NetworkRun:
+    """A network and how it is run.
+
+    Attributes
+    ----------
+    network : NetworkRef
+    path : Path
+        Its file.
+    setting : Setting
+        That of its rows: the framework's, with the network's batch size and shapes.
+    options : mapping
+        Keywords of the backend that has this setting.
+    macs : float
+        Multiply-adds; 0 where unknown.
+    """
+
+    network: NetworkRef
+    path: Path
+    setting: Setting
+    options: Mapping[str, Any] = field(default_factory=dict)
+    macs: float = 0.0
+
+
+@dataclass(frozen=True)
+class NetworkPlan:
+    """The runs of a campaign's networks.
+
+    Attributes
+    ----------
+    runs : tuple of NetworkRun
+        Setting by setting.
+    graphs : mapping of str to bytes
+        Digest -> graph without weights.
+    notes : tuple of str
+        Files that were left out, and why.
+    """
+
+    runs: tuple[NetworkRun, ...] = ()
+    graphs: Mapping[str, bytes] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+def reference_networks() -> Iterator[tuple[str, Path]]:
+    """Yield the shipped reference networks."""
+    for path in shipped_networks(["*"]):
+        yield path.stem, path
+
+
+def network_sources(spec: NetworkSpec, folder: Path) -> dict[Path, str]:
+    """Find the files of a campaign's networks, and name them.
+
+    Parameters
+    ----------
+    spec : NetworkSpec
+    folder : Path
+        Where networks that builders return as bytes are written.
+
+    Raises
+    ------
+    CampaignError
+        If a pattern fits no file, or there is no such builder or it fails.
+    NetworkError
+        If a folder holds no network.
+    """
+    from resperf.network.files import network_files
+
+    found: dict[Path, str] = {}
+    for pattern in spec.files:
+        # Path.glob takes no absolute pattern.
+        paths = sorted(glob.glob(str(spec.folder / pattern), recursive=True))  # noqa: PTH207
+        if not paths:
+            raise CampaignError(
+                f"networks: no file fits {pattern!r}; patterns are relative to "
+                f"{spec.folder.resolve()}"
+            )
+        found |= {path.resolve(): path.stem for path in network_files(list(map(Path, paths)))}
+    for place, word in enumerate(spec.builders):
+        for name, source in _built_by(word):
+            if isinstance(source, Path):
+                path = source
+            else:
+                path = folder / str(place) / f"{name}.onnx"
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(source)
+            found[path.resolve()] = name
+    return found
+
+
+def _built_by(word: str) -> list[tuple[str, Path | bytes]]:
+    """Call a builder."""
+    module, _, attribute = BUILDERS.get(word, word).partition(":")
+    if not attribute:
+        raise CampaignError(
+            f"networks: no builder {word!r}; known: {', '.join(BUILDERS)}, or an import string "
+            "such as package.module:function"
+        )
+    try:
+        builder: Builder = getattr(importlib.import_module(module), attribute)
+        return list(builder())
+    except ResperfError:
+        raise
+    except Exception as error:
+        raise CampaignError(
+            f"networks: the builder {word!r} failed ({type(error).__name__}: {error})"
+        ) from error
+
+
+def plan_networks(
+    spec: NetworkSpec, settings: Sequence[tuple[Mapping[str, Any], Setting]], folder: Path
+) -> NetworkPlan:
+    """Plan the runs of all networks at all batch sizes under all settings.
+
+    Parameters
+    ----------
+    spec : NetworkSpec
+    settings : sequence of (mapping, Setting)
+        Keywords of the backend, and the setting that it has with them.
+    folder : Path
+        See `network_sources`.
+
+    Raises
+    ------
+    CampaignError, NetworkError
+        As `network_sources`, or if no file can be read.
+    """
+    from resperf.network import graph_digest, weightless
+
+    graphs: dict[str, bytes] = {}
+    described: list[NetworkRun] = []
+    notes: list[str] = []
+    for path, name in network_sources(spec, folder).items():
+        try:
+            graph = weightless(path)
+        except ResperfError as error:
+            notes.append(f"{path} is left out: {error}")
+            continue
+        network = NetworkRef(name, graph_digest(graph))
+        graphs[network.digest] = graph
+        described += [_described(network, path, batch, spec) for batch in spec.batches or (None,)]
+    if not described:
+        raise CampaignError(f"networks: none can be read: {'; '.join(notes)}")
+    runs = {
+        (each.network.key, each.setting): each
+        for options, setting in settings
+        for each in (
+            replace(
+                one,
+                options=options,
+                setting=replace(setting, batch=one.setting.batch, shapes=one.setting.shapes),
+            )
+            for one in described
+        )
+    }
+    return NetworkPlan(tuple(runs.values()), graphs, tuple(notes))
+
+
+def _described(network: NetworkRef, path: Path, batch: int | None, spec: NetworkSpec) -> NetworkRun:
+    """Describe a run under no setting yet; what cannot be read so will be a row that says so."""
+    from resperf.lowering import work_of
+    from resperf.network import read_network
+
+    setting, macs = Setting("", batch=batch, shapes=spec.shapes), 0.0
+    try:
+        read = read_network(path, batch=batch, shapes=spec.shapes or None)
+    except ResperfError:
+        return NetworkRun(network, path, setting)
+    found = work_of(read, [node.name for node in read.nodes]).macs
+    macs = found if found > 0 else 0.0
+    return NetworkRun(network, path, replace(setting, batch=read.batch), macs=macs)
