@@ -180,32 +180,36 @@ class Platform:
         return phrases
 
 
-@dataclass(frozen=True)
-class _Rule:
-    """When two values of a fact count as different, and the effect on times."""
-
-    effect: str = ""
-    differs: Callable[[Any, Any], bool] = lambda mine, theirs: mine != theirs
-
-
 def _both_known(mine: Any, theirs: Any) -> bool:
     """Whether two values differ and both are known."""
     unknown: tuple[Any, ...] = (None, "", 0, {}, (), UNNAMED_HYPERVISOR)
     return mine != theirs and mine not in unknown and theirs not in unknown
 
 
+@dataclass(frozen=True)
+class _Rule:
+    """When two values of a fact count as different, and the effect on times."""
+
+    effect: str = ""
+    differs: Callable[[Any, Any], bool] = _both_known
+
+
 def _memory_differs(mine: int, theirs: int) -> bool:
     """Whether memory differs by more than a tenth: virtual machines vary a little."""
-    return abs(mine - theirs) > 0.1 * max(mine, theirs)
+    return _both_known(mine, theirs) and abs(mine - theirs) > 0.1 * max(mine, theirs)
+
+
+def _unequal(mine: Any, theirs: Any) -> bool:
+    return bool(mine != theirs)
 
 
 _CPU: Mapping[str, _Rule] = {
     "processor": _Rule(),
-    "family": _Rule("another processor generation", _both_known),
-    "model": _Rule("another processor generation", _both_known),
-    "stepping": _Rule("times usually agree", _both_known),
-    "caches": _Rule("times of layers that fit only one of them may differ", _both_known),
-    "hypervisor": _Rule("times may differ a little", _both_known),
+    "family": _Rule("another processor generation"),
+    "model": _Rule("another processor generation"),
+    "stepping": _Rule("times usually agree"),
+    "caches": _Rule("times of layers that fit only one of them may differ"),
+    "hypervisor": _Rule("times may differ a little"),
     "instruction_set": _Rule(),
     "cores": _Rule(),
     "memory_bytes": _Rule("", _memory_differs),
@@ -214,11 +218,11 @@ _CPU: Mapping[str, _Rule] = {
 """Facts that affect times on a CPU."""
 
 _ACCELERATED: Mapping[str, _Rule] = {
-    "accelerators": _Rule("another device, driver or clock: all times may differ"),
+    "accelerators": _Rule("another device, driver or clock: all times may differ", _unequal),
     "devices": _Rule(),
-    "interconnect": _Rule("times of transfers between devices may differ", _both_known),
-    "processor": _Rule("preprocess, postprocess and launch times may differ", _both_known),
-    "cores": _Rule("preprocess, postprocess and launch times may differ", _both_known),
+    "interconnect": _Rule("times of transfers between devices may differ"),
+    "processor": _Rule("preprocess, postprocess and launch times may differ"),
+    "cores": _Rule("preprocess, postprocess and launch times may differ"),
     "memory_bytes": _Rule("", _memory_differs),
     "system": _Rule(),
 }

@@ -142,3 +142,8 @@ def test_probes_are_those_of_a_dataset_s_machine_costs() -> None:
     costs = {"session_ms": 0.1, "probe_call_us": 20.0, "probe_copy_gb_per_s": 9.0}
     assert XEON.with_probes(costs).probes == {"probe_call_us": 20.0, "probe_copy_gb_per_s": 9.0}
     assert XEON.with_probes({}).probes == {}
+
+
+def test_a_platform_of_which_only_the_name_is_known_differs_in_nothing_else() -> None:
+    assert XEON.differences(Platform("cpu")) == Platform("cpu").differences(XEON) == []
+    assert Platform("cpu", cores=4).differences(XEON) == ["cores: 4 here, 2 there"]
