@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from resperf.backends import Built, Phase
 from resperf.backends.monitors import Monitor, Reading
@@ -96,10 +96,9 @@ class ToyMonitor(Monitor):
     def memory_bytes(self) -> int:
         return 16 << 30
 
-    def start(self, backend: Any, **words: Any) -> Self:
+    def _prepare(self, backend: Any) -> None:
         self._nvml = FakeNvml(backend.card)
         self.clock = lambda: int(backend.card.stream_ns)
-        return super().start(backend, **words)
 
     def reading(self, *, force: bool = False) -> Reading | None:
         found = super().reading(force=force)

@@ -133,6 +133,7 @@ class Monitor:
             Whether whole networks are measured instead of layers.
         """
         self._networks = networks
+        self._prepare(backend)
         try:
             reference = self._build(backend, REFERENCE)
         except UnsupportedError as error:
@@ -147,6 +148,9 @@ class Monitor:
             settle=self._settle(),
         )
         return self
+
+    def _prepare(self, _backend: Backend) -> None:
+        """Set what watching needs, such as the device's own clock; called first by `start`."""
 
     def _build(self, backend: Backend, layer: Layer) -> Built:
         """Build a layer, which this monitor closes."""

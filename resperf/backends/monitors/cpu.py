@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Self
 
 from resperf.backends._base import Backend, Built, median_of
 from resperf.backends.monitors._base import Monitor, Reading
@@ -126,19 +125,10 @@ class CpuMonitor(Monitor):
         """Limit the private memory of this process."""
         limit_private_memory(limit_bytes)
 
-    def start(
-        self,
-        backend: Backend,
-        *,
-        interval_s: float = 3.0,
-        usual: Mapping[str, tuple[float, int]] | None = None,
-        networks: bool = False,
-    ) -> Self:
-        """Watch the processor that a backend runs on."""
+    def _prepare(self, backend: Backend) -> None:
         self._backend = backend
-        if not networks:
+        if not self._networks:
             self.load = LoadMeter()
-        return super().start(backend, interval_s=interval_s, usual=usual, networks=networks)
 
     def _probes(
         self, backend: Backend, usual: Mapping[str, tuple[float, int]]

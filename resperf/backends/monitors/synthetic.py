@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Self, cast
+from typing import TYPE_CHECKING, cast
 
 from resperf.backends._base import Backend
 from resperf.backends.monitors._base import Monitor
@@ -22,16 +21,8 @@ class SyntheticMonitor(Monitor):
         """Limit the private memory of this process."""
         limit_private_memory(limit_bytes)
 
-    def start(
-        self,
-        backend: Backend,
-        *,
-        interval_s: float = 3.0,
-        usual: Mapping[str, tuple[float, int]] | None = None,
-        networks: bool = False,
-    ) -> Self:
+    def _prepare(self, backend: Backend) -> None:
         """Use the backend's clock, also for the time since 1970."""
         started_at, clock = time.time(), cast("SyntheticBackend", backend).clock
         self.clock = clock
         self.now = lambda: started_at + clock() / NS_PER_MS / MS_PER_S
-        return super().start(backend, interval_s=interval_s, usual=usual, networks=networks)
