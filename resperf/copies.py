@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Self
+from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
+
+from resperf.records import Record
 
 MAX_COPIES = 64
 TARGET_RUN_MS = 1.0
@@ -66,7 +68,7 @@ def weights_cost(footprint_mb: int) -> str:
 
 
 @dataclass(frozen=True)
-class StoredCopies:
+class StoredCopies(Record):
     """Numbers of copies in the runs of one kind's measured layers, by time and weights.
 
     Attributes
@@ -81,6 +83,11 @@ class StoredCopies:
     times_ms: tuple[float, ...]
     weight_bytes: tuple[int, ...]
     copies: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        columns = (self.times_ms, self.weight_bytes, self.copies)
+        if len(set(map(len, columns))) != 1 or not all(min(each) > 0 for each in columns):
+            raise ValueError("the stored copies are damaged")
 
     @classmethod
     def of(
@@ -107,24 +114,6 @@ class StoredCopies:
         known = np.log(np.array([self.times_ms, self.weight_bytes], dtype=np.float64))
         asked = np.log(np.array([[max(time_ms, SHORTEST_MS)], [max(weight_bytes, 1.0)]]))
         return self.copies[int(np.sum((known - asked) ** 2, axis=0).argmin())]
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain JSON values."""
-        return {name: list(each) for name, each in asdict(self).items()}
-
-    @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> Self:
-        """Read what `to_json` wrote.
-
-        Raises
-        ------
-        KeyError, TypeError, ValueError
-            If it is damaged.
-        """
-        columns = [tuple(values[name]) for name in ("times_ms", "weight_bytes", "copies")]
-        if len(set(map(len, columns))) != 1 or not all(min(each) > 0 for each in columns):
-            raise ValueError("the stored copies are damaged")
-        return cls(*columns)
 
 
 def weights_moved_ms(

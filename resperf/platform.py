@@ -8,10 +8,11 @@ import platform
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, Self
+from typing import Any
 
 from resperf.platform_facts import UNNAMED_HYPERVISOR, Cache, CpuFacts, cpu_facts
-from resperf.settings import Setting, known_fields
+from resperf.records import Record
+from resperf.settings import Setting
 
 _INSTRUCTION_SETS = ("avx512f", "avx2", "avx", "sse4_2", "asimd")
 _INSTRUCTION_EXTRAS = ("avx512_vnni", "avx512_bf16", "avx512_fp16", "amx_tile", "avx_vnni", "sve")
@@ -23,7 +24,7 @@ PROBE_TOLERANCE = 0.1
 
 
 @dataclass(frozen=True)
-class Accelerator:
+class Accelerator(Record):
     """One accelerator of a machine; unknown values are empty or 0.
 
     Attributes
@@ -50,7 +51,7 @@ class Accelerator:
 
 
 @dataclass(frozen=True)
-class Platform:
+class Platform(Record):
     """Where a subject runs; unknown values are None, empty or 0.
 
     Attributes
@@ -99,34 +100,7 @@ class Platform:
     interconnect: str = ""
     probes: Mapping[str, float] = field(default_factory=dict)
 
-    def __hash__(self) -> int:
-        """Hash all fields; mappings by their items."""
-        values = (getattr(self, f.name) for f in dataclasses.fields(self))
-        return hash(
-            tuple(tuple(sorted(v.items())) if isinstance(v, Mapping) else v for v in values)
-        )
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain JSON values."""
-        return {
-            **dataclasses.asdict(self),
-            "accelerators": [dataclasses.asdict(each) for each in self.accelerators],
-        }
-
-    @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> Self:
-        """Read what `to_json` wrote; unknown fields of newer versions are ignored.
-
-        Raises
-        ------
-        TypeError
-            If a field is missing or damaged.
-        """
-        given = known_fields(cls, values)
-        given["accelerators"] = tuple(
-            Accelerator(**known_fields(Accelerator, each)) for each in given.get("accelerators", ())
-        )
-        return cls(**given)
+    __hash__ = Record.__hash__
 
     @property
     def machine(self) -> str:

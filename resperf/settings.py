@@ -6,7 +6,8 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Self
+
+from resperf.records import Record
 
 UNKNOWN = ""
 """Value of an unknown setting."""
@@ -19,36 +20,8 @@ class Mode(StrEnum):
     TRAINING = "training"
 
 
-_JSON_TYPES: Mapping[str, type | tuple[type, ...]] = {
-    "str": str, "int": int, "bool": bool, "int | None": (int, type(None)),
-}  # fmt: skip
-"""Annotation of a field -> what JSON gives for it; mappings are objects."""
-
-
-def known_fields(cls: Any, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return those of JSON values that a dataclass has as fields.
-
-    Raises
-    ------
-    TypeError
-        If one has the wrong type.
-    """
-    given = {}
-    for f in dataclasses.fields(cls):
-        if f.name not in values:
-            continue
-        value = given[f.name] = values[f.name]
-        annotation = str(f.type)
-        expected = (
-            Mapping if annotation.startswith("Mapping") else _JSON_TYPES.get(annotation, object)
-        )
-        if not isinstance(value, expected):
-            raise TypeError(f"{f.name}={value!r}")
-    return given
-
-
 @dataclass(frozen=True)
-class Setting:
+class Setting(Record):
     """How a layer or a network is run. A layer's own fields (batch, dtype) are not part of it.
 
     Attributes
@@ -94,30 +67,7 @@ class Setting:
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     options: Mapping[str, str] = field(default_factory=dict)
 
-    def __hash__(self) -> int:
-        """Hash all fields; mappings by their items."""
-        values = (getattr(self, f.name) for f in dataclasses.fields(self))
-        return hash(
-            tuple(tuple(sorted(v.items())) if isinstance(v, Mapping) else v for v in values)
-        )
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain JSON values."""
-        return {**dataclasses.asdict(self), "mode": self.mode.value}
-
-    @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> Self:
-        """Read what `to_json` wrote; unknown fields of newer versions are ignored.
-
-        Raises
-        ------
-        TypeError, ValueError
-            If a field is missing or damaged.
-        """
-        given = known_fields(cls, values)
-        given["mode"] = Mode(given.get("mode", Mode.INFERENCE))
-        given["shapes"] = {k: tuple(v) for k, v in given.get("shapes", {}).items()}
-        return cls(**given)
+    __hash__ = Record.__hash__
 
     def without_batch(self) -> Setting:
         """Return the setting without batch and shapes, which each row of a network has itself."""

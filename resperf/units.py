@@ -27,7 +27,9 @@ def json_number(value: float) -> float | None:
 
 
 def json_values(value: Any) -> Any:
-    """Return the same mappings and sequences with numbers that JSON can represent."""
+    """Return the same mappings, sequences and records with numbers that JSON can represent."""
+    if hasattr(value, "to_json"):
+        return value.to_json()
     if isinstance(value, float):
         return json_number(value)
     if isinstance(value, Mapping):

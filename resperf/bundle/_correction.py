@@ -9,6 +9,7 @@ from typing import Any, Self
 
 from resperf.layers import Layer
 from resperf.platform import Platform
+from resperf.records import Record
 
 
 def group_of(layer: Layer) -> str:
@@ -18,7 +19,7 @@ def group_of(layer: Layer) -> str:
 
 
 @dataclass(frozen=True)
-class TransferredCalibration:
+class TransferredCalibration(Record):
     """How a bundle was transferred from the machine where its layers were measured.
 
     Attributes
@@ -32,27 +33,13 @@ class TransferredCalibration:
     origin: Platform
     factor: float
 
-    def to_json(self) -> dict[str, Any]:
-        """Return plain JSON values."""
-        return {"origin": self.origin.to_json(), "factor": self.factor}
-
-    @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> Self:
-        """Read what `to_json` wrote.
-
-        Raises
-        ------
-        KeyError, TypeError, ValueError
-            If it is damaged.
-        """
-        made = cls(Platform.from_json(values["origin"]), float(values["factor"]))
-        if not 0 < made.factor < math.inf:
+    def __post_init__(self) -> None:
+        if not 0 < self.factor < math.inf:
             raise ValueError("the factor of another machine is damaged")
-        return made
 
 
 @dataclass(frozen=True)
-class Correction:
+class Correction(Record):
     """In-network correction, fitted to whole networks measured on the bundle's machine.
 
     Attributes
@@ -75,38 +62,17 @@ class Correction:
     log_width: float
     evidence: Mapping[str, Any]
 
+    def __post_init__(self) -> None:
+        numbers = (*self.factors.values(), self.node_ms, self.handover_ms_per_mb, self.log_width)
+        if min(numbers) < 0 or any(map(math.isnan, numbers)) or 0 in self.factors.values():
+            raise ValueError("the in-network correction is damaged")
+
     def factor(self, group: str) -> float:
         """Return the time of such layers inside a network over their time in isolation."""
         return self.factors.get(group, self.factors.get(group.partition(" ")[0], 1.0))
 
-    def to_json(self) -> dict[str, Any]:
-        """Return plain JSON values."""
-        return {
-            "factors": dict(self.factors),
-            "node_ms": self.node_ms,
-            "handover_ms_per_mb": self.handover_ms_per_mb,
-            "log_width": self.log_width if math.isfinite(self.log_width) else None,
-            "evidence": dict(self.evidence),
-        }
-
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
-        """Read what `to_json` wrote.
-
-        Raises
-        ------
-        KeyError, TypeError, ValueError
-            If it is damaged.
-        """
+        """Read what `to_json` wrote; an unknown width is infinite."""
         width = values["log_width"]
-        made = cls(
-            {str(kind): float(factor) for kind, factor in values["factors"].items()},
-            float(values["node_ms"]),
-            float(values["handover_ms_per_mb"]),
-            math.inf if width is None else float(width),
-            dict(values["evidence"]),
-        )
-        numbers = (*made.factors.values(), made.node_ms, made.handover_ms_per_mb, made.log_width)
-        if min(numbers) < 0 or any(map(math.isnan, numbers)) or 0 in made.factors.values():
-            raise ValueError("the in-network correction is damaged")
-        return made
+        return super().from_json({**values, "log_width": math.inf if width is None else width})

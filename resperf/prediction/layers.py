@@ -6,9 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import numpy as np
-
-from resperf.bundle import Bundle, Times
+from resperf.bundle import Bundle
 from resperf.devices import device_facts, lower_bound_ms
 from resperf.layers import Layer
 from resperf.lowering import lower_layers
@@ -21,12 +19,12 @@ class Time(NamedTuple):
 
     ms: float
     in_range: bool
-    reason: str
     low_ms: float
     high_ms: float
+    reason: str
 
 
-def layer_times(bundle: Bundle, layers: Sequence[Layer], quantity: str = EXECUTION) -> Times:
+def layer_times(bundle: Bundle, layers: Sequence[Layer], quantity: str = EXECUTION) -> list[Time]:
     """Predict lowered layers; equal layers are predicted once.
 
     Parameters
@@ -39,26 +37,16 @@ def layer_times(bundle: Bundle, layers: Sequence[Layer], quantity: str = EXECUTI
 
     Returns
     -------
-    Times
-        One entry per layer, in their order.
+    list of Time
+        In their order.
     """
-    places: dict[str, int] = {}
-    unique: list[Layer] = []
-    order = []
-    for layer in layers:
-        place = places.setdefault(layer.key, len(unique))
-        if place == len(unique):
-            unique.append(layer)
-        order.append(place)
-    times = bundle.predict(unique, quantity)
-    index = np.asarray(order, dtype=np.intp)
-    return Times(
-        ms=times.ms[index],
-        in_range=times.in_range[index],
-        reason=tuple(times.reason[place] for place in order),
-        low_ms=times.low_ms[index],
-        high_ms=times.high_ms[index],
-    )
+    keys = [layer.key for layer in layers]
+    unique = dict(zip(keys, layers, strict=True))
+    times = bundle.predict(list(unique.values()), quantity)
+    columns = (each.tolist() for each in (times.ms, times.in_range, times.low_ms, times.high_ms))
+    rows = map(Time, *columns, times.reason)
+    by_key = dict(zip(unique, rows, strict=True))
+    return [by_key[key] for key in keys]
 
 
 def layer_prediction(
@@ -100,15 +88,6 @@ def layer_prediction(
     )
 
 
-def times_in_order(times: Times) -> list[Time]:
-    """Return one `Time` per layer, in plain Python values."""
-    columns = (times.ms, times.in_range, times.reason, times.low_ms, times.high_ms)
-    return [
-        Time(float(ms), bool(in_range), reason, float(low_ms), float(high_ms))
-        for ms, in_range, reason, low_ms, high_ms in zip(*columns, strict=True)
-    ]
-
-
 def predict_layers(layers: Sequence[Layer], bundle: Bundle) -> list[LayerPrediction]:
     """Predict single layers: their execution, or whole calls if the bundle has only these.
 
@@ -134,5 +113,5 @@ def predict_layers(layers: Sequence[Layer], bundle: Bundle) -> list[LayerPredict
             name=f"{layer.kind}_{place}",
             phase=QUANTITIES[bundle.layer_quantity].stem,
         )
-        for place, (layer, time) in enumerate(zip(lowered, times_in_order(times), strict=True))
+        for place, (layer, time) in enumerate(zip(lowered, times, strict=True))
     ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -14,7 +14,7 @@ from resperf.lowering import LoweredNetwork, LoweredNode, Work, lower, tensor_by
 from resperf.network import Network
 from resperf.prediction.composition import composable, composed
 from resperf.prediction.host import bundle_warnings
-from resperf.prediction.layers import Time, layer_prediction, layer_times, times_in_order
+from resperf.prediction.layers import Time, layer_prediction, layer_times
 from resperf.prediction.result import (
     WHOLE_NETWORK,
     LayerPrediction,
@@ -69,7 +69,8 @@ def predict_network(
     """
     found = _of_whole_network(network, bundle) if whole else {}
     if found and not bundle.kinds:
-        return _without_layers(network, bundle, found, threads)
+        empty = _empty(network, bundle, threads)
+        return replace(empty, rule=WHOLE_NETWORK, quantities=tuple(found.values()))
     if not composable(bundle.layer_quantity, [bundle.layer_quantity]):
         raise UnsupportedError(
             f"{bundle.path} predicts whole calls: each contains a session call and the copies "
@@ -113,7 +114,7 @@ def _of_layers(lowered: LoweredNetwork, bundle: Bundle) -> dict[str, QuantityPre
 
     def whole(name: str, field: str) -> float:
         # Costs of a network's inputs and outputs are part of the three phases.
-        return composed(name, lambda part: list(getattr(times[part], field)), lambda _: 0.0)
+        return composed(name, lambda part: [getattr(t, field) for t in times[part]], lambda _: 0.0)
 
     return {
         name: QuantityPrediction(
@@ -123,13 +124,8 @@ def _of_layers(lowered: LoweredNetwork, bundle: Bundle) -> dict[str, QuantityPre
     }
 
 
-def _without_layers(
-    network: Network,
-    bundle: Bundle,
-    found: Mapping[str, QuantityPrediction],
-    threads: int | None,
-) -> Prediction:
-    """Return the prediction of a bundle without predictors of layers."""
+def _empty(network: Network, bundle: Bundle, threads: int | None) -> Prediction:
+    """Return a prediction without values, of a network with a bundle."""
     return Prediction(
         network=network.name,
         device=bundle.device,
@@ -141,8 +137,6 @@ def _without_layers(
         phases=PhaseTimes(math.nan, math.nan, math.nan),
         layers=(),
         warnings=(*bundle_warnings(bundle, threads=threads), *network.notes),
-        rule=WHOLE_NETWORK,
-        quantities=tuple(found.values()),
     )
 
 
@@ -163,32 +157,24 @@ def _prediction(
     total = RULES[rule](bundle, lowered, times_ms)
     skipped += total.missing
     copies = tuple(_copies_out_of_range(bundle, lowered)) if rule == "three_phase" else ()
-    if strict and skipped:
-        raise _refusal(network.name, bundle, skipped)
-    if strict == "range":
-        _refuse_extrapolation(network.name, bundle, layers, copies)
-    return Prediction(
-        network=network.name,
-        device=bundle.device,
-        machine=bundle.machine,
-        bundle=str(bundle.path),
-        method=bundle.method,
-        framework=bundle.framework,
-        batch=network.batch,
+    outside = [f"{layer.name}: {layer.reason}" for layer in layers if not layer.in_range]
+    outside += [f"copy of {tensor}: {reason}" for tensor, reason in copies]
+    _refuse_incomplete(strict, network.name, bundle, skipped, outside)
+    empty = _empty(network, bundle, threads)
+    return replace(
+        empty,
+        warnings=(
+            *empty.warnings,
+            *lowered.notes,
+            *_layer_warnings(layers),
+            *(f"the copy of {name!r} is outside the measured range: {why}" for name, why in copies),
+        ),
         phases=total.phases,
         layers=layers,
         skipped=skipped,
         session_ms=total.session_ms,
         views_ms=total.views_ms,
         handover_ms=total.handover_ms,
-        warnings=(
-            *bundle_warnings(bundle, threads=threads),
-            *network.notes,
-            *lowered.notes,
-            *_range_warnings(layers),
-            *(f"the copy of {name!r} is outside the measured range: {why}" for name, why in copies),
-            *_bound_warnings(layers),
-        ),
         lowering=lowered.method,
         rule=rule,
         estimated_phases=tuple(
@@ -224,7 +210,7 @@ def _predict_nodes(
 ) -> tuple[tuple[LayerPrediction, ...], list[float], tuple[Skipped, ...]]:
     """Return the layers with a time, the time of every node (or NaN), and the skipped nodes."""
     chosen = [node.layer for node in lowered.nodes if node.layer is not None]
-    found = times_in_order(layer_times(bundle, chosen))
+    found = layer_times(bundle, chosen)
     moved = [0.0] * len(found) if alone else _weights_moved_ms(lowered, bundle, found)
     predicted = iter(zip(found, moved, strict=True))
     layers: list[LayerPrediction] = []
@@ -265,29 +251,26 @@ def _weights_moved_ms(
     Between two uses of a weight, a network reads all its weights, and reads and writes the tensors
     of its largest layer.
     """
-    nodes = [node for node in lowered.nodes if node.layer is not None]
-    layers = [node.layer for node in nodes if node.layer is not None]
-    if not layers:
+    nodes = [(node, node.layer) for node in lowered.nodes if node.layer is not None]
+    if not nodes:
         return []
-    sizes = [layer.weight_bytes if node.role == "execution" else 0
-             for node, layer in zip(nodes, layers, strict=True)]  # fmt: skip
-    largest = max(layer.input_bytes + layer.output_bytes for layer in layers)
+    sizes = [layer.weight_bytes if node.role == "execution" else 0 for node, layer in nodes]
+    largest = max(layer.input_bytes + layer.output_bytes for _, layer in nodes)
     faster = 1.0 if bundle.transferred is None else bundle.transferred.factor
     times_ms = [0.0 if math.isnan(time.ms) else time.ms / faster for time in times]
-    stored = [bundle.stored_copies.get(layer.kind) for layer in layers]
+    stored = [bundle.stored_copies.get(layer.kind) for _, layer in nodes]
     moved_ms = weights_moved_ms(
         bundle.costs,
         sum(sizes) + largest,
         times_ms,
         sizes,
-        [layer.kind in PACKED_KINDS for layer in layers],
+        [layer.kind in PACKED_KINDS for _, layer in nodes],
         [
             each.of_layer(time_ms, size) if each is not None and size else None
             for each, time_ms, size in zip(stored, times_ms, sizes, strict=True)
         ],
     )
-    found: list[float] = moved_ms.tolist()
-    return found
+    return list(map(float, moved_ms))
 
 
 def _in_network(time: Time, moved_ms: float, node: LoweredNode, bundle: Bundle) -> Time:
@@ -314,55 +297,49 @@ def _copies_out_of_range(bundle: Bundle, lowered: LoweredNetwork) -> Iterator[tu
                 yield tensor.name, reason
 
 
-def _range_warnings(layers: Sequence[LayerPrediction]) -> tuple[str, ...]:
-    outside = [layer for layer in layers if not layer.in_range]
-    if not outside:
-        return ()
-    return (
-        f"{len(outside)} of {len(layers)} layers are outside the trained range, "
-        f"first {outside[0].name} ({outside[0].reason})",
-    )
+def _layer_warnings(layers: Sequence[LayerPrediction]) -> Iterator[str]:
+    """Count the layers outside the trained range and those below their bounds."""
+    found = {
+        "outside the trained range": [
+            f"{each.name} ({each.reason})" for each in layers if not each.in_range
+        ],
+        "predicted faster than the device's peak": [
+            f"{each.name} ({each.execution_ms:.3g} ms, at least {each.lower_bound_ms:.3g} ms)"
+            for each in layers
+            if each.below_bound
+        ],
+    }
+    for what, named in found.items():
+        if named:
+            yield f"{len(named)} of {len(layers)} layers are {what}, first {named[0]}"
 
 
-def _bound_warnings(layers: Sequence[LayerPrediction]) -> tuple[str, ...]:
-    below = [layer for layer in layers if layer.below_bound]
-    if not below:
-        return ()
-    return (
-        f"{len(below)} of {len(layers)} layers are predicted faster than the device's peak, first "
-        f"{below[0].name} ({below[0].execution_ms:.3g} ms, at least "
-        f"{below[0].lower_bound_ms:.3g} ms)",
-    )
-
-
-def _refusal(name: str, bundle: Bundle, skipped: Sequence[Skipped]) -> UnsupportedError:
-    named = _first([f"{each.name} ({each.op}): {each.reason}" for each in skipped])
-    return UnsupportedError(
-        f"{name}: {len(skipped)} operators have no predictor for device {bundle.device} with "
-        f"{bundle.framework}: {named}; without strict the total leaves them out"
-    )
-
-
-def _refuse_extrapolation(
+def _refuse_incomplete(
+    strict: Strict,
     name: str,
     bundle: Bundle,
-    layers: Sequence[LayerPrediction],
-    copies: Sequence[tuple[str, str]],
+    skipped: Sequence[Skipped],
+    outside: Sequence[str],
 ) -> None:
-    """Refuse layers and copies outside the trained range.
+    """Refuse what `strict` does not allow.
 
     Raises
     ------
     UnsupportedError
-        If there are any; names the first of them.
+        If there is any; names the first ones.
     """
-    outside = [f"{layer.name}: {layer.reason}" for layer in layers if not layer.in_range]
-    outside += [f"copy of {tensor}: {reason}" for tensor, reason in copies]
-    if outside:
+    target = f"device {bundle.device} with {bundle.framework}"
+    if strict and skipped:
+        named = _first([f"{each.name} ({each.op}): {each.reason}" for each in skipped])
+        raise UnsupportedError(
+            f"{name}: {len(skipped)} operators have no predictor for {target}: {named}; without "
+            "strict the total leaves them out"
+        )
+    if strict == "range" and outside:
         raise UnsupportedError(
             f"{name}: {len(outside)} layers and copies are outside the trained range of the bundle "
-            f"for device {bundle.device} with {bundle.framework}: {_first(outside)}; use another "
-            "bundle, or extrapolate without --strict-range (strict='range')"
+            f"for {target}: {_first(outside)}; use another bundle, or extrapolate without "
+            "--strict-range (strict='range')"
         )
 
 

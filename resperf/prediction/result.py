@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from resperf.lowering import LoweredNode
 from resperf.quantities import WHOLE_CALL, quantity
-from resperf.units import json_number, json_values
+from resperf.records import Record
+from resperf.units import json_values
 
 WHOLE_NETWORK = "whole_network"
 """Value of `Prediction.rule` if the network was predicted as a whole."""
 
 
 @dataclass(frozen=True)
-class PhaseTimes:
+class PhaseTimes(Record):
     """Times of the three phases, in milliseconds (ResPerfNet, section 4).
 
     NaN if nothing of a phase is known.
@@ -43,13 +43,9 @@ class PhaseTimes:
         known = [time_ms for time_ms in times_ms if not math.isnan(time_ms)]
         return sum(known) if known else math.nan
 
-    def to_json(self) -> dict[str, float | None]:
-        """Return plain JSON values."""
-        return {name: json_number(value) for name, value in dataclasses.asdict(self).items()}
-
 
 @dataclass(frozen=True)
-class LayerPrediction:
+class LayerPrediction(Record):
     """A lowered layer of a network and its predicted time.
 
     Attributes
@@ -107,30 +103,14 @@ class LayerPrediction:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""
-        time_ms = json_number(self.execution_ms)
-        whole = self.phase == quantity(WHOLE_CALL).stem
-        return {
-            "name": self.name,
-            "kind": self.kind,
-            "execution_ms": None if whole else time_ms,
-            **({"whole_call_ms": time_ms} if whole else {}),
-            "in_range": self.in_range,
-            "reason": self.reason,
-            "low_ms": json_number(self.low_ms),
-            "high_ms": json_number(self.high_ms),
-            "phase": self.phase,
-            "key": self.key,
-            "macs": self.macs,
-            "moved_bytes": self.moved_bytes,
-            "sources": list(self.sources),
-            "estimated": self.estimated,
-            "lower_bound_ms": json_number(self.lower_bound_ms),
-            "below_bound": self.below_bound,
-        }
+        found = {**super().to_json(), "below_bound": self.below_bound}
+        if self.phase == quantity(WHOLE_CALL).stem:
+            found |= {"execution_ms": None, WHOLE_CALL: found["execution_ms"]}
+        return found
 
 
 @dataclass(frozen=True)
-class Skipped:
+class Skipped(Record):
     """Something that the total does not contain.
 
     Attributes
@@ -149,10 +129,6 @@ class Skipped:
     reason: str
     macs: float = math.nan
     moved_bytes: float = math.nan
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain JSON values."""
-        return json_values(dataclasses.asdict(self))  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True)
@@ -174,7 +150,7 @@ class Covered:
 
 
 @dataclass(frozen=True)
-class QuantityPrediction:
+class QuantityPrediction(Record):
     """A quantity of a network other than the three phases.
 
     Attributes
@@ -200,13 +176,9 @@ class QuantityPrediction:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""
-        return {
-            "value": json_number(self.value),
-            "low": json_number(self.low),
-            "high": json_number(self.high),
-            "unit": self.unit,
-            "method": self.method,
-        }
+        values = {**super().to_json(), "unit": self.unit}
+        del values["name"]
+        return values
 
 
 @dataclass(frozen=True)
@@ -394,42 +366,25 @@ class Prediction:
         }
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain JSON values; measured networks share the keys of `network_json`."""
+        """Return plain JSON values; measured networks have the keys `SHARED` as well."""
         return {
-            **network_json(self),
-            "complete": self.complete,
+            **values_of(self, *SHARED, *_OWN),
             "quantities": {each.name: each.to_json() for each in self.quantities},
-            "missing_costs": [{"name": each.name, "reason": each.reason}
-                              for each in self.missing_costs],
-            "machine": self.machine,
-            "bundle": self.bundle,
-            "method": self.method,
-            "session_ms": json_number(self.session_ms),
-            "views_ms": json_number(self.views_ms),
-            "handover_ms": json_number(self.handover_ms),
-            "warnings": list(self.warnings),
-            "lowering": self.lowering,
-            "rule": self.rule,
-            "estimated_phases": list(self.estimated_phases),
-            "views_estimated": self.views_estimated,
-            "copies": self.copies,
-            "estimated_ms": json_number(self.estimated_ms),
-            "lower_bound_ms": json_number(self.lower_bound_ms),
-            "low_ms": json_number(self.low_ms),
-            "high_ms": json_number(self.high_ms),
-            "coverage": json_values(self.coverage),
-        }  # fmt: skip
+            "missing_costs": [
+                {"name": each.name, "reason": each.reason} for each in self.missing_costs
+            ],
+        }
 
 
-def network_json(result: Any) -> Mapping[str, Any]:
-    """Return the keys that a predicted and a measured network share, in their fixed order."""
-    return {
-        "network": result.network,
-        "device": result.device,
-        "framework": result.framework,
-        "batch": result.batch,
-        "total_ms": json_number(result.total_ms),
-        "phases": result.phases.to_json(),
-        "layers": [layer.to_json() for layer in result.layers],
-        "skipped": [each.to_json() for each in result.skipped],
-    }
+SHARED = ("network", "device", "framework", "batch", "total_ms", "phases", "layers", "skipped")
+"""Keys of a document of a predicted or a measured network."""
+_OWN = (
+    "complete", "machine", "bundle", "method", "session_ms", "views_ms", "handover_ms", "warnings",
+    "lowering", "rule", "estimated_phases", "views_estimated", "copies", "estimated_ms",
+    "lower_bound_ms", "low_ms", "high_ms", "coverage",
+)  # fmt: skip
+
+
+def values_of(result: object, *names: str) -> dict[str, Any]:
+    """Return attributes as plain JSON values, in the given order."""
+    return {name: json_values(getattr(result, name)) for name in names}

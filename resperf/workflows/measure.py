@@ -23,15 +23,9 @@ from resperf.layers import Layer
 from resperf.lowering import LoweredNetwork, lower
 from resperf.measurement import TOLERANCE, Measurement, NetworkRef, Status
 from resperf.network import graph_digest, read_network, weightless
-from resperf.prediction.result import (
-    LayerPrediction,
-    PhaseTimes,
-    Skipped,
-    network_json,
-)
+from resperf.prediction.result import SHARED, LayerPrediction, PhaseTimes, Skipped, values_of
 from resperf.quantities import PHASES
 from resperf.timing import KNOWN_READINGS, SamplingProtocol
-from resperf.units import json_number
 
 PERCENTILES: Mapping[str, float] = {"p50": 0.50, "p95": 0.95, "p99": 0.99}
 FEW_RUNS = 20
@@ -115,19 +109,10 @@ class MeasuredNetwork:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values with the keys of a prediction, and those of measuring."""
-        return {
-            **network_json(self),
-            "percentiles_ms": {k: json_number(v) for k, v in self.percentiles_ms.items()},
-            "runs": self.runs,
-            "session_ms": json_number(self.session_ms),
-            "views_ms": json_number(self.views_ms),
-            "remainder_ms": json_number(self.remainder_ms),
-            "warnings": list(self.warnings),
-            "lowering": self.lowering,
-            "reference_ratio": json_number(self.reference_ratio),
-            "rounds": self.rounds,
-            "steady_rounds": self.steady_rounds,
-        }
+        return values_of(
+            self, *SHARED, "percentiles_ms", "runs", "session_ms", "views_ms", "remainder_ms",
+            "warnings", "lowering", "reference_ratio", "rounds", "steady_rounds",
+        )  # fmt: skip
 
 
 @contextmanager

@@ -1,0 +1,69 @@
+"""Frozen dataclasses as plain JSON values, and back by the types of their fields."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from enum import Enum
+from functools import cache
+from types import NoneType
+from typing import Any, Self, get_args, get_origin, get_type_hints
+
+from resperf.units import json_values
+
+
+class Record:
+    """Base of frozen dataclasses that files and documents hold."""
+
+    def __hash__(self) -> int:
+        """Hash all fields; mappings by their items."""
+        values = (getattr(self, name) for name in _types(type(self)))
+        return hash(
+            tuple(tuple(sorted(v.items())) if isinstance(v, Mapping) else v for v in values)
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values; NaN and infinities become None."""
+        return {name: json_values(getattr(self, name)) for name in _types(type(self))}
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Self:
+        """Read what `to_json` wrote; None becomes NaN, and unknown fields are ignored.
+
+        Raises
+        ------
+        TypeError, ValueError, AttributeError
+            If a field is missing or damaged.
+        """
+        types = _types(cls)
+        return cls(**{k: _read(k, types[k], v) for k, v in values.items() if k in types})
+
+
+@cache
+def _types(cls: Any) -> dict[str, Any]:
+    """Return the fields of a dataclass with their types."""
+    hints = get_type_hints(cls)
+    return {f.name: hints[f.name] for f in dataclasses.fields(cls)}
+
+
+def _read(name: str, kind: Any, value: Any) -> Any:
+    """Return a JSON value as a field's type."""
+    parts, kind = get_args(kind), get_origin(kind) or kind
+    if NoneType in parts:
+        return None if value is None else _read(name, parts[0], value)
+    if kind is tuple and isinstance(value, list | tuple):
+        return tuple(_read(name, parts[0], each) for each in value)
+    if kind is Mapping and isinstance(value, Mapping):
+        return {key: _read(name, parts[1], each) for key, each in value.items()}
+    if kind is float and isinstance(value, int | float | None):
+        return math.nan if value is None else float(value)
+    if kind is Any:
+        return value
+    if issubclass(kind, Record):
+        return kind.from_json(value)
+    if issubclass(kind, Enum):
+        return kind(value)
+    if not isinstance(value, kind):
+        raise TypeError(f"{name}={value!r}")
+    return value
