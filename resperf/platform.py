@@ -11,7 +11,7 @@ from functools import cache
 from typing import Any
 
 from resperf.platform_facts import UNNAMED_HYPERVISOR, Cache, CpuFacts, cpu_facts
-from resperf.records import Record
+from resperf.records import Record, hash_of_fields
 from resperf.settings import Setting
 
 _INSTRUCTION_SETS = ("avx512f", "avx2", "avx", "sse4_2", "asimd")
@@ -100,7 +100,7 @@ class Platform(Record):
     interconnect: str = ""
     probes: Mapping[str, float] = field(default_factory=dict)
 
-    __hash__ = Record.__hash__
+    __hash__ = hash_of_fields
 
     @property
     def machine(self) -> str:

@@ -16,16 +16,9 @@ from resperf.units import json_values
 class Record:
     """Base of frozen dataclasses that files and documents hold."""
 
-    def __hash__(self) -> int:
-        """Hash all fields; mappings by their items."""
-        values = (getattr(self, name) for name in _types(type(self)))
-        return hash(
-            tuple(tuple(sorted(v.items())) if isinstance(v, Mapping) else v for v in values)
-        )
-
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values; NaN and infinities become None."""
-        return {name: json_values(getattr(self, name)) for name in _types(type(self))}
+        return {name: json_values(value) for name, value in vars(self).items()}
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
@@ -36,8 +29,15 @@ class Record:
         TypeError, ValueError, AttributeError
             If a field is missing or damaged.
         """
-        types = _types(cls)
+        kind: Any = cls
+        types = _types(kind)
         return cls(**{k: _read(k, types[k], v) for k, v in values.items() if k in types})
+
+
+def hash_of_fields(record: Any) -> int:
+    """Hash all fields of a record; mappings by their items."""
+    values = (getattr(record, f.name) for f in dataclasses.fields(record))
+    return hash(tuple(tuple(sorted(v.items())) if isinstance(v, Mapping) else v for v in values))
 
 
 @cache

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from resperf.records import Record
+from resperf.records import Record, hash_of_fields
 
 UNKNOWN = ""
 """Value of an unknown setting."""
@@ -67,7 +67,7 @@ class Setting(Record):
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     options: Mapping[str, str] = field(default_factory=dict)
 
-    __hash__ = Record.__hash__
+    __hash__ = hash_of_fields
 
     def without_batch(self) -> Setting:
         """Return the setting without batch and shapes, which each row of a network has itself."""

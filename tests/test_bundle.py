@@ -308,11 +308,11 @@ DAMAGE_V4: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     "settings of another type": (lambda m: m.update(settings=None), "lacks 'settings'"),
     "threads": (
         lambda m: m["settings"][m["parts"][0]["settings"][0]].update(threads="two"),
-        "damaged .TypeError: threads='two'",
+        "not a valid bundle .TypeError: threads='two'",
     ),
     "caches": (
         lambda m: m["platforms"][m["parts"][0]["platforms"][0]].update(caches=3),
-        "damaged .TypeError: caches=3",
+        "not a valid bundle .TypeError: caches=3",
     ),
 }
 
@@ -373,14 +373,14 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "no canned layers": (lambda b: edit(b, lambda m: m.update(canned=[])), "no golden layer"),
     "no predictor": (
-        lambda b: edit(b, lambda m: m["predictors"].update(conv=None)), "predictor of conv",
+        lambda b: edit(b, lambda m: m["predictors"].update(conv=None)), "is not a valid bundle",
     ),
     "a cost of nothing": (
         lambda b: edit(b, lambda m: m["costs"].update(session_ms=None)), "the cost session_ms",
     ),
     "no ranges of a kind": (lambda b: edit(b, lambda m: m["ranges"].pop("conv")), "ranges of conv"),
     "a canned layer without times": (
-        lambda b: edit(b, lambda m: m["canned"][0].pop("ms")), "a damaged golden layer",
+        lambda b: edit(b, lambda m: m["canned"][0].pop("ms")), "valid bundle .KeyError: 'ms'",
     ),
     "empty fingerprint": (
         lambda b: edit(b, lambda m: m.update(fingerprint={})), "is not a valid bundle",

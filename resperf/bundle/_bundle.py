@@ -7,18 +7,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from resperf.bundle._correction import Correction, TransferredCalibration
-from resperf.bundle._manifest import NETWORK, read_manifest
+from resperf.bundle._manifest import NETWORK, check_files, damage_named, read_manifest
 from resperf.bundle._provenance import changed
 from resperf.bundle._ranges import outside
 from resperf.bundle._upgrade import COPIES_ASSUMED
 from resperf.copies import StoredCopies
-from resperf.errors import BundleError, ResperfError
+from resperf.errors import BundleError
 from resperf.features import Array, columns_of, feature_matrix, quantities
 from resperf.layers import Layer, kind_of_key, layer_from_key
 from resperf.network import Network, structure_digest
@@ -123,11 +123,6 @@ class Bundle:
         }
         self.errors: Mapping[str, Any] = part["errors"]
         self.estimates: Mapping[str, Any] = part.get("estimates", {})
-        self._predictors = {
-            (kind, quantity): _predictor(values, path)
-            for kind, quantities in part["predictors"].items()
-            for quantity, values in quantities.items()
-        }
         self._transfers = {
             quantity: Transfers.from_json(values) for quantity, values in part["transfers"].items()
         }
@@ -140,15 +135,16 @@ class Bundle:
         self.correction = None if learnt is None else Correction.from_json(learnt)
         origin = part.get("transferred_calibration")
         self.transferred = None if origin is None else TransferredCalibration.from_json(origin)
-        of_layers = [key for key in self._predictors if key[0] != NETWORK]
+        known = [(kind, name) for kind, names in part["predictors"].items() for name in names]
+        of_layers = [key for key in known if key[0] != NETWORK]
         self.layer_quantities = tuple(dict.fromkeys(name for _, name in of_layers))
         self.layer_quantity = layer_quantity(self.layer_quantities or (EXECUTION,))
         self.kinds = tuple(kind for kind, name in of_layers if name == self.layer_quantity)
-        self.network_quantities = tuple(name for kind, name in self._predictors if kind == NETWORK)
-        self._checked: set[tuple[str, str]] = set()
+        self.network_quantities = tuple(name for kind, name in known if kind == NETWORK)
+        self._outputs_checked: set[tuple[str, str]] = set()
 
     @classmethod
-    def load(cls, path: Path) -> Self:
+    def load(cls, path: Path) -> Bundle:
         """Read a bundle and check that it is complete, safe, and still predicts what it did.
 
         The features of its golden layers are compared now, and their predictions when a predictor
@@ -164,19 +160,42 @@ class Bundle:
         BundleError
             If it is missing, damaged or unsafe, or if features have changed since.
         """
-        path = Path(path)
-        try:
-            self = cls(path, read_manifest(path))
+        return cls.read_only_manifest(Path(path)).checked
+
+    @classmethod
+    def read_only_manifest(cls, path: Path) -> Bundle:
+        """Read a bundle without any file but its manifest; it predicts once it is `checked`.
+
+        Raises
+        ------
+        BundleError
+            If the manifest is missing or damaged.
+        """
+        with damage_named(path):
+            return cls(path, read_manifest(path)).parts[0]
+
+    @cached_property
+    def checked(self) -> Bundle:
+        """The bundle itself, once it is complete, safe and has the features it was trained with.
+
+        Raises
+        ------
+        BundleError
+            If it is not.
+        """
+        with damage_named(self.path):
+            check_files(self.path, self.manifest)
             for part in self.parts:
                 part._check_features()
-        except BundleError:
-            raise
-        except (ResperfError, KeyError, TypeError, ValueError, AttributeError) as error:
-            raise BundleError(
-                f"{path} is not a valid bundle ({type(error).__name__}: {error}); "
-                "restore it or train it again"
-            ) from error
         return self
+
+    @cached_property
+    def _predictors(self) -> dict[tuple[str, str], Predictor]:
+        return {
+            (kind, quantity): _predictor(values, self.path)
+            for kind, quantities in self.part["predictors"].items()
+            for quantity, values in quantities.items()
+        }
 
     @cached_property
     def parts(self) -> tuple[Bundle, ...]:
@@ -223,10 +242,9 @@ class Bundle:
         if fitting:
             return self.parts[min(fitting)[-1]]
         there = "; ".join(
-            f"{', '.join(sorted({'.'.join(key) for key in part._predictors}))} on {part.device} "
-            f"with {how.framework}, {how.mode}"
+            f"{', '.join(sorted('.'.join(key) for key in part._predictors))} on {part.device} "
+            f"with {part.framework}, {part.setting.mode}"
             for part in self.parts
-            for how in part.settings[:1]
         )
         raise BundleError(
             f"{self.path} has no {quantity or 'predictor'} of {kind or 'layers'} for "
@@ -273,7 +291,7 @@ class Bundle:
 
     def has(self, kind: str, quantity: str | None = None) -> bool:
         """Say whether a kind has a predictor of its own, by default of `layer_quantity`."""
-        return (kind, quantity or self.layer_quantity) in self._predictors
+        return (quantity or self.layer_quantity) in self.part["predictors"].get(kind, ())
 
     def method_of(self, kind: str, quantity: str = EXECUTION) -> str:
         """Name what predicts a kind's quantity: its predictor's method, or ``transfers``."""
@@ -335,7 +353,8 @@ class Bundle:
             predicted = predictor.predict(networks, how, where)[quantity]
             if (how, where) == (self.setting, self.platform):
                 self._check_networks(networks, quantity, predicted.values)
-            found[quantity] = self._bounded(NETWORK, quantity, predicted)
+            inside = np.ones(len(networks), dtype=bool)
+            found[quantity] = self._bounded(NETWORK, quantity, predicted, inside)
         return found
 
     def predict(self, layers: Sequence[Layer], quantity: str = EXECUTION) -> Times:
@@ -374,29 +393,14 @@ class Bundle:
         return Times(ms, in_range, tuple(reasons), low_ms, high_ms)
 
     def _bounded(
-        self,
-        kind: str,
-        quantity: str,
-        predicted: Estimate,
-        in_range: npt.NDArray[np.bool_] | None = None,
+        self, kind: str, quantity: str, predicted: Estimate, in_range: npt.NDArray[np.bool_]
     ) -> Estimate:
-        """Add the bundle's bounds if the predictor has none of its own."""
-        if not np.isnan(predicted.low).all():
-            return predicted
-        known = np.ones(len(predicted.values), dtype=bool) if in_range is None else in_range
-        low, high = self._bounds(kind, quantity, predicted.values, known)
-        return Estimate(predicted.values, low, high)
-
-    def _bounds(
-        self, kind: str, quantity: str, values: Array, in_range: npt.NDArray[np.bool_]
-    ) -> tuple[Array, Array]:
-        """Return the bounds of values of one kind; NaN if the bundle has no intervals."""
+        """Add the bundle's bounds if the predictor has none of its own and the bundle has any."""
         intervals = self._intervals.get((kind, quantity))
-        if intervals is not None:
-            return intervals.bounds(values, in_range)
-        if "intervals" in self.part:
-            return assumed(values, in_range)
-        return np.full(len(values), np.nan), np.full(len(values), np.nan)
+        if not np.isnan(predicted.low).all() or "intervals" not in self.part:
+            return predicted
+        bounds = assumed if intervals is None else intervals.bounds
+        return Estimate(predicted.values, *bounds(predicted.values, in_range))
 
     def transfer_ms(
         self,
@@ -460,7 +464,9 @@ class Bundle:
 
     def _check_features(self) -> None:
         """Compare the golden layers' features with what is computed now."""
-        for kind in self.kinds:
+        for kind, quantity in self._predictors:
+            if kind == NETWORK or quantity != self.layer_quantity:
+                continue
             entries = self._golden_layers(kind)
             if not entries:
                 raise BundleError(f"{self.path} has no golden layer for {kind}; train it again")
@@ -475,7 +481,7 @@ class Bundle:
 
     def _check_outputs(self, kind: str, quantity: str, predictor: Predictor) -> None:
         """Compare the golden layers' predictions with the stored ones, once."""
-        if (kind, quantity) in self._checked:
+        if (kind, quantity) in self._outputs_checked:
             return
         entries = [each for each in self._golden_layers(kind) if quantity in each["values"]]
         if entries:
@@ -483,7 +489,7 @@ class Bundle:
             now = predictor.predict(columns, self.setting, self.platform)[quantity].values
             then = np.array([entry["values"][quantity] for entry in entries], dtype=float)
             self._refuse_other_values(kind, quantity, now, then)
-        self._checked.add((kind, quantity))
+        self._outputs_checked.add((kind, quantity))
 
     def _check_networks(self, networks: Sequence[Network], quantity: str, values: Array) -> None:
         """Compare predictions of golden networks with the stored ones."""

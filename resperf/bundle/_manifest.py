@@ -6,11 +6,12 @@ import hashlib
 import json
 import math
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from resperf.bundle._upgrade import upgraded
-from resperf.errors import BundleError
+from resperf.errors import BundleError, ResperfError
 from resperf.features import FEATURE_SET_VERSION
 from resperf.quantities import Level
 
@@ -43,75 +44,72 @@ _PART: Mapping[str, type] = {
     "golden": dict,
     "training": dict,
 }
-_BEFORE_4: Mapping[str, type] = {
-    "device": str,
-    "framework": str,
-    "method": str,
-    "created": str,
-    "fingerprint": dict,
-    "costs": dict,
-    "predictors": dict,
-    "transfers": dict,
-    "ranges": dict,
-    "errors": dict,
-    "canned": list,
-    "files": dict,
-    "dataset": dict,
-    "training": dict,
-}
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """Read and check a bundle's manifest and the files it names; returns it in schema 4.
-
-    Raises
-    ------
-    BundleError
-        If the folder is no bundle, is damaged, names files outside itself, or was made by a version
-        of resperf with other features.
-    KeyError, TypeError, ValueError, AttributeError
-        If an older manifest is damaged.
-    """
-    manifest = structured_manifest(folder)
-    if manifest.get("feature_set_version") != FEATURE_SET_VERSION:
-        raise BundleError(
-            f"{folder} was trained with feature set {manifest.get('feature_set_version')!r}, this "
-            f"resperf computes {FEATURE_SET_VERSION}; train it again"
-        )
-    _check_files(folder, manifest["files"])
-    for part in manifest["parts"]:
-        _check_part(folder, part, manifest)
-    return manifest
-
-
-def structured_manifest(folder: Path) -> dict[str, Any]:
     """Read a bundle's manifest in schema 4 and check its structure, but no other file.
 
     Raises
     ------
     BundleError
         If the folder is no bundle, is damaged, or is of a schema that is not known.
-    KeyError, TypeError, ValueError, AttributeError
-        If an older manifest is damaged.
     """
-    manifest = parsed_manifest(folder)
+    manifest = _parsed(folder)
     version = manifest.get("schema_version")
     if version not in range(1, SCHEMA_VERSION + 1):
         raise BundleError(
             f"{folder} has bundle schema {version!r}, this resperf reads 1 to {SCHEMA_VERSION}; "
             "train it again or update resperf"
         )
-    _check_types(folder, manifest, _TOP if version == SCHEMA_VERSION else _BEFORE_4)
-    if version == SCHEMA_VERSION:
-        if not manifest["parts"]:
-            raise BundleError(f"{folder / MANIFEST} has no parts; the bundle is damaged")
-        for part in manifest["parts"]:
-            _check_types(folder, part, _PART)
-            _check_references(folder, part, manifest)
-        return manifest
-    _check_canned(folder, manifest)
-    _check_predictors(folder, manifest["predictors"])
-    return upgraded(manifest)
+    if manifest["schema_version"] < SCHEMA_VERSION:
+        with damage_named(folder):
+            manifest = upgraded(manifest)
+    _check_types(folder, manifest, _TOP)
+    if not manifest["parts"]:
+        raise BundleError(f"{folder / MANIFEST} has no parts; the bundle is damaged")
+    for part in manifest["parts"]:
+        _check_types(folder, part, _PART)
+        _check_references(folder, part, manifest)
+    return manifest
+
+
+@contextmanager
+def damage_named(folder: Path) -> Iterator[None]:
+    """Name the bundle in errors of its content.
+
+    Raises
+    ------
+    BundleError
+        In place of another error.
+    """
+    try:
+        yield
+    except BundleError:
+        raise
+    except (ResperfError, LookupError, TypeError, ValueError, AttributeError) as error:
+        raise BundleError(
+            f"{folder} is not a valid bundle ({type(error).__name__}: {error}); "
+            "restore it or train it again"
+        ) from error
+
+
+def check_files(folder: Path, manifest: Mapping[str, Any]) -> None:
+    """Check a bundle's files, and what its predictors need besides.
+
+    Raises
+    ------
+    BundleError
+        If files are missing, damaged or outside the folder, or if it was made by a version of
+        resperf with other features.
+    """
+    if manifest.get("feature_set_version") != FEATURE_SET_VERSION:
+        raise BundleError(
+            f"{folder} was trained with feature set {manifest.get('feature_set_version')!r}, this "
+            f"resperf computes {FEATURE_SET_VERSION}; train it again"
+        )
+    _check_checksums(folder, manifest["files"])
+    for part in manifest["parts"]:
+        _check_part(folder, part, manifest)
 
 
 def _check_references(folder: Path, part: Mapping[str, Any], manifest: Mapping[str, Any]) -> None:
@@ -129,7 +127,7 @@ def _check_types(folder: Path, values: Any, types: Mapping[str, type]) -> None:
             raise BundleError(f"{folder / MANIFEST} lacks {name!r}; the bundle is damaged")
 
 
-def parsed_manifest(folder: Path) -> dict[str, Any]:
+def _parsed(folder: Path) -> dict[str, Any]:
     """Parse a bundle's manifest without checking its content.
 
     Raises
@@ -155,21 +153,6 @@ def parsed_manifest(folder: Path) -> dict[str, Any]:
     return manifest
 
 
-def _check_canned(folder: Path, manifest: Mapping[str, Any]) -> None:
-    """Refuse incomplete golden samples of older bundles."""
-    for entry in manifest["canned"]:
-        if not isinstance(entry, dict) or not {"key", "features", "ms"} <= entry.keys():
-            raise BundleError(f"{folder / MANIFEST} has a damaged golden layer; train it again")
-
-
-def _check_predictors(folder: Path, predictors: Mapping[str, Any]) -> None:
-    for kind, quantities in predictors.items():
-        if not isinstance(quantities, dict) or not all(
-            isinstance(each, dict) for each in quantities.values()
-        ):
-            raise BundleError(f"{folder / MANIFEST} has a damaged predictor of {kind}")
-
-
 def _check_part(folder: Path, part: Mapping[str, Any], manifest: Mapping[str, Any]) -> None:
     """Refuse costs that are not numbers, predictors without ranges, files without checksum."""
     damaged = [
@@ -186,7 +169,6 @@ def _check_part(folder: Path, part: Mapping[str, Any], manifest: Mapping[str, An
         damaged.append("the estimates")
     if damaged:
         raise BundleError(f"{folder / MANIFEST} has {damaged[0]} damaged; train it again")
-    _check_predictors(folder, part["predictors"])
     for kind, quantities in part["predictors"].items():
         for quantity, values in quantities.items():
             for network in _networks(values):
@@ -205,7 +187,7 @@ def _are_ranges(ranges: Any) -> bool:
     )
 
 
-def _check_files(folder: Path, files: Mapping[str, Any]) -> None:
+def _check_checksums(folder: Path, files: Mapping[str, Any]) -> None:
     """Refuse paths outside the folder, missing files, and files with a wrong checksum."""
     for name, digest in files.items():
         if not name or name != Path(name).name or "\\" in name or name in (".", ".."):

@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
 from resperf.bundle._bundle import Bundle
-from resperf.bundle._manifest import MANIFEST, structured_manifest
+from resperf.bundle._manifest import MANIFEST
 from resperf.devices import canonical_device, device_class, is_at_hand
 from resperf.errors import BundleError, DeviceError
 from resperf.platform import Platform, distance
@@ -163,27 +162,30 @@ def find_bundle(
         If no bundle fits; the message lists all.
     """
     if path is not None and (path / MANIFEST).exists():
-        return _part(_fitting_label(path, device, framework))
+        return _fitting_part(path, device, framework).checked
     folders = bundle_folders(path)
     if device and (named := _named(device, folders)) is not None:
         return find_bundle(None, framework, named)
-    labels, damaged = _labels(folders)
+    parts, damaged = _parts_of(folders)
     if device is None and path is not None:
         there = set(_folders_in(path))
-        labels = [label for label in labels if label.path in there]
-        damaged = [(folder, error) for folder, error in damaged if folder in there]
-        if damaged and not labels:
-            raise damaged[0][1]
-        device = _device_of(labels, framework, path)
-    fitting = [label for label in labels if label.fits(device, framework)]
+        parts = [part for part in parts if part.path in there]
+        damaged = {folder: error for folder, error in damaged.items() if folder in there}
+        if damaged and not parts:
+            raise next(iter(damaged.values()))
+        device = _device_of(parts, framework, path)
+    fitting = [part for part in parts if _fits(part, device, framework)]
     if fitting:
         found = _most_like_here(fitting)
-        _refuse_substitute(found, damaged, folders)
-        return _part(found)
+        for folder in folders[: folders.index(found.path)]:
+            # A damaged bundle is not replaced silently by another of the same name.
+            if folder in damaged and folder.name == found.path.name:
+                raise damaged[folder]
+        return found.checked
     wanted = repr(device) + (f" with framework {framework!r}" if framework else "")
-    problem = f"; damaged: {damaged[0][1]}" if damaged else ""
+    problem = "".join(f"; damaged: {error}" for error in list(damaged.values())[:1])
     raise DeviceError(
-        f"no bundle {wanted}; {_known(labels)}{problem}; make one with: resperf train FILE.h5, or "
+        f"no bundle {wanted}; {_known(parts)}{problem}; make one with: resperf train FILE.h5, or "
         "name a folder, such as that of resperf demo: demo/cpu-onnxruntime"
     )
 
@@ -221,20 +223,20 @@ def named_target(device: str | None, framework: str | None = None) -> Target:
         return target(framework)
     folders = bundle_folders()
     if (named := _named(device, folders)) is not None:
-        label = _fitting_label(named, None, framework)
+        part = _fitting_part(named, None, framework)
     elif (meant := device_class(device)) != UNKNOWN:
         return target(framework, meant)
     else:
-        labels, _ = _labels(folders)
-        fitting = [each for each in labels if each.fits(device, framework)]
+        parts, _ = _parts_of(folders)
+        fitting = [each for each in parts if _fits(each, device, framework)]
         if not fitting:
             raise DeviceError(
                 f"no device {device!r}; targets that can be measured: {names_with('backend')}; "
-                f"{_known(labels)}"
+                f"{_known(parts)}"
             )
-        label = fitting[0]
-    meant = device_class(label.device, label.framework)
-    return target(label.framework, None if meant == UNKNOWN else meant)
+        part = fitting[0]
+    meant = device_class(part.device, part.framework)
+    return target(part.framework, None if meant == UNKNOWN else meant)
 
 
 def _named(word: str, folders: Sequence[Path]) -> Path | None:
@@ -244,135 +246,79 @@ def _named(word: str, folders: Sequence[Path]) -> Path | None:
     return next((folder for folder in folders if folder.name == word), None)
 
 
-def _known(labels: Sequence[_Label]) -> str:
+def _known(parts: Sequence[Bundle]) -> str:
     """List devices and bundles."""
-    devices = ", ".join(dict.fromkeys(f"{each.device} ({each.framework})" for each in labels))
-    names = ", ".join(dict.fromkeys(each.path.name for each in labels))
+    devices = ", ".join(dict.fromkeys(f"{each.device} ({each.framework})" for each in parts))
+    names = ", ".join(dict.fromkeys(each.path.name for each in parts))
     return f"devices: {devices or 'none'}; bundles: {names or 'none'}"
 
 
-def _part(label: _Label) -> Bundle:
-    """Load the part of a bundle that a label describes."""
-    return loaded(label.path).parts[label.place]
+def _fits(part: Bundle, device: str | None, framework: str | None) -> bool:
+    return framework in (None, part.framework) and (
+        device in (None, part.path.name) or _plain_name(part.device) == _plain_name(str(device))
+    )
 
 
-def loaded(folder: Path) -> Bundle:
-    """Load a bundle; it is cached until its manifest changes.
-
-    Raises
-    ------
-    BundleError
-        As `Bundle.load`.
-    """
-    return _loaded(folder, *_state(folder))
+def _plain_name(device: str) -> str:
+    return canonical_device(device).casefold()
 
 
-@lru_cache(maxsize=8)
-def _loaded(folder: Path, _changed_ns: int, _size_bytes: int) -> Bundle:
-    return Bundle.load(folder)
-
-
-@dataclass(frozen=True)
-class _Label:
-    """What a bundle's manifest says about one part; other files are not read."""
-
-    path: Path
-    place: int
-    device: str
-    framework: str
-    setting: Setting
-    platform: Platform
-
-    def fits(self, device: str | None, framework: str | None) -> bool:
-        return (framework is None or self.framework == framework) and (
-            device is None
-            or device == self.path.name
-            or canonical_device(self.device).casefold() == canonical_device(device).casefold()
-        )
-
-
-def _labels(folders: Sequence[Path]) -> tuple[list[_Label], list[tuple[Path, BundleError]]]:
-    """Read the labels of bundles' parts in order; also return damaged folders and errors."""
-    labels: list[_Label] = []
-    damaged = []
+def _parts_of(folders: Sequence[Path]) -> tuple[list[Bundle], dict[Path, BundleError]]:
+    """Read the manifests of bundles in order; also return the errors of damaged ones."""
+    parts: list[Bundle] = []
+    damaged = {}
     for folder in folders:
         try:
-            labels += _labels_of(folder)
+            parts += _read(folder).parts
         except BundleError as error:
-            damaged.append((folder, error))
-    return labels, damaged
+            damaged[folder] = error
+    return parts, damaged
 
 
-def _labels_of(folder: Path) -> tuple[_Label, ...]:
-    """Read the labels of one bundle's parts.
-
-    Raises
-    ------
-    BundleError
-        If its manifest is damaged.
-    """
-    return _read_labels(folder, *_state(folder))
-
-
-def _state(folder: Path) -> tuple[int, int]:
-    """Return modification time and size of a bundle's manifest."""
+def _read(folder: Path) -> Bundle:
+    """Read a bundle's manifest; it is cached until the file changes."""
     try:
         state = (folder / MANIFEST).stat()
     except OSError as error:
         raise BundleError(f"{folder} cannot be read ({error.strerror})") from error
-    return state.st_mtime_ns, state.st_size
+    return _read_once(folder, state.st_mtime_ns, state.st_size)
 
 
 @lru_cache(maxsize=64)
-def _read_labels(folder: Path, _changed_ns: int, _size_bytes: int) -> tuple[_Label, ...]:
-    try:
-        manifest = structured_manifest(folder)
-        return tuple(
-            _Label(
-                folder,
-                place,
-                str(part["device"]),
-                str(part["framework"]),
-                Setting.from_json(manifest["settings"][part["settings"][0]]),
-                Platform.from_json(manifest["platforms"][part["platforms"][0]]),
-            )
-            for place, part in enumerate(manifest["parts"])
-        )
-    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
-        raise BundleError(
-            f"{folder / MANIFEST} is damaged ({type(error).__name__}: {error}); restore it or "
-            "train it again"
-        ) from error
+def _read_once(folder: Path, _changed_ns: int, _size_bytes: int) -> Bundle:
+    return Bundle.read_only_manifest(folder)
 
 
-def _fitting_label(path: Path, device: str | None, framework: str | None) -> _Label:
-    """Return the label of a bundle's part for a device and framework.
+def _fitting_part(path: Path, device: str | None, framework: str | None) -> Bundle:
+    """Return a bundle's part for a device and framework.
 
     Raises
     ------
     DeviceError
         If it has none.
     """
-    labels = _labels_of(path.resolve())
-    fitting = [label for label in labels if label.fits(device, framework)]
+    parts = _read(path.resolve()).parts
+    fitting = [part for part in parts if _fits(part, device, framework)]
     if fitting and device is None:
         wanted = _device_of(fitting, framework, path)
-        fitting = [label for label in fitting if label.fits(wanted, framework)]
+        fitting = [part for part in fitting if _fits(part, wanted, framework)]
     if fitting:
         return _most_like_here(fitting)
-    own = next((label for label in labels if label.fits(device, None)), labels[0])
-    right = {"device": own.device, "framework": own.framework}
-    if own.fits(device, None):
-        del right["device"]
-    there = ", and ".join(f"device {each.device} and framework {each.framework}" for each in labels)
+    own = next((part for part in parts if _fits(part, device, None)), None)
+    hint = (
+        f"--framework {own.framework}"
+        if own
+        else (f"--device {parts[0].device} --framework {parts[0].framework}")
+    )
+    there = ", and ".join(f"device {each.device} and framework {each.framework}" for each in parts)
     raise DeviceError(
         f"{path} is for {there}, not for "
         f"{device or 'any device'} and {framework or 'any framework'}; "
-        f"use {' '.join(f'--{name} {value}' for name, value in right.items())}"
+        f"use {hint}"
     )
 
 
-def _device_of(labels: Sequence[_Label], framework: str | None, path: Path) -> str:
+def _device_of(parts: Sequence[Bundle], framework: str | None, path: Path) -> str:
     """Choose a device of a folder of bundles if none is named.
 
     Raises
@@ -381,9 +327,9 @@ def _device_of(labels: Sequence[_Label], framework: str | None, path: Path) -> s
         If there is none, or several and none of them is the default one.
     """
     devices = {
-        canonical_device(label.device).casefold(): label.device
-        for label in labels
-        if framework is None or label.framework == framework
+        _plain_name(part.device): part.device
+        for part in parts
+        if framework is None or part.framework == framework
     }
     if len(devices) == 1 or DEFAULT.device_class in devices:
         return devices.get(DEFAULT.device_class) or next(iter(devices.values()))
@@ -394,31 +340,15 @@ def _device_of(labels: Sequence[_Label], framework: str | None, path: Path) -> s
     raise DeviceError(f"which device of {path}? There is {there}; name one by --device")
 
 
-def _refuse_substitute(
-    found: _Label, damaged: Sequence[tuple[Path, BundleError]], folders: Sequence[Path]
-) -> None:
-    """Refuse to replace a damaged bundle silently by another of the same name.
-
-    Raises
-    ------
-    BundleError
-        The error of the damaged one.
-    """
-    before = folders[: folders.index(found.path)]
-    for folder, error in damaged:
-        if folder.name == found.path.name and folder in before:
-            raise error
-
-
-def _most_like_here(labels: Sequence[_Label]) -> _Label:
-    """Return the first label, or of bundles beside it the one most similar to this machine."""
-    first = labels[0]
+def _most_like_here(parts: Sequence[Bundle]) -> Bundle:
+    """Return the first part, or of bundles beside it the one most similar to this machine."""
+    first = parts[0]
     if not is_at_hand(first.device):
         return first
     beside = [
-        label
-        for label in labels
-        if (label.path.parent, label.device, label.framework)
+        part
+        for part in parts
+        if (part.path.parent, part.device, part.framework)
         == (first.path.parent, first.device, first.framework)
     ]
-    return min(beside, key=lambda label: distance(label.setting, label.platform))
+    return min(beside, key=lambda part: distance(part.setting, part.platform))

@@ -12,7 +12,11 @@ from resperf.quantities import quantity_name
 COPIES_ASSUMED = "assumed"
 """Marks bundles that do not store how many copies of a layer were measured together."""
 
-_TRAINING = ("training", "ranges", "estimates", "method", "device", "framework", "costs")
+_MOVED = ("device", "framework", "method", "costs", "ranges", "training", "estimates")
+"""Entries that belong to a part now."""
+_OF_PHASES: Mapping[str, int] = {"predictors": 1, "transfers": 0, "errors": 2, "intervals": 1}
+"""Entries by phase that are by quantity now, and how deep the phases are."""
+_RENAMED: Mapping[str, str] = {"in_place": "correction", "carried": "transferred_calibration"}
 _MARK = "1"
 
 
@@ -25,53 +29,39 @@ def upgraded(manifest: Mapping[str, Any]) -> dict[str, Any]:
         If it is damaged.
     """
     setting, platform = from_fingerprint(manifest["fingerprint"])
-    part: dict[str, Any] = {
-        **{name: manifest[name] for name in _TRAINING if name in manifest},
+    golden = [
+        {name: entry[name] for name in ("key", "features")}
+        | {"values": _by_quantity(entry["ms"], 0)}
+        for entry in manifest["canned"]
+    ]
+    part = {
+        **{name: manifest[name] for name in _MOVED if name in manifest},
+        **{
+            name: _by_quantity(manifest[name], depth)
+            for name, depth in _OF_PHASES.items()
+            if name in manifest
+        },
+        **{new: manifest[old] for old, new in _RENAMED.items() if manifest.get(old) is not None},
         "settings": [_MARK],
         "platforms": [_MARK],
         "copies": COPIES_ASSUMED,
-        "predictors": {
-            kind: {
-                quantity_name(phase): {**each, "quantity": quantity_name(phase)}
-                for phase, each in phases.items()
-            }
-            for kind, phases in manifest["predictors"].items()
-        },
-        "transfers": _by_quantity(manifest["transfers"]),
-        "errors": {
-            split: {kind: _by_quantity(phases) for kind, phases in kinds.items()}
-            for split, kinds in manifest["errors"].items()
-        },
-        "golden": {
-            "layers": [
-                {
-                    "key": entry["key"],
-                    "features": entry["features"],
-                    "values": _by_quantity(entry["ms"]),
-                }
-                for entry in manifest["canned"]
-            ],
-            "networks": [],
-        },
+        "golden": {"layers": golden, "networks": []},
     }
-    if "intervals" in manifest:
-        part["intervals"] = {
-            kind: _by_quantity(phases) for kind, phases in manifest["intervals"].items()
-        }
-    for old, new in (("in_place", "correction"), ("carried", "transferred_calibration")):
-        if manifest.get(old) is not None:
-            part[new] = manifest[old]
+    for predictors in part["predictors"].values():
+        for quantity, values in predictors.items():
+            values["quantity"] = quantity
+    kept = ("schema_version", "feature_set_version", "created", "files")
     return {
-        "schema_version": manifest["schema_version"],
-        "feature_set_version": manifest["feature_set_version"],
-        "created": manifest["created"],
+        **{name: manifest[name] for name in kept if name in manifest},
         "settings": {_MARK: setting.to_json()},
         "platforms": {_MARK: platform.to_json()},
         "parts": [part],
         "provenance": unknown_provenance(manifest["dataset"], manifest["training"]),
-        "files": manifest["files"],
     }
 
 
-def _by_quantity(phases: Mapping[str, Any]) -> dict[str, Any]:
-    return {quantity_name(phase): values for phase, values in phases.items()}
+def _by_quantity(values: Mapping[str, Any], depth: int) -> dict[str, Any]:
+    """Name phases, so many levels down, as quantities."""
+    if depth:
+        return {name: _by_quantity(each, depth - 1) for name, each in values.items()}
+    return {quantity_name(phase): each for phase, each in values.items()}

@@ -12,7 +12,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from resperf.bundle._manifest import MANIFEST, NETWORK, SCHEMA_VERSION, read_manifest
+from resperf.bundle._bundle import Bundle
+from resperf.bundle._manifest import MANIFEST, NETWORK, SCHEMA_VERSION
 from resperf.bundle._provenance import merged as merged_provenance
 from resperf.errors import OutputError
 from resperf.features import FEATURE_SET_VERSION, columns_of, feature_matrix
@@ -200,7 +201,7 @@ def merge_bundles(bundles: Sequence[Path], output: Path) -> None:
     OutputError
         If it cannot be written.
     """
-    manifests = [read_manifest(folder) for folder in bundles]
+    manifests = [Bundle.load(folder).manifest for folder in bundles]
     merged: dict[str, Any] = {
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "settings": {}, "platforms": {}, "parts": [],

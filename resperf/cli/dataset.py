@@ -53,8 +53,8 @@ def info(file: Path, as_json: bool) -> None:
         console.print(table, "")
     if summary.rows:
         console.print(
-            "Noise: the error that a perfect predictor would score, from layers that were measured "
-            "twice (pairs).",
+            "Noise: the error that a perfect predictor would score, from layers and networks that "
+            "were measured twice (pairs).",
             style="dim",
         )
 
@@ -104,7 +104,9 @@ def _source_lines(summary: Summary) -> dict[str, str]:
     """Describe the source of imported rows; their date and host are not known."""
     info = summary.info
     source, machine = info.source, info.platform
-    contained = dict.fromkeys((*info.quantities, *_of_networks(summary)))
+    contained = dict.fromkeys(
+        name for group in summary.groups.values() for name in group.quantities
+    )
     files = ", ".join(file["name"] for file in source["files"])
     left_out = ", ".join(f"{rows} ({reason})" for reason, rows in source["left_out"].items())
     return {
@@ -123,38 +125,23 @@ def _day(started_at: float) -> str:
 
 def _rows_table(summary: Summary) -> Table:
     """Count rows per kind and status."""
-    counted = [kind.statuses for kind in summary.kinds.values()]
-    counted += [summary.networks.statuses] if summary.networks else []
-    statuses = sorted({status for each in counted for status in each})
+    statuses = sorted({status for each in summary.groups.values() for status in each.statuses})
     table = _plain_table(("kind",), ("rows", "layers", *statuses, "flagged"))
-    for name, kind in summary.kinds.items():
-        counts = (kind.statuses.get(status, 0) for status in statuses)
-        table.add_row(name, *map(str, (kind.rows, kind.layers, *counts, kind.flagged)))
-    if (networks := summary.networks) is not None:
-        counts = (networks.statuses.get(status, 0) for status in statuses)
-        table.add_row(
-            "networks", *map(str, (networks.rows, networks.networks, *counts, networks.flagged))
-        )
+    for name, group in summary.groups.items():
+        counts = (group.statuses.get(status, 0) for status in statuses)
+        table.add_row(name, *map(str, (group.rows, group.subjects, *counts, group.flagged)))
     return table
 
 
 def _times_table(summary: Summary) -> Table:
     """Show values and noise per kind and quantity."""
     table = _plain_table(("kind", "quantity"), ("min", "median", "max", "noise", "pairs"))
-    for name, kind in summary.kinds.items():
-        for index, (quantity, values) in enumerate(kind.quantities.items()):
+    for name, group in summary.groups.items():
+        for index, (quantity, values) in enumerate(group.quantities.items()):
             noise = f"{values.noise.mape:.1%}" if values.noise.pairs else "-"
-            span = (values.min, values.median, values.max)
-            cells = [_cell(quantity, value) for value in span]
+            cells = [_cell(quantity, each) for each in (values.min, values.median, values.max)]
             table.add_row("" if index else name, quantity, *cells, noise, str(values.noise.pairs))
-    for index, (quantity, span) in enumerate(_of_networks(summary).items()):
-        cells = [_cell(quantity, value) for value in span]
-        table.add_row("" if index else "networks", quantity, *cells, "-", "-")
     return table
-
-
-def _of_networks(summary: Summary) -> dict[str, tuple[float, float, float]]:
-    return dict(summary.networks.quantities) if summary.networks else {}
 
 
 def _plain_table(names: Sequence[str], numbers: Sequence[str]) -> Table:
@@ -187,7 +174,7 @@ def check(file: Path, as_json: bool) -> None:
     from resperf.dataset import check_dataset, noise_warning, read_table
 
     problems = check_dataset(file)
-    noisy = "" if problems else noise_warning(read_table(file).values())
+    noisy = "" if problems else noise_warning(read_table(file, networks=True).values())
     if noisy:
         click.echo(f"warning: {noisy}", err=True)
     if as_json:

@@ -36,13 +36,17 @@ from resperf.quantities import PHASES, QUANTITIES, Estimator, quantity
 from resperf.settings import Setting
 
 FORMAT = "resperf dataset"
-_SINCE_1 = ("campaign", "versions", "machine_costs", "merged")
-JSON_ATTRIBUTES: Mapping[int, tuple[str, ...]] = {
-    1: (*_SINCE_1, "fingerprint"),
-    2: (*_SINCE_1, "fingerprint", "phases", "source"),
-    3: (*_SINCE_1, "settings", "platforms", "quantities", "source"),
+_INFO = ("campaign", "versions", "machine_costs", "merged", "quantities", "source", "fusions")
+"""Fields of `DatasetInfo` that are JSON attributes of a file."""
+_OTHERS: Mapping[int, frozenset[str]] = {
+    1: frozenset({"fingerprint"}),
+    2: frozenset({"fingerprint", "phases", "source"}),
+    3: frozenset({"settings", "platforms", "quantities", "source"}),
 }
-"""Schema version -> attributes that are JSON."""
+"""Schema version -> its JSON attributes beside those that every file has."""
+_TABLE_COLUMNS = frozenset(
+    {"key", "status", "repeat", "flags", "isolated_ms", "reference_ratio", "started_at"}
+)
 _COMPRESSED_FROM_BYTES = 4096
 _CHUNK_BYTES = 1 << 20
 # Raised by h5py for damaged files, depending on the place of the damage.
@@ -129,15 +133,9 @@ def _attributes(
     info: DatasetInfo, settings: Sequence[Setting], platforms: Sequence[Platform]
 ) -> dict[str, Any]:
     values = {
+        **{name: getattr(info, name) for name in _INFO if name != "fusions" or info.fusions},
         "settings": [each.to_json() for each in settings],
         "platforms": [each.to_json() for each in platforms],
-        "campaign": info.campaign,
-        "versions": info.versions,
-        "machine_costs": info.machine_costs,
-        "merged": list(info.merged),
-        "quantities": list(info.quantities),
-        "source": info.source,
-        **({"fusions": list(info.fusions)} if info.fusions else {}),
     }
     return {
         "format": FORMAT,
@@ -266,34 +264,30 @@ def version_of(file: h5py.File) -> int:
     return int(file.attrs["schema_version"])
 
 
-def kinds_of(file: h5py.File) -> list[str]:
-    """Return the kinds of layers of which an open dataset file has rows."""
-    return [name for name in file if name not in (NETWORKS, GRAPHS)]
+def groups_of(file: h5py.File) -> list[str]:
+    """Return the kinds of layers of which an open dataset file has rows, and of networks."""
+    return sorted(set(file) - {GRAPHS}, key=lambda name: (name == NETWORKS, name))
 
 
 def info_of(file: h5py.File) -> DatasetInfo:
     """Read the identity of an open dataset file."""
     values = _json_attributes(file)
     (setting, *_), (platform, *_) = references_of(file)
+    lists = {name: tuple(each) for name, each in values.items() if isinstance(each, list)}
     return DatasetInfo(
         setting=setting,
         platform=platform,
-        campaign=values["campaign"],
         seed=int(file.attrs["seed"]),
-        versions=values["versions"],
         created=str(file.attrs["created"]),
-        machine_costs=values["machine_costs"],
-        merged=tuple(values["merged"]),
-        quantities=tuple(values["quantities"]),
-        source=values["source"],
-        fusions=tuple(values["fusions"]),
+        **{name: (values | lists)[name] for name in _INFO},
     )
 
 
 def _json_attributes(file: h5py.File) -> dict[str, Any]:
     """Read the attributes that are JSON, also of older schema versions."""
     attributes = dict(file.attrs)
-    names = (*JSON_ATTRIBUTES[version_of(file)], *({"fusions"} & attributes.keys()))
+    needed = {"campaign", "versions", "machine_costs", "merged"} | _OTHERS[version_of(file)]
+    names = needed | ({"fusions"} & attributes.keys())
     values = {name: json.loads(attributes[name]) for name in names}
     quantities = [f"{phase}_ms" for phase in values.get("phases", ())] or list(PHASES)
     return {"quantities": quantities, "source": {}, "fusions": [], **values}
@@ -402,8 +396,14 @@ def start_order(measurement: Measurement) -> float:
     return -math.inf if math.isnan(measurement.started_at) else measurement.started_at
 
 
-def read_table(path: Path) -> dict[str, KindTable]:
+def read_table(path: Path, *, networks: bool = False) -> dict[str, KindTable]:
     """Read a dataset as columns, for training: kind to its table, without samples.
+
+    Parameters
+    ----------
+    path : Path
+    networks : bool
+        Also read the rows of whole networks, as a table ``"networks"``.
 
     Raises
     ------
@@ -411,23 +411,43 @@ def read_table(path: Path) -> dict[str, KindTable]:
         If the file is missing, damaged, not a dataset, or of a newer schema.
     """
     with open_dataset(path) as file:
-        return {kind: table_of(file, kind) for kind in kinds_of(file)}
+        names = [name for name in groups_of(file) if networks or name != NETWORKS]
+        return {name: table_of(file, name) for name in names}
 
 
-def table_of(file: h5py.File, kind: str) -> KindTable:
-    """Read the group of one kind as columns with Python types."""
-    columns, group = columns_of_group(file, kind), file[kind]
-    quantities = quantities_of_group(file, kind)
-    names = ("key", "status", "repeat", "flags", "isolated_ms", "reference_ratio", "started_at")
-    rest = {name: _values(group, name, columns[name]) for name in names}
-    copies = {name: column_name(quantity(name), "copies") for name in quantities}
+def table_of(file: h5py.File, name: str) -> KindTable:
+    """Read the group of one kind, or that of networks, as columns with Python types."""
+    columns, group = columns_of_group(file, name), file[name]
+    values = {
+        label: _values(group, label, column)
+        for label, column in columns.items()
+        if label in _TABLE_COLUMNS
+    }
+    fields = ("name", "digest") if name == NETWORKS else field_columns(name)
+    if name == NETWORKS:
+        # Repeats are of one graph under one setting.
+        pairs = zip(decode(group["digest"][()]), group["setting"][()], strict=True)
+        values["key"] = np.array([f"{digest} {setting}" for digest, setting in pairs], dtype=object)
+        values["isolated_ms"] = np.full(len(group["status"]), np.nan)
+    quantities = quantities_of_group(file, name)
+    times_ms = {each: group[each][()] for each in quantities}
+    copies = {each: column_name(quantity(each), "copies") for each in quantities}
     return KindTable(
-        kind=kind,
-        columns={name: _values(group, name, c) for name, c in field_columns(kind).items()},
-        times_ms={name: group[name][()] for name in quantities},
-        copies={name: group[label][()] for name, label in copies.items() if label in columns},
-        **{**rest, "repeat": rest["repeat"].astype(np.int64)},
+        kind=name,
+        columns={label: _values(group, label, columns[label]) for label in fields},
+        times_ms=_with_derived(times_ms) if name == NETWORKS else times_ms,
+        copies={each: group[label][()] for each, label in copies.items() if label in columns},
+        **{**values, "repeat": values["repeat"].astype(np.int64)},
     )
+
+
+def _with_derived(times_ms: Mapping[str, Array]) -> dict[str, Array]:
+    """Add the quantities that are sums of measured ones."""
+    found = dict(times_ms)
+    for name, row in QUANTITIES.items():
+        if name not in found and row.parts and set(row.parts) <= found.keys():
+            found[name] = np.sum([found[part] for part in row.parts], axis=0)
+    return found
 
 
 def _values(group: h5py.Group, name: str, column: Column) -> Array:

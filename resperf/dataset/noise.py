@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from resperf.dataset.records import KindTable
+from resperf.records import Record
 
 NOISY_SHARE = 0.2
 """Share of noisy rows above which a dataset gets a warning."""
@@ -25,12 +26,13 @@ def noise_warning(tables: Iterable[KindTable]) -> str:
         f"{noisy} of {measured} measured rows ({noisy / measured:.0%}) are noisy: they carry a "
         "flag, or the machine was off its usual speed; close other programs, run the campaign "
         "again into another file (resperf bench -o) and merge both (resperf dataset merge): noisy "
-        "rows are not used for layers that have others"
+        "rows are not used for layers and networks that have others"
     )
 
 
-class NoiseFloor(NamedTuple):
-    """Differences between two measurements of the same layer.
+@dataclass(frozen=True)
+class NoiseFloor(Record):
+    """Differences between two measurements of the same layer or network.
 
     Attributes
     ----------

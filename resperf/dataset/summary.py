@@ -2,34 +2,25 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import numpy as np
 
-from resperf.dataset.hdf5 import (
-    info_of,
-    kinds_of,
-    open_dataset,
-    read_networks,
-    table_of,
-    version_of,
-)
+from resperf.dataset.hdf5 import groups_of, info_of, open_dataset, table_of, version_of
 from resperf.dataset.noise import NoiseFloor, noise_floor
 from resperf.dataset.records import DatasetInfo, KindTable
-from resperf.measurement import Measurement
-from resperf.quantities import QUANTITIES
+from resperf.dataset.schema import NETWORKS
+from resperf.records import Record
 from resperf.units import json_values
 
 
 @dataclass(frozen=True)
-class QuantitySummary:
-    """Values of one quantity over the rows that are ok; NaN if there are none."""
+class QuantitySummary(Record):
+    """Values of one quantity over the rows that have it; NaN if there are none."""
 
     min: float
     median: float
@@ -38,35 +29,24 @@ class QuantitySummary:
 
 
 @dataclass(frozen=True)
-class KindSummary:
-    """Rows of one kind: numbers of rows, layers, statuses and flags, and their times."""
-
-    rows: int
-    layers: int
-    statuses: Mapping[str, int]
-    flagged: int
-    quantities: Mapping[str, QuantitySummary]
-
-
-@dataclass(frozen=True)
-class NetworkSummary:
-    """Rows of whole networks.
+class GroupSummary(Record):
+    """Rows of one kind of layer, or of whole networks.
 
     Attributes
     ----------
-    rows, networks : int
-        Networks with equal graphs count once.
+    rows, subjects : int
+        Equal layers, and networks with equal graphs, count once as subjects.
     statuses : mapping of str to int
     flagged : int
-    quantities : mapping of str to (float, float, float)
-        Quantity -> smallest value, median and largest of its rows.
+    quantities : mapping of str to QuantitySummary
+        Networks also have those that follow from others, such as ``latency_ms``.
     """
 
     rows: int
-    networks: int
+    subjects: int
     statuses: Mapping[str, int]
     flagged: int
-    quantities: Mapping[str, tuple[float, float, float]]
+    quantities: Mapping[str, QuantitySummary]
 
 
 @dataclass(frozen=True)
@@ -83,9 +63,8 @@ class Summary:
     info : DatasetInfo
     first_started_at, last_started_at : float
         Seconds since 1970 (UTC); NaN without rows.
-    kinds : mapping of str to KindSummary
-    networks : NetworkSummary or None
-        Summary of the rows of whole networks, if there are any.
+    groups : mapping of str to GroupSummary
+        By kind of layer; ``"networks"`` are the rows of whole networks, if there are any.
     """
 
     path: Path
@@ -95,59 +74,31 @@ class Summary:
     info: DatasetInfo
     first_started_at: float
     last_started_at: float
-    kinds: Mapping[str, KindSummary]
-    networks: NetworkSummary | None = None
+    groups: Mapping[str, GroupSummary]
 
     @property
     def rows(self) -> int:
         """Number of rows of all kinds, and of networks."""
-        of_networks = self.networks.rows if self.networks else 0
-        return sum(kind.rows for kind in self.kinds.values()) + of_networks
+        return sum(each.rows for each in self.groups.values())
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values; NaN becomes None."""
+        groups = {name: _named(name, each.to_json()) for name, each in self.groups.items()}
         values = {
+            **vars(self),
+            **vars(self.info),
             "path": str(self.path),
-            "size_bytes": self.size_bytes,
-            "schema_version": self.schema_version,
-            "checksum": self.checksum,
-            "created": self.info.created,
-            "setting": self.info.setting.to_json(),
-            "platform": self.info.platform.to_json(),
-            "campaign": self.info.campaign,
-            "seed": self.info.seed,
-            "versions": self.info.versions,
-            "machine_costs": self.info.machine_costs,
-            "merged": list(self.info.merged),
-            "quantities": list(self.info.quantities),
-            "source": self.info.source,
-            "fusions": list(self.info.fusions),
-            "first_started_at": self.first_started_at,
-            "last_started_at": self.last_started_at,
             "rows": self.rows,
-            "kinds": {name: _kind_json(kind) for name, kind in self.kinds.items()},
-            "networks": None if self.networks is None else dataclasses.asdict(self.networks),
+            "networks": groups.pop(NETWORKS, None),
+            "kinds": groups,
         }
+        del values["info"], values["groups"]
         plain: dict[str, Any] = json_values(values)
         return plain
 
 
-def _kind_json(kind: KindSummary) -> dict[str, Any]:
-    return {
-        "rows": kind.rows,
-        "layers": kind.layers,
-        "statuses": dict(kind.statuses),
-        "flagged": kind.flagged,
-        "quantities": {
-            name: {
-                "min": each.min,
-                "median": each.median,
-                "max": each.max,
-                "noise": each.noise._asdict(),
-            }
-            for name, each in kind.quantities.items()
-        },
-    }
+def _named(group: str, values: dict[str, Any]) -> dict[str, Any]:
+    return {"networks" if group == NETWORKS else "layers": values.pop("subjects"), **values}
 
 
 def summarize(path: Path) -> Summary:
@@ -160,11 +111,9 @@ def summarize(path: Path) -> Summary:
     """
     with open_dataset(path) as file:
         info = info_of(file)
-        tables = [table_of(file, kind) for kind in kinds_of(file)]
+        tables = [table_of(file, name) for name in groups_of(file)]
         version, digest = version_of(file), str(file.attrs["checksum"])
-    networks = read_networks(path).measurements
-    times = np.array([np.nan, *(row.started_at for row in networks)])
-    started = np.concatenate([times, *(table.started_at for table in tables)])
+    started = np.concatenate([[np.nan], *(table.started_at for table in tables)])
     return Summary(
         path=path,
         size_bytes=path.stat().st_size,
@@ -173,30 +122,14 @@ def summarize(path: Path) -> Summary:
         info=info,
         first_started_at=float(np.fmin.reduce(started)),
         last_started_at=float(np.fmax.reduce(started)),
-        kinds={table.kind: _summarize_kind(table) for table in tables},
-        networks=_summarize_networks(networks),
+        groups={table.kind: _summarize_group(table) for table in tables},
     )
 
 
-def _summarize_networks(rows: Sequence[Measurement]) -> NetworkSummary | None:
-    if not rows:
-        return None
-    values = {name: [row.value(name) for row in rows if name in row.samples] for name in QUANTITIES}
-    return NetworkSummary(
-        rows=len(rows),
-        networks=len({row.subject.key for row in rows}),
-        statuses=dict(Counter(str(row.status) for row in rows).most_common()),
-        flagged=sum(bool(row.flags) for row in rows),
-        quantities={
-            name: (min(found), median(found), max(found)) for name, found in values.items() if found
-        },
-    )
-
-
-def _summarize_kind(table: KindTable) -> KindSummary:
-    return KindSummary(
+def _summarize_group(table: KindTable) -> GroupSummary:
+    return GroupSummary(
         rows=len(table),
-        layers=len(set(table.key)),
+        subjects=len(set(table.columns.get("digest", table.key))),
         statuses=dict(Counter(table.status.tolist()).most_common()),
         flagged=int((table.flags != "").sum()),
         quantities={name: _summarize_quantity(table, name) for name in table.quantities},
@@ -204,12 +137,10 @@ def _summarize_kind(table: KindTable) -> KindSummary:
 
 
 def _summarize_quantity(table: KindTable, name: str) -> QuantitySummary:
-    times_ms = table.times_ms[name][table.ok]
-    if not len(times_ms):
-        times_ms = np.array([np.nan])
+    values = table.times_ms[name][table.ok]
+    known = values[~np.isnan(values)]
+    if not len(known):
+        known = np.array([np.nan])
     return QuantitySummary(
-        min=float(times_ms.min()),
-        median=float(np.median(times_ms)),
-        max=float(times_ms.max()),
-        noise=noise_floor(table, name),
+        float(known.min()), float(np.median(known)), float(known.max()), noise_floor(table, name)
     )

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from resperf.features import Array
-from resperf.predictors._base import stored
+from resperf.records import Record
 
 SHARE = 0.9
 """Share of measured times that an interval should contain."""
@@ -36,7 +36,7 @@ _LEAST_USUAL = 0.001
 
 
 @dataclass(frozen=True)
-class Intervals:
+class Intervals(Record):
     """Bounds of the logarithm of measured over predicted time, by predicted time.
 
     Split conformal prediction (Lei et al. 2018, "Distribution-free predictive inference for
@@ -53,6 +53,17 @@ class Intervals:
     edges_ms: tuple[float, ...]
     low: tuple[float, ...]
     high: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        edges_ms, low, high = self.edges_ms, self.low, self.high
+        if not len(low) == len(high) == len(edges_ms) + 1:
+            raise ValueError("bounds of intervals do not fit their bins")
+        if not (
+            all(map(math.isfinite, (*edges_ms, *low, *high)))
+            and list(edges_ms) == sorted(edges_ms)
+            and max(low) <= 0 <= min(high)
+        ):
+            raise ValueError("bounds of intervals are damaged")
 
     @classmethod
     def fit(cls, measured_ms: Array, predicted_ms: Array) -> Self | None:
@@ -93,31 +104,14 @@ class Intervals:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""
-        return {
-            "share": SHARE,
-            "edges_ms": list(self.edges_ms),
-            "low": list(self.low),
-            "high": list(self.high),
-        }
+        return {"share": SHARE, **super().to_json()}
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
         """Read what `to_json` wrote."""
-        edges, low, high = (
-            tuple(float(each) for each in stored(values, name))
-            for name in ("edges_ms", "low", "high")
-        )
-        if not len(low) == len(high) == len(edges) + 1:
-            raise ValueError("bounds of intervals do not fit their bins")
-        sound = (
-            all(map(math.isfinite, (*edges, *low, *high)))
-            and list(edges) == sorted(edges)
-            and max(low) <= 0 <= min(high)
-            and values.get("share") == SHARE
-        )
-        if not sound:
+        if values.get("share") != SHARE:
             raise ValueError("bounds of intervals are damaged")
-        return cls(edges, low, high)
+        return super().from_json(values)
 
 
 def intervals_of_kinds(judged: Mapping[str, tuple[Array, Array]]) -> dict[str, Intervals]:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import numpy as np
 
 from resperf.errors import TrainingError
 from resperf.features import Array
-from resperf.units import json_number
+from resperf.records import Record
 
 
 @dataclass(frozen=True)
-class Errors:
+class Errors(Record):
     """Errors of predicted times over some rows.
 
     Attributes
@@ -35,10 +35,6 @@ class Errors:
     rmse_ms: float
     mae_ms: float
     within_10: float
-
-    def to_json(self) -> dict[str, float]:
-        """Return plain JSON values."""
-        return asdict(self)
 
 
 def errors(measured_ms: Array, predicted_ms: Array) -> Errors:
@@ -68,7 +64,7 @@ TIME_EDGES_MS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300, 100
 
 
 @dataclass(frozen=True)
-class TimeBin:
+class TimeBin(Record):
     """Errors over the rows with a measured time in a range.
 
     Attributes
@@ -86,10 +82,6 @@ class TimeBin:
     rows: int
     mape: float
     within_10: float
-
-    def to_json(self) -> dict[str, float | None]:
-        """Return plain JSON values; the last bin has no end: None."""
-        return asdict(self) | {"to_ms": json_number(self.to_ms)}
 
 
 def errors_by_time(measured_ms: Array, predicted_ms: Array) -> tuple[TimeBin, ...]:

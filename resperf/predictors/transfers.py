@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 
 from resperf.errors import TrainingError
 from resperf.features import Array
-from resperf.predictors._base import stored
 from resperf.predictors.baseline import fit_terms
+from resperf.records import Record
 
 _MB = 1e6
 # Bytes beyond which a copy exceeds the L2 and L3 caches of common processors. A step without effect
@@ -21,7 +20,7 @@ _SHORTEST_MS = 1e-6
 
 
 @dataclass(frozen=True)
-class Transfers:
+class Transfers(Record):
     """Time of one direction: a constant plus a cost per MB that may rise at steps.
 
     Attributes
@@ -74,25 +73,6 @@ class Transfers:
             [self.constant_ms, *self.ms_per_mb]
         )
         return times_ms
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain JSON values."""
-        return {
-            "constant_ms": self.constant_ms,
-            "steps_bytes": list(self.steps_bytes),
-            "ms_per_mb": list(self.ms_per_mb),
-            "largest_bytes": self.largest_bytes,
-        }
-
-    @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> Self:
-        """Read what `to_json` wrote."""
-        return cls(
-            float(stored(values, "constant_ms")),
-            tuple(stored(values, "steps_bytes")),
-            tuple(stored(values, "ms_per_mb")),
-            float(stored(values, "largest_bytes")),
-        )
 
 
 def _terms(tensor_bytes: Array, steps_bytes: tuple[float, ...]) -> Array:

@@ -9,14 +9,14 @@ from resperf.errors import TrainingError
 from resperf.features import Array
 from resperf.predictors import layer_predictor_class
 from resperf.predictors.metrics import Errors, TimeBin
-from resperf.units import json_number
+from resperf.records import Record
 
 TIMED_LAYERS = 1000
 """Predictions are timed over at least this many layers in one call."""
 
 
 @dataclass(frozen=True)
-class Compared:
+class Compared(Record):
     """One method on one kind and phase.
 
     Attributes
@@ -63,20 +63,10 @@ class Compared:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values without the times; unknown values are None."""
-        return {
-            "kind": self.kind,
-            "phase": self.phase,
-            "method": self.method,
-            "rows_trained": self.rows_trained,
-            "rows_validation": self.rows_validation,
-            **self.errors.to_json(),
-            "r2": json_number(self.r2),
-            "bins": [each.to_json() for each in self.bins],
-            "fold_mapes": list(self.fold_mapes),
-            "fit_s": self.fit_s,
-            "predict_us": self.predict_us,
-            "noise_floor": json_number(self.noise_floor),
-        }
+        values = super().to_json()
+        del values["measured_ms"], values["predicted_ms"]
+        errors: dict[str, Any] = values.pop("errors")
+        return {**values, **errors}
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -29,6 +29,7 @@ from resperf.platform import Platform
 from resperf.predictors import Estimate, Examples, Predictor
 from resperf.predictors.metrics import Errors, errors
 from resperf.quantities import QUANTITIES, layer_quantity
+from resperf.records import Record
 from resperf.settings import Setting
 from resperf.splits import split_of_keys, was_packed
 from resperf.targets import UNKNOWN
@@ -39,13 +40,12 @@ from resperf.training.rows import (
     network_examples,
     network_quantities,
 )
-from resperf.units import json_number
 
 Part = Literal["test", "all"]
 
 
 @dataclass(frozen=True)
-class EvaluatedNetwork:
+class EvaluatedNetwork(Record):
     """A measured network and its prediction, in the unit of the quantity.
 
     Attributes
@@ -71,16 +71,11 @@ class EvaluatedNetwork:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values; an unknown interval is None."""
-        return {
-            **asdict(self),
-            "low": json_number(self.low),
-            "high": json_number(self.high),
-            "error": self.error,
-        }
+        return {**super().to_json(), "error": self.error}
 
 
 @dataclass(frozen=True)
-class Evaluated:
+class Evaluated(Record):
     """Errors of one kind and phase.
 
     Attributes
@@ -111,16 +106,11 @@ class Evaluated:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values; an unknown noise floor is None."""
-        return {
-            "kind": self.kind,
-            "phase": self.phase,
-            "method": self.method,
-            **self.errors.to_json(),
-            "noise_floor": json_number(self.noise_floor),
-            "out_of_range": self.out_of_range,
-            "in_interval": json_number(self.in_interval),
-            **({"networks": [each.to_json() for each in self.networks]} if self.networks else {}),
-        }
+        values = super().to_json()
+        if not self.networks:
+            del values["networks"]
+        errors: dict[str, Any] = values.pop("errors")
+        return {**values, **errors}
 
 
 @dataclass(frozen=True)

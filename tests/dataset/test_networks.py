@@ -215,9 +215,10 @@ def test_graphs_are_checked_by_their_digests(golden_v3: Path, tmp_path: Path) ->
 def test_summaries_count_networks_beside_layers(golden_v3: Path) -> None:
     summary = summarize(golden_v3)
     assert summary.rows == 6
-    assert summary.networks is not None
-    assert (summary.networks.rows, summary.networks.networks) == (2, 1)
-    assert summary.networks.quantities["latency_ms"] == (2.5, 2.5, 2.5)
+    networks = summary.groups["networks"]
+    assert (networks.rows, networks.subjects) == (2, 1)
+    latency = networks.quantities["latency_ms"]
+    assert (latency.min, latency.median, latency.max) == (2.5, 2.5, 2.5)
     assert json.loads(json.dumps(summary.to_json()))["networks"]["statuses"] == {"ok": 2}
 
 
