@@ -215,6 +215,11 @@ class Measurement:
             return self.subject.key, self.setting
         return (self.subject.key,)
 
+    @property
+    def noisy(self) -> bool:
+        """Whether it has a flag, or was taken while the machine was off its usual speed."""
+        return bool(self.flags) or abs(self.reference_ratio - 1) > TOLERANCE
+
     def value(self, quantity: str) -> float:
         """Return the value of a quantity's samples; NaN if it was not measured.
 

@@ -30,10 +30,11 @@ from resperf.dataset.importing import (  # noqa: E402
 from resperf.dataset.merge import merge_datasets  # noqa: E402
 from resperf.dataset.noise import NoiseFloor, floor_of_medians, noise_floor, noise_warning  # noqa: E402
 from resperf.dataset.records import Dataset, DatasetInfo, KindTable  # noqa: E402
+from resperf.dataset.schema import NETWORKS  # noqa: E402
 from resperf.dataset.summary import Summary, summarize  # noqa: E402
 
 __all__ = [
-    "FORMATS", "LIST", "Dataset", "DatasetInfo", "Imported", "KindTable", "NoiseFloor",
+    "FORMATS", "LIST", "NETWORKS", "Dataset", "DatasetInfo", "Imported", "KindTable", "NoiseFloor",
     "SourceMapping", "Summary", "append_networks", "check_dataset", "checksum", "export_dataset",
     "floor_of_medians", "import_dataset", "import_list", "merge_datasets", "noise_floor",
     "noise_warning", "read_dataset", "read_info", "read_mapping", "read_networks", "read_table",

@@ -20,7 +20,7 @@ from resperf.bundle import (
     replaced_folder,
     write_manifest,
 )
-from resperf.dataset import read_info
+from resperf.dataset import NETWORKS, noise_warning, read_info, read_table
 from resperf.errors import TrainingError
 from resperf.features import Array
 from resperf.predictors import Examples, Predictor, predictor_class
@@ -83,6 +83,7 @@ def train_networks(
             f"{dataset} has no rows of whole networks that {method} can learn; measure networks "
             "or import a list of them"
         )
+    noisy = noise_warning([read_table(dataset, networks=True)[NETWORKS]])
     left_out = {Path(name).stem for name in excluded}
     part = part_of(info) | {
         "method": method,
@@ -137,7 +138,8 @@ def train_networks(
         part["golden"]["networks"] = golden_networks(_typical(every[0]), learnt, how[0], where[0])
         part["training"] = {
             "resperf": __version__, "seed": seed, "split_seed": SPLIT_SEED, **settings,
-            "rows": {NETWORK: rows}, "notes": [], "seen": pack_keys(sorted(seen)),
+            "rows": {NETWORK: rows}, "notes": [noisy] if noisy else [],
+            "seen": pack_keys(sorted(seen)),
         }  # fmt: skip
         came_from = provenance(
             [described_dataset(info, dataset)],

@@ -160,8 +160,8 @@ def network_quantities(dataset: Path) -> tuple[str, ...]:
 def network_examples(dataset: Path, quantity: str) -> Examples:
     """Return one quantity of a dataset's whole networks, one row per network, setting and platform.
 
-    It is the median over repeats. Rows that are not ok are left out, and flagged ones if there is
-    a repeat without flags.
+    It is the median over repeats. Rows that are not ok are left out, and noisy ones if there is a
+    repeat that is not.
 
     Raises
     ------
@@ -178,7 +178,7 @@ def network_examples(dataset: Path, quantity: str) -> Examples:
         graph = found.graphs[subject.digest]
         batch, shapes = setting.batch, setting.shapes or None
         networks.append(read_graph(graph, subject.name, batch=batch, shapes=shapes))
-        clean = [row for row in rows if not row.flags] or rows
+        clean = [row for row in rows if not row.noisy] or rows
         values.append(median(row.value(quantity) for row in clean))
     return Examples(
         networks,

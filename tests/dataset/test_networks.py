@@ -20,6 +20,7 @@ from resperf.dataset import (
     checksum,
     export_dataset,
     merge_datasets,
+    noise_warning,
     read_dataset,
     read_info,
     read_networks,
@@ -220,6 +221,37 @@ def test_summaries_count_networks_beside_layers(golden_v3: Path) -> None:
     latency = networks.quantities["latency_ms"]
     assert (latency.min, latency.median, latency.max) == (2.5, 2.5, 2.5)
     assert json.loads(json.dumps(summary.to_json()))["networks"]["statuses"] == {"ok": 2}
+
+
+def test_summaries_of_networks_have_their_latency_and_noise(
+    info: DatasetInfo, tmp_path: Path
+) -> None:
+    def phases(batch: int, repeat: int) -> Measurement:
+        samples = {
+            f"{phase}_ms": Samples((value,), 1, 0, StopReason.BUDGET)
+            for phase, value in zip(
+                ("preprocess", "execution", "postprocess"), (0.5, batch + repeat, 0.5), strict=True
+            )
+        }
+        return run_of(info, batch, repeat=repeat, samples=samples, started_at=float(repeat))
+
+    path = tmp_path / "a.h5"
+    rows = (phases(1, 0), phases(3, 0), phases(3, 1))
+    write_dataset(path, Dataset(info, rows, {NETWORK.digest: GRAPH}))
+    latency = summarize(path).groups["networks"].quantities["latency_ms"]
+    assert (latency.min, latency.median, latency.max) == (2.0, 4.0, 5.0)
+    # Runs of 4 and 5 ms at one batch size; those at another are no repeats.
+    assert latency.noise.pairs == 1
+    assert latency.noise.mean_difference == pytest.approx(1 / 4.5)
+
+
+def test_noisy_rows_of_networks_are_counted(info: DatasetInfo, tmp_path: Path) -> None:
+    path = tmp_path / "a.h5"
+    rows = [run_of(info, batch, flags=("busy",) if batch < 3 else ()) for batch in range(1, 5)]
+    write_dataset(path, Dataset(info, tuple(rows), {NETWORK.digest: GRAPH}))
+    assert noise_warning(read_table(path).values()) == ""
+    said = noise_warning(read_table(path, networks=True).values())
+    assert said.startswith("2 of 4 measured rows (50%) are noisy")
 
 
 def test_networks_are_exported_as_a_kind_of_their_own(golden_v3: Path, tmp_path: Path) -> None:
