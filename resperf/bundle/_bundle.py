@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -258,22 +259,12 @@ class Bundle:
         A value of None removes that entry. `settings` and `platforms` are lists of values, not of
         references.
         """
-        return self._with(changed(self.manifest["provenance"], reason), values)
-
-    def without_correction(self) -> Bundle:
-        """Return the bundle without in-network correction: its layers as measured in isolation."""
-        if self.correction is None:
-            return self
-        return self._with(self.manifest["provenance"], {"correction": None})
-
-    def _with(self, provenance: Mapping[str, Any], values: dict[str, Any]) -> Bundle:
-        manifest = {**self.manifest, "provenance": provenance}
+        manifest = {**self.manifest, "provenance": changed(self.provenance, reason)}
         for name in ("settings", "platforms"):
             if name in values:
-                marks = [f"{self._place}-{place}" for place in range(len(values[name]))]
-                found = {mark: v.to_json() for mark, v in zip(marks, values[name], strict=True)}
+                found = {f"{self._place}-{i}": v.to_json() for i, v in enumerate(values[name])}
                 manifest[name] = {**manifest[name], **found}
-                values = {**values, name: marks}
+                values[name] = list(found)
         part = {k: v for k, v in {**self.part, **values}.items() if v is not None}
         parts = list(self.manifest["parts"])
         parts[self._place] = part
@@ -282,6 +273,12 @@ class Bundle:
             used = {mark for each in parts for mark in each[name]}
             manifest[name] = {k: v for k, v in manifest[name].items() if k in used}
         return Bundle(self.path, manifest, self._place)
+
+    def without_correction(self) -> Bundle:
+        """Return the bundle without in-network correction: its layers as measured in isolation."""
+        alone = copy(self)
+        alone.correction = None
+        return alone
 
     @property
     def provenance(self) -> Mapping[str, Any]:

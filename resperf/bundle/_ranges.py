@@ -54,8 +54,7 @@ def outside(kind: str, columns: Columns, ranges: Mapping[str, list[Any]]) -> lis
     Empty if nothing is.
     """
     columns = _ranged(kind, columns)
-    rows = len(next(iter(columns.values())))
-    reasons = [""] * rows
+    reasons: list[list[str]] = [[] for _ in next(iter(columns.values()))]
     for name, column in columns.items():
         seen = ranges.get(name)
         if seen is None:
@@ -66,13 +65,12 @@ def outside(kind: str, columns: Columns, ranges: Mapping[str, list[Any]]) -> lis
         )
         for row in np.flatnonzero(is_outside):
             value = column[row]
-            before = f"{reasons[row]}, " if reasons[row] else ""
-            if not is_number:
-                reasons[row] = f"{before}{name}={value} not seen in training"
-                continue
-            where, bound = ("below", seen[0]) if value < seen[0] else ("above", seen[1])
-            reasons[row] = f"{before}{name}={_number(value)} {where} {_number(bound)}"
-    return reasons
+            if is_number:
+                where, bound = ("below", seen[0]) if value < seen[0] else ("above", seen[1])
+                reasons[row].append(f"{name}={_number(value)} {where} {_number(bound)}")
+            else:
+                reasons[row].append(f"{name}={value} not seen in training")
+    return [", ".join(each) for each in reasons]
 
 
 def _number(value: Any) -> str:

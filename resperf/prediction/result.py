@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,12 @@ from resperf.units import json_values
 
 WHOLE_NETWORK = "whole_network"
 """Value of `Prediction.rule` if the network was predicted as a whole."""
+
+
+def known_sum(times_ms: Sequence[float]) -> float:
+    """Add up the known times; NaN if there are only unknown ones."""
+    known = [time_ms for time_ms in times_ms if not math.isnan(time_ms)]
+    return float(sum(known)) if known or not times_ms else math.nan
 
 
 @dataclass(frozen=True)
@@ -40,8 +47,7 @@ class PhaseTimes(Record):
     def total_ms(self) -> float:
         """Sum of the three phases (equation 3) as far as they are known; NaN if none is."""
         times_ms = (self.preprocess_ms, self.execution_ms, self.postprocess_ms)
-        known = [time_ms for time_ms in times_ms if not math.isnan(time_ms)]
-        return sum(known) if known else math.nan
+        return known_sum(times_ms)
 
 
 @dataclass(frozen=True)
@@ -287,18 +293,16 @@ class Prediction:
     @property
     def estimated_ms(self) -> float:
         """How much of the total is estimated from physical costs, not by trained predictors."""
-        phases_ms = {
-            "preprocess": self.phases.preprocess_ms,
-            "postprocess": self.phases.postprocess_ms,
-        }
-        layers_ms = sum(
-            layer.execution_ms
-            for layer in self.layers
-            if layer.estimated and layer.phase not in self.estimated_phases
-        )
-        views_ms = self.views_ms if self.views_estimated else 0.0
-        parts_ms = [*(phases_ms[phase] for phase in self.estimated_phases), layers_ms, views_ms]
-        return sum(part_ms for part_ms in parts_ms if not math.isnan(part_ms))
+        parts_ms = [
+            *(getattr(self.phases, f"{phase}_ms") for phase in self.estimated_phases),
+            *(
+                layer.execution_ms
+                for layer in self.layers
+                if layer.estimated and layer.phase not in self.estimated_phases
+            ),
+            self.views_ms if self.views_estimated else 0.0,
+        ]
+        return known_sum(parts_ms)
 
     @property
     def lower_bound_ms(self) -> float:

@@ -10,7 +10,7 @@ from resperf.bundle import Bundle
 from resperf.layers import Layer, inter_layer_bytes
 from resperf.lowering import LoweredNetwork, LoweredNode, tensor_bytes
 from resperf.network import Tensor
-from resperf.prediction.result import PhaseTimes, Skipped
+from resperf.prediction.result import PhaseTimes, Skipped, known_sum
 
 
 @dataclass(frozen=True)
@@ -38,12 +38,6 @@ class Total:
 
 Rule = Callable[[Bundle, LoweredNetwork, Sequence[float]], Total]
 """(bundle, lowered network, time of each node in ms, NaN if there is none) -> Total."""
-
-
-def _known_sum(times_ms: Sequence[float]) -> float:
-    """Add up the known times; NaN if there are only unknown ones."""
-    known = [time_ms for time_ms in times_ms if not math.isnan(time_ms)]
-    return float(sum(known)) if known or not times_ms else math.nan
 
 
 def _times_of(lowered: LoweredNetwork, times_ms: Sequence[float], *roles: str) -> list[float]:
@@ -102,7 +96,7 @@ def _inter_layer(bundle: Bundle, lowered: LoweredNetwork) -> tuple[float, tuple[
     if bundle.correction is not None:
         costs = {label: getattr(bundle.correction, label) for label in counts}
     charged_ms = {label: costs[label] * count for label, count in counts.items() if count}
-    return _known_sum(list(charged_ms.values())), tuple(
+    return known_sum(list(charged_ms.values())), tuple(
         _no_operator(label, "cost between layers", _unknown(label))
         for label, time_ms in charged_ms.items()
         if math.isnan(time_ms)
@@ -125,9 +119,9 @@ def three_phase(bundle: Bundle, lowered: LoweredNetwork, times_ms: Sequence[floa
     handover_ms, missing_costs = _inter_layer(bundle, lowered)
     layers_ms = _times_of(lowered, times_ms, "execution", "unknown")
     phases = PhaseTimes(
-        preprocess_ms=_known_sum(copied_in_ms + _times_of(lowered, times_ms, "preprocess")),
-        execution_ms=_known_sum([_known_sum(layers_ms), views_ms, session_ms, handover_ms]),
-        postprocess_ms=_known_sum(copied_out_ms + _times_of(lowered, times_ms, "postprocess")),
+        preprocess_ms=known_sum(copied_in_ms + _times_of(lowered, times_ms, "preprocess")),
+        execution_ms=known_sum([known_sum(layers_ms), views_ms, session_ms, handover_ms]),
+        postprocess_ms=known_sum(copied_out_ms + _times_of(lowered, times_ms, "postprocess")),
     )
     missing = (*missing_in, *missing_out, *missing_views, *missing_session)
     return Total(phases, session_ms, views_ms, handover_ms, missing, missing_costs)
@@ -153,9 +147,9 @@ def resperfnet(bundle: Bundle, lowered: LoweredNetwork, times_ms: Sequence[float
             reason = f"the bundle has no {phase} predictor for this kind of layer"
             missing.append(_no_operator(node.name, f"{phase} of {node.op}", reason))
     phases = PhaseTimes(
-        preprocess_ms=_known_sum(edge_ms["preprocess"]),
-        execution_ms=_known_sum(_times_of(lowered, times_ms, "execution", "unknown")),
-        postprocess_ms=_known_sum(edge_ms["postprocess"]),
+        preprocess_ms=known_sum(edge_ms["preprocess"]),
+        execution_ms=known_sum(_times_of(lowered, times_ms, "execution", "unknown")),
+        postprocess_ms=known_sum(edge_ms["postprocess"]),
     )
     return Total(phases, missing=tuple(missing))
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 
+import h5py
 import pytest
 
 from resperf.dataset import Dataset, DatasetInfo, write_dataset
@@ -15,11 +17,24 @@ from resperf.settings import Setting
 
 MeasuredFactory = Callable[..., Measurement]
 FileFactory = Callable[..., Path]
+EditedFactory = Callable[..., AbstractContextManager[h5py.File]]
 
 
 @pytest.fixture(scope="session")
 def golden() -> Path:
     return Path(__file__).parents[1] / "golden" / "dataset-v1.h5"
+
+
+@pytest.fixture
+def edited(golden: Path, tmp_path: Path) -> EditedFactory:
+    """Open a copy of a golden file at ``a.h5``, without its seal as other tools would write it."""
+
+    def opened(version: int = 1) -> AbstractContextManager[h5py.File]:
+        path = tmp_path / "a.h5"
+        path.write_bytes(golden.with_name(f"dataset-v{version}.h5").read_bytes()[512:])
+        return h5py.File(path, "r+")
+
+    return opened
 
 
 @pytest.fixture

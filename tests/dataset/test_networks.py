@@ -7,6 +7,7 @@ import dataclasses
 import json
 import sys
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import h5py
@@ -36,8 +37,10 @@ from resperf.quantities import Estimator
 from resperf.settings import Mode, Setting
 
 MeasuredFactory = Callable[..., Measurement]
+EditedFactory = Callable[..., AbstractContextManager[h5py.File]]
 GRAPH = b"any bytes"
 NETWORK = NetworkRef("net", graph_digest(GRAPH))
+GRAPHS = {NETWORK.digest: GRAPH}
 
 
 @pytest.fixture
@@ -108,17 +111,16 @@ def test_unlike_estimators_of_one_quantity_are_refused(tmp_path: Path, info: Dat
     best = Samples((1.0,), 1, 0, StopReason.BUDGET, estimator=Estimator.MEAN_OF_BEST_FIVE)
     rows = (run_of(info, 1), run_of(info, 2, samples={"latency_ms": best}))
     with pytest.raises(DatasetError, match="latency_ms have several estimators"):
-        write_dataset(tmp_path / "a.h5", Dataset(info, rows, {NETWORK.digest: GRAPH}))
+        write_dataset(tmp_path / "a.h5", Dataset(info, rows, GRAPHS))
 
 
 def test_merged_networks_are_repeats_where_their_settings_agree(
     tmp_path: Path, info: DatasetInfo, measured: MeasuredFactory
 ) -> None:
-    graphs = {NETWORK.digest: GRAPH}
     first = (measured(), run_of(info, 1), run_of(info, 2))
-    write_dataset(tmp_path / "a.h5", Dataset(info, first, graphs))
+    write_dataset(tmp_path / "a.h5", Dataset(info, first, GRAPHS))
     second = (run_of(info, 1), run_of(info, 1, started_at=9.0))
-    write_dataset(tmp_path / "b.h5", Dataset(info, second, graphs))
+    write_dataset(tmp_path / "b.h5", Dataset(info, second, GRAPHS))
     merged = merge_datasets([tmp_path / "a.h5", tmp_path / "b.h5"], tmp_path / "c.h5")
     runs = read_networks(tmp_path / "c.h5")
     # The row that both parts have counts once.
@@ -126,23 +128,23 @@ def test_merged_networks_are_repeats_where_their_settings_agree(
         (1, 0), (2, 0), (1, 1),
     ]  # fmt: skip
     assert len(merged.measurements) == 4
-    assert runs.graphs == graphs
+    assert runs.graphs == GRAPHS
     assert check_dataset(tmp_path / "c.h5") == []
 
 
 def test_networks_are_added_to_a_file_that_may_be_there(
     tmp_path: Path, info: DatasetInfo, measured: MeasuredFactory
 ) -> None:
-    path, graphs = tmp_path / "a.h5", {NETWORK.digest: GRAPH}
-    append_networks(path, [run_of(info, 2)], graphs)
+    path = tmp_path / "a.h5"
+    append_networks(path, [run_of(info, 2)], GRAPHS)
     assert read_info(path).setting == info.setting  # the batch is each row's own
-    append_networks(path, [run_of(info, 2, started_at=5.0), run_of(info, 8)], graphs)
+    append_networks(path, [run_of(info, 2, started_at=5.0), run_of(info, 8)], GRAPHS)
     runs = read_networks(path).measurements
     assert [(row.setting.batch, row.repeat) for row in runs] == [(2, 0), (2, 1), (8, 0)]
     assert check_dataset(path) == []
     layers = tmp_path / "b.h5"
     write_dataset(layers, Dataset(info, (measured(),)))
-    append_networks(layers, runs, graphs)
+    append_networks(layers, runs, GRAPHS)
     assert len(read_table(layers)["dense"]) == 1
     assert len(read_networks(layers).measurements) == 3
     assert read_info(layers).campaign == info.campaign
@@ -160,8 +162,8 @@ def test_networks_are_added_to_a_file_that_may_be_there(
 def test_runs_of_another_machine_or_setting_are_not_added(
     tmp_path: Path, info: DatasetInfo, where: dict[str, object], how: dict[str, object], words: str
 ) -> None:
-    path, graphs = tmp_path / "a.h5", {NETWORK.digest: GRAPH}
-    append_networks(path, [run_of(info, 2)], graphs)
+    path = tmp_path / "a.h5"
+    append_networks(path, [run_of(info, 2)], GRAPHS)
     before = path.read_bytes()
     platform = dataclasses.replace(info.platform, **where)  # type: ignore[arg-type]
     setting = dataclasses.replace(info.setting, batch=2, **how)  # type: ignore[arg-type]
@@ -169,17 +171,17 @@ def test_runs_of_another_machine_or_setting_are_not_added(
     with pytest.raises(DatasetError, match=f"{words}.*; choose another file"):
         refuse_to_append(path, setting, platform)
     with pytest.raises(DatasetError, match=f"{words}.*; choose another file"):
-        append_networks(path, [row], graphs)
+        append_networks(path, [row], GRAPHS)
     assert path.read_bytes() == before
     refuse_to_append(tmp_path / "absent.h5", setting, platform)
 
 
 def test_runs_are_not_added_to_an_import(tmp_path: Path, info: DatasetInfo) -> None:
     imported = dataclasses.replace(info, source={"format": "list"})
-    path, graphs = tmp_path / "a.h5", {NETWORK.digest: GRAPH}
-    write_dataset(path, Dataset(imported, (run_of(info, 1),), graphs))
+    path = tmp_path / "a.h5"
+    write_dataset(path, Dataset(imported, (run_of(info, 1),), GRAPHS))
     with pytest.raises(DatasetError, match=r"is an import of list.*choose another file"):
-        append_networks(path, [run_of(info, 2)], graphs)
+        append_networks(path, [run_of(info, 2)], GRAPHS)
 
 
 @pytest.mark.parametrize(
@@ -195,22 +197,19 @@ def test_runs_are_not_added_to_an_import(tmp_path: Path, info: DatasetInfo) -> N
     ],
 )
 def test_damaged_rows_are_found(
-    golden_v3: Path, tmp_path: Path, column: str, value: object, problem: str
+    edited: EditedFactory, tmp_path: Path, column: str, value: object, problem: str
 ) -> None:
-    path = tmp_path / "a.h5"
-    path.write_bytes(golden_v3.read_bytes()[512:])
-    with h5py.File(path, "r+") as file:
+    with edited(3) as file:
         file[column][0] = value
-    assert any(line.startswith(problem) for line in check_dataset(path))
+    assert any(line.startswith(problem) for line in check_dataset(tmp_path / "a.h5"))
 
 
-def test_graphs_are_checked_by_their_digests(golden_v3: Path, tmp_path: Path) -> None:
-    path = tmp_path / "a.h5"
-    path.write_bytes(golden_v3.read_bytes()[512:])
-    with h5py.File(path, "r+") as file:
+def test_graphs_are_checked_by_their_digests(edited: EditedFactory, tmp_path: Path) -> None:
+    with edited(3) as file:
         (digest,) = file["graphs"]
         file["graphs"][digest][0] = 0
-    assert f"graphs: the content of graph {digest} does not match its digest" in check_dataset(path)
+    (problem,) = check_dataset(tmp_path / "a.h5")[1:]
+    assert problem == f"graphs: the content of graph {digest} does not match its digest"
 
 
 def test_summaries_count_networks_beside_layers(golden_v3: Path) -> None:
@@ -237,7 +236,7 @@ def test_summaries_of_networks_have_their_latency_and_noise(
 
     path = tmp_path / "a.h5"
     rows = (phases(1, 0), phases(3, 0), phases(3, 1))
-    write_dataset(path, Dataset(info, rows, {NETWORK.digest: GRAPH}))
+    write_dataset(path, Dataset(info, rows, GRAPHS))
     latency = summarize(path).groups["networks"].quantities["latency_ms"]
     assert (latency.min, latency.median, latency.max) == (2.0, 4.0, 5.0)
     # Runs of 4 and 5 ms at one batch size; those at another are no repeats.
@@ -248,7 +247,7 @@ def test_summaries_of_networks_have_their_latency_and_noise(
 def test_noisy_rows_of_networks_are_counted(info: DatasetInfo, tmp_path: Path) -> None:
     path = tmp_path / "a.h5"
     rows = [run_of(info, batch, flags=("busy",) if batch < 3 else ()) for batch in range(1, 5)]
-    write_dataset(path, Dataset(info, tuple(rows), {NETWORK.digest: GRAPH}))
+    write_dataset(path, Dataset(info, tuple(rows), GRAPHS))
     assert noise_warning(read_table(path).values()) == ""
     said = noise_warning(read_table(path, networks=True).values())
     assert said.startswith("2 of 4 measured rows (50%) are noisy")
@@ -277,7 +276,7 @@ def test_exported_networks_name_their_setting(tmp_path: Path, info: DatasetInfo)
     )  # fmt: skip
     unknown = Setting("other", batch=8)
     rows = (run_of(info, 1, setting=setting), run_of(info, 2, setting=unknown))
-    write_dataset(tmp_path / "a.h5", Dataset(info, rows, {NETWORK.digest: GRAPH}))
+    write_dataset(tmp_path / "a.h5", Dataset(info, rows, GRAPHS))
     export_dataset(tmp_path / "a.h5", tmp_path / "a.csv")
     with (tmp_path / "a.csv").open(newline="") as file:
         found = list(csv.DictReader(file))
