@@ -13,7 +13,9 @@ from typing import Any, Self
 from resperf.layers import Layer, kind_of
 from resperf.platform import Platform
 from resperf.quantities import QUANTITIES, Estimator
+from resperf.records import Record, read_fields
 from resperf.settings import Setting
+from resperf.units import json_values
 
 TOLERANCE = 0.1
 """Deviation of the reference layer from its median above which a machine's speed has changed."""
@@ -51,7 +53,7 @@ _ESTIMATES: Mapping[Estimator, Callable[[Sequence[float]], float]] = {
 
 
 @dataclass(frozen=True)
-class Samples:
+class Samples(Record):
     """Samples of one quantity, in its unit and in the order in which they were taken.
 
     Attributes
@@ -92,27 +94,15 @@ class Samples:
         """The samples' one value, by the estimator."""
         return _ESTIMATES[self.estimator](self.values)
 
-    def to_json(self) -> dict[str, Any]:
-        """Return plain JSON values."""
-        return dataclasses.asdict(self)
-
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
         """Read what `to_json` wrote, also in versions in which all samples were in ms."""
-        given = {k: v for k, v in values.items() if k != "samples_ms"}
         found = values["samples_ms"] if "samples_ms" in values else values["values"]
-        return cls(
-            **{
-                **given,
-                "values": tuple(found),
-                "stop_reason": StopReason(values["stop_reason"]),
-                "estimator": Estimator(values.get("estimator", Estimator.MEDIAN)),
-            }
-        )
+        return super().from_json({**values, "values": found})
 
 
 @dataclass(frozen=True)
-class NetworkRef:
+class NetworkRef(Record):
     """A network as the subject of a measurement.
 
     Attributes
@@ -232,20 +222,14 @@ class Measurement:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values without setting and platform; NaN is written as None."""
-        values = {
-            f.name: getattr(self, f.name)
-            for f in dataclasses.fields(self)
-            if f.name not in ("subject", "samples", "setting", "platform")
-        }
-        for label, value in values.items():
-            if isinstance(value, float) and math.isnan(value):
-                values[label] = None
+        apart = ("subject", "setting", "platform")
+        values = {name: value for name, value in vars(self).items() if name not in apart}
+        subject: dict[str, Any]
         if isinstance(self.subject, NetworkRef):
-            subject: dict[str, Any] = {"network": dataclasses.asdict(self.subject)}
+            subject = {"network": self.subject.to_json()}
         else:
             subject = {"kind": self.subject.kind, "fields": self.subject.fields()}
-        samples = {name: each.to_json() for name, each in self.samples.items()}
-        return {**subject, "samples": samples, **values}
+        return {**subject, **json_values(values)}
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any], setting: Setting, platform: Platform) -> Self:
@@ -256,19 +240,10 @@ class Measurement:
         LayerError
             If the layer's kind or fields are not known.
         """
-        rest = dict(values)
-        if "network" in rest:
-            subject: Subject = NetworkRef(**rest.pop("network"))
+        if "network" in values:
+            subject: Subject = NetworkRef.from_json(values["network"])
         else:
-            subject = kind_of(rest.pop("kind")).from_fields(rest.pop("fields"))
-        phases = {f"{phase}_ms": each for phase, each in rest.pop("phases", {}).items()}
-        for label in ("isolated_ms", "session_ms", "reference_ratio"):
-            if rest.get(label) is None:
-                rest[label] = math.nan
-        return cls(
-            subject=subject,
-            setting=setting,
-            platform=platform,
-            samples={k: Samples.from_json(v) for k, v in rest.pop("samples", phases).items()},
-            **{**rest, "status": Status(rest["status"]), "flags": tuple(rest["flags"])},
-        )
+            subject = kind_of(values["kind"]).from_fields(values["fields"])
+        phases = {f"{phase}_ms": each for phase, each in values.get("phases", {}).items()}
+        given = read_fields(cls, {"samples": phases, **values})
+        return cls(**{**given, "subject": subject, "setting": setting, "platform": platform})

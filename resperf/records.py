@@ -12,6 +12,9 @@ from typing import Any, Self, get_args, get_origin, get_type_hints
 
 from resperf.units import json_values
 
+_PLAIN = frozenset({bool, float, int, str})
+"""Types of elements that are not checked one by one: journals hold millions of samples."""
+
 
 class Record:
     """Base of frozen dataclasses that files and documents hold."""
@@ -29,9 +32,19 @@ class Record:
         TypeError, ValueError, AttributeError
             If a field is missing or damaged.
         """
-        kind: Any = cls
-        types = _types(kind)
-        return cls(**{k: _read(k, types[k], v) for k, v in values.items() if k in types})
+        return cls(**read_fields(cls, values))
+
+
+def read_fields(cls: Any, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a dataclass that JSON values have, by their types.
+
+    Raises
+    ------
+    TypeError, ValueError, AttributeError
+        If one is damaged.
+    """
+    types = _types(cls)
+    return {k: _read(k, types[k], v) for k, v in values.items() if k in types}
 
 
 def hash_of_fields(record: Any) -> int:
@@ -53,7 +66,8 @@ def _read(name: str, kind: Any, value: Any) -> Any:
     if NoneType in parts:
         return None if value is None else _read(name, parts[0], value)
     if kind is tuple and isinstance(value, list | tuple):
-        return tuple(_read(name, parts[0], each) for each in value)
+        plain = parts[0] in _PLAIN
+        return tuple(value if plain else (_read(name, parts[0], each) for each in value))
     if kind is Mapping and isinstance(value, Mapping):
         return {key: _read(name, parts[1], each) for key, each in value.items()}
     if kind is float and isinstance(value, int | float | None):

@@ -40,7 +40,7 @@ def test_a_row_has_the_flags_that_the_monitor_says_after_it() -> None:
     monitor = Watching(device)
     worker = Worker(backend=device, protocol=SamplingProtocol(), monitor=monitor)
     reply = worker.measure(plain(SHORT), 0)
-    assert reply["row"]["flags"] == ("hot",)
+    assert reply["row"]["flags"] == ["hot"]
     assert reply["reading"] == [12.0, None, {"clock_mhz": 1000.0}]
     assert reply["usual"] == {"hot_ms": (1.5, 3)}
     # 5 us and 4 (4 + 4 + 20) bytes at 5 GB/s, 32 operations at 50 GFLOP/s.
