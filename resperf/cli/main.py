@@ -34,6 +34,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
         "resperf.cli.measure:command",
         "Run a network and measure what `predict` predicts.",
     ),
+    "bundle": ("resperf.cli.bundle:command", "Merge bundles into one."),
     "devices": ("resperf.cli.devices:command", "List the bundles that `predict` can use."),
 }
 """Command -> (module:object, one line of help); a module is imported when its command is used."""

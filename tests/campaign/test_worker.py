@@ -52,7 +52,7 @@ def test_a_layer_that_fails_has_no_flags_of_the_machine() -> None:
     device = SyntheticBackend(fail={"unsupported": "dense"})
     monitor = Watching(device)
     worker = Worker(backend=device, protocol=SamplingProtocol(), monitor=monitor)
-    assert worker.measure(plain(SHORT), 0)["row"]["flags"] == ()
+    assert worker.measure(plain(SHORT), 0)["row"]["flags"] == []
     assert [what for what, _ in monitor.asked] == ["before"]
 
 
@@ -71,7 +71,7 @@ def test_a_simulated_device_has_no_probes() -> None:
     worker = start(simulated, settings, load_monitor(simulated))
     assert worker.monitor.reference is not None
     assert not worker.monitor.active_flags()
-    assert worker.measure(plain(SHORT), 0)["row"]["flags"] == ()
+    assert worker.measure(plain(SHORT), 0)["row"]["flags"] == []
 
 
 @pytest.mark.parametrize("framework", ["onnxruntime", "tensorflow"])

@@ -14,7 +14,7 @@ import pytest
 import resperf
 from resperf.bundle import Bundle, merge_bundles, replaced_folder, write_manifest
 from resperf.cli.main import main
-from resperf.dataset import Dataset, DatasetInfo, write_dataset
+from resperf.dataset import Dataset, DatasetInfo, read_dataset, write_dataset
 from resperf.errors import BundleError, DeviceError, TrainingError
 from resperf.measurement import Measurement, NetworkRef, Samples, Status, StopReason
 from resperf.network import graph_digest, read_graph, read_network
@@ -156,13 +156,25 @@ def test_a_golden_network_that_comes_out_otherwise_is_noticed(
         bundle.predict_networks([read_graph(graph(width), golden["name"], batch=2)])
 
 
+def test_training_on_noisy_rows_of_networks_says_so(dataset: Path, tmp_path: Path) -> None:
+    whole = read_dataset(dataset)
+    rows = tuple(
+        dataclasses.replace(row, flags=("busy",) if place % 4 == 0 else ())
+        for place, row in enumerate(whole.measurements)
+    )
+    write_dataset(tmp_path / "noisy.h5", dataclasses.replace(whole, measurements=rows))
+    (note,) = train(tmp_path / "noisy.h5", tmp_path / "b", method=METHOD).part["training"]["notes"]
+    assert note.startswith("100 of 400 measured rows (25%) are noisy")
+
+
 def test_the_part_for_as_many_threads_answers(toy_dataset: Path, tmp_path: Path) -> None:
     two = train(toy_dataset, tmp_path / "two", method="baseline")
     setting = dataclasses.replace(two.setting, threads=4)
     with replaced_folder(tmp_path / "four") as folder:
         faster = {"session_ms": 0.001, "view_ms": 0.0001}
         write_manifest(folder, two.changed("t", settings=[setting], costs=faster).manifest)
-    merge_bundles([two.path, tmp_path / "four"], tmp_path / "both")
+    parts = map(str, (two.path, tmp_path / "four"))
+    assert main(["bundle", "merge", *parts, "-o", str(tmp_path / "both")]) == 0
     file = tmp_path / "n.onnx"
     file.write_bytes(graph(300))
     found = [
