@@ -122,16 +122,10 @@ def find_bundles(
     BundleError
         If `extra` holds no bundle, or is a damaged one.
     """
-    bundles: list[Bundle] = []
-    damaged = []
-    for folder in bundle_folders(extra):
-        try:
-            bundles += Bundle.load(folder).parts
-        except BundleError as error:
-            if extra is not None and folder == extra.resolve():
-                raise
-            damaged.append((folder, error))
-    return bundles, damaged
+    bundles, damaged = _parts_of(bundle_folders(extra), checked=True)
+    if extra is not None and extra.resolve() in damaged:
+        raise damaged[extra.resolve()]
+    return bundles, list(damaged.items())
 
 
 def find_bundle(
@@ -263,13 +257,16 @@ def _plain_name(device: str) -> str:
     return canonical_device(device).casefold()
 
 
-def _parts_of(folders: Sequence[Path]) -> tuple[list[Bundle], dict[Path, BundleError]]:
+def _parts_of(
+    folders: Sequence[Path], *, checked: bool = False
+) -> tuple[list[Bundle], dict[Path, BundleError]]:
     """Read the manifests of bundles in order; also return the errors of damaged ones."""
     parts: list[Bundle] = []
     damaged = {}
     for folder in folders:
         try:
-            parts += _read(folder).parts
+            bundle = _read(folder)
+            parts += (bundle.checked if checked else bundle).parts
         except BundleError as error:
             damaged[folder] = error
     return parts, damaged
