@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -276,7 +275,7 @@ class Bundle:
 
     def without_correction(self) -> Bundle:
         """Return the bundle without in-network correction: its layers as measured in isolation."""
-        alone = copy(self)
+        alone = Bundle(self.path, self.manifest, self._place)
         alone.correction = None
         return alone
 

@@ -64,12 +64,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     if manifest["schema_version"] < SCHEMA_VERSION:
         with damage_named(folder):
             manifest = upgraded(manifest)
-    _check_types(folder, manifest, _TOP)
-    if not manifest["parts"]:
-        raise BundleError(f"{folder / MANIFEST} has no parts; the bundle is damaged")
-    for part in manifest["parts"]:
-        _check_types(folder, part, _PART)
-        _check_references(folder, part, manifest)
+    _refuse(folder, _structural_damage(manifest))
     return manifest
 
 
@@ -109,22 +104,31 @@ def check_files(folder: Path, manifest: Mapping[str, Any]) -> None:
         )
     _check_checksums(folder, manifest["files"])
     for part in manifest["parts"]:
-        _check_part(folder, part, manifest)
+        _refuse(folder, _damage(part, manifest["files"]))
 
 
-def _check_references(folder: Path, part: Mapping[str, Any], manifest: Mapping[str, Any]) -> None:
-    """Refuse a part without a setting and a platform of the manifest."""
-    for name in ("settings", "platforms"):
-        if not part[name] or not set(map(str, part[name])) <= manifest[name].keys():
-            raise BundleError(
-                f"{folder / MANIFEST} has the {name} of a part damaged; train it again"
-            )
+def _refuse(folder: Path, problems: Iterator[str]) -> None:
+    """Raise the first problem of a bundle, if there is any; the others may follow from it."""
+    for problem in problems:
+        raise BundleError(f"{folder / MANIFEST} {problem}; restore it or train it again")
 
 
-def _check_types(folder: Path, values: Any, types: Mapping[str, type]) -> None:
+def _structural_damage(manifest: Mapping[str, Any]) -> Iterator[str]:
+    """Find missing entries, and parts without a setting and a platform."""
+    yield from _lacking(manifest, _TOP)
+    if not manifest["parts"]:
+        yield "has no parts"
+    for part in manifest["parts"]:
+        yield from _lacking(part, _PART)
+        for name in ("settings", "platforms"):
+            if not part[name] or not set(map(str, part[name])) <= manifest[name].keys():
+                yield f"has the {name} of a part damaged"
+
+
+def _lacking(values: Any, types: Mapping[str, type]) -> Iterator[str]:
     for name, kind in types.items():
         if not isinstance(values, dict) or not isinstance(values.get(name), kind):
-            raise BundleError(f"{folder / MANIFEST} lacks {name!r}; the bundle is damaged")
+            yield f"lacks {name!r}"
 
 
 def _parsed(folder: Path) -> dict[str, Any]:
@@ -153,30 +157,20 @@ def _parsed(folder: Path) -> dict[str, Any]:
     return manifest
 
 
-def _check_part(folder: Path, part: Mapping[str, Any], manifest: Mapping[str, Any]) -> None:
-    """Refuse costs that are not numbers, predictors without ranges, files without checksum."""
-    damaged = [
-        f"the cost {name}"
-        for name, cost_ms in part["costs"].items()
-        if not isinstance(cost_ms, int | float) or not math.isfinite(cost_ms)
-    ]
-    damaged += [
-        f"the ranges of {kind}"
-        for kind in part["predictors"]
-        if kind != NETWORK and not _are_ranges(part["ranges"].get(kind))
-    ]
-    if not isinstance(part.get("estimates", {}), dict):
-        damaged.append("the estimates")
-    if damaged:
-        raise BundleError(f"{folder / MANIFEST} has {damaged[0]} damaged; train it again")
+def _damage(part: Mapping[str, Any], files: Mapping[str, Any]) -> Iterator[str]:
+    """Find costs that are not numbers, predictors without ranges, files without checksum."""
+    for name, cost_ms in part["costs"].items():
+        if not isinstance(cost_ms, int | float) or not math.isfinite(cost_ms):
+            yield f"has the cost {name} damaged"
     for kind, quantities in part["predictors"].items():
+        if kind != NETWORK and not _are_ranges(part["ranges"].get(kind)):
+            yield f"has the ranges of {kind} damaged"
         for quantity, values in quantities.items():
             for network in _networks(values):
-                if network not in manifest["files"]:
-                    raise BundleError(
-                        f"{folder} names the file {network!r} for {kind} {quantity} without a "
-                        "checksum; do not use it"
-                    )
+                if network not in files:
+                    yield f"names the file {network!r} for {kind} {quantity} without a checksum"
+    if not isinstance(part.get("estimates", {}), dict):
+        yield "has the estimates damaged"
 
 
 def _are_ranges(ranges: Any) -> bool:
