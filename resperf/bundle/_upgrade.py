@@ -50,9 +50,9 @@ def upgraded(manifest: Mapping[str, Any]) -> dict[str, Any]:
     for predictors in part["predictors"].values():
         for quantity, values in predictors.items():
             values["quantity"] = quantity
-    kept = ("schema_version", "feature_set_version", "created", "files")
+    unchanged = ("schema_version", "feature_set_version", "created", "files")
     return {
-        **{name: manifest[name] for name in kept if name in manifest},
+        **{name: manifest[name] for name in unchanged if name in manifest},
         "settings": {_MARK: setting.to_json()},
         "platforms": {_MARK: platform.to_json()},
         "parts": [part],

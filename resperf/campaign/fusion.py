@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from statistics import median
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from resperf.layers import Layer
 from resperf.measurement import Measurement, Status
+from resperf.records import Record
 from resperf.timing import median_interval
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ Lower = Callable[[Sequence[Layer]], list[Layer]]
 
 
 @dataclass(frozen=True)
-class Saving:
+class Saving(Record):
     """Time saved by running two operators together, at one shape.
 
     Attributes
@@ -58,7 +59,7 @@ class Saving:
 
 
 @dataclass(frozen=True)
-class CheckedFusion:
+class CheckedFusion(Record):
     """Result of checking a fusion rule.
 
     Attributes
@@ -101,13 +102,7 @@ class CheckedFusion:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values, with the conclusion."""
-        return {**asdict(self), "savings": [asdict(s) for s in self.savings], "fused": self.fused}
-
-    @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> Self:
-        """Read what `to_json` wrote."""
-        savings = tuple(Saving(**saving) for saving in values["savings"])
-        return cls(values["rule"], values["claimed"], savings)
+        return {**super().to_json(), "fused": self.fused}
 
 
 def check_fusion(rule: FusionRule, lower: Lower, measure: Measure) -> CheckedFusion:
