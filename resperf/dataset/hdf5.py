@@ -423,18 +423,22 @@ def table_of(file: h5py.File, name: str) -> KindTable:
         for label, column in columns.items()
         if label in _TABLE_COLUMNS
     }
-    fields = ("name", "digest") if name == NETWORKS else field_columns(name)
     if name == NETWORKS:
-        # Repeats are of one graph under one setting.
-        pairs = zip(decode(group["digest"][()]), group["setting"][()], strict=True)
-        values["key"] = np.array([f"{digest} {setting}" for digest, setting in pairs], dtype=object)
-        values["isolated_ms"] = np.full(len(group["status"]), np.nan)
+        rows = zip(*(decode(group[label][()]) for label in ("name", "digest")), strict=True)
+        subjects = [NetworkRef(*row).key for row in rows]
+        fields = {"subject": np.array(subjects, dtype=object)}
+        # Repeats are of one network under one setting.
+        keys = [f"{key} {how}" for key, how in zip(subjects, group["setting"][()], strict=True)]
+        values["key"] = np.array(keys, dtype=object)
+        values["isolated_ms"] = np.full(len(keys), np.nan)
+    else:
+        fields = {label: _values(group, label, c) for label, c in field_columns(name).items()}
     quantities = quantities_of_group(file, name)
     times_ms = {each: group[each][()] for each in quantities}
     copies = {each: column_name(quantity(each), "copies") for each in quantities}
     return KindTable(
         kind=name,
-        columns={label: _values(group, label, columns[label]) for label in fields},
+        columns=fields,
         times_ms=_with_derived(times_ms) if name == NETWORKS else times_ms,
         copies={each: group[label][()] for each, label in copies.items() if label in columns},
         **{**values, "repeat": values["repeat"].astype(np.int64)},

@@ -90,11 +90,11 @@ class KindTable:
     Attributes
     ----------
     kind : str
-        Such as ``"conv"``.
+        Such as ``"conv"``; ``"networks"`` for rows of whole networks.
     columns : mapping of str to array (n,)
-        The layer's fields: int64, bool or str.
+        The layer's fields: int64, bool or str; of networks, the key of the ``"subject"``.
     key, status, flags : array of str (n,)
-        Layer key (an object array), `Status` value, and flags joined by commas.
+        Key (an object array), equal for repeats, `Status` value, and flags joined by commas.
     repeat : array of int64 (n,)
         0 for the first measurement of a key.
     times_ms : mapping of str to array of float64 (n,)

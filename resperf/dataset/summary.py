@@ -129,7 +129,7 @@ def summarize(path: Path) -> Summary:
 def _summarize_group(table: KindTable) -> GroupSummary:
     return GroupSummary(
         rows=len(table),
-        subjects=len(set(table.columns.get("digest", table.key))),
+        subjects=len(set(table.columns.get("subject", table.key))),
         statuses=dict(Counter(table.status.tolist()).most_common()),
         flagged=int((table.flags != "").sum()),
         quantities={name: _summarize_quantity(table, name) for name in table.quantities},
