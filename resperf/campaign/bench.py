@@ -13,7 +13,7 @@ from resperf.backends.monitors import load_monitor
 from resperf.campaign.harvest import shipped_networks
 from resperf.campaign.networks import plan_networks
 from resperf.campaign.plan import Plan, plan
-from resperf.campaign.process import WorkerDied, WorkerProcess, WorkerSettings
+from resperf.campaign.process import WorkerProcess, WorkerSettings
 from resperf.campaign.spec import Campaign, NetworkSpec
 from resperf.errors import CampaignError
 from resperf.layers import Layer
@@ -76,40 +76,6 @@ class Bench:
         )
 
 
-class _PlanningProcess:
-    """A process that answers a plan's questions, started again where a layer ends it."""
-
-    def __init__(self, settings: WorkerSettings) -> None:
-        self._settings = settings
-        self._worker = WorkerProcess(settings)
-        self.setting, self.platform = self._worker.setting, self._worker.platform
-
-    def __enter__(self) -> _PlanningProcess:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._worker.close()
-
-    def lower(self, layers: Sequence[Layer]) -> list[Layer]:
-        return self._worker.lower(layers)
-
-    def harvest(self, paths: Sequence[Path], batches: Sequence[int]) -> list[Layer]:
-        try:
-            return self._worker.harvest(paths, batches)
-        except WorkerDied as error:
-            names = ", ".join(path.name for path in paths)
-            raise CampaignError(f"reading the networks {names} failed: {error.detail}") from error
-
-    def probe(self, layers: Sequence[Layer]) -> list[str]:
-        try:
-            return self._worker.probe(layers)
-        except WorkerDied:
-            # Not refused as such; if all its layers do that, the campaign will say so.
-            self._worker.close()
-            self._worker = WorkerProcess(self._settings)
-            return [""] * len(layers)
-
-
 def plan_campaign(
     campaign: Campaign, bench: Bench, *, folder: Path | None = None
 ) -> tuple[Plan, Setting, Platform]:
@@ -134,7 +100,7 @@ def plan_campaign(
     if folder is None:
         with TemporaryDirectory() as passing:
             return plan_campaign(campaign, bench, folder=Path(passing))
-    with _PlanningProcess(bench.worker_settings(campaign)) as process:
+    with WorkerProcess(bench.worker_settings(campaign)) as process:
         paths = shipped_networks(campaign.mixture.networks)
         if bench.networks and campaign.mixture.from_networks == 0:
             raise CampaignError(

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
-import selectors
 import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
+from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any
 
-from resperf.campaign.messages import layer_of, plain
+from resperf.backends.monitors import Reading
 from resperf.campaign.networks import NetworkRun
 from resperf.errors import CampaignError, ResperfError
 from resperf.layers import Layer
-from resperf.measurement import Status
-from resperf.platform import Platform
-from resperf.settings import Setting
+from resperf.measurement import Measurement, Status
 from resperf.targets import Target
 from resperf.timing import SamplingProtocol
 
@@ -79,17 +75,23 @@ class WorkerSettings:
     usual: Mapping[str, tuple[float, int]] = field(default_factory=dict)
     networks: bool = False
 
-    def to_json(self) -> dict[str, Any]:
-        """Return plain JSON values."""
-        return {
-            "target": asdict(self.target),
-            "settings": dict(self.settings),
-            "protocol": self.protocol.to_json(),
-            "reference_interval_s": self.reference_interval_s,
-            "memory_bytes": self.memory_bytes,
-            "usual": {name: list(each) for name, each in self.usual.items()},
-            "networks": self.networks,
-        }
+
+@dataclass(frozen=True)
+class Taken:
+    """A measurement as the measuring process took it.
+
+    Attributes
+    ----------
+    row : Measurement
+    reading : Reading or None
+        Of the device, if one was due.
+    usual : mapping of str to (float, int)
+        `Monitor.usual_times`, where something is new.
+    """
+
+    row: Measurement
+    reading: Reading | None = None
+    usual: Mapping[str, tuple[float, int]] = field(default_factory=dict)
 
 
 class WorkerProcess:
@@ -110,38 +112,34 @@ class WorkerProcess:
     def __init__(
         self, settings: WorkerSettings, *, wants_stop: Callable[[], bool] = lambda: False
     ) -> None:
+        self._settings = settings
         self._wants_stop = wants_stop
+        self._start()
+
+    def _start(self) -> None:
         # A file, not a pipe: a framework that writes a lot must not block.
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 -- closed in close()
-        its_read, self._write = os.pipe()
-        self._read, its_write = os.pipe()
-        try:
+        self._pipe, its_end = Pipe()
+        with its_end:
+            number = its_end.fileno()
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "resperf.campaign.worker", str(its_read), str(its_write)],
+                [sys.executable, "-m", "resperf.campaign.worker", str(number)],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=self._stderr,
-                pass_fds=(its_read, its_write),
+                pass_fds=[number],
                 env={**os.environ, "PYTHONPATH": _python_path()},
                 # Ctrl-C reaches the parent only, which then decides.
                 start_new_session=True,
             )
-        finally:
-            os.close(its_read)
-            os.close(its_write)
-        self._received = bytearray()
-        self._selector = selectors.DefaultSelector()
-        self._selector.register(self._read, selectors.EVENT_READ)
         try:
-            hello = self._ask(settings.to_json(), START_TIMEOUT_S)
+            self.setting, self.platform = self._answer(self._settings, START_TIMEOUT_S)
         except WorkerDied as error:
             self.close()
             raise CampaignError(f"the measuring process did not start: {error.detail}") from error
         except BaseException:
             self.close()
             raise
-        self.setting = Setting.from_json(hello["setting"])
-        self.platform = Platform.from_json(hello["platform"])
 
     def __enter__(self) -> WorkerProcess:
         return self
@@ -156,52 +154,48 @@ class WorkerProcess:
 
     def lower(self, layers: Sequence[Layer]) -> list[Layer]:
         """Lower layers as drawn (see `Backend.lower`)."""
-        reply = self._ask(
-            {"ask": "lower", "layers": [plain(layer) for layer in layers]}, START_TIMEOUT_S
-        )
-        return [layer_of(layer) for layer in reply["layers"]]
+        lowered: list[Layer] = self._ask("lower", layers)
+        return lowered
 
     def harvest(self, paths: Sequence[Path], batches: Sequence[int]) -> list[Layer]:
-        """Return the lowered layers of networks (see `campaign.harvest`)."""
-        question = {"ask": "harvest", "paths": [str(p) for p in paths], "batches": list(batches)}
-        reply = self._ask(question, START_TIMEOUT_S * max(1, len(paths)))
-        return [layer_of(layer) for layer in reply["layers"]]
+        """Return the lowered layers of networks (see `campaign.harvest`).
+
+        Raises
+        ------
+        CampaignError
+            If a network cannot be read, or ends the process.
+        """
+        timeout_s = START_TIMEOUT_S * max(1, len(paths))
+        try:
+            layers: list[Layer] = self._ask("harvest", paths, batches, timeout_s=timeout_s)
+        except WorkerDied as death:
+            names = ", ".join(path.name for path in paths)
+            raise CampaignError(f"reading the networks {names} failed: {death.detail}") from death
+        return layers
 
     def probe(self, layers: Sequence[Layer]) -> list[str]:
         """Return why each layer cannot be built; '' if it can."""
-        question = {"ask": "probe", "layers": [plain(layer) for layer in layers]}
-        reasons: list[str] = self._ask(question, START_TIMEOUT_S)["reasons"]
+        try:
+            reasons: list[str] = self._ask("probe", layers)
+        except WorkerDied:
+            # Not refused as such; if all its layers do that, the campaign will say so.
+            self.close()
+            self._start()
+            return [""] * len(layers)
         return reasons
 
     def costs(self) -> dict[str, float]:
         """Return the costs of a network besides its layers (ms), and the device's speed."""
-        costs: dict[str, float] = self._ask({"ask": "costs"}, START_TIMEOUT_S)["costs"]
+        costs: dict[str, float] = self._ask("costs")
         return costs
 
-    def reading(self) -> Sequence[Any] | None:
-        """Read the device now: a `Reading` as JSON values; None if there is nothing to read."""
-        reading: Sequence[Any] | None = self._ask({"ask": "reading"}, START_TIMEOUT_S)["reading"]
+    def reading(self) -> Reading | None:
+        """Read the device now; None if there is nothing to read."""
+        reading: Reading | None = self._ask("reading")
         return reading
 
-    def measure_network(
-        self, run: NetworkRun, repeat: int, seconds: float, timeout_s: float
-    ) -> dict[str, Any]:
-        """Measure a whole network; answers and errors as of `measure`, without a reading."""
-        question = {
-            "ask": "network", "network": asdict(run.network), "path": str(run.path),
-            "batch": run.setting.batch, "shapes": run.setting.shapes, "seconds": seconds,
-            "repeat": repeat,
-        }  # fmt: skip
-        return self._ask(question, timeout_s)
-
-    def measure(self, layer: Layer, repeat: int, timeout_s: float) -> dict[str, Any]:
+    def measure(self, layer: Layer, repeat: int, timeout_s: float) -> Taken:
         """Measure a layer.
-
-        Returns
-        -------
-        dict
-            ``row`` and ``reading`` as JSON values; ``reading`` may be None. With a reading also
-            ``usual``: the `Monitor.usual_times`.
 
         Raises
         ------
@@ -210,60 +204,57 @@ class WorkerProcess:
         Interrupted
             If the campaign is asked to stop.
         """
-        return self._ask({"ask": "measure", "layer": plain(layer), "repeat": repeat}, timeout_s)
+        taken: Taken = self._ask("measure", layer, repeat, timeout_s=timeout_s)
+        return taken
+
+    def measure_network(
+        self, run: NetworkRun, repeat: int, seconds: float, timeout_s: float
+    ) -> Taken:
+        """Measure a whole network; errors as of `measure`."""
+        taken: Taken = self._ask("measure_network", run, repeat, seconds, timeout_s=timeout_s)
+        return taken
 
     def close(self) -> None:
         """End the process; kill it if it is busy."""
-        with contextlib.suppress(OSError):
-            os.close(self._write)
+        self._pipe.close()
         try:
             self._process.wait(timeout=1.0)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        self._selector.close()
-        with contextlib.suppress(OSError):
-            os.close(self._read)
         self._stderr.close()
 
     def kill(self) -> None:
         """Kill the process; `close` must still follow."""
         self._process.kill()
 
-    def _ask(self, question: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
-        """Send a request and wait for the reply."""
-        try:
-            _write_all(self._write, json.dumps(question, separators=(",", ":")).encode() + b"\n")
-        except BrokenPipeError:
-            raise self._death() from None
-        reply: dict[str, Any] = json.loads(self._line(time.monotonic() + timeout_s, timeout_s))
-        if "error" in reply:
-            raise CampaignError(reply["error"])
-        if "failure" in reply:
-            raise WorkerDied(_status_of(reply["failure"]), reply["failure"])
-        return reply
+    def _ask(self, question: str, *arguments: object, timeout_s: float = START_TIMEOUT_S) -> Any:
+        """Let the process call the method of that name of its `worker.Worker`."""
+        return self._answer((question, arguments), timeout_s)
 
-    def _line(self, deadline: float, timeout_s: float) -> bytes:
-        """Wait for a line, a timeout, the end of the process or a request to stop."""
-        while (end := self._received.find(b"\n")) < 0:
-            remaining_s = deadline - time.monotonic()
+    def _answer(self, message: object, timeout_s: float) -> Any:
+        """Send a message, and wait for an answer, a timeout, a death or a request to stop."""
+        deadline = time.monotonic() + timeout_s
+        try:
+            self._pipe.send(message)
+            while not self._pipe.poll(min(LISTEN_S, max(0.0, deadline - time.monotonic()))):
+                if self._wants_stop():
+                    self.kill()
+                    raise Interrupted("interrupted")
+                if time.monotonic() >= deadline:
+                    self.kill()
+                    raise WorkerDied(Status.TIMEOUT, f"no answer within {timeout_s:g} s")
+            what, answer = self._pipe.recv()
+        except (EOFError, OSError):
             if self._wants_stop():
-                self.kill()
-                raise Interrupted("interrupted")
-            if remaining_s <= 0:
-                self.kill()
-                raise WorkerDied(Status.TIMEOUT, f"no answer within {timeout_s:g} s")
-            if self._selector.select(min(LISTEN_S, remaining_s)):
-                block = os.read(self._read, 1 << 20)
-                if not block:
-                    if self._wants_stop():
-                        # The signal that stopped this process may have stopped the other one too.
-                        raise Interrupted("interrupted")
-                    raise self._death()
-                self._received += block
-        line = bytes(self._received[:end])
-        del self._received[: end + 1]
-        return line
+                # The signal that stopped this process may have stopped the other one too.
+                raise Interrupted("interrupted") from None
+            raise self._death() from None
+        if what == "error":
+            raise CampaignError(answer)
+        if what == "failure":
+            raise WorkerDied(_status_of(answer), answer)
+        return answer
 
     def _death(self) -> WorkerDied:
         """Return how the process died."""
@@ -287,11 +278,6 @@ def _status_of(message: str) -> Status:
     """Return whether a message reports a lack of memory or another crash."""
     no_memory = any(word in message.lower() for word in MEMORY_WORDS)
     return Status.OUT_OF_MEMORY if no_memory else Status.CRASHED
-
-
-def _write_all(file: int, content: bytes) -> None:
-    while content:
-        content = content[os.write(file, content) :]
 
 
 def _python_path() -> str:

@@ -24,7 +24,7 @@ from resperf.campaign.fusion import CheckedFusion, check_fusion
 from resperf.campaign.journal import is_noisy, row_identity, usual_states
 from resperf.campaign.networks import NetworkRun
 from resperf.campaign.plan import Plan, Planned, predicted_s
-from resperf.campaign.process import Interrupted, WorkerDied, WorkerProcess
+from resperf.campaign.process import Interrupted, Taken, WorkerDied, WorkerProcess
 from resperf.campaign.progress import Progress
 from resperf.campaign.result import CampaignResult
 from resperf.campaign.spec import Campaign
@@ -343,12 +343,8 @@ class _Run:
         """Measure a layer that is no part of the plan."""
         if self._end_reason():
             raise Interrupted("the check of what is fused was not finished")
-        reply = self._ready_worker().measure(layer, repeat, self._rules.timeout_s)
-        return self._row(reply)
-
-    def _row(self, reply: Mapping[str, Any]) -> Measurement:
-        """Read a row that the measuring process answered."""
-        return Measurement.from_json(reply["row"], self._store.setting, self._store.platform)
+        taken = self._ready_worker().measure(layer, repeat, self._rules.timeout_s)
+        return taken.row
 
     def _compact(self) -> float:
         """Write the dataset; return when to do so again, a twentieth of the time at most."""
@@ -371,7 +367,7 @@ class _Run:
             return self._waiting.popleft()[1], 0.0, True
         return None
 
-    def _ask(self, item: Planned) -> dict[str, Any]:
+    def _ask(self, item: Planned) -> Taken:
         """Let the measuring process measure a layer or a network."""
         networks = self._campaign.networks
         if item.run is None or networks is None:
@@ -385,10 +381,12 @@ class _Run:
         start, asked_at = time.monotonic(), time.time()
         setting = self._store.setting if item.run is None else item.run.setting
         try:
-            reply = self._ask(item)
-            row = replace(self._row(reply), subject=item.subject, setting=setting)
-            self._add_reading(reply["reading"])
-            self._usual.update({k: (ms, count) for k, (ms, count) in reply["usual"].items()})
+            taken = self._ask(item)
+            row = replace(
+                taken.row, subject=item.subject, setting=setting, platform=self._store.platform
+            )
+            self._add_reading(taken.reading)
+            self._usual.update(taken.usual)
             self._crashes = 0
         except WorkerDied as death:
             row = Measurement(
@@ -422,10 +420,10 @@ class _Run:
                 f"{row.detail}; all rows are in the journal, mend the cause and start again"
             )
 
-    def _add_reading(self, reading: Sequence[Any] | None) -> None:
+    def _add_reading(self, reading: Reading | None) -> None:
         """Add a reading of the device, which settles the rows before it."""
         if reading is not None:
-            self._store.add_reading(Reading.from_json(reading))
+            self._store.add_reading(reading)
             self._settle()
 
     def _read_reference(self) -> None:

@@ -3,9 +3,9 @@ import sys
 
 import pytest
 
-from resperf.backends.monitors import Monitor, Reading, load_monitor
+from resperf.backends.monitors import Monitor, Reading
 from resperf.backends.synthetic import SyntheticBackend
-from resperf.campaign.messages import plain
+from resperf.campaign.process import WorkerSettings
 from resperf.campaign.worker import Worker, start
 from resperf.layers import Dense, Layer
 from resperf.targets import target
@@ -39,10 +39,10 @@ def test_a_row_has_the_flags_that_the_monitor_says_after_it() -> None:
     device = SyntheticBackend()
     monitor = Watching(device)
     worker = Worker(backend=device, protocol=SamplingProtocol(), monitor=monitor)
-    reply = worker.measure(plain(SHORT), 0)
-    assert reply["row"]["flags"] == ["hot"]
-    assert reply["reading"] == [12.0, None, {"clock_mhz": 1000.0}]
-    assert reply["usual"] == {"hot_ms": (1.5, 3)}
+    taken = worker.measure(SHORT, 0)
+    assert taken.row.flags == ("hot",)
+    assert taken.reading.to_json() == [12.0, None, {"clock_mhz": 1000.0}]
+    assert taken.usual == {"hot_ms": (1.5, 3)}
     # 5 us and 4 (4 + 4 + 20) bytes at 5 GB/s, 32 operations at 50 GFLOP/s.
     time_ms = 0.005 + 112 / 5e6 + 32 / 50e6
     assert monitor.asked == [("before", 0), (SHORT.key, pytest.approx(time_ms, rel=1e-3))]
@@ -52,7 +52,7 @@ def test_a_layer_that_fails_has_no_flags_of_the_machine() -> None:
     device = SyntheticBackend(fail={"unsupported": "dense"})
     monitor = Watching(device)
     worker = Worker(backend=device, protocol=SamplingProtocol(), monitor=monitor)
-    assert worker.measure(plain(SHORT), 0)["row"]["flags"] == []
+    assert worker.measure(SHORT, 0).row.flags == ()
     assert [what for what, _ in monitor.asked] == ["before"]
 
 
@@ -62,16 +62,14 @@ def test_the_machines_costs_are_those_of_backend_and_monitor() -> None:
             return {"probe_call_us": 7.0}
 
     worker = Worker(backend=SyntheticBackend(), protocol=SamplingProtocol(), monitor=Fast())
-    assert worker.costs()["costs"] == {"session_ms": 0.02, "view_ms": 0.0, "probe_call_us": 7.0}
+    assert worker.costs() == {"session_ms": 0.02, "view_ms": 0.0, "probe_call_us": 7.0}
 
 
 def test_a_simulated_device_has_no_probes() -> None:
-    settings = {"settings": {}, "protocol": {}, "reference_interval_s": 3}
-    simulated = target("synthetic")
-    worker = start(simulated, settings, load_monitor(simulated))
+    worker = start(WorkerSettings(target("synthetic")))
     assert worker.monitor.reference is not None
     assert not worker.monitor.active_flags()
-    assert worker.measure(plain(SHORT), 0)["row"]["flags"] == []
+    assert worker.measure(SHORT, 0).row.flags == ()
 
 
 @pytest.mark.parametrize("framework", ["onnxruntime", "tensorflow"])
@@ -80,24 +78,20 @@ def test_a_real_framework_is_watched_as_long_as_the_worker_lives(framework: str)
     # In a process of its own, since a worker changes its process.
     script = f"""
 import gc
-from resperf.backends.monitors import load_monitor
-from resperf.campaign.messages import plain
+from resperf.campaign.process import WorkerSettings
 from resperf.campaign.worker import start
 from resperf.layers import Dense
 from resperf.targets import target
 from resperf.timing import SamplingProtocol
-row = target("{framework}")
-monitor = load_monitor(row)
-worker = start(row, {{
-    "settings": {{"threads": 1}},
-    "protocol": SamplingProtocol(budget_s=0.02).to_json(), "reference_interval_s": 3.0,
-}}, monitor)
+protocol = SamplingProtocol(budget_s=0.02)
+worker = start(WorkerSettings(target("{framework}"), {{"threads": 1}}, protocol))
+monitor = worker.monitor
 gc.collect()
-assert worker.reading()["reading"][1] > 0
+assert worker.reading().reference_ms > 0
 # A first reading has nothing to be compared with.
 print(monitor.active_flags())
-reply = worker.measure(plain(Dense(batch=1, features_in=8, features_out=8)), 0)
-print(reply["row"]["status"], *sorted(monitor.reference._probes))
+taken = worker.measure(Dense(batch=1, features_in=8, features_out=8), 0)
+print(taken.row.status, *sorted(monitor.reference._probes))
 speed = monitor.costs()
 assert min(speed.values()) > 0, speed
 print(*sorted(speed))
