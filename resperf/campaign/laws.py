@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import bisect
-import itertools
-import math
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from resperf.errors import CampaignError
+from resperf.limits import POSITIVE, SHARE, Limited, limited
 
 Value = int | bool | str
 
 
 @dataclass(frozen=True)
-class Law:
+class Law(Limited):
     """Distribution of a value.
 
     Attributes
@@ -26,7 +24,7 @@ class Law:
         both get the same value. Otherwise each is drawn independently.
     """
 
-    same_share: float = 1.0
+    same_share: float = limited(1.0, SHARE)
 
     def draw(self, source: random.Random) -> Value:
         """Draw one value."""
@@ -38,11 +36,11 @@ class Law:
         raise NotImplementedError
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Constant(Law):
     """Always the same value."""
 
-    value: Value = 0
+    value: Value
 
     def draw(self, source: random.Random) -> Value:
         """Return the value."""
@@ -55,17 +53,24 @@ class Constant(Law):
         return (self.value,)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Choices(Law):
-    """One of a few values, each with a weight."""
+    """One of a few values; without weights all of them alike."""
 
-    values: tuple[Value, ...] = ()
-    bounds: tuple[float, ...] = ()
-    """Running sums of the weights."""
+    values: tuple[Any, ...] = ()
+    weights: tuple[float, ...] = limited((), POSITIVE)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.values:
+            raise CampaignError("choices need a list of values")
+        if self.weights and len(self.weights) != len(self.values):
+            raise CampaignError(f"weights={list(self.weights)} must be one number per value")
 
     def draw(self, source: random.Random) -> Value:
         """Draw one of the values."""
-        return self.values[bisect.bisect(self.bounds, source.random() * self.bounds[-1])]
+        drawn: Value = source.choices(self.values, self.weights or None)[0]
+        return drawn
 
     @property
     def listed(self) -> tuple[Value, ...]:
@@ -73,7 +78,7 @@ class Choices(Law):
         return self.values
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Range(Law):
     """An integer between two bounds, both included.
 
@@ -87,10 +92,19 @@ class Range(Law):
         channels far more often than 61.
     """
 
-    low: int = 1
-    high: int = 1
-    logarithmic: bool = False
+    low: int
+    high: int
+    logarithmic: bool
     round_to: tuple[int, ...] = (1,)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.low > self.high or self.low < self.logarithmic:
+            raise CampaignError(
+                f"low={self.low} and high={self.high} are not a valid range for this law"
+            )
+        if not self.round_to:
+            raise CampaignError("round_to=[] must hold a number")
 
     @property
     def listed(self) -> tuple[Value, ...]:
@@ -116,7 +130,11 @@ class Range(Law):
         return nearest if self.low <= nearest <= self.high else value
 
 
-_RANGES = {"uniform": False, "log_uniform": True}
+_LAWS: Mapping[str, tuple[type[Law], Mapping[str, Any]]] = {
+    "uniform": (Range, {"logarithmic": False}),
+    "log_uniform": (Range, {"logarithmic": True}),
+    "choices": (Choices, {}),
+}
 
 
 def law(written: Any, where: str) -> Law:
@@ -139,51 +157,7 @@ def law(written: Any, where: str) -> Law:
         raise CampaignError(f"{where}: {written!r} is not a law; write a value, a list or a table")
     settings = dict(written)
     name = settings.pop("law", None)
-    same_share = settings.pop("same_share", 1.0)
-    if not isinstance(same_share, (int, float)) or not 0 <= same_share <= 1:
-        raise CampaignError(f"{where}: same_share={same_share!r} must be between 0 and 1")
-    if name == "choices":
-        return _choices(settings, same_share, where)
-    if name in _RANGES:
-        return _range(settings, _RANGES[name], same_share, where)
-    raise CampaignError(f"{where}: no law {name!r}; known laws: uniform, log_uniform, choices")
-
-
-def _choices(settings: dict[str, Any], same_share: float, where: str) -> Choices:
-    values = settings.pop("values", None)
-    if not isinstance(values, list) or not values:
-        raise CampaignError(f"{where}: choices need a list of values")
-    weights = settings.pop("weights", [1] * len(values))
-    _refuse_rest(settings, where, "values, weights, same_share")
-    if len(weights) != len(values) or not all(
-        isinstance(w, (int, float)) and math.isfinite(w) and w > 0 for w in weights
-    ):
-        raise CampaignError(f"{where}: weights={weights!r} must be one positive number per value")
-    return Choices(same_share, tuple(values), tuple(itertools.accumulate(map(float, weights))))
-
-
-def _range(settings: dict[str, Any], logarithmic: bool, same_share: float, where: str) -> Range:
-    low, high = settings.pop("low", None), settings.pop("high", None)
-    round_to = settings.pop("round_to", [1])
-    _refuse_rest(settings, where, "low, high, round_to, same_share")
-    for label, value in (("low", low), ("high", high)):
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise CampaignError(f"{where}: {label}={value!r} must be an integer")
-    if low > high or low < (1 if logarithmic else 0):
-        raise CampaignError(
-            f"{where}: low={low} and high={high} are not a valid range for this law"
-        )
-    if (
-        not isinstance(round_to, list)
-        or not round_to
-        or not all(isinstance(m, int) and m >= 1 for m in round_to)
-    ):
-        raise CampaignError(
-            f"{where}: round_to={round_to!r} must be a list of integers of at least 1"
-        )
-    return Range(same_share, low, high, logarithmic, tuple(round_to))
-
-
-def _refuse_rest(settings: Mapping[str, Any], where: str, known: str) -> None:
-    if settings:
-        raise CampaignError(f"{where}: unknown {', '.join(sorted(settings))}; known: {known}")
+    if name not in _LAWS:
+        raise CampaignError(f"{where}: no law {name!r}; known laws: {', '.join(_LAWS)}")
+    made, fixed = _LAWS[name]
+    return made.from_table(settings, where, **fixed)

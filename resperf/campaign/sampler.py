@@ -2,39 +2,21 @@
 
 from __future__ import annotations
 
-import bisect
 import itertools
 import random
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from resperf.campaign.laws import Law
 from resperf.campaign.spec import Campaign
 from resperf.errors import CampaignError, LayerError
 from resperf.layers import Layer, key_at_any_batch, kind_of
 
+_T = TypeVar("_T")
 ATTEMPTS = 50_000
 """Consecutive rejected draws after which the campaign is refused."""
 NETWORK_ATTEMPTS = 200
 """Rejected draws from networks after which the layer is drawn from the ranges."""
-
-
-@dataclass(frozen=True)
-class _Weighted:
-    """A weighted choice with precomputed running sums."""
-
-    values: tuple[Any, ...]
-    bounds: tuple[float, ...]
-
-    @classmethod
-    def of(cls, pairs: Sequence[tuple[Any, float]]) -> _Weighted:
-        return cls(
-            tuple(value for value, _ in pairs), tuple(itertools.accumulate(w for _, w in pairs))
-        )
-
-    def draw(self, source: random.Random) -> Any:
-        return self.values[bisect.bisect(self.bounds, source.random() * self.bounds[-1])]
 
 
 class Sampler:
@@ -69,9 +51,10 @@ class Sampler:
         kinds = {k: spec for k, spec in campaign.kinds.items() if k not in skip_kinds}
         if not kinds:
             raise CampaignError("no kind of layer remains to draw; choose another framework")
-        self._kinds = _Weighted.of([(k, spec.share**share_power) for k, spec in kinds.items()])
+        weights = [spec.share**share_power for spec in kinds.values()]
+        self._kinds = list(kinds), list(itertools.accumulate(weights))
         self._cases = {
-            kind: _Weighted.of([(case, case.share) for case in spec.cases])
+            kind: (spec.cases, list(itertools.accumulate(case.share for case in spec.cases)))
             for kind, spec in kinds.items()
         }
         self._harvested = {kind: _originals(harvested, kind) for kind in kinds}
@@ -88,7 +71,7 @@ class Sampler:
         CampaignError
             If (almost) no layer of the ranges meets the constraints.
         """
-        kind = self._kinds.draw(self._random)
+        kind = _drawn(*self._kinds, self._random)
         own = self._campaign.kinds[kind].from_networks
         share = self._campaign.mixture.from_networks if own is None else own
         from_network = self._random.random() < share and self._harvested[kind]
@@ -104,7 +87,7 @@ class Sampler:
 
     def _from_ranges(self, kind: str) -> Layer | None:
         """Draw every field from its distribution; None if the fields contradict each other."""
-        case = self._cases[kind].draw(self._random)
+        case = _drawn(*self._cases[kind], self._random)
         made = kind_of(kind)
         words = draw_words(made, case.laws, self._random)
         if self._is_too_large(words):
@@ -182,6 +165,10 @@ class Sampler:
             if law is not None:
                 changes |= dict.fromkeys(names, law.draw(self._random))
         return changes
+
+
+def _drawn(values: Sequence[_T], running_weights: Sequence[float], source: random.Random) -> _T:
+    return source.choices(values, cum_weights=running_weights)[0]
 
 
 def draw_words(made: type[Layer], laws: Mapping[str, Law], source: random.Random) -> dict[str, Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import math
 import tomllib
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field
@@ -14,12 +13,11 @@ from typing import Any, Self
 from resperf.campaign.laws import Law, law
 from resperf.errors import CampaignError, ResperfError
 from resperf.layers import Layer, kind_of
+from resperf.limits import AT_LEAST_1, FIRST_SHARE, POSITIVE, SHARE, Limited, limited
 from resperf.timing import SamplingProtocol
 
 DEPTHWISE = "depthwise"
 """Value of ``groups`` for as many groups as channels."""
-SHARES = frozenset({"from_networks", "exact", "memory_share"})
-"""Settings that are shares, at most 1."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +62,7 @@ class KindSpec:
 
 
 @dataclass(frozen=True)
-class Constraints:
+class Constraints(Limited):
     """Limits of a layer; a draw beyond them is drawn again.
 
     Attributes
@@ -99,7 +97,7 @@ class Constraints:
 
 
 @dataclass(frozen=True)
-class Mixture:
+class Mixture(Limited):
     """Where layers come from.
 
     Attributes
@@ -112,13 +110,13 @@ class Mixture:
         Names of reference networks; ``"*"`` for all that are shipped.
     """
 
-    from_networks: float = 0.0
-    exact: float = 0.2
+    from_networks: float = limited(0.0, SHARE)
+    exact: float = limited(0.2, SHARE)
     networks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
-class RunSettings:
+class RunSettings(Limited):
     """Settings of the runner; none of them changes a measured time.
 
     Attributes
@@ -145,7 +143,7 @@ class RunSettings:
 
     hours: float = 0.0
     timeout_s: float = 60.0
-    memory_share: float = 0.8
+    memory_share: float = limited(0.8, SHARE)
     recycle_layers: int = 0
     reference_interval_s: float = 3.0
     compact_interval_s: float = 240.0
@@ -159,7 +157,7 @@ class RunSettings:
 
 
 @dataclass(frozen=True)
-class AdaptiveSettings:
+class AdaptiveSettings(Limited):
     """Settings of an adaptive campaign (see `campaign.adaptive`).
 
     Attributes
@@ -178,15 +176,15 @@ class AdaptiveSettings:
         layer, 0 that of the mean kind.
     """
 
-    first: float = 0.25
-    growth: float = 0.35
-    held_out: float = 0.1
-    candidates: int = 20
-    share_power: float = 0.5
+    first: float = limited(0.25, FIRST_SHARE)
+    growth: float = limited(0.35, POSITIVE)
+    held_out: float = limited(0.1, SHARE)
+    candidates: int = limited(20, AT_LEAST_1)
+    share_power: float = limited(0.5, SHARE)
 
 
 @dataclass(frozen=True)
-class NetworkSpec:
+class NetworkSpec(Limited):
     """Which whole networks are measured, and how.
 
     Attributes
@@ -217,8 +215,8 @@ class NetworkSpec:
     builders: tuple[str, ...] = ()
     batches: tuple[int, ...] = ()
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    seconds: float = 3.0
-    timeout_s: float = 1800.0
+    seconds: float = limited(3.0, POSITIVE)
+    timeout_s: float = limited(1800.0, POSITIVE)
     repeats: int = 0
     settings: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     folder: Path = Path()
@@ -242,59 +240,27 @@ class NetworkSpec:
         """
         if not isinstance(values, Mapping):
             raise CampaignError(f"networks={values!r} must be a table")
-        words = {f.name for f in dataclasses.fields(cls)} - {"settings", "folder", "shapes"}
+        words = {each.name for each in dataclasses.fields(cls)} - {"settings", "folder"}
         own = {word: value for word, value in values.items() if word in words}
-        for word in ("files", "builders"):
-            _check_list(own.get(word, []), str, f"networks: {word}", '["a", "b"]')
-        _check_list(own.get("batches", []), int, "networks: batches", "[1, 8]")
-        numbers = {word: own[word] for word in ("seconds", "timeout_s", "repeats") if word in own}
-        _check_types(cls, numbers, "networks")
-        if min(numbers.get("seconds", 1), numbers.get("timeout_s", 1)) <= 0:
-            raise CampaignError("networks: seconds and timeout_s must be above 0")
-        shapes = values.get("shapes", {})
-        if not isinstance(shapes, Mapping):
-            raise CampaignError(f"networks: shapes={shapes!r} must be a table of inputs")
-        for name, shape in shapes.items():
-            _check_list(shape, int, f"networks: shapes.{name}", "[1, 3, 224, 224]")
         settings = {
             word: tuple(value) if isinstance(value, list) else (value,)
             for word, value in values.items()
-            if word not in words | {"shapes"}
+            if word not in words
         }
         for word, choices in settings.items():
             if not choices or not all(isinstance(each, (str, int, float)) for each in choices):
                 raise CampaignError(
                     f"networks: {word}={values[word]!r} is no setting of a framework, which is a "
-                    f"value or a list of values; its own words are {', '.join(sorted(words))} and "
-                    "shapes"
+                    f"value or a list of values; its own words are {', '.join(sorted(words))}"
                 )
-        given: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in own.items()}
-        made = cls(
-            **given,
-            shapes={name: tuple(shape) for name, shape in shapes.items()},
-            settings=settings,
-            folder=folder,
-        )
+        made = cls.from_table(own, "networks", settings=settings, folder=folder)
         if not made.files and not made.builders:
             raise CampaignError("networks: none are named; add files or builders")
         return made
 
 
-def _check_list(values: Any, made: type[str] | type[int], where: str, example: str) -> None:
-    """Refuse what is no list of words, or of numbers from 1 on."""
-    good = isinstance(values, list | tuple) and all(
-        isinstance(each, made)
-        and not isinstance(each, bool)
-        and each not in ("", 0)
-        and (isinstance(each, str) or each > 0)
-        for each in values
-    )
-    if not good:
-        raise CampaignError(f"{where}={values!r} must be a list such as {example}")
-
-
 @dataclass(frozen=True)
-class Campaign:
+class Campaign(Limited):
     """A campaign, as defined by its file.
 
     Attributes
@@ -322,9 +288,9 @@ class Campaign:
     name: str
     kinds: Mapping[str, KindSpec]
     description: str = ""
-    samples: int = 1000
+    samples: int = limited(1000, AT_LEAST_1)
     seed: int = 0
-    repeat_share: float = 0.02
+    repeat_share: float = limited(0.02, SHARE)
     test_repeats: int = 0
     networks: NetworkSpec | None = None
     constraints: Constraints = field(default_factory=Constraints)
@@ -370,51 +336,24 @@ class Campaign:
         ------
         CampaignError
             If a word is unknown, or a value has the wrong type or is out of range.
-        MeasurementError
-            If the protocol is invalid.
         """
-        known = {f.name for f in dataclasses.fields(cls)} - {"source"}
-        unknown = sorted(set(values) - known)
-        if unknown:
-            raise CampaignError(f"unknown {', '.join(unknown)}; known: {', '.join(sorted(known))}")
         kinds, networks = values.get("kinds", {}), values.get("networks")
         if not isinstance(kinds, Mapping) or not (kinds or networks is not None):
             raise CampaignError(
                 "no kinds and no networks: add a table such as [kinds.conv] or [networks]"
             )
-        tables = {*_TABLES, "kinds", "networks", "protocol"}
-        settings = {k: v for k, v in values.items() if k not in tables}
-        _check_types(cls, settings, "campaign")
-        campaign = cls(
-            kinds={kind: _kind_spec(kind, table) for kind, table in kinds.items()},
+        specs = {kind: _kind_spec(kind, table) for kind, table in kinds.items()}
+        # All distributions that layers were drawn from, including the kind's defaults.
+        drawn = {kind: {**_ranges(kind, table), **table} for kind, table in kinds.items()}
+        campaign = cls.from_table(
+            {word: value for word, value in values.items() if word not in ("kinds", "networks")},
+            "campaign",
+            kinds=specs,
             networks=None if networks is None else NetworkSpec.from_mapping(networks, folder),
-            protocol=SamplingProtocol.from_mapping(values.get("protocol", {})),
-            # All distributions that layers were drawn from, including the kind's defaults.
-            source=dict(values)
-            if not kinds
-            else {
-                **values,
-                "kinds": {kind: {**_ranges(kind, table), **table} for kind, table in kinds.items()},
-            },
-            **{name: _table(make, values.get(name, {}), name) for name, make in _TABLES.items()},
-            **settings,
+            source={**values, "kinds": drawn} if kinds else dict(values),
         )
-        if (
-            not campaign.name
-            or campaign.samples < 1
-            or not 0 <= campaign.repeat_share <= 1
-            or campaign.test_repeats < 0
-            or not 0 < campaign.adaptive.first <= 1
-            or not 0 <= campaign.adaptive.held_out <= 1
-            or not campaign.adaptive.growth > 0
-            or not campaign.adaptive.candidates > 0
-            or not 0 <= campaign.adaptive.share_power <= 1
-        ):
-            raise CampaignError(
-                f"name={campaign.name!r}, samples={campaign.samples}, "
-                f"repeat_share={campaign.repeat_share}, test_repeats={campaign.test_repeats} or "
-                f"{campaign.adaptive} is out of range"
-            )
+        if not campaign.name:
+            raise CampaignError("name='' must not be empty")
         return campaign
 
     def to_json(self) -> dict[str, Any]:
@@ -433,44 +372,6 @@ class Campaign:
             for word in sorted((set(mine) | set(other)) - free)
             if mine.get(word) != other.get(word)
         ]
-
-
-_TABLES: Mapping[str, type[Any]] = {
-    "constraints": Constraints,
-    "mixture": Mixture,
-    "adaptive": AdaptiveSettings,
-    "run": RunSettings,
-}
-_TYPES: Mapping[str, tuple[type, ...]] = {
-    "str": (str,),
-    "int": (int,),
-    "float": (int, float),
-    "tuple[str, ...]": (list, tuple),
-}
-
-
-def _check_types(made: type[Any], settings: Mapping[str, Any], where: str) -> None:
-    """Refuse unknown settings, and values of another type than the field's."""
-    types = {f.name: str(f.type) for f in dataclasses.fields(made)}
-    for word, value in settings.items():
-        if word not in types:
-            raise CampaignError(f"{where} has no {word}; it has {', '.join(types)}")
-        if isinstance(value, bool) or not isinstance(value, _TYPES[types[word]]):
-            raise CampaignError(f"{where}: {word}={value!r} must be of type {types[word]}")
-        if not isinstance(value, (int, float)):
-            continue
-        if not 0 <= value < math.inf:
-            raise CampaignError(f"{where}: {word}={value!r} must be a number, and not negative")
-        if word in SHARES and value > 1:
-            raise CampaignError(f"{where}: {word}={value!r} is a share: at most 1")
-
-
-def _table(made: type[Any], settings: Any, where: str) -> Any:
-    """Read a table of settings."""
-    if not isinstance(settings, Mapping):
-        raise CampaignError(f"{where}={settings!r} must be a table")
-    _check_types(made, settings, where)
-    return made(**{k: tuple(v) if isinstance(v, list) else v for k, v in settings.items()})
 
 
 def _ranges(kind: str, words: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -492,7 +393,7 @@ def _kind_spec(kind: str, table: Any) -> KindSpec:
         raise CampaignError(f"{where}: share={share!r} must be a positive number")
     from_networks = words.pop("from_networks", None)
     if from_networks is not None:
-        _check_types(Mixture, {"from_networks": from_networks}, where)
+        Mixture.from_table({"from_networks": from_networks}, where)
     base = _laws(kind, {**_ranges(kind, words), **words}, where)
     cases = [_case(kind, base, own, f"{where}.case") for own in written]
     rest = 1.0 - sum(case.share for case in cases)

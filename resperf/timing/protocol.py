@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Any, Self
+from typing import Self
 
-from resperf.errors import MeasurementError
+from resperf.errors import CampaignError
+from resperf.limits import AT_LEAST_1, BETWEEN_0_AND_1, Limited, limited
 from resperf.measurement import MAX_SAMPLES, Samples, StopReason
 from resperf.timing.statistics import capped, drifts, relative_half_width
 from resperf.units import MS_PER_S, NS_PER_MS
@@ -52,7 +53,7 @@ class WallClock:
 
 
 @dataclass(frozen=True)
-class SamplingProtocol:
+class SamplingProtocol(Limited):
     """When to stop warming up and when to stop sampling.
 
     Attributes
@@ -83,62 +84,24 @@ class SamplingProtocol:
         Time after which such a layer is not built again; no sampling is cut short by it.
     """
 
-    precision: float = 0.02
-    confidence: float = 0.95
-    min_samples: int = 5
-    max_samples: int = 5000
+    precision: float = limited(0.02, BETWEEN_0_AND_1)
+    confidence: float = limited(0.95, BETWEEN_0_AND_1)
+    min_samples: int = limited(5, AT_LEAST_1)
+    max_samples: int = limited(5000, AT_LEAST_1)
     min_time_s: float = 0.02
     budget_s: float = 0.12
-    warmup_tolerance: float = 0.05
-    warmup_runs: int = 30
+    warmup_tolerance: float = limited(0.05, BETWEEN_0_AND_1)
+    warmup_runs: int = limited(30, AT_LEAST_1)
     warmup_s: float = 0.04
-    placements: int = 3
+    placements: int = limited(3, AT_LEAST_1)
     placements_s: float = 0.5
 
     def __post_init__(self) -> None:
-        for name in ("precision", "confidence", "warmup_tolerance"):
-            if not 0 < getattr(self, name) < 1:
-                raise MeasurementError(
-                    f"protocol: {name}={getattr(self, name)} must be between 0 and 1"
-                )
-        for name in ("min_samples", "max_samples", "warmup_runs", "placements"):
-            if getattr(self, name) < 1:
-                raise MeasurementError(f"protocol: {name}={getattr(self, name)} must be at least 1")
-        for name in ("min_time_s", "budget_s", "warmup_s", "placements_s"):
-            if getattr(self, name) < 0:
-                raise MeasurementError(
-                    f"protocol: {name}={getattr(self, name)} must not be negative"
-                )
+        super().__post_init__()
         if self.max_samples < self.min_samples:
-            raise MeasurementError(
-                f"protocol: max_samples={self.max_samples} is below min_samples={self.min_samples}"
+            raise CampaignError(
+                f"max_samples={self.max_samples} is below min_samples={self.min_samples}"
             )
-
-    @classmethod
-    def from_mapping(cls, values: Mapping[str, Any]) -> Self:
-        """Read settings such as a campaign's ``[protocol]`` table.
-
-        Raises
-        ------
-        MeasurementError
-            If a setting is unknown, of the wrong type or out of range.
-        """
-        kinds = {f.name: type(f.default) for f in dataclasses.fields(cls)}
-        unknown = sorted(set(values) - set(kinds))
-        if unknown:
-            raise MeasurementError(
-                f"protocol has no setting {', '.join(unknown)}; it has {', '.join(kinds)}"
-            )
-        for name, value in values.items():
-            if isinstance(value, bool) or not isinstance(value, (int, kinds[name])):
-                raise MeasurementError(
-                    f"protocol: {name}={value!r} must be of type {kinds[name].__name__}"
-                )
-        return cls(**values)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain JSON values."""
-        return dataclasses.asdict(self)
 
     def scaled(self, share: float) -> Self:
         """Return the protocol with all its times multiplied by `share`."""

@@ -292,7 +292,7 @@ def test_a_campaign_runs_in_batches_and_resumes(tmp_path: Path) -> None:
     ],
 )
 def test_settings_out_of_range_are_refused(wrong: dict[str, float]) -> None:
-    with pytest.raises(CampaignError, match="out of range"):
+    with pytest.raises(CampaignError, match=f"adaptive: {next(iter(wrong))}=.* must be "):
         made(adaptive=wrong)
 
 

@@ -57,7 +57,7 @@ def test_short_forms() -> None:
         ({"law": "uniform", "low": 4, "high": 3}, "low=4 and high=3"),
         ({"law": "log_uniform", "low": 0, "high": 3}, "low=0"),
         ({"law": "uniform", "low": 1, "high": 2.5}, "high=2.5"),
-        ({"law": "uniform", "low": 1, "high": 2, "step": 1}, "unknown step"),
+        ({"law": "uniform", "low": 1, "high": 2, "step": 1}, "has no step"),
         ({"law": "uniform", "low": 1, "high": 2, "round_to": [0]}, "round_to"),
         ({"law": "choices", "values": []}, "list of values"),
         ({"law": "choices", "values": [1, 2], "weights": [1]}, "weights"),

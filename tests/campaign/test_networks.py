@@ -283,19 +283,22 @@ def test_files_are_patterns_and_folders(folder: Path) -> None:
     [
         ([1], "networks=.1. must be a table"),
         ({}, "add files or builders"),
-        ({"files": "a.onnx"}, r"files='a.onnx' must be a list such as"),
+        ({"files": "a.onnx"}, r"files='a.onnx' must be a list of words"),
         ({"files": [""]}, "files=.* must be a list"),
         ({"builders": [1]}, "builders=.* must be a list"),
-        ({"files": ["a"], "batches": 8}, r"batches=8 must be a list such as \[1, 8\]"),
+        ({"files": ["a"], "batches": 8}, "batches=8 must be a list of integers of at least 1"),
         ({"files": ["a"], "batches": [0]}, "batches=.0. must be a list"),
         ({"files": ["a"], "batches": [True]}, "batches=.* must be a list"),
-        ({"files": ["a"], "seconds": 0}, "seconds and timeout_s must be above 0"),
+        ({"files": ["a"], "seconds": 0}, "seconds=0 must be a number above 0"),
         ({"files": ["a"], "seconds": "3"}, "seconds='3' must be of type float"),
         ({"files": ["a"], "repeats": 1.5}, "repeats=1.5 must be of type int"),
         ({"files": ["a"], "shapes": [1]}, "shapes=.1. must be a table"),
         ({"files": ["a"], "shapes": {"x": 3}}, "shapes.x=3 must be a list"),
         ({"files": ["a"], "threads": []}, "threads=.* is no setting of a framework"),
-        ({"files": ["a"], "threads": {"a": 1}}, "own words are batches, builders, files, repeats"),
+        (
+            {"files": ["a"], "threads": {"a": 1}},
+            "own words are batches, builders, files, repeats, ",
+        ),
     ],
 )
 def test_wrong_values_are_named(networks: Any, part: str) -> None:

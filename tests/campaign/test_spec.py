@@ -93,7 +93,7 @@ def test_a_kind_has_default_distributions() -> None:
 @pytest.mark.parametrize(
     ("changes", "part"),
     [
-        ({"sample": 3}, "unknown sample"),
+        ({"sample": 3}, "has no sample"),
         ({"samples": 0}, "samples=0"),
         ({"samples": "many"}, "samples='many'"),
         ({"repeat_share": 1.5}, "repeat_share=1.5"),
@@ -103,7 +103,7 @@ def test_a_kind_has_default_distributions() -> None:
         ({"kinds": {"dense": {**DENSE, "hight": 3}}}, "no field hight"),
         ({"kinds": {"dense": {**DENSE, "share": 0}}}, "share=0"),
         ({"kinds": {"dense": {**DENSE, "from_networks": True}}}, "from_networks=True must be"),
-        ({"kinds": {"dense": {**DENSE, "from_networks": 2}}}, "from_networks=2 is a share"),
+        ({"kinds": {"dense": {**DENSE, "from_networks": 2}}}, "from_networks=2 must be a share"),
         ({"kinds": {"dense": {**DENSE, "case": [{"name": "a"}]}}}, "a table with a share"),
         (
             {"kinds": {"dense": {**DENSE, "case": [{"share": 0.7}, {"share": 0.6}]}}},
@@ -122,8 +122,8 @@ def test_a_kind_has_default_distributions() -> None:
             "'depthwize' must be an integer",
         ),
         ({"kinds": {"reorder": {"batch": 1, "relayout": "nchw>nchw"}}}, "must be one of nchw>"),
-        ({"mixture": {"from_networks": 70}}, "from_networks=70 is a share"),
-        ({"run": {"memory_share": 8}}, "memory_share=8 is a share"),
+        ({"mixture": {"from_networks": 70}}, "from_networks=70 must be a share"),
+        ({"run": {"memory_share": 8}}, "memory_share=8 must be a share"),
         ({"constraints": {"largest": 3}}, "constraints has no largest"),
         ({"constraints": {"gflops": "fast"}}, "gflops='fast'"),
         ({"run": {"timeout_s": -1.0}}, "timeout_s=-1.0"),

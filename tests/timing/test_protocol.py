@@ -3,7 +3,7 @@ from itertools import chain, repeat
 
 import pytest
 
-from resperf.errors import MeasurementError
+from resperf.errors import CampaignError
 from resperf.measurement import Samples, StopReason
 from resperf.timing import SamplingProtocol, WallClock, pooled, sample
 
@@ -151,15 +151,15 @@ def test_very_short_runs_end_at_the_largest_number() -> None:
         ({"min_samples": 0}, "min_samples=0"),
         ({"budget_s": -1.0}, "budget_s=-1.0"),
         ({"min_samples": 9, "max_samples": 8}, "max_samples=8"),
-        ({"budgets": 1}, "no setting budgets"),
+        ({"budgets": 1}, "has no budgets"),
         ({"budget_s": "long"}, "must be of type float"),
         ({"min_samples": 5.5}, "must be of type int"),
         ({"min_samples": True}, "must be of type int"),
     ],
 )
 def test_wrong_settings_are_named(settings: dict[str, object], part: str) -> None:
-    with pytest.raises(MeasurementError, match=part):
-        SamplingProtocol.from_mapping(settings)
+    with pytest.raises(CampaignError, match=part):
+        SamplingProtocol.from_table(settings, "protocol")
 
 
 def test_scaled_protocol_keeps_counts() -> None:
@@ -168,9 +168,9 @@ def test_scaled_protocol_keeps_counts() -> None:
     assert protocol.min_samples == SamplingProtocol().min_samples
 
 
-def test_protocol_survives_json() -> None:
-    protocol = SamplingProtocol(budget_s=0.3)
-    assert SamplingProtocol.from_mapping(protocol.to_json()) == protocol
+def test_a_protocol_is_read_from_a_table() -> None:
+    protocol = SamplingProtocol.from_table({"budget_s": 0.3, "placements": 2}, "protocol")
+    assert protocol == SamplingProtocol(budget_s=0.3, placements=2)
 
 
 def test_exceptions_of_the_run_pass_through() -> None:

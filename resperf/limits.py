@@ -1,0 +1,138 @@
+"""Settings with limits: frozen dataclasses that read tables, such as those of a campaign's file."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, dataclass
+from functools import cache
+from typing import Any, Self, get_args, get_origin, get_type_hints
+
+from resperf.errors import CampaignError
+
+
+@dataclass(frozen=True)
+class Limit:
+    """Numbers that a setting may have, in words and as a test."""
+
+    words: str
+    allows: Callable[[float], bool]
+
+
+NOT_NEGATIVE = Limit("a number, and not negative", lambda value: value >= 0)
+POSITIVE = Limit("a number above 0", lambda value: value > 0)
+AT_LEAST_1 = Limit("a number of at least 1", lambda value: value >= 1)
+BETWEEN_0_AND_1 = Limit("between 0 and 1", lambda value: 0 < value < 1)
+SHARE = Limit("a share: between 0 and 1", lambda value: 0 <= value <= 1)
+FIRST_SHARE = Limit("a share: above 0, at most 1", lambda value: 0 < value <= 1)
+_TYPES: Mapping[Any, tuple[type, ...]] = {int: (int,), float: (int, float), str: (str,)}
+_LISTS = {int: "integers of at least 1", float: "numbers above 0", str: "words", Any: "values"}
+
+
+def limited(default: Any, limit: Limit) -> Any:
+    """Return a field of `Limited` with another limit than `NOT_NEGATIVE`."""
+    return dataclasses.field(default=default, metadata={"limit": limit})
+
+
+@dataclass(frozen=True)
+class Limited:
+    """Base of frozen dataclasses of settings, which are checked where they are made.
+
+    Numbers are finite and within their field's limit. Tuples hold words, or numbers above 0.
+
+    Raises
+    ------
+    CampaignError
+        If a setting is of the wrong type or out of range.
+    """
+
+    def __post_init__(self) -> None:
+        settings: Any = type(self)
+        for name, (made, limit) in _rules(settings).items():
+            _check(name, getattr(self, name), made, limit)
+
+    @classmethod
+    def from_table(cls, values: Any, where: str, **more: Any) -> Self:
+        """Read a table of settings; those that are `Limited` themselves are tables in it.
+
+        Parameters
+        ----------
+        values : mapping
+            Plain values.
+        where : str
+            Name of the table, for messages.
+        **more
+            Fields that are not in the table.
+
+        Raises
+        ------
+        CampaignError
+            If a setting is unknown, missing, of the wrong type or out of range.
+        """
+        if not isinstance(values, Mapping):
+            raise CampaignError(f"{where}={values!r} must be a table")
+        settings: Any = cls
+        types = {word: made for word, (made, _) in _rules(settings).items() if word not in more}
+        if unknown := sorted(set(values) - set(types)):
+            raise CampaignError(
+                f"{where} has no {', '.join(unknown)}; it has {', '.join(sorted(types))}"
+            )
+        needed = {each.name for each in dataclasses.fields(cls) if _needs_value(each)}
+        if missing := sorted(needed - set(values) - set(more)):
+            raise CampaignError(f"{where}: {', '.join(missing)} must be given")
+        given = {word: _read(types[word], value, word) for word, value in values.items()}
+        try:
+            return cls(**given, **more)
+        except CampaignError as error:
+            raise CampaignError(f"{where}: {error}") from error
+
+
+def _needs_value(made: dataclasses.Field[Any]) -> bool:
+    return made.default is MISSING and made.default_factory is MISSING
+
+
+@cache
+def _rules(made: type[Any]) -> Mapping[str, tuple[Any, Limit]]:
+    """Return type and limit of each field."""
+    types = get_type_hints(made)
+    fields = dataclasses.fields(made)
+    return {f.name: (types[f.name], f.metadata.get("limit", NOT_NEGATIVE)) for f in fields}
+
+
+def _read(made: Any, value: Any, word: str) -> Any:
+    """Turn a table into settings, and lists into tuples."""
+    if isinstance(made, type) and issubclass(made, Limited):
+        return made.from_table(value, word)
+    if get_origin(made) is Mapping and isinstance(value, Mapping):
+        return {name: _read(get_args(made)[1], each, name) for name, each in value.items()}
+    return tuple(value) if get_origin(made) is tuple and isinstance(value, list) else value
+
+
+def _check(name: str, value: Any, made: Any, limit: Limit) -> None:
+    """Refuse a value of another type, or beyond the limit."""
+    if get_origin(made) is Mapping:
+        if not isinstance(value, Mapping):
+            raise CampaignError(f"{name}={value!r} must be a table")
+        for word, each in value.items():
+            _check(f"{name}.{word}", each, get_args(made)[1], limit)
+    elif get_origin(made) is tuple:
+        item = get_args(made)[0]
+        if not isinstance(value, tuple) or not all(_is_item(each, item) for each in value):
+            shown = list(value) if isinstance(value, tuple) else value
+            raise CampaignError(f"{name}={shown!r} must be a list of {_LISTS.get(item, 'values')}")
+    elif made in _TYPES:
+        if not _is(value, made):
+            raise CampaignError(f"{name}={value!r} must be of type {made.__name__}")
+        if made is not str and not (math.isfinite(value) and limit.allows(value)):
+            raise CampaignError(f"{name}={value!r} must be {limit.words}")
+
+
+def _is(value: Any, made: Any) -> bool:
+    return isinstance(value, _TYPES[made]) and not isinstance(value, bool)
+
+
+def _is_item(value: Any, made: Any) -> bool:
+    if made not in _TYPES:
+        return True
+    return _is(value, made) and (value != "" if made is str else 0 < value < math.inf)
