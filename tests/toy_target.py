@@ -109,12 +109,6 @@ class ToyMonitor(Monitor):
         return {"throttled"} if self._nvml.clock_mhz() < 1400 else set()
 
 
-@dataclass(frozen=True)
-class ToyBuilt(Built):
-    phases: Mapping[str, Phase]
-    isolated: Events
-
-
 @dataclass
 class ToyBackend:
     name = "toyrt"
@@ -169,19 +163,14 @@ class ToyBackend:
         offset_ms: float,
         *,
         factor: float = 1.0,
-    ) -> ToyBuilt:
+    ) -> Built:
         def run() -> None:
             self.card.compute(macs, factor)
 
-        def copied(size: int) -> Phase:
-            return Phase(Events(self.card, lambda: self.card.work(size / BYTES_PER_MS)))
+        def copied(size: int) -> Events:
+            return Events(self.card, lambda: self.card.work(size / BYTES_PER_MS))
 
         events = Events(self.card, run)
-        return ToyBuilt(
-            {
-                "preprocess_ms": copied(input_bytes),
-                "execution_ms": Phase(events, offset=offset_ms),
-                "postprocess_ms": copied(output_bytes),
-            },
-            events,
+        return Built.of_phases(
+            copied(input_bytes), Phase(events, offset=offset_ms), copied(output_bytes), events
         )

@@ -7,12 +7,22 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any, Protocol, Self
+from typing import Protocol, Self
 
+from resperf.errors import MeasurementError
 from resperf.layers import Layer
 from resperf.platform import Platform
+from resperf.quantities import PHASES
 from resperf.settings import Setting
 from resperf.timing import TIME_UNIT, Sampler, WallClock
+
+
+def _nothing() -> None:
+    """Free nothing."""
+
+
+def _closed() -> float:
+    raise MeasurementError("what was closed cannot be run; build it again")
 
 
 @dataclass(frozen=True)
@@ -41,6 +51,7 @@ class Phase:
     copies: int = 1
 
 
+@dataclass
 class Built:
     """A layer or a network, ready to run; frees its memory on leaving the ``with`` block.
 
@@ -52,13 +63,31 @@ class Built:
     isolated : callable
         Runs the layer alone, or the whole network, once, its input and output on the device, and
         returns that time in milliseconds.
+    free : callable
+        Frees what was built; nothing unless a backend says what.
     """
 
     phases: Mapping[str, Phase]
     isolated: Sampler
+    free: Callable[[], object] = _nothing
+
+    @classmethod
+    def of_phases(
+        cls,
+        preprocess: Sampler,
+        execution: Phase,
+        postprocess: Sampler,
+        isolated: Sampler,
+        free: Callable[[], object] = _nothing,
+    ) -> Self:
+        """Make one that offers the three phases."""
+        phases = (Phase(preprocess), execution, Phase(postprocess))
+        return cls(dict(zip(PHASES, phases, strict=True)), isolated, free)
 
     def close(self) -> None:
-        """Free what was built; nothing unless a backend says what."""
+        """Free what was built; a later run says that it is gone."""
+        self.free()
+        self.phases, self.isolated, self.free = {}, _closed, _nothing
 
     def __enter__(self) -> Self:
         return self
@@ -149,10 +178,6 @@ class Backend(Protocol):
             If the file cannot be read or run.
         """
         ...
-
-
-BackendFactory = Callable[..., Backend]
-Settings = Mapping[str, Any]
 
 
 def median_of(sampler: Sampler, seconds: float = 0.2, *, warmups: int = 20) -> float:

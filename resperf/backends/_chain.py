@@ -7,13 +7,12 @@ separates the cost per node from the cost per byte passed between layers.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from statistics import median
 
 from resperf.backends._base import Backend, Built, Phase, median_of
-from resperf.layers import Conv, Dense, Layer, Pool, inter_layer_bytes
+from resperf.layers import OPERATOR_OF, Conv, Dense, Layer, Pool, inter_layer_bytes
 from resperf.lowering import lower
 from resperf.network import Network, Node, Tensor
 
@@ -22,65 +21,40 @@ CHAIN_ROUNDS, CHAIN_SECONDS = 3, 0.02
 CHAIN_BUDGET_MS = 1.0
 """Limit on the time of one run of a layer's copies."""
 
-_ACTIVATION_OPS = {"relu": "Relu", "tanh": "Tanh", "sigmoid": "Sigmoid"}
 
-
-def chained(layers: Sequence[Conv | Pool | Dense]) -> Network:
+def chained(layers: Sequence[Layer]) -> Network:
     """Build a network of layers in sequence; images are flattened before a dense layer.
 
     Each layer's input must be as large as the output of the previous layer.
     """
-    tensors = [Tensor("x", layers[0].input_shape, "float32")]
+    image = Tensor("x", layers[0].input_shape, "float32")
+    tensors: dict[str, Tensor] = {image.name: image}
     nodes: list[Node] = []
 
-    def add(op: str, inputs: tuple[str, ...], shape: tuple[int, ...], **attributes: object) -> None:
-        name = f"{op.lower()}{len(nodes)}"
-        nodes.append(Node(name, op, "", inputs, (f"{name}_out",), attributes))
-        tensors.append(Tensor(f"{name}_out", shape, "float32"))
+    def add(op: str, shape: tuple[int, ...], weights: Sequence[str], **attributes: object) -> None:
+        before, name = nodes[-1].outputs[0] if nodes else image.name, f"{op.lower()}{len(nodes)}"
+        nodes.append(Node(name, op, "", (before, *weights), (f"{name}_out",), attributes))
+        tensors[f"{name}_out"] = Tensor(f"{name}_out", shape, "float32")
 
     for place, layer in enumerate(layers):
-        shape = tensors[-1].shape
-        if isinstance(layer, Dense) and len(shape) > 2:
-            add("Flatten", (tensors[-1].name,), (shape[0], math.prod(shape[1:])), axis=1)
-        before = tensors[-1].name
-        if isinstance(layer, Pool):
-            add("MaxPool", (before,), layer.output_shape, **_window(layer))
-            continue
-        weights = [
-            Tensor(f"w{place}", _weight_shape(layer), "float32", is_weight=True),
-            Tensor(f"b{place}", (layer.output_shape[1],), "float32", is_weight=True),
-        ]
-        tensors = [*weights, *tensors]
-        inputs = (before, *(weight.name for weight in weights))
-        if isinstance(layer, Conv):
-            add("Conv", inputs, layer.output_shape, **_window(layer))
-        else:
-            add("Gemm", inputs, layer.output_shape, transB=1)
-        if layer.activation != "none":
-            add(_ACTIVATION_OPS[layer.activation], (tensors[-1].name,), layer.output_shape)
+        kernel = layer.kernel()
+        if nodes and len(tensors[nodes[-1].outputs[0]].shape) > len(kernel.input_shape):
+            add("Flatten", kernel.input_shape, (), axis=1)
+        weights = [f"w{place}_{i}" for i in range(len(kernel.weight_shapes))]
+        for name, shape in zip(weights, kernel.weight_shapes, strict=True):
+            tensors[name] = Tensor(name, shape, "float32", is_weight=True)
+        add(kernel.op, kernel.output_shape, weights, **kernel.attributes)
+        if kernel.activation != "none":
+            add(OPERATOR_OF[kernel.activation], kernel.output_shape, ())
     return Network(
         name="chain",
         nodes=tuple(nodes),
-        tensors={tensor.name: tensor for tensor in tensors},
-        inputs=("x",),
+        tensors=tensors,
+        inputs=(image.name,),
         outputs=nodes[-1].outputs,
         opsets={"": 17},
-        batch=layers[0].batch,
+        batch=image.shape[0],
     )
-
-
-def _window(layer: Conv | Pool) -> dict[str, object]:
-    return {
-        "kernel_shape": (layer.kernel_height, layer.kernel_width),
-        "strides": (layer.stride_height, layer.stride_width),
-    }
-
-
-def _weight_shape(layer: Conv | Dense) -> tuple[int, ...]:
-    if isinstance(layer, Dense):
-        return (layer.features_out, layer.features_in)
-    taps = layer.channels_in // layer.groups
-    return (layer.channels_out, taps, layer.kernel_height, layer.kernel_width)
 
 
 def inter_layer_costs(backend: Backend, build: Callable[[Network], Built]) -> dict[str, float]:
@@ -139,7 +113,7 @@ def _marginal_ms(phase: Phase) -> float:
     return (median_of(phase.sampler, CHAIN_SECONDS) - phase.offset) / phase.divisor
 
 
-def mixed_layers(batch: int) -> tuple[Conv | Pool | Dense, ...]:
+def mixed_layers(batch: int) -> tuple[Layer, ...]:
     """Return small layers of several kinds in sequence, as in tiny networks."""
     return (
         Conv(batch=batch, channels_in=1, height=26, width=26, kernel_height=5, kernel_width=5,

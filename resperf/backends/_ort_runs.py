@@ -14,7 +14,7 @@ import onnxruntime
 
 from resperf.backends._base import Built, Phase
 from resperf.errors import MeasurementError, UnsupportedError, first_line
-from resperf.timing import Sampler, WallClock
+from resperf.timing import WallClock
 
 _BLOCK = np.random.default_rng(0).standard_normal(1 << 18).astype(np.float32) * np.float32(0.05)
 _HUGE_BYTES = 1 << 22
@@ -38,6 +38,10 @@ def _checked(run: Callable[[], object], name: str) -> Callable[[], object]:
     except Exception as error:  # onnxruntime's errors have no common root of their own
         raise as_resperf_error(error, name) from error
     return run
+
+
+def _freed() -> None:
+    raise MeasurementError("copies that were freed cannot be run; build them again")
 
 
 class Copies:
@@ -75,7 +79,7 @@ class Copies:
 
     def close(self) -> None:
         """Free the session and its weights."""
-        self.run = _closed
+        self.run = _freed
         self._binding, self._host = None, {}
 
     def __enter__(self) -> Self:
@@ -85,31 +89,7 @@ class Copies:
         self.close()
 
 
-def _closed() -> float:
-    raise MeasurementError("a layer that was closed cannot be run; build it again")
-
-
-class OrtBuilt(Built):
-    """Phases of a layer or a network, and what they keep alive."""
-
-    def __init__(
-        self,
-        phases: Mapping[str, Phase],
-        isolated: Sampler,
-        owned: Sequence[Copies] = (),
-    ) -> None:
-        self.phases = phases
-        self.isolated = isolated
-        self._owned = owned
-
-    def close(self) -> None:
-        """Free the sessions; a later run says that they are gone."""
-        for copies in self._owned:
-            copies.close()
-        self.phases, self.isolated = {}, _closed
-
-
-def network_phases(session: Any, feeds: Mapping[str, npt.NDArray[Any]]) -> OrtBuilt:
+def network_phases(session: Any, feeds: Mapping[str, npt.NDArray[Any]]) -> Built:
     """Make the three phases of a whole network from its session and host arrays by input name."""
     binding = session.io_binding()
     outputs = [value.name for value in session.get_outputs()]
@@ -125,12 +105,8 @@ def network_phases(session: Any, feeds: Mapping[str, npt.NDArray[Any]]) -> OrtBu
 
     preprocess()
     execute = _checked(partial(session.run_with_iobinding, binding), "the network")
-    phases = {
-        "preprocess_ms": Phase(WallClock(preprocess)),
-        "execution_ms": Phase(WallClock(execute)),
-        "postprocess_ms": Phase(WallClock(postprocess)),
-    }
-    return OrtBuilt(phases, WallClock(execute))
+    run = WallClock(execute)
+    return Built.of_phases(WallClock(preprocess), Phase(run), WallClock(postprocess), run)
 
 
 def filled(shape: Sequence[int]) -> npt.NDArray[np.float32]:

@@ -32,7 +32,6 @@ from resperf.backends._ort_copies import copies_graph
 from resperf.backends._ort_kernels import kernel_of
 from resperf.backends._ort_runs import (
     Copies,
-    OrtBuilt,
     as_resperf_error,
     filled_input,
     network_phases,
@@ -151,19 +150,20 @@ class OnnxRuntimeBackend:
         except BaseException:
             alone.close()
             raise
-        return OrtBuilt(
-            {
-                "preprocess_ms": Phase(WallClock(alone.preprocess)),
-                "execution_ms": Phase(
-                    WallClock(marginal.run),
-                    offset=self.session_ms(),
-                    divisor=copies,
-                    copies=copies,
-                ),
-                "postprocess_ms": Phase(WallClock(alone.postprocess)),
-            },
+        execution = Phase(
+            WallClock(marginal.run), offset=self.session_ms(), divisor=copies, copies=copies
+        )
+
+        def free() -> None:
+            alone.close()
+            marginal.close()
+
+        return Built.of_phases(
+            WallClock(alone.preprocess),
+            execution,
+            WallClock(alone.postprocess),
             WallClock(alone.run),
-            (alone, marginal),
+            free,
         )
 
     def network(

@@ -16,9 +16,9 @@ import os
 import random
 import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from resperf.backends._base import Built, Phase
 from resperf.errors import ResperfError, UnsupportedError
@@ -26,8 +26,11 @@ from resperf.layers import Layer
 from resperf.platform import Platform, this_platform
 from resperf.quantities import PHASES
 from resperf.settings import Setting
-from resperf.timing import Sampler, WallClock
+from resperf.timing import WallClock
 from resperf.units import MS_PER_S, NS_PER_MS
+
+if TYPE_CHECKING:
+    from resperf.network import Tensor
 
 GFLOPS = 50.0
 GB_PER_S = 5.0
@@ -45,14 +48,6 @@ def closed_form_ms(layer: Layer, phase: str, gflops: float, gb_per_s: float) -> 
         return NODE_MS + 2 * layer.macs / (gflops * 1e6) + layer.moved_bytes / (gb_per_s * 1e6)
     crossing = layer.input_bytes if phase == "preprocess_ms" else layer.output_bytes
     return CALL_MS + crossing / (gb_per_s * 1e6)
-
-
-@dataclass(frozen=True)
-class SyntheticBuilt(Built):
-    """Something built on the simulated device; nothing has to be freed."""
-
-    phases: Mapping[str, Phase]
-    isolated: Sampler
 
 
 class SyntheticBackend:
@@ -175,11 +170,11 @@ class SyntheticBackend:
         self._begin(layer.key)
         if layer.kind not in SUPPORTED:
             raise UnsupportedError(f"synthetic: no layers of kind {layer.kind}")
-        times_ms = {
-            name: closed_form_ms(layer, name, self._gflops, self._gb_per_s) for name in PHASES
-        }
-        copies = COPIES if times_ms["execution_ms"] * COPIES <= budget_ms else 1
-        return self._ready(times_ms, copies)
+        preprocess_ms, execution_ms, postprocess_ms = (
+            self._closed_form_ms(layer, name) for name in PHASES
+        )
+        copies = COPIES if execution_ms * COPIES <= budget_ms else 1
+        return self._ready(preprocess_ms, execution_ms, postprocess_ms, copies)
 
     def _begin(self, name: str) -> None:
         """Begin a build: let the machine be as slow as was asked for, and fail on demand."""
@@ -189,7 +184,7 @@ class SyntheticBackend:
         time.sleep(self._real_ms / MS_PER_S)
         for failure, part in self._fail.items():
             if part in name:
-                _FAILURES[failure]()
+                _fail(failure)
 
     def network(
         self, path: Path, *, batch: int | None, shapes: Mapping[str, Sequence[int]] | None = None
@@ -211,36 +206,35 @@ class SyntheticBackend:
             read_network(path, batch=batch, shapes=shapes), self.setting(), self.platform()
         )
         layers = [node.layer for node in lowered.nodes if node.layer is not None]
-        execution_ms = sum(
-            closed_form_ms(layer, "execution_ms", self._gflops, self._gb_per_s) for layer in layers
-        )
-        crossing_ms = {
-            name: sum(
-                CALL_MS + 4 * math.prod(tensor.shape) / (self._gb_per_s * 1e6) for tensor in tensors
-            )
-            for name, tensors in (
-                ("preprocess_ms", lowered.inputs),
-                ("postprocess_ms", lowered.outputs),
-            )
-        }
-        times_ms = {**crossing_ms, "execution_ms": execution_ms}
-        return self._ready({name: times_ms[name] for name in PHASES}, 1)
 
-    def _ready(self, times_ms: Mapping[str, float], copies: int) -> SyntheticBuilt:
+        def crossing_ms(tensors: Sequence[Tensor]) -> float:
+            sizes_bytes = [4 * math.prod(tensor.shape) for tensor in tensors]
+            return sum(CALL_MS + each / (self._gb_per_s * 1e6) for each in sizes_bytes)
+
+        return self._ready(
+            crossing_ms(lowered.inputs),
+            sum(self._closed_form_ms(layer, "execution_ms") for layer in layers),
+            crossing_ms(lowered.outputs),
+        )
+
+    def _closed_form_ms(self, layer: Layer, phase: str) -> float:
+        return closed_form_ms(layer, phase, self._gflops, self._gb_per_s)
+
+    def _ready(
+        self, preprocess_ms: float, execution_ms: float, postprocess_ms: float, copies: int = 1
+    ) -> Built:
         """Wrap closed-form times as phases."""
-        execution_ms = times_ms["execution_ms"]
-        return SyntheticBuilt(
-            phases={
-                "preprocess_ms": Phase(self.timer(times_ms["preprocess_ms"])),
-                "execution_ms": Phase(
-                    self.timer(SESSION_MS + copies * execution_ms),
-                    offset=SESSION_MS,
-                    divisor=copies,
-                    copies=copies,
-                ),
-                "postprocess_ms": Phase(self.timer(times_ms["postprocess_ms"])),
-            },
-            isolated=self.timer(SESSION_MS + execution_ms),
+        execution = Phase(
+            self.timer(SESSION_MS + copies * execution_ms),
+            offset=SESSION_MS,
+            divisor=copies,
+            copies=copies,
+        )
+        return Built.of_phases(
+            self.timer(preprocess_ms),
+            execution,
+            self.timer(postprocess_ms),
+            self.timer(SESSION_MS + execution_ms),
         )
 
     def timer(self, time_ms: float) -> WallClock:
@@ -248,36 +242,18 @@ class SyntheticBackend:
         return WallClock(lambda: self.spend(time_ms), self.clock)
 
 
-def _crash() -> None:
-    os.kill(os.getpid(), signal.SIGSEGV)
-
-
-def _kill() -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def _hang() -> None:
-    while True:
+def _fail(failure: str) -> None:
+    if failure in _SIGNALS:
+        os.kill(os.getpid(), _SIGNALS[failure])
+    while failure == "hang":
         time.sleep(1)
+    raise _ERRORS[failure]
 
 
-def _memory() -> None:
-    raise MemoryError("synthetic: out of memory on demand")
-
-
-def _unsupported() -> None:
-    raise UnsupportedError("synthetic: unsupported on demand")
-
-
-def _error() -> None:
-    raise RuntimeError("synthetic: an unforeseen error on demand")
-
-
-_FAILURES: Mapping[str, Callable[[], None]] = {
-    "crash": _crash,
-    "kill": _kill,
-    "hang": _hang,
-    "memory": _memory,
-    "unsupported": _unsupported,
-    "error": _error,
+_SIGNALS: Mapping[str, signal.Signals] = {"crash": signal.SIGSEGV, "kill": signal.SIGKILL}
+_ERRORS: Mapping[str, Exception] = {
+    "memory": MemoryError("synthetic: out of memory on demand"),
+    "unsupported": UnsupportedError("synthetic: unsupported on demand"),
+    "error": RuntimeError("synthetic: an unforeseen error on demand"),
 }
+_FAILURES = (*_SIGNALS, "hang", *_ERRORS)

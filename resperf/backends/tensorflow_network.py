@@ -11,11 +11,11 @@ from pathlib import Path
 
 import tensorflow as tf
 
-from resperf.backends._base import Phase
+from resperf.backends._base import Built, Phase
 from resperf.backends.tensorflow_builder import Builder
 from resperf.backends.tensorflow_layers import Array, nhwc
 from resperf.backends.tensorflow_operators import build
-from resperf.backends.tensorflow_runs import Host, Run, Traced
+from resperf.backends.tensorflow_runs import Host, Traced, run_of
 from resperf.errors import UnsupportedError
 from resperf.lowering.tensorflow import without_removed
 from resperf.network import Network, read_network
@@ -29,7 +29,7 @@ def network_run(
     *,
     batch: int | None,
     shapes: Mapping[str, Sequence[int]] | None,
-) -> Run:
+) -> Built:
     """Build the network of a file with resident inputs.
 
     Raises
@@ -41,7 +41,7 @@ def network_run(
     return built(network, weights_of(path, batch=batch, shapes=shapes), host)
 
 
-def built(network: Network, weights: Mapping[str, Array], host: Host) -> Run:
+def built(network: Network, weights: Mapping[str, Array], host: Host) -> Built:
     """Build a network with resident inputs; missing weights get dummy values.
 
     Raises
@@ -62,13 +62,7 @@ def built(network: Network, weights: Mapping[str, Array], host: Host) -> Run:
     function = Traced(partial(builder.outputs, build), resident, builder.held)
     builder.free_host_weights()
     run = WallClock(lambda: function(*resident))
-    return Run(
-        host_inputs=images,
-        outputs=function(*resident),
-        execution=Phase(run),
-        isolated=run,
-        functions=[function],
-    )
+    return run_of(images, function(*resident), Phase(run), run, [function])
 
 
 def weights_of(

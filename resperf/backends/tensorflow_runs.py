@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -29,6 +30,7 @@ WEIGHTS_BYTES = 1_200_000_000
 _WEIGHT_VALUE = 0.01  # small, but not denormal, which would be slow
 _ESTIMATES = 8
 _TRACED_CYCLES = 50
+_freed = itertools.count(1)
 _ROUND_SECONDS = 0.02
 
 
@@ -145,48 +147,33 @@ def first_estimate_ms(run: Callable[[], object], session_ms: float) -> float:
     return max(best_ms - session_ms, 0.0)
 
 
-class Run(Built):
-    """A layer or a network, built.
+def run_of(
+    host_inputs: Sequence[Array],
+    outputs: Sequence[Any],
+    execution: Phase,
+    isolated: Sampler,
+    functions: Sequence[Traced],
+) -> Built:
+    """Make the phases of a layer or a network.
 
-    Attributes
-    ----------
-    phases : mapping of str to Phase
-        ``preprocess`` copies host arrays into tensors, ``execution`` runs the function on resident
-        tensors, ``postprocess`` copies the outputs to host arrays.
-    isolated : callable
-        Wall time of one run of the layer alone, or of the network, on resident tensors.
+    ``preprocess`` copies host arrays into tensors, ``execution`` runs the function on resident
+    tensors, ``postprocess`` copies the outputs to host arrays.
     """
 
-    _closed = 0
-
-    def __init__(
-        self,
-        *,
-        host_inputs: Sequence[Array],
-        outputs: Sequence[Any],
-        execution: Phase,
-        isolated: Sampler,
-        functions: Sequence[Traced],
-    ) -> None:
-        self._functions = functions
-        self.isolated = isolated
-        self.phases: Mapping[str, Phase] = {
-            "preprocess_ms": Phase(
-                WallClock(lambda: [tf.constant(array) for array in host_inputs])
-            ),
-            "execution_ms": execution,
-            "postprocess_ms": Phase(WallClock(lambda: [output.numpy() for output in outputs])),
-        }
-
-    def close(self) -> None:
-        """Free the functions and their weights."""
-        for function in self._functions:
+    def free() -> None:
+        for function in functions:
             function.release()
-        self.phases = {}
         # Reference cycles of the graphs hold kernels; automatic collection is too rare.
-        Run._closed += 1
-        if Run._closed % _TRACED_CYCLES == 0:
+        if next(_freed) % _TRACED_CYCLES == 0:
             gc.collect()
+
+    return Built.of_phases(
+        WallClock(lambda: [tf.constant(array) for array in host_inputs]),
+        execution,
+        WallClock(lambda: [output.numpy() for output in outputs]),
+        isolated,
+        free,
+    )
 
 
 def layer_run(
@@ -197,7 +184,7 @@ def layer_run(
     session_ms: float,
     link_ms: float,
     weights: list[Any] | None = None,
-) -> Run:
+) -> Built:
     """Build a layer: a single copy, and as many copies as its time requires.
 
     Parameters
@@ -226,15 +213,8 @@ def layer_run(
         functions.append(traced_copies(operator, x, [first, *others], residual))
     timed = functions[-1]
     offset_ms = session_ms + (copies - 1) * link_ms
-    return Run(
-        host_inputs=[image],
-        outputs=[output],
-        execution=Phase(
-            WallClock(lambda: timed(x)), offset=offset_ms, divisor=copies, copies=copies
-        ),
-        isolated=WallClock(lambda: alone(x)),
-        functions=functions,
-    )
+    execution = Phase(WallClock(lambda: timed(x)), offset=offset_ms, divisor=copies, copies=copies)
+    return run_of([image], [output], execution, WallClock(lambda: alone(x)), functions)
 
 
 def call_costs_ms() -> dict[str, float]:

@@ -3,10 +3,10 @@ from typing import Any
 
 import pytest
 
-from resperf.backends import Phase
+from resperf.backends import Built, Phase
 from resperf.backends.monitors import Monitor
 from resperf.backends.monitors.cpu import CpuMonitor
-from resperf.backends.synthetic import SyntheticBackend, SyntheticBuilt
+from resperf.backends.synthetic import SyntheticBackend
 from resperf.campaign import measure_layer
 from resperf.layers import Dense, Pool
 from resperf.measurement import Status
@@ -30,19 +30,12 @@ class SlowToBuild(SyntheticBackend):
 
     growth_ms = 0.0
 
-    def layer(self, layer: Any, *, budget_ms: float) -> SyntheticBuilt:
+    def layer(self, layer: Any, *, budget_ms: float) -> Built:
         self.spend(40.0)
         self._runs = 0
-        return SyntheticBuilt(
-            phases={
-                "preprocess_ms": Phase(self.timer(1.0)),
-                "execution_ms": Phase(
-                    WallClock(self._slower, self.clock), offset=2.0, divisor=4.0, copies=4
-                ),
-                "postprocess_ms": Phase(self.timer(0.5)),
-            },
-            isolated=self.timer(3.0),
-        )
+        slower = WallClock(self._slower, self.clock)
+        execution = Phase(slower, offset=2.0, divisor=4.0, copies=4)
+        return Built.of_phases(self.timer(1.0), execution, self.timer(0.5), self.timer(3.0))
 
     def _slower(self) -> None:
         self._runs += 1
@@ -79,12 +72,12 @@ class Placed(SlowToBuild):
         super().__init__()
         self.builds = 0
 
-    def layer(self, layer: Any, *, budget_ms: float) -> SyntheticBuilt:
+    def layer(self, layer: Any, *, budget_ms: float) -> Built:
         built = super().layer(layer, budget_ms=budget_ms)
         took_ms = (9.0, 1.0, 5.0, 7.0)[self.builds % 4]
         self.builds += 1
         phases = {**built.phases, "execution_ms": Phase(self.timer(took_ms))}
-        return SyntheticBuilt(phases=phases, isolated=built.isolated)
+        return Built(phases=phases, isolated=built.isolated)
 
 
 def test_a_layer_that_waits_for_memory_is_sampled_in_several_places() -> None:
@@ -105,7 +98,7 @@ def test_a_layer_that_waits_for_memory_is_sampled_in_several_places() -> None:
 
     # A build that fails later loses nothing of those before.
     class Full(Placed):
-        def layer(self, layer: Any, *, budget_ms: float) -> SyntheticBuilt:
+        def layer(self, layer: Any, *, budget_ms: float) -> Built:
             if self.builds == 2:
                 raise MemoryError
             return super().layer(layer, budget_ms=budget_ms)
@@ -137,11 +130,11 @@ def test_memory_that_runs_out_while_running_leaves_no_samples() -> None:
 class Allocating(SlowToBuild):
     """Offers what an allocator says besides the times: a peak that its first run raises."""
 
-    def layer(self, layer: Any, *, budget_ms: float) -> SyntheticBuilt:
+    def layer(self, layer: Any, *, budget_ms: float) -> Built:
         built = super().layer(layer, budget_ms=budget_ms)
         self.peaks = iter([5e6, 3e6, 3e6, 3e6])
         peak = Phase(self.peaks.__next__, unit="bytes", offset=1e6)
-        return SyntheticBuilt({**built.phases, "peak_memory_bytes": peak}, built.isolated)
+        return Built({**built.phases, "peak_memory_bytes": peak}, built.isolated)
 
 
 def test_whatever_a_backend_offers_is_sampled() -> None:
@@ -154,8 +147,8 @@ def test_whatever_a_backend_offers_is_sampled() -> None:
 
 def test_a_device_without_phases_of_its_own_may_offer_other_times() -> None:
     class Steps(SlowToBuild):
-        def layer(self, layer: Any, *, budget_ms: float) -> SyntheticBuilt:
-            return SyntheticBuilt({"forward_ms": Phase(self.timer(4.0))}, self.timer(4.0))
+        def layer(self, layer: Any, *, budget_ms: float) -> Built:
+            return Built({"forward_ms": Phase(self.timer(4.0))}, self.timer(4.0))
 
     device = Steps()
     row = measure_layer(device, LAYER, SamplingProtocol(), monitor=OwnClock(device))
