@@ -8,6 +8,7 @@ from typing import Any
 
 NS_PER_MS = 1e6
 MS_PER_S = 1e3
+NS_PER_S = NS_PER_MS * MS_PER_S
 DTYPE_BYTES = {
     "float64": 8,
     "float32": 4,

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean, median
 
 from resperf.backends import Backend, Built
 from resperf.backends.monitors import Monitor
 from resperf.campaign.measure import sampled
-from resperf.errors import ResperfError
 from resperf.measurement import (
     MAX_SAMPLES,
     TOLERANCE,
@@ -21,12 +20,10 @@ from resperf.measurement import (
     Status,
     StopReason,
 )
-from resperf.platform import Platform
 from resperf.quantities import PHASES
-from resperf.settings import Setting
 from resperf.timing import Clock, SamplingProtocol, sample
 from resperf.timing.statistics import capped
-from resperf.units import MS_PER_S, NS_PER_MS
+from resperf.units import NS_PER_S
 
 ROUNDS = 3
 """Steady rounds that a measurement wants: what one round cannot show, several may."""
@@ -79,13 +76,10 @@ class GuardedRuns:
 
 @dataclass(frozen=True)
 class _Round:
+    """Times of a round, and how the machine was meanwhile."""
+
     phases_ms: Mapping[str, Sequence[float]]
     totals_ms: Sequence[float]
-
-
-@dataclass(frozen=True)
-class _Watched:
-    timed: _Round
     reference_ms: float
     felt: frozenset[str]
     """States before or after it that such a network feels."""
@@ -118,8 +112,8 @@ def guarded_runs(
         budget_s=seconds / ROUNDS,
         warmup_s=seconds / ROUNDS / 4,
     )
-    rounds: list[_Watched] = []
-    steady: list[_Watched] = []
+    rounds: list[_Round] = []
+    steady: list[_Round] = []
     monitor.reading(force=True)
     states = monitor.active_flags()
     pauses = round(PATIENCE_S / PAUSE_S)
@@ -129,12 +123,12 @@ def guarded_runs(
             pauses -= 1
             states = monitor.active_flags(record=False)
         before_ms, states_before = monitor.history.latest_ms, states
-        timed = _timed_round(built, protocol, monitor.clock)
+        phases_ms, totals_ms = _timed_round(built, protocol, monitor.clock)
         monitor.reading(force=True)
         states = monitor.active_flags()
-        felt = monitor.felt_by_network(median(timed.totals_ms))
+        felt = monitor.felt_by_network(median(totals_ms)) & (states | states_before)
         reference_ms = fmean((before_ms, monitor.history.latest_ms))
-        rounds.append(_Watched(timed, reference_ms, felt & (states | states_before)))
+        rounds.append(_Round(phases_ms, totals_ms, reference_ms, felt))
         # The usual speed is only known better and better, so all rounds are judged anew. Where no
         # reference is timed, the ratio is NaN and no reason against a round.
         usual_ms = monitor.history.median_ms
@@ -146,10 +140,10 @@ def guarded_runs(
     used = undisturbed or near or steady or rounds
     return GuardedRuns(
         phases_ms={
-            name: tuple(time_ms for each in used for time_ms in each.timed.phases_ms[name])
+            name: tuple(time_ms for each in used for time_ms in each.phases_ms[name])
             for name in PHASES
         },
-        totals_ms=tuple(time_ms for each in used for time_ms in each.timed.totals_ms),
+        totals_ms=tuple(time_ms for each in used for time_ms in each.totals_ms),
         reference_ratio=fmean(each.reference_ms for each in used) / monitor.history.median_ms,
         rounds=len(rounds),
         steady_rounds=len(undisturbed),
@@ -161,7 +155,9 @@ def guarded_runs(
     )
 
 
-def _timed_round(built: Built, protocol: SamplingProtocol, clock: Clock) -> _Round:
+def _timed_round(
+    built: Built, protocol: SamplingProtocol, clock: Clock
+) -> tuple[Mapping[str, Sequence[float]], Sequence[float]]:
     """Time whole runs as the protocol says, then the outer phases more briefly."""
     runs: list[tuple[float, float]] = []
     preprocess, execution, postprocess = (built.phases[name].sampler for name in PHASES)
@@ -174,18 +170,15 @@ def _timed_round(built: Built, protocol: SamplingProtocol, clock: Clock) -> _Rou
 
     warmups = sample(whole_run_ms, protocol.scaled(1 - 2 * COPY_SHARE), clock=clock).warmups
     brief = protocol.scaled(COPY_SHARE)
-    counted = runs[warmups:]
-    return _Round(
-        phases_ms={
-            "preprocess_ms": sample(preprocess, brief, clock=clock).values,
-            "execution_ms": [execution_ms for execution_ms, _ in counted],
-            "postprocess_ms": sample(postprocess, brief, clock=clock).values,
-        },
-        totals_ms=[total_ms for _, total_ms in counted],
-    )
+    outer = {
+        "preprocess_ms": sample(preprocess, brief, clock=clock).values,
+        "postprocess_ms": sample(postprocess, brief, clock=clock).values,
+    }
+    executions_ms, totals_ms = zip(*runs[warmups:], strict=True)
+    return {**outer, "execution_ms": executions_ms}, totals_ms
 
 
-def measure_network(
+def time_network(
     backend: Backend,
     path: Path,
     network: NetworkRef,
@@ -194,8 +187,7 @@ def measure_network(
     shapes: Mapping[str, Sequence[int]] | None = None,
     seconds: float,
     monitor: Monitor,
-    repeat: int = 0,
-) -> Measurement:
+) -> tuple[GuardedRuns, Measurement]:
     """Measure every quantity that a whole network offers: its three phases, and others.
 
     Parameters
@@ -210,65 +202,32 @@ def measure_network(
     seconds : float
         See `guarded_runs`.
     monitor : Monitor
-    repeat : int
-        Stored in the row.
 
     Returns
     -------
+    GuardedRuns
     Measurement
-        Of status ``ok``, ``unsupported`` (also where the file has no such batch size) or
-        ``out_of_memory``; flagged ``busy`` where the machine never had its usual speed.
+        The same as a row, flagged ``busy`` where the machine never had its usual speed.
+
+    Raises
+    ------
+    NetworkError, UnsupportedError, MemoryError
+        If the file cannot be read or run.
     """
     started_at, start_ns = monitor.now(), monitor.clock()
-    built_ns = start_ns
-
-    def seconds_since_start(now_ns: int) -> float:
-        return (now_ns - start_ns) / NS_PER_MS / MS_PER_S
-
-    try:
-        with backend.network(path, batch=batch, shapes=shapes) as built:
-            built_ns = monitor.clock()
-            timed = guarded_runs(built, monitor, seconds=seconds)
-    except (ResperfError, MemoryError) as error:
-        return Measurement(
-            network,
-            Status.OUT_OF_MEMORY if isinstance(error, MemoryError) else Status.UNSUPPORTED,
-            setting=backend.setting(),
-            platform=backend.platform(),
-            started_at=started_at,
-            duration_s=seconds_since_start(monitor.clock()),
-            repeat=repeat,
-            detail=str(error) or type(error).__name__,
-        )
-    row = network_row(
-        network,
-        timed,
-        setting=backend.setting(),
-        platform=backend.platform(),
-        started_at=started_at,
-        duration_s=seconds_since_start(monitor.clock()),
-    )
-    return replace(row, overhead_s=seconds_since_start(built_ns), repeat=repeat)
-
-
-def network_row(
-    network: NetworkRef,
-    timed: GuardedRuns,
-    *,
-    setting: Setting,
-    platform: Platform,
-    started_at: float,
-    duration_s: float,
-) -> Measurement:
-    """Make a dataset's row of timed runs: busy where the machine never had its usual speed."""
-    return Measurement(
+    with backend.network(path, batch=batch, shapes=shapes) as built:
+        built_ns = monitor.clock()
+        timed = guarded_runs(built, monitor, seconds=seconds)
+    row = Measurement(
         network,
         Status.OK,
         timed.samples,
-        setting=setting,
-        platform=platform,
+        setting=backend.setting(),
+        platform=backend.platform(),
         started_at=started_at,
-        duration_s=duration_s,
+        duration_s=(monitor.clock() - start_ns) / NS_PER_S,
+        overhead_s=(built_ns - start_ns) / NS_PER_S,
         reference_ratio=timed.reference_ratio,
         flags=() if timed.steady_rounds else ("busy",),
     )
+    return timed, row

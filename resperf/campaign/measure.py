@@ -14,7 +14,7 @@ from resperf.layers import Layer
 from resperf.measurement import Measurement, Samples, Status
 from resperf.quantities import layer_quantity
 from resperf.timing import Clock, SamplingProtocol, pooled, sample
-from resperf.units import MS_PER_S, NS_PER_MS
+from resperf.units import MS_PER_S, NS_PER_S
 
 ISOLATED_SHARE = 0.25
 PHASE_SHARES: Mapping[str, float] = {
@@ -75,9 +75,7 @@ def measure_layer(
             flags = ("drift",) if phases[own].drift else ()
         session_ms = backend.session_ms()
     except (UnsupportedError, MemoryError) as error:
-        unsupported = isinstance(error, UnsupportedError)
-        status = Status.UNSUPPORTED if unsupported else Status.OUT_OF_MEMORY
-        detail, phases, flags = str(error) or type(error).__name__, {}, ()
+        (status, detail), phases, flags = failure(error), {}, ()
         isolated_ms = math.nan
     duration_ns = clock() - start_ns
     return Measurement(
@@ -89,12 +87,19 @@ def measure_layer(
         isolated_ms=isolated_ms,
         session_ms=session_ms,
         started_at=started_at,
-        duration_s=duration_ns / NS_PER_MS / MS_PER_S,
-        overhead_s=(duration_ns - spent_ns) / NS_PER_MS / MS_PER_S,
+        duration_s=duration_ns / NS_PER_S,
+        overhead_s=(duration_ns - spent_ns) / NS_PER_S,
         flags=flags,
         repeat=repeat,
         detail=detail,
     )
+
+
+def failure(error: Exception) -> tuple[Status, str]:
+    """Return status and detail of a subject that cannot be measured."""
+    no_memory = isinstance(error, MemoryError)
+    status = Status.OUT_OF_MEMORY if no_memory else Status.UNSUPPORTED
+    return status, str(error) or type(error).__name__
 
 
 def _sample_phases(
@@ -128,7 +133,7 @@ def _elsewhere(
     with contextlib.suppress(UnsupportedError, MemoryError):
         while (
             len(found) < protocol.placements
-            and (clock() - start_ns) / NS_PER_MS / MS_PER_S < protocol.placements_s
+            and (clock() - start_ns) / NS_PER_S < protocol.placements_s
         ):
             with backend.layer(layer, budget_ms=budget_ms) as built:
                 found.append(sampled(built.phases[name], share, clock))

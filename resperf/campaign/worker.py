@@ -20,17 +20,18 @@ from typing import Any
 
 from resperf.backends import Backend, backend
 from resperf.backends.monitors import Monitor, Reading, load_monitor
-from resperf.campaign.guarded import measure_network
+from resperf.campaign.guarded import time_network
 from resperf.campaign.harvest import harvest
-from resperf.campaign.measure import measure_layer
+from resperf.campaign.measure import failure, measure_layer
 from resperf.campaign.networks import NetworkRun
 from resperf.campaign.process import Taken, WorkerSettings
 from resperf.errors import ResperfError, UnsupportedError
 from resperf.layers import Layer
-from resperf.measurement import Status
+from resperf.measurement import Measurement, Status
 from resperf.quantities import layer_quantity
 from resperf.targets import register
 from resperf.timing import SamplingProtocol
+from resperf.units import NS_PER_S
 
 
 def die_with_parent() -> None:
@@ -82,11 +83,24 @@ class Worker:
 
     def measure_network(self, run: NetworkRun, repeat: int, seconds: float) -> Taken:
         """Measure a whole network in rounds; the monitor judges each of them."""
-        row = measure_network(
-            self.backend, run.path, run.network, batch=run.setting.batch,
-            shapes=run.setting.shapes or None, seconds=seconds, monitor=self.monitor, repeat=repeat,
-        )  # fmt: skip
-        return Taken(row, usual=self.monitor.usual_times())
+        started_at, start_ns = self.monitor.now(), self.monitor.clock()
+        try:
+            _, row = time_network(
+                self.backend, run.path, run.network, batch=run.setting.batch,
+                shapes=run.setting.shapes or None, seconds=seconds, monitor=self.monitor,
+            )  # fmt: skip
+        except (ResperfError, MemoryError) as error:
+            status, detail = failure(error)
+            row = Measurement(
+                run.network,
+                status,
+                setting=self.backend.setting(),
+                platform=self.backend.platform(),
+                started_at=started_at,
+                duration_s=(self.monitor.clock() - start_ns) / NS_PER_S,
+                detail=detail,
+            )
+        return Taken(replace(row, repeat=repeat), usual=self.monitor.usual_times())
 
     def measure(self, layer: Layer, repeat: int) -> Taken:
         """Measure a layer between the monitor's `before` and `after`."""

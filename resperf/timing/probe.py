@@ -7,7 +7,7 @@ import time
 from statistics import quantiles
 
 from resperf.timing.protocol import Clock, Sampler
-from resperf.units import MS_PER_S, NS_PER_MS
+from resperf.units import NS_PER_S
 
 SLOW = 1.4
 """A probe that takes this many times its usual time shows that the machine is disturbed."""
@@ -78,7 +78,7 @@ class Probe:
         start_ns = self._clock()
         while (
             runs < _MIN_RUNS
-            or (self._clock() - start_ns) / NS_PER_MS / MS_PER_S < self._seconds
+            or (self._clock() - start_ns) / NS_PER_S < self._seconds
             or (least_ms > limit_ms and runs < _MAX_RUNS)
         ):
             least_ms = min(least_ms, self._sampler())

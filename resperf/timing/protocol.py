@@ -17,7 +17,7 @@ from resperf.errors import CampaignError
 from resperf.limits import AT_LEAST_1, BETWEEN_0_AND_1, Limited, limited
 from resperf.measurement import MAX_SAMPLES, Samples, StopReason
 from resperf.timing.statistics import capped, drifts, relative_half_width
-from resperf.units import MS_PER_S, NS_PER_MS
+from resperf.units import NS_PER_MS, NS_PER_S
 
 Clock = Callable[[], int]
 """Returns nanoseconds that only ever grow, like `time.perf_counter_ns`."""
@@ -170,7 +170,7 @@ def _times(scaled: Sampler, warm_up: Sampler, protocol: SamplingProtocol, clock:
     next_check = protocol.min_samples
     while True:
         samples_ms.append(scaled())
-        count, elapsed_s = len(samples_ms), (clock() - start_ns) / NS_PER_MS / MS_PER_S
+        count, elapsed_s = len(samples_ms), (clock() - start_ns) / NS_PER_S
         if count < protocol.min_samples:
             continue
         if elapsed_s >= protocol.budget_s or count >= protocol.max_samples:
@@ -234,6 +234,6 @@ def _warm_up(sampler: Sampler, protocol: SamplingProtocol, clock: Clock) -> int:
         stable = len(recent) == 3 and max(recent) - min(recent) <= protocol.warmup_tolerance * max(
             recent
         )
-        if stable or (clock() - start_ns) / NS_PER_MS / MS_PER_S >= protocol.warmup_s:
+        if stable or (clock() - start_ns) / NS_PER_S >= protocol.warmup_s:
             return count
     return protocol.warmup_runs

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
+from statistics import median, quantiles
 from typing import Any
 
 from resperf.backends import Backend
 from resperf.backends.monitors import Monitor, load_monitor
 from resperf.bundle import Bundle
 from resperf.campaign import measure_layer
-from resperf.campaign.guarded import ROUNDS, GuardedRuns, guarded_runs, network_row
+from resperf.campaign.guarded import ROUNDS, GuardedRuns, time_network
 from resperf.devices import is_at_hand, target_of
 from resperf.errors import MeasurementError
 from resperf.layers import Layer
@@ -199,15 +198,16 @@ def measure_network(
                 monitor=fresh, protocol=protocol, progress=progress,
             )  # fmt: skip
     network = read_network(path, batch=batch, shapes=shapes)
-    started_at = time.time()
-    with backend.network(path, batch=batch, shapes=shapes) as built:
-        timed = guarded_runs(built, monitor, seconds=seconds)
-    setting, platform = backend.setting(), backend.platform()
+    subject = NetworkRef(path.stem, graph_digest(weightless(path)))
+    timed, row = time_network(
+        backend, path, subject, batch=batch, shapes=shapes, seconds=seconds, monitor=monitor
+    )
     given = {name: tuple(shape) for name, shape in (shapes or {}).items()}
+    setting = dataclasses.replace(row.setting, batch=network.batch, shapes=given)
     result = MeasuredNetwork(
         network=network.name,
-        device=platform.device,
-        framework=setting.framework,
+        device=row.platform.device,
+        framework=row.setting.framework,
         batch=network.batch,
         phases=_median_phases(timed),
         percentiles_ms=_percentiles(timed),
@@ -216,18 +216,11 @@ def measure_network(
         reference_ratio=timed.reference_ratio,
         rounds=timed.rounds,
         steady_rounds=timed.steady_rounds,
-        row=network_row(
-            NetworkRef(path.stem, graph_digest(weightless(path))),
-            timed,
-            setting=dataclasses.replace(setting, batch=network.batch, shapes=given),
-            platform=platform,
-            started_at=started_at,
-            duration_s=time.time() - started_at,
-        ),
+        row=dataclasses.replace(row, setting=setting),
     )
     if not layers:
         return result
-    lowered = lower(network, setting, platform)
+    lowered = lower(network, row.setting, row.platform)
     measured = measure_layers(
         backend,
         [node.layer for node in lowered.nodes if node.layer is not None],
@@ -321,15 +314,11 @@ def percentile(values: Sequence[float], share: float) -> float:
     ----------
     values : sequence of float
     share : float
-        0.95 for the 95th percentile.
+        In hundredths: 0.95 for the 95th percentile.
     """
-    if not values:
-        return math.nan
-    ordered = sorted(values)
-    position = share * (len(ordered) - 1)
-    below = min(int(position), len(ordered) - 1)
-    above = min(below + 1, len(ordered) - 1)
-    return ordered[below] + (ordered[above] - ordered[below]) * (position - below)
+    if len(values) < 2:
+        return values[0] if values else math.nan
+    return quantiles(values, n=100, method="inclusive")[round(100 * share) - 1]
 
 
 def _run_warnings(timed: GuardedRuns) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, cast
 from resperf.backends._base import Backend
 from resperf.backends.monitors._base import Monitor
 from resperf.backends.monitors.cpu import limit_private_memory
-from resperf.units import MS_PER_S, NS_PER_MS
+from resperf.units import NS_PER_S
 
 if TYPE_CHECKING:
     from resperf.backends.synthetic import SyntheticBackend
@@ -25,4 +25,4 @@ class SyntheticMonitor(Monitor):
         """Use the backend's clock, also for the time since 1970."""
         started_at, clock = time.time(), cast("SyntheticBackend", backend).clock
         self.clock = clock
-        self.now = lambda: started_at + clock() / NS_PER_MS / MS_PER_S
+        self.now = lambda: started_at + clock() / NS_PER_S
