@@ -20,10 +20,11 @@ from pathlib import Path
 
 import psutil
 
-from resperf.campaign import Campaign, run_campaign
+from resperf.campaign import Bench, Campaign, run_campaign
 from resperf.cli.bench import find_campaign
 from resperf.dataset import read_dataset
 from resperf.measurement import Status
+from resperf.targets import target
 
 MEBIBYTE = 1 << 20
 
@@ -74,7 +75,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "benchmark.h5"
         result = run_campaign(
-            campaign, output, framework=arguments.framework, samples=arguments.layers
+            campaign, output, Bench(target(arguments.framework), samples=arguments.layers)
         )
         rows = read_dataset(output).measurements
     log.stop()

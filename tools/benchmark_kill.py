@@ -43,10 +43,11 @@ features_out = {{ law = "uniform", low = 1, high = 500 }}
 CHILD = """
 import sys
 from pathlib import Path
-from resperf.campaign import Campaign, run_campaign
+from resperf.campaign import Bench, Campaign, run_campaign
+from resperf.targets import target
 run_campaign(
     Campaign.from_toml(Path(sys.argv[1])), Path(sys.argv[2]),
-    framework="synthetic", settings={"real_ms": float(sys.argv[3])}, progress=False,
+    Bench(target("synthetic"), {"real_ms": float(sys.argv[3])}), progress=False,
 )
 """
 
@@ -135,8 +136,9 @@ def _identities(output: Path, report: Report) -> Counter[tuple[str, int]]:
 
 def _planned(campaign: Path) -> int:
     from resperf.campaign import Bench, Campaign, plan_campaign
+    from resperf.targets import target
 
-    planned, *_ = plan_campaign(Campaign.from_toml(campaign), Bench("synthetic"))
+    planned, *_ = plan_campaign(Campaign.from_toml(campaign), Bench(target("synthetic")))
     return len(planned.items)
 
 

@@ -19,7 +19,7 @@ from resperf.errors import CampaignError
 from resperf.layers import Layer
 from resperf.platform import Platform
 from resperf.settings import Setting
-from resperf.targets import Target, target
+from resperf.targets import DEFAULT, Target
 
 EXCLUDE_BATCHES = (1, 2, 4, 8, 16, 32, 64)
 """Batch sizes at which excluded networks are lowered: some name a layer otherwise."""
@@ -31,8 +31,8 @@ class Bench:
 
     Attributes
     ----------
-    framework : str, optional
-        See `resperf.targets.target`, as for `device_class`.
+    target : Target
+        What runs the layers.
     settings : mapping
         Keywords of the backend, as JSON values.
     seed : int, optional
@@ -45,22 +45,15 @@ class Bench:
         Networks of which no layer is measured, at whatever batch size.
     exclude_keys : frozenset of str
         Keys of lowered layers that are not measured either, at whatever batch size.
-    device_class : str, optional
     """
 
-    framework: str | None = None
+    target: Target = DEFAULT
     settings: Mapping[str, Any] = field(default_factory=dict)
     seed: int | None = None
     samples: int | None = None
     networks: Sequence[Path] = ()
     exclude: Sequence[Path] = ()
     exclude_keys: frozenset[str] = frozenset()
-    device_class: str | None = None
-
-    @property
-    def target(self) -> Target:
-        """What runs the layers."""
-        return target(self.framework, self.device_class)
 
     def worker_settings(
         self, campaign: Campaign, options: Mapping[str, Any] | None = None

@@ -51,32 +51,18 @@ class Header:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""
-        return {
-            "journal": VERSION,
-            "setting": self.setting.to_json(),
-            "platform": self.platform.to_json(),
-            "campaign": dict(self.campaign),
-            "seed": self.seed,
-            "versions": dict(self.versions),
-            "created": self.created,
-        }
+        where = {"setting": self.setting.to_json(), "platform": self.platform.to_json()}
+        return {"journal": VERSION, **vars(self), **where}
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
-        """Read what `to_json` wrote."""
+        """Read what `to_json` wrote, also in version 1."""
         if "fingerprint" in values:
-            setting, platform = from_fingerprint(values["fingerprint"])
+            where = from_fingerprint(values["fingerprint"])
         else:
-            setting = Setting.from_json(values["setting"])
-            platform = Platform.from_json(values["platform"])
-        return cls(
-            setting=setting,
-            platform=platform,
-            campaign=values["campaign"],
-            seed=values["seed"],
-            versions=values["versions"],
-            created=values["created"],
-        )
+            where = Setting.from_json(values["setting"]), Platform.from_json(values["platform"])
+        rest = {name: values[name] for name in ("campaign", "seed", "versions", "created")}
+        return cls(*where, **rest)
 
 
 @dataclass

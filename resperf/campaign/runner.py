@@ -45,17 +45,10 @@ HOPELESS = 25
 def run_campaign(
     campaign: Campaign,
     output: Path,
+    bench: Bench,
     *,
-    framework: str | None = None,
-    device_class: str | None = None,
-    settings: Mapping[str, Any] | None = None,
     hours: float | None = None,
-    samples: int | None = None,
-    seed: int | None = None,
     progress: bool = True,
-    networks: Sequence[Path] = (),
-    exclude: Sequence[Path] = (),
-    exclude_keys: frozenset[str] = frozenset(),
     acquisition: Acquisition | None = None,
     check_fusion: bool = False,
     anew: bool = False,
@@ -71,14 +64,10 @@ def run_campaign(
     campaign : Campaign
     output : Path
         The dataset (HDF5).
-    framework, device_class : str, optional
-        The target; see `resperf.targets.target`.
-    settings : mapping, optional
-        Keywords of its backend.
+    bench : Bench
+        What to measure with.
     hours : float, optional
         Time after which to stop; by default that of the campaign's file, if it has one.
-    samples, seed, networks, exclude, exclude_keys
-        See `Bench`.
     progress : bool
         Show progress on stderr if it is a terminal.
     acquisition : callable, optional
@@ -95,8 +84,6 @@ def run_campaign(
 
     Raises
     ------
-    ResperfError
-        If there is no such target.
     CampaignError
         If it cannot be planned or started, or `output` holds rows of another machine or campaign.
     DatasetError
@@ -107,10 +94,6 @@ def run_campaign(
     # The measuring process imports this package too, and has no use for h5py.
     from resperf.campaign.store import Store
 
-    bench = Bench(
-        framework, dict(settings or {}), seed, samples, networks, exclude, exclude_keys,
-        device_class,
-    )  # fmt: skip
     hours = campaign.run.time_limit(hours)
     deadline = None if hours is None else time.monotonic() + hours * 3600
     with TemporaryDirectory() as folder:
@@ -118,7 +101,7 @@ def run_campaign(
         store = Store(
             output,
             campaign,
-            seed=campaign.seed if seed is None else seed,
+            seed=campaign.seed if bench.seed is None else bench.seed,
             setting=setting,
             platform=platform,
             monitor=planned.monitor,

@@ -105,12 +105,9 @@ def command(
     varied, left_out = network_files(networks), network_files(exclude)
     defined = Campaign.from_toml(find_campaign(campaign))
     settings = {} if threads is None else {"threads": threads}
+    bench = Bench(target, settings, seed, samples, networks=varied, exclude=left_out)
     hours = defined.run.time_limit(hours)
     if dry_run:
-        bench = Bench(
-            target.framework, settings, seed, samples, networks=varied, exclude=left_out,
-            device_class=target.device_class,
-        )  # fmt: skip
         planned, setting, platform = plan_campaign(defined, bench)
         first = first_batch(planned, hours) if adaptive else None
         show_plan(defined, planned, setting, platform, as_json=as_json, first=first, hours=hours)
@@ -118,14 +115,8 @@ def command(
     result = run_campaign(
         defined,
         default_output(defined.name, target, threads) if output is None else output,
-        framework=target.framework,
-        device_class=target.device_class,
-        settings=settings,
+        bench,
         hours=hours,
-        samples=samples,
-        seed=seed,
-        networks=varied,
-        exclude=left_out,
         acquisition=_acquisition() if adaptive else None,
         check_fusion=check_fusion,
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from resperf.timing.load import LoadMeter
 from resperf.timing.probe import KNOWN_READINGS, SLOW, Probe
 from resperf.timing.protocol import (
     TIME_UNIT,
@@ -17,7 +16,7 @@ from resperf.timing.reference import ReferenceHistory, ReferenceMonitor
 from resperf.timing.statistics import capped, drifts, median_interval, rank_correlation
 
 __all__ = [
-    "KNOWN_READINGS", "SLOW", "TIME_UNIT", "Clock", "LoadMeter", "Probe", "ReferenceHistory",
+    "KNOWN_READINGS", "SLOW", "TIME_UNIT", "Clock", "Probe", "ReferenceHistory",
     "ReferenceMonitor", "Sampler", "SamplingProtocol", "WallClock", "capped", "drifts",
     "median_interval", "pooled", "rank_correlation", "sample",
 ]  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import cache
-from statistics import median
+from statistics import StatisticsError, correlation, median, quantiles
 
 SIGNIFICANT_Z = 2.576
 """Two-sided 1% point of the normal distribution."""
@@ -113,13 +113,10 @@ def rank_correlation(first: Sequence[float], second: Sequence[float]) -> float:
 
     0 where all values of one are equal.
     """
-    centre = (len(first) - 1) / 2
-    deviations = [
-        [rank - centre for rank in _mean_ranks(values)] for values in (first, second)
-    ]  # fmt: skip
-    covariance = sum(a * b for a, b in zip(*deviations, strict=True))
-    spreads = [sum(each**2 for each in deviation) for deviation in deviations]
-    return covariance / math.sqrt(math.prod(spreads)) if all(spreads) else 0.0
+    try:
+        return correlation(_mean_ranks(first), _mean_ranks(second))
+    except StatisticsError:
+        return 0.0
 
 
 def _mean_ranks(samples: Sequence[float]) -> list[float]:
@@ -153,10 +150,5 @@ def capped(samples: Sequence[float], limit: int) -> tuple[float, ...]:
     """
     if len(samples) <= limit:
         return tuple(samples)
-    ordered, values = sorted(samples), []
-    for index in range(limit):
-        position = index * (len(ordered) - 1) / (limit - 1)
-        below = min(int(position), len(ordered) - 2)
-        share = position - below
-        values.append(ordered[below] * (1 - share) + ordered[below + 1] * share)
-    return tuple(values)
+    between = quantiles(samples, n=limit - 1, method="inclusive") if limit > 2 else []
+    return (min(samples), *between, max(samples))

@@ -13,7 +13,7 @@ from statistics import median
 
 from resperf.backends import Backend, backend
 from resperf.bundle import Bundle, TransferredCalibration, group_of, replaced_folder, write_manifest
-from resperf.campaign import Campaign, run_campaign
+from resperf.campaign import Bench, Campaign, run_campaign
 from resperf.campaign.process import WorkerProcess, WorkerSettings
 from resperf.devices import target_of
 from resperf.errors import MeasurementError, ResperfError, UnsupportedError, require
@@ -229,7 +229,6 @@ def measured_networks(
     from resperf.dataset import read_networks
 
     here, platform = device.setting(), device.platform()
-    target = target_of(platform.device, device.name)
     names = network_names(paths)
     alone = bundle.without_correction()
     predicted: dict[tuple[Path, int], Placed] = {}
@@ -256,9 +255,7 @@ def measured_networks(
     result = run_campaign(
         campaign,
         dataset,
-        framework=target.framework,
-        device_class=target.device_class,
-        settings={"threads": here.threads},
+        Bench(target_of(platform.device, device.name), {"threads": here.threads}),
         anew=True,
         usual_ms=bundle.costs,
         progress=progress,

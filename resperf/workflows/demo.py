@@ -10,7 +10,7 @@ from pathlib import Path
 
 from resperf.backends import Backend, backend
 from resperf.bundle import Bundle
-from resperf.campaign import Campaign, CampaignResult, run_campaign
+from resperf.campaign import Bench, Campaign, CampaignResult, run_campaign
 from resperf.campaign.harvest import shipped_networks
 from resperf.dataset import checksum
 from resperf.errors import BundleError, require
@@ -135,10 +135,9 @@ def _collect(
     result = run_campaign(
         campaign,
         dataset,
-        framework=DEFAULT.framework,
+        Bench(exclude=list(dict.fromkeys(judged))),
         hours=left_s / 3600,
         progress=progress,
-        exclude=list(dict.fromkeys(judged)),
     )
     for note in result.notes:
         tell(f"      {note}")

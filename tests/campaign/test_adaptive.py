@@ -12,12 +12,13 @@ from typing import Any
 
 import pytest
 
-from resperf.campaign import Campaign, plan, run_campaign, runner
+from resperf.campaign import Bench, Campaign, plan, run_campaign, runner
 from resperf.campaign.adaptive import Batches, allocated, choose_by_score, first_batch
 from resperf.dataset import read_dataset
 from resperf.errors import CampaignError
 from resperf.layers import Activation, Layer
 from resperf.splits import split_of_keys
+from resperf.targets import target
 
 NOWHERE = Path("nothing-reads-it.h5")
 LENGTHS = {"law": "uniform", "low": 1, "high": 5000}
@@ -265,8 +266,8 @@ def test_a_campaign_runs_in_batches_and_resumes(tmp_path: Path) -> None:
 
     def go(samples: int) -> Any:
         return run_campaign(
-            campaign, tmp_path / "a.h5", framework="synthetic", progress=False,
-            samples=samples, acquisition=acquisition,
+            campaign, tmp_path / "a.h5", Bench(target("synthetic"), samples=samples),
+            progress=False, acquisition=acquisition,
         )  # fmt: skip
 
     result = go(40)
@@ -314,7 +315,7 @@ def test_what_an_interrupted_start_planned_is_measured(tmp_path: Path) -> None:
         return run_campaign(
             campaign,
             tmp_path / "a.h5",
-            framework="synthetic",
+            Bench(target("synthetic")),
             progress=False,
             acquisition=acquisition,
         )
@@ -351,6 +352,6 @@ def test_no_batch_is_chosen_when_the_time_is_up(
         raise AssertionError("no batch should be chosen")
 
     result = run_campaign(
-        campaign, tmp_path / "a.h5", framework="synthetic", progress=False, acquisition=never
+        campaign, tmp_path / "a.h5", Bench(target("synthetic")), progress=False, acquisition=never
     )
     assert (result.reason, result.rows) == ("hours", 5)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from resperf.campaign import Campaign, run_campaign
+from resperf.campaign import Bench, Campaign, run_campaign
 from resperf.campaign.fusion import CONFIDENCE, MOST_ROUNDS, CheckedFusion, check_fusion
 from resperf.dataset import merge_datasets, read_info
 from resperf.layers import Activation, Layer
@@ -94,12 +94,17 @@ def test_rules_can_be_checked_with_layers_of_their_framework(framework: str) -> 
             assert layers[0].output_bytes == layers[1].output_bytes == layers[2].output_bytes
 
 
-def go(output: Path, settings: dict[str, Any], **options: Any) -> Any:
+def go(
+    output: Path,
+    settings: dict[str, Any],
+    samples: int | None = None,
+    *,
+    check_fusion: bool = False,
+) -> Any:
     dense = {"batch": 1, "features_in": {"law": "uniform", "low": 1, "high": 99}, "features_out": 5}
     campaign = Campaign.from_mapping({"name": "t", "samples": 5, "kinds": {"dense": dense}})
-    return run_campaign(
-        campaign, output, framework="synthetic", settings=settings, progress=False, **options
-    )
+    bench = Bench(target("synthetic"), settings, samples=samples)
+    return run_campaign(campaign, output, bench, progress=False, check_fusion=check_fusion)
 
 
 def test_the_result_is_stored_with_the_data(tmp_path: Path) -> None:

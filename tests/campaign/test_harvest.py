@@ -1,5 +1,6 @@
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -42,10 +43,10 @@ def test_excluded_networks_leave_no_layer_in_the_plan() -> None:
         "name": "t", "samples": 500, "kinds": {"dense": table}, "repeat_share": 0.0,
         "mixture": {"from_networks": 0.5, "exact": 1.0, "networks": ["lenet5"]},
     })  # fmt: skip
-    settings = {"threads": 1}
-    free, *target = plan_campaign(campaign, Bench("onnxruntime", settings))
-    kept, *_ = plan_campaign(campaign, Bench("onnxruntime", settings, exclude=[lenet]))
-    judged = {layer.key for layer in harvest([lenet], *target, [1, 2, 4, 8, 16])}
+    bench = Bench(settings={"threads": 1})
+    free, *where = plan_campaign(campaign, bench)
+    kept, *_ = plan_campaign(campaign, replace(bench, exclude=[lenet]))
+    judged = {layer.key for layer in harvest([lenet], *where, [1, 2, 4, 8, 16])}
     assert judged & {item.layer.key for item in free.items}
     assert not judged & {item.layer.key for item in kept.items}
 

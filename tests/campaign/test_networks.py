@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from resperf.backends.synthetic import CALL_MS, SESSION_MS, closed_form_ms
-from resperf.campaign import Campaign, CampaignResult, run_campaign
+from resperf.campaign import Bench, Campaign, CampaignResult, run_campaign
 from resperf.campaign.journal import read_journal
 from resperf.campaign.networks import reference_networks
 from resperf.campaign.store import journal_path
@@ -23,6 +23,7 @@ from resperf.layers import Dense
 from resperf.measurement import Measurement, NetworkRef, Status
 from resperf.network import graph_digest, weightless
 from resperf.quantities import PHASES
+from resperf.targets import target
 
 SHIPPED = Path(__file__).parents[2] / "models" / "networks"
 LENET = SHIPPED / "lenet5.onnx"
@@ -66,8 +67,8 @@ def made(folder: Path, *, kinds: Any = None, run: Any = None, **networks: Any) -
     return Campaign.from_mapping(values, folder=folder)
 
 
-def go(campaign: Campaign, output: Path, **options: Any) -> CampaignResult:
-    return run_campaign(campaign, output, framework="synthetic", progress=False, **options)
+def go(campaign: Campaign, output: Path, **bench: Any) -> CampaignResult:
+    return run_campaign(campaign, output, Bench(target("synthetic"), **bench), progress=False)
 
 
 def rows_of(output: Path) -> tuple[Measurement, ...]:
@@ -307,9 +308,9 @@ def test_wrong_values_are_named(networks: Any, part: str) -> None:
 
 
 def test_durations_follow_from_seconds_and_work(folder: Path) -> None:
-    from resperf.campaign import Bench, plan_campaign
+    from resperf.campaign import plan_campaign
 
-    bench = Bench("synthetic")
+    bench = Bench(target("synthetic"))
     planned, *_ = plan_campaign(made(folder, seconds=4.0, batches=[1, 2], repeats=1), bench)
     assert (len(planned.networks), planned.layers, planned.repeats) == (20, (), 0)
     # A second to build, and five of rounds.

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from resperf.campaign import Campaign, run_campaign, runner
+from resperf.campaign import Bench, Campaign, run_campaign, runner
 from resperf.campaign.journal import read_journal
 from resperf.campaign.process import WorkerDied
 from resperf.campaign.store import journal_path
@@ -34,11 +34,16 @@ def made(**changes: Any) -> Campaign:
     return Campaign.from_mapping({**values, **changes})
 
 
-def go(campaign: Campaign, output: Path, **options: Any) -> Any:
-    settings = options.pop("settings", {})
-    return run_campaign(
-        campaign, output, framework="synthetic", settings=settings, progress=False, **options
-    )
+def go(
+    campaign: Campaign,
+    output: Path,
+    *,
+    hours: float | None = None,
+    on: str | None = None,
+    **bench: Any,
+) -> Any:
+    with_what = Bench(target("synthetic", on), **bench)
+    return run_campaign(campaign, output, with_what, hours=hours, progress=False)
 
 
 def rows_of(output: Path) -> tuple[Measurement, ...]:
@@ -263,7 +268,7 @@ def test_a_signal_keeps_finished_rows(tmp_path: Path, number: signal.Signals) ->
 
 def test_a_framework_that_cannot_start_is_named(tmp_path: Path) -> None:
     with pytest.raises(ResperfError, match="no framework 'abacus'"):
-        run_campaign(made(), tmp_path / "a.h5", framework="abacus", progress=False)
+        run_campaign(made(), tmp_path / "a.h5", Bench(target("abacus")), progress=False)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -308,7 +313,7 @@ def test_a_device_class_with_a_monitor_of_its_own_needs_nothing_else(
     )
     # There is no reference that is built first: the seventh and eighth layer are hot.
     slow = {"slow": [6, 7, 2.0]}
-    result = go(campaign, output, settings=slow, hours=1.0, device_class="gpu_like")
+    result = go(campaign, output, settings=slow, hours=1.0, on="gpu_like")
     assert (result.reason, result.rows) == ("complete", 12)
     dataset = read_dataset(output)
     # One reading before each measurement: 1400 MHz mostly, 700 while hot.

@@ -148,7 +148,7 @@ def test_shipped_campaigns_go_by_their_name(capsys: pytest.CaptureFixture[str]) 
         (["nowhere"], "no campaign 'nowhere'"),
         (["tiny.toml", "--framework", "abacus"], "no framework 'abacus'"),
         (["tiny.toml", "--framework", "synthetic", "-o", "no/file/a.h5"], "choose another place"),
-        (["bad.toml"], "unknown sample"),
+        (["bad.toml"], "has no sample"),
     ],
 )
 def test_mistakes_are_one_line(

@@ -23,7 +23,7 @@ ROW_S = 2.0
 ROWS = 60
 
 
-def fake_campaign(campaign, output, **options) -> CampaignResult:
+def fake_campaign(campaign, output, bench, **options) -> CampaignResult:
     """Write rows of closed-form times, as a campaign of two minutes would."""
     device = SyntheticBackend()
     setting, platform = device.setting(), device.platform()
@@ -45,7 +45,7 @@ def fake_campaign(campaign, output, **options) -> CampaignResult:
         {"session_ms": 0.02, "view_ms": 0.0},
     )  # fmt: skip
     write_dataset(output, Dataset(info, tuple(rows)))
-    fake_campaign.calls.append(options)
+    fake_campaign.calls.append((bench, options))
     return CampaignResult(
         output, fake_campaign.reason, ROWS, {"ok": ROWS}, ROWS, 0, 0, ROWS * ROW_S, 0.0, ("a note",)
     )
@@ -85,8 +85,8 @@ def test_predictions_stand_beside_measurements_of_the_same_networks(run):
 
 def test_no_layer_of_a_judged_network_is_measured_for_training(run):
     run()
-    [options] = fake_campaign.calls
-    assert [path.stem for path in options["exclude"]] == ["lenet5"]
+    [(bench, options)] = fake_campaign.calls
+    assert [path.stem for path in bench.exclude] == ["lenet5"]
     assert options["hours"] == pytest.approx(2.0 / 60)
 
 
@@ -109,7 +109,7 @@ def test_a_bundle_of_other_rows_is_not_used(run):
 def test_a_longer_demo_goes_on_for_the_time_that_is_left(run):
     run(minutes=2.0)
     run(minutes=5.0)
-    assert fake_campaign.calls[1]["hours"] == pytest.approx(3.0 / 60)
+    assert fake_campaign.calls[1][1]["hours"] == pytest.approx(3.0 / 60)
 
 
 def test_an_interrupted_campaign_ends_the_demo(run):

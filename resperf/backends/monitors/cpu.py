@@ -15,9 +15,10 @@ from tempfile import TemporaryDirectory
 
 from resperf.backends._base import Backend, Built, median_of
 from resperf.backends.monitors._base import Monitor, Reading
+from resperf.backends.monitors._load import LoadMeter
 from resperf.errors import UnsupportedError
 from resperf.layers import Dense, Layer, Pool
-from resperf.timing import SLOW, LoadMeter, Probe, WallClock
+from resperf.timing import SLOW, Probe, WallClock
 from resperf.units import MS_PER_S
 
 MEMORY = Pool(

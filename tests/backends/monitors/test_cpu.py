@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from resperf.backends import backend
+from resperf.backends.monitors._load import Load
 from resperf.backends.monitors.cpu import CALL, PRODUCT, CpuMonitor, limit_private_memory
 from resperf.backends.synthetic import SyntheticBackend
 from resperf.layers import Conv, Dense, Layer, Pool
-from resperf.timing.load import Load
 
 SHORT = Dense(batch=1, features_in=4, features_out=4)
 COPY = Pool(batch=4, channels_in=64, height=64, width=64, kernel_height=1, kernel_width=1)

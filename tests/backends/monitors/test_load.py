@@ -1,11 +1,12 @@
 import os
 from collections import namedtuple
+from collections.abc import Callable
 from types import SimpleNamespace
 
 import pytest
 
-from resperf.timing import load as load_module
-from resperf.timing.load import LoadMeter
+from resperf.backends.monitors import _load
+from resperf.backends.monitors._load import Load, LoadMeter
 
 Times = namedtuple("Times", "user system idle iowait steal guest")
 FIRST = min(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 0
@@ -33,52 +34,43 @@ class FakePsutil:
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    fake = SimpleNamespace(now=10.0)
-    monkeypatch.setattr(load_module.time, "monotonic", lambda: fake.now)
-    return fake
-
-
-def test_other_load_is_what_this_process_did_not_use(clock: SimpleNamespace) -> None:
-    source = FakePsutil()
+def load_of(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Load]:
+    """Measure an interval of some seconds, in which so many core seconds are used."""
+    now_s, source = [10.0], FakePsutil()
+    monkeypatch.setattr(_load.time, "monotonic", lambda: now_s[0])
     meter = LoadMeter(source)
-    meter.start()
-    clock.now += 2.0
-    source.all_s += 3.0
-    source.own_s += 0.5
-    result = meter.stop()
+
+    def measure(wall_s: float, *, all_s: float = 0.0, own_s: float = 0.0, mhz: float = 3e3) -> Load:
+        meter.start()
+        now_s[0] += wall_s
+        source.all_s += all_s
+        source.own_s += own_s
+        source.mhz = mhz
+        return meter.stop()
+
+    return measure
+
+
+def test_other_load_is_what_this_process_did_not_use(load_of: Callable[..., Load]) -> None:
+    result = load_of(2.0, all_s=3.0, own_s=0.5)
     # 3 s used (guests' half of them is counted twice), 0.5 of them here: 2.5 over 2 s.
     assert result.other_cores == pytest.approx(1.25)
     assert result.is_busy
 
 
-def test_own_work_is_not_other_load(clock: SimpleNamespace) -> None:
-    source = FakePsutil()
-    meter = LoadMeter(source)
-    meter.start()
-    clock.now += 1.0
-    source.own_s += 2.0
-    assert meter.stop().other_cores == 0.0
-    assert not meter.stop().is_busy
+def test_own_work_is_not_other_load(load_of: Callable[..., Load]) -> None:
+    result = load_of(1.0, own_s=2.0)
+    assert result.other_cores == 0.0
+    assert not result.is_busy
 
 
-def test_a_few_ticks_are_too_short(clock: SimpleNamespace) -> None:
-    source = FakePsutil()
-    meter = LoadMeter(source)
-    meter.start()
-    clock.now += 0.05
-    source.all_s += 0.04
-    assert not meter.stop().is_busy
+def test_a_few_ticks_are_too_short(load_of: Callable[..., Load]) -> None:
+    assert not load_of(0.05, all_s=0.04).is_busy
 
 
-def test_a_throttled_clock_is_busy(clock: SimpleNamespace) -> None:
-    source = FakePsutil()
-    meter = LoadMeter(source)
-    meter.start()
-    assert not meter.stop().is_busy
-    source.mhz = 2000.0
-    meter.start()
-    result = meter.stop()
+def test_a_throttled_clock_is_busy(load_of: Callable[..., Load]) -> None:
+    assert not load_of(1.0).is_busy
+    result = load_of(1.0, mhz=2000.0)
     assert result.frequency_share == pytest.approx(2 / 3)
     assert result.is_busy
 
