@@ -12,11 +12,11 @@ from resperf.timing.protocol import (
     pooled,
     sample,
 )
-from resperf.timing.reference import ReferenceHistory, ReferenceMonitor
+from resperf.timing.reference import ReferenceHistory
 from resperf.timing.statistics import capped, drifts, median_interval, rank_correlation
 
 __all__ = [
     "KNOWN_READINGS", "SLOW", "TIME_UNIT", "Clock", "Probe", "ReferenceHistory",
-    "ReferenceMonitor", "Sampler", "SamplingProtocol", "WallClock", "capped", "drifts",
+    "Sampler", "SamplingProtocol", "WallClock", "capped", "drifts",
     "median_interval", "pooled", "rank_correlation", "sample",
 ]  # fmt: skip

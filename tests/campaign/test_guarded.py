@@ -11,7 +11,7 @@ from resperf.backends import Phase
 from resperf.backends.monitors import Monitor
 from resperf.backends.monitors.cpu import CpuMonitor
 from resperf.campaign.guarded import PATIENCE_S, PAUSE_S, guarded_runs
-from resperf.timing import ReferenceMonitor, WallClock
+from resperf.timing import WallClock
 
 MS = 1_000_000
 TIMES_MS = {"preprocess_ms": {1.0}, "execution_ms": {8.0}, "postprocess_ms": {2.0}}
@@ -29,14 +29,11 @@ class Machine:
             "postprocess_ms": Phase(self.timer(lambda: self.spend(2.0))),
         }
         self.monitor = CpuMonitor()
-        self.monitor.clock = self.clock
+        self.monitor.clock, self.monitor.now = self.clock, count().__next__
         self.watch()
 
     def watch(self, **probes):
-        self.monitor.reference = ReferenceMonitor(
-            self.timer(self.reference), now=count().__next__, history=self.monitor.history,
-            probes=probes,
-        )  # fmt: skip
+        self.monitor.watch(self.timer(self.reference), interval_s=3.0, probes=probes)
 
     def timer(self, run):
         return WallClock(run, self.clock)

@@ -19,18 +19,21 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from statistics import median
 from typing import Any, Self
 
 from resperf.backends._base import Backend, Built
 from resperf.errors import UnsupportedError, require
 from resperf.layers import Conv, Layer
-from resperf.timing import Clock, Probe, ReferenceHistory, ReferenceMonitor
+from resperf.measurement import TOLERANCE
+from resperf.timing import Clock, Probe, ReferenceHistory, Sampler
 
 REFERENCE = Conv(
     batch=1, channels_in=64, channels_out=64, height=56, width=56, kernel_height=3, kernel_width=3,
     pad_top=1, pad_left=1, pad_bottom=1, pad_right=1,
 )  # fmt: skip
 """Takes about a millisecond on two cores: long enough to time, short enough to time often."""
+RUNS_PER_READING = 15
 REFERENCE_COST = "reference_ms"
 """Name of the reference layer's median time in a dataset's machine costs."""
 
@@ -82,10 +85,10 @@ class Monitor:
         Monotonic nanoseconds; seconds since 1970. A device may provide its own.
     history : ReferenceHistory
         Readings of the reference.
-    reference : ReferenceMonitor or None
-        Times the reference and any probes; None if the framework cannot run the reference.
+    probes : mapping of str to Probe
+        Flag -> probe, in the order of checking.
     unwatched : str
-        Why the framework cannot run it.
+        Why the framework cannot run the reference.
     """
 
     device_states: tuple[str, ...] = ()
@@ -96,8 +99,11 @@ class Monitor:
         self.clock: Clock = time.perf_counter_ns
         self.now: Callable[[], float] = time.time
         self.history = ReferenceHistory()
-        self.reference: ReferenceMonitor | None = None
+        self.probes: Mapping[str, Probe] = {}
         self.unwatched = ""
+        self._reference: Sampler | None = None
+        self._interval_s = 0.0
+        self._last_at = -math.inf
         self._networks = False
         self._built = ExitStack()
         self._before: Collection[str] = ()
@@ -139,15 +145,15 @@ class Monitor:
         except UnsupportedError as error:
             self.unwatched = str(error)
             return self
-        self.reference = ReferenceMonitor(
-            reference.isolated,
-            interval_s=interval_s,
-            now=self.now,
-            history=self.history,
-            probes=self._probes(backend, usual or {}),
-            settle=self._settle(),
-        )
+        probes = self._probes(backend, usual or {})
+        self.watch(reference.isolated, interval_s=interval_s, probes=probes)
         return self
+
+    def watch(
+        self, reference: Sampler, *, interval_s: float, probes: Mapping[str, Probe] | None = None
+    ) -> None:
+        """Time this reference, fixed work of about a millisecond, and check these probes."""
+        self._reference, self._interval_s, self.probes = reference, interval_s, probes or {}
 
     def _prepare(self, _backend: Backend) -> None:
         """Set what watching needs, such as the device's own clock; called first by `start`."""
@@ -163,9 +169,8 @@ class Monitor:
         """Build further probes of disturbances, by the flag that they set."""
         return {}
 
-    def _settle(self) -> Callable[[], None] | None:
-        """Return a function to call before the reference and each probe, if any."""
-        return None
+    def _settle(self) -> None:
+        """Wait until threads of other work are idle; called before the reference and each probe."""
 
     def close(self) -> None:
         """Free the reference and the probes."""
@@ -178,19 +183,37 @@ class Monitor:
         self.close()
 
     def reading(self, *, force: bool = False) -> Reading | None:
-        """Read the device if a reading is due or with `force`; else return None."""
-        found = None if self.reference is None else self.reference.check(force=force)
-        return None if found is None else Reading(*found)
+        """Read the device if a reading is due or with `force`; else return None.
+
+        Its moment is the middle of `RUNS_PER_READING` runs of the reference after a warm-up, its
+        time their median.
+        """
+        at = self.now()
+        if self._reference is None or not (force or at - self._last_at >= self._interval_s):
+            return None
+        self._settle()
+        self._reference()
+        times_ms = [self._reference() for _ in range(RUNS_PER_READING)]
+        self._last_at = self.now()
+        found = Reading((at + self._last_at) / 2, median(times_ms))
+        self.history.add(found.at, found.reference_ms)
+        return found
 
     def active_flags(self, *, record: bool = True) -> set[str]:
-        """Return the `device_states` that hold now.
+        """Return the `device_states` that hold now: the flag of the first probe that is slow.
+
+        The cause of a slow probe also changes the times of later ones, which are then skipped.
 
         Parameters
         ----------
         record : bool
             Whether the check counts towards the usual times; checks while waiting do not.
         """
-        return set() if self.reference is None else self.reference.slow_probes(record=record)
+        for name, probe in self.probes.items():
+            self._settle()
+            if probe.is_slow(record=record):
+                return {name}
+        return set()
 
     def usual_times(self) -> dict[str, tuple[float, int]]:
         """Return usual time (ms) and number of checks, by `usual_costs`, for later monitors.
@@ -228,4 +251,5 @@ class Monitor:
 
     def is_steady(self) -> bool:
         """Whether the last reading of the reference has the device's usual speed."""
-        return self.reference is None or self.reference.is_steady()
+        ratio = self.history.latest_ms / self.history.median_ms
+        return self._reference is None or abs(ratio - 1) <= TOLERANCE

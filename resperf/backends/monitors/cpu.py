@@ -7,9 +7,9 @@ figures, measured at intervals, describe the machine's speed (`CpuMonitor.costs`
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections.abc import Callable, Mapping
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -152,13 +152,17 @@ class CpuMonitor(Monitor):
             )
         return probes
 
-    def _settle(self) -> Callable[[], None] | None:
-        return partial(time.sleep, SETTLE_S) if self._networks else None
+    def _settle(self) -> None:
+        if self._networks:
+            time.sleep(SETTLE_S)
 
     def usual_times(self) -> dict[str, tuple[float, int]]:
         """Return the probes' usual times."""
-        found = {} if self.reference is None else self.reference.usual_probes
-        return {probe_cost(name): usual for name, usual in found.items()}
+        return {
+            probe_cost(name): (probe.usual_ms, probe.readings)
+            for name, probe in self.probes.items()
+            if math.isfinite(probe.usual_ms)
+        }
 
     def before(self) -> Reading | None:
         """Read reference and probes, then watch the load."""
