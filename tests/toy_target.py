@@ -124,9 +124,6 @@ class ToyBackend:
     def platform(self) -> Platform:
         return replace(this_platform("toy9000"), accelerators=(Accelerator("Toy 9000", 16 << 30),))
 
-    def session_ms(self) -> float:
-        return CALL_MS
-
     def costs(self) -> Mapping[str, float]:
         return {"session_ms": CALL_MS, "view_ms": 0.0}
 

@@ -99,6 +99,8 @@ class Built:
 class Backend(Protocol):
     """One framework on one device. The constructor takes settings as keywords; all have defaults.
 
+    Backends that derive from it inherit what they need not say.
+
     Importing a backend's module imports its framework; `resperf.backends.backend` does so on use.
     """
 
@@ -107,7 +109,6 @@ class Backend(Protocol):
 
     def own_process(self) -> None:
         """Make use of it that this process does nothing but measure with this backend."""
-        ...
 
     def setting(self) -> Setting:
         """How this framework runs layers and networks here."""
@@ -115,10 +116,6 @@ class Backend(Protocol):
 
     def platform(self) -> Platform:
         """Where it runs them."""
-        ...
-
-    def session_ms(self) -> float:
-        """Cost of one session call without any layer, in milliseconds; measured once, then kept."""
         ...
 
     def costs(self) -> Mapping[str, float]:
@@ -136,7 +133,7 @@ class Backend(Protocol):
         Also what weights cost by how far away they lie (`resperf.copies.weights_cost`), where a
         backend knows. Empty where it has no such costs.
         """
-        ...
+        return {}
 
     def lower(self, layers: Sequence[Layer]) -> list[Layer]:
         """Turn layers as drawn into the lowered layers that the framework would run.

@@ -20,13 +20,14 @@ of the kind `reorder`; a prediction adds those at the network's edges to preproc
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import onnxruntime
 
-from resperf.backends._base import Built, Phase, median_ms
+from resperf.backends._base import Backend, Built, Phase, median_ms
 from resperf.backends._chain import inter_layer_costs
 from resperf.backends._ort_copies import copies_graph
 from resperf.backends._ort_kernels import kernel_of
@@ -54,7 +55,7 @@ MANY_WARMUPS, MANY_RUNS = 2, 9
 onnxruntime.set_default_logger_severity(4)
 
 
-class OnnxRuntimeBackend:
+class OnnxRuntimeBackend(Backend):
     """ONNX Runtime with its CPU execution provider.
 
     Parameters
@@ -69,8 +70,6 @@ class OnnxRuntimeBackend:
         self.threads = threads or usable_cores()
         if self.threads < 1:
             raise ResperfError(f"threads={threads} must be at least 1")
-        self._session_ms: float | None = None
-        self._costs: Mapping[str, float] | None = None
         self._block = block_size(threads=self.threads)
 
     def own_process(self) -> None:
@@ -97,21 +96,21 @@ class OnnxRuntimeBackend:
             },
         )
 
-    def session_ms(self) -> float:
+    @cached_property
+    def _session_ms(self) -> float:
         """Cost of a bound run of a graph without layers: intercept over copies of a tiny node."""
-        if self._session_ms is None:
-            one, many = (self._tiny_ms(copies) for copies in (1, MAX_COPIES))
-            self._session_ms = max(one - (many - one) / (MAX_COPIES - 1), 0.0)
-        return self._session_ms
+        one, many = (self._tiny_ms(copies) for copies in (1, MAX_COPIES))
+        return max(one - (many - one) / (MAX_COPIES - 1), 0.0)
+
+    @cached_property
+    def _view_ms(self) -> float:
+        view = Kernel("Flatten", "", {"axis": 1}, (1, 64, 4, 4), (1, 1024))
+        with self._copies(view, MAX_COPIES) as many:
+            return max((median_ms(many.run) - self._session_ms) / MAX_COPIES, 0.0)
 
     def costs(self) -> Mapping[str, float]:
         """Measure what a call and a shape-only node cost; once, then kept."""
-        if self._costs is None:
-            view = Kernel("Flatten", "", {"axis": 1}, (1, 64, 4, 4), (1, 1024))
-            with self._copies(view, MAX_COPIES) as many:
-                view_ms = max((median_ms(many.run) - self.session_ms()) / MAX_COPIES, 0.0)
-            self._costs = {"session_ms": self.session_ms(), "view_ms": view_ms}
-        return self._costs
+        return {"session_ms": self._session_ms, "view_ms": self._view_ms}
 
     def handover(self) -> Mapping[str, float]:
         """Measure what layers cost behind each other, and by where their weights lie, now."""
@@ -151,7 +150,7 @@ class OnnxRuntimeBackend:
             alone.close()
             raise
         execution = Phase(
-            WallClock(marginal.run), offset=self.session_ms(), divisor=copies, copies=copies
+            WallClock(marginal.run), offset=self._session_ms, divisor=copies, copies=copies
         )
 
         def free() -> None:
@@ -185,7 +184,7 @@ class OnnxRuntimeBackend:
         """Choose how many copies one run holds, from the time of two runs of one copy."""
         run()
         run_ms = WallClock(run)()
-        one_ms = max(run_ms - self.session_ms(), SHORTEST_MS)
+        one_ms = max(run_ms - self._session_ms, SHORTEST_MS)
         return copies_of(one_ms, layer.weight_bytes, budget_ms=budget_ms)
 
     def _tiny_ms(self, copies: int) -> float:
@@ -199,7 +198,7 @@ class OnnxRuntimeBackend:
                 many.run()
             timed = WallClock(many.run)
             taken_ms = [timed() for _ in range(MANY_RUNS)]
-        return max(median(taken_ms) - self.session_ms(), 0.0)
+        return max(median(taken_ms) - self._session_ms, 0.0)
 
     def _copies(self, kernel: Kernel, copies: int) -> Copies:
         """Build a session of copies of a kernel, each with weights of its own."""

@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from resperf.backends._base import Built, Phase
+from resperf.backends._base import Backend, Built, Phase
 from resperf.errors import ResperfError, UnsupportedError
 from resperf.layers import Layer
 from resperf.platform import Platform, this_platform
@@ -50,7 +50,7 @@ def closed_form_ms(layer: Layer, phase: str, gflops: float, gb_per_s: float) -> 
     return CALL_MS + crossing / (gb_per_s * 1e6)
 
 
-class SyntheticBackend:
+class SyntheticBackend(Backend):
     """The simulated device. All settings are keywords and part of `setting`.
 
     Parameters
@@ -121,9 +121,6 @@ class SyntheticBackend:
         noise = 1 + self._noise * self._random.gauss(0, 1) if self._noise else 1.0
         self._now_ns += round(time_ms * max(noise, 0.1) * self.slowdown * NS_PER_MS)
 
-    def own_process(self) -> None:
-        """Change nothing."""
-
     def setting(self) -> Setting:
         """All settings of the simulated device."""
         return Setting(
@@ -143,17 +140,9 @@ class SyntheticBackend:
         """Describe the machine that simulates the device."""
         return this_platform("synthetic")
 
-    def session_ms(self) -> float:
-        """Return a constant."""
-        return SESSION_MS
-
     def costs(self) -> Mapping[str, float]:
         """Return constants; shape-only nodes are free."""
         return {"session_ms": SESSION_MS, "view_ms": 0.0}
-
-    def handover(self) -> Mapping[str, float]:
-        """Return nothing: layers do not feel each other."""
-        return {}
 
     def lower(self, layers: Sequence[Layer]) -> list[Layer]:
         """Return the layers as they are: the simulated device fuses and re-lays nothing."""

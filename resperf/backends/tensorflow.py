@@ -19,7 +19,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import tensorflow as tf
 
-from resperf.backends._base import Built
+from resperf.backends._base import Backend, Built
 from resperf.backends._chain import inter_layer_costs
 from resperf.backends.tensorflow_layers import operator_of
 from resperf.backends.tensorflow_network import built, network_run
@@ -33,7 +33,7 @@ from resperf.settings import Setting
 _REFUSALS = (tf.errors.OpError, ValueError, TypeError)
 
 
-class TensorFlowBackend:
+class TensorFlowBackend(Backend):
     """TensorFlow on a CPU.
 
     Parameters
@@ -62,9 +62,6 @@ class TensorFlowBackend:
             tf.constant(0.0)
         self._host = Host()
 
-    def own_process(self) -> None:
-        """Do nothing: all functions of a process share their threads anyway."""
-
     def platform(self) -> Platform:
         """Describe this machine."""
         return this_platform(self._device)
@@ -85,10 +82,6 @@ class TensorFlowBackend:
     @cached_property
     def _call_costs_ms(self) -> dict[str, float]:
         return call_costs_ms()
-
-    def session_ms(self) -> float:
-        """Median time of calling a function that does nothing."""
-        return self._call_costs_ms["session_ms"]
 
     def costs(self) -> Mapping[str, float]:
         """Measure what a call and a shape-only node cost; cached."""
@@ -118,7 +111,7 @@ class TensorFlowBackend:
                 operator,
                 self._host,
                 budget_ms=budget_ms,
-                session_ms=self.session_ms(),
+                session_ms=self._call_costs_ms["session_ms"],
                 link_ms=self._call_costs_ms["link_ms"],
             )
         except _REFUSALS as error:

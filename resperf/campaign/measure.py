@@ -73,7 +73,7 @@ def measure_layer(
                 phases[own] = _elsewhere(backend, layer, own, phases[own], protocol, clock)
                 spent_ns += clock() - sampling_ns
             flags = ("drift",) if phases[own].drift else ()
-        session_ms = backend.session_ms()
+        session_ms = backend.costs()["session_ms"]
     except (UnsupportedError, MemoryError) as error:
         (status, detail), phases, flags = failure(error), {}, ()
         isolated_ms = math.nan
