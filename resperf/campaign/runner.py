@@ -7,7 +7,7 @@ import math
 import signal
 import threading
 import time
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -190,7 +190,8 @@ class _Run:
         self._batches = batches
         self._worker: WorkerProcess | None = None
         self._measures: tuple[dict[str, Any], bool] = ({}, False)
-        self._usual_elsewhere: dict[str, dict[str, tuple[float, int]]] = {}
+        self._usual_under: dict[str, dict[str, tuple[float, int]]] = defaultdict(dict)
+        self._usual_under[json.dumps({})] = store.usual
         self._asked = 0
         self._costs_at = -math.inf
         self._crashes = 0
@@ -442,16 +443,9 @@ class _Run:
         return Planned(row.subject, row.repeat)
 
     @property
-    def _is_own_setting(self) -> bool:
-        """Whether the measuring process has the campaign's own setting."""
-        return not self._measures[0]
-
-    @property
     def _usual(self) -> dict[str, tuple[float, int]]:
         """What the monitor knows of its usual times under the process's setting."""
-        if self._is_own_setting:
-            return self._store.usual
-        return self._usual_elsewhere.setdefault(json.dumps(self._measures[0]), {})
+        return self._usual_under[json.dumps(self._measures[0])]
 
     def _ready_worker(self, run: NetworkRun | None = None) -> WorkerProcess:
         """Return the measuring process: a fresh one after a death, or for other settings.
@@ -475,7 +469,7 @@ class _Run:
             )
             self._worker = WorkerProcess(settings, wants_stop=self._stop.is_set)
             self._asked = 0
-        if self._is_own_setting and time.monotonic() >= self._costs_at:
+        if not measures[0] and time.monotonic() >= self._costs_at:
             self._costs_at = time.monotonic() + COSTS_INTERVAL_S
             try:
                 self._store.add_costs(self._worker.costs())

@@ -118,8 +118,9 @@ class Sampler:
             if exact:
                 return original.replace(**changes)
             if not original.INDEPENDENT_FIELDS:
-                return original.varied(**changes, **self._scaled_lengths(original))
-            changes |= self._widths(original)
+                # A length of 1 stays 1.
+                return original.varied(**changes, **self._scaled_fields(original, 0.6, above=1))
+            changes |= self._scaled_fields(original, 0.7, above=0)
             changes |= self._switches(original, laws)
             changes |= _sizes(original, source)
             changes |= self._window(original, laws)
@@ -129,21 +130,13 @@ class Sampler:
         unwanted = layer.is_made_by_frameworks and not original.is_made_by_frameworks
         return None if unwanted else layer
 
-    def _scaled_lengths(self, layer: Layer) -> dict[str, int]:
-        """Scale some of the kind's `SCALED` lengths; a length of 1 stays 1."""
+    def _scaled_fields(self, layer: Layer, share: float, *, above: int) -> dict[str, int]:
+        """Scale about a share of the kind's `SCALED` fields that are above a value."""
         lengths = {name: int(layer.fields()[name]) for name in layer.SCALED}
         return {
             name: _scaled(length, self._random)
             for name, length in lengths.items()
-            if length > 1 and self._random.random() < 0.6
-        }
-
-    def _widths(self, layer: Layer) -> dict[str, int]:
-        """Scale some of the layer's widths."""
-        return {
-            name: _scaled(int(layer.fields()[name]), self._random)
-            for name in layer.SCALED
-            if self._random.random() < 0.7
+            if length > above and self._random.random() < share
         }
 
     def _switches(self, layer: Layer, laws: Mapping[str, Law]) -> dict[str, Any]:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import signal
 import threading
-import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -159,26 +157,15 @@ def test_each_combination_of_settings_is_a_setting(folder: Path) -> None:
         go(made(folder, batchs=1), folder / "b.h5")
 
 
-@pytest.mark.parametrize(
-    ("failure", "status", "detail"),
-    [
-        ("crash", Status.CRASHED, "SIGSEGV"),
-        ("kill", Status.OUT_OF_MEMORY, "killed by the system"),
-        ("memory", Status.OUT_OF_MEMORY, "on demand"),
-        ("error", Status.CRASHED, "RuntimeError: synthetic: an unforeseen error"),
-        ("unsupported", Status.UNSUPPORTED, "on demand"),
-        ("hang", Status.TIMEOUT, "no answer within 2 s"),
-    ],
-)
 def test_a_failing_network_becomes_a_row_and_the_campaign_goes_on(
-    folder: Path, failure: str, status: Status, detail: str
+    folder: Path, failure: Any
 ) -> None:
     output = folder / "a.h5"
     campaign = made(folder, files=["net[1-3].onnx"], timeout_s=2)
-    go(campaign, output, settings={"fail": {failure: "net2"}})
+    go(campaign, output, settings={"fail": {failure.name: "net2"}})
     rows = {row.subject.name: row for row in rows_of(output) if isinstance(row.subject, NetworkRef)}
-    assert (rows["net2"].status, rows["net2"].samples) == (status, {})
-    assert detail in rows["net2"].detail
+    assert (rows["net2"].status, rows["net2"].samples) == (failure.status, {})
+    assert failure.detail in rows["net2"].detail
     assert [rows[name].status for name in ("net1", "net3")] == [Status.OK] * 2
     assert check_dataset(output) == []
 
@@ -207,18 +194,13 @@ def test_rows_of_a_slow_machine_are_measured_again(folder: Path) -> None:
     assert max(times_ms.values()) == pytest.approx(min(times_ms.values()), rel=1e-2)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_campaign_that_was_interrupted_goes_on(folder: Path, number: signal.Signals) -> None:
-    output, journal = folder / "a.h5", journal_path(folder / "a.h5")
+def test_a_campaign_that_was_interrupted_goes_on(
+    folder: Path, interrupt: Callable[[Path], threading.Thread]
+) -> None:
+    output = folder / "a.h5"
     campaign = made(folder, batches=[1, 2, 3, 4], threads=[1, 2])
 
-    def interrupt() -> None:
-        while not journal.exists() or journal.read_bytes().count(b'{"row"') < 5:
-            time.sleep(0.02)
-        os.kill(os.getpid(), number)
-
-    thread = threading.Thread(target=interrupt, daemon=True)
-    thread.start()
+    thread = interrupt(journal_path(output))
     first = go(campaign, output, settings={"real_ms": 50.0})
     thread.join()
     assert first.reason == "interrupted"

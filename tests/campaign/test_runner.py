@@ -2,8 +2,8 @@ import math
 import os
 import signal
 import threading
-import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import chain, repeat
 from pathlib import Path
@@ -122,29 +122,18 @@ def test_more_samples_go_on_where_fewer_ended(tmp_path: Path) -> None:
     assert result.measured == len(rows_of(output)) - sum(first.values())
 
 
-@pytest.mark.parametrize(
-    ("failure", "status", "detail"),
-    [
-        ("crash", Status.CRASHED, "SIGSEGV"),
-        ("kill", Status.OUT_OF_MEMORY, "killed by the system"),
-        ("memory", Status.OUT_OF_MEMORY, "on demand"),
-        ("error", Status.CRASHED, "RuntimeError: synthetic: an unforeseen error"),
-        ("unsupported", Status.UNSUPPORTED, "on demand"),
-        ("hang", Status.TIMEOUT, "no answer within 0.3 s"),
-    ],
-)
 def test_a_failing_layer_becomes_a_row_and_the_campaign_goes_on(
-    tmp_path: Path, failure: str, status: Status, detail: str
+    tmp_path: Path, failure: Any
 ) -> None:
     campaign = made(
         samples=4, repeat_share=0.0, run={"timeout_s": 0.3}, dense={"features_in": [1, 2, 3, 4]}
     )
     output = tmp_path / "a.h5"
-    go(campaign, output, settings={"fail": {failure: "features_in=3,"}})
+    go(campaign, output, settings={"fail": {failure.name: "features_in=3,"}})
     by_width = {width(row): row for row in rows_of(output)}
     assert set(by_width) == {1, 2, 3, 4}
-    assert by_width[3].status is status
-    assert detail in by_width[3].detail
+    assert by_width[3].status is failure.status
+    assert failure.detail in by_width[3].detail
     assert by_width[3].samples == {}
     assert {by_width[w].status for w in (1, 2, 4)} == {Status.OK}
 
@@ -243,26 +232,21 @@ def test_time_that_is_up_stops_cleanly(tmp_path: Path) -> None:
     assert sum(row.repeat == 0 for row in rows_of(output)) == 150
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_keeps_finished_rows(tmp_path: Path, number: signal.Signals) -> None:
+def test_a_signal_keeps_finished_rows(
+    tmp_path: Path, interrupt: Callable[[Path], threading.Thread]
+) -> None:
     output = tmp_path / "a.h5"
     campaign = made(samples=400, repeat_share=0.0)
     journal = journal_path(output)
 
-    def interrupt() -> None:
-        while not journal.exists() or journal.read_bytes().count(b'{"row"') < 5:
-            time.sleep(0.02)
-        os.kill(os.getpid(), number)
-
-    before = signal.getsignal(number)
-    thread = threading.Thread(target=interrupt, daemon=True)
-    thread.start()
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    thread = interrupt(journal)
     result = go(campaign, output, settings={"real_ms": 10.0})
     thread.join()
     assert result.reason == "interrupted"
     assert 5 <= result.rows < 400
     assert len(rows_of(output)) == result.rows
-    assert signal.getsignal(number) is before
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
     assert len(read_journal(journal).rows) == result.measured
 
 

@@ -74,6 +74,8 @@ class Monitor:
 
     Attributes
     ----------
+    reference : Layer or None
+        Is timed at intervals; None if other readings show the device's speed.
     device_states : tuple of str
         Flags for states of the device. A flag of most rows of a campaign is the device's normal
         state, and no reason to measure again.
@@ -91,6 +93,7 @@ class Monitor:
         Why the framework cannot run the reference.
     """
 
+    reference: Layer | None = REFERENCE
     device_states: tuple[str, ...] = ()
     usual_costs: tuple[str, ...] = ()
     waits_for: frozenset[str] = frozenset()
@@ -140,8 +143,10 @@ class Monitor:
         """
         self._networks = networks
         self._prepare(backend)
+        if self.reference is None:
+            return self
         try:
-            reference = self._build(backend, REFERENCE)
+            reference = self._build(backend, self.reference)
         except UnsupportedError as error:
             self.unwatched = str(error)
             return self

@@ -6,9 +6,8 @@ Measuring processes import it by name, so it lies in a folder of its own.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import Any
 
-from resperf.backends import Backend
 from resperf.backends.monitors import Monitor, Reading
 from resperf.layers import Layer
 
@@ -33,6 +32,7 @@ class FakeNvml:
 class NvmlLikeMonitor(Monitor):
     """Reads clocks and throttle reasons; has no reference layer and no probes."""
 
+    reference = None
     device_states = ("thermal", "power_cap")
     waits_for = frozenset({"thermal"})
 
@@ -42,18 +42,9 @@ class NvmlLikeMonitor(Monitor):
     def limit_memory(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
 
-    def start(
-        self,
-        backend: Backend,
-        *,
-        interval_s: float = 3.0,
-        usual: Mapping[str, tuple[float, int]] | None = None,
-        networks: bool = False,
-    ) -> Self:
-        device: Any = backend
-        self._nvml = FakeNvml(device)
-        self.clock = device.clock  # an event timer's
-        return self
+    def _prepare(self, backend: Any) -> None:
+        self._nvml = FakeNvml(backend)
+        self.clock = backend.clock  # an event timer's
 
     def reading(self, *, force: bool = False) -> Reading | None:
         return Reading(self.now(), facts={"sm_clock_mhz": float(self._nvml.clock_mhz())})
