@@ -8,12 +8,13 @@ from resperf.backends.monitors import Monitor
 from resperf.backends.monitors.cpu import CpuMonitor
 from resperf.backends.synthetic import SyntheticBackend
 from resperf.campaign import measure_layer
-from resperf.layers import Dense, Pool
-from resperf.measurement import Status
+from resperf.layers import Dense, Layer, Pool
+from resperf.measurement import Measurement, Status
 from resperf.quantities import PHASES
 from resperf.timing import SamplingProtocol, WallClock
 
 LAYER = Dense(batch=1, features_in=100, features_out=10)
+LARGE = Pool(batch=16, channels_in=64, height=112, width=112, kernel_height=2, kernel_width=2)
 
 
 class OwnClock(CpuMonitor):
@@ -42,6 +43,10 @@ class SlowToBuild(SyntheticBackend):
         self.spend(10.0 + self.growth_ms * self._runs)
 
 
+def measured(device: SyntheticBackend, layer: Layer, **protocol: Any) -> Measurement:
+    return measure_layer(device, layer, SamplingProtocol(**protocol), monitor=OwnClock(device))
+
+
 def test_a_row_holds_all_phases_and_what_they_cost() -> None:
     device = SlowToBuild()
     row = measure_layer(device, LAYER, SamplingProtocol(), repeat=1, monitor=OwnClock(device))
@@ -61,7 +66,7 @@ def test_a_row_holds_all_phases_and_what_they_cost() -> None:
 def test_a_drifting_execution_is_marked() -> None:
     device = SlowToBuild()
     device.growth_ms = 1.0
-    row = measure_layer(device, LAYER, SamplingProtocol(budget_s=0.3), monitor=OwnClock(device))
+    row = measured(device, LAYER, budget_s=0.3)
     assert row.flags == ("drift",)
 
 
@@ -81,9 +86,8 @@ class Placed(SlowToBuild):
 
 
 def test_a_layer_that_waits_for_memory_is_sampled_in_several_places() -> None:
-    large = Pool(batch=16, channels_in=64, height=112, width=112, kernel_height=2, kernel_width=2)
     device = Placed()
-    row = measure_layer(device, large, SamplingProtocol(placements=3), monitor=OwnClock(device))
+    row = measured(device, LARGE, placements=3)
     assert device.builds == 3
     assert row.value("execution_ms") == 5.0
     assert row.value("postprocess_ms") == 0.5
@@ -92,8 +96,7 @@ def test_a_layer_that_waits_for_memory_is_sampled_in_several_places() -> None:
 
     # Another build takes 40 ms: after the second one, the time for it is over.
     device = Placed()
-    protocol = SamplingProtocol(placements=9, placements_s=0.03)
-    measure_layer(device, large, protocol, monitor=OwnClock(device))
+    measured(device, LARGE, placements=9, placements_s=0.03)
     assert device.builds == 2
 
     # A build that fails later loses nothing of those before.
@@ -104,13 +107,13 @@ def test_a_layer_that_waits_for_memory_is_sampled_in_several_places() -> None:
             return super().layer(layer, budget_ms=budget_ms)
 
     device = Full()
-    row = measure_layer(device, large, SamplingProtocol(placements=3), monitor=OwnClock(device))
+    row = measured(device, LARGE, placements=3)
     assert (row.status, device.builds) == (Status.OK, 2)
     assert row.value("execution_ms") == 5.0  # between 9 and 1
 
     # What computes rather than waits for memory is built once.
     device = Placed()
-    measure_layer(device, LAYER, SamplingProtocol(placements=3), monitor=OwnClock(device))
+    measured(device, LAYER, placements=3)
     assert device.builds == 1
 
 
@@ -120,7 +123,7 @@ def test_memory_that_runs_out_while_running_leaves_no_samples() -> None:
             raise MemoryError
 
     device = Greedy()
-    row = measure_layer(device, LAYER, SamplingProtocol(), monitor=OwnClock(device))
+    row = measured(device, LAYER)
     assert row.status is Status.OUT_OF_MEMORY
     assert row.samples == {}
     assert math.isnan(row.isolated_ms)
@@ -139,7 +142,7 @@ class Allocating(SlowToBuild):
 
 def test_whatever_a_backend_offers_is_sampled() -> None:
     device = Allocating()
-    row = measure_layer(device, LAYER, SamplingProtocol(), monitor=OwnClock(device))
+    row = measured(device, LAYER)
     assert tuple(row.samples) == (*PHASES, "peak_memory_bytes")
     assert row.samples["peak_memory_bytes"].values == (2e6,) * 3
     assert row.value("execution_ms") == 2.0
@@ -151,14 +154,13 @@ def test_a_device_without_phases_of_its_own_may_offer_other_times() -> None:
             return Built({"forward_ms": Phase(self.timer(4.0))}, self.timer(4.0))
 
     device = Steps()
-    row = measure_layer(device, LAYER, SamplingProtocol(), monitor=OwnClock(device))
+    row = measured(device, LAYER)
     assert (row.status, row.flags) == (Status.OK, ())
     assert row.value("forward_ms") == 4.0
 
 
 def test_only_a_device_whose_monitor_says_so_is_sampled_in_several_places() -> None:
-    large = Pool(batch=16, channels_in=64, height=112, width=112, kernel_height=2, kernel_width=2)
     device, monitor = Placed(), Monitor()
     monitor.clock = device.clock
-    measure_layer(device, large, SamplingProtocol(placements=3), monitor=monitor)
+    measure_layer(device, LARGE, SamplingProtocol(placements=3), monitor=monitor)
     assert device.builds == 1
