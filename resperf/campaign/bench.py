@@ -43,8 +43,6 @@ class Bench:
         Reference networks beside those that the campaign names.
     exclude : sequence of Path
         Networks of which no layer is measured, at whatever batch size.
-    exclude_keys : frozenset of str
-        Keys of lowered layers that are not measured either, at whatever batch size.
     """
 
     target: Target = DEFAULT
@@ -53,7 +51,6 @@ class Bench:
     samples: int | None = None
     networks: Sequence[Path] = ()
     exclude: Sequence[Path] = ()
-    exclude_keys: frozenset[str] = frozenset()
 
     def worker_settings(
         self, campaign: Campaign, options: Mapping[str, Any] | None = None
@@ -110,7 +107,7 @@ def plan_campaign(
             seed=bench.seed,
             samples=bench.samples,
             harvested=list({layer.key: layer for layer in (*harvested, *own)}.values()),
-            exclude_keys=bench.exclude_keys | {layer.key for layer in excluded},
+            exclude_keys=frozenset(layer.key for layer in excluded),
         )
         notes = planned.notes + _not_drawn(campaign, own)
         planned = replace(planned, notes=notes, monitor=load_monitor(bench.target))
