@@ -11,7 +11,7 @@ from resperf.errors import LayerError
 from resperf.layers._grouped import GroupedLayer, with_groups
 from resperf.layers._operator import Kernel, Operator, dtype_of
 from resperf.layers._sliding import SlidingLayer
-from resperf.layers.columns import Array, Columns, numbers
+from resperf.layers.columns import smaller
 
 _WORDS = ("kernel", "stride", "dilation", "cut")
 
@@ -29,7 +29,6 @@ class TransposedConv(GroupedLayer, SlidingLayer):
         "batch", "channels_in", "channels_out", "groups", "pixels_in", "pixels_out", "taps",
         "flops", "columns_bytes", "in_bytes", "out_bytes", "weight_bytes",
     )  # fmt: skip
-    ENCODED: ClassVar[tuple[str, ...]] = ()
     SCALED: ClassVar[tuple[str, ...]] = ("channels_in", "channels_out")
 
     batch: int
@@ -61,30 +60,16 @@ class TransposedConv(GroupedLayer, SlidingLayer):
         filters = self.channels_in * self.channels_out // self.groups
         return (filters * self.taps + self.bias * self.channels_out) * self.element_bytes
 
-    @classmethod
-    def quantities(cls, columns: Columns) -> dict[str, Array]:
-        """Bytes and FLOPs; ``columns_bytes`` is the col2im buffer."""
-        import numpy as np
-
-        batch, channels_in, channels_out, groups, bias = numbers(
-            columns, "batch", "channels_in", "channels_out", "groups", "bias"
-        )
-        many = cls.over(columns)
-        pixels_in, pixels_out, taps, strides, weights = (
-            np.asarray(each)
-            for each in (
-                math.prod(many._along("")), math.prod(many.output_shape[2:]), many.taps,
-                math.prod(many._along("stride")), many.weight_bytes,
-            )
-        )  # fmt: skip
+    def own_quantities(self) -> dict[str, Any]:
+        """Pixels and weights; ``columns_bytes`` is the col2im buffer."""
+        pixels = math.prod(self._along(""))
+        columns = self.batch * self.channels_out * self.taps * pixels
         return {
-            **many.traffic(2 * many.macs, batch * channels_out * pixels_out),
-            "batch": batch, "channels_in": channels_in, "channels_out": channels_out,
-            "groups": groups, "grouped": (groups > 1).astype(float), "bias": bias,
-            "pixels_in": pixels_in, "pixels_out": pixels_out, "taps": taps,
-            "overlap": np.minimum(taps / strides, 10.0), "weight_bytes": weights,
-            "image_weight_bytes": weights * batch, "products": batch * groups,
-            "columns_bytes": batch * channels_out * taps * pixels_in * many.element_bytes,
+            "grouped": self.groups > 1, "pixels_in": pixels, "taps": self.taps,
+            "pixels_out": math.prod(self.output_shape[2:]),
+            "overlap": smaller(self.taps / math.prod(self._along("stride")), 10.0),
+            "image_weight_bytes": self.weight_bytes * self.batch,
+            "products": self.batch * self.groups, "columns_bytes": columns * self.element_bytes,
         }  # fmt: skip
 
     @classmethod

@@ -8,10 +8,11 @@ from random import Random
 from typing import Any, ClassVar, Self
 
 from resperf.errors import LayerError
-from resperf.layers._base import name, number
+from resperf.layers._base import flag, name, number
 from resperf.layers._grouped import GroupedLayer
 from resperf.layers._operator import FLOATS, Operator
 from resperf.layers._sliding import SlidingLayer, read_window
+from resperf.layers.columns import either, is_in
 
 AXES = ("depth", "height", "width")
 _WORDS = ("kernel", "stride", "dilation", "pad")
@@ -112,6 +113,26 @@ class VolumeLayer(SlidingLayer):
         """Windows of one channel."""
         return math.prod(self._positions())
 
+    @property
+    def _filters(self) -> int:
+        """Channels of the output."""
+        return self.channels_in
+
+    @property
+    def output_shape(self) -> tuple[int, ...]:
+        """(batch, channels, windows along each axis)."""
+        return (self.batch, self._filters, *self.positions)
+
+    @property
+    def value_count(self) -> int:
+        """Values of the output."""
+        return self.batch * self._filters * self.windows
+
+    @property
+    def output_bytes(self) -> int:
+        """Bytes of the output."""
+        return self.value_count * self.element_bytes
+
     def _onnx_window(self) -> dict[str, list[int]]:
         """Return the window as attributes of an ONNX operator of this rank."""
         attributes = {
@@ -144,22 +165,15 @@ class VolumeLayer(SlidingLayer):
 
 
 class VolumeConv(GroupedLayer, VolumeLayer):
-    """A convolution over one to three axes; each kind declares its own fields."""
+    """A convolution over one to three axes."""
+
+    channels_out: int = number("filters")
+    groups: int = number("groups of channels that are convolved separately", default=1)
+    bias: bool = flag("whether a bias is added", default=True)
 
     @property
-    def output_shape(self) -> tuple[int, ...]:
-        """(batch, channels_out, windows along each axis)."""
-        return (self.batch, self.channels_out, *self.positions)
-
-    @property
-    def _values(self) -> int:
-        """Values of the output."""
-        return self.batch * self.channels_out * self.windows
-
-    @property
-    def output_bytes(self) -> int:
-        """Bytes of the output."""
-        return self._values * self.element_bytes
+    def _filters(self) -> int:
+        return self.channels_out
 
     @property
     def filters(self) -> int:
@@ -169,7 +183,18 @@ class VolumeConv(GroupedLayer, VolumeLayer):
     @property
     def macs(self) -> int:
         """Multiply-accumulate operations."""
-        return self._values * (self.channels_in // self.groups) * self.taps
+        return self.value_count * (self.channels_in // self.groups) * self.taps
+
+    def own_quantities(self) -> dict[str, Any]:
+        """Windows and groups; ``columns_bytes`` is the im2col buffer."""
+        pointwise = self.taps == 1
+        columns = self.batch * self.channels_in * self.windows * self.taps * self.element_bytes
+        return {
+            "taps": self.taps, "windows": self.windows, "grouped": self.groups > 1,
+            "depthwise": (self.groups > 1) & (self.groups == self.channels_in),
+            "pointwise": pointwise, "products": self.batch * self.groups,
+            "columns_bytes": either(pointwise, 0, columns),
+        }  # fmt: skip
 
 
 class VolumePool(VolumeLayer):
@@ -215,24 +240,24 @@ class VolumePool(VolumeLayer):
         return self.replace(**changes)
 
     @property
-    def output_shape(self) -> tuple[int, ...]:
-        """(batch, channels_in, windows along each axis)."""
-        return (self.batch, self.channels_in, *self.positions)
-
-    @property
-    def _values(self) -> int:
-        """Values of the output."""
-        return self.batch * self.channels_in * self.windows
-
-    @property
-    def output_bytes(self) -> int:
-        """Bytes of the output."""
-        return self._values * self.element_bytes
-
-    @property
     def macs(self) -> int:
         """Comparisons or additions."""
-        return self._values * self.taps
+        return self.value_count * self.taps
+
+    @property
+    def flops(self) -> int:
+        """Comparisons or additions."""
+        return self.macs
+
+    def own_quantities(self) -> dict[str, Any]:
+        """Windows, their sizes and what is done with them."""
+        planes = self.batch * self.channels_in
+        return {
+            "planes": planes, "taps": self.taps, "windows": self.windows,
+            "window_count": planes * self.windows,
+            "whole": is_in(self.mode, ("global_max", "global_average", "global_lp")),
+            "mean": is_in(self.mode, ("average", "global_average")),
+        }  # fmt: skip
 
 
 def _is_global(mode: str) -> bool:

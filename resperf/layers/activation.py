@@ -10,7 +10,6 @@ from resperf.errors import LayerError
 from resperf.layers._base import ACTIVATIONS, Layer, name, number
 from resperf.layers._laws import BATCHES, choices, log_uniform
 from resperf.layers._operator import CONTRIB, FLOATS, Kernel, Operand, Operator
-from resperf.layers.columns import Array, Columns, numbers
 from resperf.layers.elementwise import Elementwise
 
 _OPS: Mapping[str, tuple[str, str, Mapping[str, float]]] = {
@@ -67,21 +66,13 @@ class Activation(Layer):
     }
     SCALED: ClassVar[tuple[str, ...]] = ("values",)
     REDRAWN: ClassVar[tuple[str, ...]] = ("activation",)
+    FLOPS_PER_VALUE: ClassVar[int] = 1
     OPERATORS: ClassVar[frozenset[str]] = frozenset(FUNCTION_OF)
 
     @property
     def input_shape(self) -> tuple[int, ...]:
         """(batch, values)."""
         return (self.batch, self.values)
-
-    @classmethod
-    def quantities(cls, columns: Columns) -> dict[str, Array]:
-        """Bytes and values; ``flops`` counts one operation per value for every function."""
-        batch, values = numbers(columns, "batch", "values")
-        elements = batch * values
-        return {
-            **cls.over(columns).traffic(elements, elements), "batch": batch, "values": values,
-        }  # fmt: skip
 
     @classmethod
     def read(cls, operator: Operator) -> Layer:

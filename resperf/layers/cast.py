@@ -10,7 +10,7 @@ from resperf.errors import LayerError
 from resperf.layers._base import Layer, name, number
 from resperf.layers._laws import BATCHES, choices, log_uniform
 from resperf.layers._operator import DTYPES, Kernel, Operator, dtype_of, rows_and_rest
-from resperf.layers.columns import Array, Columns, bytes_each, is_one_of, numbers
+from resperf.layers.columns import bytes_each, is_in
 from resperf.layers.move import Move
 
 ELEMENT_TYPES: Mapping[str, int] = {
@@ -36,7 +36,6 @@ class Cast(Layer):
         "threaded", "vector_rest", *(f"dtype_out={each}" for each in _DRAWN),
     )  # fmt: skip
     LOG2: ClassVar[tuple[str, ...]] = ("values", "in_bytes", "out_bytes")
-    ENCODED: ClassVar[tuple[str, ...]] = ()
     RANGES: ClassVar[Mapping[str, Any]] = {
         "batch": BATCHES,
         "values": log_uniform(16, 3_000_000),
@@ -44,6 +43,7 @@ class Cast(Layer):
         "dtype_out": choices(_DRAWN, [8, 6, 3, 1, 1]),
     }
     SCALED: ClassVar[tuple[str, ...]] = ("values",)
+    FLOPS_PER_VALUE: ClassVar[int] = 1
     OPERATORS: ClassVar[frozenset[str]] = frozenset({"Cast"})
 
     def _check(self) -> None:
@@ -68,16 +68,10 @@ class Cast(Layer):
         """Bytes of the output."""
         return self.batch * self.values * bytes_each(self.dtype_out)
 
-    @classmethod
-    def quantities(cls, columns: Columns) -> dict[str, Array]:
-        """Bytes and types."""
-        batch, each = numbers(columns, "batch", "values")
-        values = batch * each
-        return {
-            **cls.over(columns).traffic(values, values), "values": values,
-            **{f"dtype={each}": is_one_of(columns, "dtype", each) for each in _DRAWN},
-            **{f"dtype_out={each}": is_one_of(columns, "dtype_out", each) for each in _DRAWN},
-        }  # fmt: skip
+    def own_quantities(self) -> dict[str, Any]:
+        """Values and types."""
+        types = {f"dtype_out={each}": is_in(self.dtype_out, (each,)) for each in _DRAWN}
+        return {"values": self.value_count, **types}
 
     @classmethod
     def read(cls, operator: Operator) -> Self | Move:

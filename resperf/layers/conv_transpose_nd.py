@@ -60,7 +60,6 @@ class ConvTransposeNd(TransposedConv):
         "groups": choices([1, "depthwise"], [10, 1]),
         "bias": choices([True, False], [2, 1]),
     }
-    OPERATORS: ClassVar[frozenset[str]] = frozenset()
 
     @classmethod
     def read(cls, operator: Operator) -> Self:

@@ -19,7 +19,7 @@ from resperf.layers._operator import (
     split_at_axis,
     spread_indices,
 )
-from resperf.layers.columns import Array, Columns, either, is_one_of, numbers, smaller
+from resperf.layers.columns import either, is_in, smaller
 
 FUNCTIONS = ("slice", "split", "pad", "gather", "expand", "copy")
 _FUNCTION_OF: Mapping[str, str] = {
@@ -137,25 +137,15 @@ class Move(Layer):
         )
         return self.batch * self.outer * taken * self.inner * self.element_bytes
 
-    @classmethod
-    def quantities(cls, columns: Columns) -> dict[str, Array]:
-        """Bytes, and number and size of the contiguous runs that are copied."""
-        import numpy as np
-
-        batch, outer, length, length_out, inner, parts, step = numbers(
-            columns, "batch", "outer", "length", "length_out", "inner", "parts", "step"
-        )
-        many, rows = cls.over(columns), batch * outer
-        kinds = {f"function={each}": is_one_of(columns, "function", each) for each in FUNCTIONS}
-        gathered = kinds["function=gather"]
-        one_by_one = (gathered == 1) | (kinds["function=expand"] == 1) | (step > 1)
-        per_row = np.where(one_by_one, length_out, parts)
-        values = rows * length_out * inner
+    def own_quantities(self) -> dict[str, Any]:
+        """Rows, and number and size of the contiguous runs that are copied."""
+        strided = self.step > 1
+        one_by_one = strided | (is_in(self.function, ("gather", "expand")) == 1)
+        rows = self.batch * self.outer
+        runs = rows * either(one_by_one, self.length_out, self.parts)
         return {
-            **many.traffic(0 * values, values),
-            "rows": rows, "length": length, "length_out": length_out, "inner": inner,
-            "parts": parts, "strided": (step > 1).astype(float), "runs": rows * per_row,
-            "run_bytes": values / (rows * per_row) * many.element_bytes, **kinds,
+            "rows": rows, "strided": strided, "runs": runs,
+            "run_bytes": self.value_count / runs * self.element_bytes,
         }  # fmt: skip
 
     @classmethod

@@ -11,7 +11,7 @@ from resperf.errors import LayerError
 from resperf.layers._base import Layer, name, number
 from resperf.layers._laws import BATCHES, choices, log_uniform
 from resperf.layers._operator import FLOATS, Kernel, Operator, dtype_of, split_rows
-from resperf.layers.columns import Array, Columns, either, is_in, is_one_of, numbers
+from resperf.layers.columns import either, is_in
 
 _FUNCTION_OF: Mapping[str, str] = {
     "LayerNormalization": "layer", "SimplifiedLayerNormalization": "rms",
@@ -98,20 +98,18 @@ class Norm(Layer):
         each = sum(n * is_in(self.function, (f,)) for f, n in _WEIGHTS.items())
         return each * self.channels * self.element_bytes
 
-    @classmethod
-    def quantities(cls, columns: Columns) -> dict[str, Array]:
-        """Bytes, and the rows that are normalised separately."""
-        import numpy as np
+    @property
+    def flops(self) -> int:
+        """One operation per value and channel of its window."""
+        return self.value_count * self.window
 
-        batch, channels, pixels, window = numbers(columns, "batch", "channels", "pixels", "window")
-        many, values = cls.over(columns), batch * channels * pixels
-        kinds = {f"function={each}": is_one_of(columns, "function", each) for each in FUNCTIONS}
-        by_channel = sum(kinds[f"function={each}"] for each in _BY_CHANNEL)
+    def own_quantities(self) -> dict[str, Any]:
+        """Rows that are normalised separately."""
+        by_channel = is_in(self.function, _BY_CHANNEL)
+        windowed = self.window * is_in(self.function, ("local_response",))
         return {
-            **many.traffic(values * window, values),
-            "batch": batch, "channels": channels, "pixels": pixels, "window": window,
-            "rows": batch * np.where(by_channel == 1, channels, pixels), **kinds,
-            "windowed_bytes": many.output_bytes * window * kinds["function=local_response"],
+            "rows": self.batch * either(by_channel, self.channels, self.pixels),
+            "windowed_bytes": self.output_bytes * windowed,
         }  # fmt: skip
 
     @classmethod

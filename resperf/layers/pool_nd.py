@@ -12,7 +12,7 @@ from resperf.layers._base import name
 from resperf.layers._laws import BATCHES, choices, log_uniform
 from resperf.layers._operator import Kernel, Operator, dtype_of
 from resperf.layers._volume import VolumePool
-from resperf.layers.columns import Array, Columns, is_one_of, numbers
+from resperf.layers.columns import is_in
 
 MODES = ("max", "average", "global_max", "global_average", "max_places", "lp", "global_lp")
 _OPS: Mapping[str, str] = {
@@ -74,23 +74,12 @@ class PoolNd(VolumePool):
             made["mode"] = _OF_IMAGES.get(made["mode"], made["mode"])
         return super().fitting(made, source)
 
-    @classmethod
-    def quantities(cls, columns: Columns) -> dict[str, Array]:
-        """Bytes, windows and their sizes."""
-        import numpy as np
-
-        batch, channels, rank = numbers(columns, "batch", "channels_in", "rank")
-        many, planes = cls.over(columns), batch * channels
-        windows, taps = np.asarray(many.windows), np.asarray(many.taps)
-        whole = is_one_of(columns, "mode", "global_max", "global_average", "global_lp")
-        places = is_one_of(columns, "mode", "max_places")
-        return {
-            **many.traffic(many.macs, many._values),
-            "planes": planes, "rank": rank, "taps": taps, "windows": windows, "whole": whole,
-            "mean": is_one_of(columns, "mode", "average", "global_average"),
-            "places": places, "powers": is_one_of(columns, "mode", "lp", "global_lp"),
-            "window_count": planes * windows,
-        }  # fmt: skip
+    def own_quantities(self) -> dict[str, Any]:
+        """Windows, their sizes and what is done with them."""
+        return super().own_quantities() | {
+            "places": is_in(self.mode, ("max_places",)),
+            "powers": is_in(self.mode, ("lp", "global_lp")),
+        }
 
     @classmethod
     def read(cls, operator: Operator) -> Self:

@@ -10,7 +10,7 @@ from resperf.layers._base import Layer, name, number
 from resperf.layers._laws import BATCHES, choices, log_uniform
 from resperf.layers._operator import Kernel, Operator, dtype_of, rows_and_rest
 from resperf.layers.cast import DTYPE_OF
-from resperf.layers.columns import Array, Columns, either, is_one_of, numbers
+from resperf.layers.columns import either
 from resperf.units import DTYPE_BYTES
 
 INT8_TYPES = ("uint8", "int8")
@@ -41,6 +41,7 @@ class Quantize(Layer):
         "dtype": choices(INT8_TYPES, [2, 1]),
     }
     SCALED: ClassVar[tuple[str, ...]] = ("values",)
+    FLOPS_PER_VALUE: ClassVar[int] = 1
     OPERATORS: ClassVar[frozenset[str]] = frozenset(_FUNCTION_OF)
 
     @classmethod
@@ -71,15 +72,11 @@ class Quantize(Layer):
         """Bytes of the output."""
         return self.batch * self.values * self._bytes[1]
 
-    @classmethod
-    def quantities(cls, columns: Columns) -> dict[str, Array]:
-        """Bytes of input and output, and the function."""
-        batch, each = numbers(columns, "batch", "values")
-        values = batch * each
+    def own_quantities(self) -> dict[str, Any]:
+        """Values, and the function."""
         return {
-            **cls.over(columns).traffic(values, values), "values": values,
-            "dynamic": is_one_of(columns, "function", "dynamic"),
-            "dequantize": is_one_of(columns, "function", "dequantize"),
+            "values": self.value_count, "dynamic": self.function == "dynamic",
+            "dequantize": self.function == "dequantize",
         }  # fmt: skip
 
     @classmethod

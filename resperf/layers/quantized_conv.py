@@ -7,12 +7,12 @@ from random import Random
 from typing import Any, ClassVar, Self
 
 from resperf.errors import LayerError
-from resperf.layers._base import flag, name, number
+from resperf.layers._base import name
 from resperf.layers._grouped import with_groups
 from resperf.layers._laws import BATCHES, choices, log_uniform
 from resperf.layers._operator import Kernel, Operator, dtype_of
 from resperf.layers._volume import VolumeConv
-from resperf.layers.columns import Array, Columns, either, is_one_of, numbers
+from resperf.layers.columns import either, is_in
 from resperf.layers.quantize import INT8_TYPES
 from resperf.units import DTYPE_BYTES
 
@@ -30,9 +30,6 @@ class QuantizedConv(VolumeConv):
     kind: ClassVar[str] = "quantized_conv"
     RANKS: ClassVar[tuple[int, ...]] = (1, 2, 3)
 
-    channels_out: int = number("filters")
-    groups: int = number("groups of channels that are convolved separately", default=1)
-    bias: bool = flag("whether a bias is added", default=True)
     function: str = name(
         "linear requantises the sums, integer returns them", FUNCTIONS, default="linear"
     )
@@ -46,7 +43,6 @@ class QuantizedConv(VolumeConv):
         "batch", "rank", "channels_in", "channels_out", "groups", "taps", "windows", "flops",
         "in_bytes", "out_bytes", "weight_bytes",
     )  # fmt: skip
-    ENCODED: ClassVar[tuple[str, ...]] = ()
     RANGES: ClassVar[Mapping[str, Any]] = {
         "batch": BATCHES,
         "rank": choices([1, 2, 3], [1, 20, 1]),
@@ -82,39 +78,18 @@ class QuantizedConv(VolumeConv):
     @property
     def output_bytes(self) -> int:
         """Bytes of the results: int8 values or int32 sums."""
-        return self._values * either(self.function == "integer", _WIDE, 1)
+        return self.value_count * either(self.function == "integer", _WIDE, 1)
 
     @property
     def weight_bytes(self) -> int:
         """Bytes of weights and bias."""
         return self.filters + self.bias * self.channels_out * _WIDE
 
-    @classmethod
-    def quantities(cls, columns: Columns) -> dict[str, Array]:
-        """Bytes and operations; ``columns_bytes`` is the im2col buffer."""
-        import numpy as np
-
-        batch, channels_in, channels_out, groups, bias, rank = numbers(
-            columns, "batch", "channels_in", "channels_out", "groups", "bias", "rank"
-        )
-        many, integer = cls.over(columns), is_one_of(columns, "function", "integer")
-        windows, taps, last = (
-            many.windows,
-            np.asarray(many.taps),
-            is_one_of(columns, "layout", "nhwc"),
-        )
-        pointwise = taps == 1
-        return {
-            **many.traffic(2 * many.macs, many._values),
-            "batch": batch, "channels_in": channels_in, "channels_out": channels_out,
-            "groups": groups, "rank": rank, "bias": bias, "taps": taps,
-            "windows": np.asarray(windows),
-            "depthwise": ((groups > 1) & (groups == channels_in)).astype(float),
-            "pointwise": pointwise.astype(float), "integer": integer, "last": last,
-            "plain": 1 - last, "weight_bytes": np.asarray(many.weight_bytes),
-            "products": batch * groups,
-            "columns_bytes": np.where(pointwise, 0.0, batch * channels_in * windows * taps),
-        }  # fmt: skip
+    def own_quantities(self) -> dict[str, Any]:
+        """Windows, groups, function and layout."""
+        last = is_in(self.layout, ("nhwc",))
+        integer = {"integer": is_in(self.function, ("integer",))}
+        return super().own_quantities() | integer | {"last": last, "plain": 1 - last}
 
     @classmethod
     def read(cls, operator: Operator) -> Self:

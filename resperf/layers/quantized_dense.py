@@ -11,7 +11,7 @@ from resperf.errors import LayerError
 from resperf.layers._base import Layer, name, number
 from resperf.layers._laws import BATCHES, choices, log_uniform
 from resperf.layers._operator import CONTRIB, Kernel, Operator
-from resperf.layers.columns import Array, Columns, either, is_in, is_one_of, numbers
+from resperf.layers.columns import either, is_in
 from resperf.layers.quantize import INT8_TYPES
 from resperf.units import DTYPE_BYTES
 
@@ -96,17 +96,9 @@ class QuantizedDense(Layer):
         """Bytes of the matrix."""
         return self.features_in * self.features_out
 
-    @classmethod
-    def quantities(cls, columns: Columns) -> dict[str, Array]:
-        """Bytes and operations."""
-        batch, depth, width = numbers(columns, "batch", "features_in", "features_out")
-        dynamic = is_one_of(columns, "function", "dynamic")
-        return {
-            **cls.over(columns).traffic(2 * batch * depth * width, batch * width),
-            "batch": batch, "features_in": depth, "features_out": width,
-            "weight_bytes": depth * width, "depth_rest": depth % 4,
-            "vector": (batch == 1).astype(float), "function=dynamic": dynamic,
-        }  # fmt: skip
+    def own_quantities(self) -> dict[str, Any]:
+        """Values that do not fill vectors."""
+        return {"depth_rest": self.features_in % 4, "vector": self.batch == 1}
 
     @classmethod
     def read(cls, operator: Operator) -> Self:

@@ -12,7 +12,7 @@ from resperf.layers._base import name
 from resperf.layers._laws import BATCHES, choices, log_uniform
 from resperf.layers._operator import CONTRIB, Kernel, Operator, dtype_of
 from resperf.layers._volume import VolumePool
-from resperf.layers.columns import Array, Columns, is_one_of, numbers
+from resperf.layers.columns import is_in
 from resperf.layers.quantize import INT8_TYPES
 
 _OPS: Mapping[str, str] = {
@@ -66,22 +66,10 @@ class QuantizedPool(VolumePool):
         made = super().fitting(fields, source)
         return made | ({"layout": "nhwc"} if made["mode"] == "max" else {})
 
-    @classmethod
-    def quantities(cls, columns: Columns) -> dict[str, Array]:
-        """Bytes, windows and their sizes."""
-        import numpy as np
-
-        batch, channels = numbers(columns, "batch", "channels_in")
-        many, planes = cls.over(columns), batch * channels
-        windows, taps = np.asarray(many.windows), np.asarray(many.taps)
-        last = is_one_of(columns, "layout", "nhwc")
-        return {
-            **many.traffic(many.macs, many._values),
-            "batch": batch, "channels_in": channels, "taps": taps, "windows": windows,
-            "last": last, "plain": 1 - last, "window_count": planes * windows,
-            "whole": is_one_of(columns, "mode", "global_average"),
-            "mean": is_one_of(columns, "mode", "average", "global_average"),
-        }  # fmt: skip
+    def own_quantities(self) -> dict[str, Any]:
+        """Windows, their sizes and the layout."""
+        last = is_in(self.layout, ("nhwc",))
+        return super().own_quantities() | {"last": last, "plain": 1 - last}
 
     @classmethod
     def read(cls, operator: Operator) -> Self:

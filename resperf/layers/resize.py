@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from random import Random
 from typing import Any, ClassVar
@@ -11,7 +12,7 @@ from resperf.layers._base import LAYOUTS, Layer, name, number
 from resperf.layers._laws import BATCHES, choices, log_uniform
 from resperf.layers._operator import Kernel, Operator, dtype_of
 from resperf.layers._resized import RESIZE_DTYPES, ResizedLayer
-from resperf.layers.columns import Array, Columns, is_one_of, numbers
+from resperf.layers.columns import is_in
 from resperf.layers.move import Move
 from resperf.layers.resize_nd import ResizeNd
 
@@ -84,17 +85,14 @@ class Resize(ResizedLayer):
             made |= {f"{side}_out": 2 * made[side] for side in ("height", "width")}
         return made
 
-    @classmethod
-    def quantities(cls, columns: Columns) -> dict[str, Array]:
-        """Bytes and planes; ``whole``: both sides grow by integer factors, ``doubled``: by two."""
-        height, width, rows, width_out = numbers(
-            columns, "height", "width", "height_out", "width_out"
-        )
-        whole = ((rows % height == 0) & (width_out % width == 0)).astype(float)
-        return {
-            **super().quantities(columns), "whole": whole, "broken": 1 - whole,
-            "doubled": ((rows == 2 * height) & (width_out == 2 * width)).astype(float),
-            "blocked": 1 - is_one_of(columns, "layout", "nchw"),
+    def own_quantities(self) -> dict[str, Any]:
+        """``whole``: both sides grow by integer factors, ``doubled``: by two."""
+        sides = tuple(zip(self._lengths(), self._lengths("_out"), strict=True))
+        whole = math.prod(after % before == 0 for before, after in sides)
+        return super().own_quantities() | {
+            "whole": whole, "broken": 1 - whole,
+            "doubled": math.prod(after == 2 * before for before, after in sides),
+            "blocked": 1 - is_in(self.layout, ("nchw",)),
         }  # fmt: skip
 
     @classmethod

@@ -51,7 +51,6 @@ class ResizeNd(ResizedLayer):
         "mode": choices(MODES, [1, 3]),
         "dtype": choices(["float32", "uint8"], [12, 1]),
     }
-    OPERATORS: ClassVar[frozenset[str]] = frozenset()
 
     def _check(self) -> None:
         if self.input_shape == self.output_shape:

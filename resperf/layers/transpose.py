@@ -12,7 +12,7 @@ from resperf.errors import LayerError
 from resperf.layers._base import Layer, name, number
 from resperf.layers._laws import BATCHES, MOVED_DTYPES, choices, log_uniform
 from resperf.layers._operator import DTYPES, Kernel, Operator, dtype_of
-from resperf.layers.columns import Array, Columns, numbers
+from resperf.layers.columns import Array
 
 MAX_AXES = 5
 
@@ -62,7 +62,6 @@ class Transpose(Layer):
         "values", "rows", "run_bytes", "last_in", "last_out", "read_stride", "write_stride",
         "moved_bytes",
     )  # fmt: skip
-    ENCODED: ClassVar[tuple[str, ...]] = ()
     RANGES: ClassVar[Mapping[str, Any]] = {
         "batch": BATCHES,
         "dim1": log_uniform(2, 4096),
@@ -125,26 +124,28 @@ class Transpose(Layer):
         return (self.batch, *(shape[int(axis)] for axis in self._named))
 
     @property
-    def input_bytes(self) -> int:
-        """Bytes of all values; axes that the order does not name have length one."""
+    def value_count(self) -> int:
+        """Values that move; axes that the order does not name have length one."""
         values: int = self.batch * math.prod(getattr(self, dim) for dim in _DIMS)
-        return values * self.element_bytes
+        return values
+
+    @property
+    def input_bytes(self) -> int:
+        """Bytes of all values."""
+        return self.value_count * self.element_bytes
 
     @property
     def output_bytes(self) -> int:
         """The same as of the input."""
         return self.input_bytes
 
-    @classmethod
-    def quantities(cls, columns: Columns) -> dict[str, Array]:
-        """Bytes, strides, and the length of contiguous runs."""
+    def own_quantities(self) -> dict[str, Any]:
+        """Strides, and the length of contiguous runs."""
         import numpy as np
 
-        batch, *dims = numbers(columns, "batch", *_DIMS)
-        many, lengths = cls.over(columns), np.stack(dims, axis=1)
-        size = many.element_bytes
-        values = batch * lengths.prod(axis=1)
-        orders = np.asarray(columns["order"])
+        size, values = self.element_bytes, self.value_count
+        lengths = np.stack([getattr(self, dim) for dim in _DIMS], axis=1)
+        orders = np.asarray(self.order)
         axes, last_out, stride, written, slow = (np.ones(len(orders)) for _ in range(5))
         last_in, keeps_last, keeps_first = (np.ones(len(orders)) for _ in range(3))
         for order in set(orders.tolist()):
@@ -162,14 +163,13 @@ class Transpose(Layer):
             keeps_first[rows] = float(named[0] == "1")
         run = np.where(keeps_last == 1, last_in, 1.0)
         return {
-            **many.traffic(0 * values, values),
             "values": values, "rows": values / np.maximum(last_in, 1), "axes": axes,
             "run_bytes": run * size, "runs": values / run, "last_in": last_in,
             "last_out": last_out, "read_stride": stride, "write_stride": written,
             # Strides that are multiples of a large power of two cause cache conflicts.
             "read_twos": _twos(stride * size), "write_twos": _twos(written * size),
             "keeps_last": keeps_last, "keeps_first": keeps_first,
-            "matrix": (axes == 2).astype(float), "slow": slow,
+            "matrix": axes == 2, "slow": slow,
             "scattered_bytes": (1 - keeps_last) * values * size,
         }  # fmt: skip
 
