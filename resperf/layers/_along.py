@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from resperf.layers._base import Layer, number
+from resperf.layers._operator import split_at_axis
 
 
 class AlongAxis(Layer):
@@ -19,6 +21,13 @@ class AlongAxis(Layer):
     def input_shape(self) -> tuple[int, ...]:
         """(batch x outer, values, inner)."""
         return (self.batch * self.outer, self.values, self.inner)
+
+    @staticmethod
+    def _fields_at(shape: Sequence[int], axis: int) -> dict[str, int]:
+        """Return these fields of a tensor, split at an axis."""
+        return dict(
+            zip(("batch", "outer", "values", "inner"), split_at_axis(shape, axis), strict=True)
+        )
 
     def own_quantities(self) -> dict[str, Any]:
         """Rows; ``apart`` is 1 where the values of a row are strided."""

@@ -174,9 +174,8 @@ class Layer(Fields):
         return {}
 
     @classmethod
-    def fitting(cls, fields: Mapping[str, Any], source: Random) -> dict[str, Any]:
+    def fitting(cls, fields: Mapping[str, Any], _: Random, /) -> dict[str, Any]:
         """Make independently drawn fields consistent with each other."""
-        del source
         return dict(fields)
 
     def varied(self, **changes: Any) -> Self:

@@ -35,9 +35,8 @@ class TransposedConv(GroupedLayer, SlidingLayer):
     bias: bool
 
     @classmethod
-    def fitting(cls, fields: Mapping[str, Any], source: Random) -> dict[str, Any]:
+    def fitting(cls, fields: Mapping[str, Any], _: Random, /) -> dict[str, Any]:
         """Give depthwise draws as many channels out as in."""
-        del source
         return with_groups(dict(fields))
 
     def _pads(self) -> tuple[tuple[int, int], ...]:

@@ -224,9 +224,8 @@ class VolumePool(VolumeLayer):
             raise LayerError("a pooling with partly empty windows is not supported by this kind")
 
     @classmethod
-    def fitting(cls, fields: Mapping[str, Any], source: Random) -> dict[str, Any]:
+    def fitting(cls, fields: Mapping[str, Any], _: Random, /) -> dict[str, Any]:
         """Give a global pooling a window over the whole input; drop depth and height of signals."""
-        del source
         made = cls._flattened(fields)
         if _is_global(made["mode"]):
             for axis in AXES:

@@ -62,9 +62,8 @@ class Attention(Layer):
             raise LayerError("attention: without projections, causal and masked must be false")
 
     @classmethod
-    def fitting(cls, fields: Mapping[str, Any], source: Random) -> dict[str, Any]:
+    def fitting(cls, fields: Mapping[str, Any], _: Random, /) -> dict[str, Any]:
         """Give self-attention (with projections) as many keys as queries."""
-        del source
         made = {**fields, "value_size": fields["head_size"]}
         if made["features"]:
             return made | {"keys": made["queries"]}

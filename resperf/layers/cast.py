@@ -51,9 +51,8 @@ class Cast(Layer):
             raise LayerError(f"cast: dtype and dtype_out are both {self.dtype}")
 
     @classmethod
-    def fitting(cls, fields: Mapping[str, Any], source: Random) -> dict[str, Any]:
+    def fitting(cls, fields: Mapping[str, Any], _: Random, /) -> dict[str, Any]:
         """Replace draws with two equal types by the most common conversions."""
-        del source
         if fields["dtype"] != fields["dtype_out"]:
             return dict(fields)
         return {**fields, "dtype_out": "float16" if fields["dtype"] == "float32" else "float32"}

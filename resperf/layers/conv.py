@@ -97,7 +97,7 @@ class ConvLayer(WindowLayer):
         return super().input_bytes + self.residual * self.output_bytes
 
     @classmethod
-    def fitting(cls, fields: Mapping[str, Any], source: Random) -> dict[str, Any]:
+    def fitting(cls, fields: Mapping[str, Any], source: Random, /) -> dict[str, Any]:
         """Make channels multiples of the groups, and replace a named padding by pads."""
         made = dict(fields)
         groups = made.get("groups", 1)

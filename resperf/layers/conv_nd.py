@@ -54,9 +54,8 @@ class ConvNd(VolumeConv):
     SCALED: ClassVar[tuple[str, ...]] = ("channels_in", "channels_out", "width")
 
     @classmethod
-    def fitting(cls, fields: Mapping[str, Any], source: Random) -> dict[str, Any]:
+    def fitting(cls, fields: Mapping[str, Any], _: Random, /) -> dict[str, Any]:
         """Give depthwise draws as many channels out as in; drop depth and height of signals."""
-        del source
         return with_groups(cls._flattened(fields))
 
     @property

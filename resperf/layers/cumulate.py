@@ -9,7 +9,7 @@ from resperf.errors import LayerError
 from resperf.layers._along import AlongAxis
 from resperf.layers._base import name
 from resperf.layers._laws import BATCHES, choices, log_uniform
-from resperf.layers._operator import Kernel, Operator, dtype_of, split_at_axis
+from resperf.layers._operator import Kernel, Operator, dtype_of
 
 _DTYPES = ("float32", "float64", "int64", "int32")
 
@@ -41,10 +41,7 @@ class Cumulate(AlongAxis):
         (axis,) = operator.numbers("axis", 1) or (None,)
         if axis is None or not -len(shape) <= axis < len(shape):
             raise LayerError(f"axis={axis} does not exist in shape {shape}")
-        batch, outer, values, inner = split_at_axis(shape, axis % len(shape))
-        return cls(
-            batch=batch, outer=outer, values=values, inner=inner, dtype=dtype_of(operator, _DTYPES)
-        )
+        return cls(**cls._fields_at(shape, axis % len(shape)), dtype=dtype_of(operator, _DTYPES))
 
     def kernel(self) -> Kernel:
         """Return the operator along the middle axis."""

@@ -88,9 +88,8 @@ class Elementwise(OperandLayer):
         super()._check()
 
     @classmethod
-    def fitting(cls, fields: Mapping[str, Any], source: Random) -> dict[str, Any]:
+    def fitting(cls, fields: Mapping[str, Any], _: Random, /) -> dict[str, Any]:
         """Merge redundant axes, and drop the second operand of unary functions."""
-        del source
         made = dict(fields)
         if made["function"] in UNARY:
             made["second"] = "none"

@@ -67,7 +67,7 @@ class Norm(Layer):
             raise LayerError(f"norm: only local_response has a window, not {self.function}")
 
     @classmethod
-    def fitting(cls, fields: Mapping[str, Any], source: Random) -> dict[str, Any]:
+    def fitting(cls, fields: Mapping[str, Any], source: Random, /) -> dict[str, Any]:
         """Set the window of other functions to 1, and widen some draws to sizes of networks."""
         made, function = dict(fields), fields["function"]
         if function != "local_response":

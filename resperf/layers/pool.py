@@ -73,7 +73,7 @@ class Pool(WindowLayer):
         return math.prod(self.output_shape) * self.taps
 
     @classmethod
-    def fitting(cls, fields: Mapping[str, Any], source: Random) -> dict[str, Any]:
+    def fitting(cls, fields: Mapping[str, Any], source: Random, /) -> dict[str, Any]:
         """Give a global pooling a window over the image; replace a named padding by pads."""
         made = dict(fields)
         if made.get("whole_image"):

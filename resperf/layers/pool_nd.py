@@ -67,7 +67,7 @@ class PoolNd(VolumePool):
         super()._check()
 
     @classmethod
-    def fitting(cls, fields: Mapping[str, Any], source: Random) -> dict[str, Any]:
+    def fitting(cls, fields: Mapping[str, Any], source: Random, /) -> dict[str, Any]:
         """Replace modes of drawn images that belong to kind `pool`."""
         made = dict(fields)
         if made["rank"] == 2:

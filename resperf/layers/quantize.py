@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from random import Random
 from typing import Any, ClassVar, Self
 
 from resperf.errors import LayerError
@@ -14,6 +15,8 @@ from resperf.layers.columns import either
 from resperf.units import DTYPE_BYTES
 
 INT8_TYPES = ("uint8", "int8")
+Constant = tuple[tuple[int, ...], str]
+"""Shape and type."""
 _OPS: Mapping[str, str] = {
     "quantize": "QuantizeLinear", "dequantize": "DequantizeLinear",
     "dynamic": "DynamicQuantizeLinear",
@@ -45,9 +48,8 @@ class Quantize(Layer):
     OPERATORS: ClassVar[frozenset[str]] = frozenset(_FUNCTION_OF)
 
     @classmethod
-    def fitting(cls, fields: Mapping[str, Any], source: Any) -> dict[str, Any]:
+    def fitting(cls, fields: Mapping[str, Any], _: Random, /) -> dict[str, Any]:
         """Make dynamic quantisation uint8, the only type that it supports."""
-        del source
         return {**fields, **({"dtype": "uint8"} if fields["function"] == "dynamic" else {})}
 
     @property
@@ -106,7 +108,16 @@ class Quantize(Layer):
             return Kernel(op, "", {}, shape, shape, output_dtype="uint8", more_outputs=2)
         back = self.function == "dequantize"
         first, result = (self.dtype, "float32") if back else ("float32", self.dtype)
-        return Kernel(
-            op, "", {}, shape, shape, weight_shapes=((), ()), dtype=first,
-            dtypes=(first, "float32", self.dtype), output_dtype=result,
-        )  # fmt: skip
+        typed = constants(first, *scale(self.dtype))
+        return Kernel(op, "", {}, shape, shape, output_dtype=result, **typed)
+
+
+def scale(dtype: str) -> tuple[Constant, Constant]:
+    """Return scale and zero point of a tensor of this type, one of each for all its values."""
+    return ((), "float32"), ((), dtype)
+
+
+def constants(dtype: str, *given: Constant) -> dict[str, Any]:
+    """Return the types of a `Kernel`, and its constants, which follow a first input of `dtype`."""
+    shapes, types = zip(*given, strict=True)
+    return {"weight_shapes": shapes, "dtype": dtype, "dtypes": (dtype, *types)}

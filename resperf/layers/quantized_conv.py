@@ -10,10 +10,10 @@ from resperf.errors import LayerError
 from resperf.layers._base import name
 from resperf.layers._grouped import with_groups
 from resperf.layers._laws import BATCHES, choices, log_uniform
-from resperf.layers._operator import Kernel, Operator, dtype_of
+from resperf.layers._operator import CONTRIB, Kernel, Operator, dtype_of
 from resperf.layers._volume import VolumeConv
 from resperf.layers.columns import either, is_in
-from resperf.layers.quantize import INT8_TYPES
+from resperf.layers.quantize import INT8_TYPES, constants, scale
 from resperf.units import DTYPE_BYTES
 
 FUNCTIONS = ("linear", "integer")
@@ -67,9 +67,8 @@ class QuantizedConv(VolumeConv):
         super()._check()
 
     @classmethod
-    def fitting(cls, fields: Mapping[str, Any], source: Random) -> dict[str, Any]:
+    def fitting(cls, fields: Mapping[str, Any], _: Random, /) -> dict[str, Any]:
         """Give depthwise draws as many channels out as in; limit ``integer`` to what exists."""
-        del source
         made = with_groups(cls._flattened(fields))
         if made["function"] == "integer":
             made |= {"bias": False, "layout": "nchw", "dtype": "uint8"}
@@ -113,24 +112,18 @@ class QuantizedConv(VolumeConv):
         """Return the operator with one scale and zero point per tensor."""
         shape, result = self.input_shape, self.output_shape
         kernel = self._along("kernel")[3 - self.rank :]
-        weight = (self.channels_out, self.channels_in // self.groups, *kernel)
+        weight = (self.channels_out, self.channels_in // self.groups, *kernel), "int8"
         attributes: dict[str, Any] = self._onnx_window() | {"group": self.groups}
+        own, filters = scale(self.dtype), scale("int8")
         if self.function == "integer":
+            typed = constants(self.dtype, (weight[0], "uint8"), own[1], ((), "uint8"))
             return Kernel(
-                "ConvInteger", "", attributes, shape, result, weight_shapes=(weight, (), ()),
-                dtype=self.dtype, dtypes=(self.dtype, "uint8", self.dtype, "uint8"),
-                output_dtype="int32",
-            )  # fmt: skip
+                "ConvInteger", "", attributes, shape, result, output_dtype="int32", **typed
+            )
         last = self.layout == "nhwc"
         if last:
             attributes["channels_last"] = 1
             shape, result = ((s[0], *s[2:], s[1]) for s in (shape, result))
-        bias = ((self.channels_out,),) if self.bias else ()
-        return Kernel(
-            "QLinearConv", "com.microsoft" if last else "", attributes, shape, result,
-            weight_shapes=((), (), weight, (), (), (), (), *bias), dtype=self.dtype,
-            dtypes=(
-                self.dtype, "float32", self.dtype, "int8", "float32", "int8", "float32", self.dtype,
-                *(("int32",) * len(bias)),
-            ),
-        )  # fmt: skip
+        bias = (((self.channels_out,), "int32"),) * self.bias
+        typed = constants(self.dtype, *own, weight, *filters, *own, *bias)
+        return Kernel("QLinearConv", CONTRIB if last else "", attributes, shape, result, **typed)

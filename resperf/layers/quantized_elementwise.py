@@ -16,7 +16,7 @@ from resperf.layers._broadcast import (
 from resperf.layers._laws import BATCHES, choices, log_uniform
 from resperf.layers._operator import CONTRIB, Kernel, Operator, dtype_of
 from resperf.layers.columns import is_in
-from resperf.layers.quantize import INT8_TYPES
+from resperf.layers.quantize import INT8_TYPES, constants, scale
 
 _BINARY: Mapping[str, str] = {"add": "QLinearAdd", "mul": "QLinearMul"}
 _UNARY: Mapping[str, str] = {"sigmoid": "QLinearSigmoid", "leaky_relu": "QLinearLeakyRelu"}
@@ -61,9 +61,8 @@ class QuantizedElementwise(OperandLayer):
         super()._check()
 
     @classmethod
-    def fitting(cls, fields: Mapping[str, Any], source: Random) -> dict[str, Any]:
+    def fitting(cls, fields: Mapping[str, Any], _: Random, /) -> dict[str, Any]:
         """Merge redundant axes, and drop the second operand of unary functions."""
-        del source
         second = "none" if fields["function"] in _UNARY else fields["second"]
         return joined_axes(second, {**fields, "second": second})
 
@@ -80,15 +79,9 @@ class QuantizedElementwise(OperandLayer):
 
     def kernel(self) -> Kernel:
         """Return the operator with one scale and zero point per tensor."""
-        scale = ("float32", self.dtype)
-        if self.function in _UNARY:
-            return Kernel(
-                _OPS[self.function], CONTRIB, {}, self.input_shape, self.output_shape,
-                weight_shapes=((), (), (), ()), dtype=self.dtype,
-                dtypes=(self.dtype, *scale, *scale),
-            )  # fmt: skip
+        own = scale(self.dtype)
+        second = () if self.function in _UNARY else ((self.second_shape, self.dtype), *own)
         return Kernel(
             _OPS[self.function], CONTRIB, {}, self.input_shape, self.output_shape,
-            weight_shapes=((), (), self.second_shape, (), (), (), ()), dtype=self.dtype,
-            dtypes=(self.dtype, *scale, self.dtype, *scale, *scale),
+            **constants(self.dtype, *own, *second, *own),
         )  # fmt: skip

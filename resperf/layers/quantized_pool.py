@@ -13,7 +13,7 @@ from resperf.layers._laws import BATCHES, choices, log_uniform
 from resperf.layers._operator import CONTRIB, Kernel, Operator, dtype_of
 from resperf.layers._volume import VolumePool
 from resperf.layers.columns import is_in
-from resperf.layers.quantize import INT8_TYPES
+from resperf.layers.quantize import INT8_TYPES, constants, scale
 
 _OPS: Mapping[str, str] = {
     "max": "NhwcMaxPool", "average": "QLinearAveragePool",
@@ -61,7 +61,7 @@ class QuantizedPool(VolumePool):
         super()._check()
 
     @classmethod
-    def fitting(cls, fields: Mapping[str, Any], source: Random) -> dict[str, Any]:
+    def fitting(cls, fields: Mapping[str, Any], source: Random, /) -> dict[str, Any]:
         """Give a global pooling a window over the whole image, and max pooling layout nhwc."""
         made = super().fitting(fields, source)
         return made | ({"layout": "nhwc"} if made["mode"] == "max" else {})
@@ -95,13 +95,10 @@ class QuantizedPool(VolumePool):
             shape, result = ((s[0], *s[2:], s[1]) for s in (shape, result))
         attributes: dict[str, Any] = {}
         if self.mode != "global_average":
-            attributes = self._onnx_window()
+            attributes |= self._onnx_window()
         if self.mode == "max":
             return Kernel("NhwcMaxPool", CONTRIB, attributes, shape, result, dtype=self.dtype)
         attributes.pop("dilations", None)
-        scale = ("float32", self.dtype)
-        return Kernel(
-            _OPS[self.mode], CONTRIB, {**attributes, "channels_last": int(self.layout == "nhwc")},
-            shape, result, weight_shapes=((), (), (), ()), dtype=self.dtype,
-            dtypes=(self.dtype, *scale, *scale),
-        )  # fmt: skip
+        attributes["channels_last"] = int(self.layout == "nhwc")
+        typed = constants(self.dtype, *scale(self.dtype), *scale(self.dtype))
+        return Kernel(_OPS[self.mode], CONTRIB, attributes, shape, result, **typed)

@@ -11,7 +11,7 @@ from resperf.layers._along import AlongAxis
 from resperf.layers._base import flag, name
 from resperf.layers._laws import BATCHES, choices, log_uniform
 from resperf.layers._operator import CONTRIB, Kernel, Operator, dtype_of
-from resperf.layers.quantize import INT8_TYPES
+from resperf.layers.quantize import INT8_TYPES, constants, scale
 from resperf.layers.softmax import softmax_fields, softmax_shape
 
 
@@ -46,9 +46,8 @@ class QuantizedSoftmax(AlongAxis):
             raise LayerError("quantized_softmax: across needs inner above 1")
 
     @classmethod
-    def fitting(cls, fields: Mapping[str, Any], source: Random) -> dict[str, Any]:
+    def fitting(cls, fields: Mapping[str, Any], _: Random, /) -> dict[str, Any]:
         """Clear `across` where `inner` is 1."""
-        del source
         return {**fields, "across": fields["across"] and fields["inner"] > 1}
 
     @classmethod
@@ -60,8 +59,5 @@ class QuantizedSoftmax(AlongAxis):
     def kernel(self) -> Kernel:
         """Return the operator along the middle axis, with its scales and zero points."""
         shape = softmax_shape(self.input_shape, across=self.across)
-        pair = ("float32", self.dtype)
-        return Kernel(
-            "QLinearSoftmax", CONTRIB, {"axis": 1, "opset": 13}, shape, shape,
-            weight_shapes=((), (), (), ()), dtype=self.dtype, dtypes=(self.dtype, *pair, *pair),
-        )  # fmt: skip
+        typed = constants(self.dtype, *scale(self.dtype), *scale(self.dtype))
+        return Kernel("QLinearSoftmax", CONTRIB, {"axis": 1, "opset": 13}, shape, shape, **typed)

@@ -11,7 +11,7 @@ from resperf.errors import LayerError
 from resperf.layers._along import AlongAxis
 from resperf.layers._base import name
 from resperf.layers._laws import BATCHES, choices, log_uniform
-from resperf.layers._operator import DTYPES, Kernel, Operator, dtype_of, split_at_axis
+from resperf.layers._operator import DTYPES, Kernel, Operator, dtype_of
 from resperf.layers.columns import either, is_in
 
 _OPS: Mapping[str, str] = {
@@ -50,9 +50,8 @@ class Reduce(AlongAxis):
     OPERATORS: ClassVar[frozenset[str]] = frozenset(_OPS.values())
 
     @classmethod
-    def fitting(cls, fields: Mapping[str, Any], source: Random) -> dict[str, Any]:
+    def fitting(cls, fields: Mapping[str, Any], _: Random, /) -> dict[str, Any]:
         """Restrict integers to the functions that networks apply to them."""
-        del source
         on_integers = fields["function"] in _INTEGER_FUNCTIONS
         return {**fields, "dtype": fields["dtype"] if on_integers else "float32"}
 
@@ -105,11 +104,7 @@ class Reduce(AlongAxis):
         # If the axes are not adjacent, those between them count as inner.
         inside = [shape[axis] for axis in range(axes[0], len(shape)) if axis not in axes]
         joined = (*shape[: axes[0]], math.prod(shape[axis] for axis in axes), *inside)
-        batch, outer, values, inner = split_at_axis(joined, axes[0])
-        return cls(
-            batch=batch, outer=outer, values=values, inner=inner,
-            function=function, dtype=dtype,
-        )  # fmt: skip
+        return cls(**cls._fields_at(joined, axes[0]), function=function, dtype=dtype)
 
     def kernel(self) -> Kernel:
         """Return the operator along the middle axis."""

@@ -64,12 +64,11 @@ class Reorder(Layer):
         return (self.batch, self.channels_in, self.height, self.width)
 
     @classmethod
-    def fitting(cls, fields: Mapping[str, Any], source: Random) -> dict[str, Any]:
+    def fitting(cls, fields: Mapping[str, Any], _: Random, /) -> dict[str, Any]:
         """Split ``relayout = "nchw>nchwc16"`` into `layout` and `layout_out`."""
-        del source
         made = dict(fields)
         if "relayout" in made:
-            made["layout"], _, made["layout_out"] = str(made.pop("relayout")).partition(">")
+            made["layout"], made["layout_out"] = str(made.pop("relayout")).split(">")
         return made
 
     def own_quantities(self) -> dict[str, Any]:

@@ -70,7 +70,7 @@ class Resize(ResizedLayer):
             )
 
     @classmethod
-    def fitting(cls, fields: Mapping[str, Any], source: Random) -> dict[str, Any]:
+    def fitting(cls, fields: Mapping[str, Any], source: Random, /) -> dict[str, Any]:
         """Make half of the draws double the size of their input, as in most networks."""
         made = dict(fields)
         if made.get("layout", "nchw") != "nchw" or made["mode"] == "cubic":

@@ -57,7 +57,7 @@ class ResizeNd(ResizedLayer):
             raise LayerError(f"resize_nd: input and output have the same size: {self.key}")
 
     @classmethod
-    def fitting(cls, fields: Mapping[str, Any], source: Random) -> dict[str, Any]:
+    def fitting(cls, fields: Mapping[str, Any], source: Random, /) -> dict[str, Any]:
         """Make most of the draws double the size of their input, and some of them signals."""
         made, sort = dict(fields), source.random()
         unchanged = all(made[axis] == made[f"{axis}_out"] for axis in AXES)

@@ -55,9 +55,8 @@ class Select(BroadcastLayer):
         super()._check()
 
     @classmethod
-    def fitting(cls, fields: Mapping[str, Any], source: Random) -> dict[str, Any]:
+    def fitting(cls, fields: Mapping[str, Any], _: Random, /) -> dict[str, Any]:
         """Merge redundant axes."""
-        del source
         made = joined_axes(str(fields["second"]), fields)
         return made | {"tensors": made["tensors"] or int(made["second"] != "same")}
 

@@ -48,7 +48,7 @@ class Softmax(AlongAxis):
             raise LayerError("softmax: softmax_across needs inner above 1")
 
     @classmethod
-    def fitting(cls, fields: Mapping[str, Any], source: Random) -> dict[str, Any]:
+    def fitting(cls, fields: Mapping[str, Any], source: Random, /) -> dict[str, Any]:
         """Give a ``softmax_across`` an `inner` above 1."""
         across = fields["function"] == ACROSS and fields["inner"] == 1
         between = source.choice((16, 64, 152, 1024, 16384))

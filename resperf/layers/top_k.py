@@ -11,7 +11,7 @@ from resperf.errors import LayerError
 from resperf.layers._along import AlongAxis
 from resperf.layers._base import name, number
 from resperf.layers._laws import BATCHES, choices, log_uniform
-from resperf.layers._operator import Kernel, Operator, dtype_of, split_at_axis
+from resperf.layers._operator import Kernel, Operator, dtype_of
 
 _DTYPES = ("float32", "float64", "int64", "int32")
 
@@ -43,9 +43,8 @@ class TopK(AlongAxis):
             raise LayerError(f"top_k: kept={self.kept} is more than values={self.values}")
 
     @classmethod
-    def fitting(cls, fields: Mapping[str, Any], source: Random) -> dict[str, Any]:
+    def fitting(cls, fields: Mapping[str, Any], _: Random, /) -> dict[str, Any]:
         """Limit `kept` to the number of values."""
-        del source
         return {**fields, "kept": min(fields["kept"], fields["values"])}
 
     @property
@@ -70,14 +69,11 @@ class TopK(AlongAxis):
     @classmethod
     def read(cls, operator: Operator) -> Self:
         """Read a ``TopK``; the count must be constant."""
-        batch, outer, values, inner = split_at_axis(operator.shape(), operator.axis(-1))
         (kept,) = operator.numbers("k", 1) or (0,)
         if kept < 1:
             raise LayerError(f"TopK with k={kept} has no layer")
-        return cls(
-            batch=batch, outer=outer, values=values, inner=inner, kept=kept,
-            dtype=dtype_of(operator, _DTYPES),
-        )  # fmt: skip
+        fields = cls._fields_at(operator.shape(), operator.axis(-1))
+        return cls(**fields, kept=kept, dtype=dtype_of(operator, _DTYPES))
 
     def kernel(self) -> Kernel:
         """Return the operator along the middle axis."""

@@ -102,9 +102,8 @@ class Transpose(Layer):
             raise LayerError(f"transpose: order={self.order} does not name {', '.join(beyond)}")
 
     @classmethod
-    def fitting(cls, fields: Mapping[str, Any], source: Random) -> dict[str, Any]:
+    def fitting(cls, fields: Mapping[str, Any], _: Random, /) -> dict[str, Any]:
         """Set axes to 1 that the drawn order does not name."""
-        del source
         named = str(fields["order"]).removesuffix(_SLOW)
         return {**fields, **dict.fromkeys(_DIMS[len(named) :], 1)}
 
