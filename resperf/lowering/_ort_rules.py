@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from resperf.errors import UnsupportedError
 from resperf.layers import FUNCTION_OF, Activation, Conv, ConvNd, Dense, Layer, Pool, Reorder
+from resperf.layers._operator import CONTRIB
 from resperf.lowering._base import (
     MALFORMED,
     LoweredNode,
@@ -25,6 +26,7 @@ from resperf.lowering._ort_functions import without_functions
 from resperf.lowering._ort_half_precision import in_float32
 from resperf.lowering._ort_patterns import with_patterns
 from resperf.lowering._read import (
+    NCHWC,
     REMOVED_OPS,
     VIEW_OPS,
     as_binary_nodes,
@@ -32,6 +34,7 @@ from resperf.lowering._read import (
     is_empty,
     layer_from_node,
     output_view_copy,
+    reorder,
 )
 from resperf.lowering._rewriting import transpose_perm
 from resperf.network import Network, Node
@@ -249,10 +252,10 @@ class _Lowering:
     def _with_transposed_inputs(self, node: Node) -> tuple[Node, list[str]]:
         """Fuse transpositions of matrices that only a matrix product reads into it."""
         inputs, flags, absorbed = list(node.inputs), {}, []
+        product = self._is_fusible_product(node)
         if node.op == "Gemm":
-            product = self._has_one_reader(node)
-        else:
-            product = node.op in ("MatMul", "FusedMatMul") and not self._becomes_gemm(node)
+            # Outputs of the network do not count as readers.
+            product = len(self.readers.get(node.outputs[0], ())) <= 1
         words = ("transA", "transB") if product else ()
         for place, word in zip(range(len(inputs)), words, strict=False):
             step = self._only_reader(inputs[place])
@@ -267,18 +270,11 @@ class _Lowering:
             inputs[place], flags[word] = step.node.inputs[0], 1 - node.attributes.get(word, 0)
         if not absorbed:
             return node, []
-        attributes = {**node.attributes, **flags}
-        if node.op == "Gemm":
-            return replace(node, inputs=tuple(inputs), attributes=attributes), absorbed
-        fused = replace(
-            node, op="FusedMatMul", domain="com.microsoft", inputs=tuple(inputs),
-            attributes=attributes,
-        )  # fmt: skip
-        return fused, absorbed
+        fused = replace(node, inputs=tuple(inputs), attributes={**node.attributes, **flags})
+        return fused if node.op == "Gemm" else _as_fused_product(fused), absorbed
 
-    def _has_one_reader(self, node: Node) -> bool:
-        """Whether at most one node reads a node's output; outputs of the network do not count."""
-        return len(self.readers.get(node.outputs[0], ())) <= 1
+    def _is_fusible_product(self, node: Node) -> bool:
+        return node.op in ("MatMul", "FusedMatMul") and not self._becomes_gemm(node)
 
     def _decomposed(self, node: Node) -> tuple[Node, ...]:
         """Decompose an operator without a kernel: HardSwish is x * HardSigmoid(x).
@@ -489,7 +485,7 @@ class _Lowering:
             return node, []
         self.steps.remove(step)
         fused = replace(
-            node, op="SkipLayerNormalization", domain="com.microsoft",
+            node, op="SkipLayerNormalization", domain=CONTRIB,
             inputs=(*step.node.inputs, *node.inputs[1:]), attributes={},
         )  # fmt: skip
         return fused, step.sources
@@ -512,7 +508,7 @@ class _Lowering:
 
     def _with_input_scales(self, node: Node) -> tuple[Node, list[str]]:
         """Fuse scalar factors of the inputs into a matrix product."""
-        if node.op not in ("MatMul", "FusedMatMul") or self._becomes_gemm(node):
+        if not self._is_fusible_product(node):
             return node, []
         inputs, absorbed = list(node.inputs), []
         for place, name in enumerate(inputs):
@@ -526,9 +522,7 @@ class _Lowering:
                 absorbed += step.sources
         if inputs == list(node.inputs):
             return node, []
-        return replace(
-            node, op="FusedMatMul", domain="com.microsoft", inputs=tuple(inputs)
-        ), absorbed
+        return _as_fused_product(replace(node, inputs=tuple(inputs))), absorbed
 
     def _becomes_gemm(self, node: Node) -> bool:
         """Whether a bias is added to a product, and to nothing else."""
@@ -652,18 +646,11 @@ class _Lowering:
 
     def _to_channels_last(self, node: Node) -> None:
         """Fuse a transposition to NHWC into the re-layout from blocks."""
-        batch, channels, height, width = self.network.tensors[node.inputs[0]].shape
-        layer = Reorder(
-            batch=batch, channels_in=channels, height=height, width=width,
-            layout=f"nchwc{self.block}", layout_out="nhwc",
-        )  # fmt: skip
-        result = node.outputs[0]
-        step = _Step(
-            replace(node, op="ReorderOutput", domain="com.microsoft.nchwc"), layer, "execution",
-            "", self._sources(node), result,
-        )  # fmt: skip
+        layer = reorder(self.network.tensors[node.inputs[0]].shape, f"nchwc{self.block}", "nhwc")
+        made = replace(node, op="ReorderOutput", domain=NCHWC)
+        step = _Step(made, layer, "execution", "", self._sources(node), node.outputs[0])
         self.steps.append(step)
-        self.maker[result] = step
+        self.maker[step.result] = step
 
     def _to_blocked(self, name: str) -> None:
         """Reorder a plain tensor into blocks, once for all its readers."""
@@ -691,15 +678,14 @@ class _Lowering:
     def _reorder(self, name: str, direction: str, role: Role, position: int) -> None:
         if not self._is_image(name):
             return
-        batch, channels, height, width = self.network.tensors[name].shape
-        blocked = f"nchwc{self.block}"
-        layer = Reorder(
-            batch=batch, channels_in=channels, height=height, width=width,
-            layout="nchw" if direction == "in" else blocked,
-            layout_out=blocked if direction == "in" else "nchw",
-        )  # fmt: skip
+        layouts = ("nchw", f"nchwc{self.block}")[:: 1 if direction == "in" else -1]
+        layer = reorder(self.network.tensors[name].shape, *layouts)
         op = {"in": "ReorderInput", "out": "ReorderOutput"}[direction]
-        node = Node(f"{op}_{name}", op, "com.microsoft.nchwc", (name,), (name,), {})
+        node = Node(f"{op}_{name}", op, NCHWC, (name,), (name,), {})
         step = _Step(node, layer, role, "", [], name)
         self.reordered[name, direction] = step
         self.steps.insert(position, step)
+
+
+def _as_fused_product(node: Node) -> Node:
+    return replace(node, op="FusedMatMul", domain=CONTRIB)

@@ -11,12 +11,14 @@ from dataclasses import replace
 from typing import TypeVar
 
 from resperf.errors import LayerError, UnsupportedError
-from resperf.layers import Dense, Layer, Move, Operand, Operator, layer_of_operator
+from resperf.layers import Dense, Layer, Move, Operand, Operator, Reorder, layer_of_operator
 from resperf.lowering._base import MALFORMED
 from resperf.network import Network, Node, Tensor
 
 LayerT = TypeVar("LayerT", bound=Layer)
 
+NCHWC = "com.microsoft.nchwc"
+"""Domain of ONNX Runtime's operators in blocked layouts."""
 VIEW_OPS = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze"})
 """Operators that only change a shape."""
 REMOVED_OPS = frozenset({"Identity", "Dropout"})
@@ -46,6 +48,15 @@ def output_view_copy(network: Network, node: Node) -> Layer | None:
         return Move.copied(Operator(node.op, {}, (operand,), (result.shape,)))
     except LayerError:
         return None
+
+
+def reorder(shape: tuple[int, ...], layout: str, layout_out: str) -> Reorder:
+    """Return the re-layout of an image of shape (batch, channels, height, width)."""
+    batch, channels, height, width = shape
+    return Reorder(
+        batch=batch, channels_in=channels, height=height, width=width, layout=layout,
+        layout_out=layout_out,
+    )  # fmt: skip
 
 
 def as_binary_nodes(network: Network, node: Node) -> tuple[Node, ...]:

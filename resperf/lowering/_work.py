@@ -106,15 +106,13 @@ def _operand(tensor: Tensor) -> Operand:
     return Operand(tensor.shape, tensor.dtype, tensor.value)
 
 
-def _conv(node: Node, inputs: Sequence[_Shape], result: _Shape) -> float:
+def _conv(_: Node, inputs: Sequence[_Shape], result: _Shape) -> float:
     """One per output value and weight of its filter."""
-    del node
     return math.prod(result) * math.prod(inputs[1][1:])
 
 
-def _conv_transpose(node: Node, inputs: Sequence[_Shape], result: _Shape) -> float:
+def _conv_transpose(_: Node, inputs: Sequence[_Shape], _result: _Shape) -> float:
     """One per input value and weight of its filter."""
-    del node, result
     return math.prod(inputs[0]) * math.prod(inputs[1][1:])
 
 
@@ -124,9 +122,8 @@ def _product(node: Node, inputs: Sequence[_Shape], result: _Shape) -> float:
     return math.prod(result) * depth
 
 
-def _einsum(node: Node, inputs: Sequence[_Shape], result: _Shape) -> float:
+def _einsum(node: Node, inputs: Sequence[_Shape], _result: _Shape) -> float:
     """One per combination of all indices, for two operands."""
-    del result
     terms = str(node.attributes["equation"]).replace(" ", "").partition("->")[0].split(",")
     if len(terms) != 2 or any("." in term for term in terms):
         return math.nan
