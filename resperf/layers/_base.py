@@ -8,14 +8,17 @@ from random import Random
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from resperf.errors import LayerError
-from resperf.layers._fields import Fields, FieldSpec, FieldValue, flag, name, number
+from resperf.layers._fields import Fields, FieldSpec, FieldValue, flag, name, number, pixels
 from resperf.layers._layouts import LAYOUTS
 from resperf.layers.columns import THREADED_VALUES, Array, Columns, bytes_each
 
 if TYPE_CHECKING:
     from resperf.layers._operator import Kernel, Operator
 
-__all__ = ["ACTIVATIONS", "LAYOUTS", "FieldSpec", "FieldValue", "Layer", "flag", "name", "number"]
+__all__ = [
+    "ACTIVATIONS", "LAYOUTS", "FieldSpec", "FieldValue", "Layer", "flag", "name", "number",
+    "pixels",
+]  # fmt: skip
 
 ACTIVATIONS = (
     "none", "relu", "tanh", "sigmoid", "leaky_relu", "clip", "hard_sigmoid", "elu", "softplus",

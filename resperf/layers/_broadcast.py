@@ -71,9 +71,20 @@ class BroadcastLayer(Layer):
 class OperandLayer(BroadcastLayer):
     """Functions of one operand, or of two."""
 
+    function: str
     second: str
 
+    UNARY: ClassVar[tuple[str, ...]]
+    """Functions of one operand; all others have a second."""
     FLOPS_PER_VALUE: ClassVar[int] = 1
+
+    def _check(self) -> None:
+        if (self.second == "none") != (self.function in self.UNARY):
+            raise LayerError(
+                f"{self.kind}: {self.function} does not take second={self.second}; functions of "
+                "one operand, and only these, have second=none"
+            )
+        super()._check()
 
     @property
     def input_shape(self) -> tuple[int, ...]:

@@ -43,6 +43,11 @@ def number(description: str, *, unit: str = "1", minimum: int = 1, default: Any 
     )
 
 
+def pixels(description: str, *, minimum: int = 1, default: Any = MISSING) -> Any:
+    """Declare an integer field that is a length along an axis."""
+    return number(description, unit="pixel", minimum=minimum, default=default)
+
+
 def flag(description: str, *, default: Any = MISSING) -> Any:
     """Declare a yes/no field."""
     return dataclasses.field(default=default, metadata={"spec": FieldSpec("bool", description, 0)})
@@ -56,13 +61,13 @@ def name(description: str, choices: tuple[str, ...], *, default: Any = MISSING) 
 
 
 @dataclass_transform(
-    kw_only_default=True, frozen_default=True, field_specifiers=(number, flag, name)
+    kw_only_default=True, frozen_default=True, field_specifiers=(number, pixels, flag, name)
 )
 class Fields(ABC):
     """A frozen value with named fields, made from keywords only.
 
-    Subclasses become frozen dataclasses without a decorator. Their fields are all `number`, `flag`
-    or `name`.
+    Subclasses become frozen dataclasses without a decorator. Their fields are all `number`,
+    `pixels`, `flag` or `name`.
     """
 
     # The cache is a slot, so that vars() holds the fields only.

@@ -31,7 +31,6 @@ class TransposedConv(GroupedLayer, SlidingLayer):
     )  # fmt: skip
     SCALED: ClassVar[tuple[str, ...]] = ("channels_in", "channels_out")
 
-    batch: int
     bias: bool
 
     @classmethod

@@ -8,7 +8,7 @@ from random import Random
 from typing import Any, ClassVar, Self
 
 from resperf.errors import LayerError
-from resperf.layers._base import flag, name, number
+from resperf.layers._base import flag, name, number, pixels
 from resperf.layers._grouped import GroupedLayer
 from resperf.layers._operator import FLOATS, Operator
 from resperf.layers._sliding import SlidingLayer, read_window
@@ -33,28 +33,22 @@ class VolumeLayer(SlidingLayer):
         **{word: tuple(f"{word}_{axis}" for axis in AXES) for word in _WORDS},
     }
 
-    batch: int = number("samples in one run")
-    channels_in: int = number("channels of the input")
     rank: int = number("axes of the input")
-    depth: int = number("slices of the input", unit="pixel", default=1)
-    height: int = number("rows of the input", unit="pixel", default=1)
-    width: int = number("columns of the input", unit="pixel")
-    kernel_depth: int = number("slices of the window", unit="pixel", default=1)
-    kernel_height: int = number("rows of the window", unit="pixel", default=1)
-    kernel_width: int = number("columns of the window", unit="pixel")
-    stride_depth: int = number("slices between windows", unit="pixel", default=1)
-    stride_height: int = number("rows between windows", unit="pixel", default=1)
-    stride_width: int = number("columns between windows", unit="pixel", default=1)
-    dilation_depth: int = number("slices between taps", unit="pixel", default=1)
-    dilation_height: int = number("rows between taps", unit="pixel", default=1)
-    dilation_width: int = number("columns between taps", unit="pixel", default=1)
-    pad_depth: int = number(
-        "padding slices, both ends together", unit="pixel", minimum=0, default=0
-    )
-    pad_height: int = number("padding rows, both ends together", unit="pixel", minimum=0, default=0)
-    pad_width: int = number(
-        "padding columns, both ends together", unit="pixel", minimum=0, default=0
-    )
+    depth: int = pixels("slices of the input", default=1)
+    height: int = pixels("rows of the input", default=1)
+    width: int = pixels("columns of the input")
+    kernel_depth: int = pixels("slices of the window", default=1)
+    kernel_height: int = pixels("rows of the window", default=1)
+    kernel_width: int = pixels("columns of the window")
+    stride_depth: int = pixels("slices between windows", default=1)
+    stride_height: int = pixels("rows between windows", default=1)
+    stride_width: int = pixels("columns between windows", default=1)
+    dilation_depth: int = pixels("slices between taps", default=1)
+    dilation_height: int = pixels("rows between taps", default=1)
+    dilation_width: int = pixels("columns between taps", default=1)
+    pad_depth: int = pixels("padding slices, both ends together", minimum=0, default=0)
+    pad_height: int = pixels("padding rows, both ends together", minimum=0, default=0)
+    pad_width: int = pixels("padding columns, both ends together", minimum=0, default=0)
     dtype: str = name("type of one value", FLOATS, default="float32")
 
     def _check(self) -> None:

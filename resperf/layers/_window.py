@@ -7,7 +7,7 @@ from random import Random
 from typing import Any, ClassVar, Self
 
 from resperf.errors import LayerError
-from resperf.layers._base import LAYOUTS, name, number
+from resperf.layers._base import LAYOUTS, name, pixels
 from resperf.layers._operator import FLOATS, Operator
 from resperf.layers._sliding import SlidingLayer, read_window, same_pads
 from resperf.layers.columns import Array
@@ -34,20 +34,18 @@ class WindowLayer(SlidingLayer):
         "padding": ("same", "symmetric", "valid", "explicit")
     }
 
-    batch: int = number("images in one run")
-    channels_in: int = number("channels of the input")
-    height: int = number("rows of the input", unit="pixel")
-    width: int = number("columns of the input", unit="pixel")
-    kernel_height: int = number("rows of the window", unit="pixel")
-    kernel_width: int = number("columns of the window", unit="pixel")
-    stride_height: int = number("rows between windows", unit="pixel", default=1)
-    stride_width: int = number("columns between windows", unit="pixel", default=1)
-    dilation_height: int = number("rows between taps of a window", unit="pixel", default=1)
-    dilation_width: int = number("columns between taps of a window", unit="pixel", default=1)
-    pad_top: int = number("padding rows at the top", unit="pixel", minimum=0, default=0)
-    pad_left: int = number("padding columns on the left", unit="pixel", minimum=0, default=0)
-    pad_bottom: int = number("padding rows at the bottom", unit="pixel", minimum=0, default=0)
-    pad_right: int = number("padding columns on the right", unit="pixel", minimum=0, default=0)
+    height: int = pixels("rows of the input")
+    width: int = pixels("columns of the input")
+    kernel_height: int = pixels("rows of the window")
+    kernel_width: int = pixels("columns of the window")
+    stride_height: int = pixels("rows between windows", default=1)
+    stride_width: int = pixels("columns between windows", default=1)
+    dilation_height: int = pixels("rows between taps of a window", default=1)
+    dilation_width: int = pixels("columns between taps of a window", default=1)
+    pad_top: int = pixels("padding rows at the top", minimum=0, default=0)
+    pad_left: int = pixels("padding columns on the left", minimum=0, default=0)
+    pad_bottom: int = pixels("padding rows at the bottom", minimum=0, default=0)
+    pad_right: int = pixels("padding columns on the right", minimum=0, default=0)
     layout: str = name("memory layout of the image", LAYOUTS, default="nchw")
     dtype: str = name("type of one value", FLOATS, default="float32")
 

@@ -7,7 +7,8 @@ from random import Random
 from typing import Any, ClassVar, Self
 
 from resperf.errors import LayerError
-from resperf.layers._base import Layer, name, number
+from resperf.layers._base import name
+from resperf.layers._flat import FlatLayer
 from resperf.layers._laws import BATCHES, choices, log_uniform
 from resperf.layers._operator import DTYPES, Kernel, Operator, dtype_of, rows_and_rest
 from resperf.layers.columns import bytes_each, is_in
@@ -22,13 +23,11 @@ DTYPE_OF: Mapping[int, str] = {number: dtype for dtype, number in ELEMENT_TYPES.
 _DRAWN = ("float32", "float16", "int64", "bool", "uint8")
 
 
-class Cast(Layer):
+class Cast(FlatLayer):
     """A conversion of every value to another type. The shape does not change its time."""
 
     kind: ClassVar[str] = "cast"
 
-    batch: int = number("images or rows in one run")
-    values: int = number("values of one image or row")
     dtype: str = name("type of one input value", DTYPES, default="float32")
     dtype_out: str = name("type of one output value", DTYPES, default="float16")
 
@@ -42,8 +41,6 @@ class Cast(Layer):
         "dtype": choices(_DRAWN, [8, 6, 3, 1, 2]),
         "dtype_out": choices(_DRAWN, [8, 6, 3, 1, 1]),
     }
-    SCALED: ClassVar[tuple[str, ...]] = ("values",)
-    FLOPS_PER_VALUE: ClassVar[int] = 1
     OPERATORS: ClassVar[frozenset[str]] = frozenset({"Cast"})
 
     def _check(self) -> None:
@@ -56,11 +53,6 @@ class Cast(Layer):
         if fields["dtype"] != fields["dtype_out"]:
             return dict(fields)
         return {**fields, "dtype_out": "float16" if fields["dtype"] == "float32" else "float32"}
-
-    @property
-    def input_shape(self) -> tuple[int, ...]:
-        """(batch, values)."""
-        return (self.batch, self.values)
 
     @property
     def output_bytes(self) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
 from resperf.errors import LayerError
-from resperf.layers._base import Layer, name, number
+from resperf.layers._base import Layer, name, number, pixels
 from resperf.layers._laws import BATCHES, choices, log_uniform
 from resperf.layers._operator import FLOATS, Kernel, Operator, dtype_of
 from resperf.layers.columns import either
@@ -26,9 +26,9 @@ class DepthToSpace(Layer):
 
     batch: int = number("images in one run")
     channels: int = number("channels of the larger image")
-    height: int = number("rows of the smaller image", unit="pixel")
-    width: int = number("columns of the smaller image", unit="pixel")
-    side: int = number("rows and columns of a block", unit="pixel", default=2)
+    height: int = pixels("rows of the smaller image")
+    width: int = pixels("columns of the smaller image")
+    side: int = pixels("rows and columns of a block", default=2)
     function: str = name("operation", FUNCTIONS, default="depth_to_space")
     dtype: str = name("type of one value", FLOATS, default="float32")
 

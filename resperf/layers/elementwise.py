@@ -58,6 +58,7 @@ class Elementwise(OperandLayer):
     """
 
     kind: ClassVar[str] = "elementwise"
+    UNARY: ClassVar[tuple[str, ...]] = UNARY
 
     function: str = name("function that is computed", (*BINARY, *UNARY), default="add")
     second: str = name("which axes the second operand has", SECONDS, default="same")
@@ -79,8 +80,6 @@ class Elementwise(OperandLayer):
     OPERATORS: ClassVar[frozenset[str]] = frozenset(_FUNCTIONS)
 
     def _check(self) -> None:
-        if (self.second == "none") != (self.function in UNARY):
-            raise LayerError(f"elementwise: {self.function} does not take second={self.second}")
         if self.function == "prelu" and self.second == "both":
             raise LayerError("elementwise: the slopes of prelu cannot be larger than its input")
         if self.function in (*LOGIC, "not") and self.dtype != "bool":

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
 from resperf.errors import LayerError
-from resperf.layers._base import Layer, name, number
+from resperf.layers._base import Layer, name, number, pixels
 from resperf.layers._laws import BATCHES, choices, log_uniform
 from resperf.layers._operator import FLOATS, Kernel, Operator, dtype_of
 
@@ -25,10 +25,10 @@ class GridSample(Layer):
 
     batch: int = number("images in one run")
     channels: int = number("channels")
-    height: int = number("rows of the image", unit="pixel")
-    width: int = number("columns of the image", unit="pixel")
-    height_out: int = number("rows of the sampling grid", unit="pixel")
-    width_out: int = number("columns of the sampling grid", unit="pixel")
+    height: int = pixels("rows of the image")
+    width: int = pixels("columns of the image")
+    height_out: int = pixels("rows of the sampling grid")
+    width_out: int = pixels("columns of the sampling grid")
     mode: str = name("interpolation mode", MODES, default="linear")
     dtype: str = name("type of one value", FLOATS, default="float32")
 

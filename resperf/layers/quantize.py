@@ -7,7 +7,8 @@ from random import Random
 from typing import Any, ClassVar, Self
 
 from resperf.errors import LayerError
-from resperf.layers._base import Layer, name, number
+from resperf.layers._base import name
+from resperf.layers._flat import FlatLayer
 from resperf.layers._laws import BATCHES, choices, log_uniform
 from resperf.layers._operator import Kernel, Operator, dtype_of, rows_and_rest
 from resperf.layers.cast import DTYPE_OF
@@ -24,13 +25,11 @@ _OPS: Mapping[str, str] = {
 _FUNCTION_OF: Mapping[str, str] = {op: function for function, op in _OPS.items()}
 
 
-class Quantize(Layer):
+class Quantize(FlatLayer):
     """Quantisation, dequantisation, or ``dynamic`` quantisation, which computes the scale."""
 
     kind: ClassVar[str] = "quantize"
 
-    batch: int = number("images or rows in one run")
-    values: int = number("values of one image or row")
     function: str = name("operation", tuple(_OPS), default="quantize")
     dtype: str = name("type of one quantised value", INT8_TYPES, default="uint8")
 
@@ -43,19 +42,12 @@ class Quantize(Layer):
         "function": choices(tuple(_OPS), [3, 3, 2]),
         "dtype": choices(INT8_TYPES, [2, 1]),
     }
-    SCALED: ClassVar[tuple[str, ...]] = ("values",)
-    FLOPS_PER_VALUE: ClassVar[int] = 1
     OPERATORS: ClassVar[frozenset[str]] = frozenset(_FUNCTION_OF)
 
     @classmethod
     def fitting(cls, fields: Mapping[str, Any], _: Random, /) -> dict[str, Any]:
         """Make dynamic quantisation uint8, the only type that it supports."""
         return {**fields, **({"dtype": "uint8"} if fields["function"] == "dynamic" else {})}
-
-    @property
-    def input_shape(self) -> tuple[int, ...]:
-        """(batch, values)."""
-        return (self.batch, self.values)
 
     @property
     def _bytes(self) -> tuple[int, int]:

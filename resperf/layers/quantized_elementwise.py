@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from random import Random
 from typing import Any, ClassVar, Self
 
-from resperf.errors import LayerError
 from resperf.layers._base import name
 from resperf.layers._broadcast import (
     SECONDS,
@@ -32,6 +31,7 @@ class QuantizedElementwise(OperandLayer):
     """
 
     kind: ClassVar[str] = "quantized_elementwise"
+    UNARY: ClassVar[tuple[str, ...]] = tuple(_UNARY)
 
     function: str = name("function that is computed", tuple(_OPS), default="add")
     second: str = name("which axes the second operand has", SECONDS, default="same")
@@ -51,14 +51,6 @@ class QuantizedElementwise(OperandLayer):
     }
     SCALED: ClassVar[tuple[str, ...]] = ("outer", "inner")
     OPERATORS: ClassVar[frozenset[str]] = frozenset(_FUNCTION_OF)
-
-    def _check(self) -> None:
-        if (self.function in _UNARY) != (self.second == "none"):
-            raise LayerError(
-                f"quantized_elementwise: {self.function} does not take second={self.second}; "
-                "add and mul have a second operand, other functions have none"
-            )
-        super()._check()
 
     @classmethod
     def fitting(cls, fields: Mapping[str, Any], _: Random, /) -> dict[str, Any]:

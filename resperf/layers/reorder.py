@@ -7,7 +7,7 @@ from random import Random
 from typing import Any, ClassVar
 
 from resperf.errors import LayerError
-from resperf.layers._base import LAYOUTS, Layer, name, number
+from resperf.layers._base import LAYOUTS, Layer, name, number, pixels
 from resperf.layers._laws import BATCHES, choices, log_uniform
 from resperf.layers._layouts import block_of, is_blocked
 from resperf.layers._operator import FLOATS
@@ -26,8 +26,8 @@ class Reorder(Layer):
 
     batch: int = number("images in one run")
     channels_in: int = number("channels of the image")
-    height: int = number("rows of the image", unit="pixel")
-    width: int = number("columns of the image", unit="pixel")
+    height: int = pixels("rows of the image")
+    width: int = pixels("columns of the image")
     layout: str = name("layout of the input", LAYOUTS, default="nchw")
     layout_out: str = name("layout of the output", LAYOUTS, default="nchwc16")
     dtype: str = name("type of one value", FLOATS, default="float32")

@@ -8,7 +8,7 @@ from random import Random
 from typing import Any, ClassVar
 
 from resperf.errors import LayerError
-from resperf.layers._base import LAYOUTS, Layer, name, number
+from resperf.layers._base import LAYOUTS, Layer, name, number, pixels
 from resperf.layers._laws import BATCHES, choices, log_uniform
 from resperf.layers._operator import Kernel, Operator, dtype_of
 from resperf.layers._resized import RESIZE_DTYPES, ResizedLayer
@@ -39,10 +39,10 @@ class Resize(ResizedLayer):
 
     batch: int = number("images in one run")
     channels: int = number("channels of the image")
-    height: int = number("rows of the input", unit="pixel")
-    width: int = number("columns of the input", unit="pixel")
-    height_out: int = number("rows of the output", unit="pixel")
-    width_out: int = number("columns of the output", unit="pixel")
+    height: int = pixels("rows of the input")
+    width: int = pixels("columns of the input")
+    height_out: int = pixels("rows of the output")
+    width_out: int = pixels("columns of the output")
     mode: str = name("interpolation mode", MODES, default="nearest")
     layout: str = name("memory layout of the image", LAYOUTS, default="nchw")
     dtype: str = name("type of one value", RESIZE_DTYPES, default="float32")

@@ -7,7 +7,7 @@ from random import Random
 from typing import Any, ClassVar, Self
 
 from resperf.errors import LayerError
-from resperf.layers._base import name, number
+from resperf.layers._base import name, number, pixels
 from resperf.layers._laws import choices, log_uniform
 from resperf.layers._operator import Kernel, Operator, dtype_of
 from resperf.layers._resized import RESIZE_DTYPES, ResizedLayer
@@ -33,12 +33,12 @@ class ResizeNd(ResizedLayer):
 
     batch: int = number("samples in one run")
     channels: int = number("channels of the volume")
-    depth: int = number("slices of the input", unit="pixel")
-    height: int = number("rows of the input", unit="pixel")
-    width: int = number("columns of the input", unit="pixel")
-    depth_out: int = number("slices of the output", unit="pixel")
-    height_out: int = number("rows of the output", unit="pixel")
-    width_out: int = number("columns of the output", unit="pixel")
+    depth: int = pixels("slices of the input")
+    height: int = pixels("rows of the input")
+    width: int = pixels("columns of the input")
+    depth_out: int = pixels("slices of the output")
+    height_out: int = pixels("rows of the output")
+    width_out: int = pixels("columns of the output")
     mode: str = name("interpolation mode", MODES, default="linear")
     dtype: str = name("type of one value", RESIZE_DTYPES, default="float32")
 

@@ -176,7 +176,6 @@ class _Lowering:
         self.steps: list[_Step] = []
         self.maker: dict[str, _Step] = {}
         self.reordered: dict[tuple[str, str], _Step] = {}
-        self.plain_reads: list[str] = []
 
     def run(self) -> list[LoweredNode]:
         """Lower every node, then reorder blocked tensors where plain ones are read."""
