@@ -36,7 +36,7 @@ class TransposedConv(GroupedLayer, SlidingLayer):
     @classmethod
     def fitting(cls, fields: Mapping[str, Any], _: Random, /) -> dict[str, Any]:
         """Give depthwise draws as many channels out as in."""
-        return with_groups(dict(fields))
+        return with_groups(fields)
 
     def _pads(self) -> tuple[tuple[int, int], ...]:
         return tuple((cut // 2, cut - cut // 2) for cut in self._along("cut"))

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from random import Random
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 from resperf.errors import LayerError
 from resperf.layers._base import ACTIVATIONS, Layer, flag, name, number
+from resperf.layers._grouped import GroupedLayer, with_groups
 from resperf.layers._laws import BATCHES, choices, log_uniform
 from resperf.layers._layouts import block_of, evenness, is_blocked
 from resperf.layers._operator import Kernel, Operator
@@ -20,7 +21,7 @@ from resperf.layers.conv_nd import ConvNd
 _FUSED = ("tanh", "sigmoid", "leaky_relu", "clip", "hard_sigmoid", "hard_swish")
 
 
-class ConvLayer(WindowLayer):
+class ConvLayer(GroupedLayer, WindowLayer):
     """What a convolution and its training step share."""
 
     channels_out: int = number("channels of the output")
@@ -63,14 +64,6 @@ class ConvLayer(WindowLayer):
     SCALED: ClassVar[tuple[str, ...]] = ("channels_in", "channels_out")
     REDRAWN: ClassVar[tuple[str, ...]] = ("bias", "activation", "kernel", "stride")
 
-    def _check(self) -> None:
-        for side in ("channels_in", "channels_out"):
-            if getattr(self, side) % self.groups:
-                raise LayerError(
-                    f"conv: {side}={getattr(self, side)} is not a multiple of groups={self.groups}"
-                )
-        super()._check()
-
     @property
     def output_shape(self) -> tuple[int, ...]:
         """(batch, channels_out, rows, columns)."""
@@ -99,25 +92,7 @@ class ConvLayer(WindowLayer):
     @classmethod
     def fitting(cls, fields: Mapping[str, Any], source: Random, /) -> dict[str, Any]:
         """Make channels multiples of the groups, and replace a named padding by pads."""
-        made = dict(fields)
-        groups = made.get("groups", 1)
-        if groups == "depthwise":
-            made["groups"] = made["channels_out"] = made["channels_in"]
-        elif groups != 1:
-            for side in ("channels_in", "channels_out"):
-                made[side] = max(1, round(made[side] / groups)) * groups
-        return cls._padded(made, source)
-
-    def varied(self, **changes: Any) -> Self:
-        """Change some fields; depthwise layers stay depthwise, others retain their groups."""
-        if self.groups > 1 and self.groups == self.channels_in:
-            width = changes.get("channels_in", self.groups)
-            changes |= {"channels_in": width, "groups": width}
-            changes["channels_out"] = width * (self.channels_out // self.groups)
-        elif self.groups > 1:
-            for side in {"channels_in", "channels_out"} & changes.keys():
-                changes[side] = max(1, round(changes[side] / self.groups)) * self.groups
-        return super().varied(**changes)
+        return cls._padded(with_groups(fields), source)
 
     @property
     def flops(self) -> int:
