@@ -6,17 +6,21 @@ from collections.abc import Mapping
 from typing import Any, Self
 
 from resperf.errors import LayerError
-from resperf.layers._base import Layer
+from resperf.layers._sliding import SlidingLayer
 
 _SIDES = ("channels_in", "channels_out")
 
 
-class GroupedLayer(Layer):
+class GroupedLayer(SlidingLayer):
     """Base class of such kinds, which declare the fields themselves."""
 
-    channels_in: int
     channels_out: int
     groups: int
+
+    @property
+    def _filter_shape(self) -> tuple[int, ...]:
+        """Output channels, input channels of a group, and the window."""
+        return (self.channels_out, self.channels_in // self.groups, *self._window_shape)
 
     def _check(self) -> None:
         for side in _SIDES:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Self
 
 from resperf.layers._base import Layer
-from resperf.layers._operator import FLOATS
+from resperf.layers._operator import FLOATS, Operator, dtype_of
 from resperf.layers.columns import is_in, smaller
 
 RESIZE_DTYPES = (*FLOATS, "uint8", "int8")
@@ -32,6 +32,16 @@ class ResizedLayer(Layer):
 
     def _lengths(self, end: str = "") -> tuple[int, ...]:
         return tuple(getattr(self, f"{axis}{end}") for axis in self.AXES)
+
+    @classmethod
+    def _between(
+        cls, operator: Operator, shape: Sequence[int], result: Sequence[int], **others: str
+    ) -> Self:
+        """Return the layer that resizes between these shapes: (batch, channels, the axes)."""
+        sizes = dict(zip(("batch", "channels", *cls.AXES), shape, strict=True))
+        sizes |= {f"{axis}_out": size for axis, size in zip(cls.AXES, result[2:], strict=True)}
+        dtype = dtype_of(operator, RESIZE_DTYPES)
+        return cls.from_fields({**sizes, "dtype": dtype, **others})
 
     @property
     def input_shape(self) -> tuple[int, ...]:

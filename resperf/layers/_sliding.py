@@ -29,6 +29,11 @@ class SlidingLayer(Layer):
         return found
 
     @property
+    def _window_shape(self) -> tuple[int, ...]:
+        """Window along each axis of the input."""
+        return self._along("kernel")
+
+    @property
     def taps(self) -> int:
         """Values in a window of one channel."""
         return math.prod(self._along("kernel"))

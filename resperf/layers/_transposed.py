@@ -10,7 +10,6 @@ from typing import Any, ClassVar, Self
 from resperf.errors import LayerError
 from resperf.layers._grouped import GroupedLayer, with_groups
 from resperf.layers._operator import Kernel, Operator, dtype_of
-from resperf.layers._sliding import SlidingLayer
 from resperf.layers.columns import smaller
 
 _WORDS = ("kernel", "stride", "dilation", "cut")
@@ -21,7 +20,7 @@ def shorthands(axes: Sequence[str]) -> Mapping[str, tuple[str, ...]]:
     return {"size": tuple(axes), **{w: tuple(f"{w}_{axis}" for axis in axes) for w in _WORDS}}
 
 
-class TransposedConv(GroupedLayer, SlidingLayer):
+class TransposedConv(GroupedLayer):
     """A transposed convolution over `AXES`; each kind declares its own fields."""
 
     PLAIN: ClassVar[tuple[str, ...]] = ("threaded", "vector_rest", "bias", "grouped", "overlap")
@@ -103,16 +102,10 @@ class TransposedConv(GroupedLayer, SlidingLayer):
         """Return a ``ConvTranspose``; an odd crop takes the extra pixel from the end of an axis."""
         weights = (self.channels_in, self.channels_out // self.groups, *self._along("kernel"))
         return Kernel(
-            "ConvTranspose",
-            "",
-            {
-                **self._window_attributes(),
-                "group": self.groups,
-            },
-            self.input_shape,
-            self.output_shape,
-            weight_shapes=(weights, *(((self.channels_out,),) if self.bias else ())),
-        )
+            "ConvTranspose", "", self._window_attributes() | {"group": self.groups},
+            self.input_shape, self.output_shape,
+            weight_shapes=(weights, *(((self.channels_out,),) * self.bias)),
+        )  # fmt: skip
 
 
 def _side(size: Any, kernel: Any, stride: Any, dilation: Any, cut: Any) -> Any:

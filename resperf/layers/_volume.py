@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Self
 
 from resperf.errors import LayerError
 from resperf.layers._base import flag, name, number, pixels
-from resperf.layers._grouped import GroupedLayer
+from resperf.layers._grouped import GroupedLayer, with_groups
 from resperf.layers._operator import FLOATS, Operator
 from resperf.layers._sliding import SlidingLayer, read_window
 from resperf.layers.columns import either, is_in
@@ -98,6 +98,10 @@ class VolumeLayer(SlidingLayer):
         return tuple((pad // 2, pad - pad // 2) for pad in self._along("pad"))
 
     @property
+    def _window_shape(self) -> tuple[int, ...]:
+        return super()._window_shape[3 - self.rank :]
+
+    @property
     def positions(self) -> tuple[int, ...]:
         """Windows along each axis."""
         return self._positions()[3 - self.rank :]
@@ -164,6 +168,18 @@ class VolumeConv(GroupedLayer, VolumeLayer):
     channels_out: int = number("filters")
     groups: int = number("groups of channels that are convolved separately", default=1)
     bias: bool = flag("whether a bias is added", default=True)
+
+    @classmethod
+    def fitting(cls, fields: Mapping[str, Any], _: Random, /) -> dict[str, Any]:
+        """Make channels multiples of the groups; drop depth and height of signals."""
+        return with_groups(cls._flattened(fields))
+
+    @classmethod
+    def _read_conv(cls, operator: Operator, filters: int, shape: tuple[int, ...]) -> dict[str, int]:
+        """Read window, filters and groups; `filters` is the place of the filters' input."""
+        weight, attributes = operator.operand(filters).shape, operator.attributes
+        window = cls._read_volume(operator, attributes.get("kernel_shape") or weight[2:], shape)
+        return window | {"channels_out": weight[0], "groups": int(attributes.get("group", 1))}
 
     @property
     def _filters(self) -> int:

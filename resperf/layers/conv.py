@@ -179,14 +179,12 @@ class Conv(ConvLayer):
 
     def kernel(self) -> Kernel:
         """Return a ``Conv`` with its residual and activation."""
-        weights = (self.channels_out, self.channels_in // self.groups, *self._along("kernel"))
+        # The residual is the fourth input and the bias the third: a residual needs a bias.
+        bias = ((self.channels_out,),) * (self.bias or self.residual)
         return Kernel(
             "Conv", "", self._window_attributes() | {"group": self.groups}, self.input_shape,
-            self.output_shape,
-            # The residual is the fourth input and the bias the third: a residual needs a bias.
-            weight_shapes=(weights, *(((self.channels_out,),) * (self.bias or self.residual))),
-            extra_shapes=(self.output_shape,) * self.residual,
-            activation=self.activation,
+            self.output_shape, weight_shapes=(self._filter_shape, *bias),
+            extra_shapes=(self.output_shape,) * self.residual, activation=self.activation,
         )  # fmt: skip
 
     @property

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from random import Random
 from typing import Any, ClassVar, Self
 
 from resperf.errors import LayerError
 from resperf.layers._base import name
-from resperf.layers._grouped import with_groups
 from resperf.layers._laws import BATCHES, choices, log_uniform
 from resperf.layers._operator import Kernel, Operator, dtype_of
 from resperf.layers._volume import VolumeConv
@@ -53,11 +51,6 @@ class ConvNd(VolumeConv):
     }
     SCALED: ClassVar[tuple[str, ...]] = ("channels_in", "channels_out", "width")
 
-    @classmethod
-    def fitting(cls, fields: Mapping[str, Any], _: Random, /) -> dict[str, Any]:
-        """Give depthwise draws as many channels out as in; drop depth and height of signals."""
-        return with_groups(cls._flattened(fields))
-
     @property
     def weight_bytes(self) -> int:
         """Bytes of weights and bias."""
@@ -74,24 +67,17 @@ class ConvNd(VolumeConv):
     @classmethod
     def read(cls, operator: Operator) -> Self:
         """Read a 1-D or 3-D ``Conv``."""
-        weight, attributes = operator.operand(1).shape, operator.attributes
-        kernel = attributes.get("kernel_shape") or weight[2:]
         if operator.has_input(3):
             raise LayerError("a residual of a 1-D or 3-D convolution has no layer")
         return cls(
-            **cls._read_volume(operator, kernel, operator.shape()), channels_out=weight[0],
-            groups=int(attributes.get("group", 1)),
-            bias=operator.has_input(2), activation=fused_activation(operator),
-            dtype=dtype_of(operator),
+            **cls._read_conv(operator, 1, operator.shape()), bias=operator.has_input(2),
+            activation=fused_activation(operator), dtype=dtype_of(operator),
         )  # fmt: skip
 
     def kernel(self) -> Kernel:
         """Return a ``Conv`` with its activation."""
-        kernel = self._along("kernel")[3 - self.rank :]
-        weights = (self.channels_out, self.channels_in // self.groups, *kernel)
         return Kernel(
             "Conv", "", self._onnx_window() | {"group": self.groups}, self.input_shape,
-            self.output_shape,
-            weight_shapes=(weights, *(((self.channels_out,),) * self.bias)),
-            activation=self.activation,
+            self.output_shape, activation=self.activation,
+            weight_shapes=(self._filter_shape, *(((self.channels_out,),) * self.bias)),
         )  # fmt: skip

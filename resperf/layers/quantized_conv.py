@@ -8,7 +8,6 @@ from typing import Any, ClassVar, Self
 
 from resperf.errors import LayerError
 from resperf.layers._base import name
-from resperf.layers._grouped import with_groups
 from resperf.layers._laws import BATCHES, choices, log_uniform
 from resperf.layers._operator import CONTRIB, Kernel, Operator, dtype_of
 from resperf.layers._volume import VolumeConv
@@ -67,9 +66,9 @@ class QuantizedConv(VolumeConv):
         super()._check()
 
     @classmethod
-    def fitting(cls, fields: Mapping[str, Any], _: Random, /) -> dict[str, Any]:
+    def fitting(cls, fields: Mapping[str, Any], source: Random, /) -> dict[str, Any]:
         """Give depthwise draws as many channels out as in; limit ``integer`` to what exists."""
-        made = with_groups(cls._flattened(fields))
+        made = super().fitting(fields, source)
         if made["function"] == "integer":
             made |= {"bias": False, "layout": "nchw", "dtype": "uint8"}
         return made
@@ -94,29 +93,22 @@ class QuantizedConv(VolumeConv):
     def read(cls, operator: Operator) -> Self:
         """Read a ``QLinearConv``, ONNX's or ONNX Runtime's, or a ``ConvInteger``."""
         function, attributes = _FUNCTION_OF[operator.op], operator.attributes
-        place = 3 if function == "linear" else 1
-        weight, shape = operator.operand(place).shape, operator.shape()
-        last = bool(attributes.get("channels_last"))
+        shape, last = operator.shape(), bool(attributes.get("channels_last"))
         if last:
             shape = (shape[0], shape[-1], *shape[1:-1])
-        kernel = attributes.get("kernel_shape") or weight[2:]
-        has_bias = function == "linear" and len(operator.inputs) > 8
         return cls(
-            **cls._read_volume(operator, kernel, shape), channels_out=weight[0],
-            groups=int(attributes.get("group", 1)),
-            bias=has_bias and operator.inputs[8] is not None, function=function,
+            **cls._read_conv(operator, 3 if function == "linear" else 1, shape),
+            bias=function == "linear" and operator.has_input(8), function=function,
             layout="nhwc" if last else "nchw", dtype=dtype_of(operator, INT8_TYPES),
         )  # fmt: skip
 
     def kernel(self) -> Kernel:
         """Return the operator with one scale and zero point per tensor."""
         shape, result = self.input_shape, self.output_shape
-        kernel = self._along("kernel")[3 - self.rank :]
-        weight = (self.channels_out, self.channels_in // self.groups, *kernel), "int8"
         attributes: dict[str, Any] = self._onnx_window() | {"group": self.groups}
         own, filters = scale(self.dtype), scale("int8")
         if self.function == "integer":
-            typed = constants(self.dtype, (weight[0], "uint8"), own[1], ((), "uint8"))
+            typed = constants(self.dtype, (self._filter_shape, "uint8"), own[1], ((), "uint8"))
             return Kernel(
                 "ConvInteger", "", attributes, shape, result, output_dtype="int32", **typed
             )
@@ -125,5 +117,5 @@ class QuantizedConv(VolumeConv):
             attributes["channels_last"] = 1
             shape, result = ((s[0], *s[2:], s[1]) for s in (shape, result))
         bias = (((self.channels_out,), "int32"),) * self.bias
-        typed = constants(self.dtype, *own, weight, *filters, *own, *bias)
+        typed = constants(self.dtype, *own, (self._filter_shape, "int8"), *filters, *own, *bias)
         return Kernel("QLinearConv", CONTRIB if last else "", attributes, shape, result, **typed)

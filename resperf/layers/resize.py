@@ -98,11 +98,8 @@ class Resize(ResizedLayer):
     @classmethod
     def read(cls, operator: Operator) -> Layer:
         """Read a ``Resize`` or ``Upsample`` of the last axes; without a change it is a copy."""
-        dtype, shape, result = (
-            dtype_of(operator, RESIZE_DTYPES),
-            operator.shape(),
-            operator.result(),
-        )
+        dtype_of(operator, RESIZE_DTYPES)
+        shape, result = operator.shape(), operator.result()
         if shape == result:
             return Move.copied(operator)
         if operator.attributes.get("antialias"):
@@ -118,12 +115,7 @@ class Resize(ResizedLayer):
             return ResizeNd.read(operator)
         if mode == NEAREST and operator.op == "Resize" and not _rounds_down(operator):
             mode = ROUNDED
-        batch, channels, height, width = shape
-        return cls(
-            batch=batch, channels=channels, height=height, width=width, height_out=result[2],
-            width_out=result[3], mode=mode, dtype=dtype,
-            layout="nchw" if operator.block == 1 else f"nchwc{operator.block}",
-        )  # fmt: skip
+        return cls._between(operator, shape, result, mode=mode, layout=operator.layout)
 
     def kernel(self) -> Kernel:
         """Return a ``Resize`` with sizes, or an ``Upsample`` of a blocked image."""

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Self
 from resperf.errors import LayerError
 from resperf.layers._base import name, number, pixels
 from resperf.layers._laws import choices, log_uniform
-from resperf.layers._operator import Kernel, Operator, dtype_of
+from resperf.layers._operator import Kernel, Operator
 from resperf.layers._resized import RESIZE_DTYPES, ResizedLayer
 from resperf.layers._volume import AXES
 
@@ -79,17 +79,10 @@ class ResizeNd(ResizedLayer):
         LayerError
             If another axis changes as well, or its type is not in `RESIZE_DTYPES`.
         """
-        (*rows, width), (*rows_out, width_out) = operator.shape(), operator.result()
-        if rows != rows_out:
-            raise LayerError(
-                f"a resize from {operator.shape()} to {operator.result()} has no layer"
-            )
-        depth, height = rows
-        return cls(
-            batch=1, channels=1, depth=depth, height=height, width=width, depth_out=depth,
-            height_out=height, width_out=width_out, mode="linear",
-            dtype=dtype_of(operator, RESIZE_DTYPES),
-        )  # fmt: skip
+        shape, result = operator.shape(), operator.result()
+        if shape[:2] != result[:2]:
+            raise LayerError(f"a resize from {shape} to {result} has no layer")
+        return cls._between(operator, (1, 1, *shape), (1, 1, *result), mode="linear")
 
     @classmethod
     def read(cls, operator: Operator) -> Self:
@@ -98,10 +91,7 @@ class ResizeNd(ResizedLayer):
         mode = str(operator.attributes.get("mode", MODES[0]))
         if len(shape) != 5 or shape[:2] != result[:2] or mode not in MODES:
             raise LayerError(f"a resize ({mode}) from {shape} to {result} has no layer")
-        sides = {axis: shape[2 + place] for place, axis in enumerate(AXES)}
-        made = {f"{axis}_out": result[2 + place] for place, axis in enumerate(AXES)}
-        dtype = dtype_of(operator, RESIZE_DTYPES)
-        return cls(batch=shape[0], channels=shape[1], **sides, **made, mode=mode, dtype=dtype)
+        return cls._between(operator, shape, result, mode=mode)
 
     def kernel(self) -> Kernel:
         """Return a ``Resize`` with sizes."""
