@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
 
 from resperf.errors import UnsupportedError
@@ -208,25 +208,28 @@ class _Lowering:
             self.renamed[alias] = name
             self.more_uses[name] += self.uses[alias] - 1
             return
-        if not any(fuse(node) for fuse in self._fusions()):
-            absorbed: list[str] = []
-            for fuse in (
-                self._with_input_scales,
-                self._with_transposed_inputs,
-                self._with_input_scales,
-                self._with_skip_input,
-            ):
-                node, more = fuse(node)
-                absorbed += more
-            first, *others = self._decomposed(node)
-            # All parts of a sum are blocked, or none.
-            blocked = self._is_blocked(node, None) if node.op == first.op and others else None
-            self._make(first, blocked)
-            self.steps[-1].sources += absorbed
-            for part in others:
-                self._make(part, blocked)
-                # Only the first part has the node as its source.
-                self.steps[-1].sources = []
+        if node.inputs and any(
+            fuse(self, node)
+            for ops, inputs, fuse in _FUSIONS
+            if node.op in ops and inputs in (0, len(node.inputs))
+        ):
+            return
+        absorbed: list[str] = []
+        for absorb in (
+            self._with_input_scales, self._with_transposed_inputs, self._with_input_scales,
+            self._with_skip_input,
+        ):  # fmt: skip
+            node, more = absorb(node)
+            absorbed += more
+        first, *others = self._decomposed(node)
+        # All parts of a sum are blocked, or none.
+        blocked = self._is_blocked(node, None) if node.op == first.op and others else None
+        self._make(first, blocked)
+        self.steps[-1].sources += absorbed
+        for part in others:
+            self._make(part, blocked)
+            # Only the first part has the node as its source.
+            self.steps[-1].sources = []
 
     def _is_identity(self, node: Node) -> bool:
         """Whether a node returns its input, so that ONNX Runtime removes it."""
@@ -285,12 +288,6 @@ class _Lowering:
         # Both have the same output shape; readers of the operator read the product.
         gate = replace(node, op="HardSigmoid")
         return gate, replace(node, op="Mul", inputs=(node.inputs[0], node.outputs[0]))
-
-    def _fusions(self) -> tuple[Callable[[Node], bool], ...]:
-        return (
-            self._fold_per_channel, self._fuse_activation, self._fuse_silu, self._fuse_residual,
-            self._fuse_bias, self._merge_views, self._scale_output,
-        )  # fmt: skip
 
     def _only_reader(self, name: str) -> _Step | None:
         """Return the step that computes `name`, if nothing else reads it."""
@@ -358,8 +355,6 @@ class _Lowering:
 
     def _fuse_activation(self, node: Node) -> bool:
         """Fuse an activation into the convolution or matrix product before it."""
-        if node.op not in CONV_ACTIVATIONS | DENSE_ACTIVATIONS:
-            return False
         if not self._are_fixed(name for name in node.inputs[1:] if name):
             return False
         step = self._only_reader(node.inputs[0])
@@ -386,8 +381,6 @@ class _Lowering:
 
     def _fuse_silu(self, node: Node) -> bool:
         """Fuse x * sigmoid(x) into one operator."""
-        if node.op != "Mul" or len(node.inputs) != 2:
-            return False
         for x, gate in (node.inputs, node.inputs[::-1]):
             step = self._only_reader(gate)
             if step is None or step.node.op != "Sigmoid" or step.node.inputs[0] != x:
@@ -398,8 +391,6 @@ class _Lowering:
 
     def _fuse_residual(self, node: Node) -> bool:
         """Fuse the addition of a tensor of the same shape into a convolution."""
-        if node.op not in BLOCKED_SUMS or len(node.inputs) != 2:
-            return False
         shapes = {getattr(self.network.tensors.get(name), "shape", None) for name in node.inputs}
         if len(shapes) != 1 or node.inputs[0] == node.inputs[1]:
             return False
@@ -409,11 +400,8 @@ class _Lowering:
             step = self._only_reader(name)
             if step is None or not isinstance(step.layer, Conv):
                 continue
-            if step.layer.residual or step.layer.activation != "none":
-                continue
-            if step.is_blocked and not all(blocked):
-                continue
-            if not step.is_blocked and (node.op != "Add" or any(blocked)):
+            alike = all(blocked) if step.is_blocked else node.op == "Add" and not any(blocked)
+            if step.layer.residual or step.layer.activation != "none" or not alike:
                 continue
             other = next(n for n in node.inputs if n != name)
             if not step.is_blocked:
@@ -431,16 +419,16 @@ class _Lowering:
 
     def _fuse_bias(self, node: Node) -> bool:
         """Fuse a matrix product and the addition of a vector into a Gemm."""
-        if node.op != "Add" or len(node.inputs) != 2:
-            return False
         for product, addend in (node.inputs, node.inputs[::-1]):
             step, vector = self._only_reader(product), self.network.tensors.get(addend)
-            if step is None or step.node.op != "MatMul" or vector is None:
-                continue
-            if not isinstance(step.layer, Dense):
+            if step is None or step.node.op != "MatMul" or not isinstance(step.layer, Dense):
                 continue
             rows = self.network.tensors.get(step.node.inputs[0])
-            fits = vector.is_weight and vector.shape == (step.layer.features_out,)
+            fits = (
+                vector is not None
+                and vector.is_weight
+                and vector.shape == (step.layer.features_out,)
+            )
             if rows is None or not fits or step.layer.bias:
                 continue
             self._extend(step, node, step.layer.replace(bias=True))
@@ -465,8 +453,6 @@ class _Lowering:
 
     def _merge_views(self, node: Node) -> bool:
         """Merge a view into the view before it, which nothing else reads."""
-        if node.op not in MERGED_VIEWS or not node.inputs:
-            return False
         step = self._only_reader(node.inputs[0])
         if step is None or step.role != "view" or step.node.op != "Reshape":
             return False
@@ -491,8 +477,6 @@ class _Lowering:
 
     def _scale_output(self, node: Node) -> bool:
         """Fuse a scalar factor of the output into a matrix product."""
-        if node.op not in ("Mul", "Div") or len(node.inputs) != 2:
-            return False
         step = self._only_reader(node.inputs[0])
         if step is None or not self._is_number(node.inputs[1]):
             return False
@@ -688,3 +672,15 @@ class _Lowering:
 
 def _as_fused_product(node: Node) -> Node:
     return replace(node, op="FusedMatMul", domain=CONTRIB)
+
+
+_FUSIONS: tuple[tuple[Set[str], int, Callable[[_Lowering, Node], bool]], ...] = (
+    ({"BatchNormalization", "Mul", "Add"}, 0, _Lowering._fold_per_channel),
+    (CONV_ACTIVATIONS | DENSE_ACTIVATIONS, 0, _Lowering._fuse_activation),
+    ({"Mul"}, 2, _Lowering._fuse_silu),
+    (BLOCKED_SUMS, 2, _Lowering._fuse_residual),
+    ({"Add"}, 2, _Lowering._fuse_bias),
+    (MERGED_VIEWS, 0, _Lowering._merge_views),
+    ({"Mul", "Div"}, 2, _Lowering._scale_output),
+)
+"""Operators that may be fused into earlier steps, the number of their inputs (0: any), and how."""
