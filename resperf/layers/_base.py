@@ -62,6 +62,8 @@ class Layer(Fields):
     """Lengths that a campaign scales when it perturbs a layer of a network."""
     REDRAWN: ClassVar[tuple[str, ...]] = ()
     """Words that it sometimes redraws in such a layer."""
+    FLOPS_PER_MAC: ClassVar[int] = 2
+    """1 for kinds whose `macs` are comparisons or additions."""
     FLOPS_PER_VALUE: ClassVar[int] = 0
     """Operations per value of kinds without multiply-adds."""
     OPERATORS: ClassVar[frozenset[str]] = frozenset()
@@ -138,8 +140,8 @@ class Layer(Fields):
 
     @property
     def flops(self) -> int:
-        """Operations: two per multiply-add."""
-        return 2 * self.macs + self.FLOPS_PER_VALUE * self.value_count
+        """Operations: two per multiply-add, unless the kind says else."""
+        return self.FLOPS_PER_MAC * self.macs + self.FLOPS_PER_VALUE * self.value_count
 
     @property
     def value_count(self) -> int:

@@ -210,6 +210,8 @@ class VolumeConv(GroupedLayer, VolumeLayer):
 class VolumePool(VolumeLayer):
     """A pooling over one to three axes; each kind declares its own fields."""
 
+    FLOPS_PER_MAC: ClassVar[int] = 1
+
     mode: str
 
     def _max_pad(self, kernel: int, dilation: int) -> int:
@@ -252,11 +254,6 @@ class VolumePool(VolumeLayer):
     def macs(self) -> int:
         """Comparisons or additions."""
         return self.value_count * self.taps
-
-    @property
-    def flops(self) -> int:
-        """Comparisons or additions."""
-        return self.macs
 
     def own_quantities(self) -> dict[str, Any]:
         """Windows, their sizes and what is done with them."""

@@ -26,13 +26,6 @@ THREADED_VALUES = 16384
 """Frameworks use several threads from about this many values on."""
 
 
-def numbers(columns: Columns, *names: str) -> list[Array]:
-    """Return columns as float64."""
-    import numpy as np
-
-    return [np.asarray(columns[name], dtype=np.float64) for name in names]
-
-
 def is_one_of(columns: Columns, name: str, *choices: str) -> Array:
     """Return 1.0 where a field holds one of these names, 0.0 elsewhere."""
     return is_among(columns[name], choices).astype(float)

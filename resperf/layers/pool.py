@@ -60,6 +60,7 @@ class Pool(WindowLayer):
     }
     SCALED: ClassVar[tuple[str, ...]] = ("channels_in",)
     REDRAWN: ClassVar[tuple[str, ...]] = ("mode", "kernel", "stride")
+    FLOPS_PER_MAC: ClassVar[int] = 1
     OPERATORS: ClassVar[frozenset[str]] = frozenset(_MODE_OF)
 
     @property
@@ -85,11 +86,6 @@ class Pool(WindowLayer):
         if made.get("mode", "max") == "max":
             made["count_include_pad"] = False
         return made
-
-    @property
-    def flops(self) -> int:
-        """One comparison or addition per pixel of a window."""
-        return self.macs
 
     def own_quantities(self) -> dict[str, Any]:
         """Windows and layout; ``read_bytes`` are the input bytes that some window covers."""

@@ -47,6 +47,7 @@ class Reduce(AlongAxis):
         "dtype": choices(["float32", "int64"], [10, 1]),
     }
     SCALED: ClassVar[tuple[str, ...]] = ("outer", "values", "inner")
+    FLOPS_PER_MAC: ClassVar[int] = 1
     OPERATORS: ClassVar[frozenset[str]] = frozenset(_OPS.values())
 
     @classmethod
@@ -69,17 +70,12 @@ class Reduce(AlongAxis):
     @property
     def macs(self) -> int:
         """One operation for each value."""
-        return math.prod(self.input_shape)
+        return self.value_count
 
     @property
     def value_count(self) -> int:
         """Values that are reduced."""
         return math.prod(self.input_shape)
-
-    @property
-    def flops(self) -> int:
-        """One operation for each value."""
-        return self.macs
 
     def own_quantities(self) -> dict[str, Any]:
         """Rows and functions of their own cost."""
