@@ -110,20 +110,7 @@ def layer_from_node(network: Network, node: Node, block: int = 1) -> Layer:
     UnsupportedError
         If no kind reads it, or a shape is unknown.
     """
-    operands = (
-        _operand(tensor_of(network, node, place)) if name else None
-        for place, name in enumerate(node.inputs)
-    )
-    written = (network.tensors.get(name) for name in node.outputs if name)
-    operator = Operator(
-        op=node.op,
-        domain=node.domain,
-        attributes=node.attributes,
-        inputs=tuple(operands),
-        outputs=tuple(None if tensor is None else tensor.shape for tensor in written),
-        block=max(block, 1),
-        opset=network.opsets.get(node.domain, 1),
-    )
+    operator = operator_of(network, node, block)
     try:
         return layer_of_operator(operator)
     except LayerError as error:
@@ -132,6 +119,26 @@ def layer_from_node(network: Network, node: Node, block: int = 1) -> Layer:
         raise UnsupportedError(
             f"{_where(node)}: its attributes are malformed ({error!r})"
         ) from error
+
+
+def operator_of(network: Network, node: Node, block: int = 1) -> Operator:
+    """Describe a node to the layer kinds.
+
+    Raises
+    ------
+    UnsupportedError
+        If the shape of an input is unknown.
+    """
+    operands = (
+        _operand(tensor_of(network, node, place)) if name else None
+        for place, name in enumerate(node.inputs)
+    )
+    written = (network.tensors.get(name) for name in node.outputs if name)
+    return Operator(
+        op=node.op, domain=node.domain, attributes=node.attributes, inputs=tuple(operands),
+        outputs=tuple(None if tensor is None else tensor.shape for tensor in written),
+        block=max(block, 1), opset=network.opsets.get(node.domain, 1),
+    )  # fmt: skip
 
 
 def layer_of(made: type[LayerT], network: Network, node: Node) -> LayerT:
