@@ -218,22 +218,35 @@ class VolumePool(VolumeLayer):
         """Return the largest padding: every window must overlap the input."""
         return super()._max_pad(kernel, dilation) - 1
 
-    def _check_ceil_mode(self, attributes: Mapping[str, Any], windows: Sequence[int]) -> None:
-        """Refuse windows that only exist because ``ceil_mode`` rounds up.
+    def _check(self) -> None:
+        whole = self._along("") == self._along("kernel") and math.prod(self.positions) == 1
+        if _is_global(self.mode) and not whole:
+            raise LayerError(f"{self.kind}: the window of {self.mode} must be the whole input")
+        super()._check()
 
-        Parameters
-        ----------
-        attributes : mapping
-        windows : sequence of int
-            Number of windows of the operator along each axis.
+    @classmethod
+    def _read_pool(
+        cls,
+        operator: Operator,
+        mode: str,
+        shape: tuple[int, ...],
+        windows: Sequence[int],
+        **others: str,
+    ) -> Self:
+        """Read a pooling of this mode; `windows` is their number along each axis.
 
         Raises
         ------
         LayerError
-            If the operator has more windows than this layer.
+            If it has windows that only exist because ``ceil_mode`` rounds up.
         """
-        if attributes.get("ceil_mode") and tuple(windows) != self.positions:
+        attributes = operator.attributes
+        kernel = shape[2:] if _is_global(mode) else attributes["kernel_shape"]
+        window = cls._read_volume(operator, kernel, shape)
+        made = cls.from_fields({**window, "mode": mode, **others})
+        if attributes.get("ceil_mode") and tuple(windows) != made.positions:
             raise LayerError("a pooling with partly empty windows is not supported by this kind")
+        return made
 
     @classmethod
     def fitting(cls, fields: Mapping[str, Any], _: Random, /) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from random import Random
 from typing import Any, ClassVar, Self
@@ -59,9 +58,6 @@ class PoolNd(VolumePool):
     OPERATORS: ClassVar[frozenset[str]] = frozenset({"LpPool", "GlobalLpPool"})
 
     def _check(self) -> None:
-        whole = self._along("") == self._along("kernel")
-        if self.mode.startswith("global") and not (whole and math.prod(self.positions) == 1):
-            raise LayerError(f"pool_nd: the window of {self.mode} must be the whole input")
         if self.rank == 2 and self.mode in _OF_IMAGES:
             raise LayerError(f"pool_nd: {self.mode} of an image is a layer of kind pool")
         super()._check()
@@ -89,12 +85,8 @@ class PoolNd(VolumePool):
             mode = "max_places"
         if mode in _UNDILATED and max(attributes.get("dilations") or (1,)) > 1:
             raise LayerError(f"a dilated {operator.op} has no layer")
-        whole = mode.startswith("global")
-        kernel = operator.shape()[2:] if whole else attributes["kernel_shape"]
-        window = cls._read_volume(operator, kernel, operator.shape())
-        made = cls(**window, mode=mode, dtype=dtype_of(operator))
-        made._check_ceil_mode(attributes, operator.result()[2:])
-        return made
+        windows, dtype = operator.result()[2:], dtype_of(operator)
+        return cls._read_pool(operator, mode, operator.shape(), windows, dtype=dtype)
 
     def kernel(self) -> Kernel:
         """Return the pooling operator."""

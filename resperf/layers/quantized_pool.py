@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from random import Random
 from typing import Any, ClassVar, Self
@@ -53,9 +52,6 @@ class QuantizedPool(VolumePool):
     OPERATORS: ClassVar[frozenset[str]] = frozenset(_MODE_OF)
 
     def _check(self) -> None:
-        whole = self._along("") == self._along("kernel")
-        if self.mode == "global_average" and not (whole and math.prod(self.positions) == 1):
-            raise LayerError("quantized_pool: the window of global_average must be the whole image")
         if self.mode == "max" and self.layout != "nhwc":
             raise LayerError("quantized_pool: mode=max needs layout=nhwc")
         super()._check()
@@ -74,19 +70,12 @@ class QuantizedPool(VolumePool):
     @classmethod
     def read(cls, operator: Operator) -> Self:
         """Read a quantised pooling of ONNX Runtime."""
-        mode, attributes, shape = _MODE_OF[operator.op], operator.attributes, operator.shape()
-        last = mode == "max" or bool(attributes.get("channels_last"))
+        mode, shape, windows = _MODE_OF[operator.op], operator.shape(), operator.result()[2:]
+        last = mode == "max" or bool(operator.attributes.get("channels_last"))
         if last:
-            shape = (shape[0], shape[-1], *shape[1:-1])
-        kernel = shape[2:] if mode == "global_average" else attributes["kernel_shape"]
-        made = cls(
-            **cls._read_volume(operator, kernel, shape), mode=mode,
-            layout="nhwc" if last else "nchw", dtype=dtype_of(operator, INT8_TYPES),
-        )  # fmt: skip
-        made._check_ceil_mode(
-            attributes, operator.result()[1:-1] if last else operator.result()[2:]
-        )
-        return made
+            shape, windows = (shape[0], shape[-1], *shape[1:-1]), operator.result()[1:-1]
+        layout, dtype = "nhwc" if last else "nchw", dtype_of(operator, INT8_TYPES)
+        return cls._read_pool(operator, mode, shape, windows, layout=layout, dtype=dtype)
 
     def kernel(self) -> Kernel:
         """Return the operator with scales and zero points of input and output."""
