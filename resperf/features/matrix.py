@@ -52,9 +52,5 @@ def feature_matrix(
     named |= {f"log2 {name}": np.log2(np.maximum(q[name], 2.0**-10)) for name in cls.LOG2}
     for field_name, spec in cls.specs().items():
         if field_name in (*cls.ENCODED, "dtype"):
-            values = np.asarray(columns[field_name])
-            named |= {
-                f"{field_name}={choice}": (values == choice).astype(float)
-                for choice in spec.choices
-            }
+            named |= {(each := f"{field_name}={choice}"): q[each] for choice in spec.choices}
     return tuple(named), np.stack(list(named.values()), axis=1)

@@ -6,9 +6,10 @@ bundle predicts the same numbers.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, ClassVar, Protocol, Self
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -16,18 +17,19 @@ from resperf.errors import BundleError, TrainingError, require
 from resperf.features.columns import Array
 
 
-class Transform(Protocol):
+class Transform(ABC):
     """The contract of a transform; arrays are (rows, columns) unless stated otherwise."""
 
     name: ClassVar[str]
 
+    @abstractmethod
     def apply(self, values: Array) -> Array:
         """Transform values."""
-        ...
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values, `name` among them."""
-        ...
+        fields = {k: list(v) if isinstance(v, tuple) else v for k, v in vars(self).items()}
+        return {"name": self.name, **fields}
 
 
 def _checked(values: Array, names: Sequence[str]) -> Array:
@@ -50,7 +52,7 @@ def _checked(values: Array, names: Sequence[str]) -> Array:
 
 
 @dataclass(frozen=True)
-class BoxCox:
+class BoxCox(Transform):
     """Box-Cox transform with one fitted lambda per column (ResPerfNet appendix D, equation 10).
 
     The equation's first line misprints (x^lambda - 1) / lambda, which is used here.
@@ -101,13 +103,9 @@ class BoxCox:
         safe = np.where(powers == 0, 1.0, powers)
         return np.exp(np.where(powers == 0, values, np.log1p(safe * values) / safe))
 
-    def to_json(self) -> dict[str, Any]:
-        """Return plain JSON values."""
-        return {"name": self.name, **_plain(self)}
-
 
 @dataclass(frozen=True)
-class ZScore:
+class ZScore(Transform):
     """Zero mean and unit standard deviation per column (ResPerfNet appendix C, equation 9).
 
     A constant column has no deviation: its sigma is stored as 1, so it becomes 0.
@@ -145,13 +143,9 @@ class ZScore:
         originals: Array = values * np.array(self.sigmas) + np.array(self.means)
         return originals
 
-    def to_json(self) -> dict[str, Any]:
-        """Return plain JSON values."""
-        return {"name": self.name, **_plain(self)}
-
 
 @dataclass(frozen=True)
-class Clip:
+class Clip(Transform):
     """Limit values to [-limit, limit], so that outliers cannot dominate a network."""
 
     name: ClassVar[str] = "clip"
@@ -162,13 +156,9 @@ class Clip:
         """Return the values, limited."""
         return np.clip(values, -self.limit, self.limit)
 
-    def to_json(self) -> dict[str, Any]:
-        """Return plain JSON values."""
-        return {"name": self.name, **_plain(self)}
-
 
 @dataclass(frozen=True)
-class TargetScale:
+class TargetScale(Transform):
     """Times multiplied by a constant (ResPerfNet appendix B, equation 8); any shape."""
 
     name: ClassVar[str] = "target_scale"
@@ -183,13 +173,9 @@ class TargetScale:
         """Return the values over the scaler."""
         return values / self.scaler
 
-    def to_json(self) -> dict[str, Any]:
-        """Return plain JSON values."""
-        return {"name": self.name, **_plain(self)}
-
 
 @dataclass(frozen=True)
-class Log:
+class Log(Transform):
     """Natural logarithm; any shape."""
 
     name: ClassVar[str] = "log"
@@ -211,12 +197,8 @@ class Log:
         """Return e^x."""
         return np.exp(values)
 
-    def to_json(self) -> dict[str, Any]:
-        """Return plain JSON values."""
-        return {"name": self.name}
 
-
-TRANSFORMS: Mapping[str, type[Any]] = {
+TRANSFORMS: Mapping[str, type[Transform]] = {
     cls.name: cls for cls in (BoxCox, ZScore, Clip, TargetScale, Log)
 }
 
@@ -237,7 +219,3 @@ def transform_from_json(values: Mapping[str, Any]) -> Any:
             f"no transform {values.get('name')!r} with these settings; "
             "the bundle was made by another version of resperf: train it again"
         ) from error
-
-
-def _plain(step: Any) -> dict[str, Any]:
-    return {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(step).items()}

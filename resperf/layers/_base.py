@@ -8,14 +8,17 @@ from random import Random
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from resperf.errors import LayerError
-from resperf.layers._fields import Fields, FieldSpec, FieldValue, flag, name, number
+from resperf.layers._fields import Fields, FieldSpec, FieldValue, flag, name, number, pixels
 from resperf.layers._layouts import LAYOUTS
 from resperf.layers.columns import THREADED_VALUES, Array, Columns, bytes_each
 
 if TYPE_CHECKING:
     from resperf.layers._operator import Kernel, Operator
 
-__all__ = ["ACTIVATIONS", "LAYOUTS", "FieldSpec", "FieldValue", "Layer", "flag", "name", "number"]
+__all__ = [
+    "ACTIVATIONS", "LAYOUTS", "FieldSpec", "FieldValue", "Layer", "flag", "name", "number",
+    "pixels",
+]  # fmt: skip
 
 ACTIVATIONS = (
     "none", "relu", "tanh", "sigmoid", "leaky_relu", "clip", "hard_sigmoid", "elu", "softplus",
@@ -59,6 +62,10 @@ class Layer(Fields):
     """Lengths that a campaign scales when it perturbs a layer of a network."""
     REDRAWN: ClassVar[tuple[str, ...]] = ()
     """Words that it sometimes redraws in such a layer."""
+    FLOPS_PER_MAC: ClassVar[int] = 2
+    """1 for kinds whose `macs` are comparisons or additions."""
+    FLOPS_PER_VALUE: ClassVar[int] = 0
+    """Operations per value of kinds without multiply-adds."""
     OPERATORS: ClassVar[frozenset[str]] = frozenset()
     """ONNX operators (and fused operators of ONNX Runtime) that this kind reads."""
     FORWARD: ClassVar[str] = ""
@@ -131,35 +138,49 @@ class Layer(Fields):
         """Bytes read and written if each value crosses the memory bus once."""
         return self.input_bytes + self.output_bytes + self.weight_bytes
 
+    @property
+    def flops(self) -> int:
+        """Operations: two per multiply-add, unless the kind says else."""
+        return self.FLOPS_PER_MAC * self.macs + self.FLOPS_PER_VALUE * self.value_count
+
+    @property
+    def value_count(self) -> int:
+        """Values of the output, or those that decide whether frameworks use several threads."""
+        return math.prod(self.output_shape)
+
     @classmethod
     def quantities(cls, columns: Columns) -> dict[str, Array]:
         """Return physical quantities of layers of this kind, each of shape (rows,).
 
-        Includes at least those of `traffic`.
-        """
-        raise NotImplementedError
-
-    def traffic(self, flops: Array | int, values: Array | int) -> dict[str, Array]:
-        """Return the quantities that all kinds have: bytes, work, threading.
-
-        Called on the result of `over`. The number of `values` decides whether frameworks use
-        several threads.
+        These are all fields that are numbers, bytes, work and threading, 1 or 0 for each choice of
+        `ENCODED` and ``dtype``, and what `own_quantities` adds.
         """
         import numpy as np
 
-        values = np.asarray(values, dtype=np.float64)
-        in_bytes, out_bytes = self.input_bytes, self.output_bytes
-        found = {
-            "in_bytes": in_bytes, "out_bytes": out_bytes,
-            "moved_bytes": in_bytes + out_bytes + self.weight_bytes, "flops": flops,
-            "threaded": values >= THREADED_VALUES, "vector_rest": values % 16,
+        many = cls.over(columns)
+        found: dict[str, Any] = {
+            "in_bytes": many.input_bytes, "out_bytes": many.output_bytes,
+            "weight_bytes": many.weight_bytes, "moved_bytes": many.moved_bytes,
+            "flops": many.flops, "value_count": many.value_count,
+            "threaded": many.value_count >= THREADED_VALUES, "vector_rest": many.value_count % 16,
         }  # fmt: skip
-        return {name: np.asarray(each, dtype=np.float64) for name, each in found.items()}
+        for field_name, spec in cls.specs().items():
+            value = vars(many)[field_name]
+            if not spec.choices:
+                found[field_name] = value
+            elif field_name in (*cls.ENCODED, "dtype"):
+                found |= {f"{field_name}={each}": value == each for each in spec.choices}
+        found |= many.own_quantities()
+        rows = np.shape(many.input_bytes)
+        return {name: np.full(rows, each, dtype=np.float64) for name, each in found.items()}
+
+    def own_quantities(self) -> dict[str, Any]:
+        """Return what else may cost time or be a feature; called on the result of `over`."""
+        return {}
 
     @classmethod
-    def fitting(cls, fields: Mapping[str, Any], source: Random) -> dict[str, Any]:
+    def fitting(cls, fields: Mapping[str, Any], _: Random, /) -> dict[str, Any]:
         """Make independently drawn fields consistent with each other."""
-        del source
         return dict(fields)
 
     def varied(self, **changes: Any) -> Self:

@@ -9,10 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from itertools import groupby
-from typing import Any
+from typing import Any, ClassVar
 
-from resperf.layers._base import Layer
-from resperf.layers._operator import split_rows
+from resperf.errors import LayerError
+from resperf.layers._base import Layer, number
+from resperf.layers._operator import Operator, split_rows
 from resperf.layers.columns import is_in
 
 SECONDS = ("none", "same", "scalar", "inner", "middle", "outer", "sides", "both")
@@ -24,18 +25,22 @@ CONTIGUOUS = ("none", "same", "scalar")
 
 
 class BroadcastLayer(Layer):
-    """Base class of kinds with one or two operands."""
+    """Kinds whose result has three axes, of which another tensor may lack some."""
 
-    batch: int
-    outer: int
-    middle: int
-    inner: int
-    second: str
+    batch: int = number("first dimension")
+    outer: int = number("rows per batch entry", default=1)
+    middle: int = number("length of the middle axis", default=1)
+    inner: int = number("length of the last axis")
 
     @property
-    def input_shape(self) -> tuple[int, ...]:
-        """(batch x outer, middle, inner)."""
-        return (self.batch * self.outer, 1, 1) if self.second == "both" else self.output_shape
+    def _second(self) -> str:
+        """Which axes the other tensor has: the field `second`, which each kind declares."""
+        named: str = vars(self)["second"]
+        return named
+
+    def _check(self) -> None:
+        if _has_redundant_axes(self._second, self.fields()):
+            raise LayerError(f"{self.kind}: second={self._second} has redundant axes: merge them")
 
     @property
     def output_shape(self) -> tuple[int, ...]:
@@ -44,20 +49,75 @@ class BroadcastLayer(Layer):
 
     @property
     def second_shape(self) -> tuple[int, ...]:
-        """Shape of the second operand; empty for a scalar or for none."""
-        return second_shape(self.second, self.batch * self.outer, self.middle, self.inner)
+        """Shape of the second tensor; empty for a scalar or for none."""
+        rows, middle, inner = self.output_shape
+        shapes: Mapping[str, tuple[int, ...]] = {
+            "same": (rows, middle, inner), "inner": (inner,), "both": (inner,),
+            "middle": (middle, 1), "outer": (rows, 1, 1), "sides": (rows, 1, inner),
+        }  # fmt: skip
+        return shapes.get(self._second, ())
+
+    @property
+    def _second_values(self) -> int:
+        """Values of the second tensor."""
+        rows, middle, inner = self.output_shape
+        counts = {
+            ("same",): rows * middle * inner, ("scalar",): 1, ("inner", "both"): inner,
+            ("middle",): middle, ("outer",): rows, ("sides",): rows * inner,
+        }  # fmt: skip
+        return sum(is_in(self._second, words) * count for words, count in counts.items())
+
+
+class OperandLayer(BroadcastLayer):
+    """Functions of one operand, or of two."""
+
+    function: str
+    second: str
+
+    UNARY: ClassVar[tuple[str, ...]]
+    """Functions of one operand; all others have a second."""
+    FLOPS_PER_VALUE: ClassVar[int] = 1
+
+    def _check(self) -> None:
+        if (self.second == "none") != (self.function in self.UNARY):
+            raise LayerError(
+                f"{self.kind}: {self.function} does not take second={self.second}; functions of "
+                "one operand, and only these, have second=none"
+            )
+        super()._check()
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """(batch x outer, middle, inner)."""
+        return (self.batch * self.outer, 1, 1) if self.second == "both" else self.output_shape
 
     @property
     def input_bytes(self) -> int:
         """Bytes of both operands."""
-        rows, both = self.batch * self.outer, is_in(self.second, ("both",))
-        values = rows * self.middle * self.inner
-        return (values - both * (values - rows) + self._second_values) * self.element_bytes
+        rows, values = self.batch * self.outer, self.value_count
+        first = values - is_in(self.second, ("both",)) * (values - rows)
+        return (first + self._second_values) * self.element_bytes
 
-    @property
-    def _second_values(self) -> int:
-        """Values of the second operand."""
-        return second_values(self.second, self.batch * self.outer, self.middle, self.inner)
+    def own_quantities(self) -> dict[str, Any]:
+        """Values and rows; ``loops`` counts inner loops along the last axis."""
+        rows, repeated = self.batch * self.outer * self.middle, 1 - is_in(self.second, CONTIGUOUS)
+        return {
+            "values": self.value_count, "rows": rows, "repeated": repeated,
+            "second_bytes": self._second_values * self.element_bytes, "loops": repeated * rows,
+        }  # fmt: skip
+
+    @classmethod
+    def _fields_of(cls, operator: Operator, second: int | None) -> dict[str, Any]:
+        """Return the axes of an operator whose second operand is this input; None if it has none.
+
+        Axes beyond three are merged into the rows.
+        """
+        result = operator.result()
+        if second is not None:
+            shapes = in_order(result, operator.shape(0), operator.shape(second))
+            return broadcast_axes(result, *shapes)
+        batch = result[0] if result else 1
+        return rows_of(batch, batch, inner=math.prod(result) // max(batch, 1), second="none")
 
 
 def broadcast_axes(
@@ -140,7 +200,7 @@ def rows_of(rows: int, batch: int, **fields: Any) -> dict[str, Any]:
     return {"batch": batch, "outer": outer, **fields}
 
 
-def has_redundant_axes(second: str, fields: Mapping[str, Any]) -> bool:
+def _has_redundant_axes(second: str, fields: Mapping[str, Any]) -> bool:
     """Whether axes are separate that could be merged for such an operand."""
     bare = {"none": 0, "same": 0, "scalar": 0, "inner": 1, "outer": 1, "both": 1}
     if second not in bare:
@@ -156,21 +216,3 @@ def joined_axes(second: str, fields: Mapping[str, Any]) -> dict[str, Any]:
     if second in ("none", "same", "scalar"):
         made |= {"outer": 1, "inner": made["inner"] * made["outer"]}
     return made
-
-
-def second_shape(second: str, rows: int, middle: int, inner: int) -> tuple[int, ...]:
-    """Return the shape of the second operand; empty for a scalar or for none."""
-    shapes: Mapping[str, tuple[int, ...]] = {
-        "same": (rows, middle, inner), "inner": (inner,), "both": (inner,), "middle": (middle, 1),
-        "outer": (rows, 1, 1), "sides": (rows, 1, inner),
-    }  # fmt: skip
-    return shapes.get(second, ())
-
-
-def second_values(second: str, rows: int, middle: int, inner: int) -> int:
-    """Count the values of the second operand; an array for many layers."""
-    return (
-        is_in(second, ("same",)) * rows * middle * inner + is_in(second, ("scalar",))
-        + is_in(second, ("inner", "both")) * inner + is_in(second, ("middle",)) * middle
-        + is_in(second, ("outer",)) * rows + is_in(second, ("sides",)) * rows * inner
-    )  # fmt: skip

@@ -43,6 +43,11 @@ def number(description: str, *, unit: str = "1", minimum: int = 1, default: Any 
     )
 
 
+def pixels(description: str, *, minimum: int = 1, default: Any = MISSING) -> Any:
+    """Declare an integer field that is a length along an axis."""
+    return number(description, unit="pixel", minimum=minimum, default=default)
+
+
 def flag(description: str, *, default: Any = MISSING) -> Any:
     """Declare a yes/no field."""
     return dataclasses.field(default=default, metadata={"spec": FieldSpec("bool", description, 0)})
@@ -56,13 +61,13 @@ def name(description: str, choices: tuple[str, ...], *, default: Any = MISSING) 
 
 
 @dataclass_transform(
-    kw_only_default=True, frozen_default=True, field_specifiers=(number, flag, name)
+    kw_only_default=True, frozen_default=True, field_specifiers=(number, pixels, flag, name)
 )
 class Fields(ABC):
     """A frozen value with named fields, made from keywords only.
 
-    Subclasses become frozen dataclasses without a decorator. Their fields are all `number`, `flag`
-    or `name`.
+    Subclasses become frozen dataclasses without a decorator. Their fields are all `number`,
+    `pixels`, `flag` or `name`.
     """
 
     # The cache is a slot, so that vars() holds the fields only.
@@ -84,15 +89,16 @@ class Fields(ABC):
             dataclass(init=False, repr=False, eq=False, kw_only=True)(cls)
 
     def __init__(self, **values: Any) -> None:
-        own = vars(self)
-        specs, defaults = self._described()
+        own, (specs, defaults) = vars(self), self._described()
+        given = {**defaults, **values}
+        if len(given) > len(specs):
+            unknown = ", ".join(sorted(given.keys() - specs.keys()))
+            raise LayerError(f"{self.kind} has no field {unknown}; it has {', '.join(specs)}")
         for field_name, spec in specs.items():
-            value = values.pop(field_name, defaults[field_name])
-            if value is MISSING:
-                raise TypeError(f"{type(self).__name__} needs a value for {field_name!r}")
-            own[field_name] = self._checked(field_name, spec, value)
-        if values:
-            raise TypeError(f"{type(self).__name__} has no field {', '.join(map(repr, values))}")
+            if given[field_name] is MISSING:
+                missing = (each for each, value in given.items() if value is MISSING)
+                raise LayerError(f"{self.kind} needs a value for {', '.join(missing)}")
+            own[field_name] = self._checked(field_name, spec, given[field_name])
         self._check()
 
     def __setattr__(self, name: str, value: object) -> NoReturn:
@@ -164,18 +170,6 @@ class Fields(ABC):
         LayerError
             If a field is missing, unknown or out of range.
         """
-        unknown = sorted(set(fields) - set(cls.specs()))
-        if unknown:
-            raise LayerError(
-                f"{cls.kind} has no field {', '.join(unknown)}; it has {', '.join(cls.specs())}"
-            )
-        missing = [
-            field_name
-            for field_name, default in cls.defaults().items()
-            if default is MISSING and field_name not in fields
-        ]
-        if missing:
-            raise LayerError(f"{cls.kind} needs a value for {', '.join(missing)}")
         return cls(**fields)
 
     @classmethod

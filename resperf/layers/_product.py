@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from typing import Any
 
-from resperf.layers._base import Layer
+from resperf.layers._base import Layer, number
 
 
 class ProductLayer(Layer):
-    """Base class of such kinds, which declare the fields themselves."""
+    """Fields, work and quantities that such kinds share."""
 
-    batch: int
-    outer: int
-    rows: int
-    depth: int
-    columns: int
+    batch: int = number("first dimension")
+    outer: int = number("products per batch entry, such as heads", default=1)
+    rows: int = number("rows of the first matrix")
+    depth: int = number("length of the summed axis: columns of the first matrix")
+    columns: int = number("columns of the second matrix")
 
     @property
     def output_shape(self) -> tuple[int, ...]:
@@ -33,16 +34,26 @@ class ProductLayer(Layer):
         return products * self.depth * (self.rows + self.columns) * self.element_bytes
 
     @property
-    def _values(self) -> int:
+    def value_count(self) -> int:
         """Values of all results."""
         return self.batch * self.outer * self.rows * self.columns
 
     @property
     def output_bytes(self) -> int:
         """Bytes of all results."""
-        return self._values * self.element_bytes
+        return self.value_count * self.element_bytes
 
     @property
     def macs(self) -> int:
         """Multiply-accumulate operations."""
-        return self._values * self.depth
+        return self.value_count * self.depth
+
+    def own_quantities(self) -> dict[str, Any]:
+        """Products, bytes of each operand, and what does not fill vectors."""
+        products = self.batch * self.outer
+        depth_bytes = products * self.depth * self.element_bytes
+        return {
+            "products": products, "first_bytes": self.rows * depth_bytes,
+            "second_bytes": self.columns * depth_bytes, "row_count": products * self.rows,
+            "depth_rest": self.depth % 4, "column_rest": self.columns % 16,
+        }  # fmt: skip

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import ClassVar
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Self
 
 from resperf.layers._base import Layer
-from resperf.layers._operator import FLOATS
-from resperf.layers.columns import Array, Columns, is_one_of, numbers, smaller
+from resperf.layers._operator import FLOATS, Operator, dtype_of
+from resperf.layers.columns import is_in, smaller
 
 RESIZE_DTYPES = (*FLOATS, "uint8", "int8")
 """Element types that can be resized."""
@@ -28,9 +28,20 @@ class ResizedLayer(Layer):
 
     batch: int
     channels: int
+    mode: str
 
     def _lengths(self, end: str = "") -> tuple[int, ...]:
         return tuple(getattr(self, f"{axis}{end}") for axis in self.AXES)
+
+    @classmethod
+    def _between(
+        cls, operator: Operator, shape: Sequence[int], result: Sequence[int], **others: str
+    ) -> Self:
+        """Return the layer that resizes between these shapes: (batch, channels, the axes)."""
+        sizes = dict(zip(("batch", "channels", *cls.AXES), shape, strict=True))
+        sizes |= {f"{axis}_out": size for axis, size in zip(cls.AXES, result[2:], strict=True)}
+        dtype = dtype_of(operator, RESIZE_DTYPES)
+        return cls.from_fields({**sizes, "dtype": dtype, **others})
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -48,20 +59,15 @@ class ResizedLayer(Layer):
         values = smaller(math.prod(self.input_shape), math.prod(self.output_shape))
         return values * self.element_bytes
 
-    @classmethod
-    def quantities(cls, columns: Columns) -> dict[str, Array]:
-        """Bytes, planes and interpolation modes."""
-        import numpy as np
+    @property
+    def flops(self) -> int:
+        """Operations of the interpolation: one per input pixel that an output pixel reads."""
+        more = (n * is_in(self.mode, (mode,)) for mode, n in self.MORE_TAPS.items())
+        return self.value_count * (1 + sum(more))
 
-        many, modes = cls.over(columns), cls.specs()["mode"].choices
-        (width_out,) = numbers(columns, "width_out")
-        kinds = {f"mode={each}": is_one_of(columns, "mode", each) for each in modes}
-        taps = 1 + sum(more * kinds[f"mode={mode}"] for mode, more in cls.MORE_TAPS.items())
-        values = np.asarray(math.prod(many.output_shape))
+    def own_quantities(self) -> dict[str, Any]:
+        """Planes and pixels."""
         return {
-            **many.traffic(taps * values, values),
-            "planes": np.asarray(many.batch * many.channels),
-            "pixels_in": np.asarray(math.prod(many._lengths())),
-            "pixels_out": np.asarray(math.prod(many._lengths("_out"))), "width_out": width_out,
-            **kinds,
+            "planes": self.batch * self.channels, "pixels_in": math.prod(self._lengths()),
+            "pixels_out": math.prod(self._lengths("_out")),
         }  # fmt: skip

@@ -9,7 +9,7 @@ from operator import attrgetter
 from typing import Any, ClassVar, NamedTuple
 
 from resperf.errors import LayerError
-from resperf.layers._base import Layer
+from resperf.layers._base import Layer, number
 from resperf.layers._operator import Operator
 
 _AUTO_PADS = ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER")
@@ -20,13 +20,18 @@ class SlidingLayer(Layer):
 
     AXES: ClassVar[tuple[str, ...]]
 
-    batch: int
-    channels_in: int
+    batch: int = number("images or samples in one run")
+    channels_in: int = number("channels of the input")
 
     def _along(self, word: str) -> tuple[int, ...]:
         """Return sizes (``""``), kernels, strides or dilations along the axes."""
         found: tuple[int, ...] = _getter(self.AXES, word)(self)
         return found
+
+    @property
+    def _window_shape(self) -> tuple[int, ...]:
+        """Window along each axis of the input."""
+        return self._along("kernel")
 
     @property
     def taps(self) -> int:

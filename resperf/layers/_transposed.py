@@ -10,8 +10,7 @@ from typing import Any, ClassVar, Self
 from resperf.errors import LayerError
 from resperf.layers._grouped import GroupedLayer, with_groups
 from resperf.layers._operator import Kernel, Operator, dtype_of
-from resperf.layers._sliding import SlidingLayer
-from resperf.layers.columns import Array, Columns, numbers
+from resperf.layers.columns import smaller
 
 _WORDS = ("kernel", "stride", "dilation", "cut")
 
@@ -21,7 +20,7 @@ def shorthands(axes: Sequence[str]) -> Mapping[str, tuple[str, ...]]:
     return {"size": tuple(axes), **{w: tuple(f"{w}_{axis}" for axis in axes) for w in _WORDS}}
 
 
-class TransposedConv(GroupedLayer, SlidingLayer):
+class TransposedConv(GroupedLayer):
     """A transposed convolution over `AXES`; each kind declares its own fields."""
 
     PLAIN: ClassVar[tuple[str, ...]] = ("threaded", "vector_rest", "bias", "grouped", "overlap")
@@ -29,17 +28,14 @@ class TransposedConv(GroupedLayer, SlidingLayer):
         "batch", "channels_in", "channels_out", "groups", "pixels_in", "pixels_out", "taps",
         "flops", "columns_bytes", "in_bytes", "out_bytes", "weight_bytes",
     )  # fmt: skip
-    ENCODED: ClassVar[tuple[str, ...]] = ()
     SCALED: ClassVar[tuple[str, ...]] = ("channels_in", "channels_out")
 
-    batch: int
     bias: bool
 
     @classmethod
-    def fitting(cls, fields: Mapping[str, Any], source: Random) -> dict[str, Any]:
+    def fitting(cls, fields: Mapping[str, Any], _: Random, /) -> dict[str, Any]:
         """Give depthwise draws as many channels out as in."""
-        del source
-        return with_groups(dict(fields))
+        return with_groups(fields)
 
     def _pads(self) -> tuple[tuple[int, int], ...]:
         return tuple((cut // 2, cut - cut // 2) for cut in self._along("cut"))
@@ -61,30 +57,16 @@ class TransposedConv(GroupedLayer, SlidingLayer):
         filters = self.channels_in * self.channels_out // self.groups
         return (filters * self.taps + self.bias * self.channels_out) * self.element_bytes
 
-    @classmethod
-    def quantities(cls, columns: Columns) -> dict[str, Array]:
-        """Bytes and FLOPs; ``columns_bytes`` is the col2im buffer."""
-        import numpy as np
-
-        batch, channels_in, channels_out, groups, bias = numbers(
-            columns, "batch", "channels_in", "channels_out", "groups", "bias"
-        )
-        many = cls.over(columns)
-        pixels_in, pixels_out, taps, strides, weights = (
-            np.asarray(each)
-            for each in (
-                math.prod(many._along("")), math.prod(many.output_shape[2:]), many.taps,
-                math.prod(many._along("stride")), many.weight_bytes,
-            )
-        )  # fmt: skip
+    def own_quantities(self) -> dict[str, Any]:
+        """Pixels and weights; ``columns_bytes`` is the col2im buffer."""
+        pixels = math.prod(self._along(""))
+        columns = self.batch * self.channels_out * self.taps * pixels
         return {
-            **many.traffic(2 * many.macs, batch * channels_out * pixels_out),
-            "batch": batch, "channels_in": channels_in, "channels_out": channels_out,
-            "groups": groups, "grouped": (groups > 1).astype(float), "bias": bias,
-            "pixels_in": pixels_in, "pixels_out": pixels_out, "taps": taps,
-            "overlap": np.minimum(taps / strides, 10.0), "weight_bytes": weights,
-            "image_weight_bytes": weights * batch, "products": batch * groups,
-            "columns_bytes": batch * channels_out * taps * pixels_in * many.element_bytes,
+            "grouped": self.groups > 1, "pixels_in": pixels, "taps": self.taps,
+            "pixels_out": math.prod(self.output_shape[2:]),
+            "overlap": smaller(self.taps / math.prod(self._along("stride")), 10.0),
+            "image_weight_bytes": self.weight_bytes * self.batch,
+            "products": self.batch * self.groups, "columns_bytes": columns * self.element_bytes,
         }  # fmt: skip
 
     @classmethod
@@ -120,16 +102,10 @@ class TransposedConv(GroupedLayer, SlidingLayer):
         """Return a ``ConvTranspose``; an odd crop takes the extra pixel from the end of an axis."""
         weights = (self.channels_in, self.channels_out // self.groups, *self._along("kernel"))
         return Kernel(
-            "ConvTranspose",
-            "",
-            {
-                **self._window_attributes(),
-                "group": self.groups,
-            },
-            self.input_shape,
-            self.output_shape,
-            weight_shapes=(weights, *(((self.channels_out,),) if self.bias else ())),
-        )
+            "ConvTranspose", "", self._window_attributes() | {"group": self.groups},
+            self.input_shape, self.output_shape,
+            weight_shapes=(weights, *(((self.channels_out,),) * self.bias)),
+        )  # fmt: skip
 
 
 def _side(size: Any, kernel: Any, stride: Any, dilation: Any, cut: Any) -> Any:

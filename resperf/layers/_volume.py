@@ -8,10 +8,11 @@ from random import Random
 from typing import Any, ClassVar, Self
 
 from resperf.errors import LayerError
-from resperf.layers._base import name, number
-from resperf.layers._grouped import GroupedLayer
+from resperf.layers._base import flag, name, number, pixels
+from resperf.layers._grouped import GroupedLayer, with_groups
 from resperf.layers._operator import FLOATS, Operator
 from resperf.layers._sliding import SlidingLayer, read_window
+from resperf.layers.columns import either, is_in
 
 AXES = ("depth", "height", "width")
 _WORDS = ("kernel", "stride", "dilation", "pad")
@@ -32,28 +33,22 @@ class VolumeLayer(SlidingLayer):
         **{word: tuple(f"{word}_{axis}" for axis in AXES) for word in _WORDS},
     }
 
-    batch: int = number("samples in one run")
-    channels_in: int = number("channels of the input")
     rank: int = number("axes of the input")
-    depth: int = number("slices of the input", unit="pixel", default=1)
-    height: int = number("rows of the input", unit="pixel", default=1)
-    width: int = number("columns of the input", unit="pixel")
-    kernel_depth: int = number("slices of the window", unit="pixel", default=1)
-    kernel_height: int = number("rows of the window", unit="pixel", default=1)
-    kernel_width: int = number("columns of the window", unit="pixel")
-    stride_depth: int = number("slices between windows", unit="pixel", default=1)
-    stride_height: int = number("rows between windows", unit="pixel", default=1)
-    stride_width: int = number("columns between windows", unit="pixel", default=1)
-    dilation_depth: int = number("slices between taps", unit="pixel", default=1)
-    dilation_height: int = number("rows between taps", unit="pixel", default=1)
-    dilation_width: int = number("columns between taps", unit="pixel", default=1)
-    pad_depth: int = number(
-        "padding slices, both ends together", unit="pixel", minimum=0, default=0
-    )
-    pad_height: int = number("padding rows, both ends together", unit="pixel", minimum=0, default=0)
-    pad_width: int = number(
-        "padding columns, both ends together", unit="pixel", minimum=0, default=0
-    )
+    depth: int = pixels("slices of the input", default=1)
+    height: int = pixels("rows of the input", default=1)
+    width: int = pixels("columns of the input")
+    kernel_depth: int = pixels("slices of the window", default=1)
+    kernel_height: int = pixels("rows of the window", default=1)
+    kernel_width: int = pixels("columns of the window")
+    stride_depth: int = pixels("slices between windows", default=1)
+    stride_height: int = pixels("rows between windows", default=1)
+    stride_width: int = pixels("columns between windows", default=1)
+    dilation_depth: int = pixels("slices between taps", default=1)
+    dilation_height: int = pixels("rows between taps", default=1)
+    dilation_width: int = pixels("columns between taps", default=1)
+    pad_depth: int = pixels("padding slices, both ends together", minimum=0, default=0)
+    pad_height: int = pixels("padding rows, both ends together", minimum=0, default=0)
+    pad_width: int = pixels("padding columns, both ends together", minimum=0, default=0)
     dtype: str = name("type of one value", FLOATS, default="float32")
 
     def _check(self) -> None:
@@ -103,6 +98,10 @@ class VolumeLayer(SlidingLayer):
         return tuple((pad // 2, pad - pad // 2) for pad in self._along("pad"))
 
     @property
+    def _window_shape(self) -> tuple[int, ...]:
+        return super()._window_shape[3 - self.rank :]
+
+    @property
     def positions(self) -> tuple[int, ...]:
         """Windows along each axis."""
         return self._positions()[3 - self.rank :]
@@ -111,6 +110,26 @@ class VolumeLayer(SlidingLayer):
     def windows(self) -> int:
         """Windows of one channel."""
         return math.prod(self._positions())
+
+    @property
+    def _filters(self) -> int:
+        """Channels of the output."""
+        return self.channels_in
+
+    @property
+    def output_shape(self) -> tuple[int, ...]:
+        """(batch, channels, windows along each axis)."""
+        return (self.batch, self._filters, *self.positions)
+
+    @property
+    def value_count(self) -> int:
+        """Values of the output."""
+        return self.batch * self._filters * self.windows
+
+    @property
+    def output_bytes(self) -> int:
+        """Bytes of the output."""
+        return self.value_count * self.element_bytes
 
     def _onnx_window(self) -> dict[str, list[int]]:
         """Return the window as attributes of an ONNX operator of this rank."""
@@ -144,22 +163,27 @@ class VolumeLayer(SlidingLayer):
 
 
 class VolumeConv(GroupedLayer, VolumeLayer):
-    """A convolution over one to three axes; each kind declares its own fields."""
+    """A convolution over one to three axes."""
+
+    channels_out: int = number("filters")
+    groups: int = number("groups of channels that are convolved separately", default=1)
+    bias: bool = flag("whether a bias is added", default=True)
+
+    @classmethod
+    def fitting(cls, fields: Mapping[str, Any], _: Random, /) -> dict[str, Any]:
+        """Make channels multiples of the groups; drop depth and height of signals."""
+        return with_groups(cls._flattened(fields))
+
+    @classmethod
+    def _read_conv(cls, operator: Operator, filters: int, shape: tuple[int, ...]) -> dict[str, int]:
+        """Read window, filters and groups; `filters` is the place of the filters' input."""
+        weight, attributes = operator.operand(filters).shape, operator.attributes
+        window = cls._read_volume(operator, attributes.get("kernel_shape") or weight[2:], shape)
+        return window | {"channels_out": weight[0], "groups": int(attributes.get("group", 1))}
 
     @property
-    def output_shape(self) -> tuple[int, ...]:
-        """(batch, channels_out, windows along each axis)."""
-        return (self.batch, self.channels_out, *self.positions)
-
-    @property
-    def _values(self) -> int:
-        """Values of the output."""
-        return self.batch * self.channels_out * self.windows
-
-    @property
-    def output_bytes(self) -> int:
-        """Bytes of the output."""
-        return self._values * self.element_bytes
+    def _filters(self) -> int:
+        return self.channels_out
 
     @property
     def filters(self) -> int:
@@ -169,11 +193,24 @@ class VolumeConv(GroupedLayer, VolumeLayer):
     @property
     def macs(self) -> int:
         """Multiply-accumulate operations."""
-        return self._values * (self.channels_in // self.groups) * self.taps
+        return self.value_count * (self.channels_in // self.groups) * self.taps
+
+    def own_quantities(self) -> dict[str, Any]:
+        """Windows and groups; ``columns_bytes`` is the im2col buffer."""
+        pointwise = self.taps == 1
+        columns = self.batch * self.channels_in * self.windows * self.taps * self.element_bytes
+        return {
+            "taps": self.taps, "windows": self.windows, "grouped": self.groups > 1,
+            "depthwise": (self.groups > 1) & (self.groups == self.channels_in),
+            "pointwise": pointwise, "products": self.batch * self.groups,
+            "columns_bytes": either(pointwise, 0, columns),
+        }  # fmt: skip
 
 
 class VolumePool(VolumeLayer):
     """A pooling over one to three axes; each kind declares its own fields."""
+
+    FLOPS_PER_MAC: ClassVar[int] = 1
 
     mode: str
 
@@ -181,27 +218,39 @@ class VolumePool(VolumeLayer):
         """Return the largest padding: every window must overlap the input."""
         return super()._max_pad(kernel, dilation) - 1
 
-    def _check_ceil_mode(self, attributes: Mapping[str, Any], windows: Sequence[int]) -> None:
-        """Refuse windows that only exist because ``ceil_mode`` rounds up.
+    def _check(self) -> None:
+        whole = self._along("") == self._along("kernel") and math.prod(self.positions) == 1
+        if _is_global(self.mode) and not whole:
+            raise LayerError(f"{self.kind}: the window of {self.mode} must be the whole input")
+        super()._check()
 
-        Parameters
-        ----------
-        attributes : mapping
-        windows : sequence of int
-            Number of windows of the operator along each axis.
+    @classmethod
+    def _read_pool(
+        cls,
+        operator: Operator,
+        mode: str,
+        shape: tuple[int, ...],
+        windows: Sequence[int],
+        **others: str,
+    ) -> Self:
+        """Read a pooling of this mode; `windows` is their number along each axis.
 
         Raises
         ------
         LayerError
-            If the operator has more windows than this layer.
+            If it has windows that only exist because ``ceil_mode`` rounds up.
         """
-        if attributes.get("ceil_mode") and tuple(windows) != self.positions:
+        attributes = operator.attributes
+        kernel = shape[2:] if _is_global(mode) else attributes["kernel_shape"]
+        window = cls._read_volume(operator, kernel, shape)
+        made = cls.from_fields({**window, "mode": mode, **others})
+        if attributes.get("ceil_mode") and tuple(windows) != made.positions:
             raise LayerError("a pooling with partly empty windows is not supported by this kind")
+        return made
 
     @classmethod
-    def fitting(cls, fields: Mapping[str, Any], source: Random) -> dict[str, Any]:
+    def fitting(cls, fields: Mapping[str, Any], _: Random, /) -> dict[str, Any]:
         """Give a global pooling a window over the whole input; drop depth and height of signals."""
-        del source
         made = cls._flattened(fields)
         if _is_global(made["mode"]):
             for axis in AXES:
@@ -215,24 +264,19 @@ class VolumePool(VolumeLayer):
         return self.replace(**changes)
 
     @property
-    def output_shape(self) -> tuple[int, ...]:
-        """(batch, channels_in, windows along each axis)."""
-        return (self.batch, self.channels_in, *self.positions)
-
-    @property
-    def _values(self) -> int:
-        """Values of the output."""
-        return self.batch * self.channels_in * self.windows
-
-    @property
-    def output_bytes(self) -> int:
-        """Bytes of the output."""
-        return self._values * self.element_bytes
-
-    @property
     def macs(self) -> int:
         """Comparisons or additions."""
-        return self._values * self.taps
+        return self.value_count * self.taps
+
+    def own_quantities(self) -> dict[str, Any]:
+        """Windows, their sizes and what is done with them."""
+        planes = self.batch * self.channels_in
+        return {
+            "planes": planes, "taps": self.taps, "windows": self.windows,
+            "window_count": planes * self.windows,
+            "whole": is_in(self.mode, ("global_max", "global_average", "global_lp")),
+            "mean": is_in(self.mode, ("average", "global_average")),
+        }  # fmt: skip
 
 
 def _is_global(mode: str) -> bool:

@@ -7,10 +7,10 @@ from random import Random
 from typing import Any, ClassVar, Self
 
 from resperf.errors import LayerError
-from resperf.layers._base import LAYOUTS, name, number
+from resperf.layers._base import LAYOUTS, name, pixels
 from resperf.layers._operator import FLOATS, Operator
 from resperf.layers._sliding import SlidingLayer, read_window, same_pads
-from resperf.layers.columns import Array, Columns, numbers
+from resperf.layers.columns import Array
 
 MAX_TAPS = 4096
 """Taps of a window that `real_share` visits one by one along an axis."""
@@ -34,20 +34,18 @@ class WindowLayer(SlidingLayer):
         "padding": ("same", "symmetric", "valid", "explicit")
     }
 
-    batch: int = number("images in one run")
-    channels_in: int = number("channels of the input")
-    height: int = number("rows of the input", unit="pixel")
-    width: int = number("columns of the input", unit="pixel")
-    kernel_height: int = number("rows of the window", unit="pixel")
-    kernel_width: int = number("columns of the window", unit="pixel")
-    stride_height: int = number("rows between windows", unit="pixel", default=1)
-    stride_width: int = number("columns between windows", unit="pixel", default=1)
-    dilation_height: int = number("rows between taps of a window", unit="pixel", default=1)
-    dilation_width: int = number("columns between taps of a window", unit="pixel", default=1)
-    pad_top: int = number("padding rows at the top", unit="pixel", minimum=0, default=0)
-    pad_left: int = number("padding columns on the left", unit="pixel", minimum=0, default=0)
-    pad_bottom: int = number("padding rows at the bottom", unit="pixel", minimum=0, default=0)
-    pad_right: int = number("padding columns on the right", unit="pixel", minimum=0, default=0)
+    height: int = pixels("rows of the input")
+    width: int = pixels("columns of the input")
+    kernel_height: int = pixels("rows of the window")
+    kernel_width: int = pixels("columns of the window")
+    stride_height: int = pixels("rows between windows", default=1)
+    stride_width: int = pixels("columns between windows", default=1)
+    dilation_height: int = pixels("rows between taps of a window", default=1)
+    dilation_width: int = pixels("columns between taps of a window", default=1)
+    pad_top: int = pixels("padding rows at the top", minimum=0, default=0)
+    pad_left: int = pixels("padding columns on the left", minimum=0, default=0)
+    pad_bottom: int = pixels("padding rows at the bottom", minimum=0, default=0)
+    pad_right: int = pixels("padding columns on the right", minimum=0, default=0)
     layout: str = name("memory layout of the image", LAYOUTS, default="nchw")
     dtype: str = name("type of one value", FLOATS, default="float32")
 
@@ -156,49 +154,41 @@ class WindowLayer(SlidingLayer):
         """
         return self.replace(layout="nchw", batch=1)
 
-    @classmethod
-    def _geometry(cls, columns: Columns, many: Self) -> dict[str, Array]:
-        """Return output size, padding and edges of the windows of `many`, made of `columns`.
+    def own_quantities(self) -> dict[str, Any]:
+        """Output size, padding and edges of the windows, in pixels.
 
-        Keys are fields of the layer, or are derived from them, in pixels. ``edge_share`` is the
-        share of output pixels whose window touches padding; blocked kernels compute these one at a
-        time.
+        ``edge_share`` is the share of output pixels whose window touches padding; blocked kernels
+        compute these one at a time.
         """
         import numpy as np
 
-        names = (
-            "height", "width", "kernel_height", "kernel_width", "stride_height", "stride_width",
-            "dilation_height", "dilation_width", "pad_top", "pad_left", "pad_bottom", "pad_right",
-        )  # fmt: skip
-        h, w, kh, kw, sh, sw, dh, dw, top, left, bottom, right = numbers(columns, *names)
-        rows, cols = (np.asarray(each) for each in many.output_shape[2:])
+        (h, w), (kh, kw), (sh, sw), (dh, dw) = (
+            self._along(word) for word in ("", "kernel", "stride", "dilation")
+        )
+        (top, bottom), (left, right) = self._pads()
+        rows, cols = self.output_shape[2:]
         edge_rows = np.minimum(np.ceil(top / sh) + np.ceil(bottom / sh), rows)
         edge_cols = np.minimum(np.ceil(left / sw) + np.ceil(right / sw), cols)
         pad_height, pad_width = top + bottom, left + right
-        real = np.ones(len(h))
+        real = np.ones(np.shape(h))
         # Taps miss the image only with padding or an overhanging last window: most rows need no
         # count.
         hang_down = rows > (h + pad_height - dh * (kh - 1) - 1) / sh + 1
         hang_right = cols > (w + pad_width - dw * (kw - 1) - 1) / sw + 1
         some = np.flatnonzero((pad_height + pad_width > 0) | hang_down | hang_right)
         if len(some):
-            vertical = (each[some] for each in (h, rows, kh, sh, dh, top))
-            horizontal = (each[some] for each in (w, cols, kw, sw, dw, left))
+            vertical = (np.asarray(each)[some] for each in (h, rows, kh, sh, dh, top))
+            horizontal = (np.asarray(each)[some] for each in (w, cols, kw, sw, dw, left))
             real[some] = real_share(*vertical) * real_share(*horizontal)
         return {
-            "height": h, "width": w, "kernel_height": kh, "kernel_width": kw,
-            "stride_height": sh, "stride_width": sw, "dilation_height": dh, "dilation_width": dw,
             "rows_out": rows, "columns_out": cols, "pixels_in": h * w, "pixels_out": rows * cols,
-            "taps": kh * kw, "stride": sh * sw, "dilated": (dh * dw > 1).astype(float),
-            "pad_height": pad_height, "pad_width": pad_width,
-            "padded": (pad_height + pad_width > 0).astype(float),
-            "pad_odd": ((pad_height % 2 == 1) | (pad_width % 2 == 1)).astype(float),
-            "pad_uneven": ((top != bottom) | (left != right)).astype(float),
+            "taps": self.taps, "stride": sh * sw, "dilated": dh * dw > 1,
+            "pad_height": pad_height, "pad_width": pad_width, "padded": pad_height + pad_width > 0,
+            "pad_odd": (pad_height % 2 == 1) | (pad_width % 2 == 1),
+            "pad_uneven": (top != bottom) | (left != right),
             "edge_share": 1 - (1 - edge_rows / rows) * (1 - edge_cols / cols),
-            "edge_columns": edge_cols,
-            "strided": (sh * sw > 1).astype(float),
-            "real": real,
-            "covered": np.minimum(kh * kw / (sh * sw), 1.0),
+            "edge_columns": edge_cols, "strided": sh * sw > 1, "real": real,
+            "covered": np.minimum(self.taps / (sh * sw), 1.0),
         }  # fmt: skip
 
 

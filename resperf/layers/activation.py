@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from resperf.errors import LayerError
-from resperf.layers._base import ACTIVATIONS, Layer, name, number
+from resperf.layers._base import ACTIVATIONS, Layer, name
+from resperf.layers._flat import FlatLayer
 from resperf.layers._laws import BATCHES, choices, log_uniform
 from resperf.layers._operator import CONTRIB, FLOATS, Kernel, Operand, Operator
-from resperf.layers.columns import Array, Columns, numbers
 from resperf.layers.elementwise import Elementwise
 
 _OPS: Mapping[str, tuple[str, str, Mapping[str, float]]] = {
@@ -44,13 +44,11 @@ FUNCTION_OF: Mapping[str, str] = {
 _BOUNDS = ("Relu", "Clip")
 
 
-class Activation(Layer):
+class Activation(FlatLayer):
     """An element-wise function. The shape of the tensor does not change its time."""
 
     kind: ClassVar[str] = "activation"
 
-    batch: int = number("images or rows in one run")
-    values: int = number("values of one image or row")
     activation: str = name(
         "function that is computed", tuple(each for each in ACTIVATIONS if each != "none")
     )
@@ -65,23 +63,8 @@ class Activation(Layer):
         "values": log_uniform(64, 1 << 20),
         "activation": choices([each for each in _OPS if each != "hard_swish"], [1] * 15),
     }
-    SCALED: ClassVar[tuple[str, ...]] = ("values",)
     REDRAWN: ClassVar[tuple[str, ...]] = ("activation",)
     OPERATORS: ClassVar[frozenset[str]] = frozenset(FUNCTION_OF)
-
-    @property
-    def input_shape(self) -> tuple[int, ...]:
-        """(batch, values)."""
-        return (self.batch, self.values)
-
-    @classmethod
-    def quantities(cls, columns: Columns) -> dict[str, Array]:
-        """Bytes and values; ``flops`` counts one operation per value for every function."""
-        batch, values = numbers(columns, "batch", "values")
-        elements = batch * values
-        return {
-            **cls.over(columns).traffic(elements, elements), "batch": batch, "values": values,
-        }  # fmt: skip
 
     @classmethod
     def read(cls, operator: Operator) -> Layer:

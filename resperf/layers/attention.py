@@ -11,7 +11,7 @@ from resperf.errors import LayerError
 from resperf.layers._base import Layer, flag, name, number
 from resperf.layers._laws import BATCHES, choices, log_uniform
 from resperf.layers._operator import CONTRIB, FLOATS, Kernel, Operator, dtype_of
-from resperf.layers.columns import Array, Columns, either, numbers
+from resperf.layers.columns import either
 
 
 class Attention(Layer):
@@ -42,7 +42,6 @@ class Attention(Layer):
         "products", "queries", "keys", "heads", "head_size", "flops", "score_bytes",
         "projection_flops", "in_bytes", "out_bytes",
     )  # fmt: skip
-    ENCODED: ClassVar[tuple[str, ...]] = ()
     RANGES: ClassVar[Mapping[str, Any]] = {
         "batch": BATCHES,
         "queries": log_uniform(8, 512),
@@ -63,9 +62,8 @@ class Attention(Layer):
             raise LayerError("attention: without projections, causal and masked must be false")
 
     @classmethod
-    def fitting(cls, fields: Mapping[str, Any], source: Random) -> dict[str, Any]:
+    def fitting(cls, fields: Mapping[str, Any], _: Random, /) -> dict[str, Any]:
         """Give self-attention (with projections) as many keys as queries."""
-        del source
         made = {**fields, "value_size": fields["head_size"]}
         if made["features"]:
             return made | {"keys": made["queries"]}
@@ -103,9 +101,15 @@ class Attention(Layer):
     @property
     def macs(self) -> int:
         """Multiply-accumulate operations of projections and heads."""
-        scores = self.batch * self.heads * self.queries * self.keys
-        projections = self.batch * self.queries * self.features * self._width
-        return projections + scores * (self.head_size + self.value_size)
+        return self._projection_macs + self._scores * (self.head_size + self.value_size)
+
+    @property
+    def _projection_macs(self) -> int:
+        return self.batch * self.queries * self.features * self._width
+
+    @property
+    def _scores(self) -> int:
+        return self.batch * self.heads * self.queries * self.keys
 
     @property
     def weight_bytes(self) -> int:
@@ -113,28 +117,13 @@ class Attention(Layer):
         weights = (self.features + 1) * self._width
         return either(self.features > 0, weights, 0) * self.element_bytes
 
-    @classmethod
-    def quantities(cls, columns: Columns) -> dict[str, Array]:
-        """Bytes and FLOPs of projections and heads, and bytes of the scores."""
-        import numpy as np
-
-        batch, queries, keys, heads, head, value, features, causal, masked = numbers(
-            columns, "batch", "queries", "keys", "heads", "head_size", "value_size", "features",
-            "causal", "masked",
-        )  # fmt: skip
-        many = cls.over(columns)
-        size, packed = many.element_bytes, (features > 0).astype(float)
-        width = heads * (2 * head + value)
-        scores = batch * heads * queries * keys
-        projections = 2 * batch * queries * features * width
-        flops = projections + 2 * scores * (head + value)
-        values = batch * queries * heads * value
+    def own_quantities(self) -> dict[str, Any]:
+        """Work of projections and heads, and bytes of the scores."""
+        projections = 2 * self._projection_macs
         return {
-            **many.traffic(flops, values),
-            "packed": packed, "causal": causal, "masked": masked, "products": batch * heads,
-            "queries": queries, "keys": keys, "heads": heads, "head_size": head,
-            "score_bytes": scores * size, "projection_flops": projections,
-            "head_flops": flops - projections, "weight_bytes": np.asarray(many.weight_bytes),
+            "packed": self.features > 0, "products": self.batch * self.heads,
+            "score_bytes": self._scores * self.element_bytes, "projection_flops": projections,
+            "head_flops": self.flops - projections,
         }  # fmt: skip
 
     @classmethod

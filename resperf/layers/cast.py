@@ -7,10 +7,11 @@ from random import Random
 from typing import Any, ClassVar, Self
 
 from resperf.errors import LayerError
-from resperf.layers._base import Layer, name, number
+from resperf.layers._base import name
+from resperf.layers._flat import FlatLayer
 from resperf.layers._laws import BATCHES, choices, log_uniform
 from resperf.layers._operator import DTYPES, Kernel, Operator, dtype_of, rows_and_rest
-from resperf.layers.columns import Array, Columns, bytes_each, is_one_of, numbers
+from resperf.layers.columns import bytes_each, is_in
 from resperf.layers.move import Move
 
 ELEMENT_TYPES: Mapping[str, int] = {
@@ -22,13 +23,11 @@ DTYPE_OF: Mapping[int, str] = {number: dtype for dtype, number in ELEMENT_TYPES.
 _DRAWN = ("float32", "float16", "int64", "bool", "uint8")
 
 
-class Cast(Layer):
+class Cast(FlatLayer):
     """A conversion of every value to another type. The shape does not change its time."""
 
     kind: ClassVar[str] = "cast"
 
-    batch: int = number("images or rows in one run")
-    values: int = number("values of one image or row")
     dtype: str = name("type of one input value", DTYPES, default="float32")
     dtype_out: str = name("type of one output value", DTYPES, default="float16")
 
@@ -36,14 +35,12 @@ class Cast(Layer):
         "threaded", "vector_rest", *(f"dtype_out={each}" for each in _DRAWN),
     )  # fmt: skip
     LOG2: ClassVar[tuple[str, ...]] = ("values", "in_bytes", "out_bytes")
-    ENCODED: ClassVar[tuple[str, ...]] = ()
     RANGES: ClassVar[Mapping[str, Any]] = {
         "batch": BATCHES,
         "values": log_uniform(16, 3_000_000),
         "dtype": choices(_DRAWN, [8, 6, 3, 1, 2]),
         "dtype_out": choices(_DRAWN, [8, 6, 3, 1, 1]),
     }
-    SCALED: ClassVar[tuple[str, ...]] = ("values",)
     OPERATORS: ClassVar[frozenset[str]] = frozenset({"Cast"})
 
     def _check(self) -> None:
@@ -51,33 +48,21 @@ class Cast(Layer):
             raise LayerError(f"cast: dtype and dtype_out are both {self.dtype}")
 
     @classmethod
-    def fitting(cls, fields: Mapping[str, Any], source: Random) -> dict[str, Any]:
+    def fitting(cls, fields: Mapping[str, Any], _: Random, /) -> dict[str, Any]:
         """Replace draws with two equal types by the most common conversions."""
-        del source
         if fields["dtype"] != fields["dtype_out"]:
             return dict(fields)
         return {**fields, "dtype_out": "float16" if fields["dtype"] == "float32" else "float32"}
-
-    @property
-    def input_shape(self) -> tuple[int, ...]:
-        """(batch, values)."""
-        return (self.batch, self.values)
 
     @property
     def output_bytes(self) -> int:
         """Bytes of the output."""
         return self.batch * self.values * bytes_each(self.dtype_out)
 
-    @classmethod
-    def quantities(cls, columns: Columns) -> dict[str, Array]:
-        """Bytes and types."""
-        batch, each = numbers(columns, "batch", "values")
-        values = batch * each
-        return {
-            **cls.over(columns).traffic(values, values), "values": values,
-            **{f"dtype={each}": is_one_of(columns, "dtype", each) for each in _DRAWN},
-            **{f"dtype_out={each}": is_one_of(columns, "dtype_out", each) for each in _DRAWN},
-        }  # fmt: skip
+    def own_quantities(self) -> dict[str, Any]:
+        """Values and types."""
+        types = {f"dtype_out={each}": is_in(self.dtype_out, (each,)) for each in _DRAWN}
+        return {"values": self.value_count, **types}
 
     @classmethod
     def read(cls, operator: Operator) -> Self | Move:

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from resperf.units import DTYPE_BYTES
 
@@ -20,15 +20,10 @@ if TYPE_CHECKING:
 Array: TypeAlias = "npt.NDArray[np.float64]"
 Columns: TypeAlias = "Mapping[str, npt.NDArray[Any]]"
 
+Number = TypeVar("Number", int, float)
+
 THREADED_VALUES = 16384
 """Frameworks use several threads from about this many values on."""
-
-
-def numbers(columns: Columns, *names: str) -> list[Array]:
-    """Return columns as float64."""
-    import numpy as np
-
-    return [np.asarray(columns[name], dtype=np.float64) for name in names]
 
 
 def is_one_of(columns: Columns, name: str, *choices: str) -> Array:
@@ -63,7 +58,7 @@ def is_in(value: str, choices: Sequence[str]) -> bool:
     return each
 
 
-def either(condition: bool, yes: int, no: int) -> int:
+def either(condition: bool, yes: Number, no: Number) -> Number:
     """Return `yes` where the condition holds, else `no`; an array for many layers."""
     if isinstance(condition, (bool, int)):
         return yes if condition else no
@@ -73,9 +68,16 @@ def either(condition: bool, yes: int, no: int) -> int:
     return each
 
 
-def smaller(one: int, other: int) -> int:
+def smaller(one: Number, other: Number) -> Number:
     """Return the smaller of two numbers; an array for many layers."""
     return either(one < other, one, other)
+
+
+def padded(length: float, tile: Any) -> Any:
+    """Round up to a multiple of the tile; an array for many layers."""
+    import numpy as np
+
+    return np.ceil(length / tile) * tile
 
 
 def bytes_each(dtype: str) -> int:

@@ -9,7 +9,6 @@ from resperf.errors import LayerError
 from resperf.layers._base import Layer, name, number
 from resperf.layers._laws import BATCHES, MOVED_DTYPES, choices, log_uniform
 from resperf.layers._operator import DTYPES, Kernel, Operator, dtype_of, joined
-from resperf.layers.columns import Array, Columns, numbers
 
 
 class Concat(Layer):
@@ -28,7 +27,6 @@ class Concat(Layer):
 
     PLAIN: ClassVar[tuple[str, ...]] = ("threaded", "vector_rest", "parts")
     LOG2: ClassVar[tuple[str, ...]] = ("rows", "inner", "pieces", "piece_bytes", "moved_bytes")
-    ENCODED: ClassVar[tuple[str, ...]] = ()
     RANGES: ClassVar[Mapping[str, Any]] = {
         "batch": BATCHES,
         "outer": log_uniform(1, 4096),
@@ -48,16 +46,12 @@ class Concat(Layer):
         """(batch x outer, inner): all parts together."""
         return (self.batch * self.outer, self.inner)
 
-    @classmethod
-    def quantities(cls, columns: Columns) -> dict[str, Array]:
-        """Bytes, and the number and size of the pieces that are copied."""
-        batch, outer, parts, inner = numbers(columns, "batch", "outer", "parts", "inner")
-        many, rows = cls.over(columns), batch * outer
-        values = rows * inner
+    def own_quantities(self) -> dict[str, Any]:
+        """Rows, and number and size of the pieces that are copied."""
+        rows = self.batch * self.outer
         return {
-            **many.traffic(0 * values, values),
-            "parts": parts, "rows": rows, "inner": inner, "pieces": rows * parts,
-            "piece_bytes": inner / parts * many.element_bytes,
+            "rows": rows, "pieces": rows * self.parts,
+            "piece_bytes": self.inner / self.parts * self.element_bytes,
         }  # fmt: skip
 
     @classmethod

@@ -5,22 +5,23 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from random import Random
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 from resperf.errors import LayerError
 from resperf.layers._base import ACTIVATIONS, Layer, flag, name, number
+from resperf.layers._grouped import GroupedLayer, with_groups
 from resperf.layers._laws import BATCHES, choices, log_uniform
 from resperf.layers._layouts import block_of, evenness, is_blocked
 from resperf.layers._operator import Kernel, Operator
 from resperf.layers._window import WindowLayer
 from resperf.layers.activation import fused_activation
-from resperf.layers.columns import Array, Columns, numbers
+from resperf.layers.columns import padded
 from resperf.layers.conv_nd import ConvNd
 
 _FUSED = ("tanh", "sigmoid", "leaky_relu", "clip", "hard_sigmoid", "hard_swish")
 
 
-class ConvLayer(WindowLayer):
+class ConvLayer(GroupedLayer, WindowLayer):
     """What a convolution and its training step share."""
 
     channels_out: int = number("channels of the output")
@@ -63,14 +64,6 @@ class ConvLayer(WindowLayer):
     SCALED: ClassVar[tuple[str, ...]] = ("channels_in", "channels_out")
     REDRAWN: ClassVar[tuple[str, ...]] = ("bias", "activation", "kernel", "stride")
 
-    def _check(self) -> None:
-        for side in ("channels_in", "channels_out"):
-            if getattr(self, side) % self.groups:
-                raise LayerError(
-                    f"conv: {side}={getattr(self, side)} is not a multiple of groups={self.groups}"
-                )
-        super()._check()
-
     @property
     def output_shape(self) -> tuple[int, ...]:
         """(batch, channels_out, rows, columns)."""
@@ -97,96 +90,69 @@ class ConvLayer(WindowLayer):
         return super().input_bytes + self.residual * self.output_bytes
 
     @classmethod
-    def fitting(cls, fields: Mapping[str, Any], source: Random) -> dict[str, Any]:
+    def fitting(cls, fields: Mapping[str, Any], source: Random, /) -> dict[str, Any]:
         """Make channels multiples of the groups, and replace a named padding by pads."""
-        made = dict(fields)
-        groups = made.get("groups", 1)
-        if groups == "depthwise":
-            made["groups"] = made["channels_out"] = made["channels_in"]
-        elif groups != 1:
-            for side in ("channels_in", "channels_out"):
-                made[side] = max(1, round(made[side] / groups)) * groups
-        return cls._padded(made, source)
+        return cls._padded(with_groups(fields), source)
 
-    def varied(self, **changes: Any) -> Self:
-        """Change some fields; depthwise layers stay depthwise, others retain their groups."""
-        if self.groups > 1 and self.groups == self.channels_in:
-            width = changes.get("channels_in", self.groups)
-            changes |= {"channels_in": width, "groups": width}
-            changes["channels_out"] = width * (self.channels_out // self.groups)
-        elif self.groups > 1:
-            for side in {"channels_in", "channels_out"} & changes.keys():
-                changes[side] = max(1, round(changes[side] / self.groups)) * self.groups
-        return super().varied(**changes)
+    @property
+    def flops(self) -> int:
+        """Multiplications plus additions of one pass."""
+        return 2 * self.macs // self.PASSES
 
-    @classmethod
-    def quantities(cls, columns: Columns) -> dict[str, Array]:
-        """Return physical quantities of convolutions, each of shape (rows,).
+    def own_quantities(self) -> dict[str, Any]:
+        """Return what depends on windows, groups, layout and tiles.
 
-        ``in_bytes`` excludes the residual. ``flops`` are multiplications plus additions (2 per MAC)
-        of one pass. ``flops_real`` excludes taps on padding and counts channels in full blocks. As
-        a matrix product, a convolution has ``m`` rows (output pixels of all images), a depth of
-        ``k`` (inputs of one output value) and ``n`` columns (output channels of one group).
+        ``in_bytes`` excludes the residual. ``flops_real`` excludes taps on padding and counts
+        channels in full blocks. As a matrix product, a convolution has ``m`` rows (output pixels of
+        all images), a depth of ``k`` (inputs of one output value) and ``n`` columns (output
+        channels of one group).
         """
         import numpy as np
 
-        many = cls.over(columns)
-        q = cls._geometry(columns, many)
-        batch, cin, cout, groups, bias, residual = numbers(
-            columns, "batch", "channels_in", "channels_out", "groups", "bias", "residual"
-        )
-        size = many.element_bytes
+        q = super().own_quantities()
+        batch, cin, cout, groups = self.batch, self.channels_in, self.channels_out, self.groups
         m, k, n = batch * q["pixels_out"], q["taps"] * cin / groups, cout / groups
-        flops = 2 * np.asarray(many.macs) / cls.PASSES
-        q |= many.traffic(flops, m * cout)
-        q["residual_bytes"] = residual * q["out_bytes"]
-        q["in_bytes"] = q["in_bytes"] - q["residual_bytes"]
+        residual_bytes = self.residual * self.output_bytes
+        in_bytes = self.input_bytes - residual_bytes
         depthwise = (groups == cin) & (groups > 1)
         pointwise = q["taps"] == 1
         # A window as large as the image is one matrix product, whatever the stride.
-        as_large = (q["kernel_height"] == q["height"]) & (q["kernel_width"] == q["width"])
-        whole = as_large & (q["padded"] == 0) & (q["dilated"] == 0)
-        direct = (pointwise & (q["strided"] == 0)) | whole
-        bare = (bias == 0) & (residual == 0) & (np.asarray(columns["activation"]) == "none")
-        layouts = np.asarray(columns["layout"])
+        as_large = (self.kernel_height == self.height) & (self.kernel_width == self.width)
+        whole = as_large & (1 - q["padded"]) & (1 - q["dilated"])
+        direct = (pointwise & (1 - q["strided"])) | whole
+        bare = (self.bias == 0) & (self.residual == 0) & (self.activation == "none")
+        layouts = np.asarray(self.layout)
         block, blocked = block_of(layouts), is_blocked(layouts)
-        in_padded, out_padded = np.ceil(cin / block) * block, np.ceil(cout / block) * block
-        waste_in = np.where((groups == 1) & (cin >= block), in_padded / cin, 1.0)
-        waste = waste_in * out_padded / cout
-        blocks = out_padded / block
-        column_waste = np.ceil(q["columns_out"] / 6) * 6 / q["columns_out"]
+        waste_in = np.where((groups == 1) & (cin >= block), padded(cin, block) / cin, 1.0)
+        waste = waste_in * padded(cout, block) / cout
+        blocks = padded(cout, block) / block
+        column_waste = padded(q["columns_out"], 6) / q["columns_out"]
+        block_waste = padded(blocks, 4) / blocks
         units = batch * groups * np.ceil(n / 64) * q["rows_out"]
-        real_flops = flops * q["real"] * waste
-        q |= {
-            "batch": batch, "channels_in": cin, "channels_out": cout, "groups": groups,
-            "bias": bias, "residual": residual, "m": m, "k": k, "n": n,
-            "weight_bytes": np.asarray(many.weight_bytes), "flops_real": real_flops,
+        real_flops = self.flops * q["real"] * waste
+        columns_bytes = m * k * groups * self.element_bytes
+        return q | {
+            "in_bytes": in_bytes, "residual_bytes": residual_bytes, "m": m, "k": k, "n": n,
+            "flops_real": real_flops,
             # Blocked kernels compute four blocks of output channels and six pixels at once.
             "flops_columns": real_flops * column_waste,
-            "flops_block": real_flops * column_waste * np.ceil(blocks / 4) * 4 / blocks,
-            "column_waste": column_waste, "channel_waste": waste,
-            "block_waste": np.ceil(blocks / 4) * 4 / blocks,
+            "flops_block": real_flops * column_waste * padded(blocks, 4) / blocks,
+            "column_waste": column_waste, "channel_waste": waste, "block_waste": block_waste,
             # Tiles of the GPUs' matrix kernels.
-            "flops_tile": 2 * (np.ceil(m / 128) * 128) * k * groups * np.ceil(n / 32) * 32,
-            "flops_tile_k": 2 * (np.ceil(m / 128) * 128) * (np.ceil(k / 8) * 8) * groups
-            * np.ceil(n / 128) * 128,
-            "im2col_bytes": np.where(pointwise & (q["strided"] == 0), 0.0, m * k * groups * size),
+            "flops_tile": 2 * padded(m, 128) * k * groups * padded(n, 32),
+            "flops_tile_k": 2 * padded(m, 128) * padded(k, 8) * groups * padded(n, 128),
+            "im2col_bytes": np.where(pointwise & (1 - q["strided"]), 0.0, columns_bytes),
             # A single unit of work runs on one thread; unblocked products are threaded from a
             # certain size on.
-            "threaded": np.where(blocked == 1, units > 1, flops >= 2 * 65536).astype(float),
+            "threaded": np.where(blocked == 1, units > 1, self.flops >= 2 * 65536),
             "blocked": blocked, "plain": 1 - blocked, "products": batch * groups,
-            "units": units, "intensity": flops / q["moved_bytes"],
-            "out_over_in": q["out_bytes"] / q["in_bytes"],
-            "depthwise": depthwise.astype(float),
-            "grouped": ((groups > 1) & ~depthwise).astype(float),
-            "pointwise": pointwise.astype(float),
-            "direct": direct.astype(float), "direct_bare": (direct & bare).astype(float),
-            "shallow": ((cin < 16) & (groups == 1)).astype(float),
-            "in_aligned": (cin % 16 == 0).astype(float),
-            "out_aligned": (cout % 16 == 0).astype(float),
-            "in_evenness": evenness(cin), "out_evenness": evenness(cout),
+            "units": units, "intensity": self.flops / self.moved_bytes,
+            "out_over_in": self.output_bytes / in_bytes, "depthwise": depthwise,
+            "grouped": (groups > 1) & (1 - depthwise), "pointwise": pointwise,
+            "direct": direct, "direct_bare": direct & bare, "shallow": (cin < 16) & (groups == 1),
+            "in_aligned": cin % 16 == 0, "out_aligned": cout % 16 == 0,
+            "in_evenness": evenness(np.asarray(cin)), "out_evenness": evenness(np.asarray(cout)),
         }  # fmt: skip
-        return q
 
 
 class Conv(ConvLayer):
@@ -213,14 +179,12 @@ class Conv(ConvLayer):
 
     def kernel(self) -> Kernel:
         """Return a ``Conv`` with its residual and activation."""
-        weights = (self.channels_out, self.channels_in // self.groups, *self._along("kernel"))
+        # The residual is the fourth input and the bias the third: a residual needs a bias.
+        bias = ((self.channels_out,),) * (self.bias or self.residual)
         return Kernel(
             "Conv", "", self._window_attributes() | {"group": self.groups}, self.input_shape,
-            self.output_shape,
-            # The residual is the fourth input and the bias the third: a residual needs a bias.
-            weight_shapes=(weights, *(((self.channels_out,),) * (self.bias or self.residual))),
-            extra_shapes=(self.output_shape,) * self.residual,
-            activation=self.activation,
+            self.output_shape, weight_shapes=(self._filter_shape, *bias),
+            extra_shapes=(self.output_shape,) * self.residual, activation=self.activation,
         )  # fmt: skip
 
     @property

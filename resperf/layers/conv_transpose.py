@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from resperf.layers._base import flag, name, number
+from resperf.layers._base import flag, name, number, pixels
 from resperf.layers._laws import BATCHES, choices, log_uniform
 from resperf.layers._operator import FLOATS, Operator
 from resperf.layers._transposed import TransposedConv, refuse, shorthands
@@ -19,23 +19,17 @@ class ConvTranspose(TransposedConv):
     AXES: ClassVar[tuple[str, ...]] = ("height", "width")
     aliases: ClassVar[Mapping[str, tuple[str, ...]]] = shorthands(AXES)
 
-    batch: int = number("images in one run")
-    channels_in: int = number("channels of the image")
-    height: int = number("rows of the input", unit="pixel")
-    width: int = number("columns of the input", unit="pixel")
+    height: int = pixels("rows of the input")
+    width: int = pixels("columns of the input")
     channels_out: int = number("channels of the output")
-    kernel_height: int = number("rows of the window", unit="pixel")
-    kernel_width: int = number("columns of the window", unit="pixel")
-    stride_height: int = number("output rows between two windows", unit="pixel", default=1)
-    stride_width: int = number("output columns between two windows", unit="pixel", default=1)
-    dilation_height: int = number("rows between two taps", unit="pixel", default=1)
-    dilation_width: int = number("columns between two taps", unit="pixel", default=1)
-    cut_height: int = number(
-        "rows cropped, less output padding", unit="pixel", minimum=0, default=0
-    )
-    cut_width: int = number(
-        "columns cropped, less output padding", unit="pixel", minimum=0, default=0
-    )
+    kernel_height: int = pixels("rows of the window")
+    kernel_width: int = pixels("columns of the window")
+    stride_height: int = pixels("output rows between two windows", default=1)
+    stride_width: int = pixels("output columns between two windows", default=1)
+    dilation_height: int = pixels("rows between two taps", default=1)
+    dilation_width: int = pixels("columns between two taps", default=1)
+    cut_height: int = pixels("rows cropped, less output padding", minimum=0, default=0)
+    cut_width: int = pixels("columns cropped, less output padding", minimum=0, default=0)
     groups: int = number("groups of channels that are convolved separately", default=1)
     bias: bool = flag("whether a bias is added", default=True)
     dtype: str = name("type of one value", FLOATS, default="float32")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
-from resperf.layers._base import flag, name, number
+from resperf.layers._base import flag, name, number, pixels
 from resperf.layers._laws import choices, log_uniform
 from resperf.layers._operator import FLOATS, Operator
 from resperf.layers._transposed import TransposedConv, refuse, shorthands
@@ -21,30 +21,22 @@ class ConvTransposeNd(TransposedConv):
     AXES: ClassVar[tuple[str, ...]] = ("depth", "height", "width")
     aliases: ClassVar[Mapping[str, tuple[str, ...]]] = shorthands(AXES)
 
-    batch: int = number("samples in one run")
-    channels_in: int = number("channels of the input")
-    depth: int = number("slices of the input", unit="pixel")
-    height: int = number("rows of the input", unit="pixel")
-    width: int = number("columns of the input", unit="pixel")
+    depth: int = pixels("slices of the input")
+    height: int = pixels("rows of the input")
+    width: int = pixels("columns of the input")
     channels_out: int = number("channels of the output")
-    kernel_depth: int = number("slices of the window", unit="pixel")
-    kernel_height: int = number("rows of the window", unit="pixel")
-    kernel_width: int = number("columns of the window", unit="pixel")
-    stride_depth: int = number("output slices between two windows", unit="pixel", default=1)
-    stride_height: int = number("output rows between two windows", unit="pixel", default=1)
-    stride_width: int = number("output columns between two windows", unit="pixel", default=1)
-    dilation_depth: int = number("slices between two taps", unit="pixel", default=1)
-    dilation_height: int = number("rows between two taps", unit="pixel", default=1)
-    dilation_width: int = number("columns between two taps", unit="pixel", default=1)
-    cut_depth: int = number(
-        "slices cropped, less output padding", unit="pixel", minimum=0, default=0
-    )
-    cut_height: int = number(
-        "rows cropped, less output padding", unit="pixel", minimum=0, default=0
-    )
-    cut_width: int = number(
-        "columns cropped, less output padding", unit="pixel", minimum=0, default=0
-    )
+    kernel_depth: int = pixels("slices of the window")
+    kernel_height: int = pixels("rows of the window")
+    kernel_width: int = pixels("columns of the window")
+    stride_depth: int = pixels("output slices between two windows", default=1)
+    stride_height: int = pixels("output rows between two windows", default=1)
+    stride_width: int = pixels("output columns between two windows", default=1)
+    dilation_depth: int = pixels("slices between two taps", default=1)
+    dilation_height: int = pixels("rows between two taps", default=1)
+    dilation_width: int = pixels("columns between two taps", default=1)
+    cut_depth: int = pixels("slices cropped, less output padding", minimum=0, default=0)
+    cut_height: int = pixels("rows cropped, less output padding", minimum=0, default=0)
+    cut_width: int = pixels("columns cropped, less output padding", minimum=0, default=0)
     groups: int = number("groups of channels that are convolved separately", default=1)
     bias: bool = flag("whether a bias is added", default=True)
     dtype: str = name("type of one value", FLOATS, default="float32")
@@ -60,7 +52,6 @@ class ConvTransposeNd(TransposedConv):
         "groups": choices([1, "depthwise"], [10, 1]),
         "bias": choices([True, False], [2, 1]),
     }
-    OPERATORS: ClassVar[frozenset[str]] = frozenset()
 
     @classmethod
     def read(cls, operator: Operator) -> Self:

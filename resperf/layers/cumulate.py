@@ -7,10 +7,9 @@ from typing import Any, ClassVar, Self
 
 from resperf.errors import LayerError
 from resperf.layers._along import AlongAxis
-from resperf.layers._base import name, number
+from resperf.layers._base import name
 from resperf.layers._laws import BATCHES, choices, log_uniform
-from resperf.layers._operator import Kernel, Operator, dtype_of, split_at_axis
-from resperf.layers.columns import Array, Columns, numbers
+from resperf.layers._operator import Kernel, Operator, dtype_of
 
 _DTYPES = ("float32", "float64", "int64", "int32")
 
@@ -20,15 +19,10 @@ class Cumulate(AlongAxis):
 
     kind: ClassVar[str] = "cumulate"
 
-    batch: int = number("first dimension")
-    outer: int = number("rows per batch entry", default=1)
-    values: int = number("values that are added up")
-    inner: int = number("product of the axes after this one", default=1)
     dtype: str = name("type of one value", _DTYPES, default="float32")
 
     PLAIN: ClassVar[tuple[str, ...]] = ("vector_rest", "apart")
     LOG2: ClassVar[tuple[str, ...]] = ("rows", "values", "inner", "moved_bytes")
-    ENCODED: ClassVar[tuple[str, ...]] = ()
     RANGES: ClassVar[Mapping[str, Any]] = {
         "batch": BATCHES,
         "outer": log_uniform(1, 512),
@@ -37,19 +31,8 @@ class Cumulate(AlongAxis):
         "dtype": choices(["float32", "int64", "int32"], [2, 3, 1]),
     }
     SCALED: ClassVar[tuple[str, ...]] = ("outer", "values")
+    FLOPS_PER_VALUE: ClassVar[int] = 1
     OPERATORS: ClassVar[frozenset[str]] = frozenset({"CumSum"})
-
-    @classmethod
-    def quantities(cls, columns: Columns) -> dict[str, Array]:
-        """Bytes and rows; ``apart`` is 1 where the values of a row are strided."""
-        batch, outer, values, inner = numbers(columns, "batch", "outer", "values", "inner")
-        rows = batch * outer * inner
-        total = rows * values
-        return {
-            **cls.over(columns).traffic(total, total),
-            "rows": rows, "values": values, "inner": inner, "value_count": total,
-            "apart": (inner > 1).astype(float),
-        }  # fmt: skip
 
     @classmethod
     def read(cls, operator: Operator) -> Self:
@@ -58,10 +41,7 @@ class Cumulate(AlongAxis):
         (axis,) = operator.numbers("axis", 1) or (None,)
         if axis is None or not -len(shape) <= axis < len(shape):
             raise LayerError(f"axis={axis} does not exist in shape {shape}")
-        batch, outer, values, inner = split_at_axis(shape, axis % len(shape))
-        return cls(
-            batch=batch, outer=outer, values=values, inner=inner, dtype=dtype_of(operator, _DTYPES)
-        )
+        return cls(**cls._fields_at(shape, axis % len(shape)), dtype=dtype_of(operator, _DTYPES))
 
     def kernel(self) -> Kernel:
         """Return the operator along the middle axis."""

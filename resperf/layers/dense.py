@@ -11,7 +11,7 @@ from resperf.layers._base import ACTIVATIONS, Layer, flag, name, number
 from resperf.layers._laws import BATCHES, choices, log_uniform
 from resperf.layers._operator import FLOATS, Kernel, Operator
 from resperf.layers.activation import fused_activation
-from resperf.layers.columns import Array, Columns, numbers
+from resperf.layers.columns import padded
 from resperf.layers.matmul import MatMul
 
 _FUSED = (
@@ -73,34 +73,30 @@ class DenseLayer(Layer):
         """Bytes of the matrix and the bias."""
         return self.features_out * (self.features_in + self.bias) * self.element_bytes
 
-    @classmethod
-    def quantities(cls, columns: Columns) -> dict[str, Array]:
-        """Return physical quantities of matrix products, each of shape (rows,).
+    @property
+    def flops(self) -> int:
+        """Multiplications plus additions of one pass."""
+        return 2 * self.macs // self.PASSES
 
-        ``flops`` are multiplications plus additions of one pass. ``vector`` is 1 for a single row:
-        the product is then bound by reading the weights, and frameworks use other kernels.
+    def own_quantities(self) -> dict[str, Any]:
+        """Return intensity and what does not fill tiles.
+
+        ``vector`` is 1 for a single row: the product is then bound by reading the weights, and
+        frameworks use other kernels.
         """
-        import numpy as np
-
-        many = cls.over(columns)
-        batch, k, n, bias = numbers(columns, "batch", "features_in", "features_out", "bias")
-        flops = 2 * np.asarray(many.macs) / cls.PASSES
-        q = many.traffic(flops, batch * n)
-        q |= {
-            "batch": batch, "features_in": k, "features_out": n, "bias": bias,
-            "weight_bytes": np.asarray(many.weight_bytes), "intensity": flops / q["moved_bytes"],
-            "out_over_in": q["out_bytes"] / q["in_bytes"], "vector": (batch == 1).astype(float),
-            "few_rows": (batch < 6).astype(float),
+        batch, k, n = self.batch, self.features_in, self.features_out
+        rows, columns = padded(batch, 12), padded(n, 16)
+        return {
+            "intensity": self.flops / self.moved_bytes,
+            "out_over_in": self.output_bytes / self.input_bytes, "vector": batch == 1,
+            "few_rows": batch < 6, "narrow": n < 16,
             # Matrix kernels use threads from some tens of thousands of multiplications on.
-            "threaded": (flops >= 2 * 65536).astype(float),
-            "narrow": (n < 16).astype(float),
-            "flops_tile": 2 * np.ceil(batch / 12) * 12 * k * np.ceil(n / 16) * 16,
-            "flops_tile_gpu": 2 * np.ceil(batch / 32) * 32 * k * np.ceil(n / 128) * 128,
-            "row_waste": np.ceil(batch / 12) * 12 / batch, "row_rest": batch % 12,
-            "column_waste": np.ceil(n / 16) * 16 / n, "column_rest": n % 16,
-            "k_rest": k % 16, "units": np.ceil(batch / 12) * np.ceil(n / 16),
+            "threaded": self.flops >= 2 * 65536,
+            "flops_tile": 2 * rows * k * columns,
+            "flops_tile_gpu": 2 * padded(batch, 32) * k * padded(n, 128),
+            "row_waste": rows / batch, "row_rest": batch % 12, "column_waste": columns / n,
+            "column_rest": n % 16, "k_rest": k % 16, "units": rows / 12 * (columns / 16),
         }  # fmt: skip
-        return q
 
 
 class Dense(DenseLayer):

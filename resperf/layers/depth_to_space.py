@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
 from resperf.errors import LayerError
-from resperf.layers._base import Layer, name, number
+from resperf.layers._base import Layer, name, number, pixels
 from resperf.layers._laws import BATCHES, choices, log_uniform
 from resperf.layers._operator import FLOATS, Kernel, Operator, dtype_of
-from resperf.layers.columns import Array, Columns, either, is_one_of, numbers
+from resperf.layers.columns import either
 
 FUNCTIONS = ("depth_to_space", "depth_to_space_crd", "space_to_depth")
 
@@ -26,9 +26,9 @@ class DepthToSpace(Layer):
 
     batch: int = number("images in one run")
     channels: int = number("channels of the larger image")
-    height: int = number("rows of the smaller image", unit="pixel")
-    width: int = number("columns of the smaller image", unit="pixel")
-    side: int = number("rows and columns of a block", unit="pixel", default=2)
+    height: int = pixels("rows of the smaller image")
+    width: int = pixels("columns of the smaller image")
+    side: int = pixels("rows and columns of a block", default=2)
     function: str = name("operation", FUNCTIONS, default="depth_to_space")
     dtype: str = name("type of one value", FLOATS, default="float32")
 
@@ -60,17 +60,11 @@ class DepthToSpace(Layer):
         """(batch, channels, height, width) of the output."""
         return self._image(deep=self.function == "space_to_depth")
 
-    @classmethod
-    def quantities(cls, columns: Columns) -> dict[str, Array]:
-        """Bytes and planes of the larger image."""
-        batch, channels, height, width, side = numbers(
-            columns, "batch", "channels", "height", "width", "side"
-        )
-        values = batch * channels * height * width * side**2
+    def own_quantities(self) -> dict[str, Any]:
+        """Planes of the larger image."""
         return {
-            **cls.over(columns).traffic(0 * values, values),
-            "planes": batch * channels, "width": width, "pixels": height * width, "side": side,
-            "to_depth": is_one_of(columns, "function", "space_to_depth"),
+            "planes": self.batch * self.channels, "pixels": self.height * self.width,
+            "to_depth": self.function == "space_to_depth",
         }  # fmt: skip
 
     @classmethod

@@ -9,11 +9,11 @@ from string import ascii_letters
 from typing import Any, ClassVar, Self
 
 from resperf.errors import LayerError
-from resperf.layers._base import name, number
+from resperf.layers._base import name
 from resperf.layers._laws import BATCHES, choices, log_uniform
 from resperf.layers._operator import FLOATS, Kernel, Operator, dtype_of, split_rows
 from resperf.layers._product import ProductLayer
-from resperf.layers.columns import Array, Columns, is_one_of, numbers
+from resperf.layers.columns import is_in
 
 _FIRST, _SECOND, _RESULT = (
     tuple("".join(order) for order in permutations(letters)) for letters in ("bmk", "bkn", "bmn")
@@ -30,11 +30,6 @@ class Einsum(ProductLayer):
 
     kind: ClassVar[str] = "einsum"
 
-    batch: int = number("first dimension")
-    outer: int = number("products per batch entry, such as heads", default=1)
-    rows: int = number("rows of the first matrix")
-    depth: int = number("length of the summed axis")
-    columns: int = number("columns of the second matrix")
     first: str = name("order of the first operand's axes", _FIRST, default="bmk")
     second: str = name("order of the second operand's axes", _SECOND, default="bkn")
     result: str = name("order of the result's axes", _RESULT, default="bmn")
@@ -46,7 +41,6 @@ class Einsum(ProductLayer):
     LOG2: ClassVar[tuple[str, ...]] = (
         "products", "rows", "depth", "columns", "flops", "in_bytes", "out_bytes",
     )  # fmt: skip
-    ENCODED: ClassVar[tuple[str, ...]] = ()
     RANGES: ClassVar[Mapping[str, Any]] = {
         "batch": BATCHES,
         "outer": log_uniform(1, 64),
@@ -81,29 +75,14 @@ class Einsum(ProductLayer):
         """Shape of the result."""
         return self._shape(self.result)
 
-    @classmethod
-    def quantities(cls, columns: Columns) -> dict[str, Array]:
-        """Bytes and FLOPs, and which operands are in a product's order (plain) or transposed."""
-        batch, outer, rows, depth, width = numbers(
-            columns, "batch", "outer", "rows", "depth", "columns"
-        )
-        many, products = cls.over(columns), batch * outer
-        size = many.element_bytes
-        first, second = products * rows * depth * size, products * depth * width * size
-        values = products * rows * width
-        plain = {
-            "first_plain": is_one_of(columns, "first", "bmk"),
-            "second_plain": is_one_of(columns, "second", "bkn"),
-            "result_plain": is_one_of(columns, "result", "bmn"),
-        }
-        return {
-            **many.traffic(2 * values * depth, values),
-            "products": products, "rows": rows, "depth": depth, "columns": width,
-            "first_bytes": first, "second_bytes": second, **plain,
-            **{f"{each.split('_')[0]}_other": 1 - is_plain for each, is_plain in plain.items()},
-            "first_turned": is_one_of(columns, "first", "bkm"),
-            "second_turned": is_one_of(columns, "second", "bnk"),
-        }  # fmt: skip
+    def own_quantities(self) -> dict[str, Any]:
+        """Which operands are in a product's order (plain) or transposed."""
+        found = super().own_quantities()
+        for tensor, order in (("first", "bmk"), ("second", "bkn"), ("result", "bmn")):
+            plain = is_in(getattr(self, tensor), (order,))
+            found |= {f"{tensor}_plain": plain, f"{tensor}_other": 1 - plain}
+        turned = {"first_turned": self.first == "bkm", "second_turned": self.second == "bnk"}
+        return found | turned
 
     @classmethod
     def read(cls, operator: Operator) -> Self:

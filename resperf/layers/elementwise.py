@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from random import Random
 from typing import Any, ClassVar, Self
 
 from resperf.errors import LayerError
-from resperf.layers._base import name, number
+from resperf.layers._base import name
 from resperf.layers._broadcast import (
-    CONTIGUOUS,
     SECONDS,
-    BroadcastLayer,
-    broadcast_axes,
-    has_redundant_axes,
-    in_order,
+    OperandLayer,
     joined_axes,
-    rows_of,
 )
 from resperf.layers._laws import BATCHES, choices, log_uniform
 from resperf.layers._operator import DTYPES, FLOATS, Kernel, Operator, dtype_of
-from resperf.layers.columns import Array, Columns, either, is_in, is_one_of, numbers
+from resperf.layers.columns import either, is_in
 
 COMPARISONS = ("equal", "less", "less_or_equal", "greater", "greater_or_equal")
 LOGIC = ("and", "or", "xor")
@@ -44,13 +38,19 @@ _FUNCTIONS: Mapping[str, str] = {
     **{op: function for function, op in _OPS.items() if function not in _EXPONENTS},
     "Sum": "add",
 }
+_WEIGHTS: Mapping[str, float] = {
+    **dict.fromkeys((*BINARY, *UNARY), 0.4), "add": 8, "sub": 3, "mul": 8, "div": 3, "pow": 1,
+    "min": 1, "max": 1, "prelu": 1, "square": 2, "cube": 0.5, "sqrt": 2, "exp": 1, "log": 1,
+    "erf": 1, "abs": 1,
+}  # fmt: skip
+"""How often campaigns draw each function."""
 _COSTLY = ("sqrt", "div", "reciprocal")
 _INTEGER_FUNCTIONS = ("add", "sub", "mul", "div", "mod", *COMPARISONS)
 """Functions that are also drawn on integers."""
 _SERIES = ("exp", "log", "erf", "pow", "cos", "sin", "round", "floor", "ceil", "sign")
 
 
-class Elementwise(BroadcastLayer):
+class Elementwise(OperandLayer):
     """A function of one tensor, or of a tensor and a second one that may be broadcast.
 
     The first operand and the result have shape (batch x outer, middle, inner). `second` names the
@@ -58,11 +58,8 @@ class Elementwise(BroadcastLayer):
     """
 
     kind: ClassVar[str] = "elementwise"
+    UNARY: ClassVar[tuple[str, ...]] = UNARY
 
-    batch: int = number("first dimension")
-    outer: int = number("rows per batch entry", default=1)
-    middle: int = number("length of the middle axis", default=1)
-    inner: int = number("length of the last axis")
     function: str = name("function that is computed", (*BINARY, *UNARY), default="add")
     second: str = name("which axes the second operand has", SECONDS, default="same")
     dtype: str = name("type of one value", DTYPES, default="float32")
@@ -75,30 +72,7 @@ class Elementwise(BroadcastLayer):
         "outer": log_uniform(1, 1024),
         "middle": log_uniform(1, 1024, 8, 16),
         "inner": log_uniform(1, 4096),
-        "function": choices(
-            (*BINARY, *UNARY),
-            (
-                8,
-                3,
-                8,
-                3,
-                1,
-                1,
-                1,
-                1,
-                0.4,
-                *(0.4,) * 5,
-                *(0.4,) * 3,
-                2,
-                0.5,
-                2,
-                1,
-                1,
-                1,
-                1,
-                *(0.4,) * 10,
-            ),
-        ),
+        "function": choices(tuple(_WEIGHTS), tuple(_WEIGHTS.values())),
         "second": choices(SECONDS[1:], (6, 3, 4, 3, 3, 1, 0.5)),
         "dtype": choices(["float32", "int64"], [5, 1]),
     }
@@ -106,19 +80,15 @@ class Elementwise(BroadcastLayer):
     OPERATORS: ClassVar[frozenset[str]] = frozenset(_FUNCTIONS)
 
     def _check(self) -> None:
-        if (self.second == "none") != (self.function in UNARY):
-            raise LayerError(f"elementwise: {self.function} does not take second={self.second}")
         if self.function == "prelu" and self.second == "both":
             raise LayerError("elementwise: the slopes of prelu cannot be larger than its input")
         if self.function in (*LOGIC, "not") and self.dtype != "bool":
             raise LayerError(f"elementwise: {self.function} takes bool, not {self.dtype}")
-        if has_redundant_axes(self.second, self.fields()):
-            raise LayerError(f"elementwise: second={self.second} has redundant axes: merge them")
+        super()._check()
 
     @classmethod
-    def fitting(cls, fields: Mapping[str, Any], source: Random) -> dict[str, Any]:
+    def fitting(cls, fields: Mapping[str, Any], _: Random, /) -> dict[str, Any]:
         """Merge redundant axes, and drop the second operand of unary functions."""
-        del source
         made = dict(fields)
         if made["function"] in UNARY:
             made["second"] = "none"
@@ -132,48 +102,32 @@ class Elementwise(BroadcastLayer):
     def output_bytes(self) -> int:
         """Bytes of the results; one per boolean."""
         each = either(is_in(self.function, BOOLEAN_FUNCTIONS), 1, self.element_bytes)
-        return math.prod(self.output_shape) * each
+        return self.value_count * each
 
-    @classmethod
-    def quantities(cls, columns: Columns) -> dict[str, Array]:
-        """Values, rows and bytes; ``loops`` counts inner loops along the last axis."""
-        import numpy as np
-
-        batch, outer, middle, inner = numbers(columns, "batch", "outer", "middle", "inner")
-        many, rows = cls.over(columns), batch * outer
-        values = rows * middle * inner
-        contiguous = is_one_of(columns, "second", *CONTIGUOUS)
-        loops = (1 - contiguous) * rows * middle
-        return {
-            **many.traffic(values, values),
-            "truth": is_one_of(columns, "function", *BOOLEAN_FUNCTIONS),
-            "whole": is_one_of(columns, "dtype", "int64", "int32"),
-            "values": values, "rows": rows * middle, "inner": inner,
-            "second_bytes": np.asarray(many._second_values * many.element_bytes),
-            "costly": is_one_of(columns, "function", *_COSTLY),
-            "series": is_one_of(columns, "function", *_SERIES),
-            "pow": is_one_of(columns, "function", "pow"), "repeated": 1 - contiguous,
-            "loops": loops, "ends": loops * (inner % 8),
+    def own_quantities(self) -> dict[str, Any]:
+        """Sorts of functions; ``ends`` are values beyond full vectors of inner loops."""
+        found = super().own_quantities()
+        return found | {
+            "truth": is_in(self.function, BOOLEAN_FUNCTIONS),
+            "whole": is_in(self.dtype, ("int64", "int32")),
+            "costly": is_in(self.function, _COSTLY), "series": is_in(self.function, _SERIES),
+            "pow": is_in(self.function, ("pow",)), "ends": found["loops"] * (self.inner % 8),
         }  # fmt: skip
 
     @classmethod
     def read(cls, operator: Operator) -> Self:
         """Read a function of one or two tensors; axes beyond three are merged into the rows."""
-        dtype, result = dtype_of(operator, DTYPES), operator.result()
+        dtype = dtype_of(operator, DTYPES)
         function = _function_of(operator)
         if {"axis", "broadcast"} & set(operator.attributes):
             raise LayerError(
                 f"the broadcasting of {operator.op} before operator set 7 has no layer"
             )
-        batch = result[0] if result else 1
-        given = [each for each in range(len(operator.inputs)) if operator.inputs[each] is not None]
-        if function in UNARY:
-            fields = rows_of(batch, batch, inner=math.prod(result) // max(batch, 1), second="none")
-            return cls(**fields, function=function, dtype=dtype)
-        if len(given) != 2:
-            raise LayerError(f"{operator.op} of {len(given)} tensors has no layer")
-        shapes = in_order(result, *map(operator.shape, given))
-        return cls(**broadcast_axes(result, *shapes), function=function, dtype=dtype)
+        given = sum(each is not None for each in operator.inputs)
+        if function in BINARY and given != 2:
+            raise LayerError(f"{operator.op} of {given} tensors has no layer")
+        fields = cls._fields_of(operator, 1 if function in BINARY else None)
+        return cls(**fields, function=function, dtype=dtype)
 
     def kernel(self) -> Kernel:
         """Return the operator on (batch x outer, middle, inner) and the second operand."""

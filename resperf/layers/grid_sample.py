@@ -7,10 +7,9 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
 from resperf.errors import LayerError
-from resperf.layers._base import Layer, name, number
+from resperf.layers._base import Layer, name, number, pixels
 from resperf.layers._laws import BATCHES, choices, log_uniform
 from resperf.layers._operator import FLOATS, Kernel, Operator, dtype_of
-from resperf.layers.columns import Array, Columns, is_one_of, numbers
 
 MODES = ("linear", "nearest", "cubic")
 _WORDS: Mapping[str, str] = {"linear": "bilinear", "cubic": "bicubic"}
@@ -26,10 +25,10 @@ class GridSample(Layer):
 
     batch: int = number("images in one run")
     channels: int = number("channels")
-    height: int = number("rows of the image", unit="pixel")
-    width: int = number("columns of the image", unit="pixel")
-    height_out: int = number("rows of the sampling grid", unit="pixel")
-    width_out: int = number("columns of the sampling grid", unit="pixel")
+    height: int = pixels("rows of the image")
+    width: int = pixels("columns of the image")
+    height_out: int = pixels("rows of the sampling grid")
+    width_out: int = pixels("columns of the sampling grid")
     mode: str = name("interpolation mode", MODES, default="linear")
     dtype: str = name("type of one value", FLOATS, default="float32")
 
@@ -44,6 +43,7 @@ class GridSample(Layer):
         "mode": choices(MODES, [8, 2, 1]),
     }
     SCALED: ClassVar[tuple[str, ...]] = ("channels",)
+    FLOPS_PER_VALUE: ClassVar[int] = 8
     OPERATORS: ClassVar[frozenset[str]] = frozenset({"GridSample"})
 
     @property
@@ -67,19 +67,11 @@ class GridSample(Layer):
         values = math.prod(self.input_shape) + math.prod(self.grid_shape)
         return values * self.element_bytes
 
-    @classmethod
-    def quantities(cls, columns: Columns) -> dict[str, Array]:
-        """Bytes and values; FLOPs are those of linear interpolation."""
-        batch, channels, height, width, height_out, width_out = numbers(
-            columns, "batch", "channels", "height", "width", "height_out", "width_out"
-        )
-        positions = height_out * width_out
-        values = batch * channels * positions
+    def own_quantities(self) -> dict[str, Any]:
+        """Planes and positions."""
         return {
-            **cls.over(columns).traffic(8 * values, values),
-            "planes": batch * channels, "places": positions, "pixels": height * width,
-            "value_count": values,
-            **{f"mode={mode}": is_one_of(columns, "mode", mode) for mode in MODES},
+            "planes": self.batch * self.channels, "places": self.height_out * self.width_out,
+            "pixels": self.height * self.width,
         }  # fmt: skip
 
     @classmethod

@@ -10,7 +10,7 @@ from resperf.errors import LayerError
 from resperf.layers._base import Layer, name, number
 from resperf.layers._laws import BATCHES, choices, log_uniform
 from resperf.layers._operator import DTYPES, Kernel, Operator, dtype_of, split_rows
-from resperf.layers.columns import Array, Columns, either, is_in, numbers
+from resperf.layers.columns import either, is_in
 
 _OPS: Mapping[str, str] = {
     "gather_elements": "GatherElements", "gather_nd": "GatherND",
@@ -83,18 +83,17 @@ class Indexed(Layer):
         values += self._scatters * math.prod(self.input_shape)
         return values * self.element_bytes + math.prod(self.indices_shape) * _INDEX_BYTES
 
-    @classmethod
-    def quantities(cls, columns: Columns) -> dict[str, Array]:
-        """Bytes, including those of the indices."""
-        import numpy as np
+    @property
+    def value_count(self) -> int:
+        """Values that are read or written."""
+        return self.batch * self.places * self.inner
 
-        batch, places, length, inner = numbers(columns, "batch", "places", "length", "inner")
-        many, rows = cls.over(columns), batch * places
-        table, values = batch * length * inner * many.element_bytes, rows * inner
+    def own_quantities(self) -> dict[str, Any]:
+        """Rows, and bytes of the table."""
         return {
-            **many.traffic(0 * values, values),
-            "rows": rows, "inner": inner, "table_bytes": table, "value_count": values,
-            "scatters": np.asarray(many._scatters), "elements": np.asarray(many._by_elements),
+            "rows": self.batch * self.places, "scatters": self._scatters,
+            "table_bytes": math.prod(self.input_shape) * self.element_bytes,
+            "elements": self._by_elements,
         }  # fmt: skip
 
     @classmethod

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
 from resperf.errors import LayerError
-from resperf.layers._base import flag, name, number
+from resperf.layers._base import flag, name
 from resperf.layers._laws import BATCHES, choices, log_uniform
 from resperf.layers._operator import FLOATS, Kernel, Operator, dtype_of, split_rows
 from resperf.layers._product import ProductLayer
-from resperf.layers.columns import Array, Columns, numbers
+from resperf.layers.columns import padded
 
 
 class MatMul(ProductLayer):
@@ -19,11 +19,6 @@ class MatMul(ProductLayer):
 
     kind: ClassVar[str] = "matmul"
 
-    batch: int = number("first dimension")
-    outer: int = number("products per batch entry, such as heads", default=1)
-    rows: int = number("rows of the first matrix")
-    depth: int = number("columns of the first matrix, rows of the second")
-    columns: int = number("columns of the second matrix")
     transposed_first: bool = flag("whether the first matrix is stored transposed", default=False)
     transposed: bool = flag("whether the second matrix is stored transposed", default=False)
     dtype: str = name("type of one value", FLOATS, default="float32")
@@ -35,7 +30,6 @@ class MatMul(ProductLayer):
     LOG2: ClassVar[tuple[str, ...]] = (
         "products", "rows", "depth", "columns", "flops", "flops_tile", "in_bytes", "out_bytes",
     )  # fmt: skip
-    ENCODED: ClassVar[tuple[str, ...]] = ()
     RANGES: ClassVar[Mapping[str, Any]] = {
         "batch": BATCHES,
         "outer": log_uniform(1, 64),
@@ -59,30 +53,15 @@ class MatMul(ProductLayer):
         matrix = (self.columns, self.depth) if self.transposed else (self.depth, self.columns)
         return (self.batch * self.outer, *matrix)
 
-    @classmethod
-    def quantities(cls, columns: Columns) -> dict[str, Array]:
-        """Bytes and FLOPs; ``flops_tile`` counts full tiles of 6 x 16, as CPU kernels compute."""
-        import numpy as np
-
-        batch, outer, rows, depth, width = numbers(
-            columns, "batch", "outer", "rows", "depth", "columns"
-        )
-        many, products = cls.over(columns), batch * outer
-        second = products * depth * width * many.element_bytes
-        flops = 2 * products * rows * depth * width
-        first = products * rows * depth * many.element_bytes
-        transposed_first, transposed = numbers(columns, "transposed_first", "transposed")
-        return {
-            **many.traffic(flops, products * rows * width),
-            "products": products, "rows": rows, "depth": depth, "columns": width,
-            "first_bytes": first, "second_bytes": second, "transposed_first": transposed_first,
-            "transposed": transposed, "plain": 1 - transposed,
-            "flops_tile": 2 * products * np.ceil(rows / 6) * 6 * depth * np.ceil(width / 16) * 16,
-            "depth_rest": np.mod(depth, 4), "column_rest": np.mod(width, 16),
-            "row_rest": np.mod(rows, 6), "vector": (rows == 1).astype(float),
-            "row_count": products * rows,
+    def own_quantities(self) -> dict[str, Any]:
+        """``flops_tile`` counts full tiles of 6 x 16, as CPU kernels compute."""
+        found = super().own_quantities()
+        tiles = padded(self.rows, 6) * self.depth * padded(self.columns, 16)
+        return found | {
+            "plain": 1 - self.transposed, "flops_tile": 2 * found["products"] * tiles,
+            "row_rest": self.rows % 6, "vector": self.rows == 1,
             # Small products run on one core.
-            "threaded": (flops >= 1e5).astype(float),
+            "threaded": self.flops >= 1e5,
         }  # fmt: skip
 
     @classmethod

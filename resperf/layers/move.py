@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import Any, ClassVar, Self
 
@@ -19,7 +19,7 @@ from resperf.layers._operator import (
     split_at_axis,
     spread_indices,
 )
-from resperf.layers.columns import Array, Columns, either, is_one_of, numbers, smaller
+from resperf.layers.columns import either, is_in, smaller
 
 FUNCTIONS = ("slice", "split", "pad", "gather", "expand", "copy")
 _FUNCTION_OF: Mapping[str, str] = {
@@ -91,7 +91,7 @@ class Move(Layer):
                 raise LayerError(f"move: {reason}: {self.key}")
 
     @classmethod
-    def fitting(cls, fields: Mapping[str, Any], source: Random) -> dict[str, Any]:
+    def fitting(cls, fields: Mapping[str, Any], source: Random, /) -> dict[str, Any]:
         """Make the lengths of a draw consistent with its function."""
         made = dict(fields)
         function = made["function"]
@@ -137,25 +137,15 @@ class Move(Layer):
         )
         return self.batch * self.outer * taken * self.inner * self.element_bytes
 
-    @classmethod
-    def quantities(cls, columns: Columns) -> dict[str, Array]:
-        """Bytes, and number and size of the contiguous runs that are copied."""
-        import numpy as np
-
-        batch, outer, length, length_out, inner, parts, step = numbers(
-            columns, "batch", "outer", "length", "length_out", "inner", "parts", "step"
-        )
-        many, rows = cls.over(columns), batch * outer
-        kinds = {f"function={each}": is_one_of(columns, "function", each) for each in FUNCTIONS}
-        gathered = kinds["function=gather"]
-        one_by_one = (gathered == 1) | (kinds["function=expand"] == 1) | (step > 1)
-        per_row = np.where(one_by_one, length_out, parts)
-        values = rows * length_out * inner
+    def own_quantities(self) -> dict[str, Any]:
+        """Rows, and number and size of the contiguous runs that are copied."""
+        strided = self.step > 1
+        one_by_one = strided | (is_in(self.function, ("gather", "expand")) == 1)
+        rows = self.batch * self.outer
+        runs = rows * either(one_by_one, self.length_out, self.parts)
         return {
-            **many.traffic(0 * values, values),
-            "rows": rows, "length": length, "length_out": length_out, "inner": inner,
-            "parts": parts, "strided": (step > 1).astype(float), "runs": rows * per_row,
-            "run_bytes": values / (rows * per_row) * many.element_bytes, **kinds,
+            "rows": rows, "strided": strided, "runs": runs,
+            "run_bytes": self.value_count / runs * self.element_bytes,
         }  # fmt: skip
 
     @classmethod
@@ -209,16 +199,19 @@ class Move(Layer):
         return Kernel("Gather", "", {"axis": 1}, shape, result, constants=(rows,), dtype=dtype)
 
 
+def _along(shape: Sequence[int], axis: int, **others: int) -> dict[str, int]:
+    """Return the fields of a copy along an axis, whose length stays unless `others` say else."""
+    batch, outer, length, inner = split_at_axis(shape, axis)
+    fields = {"batch": batch, "outer": outer, "length": length, "length_out": length}
+    return fields | {"inner": inner} | others
+
+
 def _changed(operator: Operator) -> dict[str, int]:
     """Return the fields of an operator along the last axis that it changes."""
     shape, result = operator.shape(), operator.result()
     shape = (1,) * (len(result) - len(shape)) + shape
     axis = _last_changed(shape, result)
-    batch, outer, length_out, inner = split_at_axis(result, axis)
-    return {
-        "batch": batch, "outer": outer, "length": shape[axis], "length_out": length_out,
-        "inner": inner,
-    }  # fmt: skip
+    return _along(result, axis, length=shape[axis])
 
 
 def _last_changed(shape: tuple[int, ...], result: tuple[int, ...]) -> int:
@@ -227,51 +220,36 @@ def _last_changed(shape: tuple[int, ...], result: tuple[int, ...]) -> int:
 
 
 def _slice(operator: Operator) -> dict[str, int]:
-    fields, shape = _changed(operator), operator.shape()
-    axis = _last_changed(shape, operator.result())
+    axis = _last_changed(operator.shape(), operator.result())
+    return _changed(operator) | {"step": abs(_steps(operator).get(axis, 1))}
+
+
+def _steps(operator: Operator) -> dict[int, int]:
+    """Return the step of a slice along each axis that it names."""
     steps = operator.numbers("steps", 4) or ()
     axes = operator.numbers("axes", 3) or tuple(range(len(steps)))
-    by_axis = {each % len(shape): abs(s) for each, s in zip(axes, steps, strict=False)}
-    return fields | {"step": by_axis.get(axis, 1)}
+    rank = len(operator.shape())
+    return {axis % rank: step for axis, step in zip(axes, steps, strict=False)}
 
 
 def _backwards(operator: Operator) -> dict[str, int] | None:
     """Return the fields of a slice with a negative step; None for other slices."""
     shape = operator.shape()
     try:
-        steps = operator.numbers("steps", 4) or ()
+        steps = _steps(operator)
     except LayerError:
         return None
-    axes = operator.numbers("axes", 3) or tuple(range(len(steps)))
-    reversed_axes = [
-        axis % len(shape)
-        for axis, step in zip(axes, steps, strict=False)
-        if step < 0 and shape[axis % len(shape)] > 1
-    ]
-    if not reversed_axes:
-        return None
-    batch, outer, length_out, inner = split_at_axis(operator.result(), max(reversed_axes))
-    return {
-        "batch": batch, "outer": outer, "length": shape[max(reversed_axes)],
-        "length_out": length_out, "inner": inner,
-    }  # fmt: skip
+    axes = [axis for axis, step in steps.items() if step < 0 and shape[axis] > 1]
+    return _along(operator.result(), max(axes), length=shape[max(axes)]) if axes else None
 
 
 def _split(operator: Operator) -> dict[str, int]:
-    batch, outer, length, inner = split_at_axis(operator.shape(), operator.axis(0))
-    parts = len(operator.outputs)
-    return {
-        "batch": batch, "outer": outer, "length": length, "length_out": length, "inner": inner,
-        "parts": parts,
-    }  # fmt: skip
+    return _along(operator.shape(), operator.axis(0), parts=len(operator.outputs))
 
 
 def _gather(operator: Operator) -> dict[str, int]:
-    batch, outer, length, inner = split_at_axis(operator.shape(), operator.axis(0))
     count = math.prod(operator.operand(1).shape)
-    return {
-        "batch": batch, "outer": outer, "length": length, "length_out": count, "inner": inner,
-    }  # fmt: skip
+    return _along(operator.shape(), operator.axis(0), length_out=count)
 
 
 def _expand(operator: Operator) -> dict[str, int]:

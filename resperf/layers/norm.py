@@ -10,16 +10,19 @@ from typing import Any, ClassVar, Self
 from resperf.errors import LayerError
 from resperf.layers._base import Layer, name, number
 from resperf.layers._laws import BATCHES, choices, log_uniform
-from resperf.layers._operator import FLOATS, Kernel, Operator, dtype_of, split_rows
-from resperf.layers.columns import Array, Columns, either, is_in, is_one_of, numbers
+from resperf.layers._operator import CONTRIB, FLOATS, Kernel, Operator, dtype_of, split_rows
+from resperf.layers.columns import either, is_in
 
-_FUNCTION_OF: Mapping[str, str] = {
-    "LayerNormalization": "layer", "SimplifiedLayerNormalization": "rms",
-    "RMSNormalization": "rms", "SkipLayerNormalization": "skip_layer",
-    "SkipSimplifiedLayerNormalization": "skip_rms",
-    "InstanceNormalization": "instance", "BatchNormalization": "batch", "LRN": "local_response",
+_OPS: Mapping[str, str] = {
+    "layer": "LayerNormalization", "rms": "SimplifiedLayerNormalization",
+    "skip_layer": "SkipLayerNormalization", "instance": "InstanceNormalization",
+    "batch": "BatchNormalization", "local_response": "LRN",
+    "skip_rms": "SkipSimplifiedLayerNormalization",
 }  # fmt: skip
-FUNCTIONS = ("layer", "rms", "skip_layer", "instance", "batch", "local_response", "skip_rms")
+FUNCTIONS = tuple(_OPS)
+_FUNCTION_OF: Mapping[str, str] = {
+    **{op: function for function, op in _OPS.items()}, "RMSNormalization": "rms",
+}  # fmt: skip
 _SKIPS = ("skip_layer", "skip_rms")
 """Functions that first add two tensors."""
 _WEIGHTS = {
@@ -67,7 +70,7 @@ class Norm(Layer):
             raise LayerError(f"norm: only local_response has a window, not {self.function}")
 
     @classmethod
-    def fitting(cls, fields: Mapping[str, Any], source: Random) -> dict[str, Any]:
+    def fitting(cls, fields: Mapping[str, Any], source: Random, /) -> dict[str, Any]:
         """Set the window of other functions to 1, and widen some draws to sizes of networks."""
         made, function = dict(fields), fields["function"]
         if function != "local_response":
@@ -98,20 +101,18 @@ class Norm(Layer):
         each = sum(n * is_in(self.function, (f,)) for f, n in _WEIGHTS.items())
         return each * self.channels * self.element_bytes
 
-    @classmethod
-    def quantities(cls, columns: Columns) -> dict[str, Array]:
-        """Bytes, and the rows that are normalised separately."""
-        import numpy as np
+    @property
+    def flops(self) -> int:
+        """One operation per value and channel of its window."""
+        return self.value_count * self.window
 
-        batch, channels, pixels, window = numbers(columns, "batch", "channels", "pixels", "window")
-        many, values = cls.over(columns), batch * channels * pixels
-        kinds = {f"function={each}": is_one_of(columns, "function", each) for each in FUNCTIONS}
-        by_channel = sum(kinds[f"function={each}"] for each in _BY_CHANNEL)
+    def own_quantities(self) -> dict[str, Any]:
+        """Rows that are normalised separately."""
+        by_channel = is_in(self.function, _BY_CHANNEL)
+        windowed = self.window * is_in(self.function, ("local_response",))
         return {
-            **many.traffic(values * window, values),
-            "batch": batch, "channels": channels, "pixels": pixels, "window": window,
-            "rows": batch * np.where(by_channel == 1, channels, pixels), **kinds,
-            "windowed_bytes": many.output_bytes * window * kinds["function=local_response"],
+            "rows": self.batch * either(by_channel, self.channels, self.pixels),
+            "windowed_bytes": self.output_bytes * windowed,
         }  # fmt: skip
 
     @classmethod
@@ -121,35 +122,26 @@ class Norm(Layer):
         function = _FUNCTION_OF[operator.op]
         if len(shape) < 2:
             raise LayerError(f"a normalisation of shape {shape} has no layer")
+        window = int(operator.attributes["size"]) if function == "local_response" else 1
         if function in _BY_CHANNEL:
-            window = int(operator.attributes["size"]) if function == "local_response" else 1
-            return cls(
-                batch=shape[0], channels=shape[1], pixels=math.prod(shape[2:]), function=function,
-                window=window, dtype=dtype,
-            )  # fmt: skip
-        axis = operator.axis(-1)
-        batch, pixels = split_rows(math.prod(shape[:axis]), shape[0])
+            batch, channels, pixels = shape[0], shape[1], math.prod(shape[2:])
+        else:
+            axis = operator.axis(-1)
+            batch, pixels = split_rows(math.prod(shape[:axis]), shape[0])
+            channels = math.prod(shape[axis:])
         return cls(
-            batch=batch, channels=math.prod(shape[axis:]), pixels=pixels, function=function,
+            batch=batch, channels=channels, pixels=pixels, function=function, window=window,
             dtype=dtype,
         )  # fmt: skip
 
     def kernel(self) -> Kernel:
         """Return the operator with its scale, bias and statistics."""
-        shape, each = self.input_shape, (self.channels,)
+        shape, op = self.input_shape, _OPS[self.function]
+        weights = ((self.channels,),) * _WEIGHTS[self.function]
         if self.function == "local_response":
-            return Kernel("LRN", "", {"size": self.window}, (*shape, 1), (*shape, 1))
+            return Kernel(op, "", {"size": self.window}, (*shape, 1), (*shape, 1))
         if self.function in _SKIPS:
             # The second tensor comes before the scale.
-            op = "SkipLayerNormalization"
-            if self.function == "skip_rms":
-                op = "SkipSimplifiedLayerNormalization"
-            weights = (each,) * _WEIGHTS[self.function]
-            return Kernel(op, "com.microsoft", {}, shape, shape, extra_shapes=(shape, *weights))
-        op, count, attributes = {
-            "layer": ("LayerNormalization", 2, {"axis": -1}),
-            "rms": ("SimplifiedLayerNormalization", 1, {"axis": -1}),
-            "instance": ("InstanceNormalization", 2, {}),
-            "batch": ("BatchNormalization", 4, {}),
-        }[self.function]
-        return Kernel(op, "", attributes, shape, shape, weight_shapes=(each,) * count)
+            return Kernel(op, CONTRIB, {}, shape, shape, extra_shapes=(shape, *weights))
+        attributes = {} if self.function in _BY_CHANNEL else {"axis": -1}
+        return Kernel(op, "", attributes, shape, shape, weight_shapes=weights)

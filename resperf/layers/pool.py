@@ -13,7 +13,7 @@ from resperf.layers._laws import BATCHES, choices, log_uniform
 from resperf.layers._layouts import block_of, evenness, is_blocked
 from resperf.layers._operator import Kernel, Operator
 from resperf.layers._window import WindowLayer
-from resperf.layers.columns import Array, Columns, numbers
+from resperf.layers.columns import padded
 from resperf.layers.pool_nd import PoolNd
 
 _OPS: Mapping[tuple[str, bool], str] = {
@@ -60,6 +60,7 @@ class Pool(WindowLayer):
     }
     SCALED: ClassVar[tuple[str, ...]] = ("channels_in",)
     REDRAWN: ClassVar[tuple[str, ...]] = ("mode", "kernel", "stride")
+    FLOPS_PER_MAC: ClassVar[int] = 1
     OPERATORS: ClassVar[frozenset[str]] = frozenset(_MODE_OF)
 
     @property
@@ -73,7 +74,7 @@ class Pool(WindowLayer):
         return math.prod(self.output_shape) * self.taps
 
     @classmethod
-    def fitting(cls, fields: Mapping[str, Any], source: Random) -> dict[str, Any]:
+    def fitting(cls, fields: Mapping[str, Any], source: Random, /) -> dict[str, Any]:
         """Give a global pooling a window over the image; replace a named padding by pads."""
         made = dict(fields)
         if made.get("whole_image"):
@@ -86,39 +87,26 @@ class Pool(WindowLayer):
             made["count_include_pad"] = False
         return made
 
-    @classmethod
-    def quantities(cls, columns: Columns) -> dict[str, Array]:
-        """Return physical quantities of poolings, each of shape (rows,).
-
-        ``flops`` counts one comparison or addition per pixel of a window; ``read_bytes`` are the
-        input bytes that some window covers.
-        """
+    def own_quantities(self) -> dict[str, Any]:
+        """Windows and layout; ``read_bytes`` are the input bytes that some window covers."""
         import numpy as np
 
-        many = cls.over(columns)
-        q = cls._geometry(columns, many)
-        batch, channels, whole_image, ceil, counts_pad = numbers(
-            columns, "batch", "channels_in", "whole_image", "ceil_mode", "count_include_pad"
-        )
-        planes = batch * channels
-        q |= many.traffic(many.macs, planes * q["pixels_out"])
-        layouts = np.asarray(columns["layout"])
+        q = super().own_quantities()
+        channels, layouts = self.channels_in, np.asarray(self.layout)
+        planes = self.batch * channels
         block, blocked = block_of(layouts), is_blocked(layouts)
-        waste = np.where(blocked == 1, np.ceil(channels / block) * block / channels, 1.0)
-        maximum = (np.asarray(columns["mode"]) == "max").astype(float)
-        q |= {
-            "batch": batch, "channels_in": channels, "whole_image": whole_image,
-            "read_bytes": q["in_bytes"] * q["covered"],
-            "flops_real": q["flops"] * q["real"] * waste, "maximum": maximum, "blocked": blocked,
-            "plain": 1 - blocked, "planes": planes,
+        waste = np.where(blocked == 1, padded(channels, block) / channels, 1.0)
+        return q | {
+            "read_bytes": self.input_bytes * q["covered"],
+            "flops_real": self.flops * q["real"] * waste, "maximum": self.mode == "max",
+            "blocked": blocked, "plain": 1 - blocked, "planes": planes,
             "row_count": planes * waste * q["rows_out"] / np.where(blocked == 1, block, 1),
-            "ceil": ceil, "counts_pad": counts_pad, "intensity": q["flops"] / q["moved_bytes"],
-            "out_over_in": q["out_bytes"] / q["in_bytes"],
-            "aligned": (channels % 16 == 0).astype(float), "channel_evenness": evenness(channels),
-            "channel_waste": waste,
-            "column_waste": np.ceil(q["columns_out"] / 6) * 6 / q["columns_out"],
+            "ceil": self.ceil_mode, "counts_pad": self.count_include_pad,
+            "intensity": self.flops / self.moved_bytes,
+            "out_over_in": self.output_bytes / self.input_bytes,
+            "aligned": channels % 16 == 0, "channel_evenness": evenness(np.asarray(channels)),
+            "channel_waste": waste, "column_waste": padded(q["columns_out"], 6) / q["columns_out"],
         }  # fmt: skip
-        return q
 
     @classmethod
     def read(cls, operator: Operator) -> Layer:

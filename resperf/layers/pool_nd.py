@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from random import Random
 from typing import Any, ClassVar, Self
@@ -12,7 +11,7 @@ from resperf.layers._base import name
 from resperf.layers._laws import BATCHES, choices, log_uniform
 from resperf.layers._operator import Kernel, Operator, dtype_of
 from resperf.layers._volume import VolumePool
-from resperf.layers.columns import Array, Columns, is_one_of, numbers
+from resperf.layers.columns import is_in
 
 MODES = ("max", "average", "global_max", "global_average", "max_places", "lp", "global_lp")
 _OPS: Mapping[str, str] = {
@@ -59,38 +58,24 @@ class PoolNd(VolumePool):
     OPERATORS: ClassVar[frozenset[str]] = frozenset({"LpPool", "GlobalLpPool"})
 
     def _check(self) -> None:
-        whole = self._along("") == self._along("kernel")
-        if self.mode.startswith("global") and not (whole and math.prod(self.positions) == 1):
-            raise LayerError(f"pool_nd: the window of {self.mode} must be the whole input")
         if self.rank == 2 and self.mode in _OF_IMAGES:
             raise LayerError(f"pool_nd: {self.mode} of an image is a layer of kind pool")
         super()._check()
 
     @classmethod
-    def fitting(cls, fields: Mapping[str, Any], source: Random) -> dict[str, Any]:
+    def fitting(cls, fields: Mapping[str, Any], source: Random, /) -> dict[str, Any]:
         """Replace modes of drawn images that belong to kind `pool`."""
         made = dict(fields)
         if made["rank"] == 2:
             made["mode"] = _OF_IMAGES.get(made["mode"], made["mode"])
         return super().fitting(made, source)
 
-    @classmethod
-    def quantities(cls, columns: Columns) -> dict[str, Array]:
-        """Bytes, windows and their sizes."""
-        import numpy as np
-
-        batch, channels, rank = numbers(columns, "batch", "channels_in", "rank")
-        many, planes = cls.over(columns), batch * channels
-        windows, taps = np.asarray(many.windows), np.asarray(many.taps)
-        whole = is_one_of(columns, "mode", "global_max", "global_average", "global_lp")
-        places = is_one_of(columns, "mode", "max_places")
-        return {
-            **many.traffic(many.macs, many._values),
-            "planes": planes, "rank": rank, "taps": taps, "windows": windows, "whole": whole,
-            "mean": is_one_of(columns, "mode", "average", "global_average"),
-            "places": places, "powers": is_one_of(columns, "mode", "lp", "global_lp"),
-            "window_count": planes * windows,
-        }  # fmt: skip
+    def own_quantities(self) -> dict[str, Any]:
+        """Windows, their sizes and what is done with them."""
+        return super().own_quantities() | {
+            "places": is_in(self.mode, ("max_places",)),
+            "powers": is_in(self.mode, ("lp", "global_lp")),
+        }
 
     @classmethod
     def read(cls, operator: Operator) -> Self:
@@ -100,12 +85,8 @@ class PoolNd(VolumePool):
             mode = "max_places"
         if mode in _UNDILATED and max(attributes.get("dilations") or (1,)) > 1:
             raise LayerError(f"a dilated {operator.op} has no layer")
-        whole = mode.startswith("global")
-        kernel = operator.shape()[2:] if whole else attributes["kernel_shape"]
-        window = cls._read_volume(operator, kernel, operator.shape())
-        made = cls(**window, mode=mode, dtype=dtype_of(operator))
-        made._check_ceil_mode(attributes, operator.result()[2:])
-        return made
+        windows, dtype = operator.result()[2:], dtype_of(operator)
+        return cls._read_pool(operator, mode, operator.shape(), windows, dtype=dtype)
 
     def kernel(self) -> Kernel:
         """Return the pooling operator."""

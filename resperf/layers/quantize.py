@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from random import Random
 from typing import Any, ClassVar, Self
 
 from resperf.errors import LayerError
-from resperf.layers._base import Layer, name, number
+from resperf.layers._base import name
+from resperf.layers._flat import FlatLayer
 from resperf.layers._laws import BATCHES, choices, log_uniform
 from resperf.layers._operator import Kernel, Operator, dtype_of, rows_and_rest
 from resperf.layers.cast import DTYPE_OF
-from resperf.layers.columns import Array, Columns, either, is_one_of, numbers
+from resperf.layers.columns import either
 from resperf.units import DTYPE_BYTES
 
 INT8_TYPES = ("uint8", "int8")
+Constant = tuple[tuple[int, ...], str]
+"""Shape and type."""
 _OPS: Mapping[str, str] = {
     "quantize": "QuantizeLinear", "dequantize": "DequantizeLinear",
     "dynamic": "DynamicQuantizeLinear",
@@ -21,13 +25,11 @@ _OPS: Mapping[str, str] = {
 _FUNCTION_OF: Mapping[str, str] = {op: function for function, op in _OPS.items()}
 
 
-class Quantize(Layer):
+class Quantize(FlatLayer):
     """Quantisation, dequantisation, or ``dynamic`` quantisation, which computes the scale."""
 
     kind: ClassVar[str] = "quantize"
 
-    batch: int = number("images or rows in one run")
-    values: int = number("values of one image or row")
     function: str = name("operation", tuple(_OPS), default="quantize")
     dtype: str = name("type of one quantised value", INT8_TYPES, default="uint8")
 
@@ -40,19 +42,12 @@ class Quantize(Layer):
         "function": choices(tuple(_OPS), [3, 3, 2]),
         "dtype": choices(INT8_TYPES, [2, 1]),
     }
-    SCALED: ClassVar[tuple[str, ...]] = ("values",)
     OPERATORS: ClassVar[frozenset[str]] = frozenset(_FUNCTION_OF)
 
     @classmethod
-    def fitting(cls, fields: Mapping[str, Any], source: Any) -> dict[str, Any]:
+    def fitting(cls, fields: Mapping[str, Any], _: Random, /) -> dict[str, Any]:
         """Make dynamic quantisation uint8, the only type that it supports."""
-        del source
         return {**fields, **({"dtype": "uint8"} if fields["function"] == "dynamic" else {})}
-
-    @property
-    def input_shape(self) -> tuple[int, ...]:
-        """(batch, values)."""
-        return (self.batch, self.values)
 
     @property
     def _bytes(self) -> tuple[int, int]:
@@ -71,15 +66,11 @@ class Quantize(Layer):
         """Bytes of the output."""
         return self.batch * self.values * self._bytes[1]
 
-    @classmethod
-    def quantities(cls, columns: Columns) -> dict[str, Array]:
-        """Bytes of input and output, and the function."""
-        batch, each = numbers(columns, "batch", "values")
-        values = batch * each
+    def own_quantities(self) -> dict[str, Any]:
+        """Values, and the function."""
         return {
-            **cls.over(columns).traffic(values, values), "values": values,
-            "dynamic": is_one_of(columns, "function", "dynamic"),
-            "dequantize": is_one_of(columns, "function", "dequantize"),
+            "values": self.value_count, "dynamic": self.function == "dynamic",
+            "dequantize": self.function == "dequantize",
         }  # fmt: skip
 
     @classmethod
@@ -109,7 +100,16 @@ class Quantize(Layer):
             return Kernel(op, "", {}, shape, shape, output_dtype="uint8", more_outputs=2)
         back = self.function == "dequantize"
         first, result = (self.dtype, "float32") if back else ("float32", self.dtype)
-        return Kernel(
-            op, "", {}, shape, shape, weight_shapes=((), ()), dtype=first,
-            dtypes=(first, "float32", self.dtype), output_dtype=result,
-        )  # fmt: skip
+        typed = constants(first, *scale(self.dtype))
+        return Kernel(op, "", {}, shape, shape, output_dtype=result, **typed)
+
+
+def scale(dtype: str) -> tuple[Constant, Constant]:
+    """Return scale and zero point of a tensor of this type, one of each for all its values."""
+    return ((), "float32"), ((), dtype)
+
+
+def constants(dtype: str, *given: Constant) -> dict[str, Any]:
+    """Return the types of a `Kernel`, and its constants, which follow a first input of `dtype`."""
+    shapes, types = zip(*given, strict=True)
+    return {"weight_shapes": shapes, "dtype": dtype, "dtypes": (dtype, *types)}

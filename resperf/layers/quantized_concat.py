@@ -8,7 +8,6 @@ from typing import Any, ClassVar, Self
 from resperf.layers._base import flag, name
 from resperf.layers._laws import choices
 from resperf.layers._operator import CONTRIB, Kernel, Operand, Operator, dtype_of, joined
-from resperf.layers.columns import Array, Columns, numbers
 from resperf.layers.concat import Concat
 from resperf.layers.quantize import INT8_TYPES
 
@@ -37,12 +36,6 @@ class QuantizedConcat(Concat):
         "dtype": choices(INT8_TYPES, [3, 1]),
     }
     OPERATORS: ClassVar[frozenset[str]] = frozenset({"QLinearConcat"})
-
-    @classmethod
-    def quantities(cls, columns: Columns) -> dict[str, Array]:
-        """Quantities of a `Concat`, and whether values are looked up."""
-        (rescaled,) = numbers(columns, "rescaled")
-        return {**super().quantities(columns), "rescaled": rescaled}
 
     @classmethod
     def read(cls, operator: Operator) -> Self:

@@ -7,13 +7,12 @@ from random import Random
 from typing import Any, ClassVar, Self
 
 from resperf.errors import LayerError
-from resperf.layers._base import flag, name, number
-from resperf.layers._grouped import with_groups
+from resperf.layers._base import name
 from resperf.layers._laws import BATCHES, choices, log_uniform
-from resperf.layers._operator import Kernel, Operator, dtype_of
+from resperf.layers._operator import CONTRIB, Kernel, Operator, dtype_of
 from resperf.layers._volume import VolumeConv
-from resperf.layers.columns import Array, Columns, either, is_one_of, numbers
-from resperf.layers.quantize import INT8_TYPES
+from resperf.layers.columns import either, is_in
+from resperf.layers.quantize import INT8_TYPES, constants, scale
 from resperf.units import DTYPE_BYTES
 
 FUNCTIONS = ("linear", "integer")
@@ -30,9 +29,6 @@ class QuantizedConv(VolumeConv):
     kind: ClassVar[str] = "quantized_conv"
     RANKS: ClassVar[tuple[int, ...]] = (1, 2, 3)
 
-    channels_out: int = number("filters")
-    groups: int = number("groups of channels that are convolved separately", default=1)
-    bias: bool = flag("whether a bias is added", default=True)
     function: str = name(
         "linear requantises the sums, integer returns them", FUNCTIONS, default="linear"
     )
@@ -46,7 +42,6 @@ class QuantizedConv(VolumeConv):
         "batch", "rank", "channels_in", "channels_out", "groups", "taps", "windows", "flops",
         "in_bytes", "out_bytes", "weight_bytes",
     )  # fmt: skip
-    ENCODED: ClassVar[tuple[str, ...]] = ()
     RANGES: ClassVar[Mapping[str, Any]] = {
         "batch": BATCHES,
         "rank": choices([1, 2, 3], [1, 20, 1]),
@@ -71,10 +66,9 @@ class QuantizedConv(VolumeConv):
         super()._check()
 
     @classmethod
-    def fitting(cls, fields: Mapping[str, Any], source: Random) -> dict[str, Any]:
+    def fitting(cls, fields: Mapping[str, Any], source: Random, /) -> dict[str, Any]:
         """Give depthwise draws as many channels out as in; limit ``integer`` to what exists."""
-        del source
-        made = with_groups(cls._flattened(fields))
+        made = super().fitting(fields, source)
         if made["function"] == "integer":
             made |= {"bias": False, "layout": "nchw", "dtype": "uint8"}
         return made
@@ -82,80 +76,46 @@ class QuantizedConv(VolumeConv):
     @property
     def output_bytes(self) -> int:
         """Bytes of the results: int8 values or int32 sums."""
-        return self._values * either(self.function == "integer", _WIDE, 1)
+        return self.value_count * either(self.function == "integer", _WIDE, 1)
 
     @property
     def weight_bytes(self) -> int:
         """Bytes of weights and bias."""
         return self.filters + self.bias * self.channels_out * _WIDE
 
-    @classmethod
-    def quantities(cls, columns: Columns) -> dict[str, Array]:
-        """Bytes and operations; ``columns_bytes`` is the im2col buffer."""
-        import numpy as np
-
-        batch, channels_in, channels_out, groups, bias, rank = numbers(
-            columns, "batch", "channels_in", "channels_out", "groups", "bias", "rank"
-        )
-        many, integer = cls.over(columns), is_one_of(columns, "function", "integer")
-        windows, taps, last = (
-            many.windows,
-            np.asarray(many.taps),
-            is_one_of(columns, "layout", "nhwc"),
-        )
-        pointwise = taps == 1
-        return {
-            **many.traffic(2 * many.macs, many._values),
-            "batch": batch, "channels_in": channels_in, "channels_out": channels_out,
-            "groups": groups, "rank": rank, "bias": bias, "taps": taps,
-            "windows": np.asarray(windows),
-            "depthwise": ((groups > 1) & (groups == channels_in)).astype(float),
-            "pointwise": pointwise.astype(float), "integer": integer, "last": last,
-            "plain": 1 - last, "weight_bytes": np.asarray(many.weight_bytes),
-            "products": batch * groups,
-            "columns_bytes": np.where(pointwise, 0.0, batch * channels_in * windows * taps),
-        }  # fmt: skip
+    def own_quantities(self) -> dict[str, Any]:
+        """Windows, groups, function and layout."""
+        last = is_in(self.layout, ("nhwc",))
+        integer = {"integer": is_in(self.function, ("integer",))}
+        return super().own_quantities() | integer | {"last": last, "plain": 1 - last}
 
     @classmethod
     def read(cls, operator: Operator) -> Self:
         """Read a ``QLinearConv``, ONNX's or ONNX Runtime's, or a ``ConvInteger``."""
         function, attributes = _FUNCTION_OF[operator.op], operator.attributes
-        place = 3 if function == "linear" else 1
-        weight, shape = operator.operand(place).shape, operator.shape()
-        last = bool(attributes.get("channels_last"))
+        shape, last = operator.shape(), bool(attributes.get("channels_last"))
         if last:
             shape = (shape[0], shape[-1], *shape[1:-1])
-        kernel = attributes.get("kernel_shape") or weight[2:]
-        has_bias = function == "linear" and len(operator.inputs) > 8
         return cls(
-            **cls._read_volume(operator, kernel, shape), channels_out=weight[0],
-            groups=int(attributes.get("group", 1)),
-            bias=has_bias and operator.inputs[8] is not None, function=function,
+            **cls._read_conv(operator, 3 if function == "linear" else 1, shape),
+            bias=function == "linear" and operator.has_input(8), function=function,
             layout="nhwc" if last else "nchw", dtype=dtype_of(operator, INT8_TYPES),
         )  # fmt: skip
 
     def kernel(self) -> Kernel:
         """Return the operator with one scale and zero point per tensor."""
         shape, result = self.input_shape, self.output_shape
-        kernel = self._along("kernel")[3 - self.rank :]
-        weight = (self.channels_out, self.channels_in // self.groups, *kernel)
         attributes: dict[str, Any] = self._onnx_window() | {"group": self.groups}
+        own, filters = scale(self.dtype), scale("int8")
         if self.function == "integer":
+            typed = constants(self.dtype, (self._filter_shape, "uint8"), own[1], ((), "uint8"))
             return Kernel(
-                "ConvInteger", "", attributes, shape, result, weight_shapes=(weight, (), ()),
-                dtype=self.dtype, dtypes=(self.dtype, "uint8", self.dtype, "uint8"),
-                output_dtype="int32",
-            )  # fmt: skip
+                "ConvInteger", "", attributes, shape, result, output_dtype="int32", **typed
+            )
         last = self.layout == "nhwc"
         if last:
             attributes["channels_last"] = 1
             shape, result = ((s[0], *s[2:], s[1]) for s in (shape, result))
-        bias = ((self.channels_out,),) if self.bias else ()
-        return Kernel(
-            "QLinearConv", "com.microsoft" if last else "", attributes, shape, result,
-            weight_shapes=((), (), weight, (), (), (), (), *bias), dtype=self.dtype,
-            dtypes=(
-                self.dtype, "float32", self.dtype, "int8", "float32", "int8", "float32", self.dtype,
-                *(("int32",) * len(bias)),
-            ),
-        )  # fmt: skip
+        bias = (((self.channels_out,), "int32"),) * self.bias
+        typed = constants(self.dtype, *own, (self._filter_shape, "int8"), *filters, *own, *bias)
+        return Kernel("QLinearConv", CONTRIB if last else "", attributes, shape, result, **typed)

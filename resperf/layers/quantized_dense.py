@@ -11,15 +11,16 @@ from resperf.errors import LayerError
 from resperf.layers._base import Layer, name, number
 from resperf.layers._laws import BATCHES, choices, log_uniform
 from resperf.layers._operator import CONTRIB, Kernel, Operator
-from resperf.layers.columns import Array, Columns, either, is_in, is_one_of, numbers
-from resperf.layers.quantize import INT8_TYPES
+from resperf.layers.columns import either, is_in
+from resperf.layers.quantize import INT8_TYPES, Constant, constants, scale
 from resperf.units import DTYPE_BYTES
 
-FUNCTIONS = ("linear", "integer", "dynamic", "gemm", "to_float")
-_FUNCTION_OF: Mapping[str, str] = {
-    "QLinearMatMul": "linear", "MatMulInteger": "integer", "DynamicQuantizeMatMul": "dynamic",
-    "QGemm": "gemm", "MatMulIntegerToFloat": "to_float",
+_OPS: Mapping[str, str] = {
+    "linear": "QLinearMatMul", "integer": "MatMulInteger", "dynamic": "DynamicQuantizeMatMul",
+    "gemm": "QGemm", "to_float": "MatMulIntegerToFloat",
 }  # fmt: skip
+FUNCTIONS = tuple(_OPS)
+_FUNCTION_OF: Mapping[str, str] = {op: function for function, op in _OPS.items()}
 _MATRIX_PLACE: Mapping[str, int] = {"linear": 3, "gemm": 3}
 """Input position of the matrix; 1 for other functions."""
 _NARROW_OUT = ("linear", "gemm")
@@ -61,9 +62,8 @@ class QuantizedDense(Layer):
     }  # fmt: skip
 
     @classmethod
-    def fitting(cls, fields: Mapping[str, Any], source: Random) -> dict[str, Any]:
+    def fitting(cls, fields: Mapping[str, Any], _: Random, /) -> dict[str, Any]:
         """Make dynamic quantisation uint8, the only type that it supports."""
-        del source
         return {**fields, **({"dtype": "uint8"} if fields["function"] == "dynamic" else {})}
 
     @property
@@ -96,17 +96,9 @@ class QuantizedDense(Layer):
         """Bytes of the matrix."""
         return self.features_in * self.features_out
 
-    @classmethod
-    def quantities(cls, columns: Columns) -> dict[str, Array]:
-        """Bytes and operations."""
-        batch, depth, width = numbers(columns, "batch", "features_in", "features_out")
-        dynamic = is_one_of(columns, "function", "dynamic")
-        return {
-            **cls.over(columns).traffic(2 * batch * depth * width, batch * width),
-            "batch": batch, "features_in": depth, "features_out": width,
-            "weight_bytes": depth * width, "depth_rest": depth % 4,
-            "vector": (batch == 1).astype(float), "function=dynamic": dynamic,
-        }  # fmt: skip
+    def own_quantities(self) -> dict[str, Any]:
+        """Values that do not fill vectors."""
+        return {"depth_rest": self.features_in % 4, "vector": self.batch == 1}
 
     @classmethod
     def read(cls, operator: Operator) -> Self:
@@ -127,40 +119,18 @@ class QuantizedDense(Layer):
 
     def kernel(self) -> Kernel:
         """Return the operator with one scale and zero point per tensor."""
-        shape, result = self.input_shape, self.output_shape
-        matrix = (self.features_in, self.features_out)
-        if self.function == "dynamic":
-            return Kernel(
-                "DynamicQuantizeMatMul", CONTRIB, {}, shape, result,
-                weight_shapes=(matrix, (), ()), dtypes=("float32", "int8", "float32", "int8"),
-            )  # fmt: skip
-        if self.function == "to_float":
-            return Kernel(
-                "MatMulIntegerToFloat", CONTRIB, {}, shape, result,
-                weight_shapes=(matrix, (), (), (), ()), dtype=self.dtype,
-                dtypes=(self.dtype, "int8", "float32", "float32", self.dtype, "int8"),
-                output_dtype="float32",
-            )  # fmt: skip
-        if self.function == "gemm":
-            return Kernel(
-                "QGemm", CONTRIB, {}, shape, result,
-                weight_shapes=((), (), matrix, (), (), (self.features_out,), (), ()),
-                dtype=self.dtype,
-                dtypes=(
-                    self.dtype, "float32", self.dtype, "int8", "float32", "int8", "int32",
-                    "float32", self.dtype,
-                ),
-            )  # fmt: skip
-        if self.function == "integer":
-            return Kernel(
-                "MatMulInteger", "", {}, shape, result, weight_shapes=(matrix, (), ()),
-                dtype=self.dtype, dtypes=(self.dtype, "int8", self.dtype, "int8"),
-                output_dtype="int32",
-            )  # fmt: skip
+        own, matrix = scale(self.dtype), ((self.features_in, self.features_out), "int8")
+        zero_points = (own[1], ((), "int8"))
+        given: Mapping[str, tuple[Constant, ...]] = {
+            "linear": (*own, matrix, *scale("int8"), *own),
+            "integer": (matrix, *zero_points),
+            "dynamic": (matrix, *scale("int8")),
+            "gemm": (*own, matrix, *scale("int8"), ((self.features_out,), "int32"), *own),
+            "to_float": (matrix, own[0], own[0], *zero_points),
+        }
+        dtype = "float32" if self.function == "dynamic" else self.dtype
         return Kernel(
-            "QLinearMatMul", "", {}, shape, result,
-            weight_shapes=((), (), matrix, (), (), (), ()), dtype=self.dtype,
-            dtypes=(
-                self.dtype, "float32", self.dtype, "int8", "float32", "int8", "float32", self.dtype,
-            ),
+            _OPS[self.function], "" if self.function in ("linear", "integer") else CONTRIB, {},
+            self.input_shape, self.output_shape, **constants(dtype, *given[self.function]),
+            output_dtype={"integer": "int32", "to_float": "float32"}.get(self.function, ""),
         )  # fmt: skip

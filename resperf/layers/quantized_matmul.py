@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from resperf.errors import LayerError
-from resperf.layers._base import Layer, name, number
+from resperf.layers._base import Layer, name
 from resperf.layers._laws import BATCHES, choices, log_uniform
 from resperf.layers._operator import Kernel, Operator, dtype_of, split_rows
 from resperf.layers._product import ProductLayer
-from resperf.layers.columns import Array, Columns, either, numbers
+from resperf.layers.columns import either
 from resperf.layers.quantize import INT8_TYPES
 from resperf.layers.quantized_dense import QuantizedDense
 from resperf.units import DTYPE_BYTES
@@ -30,11 +30,6 @@ class QuantizedMatMul(ProductLayer):
 
     kind: ClassVar[str] = "quantized_matmul"
 
-    batch: int = number("first dimension")
-    outer: int = number("products per batch entry, such as heads", default=1)
-    rows: int = number("rows of the first matrix")
-    depth: int = number("columns of the first matrix, rows of the second")
-    columns: int = number("columns of the second matrix")
     function: str = name(
         "linear requantises the sums, integer returns them", FUNCTIONS, default="linear"
     )
@@ -70,22 +65,7 @@ class QuantizedMatMul(ProductLayer):
     @property
     def output_bytes(self) -> int:
         """Bytes of the results."""
-        return self._values * either(self.function == "linear", 1, _WIDE)
-
-    @classmethod
-    def quantities(cls, columns: Columns) -> dict[str, Array]:
-        """Bytes and operations."""
-        batch, outer, rows, depth, width = numbers(
-            columns, "batch", "outer", "rows", "depth", "columns"
-        )
-        products = batch * outer
-        values = products * rows * width
-        return {
-            **cls.over(columns).traffic(2 * values * depth, values),
-            "products": products, "rows": rows, "depth": depth, "columns": width,
-            "second_bytes": products * depth * width, "row_count": products * rows,
-            "depth_rest": depth % 4, "column_rest": width % 16,
-        }  # fmt: skip
+        return self.value_count * either(self.function == "linear", 1, _WIDE)
 
     @classmethod
     def read(cls, operator: Operator) -> Layer:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from random import Random
 from typing import Any, ClassVar, Self
@@ -12,8 +11,8 @@ from resperf.layers._base import name
 from resperf.layers._laws import BATCHES, choices, log_uniform
 from resperf.layers._operator import CONTRIB, Kernel, Operator, dtype_of
 from resperf.layers._volume import VolumePool
-from resperf.layers.columns import Array, Columns, is_one_of, numbers
-from resperf.layers.quantize import INT8_TYPES
+from resperf.layers.columns import is_in
+from resperf.layers.quantize import INT8_TYPES, constants, scale
 
 _OPS: Mapping[str, str] = {
     "max": "NhwcMaxPool", "average": "QLinearAveragePool",
@@ -53,52 +52,30 @@ class QuantizedPool(VolumePool):
     OPERATORS: ClassVar[frozenset[str]] = frozenset(_MODE_OF)
 
     def _check(self) -> None:
-        whole = self._along("") == self._along("kernel")
-        if self.mode == "global_average" and not (whole and math.prod(self.positions) == 1):
-            raise LayerError("quantized_pool: the window of global_average must be the whole image")
         if self.mode == "max" and self.layout != "nhwc":
             raise LayerError("quantized_pool: mode=max needs layout=nhwc")
         super()._check()
 
     @classmethod
-    def fitting(cls, fields: Mapping[str, Any], source: Random) -> dict[str, Any]:
+    def fitting(cls, fields: Mapping[str, Any], source: Random, /) -> dict[str, Any]:
         """Give a global pooling a window over the whole image, and max pooling layout nhwc."""
         made = super().fitting(fields, source)
         return made | ({"layout": "nhwc"} if made["mode"] == "max" else {})
 
-    @classmethod
-    def quantities(cls, columns: Columns) -> dict[str, Array]:
-        """Bytes, windows and their sizes."""
-        import numpy as np
-
-        batch, channels = numbers(columns, "batch", "channels_in")
-        many, planes = cls.over(columns), batch * channels
-        windows, taps = np.asarray(many.windows), np.asarray(many.taps)
-        last = is_one_of(columns, "layout", "nhwc")
-        return {
-            **many.traffic(many.macs, many._values),
-            "batch": batch, "channels_in": channels, "taps": taps, "windows": windows,
-            "last": last, "plain": 1 - last, "window_count": planes * windows,
-            "whole": is_one_of(columns, "mode", "global_average"),
-            "mean": is_one_of(columns, "mode", "average", "global_average"),
-        }  # fmt: skip
+    def own_quantities(self) -> dict[str, Any]:
+        """Windows, their sizes and the layout."""
+        last = is_in(self.layout, ("nhwc",))
+        return super().own_quantities() | {"last": last, "plain": 1 - last}
 
     @classmethod
     def read(cls, operator: Operator) -> Self:
         """Read a quantised pooling of ONNX Runtime."""
-        mode, attributes, shape = _MODE_OF[operator.op], operator.attributes, operator.shape()
-        last = mode == "max" or bool(attributes.get("channels_last"))
+        mode, shape, windows = _MODE_OF[operator.op], operator.shape(), operator.result()[2:]
+        last = mode == "max" or bool(operator.attributes.get("channels_last"))
         if last:
-            shape = (shape[0], shape[-1], *shape[1:-1])
-        kernel = shape[2:] if mode == "global_average" else attributes["kernel_shape"]
-        made = cls(
-            **cls._read_volume(operator, kernel, shape), mode=mode,
-            layout="nhwc" if last else "nchw", dtype=dtype_of(operator, INT8_TYPES),
-        )  # fmt: skip
-        made._check_ceil_mode(
-            attributes, operator.result()[1:-1] if last else operator.result()[2:]
-        )
-        return made
+            shape, windows = (shape[0], shape[-1], *shape[1:-1]), operator.result()[1:-1]
+        layout, dtype = "nhwc" if last else "nchw", dtype_of(operator, INT8_TYPES)
+        return cls._read_pool(operator, mode, shape, windows, layout=layout, dtype=dtype)
 
     def kernel(self) -> Kernel:
         """Return the operator with scales and zero points of input and output."""
@@ -107,13 +84,10 @@ class QuantizedPool(VolumePool):
             shape, result = ((s[0], *s[2:], s[1]) for s in (shape, result))
         attributes: dict[str, Any] = {}
         if self.mode != "global_average":
-            attributes = self._onnx_window()
+            attributes |= self._onnx_window()
         if self.mode == "max":
             return Kernel("NhwcMaxPool", CONTRIB, attributes, shape, result, dtype=self.dtype)
         attributes.pop("dilations", None)
-        scale = ("float32", self.dtype)
-        return Kernel(
-            _OPS[self.mode], CONTRIB, {**attributes, "channels_last": int(self.layout == "nhwc")},
-            shape, result, weight_shapes=((), (), (), ()), dtype=self.dtype,
-            dtypes=(self.dtype, *scale, *scale),
-        )  # fmt: skip
+        attributes["channels_last"] = int(self.layout == "nhwc")
+        typed = constants(self.dtype, *scale(self.dtype), *scale(self.dtype))
+        return Kernel(_OPS[self.mode], CONTRIB, attributes, shape, result, **typed)

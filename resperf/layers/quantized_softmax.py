@@ -8,11 +8,10 @@ from typing import Any, ClassVar, Self
 
 from resperf.errors import LayerError
 from resperf.layers._along import AlongAxis
-from resperf.layers._base import flag, name, number
+from resperf.layers._base import flag, name
 from resperf.layers._laws import BATCHES, choices, log_uniform
 from resperf.layers._operator import CONTRIB, Kernel, Operator, dtype_of
-from resperf.layers.columns import Array, Columns, numbers
-from resperf.layers.quantize import INT8_TYPES
+from resperf.layers.quantize import INT8_TYPES, constants, scale
 from resperf.layers.softmax import softmax_fields, softmax_shape
 
 
@@ -25,16 +24,11 @@ class QuantizedSoftmax(AlongAxis):
 
     kind: ClassVar[str] = "quantized_softmax"
 
-    batch: int = number("first dimension")
-    outer: int = number("rows per batch entry", default=1)
-    values: int = number("values that add up to one")
-    inner: int = number("product of the axes after this one", default=1)
     across: bool = flag("whether several axes follow this one", default=False)
     dtype: str = name("type of one value", INT8_TYPES, default="uint8")
 
     PLAIN: ClassVar[tuple[str, ...]] = ("threaded", "vector_rest", "apart", "across")
     LOG2: ClassVar[tuple[str, ...]] = ("rows", "values", "inner", "moved_bytes")
-    ENCODED: ClassVar[tuple[str, ...]] = ()
     RANGES: ClassVar[Mapping[str, Any]] = {
         "batch": BATCHES,
         "outer": log_uniform(1, 4096),
@@ -44,6 +38,7 @@ class QuantizedSoftmax(AlongAxis):
         "dtype": choices(INT8_TYPES, [3, 1]),
     }
     SCALED: ClassVar[tuple[str, ...]] = ("outer", "values")
+    FLOPS_PER_VALUE: ClassVar[int] = 3
     OPERATORS: ClassVar[frozenset[str]] = frozenset({"QLinearSoftmax"})
 
     def _check(self) -> None:
@@ -51,24 +46,9 @@ class QuantizedSoftmax(AlongAxis):
             raise LayerError("quantized_softmax: across needs inner above 1")
 
     @classmethod
-    def fitting(cls, fields: Mapping[str, Any], source: Random) -> dict[str, Any]:
+    def fitting(cls, fields: Mapping[str, Any], _: Random, /) -> dict[str, Any]:
         """Clear `across` where `inner` is 1."""
-        del source
         return {**fields, "across": fields["across"] and fields["inner"] > 1}
-
-    @classmethod
-    def quantities(cls, columns: Columns) -> dict[str, Array]:
-        """Bytes and rows; ``apart`` is 1 where the values of a row are strided."""
-        batch, outer, values, inner, across = numbers(
-            columns, "batch", "outer", "values", "inner", "across"
-        )
-        rows = batch * outer * inner
-        total = rows * values
-        return {
-            **cls.over(columns).traffic(3 * total, total),
-            "rows": rows, "values": values, "inner": inner, "apart": (inner > 1).astype(float),
-            "across": across,
-        }  # fmt: skip
 
     @classmethod
     def read(cls, operator: Operator) -> Self:
@@ -79,8 +59,5 @@ class QuantizedSoftmax(AlongAxis):
     def kernel(self) -> Kernel:
         """Return the operator along the middle axis, with its scales and zero points."""
         shape = softmax_shape(self.input_shape, across=self.across)
-        pair = ("float32", self.dtype)
-        return Kernel(
-            "QLinearSoftmax", CONTRIB, {"axis": 1, "opset": 13}, shape, shape,
-            weight_shapes=((), (), (), ()), dtype=self.dtype, dtypes=(self.dtype, *pair, *pair),
-        )  # fmt: skip
+        typed = constants(self.dtype, *scale(self.dtype), *scale(self.dtype))
+        return Kernel("QLinearSoftmax", CONTRIB, {"axis": 1, "opset": 13}, shape, shape, **typed)

@@ -9,7 +9,7 @@ from resperf.errors import LayerError
 from resperf.layers._base import Layer, name, number
 from resperf.layers._laws import choices, log_uniform
 from resperf.layers._operator import FLOATS, Kernel, Operator, dtype_of
-from resperf.layers.columns import Array, Columns, is_in, is_one_of, numbers
+from resperf.layers.columns import is_in
 
 _GATES: Mapping[str, int] = {"lstm": 4, "gru": 3, "rnn": 1}
 _OPS: Mapping[str, str] = {cell: cell.upper() for cell in _GATES}
@@ -75,28 +75,19 @@ class Recurrent(Layer):
         """Bytes of both matrices and both biases of each gate."""
         return self._gated * (self.features + self.hidden + 2) * self.element_bytes
 
-    @classmethod
-    def quantities(cls, columns: Columns) -> dict[str, Array]:
-        """Bytes and FLOPs, in total and per step, as steps run one after the other."""
-        import numpy as np
-
-        batch, steps, features, hidden, directions = numbers(
-            columns, "batch", "steps", "features", "hidden", "directions"
+    def own_quantities(self) -> dict[str, Any]:
+        """Work per step, as steps run one after the other."""
+        inputs, states = (
+            2 * self.steps * self.batch * self._gated * each
+            for each in (self.features, self.hidden)
         )
-        many = cls.over(columns)
-        gated = np.asarray(many._gated)
-        inputs, states = (2 * steps * batch * gated * each for each in (features, hidden))
-        values = steps * directions * batch * hidden
-        step_weights = gated * hidden * many.element_bytes
+        step_weights = self._gated * self.hidden * self.element_bytes
         return {
-            **many.traffic(inputs + states, values),
-            "batch": batch, "steps": steps, "features": features, "hidden": hidden,
-            "directions": directions, "hidden_rest": hidden % 16,
-            "weight_bytes": np.asarray(many.weight_bytes),
-            "step_weight_bytes": step_weights, "all_step_weight_bytes": step_weights * steps,
-            "step_flops": states / steps, "input_flops": inputs, "state_flops": states,
-            "all_steps": steps * directions, "gates": steps * batch * gated,
-            "cell=lstm": is_one_of(columns, "cell", "lstm"),
+            "hidden_rest": self.hidden % 16, "step_weight_bytes": step_weights,
+            "all_step_weight_bytes": step_weights * self.steps, "step_flops": states / self.steps,
+            "input_flops": inputs, "state_flops": states,
+            "all_steps": self.steps * self.directions,
+            "gates": self.steps * self.batch * self._gated,
         }  # fmt: skip
 
     @classmethod

@@ -9,10 +9,10 @@ from typing import Any, ClassVar, Self
 
 from resperf.errors import LayerError
 from resperf.layers._along import AlongAxis
-from resperf.layers._base import name, number
+from resperf.layers._base import name
 from resperf.layers._laws import BATCHES, choices, log_uniform
-from resperf.layers._operator import DTYPES, Kernel, Operator, dtype_of, split_at_axis
-from resperf.layers.columns import Array, Columns, either, is_in, is_one_of, numbers
+from resperf.layers._operator import DTYPES, Kernel, Operator, dtype_of
+from resperf.layers.columns import either, is_in
 
 _OPS: Mapping[str, str] = {
     "mean": "ReduceMean", "sum": "ReduceSum", "max": "ReduceMax", "min": "ReduceMin",
@@ -32,10 +32,6 @@ class Reduce(AlongAxis):
 
     kind: ClassVar[str] = "reduce"
 
-    batch: int = number("first dimension")
-    outer: int = number("rows per batch entry", default=1)
-    values: int = number("values that are reduced to one")
-    inner: int = number("product of the axes after this one", default=1)
     function: str = name("function that is computed", tuple(_OPS), default="mean")
     dtype: str = name("type of one value", DTYPES, default="float32")
 
@@ -51,12 +47,12 @@ class Reduce(AlongAxis):
         "dtype": choices(["float32", "int64"], [10, 1]),
     }
     SCALED: ClassVar[tuple[str, ...]] = ("outer", "values", "inner")
+    FLOPS_PER_MAC: ClassVar[int] = 1
     OPERATORS: ClassVar[frozenset[str]] = frozenset(_OPS.values())
 
     @classmethod
-    def fitting(cls, fields: Mapping[str, Any], source: Random) -> dict[str, Any]:
+    def fitting(cls, fields: Mapping[str, Any], _: Random, /) -> dict[str, Any]:
         """Restrict integers to the functions that networks apply to them."""
-        del source
         on_integers = fields["function"] in _INTEGER_FUNCTIONS
         return {**fields, "dtype": fields["dtype"] if on_integers else "float32"}
 
@@ -74,20 +70,18 @@ class Reduce(AlongAxis):
     @property
     def macs(self) -> int:
         """One operation for each value."""
+        return self.value_count
+
+    @property
+    def value_count(self) -> int:
+        """Values that are reduced."""
         return math.prod(self.input_shape)
 
-    @classmethod
-    def quantities(cls, columns: Columns) -> dict[str, Array]:
-        """Bytes and rows; ``apart`` is 1 where the values of a row are strided."""
-        batch, outer, values, inner = numbers(columns, "batch", "outer", "values", "inner")
-        rows = batch * outer
-        total = rows * values * inner
-        is_arg = is_one_of(columns, "function", *_ARG_FUNCTIONS)
-        return {
-            **cls.over(columns).traffic(total, total),
-            "rows": rows, "values": values, "inner": inner,
-            "apart": (inner > 1).astype(float),
-            "series": is_one_of(columns, "function", "log_sum_exp"), "places": is_arg,
+    def own_quantities(self) -> dict[str, Any]:
+        """Rows and functions of their own cost."""
+        return super().own_quantities() | {
+            "rows": self.batch * self.outer, "series": self.function == "log_sum_exp",
+            "places": is_in(self.function, _ARG_FUNCTIONS),
         }  # fmt: skip
 
     @classmethod
@@ -106,11 +100,7 @@ class Reduce(AlongAxis):
         # If the axes are not adjacent, those between them count as inner.
         inside = [shape[axis] for axis in range(axes[0], len(shape)) if axis not in axes]
         joined = (*shape[: axes[0]], math.prod(shape[axis] for axis in axes), *inside)
-        batch, outer, values, inner = split_at_axis(joined, axes[0])
-        return cls(
-            batch=batch, outer=outer, values=values, inner=inner,
-            function=function, dtype=dtype,
-        )  # fmt: skip
+        return cls(**cls._fields_at(joined, axes[0]), function=function, dtype=dtype)
 
     def kernel(self) -> Kernel:
         """Return the operator along the middle axis."""

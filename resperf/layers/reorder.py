@@ -7,11 +7,11 @@ from random import Random
 from typing import Any, ClassVar
 
 from resperf.errors import LayerError
-from resperf.layers._base import LAYOUTS, Layer, name, number
+from resperf.layers._base import LAYOUTS, Layer, name, number, pixels
 from resperf.layers._laws import BATCHES, choices, log_uniform
 from resperf.layers._layouts import block_of, is_blocked
 from resperf.layers._operator import FLOATS
-from resperf.layers.columns import Array, Columns, numbers
+from resperf.layers.columns import padded
 
 
 class Reorder(Layer):
@@ -26,8 +26,8 @@ class Reorder(Layer):
 
     batch: int = number("images in one run")
     channels_in: int = number("channels of the image")
-    height: int = number("rows of the image", unit="pixel")
-    width: int = number("columns of the image", unit="pixel")
+    height: int = pixels("rows of the image")
+    width: int = pixels("columns of the image")
     layout: str = name("layout of the input", LAYOUTS, default="nchw")
     layout_out: str = name("layout of the output", LAYOUTS, default="nchwc16")
     dtype: str = name("type of one value", FLOATS, default="float32")
@@ -52,6 +52,7 @@ class Reorder(Layer):
         "relayout": tuple(f"{one}>{other}" for one in LAYOUTS for other in LAYOUTS if one != other)
     }
     SCALED: ClassVar[tuple[str, ...]] = ("channels_in",)
+    FLOPS_PER_VALUE: ClassVar[int] = 1
 
     def _check(self) -> None:
         if self.layout == self.layout_out:
@@ -63,32 +64,24 @@ class Reorder(Layer):
         return (self.batch, self.channels_in, self.height, self.width)
 
     @classmethod
-    def fitting(cls, fields: Mapping[str, Any], source: Random) -> dict[str, Any]:
+    def fitting(cls, fields: Mapping[str, Any], _: Random, /) -> dict[str, Any]:
         """Split ``relayout = "nchw>nchwc16"`` into `layout` and `layout_out`."""
-        del source
         made = dict(fields)
         if "relayout" in made:
-            made["layout"], _, made["layout_out"] = str(made.pop("relayout")).partition(">")
+            made["layout"], made["layout_out"] = str(made.pop("relayout")).split(">")
         return made
 
-    @classmethod
-    def quantities(cls, columns: Columns) -> dict[str, Array]:
-        """Bytes, with and without channel padding; ``flops`` counts one per value."""
+    def own_quantities(self) -> dict[str, Any]:
+        """Bytes with channels padded to blocks; ``moved_bytes`` count them on one side."""
         import numpy as np
 
-        many = cls.over(columns)
-        batch, channels, height, width = numbers(columns, "batch", "channels_in", "height", "width")
-        read, written = np.asarray(columns["layout"]), np.asarray(columns["layout_out"])
-        to_blocked, from_blocked = is_blocked(written), is_blocked(read)
+        read, written = np.asarray(self.layout), np.asarray(self.layout_out)
+        to_blocked, pixels = is_blocked(written), self.height * self.width
         block = np.where(to_blocked == 1, block_of(written), block_of(read))
-        padded = np.ceil(channels / block) * block / channels
-        values = batch * channels * height * width
-        q = many.traffic(values, values)
+        waste = padded(self.channels_in, block) / self.channels_in
         return {
-            **q, "batch": batch, "channels_in": channels, "height": height, "width": width,
-            "pixels_in": height * width, "padded_bytes": q["in_bytes"] * padded,
-            "channel_waste": padded, "moved_bytes": q["in_bytes"] * (1 + padded),
-            "planes": batch * channels, "aligned": (channels % 16 == 0).astype(float),
-            "pixel_rest": (height * width) % 4, "to_blocked": to_blocked,
-            "from_blocked": from_blocked,
+            "pixels_in": pixels, "padded_bytes": self.input_bytes * waste, "channel_waste": waste,
+            "moved_bytes": self.input_bytes * (1 + waste), "planes": self.batch * self.channels_in,
+            "aligned": self.channels_in % 16 == 0, "pixel_rest": pixels % 4,
+            "to_blocked": to_blocked, "from_blocked": is_blocked(read),
         }  # fmt: skip

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from random import Random
 from typing import Any, ClassVar
 
 from resperf.errors import LayerError
-from resperf.layers._base import LAYOUTS, Layer, name, number
+from resperf.layers._base import LAYOUTS, Layer, name, number, pixels
 from resperf.layers._laws import BATCHES, choices, log_uniform
 from resperf.layers._operator import Kernel, Operator, dtype_of
 from resperf.layers._resized import RESIZE_DTYPES, ResizedLayer
-from resperf.layers.columns import Array, Columns, is_one_of, numbers
+from resperf.layers.columns import is_in
 from resperf.layers.move import Move
 from resperf.layers.resize_nd import ResizeNd
 
@@ -38,10 +39,10 @@ class Resize(ResizedLayer):
 
     batch: int = number("images in one run")
     channels: int = number("channels of the image")
-    height: int = number("rows of the input", unit="pixel")
-    width: int = number("columns of the input", unit="pixel")
-    height_out: int = number("rows of the output", unit="pixel")
-    width_out: int = number("columns of the output", unit="pixel")
+    height: int = pixels("rows of the input")
+    width: int = pixels("columns of the input")
+    height_out: int = pixels("rows of the output")
+    width_out: int = pixels("columns of the output")
     mode: str = name("interpolation mode", MODES, default="nearest")
     layout: str = name("memory layout of the image", LAYOUTS, default="nchw")
     dtype: str = name("type of one value", RESIZE_DTYPES, default="float32")
@@ -69,7 +70,7 @@ class Resize(ResizedLayer):
             )
 
     @classmethod
-    def fitting(cls, fields: Mapping[str, Any], source: Random) -> dict[str, Any]:
+    def fitting(cls, fields: Mapping[str, Any], source: Random, /) -> dict[str, Any]:
         """Make half of the draws double the size of their input, as in most networks."""
         made = dict(fields)
         if made.get("layout", "nchw") != "nchw" or made["mode"] == "cubic":
@@ -84,27 +85,21 @@ class Resize(ResizedLayer):
             made |= {f"{side}_out": 2 * made[side] for side in ("height", "width")}
         return made
 
-    @classmethod
-    def quantities(cls, columns: Columns) -> dict[str, Array]:
-        """Bytes and planes; ``whole``: both sides grow by integer factors, ``doubled``: by two."""
-        height, width, rows, width_out = numbers(
-            columns, "height", "width", "height_out", "width_out"
-        )
-        whole = ((rows % height == 0) & (width_out % width == 0)).astype(float)
-        return {
-            **super().quantities(columns), "whole": whole, "broken": 1 - whole,
-            "doubled": ((rows == 2 * height) & (width_out == 2 * width)).astype(float),
-            "blocked": 1 - is_one_of(columns, "layout", "nchw"),
+    def own_quantities(self) -> dict[str, Any]:
+        """``whole``: both sides grow by integer factors, ``doubled``: by two."""
+        sides = tuple(zip(self._lengths(), self._lengths("_out"), strict=True))
+        whole = math.prod(after % before == 0 for before, after in sides)
+        return super().own_quantities() | {
+            "whole": whole, "broken": 1 - whole,
+            "doubled": math.prod(after == 2 * before for before, after in sides),
+            "blocked": 1 - is_in(self.layout, ("nchw",)),
         }  # fmt: skip
 
     @classmethod
     def read(cls, operator: Operator) -> Layer:
         """Read a ``Resize`` or ``Upsample`` of the last axes; without a change it is a copy."""
-        dtype, shape, result = (
-            dtype_of(operator, RESIZE_DTYPES),
-            operator.shape(),
-            operator.result(),
-        )
+        dtype_of(operator, RESIZE_DTYPES)
+        shape, result = operator.shape(), operator.result()
         if shape == result:
             return Move.copied(operator)
         if operator.attributes.get("antialias"):
@@ -120,12 +115,7 @@ class Resize(ResizedLayer):
             return ResizeNd.read(operator)
         if mode == NEAREST and operator.op == "Resize" and not _rounds_down(operator):
             mode = ROUNDED
-        batch, channels, height, width = shape
-        return cls(
-            batch=batch, channels=channels, height=height, width=width, height_out=result[2],
-            width_out=result[3], mode=mode, dtype=dtype,
-            layout="nchw" if operator.block == 1 else f"nchwc{operator.block}",
-        )  # fmt: skip
+        return cls._between(operator, shape, result, mode=mode, layout=operator.layout)
 
     def kernel(self) -> Kernel:
         """Return a ``Resize`` with sizes, or an ``Upsample`` of a blocked image."""

@@ -7,9 +7,9 @@ from random import Random
 from typing import Any, ClassVar, Self
 
 from resperf.errors import LayerError
-from resperf.layers._base import name, number
+from resperf.layers._base import name, number, pixels
 from resperf.layers._laws import choices, log_uniform
-from resperf.layers._operator import Kernel, Operator, dtype_of
+from resperf.layers._operator import Kernel, Operator
 from resperf.layers._resized import RESIZE_DTYPES, ResizedLayer
 from resperf.layers._volume import AXES
 
@@ -33,12 +33,12 @@ class ResizeNd(ResizedLayer):
 
     batch: int = number("samples in one run")
     channels: int = number("channels of the volume")
-    depth: int = number("slices of the input", unit="pixel")
-    height: int = number("rows of the input", unit="pixel")
-    width: int = number("columns of the input", unit="pixel")
-    depth_out: int = number("slices of the output", unit="pixel")
-    height_out: int = number("rows of the output", unit="pixel")
-    width_out: int = number("columns of the output", unit="pixel")
+    depth: int = pixels("slices of the input")
+    height: int = pixels("rows of the input")
+    width: int = pixels("columns of the input")
+    depth_out: int = pixels("slices of the output")
+    height_out: int = pixels("rows of the output")
+    width_out: int = pixels("columns of the output")
     mode: str = name("interpolation mode", MODES, default="linear")
     dtype: str = name("type of one value", RESIZE_DTYPES, default="float32")
 
@@ -51,14 +51,13 @@ class ResizeNd(ResizedLayer):
         "mode": choices(MODES, [1, 3]),
         "dtype": choices(["float32", "uint8"], [12, 1]),
     }
-    OPERATORS: ClassVar[frozenset[str]] = frozenset()
 
     def _check(self) -> None:
         if self.input_shape == self.output_shape:
             raise LayerError(f"resize_nd: input and output have the same size: {self.key}")
 
     @classmethod
-    def fitting(cls, fields: Mapping[str, Any], source: Random) -> dict[str, Any]:
+    def fitting(cls, fields: Mapping[str, Any], source: Random, /) -> dict[str, Any]:
         """Make most of the draws double the size of their input, and some of them signals."""
         made, sort = dict(fields), source.random()
         unchanged = all(made[axis] == made[f"{axis}_out"] for axis in AXES)
@@ -80,17 +79,10 @@ class ResizeNd(ResizedLayer):
         LayerError
             If another axis changes as well, or its type is not in `RESIZE_DTYPES`.
         """
-        (*rows, width), (*rows_out, width_out) = operator.shape(), operator.result()
-        if rows != rows_out:
-            raise LayerError(
-                f"a resize from {operator.shape()} to {operator.result()} has no layer"
-            )
-        depth, height = rows
-        return cls(
-            batch=1, channels=1, depth=depth, height=height, width=width, depth_out=depth,
-            height_out=height, width_out=width_out, mode="linear",
-            dtype=dtype_of(operator, RESIZE_DTYPES),
-        )  # fmt: skip
+        shape, result = operator.shape(), operator.result()
+        if shape[:2] != result[:2]:
+            raise LayerError(f"a resize from {shape} to {result} has no layer")
+        return cls._between(operator, (1, 1, *shape), (1, 1, *result), mode="linear")
 
     @classmethod
     def read(cls, operator: Operator) -> Self:
@@ -99,10 +91,7 @@ class ResizeNd(ResizedLayer):
         mode = str(operator.attributes.get("mode", MODES[0]))
         if len(shape) != 5 or shape[:2] != result[:2] or mode not in MODES:
             raise LayerError(f"a resize ({mode}) from {shape} to {result} has no layer")
-        sides = {axis: shape[2 + place] for place, axis in enumerate(AXES)}
-        made = {f"{axis}_out": result[2 + place] for place, axis in enumerate(AXES)}
-        dtype = dtype_of(operator, RESIZE_DTYPES)
-        return cls(batch=shape[0], channels=shape[1], **sides, **made, mode=mode, dtype=dtype)
+        return cls._between(operator, shape, result, mode=mode)
 
     def kernel(self) -> Kernel:
         """Return a ``Resize`` with sizes."""

@@ -8,23 +8,15 @@ from random import Random
 from typing import Any, ClassVar, Self
 
 from resperf.errors import LayerError
-from resperf.layers._base import Layer, name, number
-from resperf.layers._broadcast import (
-    SECONDS,
-    broadcast_axes,
-    has_redundant_axes,
-    joined_axes,
-    second_shape,
-    second_values,
-)
+from resperf.layers._base import name, number
+from resperf.layers._broadcast import SECONDS, BroadcastLayer, broadcast_axes, joined_axes
 from resperf.layers._laws import BATCHES, choices, log_uniform
 from resperf.layers._operator import DTYPES, Kernel, Operator, dtype_of
-from resperf.layers.columns import Array, Columns, numbers
 
 CONDITIONS = tuple(each for each in SECONDS if each not in ("none", "both"))
 
 
-class Select(Layer):
+class Select(BroadcastLayer):
     """A ``Where`` with a result of shape (batch x outer, middle, inner).
 
     `second` names the axes of the condition. `tensors` of the two values are as large as the
@@ -33,10 +25,6 @@ class Select(Layer):
 
     kind: ClassVar[str] = "select"
 
-    batch: int = number("first dimension")
-    outer: int = number("rows per batch entry", default=1)
-    middle: int = number("length of the middle axis", default=1)
-    inner: int = number("length of the last axis")
     second: str = name("which axes the condition has", CONDITIONS, default="same")
     tensors: int = number(
         "how many of the two values are as large as the result", minimum=0, default=1
@@ -56,6 +44,7 @@ class Select(Layer):
         "dtype": choices(["float32", "int64"], [8, 1]),
     }
     SCALED: ClassVar[tuple[str, ...]] = ("outer", "middle", "inner")
+    FLOPS_PER_VALUE: ClassVar[int] = 1
     OPERATORS: ClassVar[frozenset[str]] = frozenset({"Where"})
 
     def _check(self) -> None:
@@ -63,25 +52,18 @@ class Select(Layer):
             raise LayerError(f"select: tensors={self.tensors} must be at most 2")
         if self.second != "same" and not self.tensors:
             raise LayerError("select: tensors=0 needs second=same")
-        if has_redundant_axes(self.second, self.fields()):
-            raise LayerError(f"select: second={self.second} has redundant axes: merge them")
+        super()._check()
 
     @classmethod
-    def fitting(cls, fields: Mapping[str, Any], source: Random) -> dict[str, Any]:
+    def fitting(cls, fields: Mapping[str, Any], _: Random, /) -> dict[str, Any]:
         """Merge redundant axes."""
-        del source
         made = joined_axes(str(fields["second"]), fields)
         return made | {"tensors": made["tensors"] or int(made["second"] != "same")}
 
     @property
     def input_shape(self) -> tuple[int, ...]:
         """Shape of the condition."""
-        return second_shape(self.second, self.batch * self.outer, self.middle, self.inner)
-
-    @property
-    def output_shape(self) -> tuple[int, ...]:
-        """(batch x outer, middle, inner)."""
-        return (self.batch * self.outer, self.middle, self.inner)
+        return self.second_shape
 
     @property
     def value_shapes(self) -> tuple[tuple[int, ...], ...]:
@@ -91,29 +73,16 @@ class Select(Layer):
     @property
     def input_bytes(self) -> int:
         """Bytes of the condition (one per boolean) and of both values."""
-        values = self.tensors * math.prod(self.output_shape) + 2 - self.tensors
-        return self._condition_values + values * self.element_bytes
+        values = self.tensors * self.value_count + 2 - self.tensors
+        return self._second_values + values * self.element_bytes
 
-    @property
-    def _condition_values(self) -> int:
-        return second_values(self.second, self.batch * self.outer, self.middle, self.inner)
-
-    @classmethod
-    def quantities(cls, columns: Columns) -> dict[str, Array]:
-        """Bytes; ``loops`` counts inner loops along the last axis."""
-        import numpy as np
-
-        batch, outer, middle, inner, tensors = numbers(
-            columns, "batch", "outer", "middle", "inner", "tensors"
-        )
-        many, rows = cls.over(columns), batch * outer
-        values = rows * middle * inner
-        condition = np.asarray(many._condition_values)
-        repeated = (condition < values).astype(float)
+    def own_quantities(self) -> dict[str, Any]:
+        """``loops`` counts inner loops along the last axis."""
+        rows = self.batch * self.outer * self.middle
+        repeated = 1 * (self._second_values < self.value_count)
         return {
-            **many.traffic(values, values),
-            "values": values, "rows": rows * middle, "inner": inner, "tensors": tensors,
-            "condition_bytes": condition, "repeated": repeated, "loops": repeated * rows * middle,
+            "values": self.value_count, "rows": rows, "condition_bytes": self._second_values,
+            "repeated": repeated, "loops": repeated * rows,
         }  # fmt: skip
 
     @classmethod

@@ -9,10 +9,10 @@ from typing import Any, ClassVar, Self
 
 from resperf.errors import LayerError
 from resperf.layers._along import AlongAxis
-from resperf.layers._base import name, number
+from resperf.layers._base import name
 from resperf.layers._laws import BATCHES, choices, log_uniform
 from resperf.layers._operator import FLOATS, Kernel, Operator, dtype_of, split_at_axis
-from resperf.layers.columns import Array, Columns, is_one_of, numbers
+from resperf.layers.columns import is_in
 
 ACROSS = "softmax_across"
 _OPS: Mapping[str, str] = {"softmax": "Softmax", "log_softmax": "LogSoftmax", ACROSS: "Softmax"}
@@ -27,16 +27,11 @@ class Softmax(AlongAxis):
 
     kind: ClassVar[str] = "softmax"
 
-    batch: int = number("first dimension")
-    outer: int = number("rows per batch entry", default=1)
-    values: int = number("values that add up to one")
-    inner: int = number("product of the axes after this one", default=1)
     function: str = name("function that is computed", tuple(_OPS), default="softmax")
     dtype: str = name("type of one value", FLOATS, default="float32")
 
     PLAIN: ClassVar[tuple[str, ...]] = ("threaded", "vector_rest", "apart", "log", "across")
     LOG2: ClassVar[tuple[str, ...]] = ("rows", "values", "inner", "moved_bytes")
-    ENCODED: ClassVar[tuple[str, ...]] = ()
     RANGES: ClassVar[Mapping[str, Any]] = {
         "batch": BATCHES,
         "outer": log_uniform(1, 4096),
@@ -45,6 +40,7 @@ class Softmax(AlongAxis):
         "function": choices(["softmax", "log_softmax", ACROSS], [6, 1, 1]),
     }
     SCALED: ClassVar[tuple[str, ...]] = ("outer", "values")
+    FLOPS_PER_VALUE: ClassVar[int] = 3
     OPERATORS: ClassVar[frozenset[str]] = frozenset(_FUNCTION_OF)
 
     def _check(self) -> None:
@@ -52,24 +48,16 @@ class Softmax(AlongAxis):
             raise LayerError("softmax: softmax_across needs inner above 1")
 
     @classmethod
-    def fitting(cls, fields: Mapping[str, Any], source: Random) -> dict[str, Any]:
+    def fitting(cls, fields: Mapping[str, Any], source: Random, /) -> dict[str, Any]:
         """Give a ``softmax_across`` an `inner` above 1."""
         across = fields["function"] == ACROSS and fields["inner"] == 1
         between = source.choice((16, 64, 152, 1024, 16384))
         return {**fields, **({"inner": between} if across else {})}
 
-    @classmethod
-    def quantities(cls, columns: Columns) -> dict[str, Array]:
-        """Bytes and rows; ``apart`` is 1 where the values of a row are strided."""
-        batch, outer, values, inner = numbers(columns, "batch", "outer", "values", "inner")
-        rows = batch * outer * inner
-        total = rows * values
-        return {
-            **cls.over(columns).traffic(3 * total, total),
-            "rows": rows, "values": values, "inner": inner,
-            "apart": (inner > 1).astype(float),
-            "log": is_one_of(columns, "function", "log_softmax"),
-            "across": is_one_of(columns, "function", ACROSS),
+    def own_quantities(self) -> dict[str, Any]:
+        """Rows and function."""
+        return super().own_quantities() | {
+            "log": is_in(self.function, ("log_softmax",)), "across": is_in(self.function, (ACROSS,))
         }  # fmt: skip
 
     @classmethod

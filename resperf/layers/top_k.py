@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from random import Random
 from typing import Any, ClassVar, Self
@@ -10,8 +11,7 @@ from resperf.errors import LayerError
 from resperf.layers._along import AlongAxis
 from resperf.layers._base import name, number
 from resperf.layers._laws import BATCHES, choices, log_uniform
-from resperf.layers._operator import Kernel, Operator, dtype_of, split_at_axis
-from resperf.layers.columns import Array, Columns, numbers
+from resperf.layers._operator import Kernel, Operator, dtype_of
 
 _DTYPES = ("float32", "float64", "int64", "int32")
 
@@ -21,16 +21,11 @@ class TopK(AlongAxis):
 
     kind: ClassVar[str] = "top_k"
 
-    batch: int = number("first dimension")
-    outer: int = number("rows per batch entry", default=1)
-    values: int = number("values that are compared")
-    inner: int = number("product of the axes after this one", default=1)
     kept: int = number("number of returned values (k)")
     dtype: str = name("type of one value", _DTYPES, default="float32")
 
     PLAIN: ClassVar[tuple[str, ...]] = ("threaded", "single", "all_kept", "apart")
     LOG2: ClassVar[tuple[str, ...]] = ("rows", "values", "kept", "compared", "out_bytes")
-    ENCODED: ClassVar[tuple[str, ...]] = ()
     RANGES: ClassVar[Mapping[str, Any]] = {
         "batch": BATCHES,
         "outer": log_uniform(1, 512),
@@ -40,6 +35,7 @@ class TopK(AlongAxis):
         "dtype": choices(["float32", "int64"], [8, 1]),
     }
     SCALED: ClassVar[tuple[str, ...]] = ("outer",)
+    FLOPS_PER_VALUE: ClassVar[int] = 1
     OPERATORS: ClassVar[frozenset[str]] = frozenset({"TopK"})
 
     def _check(self) -> None:
@@ -47,9 +43,8 @@ class TopK(AlongAxis):
             raise LayerError(f"top_k: kept={self.kept} is more than values={self.values}")
 
     @classmethod
-    def fitting(cls, fields: Mapping[str, Any], source: Random) -> dict[str, Any]:
+    def fitting(cls, fields: Mapping[str, Any], _: Random, /) -> dict[str, Any]:
         """Limit `kept` to the number of values."""
-        del source
         return {**fields, "kept": min(fields["kept"], fields["values"])}
 
     @property
@@ -57,34 +52,28 @@ class TopK(AlongAxis):
         """(batch x outer, kept, inner), of the values and of the indices."""
         return (self.batch * self.outer, self.kept, self.inner)
 
-    @classmethod
-    def quantities(cls, columns: Columns) -> dict[str, Array]:
-        """Bytes without the indices, and comparisons of a heap."""
+    @property
+    def value_count(self) -> int:
+        """Values that are compared."""
+        return math.prod(self.input_shape)
+
+    def own_quantities(self) -> dict[str, Any]:
+        """Comparisons of a heap."""
         import numpy as np
 
-        batch, outer, values, inner, kept = numbers(
-            columns, "batch", "outer", "values", "inner", "kept"
-        )
-        rows = batch * outer * inner
-        total = rows * values
-        return {
-            **cls.over(columns).traffic(total, total),
-            "rows": rows, "values": values, "kept": kept, "value_count": total,
-            "compared": total * np.log2(kept + 1), "single": (kept == 1).astype(float),
-            "all_kept": (kept == values).astype(float), "apart": (inner > 1).astype(float),
+        return super().own_quantities() | {
+            "compared": self.value_count * np.log2(self.kept + 1), "single": self.kept == 1,
+            "all_kept": self.kept == self.values,
         }  # fmt: skip
 
     @classmethod
     def read(cls, operator: Operator) -> Self:
         """Read a ``TopK``; the count must be constant."""
-        batch, outer, values, inner = split_at_axis(operator.shape(), operator.axis(-1))
         (kept,) = operator.numbers("k", 1) or (0,)
         if kept < 1:
             raise LayerError(f"TopK with k={kept} has no layer")
-        return cls(
-            batch=batch, outer=outer, values=values, inner=inner, kept=kept,
-            dtype=dtype_of(operator, _DTYPES),
-        )  # fmt: skip
+        fields = cls._fields_at(operator.shape(), operator.axis(-1))
+        return cls(**fields, kept=kept, dtype=dtype_of(operator, _DTYPES))
 
     def kernel(self) -> Kernel:
         """Return the operator along the middle axis."""

@@ -12,7 +12,7 @@ from resperf.errors import LayerError
 from resperf.layers._base import Layer, name, number
 from resperf.layers._laws import BATCHES, MOVED_DTYPES, choices, log_uniform
 from resperf.layers._operator import DTYPES, Kernel, Operator, dtype_of
-from resperf.layers.columns import Array, Columns, numbers
+from resperf.layers.columns import Array
 
 MAX_AXES = 5
 
@@ -31,6 +31,11 @@ _FAST = ("21", "132", "213", "1324")
 """Orders with a fast kernel in ONNX Runtime: one axis moves, all others stay."""
 _SLOW = "s"
 ORDERS = (*_orders(), *(f"{order}{_SLOW}" for order in _FAST))
+_WEIGHTS: Mapping[str, int] = {
+    "1": 1, "21": 8, "132": 4, "213": 8, "321": 2, "1324": 4, "2143": 1, "1432": 1, "2413": 1,
+    "3241": 1, "13254": 1, "14253": 1, "24351": 1, "21s": 4, "132s": 1, "213s": 4, "1324s": 1,
+}  # fmt: skip
+"""How often campaigns draw each order."""
 _DIMS = tuple(f"dim{axis}" for axis in range(1, MAX_AXES + 1))
 
 
@@ -62,7 +67,6 @@ class Transpose(Layer):
         "values", "rows", "run_bytes", "last_in", "last_out", "read_stride", "write_stride",
         "moved_bytes",
     )  # fmt: skip
-    ENCODED: ClassVar[tuple[str, ...]] = ()
     RANGES: ClassVar[Mapping[str, Any]] = {
         "batch": BATCHES,
         "dim1": log_uniform(2, 4096),
@@ -70,28 +74,7 @@ class Transpose(Layer):
         "dim3": log_uniform(2, 256),
         "dim4": log_uniform(2, 64),
         "dim5": log_uniform(2, 16),
-        "order": choices(
-            [
-                "1",
-                "21",
-                "132",
-                "213",
-                "321",
-                "1324",
-                "2143",
-                "1432",
-                "2413",
-                "3241",
-                "13254",
-                "14253",
-                "24351",
-                "21s",
-                "132s",
-                "213s",
-                "1324s",
-            ],
-            [1, 8, 4, 8, 2, 4, 1, 1, 1, 1, 1, 1, 1, 4, 1, 4, 1],
-        ),
+        "order": choices(tuple(_WEIGHTS), tuple(_WEIGHTS.values())),
         "dtype": MOVED_DTYPES,
     }
     SCALED: ClassVar[tuple[str, ...]] = _DIMS
@@ -103,9 +86,8 @@ class Transpose(Layer):
             raise LayerError(f"transpose: order={self.order} does not name {', '.join(beyond)}")
 
     @classmethod
-    def fitting(cls, fields: Mapping[str, Any], source: Random) -> dict[str, Any]:
+    def fitting(cls, fields: Mapping[str, Any], _: Random, /) -> dict[str, Any]:
         """Set axes to 1 that the drawn order does not name."""
-        del source
         named = str(fields["order"]).removesuffix(_SLOW)
         return {**fields, **dict.fromkeys(_DIMS[len(named) :], 1)}
 
@@ -125,26 +107,28 @@ class Transpose(Layer):
         return (self.batch, *(shape[int(axis)] for axis in self._named))
 
     @property
-    def input_bytes(self) -> int:
-        """Bytes of all values; axes that the order does not name have length one."""
+    def value_count(self) -> int:
+        """Values that move; axes that the order does not name have length one."""
         values: int = self.batch * math.prod(getattr(self, dim) for dim in _DIMS)
-        return values * self.element_bytes
+        return values
+
+    @property
+    def input_bytes(self) -> int:
+        """Bytes of all values."""
+        return self.value_count * self.element_bytes
 
     @property
     def output_bytes(self) -> int:
         """The same as of the input."""
         return self.input_bytes
 
-    @classmethod
-    def quantities(cls, columns: Columns) -> dict[str, Array]:
-        """Bytes, strides, and the length of contiguous runs."""
+    def own_quantities(self) -> dict[str, Any]:
+        """Strides, and the length of contiguous runs."""
         import numpy as np
 
-        batch, *dims = numbers(columns, "batch", *_DIMS)
-        many, lengths = cls.over(columns), np.stack(dims, axis=1)
-        size = many.element_bytes
-        values = batch * lengths.prod(axis=1)
-        orders = np.asarray(columns["order"])
+        size, values = self.element_bytes, self.value_count
+        lengths = np.stack([getattr(self, dim) for dim in _DIMS], axis=1)
+        orders = np.asarray(self.order)
         axes, last_out, stride, written, slow = (np.ones(len(orders)) for _ in range(5))
         last_in, keeps_last, keeps_first = (np.ones(len(orders)) for _ in range(3))
         for order in set(orders.tolist()):
@@ -162,14 +146,13 @@ class Transpose(Layer):
             keeps_first[rows] = float(named[0] == "1")
         run = np.where(keeps_last == 1, last_in, 1.0)
         return {
-            **many.traffic(0 * values, values),
             "values": values, "rows": values / np.maximum(last_in, 1), "axes": axes,
             "run_bytes": run * size, "runs": values / run, "last_in": last_in,
             "last_out": last_out, "read_stride": stride, "write_stride": written,
             # Strides that are multiples of a large power of two cause cache conflicts.
             "read_twos": _twos(stride * size), "write_twos": _twos(written * size),
             "keeps_last": keeps_last, "keeps_first": keeps_first,
-            "matrix": (axes == 2).astype(float), "slow": slow,
+            "matrix": axes == 2, "slow": slow,
             "scattered_bytes": (1 - keeps_last) * values * size,
         }  # fmt: skip
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import cast
+from typing import Any
 
 from resperf import disk_cache
 from resperf.errors import LayerError
 from resperf.layers import KINDS, Layer, layer_from_key
-from resperf.lowering._base import LoweredNode, Role
+from resperf.lowering._base import LoweredNode
 from resperf.network import Network, structure_digest
 
 _FOLDER = "lowering"
@@ -43,33 +43,22 @@ def once(
 
 
 def _node(
-    network: Network, row: dict[str, object], layers: dict[str | None, Layer | None]
+    network: Network, row: Sequence[Any], layers: dict[str | None, Layer | None]
 ) -> LoweredNode:
     """Read a node; equal layers, of which networks have many, become one value in `layers`."""
-    sources = tuple(network.nodes[i].name for i in cast("list[int]", row["sources"]))
-    key = cast("str | None", row["layer"])
+    name, op, key, role, reason, places = row
+    sources = tuple(network.nodes[place].name for place in places)
     if key not in layers:
-        layers[key] = layer_from_key(cast(str, key))
-    return LoweredNode(
-        name=sources[0] if sources else str(row["name"]),
-        op=str(row["op"]),
-        layer=layers[key],
-        role=cast(Role, row["role"]),
-        reason=str(row["reason"]),
-        sources=sources,
-    )
+        layers[key] = layer_from_key(key)
+    return LoweredNode(sources[0] if sources else name, op, layers[key], role, reason, sources)
 
 
-def _rows(network: Network, nodes: Sequence[LoweredNode]) -> list[dict[str, object]]:
+def _rows(network: Network, nodes: Sequence[LoweredNode]) -> list[tuple[Any, ...]]:
     position = {node.name: i for i, node in enumerate(network.nodes)}
     return [
-        {
-            "name": node.name,
-            "op": node.op,
-            "layer": None if node.layer is None else node.layer.key,
-            "role": node.role,
-            "reason": node.reason,
-            "sources": [position[name] for name in node.sources],
-        }
+        (
+            node.name, node.op, node.layer and node.layer.key, node.role, node.reason,
+            [position[name] for name in node.sources],
+        )
         for node in nodes
-    ]
+    ]  # fmt: skip

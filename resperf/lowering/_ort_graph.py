@@ -17,24 +17,33 @@ from resperf.lowering._base import CONTROL_FLOW, LoweredNode, named_by_sources
 from resperf.lowering._ort_shapes import inferred
 from resperf.lowering._proto import Skeleton, skeleton
 from resperf.lowering._read import (
+    NCHWC,
     REMOVED_OPS,
     VIEW_OPS,
     as_binary_nodes,
     is_empty,
     layer_from_node,
     output_view_copy,
+    reorder,
 )
 from resperf.network import Network, Node, Tensor
 from resperf.network.folding import folded
 from resperf.network.graph import renamed
-from resperf.network.protos import dtype_name, weight
+from resperf.network.protos import weight
+from resperf.network.shapes import type_and_shape
 
 if TYPE_CHECKING:
     import onnx
 
-NCHWC = "com.microsoft.nchwc"
 BODY_BYTES = 1 << 22
 """Largest constant that ONNX Runtime folds where a network has subgraphs."""
+_ENTRIES: Mapping[str, str] = {
+    # The weights of the optimised graph are not needed: in another file, they are not parsed.
+    "session.optimized_model_external_initializers_file_name": "weights.bin",
+    "session.optimized_model_external_initializers_min_size_in_bytes": "64",
+    # Packing weights takes most of a session's start and changes no node.
+    "session.disable_prepacking": "1",
+}
 RELAYOUTS = frozenset({"ReorderInput", "ReorderOutput"})
 PRECISE = "InsertedPrecisionFreeCast_"
 """Prefix of ONNX Runtime's names of tensors that it casts to float32."""
@@ -61,20 +70,13 @@ def optimised_graph(model: Skeleton, *, threads: int) -> onnx.GraphProto:
         options.log_severity_level = 4
         set_threads(options, threads)
         options.optimized_model_filepath = str(target)
-        # The weights of the optimised graph are not needed: in another file, they are not parsed.
-        options.add_session_config_entry(
-            "session.optimized_model_external_initializers_file_name", "weights.bin"
-        )
-        options.add_session_config_entry(
-            "session.optimized_model_external_initializers_min_size_in_bytes", "64"
-        )
-        # Packing weights takes most of a session's start and changes no node.
-        options.add_session_config_entry("session.disable_prepacking", "1")
+        entries = _ENTRIES
         if any(node.op_type in CONTROL_FLOW for node in model.model.graph.node):
             # Subgraphs are passed on unchanged: limit what constant folding could expand them to.
-            options.add_session_config_entry(
-                "optimization.constant_folding_max_output_size_in_bytes", str(BODY_BYTES)
-            )
+            limit = "optimization.constant_folding_max_output_size_in_bytes"
+            entries = {**_ENTRIES, limit: str(BODY_BYTES)}
+        for name, value in entries.items():
+            options.add_session_config_entry(name, value)
         try:
             if model.weights:
                 options.add_external_initializers(
@@ -203,13 +205,12 @@ def _inner_tensors(graph: onnx.GraphProto) -> dict[str, Tensor]:
     The shape of a blocked tensor differs from the original's: nodes that compute a tensor of the
     original network use the original shape.
     """
-    found = {}
-    for value in graph.value_info:
-        tensor = value.type.tensor_type
-        dims = [dim.dim_value for dim in tensor.shape.dim]
-        if tensor.HasField("shape") and all(dims):
-            found[value.name] = Tensor(value.name, tuple(dims), dtype_name(tensor.elem_type))
-    return found
+    known = {value.name: type_and_shape(value.type) for value in graph.value_info}
+    return {
+        name: Tensor(name, each[1], each[0])
+        for name, each in known.items()
+        if each is not None and all(each[1])
+    }
 
 
 def _is_blocked(proto: onnx.NodeProto, blocked: Set[str]) -> bool:
@@ -269,20 +270,24 @@ def _plain(value: Any) -> Any:
 
 
 def _lowered(network: Network, node: Node, block: int, *, is_blocked: bool) -> LoweredNode:
-    copied = output_view_copy(network, node) if node.op in VIEW_OPS else None
-    if copied is not None:
-        return LoweredNode(node.name, node.op, copied, "execution")
-    if node.op in VIEW_OPS | REMOVED_OPS:
-        return LoweredNode(node.name, node.op, None, "view", "changes only the shape")
-    if node.op in ("Shape", "Size") and not node.domain:
-        return LoweredNode(node.name, node.op, None, "view", "returns a shape")
-    if is_empty(network, node):
-        return LoweredNode(node.name, node.op, None, "view", "has no output values")
+    layer = output_view_copy(network, node) if node.op in VIEW_OPS else None
+    reason = "" if layer is not None else _why_view(network, node)
+    if reason:
+        return LoweredNode(node.name, node.op, None, "view", reason)
     try:
-        layer = _layer(network, node, block, is_blocked=is_blocked)
+        layer = layer or _layer(network, node, block, is_blocked=is_blocked)
     except UnsupportedError as error:
         return LoweredNode(node.name, node.op, None, "unknown", str(error))
     return LoweredNode(node.name, node.op, layer, "execution")
+
+
+def _why_view(network: Network, node: Node) -> str:
+    """Say why a node runs nothing; empty if it does."""
+    if node.op in VIEW_OPS | REMOVED_OPS:
+        return "changes only the shape"
+    if node.op in ("Shape", "Size") and not node.domain:
+        return "returns a shape"
+    return "has no output values" if is_empty(network, node) else ""
 
 
 def _layer(network: Network, node: Node, block: int, *, is_blocked: bool) -> Layer:
@@ -300,12 +305,8 @@ def _reorder(network: Network, node: Node, blocked: str) -> Reorder:
         raise UnsupportedError(f"{node.op} {node.name!r}: the shape of its image is not known")
     to_blocked, last = node.op == "ReorderInput", bool(node.attributes.get("channels_last"))
     shape = _channels_first(tensor) if last and not to_blocked else tensor.shape
-    batch, channels, height, width = shape
     plain = "nhwc" if last else "nchw"
-    return Reorder(
-        batch=batch, channels_in=channels, height=height, width=width,
-        layout=plain if to_blocked else blocked, layout_out=blocked if to_blocked else plain,
-    )  # fmt: skip
+    return reorder(shape, plain, blocked) if to_blocked else reorder(shape, blocked, plain)
 
 
 def _with_filters(network: Network, node: Node) -> tuple[Network, Node]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
 
 import numpy as np
 
@@ -13,10 +14,78 @@ from resperf.lowering._rewriting import Rewriting, Rewritten, unchanged_if_malfo
 from resperf.network import Node, Tensor
 from resperf.network.folding import RANDOM_OPS
 
-ROOT_2 = 1.4142135
-ROOT_2_BY_PI = 0.7978846
-_GELU: Mapping[str, str] = {"Erf": "Gelu", "Tanh": "FastGelu"}
-"""Function inside a gelu -> ONNX Runtime's fused operator."""
+
+@dataclass(frozen=True)
+class _Op:
+    """An operator, and what its first inputs are; factors and terms may be in any order."""
+
+    op: str
+    inputs: tuple[_Pattern, ...]
+
+
+_Pattern: TypeAlias = "_Op | str | float"
+"""An operator's result, any tensor by a name of its own, or a constant."""
+
+
+@dataclass(frozen=True)
+class _Fusion:
+    """A group of operators, and the operator of ONNX Runtime that replaces it."""
+
+    op: str
+    pattern: _Op
+    inputs: tuple[str, ...]
+    domain: str = ""
+    attributes: Mapping[str, int] = field(default_factory=dict)
+    ends_networks: bool = True
+    """Whether it is also fused where the network ends with it."""
+
+
+_X, _EPSILON = "x", "epsilon"
+_ERF = _Op("Erf", (_Op("Div", (_X, 1.4142135)),))
+_CUBED = _Op("Add", (_X, _Op("Mul", (0.044715, _Op("Pow", (_X, 3.0))))))
+_TANH = _Op("Tanh", (_Op("Mul", (0.7978846, _CUBED)),))
+
+
+def _gelus(op: str, function: _Op, *, ends_networks: bool) -> list[_Fusion]:
+    """Return x / 2 * (1 + function(x)), with its factors in any order."""
+    added = _Op("Add", (function, 1.0))
+    return [
+        _Fusion(op, _Op("Mul", (_Op("Mul", (a, b)), c)), (_X,), "com.microsoft", {}, ends_networks)
+        for a, b, c in ((_X, added, 0.5), (added, 0.5, _X), (_X, 0.5, added))
+    ]
+
+
+GELUS = (
+    *_gelus("Gelu", _ERF, ends_networks=True), *_gelus("FastGelu", _TANH, ends_networks=False),
+)  # fmt: skip
+
+
+def _norms(op: str, x: _Pattern, *inputs: str, inverted: bool = False) -> list[_Fusion]:
+    """Return scale * x / sqrt(mean(x^2) + epsilon), plus bias if that is an input.
+
+    With `inverted` it is x * (1 / sqrt(...)).
+    """
+    fusions = []
+    for square in (_Op("Pow", (x, 2.0)), _Op("Mul", (x, x))):
+        root = _Op("Sqrt", (_Op("Add", (_Op("ReduceMean", (square,)), _EPSILON)),))
+        normal = _Op("Mul", (x, _Op("Div", (1.0, root)))) if inverted else _Op("Div", (x, root))
+        whole = _Op("Mul", (normal, "scale"))
+        if "bias" in inputs:
+            whole = _Op("Add", (whole, "bias"))
+        fusions.append(_Fusion(op, whole, inputs, attributes={"axis": -1}))
+    return fusions
+
+
+_CENTRED = _Op("Sub", (_X, _Op("ReduceMean", (_X,))))
+LAYER_NORMS = _norms("LayerNormalization", _CENTRED, _X, "scale", "bias")
+"""Exporters decompose LayerNormalization before operator set 17."""
+RMS_NORMS = [
+    fusion
+    for inverted in (False, True)
+    for fusion in _norms("SimplifiedLayerNormalization", _X, _X, "scale", inverted=inverted)
+]
+"""Exporters decompose RMSNormalization before operator set 23. An inverse by ``Reciprocal`` is not
+fused, as in ONNX Runtime."""
 _WINDOWS = ("Conv", "MaxPool", "AveragePool")
 """Operators that can pad their images themselves."""
 
@@ -31,8 +100,8 @@ def with_patterns(start: Rewritten) -> Rewritten:
     patterns.drop_casts()
     patterns.merge_equal()
     patterns.fuse_pads()
-    patterns.fuse_gelu()
-    patterns.fuse_norm()
+    patterns.fuse((*GELUS, *LAYER_NORMS))
+    patterns.fuse(RMS_NORMS)
     patterns.fuse_slices()
     fused = patterns.rewritten()
     sinking = TransposeSinking(fused.network, dict(fused.sources))
@@ -64,199 +133,84 @@ class _Patterns(Rewriting):
         known = before is not None and after is not None and before.dtype == after.dtype
         return known and node.outputs[0] not in self.network.outputs
 
-    def fuse_gelu(self) -> None:
-        """Fuse x * 0.5 * (1 + erf(...) or tanh(...)) into one operator."""
+    def fuse(self, fusions: Sequence[_Fusion]) -> None:
+        """Replace groups of operators by the operators that these fusions name."""
         for node in self._present_nodes():
-            if node.op in _GELU and not node.domain and node.inputs:
-                self._fuse_gelu(node)
+            for fusion in fusions if not node.domain else ():
+                if node.op == fusion.pattern.op and self._fuse(node, fusion):
+                    break
 
     @unchanged_if_malformed
-    def _fuse_gelu(self, node: Node) -> None:
-        inner = self._inside_gelu(node)
-        found = None if inner is None else self._gelu(node, *inner)
-        if inner is None or found is None:
-            return
-        last, op = found[-1], _GELU[node.op]
-        if op == "FastGelu" and last.outputs[0] in self.network.outputs:
-            # ONNX Runtime does not fuse these where the network ends with them.
-            return
-        name = f"{last.name}/{op}"
-        self.sources[name] = tuple(part for each in found for part in self._sources_of(each))
-        for part in found[:-1]:
-            self._replace(part)
-        self._replace(last, Node(name, op, "com.microsoft", (inner[0],), last.outputs, {}))
-
-    def _inside_gelu(self, node: Node) -> tuple[str, list[Node]] | None:
-        """Return x, and the nodes that compute the function's input from it."""
-        if node.op == "Erf":
-            divided = self.maker.get(node.inputs[0])
-            if divided is None or divided.op != "Div" or len(divided.inputs) != 2:
-                return None
-            fits = self._sole_reader(divided, "Erf") is node
-            fits = fits and self._is_constant(divided.inputs[1], ROOT_2)
-            return (divided.inputs[0], [divided]) if fits else None
-        if node.op != "Tanh":
-            return None
-        # sqrt(2 / pi) (x + 0.044715 x^3)
-        added = self._times(node.inputs[0], ROOT_2_BY_PI, node)
-        if added is None or added[1].op != "Add":
-            return None
-        for x, term in (added[1].inputs, added[1].inputs[::-1]):
-            cube = self._times(term, 0.044715, added[1])
-            if cube is None or cube[1].op != "Pow" or cube[1].inputs[0] != x:
-                continue
-            if self._is_constant(cube[1].inputs[1], 3.0):
-                return x, [cube[1], cube[0], added[1], added[0]]
-        return None
-
-    def _times(self, name: str, factor: float, reader: Node) -> tuple[Node, Node] | None:
-        """Return the product of a tensor with this factor, and the tensor's producer."""
-        product = self.maker.get(name)
-        if product is None or product.op != "Mul" or len(product.inputs) != 2:
-            return None
-        if self._sole_reader(product, reader.op) is not reader:
-            return None
-        for other, constant in (product.inputs, product.inputs[::-1]):
-            maker = self.maker.get(other)
-            if maker is None or not self._is_constant(constant, factor):
-                continue
-            if len(maker.inputs) == 2 and self._sole_reader(maker, "Mul") is product:
-                return product, maker
-        return None
-
-    def _gelu(self, function: Node, x: str, inner: list[Node]) -> list[Node] | None:
-        """Return all nodes of x / 2 * (1 + function(x)), the last one last."""
-        added = self._sole_reader(function, "Add")
-        if added is None or not self._is_constant(self._other(added, function.outputs[0]), 1.0):
-            return None
-        product = self._sole_reader(added, "Mul")
-        if product is None:
-            return None
-        other = self._other(product, added.outputs[0])
-        parts = [*inner, function, added, product]
-        halved = self._sole_reader(product, "Mul")
-        if other == x and halved is not None:
-            fits = self._is_constant(self._other(halved, product.outputs[0]), 0.5)
-            return [*parts, halved] if fits else None
-        if self._is_constant(other, 0.5) and halved is not None:
-            fits = self._other(halved, product.outputs[0]) == x
-            return [*parts, halved] if fits else None
-        half = self.maker.get(other)
-        if half is None or half.op != "Mul" or self._sole_reader(half, "Mul") is not product:
-            return None
-        fits = self._is_constant(self._other(half, x), 0.5)
-        return [*inner, function, added, half, product] if fits else None
-
-    def fuse_norm(self) -> None:
-        """Fuse a decomposed normalisation over the last axis into one operator.
-
-        Exporters decompose LayerNormalization before operator set 17, and RMSNormalization before
-        23.
-        """
-        for node in self._present_nodes():
-            if node.op == "Sqrt" and not node.domain and node.inputs:
-                self._fuse_norm(node)
-
-    @unchanged_if_malformed
-    def _fuse_norm(self, root: Node) -> None:
-        found = self._deviation(root)
-        if found is None:
-            return
-        centred, parts = found
-        dividing = self._divided(root, centred)
-        if not dividing:
-            return
-        scaled = self._sole_reader(dividing[-1], "Mul")
-        if scaled is None:
-            return
-        scale = self._other(scaled, dividing[-1].outputs[0])
-        if not self._is_vector(scale):
-            return
-        parts = [*parts, root, *dividing, scaled]
-        inputs: tuple[str, ...]
-        inverted = len(dividing) > 1
-        before = None if inverted else self._mean_subtraction(centred, parts)
-        shifted = None if before is None else self._sole_reader(scaled, "Add")
-        bias = "" if shifted is None else self._other(shifted, scaled.outputs[0])
-        if before is not None and shifted is not None and self._is_vector(bias):
-            x, taking = before
-            parts, inputs = [*taking, *parts, shifted], (x, scale, bias)
-            op = "LayerNormalization"
+    def _fuse(self, last: Node, fusion: _Fusion) -> bool:
+        """Replace a group that ends with a node, if there is one; say whether there is."""
+        if not fusion.ends_networks and last.outputs[0] in self.network.outputs:
+            return False
+        for found in self._matches(last.outputs[0], fusion.pattern, {}):
+            parts = {
+                each: self.maker[each] for part, each in found.items() if isinstance(part, _Op)
+            }
+            names = {part.name for part in parts.values()}
+            inner = [each for each in parts if each != last.outputs[0]]
+            readers = {reader.name for each in inner for reader in self.readers[each]}
+            if readers <= names and not set(inner) & set(self.network.outputs):
+                break
         else:
-            inputs, op = (centred, scale), "SimplifiedLayerNormalization"
-        last = parts[-1]
-        name = f"{last.name}/{op}"
-        self.sources[name] = tuple(own for each in parts for own in self._sources_of(each))
-        for part in parts[:-1]:
-            self._replace(part)
-        self._replace(last, Node(name, op, "", inputs, last.outputs, {"axis": -1}))
+            return False
+        name = f"{last.name}/{fusion.op}"
+        inputs = tuple(found[each] for each in fusion.inputs)
+        self.sources[name] = tuple(own for part in parts.values() for own in self._sources_of(part))
+        for each in inner:
+            self._replace(parts[each])
+        attributes = fusion.attributes
+        self._replace(last, Node(name, fusion.op, fusion.domain, inputs, last.outputs, attributes))
+        return True
 
-    def _divided(self, root: Node, x: str) -> list[Node]:
-        """Return the nodes that divide x by a root, as x / root or x * (1 / root); else none.
+    def _matches(
+        self, name: str, pattern: _Pattern, found: Mapping[_Pattern, str]
+    ) -> Iterator[Mapping[_Pattern, str]]:
+        """Yield each way in which a tensor is what the pattern says: the tensor of every part.
 
-        An inverse by ``Reciprocal`` is not fused, as in ONNX Runtime.
+        `found` are the tensors of earlier parts: equal parts are the same tensor.
         """
-        divided = self._sole_reader(root, "Div")
-        if divided is None or divided.inputs[1] != root.outputs[0]:
-            return []
-        if divided.inputs[0] == x:
-            return [divided]
-        times = self._sole_reader(divided, "Mul")
-        inverse = self._is_constant(divided.inputs[0], 1.0)
-        if not inverse or times is None or self._other(times, divided.outputs[0]) != x:
-            return []
-        return [divided, times]
+        if pattern in found:
+            if found[pattern] == name:
+                yield found
+        elif isinstance(pattern, float):
+            if self._is_constant(name, pattern):
+                yield found
+        elif isinstance(pattern, str):
+            if pattern == _X or self._is_constant_of(name, vector=pattern != _EPSILON):
+                yield {**found, pattern: name}
+        else:
+            node = self.maker.get(name)
+            if node is None or node.op != pattern.op or len(node.inputs) < len(pattern.inputs):
+                return
+            if node.op == "ReduceMean" and not self._is_last_mean(node):
+                return
+            given = node.inputs[: len(pattern.inputs)]
+            for inputs in (given, given[::-1]) if node.op in ("Add", "Mul") else (given,):
+                ways: list[Mapping[_Pattern, str]] = [{**found, pattern: name}]
+                for each, part in zip(inputs, pattern.inputs, strict=True):
+                    ways = [more for way in ways for more in self._matches(each, part, way)]
+                yield from ways
 
-    def _deviation(self, root: Node) -> tuple[str, list[Node]] | None:
-        """Return x, and the nodes of mean(x^2) + epsilon, which a root reads."""
-        added = self.maker.get(root.inputs[0])
-        if added is None or added.op != "Add" or self._sole_reader(added, "Sqrt") is not root:
-            return None
-        mean = next((each for name in added.inputs if (each := self.maker.get(name))), None)
-        if mean is None or not self._is_last_mean(mean):
-            return None
-        epsilon = self.tensors.get(self._other(added, mean.outputs[0]))
-        square = self.maker.get(mean.inputs[0])
-        if epsilon is None or not epsilon.is_weight or math.prod(epsilon.shape) != 1:
-            return None
-        if square is None or self._sole_reader(square, "ReduceMean") is not mean:
-            return None
-        is_power = square.op == "Pow" and self._is_constant(square.inputs[1], 2.0)
-        is_product = square.op == "Mul" and square.inputs[0] == square.inputs[1]
-        if self._sole_reader(mean, "Add") is not added or not (is_power or is_product):
-            return None
-        return square.inputs[0], [square, mean, added]
+    def _is_constant_of(self, name: str, *, vector: bool) -> bool:
+        """Whether a tensor is a constant of one axis, or else of one element."""
+        tensor = self.tensors.get(name)
+        if tensor is None or not tensor.is_weight:
+            return False
+        return len(tensor.shape) == 1 if vector else math.prod(tensor.shape) == 1
 
     def _is_last_mean(self, node: Node) -> bool:
         """Whether a node is a mean over the last axis with keepdims."""
         tensor = self.tensors.get(node.inputs[0]) if node.inputs else None
-        if node.op != "ReduceMean" or node.domain or tensor is None:
+        if node.domain or tensor is None:
             return False
         axes = node.attributes.get("axes")
         if axes is None and len(node.inputs) > 1:
             axes = self._numbers(node.inputs[1])
         last = len(tensor.shape) - 1
         return bool(node.attributes.get("keepdims", 1)) and tuple(axes or ()) in ((-1,), (last,))
-
-    def _mean_subtraction(
-        self, centred: str, parts: Sequence[Node]
-    ) -> tuple[str, list[Node]] | None:
-        """Return x, and the nodes of x - mean(x), which only these parts may read."""
-        taken = self.maker.get(centred)
-        if taken is None or taken.op != "Sub" or centred in self.network.outputs:
-            return None
-        mean, (x, subtrahend) = self.maker.get(taken.inputs[1]), taken.inputs
-        if mean is None or not self._is_last_mean(mean) or mean.inputs[0] != x:
-            return None
-        others = [each for each in self.readers[centred] if not any(each is p for p in parts)]
-        if others or self._sole_reader(mean, "Sub") is not taken or mean.outputs[0] != subtrahend:
-            return None
-        return x, [mean, taken]
-
-    def _is_vector(self, name: str) -> bool:
-        """Whether a tensor is a constant of one axis."""
-        tensor = self.tensors.get(name)
-        return tensor is not None and tensor.is_weight and len(tensor.shape) == 1
 
     def merge_equal(self) -> None:
         """Merge equal operators with equal inputs (common subexpression elimination)."""

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
 
 from resperf.errors import UnsupportedError
 from resperf.layers import FUNCTION_OF, Activation, Conv, ConvNd, Dense, Layer, Pool, Reorder
+from resperf.layers._operator import CONTRIB
 from resperf.lowering._base import (
     MALFORMED,
     LoweredNode,
@@ -25,6 +26,7 @@ from resperf.lowering._ort_functions import without_functions
 from resperf.lowering._ort_half_precision import in_float32
 from resperf.lowering._ort_patterns import with_patterns
 from resperf.lowering._read import (
+    NCHWC,
     REMOVED_OPS,
     VIEW_OPS,
     as_binary_nodes,
@@ -32,6 +34,7 @@ from resperf.lowering._read import (
     is_empty,
     layer_from_node,
     output_view_copy,
+    reorder,
 )
 from resperf.lowering._rewriting import transpose_perm
 from resperf.network import Network, Node
@@ -173,7 +176,6 @@ class _Lowering:
         self.steps: list[_Step] = []
         self.maker: dict[str, _Step] = {}
         self.reordered: dict[tuple[str, str], _Step] = {}
-        self.plain_reads: list[str] = []
 
     def run(self) -> list[LoweredNode]:
         """Lower every node, then reorder blocked tensors where plain ones are read."""
@@ -206,25 +208,28 @@ class _Lowering:
             self.renamed[alias] = name
             self.more_uses[name] += self.uses[alias] - 1
             return
-        if not any(fuse(node) for fuse in self._fusions()):
-            absorbed: list[str] = []
-            for fuse in (
-                self._with_input_scales,
-                self._with_transposed_inputs,
-                self._with_input_scales,
-                self._with_skip_input,
-            ):
-                node, more = fuse(node)
-                absorbed += more
-            first, *others = self._decomposed(node)
-            # All parts of a sum are blocked, or none.
-            blocked = self._is_blocked(node, None) if node.op == first.op and others else None
-            self._make(first, blocked)
-            self.steps[-1].sources += absorbed
-            for part in others:
-                self._make(part, blocked)
-                # Only the first part has the node as its source.
-                self.steps[-1].sources = []
+        if node.inputs and any(
+            fuse(self, node)
+            for ops, inputs, fuse in _FUSIONS
+            if node.op in ops and inputs in (0, len(node.inputs))
+        ):
+            return
+        absorbed: list[str] = []
+        for absorb in (
+            self._with_input_scales, self._with_transposed_inputs, self._with_input_scales,
+            self._with_skip_input,
+        ):  # fmt: skip
+            node, more = absorb(node)
+            absorbed += more
+        first, *others = self._decomposed(node)
+        # All parts of a sum are blocked, or none.
+        blocked = self._is_blocked(node, None) if node.op == first.op and others else None
+        self._make(first, blocked)
+        self.steps[-1].sources += absorbed
+        for part in others:
+            self._make(part, blocked)
+            # Only the first part has the node as its source.
+            self.steps[-1].sources = []
 
     def _is_identity(self, node: Node) -> bool:
         """Whether a node returns its input, so that ONNX Runtime removes it."""
@@ -249,10 +254,10 @@ class _Lowering:
     def _with_transposed_inputs(self, node: Node) -> tuple[Node, list[str]]:
         """Fuse transpositions of matrices that only a matrix product reads into it."""
         inputs, flags, absorbed = list(node.inputs), {}, []
+        product = self._is_fusible_product(node)
         if node.op == "Gemm":
-            product = self._has_one_reader(node)
-        else:
-            product = node.op in ("MatMul", "FusedMatMul") and not self._becomes_gemm(node)
+            # Outputs of the network do not count as readers.
+            product = len(self.readers.get(node.outputs[0], ())) <= 1
         words = ("transA", "transB") if product else ()
         for place, word in zip(range(len(inputs)), words, strict=False):
             step = self._only_reader(inputs[place])
@@ -267,18 +272,11 @@ class _Lowering:
             inputs[place], flags[word] = step.node.inputs[0], 1 - node.attributes.get(word, 0)
         if not absorbed:
             return node, []
-        attributes = {**node.attributes, **flags}
-        if node.op == "Gemm":
-            return replace(node, inputs=tuple(inputs), attributes=attributes), absorbed
-        fused = replace(
-            node, op="FusedMatMul", domain="com.microsoft", inputs=tuple(inputs),
-            attributes=attributes,
-        )  # fmt: skip
-        return fused, absorbed
+        fused = replace(node, inputs=tuple(inputs), attributes={**node.attributes, **flags})
+        return fused if node.op == "Gemm" else _as_fused_product(fused), absorbed
 
-    def _has_one_reader(self, node: Node) -> bool:
-        """Whether at most one node reads a node's output; outputs of the network do not count."""
-        return len(self.readers.get(node.outputs[0], ())) <= 1
+    def _is_fusible_product(self, node: Node) -> bool:
+        return node.op in ("MatMul", "FusedMatMul") and not self._becomes_gemm(node)
 
     def _decomposed(self, node: Node) -> tuple[Node, ...]:
         """Decompose an operator without a kernel: HardSwish is x * HardSigmoid(x).
@@ -290,12 +288,6 @@ class _Lowering:
         # Both have the same output shape; readers of the operator read the product.
         gate = replace(node, op="HardSigmoid")
         return gate, replace(node, op="Mul", inputs=(node.inputs[0], node.outputs[0]))
-
-    def _fusions(self) -> tuple[Callable[[Node], bool], ...]:
-        return (
-            self._fold_per_channel, self._fuse_activation, self._fuse_silu, self._fuse_residual,
-            self._fuse_bias, self._merge_views, self._scale_output,
-        )  # fmt: skip
 
     def _only_reader(self, name: str) -> _Step | None:
         """Return the step that computes `name`, if nothing else reads it."""
@@ -363,8 +355,6 @@ class _Lowering:
 
     def _fuse_activation(self, node: Node) -> bool:
         """Fuse an activation into the convolution or matrix product before it."""
-        if node.op not in CONV_ACTIVATIONS | DENSE_ACTIVATIONS:
-            return False
         if not self._are_fixed(name for name in node.inputs[1:] if name):
             return False
         step = self._only_reader(node.inputs[0])
@@ -391,8 +381,6 @@ class _Lowering:
 
     def _fuse_silu(self, node: Node) -> bool:
         """Fuse x * sigmoid(x) into one operator."""
-        if node.op != "Mul" or len(node.inputs) != 2:
-            return False
         for x, gate in (node.inputs, node.inputs[::-1]):
             step = self._only_reader(gate)
             if step is None or step.node.op != "Sigmoid" or step.node.inputs[0] != x:
@@ -403,8 +391,6 @@ class _Lowering:
 
     def _fuse_residual(self, node: Node) -> bool:
         """Fuse the addition of a tensor of the same shape into a convolution."""
-        if node.op not in BLOCKED_SUMS or len(node.inputs) != 2:
-            return False
         shapes = {getattr(self.network.tensors.get(name), "shape", None) for name in node.inputs}
         if len(shapes) != 1 or node.inputs[0] == node.inputs[1]:
             return False
@@ -414,11 +400,8 @@ class _Lowering:
             step = self._only_reader(name)
             if step is None or not isinstance(step.layer, Conv):
                 continue
-            if step.layer.residual or step.layer.activation != "none":
-                continue
-            if step.is_blocked and not all(blocked):
-                continue
-            if not step.is_blocked and (node.op != "Add" or any(blocked)):
+            alike = all(blocked) if step.is_blocked else node.op == "Add" and not any(blocked)
+            if step.layer.residual or step.layer.activation != "none" or not alike:
                 continue
             other = next(n for n in node.inputs if n != name)
             if not step.is_blocked:
@@ -436,16 +419,16 @@ class _Lowering:
 
     def _fuse_bias(self, node: Node) -> bool:
         """Fuse a matrix product and the addition of a vector into a Gemm."""
-        if node.op != "Add" or len(node.inputs) != 2:
-            return False
         for product, addend in (node.inputs, node.inputs[::-1]):
             step, vector = self._only_reader(product), self.network.tensors.get(addend)
-            if step is None or step.node.op != "MatMul" or vector is None:
-                continue
-            if not isinstance(step.layer, Dense):
+            if step is None or step.node.op != "MatMul" or not isinstance(step.layer, Dense):
                 continue
             rows = self.network.tensors.get(step.node.inputs[0])
-            fits = vector.is_weight and vector.shape == (step.layer.features_out,)
+            fits = (
+                vector is not None
+                and vector.is_weight
+                and vector.shape == (step.layer.features_out,)
+            )
             if rows is None or not fits or step.layer.bias:
                 continue
             self._extend(step, node, step.layer.replace(bias=True))
@@ -470,8 +453,6 @@ class _Lowering:
 
     def _merge_views(self, node: Node) -> bool:
         """Merge a view into the view before it, which nothing else reads."""
-        if node.op not in MERGED_VIEWS or not node.inputs:
-            return False
         step = self._only_reader(node.inputs[0])
         if step is None or step.role != "view" or step.node.op != "Reshape":
             return False
@@ -489,15 +470,13 @@ class _Lowering:
             return node, []
         self.steps.remove(step)
         fused = replace(
-            node, op="SkipLayerNormalization", domain="com.microsoft",
+            node, op="SkipLayerNormalization", domain=CONTRIB,
             inputs=(*step.node.inputs, *node.inputs[1:]), attributes={},
         )  # fmt: skip
         return fused, step.sources
 
     def _scale_output(self, node: Node) -> bool:
         """Fuse a scalar factor of the output into a matrix product."""
-        if node.op not in ("Mul", "Div") or len(node.inputs) != 2:
-            return False
         step = self._only_reader(node.inputs[0])
         if step is None or not self._is_number(node.inputs[1]):
             return False
@@ -512,7 +491,7 @@ class _Lowering:
 
     def _with_input_scales(self, node: Node) -> tuple[Node, list[str]]:
         """Fuse scalar factors of the inputs into a matrix product."""
-        if node.op not in ("MatMul", "FusedMatMul") or self._becomes_gemm(node):
+        if not self._is_fusible_product(node):
             return node, []
         inputs, absorbed = list(node.inputs), []
         for place, name in enumerate(inputs):
@@ -526,9 +505,7 @@ class _Lowering:
                 absorbed += step.sources
         if inputs == list(node.inputs):
             return node, []
-        return replace(
-            node, op="FusedMatMul", domain="com.microsoft", inputs=tuple(inputs)
-        ), absorbed
+        return _as_fused_product(replace(node, inputs=tuple(inputs))), absorbed
 
     def _becomes_gemm(self, node: Node) -> bool:
         """Whether a bias is added to a product, and to nothing else."""
@@ -652,18 +629,11 @@ class _Lowering:
 
     def _to_channels_last(self, node: Node) -> None:
         """Fuse a transposition to NHWC into the re-layout from blocks."""
-        batch, channels, height, width = self.network.tensors[node.inputs[0]].shape
-        layer = Reorder(
-            batch=batch, channels_in=channels, height=height, width=width,
-            layout=f"nchwc{self.block}", layout_out="nhwc",
-        )  # fmt: skip
-        result = node.outputs[0]
-        step = _Step(
-            replace(node, op="ReorderOutput", domain="com.microsoft.nchwc"), layer, "execution",
-            "", self._sources(node), result,
-        )  # fmt: skip
+        layer = reorder(self.network.tensors[node.inputs[0]].shape, f"nchwc{self.block}", "nhwc")
+        made = replace(node, op="ReorderOutput", domain=NCHWC)
+        step = _Step(made, layer, "execution", "", self._sources(node), node.outputs[0])
         self.steps.append(step)
-        self.maker[result] = step
+        self.maker[step.result] = step
 
     def _to_blocked(self, name: str) -> None:
         """Reorder a plain tensor into blocks, once for all its readers."""
@@ -691,15 +661,26 @@ class _Lowering:
     def _reorder(self, name: str, direction: str, role: Role, position: int) -> None:
         if not self._is_image(name):
             return
-        batch, channels, height, width = self.network.tensors[name].shape
-        blocked = f"nchwc{self.block}"
-        layer = Reorder(
-            batch=batch, channels_in=channels, height=height, width=width,
-            layout="nchw" if direction == "in" else blocked,
-            layout_out=blocked if direction == "in" else "nchw",
-        )  # fmt: skip
+        layouts = ("nchw", f"nchwc{self.block}")[:: 1 if direction == "in" else -1]
+        layer = reorder(self.network.tensors[name].shape, *layouts)
         op = {"in": "ReorderInput", "out": "ReorderOutput"}[direction]
-        node = Node(f"{op}_{name}", op, "com.microsoft.nchwc", (name,), (name,), {})
+        node = Node(f"{op}_{name}", op, NCHWC, (name,), (name,), {})
         step = _Step(node, layer, role, "", [], name)
         self.reordered[name, direction] = step
         self.steps.insert(position, step)
+
+
+def _as_fused_product(node: Node) -> Node:
+    return replace(node, op="FusedMatMul", domain=CONTRIB)
+
+
+_FUSIONS: tuple[tuple[Set[str], int, Callable[[_Lowering, Node], bool]], ...] = (
+    ({"BatchNormalization", "Mul", "Add"}, 0, _Lowering._fold_per_channel),
+    (CONV_ACTIVATIONS | DENSE_ACTIVATIONS, 0, _Lowering._fuse_activation),
+    ({"Mul"}, 2, _Lowering._fuse_silu),
+    (BLOCKED_SUMS, 2, _Lowering._fuse_residual),
+    ({"Add"}, 2, _Lowering._fuse_bias),
+    (MERGED_VIEWS, 0, _Lowering._merge_views),
+    ({"Mul", "Div"}, 2, _Lowering._scale_output),
+)
+"""Operators that may be fused into earlier steps, the number of their inputs (0: any), and how."""

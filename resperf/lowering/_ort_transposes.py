@@ -65,10 +65,22 @@ class TransposeSinking(Rewriting):
     def _perm(self, node: Node) -> tuple[int, ...] | None:
         return transpose_perm(node, self.tensors)
 
-    def _transpose_of(self, name: str) -> Node | None:
-        """Return the transposition that produces a tensor, if one does."""
+    def _transpose_of(self, name: str) -> tuple[Node, tuple[int, ...]] | None:
+        """Return the transposition that produces a tensor and its permutation, if one does."""
         maker = self.maker.get(name)
-        return maker if maker is not None and self._perm(maker) is not None else None
+        order = None if maker is None else self._perm(maker)
+        return None if maker is None or order is None else (maker, order)
+
+    def _transposed_later(
+        self, result: Tensor, order: Sequence[int], name: str, sources: tuple[str, ...] = ()
+    ) -> tuple[str, Node]:
+        """Return the name of a result before its transposition, and the transposition to it."""
+        early = replace(
+            result, name=f"{result.name}/early", shape=_shape_before(result.shape, order)
+        )
+        self.tensors[early.name], self.sources[name] = early, sources
+        perm = {"perm": tuple(order)}
+        return early.name, Node(name, "Transpose", "", (early.name,), (result.name,), perm)
 
     def _axis(self, node: Node, default: int, rank: int) -> int:
         axis = int(node.attributes.get("axis", default))
@@ -79,10 +91,10 @@ class TransposeSinking(Rewriting):
     @unchanged_if_malformed
     def _merge_transposes(self, node: Node) -> None:
         """Merge two transpositions into one, or into none where they cancel."""
-        before, second = self._transpose_of(node.inputs[0]), self._perm(node)
-        first = None if before is None else self._perm(before)
-        if before is None or first is None or second is None or len(first) != len(second):
+        found, second = self._transpose_of(node.inputs[0]), self._perm(node)
+        if found is None or second is None or len(found[1]) != len(second):
             return
+        before, first = found
         order, source = tuple(first[axis] for axis in second), before.inputs[0]
         own = self._sources_of(node)
         if self._is_read_once(before):
@@ -103,12 +115,12 @@ class TransposeSinking(Rewriting):
     def _sink_below(self, node: Node) -> None:
         """Let a node read the untransposed tensors, and transpose its result."""
         result = self.tensors.get(node.outputs[0])
-        transposes = [transpose for name in node.inputs if (transpose := self._transpose_of(name))]
-        orders = {self._perm(transpose) for transpose in transposes}
+        found = [each for name in node.inputs if (each := self._transpose_of(name))]
+        orders = {order for _, order in found}
         if node.outputs[0] not in self.leads_to_transpose or len(orders) != 1 or result is None:
             return
         order = orders.pop()
-        if order is None or len(result.shape) != len(order):
+        if len(result.shape) != len(order):
             return
         attributes = node.attributes
         if node.op == "Softmax":
@@ -118,21 +130,12 @@ class TransposeSinking(Rewriting):
         if node.op == "Concat":
             attributes = {**attributes, "axis": order[self._axis(node, 0, len(order))]}
         inputs = tuple(self._untransposed(name, order) for name in node.inputs)
-        early = replace(
-            result, name=f"{result.name}/early", shape=_shape_before(result.shape, order)
-        )
-        late = Node(
-            f"{node.name}/transposed", "Transpose", "", (early.name,), node.outputs, {"perm": order}
-        )
         # A transposition that nothing else reads is gone: its sources move to the new one.
-        moved = [transpose for transpose in transposes if self._is_read_once(transpose)]
-        self.sources[late.name] = tuple(
-            name for transpose in moved for name in self._sources_of(transpose)
-        )
-        self.tensors[early.name] = early
-        self._replace(
-            node, replace(node, inputs=inputs, outputs=(early.name,), attributes=attributes), late
-        )
+        gone = [transpose for transpose, _ in found if self._is_read_once(transpose)]
+        sources = tuple(name for transpose in gone for name in self._sources_of(transpose))
+        early, late = self._transposed_later(result, order, f"{node.name}/transposed", sources)
+        sunk = replace(node, inputs=inputs, outputs=(early,), attributes=attributes)
+        self._replace(node, sunk, late)
 
     @unchanged_if_malformed
     def _sink_below_concat(self, node: Node) -> None:
@@ -142,8 +145,8 @@ class TransposeSinking(Rewriting):
 
     def _with_all_inputs_transposed(self, node: Node) -> Node:
         """Transpose the other inputs of a Concat too, where that costs less than it saves."""
-        transposes = [transpose for name in node.inputs if (transpose := self._transpose_of(name))]
-        orders = {self._perm(transpose) for transpose in transposes}
+        found = [each for name in node.inputs if (each := self._transpose_of(name))]
+        orders = {order for _, order in found}
         others = [
             name
             for name in node.inputs
@@ -152,7 +155,7 @@ class TransposeSinking(Rewriting):
         order = orders.pop() if len(orders) == 1 else None
         if not others or order is None:
             return node
-        saved = sum(_long_axes(self.tensors[transpose.outputs[0]]) for transpose in transposes)
+        saved = sum(_long_axes(self.tensors[transpose.outputs[0]]) for transpose, _ in found)
         if sum(_long_axes(self.tensors[name]) for name in others) >= saved:
             return node
         back = tuple(order.index(axis) for axis in range(len(order)))
@@ -176,29 +179,22 @@ class TransposeSinking(Rewriting):
     @unchanged_if_malformed
     def _sink_below_split(self, node: Node) -> None:
         """Split a tensor before its transposition: each output is transposed instead."""
-        transpose = self._transpose_of(node.inputs[0])
-        order = None if transpose is None else self._perm(transpose)
-        if transpose is None or order is None or not self._is_read_once(transpose):
+        found = self._transpose_of(node.inputs[0])
+        if found is None or not self._is_read_once(found[0]):
             return
+        transpose, order = found
         if not (self.leads_to_transpose & set(node.outputs) or self._is_squeezed_next(node)):
             return
         axis = order[self._axis(node, 0, len(order))]
         parts = [self.tensors[name] for name in node.outputs]
-        early = [
-            replace(part, name=f"{part.name}/early", shape=_shape_before(part.shape, order))
-            for part in parts
-        ]
-        late = [
-            Node(f"{name}/transposed", "Transpose", "", (part.name,), (name,), {"perm": order})
-            for name, part in zip(node.outputs, early, strict=True)
-        ]
+        early, late = zip(
+            *(self._transposed_later(part, order, f"{part.name}/transposed") for part in parts),
+            strict=True,
+        )
         split = replace(
-            node, inputs=(transpose.inputs[0], *node.inputs[1:]),
-            outputs=tuple(part.name for part in early),
+            node, inputs=(transpose.inputs[0], *node.inputs[1:]), outputs=early,
             attributes={**node.attributes, "axis": axis},
         )  # fmt: skip
-        self.tensors |= {part.name: part for part in early}
-        self.sources |= {each.name: () for each in late}
         self.sources[node.name] = (*self._sources_of(transpose), *self._sources_of(node))
         self._replace(node, split, *late)
 
@@ -214,13 +210,13 @@ class TransposeSinking(Rewriting):
         A reduction that leads to no other transposition does so only where the remaining axes are
         in order. A Squeeze with several readers, or that leads to no transposition, does not.
         """
-        transpose, result = self._transpose_of(node.inputs[0]), self.tensors.get(node.outputs[0])
-        order = None if transpose is None else self._perm(transpose)
+        found, result = self._transpose_of(node.inputs[0]), self.tensors.get(node.outputs[0])
         axes = node.attributes.get("axes")
         if axes is None and len(node.inputs) > 1:
             axes = self._numbers(node.inputs[1])
-        if transpose is None or order is None or result is None or not axes:
+        if found is None or result is None or not axes:
             return
+        transpose, order = found
         gone = {range(len(order))[axis] for axis in axes}
         rest = order
         if node.op == "Squeeze" or not node.attributes.get("keepdims", 1):
@@ -239,22 +235,8 @@ class TransposeSinking(Rewriting):
             self.sources[node.name] = (*own, *self._sources_of(node))
             self._replace(node, replace(node, inputs=transpose.inputs, attributes=attributes))
             return
-        early = replace(
-            result, name=f"{result.name}/early", shape=_shape_before(result.shape, rest)
-        )
-        late = Node(
-            f"{node.name}/transposed",
-            "Transpose",
-            "",
-            (early.name,),
-            (result.name,),
-            {"perm": rest},
-        )
-        self.tensors[early.name] = early
-        self.sources[late.name] = own
-        reduced = replace(
-            node, inputs=transpose.inputs, outputs=(early.name,), attributes=attributes
-        )
+        early, late = self._transposed_later(result, rest, f"{node.name}/transposed", own)
+        reduced = replace(node, inputs=transpose.inputs, outputs=(early,), attributes=attributes)
         self._replace(node, reduced, late)
 
     @unchanged_if_malformed
@@ -263,11 +245,11 @@ class TransposeSinking(Rewriting):
 
         Such as tokens arranged as rows and columns, or an image cut into windows.
         """
-        transpose, result = self._transpose_of(node.inputs[0]), self.tensors.get(node.outputs[0])
+        found, result = self._transpose_of(node.inputs[0]), self.tensors.get(node.outputs[0])
         transposed = self.tensors.get(node.inputs[0])
-        order = None if transpose is None else self._perm(transpose)
-        if transpose is None or order is None or transposed is None or result is None:
+        if found is None or transposed is None or result is None:
             return
+        transpose, order = found
         groups = _split_axes(transposed.shape, result.shape)
         meets = node.outputs[0] in self.leads_to_transpose or len(order) == TOKEN_AXES
         if groups is None or not meets or not self._is_read_once(transpose):
@@ -275,16 +257,10 @@ class TransposeSinking(Rewriting):
         by_axis = dict(zip(order, groups, strict=True))
         before = [each for axis in range(len(order)) for each in by_axis[axis]]
         new_order = tuple(before.index(each) for each in range(len(result.shape)))
-        shape = tuple(result.shape[each] for each in before)
-        early = Tensor(f"{result.name}/early", shape, result.dtype)
-        late = Node(
-            f"{transpose.name}/late", "Transpose", "", (early.name,), (result.name,),
-            {"perm": new_order},
-        )  # fmt: skip
-        self.tensors[early.name] = early
-        self.sources[late.name] = self._sources_of(transpose)
+        sources = self._sources_of(transpose)
+        early, late = self._transposed_later(result, new_order, f"{transpose.name}/late", sources)
         inputs = (transpose.inputs[0], *node.inputs[1:])
-        self._replace(node, replace(node, inputs=inputs, outputs=(early.name,)), late)
+        self._replace(node, replace(node, inputs=inputs, outputs=(early,)), late)
 
     def _untransposed(self, name: str, order: Sequence[int]) -> str:
         """Return the name of a tensor in the order of axes before a transposition.
@@ -294,9 +270,9 @@ class TransposeSinking(Rewriting):
         ValueError
             If it is neither transposed nor a constant.
         """
-        transpose, tensor = self._transpose_of(name), self.tensors.get(name)
-        if transpose is not None:
-            return transpose.inputs[0]
+        found, tensor = self._transpose_of(name), self.tensors.get(name)
+        if found is not None:
+            return found[0].inputs[0]
         if tensor is None or not tensor.is_weight or len(tensor.shape) > len(order):
             raise ValueError(name)
         if math.prod(tensor.shape) == 1:

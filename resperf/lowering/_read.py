@@ -11,12 +11,14 @@ from dataclasses import replace
 from typing import TypeVar
 
 from resperf.errors import LayerError, UnsupportedError
-from resperf.layers import Dense, Layer, Move, Operand, Operator, layer_of_operator
+from resperf.layers import Dense, Layer, Move, Operand, Operator, Reorder, layer_of_operator
 from resperf.lowering._base import MALFORMED
 from resperf.network import Network, Node, Tensor
 
 LayerT = TypeVar("LayerT", bound=Layer)
 
+NCHWC = "com.microsoft.nchwc"
+"""Domain of ONNX Runtime's operators in blocked layouts."""
 VIEW_OPS = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze"})
 """Operators that only change a shape."""
 REMOVED_OPS = frozenset({"Identity", "Dropout"})
@@ -46,6 +48,15 @@ def output_view_copy(network: Network, node: Node) -> Layer | None:
         return Move.copied(Operator(node.op, {}, (operand,), (result.shape,)))
     except LayerError:
         return None
+
+
+def reorder(shape: tuple[int, ...], layout: str, layout_out: str) -> Reorder:
+    """Return the re-layout of an image of shape (batch, channels, height, width)."""
+    batch, channels, height, width = shape
+    return Reorder(
+        batch=batch, channels_in=channels, height=height, width=width, layout=layout,
+        layout_out=layout_out,
+    )  # fmt: skip
 
 
 def as_binary_nodes(network: Network, node: Node) -> tuple[Node, ...]:
@@ -99,20 +110,7 @@ def layer_from_node(network: Network, node: Node, block: int = 1) -> Layer:
     UnsupportedError
         If no kind reads it, or a shape is unknown.
     """
-    operands = (
-        _operand(tensor_of(network, node, place)) if name else None
-        for place, name in enumerate(node.inputs)
-    )
-    written = (network.tensors.get(name) for name in node.outputs if name)
-    operator = Operator(
-        op=node.op,
-        domain=node.domain,
-        attributes=node.attributes,
-        inputs=tuple(operands),
-        outputs=tuple(None if tensor is None else tensor.shape for tensor in written),
-        block=max(block, 1),
-        opset=network.opsets.get(node.domain, 1),
-    )
+    operator = operator_of(network, node, block)
     try:
         return layer_of_operator(operator)
     except LayerError as error:
@@ -121,6 +119,26 @@ def layer_from_node(network: Network, node: Node, block: int = 1) -> Layer:
         raise UnsupportedError(
             f"{_where(node)}: its attributes are malformed ({error!r})"
         ) from error
+
+
+def operator_of(network: Network, node: Node, block: int = 1) -> Operator:
+    """Describe a node to the layer kinds.
+
+    Raises
+    ------
+    UnsupportedError
+        If the shape of an input is unknown.
+    """
+    operands = (
+        _operand(tensor_of(network, node, place)) if name else None
+        for place, name in enumerate(node.inputs)
+    )
+    written = (network.tensors.get(name) for name in node.outputs if name)
+    return Operator(
+        op=node.op, domain=node.domain, attributes=node.attributes, inputs=tuple(operands),
+        outputs=tuple(None if tensor is None else tensor.shape for tensor in written),
+        block=max(block, 1), opset=network.opsets.get(node.domain, 1),
+    )  # fmt: skip
 
 
 def layer_of(made: type[LayerT], network: Network, node: Node) -> LayerT:

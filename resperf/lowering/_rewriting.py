@@ -113,11 +113,6 @@ class Rewriting:
         reader = self.readers[node.outputs[0]][0]
         return reader if reader.op == op else None
 
-    def _other(self, node: Node, name: str) -> str:
-        """Return the other input of a node with two."""
-        others = [each for each in node.inputs if each != name]
-        return others[0] if len(node.inputs) == 2 and len(others) == 1 else ""
-
     def _is_constant(self, name: str, value: float) -> bool:
         """Whether a tensor is a constant of one element, equal to the value within a tolerance."""
         tensor = self.tensors.get(name)

@@ -10,8 +10,9 @@ from typing import NamedTuple
 import numpy as np
 
 from resperf.errors import LayerError
-from resperf.layers import OPERATOR_DOMAINS, Operand, Operator, layer_of_operator
+from resperf.layers import OPERATOR_DOMAINS, Operand, layer_of_operator
 from resperf.lowering._base import CONTROL_FLOW, MALFORMED
+from resperf.lowering._read import operator_of
 from resperf.network import Network, Node, Tensor
 from resperf.units import DTYPE_BYTES
 
@@ -79,42 +80,27 @@ def _macs(network: Network, node: Node) -> float:
             shapes = [() if tensor is None else tensor.shape for tensor in tensors]
             return count(node, shapes, result.shape)
         if known and result is not None:
-            return float(layer_of_operator(_operator(network, node, tensors)).macs)
+            operator = operator_of(network, node)
+            inputs = tuple(map(_in_float32, operator.inputs))
+            return float(layer_of_operator(replace(operator, inputs=inputs)).macs)
     except (LayerError, *MALFORMED):
         pass
     return math.nan if node.domain or node.op in _MULTIPLYING else 0.0
 
 
-def _operator(network: Network, node: Node, tensors: Sequence[Tensor | None]) -> Operator:
-    """Describe a node to the layer kinds, with float types as float32."""
-    foreign = node.domain not in OPERATOR_DOMAINS
-    return Operator(
-        op=f"{node.domain}.{node.op}" if foreign else node.op,
-        attributes=node.attributes,
-        inputs=tuple(None if each is None else _operand(each) for each in tensors),
-        outputs=tuple(
-            network.tensors[name].shape for name in node.outputs if name in network.tensors
-        ),
-        domain=node.domain,
-        opset=network.opsets.get(node.domain, 1),
-    )
+def _in_float32(operand: Operand | None) -> Operand | None:
+    if operand is None or operand.dtype not in _OTHER_FLOATS:
+        return operand
+    return replace(operand, dtype="float32")
 
 
-def _operand(tensor: Tensor) -> Operand:
-    if tensor.dtype in _OTHER_FLOATS:
-        tensor = replace(tensor, dtype="float32")
-    return Operand(tensor.shape, tensor.dtype, tensor.value)
-
-
-def _conv(node: Node, inputs: Sequence[_Shape], result: _Shape) -> float:
+def _conv(_: Node, inputs: Sequence[_Shape], result: _Shape) -> float:
     """One per output value and weight of its filter."""
-    del node
     return math.prod(result) * math.prod(inputs[1][1:])
 
 
-def _conv_transpose(node: Node, inputs: Sequence[_Shape], result: _Shape) -> float:
+def _conv_transpose(_: Node, inputs: Sequence[_Shape], _result: _Shape) -> float:
     """One per input value and weight of its filter."""
-    del node, result
     return math.prod(inputs[0]) * math.prod(inputs[1][1:])
 
 
@@ -124,9 +110,8 @@ def _product(node: Node, inputs: Sequence[_Shape], result: _Shape) -> float:
     return math.prod(result) * depth
 
 
-def _einsum(node: Node, inputs: Sequence[_Shape], result: _Shape) -> float:
+def _einsum(node: Node, inputs: Sequence[_Shape], _result: _Shape) -> float:
     """One per combination of all indices, for two operands."""
-    del result
     terms = str(node.attributes["equation"]).replace(" ", "").partition("->")[0].split(",")
     if len(terms) != 2 or any("." in term for term in terms):
         return math.nan

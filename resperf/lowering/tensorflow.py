@@ -256,13 +256,8 @@ def _dense(network: Network, links: Links, node: Node) -> LoweredNode:
 
 def _pool(network: Network, links: Links, node: Node) -> LoweredNode:
     layer = layer_of(Pool, network, node)
-    op = {
-        ("max", False): "MaxPool",
-        ("average", False): "AvgPool",
-        ("max", True): "Max",
-        ("average", True): "Mean",
-    }[layer.mode, layer.whole_image]
-    return _Fusion(network, links, [node]).lowered(op, layer)
+    local, whole = {"max": ("MaxPool", "Max"), "average": ("AvgPool", "Mean")}[layer.mode]
+    return _Fusion(network, links, [node]).lowered(whole if layer.whole_image else local, layer)
 
 
 def _activation(network: Network, links: Links, node: Node) -> LoweredNode:
@@ -290,17 +285,9 @@ def _mean(network: Network, links: Links, node: Node) -> LoweredNode:
         raise UnsupportedError(f"no layer kind for ReduceMean over axes {axes}")
     batch, channels, height, width = image.shape
     layer = Pool(
-        batch=batch,
-        channels_in=channels,
-        height=height,
-        width=width,
-        kernel_height=height,
-        kernel_width=width,
-        mode="average",
-        whole_image=True,
-        layout=LAYOUT,
-        dtype=image.dtype,
-    )
+        batch=batch, channels_in=channels, height=height, width=width, kernel_height=height,
+        kernel_width=width, mode="average", whole_image=True, layout=LAYOUT, dtype=image.dtype,
+    )  # fmt: skip
     return _Fusion(network, links, [node]).lowered("Mean", layer)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -60,25 +61,21 @@ def _same(inputs: Inputs, _attributes: Mapping[str, Any]) -> Known:
     return _dtype(inputs), _shape(inputs)
 
 
-def _product(inputs: Inputs, attributes: Mapping[str, Any]) -> Known:
-    return _dtype(inputs), _multiplied(_shape(inputs), _shape(inputs, 1), attributes)
-
-
-def _product_of_floats(inputs: Inputs, attributes: Mapping[str, Any]) -> Known:
-    return "float32", _multiplied(_shape(inputs), _shape(inputs, 1), attributes)
+def _product(
+    inputs: Inputs, attributes: Mapping[str, Any], *, place: int = 1, dtype: str = ""
+) -> Known:
+    """Type and shape of a product with the matrix at this input place."""
+    first, second = _shape(inputs), _shape(inputs, place)
+    outer = np.broadcast_shapes(first[:-2], second[:-2])
+    rows = first[-1 if attributes.get("transA") else -2]
+    columns = second[-2 if attributes.get("transB") else -1]
+    return dtype or _dtype(inputs), (*outer, rows, columns)
 
 
 def _quantized_product(inputs: Inputs, attributes: Mapping[str, Any]) -> Known:
     # Without a zero point for its output, it returns float32.
-    dtype = _dtype(inputs) if len(inputs) > 8 and inputs[8] is not None else "float32"
-    return dtype, _multiplied(_shape(inputs), _shape(inputs, 3), attributes)
-
-
-def _multiplied(first: Shape, second: Shape, attributes: Mapping[str, Any]) -> Shape:
-    outer = np.broadcast_shapes(first[:-2], second[:-2])
-    rows = first[-1 if attributes.get("transA") else -2]
-    columns = second[-2 if attributes.get("transB") else -1]
-    return (*outer, rows, columns)
+    is_quantized = len(inputs) > 8 and inputs[8] is not None
+    return _product(inputs, attributes, place=3, dtype="" if is_quantized else "float32")
 
 
 def _quantized_sum(inputs: Inputs, _attributes: Mapping[str, Any]) -> Known:
@@ -95,14 +92,8 @@ def _quantized_concat(inputs: Inputs, attributes: Mapping[str, Any]) -> Known:
     return "uint8" if first is None else first.dtype, tuple(whole)
 
 
-def _quantized_conv(inputs: Inputs, attributes: Mapping[str, Any]) -> Known:
-    weight = _shape(inputs, 3)
-    kernel = tuple(attributes.get("kernel_shape") or weight[2:])
-    return _dtype(inputs), _windows(_shape(inputs), attributes, kernel, weight[0])
-
-
-def _fused_conv(inputs: Inputs, attributes: Mapping[str, Any]) -> Known:
-    weight = _shape(inputs, 1)
+def _conv(inputs: Inputs, attributes: Mapping[str, Any], *, place: int) -> Known:
+    weight = _shape(inputs, place)
     kernel = tuple(attributes.get("kernel_shape") or weight[2:])
     return _dtype(inputs), _windows(_shape(inputs), attributes, kernel, weight[0])
 
@@ -176,12 +167,14 @@ _OWN: Mapping[str, Callable[[Inputs, Mapping[str, Any]], Known]] = {
     "Attention": _attention,
     "MultiHeadAttention": _multi_head_attention,
     **dict.fromkeys(("FusedMatMul", "FusedGemm"), _product),
-    **dict.fromkeys(("DynamicQuantizeMatMul", "MatMulIntegerToFloat"), _product_of_floats),
+    **dict.fromkeys(
+        ("DynamicQuantizeMatMul", "MatMulIntegerToFloat"), partial(_product, dtype="float32")
+    ),
     **dict.fromkeys(("QLinearAdd", "QLinearMul"), _quantized_sum),
     "QGemm": _quantized_product,
     "QLinearConcat": _quantized_concat,
-    "QLinearConv": _quantized_conv,
-    "FusedConv": _fused_conv,
+    "QLinearConv": partial(_conv, place=3),
+    "FusedConv": partial(_conv, place=1),
     "NhwcMaxPool": _pooled_channels_last,
     "QLinearAveragePool": _pooled,
     "QLinearGlobalAveragePool": _pooled_globally,

@@ -159,39 +159,35 @@ def _rename(node: NodeProto, names: Mapping[str, str]) -> None:
     """Rename tensors in a node and in what its subgraphs read from outside."""
     node.input[:] = [names.get(name, name) for name in node.input]
     node.output[:] = [names.get(name, name) for name in node.output]
-    for attribute in node.attribute:
-        if attribute.type in _GRAPH_TYPES:
-            for graph in (attribute.g, *attribute.graphs):
-                hidden = {name for inner in graph.node for name in inner.output}
-                hidden |= {each.name for each in (*graph.initializer, *graph.input)}
-                outside = {old: new for old, new in names.items() if old not in hidden}
-                for inner in graph.node:
-                    _rename(inner, outside)
-                for info in graph.output:
-                    info.name = outside.get(info.name, info.name)
+    for graph in subgraphs(node):
+        hidden = {name for inner in graph.node for name in inner.output}
+        hidden |= {each.name for each in (*graph.initializer, *graph.input)}
+        outside = {old: new for old, new in names.items() if old not in hidden}
+        for inner in graph.node:
+            _rename(inner, outside)
+        for info in graph.output:
+            info.name = outside.get(info.name, info.name)
 
 
 def captured(node: NodeProto) -> set[str]:
     """Names that a node's subgraphs read, their own tensors included."""
-    return set(_subgraph_inputs(node))
+    return {name for graph in subgraphs(node) for name in names_read(graph)}
 
 
-def _subgraph_inputs(node: NodeProto) -> Iterator[str]:
+def subgraphs(node: NodeProto) -> Iterator[GraphProto]:
+    """Yield the graphs that a node runs."""
     for attribute in node.attribute:
-        if attribute.type not in _GRAPH_TYPES:
-            continue
-        for graph in (attribute.g, *attribute.graphs):
-            yield from names_read(graph)
+        if attribute.type in _GRAPH_TYPES:
+            yield attribute.g
+            yield from attribute.graphs
 
 
 def inner_graphs(graph: GraphProto) -> Iterator[GraphProto]:
     """Yield a graph and all its subgraphs."""
     yield graph
     for node in graph.node:
-        for attribute in node.attribute:
-            if attribute.type in _GRAPH_TYPES:
-                for inner in (attribute.g, *attribute.graphs):
-                    yield from inner_graphs(inner)
+        for inner in subgraphs(node):
+            yield from inner_graphs(inner)
 
 
 def all_tensors(graph: GraphProto) -> Iterator[TensorProto]:
@@ -223,7 +219,7 @@ def names_read(graph: GraphProto) -> Iterator[str]:
     """Yield every name that a graph and its subgraphs read, their own tensors included."""
     for node in graph.node:
         yield from node.input
-        yield from _subgraph_inputs(node)
+        yield from captured(node)
     yield from (output.name for output in graph.output)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from resperf.errors import NetworkError
+from resperf.network.graph import subgraphs
 from resperf.network.wire import Buffer, Stripped, strip
 
 if TYPE_CHECKING:
@@ -85,9 +86,7 @@ def _name_default_domain(model: ModelProto) -> None:
         for node in graphs.pop().node:
             if node.domain == LONG_DOMAIN:
                 node.domain = ""
-            for attribute in node.attribute:
-                graphs += [attribute.g] * attribute.HasField("g")
-                graphs += attribute.graphs
+            graphs += subgraphs(node)
 
 
 @contextmanager
@@ -176,9 +175,7 @@ def _inlined(path: Path, model: ModelProto) -> ModelProto:
             if key in bodies and key not in sizes:
                 sizes[key] = size(bodies[key], depth + 1)
             total += sizes.get(key, 1)
-            for attribute in node.attribute:
-                if attribute.HasField("g"):
-                    total += size(attribute.g.node, depth + 1)
+            total += sum(size(graph.node, depth + 1) for graph in subgraphs(node))
         return total
 
     total = size(model.graph.node, 0)

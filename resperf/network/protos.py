@@ -18,6 +18,10 @@ MAX_ELEMENTS = 1 << 40
 """Larger tensors are refused: their dimensions are damaged or mistyped."""
 
 _DTYPES = {1: "float32", 11: "float64"}
+_PAYLOADS = (
+    "raw_data", "float_data", "int32_data", "int64_data", "double_data", "uint64_data",
+    "string_data",
+)  # fmt: skip
 
 
 @cache
@@ -36,11 +40,7 @@ def data_type_of(dtype: str) -> int:
     """Return the ONNX element type of a name from `dtype_name`; 0 if there is none."""
     from onnx import TensorProto
 
-    for number, name in _DTYPES.items():
-        if name == dtype:
-            return number
-    names = {str(name).lower(): int(number) for name, number in TensorProto.DataType.items()}
-    return names.get(dtype, 0)
+    return next((each for each in TensorProto.DataType.values() if dtype_name(each) == dtype), 0)
 
 
 def check_size(path: Path, name: str, shape: Sequence[int]) -> None:
@@ -91,15 +91,7 @@ def has_bytes(proto: TensorProto) -> bool:
     """Say whether the tensor's bytes are in the message."""
     if proto.data_location == 1:  # TensorProto.EXTERNAL
         return False
-    return math.prod(proto.dims) == 0 or bool(
-        proto.raw_data
-        or proto.float_data
-        or proto.int32_data
-        or proto.int64_data
-        or proto.double_data
-        or proto.uint64_data
-        or proto.string_data
-    )
+    return math.prod(proto.dims) == 0 or any(len(getattr(proto, name)) for name in _PAYLOADS)
 
 
 def attributes_of(path: Path, node: NodeProto) -> dict[str, Any]:

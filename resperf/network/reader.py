@@ -210,16 +210,8 @@ class _Reading:
             name = self.names.unique(node)
             if names := captured(node):
                 self.seen.inner[name] = names
-            self.seen.nodes.append(
-                Node(
-                    name,
-                    node.op_type,
-                    node.domain,
-                    tuple(node.input),
-                    tuple(node.output),
-                    attributes,
-                )
-            )
+            ends = tuple(node.input), tuple(node.output)
+            self.seen.nodes.append(Node(name, node.op_type, node.domain, *ends, attributes))
 
     def _chosen_branch(self, node: NodeProto) -> list[NodeProto] | None:
         """Return the nodes of the branch that an ``If`` with a known condition runs, renamed.

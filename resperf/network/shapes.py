@@ -75,7 +75,7 @@ class ShapeFinder:
 
         key = (node.domain, node.op_type)
         if key not in self._fewest:
-            version = _version(self._opsets, node.domain)
+            version = self._opsets.get(node.domain)
             try:
                 schema = defs.get_schema(node.op_type, version or 1, node.domain)
                 self._fewest[key] = int(schema.min_input)
@@ -123,7 +123,7 @@ def infer_node(
     ShapeError
         If the operator cannot take these shapes; says why.
     """
-    version = _version(opsets, node.domain)
+    version = opsets.get(node.domain)
     if version is None:
         return {}
     key = _cache_key(node, known, version, ir_version)
@@ -187,11 +187,7 @@ def _inferred(
     except Exception:  # a schema without inference, or a C++ type error
         return nothing
     protos = (found.get(name) for name in node.output)
-    return tuple(None if proto is None else _known(proto) for proto in protos)
-
-
-def _version(opsets: Mapping[str, int], domain: str) -> int | None:
-    return opsets.get(domain)
+    return tuple(None if proto is None else type_and_shape(proto) for proto in protos)
 
 
 def _infer_model(model: ModelProto) -> dict[str, Known]:
@@ -207,11 +203,12 @@ def _infer_model(model: ModelProto) -> dict[str, Known]:
         info.name: known
         for infos in (graph.value_info, graph.output)
         for info in infos
-        if (known := _known(info.type))
+        if (known := type_and_shape(info.type))
     }
 
 
-def _known(proto: TypeProto) -> Known | None:
+def type_and_shape(proto: TypeProto) -> Known | None:
+    """Return element type and shape; None where a dimension is unknown, or it is no tensor."""
     if not proto.HasField("tensor_type") or not proto.tensor_type.HasField("shape"):
         return None
     shape = []
@@ -223,14 +220,9 @@ def _known(proto: TypeProto) -> Known | None:
 
 
 def _type_proto(tensor: Tensor) -> TypeProto:
-    from onnx import TypeProto
+    from onnx import helper
 
-    proto = TypeProto()
-    proto.tensor_type.elem_type = data_type_of(tensor.dtype)
-    proto.tensor_type.shape.SetInParent()
-    for dim in tensor.shape:
-        proto.tensor_type.shape.dim.add().dim_value = dim
-    return proto
+    return helper.make_tensor_type_proto(data_type_of(tensor.dtype), tensor.shape)
 
 
 def reshape_dims(

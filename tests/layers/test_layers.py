@@ -192,7 +192,7 @@ def test_layers_are_frozen_and_picklable() -> None:
         del dense.batch
     dense.fields()["batch"] = 5
     assert dense.batch == 4
-    with pytest.raises(TypeError, match="needs a value for 'features_out'"):
+    with pytest.raises(LayerError, match="dense needs a value for features_out"):
         Dense(batch=4, features_in=10)  # type: ignore[call-arg]
-    with pytest.raises(TypeError, match="has no field 'colour'"):
+    with pytest.raises(LayerError, match="dense has no field colour; it has batch"):
         Dense(batch=4, features_in=10, features_out=3, colour=1)  # type: ignore[call-arg]
