@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
 import numpy as np
 
+from resperf.devices import device_class
 from resperf.errors import BundleError, TrainingError
 from resperf.features import Array, Columns
 from resperf.quantities import Level, quantity
+from resperf.targets import UNKNOWN
 
 if TYPE_CHECKING:
     from resperf.network import Network
@@ -59,6 +61,16 @@ class Examples:
     def level(self) -> Level:
         """Whether the subjects are layers or networks."""
         return Level.LAYER if isinstance(self.subjects, Mapping) else Level.NETWORK
+
+    @property
+    def device_class(self) -> str:
+        """Class of the devices of all rows; `resperf.targets.UNKNOWN` if not known or several."""
+        found = {
+            device_class(platform.device, setting.framework)
+            for platform in set(self.platforms)
+            for setting in set(self.settings)
+        }
+        return found.pop() if len(found) == 1 else UNKNOWN
 
     @property
     def columns(self) -> Columns:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,7 @@ from resperf.predictors.terms import (
     physical_terms,
     terms_of,
 )
+from resperf.targets import UNKNOWN
 
 REWEIGHTINGS = 15
 _SMALLEST_ERROR = 0.02
@@ -119,6 +120,8 @@ class Baseline(LayerPredictor):
 
     Attributes
     ----------
+    device_class_ : str
+        Class of the devices that it was learnt for; `resperf.targets.UNKNOWN` in older bundles.
     terms_ : tuple of str
         Names of the terms with a coefficient above zero.
     coefficients_ : array (terms,)
@@ -132,6 +135,17 @@ class Baseline(LayerPredictor):
 
     method = "baseline"
 
+    @classmethod
+    def of(cls, kind: str, coefficients: Mapping[str, float], device_class: str) -> Self:
+        """Return a baseline with given coefficients, of which ``constant`` is the smallest time."""
+        stored_values = {
+            "kind": kind,
+            "device_class": device_class,
+            "terms": coefficients,
+            "floor_ms": coefficients["constant"],
+        }
+        return cls.load(stored_values, Path())
+
     def _learn(
         self,
         examples: Examples,
@@ -140,10 +154,11 @@ class Baseline(LayerPredictor):
         progress: Progress | None,  # noqa: ARG002
     ) -> None:
         """Fit coefficients and factors alternately; nothing is random, and there are no epochs."""
-        names = tuple(terms_of(self.kind))
-        terms = physical_terms(self.kind, examples.columns)
+        self.device_class_ = examples.device_class
+        names = tuple(terms_of(self.kind, self.device_class_))
+        terms = physical_terms(self.kind, examples.columns, names)
         choices = choices_of(self.kind, examples.columns)
-        largest = largest_coefficients(self.kind)
+        largest = largest_coefficients(names)
         self.factors_: dict[str, float] = {}
         coefficients = fit_terms(terms, examples.values, examples.weights, largest)
         for _ in range(_FACTOR_ITERATIONS):
@@ -186,6 +201,7 @@ class Baseline(LayerPredictor):
     def _export(self, folder: Path, stem: str) -> dict[str, Any]:  # noqa: ARG002
         """Return names and coefficients; there is no network to write."""
         return {
+            "device_class": self.device_class_,
             "terms": dict(zip(self.terms_, self.coefficients_.tolist(), strict=True)),
             **({"factors": self.factors_} if self.factors_ else {}),
             "floor_ms": self.floor_ms_,
@@ -193,6 +209,7 @@ class Baseline(LayerPredictor):
 
     def _load(self, values: Mapping[str, Any], folder: Path) -> None:  # noqa: ARG002
         """Read names, coefficients and factors."""
+        self.device_class_ = str(values.get("device_class", UNKNOWN))
         terms = stored(values, "terms")
         self.terms_ = tuple(terms)
         self.coefficients_ = np.array(list(terms.values()), dtype=float)

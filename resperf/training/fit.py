@@ -23,7 +23,7 @@ from resperf.bundle import (
     replaced_folder,
     write_manifest,
 )
-from resperf.dataset import KindTable, noise_warning, read_info, read_table
+from resperf.dataset import DatasetInfo, KindTable, noise_warning, read_info, read_table
 from resperf.errors import BundleError, LayerError, TrainingError
 from resperf.features import Array, quantities, take
 from resperf.layers import KINDS
@@ -160,7 +160,7 @@ def train(
             f"a --method that learns from networks ({known}), or measure layers with: resperf bench"
         )
     noisy = noise_warning(tables.values())
-    parts = {kind: _parts(table, exclude_keys) for kind, table in tables.items()}
+    parts = {kind: _parts(table, exclude_keys, info) for kind, table in tables.items()}
     was_calibrated = _is_calibrated(output)
     with replaced_folder(output) as folder:
         learnt = _fit_kinds(parts, folder, method, seed, settings, progress)
@@ -262,8 +262,8 @@ def _estimate(
         learnt.notes.append("everything was measured: nothing was estimated")
 
 
-def _parts(table: KindTable, exclude_keys: Set[str]) -> _Parts:
-    rows = layer_rows(table, exclude_keys)
+def _parts(table: KindTable, exclude_keys: Set[str], info: DatasetInfo) -> _Parts:
+    rows = layer_rows(table, exclude_keys, info)
     parts = own_split(rows)
     return _Parts(parts.train, parts.validation, parts.test, rows.left_out)
 

@@ -1,8 +1,24 @@
-"""The matrix of a baseline's terms for layers, and bounds of their coefficients."""
+"""Terms of the physical baseline: what may cost time, one table per class of devices.
+
+`WORK` has, for each kind of layer, the terms of every class; `TABLES` has for each class what it
+adds. A term has the same name and meaning in all tables, so that stored coefficients, which name
+their terms, are read without the class (`physical_terms`).
+
+**A class of its own.** Write a `TermTable` beside ``cuda.py`` and add it to `TABLES`. A class
+without one is fitted with the terms of all tables together (`terms_of`).
+
+**Terms relative to the device.** Terms read quantities by name, whoever provides them. For a
+baseline that learns from several cards, `term_quantities` gets the platforms of the rows too and
+adds facts of `resperf.devices` to the quantities of the kind, one value per row, such as
+``device_flops_per_s``. A term is then ``lambda q: q["flops"] / q["device_flops_per_s"]``; its
+coefficient is the inverse of the share of the peak that is reached. `Baseline` passes the platforms
+of its examples when it is fitted, and that of `Predictor.predict` afterwards.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 
 import numpy as np
 import numpy.typing as npt
@@ -10,8 +26,14 @@ import numpy.typing as npt
 from resperf.errors import TrainingError
 from resperf.features import Array, Columns, quantities
 from resperf.layers import ACTIVATIONS, KINDS, OPTIMIZERS
-from resperf.predictors._term import Term
-from resperf.predictors.term_tables import PLAIN_TERMS, TERMS
+from resperf.predictors.terms._blocks import Term
+from resperf.predictors.terms.cpu import CPU
+from resperf.predictors.terms.cuda import CUDA
+from resperf.predictors.terms.work import TermTable
+from resperf.targets import UNKNOWN
+
+TABLES: Mapping[str, TermTable] = {"cpu": CPU, "cuda": CUDA}
+"""Device class (`resperf.targets`) -> its terms."""
 
 FACTORED: Mapping[str, str] = {
     kind: field for kind, cls in KINDS.items() if (field := cls.function_field())
@@ -26,15 +48,24 @@ _SLOWEST_MS_PER_MB = 0.3
 otherwise give them huge coefficients."""
 
 
-def terms_of(kind: str) -> Mapping[str, Term]:
-    """Return the terms of a kind by name."""
-    return TERMS.get(kind, PLAIN_TERMS)
+@cache
+def terms_of(kind: str, device_class: str = UNKNOWN) -> Mapping[str, Term]:
+    """Return the terms of a kind by name.
+
+    Parameters
+    ----------
+    kind : str
+    device_class : str, optional
+        Without a table of its own (or unknown) it gets the terms of all classes: a fit leaves out
+        what does not help.
+    """
+    chosen = [TABLES[device_class]] if device_class in TABLES else TABLES.values()
+    return {name: term for table in chosen for name, term in table.terms_of(kind).items()}
 
 
-def largest_coefficients(kind: str) -> Array:
+def largest_coefficients(names: tuple[str, ...]) -> Array:
     """Return the upper bound of each coefficient in ms per unit; infinite without a bound."""
-    bounds = [_SLOWEST_MS_PER_MB if "beyond cache" in name else np.inf for name in terms_of(kind)]
-    return np.array(bounds)
+    return np.array([_SLOWEST_MS_PER_MB if " beyond " in name else np.inf for name in names])
 
 
 def constant_terms(names: tuple[str, ...]) -> npt.NDArray[np.bool_]:
@@ -76,7 +107,7 @@ def physical_terms(
     columns : mapping of str to array
         As `resperf.features.columns_of` returns them.
     names : tuple of str, optional
-        Terms to return; all of the kind by default.
+        Terms of any class of devices; all of the kind by default.
     known : mapping of str to array, optional
         The result of `term_quantities`, where it was already computed.
 
