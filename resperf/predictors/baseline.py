@@ -156,7 +156,7 @@ class Baseline(LayerPredictor):
         """Fit coefficients and factors alternately; nothing is random, and there are no epochs."""
         self.device_class_ = examples.device_class
         names = tuple(terms_of(self.kind, self.device_class_))
-        terms = physical_terms(self.kind, examples.columns, names)
+        terms = physical_terms(self.kind, examples.columns, names, device_class=self.device_class_)
         choices = choices_of(self.kind, examples.columns)
         largest = largest_coefficients(names)
         self.factors_: dict[str, float] = {}
@@ -181,7 +181,7 @@ class Baseline(LayerPredictor):
 
         `known` is the result of `term_quantities`, where it was already computed.
         """
-        terms = physical_terms(self.kind, columns, self.terms_, known)
+        terms = physical_terms(self.kind, columns, self.terms_, known, self.device_class_)
         parts = terms * self._scales(self.terms_, columns) * self.coefficients_
         estimate_ms = np.maximum(parts.sum(axis=1), self.floor_ms_)
         return estimate_ms, parts / estimate_ms[:, None]

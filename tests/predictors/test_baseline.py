@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from resperf import targets
 from resperf.errors import TrainingError
 from resperf.features import Array, Columns, columns_of
 from resperf.layers import KINDS, OPTIMIZERS, Dense, DenseStep, Elementwise, Layer
@@ -15,8 +18,9 @@ from resperf.platform import Platform
 from resperf.predictors import Examples
 from resperf.predictors.baseline import Baseline, fit_terms
 from resperf.predictors.metrics import mape
-from resperf.predictors.terms import TABLES, constant_terms, physical_terms, terms_of
-from resperf.predictors.terms.work import WORK
+from resperf.predictors.terms import constant_terms, physical_terms, terms_of
+from resperf.predictors.terms._blocks import millions
+from resperf.predictors.terms.work import WORK, TermTable
 from resperf.settings import Setting
 from resperf.targets import UNKNOWN
 
@@ -135,6 +139,22 @@ def test_bundles_of_before_there_were_classes_are_read() -> None:
     assert (loaded.values(DENSE) > 0.01).all()
 
 
+def test_another_package_brings_the_terms_of_its_class(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    beads = TermTable(usual={"beads": millions("features_out")}, own={})
+    monkeypatch.setitem(sys.modules, "abacus", SimpleNamespace(TERMS=beads))
+    row = targets.Target("abacus", "wood", lowering="", terms="abacus:TERMS")
+    monkeypatch.setitem(targets._table, ("abacus", "wood"), row)
+    where = (Setting("abacus", "1"),), (Platform("wood:0"),)
+    times_ms = 0.1 + 5e-3 * DENSE["features_out"]
+    rows = Examples(DENSE, "execution_ms", times_ms, *where)
+    stored = Baseline("dense").fit(rows, validation=rows, seed=0).export(tmp_path, "dense")
+    assert stored["device_class"] == "wood"
+    assert stored["terms"]["beads"] == pytest.approx(5e3, rel=0.01)
+    np.testing.assert_allclose(Baseline.load(stored, tmp_path).values(DENSE), times_ms, rtol=0.01)
+
+
 def test_rows_of_two_classes_have_none() -> None:
     both = Examples({}, "execution_ms", np.ones(2), *zip(ON_A_CARD, ON_A_CPU, strict=True))
     assert both.device_class == UNKNOWN
@@ -145,8 +165,8 @@ def test_a_term_means_the_same_in_all_tables(kind: str) -> None:
     """Stored coefficients name their terms only."""
     every = terms_of(kind)
     assert "constant" in every
-    for table in TABLES.values():
-        for name, term in table.terms_of(kind).items():
+    for row in targets.with_terms(UNKNOWN):
+        for name, term in terms_of(kind, row.device_class).items():
             assert term is every[name]
 
 

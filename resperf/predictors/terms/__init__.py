@@ -1,11 +1,9 @@
 """Terms of the physical baseline: what may cost time, one table per class of devices.
 
-`WORK` has, for each kind of layer, the terms of every class; `TABLES` has for each class what it
-adds. A term has the same name and meaning in all tables, so that stored coefficients, which name
-their terms, are read without the class (`physical_terms`).
-
-**A class of its own.** Write a `TermTable` beside ``cuda.py`` and add it to `TABLES`. A class
-without one is fitted with the terms of all tables together (`terms_of`).
+``work.py`` has, for each kind of layer, the terms of every class, and a `TermTable` what one class
+adds. The targets of the class name its table (`resperf.targets.Target.terms`); a class without one
+is fitted with the terms of all tables together. A term has the same meaning in all tables and is
+never removed, since stored coefficients name their terms.
 
 **Terms relative to the device.** Terms read quantities by name, whoever provides them. For a
 baseline that learns from several cards, `term_quantities` gets the platforms of the rows too and
@@ -19,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
@@ -27,13 +26,8 @@ from resperf.errors import TrainingError
 from resperf.features import Array, Columns, quantities
 from resperf.layers import ACTIVATIONS, KINDS, OPTIMIZERS
 from resperf.predictors.terms._blocks import Term
-from resperf.predictors.terms.cpu import CPU
-from resperf.predictors.terms.cuda import CUDA
 from resperf.predictors.terms.work import TermTable
-from resperf.targets import UNKNOWN
-
-TABLES: Mapping[str, TermTable] = {"cpu": CPU, "cuda": CUDA}
-"""Device class (`resperf.targets`) -> its terms."""
+from resperf.targets import UNKNOWN, Target, with_terms
 
 FACTORED: Mapping[str, str] = {
     kind: field for kind, cls in KINDS.items() if (field := cls.function_field())
@@ -49,6 +43,10 @@ otherwise give them huge coefficients."""
 
 
 @cache
+def _table(target: Target) -> TermTable:
+    return cast(TermTable, target.load("terms"))
+
+
 def terms_of(kind: str, device_class: str = UNKNOWN) -> Mapping[str, Term]:
     """Return the terms of a kind by name.
 
@@ -56,11 +54,11 @@ def terms_of(kind: str, device_class: str = UNKNOWN) -> Mapping[str, Term]:
     ----------
     kind : str
     device_class : str, optional
-        Without a table of its own (or unknown) it gets the terms of all classes: a fit leaves out
+        A class without a table (or an unknown one) has the terms of all classes: a fit leaves out
         what does not help.
     """
-    chosen = [TABLES[device_class]] if device_class in TABLES else TABLES.values()
-    return {name: term for table in chosen for name, term in table.terms_of(kind).items()}
+    tables = [_table(target) for target in with_terms(device_class)]
+    return {name: term for table in tables for name, term in table.terms_of(kind).items()}
 
 
 def largest_coefficients(names: tuple[str, ...]) -> Array:
@@ -97,6 +95,7 @@ def physical_terms(
     columns: Columns,
     names: tuple[str, ...] | None = None,
     known: Mapping[str, Array] | None = None,
+    device_class: str = UNKNOWN,
 ) -> Array:
     """Return the terms of layers as a matrix of shape (rows, terms).
 
@@ -107,16 +106,18 @@ def physical_terms(
     columns : mapping of str to array
         As `resperf.features.columns_of` returns them.
     names : tuple of str, optional
-        Terms of any class of devices; all of the kind by default.
+        All of the kind by default.
     known : mapping of str to array, optional
         The result of `term_quantities`, where it was already computed.
+    device_class : str, optional
+        Its table is read beside those of all other classes.
 
     Raises
     ------
     TrainingError
         If there is no term of some name.
     """
-    table = terms_of(kind)
+    table = {**terms_of(kind), **terms_of(kind, device_class)}
     chosen = tuple(table) if names is None else names
     unknown = [name for name in chosen if name not in table]
     if unknown or not chosen:
