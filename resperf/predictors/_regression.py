@@ -13,7 +13,7 @@ import numpy.typing as npt
 from resperf.features import Array, Columns
 from resperf.features.transforms import ZScore, transform_from_json
 from resperf.predictors._base import Examples, LayerPredictor, Progress, stored
-from resperf.predictors._onnx import OnnxNetwork, onnx_file
+from resperf.predictors._onnx import OnnxGraph, OnnxNetwork
 from resperf.predictors._paper import PAPER_KINDS, paper_features, unseen_notes
 
 Inputs = npt.NDArray[np.float32]
@@ -88,21 +88,14 @@ class PaperRegression(LayerPredictor):
         self._run = OnnxNetwork(folder / stored(values, "network"), self.rows_at_once)
 
 
-def formula_bytes(
-    features: int, nodes: list[Any], constants: Mapping[str, npt.NDArray[Any]]
-) -> bytes:
-    """Return an ONNX file with input ``x`` (rows, features) in float32 and output ``y`` in float64.
+class FormulaGraph(OnnxGraph):
+    """An ONNX graph in float64 from ``x64`` to ``y``; ``x64`` is the input in float64.
 
-    Sums of large terms that nearly cancel need float64; ``x64`` is the input in float64.
-
-    Parameters
-    ----------
-    features : int
-    nodes : list of NodeProto
-        From ``x64`` to ``y``.
-    constants : mapping of str to array
+    Sums of large terms that nearly cancel need float64.
     """
-    from onnx import TensorProto, helper
 
-    widen = helper.make_node("Cast", ["x"], ["x64"], name="x64", to=TensorProto.DOUBLE)
-    return onnx_file([widen, *nodes], constants, features=features, double=True)
+    def __init__(self) -> None:
+        from onnx import TensorProto
+
+        super().__init__()
+        self.node("Cast", ["x"], "x64", to=TensorProto.DOUBLE)

@@ -41,9 +41,10 @@ def constant(q: Mapping[str, Array]) -> Array:
     return np.ones_like(q["in_bytes"])
 
 
-def counts(*names: str) -> dict[str, Term]:
-    """Return a term of the same name for each count."""
-    return {name: millions(name) for name in names}
+def counts(*names: str, **others: str) -> dict[str, Term]:
+    """Return a term for each count, of the same name or as ``NAME=quantity``."""
+    quantities = {name: name for name in names} | others
+    return {name: millions(quantity) for name, quantity in quantities.items()}
 
 
 def constants(*flags: str) -> dict[str, Term]:

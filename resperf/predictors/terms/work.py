@@ -57,6 +57,23 @@ _TRAFFIC: Mapping[str, Term] = {
 }
 """Terms of every kind that reads and writes."""
 
+_PLAIN: Mapping[str, Term] = {**_TRAFFIC, "flops": gflop("flops")}
+"""Terms of a kind without a table."""
+_WEIGHTED: Mapping[str, Term] = {**_PLAIN, "weights": mb("weight_bytes")}
+_ALONG: Mapping[str, Term] = {
+    **_TRAFFIC,
+    **counts("rows"),
+    "in apart": mb("in_bytes", "apart"),
+    **constants("apart"),
+}
+"""Terms of kinds that work along one axis, whose values may be apart in memory."""
+_POOLED: Mapping[str, Term] = {
+    **_TRAFFIC,
+    **counts(taps="flops", windows="window_count"),
+    "taps mean": millions("flops", "mean"),
+    "in whole": mb("in_bytes", "whole"),
+}
+
 _ACTIVATIONS: Mapping[str, Term] = {
     "out relu": _activated("relu", "leaky_relu", "clip", "thresholded_relu"),
     "out exponential": _activated(
@@ -67,7 +84,7 @@ _ACTIVATIONS: Mapping[str, Term] = {
 }
 
 _CONV: Mapping[str, Term] = {
-    **_TRAFFIC,
+    **_WEIGHTED,
     # A direct product needs no unfolded copy of its input; a bare one has nothing to add either.
     "in not direct": _not("in_bytes", "direct"),
     "in strided": mb("in_bytes", "strided"),
@@ -75,7 +92,6 @@ _CONV: Mapping[str, Term] = {
     "out not direct": _not("out_bytes", "direct"),
     "out bias": mb("out_bytes", "bias"),
     "residual": mb("residual_bytes"),
-    "weights": mb("weight_bytes"),
     "weights direct": mb("weight_bytes", "direct"),
     "weights not direct": _not("weight_bytes", "direct"),
     "in not bare": _not("in_bytes", "direct_bare"),
@@ -83,7 +99,6 @@ _CONV: Mapping[str, Term] = {
     "weights bare": mb("weight_bytes", "direct_bare"),
     "weights not bare": _not("weight_bytes", "direct_bare"),
     "weights per image": mb("weight_bytes", "batch"),
-    "flops": gflop("flops"),
     **split("flops real", gflop, "flops_real", "pointwise", "strided", "shallow", "depthwise"),
     "flops grouped": gflop("flops", "grouped"),
     "flops at edges": gflop("flops_real", "edge_share"),
@@ -99,10 +114,8 @@ _CONV: Mapping[str, Term] = {
 }
 
 _DENSE: Mapping[str, Term] = {
-    **_TRAFFIC,
-    "weights": mb("weight_bytes"),
+    **_WEIGHTED,
     "weights one row": mb("weight_bytes", "vector"),
-    "flops": gflop("flops"),
     "flops one row": gflop("flops", "vector"),
     "flops few rows": gflop("flops", "few_rows"),
     "flops in tiles": gflop("flops_tile"),
@@ -122,10 +135,8 @@ _STEP: Mapping[str, Term] = {
 }
 
 _TRANSPOSED: Mapping[str, Term] = {
-    **_TRAFFIC,
-    "weights": mb("weight_bytes"),
+    **_WEIGHTED,
     "weights per image": mb("image_weight_bytes"),
-    "flops": gflop("flops"),
     "flops grouped": gflop("flops", "grouped"),
     "columns": mb("columns_bytes"),
     **counts("products"),
@@ -142,11 +153,9 @@ WORK: Table = {
         "in whole image": mb("in_bytes", "whole_image"),
         "window": gflop("flops"),
         "window real": gflop("flops_real"),
-        **split("window", gflop, "flops_real", "maximum", "strided"),
+        **split("window", gflop, "flops_real", "maximum", "strided", "ceil"),
         "window at edges": gflop("flops_real", "edge_share"),
-        "window ceil": gflop("flops_real", "ceil"),
-        **counts("planes"),
-        "rows": millions("row_count"),
+        **counts("planes", rows="row_count"),
     },
     "dense": _DENSE,
     "activation": {**_TRAFFIC, **_ACTIVATIONS},
@@ -164,6 +173,14 @@ WORK: Table = {
     },
     "dense_step": {**_DENSE, **_STEP},
     "conv_transpose": _TRANSPOSED,
+    "conv_transpose_nd": _TRANSPOSED,
+    "conv_nd": {
+        **_WEIGHTED,
+        "weights per sample": mb("sample_weight_bytes"),
+        **split("flops", gflop, "flops", "grouped", "depthwise"),
+        "columns": mb("columns_bytes"),
+        **counts("products"),
+    },
     "elementwise": {
         **_TRAFFIC,
         "second": mb("second_bytes"),
@@ -182,15 +199,11 @@ WORK: Table = {
         "flops in tiles": gflop("flops_tile"),
         "flops shallow": lambda q: q["flops"] / GFLOP * (q["depth"] < 64),
         "flops one row": gflop("flops", "vector"),
-        **counts("products"),
-        "rows": millions("row_count"),
+        **counts("products", rows="row_count"),
     },
-    "softmax": {
-        **_TRAFFIC,
-        **counts("rows"),
-        **split("in", mb, "in_bytes", "apart", "log", "across"),
-        **constants("apart"),
-    },
+    "softmax": {**_ALONG, **split("in", mb, "in_bytes", "log", "across")},
+    "quantized_softmax": {**_ALONG, **split("in", mb, "in_bytes", "across")},
+    "reduce": {**_ALONG, **split("in", mb, "in_bytes", "series", "places")},
     "norm": {
         **_TRAFFIC,
         **counts("rows"),
@@ -198,13 +211,8 @@ WORK: Table = {
         "in window": mb("windowed_bytes"),
         "constant local response": flag("function=local_response"),
     },
-    "reduce": {
-        **_TRAFFIC,
-        **counts("rows"),
-        **split("in", mb, "in_bytes", "apart", "series", "places"),
-        **constants("apart"),
-    },
     "concat": _CONCAT,
+    "quantized_concat": {**_CONCAT, "values of a table": millions("out_bytes", "rescaled")},
     "transpose": {
         **_TRAFFIC,
         **counts("runs"),
@@ -216,20 +224,23 @@ WORK: Table = {
     },
     "move": {
         **_TRAFFIC,
-        **counts("runs"),
-        **split("out", mb, "out_bytes", "function=slice", "strided", "function=pad"),
+        **split("out", mb, "out_bytes", "function=slice", "function=pad", "strided"),
         **split("out", mb, "out_bytes", "function=gather", "function=expand"),
         **split("runs", millions, "runs", "function=gather", "function=expand"),
         **constants("function=split", "function=slice", "function=pad"),
-        **counts("parts"),
+        **counts("runs", "parts"),
     },
     "resize": {
         **_TRAFFIC,
         **split("out", mb, "out_bytes", *_choices("resize", "mode")),
         "out nearest, doubled": mb("out_bytes", "mode=nearest", "doubled"),
         "out nearest, broken": mb("out_bytes", "mode=nearest", "broken"),
-        **counts("planes"),
-        "pixels": millions("pixels_out"),
+        **counts("planes", pixels="pixels_out"),
+    },
+    "resize_nd": {
+        **_TRAFFIC,
+        **split("out", mb, "out_bytes", *_choices("resize_nd", "mode")),
+        **counts("planes", pixels="pixels_out"),
     },
     "select": {
         **_TRAFFIC,
@@ -243,37 +254,15 @@ WORK: Table = {
         "out from float16": mb("out_bytes", "dtype=float16"),
         "out from truth": mb("out_bytes", "dtype=bool"),
     },
-    "depth_to_space": {
-        **_TRAFFIC,
-        **counts("planes"),
-        "out to depth": mb("out_bytes", "to_depth"),
-    },
-    "conv_nd": {
-        **_TRAFFIC,
-        "weights": mb("weight_bytes"),
-        "weights per sample": mb("sample_weight_bytes"),
-        "flops": gflop("flops"),
-        **split("flops", gflop, "flops", "grouped", "depthwise"),
-        "columns": mb("columns_bytes"),
-        **counts("products"),
-    },
-    "conv_transpose_nd": _TRANSPOSED,
+    "depth_to_space": {**_TRAFFIC, **counts("planes"), "out to depth": mb("out_bytes", "to_depth")},
     "pool_nd": {
-        **_TRAFFIC,
-        "taps": millions("flops"),
-        **split("taps", millions, "flops", "mean", "places"),
+        **_POOLED,
+        **split("taps", millions, "flops", "places"),
         "out places": mb("out_bytes", "places"),
         "taps lp": millions("flops", "powers"),
-        "in whole": mb("in_bytes", "whole"),
         **counts("planes"),
-        "windows": millions("window_count"),
     },
-    "resize_nd": {
-        **_TRAFFIC,
-        **split("out", mb, "out_bytes", *_choices("resize_nd", "mode")),
-        **counts("planes"),
-        "pixels": millions("pixels_out"),
-    },
+    "quantized_pool": _POOLED,
     "attention": {
         **_TRAFFIC,
         "weights": mb("weight_bytes"),
@@ -289,31 +278,26 @@ WORK: Table = {
         "weights of each step": mb("all_step_weight_bytes"),
         "flops of inputs": gflop("input_flops"),
         "flops of states": gflop("state_flops"),
-        "steps": millions("all_steps"),
         "steps lstm": millions("all_steps", "cell=lstm"),
-        **counts("gates"),
+        **counts("gates", steps="all_steps"),
     },
     "quantize": {
         **_TRAFFIC,
         "in dynamic": mb("in_bytes", "dynamic"),
-        **constants("dynamic"),
         "out dequantized": mb("out_bytes", "dequantize"),
+        **constants("dynamic"),
     },
     "quantized_conv": {
-        **_TRAFFIC,
-        "weights": mb("weight_bytes"),
-        "flops": gflop("flops"),
+        **_WEIGHTED,
         **split("flops", gflop, "flops", "depthwise", "integer"),
         "columns": mb("columns_bytes"),
         **counts("products"),
     },
     "quantized_dense": {
-        **_TRAFFIC,
-        "weights": mb("weight_bytes"),
-        "flops": gflop("flops"),
+        **_WEIGHTED,
         "flops one row": gflop("flops", "vector"),
         "in dynamic": mb("in_bytes", "function=dynamic"),
-        "rows": millions("batch"),
+        **counts(rows="batch"),
     },
     "quantized_elementwise": {
         **_TRAFFIC,
@@ -322,29 +306,12 @@ WORK: Table = {
         **counts("loops"),
     },
     "quantized_matmul": {
-        **_TRAFFIC,
+        **_PLAIN,
         "second": mb("second_bytes"),
-        "flops": gflop("flops"),
-        **counts("products"),
-        "rows": millions("row_count"),
-    },
-    "quantized_pool": {
-        **_TRAFFIC,
-        "taps": millions("flops"),
-        "taps mean": millions("flops", "mean"),
-        "in whole": mb("in_bytes", "whole"),
-        "windows": millions("window_count"),
-    },
-    "quantized_concat": {**_CONCAT, "values of a table": millions("out_bytes", "rescaled")},
-    "quantized_softmax": {
-        **_TRAFFIC,
-        **counts("rows"),
-        **split("in", mb, "in_bytes", "apart", "across"),
-        **constants("apart"),
+        **counts("products", rows="row_count"),
     },
     "einsum": {
-        **_TRAFFIC,
-        "flops": gflop("flops"),
+        **_PLAIN,
         **counts("products"),
         "first in another order": mb("first_bytes", "first_other"),
         "second in another order": mb("second_bytes", "second_other"),
@@ -352,15 +319,14 @@ WORK: Table = {
     },
     "top_k": {
         **_TRAFFIC,
-        **counts("rows"),
         "values one kept": millions("value_count", "single"),
-        "values by logarithm of kept": millions("compared"),
         "values apart": millions("value_count", "apart"),
+        "values by logarithm of kept": millions("compared"),
+        **counts("rows"),
     },
     "cumulate": {
         **_TRAFFIC,
-        **counts("rows"),
-        "values": millions("value_count"),
+        **counts("rows", values="value_count"),
         "in apart": mb("in_bytes", "apart"),
     },
     "indexed": {
@@ -376,9 +342,6 @@ WORK: Table = {
         **counts("planes"),
     },
 }
-
-_PLAIN: Mapping[str, Term] = {**_TRAFFIC, "flops": gflop("flops")}
-"""Terms of a kind without a table."""
 
 
 @dataclass(frozen=True)
