@@ -115,6 +115,16 @@ class Examples:
 
 
 @dataclass(frozen=True)
+class Task:
+    """What `Predictor.fit` was given; the rows have been checked."""
+
+    examples: Examples
+    validation: Examples
+    seed: int
+    progress: Progress | None
+
+
+@dataclass(frozen=True)
 class Estimate:
     """Predicted values of one quantity, with intervals.
 
@@ -207,7 +217,7 @@ class Predictor(ABC):
         examples.check(self.kind, at_least=self.fewest)
         validation.check(self.kind, at_least=1)
         self.quantity_ = examples.quantity
-        self._learn(examples, validation, seed, progress)
+        self._learn(Task(examples, validation, seed, progress))
         return self
 
     def _refuse_other(self, examples: Examples) -> None:
@@ -226,10 +236,8 @@ class Predictor(ABC):
             )
 
     @abstractmethod
-    def _learn(
-        self, examples: Examples, validation: Examples, seed: int, progress: Progress | None
-    ) -> None:
-        """Set everything that `predict` and `export` need; the rows have been checked."""
+    def _learn(self, task: Task) -> None:
+        """Set everything that `predict` and `export` need."""
 
     @abstractmethod
     def predict(

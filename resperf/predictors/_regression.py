@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from resperf.features import Array, Columns
 from resperf.features.transforms import ZScore, transform_from_json
-from resperf.predictors._base import Examples, LayerPredictor, Progress, stored
+from resperf.predictors._base import LayerPredictor, Task, stored
 from resperf.predictors._onnx import OnnxGraph, OnnxNetwork
 from resperf.predictors._paper import PAPER_KINDS, paper_features, unseen_notes
 
@@ -47,20 +47,15 @@ class PaperRegression(LayerPredictor):
     def regress(self, rows: Inputs, targets: Array, weights: Array | None, seed: int) -> Learnt:
         """Fit the regression to rows (rows, features) and targets (rows,)."""
 
-    def _learn(
-        self,
-        examples: Examples,
-        validation: Examples,  # noqa: ARG002
-        seed: int,
-        progress: Progress | None,  # noqa: ARG002
-    ) -> None:
+    def _learn(self, task: Task) -> None:
         """Scale the features, then fit the regression."""
+        examples = task.examples
         self.notes_ = unseen_notes(self.kind, examples.columns)
         self.features_, matrix = paper_features(self.kind, examples.columns)
         self.z_score_ = ZScore.fit(matrix, self.features_)
         targets = np.log(examples.values) if self.log_time else examples.values
         rows = self._rows(examples.columns)
-        self._run, self._content = self.regress(rows, targets, examples.weights, seed)
+        self._run, self._content = self.regress(rows, targets, examples.weights, task.seed)
 
     def _rows(self, columns: Columns) -> Inputs:
         return self.z_score_.apply(paper_features(self.kind, columns)[1]).astype(np.float32)

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from resperf.errors import require
 from resperf.features import Array, Columns
-from resperf.predictors._base import Examples, LayerPredictor, Progress, stored
+from resperf.predictors._base import LayerPredictor, Task, stored
 from resperf.predictors.terms import (
     choices_of,
     constant_terms,
@@ -146,14 +146,9 @@ class Baseline(LayerPredictor):
         }
         return cls.load(stored_values, Path())
 
-    def _learn(
-        self,
-        examples: Examples,
-        validation: Examples,  # noqa: ARG002
-        seed: int,  # noqa: ARG002
-        progress: Progress | None,  # noqa: ARG002
-    ) -> None:
+    def _learn(self, task: Task) -> None:
         """Fit coefficients and factors alternately; nothing is random, and there are no epochs."""
+        examples = task.examples
         self.device_class_ = examples.device_class
         names = tuple(terms_of(self.kind, self.device_class_))
         terms = physical_terms(self.kind, examples.columns, names, device_class=self.device_class_)

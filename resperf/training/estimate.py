@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -138,22 +138,6 @@ def _add_kind(
     )
 
 
-class Source(Protocol):
-    """Source of estimates, read and checked before training."""
-
-    def estimates(
-        self, predictors: Mapping[str, LayerPredictor], session_ms: float | None
-    ) -> Estimates:
-        """Return the estimates, given predictors of execution by kind.
-
-        Raises
-        ------
-        TrainingError
-            If these predictors are not enough to separate the parts of a whole call.
-        """
-        ...
-
-
 def read_source(
     paths: Sequence[Path],
     setting: Setting,
@@ -273,6 +257,13 @@ class _Fitting:
     def estimates(
         self, predictors: Mapping[str, LayerPredictor], session_ms: float | None
     ) -> Estimates:
+        """Return the estimates, given predictors of execution by kind.
+
+        Raises
+        ------
+        TrainingError
+            If these predictors are not enough to separate the parts of a whole call.
+        """
         if session_ms is None:
             raise TrainingError(
                 "the cost of a session call was not measured with the layers: the whole calls of "
@@ -466,6 +457,10 @@ class _Scaling:
                 if step in factors
             },
         )
+
+
+Source = _Fitting | _Scaling
+"""Source of estimates, read and checked before training."""
 
 
 def _ratios(source: str, target: str) -> dict[str, float]:

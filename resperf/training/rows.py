@@ -42,7 +42,7 @@ class LayerRows:
     measured : array (rows,)
         Number of repeats in that median.
     left_out : mapping of str to int
-        Reason to number of rows of the dataset that are not used.
+        Reason to number of rows of the dataset that are not used; also of rows selected from these.
     copies : array of int (rows,)
         Copies of the layer per run of its own quantity, the median over repeats; 0 if unknown.
     settings, platforms : tuple
@@ -77,7 +77,6 @@ class LayerRows:
             keys=tuple(np.array(self.keys, dtype=object)[chosen]),
             times_ms=take(self.times_ms, chosen),
             measured=self.measured[chosen],
-            left_out={},
             copies=None if self.copies is None else self.copies[chosen],
         )
 

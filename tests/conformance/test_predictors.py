@@ -32,7 +32,7 @@ pytest.importorskip("tensorflow")
 pytest.importorskip("scipy")
 
 SETTING, PLATFORM = Setting("synthetic", "1"), Platform("toy")
-EPOCHS = {"resperfnet": 60, "perfnet": 60}
+EPOCHS = {"resperfnet": 150, "perfnet": 150}
 """Methods that start from nothing need more passes than those that start from the baseline."""
 FEWEST_EPOCHS = 2
 SLOWER = {"svr": 100.0}
