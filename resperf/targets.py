@@ -40,6 +40,10 @@ class Target:
         bundles are only trained on published times.
     monitor : str
         ``module:class`` that watches the device during measurements; may be empty.
+    terms : str
+        ``module:name`` of what may cost time on this class of devices
+        (`resperf.predictors.terms.TermTable`); if no row of a class has one, predictors try the
+        terms of all classes.
     packages : tuple of str
         Distributions of the framework, one of which is installed; used to look up its version
         without an import.
@@ -54,6 +58,7 @@ class Target:
     lowering: str
     backend: str = ""
     monitor: str = ""
+    terms: str = ""
     packages: tuple[str, ...] = ()
     install: str = "resperf[bench]"
     recycle_layers: int = 2500
@@ -73,7 +78,7 @@ class Target:
 
         Parameters
         ----------
-        field : {"backend", "lowering", "monitor"}
+        field : {"backend", "lowering", "monitor", "terms"}
 
         Raises
         ------
@@ -106,6 +111,7 @@ DEFAULT = Target(
     lowering="resperf.lowering.onnxruntime",
     backend="resperf.backends.onnxruntime:OnnxRuntimeBackend",
     monitor="resperf.backends.monitors.cpu:CpuMonitor",
+    terms="resperf.predictors.terms.cpu:CPU",
     packages=("onnxruntime",),
 )
 """The target if neither a device nor a framework is given."""
@@ -118,6 +124,7 @@ _ROWS = (
         lowering="resperf.lowering.tensorflow",
         backend="resperf.backends.tensorflow:TensorFlowBackend",
         monitor="resperf.backends.monitors.cpu:CpuMonitor",
+        terms=DEFAULT.terms,
         packages=("tensorflow-cpu", "tensorflow"),
         install="resperf[tensorflow]",
         recycle_layers=1000,
@@ -127,6 +134,7 @@ _ROWS = (
         framework="tensorflow",
         device_class="cuda",
         lowering="resperf.lowering.tensorflow",
+        terms="resperf.predictors.terms.cuda:CUDA",
         packages=("tensorflow",),
     ),
     Target(
@@ -174,6 +182,14 @@ def targets() -> tuple[Target, ...]:
     """Return all targets, the default first."""
     _add_installed()
     return tuple(_table.values())
+
+
+def with_terms(device_class: str) -> tuple[Target, ...]:
+    """Return the targets that say what costs time on a class; of all classes if none does."""
+    if device_class != UNKNOWN and all(row.device_class != device_class for row in _table.values()):
+        _add_installed()
+    rows = [row for row in _table.values() if row.terms]
+    return tuple(row for row in rows if row.device_class == device_class) or tuple(rows)
 
 
 def frameworks() -> tuple[str, ...]:

@@ -11,7 +11,7 @@ import numpy as np
 
 from resperf.network import Network
 from resperf.platform import Platform
-from resperf.predictors import Estimate, Examples, Predicted, Predictor, Progress
+from resperf.predictors import Estimate, Predicted, Predictor, Task
 from resperf.quantities import Level
 from resperf.settings import Setting
 
@@ -28,11 +28,9 @@ class ToyPeakMemory(Predictor):
     level = Level.NETWORK
     quantities = frozenset({"peak_memory_bytes"})
 
-    def _learn(
-        self, examples: Examples, validation: Examples, seed: int, progress: Progress | None
-    ) -> None:
-        sizes = np.array([activation_bytes(network) for network in examples.networks])
-        self.slope_ = float(np.median(examples.values / sizes))
+    def _learn(self, task: Task) -> None:
+        sizes = np.array([activation_bytes(network) for network in task.examples.networks])
+        self.slope_ = float(np.median(task.examples.values / sizes))
 
     def predict(self, subjects: Any, setting: Setting, platform: Platform) -> Predicted:
         networks: Sequence[Network] = subjects

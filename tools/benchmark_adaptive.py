@@ -39,7 +39,7 @@ import numpy as np
 
 from resperf.campaign.adaptive import choose_by_score
 from resperf.campaign.spec import AdaptiveSettings
-from resperf.dataset import read_table
+from resperf.dataset import read_info, read_table
 from resperf.features import Array
 from resperf.layers import KINDS
 from resperf.predictors import layer_predictor_class
@@ -93,7 +93,6 @@ def main() -> None:
         }
         _show_all(curves)
         return
-    tables = read_table(arguments.dataset)
     if arguments.together:
         rows = _rows(arguments.dataset)
         curves = {
@@ -105,8 +104,9 @@ def main() -> None:
         }  # fmt: skip
         _show_all(curves)
         return
-    for kind in arguments.kinds:
-        rows = layer_rows(tables[kind])
+    for kind, rows in _rows(arguments.dataset).items():
+        if kind not in arguments.kinds:
+            continue
         curves = {
             name: _curve(
                 rows, chooser, arguments.start, arguments.most, arguments.method, arguments.seeds
@@ -137,7 +137,8 @@ def _by_score(
 
 def _rows(dataset: Path) -> dict[str, LayerRows]:
     tables = read_table(dataset)
-    return {kind: layer_rows(tables[kind]) for kind in KINDS if kind in tables}
+    info = read_info(dataset)
+    return {kind: layer_rows(tables[kind], info=info) for kind in KINDS if kind in tables}
 
 
 CHOOSERS: Mapping[str, Chooser] = {"plain": _plainly, "adaptive": _by_score}

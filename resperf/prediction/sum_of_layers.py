@@ -15,7 +15,7 @@ from resperf.features import Columns
 from resperf.network import Network
 from resperf.platform import Platform
 from resperf.prediction.network import predict_network
-from resperf.predictors import Estimate, Examples, Predicted, Predictor, Progress
+from resperf.predictors import Estimate, Predicted, Predictor, Task
 from resperf.quantities import PHASES, Level
 from resperf.settings import Setting
 
@@ -40,13 +40,7 @@ class SumOfLayers(Predictor):
         self.bundle = bundle
         self.quantity_ = "latency_ms"
 
-    def _learn(
-        self,
-        examples: Examples,  # noqa: ARG002
-        validation: Examples,  # noqa: ARG002
-        seed: int,  # noqa: ARG002
-        progress: Progress | None,  # noqa: ARG002
-    ) -> None:
+    def _learn(self, task: Task) -> None:  # noqa: ARG002
         raise TrainingError(
             f"{self.method} is made of predictors of layers; train these, then fit the in-network "
             "correction with: resperf calibrate"

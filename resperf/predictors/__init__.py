@@ -13,12 +13,14 @@ from resperf.predictors._base import (
     Predicted,
     Predictor,
     Progress,
+    Task,
 )
 from resperf.quantities import Level
 
 __all__ = [
     "DEFAULT_METHOD", "METHODS", "Estimate", "Examples", "LayerPredictor", "Predicted",
-    "Predictor", "Progress", "layer_predictor_class", "methods_of", "predictor_class", "register",
+    "Predictor", "Progress", "Task", "layer_predictor_class", "methods_of", "predictor_class",
+    "register",
 ]  # fmt: skip
 
 METHODS: dict[str, str] = {

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from resperf.predictors._onnx import onnx_file
+from resperf.predictors._onnx import OnnxGraph
 
 Weights = Mapping[str, npt.NDArray[np.float32]]
 """Name such as ``"0/dense_1/kernel"`` -> values in Keras' order of axes."""
@@ -56,23 +55,12 @@ class Architecture:
     members: int = 1
 
 
-class _Graph:
-    """Nodes and weights of an ONNX graph under construction."""
+class _Graph(OnnxGraph):
+    """The ONNX graph of a network, with its weights."""
 
     def __init__(self, weights: Weights) -> None:
+        super().__init__()
         self.weights = weights
-        self.nodes: list[Any] = []
-        self.constants: dict[str, npt.NDArray[Any]] = {}
-
-    def node(self, op: str, inputs: list[str], output: str, **attributes: Any) -> str:
-        from onnx import helper
-
-        self.nodes.append(helper.make_node(op, inputs, [output], name=output, **attributes))
-        return output
-
-    def constant(self, name: str, values: npt.NDArray[Any]) -> str:
-        self.constants[name] = np.ascontiguousarray(values)
-        return name
 
     def conv(self, x: str, name: str) -> str:
         """Add a SAME convolution; Keras' kernel is (length, in, out), ONNX's (out, in, length)."""
@@ -134,6 +122,4 @@ def onnx_bytes(architecture: Architecture, weights: Weights) -> bytes:
     x = _write_trunk(graph, architecture) if architecture.stages else "x"
     outputs = [_write_member(graph, architecture, x, m) for m in range(architecture.members)]
     graph.node("Concat", outputs, "y", axis=1)
-    return onnx_file(
-        graph.nodes, graph.constants, features=architecture.features, outputs=architecture.members
-    )
+    return graph.file(architecture.features, architecture.members)

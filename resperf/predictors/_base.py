@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
 import numpy as np
 
+from resperf.devices import device_class
 from resperf.errors import BundleError, TrainingError
 from resperf.features import Array, Columns
 from resperf.quantities import Level, quantity
+from resperf.targets import UNKNOWN
 
 if TYPE_CHECKING:
     from resperf.network import Network
@@ -61,6 +63,16 @@ class Examples:
         return Level.LAYER if isinstance(self.subjects, Mapping) else Level.NETWORK
 
     @property
+    def device_class(self) -> str:
+        """Class of the devices of all rows; `resperf.targets.UNKNOWN` if not known or several."""
+        found = {
+            device_class(platform.device, setting.framework)
+            for platform in set(self.platforms)
+            for setting in set(self.settings)
+        }
+        return found.pop() if len(found) == 1 else UNKNOWN
+
+    @property
     def columns(self) -> Columns:
         """The subjects of a layer predictor."""
         return cast(Columns, self.subjects)
@@ -100,6 +112,16 @@ class Examples:
                 f"{label}: {self.quantity} of row {bad[0]} is {self.values[bad[0]]}; it must be "
                 "above 0"
             )
+
+
+@dataclass(frozen=True)
+class Task:
+    """What `Predictor.fit` was given; the rows have been checked."""
+
+    examples: Examples
+    validation: Examples
+    seed: int
+    progress: Progress | None
 
 
 @dataclass(frozen=True)
@@ -195,7 +217,7 @@ class Predictor(ABC):
         examples.check(self.kind, at_least=self.fewest)
         validation.check(self.kind, at_least=1)
         self.quantity_ = examples.quantity
-        self._learn(examples, validation, seed, progress)
+        self._learn(Task(examples, validation, seed, progress))
         return self
 
     def _refuse_other(self, examples: Examples) -> None:
@@ -214,10 +236,8 @@ class Predictor(ABC):
             )
 
     @abstractmethod
-    def _learn(
-        self, examples: Examples, validation: Examples, seed: int, progress: Progress | None
-    ) -> None:
-        """Set everything that `predict` and `export` need; the rows have been checked."""
+    def _learn(self, task: Task) -> None:
+        """Set everything that `predict` and `export` need."""
 
     @abstractmethod
     def predict(

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from resperf.features import Array, Columns, feature_matrix
-from resperf.predictors._base import Examples, LayerPredictor, Progress, stored
+from resperf.predictors._base import LayerPredictor, Task, stored
 from resperf.predictors._onnx import OnnxNetwork
 from resperf.predictors.baseline import Baseline
 from resperf.predictors.metrics import mape
@@ -78,9 +78,7 @@ class Corrected(LayerPredictor):
     """
 
     @abstractmethod
-    def _learn_correction(
-        self, target: ResidualTarget, weights: Array | None, seed: int, progress: Progress | None
-    ) -> None:
+    def _learn_correction(self, target: ResidualTarget, task: Task) -> None:
         """Learn what the baseline does not explain."""
 
     @abstractmethod
@@ -95,11 +93,10 @@ class Corrected(LayerPredictor):
     def _load_correction(self, values: Mapping[str, Any], network: OnnxNetwork) -> None:
         """Restore what `_export_correction` returned."""
 
-    def _learn(
-        self, examples: Examples, validation: Examples, seed: int, progress: Progress | None
-    ) -> None:
+    def _learn(self, task: Task) -> None:
         """Fit the baseline, then the correction on what it does not explain."""
-        self.baseline_ = Baseline(self.kind).fit(examples, validation=validation, seed=seed)
+        examples, validation = task.examples, task.validation
+        self.baseline_ = Baseline(self.kind).fit(examples, validation=validation, seed=task.seed)
         names, matrix, estimate_ms = all_inputs(
             self.baseline_, Described.of(self.kind, examples.columns)
         )
@@ -112,7 +109,7 @@ class Corrected(LayerPredictor):
 
         targets = np.log(examples.values / estimate_ms)
         target = ResidualTarget(matrix[:, chosen], targets, validation_rows, error)
-        self._learn_correction(target, examples.weights, seed, progress)
+        self._learn_correction(target, task)
 
     def _inputs(self, layers: Described) -> tuple[Array, Array]:
         """Return the correction's inputs, (rows, inputs), and the baseline in ms, (rows,)."""

@@ -73,12 +73,11 @@ class Schedule:
 
 @dataclass(frozen=True)
 class Fitted:
-    """A trained network: its best weights, and their epoch and error."""
+    """A trained network: its best weights, and their epoch."""
 
     weights: Weights
     run: Callable[[Array], Array]
     best_epoch: int
-    best_error: float
 
 
 @cache
@@ -112,12 +111,6 @@ def maple_loss(measured: Any, predicted: Any) -> Any:
     ops = keras().ops
     logs = ops.log1p(measured)
     return ops.mean(ops.abs(ops.log1p(predicted) - logs) / logs, axis=-1)
-
-
-def _absolute_loss(measured: Any, predicted: Any) -> Any:
-    """L1 loss, mean over members."""
-    ops = keras().ops
-    return ops.mean(ops.abs(predicted - measured), axis=-1)
 
 
 def _model(architecture: Architecture, penalty: float) -> Any:
@@ -216,16 +209,17 @@ def _epoch_function(
     """Return a compiled pass over batches of row indices, shape (steps, batch).
 
     There is one call per epoch, not per step, since for such small networks Python would take most
-    of the time. Each step also updates `averaged`, a second network with averaged weights.
+    of the time. Each step also updates `averaged`, a second network with averaged weights, if it is
+    not `model` itself.
     """
     tf = require("tensorflow", "train")
     x, y, weights = data
-    losses_of = {"absolute": _absolute_loss, "maple": maple_loss}
+    losses_of = {"absolute": keras().losses.mean_absolute_error, "maple": maple_loss}
     # AutoGraph is only for the loop over batches; the loss consists of tensor operations already.
     loss_of = tf.autograph.experimental.do_not_convert(losses_of[schedule.loss])
     steps = schedule.average_share * schedule.epochs * schedule.steps(len(x))
     momentum = 1 - 1 / min(1000.0, max(1.0, steps))
-    pairs = list(zip(averaged.weights, model.weights, strict=True))
+    pairs = [] if averaged is model else list(zip(averaged.weights, model.weights, strict=True))
 
     @tf.function(jit_compile=False, autograph=True)  # type: ignore[untyped-decorator]
     def run(order: Any) -> None:
@@ -280,8 +274,10 @@ def fit_network(
     k.utils.set_random_seed(seed)
     tf.config.experimental.enable_op_determinism()
     k.backend.clear_session()
-    model, averaged = (_model(architecture, schedule.penalty) for _ in range(2))
-    averaged.set_weights(model.get_weights())
+    averaged = model = _model(architecture, schedule.penalty)
+    if schedule.average_share:
+        averaged = _model(architecture, schedule.penalty)
+        averaged.set_weights(model.get_weights())
     optimizer = _optimizer(schedule, schedule.epochs * schedule.steps(len(rows)))
     optimizer.build(model.trainable_variables)
     counts = np.ones(len(rows)) if weights is None else weights / np.mean(weights)
@@ -305,4 +301,4 @@ def fit_network(
     if not best_weights:
         raise TrainingError("training gave no finite prediction; check the times of the dataset")
     averaged.set_weights(best_weights)
-    return Fitted(_weights(averaged), partial(_run, averaged), best_epoch, float(best_error))
+    return Fitted(_weights(averaged), partial(_run, averaged), best_epoch)

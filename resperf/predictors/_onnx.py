@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,47 +11,49 @@ import numpy.typing as npt
 from resperf.errors import BundleError
 from resperf.features import Array
 
-_OPSET, _ML_OPSET, _IR_VERSION = 17, 5, 8
+_OPSETS, _IR_VERSION = {"": 17, "ai.onnx.ml": 5}, 8
 
 
-def onnx_file(
-    nodes: Sequence[Any],
-    constants: Mapping[str, npt.NDArray[Any]],
-    *,
-    features: int,
-    outputs: int = 1,
-    double: bool = False,
-    trees: bool = False,
-) -> bytes:
-    """Return an ONNX file with input ``x`` (rows, features) and output ``y`` (rows, outputs).
+class OnnxGraph:
+    """Nodes and constants of an ONNX graph, from input ``x`` to output ``y``."""
 
-    Parameters
-    ----------
-    nodes : sequence of NodeProto
-        From ``x`` to ``y``.
-    constants : mapping of str to array
-    features, outputs : int
-    double : bool
-        The output is float64; the input is always float32.
-    trees : bool
-        Some nodes are of the domain ai.onnx.ml.
-    """
-    from onnx import TensorProto, helper, numpy_helper
+    def __init__(self) -> None:
+        self._nodes: list[Any] = []
+        self._constants: dict[str, npt.NDArray[Any]] = {}
 
-    answer = TensorProto.DOUBLE if double else TensorProto.FLOAT
-    graph = helper.make_graph(
-        nodes,
-        "predictor",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["rows", features])],
-        [helper.make_tensor_value_info("y", answer, ["rows", outputs])],
-        [numpy_helper.from_array(values, name) for name, values in constants.items()],
-    )
-    opsets = [helper.make_opsetid("", _OPSET)]
-    opsets += [helper.make_opsetid("ai.onnx.ml", _ML_OPSET)] if trees else []
-    model = helper.make_model(graph, opset_imports=opsets, producer_name="resperf")
-    model.ir_version = _IR_VERSION
-    content: bytes = model.SerializeToString(deterministic=True)
-    return content
+    def node(self, op: str, inputs: list[str], output: str, **attributes: Any) -> str:
+        """Add a node named like its output; returns that name."""
+        from onnx import helper
+
+        self._nodes.append(helper.make_node(op, inputs, [output], name=output, **attributes))
+        return output
+
+    def constant(self, name: str, values: npt.NDArray[Any]) -> str:
+        """Add a constant array; returns its name."""
+        self._constants[name] = values
+        return name
+
+    def file(self, features: int, outputs: int = 1, *, double: bool = False) -> bytes:
+        """Return a file with input ``x`` (rows, features) and output ``y`` (rows, outputs).
+
+        The input is float32. The output is too, or float64 with `double`.
+        """
+        from onnx import TensorProto, helper, numpy_helper
+
+        answer = TensorProto.DOUBLE if double else TensorProto.FLOAT
+        graph = helper.make_graph(
+            self._nodes,
+            "predictor",
+            [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["rows", features])],
+            [helper.make_tensor_value_info("y", answer, ["rows", outputs])],
+            [numpy_helper.from_array(values, name) for name, values in self._constants.items()],
+        )
+        domains = {node.domain for node in self._nodes}
+        opsets = [helper.make_opsetid(domain, _OPSETS[domain]) for domain in sorted({"", *domains})]
+        model = helper.make_model(graph, opset_imports=opsets, producer_name="resperf")
+        model.ir_version = _IR_VERSION
+        content: bytes = model.SerializeToString(deterministic=True)
+        return content
 
 
 class OnnxNetwork:

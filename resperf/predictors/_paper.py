@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from resperf.features.transforms import BoxCox, TargetScale, ZScore, transform_f
 from resperf.layers import ACTIVATIONS, OPTIMIZERS
 from resperf.predictors import _fitting
 from resperf.predictors._architecture import Architecture, Weights, onnx_bytes
-from resperf.predictors._base import Examples, LayerPredictor, Progress, stored
+from resperf.predictors._base import LayerPredictor, Task, stored
 from resperf.predictors._onnx import OnnxNetwork
 from resperf.predictors.metrics import mape
 
@@ -28,18 +28,15 @@ def _padded(columns: Columns) -> Array:
     return np.asarray(np.any([columns[pad] > 0 for pad in pads], axis=0), dtype=float)
 
 
-def _activation(columns: Columns) -> Array:
-    """Return Table 3's number of the activation: 0 none, 1 ReLU, and so on."""
-    values = np.asarray(columns["activation"])
-    numbered = [place * (values == name) for place, name in enumerate(ACTIVATIONS)]
-    return np.asarray(np.sum(numbered, axis=0), dtype=float)
+def _number(field: str, choices: Sequence[str]) -> Callable[[Columns], Array]:
+    """Return the number of a choice in Table 3: of activations, 0 is none, 1 ReLU, and so on."""
 
+    def number(columns: Columns) -> Array:
+        values = np.asarray(columns[field])
+        numbered = [place * (values == name) for place, name in enumerate(choices)]
+        return np.asarray(np.sum(numbered, axis=0), dtype=float)
 
-def _optimizer(columns: Columns) -> Array:
-    """Return a number per optimizer, in our own order: the paper has no training steps."""
-    values = np.asarray(columns["optimizer"])
-    numbered = [place * (values == name) for place, name in enumerate(OPTIMIZERS, start=1)]
-    return np.asarray(np.sum(numbered, axis=0), dtype=float)
+    return number
 
 
 def _field(*names: str) -> Callable[[Columns], Array]:
@@ -51,6 +48,9 @@ def _field(*names: str) -> Callable[[Columns], Array]:
     return product
 
 
+_activation = _number("activation", ACTIVATIONS)
+# In our own order, from 1: the paper has no training steps.
+_optimizer = _number("optimizer", ("", *OPTIMIZERS))
 _MATRIX = {"matrix size": _field("height", "width")}
 _CONV = {
     "batch size": _field("batch"),
@@ -125,12 +125,11 @@ class PaperPredictor(LayerPredictor):
     def architecture(self, features: int) -> Architecture:
         """Return the method's network for rows of this length."""
 
-    def _learn(
-        self, examples: Examples, validation: Examples, seed: int, progress: Progress | None
-    ) -> None:
+    def _learn(self, task: Task) -> None:
         """Fit the transforms, then train the network as the paper's algorithm 1 says."""
-        self.notes_ = unseen_notes(self.kind, examples.columns)
-        names, matrix = paper_features(self.kind, examples.columns)
+        columns = task.examples.columns
+        self.notes_ = unseen_notes(self.kind, columns)
+        names, matrix = paper_features(self.kind, columns)
         self._names = names
         varying = [
             names.index(name)
@@ -145,14 +144,13 @@ class PaperPredictor(LayerPredictor):
         self.z_score_ = ZScore.fit(self._box_coxed(matrix), names)
         self.target_scale_ = TargetScale(10.0)
         self.architecture_ = self.architecture(len(names))
-        fitted = self._train(examples, validation, seed, progress)
+        fitted = self._train(task)
         self.best_epoch_ = fitted.best_epoch
         self._weights: Weights = fitted.weights
         self._run: Callable[[Array], Array] = fitted.run
 
-    def _train(
-        self, examples: Examples, validation: Examples, seed: int, progress: Progress | None
-    ) -> _fitting.Fitted:
+    def _train(self, task: Task) -> _fitting.Fitted:
+        examples, validation = task.examples, task.validation
         rows = self._rows(examples.columns)
         schedule = _fitting.Schedule(
             epochs=self.epochs or 200,
@@ -172,9 +170,9 @@ class PaperPredictor(LayerPredictor):
                 self.target_scale_.apply(examples.values),
                 validation_rows=self._rows(validation.columns),
                 validation_error=lambda y: mape(validation.values, self._times(y)),
-                seed=seed + 1000 * start,
+                seed=task.seed + 1000 * start,
                 weights=examples.weights,
-                progress=progress,
+                progress=task.progress,
             )
             # An output with ReLU and no bias may be dead from the start: it always predicts 0.
             if np.any(fitted.run(rows[:256]) > 0):

@@ -12,8 +12,8 @@ import numpy.typing as npt
 
 from resperf.features import Array, Columns
 from resperf.features.transforms import ZScore, transform_from_json
-from resperf.predictors._base import Examples, LayerPredictor, Progress, stored
-from resperf.predictors._onnx import OnnxNetwork, onnx_file
+from resperf.predictors._base import LayerPredictor, Task, stored
+from resperf.predictors._onnx import OnnxGraph, OnnxNetwork
 from resperf.predictors._paper import PAPER_KINDS, paper_features, unseen_notes
 
 Inputs = npt.NDArray[np.float32]
@@ -47,20 +47,15 @@ class PaperRegression(LayerPredictor):
     def regress(self, rows: Inputs, targets: Array, weights: Array | None, seed: int) -> Learnt:
         """Fit the regression to rows (rows, features) and targets (rows,)."""
 
-    def _learn(
-        self,
-        examples: Examples,
-        validation: Examples,  # noqa: ARG002
-        seed: int,
-        progress: Progress | None,  # noqa: ARG002
-    ) -> None:
+    def _learn(self, task: Task) -> None:
         """Scale the features, then fit the regression."""
+        examples = task.examples
         self.notes_ = unseen_notes(self.kind, examples.columns)
         self.features_, matrix = paper_features(self.kind, examples.columns)
         self.z_score_ = ZScore.fit(matrix, self.features_)
         targets = np.log(examples.values) if self.log_time else examples.values
         rows = self._rows(examples.columns)
-        self._run, self._content = self.regress(rows, targets, examples.weights, seed)
+        self._run, self._content = self.regress(rows, targets, examples.weights, task.seed)
 
     def _rows(self, columns: Columns) -> Inputs:
         return self.z_score_.apply(paper_features(self.kind, columns)[1]).astype(np.float32)
@@ -88,21 +83,14 @@ class PaperRegression(LayerPredictor):
         self._run = OnnxNetwork(folder / stored(values, "network"), self.rows_at_once)
 
 
-def formula_bytes(
-    features: int, nodes: list[Any], constants: Mapping[str, npt.NDArray[Any]]
-) -> bytes:
-    """Return an ONNX file with input ``x`` (rows, features) in float32 and output ``y`` in float64.
+class FormulaGraph(OnnxGraph):
+    """An ONNX graph in float64 from ``x64`` to ``y``; ``x64`` is the input in float64.
 
-    Sums of large terms that nearly cancel need float64; ``x64`` is the input in float64.
-
-    Parameters
-    ----------
-    features : int
-    nodes : list of NodeProto
-        From ``x64`` to ``y``.
-    constants : mapping of str to array
+    Sums of large terms that nearly cancel need float64.
     """
-    from onnx import TensorProto, helper
 
-    widen = helper.make_node("Cast", ["x"], ["x64"], name="x64", to=TensorProto.DOUBLE)
-    return onnx_file([widen, *nodes], constants, features=features, double=True)
+    def __init__(self) -> None:
+        from onnx import TensorProto
+
+        super().__init__()
+        self.node("Cast", ["x"], "x64", to=TensorProto.DOUBLE)

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from resperf.predictors._onnx import onnx_file
+from resperf.predictors._onnx import OnnxGraph
 
 # Values of ai.onnx.ml 5 for the comparisons x <= threshold and x < threshold.
 _MODES = {"<=": 0, "<": 1}
@@ -124,14 +124,14 @@ def onnx_bytes(forest: Forest, features: int) -> bytes:
     It holds one TreeEnsemble of ai.onnx.ml 5, which needs a third of the bytes of the older
     TreeEnsembleRegressor: only splits have thresholds and children.
     """
-    from onnx import helper, numpy_helper
+    from onnx import numpy_helper
 
     comparisons = np.full(len(forest.features), _MODES[forest.comparison], np.uint8)
-    node = helper.make_node(
+    graph = OnnxGraph()
+    graph.node(
         "TreeEnsemble",
         ["x"],
-        ["y"],
-        name="trees",
+        "y",
         domain="ai.onnx.ml",
         n_targets=1,
         aggregate_function=1,
@@ -147,4 +147,4 @@ def onnx_bytes(forest: Forest, features: int) -> bytes:
         leaf_targetids=[0] * len(forest.leaves),
         leaf_weights=numpy_helper.from_array(forest.leaves, "leaves"),
     )
-    return onnx_file([node], {}, features=features, trees=True)
+    return graph.file(features)

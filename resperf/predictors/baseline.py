@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from resperf.errors import require
 from resperf.features import Array, Columns
-from resperf.predictors._base import Examples, LayerPredictor, Progress, stored
+from resperf.predictors._base import LayerPredictor, Task, stored
 from resperf.predictors.terms import (
     choices_of,
     constant_terms,
@@ -19,6 +19,7 @@ from resperf.predictors.terms import (
     physical_terms,
     terms_of,
 )
+from resperf.targets import UNKNOWN
 
 REWEIGHTINGS = 15
 _SMALLEST_ERROR = 0.02
@@ -119,6 +120,8 @@ class Baseline(LayerPredictor):
 
     Attributes
     ----------
+    device_class_ : str
+        Class of the devices that it was learnt for; `resperf.targets.UNKNOWN` in older bundles.
     terms_ : tuple of str
         Names of the terms with a coefficient above zero.
     coefficients_ : array (terms,)
@@ -132,18 +135,25 @@ class Baseline(LayerPredictor):
 
     method = "baseline"
 
-    def _learn(
-        self,
-        examples: Examples,
-        validation: Examples,  # noqa: ARG002
-        seed: int,  # noqa: ARG002
-        progress: Progress | None,  # noqa: ARG002
-    ) -> None:
+    @classmethod
+    def of(cls, kind: str, coefficients: Mapping[str, float], device_class: str) -> Self:
+        """Return a baseline with given coefficients, of which ``constant`` is the smallest time."""
+        stored_values = {
+            "kind": kind,
+            "device_class": device_class,
+            "terms": coefficients,
+            "floor_ms": coefficients["constant"],
+        }
+        return cls.load(stored_values, Path())
+
+    def _learn(self, task: Task) -> None:
         """Fit coefficients and factors alternately; nothing is random, and there are no epochs."""
-        names = tuple(terms_of(self.kind))
-        terms = physical_terms(self.kind, examples.columns)
+        examples = task.examples
+        self.device_class_ = examples.device_class
+        names = tuple(terms_of(self.kind, self.device_class_))
+        terms = physical_terms(self.kind, examples.columns, names, device_class=self.device_class_)
         choices = choices_of(self.kind, examples.columns)
-        largest = largest_coefficients(self.kind)
+        largest = largest_coefficients(names)
         self.factors_: dict[str, float] = {}
         coefficients = fit_terms(terms, examples.values, examples.weights, largest)
         for _ in range(_FACTOR_ITERATIONS):
@@ -166,7 +176,7 @@ class Baseline(LayerPredictor):
 
         `known` is the result of `term_quantities`, where it was already computed.
         """
-        terms = physical_terms(self.kind, columns, self.terms_, known)
+        terms = physical_terms(self.kind, columns, self.terms_, known, self.device_class_)
         parts = terms * self._scales(self.terms_, columns) * self.coefficients_
         estimate_ms = np.maximum(parts.sum(axis=1), self.floor_ms_)
         return estimate_ms, parts / estimate_ms[:, None]
@@ -186,6 +196,7 @@ class Baseline(LayerPredictor):
     def _export(self, folder: Path, stem: str) -> dict[str, Any]:  # noqa: ARG002
         """Return names and coefficients; there is no network to write."""
         return {
+            "device_class": self.device_class_,
             "terms": dict(zip(self.terms_, self.coefficients_.tolist(), strict=True)),
             **({"factors": self.factors_} if self.factors_ else {}),
             "floor_ms": self.floor_ms_,
@@ -193,6 +204,7 @@ class Baseline(LayerPredictor):
 
     def _load(self, values: Mapping[str, Any], folder: Path) -> None:  # noqa: ARG002
         """Read names, coefficients and factors."""
+        self.device_class_ = str(values.get("device_class", UNKNOWN))
         terms = stored(values, "terms")
         self.terms_ = tuple(terms)
         self.coefficients_ = np.array(list(terms.values()), dtype=float)

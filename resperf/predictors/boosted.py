@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,7 @@ import numpy.typing as npt
 
 from resperf.errors import TrainingError, require
 from resperf.features import Array
-from resperf.predictors._base import Progress, stored
+from resperf.predictors._base import Task, stored
 from resperf.predictors._corrected import Corrected, ResidualTarget
 from resperf.predictors._onnx import OnnxNetwork
 from resperf.predictors._trees import Split, forest_of, onnx_bytes
@@ -37,25 +36,14 @@ _HUBER = 0.1
 _L2 = 3.0
 
 
-@dataclass(frozen=True)
-class _Growth:
-    """Settings of trees: leaves per tree, fewest rows per leaf, and number of threads.
-
-    With few rows, synchronising threads takes longer than the work, a hundred times longer when
-    another process uses the cores. The number of threads does not change the trees.
-    """
-
-    leaves: int
-    rows: int
-    threads: int = 1
-
-
-_GROWTHS: tuple[tuple[float, _Growth], ...] = (
-    (1000, _Growth(leaves=15, rows=5)),
-    (5000, _Growth(leaves=31, rows=5)),
-    (np.inf, _Growth(leaves=63, rows=10, threads=2)),
+_GROWTHS: tuple[tuple[float, dict[str, int]], ...] = (
+    (1000, {"num_leaves": 15, "min_data_in_leaf": 5, "num_threads": 1}),
+    (5000, {"num_leaves": 31, "min_data_in_leaf": 5, "num_threads": 1}),
+    (np.inf, {"num_leaves": 63, "min_data_in_leaf": 10, "num_threads": 2}),
 )
-"""(training rows below which they apply, settings): few rows need small trees."""
+"""(training rows below which they apply, settings): few rows need small trees. With few rows,
+synchronising threads takes longer than the work, a hundred times longer when another process uses
+the cores. The number of threads does not change the trees."""
 
 
 class Boosted(Corrected):
@@ -88,11 +76,9 @@ class Boosted(Corrected):
             raise TrainingError(f"trees={trees} must be at least 1")
         self.trees = trees
 
-    def _learn_correction(
-        self, target: ResidualTarget, weights: Array | None, seed: int, progress: Progress | None
-    ) -> None:
+    def _learn_correction(self, target: ResidualTarget, task: Task) -> None:
         """Grow trees; export the best number of them."""
-        booster = self._grow(target, weights, seed, progress)
+        booster = self._grow(target, task)
         dumped = booster.dump_model(num_iteration=booster.best_iteration)["tree_info"]
         self.best_trees_ = len(dumped)
         self._forest = forest_of([tree["tree_structure"] for tree in dumped], _read, "<=")
@@ -104,17 +90,17 @@ class Boosted(Corrected):
 
         self._run: Callable[[Array], Array] = run
 
-    def _grow(
-        self, target: ResidualTarget, weights: Array | None, seed: int, progress: Progress | None
-    ) -> Any:
+    def _grow(self, target: ResidualTarget, task: Task) -> Any:
         """Return LightGBM's booster; early stopping watches only the MAPE of times."""
         lightgbm = require("lightgbm", "train")
         growth = next(growth for below, growth in _GROWTHS if len(target.rows) < below)
-        settings = _settings(growth, self._rate(), seed)
+        settings = _settings(growth, self._rate(), task.seed)
         patience = lightgbm.early_stopping(_PATIENCE, verbose=False)
         trees = self.trees
         # Round to ONNX Runtime's float32 inputs before any threshold is chosen.
-        learnt = lightgbm.Dataset(target.rows.astype(np.float32), target.targets, weight=weights)
+        learnt = lightgbm.Dataset(
+            target.rows.astype(np.float32), target.targets, weight=task.examples.weights
+        )
         # Only `error` of these rows is watched, so they need no targets.
         held_out = learnt.create_valid(
             target.validation.astype(np.float32), np.zeros(len(target.validation))
@@ -123,7 +109,7 @@ class Boosted(Corrected):
         if by_folds:
             found = lightgbm.cv(
                 settings, learnt, num_boost_round=trees, callbacks=[patience],
-                folds=_folds(len(target.rows), seed),
+                folds=_folds(len(target.rows), task.seed),
                 feval=lambda answers, data: (
                     "mape", mape(np.exp(data.get_label()), np.exp(answers)), False
                 ),
@@ -131,9 +117,9 @@ class Boosted(Corrected):
             trees = len(found["valid mape-mean"])
 
         def report(state: Any) -> None:
-            if progress is not None:
+            if task.progress is not None:
                 validation_mape = state.evaluation_result_list[0][2]
-                progress(state.iteration + 1, self.trees, validation_mape)
+                task.progress(state.iteration + 1, self.trees, validation_mape)
 
         booster = lightgbm.train(
             settings,
@@ -177,15 +163,13 @@ def _read(node: Mapping[str, Any]) -> Split | float:
     )  # fmt: skip
 
 
-def _settings(growth: _Growth, rate: float, seed: int) -> dict[str, Any]:
+def _settings(growth: Mapping[str, int], rate: float, seed: int) -> dict[str, Any]:
     """Return LightGBM's parameters; the same seed gives the same trees."""
     return {
         "objective": "huber",
         "alpha": _HUBER,
         "metric": "None",
         "learning_rate": rate,
-        "num_leaves": growth.leaves,
-        "min_data_in_leaf": growth.rows,
         "lambda_l2": _L2,
         "feature_fraction": 0.6,
         "bagging_fraction": 0.8,
@@ -195,6 +179,6 @@ def _settings(growth: _Growth, rate: float, seed: int) -> dict[str, Any]:
         "seed": seed,
         "deterministic": True,
         "force_col_wise": True,
-        "num_threads": growth.threads,
         "verbosity": -1,
+        **growth,
     }

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from resperf.features import Array, Columns
-from resperf.predictors._base import Examples, LayerPredictor, Progress, stored
+from resperf.predictors._base import LayerPredictor, Task, stored
 from resperf.predictors._corrected import Corrected, Described
 from resperf.predictors.boosted import TREES, Boosted
 from resperf.predictors.residual import Residual
@@ -43,15 +43,15 @@ class Ensemble(LayerPredictor):
     def _members(self) -> tuple[Corrected, ...]:
         return Residual(self.kind, epochs=self.epochs), Boosted(self.kind, trees=self.trees)
 
-    def _learn(
-        self, examples: Examples, validation: Examples, seed: int, progress: Progress | None
-    ) -> None:
+    def _learn(self, task: Task) -> None:
         """Fit one member after the other on the same rows."""
         self.members_ = self._members()
         for member in self.members_:
-            member.fit(examples, validation=validation, seed=seed, progress=progress)
-        first_ms, second_ms = self._of_members(validation.columns)
-        self.share_ = best_share(first_ms, second_ms, validation.values)
+            member.fit(
+                task.examples, validation=task.validation, seed=task.seed, progress=task.progress
+            )
+        first_ms, second_ms = self._of_members(task.validation.columns)
+        self.share_ = best_share(first_ms, second_ms, task.validation.values)
 
     def _of_members(self, columns: Columns) -> list[Array]:
         layers = Described.of(self.kind, columns)

@@ -10,7 +10,7 @@ import numpy as np
 
 from resperf.errors import TrainingError
 from resperf.features import Array, Columns, quantities
-from resperf.predictors._base import Examples, LayerPredictor, Progress, stored
+from resperf.predictors._base import LayerPredictor, Task, stored
 
 _GIGA = 1e9
 
@@ -34,15 +34,9 @@ class Linear(LayerPredictor):
 
     method = "linear"
 
-    def _learn(
-        self,
-        examples: Examples,
-        validation: Examples,  # noqa: ARG002
-        seed: int,  # noqa: ARG002
-        progress: Progress | None,  # noqa: ARG002
-    ) -> None:
+    def _learn(self, task: Task) -> None:
         """Fit the line; nothing is random, and there are no epochs."""
-        times_ms = examples.values
+        examples, times_ms = task.examples, task.examples.values
         counts = np.ones(len(times_ms)) if examples.weights is None else examples.weights
         x = _giga_operations(self.kind, examples.columns)
         if not x.any():

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from resperf.errors import TrainingError, require
 from resperf.features import Array
-from resperf.predictors._regression import Inputs, Learnt, PaperRegression, formula_bytes
+from resperf.predictors._regression import FormulaGraph, Inputs, Learnt, PaperRegression
 
 
 class Polynomial(PaperRegression):
@@ -78,30 +78,13 @@ def factors_of(powers: npt.NDArray[Any], degree: int) -> npt.NDArray[np.int64]:
 
 
 def _onnx(features: int, factors: npt.NDArray[np.int64], coefficients: Array) -> bytes:
-    from onnx import helper
-
-    constants: dict[str, npt.NDArray[Any]] = {
-        "pads": np.array([0, 1, 0, 0]),
-        "one": np.array(1.0),
-        "coefficients": coefficients.astype(np.float64)[:, None],
-    }
-    nodes = [helper.make_node("Pad", ["x64", "pads", "one"], ["with_1"], name="with_1")]
+    graph = FormulaGraph()
+    pads = graph.constant("pads", np.array([0, 1, 0, 0]))
+    with_1 = graph.node("Pad", ["x64", pads, graph.constant("one", np.array(1.0))], "with_1")
     product = ""
     for place, chosen in enumerate(factors):
-        constants[f"factors_{place}"] = chosen
-        nodes.append(
-            helper.make_node(
-                "Gather", ["with_1", f"factors_{place}"], [f"factor_{place}"],
-                name=f"factor_{place}", axis=1,
-            )
-        )  # fmt: skip
-        if product:
-            nodes.append(
-                helper.make_node(
-                    "Mul", [product, f"factor_{place}"], [f"product_{place}"],
-                    name=f"product_{place}",
-                )
-            )  # fmt: skip
-        product = f"product_{place}" if product else f"factor_{place}"
-    nodes.append(helper.make_node("MatMul", [product, "coefficients"], ["y"], name="y"))
-    return formula_bytes(features, nodes, constants)
+        inputs = [with_1, graph.constant(f"factors_{place}", chosen)]
+        factor = graph.node("Gather", inputs, f"factor_{place}", axis=1)
+        product = graph.node("Mul", [product, factor], f"product_{place}") if place else factor
+    graph.node("MatMul", [product, graph.constant("coefficients", coefficients[:, None])], "y")
+    return graph.file(features, double=True)

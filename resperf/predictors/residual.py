@@ -11,7 +11,7 @@ from resperf.features import Array
 from resperf.features.transforms import Clip, ZScore, transform_from_json
 from resperf.predictors import _fitting
 from resperf.predictors._architecture import Architecture, Weights, onnx_bytes
-from resperf.predictors._base import Progress, stored
+from resperf.predictors._base import Task, stored
 from resperf.predictors._corrected import Corrected, ResidualTarget
 from resperf.predictors._onnx import OnnxNetwork
 
@@ -50,9 +50,7 @@ class Residual(Corrected):
         self.width = width
         self.weight_decay = weight_decay
 
-    def _learn_correction(
-        self, target: ResidualTarget, weights: Array | None, seed: int, progress: Progress | None
-    ) -> None:
+    def _learn_correction(self, target: ResidualTarget, task: Task) -> None:
         """Train the network on scaled rows."""
         self.z_score_ = ZScore.fit(target.rows, self.features_)
         self.clip_ = Clip(6.0)
@@ -66,9 +64,9 @@ class Residual(Corrected):
             target.targets,
             validation_rows=self._scaled(target.validation),
             validation_error=lambda answers: target.error(self._averaged(answers)),
-            seed=seed,
-            weights=weights,
-            progress=progress,
+            seed=task.seed,
+            weights=task.examples.weights,
+            progress=task.progress,
         )
         self.best_epoch_ = fitted.best_epoch
         self._weights: Weights = fitted.weights

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
 
 from resperf.errors import require
 from resperf.features import Array
-from resperf.predictors._regression import Inputs, Learnt, PaperRegression, formula_bytes
+from resperf.predictors._regression import FormulaGraph, Inputs, Learnt, PaperRegression
 
 _CACHE_MB = 400
 
@@ -52,35 +49,26 @@ class SVR(PaperRegression):
 
 def _onnx(gamma: float, vectors: Array, coefficients: Array, constant: float) -> bytes:
     """Write sum of c_i exp(-gamma |x - v_i|^2) + constant, with |x - v|^2 = x.x - 2 x.v + v.v."""
-    from onnx import TensorProto, helper
-
-    constants: dict[str, npt.NDArray[Any]] = {
-        # Rows were rounded to float32 before fitting, so this loses nothing.
-        "vectors": np.ascontiguousarray(vectors.T.astype(np.float32)),
-        "coefficients": coefficients.astype(np.float64),
-        "constant": np.array(constant),
-        "two": np.array(2.0),
-        "minus_gamma": np.array(-gamma),
-        "over_features": np.array([1]),
-        "over_rows": np.array([0]),
-    }
-    steps: list[tuple[str, list[str], str, dict[str, int]]] = [
-        ("Cast", ["vectors"], "v", {"to": TensorProto.DOUBLE}),
-        ("Mul", ["v", "v"], "v_squared", {}),
-        ("ReduceSum", ["v_squared", "over_rows"], "v.v", {"keepdims": 1}),
-        ("Mul", ["x64", "x64"], "x_squared", {}),
-        ("ReduceSum", ["x_squared", "over_features"], "x.x", {"keepdims": 1}),
-        ("MatMul", ["x64", "v"], "x.v", {}),
-        ("Mul", ["x.v", "two"], "2x.v", {}),
-        ("Add", ["x.x", "v.v"], "x.x+v.v", {}),
-        ("Sub", ["x.x+v.v", "2x.v"], "distance", {}),
-        ("Mul", ["distance", "minus_gamma"], "exponent", {}),
-        ("Exp", ["exponent"], "kernel", {}),
-        ("MatMul", ["kernel", "coefficients"], "sum", {}),
-        ("Add", ["sum", "constant"], "y", {}),
-    ]
-    nodes = [
-        helper.make_node(op, inputs, [output], name=output, **attributes)
-        for op, inputs, output, attributes in steps
-    ]
-    return formula_bytes(vectors.shape[1], nodes, constants)
+    graph = FormulaGraph()
+    # Rows were rounded to float32 before fitting, so this loses nothing.
+    narrow = graph.constant("vectors", vectors.T.astype(np.float32))
+    graph.constant("coefficients", coefficients)
+    graph.constant("constant", np.array(constant))
+    graph.constant("two", np.array(2.0))
+    graph.constant("minus_gamma", np.array(-gamma))
+    graph.constant("over_features", np.array([1]))
+    graph.constant("over_rows", np.array([0]))
+    graph.node("CastLike", [narrow, "x64"], "v")
+    graph.node("Mul", ["v", "v"], "v_squared")
+    graph.node("ReduceSum", ["v_squared", "over_rows"], "v.v")
+    graph.node("Mul", ["x64", "x64"], "x_squared")
+    graph.node("ReduceSum", ["x_squared", "over_features"], "x.x")
+    graph.node("MatMul", ["x64", "v"], "x.v")
+    graph.node("Mul", ["x.v", "two"], "2x.v")
+    graph.node("Add", ["x.x", "v.v"], "x.x+v.v")
+    graph.node("Sub", ["x.x+v.v", "2x.v"], "distance")
+    graph.node("Mul", ["distance", "minus_gamma"], "exponent")
+    graph.node("Exp", ["exponent"], "kernel")
+    graph.node("MatMul", ["kernel", "coefficients"], "sum")
+    graph.node("Add", ["sum", "constant"], "y")
+    return graph.file(vectors.shape[1], double=True)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -99,8 +98,8 @@ def estimate_activations(predictor: LayerPredictor, parts: Trial) -> Activations
     if not coefficients["in"] > 0:
         # Activations are fused into the convolutions, or the method does not distinguish them.
         return None
-    described = {"kind": "activation", "terms": coefficients, "floor_ms": coefficients["constant"]}
-    baseline = Baseline.load(described, Path())
+    where = parts.train.examples(parts.train.layer_quantity).device_class
+    baseline = Baseline.of("activation", coefficients, where)
     return Activations(
         baseline, ranges_of("activation", outputs), _with_errors(baseline, predictor, parts.test)
     )

@@ -120,6 +120,7 @@ def _sources(
     """Read the requested kinds; notes name skipped kinds and differences between the machines."""
     tables = _tables(dataset, settings)
     others = tables if test is None else read_table(test)
+    info = read_info(dataset)
     shared = test is not None and _of_two_devices(dataset, test, notes)
     for kind in (kind for kind in tables if not settings.kinds or kind in settings.kinds):
         if kind not in KINDS:
@@ -128,7 +129,7 @@ def _sources(
             notes.append(f"{kind}: {test} has no such layer")
         else:
             _check_times(dataset, tables[kind], test, others[kind], settings.phases)
-            rows = layer_rows(tables[kind])
+            rows = layer_rows(tables[kind], info=info)
             test_rows = None if test is None else layer_rows(others[kind])
             both = 0 if test_rows is None or shared else len({*rows.keys} & {*test_rows.keys})
             if both:

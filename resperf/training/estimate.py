@@ -12,13 +12,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from resperf.bundle import MANIFEST, Bundle, golden_layers, ranges_of
 from resperf.dataset import DatasetInfo, checksum, read_info, read_table
-from resperf.devices import DeviceFacts, canonical_device, device_facts, devices
+from resperf.devices import (
+    DeviceFacts,
+    canonical_device,
+    device_class,
+    device_facts,
+    devices,
+)
 from resperf.errors import TrainingError
 from resperf.features import Array, quantities
 from resperf.layers import Layer, Pool
@@ -132,22 +138,6 @@ def _add_kind(
     )
 
 
-class Source(Protocol):
-    """Source of estimates, read and checked before training."""
-
-    def estimates(
-        self, predictors: Mapping[str, LayerPredictor], session_ms: float | None
-    ) -> Estimates:
-        """Return the estimates, given predictors of execution by kind.
-
-        Raises
-        ------
-        TrainingError
-            If these predictors are not enough to separate the parts of a whole call.
-        """
-        ...
-
-
 def read_source(
     paths: Sequence[Path],
     setting: Setting,
@@ -223,6 +213,11 @@ class WholeCalls:
         return canonical_device(self.info.platform.device)
 
     @property
+    def device_class(self) -> str:
+        """Class of the device."""
+        return device_class(self.device, self.info.setting.framework)
+
+    @property
     def origin(self) -> dict[str, Any]:
         """Provenance of the estimates, as stored in a bundle."""
         known = self.info.source
@@ -262,6 +257,13 @@ class _Fitting:
     def estimates(
         self, predictors: Mapping[str, LayerPredictor], session_ms: float | None
     ) -> Estimates:
+        """Return the estimates, given predictors of execution by kind.
+
+        Raises
+        ------
+        TrainingError
+            If these predictors are not enough to separate the parts of a whole call.
+        """
         if session_ms is None:
             raise TrainingError(
                 "the cost of a session call was not measured with the layers: the whole calls of "
@@ -283,9 +285,8 @@ class _Fitting:
         found = _coefficients(train, execution_ms)
         pool = None
         if "pool" in parts and "pool" not in known:
-            pool = _pool(
-                {"constant": found["launch"], **{term: found[term] for term in POOL_TERMS}}
-            )
+            terms = {"constant": found["launch"], **{term: found[term] for term in POOL_TERMS}}
+            pool = Baseline.of("pool", terms, self.calls.device_class)
             known["pool"] = pool
         largest = max(float(_out_bytes(rows).max()) for rows in train.values())
         # A call pays it once for inputs and outputs together: half for each.
@@ -346,11 +347,6 @@ def _steps(
     }
 
 
-def _pool(terms: Mapping[str, float]) -> Baseline:
-    described = {"kind": "pool", "terms": dict(terms), "floor_ms": terms["constant"]}
-    return Baseline.load(described, Path())
-
-
 def _launch_ms(pool: Baseline) -> float:
     """Return the cost of an operator without work."""
     return float(pool.coefficients_[pool.terms_.index("constant")])
@@ -397,7 +393,7 @@ def _scaling_errors(pool: Baseline, device: str, other: WholeCalls) -> dict[str,
         raise TrainingError(f"{other.path} has no poolings to evaluate the scaling on")
     part = own_split(other.kinds["pool"])
     terms = _scaled_terms(pool, _ratios(device, other.device)["bandwidth"]) | {"constant": 0.0}
-    scaled = _pool(terms)
+    scaled = Baseline.of("pool", terms, other.device_class)
     found = _coefficients({"pool": part.train}, {"pool": scaled.values(part.train.columns)})
     factor = found["execution of pool"]
     whole_ms = found["call"] + found["copy"] * _out_bytes(part.test) / _MB
@@ -414,6 +410,7 @@ class _Scaling:
 
     bundle: Bundle
     ratios: Mapping[str, float]
+    device_class: str
 
     @classmethod
     def of(cls, bundle: Bundle, setting: Setting, platform: Platform) -> _Scaling:
@@ -430,7 +427,8 @@ class _Scaling:
                 "that they were fitted on"
             )
         _check_framework(bundle.path, bundle.framework, setting)
-        return cls(bundle, _ratios(bundle.device, platform.device))
+        ratios = _ratios(bundle.device, platform.device)
+        return cls(bundle, ratios, device_class(platform.device, setting.framework))
 
     def estimates(
         self,
@@ -447,7 +445,7 @@ class _Scaling:
         }
         return Estimates(
             replace(copies, ms_per_mb=tuple(ms * ratios["bus"] for ms in copies.ms_per_mb)),
-            _pool(_scaled_terms(fitted, ratios["bandwidth"])),
+            Baseline.of("pool", _scaled_terms(fitted, ratios["bandwidth"]), self.device_class),
             part["ranges"]["pool"],
             {
                 step: {
@@ -459,6 +457,10 @@ class _Scaling:
                 if step in factors
             },
         )
+
+
+Source = _Fitting | _Scaling
+"""Source of estimates, read and checked before training."""
 
 
 def _ratios(source: str, target: str) -> dict[str, float]:

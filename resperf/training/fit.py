@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import partial
 from inspect import signature
@@ -23,7 +23,7 @@ from resperf.bundle import (
     replaced_folder,
     write_manifest,
 )
-from resperf.dataset import KindTable, noise_warning, read_info, read_table
+from resperf.dataset import noise_warning, read_info, read_table
 from resperf.errors import BundleError, LayerError, TrainingError
 from resperf.features import Array, quantities, take
 from resperf.layers import KINDS
@@ -35,13 +35,12 @@ from resperf.predictors import (
     predictor_class,
 )
 from resperf.predictors.baseline import Baseline
-from resperf.predictors.intervals import intervals_of_kinds
-from resperf.predictors.metrics import errors
 from resperf.predictors.transfers import Transfers
 from resperf.quantities import QUANTITIES, Level
 from resperf.splits import SPLIT_SEED, pack_keys
 from resperf.training.activations import estimate_activations
 from resperf.training.estimate import Source, read_source
+from resperf.training.judged import Judged, errors_of, intervals_of, stored_and_loaded
 from resperf.training.manifest import described_dataset, manifest_of, part_of
 from resperf.training.networks import train_networks
 from resperf.training.progress import TrainingProgress
@@ -59,14 +58,7 @@ TRANSFERRED = {"preprocess_ms": "in_bytes", "postprocess_ms": "out_bytes"}
 
 _EVERY_PHASE = ("resperfnet", "perfnet")
 """Methods whose papers learn every phase; the others learn only the layers' own times."""
-_EXPORT_TOLERANCE, _COMPARED_ROWS = 1e-4, 1000
-
-
-@dataclass(frozen=True)
-class _Parts(Trial):
-    """Rows of one kind, split, and how many were left out before, by reason."""
-
-    left_out: Mapping[str, int]
+_COMPARED_ROWS = 1000
 
 
 @dataclass
@@ -160,7 +152,9 @@ def train(
             f"a --method that learns from networks ({known}), or measure layers with: resperf bench"
         )
     noisy = noise_warning(tables.values())
-    parts = {kind: _parts(table, exclude_keys) for kind, table in tables.items()}
+    parts = {
+        kind: own_split(layer_rows(table, exclude_keys, info)) for kind, table in tables.items()
+    }
     was_calibrated = _is_calibrated(output)
     with replaced_folder(output) as folder:
         learnt = _fit_kinds(parts, folder, method, seed, settings, progress)
@@ -185,10 +179,10 @@ def train(
                 kind: ranges_of(kind, parts[kind].train.columns) for kind in learnt.predictors
             },
             "errors": {
-                name: _errors(_predicted(name, parts, learnt, transfers))
+                name: errors_of(_predicted(name, parts, learnt, transfers))
                 for name in ("validation", "test")
             },
-            "intervals": _intervals(_predicted("validation", parts, learnt, transfers)),
+            "intervals": intervals_of(_predicted("validation", parts, learnt, transfers)),
             "training": _training(parts, learnt, seed, settings),
             "copies": stored_copies({kind: parts[kind].train for kind in learnt.predictors})
             or COPIES_ASSUMED,
@@ -242,7 +236,7 @@ def _estimate(
     dataset: Mapping[str, Any],
     source: Source,
     learnt: _Learnt,
-    parts: Mapping[str, _Parts],
+    parts: Mapping[str, Trial],
     session_ms: float | None,
 ) -> None:
     """Add estimates for what the dataset lacks to a part."""
@@ -262,14 +256,8 @@ def _estimate(
         learnt.notes.append("everything was measured: nothing was estimated")
 
 
-def _parts(table: KindTable, exclude_keys: Set[str]) -> _Parts:
-    rows = layer_rows(table, exclude_keys)
-    parts = own_split(rows)
-    return _Parts(parts.train, parts.validation, parts.test, rows.left_out)
-
-
 def _fit_kinds(
-    parts: Mapping[str, _Parts],
+    parts: Mapping[str, Trial],
     folder: Path,
     method: str,
     seed: int,
@@ -310,7 +298,7 @@ class _CannotLearnError(TrainingError):
 
 def _fit_one(
     predictor: LayerPredictor,
-    part: _Parts,
+    part: Trial,
     phase: str,
     seed: int,
     report: Any,
@@ -328,23 +316,14 @@ def _fit_one(
     except TrainingError as error:
         raise _CannotLearnError(str(error)) from error
     learnt.notes += [note for note in predictor.notes_ if note not in learnt.notes]
-    values = predictor.export(folder, f"{predictor.kind}-{QUANTITIES[phase].stem}")
-    loaded = type(predictor).load(values, folder)
     places = np.linspace(0, len(rows) - 1, min(len(rows), _COMPARED_ROWS)).astype(int)
     some = take(rows.columns, places)
-    trained_ms, stored_ms = predictor.values(some), loaded.values(some)
-    off = np.max(np.abs(stored_ms - trained_ms) / np.maximum(trained_ms, 1e-3))
-    if not off <= _EXPORT_TOLERANCE:
-        raise TrainingError(
-            f"{predictor.kind} {phase}: the stored predictor differs from the trained one by "
-            f"{off:.1e}; this is a defect of resperf: please report it"
-        )
-    learnt.predictors.setdefault(predictor.kind, {})[loaded.quantity_] = loaded
-    stored = {"method": predictor.method, **values}
-    learnt.stored.setdefault(predictor.kind, {})[loaded.quantity_] = stored
+    stored, loaded = stored_and_loaded(predictor, folder, lambda each: each.values(some))
+    learnt.predictors.setdefault(predictor.kind, {})[phase] = loaded
+    learnt.stored.setdefault(predictor.kind, {})[phase] = stored
 
 
-def _fit_transfers(parts: Mapping[str, _Parts]) -> dict[str, Transfers]:
+def _fit_transfers(parts: Mapping[str, Trial]) -> dict[str, Transfers]:
     """Fit copies between host and device to the rows of all kinds together, if there are any."""
     transfers = {}
     for phase, quantity in TRANSFERRED.items():
@@ -360,10 +339,10 @@ def _fit_transfers(parts: Mapping[str, _Parts]) -> dict[str, Transfers]:
 
 def _predicted(
     name: str,
-    parts: Mapping[str, _Parts],
+    parts: Mapping[str, Trial],
     learnt: _Learnt,
     transfers: Mapping[str, Transfers],
-) -> Iterator[tuple[str, str, Array, Array]]:
+) -> Iterator[Judged]:
     """Predict a split of the rows: kind, phase, measured and predicted times in ms."""
     for kind, predictors in learnt.predictors.items():
         split_rows = getattr(parts[kind], name)
@@ -381,26 +360,6 @@ def _predicted(
             yield kind, phase, rows.times_ms[phase], predicted_ms
 
 
-def _errors(predicted: Iterable[tuple[str, str, Array, Array]]) -> dict[str, dict[str, Any]]:
-    """Evaluate every predictor: kind -> quantity -> errors."""
-    result: dict[str, dict[str, Any]] = {}
-    for kind, phase, measured_ms, predicted_ms in predicted:
-        result.setdefault(kind, {})[phase] = errors(measured_ms, predicted_ms).to_json()
-    return result
-
-
-def _intervals(predicted: Iterable[tuple[str, str, Array, Array]]) -> dict[str, dict[str, Any]]:
-    """Calibrate the intervals of every predictor: kind -> quantity -> intervals."""
-    phases: dict[str, dict[str, tuple[Array, Array]]] = {}
-    for kind, phase, measured_ms, predicted_ms in predicted:
-        phases.setdefault(phase, {})[kind] = measured_ms, predicted_ms
-    result: dict[str, dict[str, Any]] = {}
-    for phase, kinds in phases.items():
-        for kind, found in intervals_of_kinds(kinds).items():
-            result.setdefault(kind, {})[phase] = found.to_json()
-    return result
-
-
 def _typical(rows: LayerRows, count: int = 10) -> list[Any]:
     """Return layers spread over their times, from the shortest to the longest."""
     order = np.argsort(rows.times_ms[rows.layer_quantity], kind="stable")
@@ -411,7 +370,7 @@ def _typical(rows: LayerRows, count: int = 10) -> list[Any]:
 
 
 def _training(
-    parts: Mapping[str, _Parts],
+    parts: Mapping[str, Trial],
     learnt: _Learnt,
     seed: int,
     settings: Mapping[str, int | None],
@@ -428,7 +387,7 @@ def _training(
                 "train": len(part.train),
                 "validation": len(part.validation),
                 "test": len(part.test),
-                "left_out": dict(part.left_out),
+                "left_out": dict(part.train.left_out),
             }
             for kind, part in parts.items()
         },

@@ -24,16 +24,13 @@ from resperf.dataset import NETWORKS, noise_warning, read_info, read_table
 from resperf.errors import TrainingError
 from resperf.features import Array
 from resperf.predictors import Examples, Predictor, predictor_class
-from resperf.predictors.intervals import intervals_of_kinds
-from resperf.predictors.metrics import errors
-from resperf.quantities import QUANTITIES
 from resperf.splits import SPLIT_SEED, pack_keys, split_of_keys
+from resperf.training.judged import Judged, errors_of, intervals_of, stored_and_loaded
 from resperf.training.manifest import described_dataset, manifest_of, part_of
 from resperf.training.progress import TrainingProgress
 from resperf.training.rows import network_examples, network_quantities
 
 _GOLDEN = 3
-_EXPORT_TOLERANCE = 1e-4
 
 
 def train_networks(
@@ -72,12 +69,8 @@ def train_networks(
     info = read_info(dataset)
     if device is not None:
         info = dataclasses.replace(info, platform=dataclasses.replace(info.platform, device=device))
-    learnable = [
-        name
-        for name in network_quantities(dataset)
-        if predictor_class(method).quantities is None
-        or name in (predictor_class(method).quantities or ())
-    ]
+    limited = predictor_class(method).quantities
+    learnable = [name for name in network_quantities(dataset) if limited is None or name in limited]
     if not learnable:
         raise TrainingError(
             f"{dataset} has no rows of whole networks that {method} can learn; measure networks "
@@ -90,11 +83,10 @@ def train_networks(
         "predictors": {NETWORK: {}},
         "transfers": {},
         "ranges": {},
-        "errors": {"validation": {}, "test": {}},
-        "intervals": {},
         "golden": {"layers": [], "networks": []},
     }
     rows, learnt, seen = {}, {}, set()
+    judged: dict[str, list[Judged]] = {"validation": [], "test": []}
     every: list[Examples] = []
     with replaced_folder(output) as folder:
         for name in learnable:
@@ -116,21 +108,17 @@ def train_networks(
                 train, validation=validation if len(validation) else train, seed=seed,
                 progress=report,
             )  # fmt: skip
-            values = predictor.export(folder, f"{NETWORK}-{QUANTITIES[name].stem}")
-            learnt[name] = type(predictor).load(values, folder)
-            _refuse_other_export(predictor, learnt[name], train, name)
-            part["predictors"][NETWORK][name] = {"method": method, **values}
+            part["predictors"][NETWORK][name], learnt[name] = stored_and_loaded(
+                predictor, folder, partial(predicted, examples=train, quantity=name)
+            )
             for label, rest in (("validation", validation), ("test", test)):
                 if len(rest):
-                    found = errors(rest.values, predicted(learnt[name], rest, name)).to_json()
-                    part["errors"][label].setdefault(NETWORK, {})[name] = found
-            if len(validation):
-                pair = validation.values, predicted(learnt[name], validation, name)
-                intervals = intervals_of_kinds({NETWORK: pair}).get(NETWORK)
-                if intervals is not None:
-                    part["intervals"].setdefault(NETWORK, {})[name] = intervals.to_json()
+                    values = predicted(learnt[name], rest, name)
+                    judged[label].append((NETWORK, name, rest.values, values))
             seen |= {each.name for each in (*train.networks, *validation.networks)}
             every.append(train)
+        part["errors"] = {label: errors_of(each) for label, each in judged.items()}
+        part["intervals"] = intervals_of(judged["validation"])
         how = _unique([each.without_batch() for one in every for each in one.settings])
         where = _unique([each for one in every for each in one.platforms])
         if device is not None:
@@ -182,15 +170,3 @@ def _typical(examples: Examples) -> list[Any]:
 
 def _unique(values: Sequence[Any]) -> list[Any]:
     return list(dict.fromkeys(values))
-
-
-def _refuse_other_export(
-    trained: Predictor, stored: Predictor, examples: Examples, quantity: str
-) -> None:
-    now, then = (predicted(each, examples, quantity) for each in (stored, trained))
-    off = np.max(np.abs(now - then) / np.maximum(np.abs(then), 1e-3))
-    if not off <= _EXPORT_TOLERANCE:
-        raise TrainingError(
-            f"{NETWORK} {quantity}: the stored predictor differs from the trained one by "
-            f"{off:.1e}; this is a defect of the method {trained.method}"
-        )

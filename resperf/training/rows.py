@@ -13,13 +13,15 @@ import numpy as np
 import numpy.typing as npt
 
 from resperf.copies import StoredCopies
-from resperf.dataset import KindTable, read_networks
+from resperf.dataset import DatasetInfo, KindTable, read_networks
 from resperf.features import Array, Columns, take
 from resperf.layers import Layer, kind_of
 from resperf.measurement import Measurement, Status
 from resperf.network import read_graph
+from resperf.platform import Platform
 from resperf.predictors import Examples
 from resperf.quantities import QUANTITIES, layer_quantity
+from resperf.settings import Setting
 
 SHORTEST_MS = 1e-5
 """Times below 10 ns are noise around zero."""
@@ -40,9 +42,11 @@ class LayerRows:
     measured : array (rows,)
         Number of repeats in that median.
     left_out : mapping of str to int
-        Reason to number of rows of the dataset that are not used.
+        Reason to number of rows of the dataset that are not used; also of rows selected from these.
     copies : array of int (rows,)
         Copies of the layer per run of its own quantity, the median over repeats; 0 if unknown.
+    settings, platforms : tuple
+        How and where all rows were measured; empty if not known.
 
     The phases are those of the dataset; `layer_quantity` is the one with the layers' own times.
     """
@@ -54,6 +58,8 @@ class LayerRows:
     measured: npt.NDArray[np.int64]
     left_out: Mapping[str, int]
     copies: npt.NDArray[np.int64] | None = None
+    settings: tuple[Setting, ...] = ()
+    platforms: tuple[Platform, ...] = ()
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -65,14 +71,13 @@ class LayerRows:
 
     def select(self, chosen: npt.NDArray[Any]) -> LayerRows:
         """Return some rows, chosen by a mask or by positions."""
-        return LayerRows(
-            self.kind,
-            take(self.columns, chosen),
-            tuple(np.array(self.keys, dtype=object)[chosen]),
-            take(self.times_ms, chosen),
-            self.measured[chosen],
-            {},
-            None if self.copies is None else self.copies[chosen],
+        return replace(
+            self,
+            columns=take(self.columns, chosen),
+            keys=tuple(np.array(self.keys, dtype=object)[chosen]),
+            times_ms=take(self.times_ms, chosen),
+            measured=self.measured[chosen],
+            copies=None if self.copies is None else self.copies[chosen],
         )
 
     def timed(self, phase: str) -> LayerRows:
@@ -81,7 +86,9 @@ class LayerRows:
 
     def examples(self, quantity: str) -> Examples:
         """Return one quantity as training data."""
-        return Examples(self.columns, quantity, self.times_ms[quantity])
+        return Examples(
+            self.columns, quantity, self.times_ms[quantity], self.settings, self.platforms
+        )
 
     def layers(self) -> list[Layer]:
         """Return the rows as layers."""
@@ -92,8 +99,10 @@ class LayerRows:
         ]
 
 
-def layer_rows(table: KindTable, exclude_keys: Set[str] = frozenset()) -> LayerRows:
-    """Select training data.
+def layer_rows(
+    table: KindTable, exclude_keys: Set[str] = frozenset(), info: DatasetInfo | None = None
+) -> LayerRows:
+    """Select training data, measured as `info` says.
 
     Left out are rows that are not ok, rows of excluded keys, noisy rows (drift, busy, taken while
     the machine was off its usual speed, ...), and layers whose execution (or whole call) is below
@@ -138,6 +147,8 @@ def layer_rows(table: KindTable, exclude_keys: Set[str] = frozenset()) -> LayerR
         np.array([len(group) for group in groups], dtype=np.int64),
         {},
         _copies(table.copies.get(own), groups),
+        () if info is None else (info.setting,),
+        () if info is None else (info.platform,),
     ).select(np.flatnonzero(long_enough))
     left_out = {reason: count for reason, count in counts.items() if count}
     return replace(rows, left_out=left_out)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from resperf.dataset import read_table
+from resperf.dataset import read_info, read_table
 from resperf.errors import TrainingError
 from resperf.features import columns_of
 from resperf.layers import KINDS, Layer
@@ -42,7 +42,7 @@ def acquisition_scores(dataset: Path, layers: Sequence[Layer]) -> Sequence[float
         `acquisition_score` by the rows of its kind; `unlearnt_score` for kinds with few rows; 0 for
         kinds that no predictor supports, or whose rows are nearly all unusable.
     """
-    tables = read_table(dataset)
+    tables, info = read_table(dataset), read_info(dataset)
     scores = np.zeros(len(layers))
     for kind in sorted({layer.kind for layer in layers} & set(KINDS)):
         places = [place for place, layer in enumerate(layers) if layer.kind == kind]
@@ -50,7 +50,7 @@ def acquisition_scores(dataset: Path, layers: Sequence[Layer]) -> Sequence[float
         if measured < FEWEST_ROWS_FOR_NETWORK:
             scores[places] = unlearnt_score(measured)
             continue
-        rows = layer_rows(tables[kind])
+        rows = layer_rows(tables[kind], info=info)
         if len(rows) < FEWEST_ROWS_FOR_NETWORK:
             # Its rows are unusable, and more rows would be as well.
             continue

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from resperf import targets
 from resperf.errors import TrainingError
 from resperf.features import Array, Columns, columns_of
 from resperf.layers import KINDS, OPTIMIZERS, Dense, DenseStep, Elementwise, Layer
+from resperf.platform import Platform
 from resperf.predictors import Examples
 from resperf.predictors.baseline import Baseline, fit_terms
 from resperf.predictors.metrics import mape
-from resperf.predictors.term_tables import TERMS
 from resperf.predictors.terms import constant_terms, physical_terms, terms_of
+from resperf.predictors.terms._blocks import millions
+from resperf.predictors.terms.work import WORK, TermTable
+from resperf.settings import Setting
+from resperf.targets import UNKNOWN
 
 RANDOM = np.random.default_rng(5)
 ROWS = np.column_stack([np.ones(60), np.exp(RANDOM.normal(size=(60, 2)))])
@@ -73,12 +80,94 @@ def test_closed_form_times_are_learnt(toy_rows: Any, kind: str) -> None:
 
 def test_dense_terms_by_hand() -> None:
     columns = columns_of([Dense(batch=1, features_in=999, features_out=1000, activation="tanh")])
-    row = dict(zip(TERMS["dense"], physical_terms("dense", columns)[0], strict=True))
+    row = dict(zip(terms_of("dense"), physical_terms("dense", columns)[0], strict=True))
     assert row["weights"] == row["weights one row"] == pytest.approx(4.0)  # 1000 x 1000 x 4 bytes
     assert row["weights beyond cache 2"] == pytest.approx(3.0)
+    assert row["weights beyond 4 MB"] == 0
+    assert row["depth"] == pytest.approx(999e-6)
     assert row["flops"] == pytest.approx(2 * 999 * 1000 / 1e9)
     assert row["out tanh"] == row["out exponential"] == pytest.approx(0.004)
     assert row["out relu"] == 0
+
+
+ON_A_CARD = Setting("tensorflow", "1.10"), Platform("1080ti")
+ON_A_CPU = Setting("onnxruntime", "1.20"), Platform("cpu")
+ON_A_TOY = Setting("synthetic", "1"), Platform("toy")
+
+
+_SIZES = np.exp(RANDOM.uniform(np.log([1, 8, 8]), np.log([9, 4096, 512]), (200, 3))).astype(int)
+DENSE = columns_of([Dense(batch=b, features_in=k, features_out=n) for b, k, n in _SIZES.tolist()])
+# The loop over the depth is a term of cards, threads are a term of CPUs.
+DENSE_MS = physical_terms("dense", DENSE, ("constant", "depth", "constant threads")) @ np.array(
+    [0.01, 30.0, 0.2]
+)
+
+
+@pytest.mark.parametrize(
+    ("where", "device_class", "own", "others"),
+    [
+        (ON_A_CARD, "cuda", {"depth"}, {"constant threads"}),
+        (ON_A_CPU, "cpu", {"constant threads"}, {"depth"}),
+        # Classes without a table have the terms of all.
+        (ON_A_TOY, "synthetic", {"depth", "constant threads"}, set()),
+        (None, UNKNOWN, {"depth", "constant threads"}, set()),
+    ],
+)
+def test_a_baseline_is_learnt_with_the_terms_of_its_class_of_devices(
+    where: tuple[Setting, Platform] | None,
+    device_class: str,
+    own: set[str],
+    others: set[str],
+    tmp_path: Path,
+) -> None:
+    known = ((where[0],), (where[1],)) if where else ()
+    rows = Examples(DENSE, "execution_ms", DENSE_MS, *known)
+    fitted = Baseline("dense").fit(rows, validation=rows, seed=0)
+    assert own <= set(fitted.terms_)
+    assert not others & set(fitted.terms_)
+    stored = fitted.export(tmp_path, "dense")
+    assert stored["device_class"] == device_class
+    loaded = Baseline.load(stored, tmp_path)
+    assert loaded.device_class_ == device_class
+    np.testing.assert_array_equal(loaded.values(DENSE), fitted.values(DENSE))
+
+
+def test_bundles_of_before_there_were_classes_are_read() -> None:
+    terms = {"constant": 0.01, "depth": 1.0, "constant threads": 0.2}
+    loaded = Baseline.load({"kind": "dense", "terms": terms, "floor_ms": 0.001}, Path())
+    assert loaded.device_class_ == UNKNOWN
+    assert (loaded.values(DENSE) > 0.01).all()
+
+
+def test_another_package_brings_the_terms_of_its_class(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    beads = TermTable(usual={"beads": millions("features_out")}, own={})
+    monkeypatch.setitem(sys.modules, "abacus", SimpleNamespace(TERMS=beads))
+    row = targets.Target("abacus", "wood", lowering="", terms="abacus:TERMS")
+    monkeypatch.setitem(targets._table, ("abacus", "wood"), row)
+    where = (Setting("abacus", "1"),), (Platform("wood:0"),)
+    times_ms = 0.1 + 5e-3 * DENSE["features_out"]
+    rows = Examples(DENSE, "execution_ms", times_ms, *where)
+    stored = Baseline("dense").fit(rows, validation=rows, seed=0).export(tmp_path, "dense")
+    assert stored["device_class"] == "wood"
+    assert stored["terms"]["beads"] == pytest.approx(5e3, rel=0.01)
+    np.testing.assert_allclose(Baseline.load(stored, tmp_path).values(DENSE), times_ms, rtol=0.01)
+
+
+def test_rows_of_two_classes_have_none() -> None:
+    both = Examples({}, "execution_ms", np.ones(2), *zip(ON_A_CARD, ON_A_CPU, strict=True))
+    assert both.device_class == UNKNOWN
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_term_means_the_same_in_all_tables(kind: str) -> None:
+    """Stored coefficients name their terms only."""
+    every = terms_of(kind)
+    assert "constant" in every
+    for row in targets.with_terms(UNKNOWN):
+        for name, term in terms_of(kind, row.device_class).items():
+            assert term is every[name]
 
 
 def test_unknown_terms_are_refused() -> None:
@@ -149,14 +238,13 @@ def test_a_function_of_few_rows_takes_as_many_times_as_long_as_they_say(tmp_path
 def test_terms_that_only_sound_constant_are_not() -> None:
     named = constant_terms(("constant", "constant threads", "in", "constant scattered"))
     assert named.tolist() == [True, True, False, False]
-    growing = TERMS["indexed"]["constant scattered"]
+    growing = terms_of("indexed")["constant scattered"]
     assert growing({"rows": np.array([2e6]), "scatters": np.array([1.0])}) == pytest.approx(2.0)
 
 
 def test_a_kind_without_terms_of_its_own_gets_bytes_and_operations() -> None:
-    assert set(TERMS) == set(KINDS)
-    assert terms_of("softmax") is TERMS["softmax"]
-    plain = terms_of("a kind that is new")
+    assert set(WORK) == set(KINDS)
+    plain = terms_of("a kind that is new", "cpu")
     work = {name: np.array([3e6]) for name in ("in_bytes", "out_bytes", "flops")}
     work["threaded"] = np.array([1.0])
     found = {name: term(work)[0] for name, term in plain.items()}

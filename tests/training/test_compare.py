@@ -37,10 +37,10 @@ class Spy(LayerPredictor):
     shown: ClassVar[list[tuple[set[int], set[int]]]] = []
     asked: ClassVar[list[int]] = []
 
-    def _learn(self, examples: Any, validation: Any, seed: int, progress: Any) -> None:
-        expected_ms = 0.01 * examples.columns["features_out"]
-        np.testing.assert_allclose(examples.values, expected_ms, rtol=0.03)
-        self.shown.append((widths(examples.columns), widths(validation.columns)))
+    def _learn(self, task: Any) -> None:
+        expected_ms = 0.01 * task.examples.columns["features_out"]
+        np.testing.assert_allclose(task.examples.values, expected_ms, rtol=0.03)
+        self.shown.append((widths(task.examples.columns), widths(task.validation.columns)))
 
     def values(self, columns: Any) -> Any:
         self.asked.append(len(columns["features_out"]))
@@ -65,7 +65,7 @@ class BadlyStored(Spy):
 
 
 class Failing(Spy):
-    def _learn(self, examples: Any, validation: Any, seed: int, progress: Any) -> None:
+    def _learn(self, task: Any) -> None:
         raise TrainingError("a dead start")
 
 

@@ -1,8 +1,23 @@
-"""The matrix of a baseline's terms for layers, and bounds of their coefficients."""
+"""Terms of the physical baseline: what may cost time, one table per class of devices.
+
+``work.py`` has, for each kind of layer, the terms of every class, and a `TermTable` what one class
+adds. The targets of the class name its table (`resperf.targets.Target.terms`); a class without one
+is fitted with the terms of all tables together. A term has the same meaning in all tables and is
+never removed, since stored coefficients name their terms.
+
+**Terms relative to the device.** Terms read quantities by name, whoever provides them. For a
+baseline that learns from several cards, `term_quantities` gets the platforms of the rows too and
+adds facts of `resperf.devices` to the quantities of the kind, one value per row, such as
+``device_flops_per_s``. A term is then ``lambda q: q["flops"] / q["device_flops_per_s"]``; its
+coefficient is the inverse of the share of the peak that is reached. `Baseline` passes the platforms
+of its examples when it is fitted, and that of `Predictor.predict` afterwards.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
@@ -10,8 +25,9 @@ import numpy.typing as npt
 from resperf.errors import TrainingError
 from resperf.features import Array, Columns, quantities
 from resperf.layers import ACTIVATIONS, KINDS, OPTIMIZERS
-from resperf.predictors._term import Term
-from resperf.predictors.term_tables import PLAIN_TERMS, TERMS
+from resperf.predictors.terms._blocks import Term
+from resperf.predictors.terms.work import TermTable
+from resperf.targets import UNKNOWN, Target, with_terms
 
 FACTORED: Mapping[str, str] = {
     kind: field for kind, cls in KINDS.items() if (field := cls.function_field())
@@ -26,15 +42,28 @@ _SLOWEST_MS_PER_MB = 0.3
 otherwise give them huge coefficients."""
 
 
-def terms_of(kind: str) -> Mapping[str, Term]:
-    """Return the terms of a kind by name."""
-    return TERMS.get(kind, PLAIN_TERMS)
+@cache
+def _table(target: Target) -> TermTable:
+    return cast(TermTable, target.load("terms"))
 
 
-def largest_coefficients(kind: str) -> Array:
+def terms_of(kind: str, device_class: str = UNKNOWN) -> Mapping[str, Term]:
+    """Return the terms of a kind by name.
+
+    Parameters
+    ----------
+    kind : str
+    device_class : str, optional
+        A class without a table (or an unknown one) has the terms of all classes: a fit leaves out
+        what does not help.
+    """
+    tables = [_table(target) for target in with_terms(device_class)]
+    return {name: term for table in tables for name, term in table.terms_of(kind).items()}
+
+
+def largest_coefficients(names: tuple[str, ...]) -> Array:
     """Return the upper bound of each coefficient in ms per unit; infinite without a bound."""
-    bounds = [_SLOWEST_MS_PER_MB if "beyond cache" in name else np.inf for name in terms_of(kind)]
-    return np.array(bounds)
+    return np.array([_SLOWEST_MS_PER_MB if " beyond " in name else np.inf for name in names])
 
 
 def constant_terms(names: tuple[str, ...]) -> npt.NDArray[np.bool_]:
@@ -66,6 +95,7 @@ def physical_terms(
     columns: Columns,
     names: tuple[str, ...] | None = None,
     known: Mapping[str, Array] | None = None,
+    device_class: str = UNKNOWN,
 ) -> Array:
     """Return the terms of layers as a matrix of shape (rows, terms).
 
@@ -76,16 +106,18 @@ def physical_terms(
     columns : mapping of str to array
         As `resperf.features.columns_of` returns them.
     names : tuple of str, optional
-        Terms to return; all of the kind by default.
+        All of the kind by default.
     known : mapping of str to array, optional
         The result of `term_quantities`, where it was already computed.
+    device_class : str, optional
+        Its table is read beside those of all other classes.
 
     Raises
     ------
     TrainingError
         If there is no term of some name.
     """
-    table = terms_of(kind)
+    table = {**terms_of(kind), **terms_of(kind, device_class)}
     chosen = tuple(table) if names is None else names
     unknown = [name for name in chosen if name not in table]
     if unknown or not chosen:
