@@ -34,7 +34,8 @@ class Target:
     device_class : str
         Such as ``"cpu"`` or ``"cuda"``. As a value of ``--device`` it means the local device.
     lowering : str
-        Module that lowers networks for this target (`resperf.lowering.Lowering`).
+        Module that lowers networks for this target (`resperf.lowering.Lowering`); empty if there
+        is none yet.
     backend : str
         ``module:class`` that runs layers and networks (`resperf.backends.Backend`); empty if
         bundles are only trained on published times.
@@ -55,7 +56,7 @@ class Target:
 
     framework: str
     device_class: str
-    lowering: str
+    lowering: str = ""
     backend: str = ""
     monitor: str = ""
     terms: str = ""
@@ -137,6 +138,10 @@ _ROWS = (
         terms="resperf.predictors.terms.cuda:CUDA",
         packages=("tensorflow",),
     ),
+    # Published times only. ROCm has other kernels than CUDA, so that it is a class of its own.
+    Target(framework="torch", device_class="cuda", packages=("torch",)),
+    Target(framework="torch", device_class="rocm", packages=("torch",)),
+    Target(framework="torch", device_class="cpu", packages=("torch",)),
     Target(
         framework="synthetic",
         device_class="synthetic",
