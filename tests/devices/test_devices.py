@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import math
+from pathlib import Path
 
 import pytest
 
+from resperf import targets
 from resperf.devices import canonical_device, device_facts, devices, lower_bound_ms
 from resperf.layers import Conv, Dense
 
@@ -32,10 +35,10 @@ def test_the_devices_of_the_public_data_and_of_the_papers_table_4_are_known() ->
         "1080ti", "k80", "p100", "v100", "i3", "p1000", "p5000", "p2000",
     }  # fmt: skip
     for facts in devices().values():
-        assert facts.source
+        assert len(facts.sources) >= 1 + (facts.device_class != "cpu")
         assert 0 < facts.cache_bytes < facts.memory_bytes
         assert (facts.bus == "") == math.isnan(facts.bus_bytes_per_s)
-        assert 1 < facts.peak_flops_per_s / facts.bandwidth_bytes_per_s < 100
+        assert 1 < facts.peak_flops_per_s / facts.bandwidth_bytes_per_s < 200
 
 
 def test_no_two_devices_share_a_name() -> None:
@@ -51,6 +54,61 @@ def test_table_4_of_the_paper() -> None:
     assert (facts.peak_flops_per_s, facts.bandwidth_bytes_per_s) == (11.34e12, 484.4e9)
     assert facts.memory_bytes == 11 << 30
     assert device_facts("My Card") is None
+
+
+def test_the_figures_of_every_gpu_agree_with_each_other() -> None:
+    gpus = [facts for facts in devices().values() if facts.device_class != "cpu"]
+    assert len(gpus) >= 30
+    for facts in gpus:
+        cores = facts.multiprocessors * facts.cores_per_multiprocessor
+        assert facts.peak_flops_per_s == pytest.approx(2e6 * cores * facts.boost_mhz, rel=0.015)
+        pins_bytes_per_s = facts.memory_bus_bits * facts.memory_gbit_s_per_pin * 1e9 / 8
+        assert facts.bandwidth_bytes_per_s == pytest.approx(pins_bytes_per_s, rel=0.015)
+        peaks = facts.peaks_flops_per_s
+        assert peaks.get("fp16", math.inf) >= peaks["fp32"]
+        # Tensor cores compute bfloat16 like float16, and int8 twice or four times as fast.
+        if facts.device_class == "cuda":
+            assert peaks.get("bf16", peaks.get("fp16")) == peaks.get("fp16")
+            assert "tf32" not in peaks or 1.99 < peaks["int8"] / peaks["bf16"] < 4.01
+            assert ("bf16" in peaks) == (float(facts.compute_capability) >= 8)
+        assert facts.compute_capability
+
+
+def test_every_device_has_a_class_with_targets() -> None:
+    known = {row.device_class for row in targets.targets()}
+    assert {facts.device_class for facts in devices().values()} <= known
+
+
+def test_the_figures_agree_with_those_of_the_public_data() -> None:
+    folder = Path(__file__).parents[3] / "shared" / "data" / "neusight" / "devices"
+    if not folder.is_dir():
+        pytest.skip("the public data are not here")
+    sheets = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
+    assert len(sheets) == 12
+    for sheet in sheets:
+        facts = device_facts(sheet["Device"])
+        assert facts is not None, sheet["Device"]
+        flops = 1e9 * sheet.get("SingleFLOPs", sheet.get("SingleFLOPsVEC", 0))
+        assert facts.peak_flops_per_s == pytest.approx(flops, rel=0.04)
+        assert facts.bandwidth_bytes_per_s == pytest.approx(1e9 * sheet["Mem_Bw"], rel=0.025)
+        assert facts.memory_bytes == pytest.approx(sheet["Dev_Mem"] * 2**30, rel=0.07)
+        # Slips of these files: multiprocessors of half the size on the P4, two too many on the L4.
+        if facts.device not in ("p4", "l4"):
+            assert facts.multiprocessors == sheet["Num_Sm"]
+        # 16 MB are those of both dies of an MI250.
+        if facts.device not in ("mi210", "mi250"):
+            assert facts.cache_bytes == sheet["L2Cache"] * 2**20
+
+
+@pytest.mark.parametrize(
+    ("layer_type", "peak"), [("float32", "tf32"), ("float16", "fp16"), ("bfloat16", "bf16")]
+)
+def test_a_lower_bound_is_that_of_the_fastest_units_for_a_type(layer_type: str, peak: str) -> None:
+    facts = device_facts("a100")
+    assert facts is not None
+    dense = Dense(batch=4096, features_in=4096, features_out=4096, dtype=layer_type)
+    expected_ms = 2 * 4096**3 / facts.peaks_flops_per_s[peak] * 1e3
+    assert lower_bound_ms(dense, facts) == pytest.approx(expected_ms)
 
 
 def test_lower_bounds_by_hand() -> None:
