@@ -20,6 +20,9 @@ from resperf.units import json_values
 TOLERANCE = 0.1
 """Deviation of the reference layer from its median above which a machine's speed has changed."""
 MAX_SAMPLES = 64
+THROTTLED, INCONSISTENT = "throttled", "inconsistent"
+DEFECTS = (THROTTLED, INCONSISTENT)
+"""Flags of rows that are never learnt from, even if there are no others."""
 
 
 class Status(StrEnum):
@@ -111,15 +114,20 @@ class NetworkRef(Record):
         For people: ``"resnet18"``.
     digest : str
         SHA-256 (hex) of its graph without weights; a dataset stores the graph under this name.
+        Empty if the graph is not known, as for networks that others measured.
+    description : str
+        SHA-256 (hex) of what else is known of it (`resperf.dataset.NetworkDescription`), stored in
+        the same way; empty if there is none.
     """
 
     name: str
     digest: str
+    description: str = ""
 
     @property
     def key(self) -> str:
-        """Identifies the subject: equal for equal graphs."""
-        return f"network(digest={self.digest})"
+        """Identifies the subject: equal for equal graphs, and without them for equal names."""
+        return f"network(digest={self.digest})" if self.digest else f"network(name={self.name})"
 
 
 Subject = Layer | NetworkRef
@@ -159,11 +167,12 @@ class Measurement:
         Time of the reference layer near this measurement over its median of the campaign:
         1.6 means that the whole machine was 1.6 times slower. NaN if unknown.
     flags : tuple of str
-        ``"drift"``, ``"busy"``, ``"caches"`` or ``"memory"``: reasons to measure again.
+        ``"drift"``, ``"busy"``, ``"caches"`` or ``"memory"``: reasons to measure again; of imported
+        rows ``"throttled"`` or ``"inconsistent"``.
     repeat : int
         0 the first time; higher if the subject was measured repeatedly on purpose.
     detail : str
-        Message of a failure.
+        Message of a failure, or why an imported row has its flags.
     """
 
     subject: Subject

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
@@ -49,7 +50,10 @@ def info(file: Path, as_json: bool) -> None:
     from rich.console import Console
 
     console = Console()
-    for table in (_identity_table(summary), _rows_table(summary), _times_table(summary)):
+    tables = [_identity_table(summary), _rows_table(summary), _times_table(summary)]
+    if len(summary.settings) > 1:
+        tables.insert(1, _settings_table(summary))
+    for table in tables:
         console.print(table, "")
     if summary.rows:
         console.print(
@@ -109,10 +113,12 @@ def _source_lines(summary: Summary) -> dict[str, str]:
     )
     files = ", ".join(file["name"] for file in source["files"])
     left_out = ", ".join(f"{rows} ({reason})" for reason, rows in source["left_out"].items())
+    marked = ", ".join(f"{rows} ({reason})" for reason, rows in source.get("marked", {}).items())
     return {
         "imported": f"{source['format']}: {files}",
         "contains": f"{', '.join(contained)}: {source['description']}",
         "left out": left_out,
+        **({"marked": marked} if marked else {}),
         "device": f"{machine.device}: {machine.processor}",
     }
 
@@ -121,6 +127,24 @@ def _day(started_at: float) -> str:
     if started_at != started_at:
         return "never"
     return f"{datetime.fromtimestamp(started_at, UTC):%Y-%m-%d %H:%M} UTC"
+
+
+def _settings_table(summary: Summary) -> Table:
+    """Count rows per setting, naming only what differs."""
+    settings = list(summary.settings)
+    differing = {
+        name: values
+        for name in ("framework_version", "mode", "precision", "layout", "compiled", "threads")
+        if len(set(values := [str(getattr(each, name)) for each in settings])) > 1
+    }
+    for name in sorted({name for each in settings for name in each.options}):
+        values = [each.options.get(name, "") for each in settings]
+        if len(set(values)) > 1:
+            differing[name] = values
+    table = _plain_table(tuple(differing), ("rows",))
+    for row, rows in enumerate(summary.settings.values()):
+        table.add_row(*(values[row] or "-" for values in differing.values()), str(rows))
+    return table
 
 
 def _rows_table(summary: Summary) -> Table:
@@ -217,6 +241,10 @@ def export(
             click.echo(str(path))
 
 
+_WITH_GRAPHS = ("neusight", "timm")
+"""Formats with networks whose graphs are elsewhere."""
+
+
 @command.command(
     name="import",
     epilog="Example: resperf dataset import 1080ti_convolution.csv.gz 1080ti_dense.csv.gz "
@@ -227,7 +255,7 @@ def export(
     "--format",
     "source",
     metavar="F",
-    help="Format of the files: justus, perfnet, or list (your own).",
+    help="Format of the files: justus, perfnet, neusight, timm, vidur, or list (your own).",
 )
 @click.option(
     "--mapping",
@@ -235,7 +263,17 @@ def export(
     metavar="MAP.toml",
     help="Mapping that says what the columns of other files mean.",
 )
-@click.option("--device", metavar="NAME", help="Where the times were measured.")
+@click.option(
+    "--device",
+    metavar="NAME",
+    help="Where the times were measured, unless the files say it (neusight, timm, vidur).",
+)
+@click.option(
+    "--graphs",
+    type=_FILE,
+    metavar="FOLDER",
+    help="ONNX files of the networks of neusight or timm, each with a network's name.",
+)
 @click.option("-o", "--output", type=_FILE, required=True, metavar="OUT", help="The dataset.")
 @_force_option
 @_json_option
@@ -244,20 +282,24 @@ def import_files(
     source: str | None,
     mapping: Path | None,
     device: str | None,
+    graphs: Path | None,
     output: Path,
     force: bool,
     as_json: bool,
 ) -> None:
     """Make a dataset of published timings: CSV FILES.
 
-    All FILES are of one device.
+    All FILES are of one device. Those of neusight, timm and vidur say of which, and under which
+    settings.
 
     With --format list, FILES are your own lists of networks and times: columns network (an ONNX
     file), time_ms, batch, framework, threads and more. Invalid rows are left out and counted by
     reason. docs/importing.md describes lists and mapping files.
     """
     from resperf.dataset import (
+        FORMATS,
         LIST,
+        PUBLISHED,
         import_dataset,
         import_list,
         read_mapping,
@@ -267,8 +309,18 @@ def import_files(
 
     if (source is None) == (mapping is None):
         raise click.UsageError("say what the columns mean: --format or --mapping")
+    known = tuple(dict.fromkeys((*FORMATS, *PUBLISHED, LIST)))
+    if source is not None and source not in known:
+        raise DatasetError(
+            f"no format {source!r}; known: {', '.join(known)}; describe other files with --mapping"
+        )
+    if graphs is not None and source not in _WITH_GRAPHS:
+        raise click.UsageError(f"--graphs is for --format {' or '.join(_WITH_GRAPHS)}")
     refuse_to_replace(output, unless=force)
-    if source == LIST:
+    if source in PUBLISHED:
+        attached = {} if graphs is None else {"graphs": graphs}
+        imported = PUBLISHED[source](files, output, device=device, **attached)
+    elif source == LIST:
         imported = import_list(files, output, device=device)
     elif device is None:
         raise click.UsageError("say where the times were measured: --device")
@@ -294,6 +346,9 @@ def _import_document(output: Path, imported: Imported) -> dict[str, Any]:
             {"reason": each.reason, "rows": each.rows, "first": each.first}
             for each in imported.left_out
         ],
+        "marked": [dataclasses.asdict(each) for each in imported.marked],
+        "networks": imported.networks,
+        "graphs": imported.graphs,
     }
 
 
@@ -306,7 +361,10 @@ def _import_text(output: Path, imported: Imported) -> str:
     if imported.repeats:
         plural = "s repeat" if imported.repeats > 1 else " repeats"
         lines.append(f"{imported.repeats} row{plural} a layer or network")
-    lines += map(str, imported.left_out)
+    if imported.networks:
+        plural = "s"[: imported.networks != 1]
+        lines.append(f"{imported.networks} network{plural}, {imported.graphs} with a graph")
+    lines += map(str, (*imported.marked, *imported.left_out))
     return "\n".join(lines)
 
 

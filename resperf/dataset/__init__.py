@@ -8,6 +8,12 @@ require("h5py", "bench")  # one line that says what to install, instead of a tra
 
 from resperf.dataset.append import append_networks, refuse_to_append  # noqa: E402
 from resperf.dataset.check import check_dataset  # noqa: E402
+from resperf.dataset.descriptions import (  # noqa: E402
+    ListedOperator,
+    ListedTensor,
+    NetworkDescription,
+    description_digest,
+)
 from resperf.dataset.export import export_dataset  # noqa: E402
 from resperf.dataset.hdf5 import (  # noqa: E402
     checksum,
@@ -20,10 +26,14 @@ from resperf.dataset.hdf5 import (  # noqa: E402
 from resperf.dataset.importing import (  # noqa: E402
     FORMATS,
     LIST,
+    PUBLISHED,
     Imported,
     SourceMapping,
     import_dataset,
     import_list,
+    import_neusight,
+    import_timm,
+    import_vidur,
     read_mapping,
     shipped_mapping,
 )
@@ -34,9 +44,11 @@ from resperf.dataset.schema import NETWORKS  # noqa: E402
 from resperf.dataset.summary import Summary, summarize  # noqa: E402
 
 __all__ = [
-    "FORMATS", "LIST", "NETWORKS", "Dataset", "DatasetInfo", "Imported", "KindTable", "NoiseFloor",
-    "SourceMapping", "Summary", "append_networks", "check_dataset", "checksum", "export_dataset",
-    "floor_of_medians", "import_dataset", "import_list", "merge_datasets", "noise_floor",
-    "noise_warning", "read_dataset", "read_info", "read_mapping", "read_networks", "read_table",
+    "FORMATS", "LIST", "NETWORKS", "PUBLISHED", "Dataset", "DatasetInfo", "Imported", "KindTable",
+    "ListedOperator", "ListedTensor", "NetworkDescription", "NoiseFloor", "SourceMapping",
+    "Summary", "append_networks", "check_dataset", "checksum", "description_digest",
+    "export_dataset", "floor_of_medians", "import_dataset", "import_list", "import_neusight",
+    "import_timm", "import_vidur", "merge_datasets", "noise_floor", "noise_warning",
+    "read_dataset", "read_info", "read_mapping", "read_networks", "read_table",
     "refuse_to_append", "shipped_mapping", "summarize", "write_dataset",
 ]  # fmt: skip

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from resperf.dataset.columns import decode
 from resperf.dataset.hdf5 import (
+    FILES,
     columns_of_group,
     content_checksum,
     info_of,
@@ -23,6 +24,7 @@ from resperf.dataset.hdf5 import (
 )
 from resperf.dataset.records import Array, DatasetInfo
 from resperf.dataset.schema import (
+    DESCRIPTIONS,
     GRAPHS,
     MAX_STORED_SAMPLES,
     NETWORKS,
@@ -60,7 +62,7 @@ def check_dataset(path: Path) -> list[str]:
         if file.attrs.get("checksum") != content_checksum(file):
             problems.append("the checksum differs: the content was changed after it was written")
         for name in file:
-            found = _graph_problems(file) if name == GRAPHS else _group_problems(file, name)
+            found = _file_problems(file[name]) if name in FILES else _group_problems(file, name)
             problems += [f"{name}: {problem}" for problem in found]
     return problems
 
@@ -72,7 +74,7 @@ def _group_problems(file: h5py.File, name: str) -> list[str]:
         return problems  # values in columns of a wrong shape or type cannot be checked
     arrays = read_arrays(group, columns)
     of_subjects = (
-        _network_problems(arrays, set(file[GRAPHS]) if GRAPHS in file else set())
+        _network_problems(file, arrays)
         if name == NETWORKS
         else [*_layer_problems(name, arrays), *_duplicates(arrays)]
     )
@@ -100,16 +102,22 @@ def _reference_problems(file: h5py.File, arrays: Mapping[str, Array]) -> list[st
     ]
 
 
-def _network_problems(arrays: Mapping[str, Array], digests: Set[str]) -> list[str]:
-    lacking = [digest not in digests for digest in decode(arrays["digest"])]
-    return _found(lacking, "no graph with that digest")
+def _network_problems(file: h5py.File, arrays: Mapping[str, Array]) -> list[str]:
+    """Find references to graphs and descriptions that are not there; empty ones are none."""
+    problems = []
+    for column, group in (("digest", GRAPHS), ("description", DESCRIPTIONS)):
+        known = {"", *file.get(group, ())}
+        lacking = [digest not in known for digest in decode(arrays.get(column, np.empty(0, "S")))]
+        problems += _found(lacking, f"no {group.removesuffix('s')} with that digest")
+    return problems
 
 
-def _graph_problems(file: h5py.File) -> list[str]:
-    """Find graphs whose content does not match their digest."""
+def _file_problems(group: h5py.Group) -> list[str]:
+    """Find files whose content does not match their digest."""
+    what = str(group.name).strip("/").removesuffix("s")
     return [
-        f"the content of graph {digest} does not match its digest"
-        for digest, array in file[GRAPHS].items()
+        f"the content of {what} {digest} does not match its digest"
+        for digest, array in group.items()
         if hashlib.sha256(array[()].tobytes()).hexdigest() != digest
     ]
 

@@ -36,6 +36,7 @@ _ROW_VALUES: Mapping[str, Callable[[Measurement], Any]] = {
     "key": attrgetter("subject.key"),
     "name": attrgetter("subject.name"),
     "digest": attrgetter("subject.digest"),
+    "description": attrgetter("subject.description"),
     "flags": lambda measurement: ",".join(measurement.flags),
 }
 
@@ -227,7 +228,8 @@ def from_columns(
 
 def _subjects(kind: str | None, lists: Mapping[str, list[Any]]) -> Iterable[Subject]:
     if kind is None:
-        return [NetworkRef(*row) for row in zip(lists["name"], lists["digest"], strict=True)]
+        columns = [lists[name] for name in ("name", "digest", "description") if name in lists]
+        return [NetworkRef(*row) for row in zip(*columns, strict=True)]
     cls, names = kind_of(kind), tuple(field_columns(kind))
     rows = zip(*(lists[name] for name in names), strict=True)
     return (cls.from_fields(dict(zip(names, row, strict=True))) for row in rows)

@@ -13,9 +13,9 @@ import h5py
 
 from resperf.dataset.columns import decode
 from resperf.dataset.files import refuse_to_replace, write_whole
-from resperf.dataset.hdf5 import columns_of_group, open_dataset, references_of
+from resperf.dataset.hdf5 import FILES, columns_of_group, open_dataset, references_of
 from resperf.dataset.records import Array
-from resperf.dataset.schema import GRAPHS, NETWORKS, TEXT, Column
+from resperf.dataset.schema import NETWORKS, TEXT, Column
 from resperf.errors import DatasetError, require
 from resperf.settings import Setting
 
@@ -69,7 +69,7 @@ def export_dataset(
         raise DatasetError(f"{output} must end in {' or '.join(FORMATS)}")
     encode = FORMATS[output.suffix]
     with open_dataset(path) as file:
-        kinds = [name for name in file if name != GRAPHS] if kind is None else [kind]
+        kinds = [name for name in file if name not in FILES] if kind is None else [kind]
         if not kinds:
             raise DatasetError(f"{path} has no rows to export; run its campaign with resperf bench")
         if kind is not None and kind not in file:
@@ -118,6 +118,9 @@ _SETTING_COLUMNS: Mapping[str, tuple[Column, Callable[[Setting], Any]]] = {
     "shapes": (Column("name", "shapes of its inputs: x=1x3x224x224;mask=1x128", TEXT), _shapes),
     "mode": (Column("name", "inference or training", TEXT), attrgetter("mode.value")),
     "precision": (Column("name", "fp32, fp16, ...", TEXT), attrgetter("precision")),
+    "layout": (Column("name", "nchw or nhwc", TEXT), attrgetter("layout")),
+    "compiled": (Column("name", "eager, dynamo, ...", TEXT), attrgetter("compiled")),
+    "optimizer": (Column("name", "of a training step", TEXT), attrgetter("optimizer")),
     "threads": (Column("1", "compute threads", "<i8"), lambda setting: setting.threads or None),
     "framework": (Column("name", "the framework", TEXT), attrgetter("framework")),
 }

@@ -17,6 +17,7 @@ from resperf.dataset.columns import References, decode, estimator_of, from_colum
 from resperf.dataset.files import write_whole
 from resperf.dataset.records import Array, Dataset, DatasetInfo, KindTable
 from resperf.dataset.schema import (
+    DESCRIPTIONS,
     GRAPHS,
     NETWORKS,
     SCHEMA_VERSION,
@@ -45,8 +46,10 @@ _OTHERS: Mapping[int, frozenset[str]] = {
 }
 """Schema version -> its JSON attributes beside those that every file has."""
 _TABLE_COLUMNS = frozenset(
-    {"key", "status", "repeat", "flags", "isolated_ms", "reference_ratio", "started_at"}
+    {"key", "status", "repeat", "flags", "isolated_ms", "reference_ratio", "started_at", "setting"}
 )
+FILES = (GRAPHS, DESCRIPTIONS)
+"""Groups that hold files by digest."""
 _COMPRESSED_FROM_BYTES = 4096
 _CHUNK_BYTES = 1 << 20
 # Raised by h5py for damaged files, depending on the place of the damage.
@@ -87,7 +90,7 @@ def write_dataset(path: Path, dataset: Dataset) -> None:
             described = "rows of whole networks"
             if name == NETWORKS:
                 quantities = _quantities_of(rows[name])
-                columns = network_columns(quantities)
+                columns = network_columns(quantities, described=bool(dataset.descriptions))
             else:
                 columns = kind_columns(name, quantities)
                 described = str(kind_of(name).__doc__).splitlines()[0]
@@ -99,7 +102,10 @@ def write_dataset(path: Path, dataset: Dataset) -> None:
             group.attrs["description"] = described
             if name == NETWORKS:
                 group.attrs["quantities"] = json.dumps(quantities)
-                _write_graphs(file.create_group(GRAPHS), dataset.graphs)
+                _write_files(file.create_group(GRAPHS), dataset.graphs, _GRAPHS)
+                if dataset.descriptions:
+                    described = file.create_group(DESCRIPTIONS)
+                    _write_files(described, dataset.descriptions, _DESCRIPTIONS)
         file.attrs.update(_attributes(dataset.info, settings.values, platforms.values))
         file.attrs["checksum"] = content_checksum(file)
         file.flush()
@@ -109,10 +115,11 @@ def write_dataset(path: Path, dataset: Dataset) -> None:
 
 def _refuse_lacking_graphs(rows: Iterable[Measurement], graphs: Mapping[str, bytes]) -> None:
     for row in rows:
-        if isinstance(row.subject, NetworkRef) and row.subject.digest not in graphs:
+        subject = row.subject
+        if isinstance(subject, NetworkRef) and subject.digest and subject.digest not in graphs:
             raise DatasetError(
-                f"a row of {row.subject.name} has no graph: a dataset stores the graphs of its "
-                "networks (resperf.network.weightless)"
+                f"the graph of a row of {subject.name} is missing: a dataset stores the graphs "
+                "of its networks (resperf.network.weightless)"
             )
 
 
@@ -121,11 +128,16 @@ def _quantities_of(rows: Iterable[Measurement]) -> tuple[str, ...]:
     return tuple(name for name in QUANTITIES if name in found)
 
 
-def _write_graphs(group: h5py.Group, graphs: Mapping[str, bytes]) -> None:
-    """Write graphs without weights by their digests."""
-    group.attrs["description"] = "graphs of networks without weights: ONNX files as bytes"
-    columns = {digest: Column("onnx", "a graph without weights", "|u1") for digest in graphs}
-    arrays = {digest: np.frombuffer(content, np.uint8) for digest, content in graphs.items()}
+_GRAPHS = "graphs of networks without weights: ONNX files as bytes", "onnx"
+_DESCRIPTIONS = "what is known of networks besides their graphs: JSON as bytes", "json"
+
+
+def _write_files(group: h5py.Group, files: Mapping[str, bytes], form: tuple[str, str]) -> None:
+    """Write files by their digests."""
+    description, unit = form
+    group.attrs["description"] = description
+    columns = {digest: Column(unit, f"a file of {unit.upper()}", "|u1") for digest in files}
+    arrays = {digest: np.frombuffer(content, np.uint8) for digest, content in files.items()}
     _write_group(group, columns, arrays)
 
 
@@ -251,7 +263,7 @@ def _check_schema(path: Path, file: h5py.File) -> None:
             f"{path} has schema version {version}, this resperf reads up to {SCHEMA_VERSION}; "
             "upgrade resperf"
         )
-    unknown = sorted(set(file) - {*KINDS, NETWORKS, GRAPHS})
+    unknown = sorted(set(file) - {*KINDS, NETWORKS, *FILES})
     if unknown:
         raise DatasetError(
             f"{path} has layers of kind {', '.join(unknown)}, unknown to this version of resperf; "
@@ -266,7 +278,7 @@ def version_of(file: h5py.File) -> int:
 
 def groups_of(file: h5py.File) -> list[str]:
     """Return the kinds of layers of which an open dataset file has rows, and of networks."""
-    return sorted(set(file) - {GRAPHS}, key=lambda name: (name == NETWORKS, name))
+    return sorted(set(file) - set(FILES), key=lambda name: (name == NETWORKS, name))
 
 
 def info_of(file: h5py.File) -> DatasetInfo:
@@ -309,7 +321,7 @@ def columns_of_group(file: h5py.File, name: str) -> dict[str, Column]:
     """Return the columns that a group of rows should have in the file's schema."""
     quantities = quantities_of_group(file, name)
     if name == NETWORKS:
-        return network_columns(quantities, version_of(file))
+        return network_columns(quantities, version_of(file), described=DESCRIPTIONS in file)
     return kind_columns(name, quantities, version_of(file))
 
 
@@ -348,8 +360,8 @@ def read_dataset(path: Path) -> Dataset:
         If the file is missing, damaged, not a dataset, of a newer schema, or has an invalid layer.
     """
     with open_dataset(path) as file:
-        names = [name for name in file if name != GRAPHS]
-        return Dataset(info_of(file), _measurements(path, file, names), _graphs(file))
+        names = [name for name in file if name not in FILES]
+        return _dataset(path, file, names)
 
 
 def read_networks(path: Path) -> Dataset:
@@ -361,8 +373,12 @@ def read_networks(path: Path) -> Dataset:
         As `read_dataset`.
     """
     with open_dataset(path) as file:
-        names = [NETWORKS] if NETWORKS in file else []
-        return Dataset(info_of(file), _measurements(path, file, names), _graphs(file))
+        return _dataset(path, file, [NETWORKS] if NETWORKS in file else [])
+
+
+def _dataset(path: Path, file: h5py.File, names: Sequence[str]) -> Dataset:
+    files = (files_in(file, GRAPHS), files_in(file, DESCRIPTIONS))
+    return Dataset(info_of(file), _measurements(path, file, names), *files)
 
 
 def _measurements(path: Path, file: h5py.File, names: Sequence[str]) -> tuple[Measurement, ...]:
@@ -385,10 +401,11 @@ def _measurements(path: Path, file: h5py.File, names: Sequence[str]) -> tuple[Me
     return tuple(sorted(measurements, key=start_order))
 
 
-def _graphs(file: h5py.File) -> dict[str, bytes]:
-    if GRAPHS not in file:
+def files_in(file: h5py.File, group: str) -> dict[str, bytes]:
+    """Return the files that a group of an open dataset file holds, by digest; none without it."""
+    if group not in file:
         return {}
-    return {digest: array[()].tobytes() for digest, array in file[GRAPHS].items()}
+    return {digest: array[()].tobytes() for digest, array in file[group].items()}
 
 
 def start_order(measurement: Measurement) -> float:
@@ -433,6 +450,7 @@ def table_of(file: h5py.File, name: str) -> KindTable:
         values["isolated_ms"] = np.full(len(keys), np.nan)
     else:
         fields = {label: _values(group, label, c) for label, c in field_columns(name).items()}
+    values.setdefault("setting", np.zeros(len(values["key"]), dtype=int))
     quantities = quantities_of_group(file, name)
     times_ms = {each: group[each][()] for each in quantities}
     copies = {each: column_name(quantity(each), "copies") for each in quantities}

@@ -55,6 +55,7 @@ def merge_datasets(paths: Sequence[Path], output: Path) -> Dataset:
         _merged_info(parts),
         renumbered(m for part in parts for m in part.measurements),
         {digest: graph for part in parts for digest, graph in part.graphs.items()},
+        {digest: each for part in parts for digest, each in part.descriptions.items()},
     )
     write_dataset(output, merged)
     return merged
@@ -146,7 +147,11 @@ def _joined_sources(sources: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     for source in sources:
         for kind, call_ms in source.get("session_ms", {}).items():
             calls_ms[kind] = min(call_ms, calls_ms.get(kind, call_ms))
-    return {**sources[0], "files": files, "left_out": dict(left_out), "session_ms": calls_ms}
+    marked: Counter[str] = sum((Counter(each.get("marked", {})) for each in sources), Counter())
+    return {
+        **sources[0], "files": files, "left_out": dict(left_out), "session_ms": calls_ms,
+        **({"marked": dict(marked)} if marked else {}),
+    }  # fmt: skip
 
 
 def _history(part: Dataset) -> tuple[Mapping[str, Any], ...]:

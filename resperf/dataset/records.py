@@ -10,7 +10,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from resperf.measurement import TOLERANCE, Measurement, Status
+from resperf.measurement import DEFECTS, TOLERANCE, Measurement, Status
 from resperf.platform import Platform
 from resperf.quantities import PHASES
 from resperf.settings import Setting
@@ -76,11 +76,14 @@ class Dataset:
         Of layers and of whole networks.
     graphs : mapping of str to bytes
         Digest of a network -> its graph, as `resperf.network.weightless` returns it.
+    descriptions : mapping of str to bytes
+        Digest of a description -> its content (`resperf.dataset.NetworkDescription`).
     """
 
     info: DatasetInfo
     measurements: tuple[Measurement, ...]
     graphs: Mapping[str, bytes] = field(default_factory=dict, repr=False)
+    descriptions: Mapping[str, bytes] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True)
@@ -101,6 +104,8 @@ class KindTable:
         Quantity to its value, for those that the file has; NaN if the row is not ok.
     isolated_ms, reference_ratio, started_at : array of float64 (n,)
         As in `resperf.measurement.Measurement`.
+    setting : array of int (n,)
+        Place in the file's settings; all 0 in files before schema 3.
     copies : mapping of str to array of int (n,)
         Quantity to how many copies of the layer a run held, 0 if unknown; empty in files before
         schema 3.
@@ -116,6 +121,7 @@ class KindTable:
     isolated_ms: Array
     reference_ratio: Array
     started_at: Array
+    setting: Array
     copies: Mapping[str, Array] = field(default_factory=dict, repr=False)
 
     def __len__(self) -> int:
@@ -136,6 +142,13 @@ class KindTable:
         """Rows with a flag, or taken while the machine was off its usual speed, shape (n,)."""
         off_speed = np.abs(self.reference_ratio - 1) > TOLERANCE
         return np.asarray((self.flags.astype(str) != "") | off_speed, dtype=np.bool_)
+
+    @property
+    def defective(self) -> npt.NDArray[np.bool_]:
+        """Rows that are never learnt from, shape (n,)."""
+        flags = self.flags.astype(str)
+        found = [np.char.find(flags, defect) >= 0 for defect in DEFECTS]
+        return np.asarray(np.any(found, axis=0), dtype=np.bool_)
 
     def select(self, rows: Array) -> Self:
         """Return some of the rows, chosen by a mask (n,) or by indices."""

@@ -61,12 +61,16 @@ ROW_COLUMNS: Mapping[str, Column] = {
 
 MAX_STORED_SAMPLES = 64
 
-NETWORKS, GRAPHS = "networks", "graphs"
-"""Groups that hold no layers: rows of whole networks, and their graphs without weights."""
+NETWORKS, GRAPHS, DESCRIPTIONS = "networks", "graphs", "descriptions"
+"""Groups that hold no layers: rows of whole networks, their graphs without weights, and what is
+known of networks besides (only where something is)."""
 
 _NETWORK_NAMES: Mapping[str, Column] = {
     "name": Column("name", "the network, for people", TEXT),
     "digest": Column("name", "SHA-256 of its graph, the name of which in graphs it is", TEXT),
+}
+_DESCRIBED: Mapping[str, Column] = {
+    "description": Column("name", "SHA-256 of its description, its name in descriptions", TEXT),
 }
 _OF_LAYERS = frozenset({"key", "isolated_ms", "session_ms"})
 
@@ -149,7 +153,13 @@ def kind_columns(
     return {**field_columns(kind), **rows, **_sample_columns(quantities, version)}
 
 
-def network_columns(quantities: Sequence[str], version: int = SCHEMA_VERSION) -> dict[str, Column]:
-    """Return all columns of the group of network rows, by name; arguments as in `kind_columns`."""
+def network_columns(
+    quantities: Sequence[str], version: int = SCHEMA_VERSION, *, described: bool = False
+) -> dict[str, Column]:
+    """Return all columns of the group of network rows, by name; arguments as in `kind_columns`.
+
+    With `described`, the file has descriptions of networks, and rows refer to them.
+    """
     rows = {name: column for name, column in ROW_COLUMNS.items() if name not in _OF_LAYERS}
-    return {**_NETWORK_NAMES, **rows, **_sample_columns(quantities, version)}
+    names = {**_NETWORK_NAMES, **(_DESCRIBED if described else {})}
+    return {**names, **rows, **_sample_columns(quantities, version)}

@@ -10,11 +10,19 @@ from typing import Any
 
 import numpy as np
 
-from resperf.dataset.hdf5 import groups_of, info_of, open_dataset, table_of, version_of
+from resperf.dataset.hdf5 import (
+    groups_of,
+    info_of,
+    open_dataset,
+    references_of,
+    table_of,
+    version_of,
+)
 from resperf.dataset.noise import NoiseFloor, noise_floor
 from resperf.dataset.records import DatasetInfo, KindTable
 from resperf.dataset.schema import NETWORKS
 from resperf.records import Record
+from resperf.settings import Setting
 from resperf.units import json_values
 
 
@@ -65,6 +73,8 @@ class Summary:
         Seconds since 1970 (UTC); NaN without rows.
     groups : mapping of str to GroupSummary
         By kind of layer; ``"networks"`` are the rows of whole networks, if there are any.
+    settings : mapping of Setting to int
+        Setting without batch and shapes -> number of rows.
     """
 
     path: Path
@@ -75,6 +85,7 @@ class Summary:
     first_started_at: float
     last_started_at: float
     groups: Mapping[str, GroupSummary]
+    settings: Mapping[Setting, int]
 
     @property
     def rows(self) -> int:
@@ -91,6 +102,7 @@ class Summary:
             "rows": self.rows,
             "networks": groups.pop(NETWORKS, None),
             "kinds": groups,
+            "settings": [{**key.to_json(), "rows": rows} for key, rows in self.settings.items()],
         }
         del values["info"], values["groups"]
         plain: dict[str, Any] = json_values(values)
@@ -113,6 +125,11 @@ def summarize(path: Path) -> Summary:
         info = info_of(file)
         tables = [table_of(file, name) for name in groups_of(file)]
         version, digest = version_of(file), str(file.attrs["checksum"])
+        known, _ = references_of(file)
+    settings: Counter[Setting] = Counter()
+    for table in tables:
+        for place, rows in Counter(table.setting.tolist()).items():
+            settings[known[place].without_batch()] += rows
     started = np.concatenate([[np.nan], *(table.started_at for table in tables)])
     return Summary(
         path=path,
@@ -123,6 +140,7 @@ def summarize(path: Path) -> Summary:
         first_started_at=float(np.fmin.reduce(started)),
         last_started_at=float(np.fmax.reduce(started)),
         groups={table.kind: _summarize_group(table) for table in tables},
+        settings=settings,
     )
 
 

@@ -25,20 +25,19 @@ class Fact:
     unit : str
     low, high : float
         Smallest and largest plausible value.
-    on : tuple of str
-        Device classes that must have it.
+    needed : str
+        ``"always"``, ``"of accelerators"``, or empty if it may be missing.
     """
 
     unit: str
     low: float
     high: float
-    on: tuple[str, ...] = ()
+    needed: str = ""
 
 
-_GPUS = ("cuda", "rocm")
-_ALL = (*_GPUS, "cpu")
+_ALWAYS, _ACCELERATORS = "always", "of accelerators"
 PEAKS: Mapping[str, Fact] = {
-    FP32: Fact("TFLOP/s", 0.01, 500, _ALL),
+    FP32: Fact("TFLOP/s", 0.01, 500, _ALWAYS),
     "fp32_matrix": Fact("TFLOP/s", 0.1, 2000),
     "tf32": Fact("TFLOP/s", 0.1, 5000),
     "fp16": Fact("TFLOP/s", 0.01, 20000),
@@ -47,13 +46,13 @@ PEAKS: Mapping[str, Fact] = {
 }
 """Type of value -> its peak, under ``peak_tflops``."""
 FACTS: Mapping[str, Fact] = {
-    "bandwidth_gb_s": Fact("GB/s", 5, 30000, _ALL),
-    "memory_gib": Fact("GiB", 0.5, 2000, _ALL),
-    "cache_mib": Fact("MiB", 0.1, 2000, _ALL),
-    "multiprocessors": Fact("", 1, 1000, _GPUS),
-    "boost_mhz": Fact("MHz", 200, 10000, _GPUS),
-    "board_w": Fact("W", 1, 3000, _GPUS),
-    "process_nm": Fact("nm", 1, 100, _GPUS),
+    "bandwidth_gb_s": Fact("GB/s", 5, 30000, _ALWAYS),
+    "memory_gib": Fact("GiB", 0.5, 2000, _ALWAYS),
+    "cache_mib": Fact("MiB", 0.1, 2000, _ALWAYS),
+    "multiprocessors": Fact("", 1, 1000, _ACCELERATORS),
+    "boost_mhz": Fact("MHz", 200, 10000, _ACCELERATORS),
+    "board_w": Fact("W", 1, 3000, _ACCELERATORS),
+    "process_nm": Fact("nm", 1, 100, _ACCELERATORS),
     "cores_per_multiprocessor": Fact("", 1, 1024),
     "memory_bus_bits": Fact("bits", 16, 32768),
     "memory_gbit_s_per_pin": Fact("Gbit/s", 0.1, 100),
@@ -230,7 +229,8 @@ def _number(
     """Return a number; NaN if it is missing and this class of device does not need it."""
     plausible = f"between {fact.low:g} and {fact.high:g} {fact.unit}".rstrip()
     if name not in values:
-        if device_class in fact.on:
+        host = device_class == targets.DEFAULT.device_class
+        if fact.needed == _ALWAYS or (fact.needed and not host):
             raise ResperfError(f"{where} is missing; it is plausible {plausible}")
         return math.nan
     found = values[name]

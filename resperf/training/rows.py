@@ -14,9 +14,10 @@ import numpy.typing as npt
 
 from resperf.copies import StoredCopies
 from resperf.dataset import DatasetInfo, KindTable, read_networks
+from resperf.errors import DatasetError
 from resperf.features import Array, Columns, take
 from resperf.layers import Layer, kind_of
-from resperf.measurement import Measurement, Status
+from resperf.measurement import DEFECTS, Measurement, NetworkRef, Status
 from resperf.network import read_graph
 from resperf.platform import Platform
 from resperf.predictors import Examples
@@ -107,13 +108,14 @@ def layer_rows(
     Left out are rows that are not ok, rows of excluded keys, noisy rows (drift, busy, taken while
     the machine was off its usual speed, ...), and layers whose execution (or whole call) is below
     `SHORTEST_MS`. If most layers have only noisy rows, these are used: a machine that is always
-    busy can still be learnt.
+    busy can still be learnt. Rows with a flag of `DEFECTS` are never used.
     """
     keys = table.key.astype(str)
     own = layer_quantity(table.times_ms)
     ok = np.asarray(table.ok) & np.isfinite(table.times_ms[own])
     excluded = ok & np.isin(keys, list(exclude_keys))
-    candidate = ok & ~excluded
+    defective = ok & ~excluded & table.defective
+    candidate = ok & ~excluded & ~defective
     flagged = candidate & table.noisy
     clean_keys = np.unique(keys[candidate & ~flagged])
     has_clean_row = np.isin(keys, clean_keys)
@@ -134,6 +136,7 @@ def layer_rows(
     counts = {
         "not ok": int(np.sum(~ok)),
         "excluded": int(excluded.sum()),
+        "defective": int(defective.sum()),
         "flagged, measured again": int(replaced.sum()),
         "flagged": int(dropped.sum()),
         "repeats": len(used) - len(unique),
@@ -171,18 +174,25 @@ def network_quantities(dataset: Path) -> tuple[str, ...]:
 def network_examples(dataset: Path, quantity: str) -> Examples:
     """Return one quantity of a dataset's whole networks, one row per network, setting and platform.
 
-    It is the median over repeats. Rows that are not ok are left out, and noisy ones if there is a
-    repeat that is not.
+    It is the median over repeats. Rows that are not ok or have a flag of `DEFECTS` are left out,
+    noisy ones if there is a repeat that is not, and networks whose graph is not known.
 
     Raises
     ------
     DatasetError, NetworkError, ShapeError
-        If the file, or a graph in it, cannot be read.
+        If the file, or a graph in it, cannot be read, or it has no graph at all.
     """
     found = read_networks(dataset)
+    if found.measurements and not found.graphs:
+        raise DatasetError(
+            f"{dataset} has no graphs of its networks; import its files again with --graphs FOLDER"
+        )
     groups: dict[tuple[Any, ...], list[Measurement]] = {}
     for row in found.measurements:
-        if row.status is Status.OK and not math.isnan(row.value(quantity)):
+        known = isinstance(row.subject, NetworkRef) and row.subject.digest
+        if set(row.flags) & set(DEFECTS):
+            continue
+        if known and row.status is Status.OK and not math.isnan(row.value(quantity)):
             groups.setdefault((row.subject, row.setting, row.platform), []).append(row)
     networks, values = [], []
     for (subject, setting, _), rows in groups.items():

@@ -99,9 +99,54 @@ def test_what_was_left_out_is_printed_and_in_the_json(tmp_path: Path, capsys: Ca
     assert main(["dataset", "check", str(output)]) == 0
 
 
+LINEAR = "OPName,Latency,Device,Kernel Name,B,M,N,K\n" + 10 * "linear,{},{},k,1,2048,2048,2048\n"
+
+
+def test_flagged_rows_and_networks_are_printed(tmp_path: Path, capsys: Capture) -> None:
+    output, file = tmp_path / "a.h5", tmp_path / "train_linear.csv"
+    file.write_text(LINEAR.format(*(10 * [40.0, "NVIDIA L4"])))
+    words = ["dataset", "import", str(file), "--format", "neusight", "-o", str(output)]
+    assert main(words) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:3] == [
+        f"{output}: 10 rows of execution_ms", "  dense: 10 rows",
+        "9 rows repeat a layer or network",
+    ]  # fmt: skip
+    assert lines[3].startswith("10 rows flagged throttled: large products reach less than 25%")
+    assert lines[3].endswith("(first: train_linear.csv line 2: large products at 1% of the peak)")
+    assert main([*words, "--force", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert [(each["what"], each["rows"]) for each in document["marked"]] == [
+        ("flagged throttled", 10)
+    ]
+    assert main(["dataset", "info", str(output)]) == 0
+    assert "flagged throttled" in capsys.readouterr().out
+    assert main(["dataset", "check", str(output)]) == 0
+    test = tmp_path / "test_linear.csv"
+    test.write_text(LINEAR.format(*(10 * [4.0, "NVIDIA L4"])))
+    assert main(["dataset", "import", str(test), *words[2:], "--force"]) == 0
+    capsys.readouterr()
+    assert main(["dataset", "info", str(output)]) == 0
+    shown = [line.split() for line in capsys.readouterr().out.splitlines()]
+    place = shown.index(["session", "rows"])
+    assert shown[place + 1 : place + 3] == [["test", "10"], ["train", "10"]]
+    net = tmp_path / "benchmark-infer-amp-nchw-pt240-cu124-rtx3090.csv"
+    net.write_text("model,infer_img_size,infer_step_time,infer_batch_size,param_count\nn,9,1,2,3\n")
+    words = ["dataset", "import", str(net), "--format", "timm", "-o", str(tmp_path / "t.h5")]
+    assert main(words) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "1 network, 0 with a graph"
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
+        (["CSV", "--format", "neusight"], "is no file of neusight: names are train_OP.csv"),
+        (["CSV", "--format", "timm"], "is no file of timm: names say mode, precision"),
+        (["CSV", "--format", "vidur"], "is no file of vidur: names are compute__DEVICE__MODEL"),
+        (
+            ["CSV", "--format", "vidur", "--graphs", "g"],
+            "--graphs is for --format neusight or timm",
+        ),
         (["CSV", "--device", "d"], "--format or --mapping"),
         (["CSV", "--format", "justus", "--mapping", "m", "--device", "d"], "--format or --mapping"),
         (["CSV", "--format", "justus"], "--device"),

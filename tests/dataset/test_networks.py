@@ -16,9 +16,13 @@ import pytest
 from resperf.dataset import (
     Dataset,
     DatasetInfo,
+    ListedOperator,
+    ListedTensor,
+    NetworkDescription,
     append_networks,
     check_dataset,
     checksum,
+    description_digest,
     export_dataset,
     merge_datasets,
     noise_warning,
@@ -103,8 +107,42 @@ def test_networks_alone_are_read(golden_v3: Path, golden: Path) -> None:
 
 
 def test_a_row_without_a_graph_is_refused(tmp_path: Path, info: DatasetInfo) -> None:
-    with pytest.raises(DatasetError, match="a row of net has no graph"):
+    with pytest.raises(DatasetError, match="the graph of a row of net is missing"):
         write_dataset(tmp_path / "a.h5", Dataset(info, (run_of(info, 1),)))
+
+
+def test_a_network_without_a_graph_is_known_by_its_name_and_description(
+    tmp_path: Path, info: DatasetInfo
+) -> None:
+    linear = ListedOperator(
+        "Linear", (ListedTensor((2, 8), "float32"),), (ListedTensor((2, 4)),), [1, True], 24,
+        {"forward_ms": 0.25},
+    )  # fmt: skip
+    described = NetworkDescription("net-8", "net", "nets", sequence=8, batch=2, operators=(linear,))
+    content = described.to_bytes()
+    named = NetworkRef("net-8", "", description_digest(content))
+    rows = (run_of(info, 1), run_of(info, 2, subject=named))
+    path = tmp_path / "a.h5"
+    descriptions = {named.description: content}
+    write_dataset(path, Dataset(info, rows, {NETWORK.digest: GRAPH}, descriptions))
+    assert check_dataset(path) == []
+    dataset = read_networks(path)
+    assert [row.subject for row in dataset.measurements] == [NETWORK, named]
+    assert dataset.measurements[1].subject.key == "network(name=net-8)"
+    assert NetworkDescription.from_bytes(dataset.descriptions[named.description]) == described
+    merge_datasets([path, path], tmp_path / "b.h5")
+    assert read_networks(tmp_path / "b.h5").descriptions == descriptions
+    assert set(read_table(path)) == set()
+    (columns,) = export_dataset(path, tmp_path / "a.csv")
+    with columns.open(encoding="utf-8") as file:
+        assert [row["description"] for row in csv.DictReader(file)] == ["", named.description]
+    write_dataset(path, Dataset(info, rows, {NETWORK.digest: GRAPH}, {"a" * 64: content}))
+    assert check_dataset(path) == [
+        f"descriptions: the content of description {'a' * 64} does not match its digest",
+        "networks: no description with that digest in 1 row (first: row 1)",
+    ]
+    with pytest.raises(DatasetError, match="the description of a network is damaged"):
+        NetworkDescription.from_bytes(b"{}")
 
 
 def test_unlike_estimators_of_one_quantity_are_refused(tmp_path: Path, info: DatasetInfo) -> None:

@@ -37,6 +37,7 @@ def table(rows: list[tuple[int, str, str, float]]) -> KindTable:
         isolated_ms=times_ms,
         reference_ratio=np.ones(len(rows)),
         started_at=np.arange(len(rows), dtype=float),
+        setting=np.zeros(len(rows), dtype=int),
     )  # fmt: skip
 
 
@@ -87,6 +88,14 @@ def test_flagged_rows_count_where_most_layers_have_no_other() -> None:
     assert rows.left_out == {"flagged, measured again": 1}
 
 
+def test_defective_rows_never_train() -> None:
+    rows = layer_rows(
+        table([(3, "ok", "", 1.0), (5, "ok", "throttled", 9.0), (6, "ok", "busy,throttled", 8.0)])
+    )
+    assert rows.times_ms["execution_ms"].tolist() == [1.0]
+    assert rows.left_out == {"defective": 2}
+
+
 def test_excluded_keys_never_train() -> None:
     source = table([(3, "ok", "", 1.0), (5, "ok", "", 2.0)])
     rows = layer_rows(source, {str(source.key[0])})
@@ -134,3 +143,11 @@ def test_latency_of_measured_networks_is_the_sum_of_their_phases(tmp_path: Path)
     assert examples.values.tolist() == [4.75, 8.5]
     assert [each.batch for each in examples.settings] == [1, 2]
     assert network_examples(path, "execution_ms").values.tolist() == [4.0, 7.0, 9.0]
+    # Neither rows with a defect nor networks without a graph are learnt from.
+    rows = (
+        rows[0],
+        replace(rows[1], flags=("inconsistent",)),
+        replace(rows[2], subject=NetworkRef("lenet5", "")),
+    )
+    write_dataset(path, Dataset(info, rows, {network.digest: graph}))
+    assert network_examples(path, "execution_ms").values.tolist() == [4.0]

@@ -5,6 +5,13 @@ from __future__ import annotations
 from resperf.dataset.importing.importer import Imported, import_dataset
 from resperf.dataset.importing.mapping import FORMATS, SourceMapping, read_mapping, shipped_mapping
 from resperf.dataset.importing.network_list import LIST, import_list
+from resperf.dataset.importing.neusight import NEUSIGHT, import_neusight
+from resperf.dataset.importing.timm import TIMM, import_timm
+from resperf.dataset.importing.vidur import VIDUR, import_vidur
 
-__all__ = ["FORMATS", "LIST", "Imported", "SourceMapping", "import_dataset", "import_list",
+PUBLISHED = {NEUSIGHT: import_neusight, TIMM: import_timm, VIDUR: import_vidur}
+"""Format -> function that imports files which say themselves what they are of."""
+
+__all__ = ["FORMATS", "LIST", "PUBLISHED", "Imported", "SourceMapping",
+           "import_dataset", "import_list", "import_neusight", "import_timm", "import_vidur",
            "read_mapping", "shipped_mapping"]  # fmt: skip

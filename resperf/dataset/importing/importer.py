@@ -12,7 +12,7 @@ from pathlib import Path
 from resperf._version import __version__
 from resperf.dataset.hdf5 import write_dataset
 from resperf.dataset.importing.mapping import SourceMapping
-from resperf.dataset.importing.rows import ForeignFile, ForeignRow, LeftOut, LeftOutRows
+from resperf.dataset.importing.rows import Counted, CountedRows, ForeignRow, read_files
 from resperf.dataset.importing.session import session_costs
 from resperf.dataset.records import Dataset, DatasetInfo
 from resperf.devices import canonical_device, device_facts
@@ -40,8 +40,12 @@ class Imported:
         Number of repeated measurements of a layer or a network.
     session_ms : mapping of str to float
         Kind to the session call that was subtracted from its times; empty if none was.
-    left_out : tuple of LeftOut
+    left_out : tuple of Counted
         Invalid rows, by reason.
+    marked : tuple of Counted
+        Rows that were kept although something is wrong with them: flagged, without a time, ...
+    networks, graphs : int
+        Number of networks, and of those whose graph is known.
     """
 
     info: DatasetInfo
@@ -49,7 +53,10 @@ class Imported:
     quantities: tuple[str, ...]
     repeats: int
     session_ms: Mapping[str, float]
-    left_out: tuple[LeftOut, ...]
+    left_out: tuple[Counted, ...]
+    marked: tuple[Counted, ...] = ()
+    networks: int = 0
+    graphs: int = 0
 
 
 def import_dataset(
@@ -77,12 +84,8 @@ def import_dataset(
     OutputError
         If the output cannot be written.
     """
-    left_out = LeftOutRows()
-    files = [ForeignFile.read(path) for path in paths]
-    copies = [each for each, count in Counter(file.sha256 for file in files).items() if count > 1]
-    if copies:
-        names = [file.name for file in files if file.sha256 == copies[0]]
-        raise DatasetError(f"{' and '.join(names)} are the same file; name it once")
+    left_out = CountedRows()
+    files = read_files(paths)
     rows_of = [list(file.rows(mapping, left_out)) for file in files]
     rows = [row for each in rows_of for row in each]
     device = canonical_device(device)
@@ -130,7 +133,7 @@ def _measurements(
     rows: Sequence[ForeignRow],
     mapping: SourceMapping,
     costs: Mapping[str, float],
-    left_out: LeftOutRows,
+    left_out: CountedRows,
     setting: Setting,
     platform: Platform,
 ) -> list[Measurement]:

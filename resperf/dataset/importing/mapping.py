@@ -12,8 +12,8 @@ from resperf.errors import DatasetError, ResperfError, first_line
 from resperf.layers import kind_of
 from resperf.quantities import EXECUTION, QUANTITIES, WHOLE_CALL, Level, layer_quantity
 
-FORMATS = ("justus", "perfnet")
-"""Mappings that resperf ships."""
+FORMATS = ("justus", "perfnet", "neusight")
+"""Mappings that resperf ships; that of neusight is of its single operators."""
 
 _UNITS_MS = {"ns": 1e-6, "us": 1e-3, "ms": 1.0, "s": 1e3}
 
@@ -137,7 +137,8 @@ def shipped_mapping(name: str) -> SourceMapping:
     """
     if name not in FORMATS:
         raise DatasetError(
-            f"no format {name!r}; known: {', '.join(FORMATS)}; describe other files with --mapping"
+            f"no format {name!r} with a mapping; known: {', '.join(FORMATS)}; describe other files "
+            "with --mapping"
         )
     text = Path(__file__).with_name(f"{name}.toml").read_text(encoding="utf-8")
     return mapping_of(tomllib.loads(text), f"format {name}")

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,7 +12,7 @@ from pathlib import Path
 from resperf._version import __version__
 from resperf.dataset.hdf5 import write_dataset
 from resperf.dataset.importing.importer import Imported, published_platform
-from resperf.dataset.importing.rows import ForeignFile, LeftOut
+from resperf.dataset.importing.rows import Counted, ForeignFile
 from resperf.dataset.records import Dataset, DatasetInfo
 from resperf.devices import canonical_device
 from resperf.errors import DatasetError, ResperfError
@@ -95,14 +93,14 @@ def import_list(paths: Sequence[Path], output: Path, *, device: str | None = Non
     """
     graphs = _Graphs()
     files = [ForeignFile.read(path) for path in paths]
-    left_out: list[LeftOut] = []
+    left_out: list[Counted] = []
     rows: list[_Row] = []
     for path, file in zip(paths, files, strict=True):
-        for place, cells in _cells(file):
+        for place, cells in file.cells(_check_header):
             try:
                 rows.append(_row(cells, path.parent, device, graphs))
             except (ResperfError, ValueError, OSError) as error:
-                left_out.append(LeftOut(str(error), place, 1))
+                left_out.append(Counted(str(error), place, 1))
     if not rows:
         reasons = "; ".join(f"{each.first}: {each.reason}" for each in left_out[:3])
         raise DatasetError(f"nothing to import: {reasons or 'the lists hold no rows'}")
@@ -166,21 +164,6 @@ class _Graphs:
             read_graph(self.by_digest[digest], path.stem, batch=setting.batch, shapes=shapes)
             self._checked.add(checked)
         return NetworkRef(path.stem, digest)
-
-
-def _cells(file: ForeignFile) -> Iterator[tuple[str, dict[str, str]]]:
-    """Yield each row's place, and its non-empty cells by column."""
-    table = csv.reader(io.StringIO(file.text), strict=True)
-    try:
-        header = [cell.strip() for cell in next(table, [])]
-        _check_header(file.name, header)
-        for row in table:
-            if row:
-                cells = dict(zip(header, map(str.strip, row), strict=False))
-                place = f"{file.name} line {table.line_num}"
-                yield place, {name: cell for name, cell in cells.items() if cell}
-    except csv.Error as error:
-        raise DatasetError(f"{file.name} line {table.line_num} is not CSV: {error}") from error
 
 
 def _check_header(name: str, header: Sequence[str]) -> None:

@@ -8,7 +8,8 @@ import hashlib
 import io
 import math
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -44,30 +45,39 @@ class ForeignRow:
 
 
 @dataclass
-class LeftOut:
-    """Rows that were left out for one reason, and where the first of them is."""
+class Counted:
+    """Rows to which something happened for one reason, and where the first of them is."""
 
     reason: str
     first: str
     rows: int = 0
+    what: str = "left out"
 
     def __str__(self) -> str:
         plural = "s"[: self.rows != 1]
-        return f"{self.rows} row{plural} left out: {self.reason} (first: {self.first})"
+        return f"{self.rows} row{plural} {self.what}: {self.reason} (first: {self.first})"
 
 
-class LeftOutRows:
-    """All rows that were left out, by reason."""
+class CountedRows:
+    """All rows to which something happened, by reason.
 
-    def __init__(self) -> None:
-        self._by_reason: dict[str, LeftOut] = {}
+    Parameters
+    ----------
+    what : str
+        What happened to them.
+    """
+
+    def __init__(self, what: str = "left out") -> None:
+        self._what = what
+        self._by_reason: dict[str, Counted] = {}
 
     def add(self, reason: str, place: str, detail: str = "") -> None:
         """Count a row; the first one of each reason is stored with its detail."""
         first = f"{place}: {detail}" if detail else place
-        self._by_reason.setdefault(reason, LeftOut(reason, first)).rows += 1
+        counted = Counted(reason, first, what=self._what)
+        self._by_reason.setdefault(reason, counted).rows += 1
 
-    def all(self) -> tuple[LeftOut, ...]:
+    def all(self) -> tuple[Counted, ...]:
         """Return one entry per reason, the most frequent first."""
         return tuple(sorted(self._by_reason.values(), key=lambda each: -each.rows))
 
@@ -120,7 +130,35 @@ class ForeignFile:
             raise DatasetError(f"{path} is not a CSV file in UTF-8: {error}") from error
         return cls(path.name, hashlib.sha256(content).hexdigest(), text)
 
-    def rows(self, mapping: SourceMapping, left_out: LeftOutRows) -> Iterator[ForeignRow]:
+    def cells(
+        self, check_header: Callable[[str, Sequence[str]], None] | None = None
+    ) -> Iterator[tuple[str, dict[str, str]]]:
+        """Yield each row's place, and its non-empty cells by column.
+
+        Parameters
+        ----------
+        check_header : callable, optional
+            Takes the file's name and its columns; raises `DatasetError` if they are wrong.
+
+        Raises
+        ------
+        DatasetError
+            If the file is not CSV.
+        """
+        table = csv.reader(io.StringIO(self.text), strict=True)
+        try:
+            header = [cell.strip() for cell in next(table, [])]
+            if check_header is not None:
+                check_header(self.name, header)
+            for row in table:
+                if row:
+                    cells = dict(zip(header, map(str.strip, row), strict=False))
+                    place = f"{self.name} line {table.line_num}"
+                    yield place, {name: cell for name, cell in cells.items() if cell}
+        except csv.Error as error:
+            raise DatasetError(f"{self.name} line {table.line_num} is not CSV: {error}") from error
+
+    def rows(self, mapping: SourceMapping, left_out: CountedRows) -> Iterator[ForeignRow]:
         """Yield the valid rows, and count the others.
 
         Raises
@@ -166,6 +204,34 @@ class ForeignFile:
             )
             raise DatasetError(f"{self.name} is no file of {mapping.name}: {lacking}")
         return kinds
+
+
+def has_columns(*columns: str) -> Callable[[str, Sequence[str]], None]:
+    """Return a check of a file's header: all of these columns must be there."""
+
+    def check(name: str, header: Sequence[str]) -> None:
+        missing = [column for column in columns if column not in header]
+        if missing:
+            shown = ", ".join(header) or "none"
+            raise DatasetError(f"{name} has no column {missing[0]!r}; its columns are {shown}")
+
+    return check
+
+
+def read_files(paths: Sequence[Path]) -> list[ForeignFile]:
+    """Read published files.
+
+    Raises
+    ------
+    DatasetError
+        If one cannot be read, or two are the same.
+    """
+    files = [ForeignFile.read(path) for path in paths]
+    copies = [each for each, count in Counter(file.sha256 for file in files).items() if count > 1]
+    if copies:
+        names = [file.name for file in files if file.sha256 == copies[0]]
+        raise DatasetError(f"{' and '.join(names)} are the same file; name it once")
+    return files
 
 
 class _Reader:

@@ -9,7 +9,7 @@ import pytest
 
 from resperf.dataset import shipped_mapping
 from resperf.dataset.importing.mapping import mapping_of
-from resperf.dataset.importing.rows import ForeignFile, ForeignRow, LeftOutRows
+from resperf.dataset.importing.rows import CountedRows, ForeignFile, ForeignRow
 from resperf.errors import DatasetError
 from resperf.layers import Conv, ConvStep, Dense, Pool
 
@@ -23,7 +23,7 @@ DENSE = (
 def read(path: Path, text: str, name: str) -> tuple[list[ForeignRow], list[str]]:
     """Read a file of a shipped format; return its rows and what was left out."""
     path.write_text(text)
-    left_out = LeftOutRows()
+    left_out = CountedRows()
     rows = list(ForeignFile.read(path).rows(shipped_mapping(name), left_out))
     return rows, [str(each) for each in left_out.all()]
 
@@ -67,7 +67,7 @@ def test_packed_files_byte_order_marks_and_spaces_are_read(tmp_path: Path) -> No
     text = "\ufeff" + DENSE.replace(",", " , ") + "0, 30 ,3263.0,3675,0,0,32,2.3,2.2,2.1,0.04\r\n"
     path = tmp_path / "d.csv.gz"
     path.write_bytes(gzip.compress(text.encode()))
-    left_out = LeftOutRows()
+    left_out = CountedRows()
     (row,) = ForeignFile.read(path).rows(shipped_mapping("justus"), left_out)
     assert row.layer == Dense(batch=30, features_in=3263, features_out=3675)
 
@@ -174,7 +174,7 @@ def test_one_file_may_mix_kinds_and_have_its_own_words(tmp_path: Path) -> None:
         "op;n;ci;co;hw;act;t\nGemm;1;8;4;;ReLU;1500\nMaxPool;1;8;;4;None;20\nMatMul;2;8;4;;None;9\n"
         "Softmax;1;8;;;None;5\n"
     )
-    left_out = LeftOutRows()
+    left_out = CountedRows()
     rows = list(ForeignFile.read(tmp_path / "a.csv").rows(mapping, left_out))
     assert [row.layer for row in rows] == [
         Dense(batch=1, features_in=8, features_out=4, activation="relu"),
@@ -203,7 +203,7 @@ def test_a_name_that_reads_like_nothing_is_a_name(tmp_path: Path) -> None:
         "here",
     )  # fmt: skip
     (tmp_path / "a.csv").write_text("n,ci,co,act,t\n1,8,4,none,3\n1,8,5,relu,3\n1,8,,relu,3\n")
-    left_out = LeftOutRows()
+    left_out = CountedRows()
     rows = list(ForeignFile.read(tmp_path / "a.csv").rows(mapping, left_out))
     assert [row.layer.fields()["activation"] for row in rows] == ["none", "relu"]
     assert next(str(each) for each in left_out.all()).startswith("1 row")

@@ -1,0 +1,315 @@
+"""timm's measurements: step times of whole networks, with lists of their operators."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from resperf.dataset.descriptions import ListedOperator, ListedTensor, NetworkDescription
+from resperf.dataset.importing.importer import Imported
+from resperf.dataset.importing.published import (
+    CONTAINS,
+    MEASURED_BY,
+    SESSION,
+    Published,
+    Source,
+    common_device,
+    sample,
+)
+from resperf.dataset.importing.rows import ForeignFile, has_columns, read_files
+from resperf.devices import DeviceFacts
+from resperf.errors import DatasetError, first_line
+from resperf.measurement import NetworkRef, Status
+from resperf.quantities import EXECUTION, Estimator
+from resperf.settings import Mode, Setting
+
+TIMM = "timm"
+"""Name of the format."""
+_SOURCE = Source(
+    TIMM,
+    "batch steps of whole networks in PyTorch, random inputs on the device: mean of 40 steps after "
+    "10, cudnn.benchmark; training steps with cross entropy and SGD; amp: autocast to float16",
+    "Ross Wightman: PyTorch Image Models, folder results; github.com/huggingface/"
+    "pytorch-image-models, Apache-2.0",
+)
+_STEPS, _WARMUPS = 40, 10
+_NAME = re.compile(
+    r"benchmark-(?P<mode>infer|train)-(?P<precision>[a-z]+\d*)-(?P<layout>nchw|nhwc)"
+    r"-pt(?P<version>\d+)-(?:cu(?P<toolkit>\d+)|cpu)-(?P<device>.+?)(?P<compiled>-dynamo)?\.csv(\.gz)?"
+)
+_OPERATORS = re.compile(r".+\.jsonl(\.gz)?")
+_ROUNDING = 0.005001
+"""Millions of parameters are given with two decimals."""
+_NEAR = 1e-3
+"""Share by which the parameters of one architecture may differ between versions of timm."""
+
+
+@dataclass(frozen=True)
+class _Key:
+    """A measured network in a file of its own, as it is joined to lists of operators."""
+
+    architecture: str
+    size: int
+
+
+@dataclass(frozen=True)
+class _Row:
+    """A row of a file, parameters in millions."""
+
+    place: str
+    key: _Key
+    parameters: float
+    batch: int | None
+    time_ms: float
+
+
+def import_timm(
+    paths: Sequence[Path], output: Path, *, device: str | None = None, graphs: Path | None = None
+) -> Imported:
+    """Import timm's benchmark files of one device as a dataset of networks.
+
+    Parameters
+    ----------
+    paths : sequence of Path
+        Files such as ``benchmark-infer-amp-nchw-pt240-cu124-rtx3090.csv``, whose names say device,
+        precision, layout and versions; and, if there is one, a file of operator lists (``.jsonl``),
+        which is joined by architecture, image size and number of parameters. Compressed or not.
+    output : Path
+    device : str, optional
+        Name of the device, if the files' own is not to be used.
+    graphs : Path, optional
+        Folder of ONNX files, each with the name of a network (``resnet50-224.onnx``).
+
+    Raises
+    ------
+    DatasetError
+        If a file is of another format, of an unknown device, or of another device than the others.
+    OutputError
+        If the output cannot be written.
+    """
+    files = read_files(paths)
+    lists = [file for file in files if _OPERATORS.fullmatch(file.name)]
+    tables = [file for file in files if file not in lists]
+    words = {file.name: _words(file.name) for file in tables}
+    facts = common_device({name: each["device"] for name, each in words.items()}, device)
+    published = Published(_SOURCE, facts)
+    known = _Networks(published, _read_lists(lists))
+    for file in tables:
+        _add_file(published, file, words[file.name], facts, known)
+    return published.write(output, files, graphs)
+
+
+def _words(name: str) -> dict[str, str]:
+    found = _NAME.fullmatch(name)
+    if found is None:
+        raise DatasetError(
+            f"{name} is no file of timm: names say mode, precision, layout, versions and device, "
+            "such as benchmark-infer-amp-nchw-pt240-cu124-rtx3090-dynamo.csv"
+        )
+    return {word: value or "" for word, value in found.groupdict().items()}
+
+
+def _version(digits: str) -> str:
+    """Return PyTorch's version: ``240`` is 2.4.0, ``113`` is 1.13."""
+    return f"1.{digits[1:]}" if digits.startswith("1") else ".".join(digits)
+
+
+def _setting(words: Mapping[str, str], facts: DeviceFacts, session: str) -> Setting:
+    training = words["mode"] == "train"
+    digits = words["toolkit"]
+    toolkit = {"CUDA": f"{digits[:-1]}.{digits[-1]}"} if digits else {}
+    contains = "forward, backward and update" if training else "forward"
+    return Setting(
+        framework="torch",
+        framework_version=_version(words["version"]),
+        provider=facts.device_class,
+        mode=Mode.TRAINING if training else Mode.INFERENCE,
+        optimizer="sgd" if training else "",
+        precision=words["precision"],
+        layout=words["layout"],
+        compiled="dynamo" if words["compiled"] else "eager",
+        options={
+            MEASURED_BY: TIMM, SESSION: session, CONTAINS: f"{contains}, kernels and dispatch",
+            **toolkit,
+        },
+    )  # fmt: skip
+
+
+def _add_file(
+    published: Published,
+    file: ForeignFile,
+    words: Mapping[str, str],
+    facts: DeviceFacts,
+    known: _Networks,
+) -> None:
+    rows = list(_rows(file, words["mode"], published))
+    merged = known.are_merged(rows)
+    setting = _setting(words, facts, re.sub(r"\.csv(\.gz)?$", "", file.name))
+    by_batch = {
+        batch: Setting(**{**vars(setting), "batch": batch}) for batch in {row.batch for row in rows}
+    }
+    quantity = "step_ms" if words["mode"] == "train" else EXECUTION
+    for row in rows:
+        network = known.network(row, merged)
+        if math.isnan(row.time_ms):
+            reason = "the file gives no step time"
+            published.mark("without a time", reason, row.place, row.key.architecture)
+            published.add(network, by_batch[row.batch], {}, status=Status.CRASHED, detail=reason)
+        else:
+            steps = sample(row.time_ms, Estimator.THROUGHPUT_MEAN, _STEPS, _WARMUPS)
+            published.add(network, by_batch[row.batch], {quantity: steps})
+
+
+def _rows(file: ForeignFile, mode: str, published: Published) -> Iterable[_Row]:
+    """Yield the rows that can be read, and count the others."""
+    columns = {name: f"{mode}_{name}" for name in ("step_time", "batch_size", "img_size")}
+    check_header = has_columns("model", "param_count", *columns.values())
+    for place, cells in file.cells(check_header):
+        try:
+            size = float(cells[columns["img_size"]])
+            batch = float(cells[columns["batch_size"]]) if columns["batch_size"] in cells else None
+            row = _Row(
+                place,
+                _Key(cells["model"], int(size)),
+                float(cells["param_count"]),
+                None if batch is None else int(batch),
+                float(cells.get(columns["step_time"], "nan")),
+            )
+            if row.time_ms <= 0 or math.isinf(row.time_ms) or size < 1 or not row.parameters > 0:
+                raise ValueError("a figure is not above 0")
+        except KeyError as error:
+            published.left_out.add(f"no value in {error.args[0]}", place)
+        except (ValueError, OverflowError) as error:
+            published.left_out.add("a figure that cannot be read", place, str(error))
+        else:
+            yield row
+
+
+class _Networks:
+    """Networks by the lists of operators, which say what a row's parameters belong to."""
+
+    def __init__(
+        self, published: Published, lists: Mapping[_Key, Sequence[NetworkDescription]]
+    ) -> None:
+        self._published, self._lists = published, lists
+        self._subjects: dict[str, NetworkRef] = {}
+
+    def are_merged(self, rows: Iterable[_Row]) -> bool:
+        """Whether most networks of a file that can be told apart had their branches merged.
+
+        One setting of the benchmark decides it for all networks of a file.
+        """
+        found = [
+            matches[0].reparameterised
+            for row in rows
+            if len(self._lists.get(row.key, ())) > 1 and len(matches := self._matches(row)) == 1
+        ]
+        return sum(found) * 2 > len(found)
+
+    def _matches(self, row: _Row) -> list[NetworkDescription]:
+        """Return the networks of which a row's number of parameters may be, as it is rounded."""
+        apart = [
+            (abs((each.parameters or 0) / 1e6 - row.parameters), each)
+            for each in self._lists.get(row.key, ())
+        ]
+        exact = [each for difference, each in apart if difference <= _ROUNDING]
+        return exact or [each for difference, each in apart if difference <= _NEAR * row.parameters]
+
+    def network(self, row: _Row, merged: bool) -> NetworkRef:
+        """Return the network of a row, with its list of operators if there is one."""
+        matches = self._matches(row)
+        if matches:
+            fitting = [each for each in matches if each.reparameterised == merged]
+            described = (fitting or matches)[0]
+        else:
+            described = self._unlisted(row)
+        if described.name not in self._subjects:
+            self._subjects[described.name] = self._published.network(described)
+        return self._subjects[described.name]
+
+    def _unlisted(self, row: _Row) -> NetworkDescription:
+        """Describe a network without operators; the name tells it from listed ones."""
+        name = _name(row.key)
+        if row.key in self._lists:
+            name += f"-{row.parameters:g}M"
+            reason = "another number of parameters than in the lists: another architecture"
+        else:
+            reason = "no list has their architecture and size"
+        if self._lists:
+            self._published.mark("without a list of operators", reason, row.place, name)
+        return NetworkDescription(
+            name, row.key.architecture, image_size=row.key.size,
+            parameters=round(row.parameters * 1e6),
+        )  # fmt: skip
+
+
+def _name(key: _Key, reparameterised: bool = False) -> str:
+    return f"{key.architecture}-{key.size}" + "-reparameterised" * reparameterised
+
+
+def _read_lists(files: Sequence[ForeignFile]) -> dict[_Key, list[NetworkDescription]]:
+    """Read lists of operators, one network per line.
+
+    Raises
+    ------
+    DatasetError
+        If a line is no list of operators.
+    """
+    found: dict[_Key, list[NetworkDescription]] = defaultdict(list)
+    for file in files:
+        for number, line in enumerate(file.text.splitlines(), 1):
+            try:
+                values = json.loads(line)
+                if values["ok"]:
+                    described = _listed(values)
+                    key = _Key(described.architecture, described.image_size or 0)
+                    found[key].append(described)
+            except (ValueError, TypeError, LookupError) as error:
+                raise DatasetError(
+                    f"{file.name} line {number} is no list of operators ({first_line(error)})"
+                ) from error
+    return dict(found)
+
+
+def _listed(values: Mapping[str, Any]) -> NetworkDescription:
+    operators = tuple(_operator(each) for each in values["ops"])
+    key, merged = _Key(str(values["model"]), int(values["size"])), bool(values["reparameterised"])
+    # The first image of a network is its input.
+    images = (
+        tensor.shape[0]
+        for operator in operators
+        for tensor in operator.inputs
+        if len(tensor.shape) == 4 and not tensor.is_weight
+    )
+    return NetworkDescription(
+        _name(key, merged),
+        key.architecture,
+        str(values["module"]),
+        image_size=key.size,
+        batch=next(images, None),
+        parameters=int(values["params"]),
+        reparameterised=merged,
+        operators=operators,
+    )
+
+
+def _operator(values: Sequence[Any]) -> ListedOperator:
+    op, inputs, outputs, attributes, count = values
+    return ListedOperator(
+        str(op),
+        tuple(
+            ListedTensor(tuple(shape), np.dtype(code).name, bool(is_weight))
+            for shape, code, is_weight in inputs
+        ),
+        tuple(ListedTensor(tuple(shape), np.dtype(code).name) for shape, code in outputs),
+        attributes,
+        int(count),
+    )
