@@ -75,6 +75,24 @@ def test_golden_file_of_schema_3_reads_as_it_was_written(golden_v3: Path) -> Non
     assert checksum(golden_v3) == "e6ba1c790f66de781b2da3db77c9222e68c752205744b971f44c7025aa926699"
 
 
+def test_golden_file_of_described_networks_reads_as_it_was_written(golden_v3: Path) -> None:
+    sys.path.insert(0, str(golden_v3.parent))
+    try:
+        import make_dataset_v3_described as made
+    finally:
+        sys.path.pop(0)
+    path = golden_v3.with_name("dataset-v3-described.h5")
+    dataset = read_dataset(path)
+    assert dataset.info == made.SOURCED
+    # Times that are not known differ from themselves.
+    assert list(map(repr, dataset.measurements)) == list(map(repr, made.rows()))
+    assert dataset.graphs == {made.NETWORK.digest: made.GRAPH}
+    (content,) = dataset.descriptions.values()
+    assert NetworkDescription.from_bytes(content) == made.DESCRIPTION
+    assert check_dataset(path) == []
+    assert checksum(path) == "229dba2e9260d8bd1ade853a88eba24f41386487733c5655072330049eb6b7af"
+
+
 def test_settings_and_platforms_are_written_once(golden_v3: Path) -> None:
     with h5py.File(golden_v3) as file:
         settings = json.loads(file.attrs["settings"])

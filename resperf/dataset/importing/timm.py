@@ -82,18 +82,13 @@ def import_timm(
         Files such as ``benchmark-infer-amp-nchw-pt240-cu124-rtx3090.csv``, whose names say device,
         precision, layout and versions; and, if there is one, a file of operator lists (``.jsonl``),
         which is joined by architecture, image size and number of parameters. Compressed or not.
-    output : Path
-    device : str, optional
-        Name of the device, if the files' own is not to be used.
-    graphs : Path, optional
-        Folder of ONNX files, each with the name of a network (``resnet50-224.onnx``).
+    output, device, graphs
+        As in `import_neusight`; a graph is named like ``resnet50-224.onnx``.
 
     Raises
     ------
-    DatasetError
-        If a file is of another format, of an unknown device, or of another device than the others.
-    OutputError
-        If the output cannot be written.
+    DatasetError, OutputError
+        As in `import_neusight`.
     """
     files = read_files(paths)
     lists = [file for file in files if _OPERATORS.fullmatch(file.name)]

@@ -46,16 +46,13 @@ def import_vidur(paths: Sequence[Path], output: Path, *, device: str | None = No
     paths : sequence of Path
         Files ``compute__DEVICE__MODEL__mlp.csv``, compressed or not. Collectives (``network__...``)
         are between devices and no layers: they are left out and counted.
-    output : Path
-    device : str, optional
-        Name of the device, if the files' own is not to be used.
+    output, device
+        As in `import_neusight`.
 
     Raises
     ------
-    DatasetError
-        If a file is of another format, of an unknown device, or of another device than the others.
-    OutputError
-        If the output cannot be written.
+    DatasetError, OutputError
+        As in `import_neusight`.
     """
     files = read_files(paths)
     words = {file.name: _NAME.fullmatch(file.name) for file in files}
