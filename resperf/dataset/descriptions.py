@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 from collections.abc import Mapping
@@ -81,8 +80,9 @@ class NetworkDescription:
 
     def to_bytes(self) -> bytes:
         """Return the JSON that a dataset stores."""
-        values = json.dumps(dataclasses.asdict(self), sort_keys=True, separators=(",", ":"))
-        return values.encode()
+        # `dataclasses.asdict` copies everything, which takes longer than all else of an import.
+        text = json.dumps(vars(self), default=vars, sort_keys=True, separators=(",", ":"))
+        return text.encode()
 
     @classmethod
     def from_bytes(cls, content: bytes) -> Self:
