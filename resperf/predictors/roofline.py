@@ -8,6 +8,7 @@ of all devices together times one factor, shrunk towards 1; without any, those o
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -429,11 +430,13 @@ def _pooled(parts: Sequence[_Part]) -> Costs:
     """Fit one set of coefficients to all sessions, each of which has a dispatch of its own."""
     names = tuple(parts[0].terms)
     matrices, weights = [], []
+    of_device = Counter(part.session.device for part in parts)
     for part in parts:
         some = part.some()
         some = some[part.values[some] > _AT_DISPATCH * part.shortest_ms]
         matrices.append(part.relative[some])
-        weights.append(part.weights[some] / max(part.weights[some].sum(), 1.0))
+        total = max(part.weights[some].sum(), 1.0) * of_device[part.session.device]
+        weights.append(part.weights[some] / total)
     found = _fit_near(np.vstack(matrices), np.concatenate(weights), np.zeros(len(names)), 0.0)
     coefficients = _positive(dict(zip(names, found.tolist(), strict=True)))
     rows = sum(len(part.values) for part in parts)

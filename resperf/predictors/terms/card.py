@@ -188,6 +188,15 @@ def _product(kind: str) -> Relative:
             ms * (1 + _TILE_COST / math.sqrt(a * b))
             for ms, (a, b) in zip(waves.values(), _TILES, strict=True)
         ))  # fmt: skip
+        starts = {
+            f"starts of {a}x{b}": _tile_waves(product, card, a, b) * _CALL_CYCLES
+            / card.cycles_per_ms
+            for a, b in _STARTED
+        }  # fmt: skip
+        read_again = each_bytes * product.count * product.k * (
+            product.m * np.ceil(product.n / 128) + product.n * np.ceil(product.m / 128)
+        )
+        cached = read_again / (card.multiprocessors * card.cycles_per_ms * _CACHED_BYTES)
         return {
             "flops": compute,
             "flops or bytes": np.maximum(compute, moved),
@@ -197,15 +206,9 @@ def _product(kind: str) -> Relative:
             "bytes of second": each_bytes * product.count * product.k * product.n
             / card.bytes_per_ms,
             "bytes of results": q["out_bytes"] / card.bytes_per_ms,
-            **{
-                f"starts of {a}x{b}": _tile_waves(product, card, a, b) * _CALL_CYCLES
-                / card.cycles_per_ms
-                for a, b in _STARTED
-            },
-            "tiles read again": each_bytes * product.count * product.k * (
-                product.m * np.ceil(product.n / 128) + product.n * np.ceil(product.m / 128)
-            ) / (card.multiprocessors * card.cycles_per_ms * _CACHED_BYTES),
-        }
+            "tiles read again": cached,
+            **starts,
+        }  # fmt: skip
 
     return terms
 
