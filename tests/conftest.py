@@ -14,7 +14,6 @@ from resperf.layers import (
     Activation,
     Conv,
     Dense,
-    DenseStep,
     Elementwise,
     Layer,
     Pool,
@@ -72,12 +71,6 @@ def _toy_layers(kind: str, rows: int, random: np.random.Generator) -> list[Layer
             ),
             "dense": lambda: Dense(
                 batch=draw(1, 16), features_in=draw(8, 2048), features_out=draw(8, 2048)
-            ),
-            "dense_step": lambda: DenseStep(
-                batch=draw(1, 16),
-                features_in=draw(8, 2048),
-                features_out=draw(8, 2048),
-                optimizer=str(random.choice(["sgd", "adam"])),
             ),
             "quantized_dense": lambda: QuantizedDense(
                 batch=draw(1, 64),

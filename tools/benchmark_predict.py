@@ -104,7 +104,7 @@ def throughput(bundle_path: Path, folder: Path) -> None:
 def one_call(bundle_path: Path) -> None:
     """Predict 100,000 different layers in one call, which runs in one thread."""
     from resperf.bundle import Bundle
-    from resperf.layers import layer_from_key
+    from resperf.measurement import layer_and_optimizer
 
     bundle = Bundle.load(bundle_path)
     for kind in bundle.kinds:
@@ -112,22 +112,23 @@ def one_call(bundle_path: Path) -> None:
             each for each in bundle.part["golden"]["layers"] if each["key"].startswith(f"{kind}:")
         )
         width = "features_in" if "dense" in kind else "channels_in"
-        layer = layer_from_key(entry["key"])
+        layer, optimizer = layer_and_optimizer(entry["key"])
         if getattr(layer, "groups", 1) > 1:
             layer = layer.replace(groups=1)
         layers = [
             layer.replace(batch=1 + place % 64, **{width: 1 + place // 64})
             for place in range(LAYERS)
         ]
-        bundle.predict(layers[:100], bundle.layer_quantity)
+        optimizers = [optimizer] * LAYERS
+        bundle.predict(layers[:100], bundle.layer_quantity, optimizers[:100])
         seconds = []
         for _ in range(3):
             start = time.perf_counter()
-            bundle.predict(layers, bundle.layer_quantity)
+            bundle.predict(layers, bundle.layer_quantity, optimizers)
             seconds.append(time.perf_counter() - start)
         print(
             f"{LAYERS:,} layers in one call, {kind}, "
-            f"{bundle.method_of(kind, bundle.layer_quantity)}: "
+            f"{bundle.method_of(kind, bundle.own_quantity(kind))}: "
             f"{LAYERS / median(seconds):,.0f} a second"
         )
 

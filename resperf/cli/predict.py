@@ -185,10 +185,12 @@ def predict_layer(
 
     A layer is a kind (conv, dense, matmul, ...) and its fields; `size`, `kernel`,
     `stride`, `dilation` and `pad` set both axes, and padding=same or valid sets the pads.
+    conv_step and dense_step are training steps of a conv and a dense layer, with the optimizer
+    as a field: optimizer=adam.
     """
     if (kind is None) == (table is None):
         raise click.UsageError("name a layer (conv batch=8 ...), or a file with --csv")
-    layers = _layers_of(table) if table is not None else [_typed_layer(str(kind), fields)]
+    typed = _layers_of(table) if table is not None else [_typed_layer(str(kind), fields)]
     from resperf.prediction import predict_layers
     from resperf.prediction.api import chosen_bundle
     from resperf.prediction.host import bundle_warnings
@@ -196,7 +198,8 @@ def predict_layer(
     from resperf.report.network import layers_text, warnings_text
 
     found = chosen_bundle(device, framework, bundle)
-    predictions = predict_layers(layers, found)
+    layers, optimizers = zip(*typed, strict=True)
+    predictions = predict_layers(layers, found, optimizers)
     if as_json:
         print(json_text([prediction.to_json() for prediction in predictions]))
     else:
@@ -205,8 +208,8 @@ def predict_layer(
         click.echo(warnings_text(warnings), err=as_json)
 
 
-def _typed_layer(kind: str, words: tuple[str, ...]) -> Layer:
-    from resperf.layers import kind_of
+def _typed_layer(kind: str, words: tuple[str, ...]) -> tuple[Layer, str]:
+    from resperf.measurement import written_layer
 
     fields: dict[str, str] = {}
     for word in words:
@@ -216,14 +219,14 @@ def _typed_layer(kind: str, words: tuple[str, ...]) -> Layer:
         if name in fields:
             raise LayerError(f"{name} is given twice ({fields[name]} and {value}); leave one out")
         fields[name] = value
-    return kind_of(kind).from_text(fields)
+    return written_layer(kind, fields, typed=True)
 
 
-def _layers_of(path: Path) -> list[Layer]:
+def _layers_of(path: Path) -> list[tuple[Layer, str]]:
     """Read a CSV file of layers; an empty cell means the default of that field."""
-    from resperf.layers import kind_of
+    from resperf.measurement import written_layer
 
-    layers: list[Layer] = []
+    layers: list[tuple[Layer, str]] = []
     with path.open(encoding="utf-8-sig", newline="") as file:
         try:
             rows = csv.DictReader(file, strict=True)
@@ -241,7 +244,7 @@ def _layers_of(path: Path) -> list[Layer]:
                 cells = {k: v.strip() for k, v in row.items() if k and isinstance(v, str)}
                 words = {name: text for name, text in cells.items() if text}
                 try:
-                    layers.append(kind_of(words.pop("kind", "")).from_text(words))
+                    layers.append(written_layer(words.pop("kind", ""), words, typed=True))
                 except LayerError as error:
                     raise LayerError(f"{path}, line {rows.line_num}: {error}") from error
         except (UnicodeDecodeError, csv.Error) as error:

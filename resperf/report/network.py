@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from resperf.errors import printable
-from resperf.layers import layer_from_key
+from resperf.measurement import layer_and_optimizer, written_kind
 from resperf.prediction import (
     WHOLE_NETWORK,
     Failure,
@@ -378,11 +378,12 @@ def layers_text(layers: Sequence[LayerPrediction]) -> str:
 
 
 def _fields(key: str) -> str:
-    layer = layer_from_key(key)
+    layer, optimizer = layer_and_optimizer(key)
     defaults = layer.defaults()
     written = [
         f"{name}={str(value).lower()}"
         for name, value in layer.fields().items()
         if name == "layout" or value != defaults[name]
     ]
-    return " ".join([layer.kind, *written])
+    written += [f"optimizer={optimizer}"] * bool(optimizer)
+    return " ".join([written_kind(layer.kind, optimizer), *written])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -30,28 +31,31 @@ def test_import_then_info_check_train_and_evaluate(
     words = ["dataset", "import", str(justus_csv), "--format", "justus", "--device", "my card"]
     assert main([*words, "-o", file]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == f"{file}: 400 rows of execution_ms"
+    assert lines[0] == f"{file}: 400 rows of execution_ms, step_ms"
     assert lines[1].startswith("  conv: 200 rows, minus a session call of 0.09")
     assert lines[2].startswith("  conv_step: 200 rows, minus a session call of 0.09")
     assert len(lines) == 3
     assert main(["dataset", "info", file]) == 0
     shown = capsys.readouterr().out
     assert "imported   justus: toy_convolution.csv" in shown
-    assert "contains   execution_ms: single layers on a GPU" in shown
+    assert "contains   execution_ms, step_ms: single layers" in shown
     assert "device     my card: my card" in shown
     assert "preprocess_ms" not in shown
     assert main(["dataset", "check", file]) == 0
     assert main(["train", file, "-o", bundle, "--method", "baseline"]) == 0
-    assert "conv_step" in capsys.readouterr().out
+    assert re.search("conv_step +step_ms +baseline", capsys.readouterr().out)
     assert main(["evaluate", file, "--bundle", bundle, "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)
-    assert [row["kind"] for row in rows] == ["conv", "conv_step"]
+    assert [(row["kind"], row["phase"]) for row in rows] == [
+        ("conv", "execution_ms"), ("conv_step", "step_ms"),
+    ]  # fmt: skip
     words = ["conv_step", "batch=4", "channels_in=8", "size=16", "kernel=3", "channels_out=8",
              "padding=same", "activation=relu", "optimizer=adam", "--bundle", bundle,
              "--json"]  # fmt: skip
     assert main(["predict-layer", *words]) == 0
     (layer,) = json.loads(capsys.readouterr().out)
     assert layer["in_range"] is True
+    assert layer["key"].startswith("conv_step:batch=4,")
     assert layer["execution_ms"] > 0
 
 

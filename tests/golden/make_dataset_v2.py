@@ -6,7 +6,7 @@ import math
 from pathlib import Path
 
 from resperf.dataset import Dataset, DatasetInfo, write_dataset
-from resperf.layers import Conv, DenseStep
+from resperf.layers import Conv, Dense
 from resperf.measurement import Measurement, Samples, Status, StopReason
 from resperf.platform import Platform
 from resperf.settings import Setting
@@ -40,17 +40,20 @@ CONV = Conv(
     batch=2, channels_in=3, height=9, width=7, kernel_height=3, kernel_width=3, channels_out=8,
     layout="nhwc",
 )  # fmt: skip
-STEP = DenseStep(batch=1, features_in=9, features_out=4, optimizer="adam")
+STEP = Dense(batch=1, features_in=9, features_out=4)
 
 
-def _row(layer: Conv | DenseStep, repeat: int, *execution_ms: float) -> Measurement:
+def _row(layer: Conv | Dense, repeat: int, *values_ms: float) -> Measurement:
+    """Return a forward pass of a convolution, or a training step, then called an execution."""
+    is_step = layer is STEP
+    quantity = "step_ms" if is_step else "execution_ms"
     return Measurement(
         subject=layer,
         status=Status.OK,
-        samples={"execution_ms": Samples(execution_ms, 5, 5, StopReason.BUDGET)},
-        setting=INFO.setting,
+        samples={quantity: Samples(values_ms, 5, 5, StopReason.BUDGET)},
+        setting=INFO.setting.with_optimizer("adam" if is_step else ""),
         platform=INFO.platform,
-        isolated_ms=execution_ms[1] + 0.125,
+        isolated_ms=values_ms[1] + 0.125,
         session_ms=0.125,
         started_at=math.nan,
         duration_s=math.nan,
