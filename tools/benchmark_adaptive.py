@@ -43,7 +43,7 @@ from resperf.dataset import read_info, read_table
 from resperf.features import Array
 from resperf.layers import KINDS
 from resperf.predictors import layer_predictor_class
-from resperf.report.tables import Column, table
+from resperf.report.tables import table
 from resperf.training.disagreement import acquisition_score
 from resperf.training.fit import FEWEST_ROWS, FEWEST_ROWS_FOR_NETWORK
 from resperf.training.rows import LayerRows, layer_rows
@@ -375,11 +375,10 @@ def _show(kind: str, curves: Mapping[str, list[Point]]) -> None:
                 f"{needed / count:.2f}" if needed else f"above {plain[-1][0] / count:.2f}",
             ]  # fmt: skip
         body.append(cells)
-    columns = [Column(f"{kind} rows", right=True)]
+    headings = [f"{kind} rows"]
     for name in ERRORS:
-        columns += [Column(f"{name}, plain", right=True), Column("adaptive", right=True),
-                    Column("plain rows for the same", right=True)]  # fmt: skip
-    print(table(columns, body), end="\n\n", flush=True)
+        headings += [f"{name}, plain", "adaptive", "plain rows for the same"]
+    print(table(headings, body), end="\n\n", flush=True)
 
 
 def _needed(curve: Sequence[tuple[int, float]], error: float) -> float | None:
