@@ -83,6 +83,7 @@ def test_a_second_run_goes_on_where_the_first_one_ended(
     words = ["--data", str(data), "--work", str(tmp_path / "work"),
              "--output", str(tmp_path / "docs" / "accuracy-public.md")]  # fmt: skip
     (tmp_path / "docs").mkdir()
+    monkeypatch.setattr(tool, "PLOTTED", ())  # plots take time, and are tested below
     tool.main([*words, "--only", "perfnet-1080ti"])
     assert "5 fits, 0 of them done" in capsys.readouterr().out
     fitted = []
