@@ -111,9 +111,9 @@ def command(
             "--check-fusion runs measurements; leave out --check-fusion or --dry-run"
         )
     target = named_target(device, framework)
-    varied, left_out = network_files(networks), network_files(exclude)
     defined = Campaign.from_toml(find_campaign(campaign))
     settings = {} if threads is None else {"threads": threads}
+    varied, left_out = network_files(networks), network_files(exclude)
     bench = Bench(target, settings, seed, samples, networks=varied, exclude=left_out)
     hours = defined.run.time_limit(hours)
     if dry_run:
@@ -123,7 +123,7 @@ def command(
         return
     result = run_campaign(
         defined,
-        default_output(defined.name, target, threads) if output is None else output,
+        output or default_output(defined.name, target, threads),
         bench,
         hours=hours,
         acquisition=_acquisition() if adaptive else None,

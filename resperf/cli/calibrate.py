@@ -5,7 +5,7 @@ from __future__ import annotations
 import filecmp
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -75,11 +75,9 @@ def command(
     framework: str | None,
     networks: tuple[Path, ...],
     excluded: tuple[Path, ...],
-    batches: tuple[int, ...],
-    seconds: float,
     output: Path | None,
-    adapt: bool,
     as_json: bool,
+    **how: Any,
 ) -> None:
     """Measure whole networks and fit in-network corrections to a bundle.
 
@@ -95,10 +93,8 @@ def command(
     chosen = chosen_bundle(device, framework, bundle)
     paths = network_files(networks) if networks else shipped_networks(["*"])
     paths, left_out = _without_excluded(paths, network_files(excluded))
-    made, notes = calibrate(
-        chosen, paths, output or _default_output(bundle or device, chosen),
-        batches=batches, seconds=seconds, adapt=adapt, progress=True,
-    )  # fmt: skip
+    target = output or _default_output(bundle or device, chosen)
+    made, notes = calibrate(chosen, paths, target, progress=True, **how)
     notes = [*left_out, *notes]
     assert made.correction is not None
     if as_json:

@@ -67,14 +67,11 @@ if TYPE_CHECKING:
 def command(
     file: Path,
     output: Path | None,
-    method: str,
-    epochs: int | None,
-    seed: int,
-    trees: int | None,
     device: str | None,
     estimate_from: tuple[Path, ...],
     networks: tuple[Path, ...],
     as_json: bool,
+    **settings: Any,
 ) -> None:
     """Train predictors on the measured layers of FILE.h5 and write them as a bundle.
 
@@ -90,9 +87,9 @@ def command(
     excluded = keys_of_networks(datasets, network_files(networks))
     with progress_bar() as progress:
         bundle = train(
-            file, target, method=method, seed=seed, epochs=epochs, trees=trees, device=device,
-            exclude_keys=excluded, excluded=[path.name for path in networks],
-            estimate_from=estimate_from, progress=progress,
+            file, target, device=device, exclude_keys=excluded,
+            excluded=[path.name for path in networks], estimate_from=estimate_from,
+            progress=progress, **settings,
         )  # fmt: skip
     seconds = time.monotonic() - started
     if as_json:

@@ -59,16 +59,16 @@ def test_the_networks_of_a_folder_give_layers(campaign: Path, cli) -> None:
 
 
 def test_an_adaptive_campaign_chooses_some_of_its_layers(campaign: Path, cli) -> None:
-    words = ["bench", str(campaign), "--framework", "synthetic", "--samples", "90"]
+    words = ["bench", str(campaign), "--framework", "synthetic", "--samples", "60"]
     cli.text(*words, "-o", "plain.h5")
     cli.text(*words, "-o", "a.h5", "--adaptive")
     plain, chosen = (
         {row.layer.key for row in read_dataset(Path(name)).measurements}
         for name in ("plain.h5", "a.h5")
     )
-    assert len(plain) == len(chosen) == 90
-    assert 23 <= len(plain & chosen) < 80
-    assert "after the first 23 layers" in cli.text(*words, "--adaptive", "--dry-run")
+    assert len(plain) == len(chosen) == 60
+    assert 15 <= len(plain & chosen) < 53
+    assert "after the first 15 layers" in cli.text(*words, "--adaptive", "--dry-run")
 
 
 def test_a_dry_run_measures_nothing(campaign: Path, cli) -> None:
