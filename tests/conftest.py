@@ -142,6 +142,12 @@ def _toy_layers(kind: str, rows: int, random: np.random.Generator) -> list[Layer
     def draw(low: int, high: int) -> int:
         return int(np.exp(random.uniform(np.log(low), np.log(high + 1))))
 
+    def pick(*words: str) -> str:
+        return str(random.choice(words))
+
+    def features() -> dict[str, int]:
+        return {"features_in": draw(8, 2048), "features_out": draw(8, 2048)}
+
     layers: dict[str, Layer] = {}
     while len(layers) < rows:
         kernel, size = draw(1, 5), draw(6, 60)
@@ -153,43 +159,28 @@ def _toy_layers(kind: str, rows: int, random: np.random.Generator) -> list[Layer
         }  # fmt: skip
         make: dict[str, Callable[[], Layer]] = {
             "conv": lambda w=window: Conv(
-                **w, channels_out=draw(4, 128), activation=str(random.choice(["none", "relu"]))
+                **w, channels_out=draw(4, 128), activation=pick("none", "relu")
             ),
             "pool": lambda w=window: Pool(**w),
             "activation": lambda: Activation(
-                batch=draw(1, 16),
-                values=draw(64, 500_000),
-                activation=str(random.choice(["relu", "tanh"])),
+                batch=draw(1, 16), values=draw(64, 500_000), activation=pick("relu", "tanh")
             ),
-            "dense": lambda: Dense(
-                batch=draw(1, 16), features_in=draw(8, 2048), features_out=draw(8, 2048)
-            ),
+            "dense": lambda: Dense(batch=draw(1, 16), **features()),
             "dense_step": lambda: DenseStep(
-                batch=draw(1, 16),
-                features_in=draw(8, 2048),
-                features_out=draw(8, 2048),
-                optimizer=str(random.choice(["sgd", "adam"])),
+                batch=draw(1, 16), **features(), optimizer=pick("sgd", "adam")
             ),
             "quantized_dense": lambda: QuantizedDense(
-                batch=draw(1, 64),
-                features_in=draw(8, 2048),
-                features_out=draw(8, 2048),
-                function=str(random.choice(["linear", "integer"])),
+                batch=draw(1, 64), **features(), function=pick("linear", "integer")
             ),
             "transpose": lambda: Transpose(
-                batch=draw(1, 8),
-                dim1=draw(4, 64),
-                dim2=draw(4, 256),
-                dim3=draw(4, 64),
-                order=str(random.choice(["132", "213", "321"])),
+                batch=draw(1, 8), dim1=draw(4, 64), dim2=draw(4, 256), dim3=draw(4, 64),
+                order=pick("132", "213", "321"),
             ),
             "elementwise": lambda: Elementwise(
-                batch=draw(1, 16),
-                inner=draw(16, 100_000),
-                function=str(random.choice(["add", "mul", "div"])),
+                batch=draw(1, 16), inner=draw(16, 100_000), function=pick("add", "mul", "div"),
                 second="same",
             ),
-        }
+        }  # fmt: skip
         layer = make[kind]()
         layers[layer.key] = layer
     return list(layers.values())
