@@ -135,11 +135,11 @@ def test_the_report_has_every_result_its_plots_and_what_is_missing(
 def test_figures_name_their_commit_and_are_made_again_where_their_code_changed(
     tool: ModuleType, write: Write, monkeypatch
 ) -> None:
-    monkeypatch.setattr(tool, "commit", lambda: "first")
+    monkeypatch.setattr(tool, "source_commit", lambda: "first")
     _, text = write("--only", "justus-k80")
     assert "- computed at `first`: conv: baseline; dense: baseline; pool: baseline" in text
     # Another commit with the same code makes nothing again.
-    monkeypatch.setattr(tool, "commit", lambda: "second")
+    monkeypatch.setattr(tool, "source_commit", lambda: "second")
     told, text = write("--only", "justus-k80")
     assert "3 fits, 3 of them done" in told
     assert "computed at `first`: " in text
