@@ -168,7 +168,8 @@ def test_networks_run_under_onnx_runtime_and_are_shown(
     assert sorted((row.setting.batch, row.setting.threads) for row in rows) == [(1, 1), (2, 1)]
     for row in rows:
         assert 0.001 < row.value("execution_ms") <= row.value("latency_ms") < 100
-        assert row.samples["execution_ms"].taken >= 9
+        # Three in each round; on a busy machine not all rounds count.
+        assert row.samples["execution_ms"].taken >= 3
     cli.text("dataset", "check", "runs.h5")
     assert cli.json("dataset", "info", "runs.h5")["networks"]["rows"] == 2
     cli.text("dataset", "export", "runs.h5", "-o", "runs.csv")
