@@ -12,7 +12,7 @@ import pytest
 from resperf.backends import backend
 from resperf.bundle import Bundle
 from resperf.campaign import runner
-from resperf.campaign.process import Interrupted, WorkerDied
+from resperf.campaign.process import Interrupted, Taken, WorkerDied
 from resperf.dataset import read_networks
 from resperf.layers import Dense
 from resperf.measurement import Measurement, Samples, Status, StopReason
@@ -81,7 +81,7 @@ def measured(bundle, monkeypatch) -> list[tuple[str, int]]:
                 started_at=float(len(asked)), repeat=repeat,
                 flags=("busy",) if run.path.stem == "mlp3" else (),
             )  # fmt: skip
-            return {"row": row.to_json(), "reading": None, "usual": {}}
+            return Taken(row, None, {})
 
     monkeypatch.setattr("resperf.campaign.bench.WorkerProcess", ByLaw)
     monkeypatch.setattr("resperf.campaign.runner.WorkerProcess", ByLaw)
