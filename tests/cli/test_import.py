@@ -88,39 +88,33 @@ def test_what_was_left_out_is_printed_and_in_the_json(tmp_path: Path, cli) -> No
 LINEAR = "OPName,Latency,Device,Kernel Name,B,M,N,K\n" + 10 * "linear,{},{},k,1,2048,2048,2048\n"
 
 
-def test_flagged_rows_and_networks_are_printed(tmp_path: Path, capsys: Capture) -> None:
+def test_flagged_rows_and_networks_are_printed(tmp_path: Path, cli) -> None:
     output, file = tmp_path / "a.h5", tmp_path / "train_linear.csv"
     file.write_text(LINEAR.format(*(10 * [40.0, "NVIDIA L4"])))
     words = ["dataset", "import", str(file), "--format", "neusight", "-o", str(output)]
-    assert main(words) == 0
-    lines = capsys.readouterr().out.splitlines()
+    lines = cli.text(*words).splitlines()
     assert lines[:3] == [
         f"{output}: 10 rows of execution_ms", "  dense: 10 rows",
         "9 rows repeat a layer or network",
     ]  # fmt: skip
     assert lines[3].startswith("10 rows flagged throttled: large products reach less than 25%")
     assert lines[3].endswith("(first: train_linear.csv line 2: large products at 1% of the peak)")
-    assert main([*words, "--force", "--json"]) == 0
-    document = json.loads(capsys.readouterr().out)
+    document = cli.json(*words, "--force")
     assert [(each["what"], each["rows"]) for each in document["marked"]] == [
         ("flagged throttled", 10)
     ]
-    assert main(["dataset", "info", str(output)]) == 0
-    assert "flagged throttled" in capsys.readouterr().out
-    assert main(["dataset", "check", str(output)]) == 0
+    assert "flagged throttled" in cli.text("dataset", "info", output)
+    cli.text("dataset", "check", output)
     test = tmp_path / "test_linear.csv"
     test.write_text(LINEAR.format(*(10 * [4.0, "NVIDIA L4"])))
-    assert main(["dataset", "import", str(test), *words[2:], "--force"]) == 0
-    capsys.readouterr()
-    assert main(["dataset", "info", str(output)]) == 0
-    shown = [line.split() for line in capsys.readouterr().out.splitlines()]
+    cli.text("dataset", "import", test, *words[2:], "--force")
+    shown = [line.split() for line in cli.text("dataset", "info", output).splitlines()]
     place = shown.index(["session", "rows"])
-    assert shown[place + 1 : place + 3] == [["test", "10"], ["train", "10"]]
+    assert shown[place + 2 : place + 4] == [["test", "10"], ["train", "10"]]
     net = tmp_path / "benchmark-infer-amp-nchw-pt240-cu124-rtx3090.csv"
     net.write_text("model,infer_img_size,infer_step_time,infer_batch_size,param_count\nn,9,1,2,3\n")
     words = ["dataset", "import", str(net), "--format", "timm", "-o", str(tmp_path / "t.h5")]
-    assert main(words) == 0
-    assert capsys.readouterr().out.splitlines()[-1] == "1 network, 0 with a graph"
+    assert cli.text(*words).splitlines()[-1] == "1 network, 0 with a graph"
 
 
 @pytest.mark.parametrize(
