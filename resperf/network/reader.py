@@ -19,6 +19,7 @@ from resperf.network.inputs import Inputs, complete_inputs
 from resperf.network.model import stripped_model
 from resperf.network.protos import attributes_of, check_size, sparse_weight, weight
 from resperf.network.rebatch import rebatched, shape_input
+from resperf.network.sequences import Sequences
 from resperf.network.shapes import ShapeFinder
 
 if TYPE_CHECKING:
@@ -133,6 +134,8 @@ class _Reading:
         self.seen = _Seen({**weights, **given}, [*self.inputs.notes, *overridable])
         self.names = _NodeNames()
         self.finder = ShapeFinder(path, model)
+        versions = {opset.domain: opset.version for opset in model.opset_import}
+        self.sequences = Sequences(self.graph, versions.get("", 1))
 
     def _overridable(self, weights: Mapping[str, Tensor]) -> list[str]:
         """Note the weights that a run could override; the network reads them as constants."""
@@ -183,6 +186,12 @@ class _Reading:
         chosen = self._chosen_branch(node)
         if chosen is not None:
             for inner in chosen:
+                self._visit(inner)
+            return
+        if split := self.sequences.as_tensors(node, self.seen.tensors):
+            nodes, constants = split
+            self.seen.tensors.update({each.name: each for each in constants})
+            for inner in nodes:
                 self._visit(inner)
             return
         attributes = attributes_of(self.path, node)
