@@ -94,7 +94,7 @@ def main() -> int:
         try:
             target.write_bytes(makers[name]())
         except Exception as error:  # whatever a framework says of an architecture it cannot export
-            failures[name] = f"{type(error).__name__}: {first_line(error)}"
+            failures[name] = _reason(error)
             print(f"{name}: not exported: {failures[name]}", flush=True)
         else:
             kilobytes, seconds = target.stat().st_size / 1e3, time.monotonic() - started
@@ -103,6 +103,13 @@ def main() -> int:
     for name, reason in failures.items():
         print(f"{name}: not exported: {reason}", file=sys.stderr)
     return bool(failures)
+
+
+def _reason(error: BaseException) -> str:
+    """Name the first of the errors that led to one."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return f"{type(error).__name__}: {first_line(error)}"
 
 
 def network_name(row: dict[str, Any]) -> str:
