@@ -27,6 +27,8 @@ _SINGLE_RESULT = frozenset({
     "Softmax",
 })  # fmt: skip
 _WIDEST_CAST = frozenset({"GridSample", "ScatterElements", "ScatterND"})
+_VIEWS = frozenset({"Transpose", "Reshape", "Squeeze", "Unsqueeze"})
+"""Operators by which exporters give a weight another shape before it is used."""
 _KEEPS_FIRST = frozenset({"BatchNormalization", "InstanceNormalization", "Gather", "Pad", "Clip"})
 """Operators whose result has the type of their first input, whatever the others are."""
 
@@ -46,12 +48,16 @@ def autocast(network: Network) -> Network:
 class _Casting:
     network: Network
     tensors: dict[str, Tensor] = field(default_factory=dict)
+    computed: set[str] = field(default_factory=set)
     nodes: list[Node] = field(default_factory=list)
     cached: dict[str, str] = field(default_factory=dict)
     """Weight -> its copy in half precision."""
 
     def cast(self) -> Network:
         self.tensors = dict(self.network.tensors)
+        self.computed = {
+            name for node in self.network.nodes if node.op not in _VIEWS for name in node.outputs
+        }
         for node in self.network.nodes:
             self._visit(node)
         return replace(self.network, nodes=tuple(self.nodes), tensors=self.tensors)
@@ -110,7 +116,7 @@ class _Casting:
         self.nodes.append(
             Node(f"{node.name}/cast_{place}", "Cast", "", (name,), (made,), attributes)
         )
-        if tensor.is_weight:
+        if tensor.is_weight and name not in self.computed:
             self.cached[name] = made
         return made
 

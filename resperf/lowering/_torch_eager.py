@@ -1,7 +1,6 @@
 """Eager PyTorch: one kernel per operator, none for views, copies where a view is not enough.
 
-Which copies there are follows from the strides of every tensor, as PyTorch computes them. Operators
-that compute with weights alone are left out, since reading a network folds them.
+Which copies there are follows from the strides of every tensor, as PyTorch computes them.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from resperf.errors import LayerError, UnsupportedError
 from resperf.layers import Attention, Layer, Move, Operand, Operator, layer_of_operator
-from resperf.lowering._base import MALFORMED, is_computed_once, qualified_by_domain
+from resperf.lowering._base import MALFORMED, qualified_by_domain
 from resperf.lowering._torch_strides import Strided, contiguous, like
 from resperf.network import Network, Node, Tensor
 from resperf.network.canonical import PASSING
@@ -20,6 +19,7 @@ from resperf.network.protos import data_type_of
 
 CHANNELS_LAST = (0, 2, 3, 1)
 OWN_DOMAINS = frozenset({""})
+_SHAPE_OPS = frozenset({"Flatten", "Reshape", "Squeeze", "Unsqueeze"})
 
 
 @dataclass(frozen=True)
@@ -93,8 +93,6 @@ class _Eager:
     def run(self) -> list[TorchKernel]:
         self.maker = {name: node for node in self.network.nodes for name in node.outputs if name}
         for node in self.network.nodes:
-            if node.op != "Cast" and is_computed_once(self.network, node):
-                continue
             node = qualified_by_domain(node, OWN_DOMAINS)
             known = len(self.kernels)
             try:
@@ -209,6 +207,8 @@ class _Eager:
     def _identity(self, node: Node) -> None:
         """Pass a tensor on; behind a transposition, an exporter writes ``contiguous()`` so."""
         view, before = self.view(node.inputs[0]), self.maker.get(node.inputs[0])
+        while before is not None and before.op in _SHAPE_OPS:
+            before = self.maker.get(before.inputs[0])
         if before is not None and before.op == "Transpose" and not view.is_contiguous:
             view = self.copy(node, node.inputs[0], view)
         self.views[node.outputs[0]] = view
@@ -359,6 +359,40 @@ class _Eager:
         first, second = (view.shape for _, view in given)
         return operands, (math.prod(batch), first[-2], second[-1])
 
+    def _einsum(self, node: Node) -> None:
+        """Run a contraction of two tensors as products in batches, of axes in another order."""
+        terms, _, output = str(node.attributes["equation"]).replace(" ", "").partition("->")
+        letters = terms.split(",")
+        if len(letters) != 2 or "." in terms or not output:
+            self._plain(node, "einsum")
+            return
+        first, second = letters
+        shapes = [self.tensor(name).shape for name in node.inputs[:2]]
+        sizes = dict(zip(first, shapes[0], strict=True)) | dict(zip(second, shapes[1], strict=True))
+        both = [each for each in output if each in first and each in second]
+        left = [each for each in output if each not in second]
+        right = [each for each in output if each not in first]
+        summed = [each for each in first if each in second and each not in output]
+        if len(both) + len(left) + len(summed) != len(first) or not summed:
+            self._plain(node, "einsum")
+            return
+
+        def size(axes: Sequence[str]) -> int:
+            return math.prod(sizes[axis] for axis in axes)
+
+        batch, depth = size(both), size(summed)
+        orders = ((both, left, summed), (both, summed, right))
+        flats = ((batch, size(left), depth), (batch, depth, size(right)))
+        for name, term, order, flat in zip(node.inputs, letters, orders, flats, strict=True):
+            axes = [term.index(axis) for part in order for axis in part]
+            self.reshaped(node, name, self.view(name).permuted(axes), flat)
+        operands = [self.operand(name, flat) for name, flat in zip(node.inputs, flats, strict=True)]
+        result = (batch, size(left), size(right))
+        self.emit(node, "bmm", operands, result, onnx_op="MatMul", attributes={})
+        computed = [*both, *left, *right]
+        made = contiguous(tuple(sizes[axis] for axis in computed))
+        self.views[node.outputs[0]] = made.permuted([computed.index(axis) for axis in output])
+
     def _concat(self, node: Node) -> None:
         """Join tensors; an exporter writes ``stack`` and ``roll`` like this too."""
         made = [self.maker.get(name) for name in node.inputs]
@@ -477,7 +511,7 @@ _IMAGE: Mapping[str, str] = {
     "Pad": "constant_pad_nd", "DepthToSpace": "pixel_shuffle",
 }  # fmt: skip
 _PLAIN: Mapping[str, str] = {
-    "Attention": "sdpa", "CumSum": "cumsum", "Einsum": "einsum", "GatherElements": "gather",
+    "Attention": "sdpa", "CumSum": "cumsum", "GatherElements": "gather",
     "GatherND": "index",
     "GlobalAveragePool": "mean", "GlobalMaxPool": "amax", "GroupNormalization": "native_group_norm",
     "InstanceNormalization": "native_group_norm", "LayerNormalization": "native_layer_norm",
@@ -490,12 +524,13 @@ _RULES: Mapping[str, _Rule] = {
     **{op: _image(name) for op, name in _IMAGE.items()},
     **{op: _plain(name) for op, name in _PLAIN.items()},
     **dict.fromkeys(PASSING, _Eager._identity),
-    **dict.fromkeys(("Reshape", "Flatten", "Squeeze", "Unsqueeze"), _Eager._reshape),
+    **dict.fromkeys(_SHAPE_OPS, _Eager._reshape),
     "Add": _Eager._add,
     "Cast": _Eager._cast,
     "CastLike": _Eager._cast,
     "Clip": _Eager._clip,
     "Concat": _Eager._concat,
+    "Einsum": _Eager._einsum,
     "Expand": _Eager._expand,
     "Gather": _Eager._gather,
     "Gemm": _Eager._linear,

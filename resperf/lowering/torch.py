@@ -56,7 +56,7 @@ def lower(
             f"lowering method {method!r} does not exist for PyTorch, which is not asked what it "
             "runs; use rules"
         )
-    joined = canonical(network)
+    joined = canonical(network.with_weight_nodes())
     whole = joined.network
     if _major(setting.framework_version) < _FUSED_ATTENTION_SINCE:
         whole = attention_in_parts(whole)

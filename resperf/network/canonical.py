@@ -202,6 +202,22 @@ def _plain_conv(graph: _Graph, node: Node) -> _Joined:
     return _Match(graph, node), replace(node, inputs=node.inputs[:2])
 
 
+def _batch_statistics(graph: _Graph, last: Node) -> _Joined:
+    """Join a batch normalisation and the mean and variance that it computes of its own input."""
+    match = _Match(graph, last)
+    value = last.inputs[0]
+    mean, mean_square = (match.made(name, "ReduceMean") for name in last.inputs[3:5])
+    if mean is None or mean_square is None or mean.inputs[0] != value:
+        return None
+    square = match.made(mean_square.inputs[0], "Mul", "Pow")
+    difference = square and match.made(square.inputs[0], "Sub")
+    other = difference and match.made(difference.inputs[1], "ReduceMean")
+    if not other or not difference or {difference.inputs[0], other.inputs[0]} != {value}:
+        return None
+    attributes = {**last.attributes, "training_mode": 1}
+    return match, replace(last, inputs=last.inputs[:3], attributes=attributes)
+
+
 def _gated_by_itself(graph: _Graph, last: Node) -> _Joined:
     """Join a tensor times its sigmoid (SiLU), or times its hard sigmoid."""
     for gate, other in (last.inputs, last.inputs[::-1]):
@@ -324,6 +340,7 @@ def _before_transpose(match: _Match, name: str) -> str | None:
 _LATEST = 1 << 20
 _RULES: Mapping[str, tuple[tuple[Callable[[_Graph, Node], _Joined], int], ...]] = {
     "Add": ((_layer_norm, 17), (_linear, _LATEST)),
+    "BatchNormalization": ((_batch_statistics, _LATEST),),
     "Conv": ((_plain_conv, _LATEST),),
     "Mul": ((_gelu, 20), (_gated_by_itself, 24)),
     "MatMul": ((_attention, 23),),

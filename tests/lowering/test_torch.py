@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -286,3 +287,38 @@ def test_pytorch_is_not_asked() -> None:
 def test_layers_stay_as_they_are() -> None:
     layer = Dense(batch=1, features_in=2, features_out=3)
     assert lower_layers([layer], EAGER, PLATFORM) == [layer]
+
+
+def test_a_contraction_is_a_product_in_batches() -> None:
+    nodes = [("Einsum", "e", ["x", "w"]), ("Relu", "y", ["e"])]
+    shapes = {"x": (2, 3, 4, 8), "w": (3, 5, 8), "e": (2, 3, 4, 5), "y": (2, 3, 4, 5)}
+    network = network_of(nodes, shapes, {"e": {"equation": "bhwc,hkc->bhwk"}})
+    copy, product, relu = lowered(network)
+    # h is of both, b and w of the first, k of the second; c is summed: (2, 3, 4, 8) is turned to
+    # (3, 2 x 4, 8), which needs a copy, and (3, 5, 8) to (3, 8, 5), which does not.
+    assert (copy.op, product.op, relu.op) == ("clone", "bmm", "relu")
+    assert isinstance(product.layer, MatMul)
+    sizes = product.layer
+    assert (sizes.batch * sizes.outer, sizes.rows, sizes.depth, sizes.columns) == (3, 8, 8, 5)
+
+
+def test_a_weight_added_to_a_weight_times_a_tensor_is_one_kernel() -> None:
+    nodes = [("Mul", "m", ["w", "x"]), ("Add", "y", ["wb", "m"])]
+    shapes = {"x": (2, 5, 8), "w": (8,), "wb": (8,), "m": (2, 5, 8), "y": (2, 5, 8)}
+    assert ops(network_of(nodes, shapes)) == ["addcmul"]
+    nodes = [("Mul", "m", ["x", "w"]), ("Add", "y", ["m", "wb"])]
+    assert ops(network_of(nodes, shapes)) == ["mul", "add"]
+
+
+def test_what_computes_with_weights_runs_each_time() -> None:
+    whole = network_of(
+        [("Mul", "s", ["w", "wb"]), ("Add", "y", ["x", "s"])],
+        dict.fromkeys(("x", "w", "wb", "s", "y"), (4, 8)),
+    )
+    network = replace(
+        whole,
+        nodes=whole.nodes[1:],
+        weight_nodes=whole.nodes[:1],
+        weight_tensors={name: whole.tensors[name] for name in ("w", "wb", "s")},
+    )
+    assert ops(network) == ["mul", "add"]

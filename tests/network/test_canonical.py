@@ -120,3 +120,18 @@ def test_products_with_a_bias_of_another_length_stay() -> None:
     for length, count in ((8, 1), (1, 2)):
         values = {"w": np.ones((8, 8)), "b": np.ones(length)}
         assert len(joined(nodes, values).network.nodes) == count
+
+
+def test_statistics_that_a_batch_normalisation_computes_are_part_of_it() -> None:
+    nodes = [
+        ("ReduceMean", "mean", ["x"]),
+        ("ReduceMean", "kept", ["x"]),
+        ("Sub", "d", ["x", "kept"]),
+        ("Mul", "square", ["d", "d"]),
+        ("ReduceMean", "var", ["square"]),
+        ("BatchNormalization", "y", ["x", "scale", "bias", "mean", "var"]),
+    ]
+    values = {"scale": np.ones(5), "bias": np.zeros(5)}
+    (node,) = joined(nodes, values).network.nodes
+    assert node.inputs == ("x", "scale", "bias")
+    assert node.attributes["training_mode"] == 1

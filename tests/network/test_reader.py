@@ -603,3 +603,26 @@ def test_positions_of_pytorch_exports_are_constants(read: Callable[..., Network]
     assert scale.dtype == "float32"
     assert scale.value is not None
     assert scale.value.item() == 1.0
+
+
+def test_what_computes_with_weights_alone_is_kept_beside_the_network(
+    read: Callable[..., Network],
+) -> None:
+    nodes = [
+        helper.make_node("Mul", ["table", "table"], ["squared"]),
+        helper.make_node("Transpose", ["squared"], ["turned"], perm=[1, 0]),
+        helper.make_node("Relu", ["table"], ["unused"]),
+        helper.make_node("Add", ["one", "one"], ["two"]),
+        helper.make_node("Mul", ["x", "two"], ["doubled"]),
+        helper.make_node("MatMul", ["doubled", "turned"], ["y"]),
+    ]
+    constants = [weight("table", 3, 4), constant("one", 1.0, np.float32)]
+    network = read(nodes, [value("x", ["n", 4])], ["y"], constants, batch=2)
+    assert [node.op for node in network.nodes] == ["Mul", "MatMul"]
+    # Neither what nothing reads nor arithmetic of numbers.
+    assert [node.op for node in network.weight_nodes] == ["Mul", "Transpose"]
+    whole = network.with_weight_nodes()
+    assert [node.op for node in whole.nodes] == ["Mul", "Transpose", "Mul", "MatMul"]
+    assert whole.tensors["squared"].shape == (3, 4)
+    assert "squared" not in network.tensors
+    assert not whole.weight_nodes
