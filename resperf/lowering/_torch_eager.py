@@ -466,7 +466,20 @@ def _addcmul_layer(operator: Operator) -> Layer:
     return layer_of_operator(replace(operator, inputs=(last, first)))
 
 
+def _group_norm_layer(operator: Operator) -> Layer:
+    """Return a normalisation of groups: each is normalised like one channel."""
+    groups = operator.attributes.get("num_groups")
+    if groups is None:
+        return layer_of_operator(operator)
+    data = operator.operand(0)
+    shape = (data.shape[0], int(groups), math.prod(data.shape[1:]) // int(groups))
+    inputs = (replace(data, shape=shape, value=None), *operator.inputs[1:])
+    grouped = replace(operator, op="InstanceNormalization", inputs=inputs, outputs=(shape,))
+    return layer_of_operator(grouped)
+
+
 _LAYERS: Mapping[str, Callable[[Operator], Layer]] = {
+    "native_group_norm": _group_norm_layer,
     "addcmul": _addcmul_layer,
     "clone": _clone_layer,
     "roll": Move.copied,

@@ -1,9 +1,10 @@
 """Undo what exporters do, for targets that cannot be asked what they run.
 
 An exporter writes operators that its operator set lacks in parts. They are joined again, named as
-ONNX names them in later operator sets: ``LayerNormalization`` (17), ``Gelu`` (20), ``Attention``
-(23), ``Swish`` (24). Where the file's operator set has the operator, parts are what the network
-computes, and they stay. A matrix product and its bias become one ``Gemm``, of any rank.
+ONNX names them in later operator sets: ``LayerNormalization`` (17), ``Gelu`` (20),
+``GroupNormalization`` (21), ``Attention`` (23), ``Swish`` (24). Where the file's operator set has
+the operator, parts are what the network computes, and they stay. A matrix product and its bias
+become one ``Gemm``, of any rank.
 
 Never used before ONNX Runtime's own lowering, which finds such parts by its own rules.
 """
@@ -145,6 +146,11 @@ class _Graph:
         tensor = self.tensors.get(name)
         return tensor is not None and tensor.is_weight and set(tensor.shape) <= {1}
 
+    def is_weight(self, name: str) -> bool:
+        """Whether a tensor is a constant of any size."""
+        tensor = self.tensors.get(name)
+        return tensor is not None and tensor.is_weight
+
     def shape(self, name: str) -> tuple[int, ...]:
         """Shape of a tensor; empty if it is unknown."""
         tensor = self.tensors.get(name)
@@ -200,6 +206,47 @@ def _plain_conv(graph: _Graph, node: Node) -> _Joined:
     if bias is None or bias.value is None or np.any(bias.value):
         return None
     return _Match(graph, node), replace(node, inputs=node.inputs[:2])
+
+
+def _group_norm(graph: _Graph, last: Node) -> _Joined:
+    """Join a normalisation of groups, each as one channel, with its scale and bias."""
+    match = _Match(graph, last)
+    shifted = match.split(last, graph.is_weight)
+    product = shifted and match.made(shifted[1], "Mul")
+    scaled = product and match.split(product, graph.is_weight)
+    back = scaled and match.made(scaled[1], "Reshape")
+    norm = back and match.made(back.inputs[0], "InstanceNormalization")
+    apart = norm and match.made(norm.inputs[0], "Reshape")
+    if not apart or not norm or not scaled or not shifted:
+        return None
+    value, grouped = apart.inputs[0], graph.shape(norm.inputs[0])
+    if len(grouped) != 3 or graph.shape(value) != graph.shape(last.outputs[0]):
+        return None
+    attributes = {**norm.attributes, "num_groups": grouped[1]}
+    inputs = (value, scaled[0], shifted[0])
+    return match, _joined(last, "GroupNormalization", inputs, attributes)
+
+
+def _times_one(graph: _Graph, last: Node) -> _Joined:
+    """Drop a factor of one, which exporters write where a function has such a parameter."""
+    for number, other in (last.inputs, last.inputs[::-1]):
+        tensor = graph.tensors.get(number)
+        if tensor is not None and tensor.value is not None and tensor.value.size == 1:
+            same = graph.shape(other) == graph.shape(last.outputs[0])
+            if same and tensor.value.item() == 1:
+                return _Match(graph, last), _joined(last, "Identity", (other,))
+    return None
+
+
+def _whole_assignment(graph: _Graph, last: Node) -> _Joined:
+    """Drop an assignment to all of a tensor, as which exporters write changes in place."""
+    data, indices, updates = last.inputs[:3]
+    rows = graph.tensors.get(indices)
+    if rows is None or rows.value is None or graph.shape(updates) != graph.shape(data):
+        return None
+    if not np.array_equal(rows.value.ravel(), np.arange(graph.shape(data)[0])):
+        return None
+    return _Match(graph, last), _joined(last, "Identity", (updates,))
 
 
 def _batch_statistics(graph: _Graph, last: Node) -> _Joined:
@@ -339,10 +386,11 @@ def _before_transpose(match: _Match, name: str) -> str | None:
 
 _LATEST = 1 << 20
 _RULES: Mapping[str, tuple[tuple[Callable[[_Graph, Node], _Joined], int], ...]] = {
-    "Add": ((_layer_norm, 17), (_linear, _LATEST)),
+    "Add": ((_layer_norm, 17), (_group_norm, 21), (_linear, _LATEST)),
     "BatchNormalization": ((_batch_statistics, _LATEST),),
     "Conv": ((_plain_conv, _LATEST),),
-    "Mul": ((_gelu, 20), (_gated_by_itself, 24)),
     "MatMul": ((_attention, 23),),
+    "Mul": ((_gelu, 20), (_gated_by_itself, 24), (_times_one, _LATEST)),
+    "ScatterND": ((_whole_assignment, _LATEST),),
 }
 """Operator of the last part -> its rules, each with the operator set that has the whole."""

@@ -18,7 +18,13 @@ from resperf.network.folding import folded, is_constant
 from resperf.network.graph import branch_nodes, captured, check_text, live_nodes, ordered_nodes
 from resperf.network.inputs import Inputs, complete_inputs
 from resperf.network.model import stripped_model
-from resperf.network.protos import attributes_of, check_size, sparse_weight, weight
+from resperf.network.protos import (
+    attributes_of,
+    check_size,
+    data_type_of,
+    sparse_weight,
+    weight,
+)
 from resperf.network.rebatch import rebatched, shape_input
 from resperf.network.sequences import Sequences
 from resperf.network.shapes import ShapeFinder
@@ -26,6 +32,7 @@ from resperf.network.shapes import ShapeFinder
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto
 
+_FLOATS = ("float32", "float16", "bfloat16")
 _IR_WITH_DEFAULTS = 4
 """From this IR version on, weights that are also inputs are defaults that a run can override."""
 
@@ -244,11 +251,14 @@ class _Reading:
         if node.op_type in ("Shape", "Size") or self.seen.of_weights.isdisjoint(node.input):
             return
         self.seen.of_weights.update(filter(None, node.output))
+        made = self.seen.tensors.get(node.output[0])
+        if made is None or made.dtype not in _FLOATS:
+            return  # Indices: exporters compute them where frameworks do not.
         name = printable(f"{node.output[0]}/of_weights")
-        inputs, outputs = tuple(node.input), tuple(node.output)
-        self.seen.weight_nodes.append(
-            Node(name, node.op_type, node.domain, inputs, outputs, attributes)
-        )
+        op, inputs, outputs = node.op_type, tuple(node.input), tuple(node.output)
+        if op == "CastLike":  # Of the other tensor only the type counts.
+            op, inputs, attributes = "Cast", inputs[:1], {"to": data_type_of(made.dtype)}
+        self.seen.weight_nodes.append(Node(name, op, node.domain, inputs, outputs, attributes))
 
     def _chosen_branch(self, node: NodeProto) -> list[NodeProto] | None:
         """Return the nodes of the branch that an ``If`` with a known condition runs, renamed.
@@ -366,7 +376,7 @@ class _Reading:
 
 def _is_parameter(weight: Tensor) -> bool:
     """Whether a weight may be learnt: exporters store the numbers of a formula as weights too."""
-    return weight.dtype in ("float32", "float16", "bfloat16") and math.prod(weight.shape) > 1
+    return weight.dtype in _FLOATS and math.prod(weight.shape) > 1
 
 
 class _NodeNames:

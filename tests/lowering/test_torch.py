@@ -322,3 +322,22 @@ def test_what_computes_with_weights_runs_each_time() -> None:
         weight_tensors={name: whole.tensors[name] for name in ("w", "wb", "s")},
     )
     assert ops(network) == ["mul", "add"]
+
+
+def test_a_normalisation_of_groups_is_one_kernel() -> None:
+    nodes = [
+        ("Reshape", "r", ["x", "w0"]),
+        ("InstanceNormalization", "i", ["r", "w1", "w2"]),
+        ("Reshape", "b", ["i", "w3"]),
+        ("Mul", "m", ["b", "wg"]),
+        ("Add", "y", ["m", "wb"]),
+    ]
+    image, grouped = (2, 8, 4, 4), (2, 2, 64)
+    shapes = {"x": image, "r": grouped, "i": grouped, "b": image, "m": image, "y": image}
+    shapes |= {"wg": (8, 1, 1), "wb": (8, 1, 1)}
+    values = {"w0": [0, 2, -1], "w1": [1.0, 1.0], "w2": [0.0, 0.0], "w3": list(image)}
+    (node,) = lowered(network_of(nodes, shapes, values=values))
+    assert node.op == "native_group_norm"
+    assert isinstance(node.layer, Norm)
+    # Two images of two groups of 4 channels and 4 x 4 pixels.
+    assert (node.layer.batch, node.layer.channels, node.layer.pixels) == (2, 2, 64)

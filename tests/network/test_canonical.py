@@ -135,3 +135,12 @@ def test_statistics_that_a_batch_normalisation_computes_are_part_of_it() -> None
     (node,) = joined(nodes, values).network.nodes
     assert node.inputs == ("x", "scale", "bias")
     assert node.attributes["training_mode"] == 1
+
+
+def test_factors_of_one_and_assignments_to_all_of_a_tensor_are_nothing() -> None:
+    (node,) = joined([("Mul", "y", ["x", "one"])], {"one": 1.0}).network.nodes
+    assert (node.op, node.inputs) == ("Identity", ("x",))
+    nodes = [("Relu", "r", ["x"]), ("ScatterND", "y", ["x", "rows", "r"])]
+    for rows, op in (([[0], [1]], "Identity"), ([[1], [0]], "ScatterND")):
+        last = joined(nodes, {"rows": rows}).network.nodes[-1]
+        assert last.op == op
