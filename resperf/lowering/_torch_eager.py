@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from resperf.errors import LayerError, UnsupportedError
-from resperf.layers import Attention, Layer, Move, Operand, Operator, layer_of_operator
+from resperf.layers import Layer, Move, Operand, Operator, layer_of_operator
+from resperf.layers.attention import Attention
 from resperf.lowering._base import MALFORMED, qualified_by_domain
 from resperf.lowering._torch_strides import Strided, contiguous, like
 from resperf.network import Network, Node, Tensor

@@ -10,7 +10,12 @@ import numpy as np
 import pytest
 
 from resperf.errors import UnsupportedError
-from resperf.layers import Attention, Cast, Dense, MatMul, Norm, Transpose
+from resperf.layers import Dense
+from resperf.layers.attention import Attention
+from resperf.layers.cast import Cast
+from resperf.layers.matmul import MatMul
+from resperf.layers.norm import Norm
+from resperf.layers.transpose import Transpose
 from resperf.lowering import LoweredNode, lower, lower_layers
 from resperf.network import Network, Node, Tensor
 from resperf.platform import Platform
