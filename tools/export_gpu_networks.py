@@ -107,8 +107,8 @@ def main() -> int:
 
 def _reason(error: BaseException) -> str:
     """Name the first of the errors that led to one."""
-    while error.__cause__ is not None:
-        error = error.__cause__
+    while before := error.__cause__ or error.__context__:
+        error = before
     return f"{type(error).__name__}: {first_line(error)}"
 
 
@@ -133,26 +133,32 @@ def _timm_makers(path: Path) -> dict[str, Callable[[], bytes]]:
 
 
 def _timm(row: dict[str, Any]) -> bytes:
-    """Export an architecture without memory for its weights, or with it where that fails."""
+    """Export an architecture, without memory for its weights where that is possible."""
+    # Some architectures read values of tensors, which "meta" tensors do not have; attention on
+    # five axes can be exported in parts only, as which PyTorch also runs it.
+    attempts = (("meta", True), ("cpu", True), ("meta", False))
+    errors = []
+    for device, fused_attention in attempts:
+        try:
+            return _exported(*_module(row, device, fused_attention=fused_attention))
+        except Exception as error:
+            errors.append(error)
+    raise errors[0]
+
+
+def _module(row: dict[str, Any], device: str, *, fused_attention: bool) -> tuple[Any, Any]:
+    """Make an architecture and an image."""
     import timm
     import torch
     from timm.utils.model import reparameterize_model
 
-    def make() -> Any:
+    timm.layers.set_fused_attn(fused_attention)
+    with torch.device(device):
         module = timm.create_model(row["model"], pretrained=False, **row["kw"]).eval()
-        return reparameterize_model(module) if row["reparameterised"] else module
-
-    def export(device: str) -> bytes:
-        with torch.device(device):
-            module = make()
-            channels = module.default_cfg.get("input_size", (3,))[0]
-            image = torch.zeros(BATCH, channels, row["size"], row["size"])
-        return _exported(module, image)
-
-    try:
-        return export("meta")
-    except Exception:  # some read values of tensors, which have none on this device
-        return export("cpu")
+        if row["reparameterised"]:
+            module = reparameterize_model(module)
+        channels = module.default_cfg.get("input_size", (3,))[0]
+        return module, torch.zeros(BATCH, channels, row["size"], row["size"])
 
 
 def _language(model: Language) -> bytes:

@@ -70,7 +70,18 @@ def lower(
             each for name in names for each in joined.sources.get(name, (name,)) if each in original
         )
         nodes.append(_lowered(group, sources))
-    return answer(network, nodes, "rules")
+    return answer(network, nodes, "rules", _notes(network))
+
+
+def _notes(network: Network) -> tuple[str, ...]:
+    """Say where the file may differ from the module that it was exported from."""
+    ops = {node.op for node in network.nodes}
+    if "Conv" not in ops or any("Norm" in op for op in ops):
+        return ()
+    return (
+        "the file has no normalisations: if its exporter folded them into the convolutions, the "
+        "module itself takes longer; what is predicted is the network in the file",
+    )
 
 
 def _in_precision(network: Network, precision: str) -> Network:

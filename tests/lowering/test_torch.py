@@ -346,3 +346,14 @@ def test_a_normalisation_of_groups_is_one_kernel() -> None:
     assert isinstance(node.layer, Norm)
     # Two images of two groups of 4 channels and 4 x 4 pixels.
     assert (node.layer.batch, node.layer.channels, node.layer.pixels) == (2, 2, 64)
+
+
+def test_a_network_without_normalisations_may_have_been_folded() -> None:
+    shapes = {"x": (2, 4, 8, 8), "w": (4, 4, 1, 1), "c": (2, 4, 8, 8), "y": (2, 4, 8, 8)}
+    shapes |= {"wg": (4,)}
+    convolution = ("Conv", "c", ["x", "w"])
+    bare = network_of([convolution, ("Relu", "y", ["c"])], shapes)
+    (note,) = lower(bare, EAGER, PLATFORM).notes
+    assert "the network in the file" in note
+    norm = ("BatchNormalization", "y", ["c", "wg", "wg", "wg", "wg"])
+    assert not lower(network_of([convolution, norm], shapes), EAGER, PLATFORM).notes
