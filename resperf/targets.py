@@ -143,6 +143,12 @@ _ROWS = (
     Target(framework="torch", device_class="rocm", packages=("torch",)),
     Target(framework="torch", device_class="cpu", packages=("torch",)),
     Target(
+        framework="torch",
+        device_class="cuda",
+        lowering="resperf.lowering.torch",
+        packages=("torch",),
+    ),
+    Target(
         framework="synthetic",
         device_class="synthetic",
         lowering="resperf.lowering.synthetic",
