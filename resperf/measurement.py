@@ -10,11 +10,12 @@ from enum import StrEnum
 from statistics import fmean, median
 from typing import Any, Self
 
-from resperf.layers import Layer, kind_of
+from resperf.errors import LayerError
+from resperf.layers import Layer, kind_of, parsed_key
 from resperf.platform import Platform
-from resperf.quantities import QUANTITIES, Estimator
+from resperf.quantities import EXECUTION, QUANTITIES, STEP, Estimator
 from resperf.records import Record, read_fields
-from resperf.settings import Setting
+from resperf.settings import OPTIMIZER, OPTIMIZERS, Setting
 from resperf.units import json_values
 
 TOLERANCE = 0.1
@@ -132,6 +133,74 @@ class NetworkRef(Record):
 
 Subject = Layer | NetworkRef
 
+_STEP = "_step"
+
+
+def written_kind(kind: str, optimizer: object) -> str:
+    """Return the name of a kind's layers in keys and files: ``conv``; of steps ``conv_step``."""
+    return f"{kind}{_STEP}" if optimizer else kind
+
+
+def layer_kind(name: str) -> str:
+    """Return the kind of layers that `written_kind` names."""
+    return name.removesuffix(_STEP)
+
+
+def quantity_of(name: str, quantity: str) -> str:
+    """Return the quantity of layers of `written_kind` that a file calls `quantity`.
+
+    Older files, and published ones, call the time of a training step its execution.
+    """
+    return STEP if name != layer_kind(name) and quantity == EXECUTION else quantity
+
+
+def written_layer(
+    name: str, fields: Mapping[str, Any], *, typed: bool = False
+) -> tuple[Layer, str]:
+    """Return a layer from its kind and fields as written, and the optimizer of a training step.
+
+    Parameters
+    ----------
+    name : str
+        As `written_kind` returns it.
+    fields : mapping
+        The layer's own, and ``optimizer`` of a training step.
+    typed : bool
+        Whether they are text, with the shorthands of `Layer.from_text`.
+
+    Raises
+    ------
+    LayerError
+        If there is no such kind, a field is wrong, or a training step has no known optimizer.
+    """
+    cls, own = kind_of(layer_kind(name)), dict(fields)
+    optimizer = "" if name == cls.kind else str(own.pop(OPTIMIZER, "")).lower()
+    if name != cls.kind and optimizer not in OPTIMIZERS:
+        raise LayerError(f"{name}: optimizer={optimizer!r} must be one of {', '.join(OPTIMIZERS)}")
+    return cls.from_text(own) if typed else cls.from_fields(own), optimizer
+
+
+def layer_key(layer: Layer, optimizer: str) -> str:
+    """Return the canonical name of a layer, or of its training step with an optimizer.
+
+    Such as ``dense:batch=1,...`` and ``dense_step:batch=1,...,optimizer=adam``.
+    """
+    if not optimizer:
+        return layer.key
+    fields = layer.key.partition(":")[2]
+    return f"{written_kind(layer.kind, optimizer)}:{fields},{OPTIMIZER}={optimizer}"
+
+
+def layer_and_optimizer(key: str) -> tuple[Layer, str]:
+    """Parse what `layer_key` returned.
+
+    Raises
+    ------
+    LayerError
+        If the key is malformed.
+    """
+    return written_layer(*parsed_key(key), typed=True)
+
 
 @dataclass(frozen=True)
 class Measurement:
@@ -205,14 +274,20 @@ class Measurement:
         return self.subject
 
     @property
+    def key(self) -> str:
+        """Canonical name of the subject; that of a layer's training step has its optimizer."""
+        if isinstance(self.subject, NetworkRef):
+            return self.subject.key
+        return layer_key(self.subject, self.setting.optimizer)
+
+    @property
     def identity(self) -> tuple[Hashable, ...]:
         """Equal for repeated measurements, which `repeat` numbers.
 
-        All layers of a file have one setting; a network may be run under several.
+        All layers of a file have one setting, but for the optimizer of training steps, which the
+        key has; a network may be run under several.
         """
-        if isinstance(self.subject, NetworkRef):
-            return self.subject.key, self.setting
-        return (self.subject.key,)
+        return (self.key, self.setting) if isinstance(self.subject, NetworkRef) else (self.key,)
 
     @property
     def noisy(self) -> bool:
@@ -252,7 +327,8 @@ class Measurement:
         if "network" in values:
             subject: Subject = NetworkRef.from_json(values["network"])
         else:
-            subject = kind_of(values["kind"]).from_fields(values["fields"])
+            subject, optimizer = written_layer(values["kind"], values["fields"])
+            setting = setting.with_optimizer(optimizer) if optimizer else setting
         phases = {f"{phase}_ms": each for phase, each in values.get("phases", {}).items()}
         given = read_fields(cls, {"samples": phases, **values})
         return cls(**{**given, "subject": subject, "setting": setting, "platform": platform})

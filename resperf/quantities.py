@@ -124,7 +124,7 @@ QUANTITIES: Mapping[str, Quantity] = {row.name: row for row in _ROWS}
 """Name -> row."""
 
 
-EXECUTION, WHOLE_CALL = "execution_ms", "whole_call_ms"
+EXECUTION, WHOLE_CALL, STEP = "execution_ms", "whole_call_ms", "step_ms"
 PHASES = QUANTITIES["latency_ms"].parts
 """The phases of a layer or a network, in the order in which they run."""
 

@@ -20,6 +20,17 @@ class Mode(StrEnum):
     TRAINING = "training"
 
 
+OPTIMIZER = "optimizer"
+"""Column of training steps beside the fields of their layers."""
+OPTIMIZERS: Mapping[str, int] = {
+    "sgd": 0, "momentum": 1, "adagrad": 1, "rmsprop": 2, "adam": 2, "adadelta": 2,
+}  # fmt: skip
+"""Optimizer -> values of state per weight, which every step reads and writes."""
+PASSES = 3
+"""Products of a layer's size in a training step: forward pass, gradients of input and weights. Loss
+and update are not counted."""
+
+
 @dataclass(frozen=True)
 class Setting(Record):
     """How a layer or a network is run. A layer's own fields (batch, dtype) are not part of it.
@@ -68,6 +79,11 @@ class Setting(Record):
     options: Mapping[str, str] = field(default_factory=dict)
 
     __hash__ = hash_of_fields
+
+    def with_optimizer(self, optimizer: str) -> Setting:
+        """Return the setting of training steps with an optimizer, of inference if it is empty."""
+        mode = Mode.TRAINING if optimizer else Mode.INFERENCE
+        return dataclasses.replace(self, mode=mode, optimizer=optimizer)
 
     def without_batch(self) -> Setting:
         """Return the setting without batch and shapes, which each row of a network has itself."""

@@ -7,11 +7,20 @@ import math
 
 import pytest
 
+from resperf.errors import LayerError
 from resperf.layers import Dense
-from resperf.measurement import Measurement, NetworkRef, Samples, Status, StopReason
+from resperf.measurement import (
+    Measurement,
+    NetworkRef,
+    Samples,
+    Status,
+    StopReason,
+    layer_and_optimizer,
+    layer_key,
+)
 from resperf.platform import Platform
 from resperf.quantities import Estimator
-from resperf.settings import Setting
+from resperf.settings import Mode, Setting
 
 LAYER = Dense(batch=1, features_in=2, features_out=3)
 SETTING, PLATFORM = Setting("synthetic", threads=2), Platform("synthetic")
@@ -99,3 +108,34 @@ def test_estimators_make_one_value_of_samples() -> None:
     for name, value in expected.items():
         samples = Samples(values, 6, 0, StopReason.BUDGET, estimator=Estimator(name))
         assert samples.value == value
+
+
+def test_a_training_step_is_a_layer_under_a_setting_with_a_key_of_its_own() -> None:
+    adam = SETTING.with_optimizer("adam")
+    assert (adam.mode, adam.with_optimizer("")) == (Mode.TRAINING, SETTING)
+    step = Measurement(LAYER, Status.UNSUPPORTED, setting=adam, platform=PLATFORM)
+    # Datasets and bundles hold such keys: they never change.
+    assert (
+        step.key
+        == layer_key(LAYER, "adam")
+        == (
+            "dense_step:batch=1,features_in=2,features_out=3,bias=1,activation=none,dtype=float32,"
+            "optimizer=adam"
+        )
+    )
+    assert layer_and_optimizer(step.key) == (LAYER, "adam")
+    assert layer_and_optimizer(LAYER.key) == (LAYER, "")
+    sgd = Measurement(
+        LAYER, Status.UNSUPPORTED, setting=SETTING.with_optimizer("sgd"), platform=PLATFORM
+    )
+    assert len({step.identity, sgd.identity, (LAYER.key,)}) == 3
+    for key, optimizer in ((step.key.replace("adam", "lion"), "lion"), ("dense_step:batch=1", "")):
+        with pytest.raises(LayerError, match=f"optimizer='{optimizer}' must be one of sgd"):
+            layer_and_optimizer(key)
+
+
+def test_rows_of_journals_that_knew_steps_as_kinds_are_read() -> None:
+    row = Measurement(LAYER, Status.UNSUPPORTED, setting=SETTING, platform=PLATFORM).to_json()
+    old = {**row, "kind": "dense_step", "fields": {**LAYER.fields(), "optimizer": "adam"}}
+    read = Measurement.from_json(old, SETTING, PLATFORM)
+    assert (read.layer, read.setting) == (LAYER, SETTING.with_optimizer("adam"))

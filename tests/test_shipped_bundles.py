@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 
 from resperf.bundle import Bundle, find_bundle
-from resperf.cli.main import main
 from resperf.devices import devices
-from resperf.layers import Activation, Conv, ConvStep, Pool, layer_from_key
+from resperf.layers import Activation, Conv, Pool
+from resperf.measurement import layer_and_optimizer
 from resperf.network import Network, read_network
 from resperf.platform_facts import CpuFacts
 from resperf.prediction import predict_layers, predict_network
+from resperf.settings import OPTIMIZERS
 
 ROOT = Path(__file__).parents[1]
 DEVICES = ("1080ti", "k80", "p100", "v100")
@@ -45,8 +46,9 @@ def test_a_shipped_bundle_says_what_it_learnt_and_what_it_estimates(device: str)
     learnt = {"conv", "dense", "conv_step", "dense_step"}
     assert set(bundle.kinds) == {*learnt, "pool", "activation"}
     for kind in learnt:
-        assert bundle.errors["test"][kind]["execution_ms"]["rows"] > 500
-        assert bundle.errors["test"][kind]["execution_ms"]["mape"] < 0.2
+        assert bundle.errors["test"][kind][bundle.own_quantity(kind)]["rows"] > 500
+        assert bundle.errors["test"][kind][bundle.own_quantity(kind)]["mape"] < 0.2
+    assert {setting.optimizer for setting in bundle.settings} == {"", *OPTIMIZERS}
     assert "arXiv" in bundle.provenance["datasets"][0]["source"]["citation"]
     alone = bundle.estimates["activation execution"]
     assert alone["source"]["device"] == device
@@ -79,14 +81,15 @@ def test_vgg16_is_predicted_as_a_whole_and_above_what_the_device_could_do(device
 
 
 def test_a_faster_device_is_predicted_to_be_faster() -> None:
-    step = ConvStep(**CONV.fields(), optimizer="adam")
     relu = Activation(batch=16, values=64 * 112 * 112, activation="relu")
     pool = Pool(batch=16, channels_in=64, height=112, width=112, kernel_height=2, kernel_width=2,
                 stride_height=2, stride_width=2, layout="nhwc")  # fmt: skip
     times_ms = {
         device: [
             each.execution_ms
-            for each in predict_layers([CONV, step, pool, relu], find_bundle(device))
+            for each in predict_layers(
+                [CONV, CONV, pool, relu], find_bundle(device), ["", "adam", "", ""]
+            )
         ]
         for device in DEVICES
     }
@@ -96,17 +99,26 @@ def test_a_faster_device_is_predicted_to_be_faster() -> None:
         assert step_ms > conv_ms
 
 
-def test_the_command_line_knows_the_devices(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["devices", "--json"]) == 0
-    listed = {entry["device"] for entry in json.loads(capsys.readouterr().out)}
+@pytest.mark.parametrize("device", DEVICES)
+def test_training_steps_are_predicted_as_when_they_were_kinds(device: str) -> None:
+    """Values of commit f082b53, in and out of range (tests/golden/steps.json)."""
+    golden = json.loads((ROOT / "tests" / "golden" / "steps.json").read_text())[device]
+    layers, optimizers = zip(*map(layer_and_optimizer, golden), strict=True)
+    found = predict_layers(layers, find_bundle(device), optimizers)
+    assert [each.key for each in found] == list(golden)
+    assert [[each.execution_ms, each.low_ms, each.high_ms] for each in found] == [
+        pytest.approx(values, rel=1e-4) for values in golden.values()
+    ]
+
+
+def test_the_command_line_knows_the_devices(cli) -> None:
+    listed = {entry["device"] for entry in cli.json("devices")}
     assert set(DEVICES) <= listed
     network = str(ROOT / "models" / "networks" / "vgg16.onnx")
-    assert main(["predict", network, "--device", "1080ti", "--batch", "1", "8", "--json"]) == 0
-    documents = json.loads(capsys.readouterr().out)
+    documents = cli.json("predict", network, "--device", "1080ti", "--batch", "1", "8")
     assert [each["batch"] for each in documents] == [1, 8]
     assert documents[0]["estimated_phases"] == ["preprocess", "postprocess"]
-    assert main(["predict", network, "--device", "1080ti"]) == 0
-    assert "(estimated)" in capsys.readouterr().out
+    assert "(estimated)" in cli.text("predict", network, "--device", "1080ti")
 
 
 def test_every_shipped_bundle_has_its_totals() -> None:
@@ -120,7 +132,10 @@ def test_golden_layers_and_totals_of_networks_are_what_they_were(folder: Path) -
     factor = 1.0 if bundle.transferred is None else bundle.transferred.factor
     for name in {name for entry in golden for name in entry["values"]}:
         entries = [entry for entry in golden if name in entry["values"]]
-        found = bundle.predict([layer_from_key(entry["key"]) for entry in entries], name)
+        layers, optimizers = zip(
+            *(layer_and_optimizer(each["key"]) for each in entries), strict=True
+        )
+        found = bundle.predict(layers, name, optimizers)
         alone = found.ms / (factor if name == bundle.layer_quantity else 1.0)
         expected = [entry["values"][name] for entry in entries]
         assert alone.tolist() == pytest.approx(expected, rel=1e-3, abs=1e-6)

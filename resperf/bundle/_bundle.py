@@ -19,8 +19,9 @@ from resperf.bundle._ranges import outside
 from resperf.bundle._upgrade import COPIES_ASSUMED
 from resperf.copies import StoredCopies
 from resperf.errors import BundleError
-from resperf.features import Array, columns_of, feature_matrix, quantities
-from resperf.layers import Layer, kind_of_key, layer_from_key
+from resperf.features import Array, Columns, columns_of, columns_of_keys, feature_matrix, quantities
+from resperf.layers import Layer, kind_of_key
+from resperf.measurement import layer_kind, quantity_of, written_kind
 from resperf.network import Network, structure_digest
 from resperf.platform import Platform
 from resperf.predictors import METHODS, Estimate, Predictor, predictor_class
@@ -70,7 +71,8 @@ class Bundle:
     settings : tuple of Setting
     platforms : tuple of Platform
         How and where the training rows were measured; several if a network predictor was trained
-        on rows of several. `setting` and `platform` are the first.
+        on rows of several, or training steps have optimizers. `setting` and `platform` are the
+        first.
     costs : mapping of str to float
         ``session_ms`` and ``view_ms`` of that machine, if known.
     stored_copies : mapping of str to StoredCopies
@@ -81,7 +83,8 @@ class Bundle:
     layer_quantities, network_quantities : tuple of str
         All quantities that predictors of layers, and of networks, have.
     kinds : tuple of str
-        Kinds of layers that have a predictor of `layer_quantity`.
+        Kinds of layers (`resperf.measurement.written_kind`) that have a predictor of their own
+        time: of `layer_quantity`, or ``step_ms`` of training steps.
     errors : mapping
         ``errors["validation"][kind][quantity]`` holds ``rows``, ``mape``, ``rmse_ms``, ``mae_ms``
         and ``within_10`` (fractions); ``errors["test"]`` likewise.
@@ -139,7 +142,7 @@ class Bundle:
         of_layers = [key for key in known if key[0] != NETWORK]
         self.layer_quantities = tuple(dict.fromkeys(name for _, name in of_layers))
         self.layer_quantity = layer_quantity(self.layer_quantities or (EXECUTION,))
-        self.kinds = tuple(kind for kind, name in of_layers if name == self.layer_quantity)
+        self.kinds = tuple(kind for kind, name in of_layers if name == self.own_quantity(kind))
         self.network_quantities = tuple(name for kind, name in known if kind == NETWORK)
         self._outputs_checked: set[tuple[str, str]] = set()
 
@@ -285,9 +288,13 @@ class Bundle:
         found: Mapping[str, Any] = self.manifest["provenance"]
         return found
 
+    def own_quantity(self, kind: str) -> str:
+        """Return the quantity of a kind's own time: `layer_quantity`, or that of its steps."""
+        return quantity_of(kind, self.layer_quantity)
+
     def has(self, kind: str, quantity: str | None = None) -> bool:
-        """Say whether a kind has a predictor of its own, by default of `layer_quantity`."""
-        return (quantity or self.layer_quantity) in self.part["predictors"].get(kind, ())
+        """Say whether a kind has a predictor of its own, by default of `own_quantity`."""
+        return (quantity or self.own_quantity(kind)) in self.part["predictors"].get(kind, ())
 
     def method_of(self, kind: str, quantity: str = EXECUTION) -> str:
         """Name what predicts a kind's quantity: its predictor's method, or ``transfers``."""
@@ -296,12 +303,12 @@ class Bundle:
 
     @property
     def validation(self) -> dict[str, float]:
-        """Map each kind to the validation MAPE of its `layer_quantity`, a fraction."""
+        """Map each kind to the validation MAPE of its `own_quantity`, a fraction."""
         found = self.errors.get("validation", {})
         return {
-            kind: quantities[self.layer_quantity]["mape"]
+            kind: quantities[self.own_quantity(kind)]["mape"]
             for kind, quantities in found.items()
-            if self.layer_quantity in quantities
+            if self.own_quantity(kind) in quantities
         }
 
     @property
@@ -353,7 +360,12 @@ class Bundle:
             found[quantity] = self._bounded(NETWORK, quantity, predicted, inside)
         return found
 
-    def predict(self, layers: Sequence[Layer], quantity: str = EXECUTION) -> Times:
+    def predict(
+        self,
+        layers: Sequence[Layer],
+        quantity: str = EXECUTION,
+        optimizers: Sequence[str] | Array = (),
+    ) -> Times:
         """Predict lowered layers of any kinds.
 
         Parameters
@@ -362,25 +374,29 @@ class Bundle:
         quantity : str
             A name of `resperf.quantities.QUANTITIES`. Kinds without a predictor of their own for
             ``preprocess_ms`` or ``postprocess_ms`` use the bundle's transfers. No quantity is
-            substituted for another.
+            substituted for another, but the execution of a training step is its ``step_ms``.
+        optimizers : sequence of str, optional
+            Of each layer's training step; empty for inference.
 
         Raises
         ------
         BundleError
             If a predictor no longer gives the stored values.
         """
+        given = optimizers if len(optimizers) else [""] * len(layers)
         ms, low_ms, high_ms = (np.full(len(layers), np.nan) for _ in range(3))
         reasons = [""] * len(layers)
         rows_of: dict[str, list[int]] = {}
-        for row, layer in enumerate(layers):
-            rows_of.setdefault(layer.kind, []).append(row)
+        for row, (layer, optimizer) in enumerate(zip(layers, given, strict=True)):
+            rows_of.setdefault(written_kind(layer.kind, optimizer), []).append(row)
         for kind, rows in rows_of.items():
-            chosen = [layers[row] for row in rows]
-            predicted, found = self._predict_kind(kind, quantity, chosen)
+            columns = columns_of([layers[row] for row in rows], [given[row] for row in rows])
+            own = quantity_of(kind, quantity)
+            predicted, found = self._predict_kind(kind, own, columns)
             for row, reason in zip(rows, found, strict=True):
                 reasons[row] = reason
-            known = np.array([not reason for reason in found], dtype=bool)
-            bounded = self._bounded(kind, quantity, predicted, known)
+            inside = np.array([not reason for reason in found], dtype=bool)
+            bounded = self._bounded(kind, own, predicted, inside)
             ms[rows], low_ms[rows], high_ms[rows] = bounded.values, bounded.low, bounded.high
         in_range = np.array([not reason for reason in reasons], dtype=bool)
         if self.transferred is not None and quantity == self.layer_quantity:
@@ -435,24 +451,24 @@ class Bundle:
         ]
 
     def _predict_kind(
-        self, kind: str, quantity: str, layers: Sequence[Layer]
+        self, kind: str, quantity: str, columns: Columns
     ) -> tuple[Estimate, Sequence[str]]:
         predictor = self._predictors.get((kind, quantity))
         if predictor is not None:
             self._check_outputs(kind, quantity, predictor)
-            columns = columns_of(layers)
             ranges = self.part["ranges"].get(kind, {})
             predicted = predictor.predict(columns, self.setting, self.platform)[quantity]
-            return predicted, outside(kind, columns, ranges)
+            return predicted, outside(predictor.kind, columns, ranges)
         if quantity in self._transfers:
             name = "in_bytes" if quantity == "preprocess_ms" else "out_bytes"
-            sizes = quantities(kind, columns_of(layers))[name]
+            sizes = quantities(layer_kind(kind), columns)[name]
             copied = Estimate.without_bounds(self.transfer_ms(quantity, sizes))
             return copied, self.transfers_outside(quantity, sizes)
         reason = f"no predictor for {kind}"
         if self.layer_quantity == WHOLE_CALL and quantity != self.layer_quantity:
             reason = f"the bundle predicts whole calls, not {quantity.removesuffix('_ms')}"
-        return Estimate.without_bounds(np.full(len(layers), np.nan)), [reason] * len(layers)
+        rows = len(next(iter(columns.values())))
+        return Estimate.without_bounds(np.full(rows, np.nan)), [reason] * rows
 
     def _golden_layers(self, kind: str) -> list[Mapping[str, Any]]:
         entries = self.part["golden"].get("layers", ())
@@ -461,13 +477,13 @@ class Bundle:
     def _check_features(self) -> None:
         """Compare the golden layers' features with what is computed now."""
         for kind, quantity in self._predictors:
-            if kind == NETWORK or quantity != self.layer_quantity:
+            if kind == NETWORK or quantity != self.own_quantity(kind):
                 continue
             entries = self._golden_layers(kind)
             if not entries:
                 raise BundleError(f"{self.path} has no golden layer for {kind}; train it again")
-            layers = [layer_from_key(entry["key"]) for entry in entries]
-            now = _nonzero_columns(feature_matrix(kind, columns_of(layers))[1])
+            columns = columns_of_keys(entry["key"] for entry in entries)
+            now = _nonzero_columns(feature_matrix(layer_kind(kind), columns)[1])
             then = _nonzero_columns(np.array([entry["features"] for entry in entries], dtype=float))
             if now.shape != then.shape or not np.allclose(now, then, rtol=_FEATURE_TOLERANCE):
                 raise BundleError(
@@ -481,7 +497,7 @@ class Bundle:
             return
         entries = [each for each in self._golden_layers(kind) if quantity in each["values"]]
         if entries:
-            columns = columns_of([layer_from_key(entry["key"]) for entry in entries])
+            columns = columns_of_keys(entry["key"] for entry in entries)
             now = predictor.predict(columns, self.setting, self.platform)[quantity].values
             then = np.array([entry["values"][quantity] for entry in entries], dtype=float)
             self._refuse_other_values(kind, quantity, now, then)

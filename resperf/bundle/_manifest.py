@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from resperf.bundle._upgrade import upgraded
+from resperf.bundle._upgrade import upgraded, with_quantities_of_steps
 from resperf.errors import BundleError, ResperfError
 from resperf.features import FEATURE_SET_VERSION
 from resperf.quantities import Level
@@ -65,7 +65,8 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         with damage_named(folder):
             manifest = upgraded(manifest)
     _refuse(folder, _structural_damage(manifest))
-    return manifest
+    with damage_named(folder):
+        return with_quantities_of_steps(manifest)
 
 
 @contextmanager

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from resperf.features import Columns
+from resperf.features import Columns, plain_and_log2, quantities
 from resperf.layers import kind_of
 from resperf.layers.columns import is_among
+from resperf.settings import OPTIMIZER
 
 
 def ranges_of(kind: str, columns: Columns) -> dict[str, list[Any]]:
@@ -37,15 +38,16 @@ def _ranged(kind: str, columns: Columns) -> Columns:
     cls = kind_of(kind)
     if cls.INDEPENDENT_FIELDS:
         return columns
-    quantities = cls.quantities(columns)
+    specs, q = cls.specs(), quantities(kind, columns)
     whole = {
-        name: columns[name]
-        for name, spec in cls.specs().items()
-        if spec.choices or name.startswith("dilation")
+        name: column
+        for name, column in columns.items()
+        if name == OPTIMIZER or specs[name].choices or name.startswith("dilation")
     }
+    plain, log2 = plain_and_log2(kind, columns)
     # Remainders of vector lengths and the use of threads do not define a range.
-    plain = (name for name in cls.PLAIN if name != "threaded" and not name.endswith("_rest"))
-    return {**whole, **{name: quantities[name] for name in (*plain, *cls.LOG2)}}
+    bounded = (name for name in plain if name != "threaded" and not name.endswith("_rest"))
+    return {**whole, **{name: q[name] for name in (*bounded, *log2)}}
 
 
 def outside(kind: str, columns: Columns, ranges: Mapping[str, list[Any]]) -> list[str]:

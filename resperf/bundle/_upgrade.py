@@ -6,8 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from resperf.bundle._provenance import unknown_provenance
+from resperf.layers import kind_of_key
+from resperf.measurement import layer_kind, quantity_of
 from resperf.platform import from_fingerprint
 from resperf.quantities import quantity_name
+from resperf.settings import OPTIMIZER, Setting
 
 COPIES_ASSUMED = "assumed"
 """Marks bundles that do not store how many copies of a layer were measured together."""
@@ -65,3 +68,48 @@ def _by_quantity(values: Mapping[str, Any], depth: int) -> dict[str, Any]:
     if depth:
         return {name: _by_quantity(each, depth - 1) for name, each in values.items()}
     return {quantity_name(phase): each for phase, each in values.items()}
+
+
+def with_quantities_of_steps(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a manifest in which training steps have ``step_ms`` and settings of their own.
+
+    In older ones they have ``execution_ms``, under the setting of the forward passes.
+
+    Raises
+    ------
+    KeyError, TypeError, ValueError, AttributeError
+        If it is damaged.
+    """
+    settings, parts = dict(manifest["settings"]), []
+    for part in manifest["parts"]:
+        steps = [kind for kind in part["predictors"] if kind != layer_kind(kind)]
+        if not steps or any(settings[mark].get(OPTIMIZER) for mark in part["settings"]):
+            parts.append(part)
+            continue
+        mark = part["settings"][0]
+        first = Setting.from_json(settings[mark])
+        optimizers = {each for kind in steps for each in part["ranges"][kind][OPTIMIZER]}
+        added = {
+            f"{mark}-{each}": first.with_optimizer(each).to_json() for each in sorted(optimizers)
+        }
+        settings |= added
+        parts.append({**_renamed(part), "settings": [*part["settings"], *added]})
+    return {**manifest, "settings": settings, "parts": parts}
+
+
+def _renamed(part: Mapping[str, Any]) -> dict[str, Any]:
+    golden = [
+        {**each, "values": _with_steps(each["values"], kind_of_key(each["key"]))}
+        for each in part["golden"]["layers"]
+    ]
+    return {**_with_steps(part), "golden": {**part["golden"], "layers": golden}}
+
+
+def _with_steps(values: Any, kind: str = "") -> Any:
+    """Rename quantities below the name of a kind of training steps."""
+    if not isinstance(values, dict):
+        return values
+    return {
+        quantity_of(kind, name): _with_steps(each, kind if name == layer_kind(name) else name)
+        for name, each in values.items()
+    }

@@ -16,8 +16,8 @@ from resperf.bundle._bundle import Bundle
 from resperf.bundle._manifest import MANIFEST, NETWORK, SCHEMA_VERSION
 from resperf.bundle._provenance import merged as merged_provenance
 from resperf.errors import OutputError
-from resperf.features import FEATURE_SET_VERSION, columns_of, feature_matrix
-from resperf.layers import Layer
+from resperf.features import FEATURE_SET_VERSION, columns_of_keys, feature_matrix
+from resperf.measurement import layer_kind
 from resperf.network import Network, structure_digest
 from resperf.platform import Platform
 from resperf.predictors import LayerPredictor, Predictor
@@ -128,14 +128,15 @@ def write_manifest(folder: Path, values: Mapping[str, Any]) -> None:
 
 
 def golden_layers(
-    layers: Mapping[str, Sequence[Layer]], predictors: Mapping[str, Mapping[str, LayerPredictor]]
+    keys: Mapping[str, Sequence[str]], predictors: Mapping[str, Mapping[str, LayerPredictor]]
 ) -> list[dict[str, Any]]:
     """Describe ten layers with their features and predictions, spread over the kinds.
 
     Parameters
     ----------
-    layers : mapping of kind to layers
-        Candidates, at least one per kind; the first ones are used.
+    keys : mapping of kind to sequence of str
+        Candidates (`resperf.measurement.layer_key`), at least one per kind as written; the first
+        ones are used.
     predictors : mapping of kind to mapping of quantity to LayerPredictor
 
     Returns
@@ -144,17 +145,17 @@ def golden_layers(
         ``key``, ``features`` (those of `feature_matrix`) and ``values`` by quantity. At least one
         layer per kind, so more than ten if there are more kinds.
     """
-    per_kind = max(1, -(-GOLDEN_LAYERS // max(1, len(layers))))
+    per_kind = max(1, -(-GOLDEN_LAYERS // max(1, len(keys))))
     entries = []
-    for kind, candidates in layers.items():
-        chosen = list(candidates[:per_kind])
-        columns = columns_of(chosen)
-        _, matrix = feature_matrix(kind, columns)
+    for kind, candidates in keys.items():
+        chosen = candidates[:per_kind]
+        columns = columns_of_keys(chosen)
+        _, matrix = feature_matrix(layer_kind(kind), columns)
         predicted = {name: each.values(columns) for name, each in predictors[kind].items()}
-        for row, layer in enumerate(chosen):
+        for row, key in enumerate(chosen):
             entries.append(
                 {
-                    "key": layer.key,
+                    "key": key,
                     "features": matrix[row].tolist(),
                     "values": {name: float(values[row]) for name, values in predicted.items()},
                 }

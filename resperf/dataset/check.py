@@ -35,8 +35,7 @@ from resperf.dataset.schema import (
     field_columns,
 )
 from resperf.errors import LayerError
-from resperf.layers import kind_of
-from resperf.measurement import Status, StopReason
+from resperf.measurement import Status, StopReason, layer_key, written_layer
 from resperf.quantities import layer_quantity, quantity
 
 # Samples are float32, medians float64 of the original samples.
@@ -229,18 +228,18 @@ def _sample_problems(name: str, arrays: Mapping[str, Array]) -> list[str]:
     return [line for what, bad in rules for line in _found(bad, what)]
 
 
-def _layer_problems(kind: str, arrays: Mapping[str, Array]) -> list[str]:
+def _layer_problems(group: str, arrays: Mapping[str, Array]) -> list[str]:
     """Find rows whose fields are not a valid layer, or whose key is not that layer's."""
-    cls = kind_of(kind)
-    fields = {
+    columns = {
         name: decode(arrays[name]) if column.dtype == TEXT else arrays[name].tolist()
-        for name, column in field_columns(kind).items()
+        for name, column in field_columns(group).items()
     }
     invalid: list[tuple[int, str]] = []
     foreign = np.zeros(len(arrays["key"]), dtype=bool)
     for row, key in enumerate(decode(arrays["key"])):
+        values = {name: column[row] for name, column in columns.items()}
         try:
-            foreign[row] = cls(**{name: values[row] for name, values in fields.items()}).key != key
+            foreign[row] = layer_key(*written_layer(group, values)) != key
         except LayerError as error:
             invalid.append((row, str(error)))
     problems = _found(foreign, "key is not that of the fields")

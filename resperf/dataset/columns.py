@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, Generic, TypeVar
 
@@ -21,11 +21,19 @@ from resperf.dataset.schema import (
     field_columns,
 )
 from resperf.errors import DatasetError
-from resperf.layers import kind_of
-from resperf.measurement import Measurement, NetworkRef, Samples, Status, StopReason, Subject
+from resperf.measurement import (
+    Measurement,
+    NetworkRef,
+    Samples,
+    Status,
+    StopReason,
+    Subject,
+    quantity_of,
+    written_layer,
+)
 from resperf.platform import Platform
 from resperf.quantities import Estimator, quantity
-from resperf.settings import Setting
+from resperf.settings import OPTIMIZER, Setting
 
 T = TypeVar("T", Setting, Platform)
 
@@ -33,7 +41,7 @@ _ABSENT = Samples((), 0, 0, StopReason.BUDGET)
 
 _ROW_VALUES: Mapping[str, Callable[[Measurement], Any]] = {
     **{name: attrgetter(name) for name in ROW_COLUMNS},
-    "key": attrgetter("subject.key"),
+    OPTIMIZER: attrgetter("setting.optimizer"),
     "name": attrgetter("subject.name"),
     "digest": attrgetter("subject.digest"),
     "description": attrgetter("subject.description"),
@@ -148,7 +156,7 @@ def _padded(name: str, rows: Sequence[Samples], measurements: Sequence[Measureme
         count = len(row.values)
         if count > MAX_STORED_SAMPLES:
             raise DatasetError(
-                f"{measurements[index].subject.key} has {count} samples of {name}; a row holds "
+                f"{measurements[index].key} has {count} samples of {name}; a row holds "
                 f"{MAX_STORED_SAMPLES}: store their quantiles"
             )
         block[index, :count] = row.values
@@ -176,7 +184,7 @@ def decode(values: Array) -> list[str]:
 
 
 def from_columns(
-    kind: str | None,
+    group: str | None,
     arrays: Mapping[str, Array],
     quantities: Mapping[str, Estimator],
     settings: Sequence[Setting],
@@ -184,10 +192,12 @@ def from_columns(
 ) -> list[Measurement]:
     """Return measurements of one kind, or of networks, from columns; inverse of `to_columns`.
 
+    Files before schema 3 have training steps under the file's setting, as ``execution_ms``.
+
     Parameters
     ----------
-    kind : str or None
-        None for networks.
+    group : str or None
+        As `resperf.measurement.written_kind` returns it; None for networks.
     arrays : mapping of str to array
     quantities : mapping of str to Estimator
     settings, platforms : sequence
@@ -209,30 +219,36 @@ def from_columns(
     by_reference = zip(lists.get("setting", first), lists.get("platform", first), strict=True)
     left_out = ("key", "status", "flags", "setting", "platform")
     plain = [name for name in ROW_COLUMNS if name in lists and name not in left_out]
-    sampled = {name: _samples_of(name, each, lists) for name, each in quantities.items()}
+    sampled = {
+        quantity_of(group or "", name): _samples_of(name, each, lists)
+        for name, each in quantities.items()
+    }
     return [
         Measurement(
             subject=subject,
             status=Status(lists["status"][row]),
             flags=tuple(filter(None, lists["flags"][row].split(","))),
             samples={name: rows[row] for name, rows in sampled.items() if rows[row].values},
-            setting=settings[setting],
+            setting=settings[setting].with_optimizer(optimizer) if optimizer else settings[setting],
             platform=platforms[platform],
             **{name: lists[name][row] for name in plain},
         )
-        for row, (subject, (setting, platform)) in enumerate(
-            zip(_subjects(kind, lists), by_reference, strict=True)
+        for row, ((subject, optimizer), (setting, platform)) in enumerate(
+            zip(_subjects(group, lists), by_reference, strict=True)
         )
     ]
 
 
-def _subjects(kind: str | None, lists: Mapping[str, list[Any]]) -> Iterable[Subject]:
-    if kind is None:
+def _subjects(group: str | None, lists: Mapping[str, list[Any]]) -> Iterator[tuple[Subject, str]]:
+    """Yield the subject of each row, and the optimizer of a training step."""
+    if group is None:
         columns = [lists[name] for name in ("name", "digest", "description") if name in lists]
-        return [NetworkRef(*row) for row in zip(*columns, strict=True)]
-    cls, names = kind_of(kind), tuple(field_columns(kind))
-    rows = zip(*(lists[name] for name in names), strict=True)
-    return (cls.from_fields(dict(zip(names, row, strict=True))) for row in rows)
+        for row in zip(*columns, strict=True):
+            yield NetworkRef(*row), ""
+        return
+    names = tuple(field_columns(group))
+    for values in zip(*(lists[name] for name in names), strict=True):
+        yield written_layer(group, dict(zip(names, values, strict=True)))
 
 
 def _samples_of(name: str, estimator: Estimator, lists: Mapping[str, list[Any]]) -> list[Samples]:

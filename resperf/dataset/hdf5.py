@@ -31,7 +31,7 @@ from resperf.dataset.schema import (
 from resperf.dataset.seal import SEAL_BYTES, is_intact, seal
 from resperf.errors import DatasetError, LayerError
 from resperf.layers import KINDS, kind_of
-from resperf.measurement import Measurement, NetworkRef
+from resperf.measurement import Measurement, NetworkRef, layer_kind, quantity_of, written_kind
 from resperf.platform import Platform, from_fingerprint
 from resperf.quantities import PHASES, QUANTITIES, Estimator, quantity
 from resperf.settings import Setting
@@ -77,31 +77,34 @@ def write_dataset(path: Path, dataset: Dataset) -> None:
     """
     rows: dict[str, list[Measurement]] = {}
     for measurement in dataset.measurements:
-        subject = measurement.subject
-        group = NETWORKS if isinstance(subject, NetworkRef) else subject.kind
-        rows.setdefault(group, []).append(measurement)
+        subject, name = measurement.subject, NETWORKS
+        if not isinstance(subject, NetworkRef):
+            name = written_kind(subject.kind, measurement.setting.optimizer)
+        rows.setdefault(name, []).append(measurement)
     _refuse_lacking_graphs(rows.get(NETWORKS, ()), dataset.graphs)
     settings = References(dataset.info.setting)
     platforms = References(dataset.info.platform)
     memory = {"driver": "core", "backing_store": False, "userblock_size": SEAL_BYTES}
     with h5py.File(path.name, "w", **memory) as file:
-        for name in (name for name in (*KINDS, NETWORKS) if name in rows):
-            quantities = dataset.info.quantities
-            described = "rows of whole networks"
+        groups = (written_kind(kind, is_step) for is_step in (False, True) for kind in KINDS)
+        for name in (name for name in (*groups, NETWORKS) if name in rows):
+            quantities = _quantities_of(rows[name])
             if name == NETWORKS:
-                quantities = _quantities_of(rows[name])
                 columns = network_columns(quantities, described=bool(dataset.descriptions))
+                described = "rows of whole networks"
             else:
+                quantities = quantities or dataset.info.quantities
                 columns = kind_columns(name, quantities)
-                described = str(kind_of(name).__doc__).splitlines()[0]
+                described = str(kind_of(layer_kind(name)).__doc__).splitlines()[0]
             arrays = to_columns(rows[name], columns, quantities, settings, platforms)
             group = file.create_group(name)
             _write_group(group, columns, arrays)
             for each in quantities:
                 group[each].attrs["estimator"] = estimator_of(rows[name], each).value
             group.attrs["description"] = described
-            if name == NETWORKS:
+            if name == NETWORKS or quantities != dataset.info.quantities:
                 group.attrs["quantities"] = json.dumps(quantities)
+            if name == NETWORKS:
                 _write_files(file.create_group(GRAPHS), dataset.graphs, _GRAPHS)
                 if dataset.descriptions:
                     described = file.create_group(DESCRIPTIONS)
@@ -263,7 +266,7 @@ def _check_schema(path: Path, file: h5py.File) -> None:
             f"{path} has schema version {version}, this resperf reads up to {SCHEMA_VERSION}; "
             "upgrade resperf"
         )
-    unknown = sorted(set(file) - {*KINDS, NETWORKS, *FILES})
+    unknown = sorted({layer_kind(name) for name in file} - {*KINDS, NETWORKS, *FILES})
     if unknown:
         raise DatasetError(
             f"{path} has layers of kind {', '.join(unknown)}, unknown to this version of resperf; "
@@ -327,9 +330,8 @@ def columns_of_group(file: h5py.File, name: str) -> dict[str, Column]:
 
 def quantities_of_group(file: h5py.File, name: str) -> tuple[str, ...]:
     """Return the quantities of a group of rows."""
-    owner = file[NETWORKS].attrs if name == NETWORKS else _json_attributes(file)
-    found = owner["quantities"]
-    return tuple(json.loads(found) if isinstance(found, str) else found)
+    own = file[name].attrs.get("quantities")
+    return tuple(_json_attributes(file)["quantities"] if own is None else json.loads(own))
 
 
 def read_info(path: Path) -> DatasetInfo:
@@ -391,9 +393,9 @@ def _measurements(path: Path, file: h5py.File, names: Sequence[str]) -> tuple[Me
             each: Estimator(file[name][each].attrs.get("estimator", Estimator.MEDIAN))
             for each in quantities_of_group(file, name)
         }
-        kind = None if name == NETWORKS else name
+        group = None if name == NETWORKS else name
         try:
-            measurements += from_columns(kind, arrays, quantities, *references)
+            measurements += from_columns(group, arrays, quantities, *references)
         except LayerError as error:
             raise DatasetError(
                 f"{path}: {error}; see all problems with: resperf dataset check {path}"
@@ -414,7 +416,9 @@ def start_order(measurement: Measurement) -> float:
 
 
 def read_table(path: Path, *, networks: bool = False) -> dict[str, KindTable]:
-    """Read a dataset as columns, for training: kind to its table, without samples.
+    """Read a dataset as columns, for training: group to its table, without samples.
+
+    Groups are named by `resperf.measurement.written_kind`.
 
     Parameters
     ----------
@@ -452,10 +456,10 @@ def table_of(file: h5py.File, name: str) -> KindTable:
         fields = {label: _values(group, label, c) for label, c in field_columns(name).items()}
     values.setdefault("setting", np.zeros(len(values["key"]), dtype=int))
     quantities = quantities_of_group(file, name)
-    times_ms = {each: group[each][()] for each in quantities}
-    copies = {each: column_name(quantity(each), "copies") for each in quantities}
+    times_ms = {quantity_of(name, each): group[each][()] for each in quantities}
+    copies = {quantity_of(name, each): column_name(quantity(each), "copies") for each in quantities}
     return KindTable(
-        kind=name,
+        kind=layer_kind(name),
         columns=fields,
         times_ms=_with_derived(times_ms) if name == NETWORKS else times_ms,
         copies={each: group[label][()] for each, label in copies.items() if label in columns},

@@ -15,6 +15,7 @@ from resperf.dataset.hdf5 import read_dataset, start_order, write_dataset
 from resperf.dataset.records import Dataset, DatasetInfo
 from resperf.errors import DatasetError
 from resperf.measurement import Measurement
+from resperf.quantities import QUANTITIES, STEP
 
 
 def merge_datasets(paths: Sequence[Path], output: Path) -> Dataset:
@@ -63,8 +64,9 @@ def merge_datasets(paths: Sequence[Path], output: Path) -> Dataset:
 
 def _refuse_unlike_quantities(paths: Sequence[Path], parts: Sequence[Dataset]) -> None:
     """Refuse to mix layers with different quantities."""
-    known = [(path, part.info.quantities) for path, part in zip(paths, parts, strict=True)
-             if part.info.quantities]  # fmt: skip
+    # Training steps have groups of their own.
+    of_layers = ([name for name in part.info.quantities if name != STEP] for part in parts)
+    known = [each for each in zip(paths, of_layers, strict=True) if each[1]]
     for path, quantities in known[1:]:
         first_path, first = known[0]
         if quantities != first:
@@ -125,7 +127,9 @@ def _merged_info(parts: Sequence[Dataset]) -> DatasetInfo:
             costs[name] = sum(cost * weight for cost, weight in known) / sum(w for _, w in known)
     return dataclasses.replace(
         parts[0].info,  # all parts have this setting and platform
-        quantities=next((part.info.quantities for part in parts if part.info.quantities), ()),
+        quantities=tuple(
+            name for name in QUANTITIES if any(name in part.info.quantities for part in parts)
+        ),
         campaign=histories[0]["campaign"],
         seed=histories[0]["seed"],
         versions=_joined([history["versions"] for history in histories]),

@@ -10,10 +10,10 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from resperf.measurement import DEFECTS, TOLERANCE, Measurement, Status
+from resperf.measurement import DEFECTS, TOLERANCE, Measurement, Status, written_kind
 from resperf.platform import Platform
 from resperf.quantities import PHASES
-from resperf.settings import Setting
+from resperf.settings import OPTIMIZER, Setting
 
 Array = npt.NDArray[Any]
 
@@ -42,8 +42,8 @@ class DatasetInfo:
         of each part, oldest first. Empty otherwise.
     quantities : tuple of str
         Quantities of the rows of layers (`resperf.quantities.QUANTITIES`): `PHASES` if measured by
-        resperf; ``("execution_ms",)`` or ``("whole_call_ms",)`` if imported; empty if all rows are
-        of networks.
+        resperf; ``("execution_ms", "step_ms")`` or ``("whole_call_ms",)`` if imported; empty if all
+        rows are of networks.
     source : mapping
         Origin of imported rows: ``format``, ``description``, ``files``, ``left_out`` and more
         (docs/importing.md). Empty if measured by resperf.
@@ -88,14 +88,15 @@ class Dataset:
 
 @dataclass(frozen=True)
 class KindTable:
-    """The rows of one kind of layer as columns of length n, in the file's order.
+    """The rows of one kind of layer in one mode as columns of length n, in the file's order.
 
     Attributes
     ----------
     kind : str
         Such as ``"conv"``; ``"networks"`` for rows of whole networks.
     columns : mapping of str to array (n,)
-        The layer's fields: int64, bool or str; of networks, the key of the ``"subject"``.
+        The layer's fields: int64, bool or str; of training steps, the optimizer as well; of
+        networks, the key of the ``"subject"``.
     key, status, flags : array of str (n,)
         Key (an object array), equal for repeats, `Status` value, and flags joined by commas.
     repeat : array of int64 (n,)
@@ -126,6 +127,11 @@ class KindTable:
 
     def __len__(self) -> int:
         return len(self.key)
+
+    @property
+    def name(self) -> str:
+        """The kind, as `resperf.measurement.written_kind` returns it."""
+        return written_kind(self.kind, OPTIMIZER in self.columns)
 
     @property
     def quantities(self) -> tuple[str, ...]:

@@ -9,7 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from resperf.layers import kind_of
+from resperf.measurement import layer_kind
 from resperf.quantities import PHASES, Quantity, quantity
+from resperf.settings import OPTIMIZER
 
 SCHEMA_VERSION = 3
 """1: three phases in every file. 2: a file says which phases its rows have, and its source. 3: rows
@@ -91,14 +93,17 @@ SAMPLE_COLUMNS: Mapping[str, Column] = {
 """Columns of each quantity; `column_name` gives their names."""
 
 _FIELD_TYPES = {"bool": "|u1", "name": TEXT}
+_OPTIMIZER = Column("name", "optimizer that updates the weights", TEXT)
 
 
-def field_columns(kind: str) -> dict[str, Column]:
-    """Return the columns of a layer kind's own fields, in canonical order."""
-    return {
+def field_columns(group: str) -> dict[str, Column]:
+    """Return the columns of the layers' fields, in canonical order, and of steps' optimizers."""
+    kind = layer_kind(group)
+    fields = {
         name: Column(spec.unit, spec.description, _FIELD_TYPES.get(spec.unit, "<i8"))
         for name, spec in kind_of(kind).specs().items()
     }
+    return {**fields, **({OPTIMIZER: _OPTIMIZER} if kind != group else {})}
 
 
 def column_name(quantity: Quantity, label: str) -> str:
@@ -130,15 +135,16 @@ def _sample_columns(names: Sequence[str], version: int) -> dict[str, Column]:
 
 
 def kind_columns(
-    kind: str, quantities: Sequence[str] = PHASES, version: int = SCHEMA_VERSION
+    group: str, quantities: Sequence[str] = PHASES, version: int = SCHEMA_VERSION
 ) -> dict[str, Column]:
-    """Return all columns of the group of a layer kind, by name.
+    """Return all columns of a group of layers, by name.
 
     Parameters
     ----------
-    kind : str
+    group : str
+        As `resperf.measurement.written_kind` returns it.
     quantities : sequence of str
-        Those of the file's layers: `DatasetInfo.quantities`.
+        Those of the group.
     version : int
         The file's schema version.
 
@@ -150,7 +156,7 @@ def kind_columns(
         If there is no such quantity.
     """
     rows = {name: column for name, column in ROW_COLUMNS.items() if column.since <= version}
-    return {**field_columns(kind), **rows, **_sample_columns(quantities, version)}
+    return {**field_columns(group), **rows, **_sample_columns(quantities, version)}
 
 
 def network_columns(

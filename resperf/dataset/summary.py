@@ -72,7 +72,8 @@ class Summary:
     first_started_at, last_started_at : float
         Seconds since 1970 (UTC); NaN without rows.
     groups : mapping of str to GroupSummary
-        By kind of layer; ``"networks"`` are the rows of whole networks, if there are any.
+        By `resperf.measurement.written_kind`; ``"networks"`` are the rows of whole networks, if
+        there are any.
     settings : mapping of Setting to int
         Setting without batch and shapes -> number of rows.
     """
@@ -139,7 +140,7 @@ def summarize(path: Path) -> Summary:
         info=info,
         first_started_at=float(np.fmin.reduce(started)),
         last_started_at=float(np.fmax.reduce(started)),
-        groups={table.kind: _summarize_group(table) for table in tables},
+        groups={table.name: _summarize_group(table) for table in tables},
         settings=settings,
     )
 

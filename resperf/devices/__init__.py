@@ -97,13 +97,14 @@ _UNITS_OF: Mapping[str, tuple[str, ...]] = {
 """Type of a layer's values -> peaks at which it may be computed; other types: all."""
 
 
-def lower_bound_ms(layer: Layer, facts: DeviceFacts) -> float:
+def lower_bound_ms(layer: Layer, facts: DeviceFacts, passes: int = 1) -> float:
     """Return a lower bound of a layer's time on a device, in milliseconds.
 
     The larger of two times. Memory: each value is moved once, except those that the last-level
     cache may still hold. Compute: the operations at the peak of the layer's type, on the fastest
     units that a framework may use for it. Fast convolutions (Winograd, FFT) save at most a factor
     of the number of pixels in the window, so the operations are divided by it.
+    A training step has several `passes` (`resperf.settings.PASSES`).
     """
     taps = getattr(layer, "kernel_height", 1) * getattr(layer, "kernel_width", 1)
     strides = getattr(layer, "stride_height", 1) * getattr(layer, "stride_width", 1)
@@ -112,4 +113,4 @@ def lower_bound_ms(layer: Layer, facts: DeviceFacts) -> float:
     memory_ms = moved_bytes / facts.bandwidth_bytes_per_s * MS_PER_S
     units = _UNITS_OF.get(getattr(layer, "dtype", "float32"), tuple(facts.peaks_flops_per_s))
     peak = max(facts.peaks_flops_per_s.get(each, 0.0) for each in ("fp32", *units))
-    return max(memory_ms, 2 * layer.macs / taps / peak * MS_PER_S)
+    return max(memory_ms, 2 * passes * layer.macs / taps / peak * MS_PER_S)

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from resperf.features.columns import Array, Columns, columns_of, take
-from resperf.features.matrix import FEATURE_SET_VERSION, feature_matrix, quantities
+from resperf.features.columns import Array, Columns, columns_of, columns_of_keys, take
+from resperf.features.matrix import (
+    FEATURE_SET_VERSION,
+    feature_matrix,
+    plain_and_log2,
+    quantities,
+)
 
 __all__ = [
-    "FEATURE_SET_VERSION", "Array", "Columns", "columns_of", "feature_matrix",
-    "quantities", "take",
+    "FEATURE_SET_VERSION", "Array", "Columns", "columns_of", "columns_of_keys",
+    "feature_matrix", "plain_and_log2", "quantities", "take",
 ]  # fmt: skip

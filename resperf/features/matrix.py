@@ -8,6 +8,7 @@ import numpy as np
 
 from resperf.features.columns import Array, Columns
 from resperf.layers import kind_of
+from resperf.settings import OPTIMIZER, OPTIMIZERS
 
 FEATURE_SET_VERSION = 2
 """Increased whenever a name, order or number of `feature_matrix` or `quantities` changes for a kind
@@ -18,12 +19,26 @@ needs no increase: it adds a column of zeros, and inputs are matched by name."""
 def quantities(kind: str, columns: Columns) -> dict[str, Array]:
     """Return the physical quantities of layers: sizes, bytes, FLOPs; arrays of shape (rows,).
 
+    Those of training steps include ``kept_numbers``, the optimizer's values of state per weight.
+
     Raises
     ------
     LayerError
         If there is no such kind.
     """
-    return kind_of(kind).quantities(columns)
+    found = kind_of(kind).quantities(columns)
+    if OPTIMIZER in columns:
+        states = [OPTIMIZERS.get(str(each), 0) for each in columns[OPTIMIZER]]
+        found["kept_numbers"] = np.array(states, dtype=float)
+    return found
+
+
+def plain_and_log2(kind: str, columns: Columns) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the quantities that are features unchanged, and those of which log2 is one."""
+    cls = kind_of(kind)
+    if OPTIMIZER not in columns:
+        return cls.PLAIN, cls.LOG2
+    return (*cls.PLAIN, "kept_numbers"), (*cls.LOG2, *cls.BACKWARD)
 
 
 def feature_matrix(
@@ -46,11 +61,15 @@ def feature_matrix(
         If there is no such kind.
     """
     cls = kind_of(kind)
-    q = cls.quantities(columns) if known is None else known
-    named = {name: q[name] for name in cls.PLAIN}
+    q = quantities(kind, columns) if known is None else known
+    plain, log2 = plain_and_log2(kind, columns)
+    named = {name: q[name] for name in plain}
     # Below 1 (an absent im2col buffer, a small ratio) the floor keeps the logarithm finite.
-    named |= {f"log2 {name}": np.log2(np.maximum(q[name], 2.0**-10)) for name in cls.LOG2}
+    named |= {f"log2 {name}": np.log2(np.maximum(q[name], 2.0**-10)) for name in log2}
     for field_name, spec in cls.specs().items():
         if field_name in (*cls.ENCODED, "dtype"):
             named |= {(each := f"{field_name}={choice}"): q[each] for choice in spec.choices}
+    if OPTIMIZER in columns:
+        values = np.asarray(columns[OPTIMIZER])
+        named |= {f"{OPTIMIZER}={each}": (values == each).astype(float) for each in OPTIMIZERS}
     return tuple(named), np.stack(list(named.values()), axis=1)

@@ -8,19 +8,16 @@ from collections.abc import Mapping, Sequence
 from resperf.errors import LayerError
 from resperf.layers._base import ACTIVATIONS, Layer
 from resperf.layers._operator import Kernel, Operand, Operator, spread_indices
-from resperf.layers._step import OPTIMIZERS
 from resperf.layers.activation import FUNCTION_OF, OPERATOR_OF, Activation, function_of
 from resperf.layers.attention import Attention
 from resperf.layers.cast import Cast
 from resperf.layers.concat import Concat
 from resperf.layers.conv import Conv
 from resperf.layers.conv_nd import ConvNd
-from resperf.layers.conv_step import ConvStep
 from resperf.layers.conv_transpose import ConvTranspose
 from resperf.layers.conv_transpose_nd import ConvTransposeNd
 from resperf.layers.cumulate import Cumulate
 from resperf.layers.dense import Dense
-from resperf.layers.dense_step import DenseStep
 from resperf.layers.depth_to_space import DepthToSpace
 from resperf.layers.einsum import Einsum
 from resperf.layers.elementwise import Elementwise
@@ -55,13 +52,10 @@ __all__ = [
     "KINDS",
     "OPERATOR_DOMAINS",
     "OPERATOR_OF",
-    "OPTIMIZERS",
     "Activation",
     "Conv",
     "ConvNd",
-    "ConvStep",
     "Dense",
-    "DenseStep",
     "Elementwise",
     "Kernel",
     "Layer",
@@ -83,13 +77,14 @@ __all__ = [
     "kind_of_key",
     "layer_from_key",
     "layer_of_operator",
+    "parsed_key",
     "spread_indices",
 ]  # fmt: skip
 
 KINDS: Mapping[str, type[Layer]] = {
     cls.kind: cls
     for cls in (
-        Conv, Pool, Dense, Activation, Reorder, ConvStep, DenseStep, ConvTranspose, Elementwise,
+        Conv, Pool, Dense, Activation, Reorder, ConvTranspose, Elementwise,
         MatMul, Softmax, Norm, Reduce, Concat, Transpose, Move, Resize, Select, Cast, DepthToSpace,
         ConvNd, ConvTransposeNd, PoolNd, ResizeNd, Attention, Recurrent, Quantize, QuantizedConv,
         QuantizedDense, QuantizedElementwise, QuantizedMatMul, QuantizedPool, QuantizedConcat,
@@ -148,8 +143,8 @@ def kind_of_key(key: str) -> str:
     return key.partition(":")[0]
 
 
-def layer_from_key(key: str) -> Layer:
-    """Parse a canonical key: the inverse of `Layer.key`.
+def parsed_key(key: str) -> tuple[str, dict[str, str]]:
+    """Return the kind that a canonical key starts with, and its fields as text.
 
     Raises
     ------
@@ -158,7 +153,18 @@ def layer_from_key(key: str) -> Layer:
     """
     kind, _, rest = key.partition(":")
     try:
-        words = dict(item.split("=", 1) for item in rest.split(","))
+        return kind, dict(item.split("=", 1) for item in rest.split(","))
     except ValueError as error:
         raise LayerError(f"{key!r} is not a layer key") from error
+
+
+def layer_from_key(key: str) -> Layer:
+    """Parse a canonical key: the inverse of `Layer.key`.
+
+    Raises
+    ------
+    LayerError
+        If the key is malformed.
+    """
+    kind, words = parsed_key(key)
     return kind_of(kind).from_text(words)

@@ -68,8 +68,8 @@ class Layer(Fields):
     """Operations per value of kinds without multiply-adds."""
     OPERATORS: ClassVar[frozenset[str]] = frozenset()
     """ONNX operators (and fused operators of ONNX Runtime) that this kind reads."""
-    FORWARD: ClassVar[str] = ""
-    """For a training step, the kind of its forward pass; else empty."""
+    BACKWARD: ClassVar[tuple[str, ...]] = ()
+    """Quantities of the backward pass; their log2 are features of training steps."""
 
     def _check(self) -> None:
         if min(self.output_shape) < 1:

@@ -21,8 +21,10 @@ from resperf.layers.conv_nd import ConvNd
 _FUSED = ("tanh", "sigmoid", "leaky_relu", "clip", "hard_sigmoid", "hard_swish")
 
 
-class ConvLayer(GroupedLayer, WindowLayer):
-    """What a convolution and its training step share."""
+class Conv(GroupedLayer, WindowLayer):
+    """A 2-D convolution (ResPerfNet Table 3, scenario C; groups, dilation and pads added)."""
+
+    kind: ClassVar[str] = "conv"
 
     channels_out: int = number("channels of the output")
     groups: int = number("groups of channels that are convolved separately", default=1)
@@ -30,8 +32,6 @@ class ConvLayer(GroupedLayer, WindowLayer):
     residual: bool = flag("whether a second tensor of the output's shape is added", default=False)
     activation: str = name("fused activation", ACTIVATIONS, default="none")
 
-    PASSES: ClassVar[int] = 1
-    """Matrix products of this size per run."""
     PLAIN: ClassVar[tuple[str, ...]] = (
         "kernel_height", "kernel_width", "stride_height", "stride_width", "dilated", "bias",
         "residual", "pad_height", "pad_width", "padded", "pad_odd", "pad_uneven", "edge_share",
@@ -46,6 +46,7 @@ class ConvLayer(GroupedLayer, WindowLayer):
         "units", "products", "intensity", "out_over_in",
     )  # fmt: skip
     ENCODED: ClassVar[tuple[str, ...]] = ("layout", "activation")
+    BACKWARD: ClassVar[tuple[str, ...]] = ("flops_data", "flops_weights")
     FUNCTION: ClassVar[str | None] = ""
     RANGES: ClassVar[Mapping[str, Any]] = {
         "batch": BATCHES,
@@ -63,6 +64,7 @@ class ConvLayer(GroupedLayer, WindowLayer):
     }
     SCALED: ClassVar[tuple[str, ...]] = ("channels_in", "channels_out")
     REDRAWN: ClassVar[tuple[str, ...]] = ("bias", "activation", "kernel", "stride")
+    OPERATORS: ClassVar[frozenset[str]] = frozenset({"Conv", "FusedConv"})
 
     @property
     def output_shape(self) -> tuple[int, ...]:
@@ -76,8 +78,8 @@ class ConvLayer(GroupedLayer, WindowLayer):
 
     @property
     def macs(self) -> int:
-        """Multiply-accumulates: one per output value and weight of its filter, for each pass."""
-        return self.PASSES * math.prod(self.output_shape) * self._inputs
+        """Multiply-accumulates: one per output value and weight of its filter."""
+        return math.prod(self.output_shape) * self._inputs
 
     @property
     def weight_bytes(self) -> int:
@@ -96,8 +98,8 @@ class ConvLayer(GroupedLayer, WindowLayer):
 
     @property
     def flops(self) -> int:
-        """Multiplications plus additions of one pass."""
-        return 2 * self.macs // self.PASSES
+        """Multiplications plus additions of the forward pass."""
+        return 2 * self.macs
 
     def own_quantities(self) -> dict[str, Any]:
         """Return what depends on windows, groups, layout and tiles.
@@ -105,7 +107,9 @@ class ConvLayer(GroupedLayer, WindowLayer):
         ``in_bytes`` excludes the residual. ``flops_real`` excludes taps on padding and counts
         channels in full blocks. As a matrix product, a convolution has ``m`` rows (output pixels of
         all images), a depth of ``k`` (inputs of one output value) and ``n`` columns (output
-        channels of one group).
+        channels of one group). ``flops_data`` and ``flops_weights`` are the work of the gradients
+        of input and weights in full tiles of the GPUs' matrix kernels; that of the weights is a
+        product of k rows and n columns over all m output pixels.
         """
         import numpy as np
 
@@ -141,6 +145,8 @@ class ConvLayer(GroupedLayer, WindowLayer):
             # Tiles of the GPUs' matrix kernels.
             "flops_tile": 2 * padded(m, 128) * k * groups * padded(n, 32),
             "flops_tile_k": 2 * padded(m, 128) * padded(k, 8) * groups * padded(n, 128),
+            "flops_data": self.flops * padded(cin / groups, 32) / (cin / groups),
+            "flops_weights": 2 * padded(k, 128) * padded(n, 32) * m * groups,
             "im2col_bytes": np.where(pointwise & (1 - q["strided"]), 0.0, columns_bytes),
             # A single unit of work runs on one thread; unblocked products are threaded from a
             # certain size on.
@@ -153,13 +159,6 @@ class ConvLayer(GroupedLayer, WindowLayer):
             "in_aligned": cin % 16 == 0, "out_aligned": cout % 16 == 0,
             "in_evenness": evenness(np.asarray(cin)), "out_evenness": evenness(np.asarray(cout)),
         }  # fmt: skip
-
-
-class Conv(ConvLayer):
-    """A 2-D convolution (ResPerfNet Table 3, scenario C; groups, dilation and pads added)."""
-
-    kind: ClassVar[str] = "conv"
-    OPERATORS: ClassVar[frozenset[str]] = frozenset({"Conv", "FusedConv"})
 
     @classmethod
     def read(cls, operator: Operator) -> Layer:

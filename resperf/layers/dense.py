@@ -20,8 +20,10 @@ _FUSED = (
 )  # fmt: skip
 
 
-class DenseLayer(Layer):
-    """What a fully connected layer and its training step share."""
+class Dense(Layer):
+    """A fully connected layer (ResPerfNet Table 3, scenario D)."""
+
+    kind: ClassVar[str] = "dense"
 
     batch: int = number("rows of the input")
     features_in: int = number("columns of the input (the paper's dimension input)")
@@ -30,8 +32,6 @@ class DenseLayer(Layer):
     activation: str = name("fused activation", ACTIVATIONS, default="none")
     dtype: str = name("type of one value", FLOATS, default="float32")
 
-    PASSES: ClassVar[int] = 1
-    """Matrix products of this size per run."""
     PLAIN: ClassVar[tuple[str, ...]] = (
         "bias", "vector", "narrow", "row_waste", "row_rest", "column_waste", "column_rest",
         "k_rest",
@@ -41,6 +41,7 @@ class DenseLayer(Layer):
         "moved_bytes", "flops", "flops_tile", "intensity", "out_over_in", "units",
     )  # fmt: skip
     ENCODED: ClassVar[tuple[str, ...]] = ("activation",)
+    BACKWARD: ClassVar[tuple[str, ...]] = ("flops_data", "flops_weights")
     FUNCTION: ClassVar[str | None] = ""
     INDEPENDENT_FIELDS: ClassVar[bool] = True
     RANGES: ClassVar[Mapping[str, Any]] = {
@@ -52,6 +53,7 @@ class DenseLayer(Layer):
     }
     SCALED: ClassVar[tuple[str, ...]] = ("features_in", "features_out")
     REDRAWN: ClassVar[tuple[str, ...]] = ("bias", "activation")
+    OPERATORS: ClassVar[frozenset[str]] = frozenset({"Gemm", "MatMul", "FusedGemm", "FusedMatMul"})
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -65,8 +67,8 @@ class DenseLayer(Layer):
 
     @property
     def macs(self) -> int:
-        """Multiply-accumulates: batch x features_in x features_out, for each pass."""
-        return self.PASSES * self.batch * self.features_in * self.features_out
+        """Multiply-accumulates: batch x features_in x features_out."""
+        return self.batch * self.features_in * self.features_out
 
     @property
     def weight_bytes(self) -> int:
@@ -75,14 +77,14 @@ class DenseLayer(Layer):
 
     @property
     def flops(self) -> int:
-        """Multiplications plus additions of one pass."""
-        return 2 * self.macs // self.PASSES
+        """Multiplications plus additions of the forward pass."""
+        return 2 * self.macs
 
     def own_quantities(self) -> dict[str, Any]:
         """Return intensity and what does not fill tiles.
 
         ``vector`` is 1 for a single row: the product is then bound by reading the weights, and
-        frameworks use other kernels.
+        frameworks use other kernels. ``flops_data`` and ``flops_weights`` are as of `Conv`.
         """
         batch, k, n = self.batch, self.features_in, self.features_out
         rows, columns = padded(batch, 12), padded(n, 16)
@@ -94,16 +96,11 @@ class DenseLayer(Layer):
             "threaded": self.flops >= 2 * 65536,
             "flops_tile": 2 * rows * k * columns,
             "flops_tile_gpu": 2 * padded(batch, 32) * k * padded(n, 128),
+            "flops_data": 2 * padded(batch, 32) * n * padded(k, 128),
+            "flops_weights": 2 * padded(k, 128) * padded(n, 32) * batch,
             "row_waste": rows / batch, "row_rest": batch % 12, "column_waste": columns / n,
             "column_rest": n % 16, "k_rest": k % 16, "units": rows / 12 * (columns / 16),
         }  # fmt: skip
-
-
-class Dense(DenseLayer):
-    """A fully connected layer (ResPerfNet Table 3, scenario D)."""
-
-    kind: ClassVar[str] = "dense"
-    OPERATORS: ClassVar[frozenset[str]] = frozenset({"Gemm", "MatMul", "FusedGemm", "FusedMatMul"})
 
     @classmethod
     def read(cls, operator: Operator) -> Layer:

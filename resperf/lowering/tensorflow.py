@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from resperf.errors import LayerError, UnsupportedError
-from resperf.layers import Activation, Conv, ConvStep, Dense, Layer, Pool, function_of
+from resperf.layers import Activation, Conv, Dense, Layer, Pool, function_of
 from resperf.lowering._base import (
     LoweredNetwork,
     LoweredNode,
@@ -53,7 +53,7 @@ def lower_layer(layer: Layer) -> Layer:
     if isinstance(layer, Pool):
         plain = layer.replace(layout=LAYOUT, ceil_mode=False)
         return plain if plain.output_shape == layer.output_shape else layer.replace(layout=LAYOUT)
-    return layer.replace(layout=LAYOUT) if isinstance(layer, Conv | ConvStep) else layer
+    return layer.replace(layout=LAYOUT) if isinstance(layer, Conv) else layer
 
 
 def lower(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy.typing as npt
@@ -88,6 +88,11 @@ class Network:
         As requested; else the first dimension of the inputs, if they agree on it.
     notes : tuple of str
         What a user should know about how the file was read.
+    weight_nodes : tuple of Node
+        Nodes that compute with weights alone, in order. Frameworks that optimise fold them; others
+        run them each time.
+    weight_tensors : mapping of str to Tensor
+        What those nodes read and write.
     """
 
     name: str
@@ -98,3 +103,15 @@ class Network:
     opsets: Mapping[str, int]
     batch: int | None
     notes: tuple[str, ...] = ()
+    weight_nodes: tuple[Node, ...] = ()
+    weight_tensors: Mapping[str, Tensor] = field(default_factory=dict)
+
+    def with_weight_nodes(self) -> Network:
+        """Return the network as a framework sees it that folds nothing."""
+        return replace(
+            self,
+            nodes=(*self.weight_nodes, *self.nodes),
+            tensors={**self.weight_tensors, **self.tensors},
+            weight_nodes=(),
+            weight_tensors={},
+        )

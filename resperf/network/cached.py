@@ -52,9 +52,10 @@ def read_network_once(
 
 
 def _is_small(network: Network) -> bool:
-    values = (tensor.value for tensor in network.tensors.values())
-    value_bytes = sum(value.nbytes for value in values if value is not None)
-    return len(network.nodes) <= _MOST_NODES and value_bytes <= _MOST_BYTES
+    tensors = (*network.tensors.values(), *network.weight_tensors.values())
+    value_bytes = sum(tensor.value.nbytes for tensor in tensors if tensor.value is not None)
+    nodes = len(network.nodes) + len(network.weight_nodes)
+    return nodes <= _MOST_NODES and value_bytes <= _MOST_BYTES
 
 
 def _plain_network(network: Network) -> dict[str, Any]:
@@ -67,18 +68,10 @@ def _plain_network(network: Network) -> dict[str, Any]:
     """
     return {
         "name": network.name,
-        "nodes": [
-            (
-                node.name,
-                node.op,
-                node.domain,
-                node.inputs,
-                node.outputs,
-                {name: _plain(value) for name, value in node.attributes.items()},
-            )
-            for node in network.nodes
-        ],
+        "nodes": [_plain_node(each) for each in network.nodes],
         "tensors": [_plain_tensor(each) for each in network.tensors.values()],
+        "weight_nodes": [_plain_node(each) for each in network.weight_nodes],
+        "weight_tensors": [_plain_tensor(each) for each in network.weight_tensors.values()],
         "inputs": network.inputs,
         "outputs": network.outputs,
         "opsets": network.opsets,
@@ -91,24 +84,27 @@ def _network(plain: Mapping[str, Any]) -> Network:
     """Turn JSON values back into a network; what is damaged raises one of `_DAMAGE`."""
     return Network(
         name=plain["name"],
-        nodes=tuple(
-            Node(
-                name,
-                op,
-                domain,
-                tuple(inputs),
-                tuple(outputs),
-                {key: _value(value) for key, value in attributes.items()},
-            )
-            for name, op, domain, inputs, outputs, attributes in plain["nodes"]
-        ),
+        nodes=tuple(map(_node, plain["nodes"])),
         tensors={tensor.name: tensor for tensor in map(_tensor, plain["tensors"])},
+        weight_nodes=tuple(map(_node, plain["weight_nodes"])),
+        weight_tensors={tensor.name: tensor for tensor in map(_tensor, plain["weight_tensors"])},
         inputs=tuple(plain["inputs"]),
         outputs=tuple(plain["outputs"]),
         opsets=dict(plain["opsets"]),
         batch=plain["batch"],
         notes=tuple(plain["notes"]),
     )
+
+
+def _plain_node(node: Node) -> tuple[Any, ...]:
+    attributes = {name: _plain(value) for name, value in node.attributes.items()}
+    return node.name, node.op, node.domain, node.inputs, node.outputs, attributes
+
+
+def _node(plain: Sequence[Any]) -> Node:
+    name, op, domain, inputs, outputs, attributes = plain
+    made = {key: _value(value) for key, value in attributes.items()}
+    return Node(name, op, domain, tuple(inputs), tuple(outputs), made)
 
 
 def _plain_tensor(tensor: Tensor) -> tuple[Any, ...]:

@@ -10,6 +10,7 @@ import numpy as np
 from resperf.network._base import Tensor
 from resperf.network.constants import evaluate
 from resperf.network.graph import captured
+from resperf.network.protos import data_type_of
 
 if TYPE_CHECKING:
     from onnx import NodeProto
@@ -22,7 +23,7 @@ RANDOM_OPS = frozenset(
 
 def is_constant(node: NodeProto, tensors: Mapping[str, Tensor]) -> bool:
     """Say whether a node reads constants only, so that its outputs are weights."""
-    names = [name for name in node.input if name]
+    names = [name for name in _values_read(node) if name]
     if not names:
         return bool(node.op_type == "Constant")
     return (
@@ -41,7 +42,12 @@ def folded(
     if node.op_type in ("Shape", "Size") and node.input and node.input[0] in tensors:
         shape = np.array(tensors[node.input[0]].shape, np.int64)
         return evaluate(node.op_type, [shape], attributes, len(node.output))
-    names = list(node.input)
+    if node.op_type == "CastLike" and len(node.input) == 2 and node.input[1] in tensors:
+        attributes = {"to": data_type_of(tensors[node.input[1]].dtype)}
+        op = "Cast"
+    else:
+        op = node.op_type
+    names = _values_read(node)
     while names and not names[-1]:
         names.pop()
     if not names and node.op_type != "Constant":
@@ -52,4 +58,9 @@ def folded(
         if name and value is None:
             return None
         values.append(value)
-    return evaluate(node.op_type, values, attributes, len(node.output))
+    return evaluate(op, values, attributes, len(node.output))
+
+
+def _values_read(node: NodeProto) -> list[str]:
+    """Return the inputs whose values count: of ``CastLike``'s second only the type does."""
+    return list(node.input[:1] if node.op_type == "CastLike" else node.input)

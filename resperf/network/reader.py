@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -17,13 +18,21 @@ from resperf.network.folding import folded, is_constant
 from resperf.network.graph import branch_nodes, captured, check_text, live_nodes, ordered_nodes
 from resperf.network.inputs import Inputs, complete_inputs
 from resperf.network.model import stripped_model
-from resperf.network.protos import attributes_of, check_size, sparse_weight, weight
+from resperf.network.protos import (
+    attributes_of,
+    check_size,
+    data_type_of,
+    sparse_weight,
+    weight,
+)
 from resperf.network.rebatch import rebatched, shape_input
+from resperf.network.sequences import Sequences
 from resperf.network.shapes import ShapeFinder
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto
 
+_FLOATS = ("float32", "float16", "bfloat16")
 _IR_WITH_DEFAULTS = 4
 """From this IR version on, weights that are also inputs are defaults that a run can override."""
 
@@ -111,6 +120,9 @@ class _Seen:
     """Name of a node with subgraphs -> what these read."""
     stale: set[str] = field(default_factory=set)  # whole-model inference is wrong about these
     rebatched: list[str] = field(default_factory=list)
+    of_weights: set[str] = field(default_factory=set)
+    """Weights and positions, and what nodes compute with them alone."""
+    weight_nodes: list[Node] = field(default_factory=list)
 
 
 class _Reading:
@@ -131,8 +143,11 @@ class _Reading:
         nodes = ordered_nodes(path, self.graph, weights.keys() | given.keys())
         _set_shapes(model, declared, self.inputs.tensors, nodes)
         self.seen = _Seen({**weights, **given}, [*self.inputs.notes, *overridable])
+        self.seen.of_weights = {each.name for each in weights.values() if _is_parameter(each)}
         self.names = _NodeNames()
         self.finder = ShapeFinder(path, model)
+        versions = {opset.domain: opset.version for opset in model.opset_import}
+        self.sequences = Sequences(self.graph, versions.get("", 1))
 
     def _overridable(self, weights: Mapping[str, Tensor]) -> list[str]:
         """Note the weights that a run could override; the network reads them as constants."""
@@ -156,6 +171,10 @@ class _Reading:
         used.update(inputs, outputs)
         used.update(name for node in nodes for name in seen.inner.get(node.name, ()))
         tensors = {name: tensor for name, tensor in seen.tensors.items() if name in used}
+        weight_nodes = live_nodes(seen.weight_nodes, used, {})
+        beside = dict.fromkeys(
+            name for node in weight_nodes for name in (*node.inputs, *node.outputs) if name
+        )
         seen.notes += self._closing_notes(nodes, tensors, outputs)
         return Network(
             name=self.path.stem,
@@ -166,6 +185,8 @@ class _Reading:
             opsets={opset.domain: opset.version for opset in self.model.opset_import},
             batch=self.inputs.batch,
             notes=tuple(seen.notes),
+            weight_nodes=tuple(weight_nodes),
+            weight_tensors={name: seen.tensors[name] for name in beside},
         )
 
     def _weights(self) -> dict[str, Tensor]:
@@ -185,6 +206,12 @@ class _Reading:
             for inner in chosen:
                 self._visit(inner)
             return
+        if split := self.sequences.as_tensors(node, self.seen.tensors):
+            nodes, constants = split
+            self.seen.tensors.update({each.name: each for each in constants})
+            for inner in nodes:
+                self._visit(inner)
+            return
         attributes = attributes_of(self.path, node)
         tensors = self.seen.tensors
         if self._rebatch(node, attributes):
@@ -198,6 +225,7 @@ class _Reading:
                 if name:
                     dtype = value.dtype.name
                     tensors[name] = Tensor(name, value.shape, dtype, value, is_weight=True)
+            self._note_weight_node(node, attributes)
             return
         self._check_fit(node, attributes)
         constant = is_constant(node, tensors)
@@ -212,6 +240,25 @@ class _Reading:
                 self.seen.inner[name] = names
             ends = tuple(node.input), tuple(node.output)
             self.seen.nodes.append(Node(name, node.op_type, node.domain, *ends, attributes))
+        else:
+            self._note_weight_node(node, attributes)
+
+    def _note_weight_node(self, node: NodeProto, attributes: Mapping[str, Any]) -> None:
+        """Keep a folded node that computes with weights or positions, not with shapes."""
+        if node.op_type == "Range":
+            self.seen.of_weights.update(node.output)
+            return
+        if node.op_type in ("Shape", "Size") or self.seen.of_weights.isdisjoint(node.input):
+            return
+        self.seen.of_weights.update(filter(None, node.output))
+        made = self.seen.tensors.get(node.output[0])
+        if made is None or made.dtype not in _FLOATS:
+            return  # Indices: exporters compute them where frameworks do not.
+        name = printable(f"{node.output[0]}/of_weights")
+        op, inputs, outputs = node.op_type, tuple(node.input), tuple(node.output)
+        if op == "CastLike":  # Of the other tensor only the type counts.
+            op, inputs, attributes = "Cast", inputs[:1], {"to": data_type_of(made.dtype)}
+        self.seen.weight_nodes.append(Node(name, op, node.domain, inputs, outputs, attributes))
 
     def _chosen_branch(self, node: NodeProto) -> list[NodeProto] | None:
         """Return the nodes of the branch that an ``If`` with a known condition runs, renamed.
@@ -325,6 +372,11 @@ class _Reading:
                 "export with a free batch dimension if it should"
             )
         return notes
+
+
+def _is_parameter(weight: Tensor) -> bool:
+    """Whether a weight may be learnt: exporters store the numbers of a formula as weights too."""
+    return weight.dtype in _FLOATS and math.prod(weight.shape) > 1
 
 
 class _NodeNames:

@@ -10,8 +10,10 @@ from resperf.bundle import Bundle
 from resperf.devices import device_facts, lower_bound_ms
 from resperf.layers import Layer
 from resperf.lowering import lower_layers
+from resperf.measurement import layer_key, written_kind
 from resperf.prediction.result import LayerPrediction
 from resperf.quantities import EXECUTION, QUANTITIES
+from resperf.settings import PASSES
 
 
 class Time(NamedTuple):
@@ -24,7 +26,12 @@ class Time(NamedTuple):
     reason: str
 
 
-def layer_times(bundle: Bundle, layers: Sequence[Layer], quantity: str = EXECUTION) -> list[Time]:
+def layer_times(
+    bundle: Bundle,
+    layers: Sequence[Layer],
+    quantity: str = EXECUTION,
+    optimizers: Sequence[str] = (),
+) -> list[Time]:
     """Predict lowered layers; equal layers are predicted once.
 
     Parameters
@@ -34,15 +41,19 @@ def layer_times(bundle: Bundle, layers: Sequence[Layer], quantity: str = EXECUTI
         Lowered; kinds may be mixed.
     quantity : str
         A name of `resperf.quantities.QUANTITIES`.
+    optimizers : sequence of str, optional
+        Of each layer's training step; empty for inference.
 
     Returns
     -------
     list of Time
         In their order.
     """
-    keys = [layer.key for layer in layers]
-    unique = dict(zip(keys, layers, strict=True))
-    times = bundle.predict(list(unique.values()), quantity)
+    pairs = list(zip(layers, optimizers or [""] * len(layers), strict=True))
+    keys = [layer_key(*pair) for pair in pairs]
+    unique = dict(zip(keys, pairs, strict=True))
+    chosen, given = zip(*unique.values(), strict=True) if unique else ((), ())
+    times = bundle.predict(chosen, quantity, given)
     columns = (each.tolist() for each in (times.ms, times.in_range, times.low_ms, times.high_ms))
     rows = map(Time, *columns, times.reason)
     by_key = dict(zip(unique, rows, strict=True))
@@ -57,6 +68,7 @@ def layer_prediction(
     name: str,
     phase: str,
     sources: tuple[str, ...] = (),
+    optimizer: str = "",
 ) -> LayerPrediction:
     """Describe a lowered layer's predicted time.
 
@@ -68,27 +80,32 @@ def layer_prediction(
     time : Time
     name, phase, sources
         As in `LayerPrediction`.
+    optimizer : str
+        Of the layer's training step; empty for inference.
     """
     facts = device_facts(bundle.device)
+    passes = PASSES if optimizer else 1
     return LayerPrediction(
         name=name,
-        kind=layer.kind,
+        kind=written_kind(layer.kind, optimizer),
         execution_ms=time.ms,
         in_range=time.in_range,
         reason=time.reason,
         low_ms=time.low_ms,
         high_ms=time.high_ms,
-        key=layer.key,
-        macs=layer.macs,
+        key=layer_key(layer, optimizer),
+        macs=layer.macs * passes,
         moved_bytes=layer.moved_bytes,
         sources=sources,
         phase=phase,
         estimated=f"{layer.kind} {QUANTITIES[bundle.layer_quantity].stem}" in bundle.estimates,
-        lower_bound_ms=math.nan if facts is None else lower_bound_ms(layer, facts),
+        lower_bound_ms=math.nan if facts is None else lower_bound_ms(layer, facts, passes),
     )
 
 
-def predict_layers(layers: Sequence[Layer], bundle: Bundle) -> list[LayerPrediction]:
+def predict_layers(
+    layers: Sequence[Layer], bundle: Bundle, optimizers: Sequence[str] = ()
+) -> list[LayerPrediction]:
     """Predict single layers: their execution, or whole calls if the bundle has only these.
 
     Parameters
@@ -96,6 +113,8 @@ def predict_layers(layers: Sequence[Layer], bundle: Bundle) -> list[LayerPredict
     layers : sequence of Layer
         They are first lowered for the bundle's framework, one to one.
     bundle : Bundle
+    optimizers : sequence of str, optional
+        Of each layer's training step; empty for inference.
 
     Returns
     -------
@@ -103,15 +122,17 @@ def predict_layers(layers: Sequence[Layer], bundle: Bundle) -> list[LayerPredict
         ``execution_ms`` is NaN if the bundle has no predictor for that kind; ``phase`` says what
         it contains.
     """
+    given = optimizers or [""] * len(layers)
     lowered = lower_layers(layers, bundle.setting, bundle.platform)
-    times = layer_times(bundle, lowered, bundle.layer_quantity)
+    times = layer_times(bundle, lowered, bundle.layer_quantity, given)
     return [
         layer_prediction(
             bundle,
             layer,
             time,
-            name=f"{layer.kind}_{place}",
-            phase=QUANTITIES[bundle.layer_quantity].stem,
+            name=f"{written_kind(layer.kind, optimizer)}_{place}",
+            phase=QUANTITIES[bundle.own_quantity(written_kind(layer.kind, optimizer))].stem,
+            optimizer=optimizer,
         )
-        for place, (layer, time) in enumerate(zip(lowered, times, strict=True))
+        for place, (layer, time, optimizer) in enumerate(zip(lowered, times, given, strict=True))
     ]

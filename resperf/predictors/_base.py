@@ -13,7 +13,8 @@ import numpy as np
 from resperf.devices import device_class
 from resperf.errors import BundleError, TrainingError
 from resperf.features import Array, Columns
-from resperf.quantities import Level, quantity
+from resperf.measurement import layer_kind, quantity_of
+from resperf.quantities import EXECUTION, Level, quantity
 from resperf.targets import UNKNOWN
 
 if TYPE_CHECKING:
@@ -265,9 +266,10 @@ class Predictor(ABC):
         BundleError
             If values are missing or do not fit.
         """
-        self = cls(stored(values, "kind"))
+        name = str(stored(values, "kind"))
+        self = cls(layer_kind(name))
         # Bundles before schema 4 do not store the quantity.
-        self.quantity_ = str(values.get("quantity", "execution_ms"))
+        self.quantity_ = quantity_of(name, str(values.get("quantity", EXECUTION)))
         self._load(values, folder)
         return self
 

@@ -12,12 +12,13 @@ import numpy as np
 from resperf.errors import LayerError, TrainingError
 from resperf.features import Array, Columns
 from resperf.features.transforms import BoxCox, TargetScale, ZScore, transform_from_json
-from resperf.layers import ACTIVATIONS, OPTIMIZERS
+from resperf.layers import ACTIVATIONS
 from resperf.predictors import _fitting
 from resperf.predictors._architecture import Architecture, Weights, onnx_bytes
 from resperf.predictors._base import LayerPredictor, Task, stored
 from resperf.predictors._onnx import OnnxNetwork
 from resperf.predictors.metrics import mape
+from resperf.settings import OPTIMIZER, OPTIMIZERS
 
 _STARTS = 10
 
@@ -52,26 +53,18 @@ _activation = _number("activation", ACTIVATIONS)
 # In our own order, from 1: the paper has no training steps.
 _optimizer = _number("optimizer", ("", *OPTIMIZERS))
 _MATRIX = {"matrix size": _field("height", "width")}
-_CONV = {
-    "batch size": _field("batch"),
-    **_MATRIX,
-    "kernel size": _field("kernel_height", "kernel_width"),
-    "channel in": _field("channels_in"),
-    "channel out": _field("channels_out"),
-    "strides": _field("stride_height"),
-    "padding": _padded,
-    "activate function": _activation,
-    "bias": _field("bias"),
-}
-_DENSE = {
-    "batch size": _field("batch"),
-    "dimension input": _field("features_in"),
-    "dimension output": _field("features_out"),
-    "activate function": _activation,
-    "bias": _field("bias"),
-}
 _FEATURES: Mapping[str, Mapping[str, Callable[[Columns], Array]]] = {
-    "conv": _CONV,
+    "conv": {
+        "batch size": _field("batch"),
+        **_MATRIX,
+        "kernel size": _field("kernel_height", "kernel_width"),
+        "channel in": _field("channels_in"),
+        "channel out": _field("channels_out"),
+        "strides": _field("stride_height"),
+        "padding": _padded,
+        "activate function": _activation,
+        "bias": _field("bias"),
+    },
     "pool": {
         "batch size": _field("batch"),
         **_MATRIX,
@@ -80,7 +73,13 @@ _FEATURES: Mapping[str, Mapping[str, Callable[[Columns], Array]]] = {
         "strides": _field("stride_height"),
         "padding": _padded,
     },
-    "dense": _DENSE,
+    "dense": {
+        "batch size": _field("batch"),
+        "dimension input": _field("features_in"),
+        "dimension output": _field("features_out"),
+        "activate function": _activation,
+        "bias": _field("bias"),
+    },
     # Not in the paper, but needed between its layers.
     "activation": {
         "batch size": _field("batch"),
@@ -92,14 +91,12 @@ _FEATURES: Mapping[str, Mapping[str, Callable[[Columns], Array]]] = {
         **_MATRIX,
         "channel in": _field("channels_in"),
     },
-    "conv_step": {**_CONV, "optimizer": _optimizer},
-    "dense_step": {**_DENSE, "optimizer": _optimizer},
 }
 """Table 3: kind -> feature -> its function of the fields."""
 PAPER_KINDS = frozenset(_FEATURES)
 
 _BOX_COX = {"conv": ("matrix size", "kernel size"), "pool": ("matrix size",)}
-"""Appendix D: features with a Box-Cox transform."""
+"""Appendix D: features with a Box-Cox transform, in inference."""
 
 
 class PaperPredictor(LayerPredictor):
@@ -133,7 +130,7 @@ class PaperPredictor(LayerPredictor):
         self._names = names
         varying = [
             names.index(name)
-            for name in _BOX_COX.get(self.kind, ())
+            for name in (() if OPTIMIZER in columns else _BOX_COX.get(self.kind, ()))
             if np.ptp(matrix[:, names.index(name)]) > 0
         ]
         chosen = tuple(names[place] for place in varying)
@@ -234,7 +231,8 @@ def paper_features(kind: str, columns: Columns) -> tuple[tuple[str, ...], Array]
     """
     if kind not in _FEATURES:
         raise LayerError(f"the paper's methods know {', '.join(_FEATURES)}, not {kind!r}")
-    named = {name: make(columns) for name, make in _FEATURES[kind].items()}
+    of_steps = {OPTIMIZER: _optimizer} if OPTIMIZER in columns else {}
+    named = {name: make(columns) for name, make in {**_FEATURES[kind], **of_steps}.items()}
     return tuple(named), np.column_stack(list(named.values()))
 
 

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from resperf.errors import require
 from resperf.features import Array, Columns
+from resperf.measurement import written_kind
 from resperf.predictors._base import LayerPredictor, Task, stored
 from resperf.predictors.terms import (
     choices_of,
@@ -19,6 +20,7 @@ from resperf.predictors.terms import (
     physical_terms,
     terms_of,
 )
+from resperf.settings import OPTIMIZER
 from resperf.targets import UNKNOWN
 
 REWEIGHTINGS = 15
@@ -150,7 +152,8 @@ class Baseline(LayerPredictor):
         """Fit coefficients and factors alternately; nothing is random, and there are no epochs."""
         examples = task.examples
         self.device_class_ = examples.device_class
-        names = tuple(terms_of(self.kind, self.device_class_))
+        name = written_kind(self.kind, OPTIMIZER in examples.columns)
+        names = tuple(terms_of(name, self.device_class_))
         terms = physical_terms(self.kind, examples.columns, names, device_class=self.device_class_)
         choices = choices_of(self.kind, examples.columns)
         largest = largest_coefficients(names)

@@ -18,6 +18,7 @@ from resperf.dataset import KindTable, floor_of_medians, noise_floor, read_info,
 from resperf.errors import LayerError, TrainingError
 from resperf.features import Array, Columns, take
 from resperf.layers import KINDS
+from resperf.measurement import quantity_of
 from resperf.predictors import LayerPredictor, Progress, layer_predictor_class
 from resperf.predictors.metrics import errors, errors_by_time, r_squared
 from resperf.quantities import layer_quantity
@@ -73,7 +74,7 @@ def compare(
     notes: list[str] = []
     compared: list[Compared] = []
     for source in _sources(dataset, test, settings, notes):
-        for phase in settings.phases or (layer_quantity(source.test_table.quantities),):
+        for phase in _phases(source.test_table, settings.phases):
             floor = noise_floor(source.test_table, phase).mape
             for trials in _points(source, phase, settings):
                 for method in settings.methods:
@@ -111,7 +112,7 @@ class _Source:
 
     @property
     def kind(self) -> str:
-        return self.rows.kind
+        return self.rows.name
 
 
 def _sources(
@@ -123,7 +124,7 @@ def _sources(
     info = read_info(dataset)
     shared = test is not None and _of_two_devices(dataset, test, notes)
     for kind in (kind for kind in tables if not settings.kinds or kind in settings.kinds):
-        if kind not in KINDS:
+        if tables[kind].kind not in KINDS:
             notes.append(f"{kind}: no features are defined for this kind, nothing to compare")
         elif kind not in others:
             notes.append(f"{kind}: {test} has no such layer")
@@ -154,10 +155,16 @@ def _check_times(
     dataset: Path, table: KindTable, test: Path | None, other: KindTable, phases: Sequence[str]
 ) -> None:
     """Refuse quantities that were not measured in both files."""
-    for phase in phases or (layer_quantity(table.quantities),):
+    for phase in _phases(table, phases):
         for path, times_ms in ((dataset, table.times_ms), (test, other.times_ms)):
             if phase not in times_ms:
                 raise TrainingError(f"{path} has no {phase} times; it has: {', '.join(times_ms)}")
+
+
+def _phases(table: KindTable, phases: Sequence[str]) -> list[str]:
+    """Return the quantities to learn; the execution of training steps is their ``step_ms``."""
+    names = phases or (layer_quantity(table.quantities),)
+    return [quantity_of(table.name, name) for name in names]
 
 
 def _of_two_devices(dataset: Path, test: Path, notes: list[str]) -> bool:
@@ -207,7 +214,7 @@ def _evaluated(
         for trial, run in zip(trials, runs, strict=True)
     )
     return Compared(
-        kind=trials[0].test.kind,
+        kind=trials[0].test.name,
         phase=phase,
         method=method,
         rows_trained=round(mean(trial.rows_seen for trial in trials)),

@@ -134,7 +134,7 @@ def _add_kind(
     values["predictors"][kind] = {baseline.quantity_: described}
     values["ranges"][kind] = dict(ranges)
     values["golden"]["layers"] += golden_layers(
-        {kind: golden}, {kind: {baseline.quantity_: baseline}}
+        {kind: [layer.key for layer in golden]}, {kind: {baseline.quantity_: baseline}}
     )
 
 

@@ -30,7 +30,7 @@ from resperf.predictors import Estimate, Examples, Predictor
 from resperf.predictors.metrics import Errors, errors
 from resperf.quantities import QUANTITIES, layer_quantity
 from resperf.records import Record
-from resperf.settings import Setting
+from resperf.settings import OPTIMIZER, Setting
 from resperf.splits import split_of_keys, was_packed
 from resperf.targets import UNKNOWN
 from resperf.training.rows import (
@@ -170,14 +170,15 @@ def evaluate(
         layers = bundle
         if any(part.kinds for part in bundle.parts):
             layers = bundle.answering(None, None, setting, info.platform)
-        if layers.kinds and layer_quantity(info.quantities) != layers.layer_quantity:
-            raise TrainingError(
-                f"{dataset} holds times of {layer_quantity(info.quantities)}, {bundle.path} "
-                f"predicts {layers.layer_quantity}: they contain different things; train a bundle "
-                "from this dataset"
-            )
         notes.extend(_differences(setting, info.platform, layers))
         for kind, table in tables.items():
+            own = layer_quantity(table.quantities)
+            if layers.kinds and own != layers.own_quantity(kind):
+                raise TrainingError(
+                    f"{dataset} holds times of {own}, {bundle.path} predicts "
+                    f"{layers.own_quantity(kind)}: they contain different things; train a bundle "
+                    "from this dataset"
+                )
             unseen = _unseen(layer_rows(table), layers, split)
             if not layers.has(kind):
                 notes.append(f"{kind}: {len(unseen)} rows, the bundle has no predictor")
@@ -334,13 +335,13 @@ def _unseen(rows: LayerRows, bundle: Bundle, split: Part) -> LayerRows:
 
 
 def _evaluate_kind(kind: str, table: KindTable, rows: LayerRows, bundle: Bundle) -> list[Evaluated]:
-    layers = np.array(rows.layers(), dtype=object)
     found = []
     for phase in (phase for phase in QUANTITIES if phase in rows.times_ms):
         timed = rows.times_ms[phase] >= SHORTEST_MS
         if not timed.any():
             continue
-        times = bundle.predict(list(layers[timed]), phase)
+        chosen = rows.timed(phase)
+        times = bundle.predict(chosen.layers(), phase, chosen.columns.get(OPTIMIZER, ()))
         if np.isnan(times.ms).any():
             continue
         found.append(

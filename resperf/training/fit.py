@@ -37,6 +37,7 @@ from resperf.predictors import (
 from resperf.predictors.baseline import Baseline
 from resperf.predictors.transfers import Transfers
 from resperf.quantities import QUANTITIES, Level
+from resperf.settings import OPTIMIZER
 from resperf.splits import SPLIT_SEED, pack_keys
 from resperf.training.activations import estimate_activations
 from resperf.training.estimate import Source, read_source
@@ -176,7 +177,8 @@ def train(
             "predictors": learnt.stored,
             "transfers": {name: each.to_json() for name, each in transfers.items()},
             "ranges": {
-                kind: ranges_of(kind, parts[kind].train.columns) for kind in learnt.predictors
+                kind: ranges_of(parts[kind].train.kind, parts[kind].train.columns)
+                for kind in learnt.predictors
             },
             "errors": {
                 name: errors_of(_predicted(name, parts, learnt, transfers))
@@ -209,7 +211,10 @@ def train(
             excluded={"networks": list(excluded), "layers": len(exclude_keys)},
         )  # fmt: skip
         where = info.platform.with_probes(info.machine_costs)
-        write_manifest(folder, manifest_of(part, [info.setting], [where], came_from))
+        ranges: Mapping[str, Mapping[str, Sequence[str]]] = part["ranges"]
+        optimizers = {each for known in ranges.values() for each in known.get(OPTIMIZER, ())}
+        how = [info.setting.with_optimizer(each) for each in sorted({"", *optimizers})]
+        write_manifest(folder, manifest_of(part, how, [where], came_from))
     return Bundle.load(output)
 
 
@@ -266,7 +271,7 @@ def _fit_kinds(
 ) -> _Learnt:
     learnt = _Learnt()
     for kind, part in parts.items():
-        if kind not in KINDS:
+        if part.train.kind not in KINDS:
             learnt.notes.append(f"{kind}: no features are defined for this kind, no predictor")
             continue
         if len(part.train) < FEWEST_ROWS:
@@ -280,7 +285,7 @@ def _fit_kinds(
         for phase in part.train.times_ms if chosen in _EVERY_PHASE else (own,):
             report = partial(progress, kind, phase) if progress is not None else None
             try:
-                fitted = layer_predictor_class(chosen)(kind, **made_with)
+                fitted = layer_predictor_class(chosen)(part.train.kind, **made_with)
                 _fit_one(fitted, part, phase, seed, report, folder, learnt)
             except (LayerError, _CannotLearnError) as error:
                 # Other kinds keep their predictors: they may have taken minutes to train.
@@ -288,7 +293,7 @@ def _fit_kinds(
                     learnt.notes.append(f"{kind} {phase}: no predictor ({error})")
                     continue
                 learnt.notes.append(f"{kind}: baseline only ({error})")
-                _fit_one(Baseline(kind), part, phase, seed, report, folder, learnt)
+                _fit_one(Baseline(part.train.kind), part, phase, seed, report, folder, learnt)
     return learnt
 
 
@@ -309,7 +314,7 @@ def _fit_one(
     rows = part.train.timed(phase)
     if len(rows) < FEWEST_ROWS:
         # Copies that are only views take no time, which the transfers predict as well.
-        learnt.notes.append(f"{predictor.kind} {phase}: too short to learn, predicted by transfers")
+        learnt.notes.append(f"{rows.name} {phase}: too short to learn, predicted by transfers")
         return
     try:
         fit_rows(predictor, rows, part.validation.timed(phase), phase, seed=seed, progress=report)
@@ -318,9 +323,9 @@ def _fit_one(
     learnt.notes += [note for note in predictor.notes_ if note not in learnt.notes]
     places = np.linspace(0, len(rows) - 1, min(len(rows), _COMPARED_ROWS)).astype(int)
     some = take(rows.columns, places)
-    stored, loaded = stored_and_loaded(predictor, folder, lambda each: each.values(some))
-    learnt.predictors.setdefault(predictor.kind, {})[phase] = loaded
-    learnt.stored.setdefault(predictor.kind, {})[phase] = stored
+    stored, loaded = stored_and_loaded(predictor, folder, rows.name, lambda each: each.values(some))
+    learnt.predictors.setdefault(rows.name, {})[phase] = loaded
+    learnt.stored.setdefault(rows.name, {})[phase] = stored
 
 
 def _fit_transfers(parts: Mapping[str, Trial]) -> dict[str, Transfers]:
@@ -328,10 +333,10 @@ def _fit_transfers(parts: Mapping[str, Trial]) -> dict[str, Transfers]:
     transfers = {}
     for phase, quantity in TRANSFERRED.items():
         sizes, times = [], []
-        for kind, part in parts.items():
-            if kind in KINDS and len(part.train) and phase in part.train.times_ms:
-                sizes.append(quantities(kind, part.train.columns)[quantity])
-                times.append(part.train.times_ms[phase])
+        for rows in (part.train for part in parts.values()):
+            if rows.kind in KINDS and len(rows) and phase in rows.times_ms:
+                sizes.append(quantities(rows.kind, rows.columns)[quantity])
+                times.append(rows.times_ms[phase])
         with contextlib.suppress(TrainingError, ValueError):
             transfers[phase] = Transfers.fit(np.concatenate(sizes), np.concatenate(times))
     return transfers
@@ -353,20 +358,20 @@ def _predicted(
             if phase in predictors:
                 predicted_ms: Array = predictors[phase].values(rows.columns)
             elif phase in transfers:
-                sizes = quantities(kind, rows.columns)[TRANSFERRED[phase]]
+                sizes = quantities(rows.kind, rows.columns)[TRANSFERRED[phase]]
                 predicted_ms = transfers[phase].predict(sizes)
             else:
                 continue
             yield kind, phase, rows.times_ms[phase], predicted_ms
 
 
-def _typical(rows: LayerRows, count: int = 10) -> list[Any]:
-    """Return layers spread over their times, from the shortest to the longest."""
+def _typical(rows: LayerRows, count: int = 10) -> tuple[str, ...]:
+    """Return keys of layers spread over their times, from the shortest to the longest."""
     order = np.argsort(rows.times_ms[rows.layer_quantity], kind="stable")
     places = np.unique(np.linspace(0, len(rows) - 1, min(count, len(rows))).astype(int))
     # Every third first, so that a shorter selection is spread as well.
     spread = np.concatenate([places[start::3] for start in range(3)])
-    return rows.select(order[spread]).layers()
+    return rows.select(order[spread]).keys
 
 
 def _training(

@@ -23,7 +23,7 @@ Judged = tuple[str, str, Array, Array]
 
 
 def stored_and_loaded(
-    predictor: _Fitted, folder: Path, values_of: Callable[[_Fitted], Array]
+    predictor: _Fitted, folder: Path, name: str, values_of: Callable[[_Fitted], Array]
 ) -> tuple[dict[str, Any], _Fitted]:
     """Export a predictor, and load it as a bundle will.
 
@@ -31,6 +31,8 @@ def stored_and_loaded(
     ----------
     predictor : Predictor
     folder : Path
+    name : str
+        Of its subjects, for files: ``conv``.
     values_of : callable
         Predicts training rows.
 
@@ -39,14 +41,14 @@ def stored_and_loaded(
     TrainingError
         If what is loaded predicts something else.
     """
-    stem = f"{predictor.kind}-{QUANTITIES[predictor.quantity_].stem}"
+    stem = f"{name}-{QUANTITIES[predictor.quantity_].stem}"
     values = predictor.export(folder, stem)
     loaded = type(predictor).load(values, folder)
     trained, now = values_of(predictor), values_of(loaded)
     off = np.max(np.abs(now - trained) / np.maximum(np.abs(trained), 1e-3))
     if not off <= _EXPORT_TOLERANCE:
         raise TrainingError(
-            f"{predictor.kind} {predictor.quantity_}: the stored predictor differs from the "
+            f"{name} {predictor.quantity_}: the stored predictor differs from the "
             f"trained one by {off:.1e}; this is a defect of the method {predictor.method}"
         )
     return {"method": predictor.method, **values}, loaded

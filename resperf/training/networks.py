@@ -109,7 +109,7 @@ def train_networks(
                 progress=report,
             )  # fmt: skip
             part["predictors"][NETWORK][name], learnt[name] = stored_and_loaded(
-                predictor, folder, partial(predicted, examples=train, quantity=name)
+                predictor, folder, NETWORK, partial(predicted, examples=train, quantity=name)
             )
             for label, rest in (("validation", validation), ("test", test)):
                 if len(rest):

@@ -17,12 +17,12 @@ from resperf.dataset import DatasetInfo, KindTable, read_networks
 from resperf.errors import DatasetError
 from resperf.features import Array, Columns, take
 from resperf.layers import Layer, kind_of
-from resperf.measurement import DEFECTS, Measurement, NetworkRef, Status
+from resperf.measurement import DEFECTS, Measurement, NetworkRef, Status, written_kind
 from resperf.network import read_graph
 from resperf.platform import Platform
 from resperf.predictors import Examples
 from resperf.quantities import QUANTITIES, layer_quantity
-from resperf.settings import Setting
+from resperf.settings import OPTIMIZER, Setting
 
 SHORTEST_MS = 1e-5
 """Times below 10 ns are noise around zero."""
@@ -30,13 +30,13 @@ SHORTEST_MS = 1e-5
 
 @dataclass(frozen=True)
 class LayerRows:
-    """One row per layer, ordered by key.
+    """One row per layer, or per training step of a layer, ordered by key.
 
     Attributes
     ----------
     kind : str
     columns : mapping of str to array (rows,)
-        The layers' fields.
+        The layers' fields, and the optimizer of training steps.
     keys : tuple of str
     times_ms : mapping of str to array (rows,)
         Phase to the median over the repeats used.
@@ -64,6 +64,11 @@ class LayerRows:
 
     def __len__(self) -> int:
         return len(self.keys)
+
+    @property
+    def name(self) -> str:
+        """The kind, as `resperf.measurement.written_kind` returns it."""
+        return written_kind(self.kind, OPTIMIZER in self.columns)
 
     @property
     def layer_quantity(self) -> str:
@@ -95,7 +100,7 @@ class LayerRows:
         """Return the rows as layers."""
         cls = kind_of(self.kind)
         return [
-            cls.from_fields({name: column[row].item() for name, column in self.columns.items()})
+            cls.from_fields({name: self.columns[name][row].item() for name in cls.specs()})
             for row in range(len(self))
         ]
 

@@ -12,7 +12,7 @@ from resperf.backends import backend
 from resperf.backends._ort_kernels import CONV_ACTIVATIONS, GEMM_ACTIVATIONS, kernel_of
 from resperf.campaign.sampler import draw
 from resperf.campaign.spec import Campaign
-from resperf.errors import LayerError, UnsupportedError
+from resperf.errors import LayerError
 from resperf.features import columns_of, feature_matrix, quantities
 from resperf.layers import (
     ACTIVATIONS,
@@ -31,9 +31,8 @@ from resperf.units import DTYPE_BYTES
 DRAWS = 40
 SMALL_BYTES = 400_000
 BLOCK = 16
-NO_OPERATOR = ("reorder", "conv_step", "dense_step")
+NO_OPERATOR = ("reorder",)
 """Kinds that no ONNX operator does the work of."""
-MEASURED = [kind for kind in KINDS if not kind.endswith("_step")]
 UNMEASURED: Mapping[str, set[str]] = {
     "activation": {"hard_swish"},
     **{
@@ -141,7 +140,7 @@ def test_features_and_terms_are_finite_and_agree_with_the_layers(kind: str) -> N
     assert (terms >= 0).all()
     # Every feature varies between draws, unless it is constant by definition.
     constant = [n for n, c in zip(names, matrix.T, strict=True) if len(set(c.tolist())) == 1]
-    functions = {f"activation={each}" for each in UNMEASURED.get(kind.removesuffix("_step"), ())}
+    functions = {f"activation={each}" for each in UNMEASURED.get(kind, ())}
     # Frameworks choose layouts and types, and dilated poolings do not occur.
     chosen = ("dtype=", "layout=", "layout_out=", *functions, *(["dilated"] * (kind == "pool")))
     assert not [name for name in constant if not name.startswith(chosen)]
@@ -184,7 +183,7 @@ def test_a_graph_with_the_kernel_in_it_is_read_as_the_same_work(kind: str) -> No
     assert same > 0.7 * len(layers)
 
 
-@pytest.mark.parametrize("kind", MEASURED)
+@pytest.mark.parametrize("kind", KINDS)
 def test_onnx_runtime_runs_it(kind: str) -> None:
     started = backend("onnxruntime", threads=1)
     for layer in started.lower(drawn(kind, 25)):
@@ -216,9 +215,3 @@ def test_layers_of_networks_can_be_scaled(kind: str) -> None:
     for name, spec in original.specs().items():
         if spec.choices and name not in original.REDRAWN:
             assert {layer.fields()[name] for layer in layers} == {original.fields()[name]}
-
-
-def test_a_training_step_is_refused_by_name() -> None:
-    layer = drawn("conv_step", 1)[0]
-    with pytest.raises(UnsupportedError, match="ONNX Runtime runs no conv_step"):
-        kernel(layer)

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from resperf.errors import BundleError, LayerError, TrainingError
-from resperf.features import Array, columns_of
+from resperf.features import Array, Columns, columns_of
+from resperf.measurement import layer_kind
 from resperf.network import read_network
 from resperf.platform import Platform
 from resperf.predictors import (
@@ -26,7 +27,7 @@ from resperf.predictors import (
 from resperf.predictors.baseline import Baseline
 from resperf.predictors.ensemble import Ensemble
 from resperf.quantities import Level
-from resperf.settings import Setting
+from resperf.settings import PASSES, Setting
 
 pytest.importorskip("tensorflow")
 pytest.importorskip("scipy")
@@ -51,13 +52,25 @@ ALL_KINDS = (
 
 def knows(method: str, kind: str) -> bool:
     kinds = layer_predictor_class(method).kinds
-    return kinds is None or kind in kinds
+    return kinds is None or layer_kind(kind) in kinds
+
+
+def slower_by(method: str, kind: str) -> float:
+    """Return what the toy device's times are multiplied by; a training step is three passes."""
+    return SLOWER.get(method, 1.0) * (1 if kind == layer_kind(kind) else PASSES)
+
+
+def columns_for(kind: str, layers: Sequence[Any]) -> Columns:
+    """Return layers as columns; training steps of ``dense_step`` have two optimizers."""
+    is_step = kind != layer_kind(kind)
+    return columns_of(layers, [("sgd", "adam")[each.batch % 2] for each in layers] * is_step or "")
 
 
 CLAIMED = [(m, k) for m in METHODS_OF_LAYERS for k in ALL_KINDS if knows(m, k)]
 CLAIMED.remove(("linear", "transpose"))
 UNCLAIMED = [(m, k) for m in METHODS_OF_LAYERS for k in ALL_KINDS if not knows(m, k)]
-Fitted = tuple[LayerPredictor, dict[str, Any], Path]
+Fitted = tuple[LayerPredictor, dict[str, Any], Path, str]
+"""Predictor, what it exported, the folder of its files, and kind as files name it."""
 
 
 MEMBERS = {"residual": 0, "boosted": 1}
@@ -97,9 +110,9 @@ def same_window_rows(toy_rows: Any) -> dict[str, Any]:
 def fitted(request: Any, fits: Fits, tmp_path_factory: pytest.TempPathFactory) -> Fitted:
     method, kind = request.param
     predictor = fits(method, kind)
-    assert (predictor.method, predictor.kind) == (method, kind)
+    assert (predictor.method, predictor.kind) == (method, layer_kind(kind))
     folder = tmp_path_factory.mktemp(f"{method}-{kind}")
-    return predictor, predictor.export(folder, "stem"), folder
+    return predictor, predictor.export(folder, "stem"), folder, kind
 
 
 def fit(
@@ -110,14 +123,15 @@ def fit(
     epochs: int = FEWEST_EPOCHS,
     **changes: Any,
 ) -> LayerPredictor:
-    layers, times_ms = toy_rows(kind, 60, noise=0.02)
-    judged_layers, judged_ms = toy_rows(kind, 12, seed=9)
-    predictor = layer_predictor_class(method)(kind, epochs=epochs)
-    slower = SLOWER.get(method, 1.0)
-    arguments = {"subjects": columns_of(layers), "values": slower * times_ms} | changes
+    layers, times_ms = toy_rows(layer_kind(kind), 60, noise=0.02)
+    judged_layers, judged_ms = toy_rows(layer_kind(kind), 12, seed=9)
+    predictor = layer_predictor_class(method)(layer_kind(kind), epochs=epochs)
+    slower = slower_by(method, kind)
+    arguments = {"subjects": columns_for(kind, layers), "values": slower * times_ms} | changes
+    judged = columns_for(kind, judged_layers)
     returned = predictor.fit(
         Examples(quantity="execution_ms", **arguments),
-        validation=Examples(columns_of(judged_layers), "execution_ms", slower * judged_ms),
+        validation=Examples(judged, "execution_ms", slower * judged_ms),
         seed=seed,
     )
     assert returned is predictor
@@ -154,12 +168,13 @@ def check(predictor: Predictor, subjects: Any, measured: Array, quantity: str) -
 
 def test_predictions_follow_the_measured_values(fitted: Fitted, toy_rows: Any) -> None:
     """Evaluated on the training rows: few rows promise nothing about others."""
-    predictor = fitted[0]
+    predictor, _, _, kind = fitted
     layers, times_ms = toy_rows(predictor.kind, 60, noise=0.02)
-    slower = SLOWER.get(predictor.method, 1.0)
-    check(predictor, columns_of(layers), slower * times_ms, "execution_ms")
-    together = predictor.values(columns_of(layers))
-    alone = predictor.values(columns_of(layers[:1]))
+    slower = slower_by(predictor.method, kind)
+    columns = columns_for(kind, layers)
+    check(predictor, columns, slower * times_ms, "execution_ms")
+    together = predictor.values(columns)
+    alone = predictor.values(columns_for(kind, layers[:1]))
     np.testing.assert_allclose(alone, together[:1], rtol=1e-5, atol=1e-6)
 
 
@@ -233,17 +248,17 @@ def test_predictors_of_networks_promise_the_same(
 
 
 def test_what_is_loaded_predicts_what_was_trained(fitted: Fitted, toy_rows: Any) -> None:
-    predictor, values, folder = fitted
+    predictor, values, folder, kind = fitted
     loaded = type(predictor).load(json.loads(json.dumps(values)), folder)
     layers, _ = toy_rows(predictor.kind, 60, seed=6)
-    columns = columns_of(layers)
+    columns = columns_for(kind, layers)
     trained_ms, loaded_ms = predictor.values(columns), loaded.values(columns)
     assert (np.abs(loaded_ms - trained_ms) <= 1e-4 * np.maximum(trained_ms, 1e-3)).all()
     assert (loaded.kind, loaded.quantity_) == (predictor.kind, "execution_ms")
 
 
 def test_files_are_those_that_the_values_name(fitted: Fitted) -> None:
-    _, values, folder = fitted
+    _, values, folder, _ = fitted
     written = sorted(file.name for file in folder.iterdir())
     parts = [values, *values.get("averaged", {}).values()]
     assert written == sorted(part["network"] for part in parts if "network" in part)
@@ -251,7 +266,7 @@ def test_files_are_those_that_the_values_name(fitted: Fitted) -> None:
 
 
 def test_missing_values_are_refused(fitted: Fitted) -> None:
-    predictor, values, folder = fitted
+    predictor, values, folder, _ = fitted
     for name in set(values) - {"members", "factors"}:  # bundles of before there were factors
         if name in ("network", "kind", "terms", "averaged") or name.startswith("f"):
             rest = {k: v for k, v in values.items() if k != name}

@@ -24,7 +24,7 @@ from resperf.dataset import (
 )
 from resperf.dataset.schema import MAX_TEXT_BYTES, ROW_COLUMNS, field_columns, kind_columns
 from resperf.errors import DatasetError, OutputError
-from resperf.layers import KINDS, Conv, Dense, DenseStep
+from resperf.layers import KINDS, Conv, Dense
 from resperf.measurement import Measurement, Samples, Status, StopReason
 
 MeasuredFactory = Callable[..., Measurement]
@@ -307,25 +307,33 @@ def test_a_link_keeps_pointing_where_it_did(
     assert len(read_dataset(tmp_path / "disk" / "b.h5").measurements) == 1
 
 
-def test_golden_file_of_schema_2_reads_as_it_was_written(golden: Path) -> None:
+def test_golden_file_of_schema_2_reads_as_it_was_written(golden: Path, tmp_path: Path) -> None:
     path = golden.with_name("dataset-v2.h5")
     dataset = read_dataset(path)
     assert dataset.info.quantities == ("execution_ms",)
     assert dataset.info.source["left_out"] == {"no value in size": 1}
     assert [(row.layer.kind, row.repeat) for row in dataset.measurements] == [
-        ("conv", 0), ("conv", 1), ("dense_step", 0),
+        ("conv", 0), ("conv", 1), ("dense", 0),
     ]  # fmt: skip
     step = dataset.measurements[2]
-    assert step.layer == DenseStep(batch=1, features_in=9, features_out=4, optimizer="adam")
+    assert step.layer == Dense(batch=1, features_in=9, features_out=4)
+    assert step.setting == dataset.info.setting.with_optimizer("adam")
     assert step.samples == {
-        "execution_ms": Samples((3.0, 3.5, 4.0), 5, 5, StopReason.BUDGET),
+        "step_ms": Samples((3.0, 3.5, 4.0), 5, 5, StopReason.BUDGET),
     }  # fmt: skip
     assert (step.isolated_ms, step.session_ms) == (3.625, 0.125)
     assert math.isnan(step.started_at)
     table = read_table(path)["conv"]
     assert table.quantities == ("execution_ms",)
     assert table.times_ms["execution_ms"].tolist() == [2.5, 3.0]
+    assert read_table(path)["dense_step"].times_ms["step_ms"].tolist() == [3.5]
     assert check_dataset(path) == []
+    # Written again, it holds the same keys.
+    write_dataset(tmp_path / "new.h5", dataset)
+    again = read_dataset(tmp_path / "new.h5")
+    assert [row.key for row in again.measurements] == [row.key for row in dataset.measurements]
+    assert read_table(tmp_path / "new.h5")["dense_step"].key == read_table(path)["dense_step"].key
+    assert check_dataset(tmp_path / "new.h5") == []
     assert checksum(path) == "3384b2cf95f17eda5994e48f7826ab9d9e8520d2a8857d5c176f6e189aa4532a"
 
 

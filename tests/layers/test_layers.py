@@ -12,9 +12,7 @@ from resperf.errors import LayerError
 from resperf.layers import (
     KINDS,
     Conv,
-    ConvStep,
     Dense,
-    DenseStep,
     Layer,
     Pool,
     Reorder,
@@ -38,8 +36,6 @@ EXAMPLES: list[Layer] = [
     pool(),
     Dense(batch=4, features_in=10, features_out=3),
     Reorder(batch=1, channels_in=16, height=4, width=4),
-    ConvStep(**conv().fields(), optimizer="adam"),
-    DenseStep(batch=4, features_in=10, features_out=3, optimizer="sgd"),
 ]
 
 
@@ -107,21 +103,6 @@ def test_key_names_every_field_and_can_be_read_back(layer: Layer) -> None:
     assert type(layer).from_fields(layer.fields()) == layer
     for name in type(layer).specs():
         assert f"{name}=" in layer.key
-
-
-def test_a_training_step_is_three_passes_and_a_separate_kind() -> None:
-    step = ConvStep(**conv(padding="same").fields(), optimizer="adam")
-    layer = conv(padding="same")
-    assert step.macs == 3 * 64 * 224 * 224 * 27
-    assert (step.output_shape, step.moved_bytes) == (layer.output_shape, layer.moved_bytes)
-    # Code that handles convolutions must not mistake a step for one.
-    assert not isinstance(step, Conv)
-    assert step.key.startswith("conv_step:batch=1,")
-    assert step.key.endswith(",optimizer=adam")
-    dense = DenseStep(batch=4, features_in=10, features_out=3, optimizer="rmsprop")
-    assert dense.macs == 3 * 120
-    with pytest.raises(LayerError, match="optimizer='lion' must be one of"):
-        dense.replace(optimizer="lion")
 
 
 def test_keys_never_change_their_meaning() -> None:

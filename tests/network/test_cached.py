@@ -38,8 +38,9 @@ def plain(value: Any) -> Any:
 
 def content(network: Network) -> list[Any]:
     """Return all that a network holds."""
-    nodes = [[plain(getattr(node, f.name)) for f in fields(node)] for node in network.nodes]
-    rest = replace(network, nodes=())
+    every = (*network.nodes, None, *network.weight_nodes)
+    nodes = [node and [plain(getattr(node, f.name)) for f in fields(node)] for node in every]
+    rest = replace(network, nodes=(), weight_nodes=())
     return [nodes, *(plain(getattr(rest, f.name)) for f in fields(rest))]
 
 

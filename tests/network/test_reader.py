@@ -535,3 +535,94 @@ def test_a_file_can_be_read_again(tmp_path: Path) -> None:
     before = path.read_bytes()
     assert [read_network(path, batch=n).tensors["y"].shape for n in (1, 7)] == [(1, 3), (7, 3)]
     assert path.read_bytes() == before
+
+
+def test_splits_into_sequences_are_read_as_splits(read: Callable[..., Network]) -> None:
+    nodes = [
+        helper.make_node("SplitToSequence", ["x", "size"], ["pieces"], axis=1),
+        helper.make_node("SequenceAt", ["pieces", "first"], ["a"]),
+        helper.make_node("SequenceAt", ["pieces", "last"], ["b"]),
+        helper.make_node("Concat", ["b", "a"], ["y"], axis=1),
+    ]
+    constants = [constant("size", 3), constant("first", 0), constant("last", -1)]
+    network = read(nodes, [value("x", ["n", 8])], ["y"], constants, opset=18, batch=2)
+    # Pieces of 3, 3 and 2: the first and the last are read.
+    assert network.tensors["a"].shape == (2, 3)
+    assert network.tensors["b"].shape == (2, 2)
+    assert network.tensors["y"].shape == (2, 5)
+    assert [node.op for node in network.nodes] == ["Split", "Identity", "Identity", "Concat"]
+    assert not network.notes
+
+
+def test_a_split_into_single_slices_drops_their_axis(read: Callable[..., Network]) -> None:
+    nodes = [
+        helper.make_node("SplitToSequence", ["x"], ["pieces"], axis=1, keepdims=0),
+        helper.make_node("SequenceAt", ["pieces", "place"], ["y"]),
+    ]
+    network = read(
+        nodes, [value("x", ["n", 3, 4])], ["y"], [constant("place", 1)], opset=18, batch=2
+    )
+    assert network.tensors["y"].shape == (2, 4)
+
+
+def test_a_sequence_that_is_read_whole_stays(read: Callable[..., Network]) -> None:
+    nodes = [
+        helper.make_node("SplitToSequence", ["x"], ["pieces"], axis=1),
+        helper.make_node("SequenceLength", ["pieces"], ["count"]),
+    ]
+    network = read(nodes, [value("x", ["n", 3])], ["count"], opset=18, batch=2)
+    assert [node.op for node in network.nodes] == ["SplitToSequence", "SequenceLength"]
+
+
+def test_positions_of_pytorch_exports_are_constants(read: Callable[..., Network]) -> None:
+    # As torch.arange(tokens) is written: the step has the type of the limit.
+    nodes = [
+        helper.make_node("Shape", ["x"], ["tokens"], start=1, end=2),
+        helper.make_node("Squeeze", ["tokens"], ["limit"]),
+        helper.make_node("CastLike", ["one", "limit"], ["step"]),
+        helper.make_node("CastLike", ["zero", "limit"], ["start"]),
+        helper.make_node("Range", ["start", "limit", "step"], ["positions"]),
+        helper.make_node("Unsqueeze", ["positions", "axis"], ["row"]),
+        helper.make_node("Gather", ["table", "row"], ["embedded"]),
+        helper.make_node("CastLike", ["one", "x"], ["scale"]),
+        helper.make_node("Mul", ["x", "scale"], ["scaled"]),
+        helper.make_node("Unsqueeze", ["scaled", "last"], ["columns"]),
+        helper.make_node("Add", ["columns", "embedded"], ["y"]),
+    ]
+    constants = [
+        constant("one", 1.0, np.float32),
+        constant("zero", 0.0, np.float32),
+        constant("axis", [0]),
+        constant("last", [2]),
+        weight("table", 32, 8),
+    ]
+    network = read(nodes, [value("x", ["n", 16])], ["y"], constants, opset=18, batch=2)
+    assert network.tensors["y"].shape == (2, 16, 8)
+    assert [node.op for node in network.nodes] == ["Mul", "Unsqueeze", "Add"]
+    scale = network.tensors["scale"]
+    assert scale.dtype == "float32"
+    assert scale.value is not None
+    assert scale.value.item() == 1.0
+
+
+def test_what_computes_with_weights_alone_is_kept_beside_the_network(
+    read: Callable[..., Network],
+) -> None:
+    nodes = [
+        helper.make_node("Mul", ["table", "table"], ["squared"]),
+        helper.make_node("Transpose", ["squared"], ["turned"], perm=[1, 0]),
+        helper.make_node("Relu", ["table"], ["unused"]),
+        helper.make_node("Add", ["one", "one"], ["two"]),
+        helper.make_node("Mul", ["x", "two"], ["doubled"]),
+        helper.make_node("MatMul", ["doubled", "turned"], ["y"]),
+    ]
+    constants = [weight("table", 3, 4), constant("one", 1.0, np.float32)]
+    network = read(nodes, [value("x", ["n", 4])], ["y"], constants, batch=2)
+    assert [node.op for node in network.nodes] == ["Mul", "MatMul"]
+    # Neither what nothing reads nor arithmetic of numbers.
+    assert [node.op for node in network.weight_nodes] == ["Mul", "Transpose"]
+    whole = network.with_weight_nodes()
+    assert [node.op for node in whole.nodes] == ["Mul", "Transpose", "Mul", "MatMul"]
+    assert whole.tensors["squared"].shape == (3, 4)
+    assert "squared" not in network.tensors
+    assert not whole.weight_nodes

@@ -77,7 +77,12 @@ class FakeBundle:
     def machine(self) -> str:
         return self.platform.machine
 
-    def predict(self, layers: Sequence[Layer], quantity: str) -> Times:
+    def own_quantity(self, _kind: str) -> str:
+        return self.layer_quantity
+
+    def predict(
+        self, layers: Sequence[Layer], quantity: str, _optimizers: Sequence[str] = ()
+    ) -> Times:
         self.asked.append([layer.key for layer in layers])
         far = [layer.kind in self._far for layer in layers]
         ms = np.array([self._times_ms.get((layer.kind, quantity), math.nan) for layer in layers])

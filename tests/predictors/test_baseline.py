@@ -13,7 +13,7 @@ import pytest
 from resperf import targets
 from resperf.errors import TrainingError
 from resperf.features import Array, Columns, columns_of
-from resperf.layers import KINDS, OPTIMIZERS, Dense, DenseStep, Elementwise, Layer
+from resperf.layers import KINDS, Dense, Elementwise, Layer
 from resperf.platform import Platform
 from resperf.predictors import Examples
 from resperf.predictors.baseline import Baseline, fit_terms
@@ -21,7 +21,7 @@ from resperf.predictors.metrics import mape
 from resperf.predictors.terms import constant_terms, physical_terms, terms_of
 from resperf.predictors.terms._blocks import millions
 from resperf.predictors.terms.work import WORK, TermTable
-from resperf.settings import Setting
+from resperf.settings import OPTIMIZERS, Setting
 from resperf.targets import UNKNOWN
 
 RANDOM = np.random.default_rng(5)
@@ -179,24 +179,27 @@ def test_unknown_terms_are_refused() -> None:
 def test_what_an_optimizer_costs_is_found_in_training_steps() -> None:
     random = np.random.default_rng(2)
     layers = [
-        DenseStep(
+        Dense(
             batch=int(random.integers(1, 65)), features_in=int(random.integers(64, 4096)),
-            features_out=int(random.integers(64, 4096)), optimizer=str(random.choice(OPTIMIZERS)),
+            features_out=int(random.integers(64, 4096)),
         )
         for _ in range(200)
     ]  # fmt: skip
+    optimizers = [str(each) for each in random.choice(list(OPTIMIZERS), len(layers))]
     ms_per_mb = {"sgd": 0.01, "adam": 0.05}
     times_ms = np.array(
-        [0.1 + layer.weight_bytes / 1e6 * ms_per_mb.get(layer.optimizer, 0.02) for layer in layers]
+        [
+            0.1 + layer.weight_bytes / 1e6 * ms_per_mb.get(optimizer, 0.02)
+            for layer, optimizer in zip(layers, optimizers, strict=True)
+        ]
     )
-    columns = columns_of(layers)
-    fitted = Baseline("dense_step").fit(
+    columns = columns_of(layers, optimizers)
+    fitted = Baseline("dense").fit(
         examples(columns, times_ms), validation=examples(columns, times_ms), seed=0
     )
     assert mape(times_ms, fitted.values(columns)) < 0.01
-    sgd, adam = (layers[0].replace(optimizer=name) for name in ("sgd", "adam"))
-    apart_ms = fitted.values(columns_of([adam])) - fitted.values(columns_of([sgd]))
-    assert apart_ms[0] == pytest.approx(0.04 * layers[0].weight_bytes / 1e6, rel=0.05)
+    sgd_ms, adam_ms = fitted.values(columns_of(layers[:1] * 2, ("sgd", "adam")))
+    assert adam_ms - sgd_ms == pytest.approx(0.04 * layers[0].weight_bytes / 1e6, rel=0.05)
 
 
 def unary(function: str, count: int, factor: float, seed: int) -> tuple[list[Layer], Array]:
@@ -243,7 +246,7 @@ def test_terms_that_only_sound_constant_are_not() -> None:
 
 
 def test_a_kind_without_terms_of_its_own_gets_bytes_and_operations() -> None:
-    assert set(WORK) == set(KINDS)
+    assert set(WORK) == {*KINDS, "conv_step", "dense_step"}
     plain = terms_of("a kind that is new", "cpu")
     work = {name: np.array([3e6]) for name in ("in_bytes", "out_bytes", "flops")}
     work["threaded"] = np.array([1.0])

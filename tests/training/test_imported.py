@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
@@ -9,9 +10,11 @@ import pytest
 from resperf.bundle import Bundle, find_bundle
 from resperf.dataset import import_dataset, read_table, shipped_mapping
 from resperf.errors import DeviceError, TrainingError, UnsupportedError
-from resperf.layers import Conv, ConvStep
+from resperf.layers import Conv
+from resperf.measurement import layer_key
 from resperf.network import read_network
 from resperf.prediction import predict_layers, predict_network
+from resperf.settings import Mode
 from resperf.splits import split_of_keys
 from resperf.training import evaluate, train
 from resperf.training.rows import layer_rows
@@ -47,23 +50,40 @@ def of_steps(steps: Path, tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     return train(steps, tmp_path_factory.mktemp("b") / "card-tensorflow", method="baseline")
 
 
-def test_training_steps_are_a_kind_of_their_own(of_steps: Bundle, steps: Path) -> None:
+def test_training_steps_are_predicted_under_their_own_setting(
+    of_steps: Bundle, steps: Path
+) -> None:
     assert of_steps.kinds == ("conv", "conv_step")
     assert of_steps.layer_quantity == "execution_ms"
+    optimizers = set(read_table(steps)["conv_step"].columns["optimizer"].tolist())
+    assert of_steps.settings == (
+        of_steps.setting, *map(of_steps.setting.with_optimizer, sorted(optimizers)),
+    )  # fmt: skip
+    assert of_steps.setting.mode is Mode.INFERENCE
+    training = of_steps.setting.with_optimizer("adam")
+    asked = ("conv_step", "step_ms", training, of_steps.platform)
+    assert of_steps.answering(*asked) is of_steps
     assert of_steps.costs.keys() == {"session_ms"}
-    assert of_steps.provenance["datasets"][0]["phases"] == ["execution_ms"]
+    assert of_steps.provenance["datasets"][0]["phases"] == ["execution_ms", "step_ms"]
     assert of_steps.provenance["datasets"][0]["source"]["format"] == "justus"
     for kind in of_steps.kinds:
-        assert of_steps.errors["test"][kind]["execution_ms"]["mape"] < 0.1
+        assert of_steps.errors["test"][kind][of_steps.own_quantity(kind)]["mape"] < 0.1
     found = evaluate(steps, of_steps)
     assert [(row.kind, row.phase) for row in found.rows] == [
-        ("conv", "execution_ms"), ("conv_step", "execution_ms"),
+        ("conv", "execution_ms"), ("conv_step", "step_ms"),
     ]  # fmt: skip
-    step = find_bundle("my card", path=of_steps.path).predict(
-        [ConvStep(**LAYER.replace(activation="relu").fields(), optimizer="sgd")]
-    )
-    forward = of_steps.predict([LAYER])
-    assert step.ms[0] == pytest.approx(3 * forward.ms[0], rel=0.1)
+    layer = LAYER.replace(activation="relu")
+    bundle = find_bundle("my card", path=of_steps.path)
+    one, step = predict_layers([layer, layer], bundle, ["", "sgd"])
+    assert (one.phase, step.phase) == ("execution", "step")
+    assert (step.key, step.macs) == (layer_key(layer, "sgd"), 3 * one.macs)
+    assert step.execution_ms == pytest.approx(3 * one.execution_ms, rel=0.1)
+
+
+def test_a_bundle_without_training_steps_gives_no_time(of_calls: Bundle) -> None:
+    [step] = predict_layers([LAYER], of_calls, ["sgd"])
+    assert math.isnan(step.execution_ms)
+    assert step.reason == "no predictor for conv_step"
 
 
 def test_imported_rows_are_split_by_key(steps: Path) -> None:
@@ -140,6 +160,5 @@ def test_the_papers_methods_learn_the_phases_that_there_are(calls: Path, tmp_pat
 def test_the_papers_methods_learn_training_steps(steps: Path, tmp_path: Path) -> None:
     pytest.importorskip("tensorflow")
     bundle = train(steps, tmp_path / "p", method="perfnet", epochs=1)
-    step = ConvStep(**LAYER.fields(), optimizer="adam")
-    assert bundle.method_of("conv_step") == "perfnet"
-    assert bundle.predict([step]).ms[0] > 0
+    assert bundle.method_of("conv_step", "step_ms") == "perfnet"
+    assert bundle.predict([LAYER], "step_ms", ["adam"]).ms[0] > 0

@@ -17,9 +17,9 @@ from resperf.dataset.importing.session import session_costs
 from resperf.dataset.records import Dataset, DatasetInfo
 from resperf.devices import canonical_device, device_facts
 from resperf.errors import DatasetError
-from resperf.measurement import Measurement, Samples, Status, StopReason
+from resperf.measurement import Measurement, Samples, Status, StopReason, layer_key, written_kind
 from resperf.platform import Platform
-from resperf.quantities import EXECUTION, layer_quantity
+from resperf.quantities import EXECUTION, QUANTITIES, STEP
 from resperf.settings import Setting
 
 _UNKNOWN = math.nan
@@ -33,9 +33,9 @@ class Imported:
     ----------
     info : DatasetInfo
     rows : mapping of str to int
-        Kind to number of rows.
+        Kind, as `resperf.measurement.written_kind` returns it, to number of rows.
     quantities : tuple of str
-        Quantities of the rows.
+        Quantities of the rows, in the order of their table.
     repeats : int
         Number of repeated measurements of a layer or a network.
     session_ms : mapping of str to float
@@ -101,6 +101,8 @@ def import_dataset(
     if not measurements:
         reasons = "; ".join(map(str, left_out.all())) or "the files hold no rows"
         raise DatasetError(f"nothing to import: {reasons}")
+    found = {name for measurement in measurements for name in measurement.samples}
+    quantities = tuple(name for name in QUANTITIES if name in found)
     info = DatasetInfo(
         setting=setting,
         platform=platform,
@@ -109,7 +111,7 @@ def import_dataset(
         versions={"resperf": __version__, mapping.framework: mapping.framework_version},
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         machine_costs={"session_ms": min(costs.values())} if costs else {},
-        quantities=mapping.quantities,
+        quantities=quantities,
         source={
             "format": mapping.name,
             "description": mapping.description,
@@ -124,9 +126,9 @@ def import_dataset(
         },
     )
     write_dataset(output, Dataset(info, tuple(measurements)))
-    kinds = Counter(measurement.layer.kind for measurement in measurements)
+    kinds = Counter(written_kind(m.layer.kind, m.setting.optimizer) for m in measurements)
     repeats = sum(measurement.repeat > 0 for measurement in measurements)
-    return Imported(info, dict(kinds), mapping.quantities, repeats, costs, left_out.all())
+    return Imported(info, dict(kinds), quantities, repeats, costs, left_out.all())
 
 
 def _measurements(
@@ -139,24 +141,24 @@ def _measurements(
 ) -> list[Measurement]:
     measurements = []
     repeats: Counter[str] = Counter()
-    timed = layer_quantity(mapping.quantities)
+    settings = {each: setting.with_optimizer(each) for each in {row.optimizer for row in rows}}
     for row in rows:
-        session_ms = costs.get(row.layer.kind)
-        if session_ms is not None and row.median_ms(EXECUTION) <= session_ms:
+        session_ms = costs.get(row.kind)
+        if session_ms is not None and row.median_ms <= session_ms:
             left_out.add(
                 "a time that is not longer than the session call", row.place,
-                f"{row.median_ms(EXECUTION):g} ms, the call {session_ms:g} ms",
+                f"{row.median_ms:g} ms, the call {session_ms:g} ms",
             )  # fmt: skip
             continue
-        key = row.layer.key
+        key = layer_key(row.layer, row.optimizer)
         measurements.append(
             Measurement(
                 subject=row.layer,
-                setting=setting,
+                setting=settings[row.optimizer],
                 platform=platform,
                 status=Status.OK,
                 samples=_samples(row, mapping, session_ms or 0.0),
-                isolated_ms=row.median_ms(timed),
+                isolated_ms=row.median_ms,
                 # If no call was subtracted, its cost is not known.
                 session_ms=_UNKNOWN if session_ms is None else session_ms,
                 started_at=_UNKNOWN,
@@ -181,7 +183,7 @@ def published_platform(device: str) -> Platform:
 
 def _samples(row: ForeignRow, mapping: SourceMapping, session_ms: float) -> dict[str, Samples]:
     """Turn the given times into samples: shortest, median and longest are quantiles."""
-    subtracted = {EXECUTION: session_ms}
+    subtracted = {EXECUTION: session_ms, STEP: session_ms}
     return {
         name: Samples(
             # The shortest run may take less than the subtracted call; times are not negative.

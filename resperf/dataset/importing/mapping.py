@@ -10,7 +10,9 @@ from typing import Any
 
 from resperf.errors import DatasetError, ResperfError, first_line
 from resperf.layers import kind_of
+from resperf.measurement import layer_kind
 from resperf.quantities import EXECUTION, QUANTITIES, WHOLE_CALL, Level, layer_quantity
+from resperf.settings import OPTIMIZER
 
 FORMATS = ("justus", "perfnet", "neusight")
 """Mappings that resperf ships; that of neusight is of its single operators."""
@@ -58,8 +60,9 @@ class KindColumns:
     Attributes
     ----------
     kind : str
+        As `resperf.measurement.written_kind` returns it.
     columns : mapping of str to str
-        Field or shorthand of the layer -> column.
+        Field or shorthand of the layer, or ``optimizer`` of a training step -> column.
     constants : mapping of str to str
         Field or shorthand -> value that all rows have.
     where : mapping of str to tuple of str
@@ -94,7 +97,7 @@ class SourceMapping:
     samples, warmups : int
         Number of runs behind each median, and of runs before them; 0 if unknown.
     times : mapping of str to TimeColumns
-        By quantity: what the times contain.
+        By quantity: what the times contain. The execution of a training step is its ``step_ms``.
     session : SessionRule or None
         None if the times contain no session call, or are of whole calls.
     values : mapping of str to mapping of str to str
@@ -120,11 +123,6 @@ class SourceMapping:
     values: Mapping[str, Mapping[str, str]]
     kinds: tuple[KindColumns, ...]
     text: Mapping[str, Any] = field(default_factory=dict, repr=False)
-
-    @property
-    def quantities(self) -> tuple[str, ...]:
-        """Quantities that the rows have, in the order of their table."""
-        return tuple(name for name in QUANTITIES if name in self.times)
 
 
 def shipped_mapping(name: str) -> SourceMapping:
@@ -331,8 +329,9 @@ def _cells(table: _Table, column: str) -> tuple[str, ...]:
 
 
 def _check_words(kind: str, words: Sequence[str]) -> None:
-    cls = kind_of(kind)
+    cls = kind_of(layer_kind(kind))
     known = {*cls.specs(), *cls.aliases, *(("padding",) if "pad_top" in cls.specs() else ())}
+    known |= {OPTIMIZER} if kind != cls.kind else set()
     unknown = sorted(set(words) - known)
     if unknown:
         raise DatasetError(

@@ -146,7 +146,7 @@ def _add_operators(
     throttled = share < THROTTLED_SHARE
     detail = f"large products at {share:.0%} of the peak" if throttled else ""
     for row in rows:
-        time_ms = row.median_ms(EXECUTION)
+        time_ms = row.median_ms
         best = sample(time_ms, Estimator.MEAN_OF_BEST_FIVE, _SAMPLES)
         flags = (THROTTLED,) if throttled else ()
         published.add(row.layer, setting, {EXECUTION: best}, flags=flags, detail=detail)
@@ -157,7 +157,7 @@ def _add_operators(
 def _share_of_peak(rows: Sequence[ForeignRow], facts: DeviceFacts) -> float:
     """Return the median share of the peak that large products reach; infinite if there are few."""
     shares = [
-        2e3 * row.layer.macs / row.median_ms(EXECUTION) / _peak_flops_per_s(facts)
+        2e3 * row.layer.macs / row.median_ms / _peak_flops_per_s(facts)
         for row in rows
         if row.layer.kind in ("matmul", "dense") and 2 * row.layer.macs >= LARGE_FLOPS
     ]

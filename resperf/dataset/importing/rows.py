@@ -16,6 +16,8 @@ from pathlib import Path
 from resperf.dataset.importing.mapping import KindColumns, SourceMapping, TimeColumns
 from resperf.errors import DatasetError, LayerError
 from resperf.layers import Layer, kind_of
+from resperf.measurement import layer_kind, quantity_of, written_kind, written_layer
+from resperf.quantities import layer_quantity
 
 _GZIP = b"\x1f\x8b"
 _EMPTY = frozenset({"", "nan", "na", "null", "none"})
@@ -28,6 +30,8 @@ class ForeignRow:
     Attributes
     ----------
     layer : Layer
+    optimizer : str
+        Of a training step; empty for a forward pass.
     times_ms : mapping of str to tuple of float
         Quantity to its shortest, median and longest time, or only the median.
     place : str
@@ -35,12 +39,19 @@ class ForeignRow:
     """
 
     layer: Layer
+    optimizer: str
     times_ms: Mapping[str, tuple[float, ...]]
     place: str
 
-    def median_ms(self, quantity: str) -> float:
-        """Return the median of a quantity."""
-        times_ms = self.times_ms[quantity]
+    @property
+    def kind(self) -> str:
+        """The layer's kind, as `resperf.measurement.written_kind` returns it."""
+        return written_kind(self.layer.kind, self.optimizer)
+
+    @property
+    def median_ms(self) -> float:
+        """Median of the layer's own time."""
+        times_ms = self.times_ms[layer_quantity(self.times_ms)]
         return times_ms[len(times_ms) // 2]
 
 
@@ -175,11 +186,9 @@ class ForeignFile:
                     continue  # an empty line is no row
                 place = f"{self.name} line {table.line_num}"
                 try:
-                    layer, times_ms = reader.row(cells)
+                    yield reader.row(cells, place)
                 except _InvalidRowError as error:
                     left_out.add(error.reason, place, error.detail)
-                else:
-                    yield ForeignRow(layer, times_ms, place)
         except csv.Error as error:
             raise DatasetError(f"{self.name} line {table.line_num} is not CSV: {error}") from error
 
@@ -246,10 +255,10 @@ class _Reader:
         self._words: dict[tuple[str, str], str] = {}
         self._names: dict[str, set[str]] = {}
         for kind in kinds:
-            for word, spec in kind_of(kind.kind).specs().items():
+            for word, spec in kind_of(layer_kind(kind.kind)).specs().items():
                 self._names.setdefault(word, set()).update(spec.choices)
 
-    def row(self, cells: Sequence[str]) -> tuple[Layer, dict[str, tuple[float, ...]]]:
+    def row(self, cells: Sequence[str], place: str) -> ForeignRow:
         """Return layer and times of a row.
 
         Raises
@@ -264,22 +273,24 @@ class _Reader:
             columns = sorted({column for kind in self._kinds for column in kind.where})
             shown = ", ".join(f"{c}={cells[self._places[c]]}" for c in columns)
             raise _InvalidRowError("of no kind in the mapping", shown)
+        layer, optimizer = self._layer(kind, cells)
         times_ms = {
-            phase: self._times(columns, cells) for phase, columns in self._mapping.times.items()
+            quantity_of(kind.kind, name): self._times(columns, cells)
+            for name, columns in self._mapping.times.items()
         }
-        return self._layer(kind, cells), times_ms
+        return ForeignRow(layer, optimizer, times_ms, place)
 
     def _fits(self, kind: KindColumns, cells: Sequence[str]) -> bool:
         return all(
             _plain(cells[self._places[column]]) in allowed for column, allowed in kind.where.items()
         )
 
-    def _layer(self, kind: KindColumns, cells: Sequence[str]) -> Layer:
+    def _layer(self, kind: KindColumns, cells: Sequence[str]) -> tuple[Layer, str]:
         words = dict(kind.constants)
         for word, column in kind.columns.items():
             words[word] = self._word(word, column, cells[self._places[column]])
         try:
-            return kind_of(kind.kind).from_text(words)
+            return written_layer(kind.kind, words, typed=True)
         except LayerError as error:
             raise _InvalidRowError("not a possible layer", str(error)) from error
 

@@ -8,13 +8,7 @@ from collections.abc import Mapping, Sequence
 from resperf.dataset.importing.mapping import SessionRule
 from resperf.dataset.importing.rows import ForeignRow
 from resperf.errors import DatasetError
-from resperf.layers import kind_of
-from resperf.quantities import EXECUTION
-
-
-def forward_kind(kind: str) -> str:
-    """Return the kind whose forward passes give the session call of a kind's times."""
-    return kind_of(kind).FORWARD or kind
+from resperf.measurement import layer_kind
 
 
 def session_costs(
@@ -37,7 +31,7 @@ def session_costs(
     Returns
     -------
     mapping of str to float
-        Kind of each row -> cost in ms.
+        `ForeignRow.kind` -> cost in ms.
 
     Raises
     ------
@@ -47,11 +41,11 @@ def session_costs(
     known = rule.known_ms.get(device, {})
     forward: dict[str, list[ForeignRow]] = {}
     for row in rows:
-        if row.layer.kind == forward_kind(row.layer.kind):
-            forward.setdefault(row.layer.kind, []).append(row)
+        if not row.optimizer:
+            forward.setdefault(row.kind, []).append(row)
     costs = {}
-    for kind in dict.fromkeys(row.layer.kind for row in rows):
-        base = forward_kind(kind)
+    for kind in dict.fromkeys(row.kind for row in rows):
+        base = layer_kind(kind)
         if base in known:
             costs[kind] = known[base]
         elif base in forward:
@@ -67,4 +61,4 @@ def session_costs(
 def _estimate_ms(rows: Sequence[ForeignRow], rule: SessionRule) -> float:
     by_size = sorted(rows, key=lambda row: row.layer.moved_bytes)
     smallest = by_size[: math.ceil(rule.smallest * len(rows))]
-    return rule.share * min(row.median_ms(EXECUTION) for row in smallest)
+    return rule.share * min(row.median_ms for row in smallest)

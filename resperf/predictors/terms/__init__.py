@@ -24,9 +24,11 @@ import numpy.typing as npt
 
 from resperf.errors import TrainingError
 from resperf.features import Array, Columns, quantities
-from resperf.layers import ACTIVATIONS, KINDS, OPTIMIZERS
+from resperf.layers import ACTIVATIONS, KINDS
+from resperf.measurement import written_kind
 from resperf.predictors.terms._blocks import Term
 from resperf.predictors.terms.work import TermTable
+from resperf.settings import OPTIMIZER, OPTIMIZERS
 from resperf.targets import UNKNOWN, Target, with_terms
 
 FACTORED: Mapping[str, str] = {
@@ -53,6 +55,7 @@ def terms_of(kind: str, device_class: str = UNKNOWN) -> Mapping[str, Term]:
     Parameters
     ----------
     kind : str
+        As `resperf.measurement.written_kind` returns it.
     device_class : str, optional
         A class without a table (or an unknown one) has the terms of all classes: a fit leaves out
         what does not help.
@@ -83,7 +86,7 @@ def choices_of(kind: str, columns: Columns) -> Array | None:
 def term_quantities(kind: str, columns: Columns) -> dict[str, Array]:
     """Return what terms read: `quantities`, and 1 where a layer has an activation or optimizer."""
     known = dict(quantities(kind, columns))
-    for field, choices in (("activation", ACTIVATIONS), ("optimizer", OPTIMIZERS)):
+    for field, choices in (("activation", ACTIVATIONS), (OPTIMIZER, OPTIMIZERS)):
         if field in columns:
             values = np.asarray(columns[field])
             known |= {f"{field}={name}": (values == name).astype(float) for name in choices}
@@ -117,7 +120,8 @@ def physical_terms(
     TrainingError
         If there is no term of some name.
     """
-    table = {**terms_of(kind), **terms_of(kind, device_class)}
+    name = written_kind(kind, OPTIMIZER in columns)
+    table = {**terms_of(name), **terms_of(name, device_class)}
     chosen = tuple(table) if names is None else names
     unknown = [name for name in chosen if name not in table]
     if unknown or not chosen:

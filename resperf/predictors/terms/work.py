@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from resperf.features import Array
-from resperf.layers import OPTIMIZERS, kind_of
+from resperf.layers import kind_of
 from resperf.predictors.terms._blocks import (
     GFLOP,
     MB,
@@ -28,6 +28,7 @@ from resperf.predictors.terms._blocks import (
     millions,
     split,
 )
+from resperf.settings import OPTIMIZERS
 
 
 def _choices(kind: str, field: str) -> list[str]:

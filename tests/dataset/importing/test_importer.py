@@ -58,8 +58,9 @@ def test_the_session_call_is_taken_out_and_kept(tmp_path: Path) -> None:
     assert execution.values == pytest.approx((0.9 * 0.9 - 0.72, 0.18, 1.35 - 0.72), rel=1e-6)
     assert (execution.taken, execution.warmups) == (5, 5)
     step = read_table(tmp_path / "d.h5")["dense_step"]
+    assert (step.kind, step.name) == ("dense", "dense_step")
     assert step.columns["optimizer"].tolist() == ["adam"]
-    assert step.times_ms["execution_ms"][0] == pytest.approx(3.0 - session_ms)
+    assert step.times_ms["step_ms"][0] == pytest.approx(3.0 - session_ms)
     assert check_dataset(tmp_path / "d.h5") == []
 
 
@@ -140,7 +141,7 @@ def test_the_dataset_says_where_its_rows_are_from(justus_csv: Path, tmp_path: Pa
     machine = info.platform
     assert (machine.device, machine.processor) == ("1080ti", "GeForce GTX 1080 Ti")
     assert (info.setting.framework, info.setting.framework_version) == ("tensorflow", "1")
-    assert info.quantities == ("execution_ms",)
+    assert info.quantities == ("execution_ms", "step_ms")
     assert info.source["format"] == "justus"
     assert "Apache-2.0" in info.source["citation"]
     assert info.source["files"] == [

@@ -1,0 +1,127 @@
+"""Mixed precision as PyTorch's CUDA autocast runs it: a pass that inserts casts into a network.
+
+Products run in half precision, and their operands are cast before each of them; a weight is cast
+once. Operators that lose too much (norms, powers, exponentials) run in single precision; softmax
+and sums compute in it without a cast of their own. All others take the widest type given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from resperf.network import Network, Node, Tensor
+
+HALF, SINGLE = "float16", "float32"
+_DATA_TYPES: Mapping[str, int] = {SINGLE: 1, HALF: 10}
+"""ONNX's numbers of the types."""
+_HALF_OPS = frozenset(
+    {"Attention", "Conv", "ConvTranspose", "Einsum", "GRU", "Gemm", "LSTM", "MatMul", "PRelu"}
+)
+_SINGLE_OPS = frozenset({
+    "CosineSimilarity", "Exp", "GroupNormalization", "LayerNormalization", "Log", "Pow",
+    "Reciprocal", "Resize", "Softplus", "Upsample",
+})  # fmt: skip
+_SINGLE_RESULT = frozenset({
+    "CumSum", "LogSoftmax", "ReduceL1", "ReduceL2", "ReduceLogSumExp", "ReduceProd", "ReduceSum",
+    "Softmax",
+})  # fmt: skip
+_WIDEST_CAST = frozenset({"GridSample", "ScatterElements", "ScatterND"})
+_VIEWS = frozenset({"Transpose", "Reshape", "Squeeze", "Unsqueeze"})
+"""Operators by which exporters give a weight another shape before it is used."""
+_KEEPS_FIRST = frozenset({"BatchNormalization", "InstanceNormalization", "Gather", "Pad", "Clip"})
+"""Operators whose result has the type of their first input, whatever the others are."""
+
+
+def autocast(network: Network) -> Network:
+    """Insert the casts of autocast and give every tensor the type that it then has.
+
+    Parameters
+    ----------
+    network : Network
+        Canonical (`resperf.network.canonical`), in single precision.
+    """
+    return _Casting(network).cast()
+
+
+@dataclass
+class _Casting:
+    network: Network
+    tensors: dict[str, Tensor] = field(default_factory=dict)
+    computed: set[str] = field(default_factory=set)
+    nodes: list[Node] = field(default_factory=list)
+    cached: dict[str, str] = field(default_factory=dict)
+    """Weight -> its copy in half precision."""
+
+    def cast(self) -> Network:
+        self.tensors = dict(self.network.tensors)
+        self.computed = {
+            name for node in self.network.nodes if node.op not in _VIEWS for name in node.outputs
+        }
+        for node in self.network.nodes:
+            self._visit(node)
+        return replace(self.network, nodes=tuple(self.nodes), tensors=self.tensors)
+
+    def _visit(self, node: Node) -> None:
+        given = {name: self.tensors[name].dtype for name in node.inputs if name in self.tensors}
+        floats = {name for name, dtype in given.items() if dtype in _DATA_TYPES}
+        if node.op in _HALF_OPS:
+            target = HALF
+        elif node.op in _SINGLE_OPS:
+            target = SINGLE
+        elif node.op in _WIDEST_CAST:
+            target = self._widest(floats)
+        else:
+            self.nodes.append(node)
+            self._set_result(node, self._result(node, floats))
+            return
+        renamed = {
+            name: self._as(node, place, name, target)
+            for place, name in enumerate(node.inputs)
+            if name in floats and given[name] != target
+        }
+        inputs = tuple(renamed.get(name, name) for name in node.inputs)
+        self.nodes.append(replace(node, inputs=inputs))
+        self._set_result(node, target)
+
+    def _result(self, node: Node, floats: set[str]) -> str:
+        if node.op == "CastLike":
+            return self.tensors[node.inputs[1]].dtype
+        if node.op == "Cast":
+            numbers = {number: dtype for dtype, number in _DATA_TYPES.items()}
+            return numbers.get(int(node.attributes.get("to", 0)), "")
+        if node.op in _SINGLE_RESULT:
+            return SINGLE
+        if node.op in _KEEPS_FIRST:
+            floats = floats & {node.inputs[0]}
+        return self._widest(floats)
+
+    def _widest(self, names: set[str]) -> str:
+        """Return the type that tensors are promoted to; constant numbers do not count."""
+        types = {self.tensors[name].dtype for name in names if not self._is_number(name)}
+        return SINGLE if SINGLE in types else HALF if types else SINGLE
+
+    def _is_number(self, name: str) -> bool:
+        tensor = self.tensors[name]
+        return tensor.is_weight and not tensor.shape
+
+    def _as(self, node: Node, place: int, name: str, dtype: str) -> str:
+        """Return the name of a tensor in another type, and the node that casts it."""
+        tensor = self.tensors[name]
+        if name in self.cached and dtype == HALF:
+            return self.cached[name]
+        made = f"{name}/{dtype}/{node.name}/{place}"
+        self.tensors[made] = replace(tensor, name=made, dtype=dtype, value=None)
+        attributes = {"to": _DATA_TYPES[dtype]}
+        self.nodes.append(
+            Node(f"{node.name}/cast_{place}", "Cast", "", (name,), (made,), attributes)
+        )
+        if tensor.is_weight and name not in self.computed:
+            self.cached[name] = made
+        return made
+
+    def _set_result(self, node: Node, dtype: str) -> None:
+        for name in node.outputs:
+            tensor = self.tensors.get(name)
+            if dtype and tensor is not None and tensor.dtype in _DATA_TYPES:
+                self.tensors[name] = replace(tensor, dtype=dtype)

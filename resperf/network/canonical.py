@@ -1,0 +1,396 @@
+"""Undo what exporters do, for targets that cannot be asked what they run.
+
+An exporter writes operators that its operator set lacks in parts. They are joined again, named as
+ONNX names them in later operator sets: ``LayerNormalization`` (17), ``Gelu`` (20),
+``GroupNormalization`` (21), ``Attention`` (23), ``Swish`` (24). Where the file's operator set has
+the operator, parts are what the network computes, and they stay. A matrix product and its bias
+become one ``Gemm``, of any rank.
+
+Never used before ONNX Runtime's own lowering, which finds such parts by its own rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from resperf.network._base import Network, Node, Tensor
+
+PASSING = frozenset({"Identity", "Dropout"})
+"""Operators that return their input in inference."""
+_TOLERANCE = 1e-3
+_SQRT_2 = 1.41421356
+
+
+@dataclass(frozen=True)
+class Canonical:
+    """A network whose operators are those of its source.
+
+    Attributes
+    ----------
+    network : Network
+    sources : mapping of str to tuple of str
+        Name of a joined node -> names of the nodes of the file that it replaces.
+    """
+
+    network: Network
+    sources: Mapping[str, tuple[str, ...]]
+
+
+def canonical(network: Network) -> Canonical:
+    """Join the operators that an exporter wrote in parts.
+
+    Parameters
+    ----------
+    network : Network
+        As read from a file.
+    """
+    graph = _Graph(network)
+    for node in network.nodes:
+        for rule, since in _RULES.get(node.op, ()):
+            if node.domain or graph.opset >= since:
+                continue
+            if (joined := rule(graph, node)) is not None and graph.replace(node, joined):
+                break
+    return graph.canonical()
+
+
+class _Match:
+    """The nodes that a rule looks through, from the last one backwards."""
+
+    def __init__(self, graph: _Graph, last: Node) -> None:
+        self.graph, self.nodes = graph, [last]
+
+    def made(self, name: str, *ops: str) -> Node | None:
+        """Return the node that makes a tensor, if it has one of the operators."""
+        node = self.graph.maker.get(name)
+        if node is None or node.op not in ops or node.domain:
+            return None
+        self.nodes.append(node)
+        return node
+
+    def behind_passing(self, name: str) -> str:
+        """Return the tensor that operators without effect make this one of."""
+        while (node := self.graph.maker.get(name)) and node.op in PASSING:
+            self.nodes.append(node)
+            name = node.inputs[0]
+        return name
+
+    def split(self, node: Node, test: Callable[[str], bool]) -> tuple[str, str] | None:
+        """Return the input of a node with two that passes a test, and the other one."""
+        if len(node.inputs) != 2:
+            return None
+        first, second = node.inputs
+        if test(second):
+            return second, first
+        return (first, second) if test(first) else None
+
+    def scaled(self, node: Node, *values: float) -> str | None:
+        """Return the input that a node multiplies by, or adds to, one of some numbers."""
+        found = self.split(node, lambda name: self.graph.is_near(name, *values))
+        return None if found is None else found[1]
+
+
+class _Graph:
+    """Nodes in order, and which node makes and which ones read a tensor."""
+
+    def __init__(self, network: Network) -> None:
+        self.network, self.tensors = network, network.tensors
+        self.opset = network.opsets.get("", 1)
+        self.nodes = {node.name: node for node in network.nodes}
+        self.sources: dict[str, tuple[str, ...]] = {}
+        self.maker = {name: node for node in network.nodes for name in node.outputs if name}
+        self.readers: dict[str, set[str]] = {}
+        for node in network.nodes:
+            for name in node.inputs:
+                self.readers.setdefault(name, set()).add(node.name)
+
+    def replace(self, last: Node, match: tuple[_Match, Node]) -> bool:
+        """Replace matched nodes by one, if nothing else reads what they compute."""
+        found, joined = match
+        inside = {node.name for node in found.nodes}
+        for node in found.nodes:
+            if node.name == last.name:
+                continue
+            for name in node.outputs:
+                if name in self.network.outputs or not self.readers.get(name, set()) <= inside:
+                    return False
+        names = sorted(inside, key=list(self.nodes).index)
+        self.sources[last.name] = tuple(
+            each for name in names for each in self.sources.get(name, (name,))
+        )
+        for node in found.nodes:
+            del self.nodes[node.name]
+            for name in node.inputs:
+                self.readers[name].discard(node.name)
+        self.nodes[joined.name] = joined
+        for name in joined.inputs:
+            self.readers.setdefault(name, set()).add(joined.name)
+        self.maker.update(dict.fromkeys(joined.outputs, joined))
+        return True
+
+    def is_near(self, name: str, *values: float) -> bool:
+        """Whether a tensor is a constant number, equal to one of some within a tolerance."""
+        tensor = self.tensors.get(name)
+        if tensor is None or tensor.value is None or tensor.value.size != 1:
+            return False
+        if tensor.value.dtype.kind not in "fiu":
+            return False
+        number = float(tensor.value.item())
+        return any(abs(number - value) < _TOLERANCE * max(abs(value), 1e-6) for value in values)
+
+    def is_number(self, name: str) -> bool:
+        """Whether a tensor is a constant of one element."""
+        tensor = self.tensors.get(name)
+        return tensor is not None and tensor.is_weight and set(tensor.shape) <= {1}
+
+    def is_weight(self, name: str) -> bool:
+        """Whether a tensor is a constant of any size."""
+        tensor = self.tensors.get(name)
+        return tensor is not None and tensor.is_weight
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Shape of a tensor; empty if it is unknown."""
+        tensor = self.tensors.get(name)
+        return () if tensor is None else tensor.shape
+
+    def axes(self, node: Node) -> tuple[int, ...]:
+        """Axes of a reduction, from its attribute or its input."""
+        axes = node.attributes.get("axes")
+        if axes is None and len(node.inputs) > 1:
+            tensor = self.tensors.get(node.inputs[1])
+            axes = () if tensor is None or tensor.value is None else tensor.value.ravel().tolist()
+        rank = len(self.shape(node.inputs[0]))
+        return tuple(int(axis) % max(rank, 1) for axis in axes or ())
+
+    def canonical(self) -> Canonical:
+        """Return the network in its order."""
+        order = {node.name: place for place, node in enumerate(self.network.nodes)}
+        nodes = sorted(self.nodes.values(), key=lambda node: order[node.name])
+        return Canonical(replace(self.network, nodes=tuple(nodes)), self.sources)
+
+
+_Joined = tuple[_Match, Node] | None
+
+
+def _joined(
+    last: Node, op: str, inputs: tuple[str, ...], attributes: Mapping[str, object] | None = None
+) -> Node:
+    return Node(last.name, op, "", inputs, last.outputs, attributes or {})
+
+
+def _linear(graph: _Graph, last: Node) -> _Joined:
+    """Join a product with a constant matrix and its bias."""
+    match = _Match(graph, last)
+    found = match.split(last, lambda name: _is_vector(graph.tensors.get(name)))
+    product = found and match.made(found[1], "MatMul")
+    if not product or not found:
+        return None
+    matrix = graph.tensors.get(product.inputs[1])
+    if matrix is None or not matrix.is_weight or len(matrix.shape) != 2:
+        return None
+    if graph.shape(found[0]) != matrix.shape[1:]:
+        return None
+    return match, _joined(last, "Gemm", (*product.inputs, found[0]))
+
+
+def _is_vector(tensor: Tensor | None) -> bool:
+    return tensor is not None and tensor.is_weight and len(tensor.shape) == 1
+
+
+def _plain_conv(graph: _Graph, node: Node) -> _Joined:
+    """Drop the bias of zeros that exporters give a convolution."""
+    bias = graph.tensors.get(node.inputs[2]) if len(node.inputs) == 3 else None
+    if bias is None or bias.value is None or np.any(bias.value):
+        return None
+    return _Match(graph, node), replace(node, inputs=node.inputs[:2])
+
+
+def _group_norm(graph: _Graph, last: Node) -> _Joined:
+    """Join a normalisation of groups, each as one channel, with its scale and bias."""
+    match = _Match(graph, last)
+    shifted = match.split(last, graph.is_weight)
+    product = shifted and match.made(shifted[1], "Mul")
+    scaled = product and match.split(product, graph.is_weight)
+    back = scaled and match.made(scaled[1], "Reshape")
+    norm = back and match.made(back.inputs[0], "InstanceNormalization")
+    apart = norm and match.made(norm.inputs[0], "Reshape")
+    if not apart or not norm or not scaled or not shifted:
+        return None
+    value, grouped = apart.inputs[0], graph.shape(norm.inputs[0])
+    if len(grouped) != 3 or graph.shape(value) != graph.shape(last.outputs[0]):
+        return None
+    attributes = {**norm.attributes, "num_groups": grouped[1]}
+    inputs = (value, scaled[0], shifted[0])
+    return match, _joined(last, "GroupNormalization", inputs, attributes)
+
+
+def _times_one(graph: _Graph, last: Node) -> _Joined:
+    """Drop a factor of one, which exporters write where a function has such a parameter."""
+    for number, other in (last.inputs, last.inputs[::-1]):
+        tensor = graph.tensors.get(number)
+        if tensor is not None and tensor.value is not None and tensor.value.size == 1:
+            same = graph.shape(other) == graph.shape(last.outputs[0])
+            if same and tensor.value.item() == 1:
+                return _Match(graph, last), _joined(last, "Identity", (other,))
+    return None
+
+
+def _whole_assignment(graph: _Graph, last: Node) -> _Joined:
+    """Drop an assignment to all of a tensor, as which exporters write changes in place."""
+    data, indices, updates = last.inputs[:3]
+    rows = graph.tensors.get(indices)
+    if rows is None or rows.value is None or graph.shape(updates) != graph.shape(data):
+        return None
+    if not np.array_equal(rows.value.ravel(), np.arange(graph.shape(data)[0])):
+        return None
+    return _Match(graph, last), _joined(last, "Identity", (updates,))
+
+
+def _batch_statistics(graph: _Graph, last: Node) -> _Joined:
+    """Join a batch normalisation and the mean and variance that it computes of its own input."""
+    match = _Match(graph, last)
+    value = last.inputs[0]
+    mean, mean_square = (match.made(name, "ReduceMean") for name in last.inputs[3:5])
+    if mean is None or mean_square is None or mean.inputs[0] != value:
+        return None
+    square = match.made(mean_square.inputs[0], "Mul", "Pow")
+    difference = square and match.made(square.inputs[0], "Sub")
+    other = difference and match.made(difference.inputs[1], "ReduceMean")
+    if not other or not difference or {difference.inputs[0], other.inputs[0]} != {value}:
+        return None
+    attributes = {**last.attributes, "training_mode": 1}
+    return match, replace(last, inputs=last.inputs[:3], attributes=attributes)
+
+
+def _gated_by_itself(graph: _Graph, last: Node) -> _Joined:
+    """Join a tensor times its sigmoid (SiLU), or times its hard sigmoid."""
+    for gate, other in (last.inputs, last.inputs[::-1]):
+        match = _Match(graph, last)
+        node = match.made(gate, "Sigmoid", "HardSigmoid")
+        if node and node.inputs[0] == other:
+            op = "Swish" if node.op == "Sigmoid" else "HardSwish"
+            return match, _joined(last, op, (other,))
+    return None
+
+
+def _gelu(graph: _Graph, last: Node) -> _Joined:
+    """Join 0.5 x (1 + erf(x / sqrt 2)), its factors in any order."""
+    match = _Match(graph, last)
+    factors = list(_factors(match, last))
+    halves = [name for name in factors if graph.is_near(name, 0.5)]
+    others = [name for name in factors if name not in halves]
+    if len(halves) != 1 or len(others) != 2:
+        return None
+    for gate, value in (others, others[::-1]):
+        one = match.made(gate, "Add")
+        inner = one and match.scaled(one, 1.0)
+        erf = inner and match.made(inner, "Erf")
+        scale = erf and match.made(erf.inputs[0], "Div", "Mul")
+        if scale and match.scaled(scale, _SQRT_2, 1 / _SQRT_2) == value:
+            return match, _joined(last, "Gelu", (value,), {"approximate": "none"})
+    return None
+
+
+def _factors(match: _Match, node: Node) -> Iterator[str]:
+    """Yield the factors of a product of products, each of which one node reads."""
+    for name in node.inputs:
+        inner = match.graph.maker.get(name)
+        if inner is not None and inner.op == "Mul" and len(match.graph.readers[name]) == 1:
+            match.nodes.append(inner)
+            yield from _factors(match, inner)
+        else:
+            yield name
+
+
+def _layer_norm(graph: _Graph, last: Node) -> _Joined:
+    """Join (x - mean) / sqrt(variance + epsilon) x scale + bias over the last axis."""
+    match = _Match(graph, last)
+    found = match.split(last, lambda name: _is_vector(graph.tensors.get(name)))
+    product = found and match.made(found[1], "Mul")
+    weighted = product and match.split(product, lambda name: _is_vector(graph.tensors.get(name)))
+    ratio = weighted and match.made(weighted[1], "Div")
+    if not ratio or not found or not weighted:
+        return None
+    difference = match.made(ratio.inputs[0], "Sub")
+    root = match.made(ratio.inputs[1], "Sqrt")
+    total = root and match.made(root.inputs[0], "Add")
+    variance = total and match.split(total, graph.is_number)
+    mean_square = variance and match.made(variance[1], "ReduceMean")
+    square = mean_square and match.made(mean_square.inputs[0], "Pow", "Mul")
+    if not difference or not square or not mean_square or not variance:
+        return None
+    mean = match.made(difference.inputs[1], "ReduceMean")
+    if mean is None or difference.outputs[0] != square.inputs[0]:
+        return None
+    value = difference.inputs[0]
+    axes = graph.axes(mean)
+    if mean.inputs[0] != value or graph.axes(mean_square) != axes or len(axes) != 1:
+        return None
+    if axes[0] != len(graph.shape(value)) - 1:
+        return None
+    epsilon = graph.tensors[variance[0]].value
+    attributes = {"axis": -1} | ({} if epsilon is None else {"epsilon": float(epsilon.item())})
+    inputs = (value, weighted[0], found[0])
+    return match, _joined(last, "LayerNormalization", inputs, attributes)
+
+
+def _attention(graph: _Graph, last: Node) -> _Joined:
+    """Join scaled-dot-product attention, as exporters write it: queries and keys are both scaled.
+
+    A network's own attention in parts scales one of them, or the scores: it stays in parts.
+    """
+    match = _Match(graph, last)
+    softmax = match.made(match.behind_passing(last.inputs[0]), "Softmax")
+    if not softmax:
+        return None
+    scores, mask = softmax.inputs[0], ""
+    masked = match.made(scores, "Add")
+    if masked:
+        for product, other in (masked.inputs, masked.inputs[::-1]):
+            if (maker := graph.maker.get(product)) and maker.op == "MatMul":
+                scores, mask = product, other
+                break
+    product_node = match.made(scores, "MatMul")
+    scaled = product_node and [match.made(name, "Mul") for name in product_node.inputs]
+    if not scaled or None in scaled:
+        return None
+    found = [node and match.split(node, graph.is_number) for node in scaled]
+    if None in found:
+        return None
+    (_, query), (_, transposed) = [each for each in found if each]
+    key = _before_transpose(match, transposed)
+    if key is None:
+        return None
+    inputs = (query, key, last.inputs[1], *((mask,) if mask else ()))
+    return match, _joined(last, "Attention", inputs)
+
+
+def _before_transpose(match: _Match, name: str) -> str | None:
+    """Return the keys that an exporter transposed, which it may do on fewer axes."""
+    graph = match.graph
+    wanted = (*graph.shape(name)[:-2], *graph.shape(name)[:-3:-1])
+    for _ in range(3):
+        node = match.made(name, "Reshape", "Transpose")
+        if node is None:
+            return None
+        name = node.inputs[0]
+        if node.op == "Transpose" and graph.shape(name) == wanted:
+            return name
+        if node.op == "Reshape" and graph.shape(name) == wanted and len(match.nodes) > 1:
+            return name
+    return None
+
+
+_LATEST = 1 << 20
+_RULES: Mapping[str, tuple[tuple[Callable[[_Graph, Node], _Joined], int], ...]] = {
+    "Add": ((_layer_norm, 17), (_group_norm, 21), (_linear, _LATEST)),
+    "BatchNormalization": ((_batch_statistics, _LATEST),),
+    "Conv": ((_plain_conv, _LATEST),),
+    "MatMul": ((_attention, 23),),
+    "Mul": ((_gelu, 20), (_gated_by_itself, 24), (_times_one, _LATEST)),
+    "ScatterND": ((_whole_assignment, _LATEST),),
+}
+"""Operator of the last part -> its rules, each with the operator set that has the whole."""
