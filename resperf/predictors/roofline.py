@@ -19,9 +19,9 @@ import numpy.typing as npt
 
 from resperf.devices import canonical_device
 from resperf.errors import require
-from resperf.features import Array, Columns, feature_matrix, take
+from resperf.features import Array, Columns, take
 from resperf.predictors._base import Estimate, Examples, Predicted, Task, stored
-from resperf.predictors._corrected import ResidualTarget, informative
+from resperf.predictors._corrected import Described, ResidualTarget, informative
 from resperf.predictors._onnx import OnnxNetwork
 from resperf.predictors.baseline import REWEIGHTINGS
 from resperf.predictors.boosted import Boosted
@@ -264,37 +264,47 @@ class Roofline(Boosted):
     def _tree_rows(
         self, examples: Examples, sessions: Mapping[Session, Places], used: Sequence[Session]
     ) -> tuple[Array, Array, Places]:
-        """Return inputs (rows, inputs) and sums of terms in ms of some sessions' rows, and which."""
-        found = [
-            (*self._inputs_of(session, take(examples.columns, sessions[session])),
-             sessions[session])
-            for session in used if session in sessions
-        ]  # fmt: skip
-        if not found:
+        """Return inputs (rows, inputs) and sums of terms in ms of some sessions' rows; which."""
+        rows, estimates_ms, places = [], [], []
+        for session in used:
+            if session in sessions:
+                columns = take(examples.columns, sessions[session])
+                inputs, sums_ms = self._inputs_of(session, Described.of(self.kind, columns))
+                rows.append(np.stack(list(inputs.values()), axis=1))
+                estimates_ms.append(sums_ms)
+                places.append(sessions[session])
+                self._names = tuple(inputs)
+        if not rows:
             return np.zeros((0, len(self._names))), np.zeros(0), np.zeros(0, dtype=np.intp)
-        rows, estimates_ms, places = zip(*found, strict=True)
         return np.concatenate(rows), np.concatenate(estimates_ms), np.concatenate(places)
 
-    def _inputs_of(self, session: Session, columns: Columns) -> tuple[Array, Array]:
-        """Return all inputs of the trees, (rows, inputs), and the sums of terms in ms, (rows,)."""
-        known = term_quantities(self.kind, columns)
-        terms = card_terms(self.kind, known, session.card())
-        estimates_ms = self.sessions_[session].total_ms(terms, self._scales(columns))
-        names, features = feature_matrix(self.kind, columns, known)
-        inputs = dict(zip(names, features.T, strict=True))
+    def _inputs_of(self, session: Session, layers: Described) -> tuple[dict[str, Array], Array]:
+        """Return all inputs of the trees by name, and the sums of terms in ms, each (rows,)."""
+        terms = card_terms(self.kind, layers.quantities, session.card())
+        estimates_ms = self.sessions_[session].total_ms(terms, self._scales(layers.columns))
+        inputs = dict(zip(layers.names, layers.features.T, strict=True))
         inputs["ln terms"] = np.log(estimates_ms)
         for name, term in terms.items():
             inputs[f"ln {name}"] = np.log(np.maximum(term / estimates_ms, _SMALLEST_RATIO))
-        product = product_of(self.kind, known)
+        product = product_of(self.kind, layers.quantities)
         if product is not None:
             for name, size in (("m", product.m), ("n", product.n), ("k", product.k)):
                 inputs[f"log2 size {name}"] = np.log2(size)
-                inputs |= {f"{name} by {each}": size % each == 0 for each in _ALIGNMENTS}
-        for each, costs in self.sessions_.items():
+                for each in _ALIGNMENTS:
+                    inputs[f"{name} by {each}"] = np.asarray(size % each == 0, dtype=float)
+        for other, costs in self.sessions_.items():
             if costs.trees:
-                inputs[_flag(each)] = np.full(len(estimates_ms), float(each == session))
-        self._names = tuple(inputs)
-        return np.stack([np.asarray(each, float) for each in inputs.values()], 1), estimates_ms
+                inputs[_flag(other)] = np.full(len(estimates_ms), float(other == session))
+        return inputs, estimates_ms
+
+    def _inputs(self, layers: Described) -> tuple[Array, Array]:
+        """Return the trees' inputs in the session with the most rows."""
+        session = max(self.sessions_, key=lambda each: self.sessions_[each].rows)
+        return self._chosen_inputs(session, layers)
+
+    def _chosen_inputs(self, session: Session, layers: Described) -> tuple[Array, Array]:
+        inputs, estimates_ms = self._inputs_of(session, layers)
+        return np.stack([inputs[name] for name in self.features_], axis=1), estimates_ms
 
     def predict(
         self, subjects: Columns | Sequence[Network], setting: Setting, platform: Platform
@@ -306,29 +316,26 @@ class Roofline(Boosted):
         columns = cast(Columns, subjects)
         values = np.empty(len(next(iter(columns.values()))))
         for session, places in _sessions(columns, (setting,), (platform,)).items():
-            values[places] = self._values_of(session, take(columns, places))
+            layers = Described.of(self.kind, take(columns, places))
+            values[places] = self._values_of(session, layers)
         return {self.quantity_: Estimate.without_bounds(values)}
 
-    def values(self, columns: Columns) -> Array:
-        """Return the learnt quantity in the session with the most rows."""
-        session = max(self.sessions_, key=lambda each: self.sessions_[each].rows)
-        return self._values_of(session, columns)
-
-    def _values_of(self, session: Session, columns: Columns) -> Array:
+    def _values_of(self, session: Session, layers: Described) -> Array:
         alike = [
             each for each in self.sessions_
             if (each.device, each.number) == (session.device, session.number)
         ]  # fmt: skip
-        if alike:
-            known = max(alike, key=lambda each: (each == session, self.sessions_[each].rows))
-            if self.sessions_[known].trees:
-                inputs, estimates_ms = self._inputs_of(known, columns)
-                place = {name: at for at, name in enumerate(self._names)}
-                rows = inputs[:, [place[name] for name in self.features_]]
-                return cast(Array, estimates_ms * np.exp(self._correction(rows)))
-        costs = self.sessions_[known] if alike else self._prior_of(session)
-        terms = card_terms(self.kind, term_quantities(self.kind, columns), session.card())
-        return costs.total_ms(terms, self._scales(columns))
+        # The session itself, else the device's best known one.
+        known = max(
+            alike, key=lambda each: (each == session, self.sessions_[each].rows), default=None
+        )
+        costs = self._prior_of(session) if known is None else self.sessions_[known]
+        if known is not None and costs.trees:
+            rows, estimates_ms = self._chosen_inputs(known, layers)
+            times_ms: Array = estimates_ms * np.exp(self._correction(rows))
+            return times_ms
+        terms = card_terms(self.kind, layers.quantities, session.card())
+        return costs.total_ms(terms, self._scales(layers.columns))
 
     def _prior_of(self, session: Session) -> Costs:
         """Return the prior of the most alike sort: same type and class, else the most rows."""
@@ -406,7 +413,9 @@ class _Part:
     @property
     def relative(self) -> Array:
         """Terms, the launch first, over the measured times, (rows, terms)."""
-        scaled = [each if name == LAUNCH else each * self.scales for name, each in self.terms.items()]
+        scaled = [
+            each if name == LAUNCH else each * self.scales for name, each in self.terms.items()
+        ]
         found: Array = np.stack(scaled, axis=1) / self.values[:, None]
         return found
 

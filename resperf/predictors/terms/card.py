@@ -18,11 +18,9 @@ from functools import reduce
 from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from resperf.devices import DeviceFacts, device_facts
 from resperf.features import Array
-from resperf.predictors.terms._blocks import Term
 from resperf.targets import UNKNOWN
 from resperf.units import MS_PER_S
 
@@ -193,8 +191,11 @@ def _product(kind: str) -> Relative:
             / card.cycles_per_ms
             for a, b in _STARTED
         }  # fmt: skip
-        read_again = each_bytes * product.count * product.k * (
-            product.m * np.ceil(product.n / 128) + product.n * np.ceil(product.m / 128)
+        read_again = (
+            each_bytes
+            * product.count
+            * product.k
+            * (product.m * np.ceil(product.n / 128) + product.n * np.ceil(product.m / 128))
         )
         cached = read_again / (card.multiprocessors * card.cycles_per_ms * _CACHED_BYTES)
         return {
@@ -249,9 +250,7 @@ def _conv(q: Quantities, card: Card) -> dict[str, Array]:
     side = 2 ** np.ceil(np.log2(np.maximum(q["height"] + 2, q["width"] + 2)))
     spectra = 4 * side * (side + 2) * (images * channels + filters)
     found["fourier transforms"] = spectra / card.bytes_per_ms
-    found["fourier products"] = (
-        4 * side * (side + 2) * images * filters / card.flops_per_ms
-    )
+    found["fourier products"] = 4 * side * (side + 2) * images * filters / card.flops_per_ms
     return found
 
 
