@@ -49,6 +49,8 @@ AMD, APART = ("mi100", "mi210"), ("p4",)
 FEW = (0, 10, 50, 200)
 MOST_OF_OTHERS = 3000
 """Rows of each other card's session where only coefficients are fitted, which use no more."""
+FEWEST_JUDGED = 40
+"""Rows below which a card's error is shown and does not count in the mean."""
 TREES_OF_FEW = 500
 """Fewer than by default, since each card and kind has a fit of its own."""
 SEED = 0
@@ -288,9 +290,12 @@ def cell(value: float) -> str:
 
 
 def mean_of(cards_of_kind: Mapping[str, Judged], name: str) -> float:
-    """Return the mean over cards, P4 and AMD's apart."""
-    values = [getattr(each, name) for device, each in cards_of_kind.items()
-              if device not in (*AMD, *APART)]  # fmt: skip
+    """Return the mean over cards, P4 and AMD's apart, as are cards with few rows."""
+    values = [
+        getattr(each, name)
+        for device, each in cards_of_kind.items()
+        if device not in (*AMD, *APART) and each.rows >= FEWEST_JUDGED
+    ]
     return float(np.nanmean(values)) if values else float("nan")
 
 
@@ -338,7 +343,8 @@ def report(results: Mapping[str, Mapping[str, Mapping[str, Any]]], commits: Sequ
     sections = [
         f"Written by `python tools/report_gpus.py` on {datetime.now(UTC):%Y-%m-%d}, seed {SEED}, "
         f"figures computed at commit {', '.join(sorted(set(commits)))}. Means are over NVIDIA's "
-        "cards but the P4, which throttled; `mi100` and `mi210` are `torch/rocm` and have "
+        f"cards but the P4, which throttled, and those with fewer than {FEWEST_JUDGED} rows; "
+        "`mi100` and `mi210` are `torch/rocm` and have "
         "coefficients of their own. *Above the floor*: rows longer than twice the 2% quantile of "
         "their session.",
         "### Layers that were not learnt, on cards that were",

@@ -288,6 +288,8 @@ class Roofline(Boosted):
             inputs[f"ln {name}"] = np.log(np.maximum(term / estimates_ms, _SMALLEST_RATIO))
         product = product_of(self.kind, layers.quantities)
         if product is not None:
+            for name in (each for each in terms if each.startswith("waves of")):
+                inputs[f"share filled of {name}"] = terms["flops"] / terms[name]
             for name, size in (("m", product.m), ("n", product.n), ("k", product.k)):
                 inputs[f"log2 size {name}"] = np.log2(size)
                 for each in _ALIGNMENTS:
@@ -472,10 +474,9 @@ def _near(part: _Part, prior: Costs | None) -> Costs:
     for _ in range(_ROUNDS):
         centre, strength = pooled, 0.0
         if prior is not None:
-            two = np.stack([relative[:, 0], relative[:, 1:] @ pooled[1:]], axis=1)
-            start = np.array([pooled[0], 1.0])
-            launch, factor = _fit_near(two[shows], weights[shows], start, _FACTOR_ROWS)
-            centre, strength = np.array([launch, *(factor * pooled[1:])]), _OWN_ROWS
+            one = (relative[shows] @ pooled)[:, None]
+            factor = _fit_near(one, weights[shows], np.ones(1), _FACTOR_ROWS)
+            centre, strength = factor * pooled, _OWN_ROWS
         found = _fit_near(relative[shows], weights[shows], centre, strength)
         shows = long | (relative @ found > _HIDDEN)
     coefficients = _positive(dict(zip(names, found.tolist(), strict=True)))
@@ -483,9 +484,9 @@ def _near(part: _Part, prior: Costs | None) -> Costs:
     shown = part.dispatches_ms(costs)
     if not len(shown):
         return replace(costs, dispatch_ms=min(costs.dispatch_ms, part.shortest_ms))
-    share = 1.0 if prior is None else len(shown) / (len(shown) + 1)
-    dispatch_ms = np.median(shown) ** share * max(costs.dispatch_ms, _SHORTEST_MS) ** (1 - share)
-    return replace(costs, dispatch_ms=float(dispatch_ms))
+    own, usual = float(np.median(shown)), costs.dispatch_ms or float(np.median(shown))
+    share = len(shown) / (len(shown) + 1)
+    return replace(costs, dispatch_ms=own**share * usual ** (1 - share))
 
 
 def _positive(coefficients: Mapping[str, float]) -> dict[str, float]:
