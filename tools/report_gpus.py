@@ -5,10 +5,10 @@
     python tools/report_gpus.py --only operators,cards
     python tools/report_gpus.py --write                    # the tables of what there is
 
-NeuSight's rows are read from $RESPERF_PUBLIC_DATA (../shared/data by default) and imported into the
-work folder once. A fifth of the layers, chosen by the hash of their keys, judges and is seen by no
-fit; a tenth of the others chooses the number of trees. Rows that the importer flags are left out.
-No measured row is written into the report.
+NeuSight's and Vidur's rows are read from $RESPERF_PUBLIC_DATA (../shared/data by default) and
+imported into the work folder once. A fifth of the layers, chosen by the hash of their keys, judges
+and is seen by no fit; a tenth of the others chooses the number of trees. Rows that the importer
+flags are left out. No measured row is written into the report.
 """
 
 from __future__ import annotations
@@ -53,6 +53,7 @@ FEWEST_JUDGED = 40
 """Rows below which a card's error is shown and does not count in the mean."""
 TREES_OF_FEW = 500
 """Fewer than by default, since each card and kind has a fit of its own."""
+HALF_KINDS = ("dense", "norm")
 SEED = 0
 
 AIMS = {"matmul": 5.0, "dense": 5.0, "elementwise": 1.5, "activation": 1.5, "softmax": 3.0,
@@ -98,31 +99,37 @@ def share(key: str, salt: str) -> float:
     return int(digest[:8], 16) / 2**32
 
 
+def sources(data: Path) -> dict[str, list[Path]]:
+    """Find the published files of each dataset, such as ``neusight-Tesla-T4``."""
+    found: dict[str, list[Path]] = {}
+    for path in sorted((data / "neusight").glob("*/*/*_*.csv.gz")):
+        if path.name.startswith(("train_", "test_")):
+            found.setdefault(f"neusight-{path.parent.name}", []).append(path)
+    for path in sorted((data / "vidur").glob("compute__*__mlp.csv.gz")):
+        found.setdefault(f"vidur-{path.name.split('__')[1]}", []).append(path)
+    if not found:
+        raise SystemExit(f"no measurements in {data}; set RESPERF_PUBLIC_DATA to their folder")
+    return found
+
+
 def import_all(data: Path, work: Path) -> None:
-    """Import each card's operators with the command that users have."""
-    folders = sorted((data / "neusight").glob("*/*/train_*")) + sorted(
-        (data / "neusight").glob("*/*/test_*")
-    )
-    if not folders:
-        raise SystemExit(f"no measurements in {data}/neusight; set RESPERF_PUBLIC_DATA")
+    """Import each card's files with the command that users have, once."""
     work.mkdir(parents=True, exist_ok=True)
-    for folder in sorted({file.parent for file in folders}):
-        if folder.parent.name == "networks" or (target := work / f"{folder.name}.h5").exists():
-            continue
-        files = [str(file) for file in sorted(folder.glob("*.csv.gz"))]
-        words = ["dataset", "import", *files, "--format", "neusight", "-o", str(target)]
-        if subprocess.run(
-            [sys.executable, "-m", "resperf.cli.main", *words], check=False
-        ).returncode:
-            raise SystemExit(f"{folder} could not be imported")
+    for name, files in sources(data).items():
+        target, source = work / f"{name}.h5", name.partition("-")[0]
+        if not target.exists():
+            words = ["dataset", "import", *map(str, files), "--format", source, "-o", str(target)]
+            command = [sys.executable, "-m", "resperf.cli.main", *words]
+            if subprocess.run(command, check=False).returncode:
+                raise SystemExit(f"{name} could not be imported")
 
 
 @cache
-def rows_of(work: Path, kind: str) -> Rows:
-    """Read the usable rows of a kind from all imported datasets."""
+def rows_of(work: Path, kind: str, source: str = "neusight") -> Rows:
+    """Read the usable rows of a kind from all imported datasets of a source."""
     columns: dict[str, list[Any]] = {}
     times, keys, settings, platforms = [], [], [], []
-    for path in sorted(work.glob("*.h5")):
+    for path in sorted(work.glob(f"{source}-*.h5")):
         with open_dataset(path) as file:
             known_settings, (platform, *_) = references_of(file)
         table = read_table(path).get(kind)
@@ -250,7 +257,7 @@ def few_rows(work: Path, kind: str, counts: Sequence[int]) -> dict[str, Any]:
     for device, session in rows.groups():
         others[seen[rows.of(device, session)[seen]][:MOST_OF_OTHERS]] = True
     judged = []
-    for device in sorted(set(rows.devices) - set(AMD)):
+    for device in sorted(set(rows.devices)):
         own = rows.of(device)
         largest = max(
             (session for each, session in rows.groups() if each == device),
@@ -258,11 +265,25 @@ def few_rows(work: Path, kind: str, counts: Sequence[int]) -> dict[str, Any]:
         )
         session = rows.of(device, largest)
         for count in counts:
-            mask = others & ~own & ~np.isin(rows.devices, AMD)
+            mask = others & ~own
             mask[seen[session[seen] & ~rows.validation[seen]][:count]] = True
             predictor = fit(rows, mask, trees=TREES_OF_FEW if count == max(FEW) else 1)
             target = session & rows.held_out if count else own
             judged += [{**row, "from": count} for row in listed(judge(predictor, rows, target))]
+    return {"judged": judged}
+
+
+def half(work: Path, kind: str) -> dict[str, Any]:
+    """Judge Vidur's layers in float16: held out of each card (from 1), and of no card (from 0)."""
+    if kind not in HALF_KINDS:
+        return {"judged": []}
+    rows = rows_of(work, kind, "vidur")
+    everything = np.ones(len(rows.times_ms), dtype=bool)
+    known = listed(judge(fit(rows, everything), rows, rows.held_out))
+    judged = [{**row, "from": 1} for row in known]
+    for device in sorted(set(rows.devices)):
+        own = rows.of(device)
+        judged += [{**row, "from": 0} for row in listed(judge(fit(rows, ~own, trees=1), rows, own))]
     return {"judged": judged}
 
 
@@ -272,7 +293,8 @@ def listed(found: Iterator[Judged]) -> list[dict[str, Any]]:
 
 
 PARTS: Mapping[str, Callable[[Path, str], dict[str, Any]]] = {
-    "operators": operators, "cards": cards, "sessions": sessions, "few": few,
+    "operators": operators, "cards": cards, "half": half, "sessions": sessions,
+    "few": few,
 }  # fmt: skip
 
 
@@ -350,12 +372,24 @@ def report(results: Mapping[str, Mapping[str, Mapping[str, Any]]], commits: Sequ
         "### Layers that were not learnt, on cards that were",
         "20% of the layers, by the hash of their keys; each predicted in its own session.",
         by_card(judged("operators"), AIMS),
+        "### Half precision",
+        "Vidur's layers of language models in float16, kernels alone: 20% held out of each card, "
+        "and cards that were left out.",
+        by_card(
+            {
+                f"{kind}, {name}": read_judged(result, count)
+                for kind, result in results.get("half", {}).items()
+                for count, name in ((1, "held out"), (0, "card left out"))
+                if result["judged"]
+            },
+            {},
+        ),
         "### Another session of the same card",
         "Learnt from one session of each card, judged on all layers of the other.",
         by_card(judged("sessions"), {}),
         "### Cards that were left out",
-        "All layers of a card, from its data sheet and the other cards; the dispatch of its host "
-        "is the median of the others.",
+        "All layers of a card, from its data sheet and the other cards of its class; the dispatch "
+        "of its host is the median of the others.",
         by_card(judged("cards"), CARD_AIMS),
         "### A few rows of a new card",
         "Chosen at random from its larger session, judged on the 20% held out of it (0 rows: on "

@@ -25,7 +25,7 @@ from resperf.targets import UNKNOWN
 from resperf.units import MS_PER_S
 
 LAUNCH = "launch"
-"""The only constant: ms between the starts of two kernels, which depends on the host."""
+"""The only constant, in ms: what the device needs for a kernel without work."""
 
 _TILES = ((256, 128), (128, 128), (128, 64), (64, 64), (128, 32), (32, 128), (32, 32))
 """Rows and columns of the result that one multiprocessor computes at a time."""
@@ -36,13 +36,18 @@ _CACHED_BYTES = 32.0
 _TILE_COST = 24.0
 """Small tiles read more: a tile of a x b takes 1 + 24 / sqrt(a b) times its operations."""
 _PICOJOULES, _NODE_POWER = 7.3, 0.4
-"""Energy of a FLOP in float32 is 7.3 pJ x (process node in nm)^0.4, by the large products of
-NeuSight's seven NVIDIA cards of 16 to 4 nm, which run at 12 to 28 pJ per FLOP and board power."""
-_TYPE_ENERGY = {"fp32": 1.0, "tf32": 0.25, "fp16": 0.125, "bf16": 0.125, "int8": 0.06}
-"""The same of other types, as their peaks are multiples of float32's on cards of one power."""
+"""Energy of a FLOP in float32 is 7.3 pJ x (process node in nm)^0.4: fitted by eye to the large
+products of NeuSight's cards, whose board power over FLOP/s is 13 pJ at 4 nm and 20 to 22 at 12
+and 16 nm where they are limited by it. Values of 6 to 9 leave the errors nearly as they are."""
+_TYPE_ENERGY = {"fp32": 1.0, "tf32": 0.13, "fp16": 0.065, "bf16": 0.065, "int8": 0.033}
+"""Energy of other types as a share of it: Vidur's large products in float16 run at 820 TFLOP/s on
+an H100 of 700 W; the other types in proportion to their peaks."""
 _STACKED_BITS = 1024
+"""Width from which a memory bus is one of stacked memory (HBM)."""
 _ROWS_PER_SM = 8
-_CALL_CYCLES = 1000.0
+"""Rows of a reduction that one multiprocessor works on at a time."""
+_STARTING_CYCLES = 1000.0
+"""Unit of the terms of starts, whose coefficients are near 1."""
 
 
 @dataclass(frozen=True)
@@ -187,7 +192,7 @@ def _product(kind: str) -> Relative:
             for ms, (a, b) in zip(waves.values(), _TILES, strict=True)
         ))  # fmt: skip
         starts = {
-            f"starts of {a}x{b}": _tile_waves(product, card, a, b) * _CALL_CYCLES
+            f"starts of {a}x{b}": _tile_waves(product, card, a, b) * _STARTING_CYCLES
             / card.cycles_per_ms
             for a, b in _STARTED
         }  # fmt: skip
@@ -263,7 +268,7 @@ def _rows(width: str) -> Relative:
         wide = 2 ** np.ceil(np.log2(values))
         return {
             "bytes of padded rows": q["moved_bytes"] * wide / values / card.bytes_per_ms,
-            "waves of rows": waves * _CALL_CYCLES / card.cycles_per_ms,
+            "waves of rows": waves * _STARTING_CYCLES / card.cycles_per_ms,
             "values in waves": waves * values / card.cycles_per_ms,
             "rows": rows / (card.multiprocessors * card.cycles_per_ms),
         }
