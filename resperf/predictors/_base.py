@@ -281,7 +281,8 @@ class Predictor(ABC):
 class LayerPredictor(Predictor):
     """Predicts one quantity of layers of one kind from their columns only.
 
-    All its examples are of one setting and platform, and so are its predictions.
+    All its examples are of one setting and platform, and so are its predictions; `roofline` takes
+    several of both.
     """
 
     level = Level.LAYER
