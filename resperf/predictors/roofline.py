@@ -43,8 +43,9 @@ _FACTOR_ROWS, _OWN_ROWS = 3.0, 30.0
 _FEWEST_FOR_TREES = 200
 """Rows of a session below which it gets no trees: they would fit its noise."""
 _ROUNDS = 3
-_FEWEST_HIDDEN, _LEAST_HIDDEN = 5, 0.1
-"""Rows, and share of a session's rows, from which its dispatch counts in that of all cards."""
+_FEWEST_HIDDEN, _LEAST_HIDDEN = 5, 0.01
+"""Rows, and share of the rows of the session with most of them, that must show a session's dispatch
+for it to count in that of unknown hosts."""
 _SMALLEST_ERROR = 0.02
 _SMALLEST_RATIO = 1e-6
 _SHORTEST_MS = 1e-6
@@ -453,12 +454,9 @@ def _pooled(parts: Sequence[_Part]) -> Costs:
     coefficients = _positive(dict(zip(names, found.tolist(), strict=True)))
     rows = sum(len(part.values) for part in parts)
     work = Costs(coefficients, 0.0, rows)
-    shown = [(part, part.dispatches_ms(work)) for part in parts]
-    known = [
-        float(np.median(times_ms))
-        for part, times_ms in shown
-        if len(times_ms) >= max(_FEWEST_HIDDEN, _LEAST_HIDDEN * len(part.values))
-    ]
+    shown = [part.dispatches_ms(work) for part in parts]
+    fewest = max(_FEWEST_HIDDEN, _LEAST_HIDDEN * max(map(len, shown)))
+    known = [float(np.median(times_ms)) for times_ms in shown if len(times_ms) >= fewest]
     return replace(work, dispatch_ms=float(np.median(known)) if known else 0.0)
 
 
