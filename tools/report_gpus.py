@@ -356,23 +356,32 @@ def by_count(
     return markdown_table(("MAPE in %", *(f"{count} rows" for count in FEW)), cells)
 
 
-def report(results: Mapping[str, Mapping[str, Mapping[str, Any]]], commits: Sequence[str]) -> str:
+def report(results: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> str:
     """Write the tables."""
+
+    def origin(part: str) -> str:
+        kinds: dict[str, list[str]] = {}
+        for kind, result in results.get(part, {}).items():
+            kinds.setdefault(result["commit"], []).append(kind)
+        told = (f"`{commit}` ({', '.join(names)})" for commit, names in kinds.items())
+        return f"Computed at commit {', '.join(told) or 'none: not run'}."
 
     def judged(part: str) -> dict[str, list[Judged]]:
         return {kind: read_judged(result) for kind, result in results.get(part, {}).items()}
 
     sections = [
-        f"Written by `python tools/report_gpus.py` on {datetime.now(UTC):%Y-%m-%d}, seed {SEED}, "
-        f"figures computed at commit {', '.join(sorted(set(commits)))}. Means are over NVIDIA's "
+        f"Written by `python tools/report_gpus.py` on {datetime.now(UTC):%Y-%m-%d}, seed {SEED}. "
+        "Means are over NVIDIA's "
         f"cards but the P4, which throttled, and those with fewer than {FEWEST_JUDGED} rows; "
         "`mi100` and `mi210` are `torch/rocm` and have "
         "coefficients of their own. *Above the floor*: rows longer than twice the 2% quantile of "
         "their session.",
         "### Layers that were not learnt, on cards that were",
+        origin("operators"),
         "20% of the layers, by the hash of their keys; each predicted in its own session.",
         by_card(judged("operators"), AIMS),
         "### Half precision",
+        origin("half"),
         "Vidur's layers of language models in float16, kernels alone: 20% held out of each card, "
         "and cards that were left out.",
         by_card(
@@ -385,13 +394,16 @@ def report(results: Mapping[str, Mapping[str, Mapping[str, Any]]], commits: Sequ
             {},
         ),
         "### Another session of the same card",
+        origin("sessions"),
         "Learnt from one session of each card, judged on all layers of the other.",
         by_card(judged("sessions"), {}),
         "### Cards that were left out",
+        origin("cards"),
         "All layers of a card, from its data sheet and the other cards of its class; the dispatch "
         "of its host is the median of the others.",
         by_card(judged("cards"), CARD_AIMS),
         "### A few rows of a new card",
+        origin("few"),
         "Chosen at random from its larger session, judged on the 20% held out of it (0 rows: on "
         "all layers). From 200 rows on, trees correct the sum of terms.",
         by_count(results.get("few", {}), results.get("cards", {})),
@@ -442,8 +454,7 @@ def main() -> None:
             path = given.work / f"{part}-{kind}.json"
             if path.exists():
                 results.setdefault(part, {})[kind] = json.loads(path.read_text())
-    commits = [each["commit"] for kinds in results.values() for each in kinds.values()]
-    write(report(results, commits), given.output)
+    write(report(results), given.output)
 
 
 if __name__ == "__main__":
