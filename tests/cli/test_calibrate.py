@@ -118,6 +118,18 @@ def test_a_bundle_learns_from_networks_and_predicts_by_it(
     assert learnt.factors == pytest.approx({"dense": SLOWER}, rel=0.02)
 
 
+def test_a_part_of_a_merged_bundle_is_calibrated(bundle, words, measured, tmp_path, cli):
+    v100 = Path(__file__).parents[2] / "models" / "bundles" / "v100-tensorflow"
+    cli.text("bundle", "merge", v100, bundle, "-o", tmp_path / "both")
+    words[1] = tmp_path / "both"
+    assert cli.json(*words, "--device", "cpu")["factors"] == pytest.approx(
+        {"dense": SLOWER}, rel=0.02
+    )
+    v100, own = Bundle.load(tmp_path / "made").parts
+    assert v100.correction is None
+    assert own.correction is not None
+
+
 def test_a_bundle_that_ships_is_calibrated_into_ones_own_folder(
     bundle, networks, measured, home, monkeypatch, cli
 ):

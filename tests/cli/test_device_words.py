@@ -39,6 +39,16 @@ def test_every_way_to_name_a_bundle_is_taken(known, command, words, cli):
     assert cli.json(*command, *words)
 
 
+def test_a_device_names_its_part_of_a_merged_bundle(known, cli):
+    v100 = Path(LENET).parents[1] / "bundles" / "v100-tensorflow"
+    cli.text("bundle", "merge", known, v100, "-o", "bundles/both")
+    shutil.rmtree(known)
+    words = (["--bundle", "v100"], ["--device", "v100"], ["--bundle", "both", "--device", "v100"])
+    for each in words:
+        assert cli.json("predict", LENET, "--batch", "1", *each)["device"] == "v100"
+    assert cli.json("predict", LENET, "--batch", "1", "--bundle", "cpu")["device"] == "cpu"
+
+
 @pytest.mark.parametrize("words", [["--against", "mine"], ["--against", "cpu", "--device", "mine"]])
 def test_measuring_takes_them_too(known, words, cli):
     document = cli.json("measure", LENET, *QUICK, *words)

@@ -272,6 +272,15 @@ def test_a_layer_is_either_typed_or_in_a_table(words, cli):
     assert "name a layer" in cli.error("predict-layer", *words)
 
 
+def test_a_step_is_not_estimated_where_only_inference_is(cli):
+    pool = ["batch=8", "channels_in=64", "size=56", "kernel=3"]
+    [alone] = cli.json("predict-layer", "pool", *pool, "--device", "v100")
+    [step] = cli.json("predict-layer", "pool_step", *pool, "optimizer=adam", "--device", "v100")
+    assert alone["estimated"]
+    assert (step["execution_ms"], step["reason"]) == (None, "no predictor for pool_step")
+    assert not step["estimated"]
+
+
 def test_devices_lists_whole_and_damaged_bundles(bundle, home, cli):
     bundles = home / "bundles"
     bundles.mkdir()
