@@ -1,4 +1,4 @@
-"""Settings with limits: frozen dataclasses that read tables, such as those of a campaign's file."""
+"""Settings with limits: frozen dataclasses that read tables of TOML files."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import MISSING, dataclass
 from functools import cache
 from typing import Any, Self, get_args, get_origin, get_type_hints
 
-from resperf.errors import CampaignError
+from resperf.errors import CampaignError, ResperfError
 
 
 @dataclass(frozen=True)
@@ -84,8 +84,8 @@ class Limited:
         given = {word: _read(types[word], value, word) for word, value in values.items()}
         try:
             return cls(**given, **more)
-        except CampaignError as error:
-            raise CampaignError(f"{where}: {error}") from error
+        except ResperfError as error:
+            raise type(error)(f"{where}: {error}") from error
 
 
 def _needs_value(made: dataclasses.Field[Any]) -> bool:

@@ -12,14 +12,13 @@ from pathlib import Path
 from statistics import median
 
 from resperf.dataset.descriptions import ListedOperator, ListedTensor, NetworkDescription
-from resperf.dataset.importing.importer import Imported
 from resperf.dataset.importing.mapping import SourceMapping, shipped_mapping
 from resperf.dataset.importing.published import (
     CONTAINS,
     MEASURED_BY,
     SESSION,
+    Imported,
     Published,
-    Source,
     common_device,
     sample,
 )
@@ -106,7 +105,7 @@ def import_neusight(
                 "NAME-MODE-SEQUENCE-BATCH.csv such as bert_large-inf-512-8.csv"
             )
     facts = common_device(names, device)
-    published = Published(Source(mapping.name, mapping.description, mapping.citation), facts)
+    published = Published(mapping, facts.device)
     read = []
     for path, file in zip(given, files, strict=True):
         read.append(file)
@@ -116,7 +115,7 @@ def import_neusight(
             _add_network(published, file, totals, facts)
         else:
             _add_operators(published, file, mapping, facts)
-    return published.write(output, read, graphs)
+    return published.write(output, read, graphs=graphs)
 
 
 def _first_cells(file: ForeignFile) -> dict[str, str]:

@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 
 from resperf.dataset.descriptions import ListedOperator, ListedTensor, NetworkDescription
-from resperf.dataset.importing.importer import Imported
+from resperf.dataset.importing.mapping import Source
 from resperf.dataset.importing.published import (
     CONTAINS,
     MEASURED_BY,
     SESSION,
+    Imported,
     Published,
-    Source,
     common_device,
     sample,
 )
@@ -95,11 +95,11 @@ def import_timm(
     tables = [file for file in files if file not in lists]
     words = {file.name: _words(file.name) for file in tables}
     facts = common_device({name: each["device"] for name, each in words.items()}, device)
-    published = Published(_SOURCE, facts)
+    published = Published(_SOURCE, facts.device)
     known = _Networks(published, _read_lists(lists))
     for file in tables:
         _add_file(published, file, words[file.name], facts, known)
-    return published.write(output, files, graphs)
+    return published.write(output, files, graphs=graphs)
 
 
 def _words(name: str) -> dict[str, str]:

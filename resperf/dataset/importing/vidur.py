@@ -6,13 +6,13 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from resperf.dataset.importing.importer import Imported
+from resperf.dataset.importing.mapping import Source
 from resperf.dataset.importing.published import (
     CONTAINS,
     MEASURED_BY,
     SESSION,
+    Imported,
     Published,
-    Source,
     common_device,
 )
 from resperf.dataset.importing.rows import ForeignFile, has_columns, read_files
@@ -67,14 +67,14 @@ def import_vidur(paths: Sequence[Path], output: Path, *, device: str | None = No
             "nothing to import: these files hold collectives between devices, which are no layers"
         )
     facts = common_device({name: found["device"] for name, found in named.items()}, device)
-    published = Published(_SOURCE, facts)
+    published = Published(_SOURCE, facts.device)
     for file in files:
         if file.name in named:
             _add_file(published, file, _setting(facts, named[file.name]["model"]))
         else:
             for place, _ in file.cells():
                 published.left_out.add("collectives between devices, which are no layers", place)
-    return published.write(output, files, None)
+    return published.write(output, files)
 
 
 def _setting(facts: DeviceFacts, model: str) -> Setting:
