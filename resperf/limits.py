@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any, Self, get_args, get_origin, get_type_hints
 
-from resperf.errors import CampaignError, ResperfError
+from resperf.errors import CampaignError, ResperfError, first_line
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,22 @@ SHARE = Limit("a share: between 0 and 1", lambda value: 0 <= value <= 1)
 FIRST_SHARE = Limit("a share: above 0, at most 1", lambda value: 0 < value <= 1)
 _TYPES: Mapping[Any, tuple[type, ...]] = {int: (int,), float: (int, float), str: (str,)}
 _LISTS = {int: "integers of at least 1", float: "numbers above 0", str: "words", Any: "values"}
+
+
+def read_toml(path: Path, error_class: type[ResperfError]) -> dict[str, Any]:
+    """Read a TOML file.
+
+    Raises
+    ------
+    ResperfError
+        Of the given class, if it cannot be read or is no TOML.
+    """
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise error_class(f"{path} cannot be read ({error.strerror or error})") from error
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise error_class(f"{path} is not a TOML file: {first_line(error)}") from error
 
 
 def limited(default: Any, limit: Limit) -> Any:

@@ -25,6 +25,7 @@ from typing import Any, Self
 
 from resperf.backends.monitors import Reading
 from resperf.errors import CampaignError, OutputError, ResperfError
+from resperf.files import sync_folder
 from resperf.measurement import TOLERANCE, Measurement, NetworkRef, Status
 from resperf.platform import Platform, from_fingerprint
 from resperf.settings import Setting
@@ -189,7 +190,7 @@ class Journal:
             self._where = (header.setting, header.platform) if new else None
             if new:
                 self._append(header.to_json())
-                _sync_folder(path.parent)
+                sync_folder(path.parent)
         except BaseException:
             os.close(self._file)
             raise
@@ -270,16 +271,6 @@ def _cut_tail(file: int) -> int:
         os.ftruncate(file, finished)
         os.fsync(file)
     return finished
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make a new file's name survive a power cut."""
-    with contextlib.suppress(OSError):
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
 
 
 def row_identity(row: Measurement) -> tuple[Hashable, ...]:

@@ -14,7 +14,6 @@ import h5py
 import numpy as np
 
 from resperf.dataset.columns import References, decode, estimator_of, from_columns, to_columns
-from resperf.dataset.files import write_whole
 from resperf.dataset.records import Array, Dataset, DatasetInfo, KindTable
 from resperf.dataset.schema import (
     DESCRIPTIONS,
@@ -30,6 +29,7 @@ from resperf.dataset.schema import (
 )
 from resperf.dataset.seal import SEAL_BYTES, is_intact, seal
 from resperf.errors import DatasetError, LayerError
+from resperf.files import write_whole
 from resperf.layers import KINDS, kind_of
 from resperf.measurement import Measurement, NetworkRef, layer_kind, quantity_of, written_kind
 from resperf.platform import Platform, from_fingerprint

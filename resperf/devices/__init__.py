@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -12,6 +11,7 @@ from resperf import targets
 from resperf.devices.facts import DeviceFacts, facts_of, read_device
 from resperf.errors import ResperfError
 from resperf.layers import Layer
+from resperf.limits import read_toml
 from resperf.units import MS_PER_S
 
 __all__ = [
@@ -44,7 +44,7 @@ def add_device(facts: DeviceFacts) -> None:
 def devices() -> Mapping[str, DeviceFacts]:
     """Return the table ``devices.toml``, and what was added: device -> its facts."""
     path = Path(__file__).with_name("devices.toml")
-    tables = tomllib.loads(path.read_text(encoding="utf-8"))
+    tables = read_toml(path, ResperfError)
     table = {
         device: facts_of(device, values, f"{path.name}, {device}")
         for device, values in tables.items()

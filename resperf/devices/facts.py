@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from resperf import targets
-from resperf.errors import ResperfError, first_line
+from resperf.errors import ResperfError
+from resperf.limits import read_toml
 
 FP32 = "fp32"
 PEAK = "peak_tflops"
@@ -132,12 +132,7 @@ def read_device(path: Path) -> DeviceFacts:
     ResperfError
         If it cannot be read, or a fact is missing, unknown or not plausible.
     """
-    try:
-        tables = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ResperfError(f"{path} cannot be read ({error.strerror or error})") from error
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise ResperfError(f"{path} is not a TOML file: {first_line(error)}") from error
+    tables = read_toml(path, ResperfError)
     if len(tables) != 1 or not isinstance(next(iter(tables.values())), dict):
         raise ResperfError(
             f"{path} needs one table with the facts of one device, such as [mycard]; "

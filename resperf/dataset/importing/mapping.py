@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from resperf.errors import DatasetError, ResperfError, first_line
+from resperf.errors import DatasetError, ResperfError
 from resperf.layers import kind_of
-from resperf.limits import AT_LEAST_1, FIRST_SHARE, Limited, limited
+from resperf.limits import AT_LEAST_1, FIRST_SHARE, Limited, limited, read_toml
 from resperf.measurement import layer_kind
 from resperf.quantities import EXECUTION, QUANTITIES, WHOLE_CALL, Level, layer_quantity
 from resperf.settings import OPTIMIZER
@@ -203,8 +202,7 @@ def shipped_mapping(name: str) -> SourceMapping:
             f"no format {name!r} with a mapping; known: {', '.join(FORMATS)}; describe other files "
             "with --mapping"
         )
-    text = Path(__file__).with_name(f"{name}.toml").read_text(encoding="utf-8")
-    return mapping_of(tomllib.loads(text), f"format {name}")
+    return read_mapping(Path(__file__).with_name(f"{name}.toml"))
 
 
 def read_mapping(path: Path) -> SourceMapping:
@@ -215,13 +213,7 @@ def read_mapping(path: Path) -> SourceMapping:
     DatasetError
         If the file cannot be read, or is incomplete.
     """
-    try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise DatasetError(f"{path} cannot be read ({error.strerror or error})") from error
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise DatasetError(f"{path} is not a TOML file: {first_line(error)}") from error
-    return mapping_of(values, str(path))
+    return mapping_of(read_toml(path, DatasetError), str(path))
 
 
 def mapping_of(values: Mapping[str, Any], where: str) -> SourceMapping:
