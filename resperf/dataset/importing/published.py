@@ -16,7 +16,7 @@ from resperf.dataset.hdf5 import group_of, quantities_of, write_dataset
 from resperf.dataset.importing.mapping import Source
 from resperf.dataset.importing.rows import Counted, CountedRows, ForeignFile
 from resperf.dataset.records import Dataset, DatasetInfo
-from resperf.devices import DeviceFacts, canonical_device, device_facts, devices
+from resperf.devices import DeviceFacts, canonical_device, device_class, device_facts, devices
 from resperf.errors import DatasetError
 from resperf.layers import Layer
 from resperf.measurement import Measurement, NetworkRef, Samples, Status, StopReason, Subject
@@ -26,8 +26,7 @@ from resperf.quantities import EXECUTION, Estimator
 from resperf.settings import Setting
 
 MEASURED_BY, SESSION, CONTAINS = "measured by", "session", "contains"
-"""Options of a published row's setting: its source, its session there, and what its times contain.
-Times of unlike sessions may differ although everything else is equal."""
+"""Options of a published row's setting."""
 
 
 @dataclass(frozen=True)
@@ -140,6 +139,30 @@ class Published:
         self._repeats: Counter[Any] = Counter()
         self._descriptions: dict[str, bytes] = {}
         self._marked: dict[str, CountedRows] = {}
+
+    def setting(
+        self, session: str, contains: str, options: Mapping[str, str] | None = None, **values: Any
+    ) -> Setting:
+        """Return a setting of PyTorch, eager unless `values` say otherwise.
+
+        Parameters
+        ----------
+        session : str
+            Of the source: times of unlike sessions may differ although all else is equal.
+        contains : str
+            What the times contain.
+        options : mapping of str to str, optional
+            More options.
+        **values
+            Fields of the `Setting`.
+        """
+        own = {MEASURED_BY: self._source.name, SESSION: session, CONTAINS: contains}
+        return Setting(
+            framework="torch",
+            provider=device_class(self._device),
+            options={**own, **(options or {})},
+            **{"compiled": "eager", **values},
+        )
 
     def network(self, description: NetworkDescription) -> NetworkRef:
         """Store what is known of a network; return it as a subject without a graph."""
