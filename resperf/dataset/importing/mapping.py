@@ -273,7 +273,7 @@ def _kinds(tables: Mapping[str, Any]) -> tuple[KindColumns, ...]:
     for kind in tables:
         own, where = dict(_table(tables, kind)), f"kinds.{kind}"
         if like := own.pop("like", ""):
-            if like not in kinds:
+            if like not in tuple(kinds):
                 raise DatasetError(f"{where}: like={like!r} is no kind above it")
             for name in ("columns", "constants"):
                 own[name] = {**getattr(kinds[like], name), **_table(own, name)}

@@ -97,6 +97,7 @@ def changed(values: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
         ("kinds.lstm", {}, "no layer kind 'lstm'"),
         ("kinds.dense.columns.width", "w", "'width' is no field; it has activation, batch"),
         ("kinds.dense.like", "conv", "kinds.dense: like='conv' is no kind above it"),
+        ("kinds.dense.like", ["conv"], "kinds.dense: like=.'conv'. is no kind above it"),
         ("kinds.dense.where", {"op": [1]}, "must list texts"),
         ("kinds.dense.colums", {}, "kinds.dense has no colums; it has columns, constants, where"),
         (
