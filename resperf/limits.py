@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass
 from functools import cache
 from pathlib import Path
+from types import NoneType
 from typing import Any, Self, get_args, get_origin, get_type_hints
 
 from resperf.errors import CampaignError, ResperfError, first_line
@@ -96,9 +97,10 @@ class Limited:
             raise CampaignError(
                 f"{where} has no {', '.join(unknown)}; it has {', '.join(sorted(types))}"
             )
-        needed = {each.name for each in dataclasses.fields(cls) if _needs_value(each)}
-        if missing := sorted(needed - set(values) - set(more)):
-            raise CampaignError(f"{where}: {', '.join(missing)} must be given")
+        needed = {each.name: each for each in dataclasses.fields(cls) if _needs_value(each)}
+        if missing := sorted(needed.keys() - set(values) - set(more)):
+            words = ", ".join(_with_limit(needed[name]) for name in missing)
+            raise CampaignError(f"{where}: {words} must be given")
         given = {word: _read(types[word], value, word) for word, value in values.items()}
         try:
             return cls(**given, **more)
@@ -108,6 +110,18 @@ class Limited:
 
 def _needs_value(made: dataclasses.Field[Any]) -> bool:
     return made.default is MISSING and made.default_factory is MISSING
+
+
+def _with_limit(made: dataclasses.Field[Any]) -> str:
+    """Name a field, and its limit if it has one of its own."""
+    limit = made.metadata.get("limit")
+    return made.name if limit is None else f"{made.name} ({limit.words})"
+
+
+def _plain(made: Any) -> Any:
+    """Return a type without None."""
+    parts = get_args(made)
+    return parts[0] if NoneType in parts else made
 
 
 @cache
@@ -120,6 +134,7 @@ def _rules(made: type[Any]) -> Mapping[str, tuple[Any, Limit]]:
 
 def _read(made: Any, value: Any, word: str) -> Any:
     """Turn a table into settings, and lists into tuples."""
+    made = _plain(made)
     if isinstance(made, type) and issubclass(made, Limited):
         return made.from_table(value, word)
     if get_origin(made) is Mapping and isinstance(value, Mapping):
@@ -129,6 +144,9 @@ def _read(made: Any, value: Any, word: str) -> Any:
 
 def _check(name: str, value: Any, made: Any, limit: Limit) -> None:
     """Refuse a value of another type, or beyond the limit."""
+    if value is None and made is not _plain(made):
+        return
+    made = _plain(made)
     if get_origin(made) is Mapping:
         if not isinstance(value, Mapping):
             raise CampaignError(f"{name}={value!r} must be a table")

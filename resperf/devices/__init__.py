@@ -45,10 +45,7 @@ def devices() -> Mapping[str, DeviceFacts]:
     """Return the table ``devices.toml``, and what was added: device -> its facts."""
     path = Path(__file__).with_name("devices.toml")
     tables = read_toml(path, ResperfError)
-    table = {
-        device: facts_of(device, values, f"{path.name}, {device}")
-        for device, values in tables.items()
-    }
+    table = {device: facts_of(device, values, path.name) for device, values in tables.items()}
     return {**table, **_added}
 
 

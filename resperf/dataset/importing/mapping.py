@@ -242,13 +242,11 @@ def mapping_of(values: Mapping[str, Any], where: str) -> SourceMapping:
             known = ", ".join(row.stem for row in _TIMED)
             raise DatasetError(f"times: no quantity {unknown[0]!r} of layers; known: {known}")
         runs = Runs.from_table(times, "times")
-        session = values.get("session")
         return SourceMapping.from_table(
-            {word: value for word, value in values.items() if word not in _READ_APART},
+            {word: value for word, value in values.items() if word not in ("times", "kinds")},
             "the mapping",
             **vars(runs),
             times=columns,
-            session=None if session is None else SessionRule.from_table(session, "session"),
             kinds=_kinds(_table(values, "kinds")),
             text=dict(values),
         )
@@ -256,7 +254,6 @@ def mapping_of(values: Mapping[str, Any], where: str) -> SourceMapping:
         raise DatasetError(f"{where}: {error}; see docs/importing.md") from error
 
 
-_READ_APART = ("times", "session", "kinds")
 _TIMED = [row for row in QUANTITIES.values() if row.is_time and Level.LAYER in row.levels]
 
 

@@ -107,7 +107,11 @@ def changed(values: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
         ),
         ("values", {"bias": "yes"}, "values.bias='yes' must be a table"),
         ("session", {"smallest": 0.1, "share": 1.5}, "session: share=1.5 must be a share: above 0"),
-        ("session", {"smallest": 0.1}, "session: share must be given"),
+        (
+            "session",
+            {"smallest": 0.1},
+            "session: share .a share: above 0, at most 1. must be",
+        ),
     ],
 )
 def test_mistakes_are_named_with_their_place(path: str, value: Any, message: str) -> None:
