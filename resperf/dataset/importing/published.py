@@ -6,7 +6,6 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -97,7 +96,6 @@ def common_device(names: Mapping[str, str], given: str | None) -> DeviceFacts:
     return facts
 
 
-@cache
 def published_platform(device: str) -> Platform:
     """Describe a machine by any name of its device."""
     device = canonical_device(device)
@@ -135,6 +133,8 @@ class Published:
         self.left_out = CountedRows()
         self.graphs: dict[str, bytes] = {}
         self._source, self._device = source, device
+        # Rows share platforms: comparing equal ones takes longer than reading the rows.
+        self._platforms: dict[str, Platform] = {}
         self._rows: list[Measurement] = []
         self._repeats: Counter[Any] = Counter()
         self._descriptions: dict[str, bytes] = {}
@@ -194,9 +194,12 @@ class Published:
         """
         if isinstance(subject, Layer) and "isolated_ms" not in values:
             values["isolated_ms"] = samples[EXECUTION].value
+        name = device or self._device
+        if name not in self._platforms:
+            self._platforms[name] = published_platform(name)
         row = Measurement(
             subject, values.pop("status", Status.OK), samples, setting=setting,
-            platform=published_platform(device or self._device),
+            platform=self._platforms[name],
             started_at=math.nan, duration_s=math.nan, overhead_s=math.nan, **values,
         )  # fmt: skip
         same = (row.identity, row.platform.device)
