@@ -110,7 +110,10 @@ def keras() -> Any:
 
 
 def maple_loss(measured: Any, predicted: Any) -> Any:
-    """Equation 7 of ResPerfNet on tensors, without its L2 term; see `metrics.maple`."""
+    """Mean absolute percentage logarithmic error (ResPerfNet equation 7 without its L2 term).
+
+    |ln(1 + y) - ln(1 + t)| / ln(1 + t), t measured and y predicted; one per row.
+    """
     ops = keras().ops
     logs = ops.log1p(measured)
     return ops.mean(ops.abs(ops.log1p(predicted) - logs) / logs, axis=-1)
