@@ -34,6 +34,7 @@ from resperf.predictors.transfers import Transfers
 from resperf.quantities import QUANTITIES, Level
 from resperf.settings import OPTIMIZER
 from resperf.splits import SPLIT_SEED
+from resperf.training.activations import STEP as ACTIVATIONS
 from resperf.training.activations import estimate_activations
 from resperf.training.estimate import Source, read_source
 from resperf.training.learning import CannotLearnError, Judged, Learning
@@ -242,10 +243,15 @@ def _estimate(
     if not execution:
         raise TrainingError("a bundle of whole calls needs no estimates; leave out --estimate-from")
     estimates = source.estimates(execution, learning.info.machine_costs.get("session_ms"))
-    if "conv" in execution:
-        activations = estimate_activations(execution["conv"], parts["conv"])
-        estimates = replace(estimates, activations=activations)
-    estimates.complete(part, dataset)
+    if "conv" in execution and (found := estimate_activations(execution["conv"], parts["conv"])):
+        activations, step = found
+        source_of = {"device": part["device"], **{k: dataset[k] for k in ("name", "checksum")}}
+        estimates = replace(
+            estimates,
+            kinds={**estimates.kinds, ACTIVATIONS: activations},
+            steps={**estimates.steps, ACTIVATIONS: {**step, "source": source_of}},
+        )
+    estimates.complete(part)
     if not part["estimates"]:
         learning.notes.append("everything was measured: nothing was estimated")
 
