@@ -97,9 +97,7 @@ class Boosted(Corrected):
         patience = lightgbm.early_stopping(_PATIENCE, verbose=False)
         trees = self.trees
         # Round to ONNX Runtime's float32 inputs before any threshold is chosen.
-        learnt = lightgbm.Dataset(
-            target.rows.astype(np.float32), target.targets, weight=task.examples.weights
-        )
+        learnt = lightgbm.Dataset(target.rows.astype(np.float32), target.targets)
         # Only `error` of these rows is watched, so they need no targets.
         held_out = learnt.create_valid(
             target.validation.astype(np.float32), np.zeros(len(target.validation))

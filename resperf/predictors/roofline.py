@@ -198,10 +198,7 @@ class Roofline(Boosted):
         """Compute the terms of a session's rows."""
         columns = take(examples.columns, places)
         terms = card_terms(self.kind, term_quantities(self.kind, columns), session.card())
-        weights = np.ones(len(places)) if examples.weights is None else examples.weights[places]
-        return _Part(
-            session, columns, terms, np.ones(len(places)), examples.values[places], weights, seed
-        )
+        return _Part(session, columns, terms, np.ones(len(places)), examples.values[places], seed)
 
     def _scales(self, columns: Columns) -> Array:
         """Return the factor of each layer's function, (rows,)."""
@@ -255,9 +252,7 @@ class Roofline(Boosted):
 
         targets = np.log(examples.values[places] / estimates_ms)
         target = ResidualTarget(rows[:, chosen], targets, judged[:, chosen], error)
-        weights = None if examples.weights is None else examples.weights[places]
-        fitted = replace(examples, values=examples.values[places], weights=weights)
-        self._learn_correction(target, replace(task, examples=fitted))
+        self._learn_correction(target, task)
 
     def _growth(self, rows: int) -> dict[str, int]:
         """Grow on one thread: fits of several devices share few cores."""
@@ -404,14 +399,13 @@ def _from_json(values: Mapping[str, Any]) -> Costs:
 
 @dataclass(frozen=True)
 class _Part:
-    """The rows of one session: layers, terms (rows,), factors of functions, times and weights."""
+    """The rows of one session: layers, terms (rows,), factors of functions, and times."""
 
     session: Session
     columns: Columns
     terms: Mapping[str, Array]
     scales: Array
     values: Array
-    weights: Array
     seed: int
 
     @property
@@ -448,8 +442,8 @@ def _pooled(parts: Sequence[_Part]) -> Costs:
         some = part.some()
         some = some[part.values[some] > _AT_DISPATCH * part.shortest_ms]
         matrices.append(part.relative[some])
-        total = max(part.weights[some].sum(), 1.0) * of_device[part.session.device]
-        weights.append(part.weights[some] / total)
+        total = max(len(some), 1) * of_device[part.session.device]
+        weights.append(np.full(len(some), 1 / total))
     found = _fit_near(np.vstack(matrices), np.concatenate(weights), np.zeros(len(names)), 0.0)
     coefficients = _positive(dict(zip(names, found.tolist(), strict=True)))
     rows = sum(len(part.values) for part in parts)
@@ -467,7 +461,7 @@ def _near(part: _Part, prior: Costs | None) -> Costs:
     """
     names = tuple(part.terms)
     some = part.some()
-    relative, weights, values = part.relative[some], part.weights[some], part.values[some]
+    relative, weights, values = part.relative[some], np.ones(len(some)), part.values[some]
     known = {} if prior is None else prior.coefficients
     pooled = np.array([known.get(name, 0.0) for name in names])
     shows = long = values > _AT_DISPATCH * part.shortest_ms
