@@ -472,6 +472,7 @@ def table_of(file: h5py.File, name: str) -> KindTable:
         columns=fields,
         times_ms=_with_derived(times_ms) if name == NETWORKS else times_ms,
         copies={each: group[label][()] for each, label in copies.items() if label in columns},
+        settings=tuple(references_of(file)[0]),
         **{**values, "repeat": values["repeat"].astype(np.int64)},
     )
 

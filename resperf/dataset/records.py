@@ -111,6 +111,8 @@ class KindTable:
     copies : mapping of str to array of int (n,)
         Quantity to how many copies of the layer a run held, 0 if unknown; empty in files before
         schema 3.
+    settings : tuple of Setting
+        Those of the file, which `setting` counts from 0.
     """
 
     kind: str
@@ -125,6 +127,7 @@ class KindTable:
     started_at: Array
     setting: Array
     copies: Mapping[str, Array] = field(default_factory=dict, repr=False)
+    settings: tuple[Setting, ...] = ()
 
     def __len__(self) -> int:
         return len(self.key)
@@ -163,8 +166,9 @@ class KindTable:
         def chosen(value: Any) -> Any:
             if isinstance(value, np.ndarray):
                 return value[rows]
-            return {name: array[rows] for name, array in value.items()}
+            if isinstance(value, Mapping):
+                return {name: array[rows] for name, array in value.items()}
+            return value
 
-        values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        kind = values.pop("kind")
-        return type(self)(kind=kind, **{name: chosen(value) for name, value in values.items()})
+        names = [f.name for f in dataclasses.fields(self)]
+        return type(self)(**{name: chosen(getattr(self, name)) for name in names})

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from inspect import signature
 from pathlib import Path
@@ -32,7 +33,7 @@ from resperf.predictors import (
 )
 from resperf.predictors.transfers import Transfers
 from resperf.quantities import QUANTITIES, Level
-from resperf.settings import OPTIMIZER
+from resperf.settings import OPTIMIZER, Setting
 from resperf.splits import SPLIT_SEED
 from resperf.training.activations import STEP as ACTIVATIONS
 from resperf.training.activations import estimate_activations
@@ -41,7 +42,13 @@ from resperf.training.learning import CannotLearnError, Judged, Learning
 from resperf.training.manifest import described_dataset, manifest_of
 from resperf.training.networks import learn_networks
 from resperf.training.progress import TrainingProgress
-from resperf.training.rows import LayerRows, layer_rows, network_quantities, stored_copies
+from resperf.training.rows import (
+    OTHER_SETTING,
+    LayerRows,
+    layer_rows,
+    network_quantities,
+    stored_copies,
+)
 from resperf.training.trials import Trial, own_split
 
 FEWEST_ROWS = 8
@@ -162,9 +169,13 @@ def _learn_layers(
             f"{dataset} holds rows of whole networks only and {method} learns from layers; choose "
             f"a --method that learns from networks ({known}), or measure layers with: resperf bench"
         )
-    parts = {
-        kind: own_split(layer_rows(table, exclude_keys, info)) for kind, table in tables.items()
-    }
+    rows = {kind: layer_rows(table, exclude_keys, info) for kind, table in tables.items()}
+    learning.notes += [
+        f"{kind}: {count} rows under {OTHER_SETTING} than most are left out"
+        for kind, each in rows.items()
+        if (count := each.left_out.get(OTHER_SETTING))
+    ]
+    parts = {kind: own_split(each) for kind, each in rows.items()}
     _fit_kinds(learning, parts)
     noisy = noise_warning(tables.values())
     learning.notes += [noisy] if noisy else []
@@ -205,8 +216,22 @@ def _learn_layers(
     ]
     learning.where = [info.platform.with_probes(info.machine_costs)]
     optimizers = {each for known in ranges.values() for each in known.get(OPTIMIZER, ())}
-    learning.how = [info.setting.with_optimizer(each) for each in sorted({"", *optimizers})]
+    setting = _setting_of_most(train.values())
+    learning.notes += [
+        f"{kind}: measured otherwise than most layers ({'; '.join(differences)})"
+        for kind, rows in train.items()
+        if (differences := rows.settings[0].with_optimizer("").differences(setting))
+    ]
+    learning.how = [setting.with_optimizer(each) for each in sorted({"", *optimizers})]
     return part
+
+
+def _setting_of_most(parts: Iterable[LayerRows]) -> Setting:
+    """Return the setting that most training rows of all kinds have, optimizers aside."""
+    count: Counter[Setting] = Counter()
+    for rows in parts:
+        count[rows.settings[0].with_optimizer("")] += len(rows)
+    return count.most_common(1)[0][0]
 
 
 def _is_calibrated(folder: Path) -> bool:

@@ -26,6 +26,8 @@ from resperf.settings import OPTIMIZER, Setting
 
 SHORTEST_MS = 1e-5
 """Times below 10 ns are noise around zero."""
+OTHER_SETTING = "another setting"
+"""Why rows are left out that were measured otherwise than most."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,7 @@ class LayerRows:
     copies : array of int (rows,)
         Copies of the layer per run of its own quantity, the median over repeats; 0 if unknown.
     settings, platforms : tuple
-        How and where all rows were measured; empty if not known.
+        How (optimizers aside) and where all rows were measured; empty if not known.
 
     The phases are those of the dataset; `layer_quantity` is the one with the layers' own times.
     """
@@ -112,15 +114,18 @@ def layer_rows(
 
     Left out are rows that are not ok, rows of excluded keys, noisy rows (drift, busy, taken while
     the machine was off its usual speed, ...), and layers whose execution (or whole call) is below
-    `SHORTEST_MS`. If most layers have only noisy rows, these are used: a machine that is always
-    busy can still be learnt. Rows with a flag of `DEFECTS` are never used.
+    `SHORTEST_MS`. Rows of one setting are selected, the one that most rows have; optimizers do not
+    count, since they are a feature. If most layers have only noisy rows, these are used: a machine
+    that is always busy can still be learnt. Rows with a flag of `DEFECTS` are never used.
     """
     keys = table.key.astype(str)
     own = layer_quantity(table.times_ms)
     ok = np.asarray(table.ok) & np.isfinite(table.times_ms[own])
     excluded = ok & np.isin(keys, list(exclude_keys))
     defective = ok & ~excluded & table.defective
-    candidate = ok & ~excluded & ~defective
+    usable = ok & ~excluded & ~defective
+    same, setting = _most_frequent_setting(table, usable)
+    candidate = usable & same
     flagged = candidate & table.noisy
     clean_keys = np.unique(keys[candidate & ~flagged])
     has_clean_row = np.isin(keys, clean_keys)
@@ -142,6 +147,7 @@ def layer_rows(
         "not ok": int(np.sum(~ok)),
         "excluded": int(excluded.sum()),
         "defective": int(defective.sum()),
+        OTHER_SETTING: int(np.sum(usable & ~same)),
         "flagged, measured again": int(replaced.sum()),
         "flagged": int(dropped.sum()),
         "repeats": len(used) - len(unique),
@@ -155,11 +161,23 @@ def layer_rows(
         np.array([len(group) for group in groups], dtype=np.int64),
         {},
         _copies(table.copies.get(own), groups),
-        () if info is None else (info.setting,),
+        () if info is None else (setting or info.setting,),
         () if info is None else (info.platform,),
     ).select(np.flatnonzero(long_enough))
     left_out = {reason: count for reason, count in counts.items() if count}
     return replace(rows, left_out=left_out)
+
+
+def _most_frequent_setting(
+    table: KindTable, usable: npt.NDArray[np.bool_]
+) -> tuple[npt.NDArray[np.bool_], Setting | None]:
+    """Return which rows have the setting that most usable rows have, and that setting."""
+    if not table.settings:
+        return np.ones(len(table), dtype=bool), None
+    plain = [each.with_optimizer("") for each in table.settings]
+    place = np.array([plain.index(each) for each in plain])[table.setting]
+    chosen = int(np.argmax(np.bincount(place[usable], minlength=1)))
+    return place == chosen, plain[chosen]
 
 
 def network_quantities(dataset: Path) -> tuple[str, ...]:

@@ -96,6 +96,30 @@ def test_defective_rows_never_train() -> None:
     assert rows.left_out == {"defective": 2}
 
 
+def test_rows_under_another_setting_are_not_mixed_in() -> None:
+    fp32, amp = Setting("torch", precision="fp32"), Setting("torch", precision="amp")
+    source = replace(
+        table([(3, "ok", "", 1.0), (3, "ok", "", 3.0), (5, "ok", "", 2.0), (6, "ok", "", 9.0)]),
+        settings=(amp, fp32),
+        setting=np.array([1, 0, 1, 1]),
+    )
+    info = DatasetInfo(amp, this_platform("cuda"), {"name": "toy"}, seed=1, versions={})
+    rows = layer_rows(source, info=info)
+    assert rows.times_ms["execution_ms"].tolist() == [1.0, 2.0, 9.0]
+    assert rows.left_out == {"another setting": 1}
+    assert rows.settings == (fp32,)
+
+
+def test_steps_with_several_optimizers_are_learnt_together() -> None:
+    settings = [Setting("torch").with_optimizer(each) for each in ("adam", "sgd")]
+    source = replace(
+        table([(3, "ok", "", 1.0), (5, "ok", "", 2.0)]),
+        settings=tuple(settings),
+        setting=np.array([0, 1]),
+    )
+    assert len(layer_rows(source)) == 2
+
+
 def test_excluded_keys_never_train() -> None:
     source = table([(3, "ok", "", 1.0), (5, "ok", "", 2.0)])
     rows = layer_rows(source, {str(source.key[0])})
