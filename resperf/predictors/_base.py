@@ -46,6 +46,8 @@ class Examples:
         One per row, or one for all rows. Empty if not known.
     weights : array (rows,), optional
         Weight of each row.
+    groups : sequence of str, optional
+        Family of each row: rows of one family are left out together.
     """
 
     subjects: Columns | Sequence[Network]
@@ -54,6 +56,7 @@ class Examples:
     settings: Sequence[Setting] = ()
     platforms: Sequence[Platform] = ()
     weights: Array | None = None
+    groups: Sequence[str] = ()
 
     def __len__(self) -> int:
         return len(self.values)
@@ -178,6 +181,8 @@ class Predictor(ABC):
     quantities: ClassVar[frozenset[str] | None] = None
     """Quantities that it can learn; None for any."""
     fewest: ClassVar[int] = FEWEST_EXAMPLES
+    reads_lists: ClassVar[bool] = False
+    """Whether its networks may be lists of operators (`operator_classes.RunNetwork`)."""
     notes_: tuple[str, ...] = ()
     """Remarks for the user on the fit, or on predicted totals; set by `fit` or `predict`."""
 
