@@ -3,7 +3,7 @@
 A network's time is the sum of its terms, each times a coefficient of at least zero: how many times
 what the data sheet says it takes. Relative errors are minimised, by absolute value. Coefficients
 are drawn towards the data sheet by as much as predicts families best that were left out; so are
-terms that the networks do not tell apart.
+terms that the networks do not tell apart. Classes are drawn to the coefficients of wider ones.
 """
 
 from __future__ import annotations
@@ -13,21 +13,18 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from resperf.errors import require
 from resperf.features import Array
-from resperf.predictors.operator_classes import UPDATE, Cost, Terms
+from resperf.predictors.operator_classes import UPDATE, Cost, Terms, pool_of
 
 REST = "other"
 """Class that rare classes are pooled in."""
 FEWEST_NETWORKS = 25
 """Networks that have a class of operators; with fewer it is pooled."""
-SHRINKAGES = (0.003, 0.01, 0.03, 0.1, 0.3)
-"""How strongly coefficients may be drawn towards the data sheet."""
 FOLDS = 4
 DRAWS = 20
 """Fits to families drawn with replacement, for the bands of attributed times."""
@@ -45,6 +42,25 @@ _UNRESOLVED = 1e-3
 """Singular value over the largest one, below which a combination of terms is not determined."""
 _TAKES_PART = 0.3
 """Weight in such a combination from which a term is named."""
+
+
+class Shrinkage(NamedTuple):
+    """How strongly coefficients are drawn.
+
+    Attributes
+    ----------
+    to_sheet : float
+        Those of pools of classes, to the data sheet.
+    to_pool : float
+        Those of classes, to their pool's.
+    """
+
+    to_sheet: float
+    to_pool: float
+
+
+SHRINKAGES = (Shrinkage(0.03, 0.01), Shrinkage(0.03, 0.1), Shrinkage(0.1, 0.1), Shrinkage(0.3, 0.3))
+"""Those that a fit chooses from."""
 
 
 class Columns(NamedTuple):
@@ -89,34 +105,41 @@ class Relative:
     matrix : array (networks, costs)
     expected : array (costs,)
         Coefficients by the data sheet.
+    pools : array (costs, pools) or None
+        1 where a term is of a pool; None to draw each term to `expected` by itself.
     """
 
     matrix: Array
     expected: Array
+    pools: Array | None = None
 
-    def solve(self, shrinkage: float, chosen: npt.NDArray[np.bool_] | None = None) -> Array:
-        """Return the coefficients, of some networks only if asked."""
-        matrix = self.matrix if chosen is None else self.matrix[chosen]
-        weights = np.ones(len(matrix))
-        for _ in range(_REWEIGHTED):
-            weighted = matrix * weights[:, None]
-            coefficients = _non_negative(
-                weighted.T @ weighted, weighted.T @ weights, self.expected, shrinkage
-            )
-            weights = _weights(matrix @ coefficients)
-        return coefficients
+    def some(self, chosen: Any) -> Relative:
+        """Return some of the networks, by a mask or by places."""
+        return Relative(self.matrix[chosen], self.expected, self.pools)
 
-    def left_out(self, groups: Sequence[str], shrinkage: float) -> Array:
+    def solve(self, shrinkage: Shrinkage) -> Array:
+        """Return the coefficients: first of pools of classes, then of each class."""
+        return _reweighted(self.matrix, self._drawn_to(shrinkage), shrinkage.to_pool)
+
+    def _drawn_to(self, shrinkage: Shrinkage) -> Array:
+        """Return what the coefficients of classes are drawn to: those of their pools."""
+        if self.pools is None:
+            return self.expected
+        expected = self.pools.T @ self.expected / self.pools.sum(axis=0)
+        pooled = _reweighted(self.matrix @ self.pools, expected, shrinkage.to_sheet)
+        return np.asarray(self.pools @ pooled)
+
+    def left_out(self, groups: Sequence[str], shrinkage: Shrinkage) -> Array:
         """Return the prediction over the measured time of each network, its group left out."""
         names = np.array(groups)
         found = np.zeros(len(names))
         for name in np.unique(names):
             own = names == name
-            found[own] = self.matrix[own] @ self.solve(shrinkage, ~own)
+            found[own] = self.matrix[own] @ self.some(~own).solve(shrinkage)
         return found
 
     def each_left_out(
-        self, groups: Sequence[str], folds: Sequence[str], shrinkages: Mapping[str, float]
+        self, groups: Sequence[str], folds: Sequence[str], shrinkages: Mapping[str, Shrinkage]
     ) -> Array:
         """Leave one group after the other out: as `left_out`, for many groups.
 
@@ -127,26 +150,31 @@ class Relative:
         ----------
         groups, folds : sequence of str
             Of each network; a group is in one fold.
-        shrinkages : mapping of str to float
+        shrinkages : mapping of str to Shrinkage
             Of each fold.
         """
         names, parts = np.array(groups), np.array(folds)
         found = np.zeros(len(names))
         for part in np.unique(parts):
             shrinkage = shrinkages[part]
-            weights = _weights(self.matrix @ self.solve(shrinkage, parts != part))
+            rest = self.some(parts != part)
+            drawn_to = rest._drawn_to(shrinkage)
+            weights = _weights(self.matrix @ _reweighted(rest.matrix, drawn_to, shrinkage.to_pool))
             weighted = self.matrix * weights[:, None]
             gram, right = weighted.T @ weighted, weighted.T @ weights
             for name in np.unique(names[parts == part]):
                 own = names == name
                 mine = weighted[own]
                 coefficients = _non_negative(
-                    gram - mine.T @ mine, right - mine.T @ weights[own], self.expected, shrinkage
+                    gram - mine.T @ mine,
+                    right - mine.T @ weights[own],
+                    drawn_to,
+                    shrinkage.to_pool,
                 )
                 found[own] = self.matrix[own] @ coefficients
         return found
 
-    def best_shrinkage(self, groups: Sequence[str]) -> float:
+    def best_shrinkage(self, groups: Sequence[str]) -> Shrinkage:
         """Return the shrinkage with the smallest error on groups left out, a fourth at a time."""
         folds = folds_of(groups)
         errors = {
@@ -170,7 +198,7 @@ class Relative:
         collinear = tuple(sorted(each for each in together if len(each) > 1))
         return Identified(int(known.sum()), len(used), condition, collinear)
 
-    def draws(self, groups: Sequence[str], shrinkage: float, seed: int) -> Array:
+    def draws(self, groups: Sequence[str], shrinkage: Shrinkage, seed: int) -> Array:
         """Return coefficients of fits to groups drawn with replacement, shape (draws, costs)."""
         random = np.random.default_rng(seed)
         names = np.array(groups)
@@ -179,8 +207,20 @@ class Relative:
         found = []
         for _ in range(DRAWS):
             drawn = np.concatenate([rows[name] for name in random.choice(kinds, len(kinds))])
-            found.append(Relative(self.matrix[drawn], self.expected).solve(shrinkage))
+            found.append(self.some(drawn).solve(shrinkage))
         return np.array(found)
+
+
+def _reweighted(matrix: Array, expected: Array, shrinkage: float) -> Array:
+    """Minimise the absolute relative errors of networks."""
+    weights = np.ones(len(matrix))
+    for _ in range(_REWEIGHTED):
+        weighted = matrix * weights[:, None]
+        coefficients = _non_negative(
+            weighted.T @ weighted, weighted.T @ weights, expected, shrinkage
+        )
+        weights = _weights(matrix @ coefficients)
+    return coefficients
 
 
 def _weights(ratios: Array) -> Array:
@@ -199,10 +239,10 @@ def _non_negative(gram: Array, right: Array, expected: Array, shrinkage: float) 
     return np.asarray(nnls(triangle, aim, maxiter=100 * len(right))[0])
 
 
-def folds_of(groups: Sequence[str]) -> list[str]:
+def folds_of(groups: Sequence[str], folds: int = FOLDS) -> list[str]:
     """Return a fold of each group, about equally many groups in each."""
     names = sorted(set(groups), key=lambda name: hashlib.sha256(name.encode()).digest())
-    place = {name: str(number % FOLDS) for number, name in enumerate(names)}
+    place = {name: str(number % folds) for number, name in enumerate(names)}
     return [place[name] for name in groups]
 
 
@@ -254,6 +294,16 @@ def columns_of(networks: Sequence[Terms], costs: Sequence[Cost]) -> Columns:
             if found in place:
                 sheet_ms[row, place[found]] += time_ms
     return Columns(tuple(costs), sheet_ms)
+
+
+def relative_to(
+    times_ms: Array, sheet_ms: Array, costs: Sequence[Cost], *, training: bool
+) -> Relative:
+    """Return the terms of networks relative to their measured times."""
+    pools = [pool_of(cost) for cost in costs]
+    names = sorted(set(pools))
+    member = np.array([[float(pool == name) for name in names] for pool in pools])
+    return Relative(sheet_ms / times_ms[:, None], expected_of(costs, training=training), member)
 
 
 def expected_of(costs: Sequence[Cost], *, training: bool) -> Array:

@@ -26,12 +26,12 @@ from resperf.predictors._base import Estimate, Examples, Predicted, Predictor, T
 from resperf.predictors._class_fit import (
     FEWEST_NETWORKS,
     Identified,
-    Relative,
+    Shrinkage,
     alike,
     columns_of,
     costs_of,
-    expected_of,
     folds_of,
+    relative_to,
 )
 from resperf.predictors._nearness import Nearness
 from resperf.predictors.intervals import Intervals, assumed
@@ -77,7 +77,7 @@ class ClassFit:
         Times what the data sheet says; what is expected without any measurement.
     draws : array (draws, costs)
         Coefficients of fits to other draws of the same families.
-    shrinkage : float
+    shrinkage : Shrinkage
     identified : Identified
     nearness : Nearness or None
         Correction near known networks; None with few of them.
@@ -92,7 +92,7 @@ class ClassFit:
     coefficients: Array
     expected: Array
     draws: Array
-    shrinkage: float
+    shrinkage: Shrinkage
     identified: Identified
     nearness: Nearness | None
     near: Intervals | None
@@ -129,13 +129,13 @@ class ClassFit:
             networks, min(FEWEST_NETWORKS, max(2, len(networks) // 8)), training=training
         )
         sheet_ms = columns_of(networks, costs).sheet_ms
-        expected = expected_of(costs, training=training)
-        relative = Relative(sheet_ms / times_ms[:, None], expected)
+        relative = relative_to(times_ms, sheet_ms, costs, training=training)
         shrinkage = relative.best_shrinkage(families)
         coefficients = relative.solve(shrinkage)
+        draws = relative.draws(families, shrinkage, seed)
         self = cls(
-            costs, coefficients, expected, relative.draws(families, shrinkage, seed), shrinkage,
-            relative.identified(costs), None, None, None, float(times_ms.min()),
+            costs, coefficients, relative.expected, draws, shrinkage, relative.identified(costs),
+            None, None, None, float(times_ms.min()),
             len(set(families)),
         )  # fmt: skip
         if len(networks) < 2 * FEWEST_NETWORKS:
@@ -149,7 +149,7 @@ class ClassFit:
         return cls(
             **{
                 **vars(self),
-                "nearness": Nearness.fit(class_ms, errors),
+                "nearness": self.corrected_by(sheet_ms, errors),
                 "near": Intervals.fit(times_ms, corrected),
                 "far": Intervals.fit(times_ms, family_out),
             }
@@ -168,6 +168,10 @@ class ClassFit:
         for row, cost in enumerate(self.costs):
             member[row, place[cost.of]] = 1.0
         return np.asarray(sheet_ms * floor @ member)
+
+    def corrected_by(self, sheet_ms: Array, ratios: Array) -> Nearness:
+        """Return the correction that measured over predicted times of networks teach."""
+        return Nearness.fit(self.class_ms(sheet_ms), ratios)
 
     def predict(self, networks: Sequence[Terms]) -> Estimate:
         """Predict whole networks with their intervals."""
@@ -222,7 +226,7 @@ class ClassFit:
             "coefficients": np.round(self.coefficients, _DIGITS).tolist(),
             "expected": self.expected.tolist(),
             "draws": np.round(self.draws, _DIGITS).tolist(),
-            "shrinkage": self.shrinkage,
+            "shrinkage": list(self.shrinkage),
             "identified": self.identified._asdict(),
             "nearness": None if self.nearness is None else self.nearness.to_json(),
             "near": None if self.near is None else self.near.to_json(),
@@ -242,7 +246,7 @@ class ClassFit:
             np.array(stored(values, "coefficients"), dtype=float),
             np.array(stored(values, "expected"), dtype=float),
             np.array(stored(values, "draws"), dtype=float),
-            float(stored(values, "shrinkage")),
+            Shrinkage(*stored(values, "shrinkage")),
             Identified(**identified),
             None if nearness is None else Nearness.from_json(nearness),
             None if near is None else Intervals.from_json(near),
@@ -400,7 +404,8 @@ def described(key: str, fit: ClassFit, networks: int) -> str:
     condition = "singular" if singular else f"condition {told.condition:.2g}"
     text = (
         f"{key}: {networks} networks of {fit.families} families; rank {told.rank} of "
-        f"{told.terms} terms, {condition}, shrinkage {fit.shrinkage:g}"
+        f"{told.terms} terms, {condition}, shrinkage {fit.shrinkage.to_sheet:g} "
+        f"and {fit.shrinkage.to_pool:g}"
     )
     together = "; ".join(" with ".join(each) for each in told.collinear[:3])
     return f"{text}; only together: {together}" if together else text

@@ -166,6 +166,32 @@ class Cost(NamedTuple):
         return f"{self.of}: {self.term}"
 
 
+_POOLS: Mapping[str, tuple[str, ...]] = {
+    "attention": ("attention", "batched product"),
+    "convolution 1x1": ("convolution 1x1",),
+    "copies": ("cast", "concatenation", "copy", "move", "resize"),
+    "depthwise": ("depthwise",),
+    "normalisation": ("batch norm", "group norm", "layer norm", "softmax"),
+    "pointwise": ("gelu", "pointwise", "power", "relu", "sigmoid", "silu"),
+    "reduction": ("max pooling", "pooling", "reduction"),
+}
+"""Pool -> how the names of its classes begin."""
+_VARIANTS = (" float32", " channels last", " strided")
+
+
+def pool_of(cost: Cost) -> Cost:
+    """Return the wider class of a term, which a class of few networks is drawn to."""
+    if cost.of.endswith(" of weights"):
+        return Cost("weights", cost.term)
+    for pool, beginnings in _POOLS.items():
+        if cost.of.startswith(beginnings):
+            return Cost(pool, cost.term)
+    bare = cost.of
+    for variant in _VARIANTS:
+        bare = bare.replace(variant, "")
+    return Cost(bare, cost.term)
+
+
 UPDATE = Cost("update of weights", "bytes")
 """Of a training step only: reading or writing all parameters once."""
 
@@ -367,7 +393,8 @@ def _other(work: _Work) -> tuple[str, dict[str, float]]:
 
 _POINTWISE = (
     "add", "addcmul", "bitwise_not", "clamp", "clamp_min", "copy", "cos", "div", "exp",
-    "hardsigmoid", "hardswish", "hardtanh", "leaky_relu", "mul", "neg", "rsqrt", "rsub", "sin", "sqrt", "sub",
+    "hardsigmoid", "hardswish", "hardtanh", "leaky_relu", "mul", "neg", "rsqrt", "rsub", "sin",
+    "sqrt", "sub",
     "tanh", "where",
 )  # fmt: skip
 _MOVES = (
