@@ -54,17 +54,17 @@ class Nearness:
         errors = np.clip(np.log(ratios), -_LARGEST, _LARGEST)
         alike = np.exp(-_distances(places, places) / _SCALE)
         weights = np.linalg.solve(alike + _NOISE * np.eye(len(alike)), errors)
-        return cls(places, np.round(weights, _DIGITS))
+        return cls(places, np.round(np.asarray(weights, dtype=float), _DIGITS))
 
     def nearness(self, class_ms: Array) -> Array:
         """Return how far each network is known: 1 near one that was measured, 0 far from all."""
         nearest = _distances(_places(class_ms), self.places).min(axis=1)
-        return np.clip((_FAR - nearest) / (_FAR - _NEAR), 0.0, 1.0)
+        return np.asarray(np.clip((_FAR - nearest) / (_FAR - _NEAR), 0.0, 1.0))
 
     def factors(self, class_ms: Array) -> Array:
         """Return what the predicted times are to be multiplied by."""
         alike = np.exp(-_distances(_places(class_ms), self.places) / _SCALE)
-        return np.exp(alike @ self.weights * self.nearness(class_ms))
+        return np.asarray(np.exp(alike @ self.weights * self.nearness(class_ms)))
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""
@@ -78,8 +78,8 @@ class Nearness:
 
 def _places(class_ms: Array) -> Array:
     shares = np.sqrt(class_ms)
-    return shares / np.maximum(np.linalg.norm(shares, axis=1, keepdims=True), 1e-12)
+    return np.asarray(shares / np.maximum(np.linalg.norm(shares, axis=1, keepdims=True), 1e-12))
 
 
 def _distances(first: Array, second: Array) -> Array:
-    return np.sqrt(np.maximum(2 - 2 * first @ second.T, 0.0))
+    return np.asarray(np.sqrt(np.maximum(2 - 2 * first @ second.T, 0.0)))

@@ -25,6 +25,7 @@ from resperf.platform import Platform
 from resperf.predictors._base import Estimate, Examples, Predicted, Predictor, Task, stored
 from resperf.predictors._class_fit import (
     FEWEST_NETWORKS,
+    FOLDS,
     Identified,
     Shrinkage,
     alike,
@@ -35,7 +36,14 @@ from resperf.predictors._class_fit import (
 )
 from resperf.predictors._nearness import Nearness
 from resperf.predictors.intervals import Intervals, assumed
-from resperf.predictors.operator_classes import Cost, RunNetwork, Terms, class_terms, run_network
+from resperf.predictors.operator_classes import (
+    UPDATE,
+    Cost,
+    RunNetwork,
+    Terms,
+    class_terms,
+    run_network,
+)
 from resperf.quantities import Level
 from resperf.settings import Mode, Setting
 
@@ -125,6 +133,9 @@ class ClassFit:
         similar : sequence of str, optional
             Sizes and twins of one network have one name; the families by default.
         """
+        families, similar = (
+            _apart(each, len(networks)) for each in (families, similar or families)
+        )
         costs = costs_of(
             networks, min(FEWEST_NETWORKS, max(2, len(networks) // 8)), training=training
         )
@@ -141,7 +152,7 @@ class ClassFit:
         if len(networks) < 2 * FEWEST_NETWORKS:
             return self
         family_out = times_ms * relative.left_out(folds_of(families), shrinkage)
-        folds = folds_of(similar or families)
+        folds = folds_of(similar)
         network_out = times_ms * relative.left_out(folds, shrinkage)
         class_ms = self.class_ms(sheet_ms)
         errors = times_ms / np.maximum(network_out, 1e-9)
@@ -215,7 +226,7 @@ class ClassFit:
 
     def rare_share(self, network: Terms) -> float:
         """Return the share of a network by data sheet in classes that few networks have."""
-        known = set(self.classes)
+        known = {*self.classes, UPDATE.of}
         rare = sum(time for cost, time in network.items() if cost.of not in known)
         return rare / max(sum(network.values()), 1e-12)
 
@@ -254,6 +265,11 @@ class ClassFit:
             float(stored(values, "shortest_ms")),
             int(stored(values, "families")),
         )
+
+
+def _apart(groups: Sequence[str], networks: int) -> Sequence[str]:
+    """Return groups that can be left out; with too few of them, each network is its own."""
+    return groups if len(set(groups)) >= FOLDS else [str(number) for number in range(networks)]
 
 
 def left_out_factors(class_ms: Array, ratios: Array, folds: Sequence[str]) -> Array:
@@ -346,11 +362,12 @@ class ClassCosts(Predictor):
     ) -> Predicted:
         """Predict whole networks; `notes_` warns of what the data hardly has."""
         fit = self.fit_for(setting, platform)
-        notes, terms = [], []
+        notes, terms, names = [], [], []
         for subject in cast("Sequence[Network | RunNetwork]", subjects):
             run = _run(subject, setting)
             found = class_terms(run, _facts(platform))
             terms.append(found)
+            names.append(run.name)
             if run.left_out:
                 notes.append(
                     f"{run.name}: {len(run.left_out)} operators are left out, the first: "
@@ -362,10 +379,10 @@ class ClassCosts(Predictor):
                     "the measured networks have; expect larger errors"
                 )
         estimate = fit.predict(terms)
-        for subject, value in zip(subjects, estimate.values, strict=True):
+        for name, value in zip(names, estimate.values, strict=True):
             if value < fit.shortest_ms:
                 notes.append(
-                    f"{cast(Any, subject).name}: extrapolated, all networks of the data take "
+                    f"{name}: extrapolated, all networks of the data take "
                     f"at least {fit.shortest_ms:.3g} ms"
                 )
         self.notes_ = tuple(notes)

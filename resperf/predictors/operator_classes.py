@@ -206,7 +206,8 @@ def class_terms(network: RunNetwork, facts: DeviceFacts) -> Terms:
     for operator in network.operators:
         work = _Work(operator, facts, network.scale, last)
         of, terms = _RULES.get(operator.op, _other)(work)
-        for term, time_ms in {"kernels": LAUNCH_MS, **terms}.items():
+        found[Cost(of, "kernels")] += LAUNCH_MS * operator.count
+        for term, time_ms in terms.items():
             found[Cost(of, term)] += time_ms * operator.count
     found[UPDATE] = network.parameters * 4 / facts.bandwidth_bytes_per_s * 1e3
     return dict(found)
@@ -268,7 +269,7 @@ class _Work:
         return fixed + self.moved(given + self.result.bytes)
 
 
-_Rule = Callable[[_Work], tuple[str, Terms | dict[str, float]]]
+_Rule = Callable[[_Work], tuple[str, dict[str, float]]]
 
 
 def _whole(count: float, block: int) -> float:

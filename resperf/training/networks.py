@@ -23,6 +23,7 @@ from resperf.bundle import (
 from resperf.dataset import NETWORKS, noise_warning, read_info, read_table
 from resperf.errors import TrainingError
 from resperf.features import Array
+from resperf.network import Network
 from resperf.predictors import Examples, Predictor, predictor_class
 from resperf.splits import SPLIT_SEED, pack_keys, split_of_keys
 from resperf.training.judged import Judged, errors_of, intervals_of, stored_and_loaded
@@ -90,7 +91,7 @@ def train_networks(
     every: list[Examples] = []
     with replaced_folder(output) as folder:
         for name in learnable:
-            examples = network_examples(dataset, name)
+            examples = network_examples(dataset, name, lists=predictor_class(method).reads_lists)
             keys = [network.name for network in examples.networks]
             known = ~np.isin(keys, list(left_out))
             split = split_of_keys(keys)
@@ -123,7 +124,9 @@ def train_networks(
         where = _unique([each for one in every for each in one.platforms])
         if device is not None:
             where = [dataclasses.replace(each, device=device) for each in where]
-        part["golden"]["networks"] = golden_networks(_typical(every[0]), learnt, how[0], where[0])
+        graphs = [each for each in _typical(every[0]) if isinstance(each, Network)]
+        if graphs:
+            part["golden"]["networks"] = golden_networks(graphs, learnt, how[0], where[0])
         part["training"] = {
             "resperf": __version__, "seed": seed, "split_seed": SPLIT_SEED, **settings,
             "rows": {NETWORK: rows}, "notes": [noisy] if noisy else [],
@@ -158,6 +161,7 @@ def _select(examples: Examples, places: npt.NDArray[np.intp]) -> Examples:
     return Examples(
         chosen(examples.networks), examples.quantity, examples.values[places],
         chosen(examples.settings), chosen(examples.platforms),
+        groups=chosen(examples.groups) if examples.groups else (),
     )  # fmt: skip
 
 

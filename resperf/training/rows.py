@@ -210,12 +210,11 @@ def network_examples(dataset: Path, quantity: str, *, lists: bool = False) -> Ex
         )
     groups: dict[tuple[Any, ...], list[Measurement]] = {}
     for row in found.measurements:
-        known = isinstance(row.subject, NetworkRef) and (
-            row.subject.digest or listed.has_operators(row.subject.description)
-        )
-        if set(row.flags) & set(DEFECTS):
+        if set(row.flags) & set(DEFECTS) or not isinstance(row.subject, NetworkRef):
             continue
-        if known and row.status is Status.OK and not math.isnan(row.value(quantity)):
+        if row.status is not Status.OK or math.isnan(row.value(quantity)):
+            continue
+        if row.subject.digest or listed.has_operators(row.subject.description):
             groups.setdefault((row.subject, row.setting, row.platform), []).append(row)
     networks: list[Any] = []
     values, families = [], []
