@@ -135,4 +135,9 @@ def _is(value: Any, made: Any) -> bool:
 def _is_item(value: Any, made: Any) -> bool:
     if made not in _TYPES:
         return True
-    return _is(value, made) and (value != "" if made is str else 0 < value < math.inf)
+    return is_positive(value, made) if made is not str else isinstance(value, str) and value != ""
+
+
+def is_positive(value: Any, made: type = float) -> bool:
+    """Whether a value is a finite number above 0, and no boolean."""
+    return _is(value, made) and 0 < value < math.inf

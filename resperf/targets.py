@@ -139,15 +139,15 @@ _ROWS = (
         packages=("tensorflow",),
     ),
     # Published times only. ROCm has other kernels than CUDA, so that it is a class of its own.
-    Target(framework="torch", device_class="cuda", packages=("torch",)),
-    Target(framework="torch", device_class="rocm", packages=("torch",)),
-    Target(framework="torch", device_class="cpu", packages=("torch",)),
     Target(
         framework="torch",
         device_class="cuda",
         lowering="resperf.lowering.torch",
+        terms="resperf.predictors.terms.cuda:CUDA",
         packages=("torch",),
     ),
+    Target(framework="torch", device_class="rocm", packages=("torch",)),
+    Target(framework="torch", device_class="cpu", packages=("torch",)),
     Target(
         framework="synthetic",
         device_class="synthetic",

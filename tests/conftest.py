@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import onnx
 import pytest
+from onnx import helper, numpy_helper
 
+from resperf.cli.main import main
 from resperf.layers import (
     Activation,
     Conv,
@@ -44,11 +50,102 @@ def own_folders(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mo
     return root
 
 
+class CommandLine:
+    """Runs commands of resperf in this process."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
+        self._capsys = capsys
+
+    def run(self, *words: object, code: int = 0) -> Any:
+        """Return what a command with this exit status prints: `out` and `err`."""
+        self._capsys.readouterr()
+        ended = main([*map(str, words)])
+        shown = self._capsys.readouterr()
+        assert ended == code, shown.err
+        return shown
+
+    def text(self, *words: object) -> str:
+        """Return what a command that succeeds prints on stdout."""
+        return self.run(*words).out
+
+    def json(self, *words: object) -> Any:
+        """Return the JSON of a command that succeeds."""
+        return json.loads(self.text(*words, "--json"))
+
+    def error(self, *words: object) -> str:
+        """Return the error of a command that is refused: one line, or click's lines on usage."""
+        shown = self.run(*words, code=2)
+        if not shown.err.startswith("Usage: "):
+            assert shown.err.startswith("resperf: error: ")
+            assert shown.err.count("\n") == 1
+        assert shown.out == ""
+        return shown.err
+
+
+@pytest.fixture
+def cli(capsys: pytest.CaptureFixture[str]) -> CommandLine:
+    """Run commands: ``cli.json("predict", path, "--device", "cpu")``."""
+    return CommandLine(capsys)
+
+
+NetworkFile = Callable[..., Path]
+
+
+@pytest.fixture
+def network_file(tmp_path: Path) -> NetworkFile:
+    """Write an ONNX file: ``network_file("n.onnx", nodes, {"x": [1, 4]}, {"y": None}, {"w": w})``.
+
+    Inputs and outputs are of `dtype`, unless one is given as (type, shape); weights are arrays.
+    """
+
+    def write(name, nodes, inputs, outputs, weights=None, dtype=onnx.TensorProto.FLOAT) -> Path:
+        def infos(tensors):
+            return [
+                helper.make_tensor_value_info(key, *(v if isinstance(v, tuple) else (dtype, v)))
+                for key, v in tensors.items()
+            ]
+
+        values = [numpy_helper.from_array(array, key) for key, array in (weights or {}).items()]
+        graph = helper.make_graph(nodes, "g", infos(inputs), infos(outputs), values)
+        opsets = [helper.make_opsetid(domain, 17) for domain in {"", *(n.domain for n in nodes)}]
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), path)
+        return path
+
+    return write
+
+
+@pytest.fixture
+def perceptron(network_file: NetworkFile) -> NetworkFile:
+    """Write a network of dense layers: ``perceptron("a.onnx", 64, 10, end="Softmax")``."""
+
+    def write(name: str, *widths: int, end: str = "") -> Path:
+        kinds = ["Gemm"] * (len(widths) - 1) + [end] * bool(end)
+        nodes = [
+            helper.make_node(
+                kind, [f"t{i}", f"w{i}"][: 1 + (kind == "Gemm")], [f"t{i + 1}"], f"n{i}"
+            )
+            for i, kind in enumerate(kinds)
+        ]
+        weights = {f"w{i}": np.ones(pair, np.float32) for i, pair in enumerate(pairwise(widths))}
+        ends = {"t0": ["batch", widths[0]]}, {f"t{len(nodes)}": None}
+        return network_file(name, nodes, *ends, weights)
+
+    return write
+
+
 def _toy_layers(kind: str, rows: int, random: np.random.Generator) -> list[Layer]:
     """Draw different layers of one kind, spread evenly over the logarithm of their sizes."""
 
     def draw(low: int, high: int) -> int:
         return int(np.exp(random.uniform(np.log(low), np.log(high + 1))))
+
+    def pick(*words: str) -> str:
+        return str(random.choice(words))
+
+    def features() -> dict[str, int]:
+        return {"features_in": draw(8, 2048), "features_out": draw(8, 2048)}
 
     layers: dict[str, Layer] = {}
     while len(layers) < rows:
@@ -61,37 +158,25 @@ def _toy_layers(kind: str, rows: int, random: np.random.Generator) -> list[Layer
         }  # fmt: skip
         make: dict[str, Callable[[], Layer]] = {
             "conv": lambda w=window: Conv(
-                **w, channels_out=draw(4, 128), activation=str(random.choice(["none", "relu"]))
+                **w, channels_out=draw(4, 128), activation=pick("none", "relu")
             ),
             "pool": lambda w=window: Pool(**w),
             "activation": lambda: Activation(
-                batch=draw(1, 16),
-                values=draw(64, 500_000),
-                activation=str(random.choice(["relu", "tanh"])),
+                batch=draw(1, 16), values=draw(64, 500_000), activation=pick("relu", "tanh")
             ),
-            "dense": lambda: Dense(
-                batch=draw(1, 16), features_in=draw(8, 2048), features_out=draw(8, 2048)
-            ),
+            "dense": lambda: Dense(batch=draw(1, 16), **features()),
             "quantized_dense": lambda: QuantizedDense(
-                batch=draw(1, 64),
-                features_in=draw(8, 2048),
-                features_out=draw(8, 2048),
-                function=str(random.choice(["linear", "integer"])),
+                batch=draw(1, 64), **features(), function=pick("linear", "integer")
             ),
             "transpose": lambda: Transpose(
-                batch=draw(1, 8),
-                dim1=draw(4, 64),
-                dim2=draw(4, 256),
-                dim3=draw(4, 64),
-                order=str(random.choice(["132", "213", "321"])),
+                batch=draw(1, 8), dim1=draw(4, 64), dim2=draw(4, 256), dim3=draw(4, 64),
+                order=pick("132", "213", "321"),
             ),
             "elementwise": lambda: Elementwise(
-                batch=draw(1, 16),
-                inner=draw(16, 100_000),
-                function=str(random.choice(["add", "mul", "div"])),
+                batch=draw(1, 16), inner=draw(16, 100_000), function=pick("add", "mul", "div"),
                 second="same",
             ),
-        }
+        }  # fmt: skip
         layer = make[kind]()
         layers[layer.key] = layer
     return list(layers.values())

@@ -379,6 +379,12 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda b: edit(b, lambda m: m["costs"].update(session_ms=None)), "the cost session_ms",
     ),
     "no ranges of a kind": (lambda b: edit(b, lambda m: m["ranges"].pop("conv")), "ranges of conv"),
+    "a range without an end": (
+        lambda b: edit(b, lambda m: m["ranges"]["conv"].update(batch=[None, 8])), "ranges of conv",
+    ),
+    "a range of words and numbers": (
+        lambda b: edit(b, lambda m: m["ranges"]["conv"].update(batch=["x", 8])), "ranges of conv",
+    ),
     "a canned layer without times": (
         lambda b: edit(b, lambda m: m["canned"][0].pop("ms")), "valid bundle .KeyError: 'ms'",
     ),

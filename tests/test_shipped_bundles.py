@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from resperf.bundle import Bundle, find_bundle
-from resperf.cli.main import main
 from resperf.devices import devices
 from resperf.layers import Activation, Conv, Pool
 from resperf.measurement import layer_and_optimizer
@@ -112,17 +111,14 @@ def test_training_steps_are_predicted_as_when_they_were_kinds(device: str) -> No
     ]
 
 
-def test_the_command_line_knows_the_devices(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["devices", "--json"]) == 0
-    listed = {entry["device"] for entry in json.loads(capsys.readouterr().out)}
+def test_the_command_line_knows_the_devices(cli) -> None:
+    listed = {entry["device"] for entry in cli.json("devices")}
     assert set(DEVICES) <= listed
     network = str(ROOT / "models" / "networks" / "vgg16.onnx")
-    assert main(["predict", network, "--device", "1080ti", "--batch", "1", "8", "--json"]) == 0
-    documents = json.loads(capsys.readouterr().out)
+    documents = cli.json("predict", network, "--device", "1080ti", "--batch", "1", "8")
     assert [each["batch"] for each in documents] == [1, 8]
     assert documents[0]["estimated_phases"] == ["preprocess", "postprocess"]
-    assert main(["predict", network, "--device", "1080ti"]) == 0
-    assert "(estimated)" in capsys.readouterr().out
+    assert "(estimated)" in cli.text("predict", network, "--device", "1080ti")
 
 
 def test_every_shipped_bundle_has_its_totals() -> None:

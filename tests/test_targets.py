@@ -8,18 +8,11 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-import onnx
-import onnx.numpy_helper
 import pytest
-from onnx import helper
 
 from resperf import devices, targets
-from resperf.cli.main import main
 from resperf.dataset import read_dataset
 from resperf.errors import MissingExtraError, ResperfError
 from resperf.predictors import METHODS
@@ -132,36 +125,14 @@ features_out = { law = "uniform", low = 50, high = 2000 }
 """
 
 
-def perceptron(path: Path, *widths: int) -> Path:
-    nodes, weights = [], []
-    for place, pair in enumerate(pairwise(widths)):
-        weights.append(onnx.numpy_helper.from_array(np.ones(pair, np.float32), f"w{place}"))
-        nodes.append(helper.make_node("Gemm", [f"t{place}", f"w{place}"], [f"t{place + 1}"]))
-    given = helper.make_tensor_value_info("t0", onnx.TensorProto.FLOAT, ["batch", widths[0]])
-    made = helper.make_tensor_value_info(f"t{len(nodes)}", onnx.TensorProto.FLOAT, None)
-    graph = helper.make_graph(nodes, "g", [given], [made], weights)
-    opsets = [helper.make_opsetid("", 17)]
-    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), path)
-    return path
-
-
-def answer(capsys: pytest.CaptureFixture[str], *words: object) -> Any:
-    """Run a command that succeeds, and return its JSON."""
-    capsys.readouterr()
-    code = main([*map(str, words), "--json"])
-    shown = capsys.readouterr()
-    assert code == 0, shown.err
-    return json.loads(shown.out)
-
-
 def test_a_target_of_another_package_goes_through_every_command(
-    toy: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    toy: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, perceptron, cli
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("RESPERF_HOME", str(tmp_path / "home"))
     Path("tiny.toml").write_text(TOML)
-    network = perceptron(tmp_path / "mlp.onnx", 400, 900, 700)
-    result = answer(capsys, "bench", "tiny.toml", "--device", "toygpu")
+    network = perceptron("mlp.onnx", 400, 900, 700)
+    result = cli.json("bench", "tiny.toml", "--device", "toygpu")
     assert result["dataset"] == "tiny-toygpu-toyrt.h5"
     assert result["statuses"] == {"ok": result["rows"]}
     # What was measured is the card's time, 1e6 multiply-accumulates in a millisecond; the two rows
@@ -172,27 +143,26 @@ def test_a_target_of_another_package_goes_through_every_command(
     assert (result["again"], result["doubtful"]) == (3, 0)
     assert {row.flags for row in dataset.measurements} == {()}
     assert dataset.info.machine_costs["sm_clock_mhz"] == 1400.0
-    trained = answer(capsys, "train", result["dataset"], "--method", "baseline")
+    trained = cli.json("train", result["dataset"], "--method", "baseline")
     assert Path(trained["path"]) == tmp_path / "home" / "bundles" / "toy9000-toyrt"
     for word in ("toy9000", "toy9000-toyrt", trained["path"]):
-        predicted = answer(capsys, "predict", network, "--device", word, "--batch", 2)
+        predicted = cli.json("predict", network, "--device", word, "--batch", 2)
         assert (predicted["device"], predicted["framework"]) == ("toy9000", "toyrt")
         assert {layer["kind"] for layer in predicted["layers"]} == {"dense"}
     ways = ("--device toygpu", "--framework toyrt", "--device toy9000-toyrt", "--device toy9000")
     for words in map(str.split, ways):
-        measured = answer(
-            capsys, "measure", network, *words, "--batch", 2, "--seconds", 0.01,
+        measured = cli.json(
+            "measure", network, *words, "--batch", 2, "--seconds", 0.01,
             "--against", "toy9000",
         )  # fmt: skip
         assert (measured["device"], measured["predicted"]["device"]) == ("toy9000", "toy9000")
         # A call, and 2 x (400 x 900 + 900 x 700) multiply-accumulates, a fifth longer.
         assert measured["phases"]["execution_ms"] == pytest.approx(0.01 + 1.2 * 1.98, rel=1e-3)
-    assert answer(capsys, "evaluate", result["dataset"], "--device", "toy9000", "--split", "test")
-    Path("networks").mkdir()
+    assert cli.json("evaluate", result["dataset"], "--device", "toy9000", "--split", "test")
     for size in range(12):
-        perceptron(Path("networks") / f"mlp{size}.onnx", 64 + 90 * size, 300, 90 + size)
-    learnt = answer(
-        capsys, "calibrate", "toy9000", "--networks", "networks", "--batch", 2, "--seconds", 0.05
+        perceptron(f"networks/mlp{size}.onnx", 64 + 90 * size, 300, 90 + size)
+    learnt = cli.json(
+        "calibrate", "toy9000", "--networks", "networks", "--batch", 2, "--seconds", 0.05
     )
     assert learnt["path"] == trained["path"]
     # A part of it may also be inter-layer overhead.
@@ -201,11 +171,11 @@ def test_a_target_of_another_package_goes_through_every_command(
     Path("nets.toml").write_text(
         '[networks]\nfiles = ["networks"]\nbatches = [1, 4]\nseconds = 0.05\n'
     )
-    runs = answer(capsys, "bench", "nets.toml", "--device", "toygpu", "-o", "runs.h5")
+    runs = cli.json("bench", "nets.toml", "--device", "toygpu", "-o", "runs.h5")
     assert (runs["networks"], runs["statuses"]) == (24, {"ok": 24})
     monkeypatch.setitem(METHODS, "toy-peak-memory", "toy_peak_memory:ToyPeakMemory")
-    answer(capsys, "train", "runs.h5", "--method", "toy-peak-memory", "-o", "peak")
-    found = answer(capsys, "predict", network, "--bundle", "peak", "--batch", 4)
+    cli.json("train", "runs.h5", "--method", "toy-peak-memory", "-o", "peak")
+    found = cli.json("predict", network, "--bundle", "peak", "--batch", 4)
     # Two bytes for each of the largest activation: 4 x 900 values of four bytes.
     peak = found["quantities"]["peak_memory_bytes"]["value"]
     assert peak == pytest.approx(2 * 4 * 4 * 900)

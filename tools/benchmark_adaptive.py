@@ -12,11 +12,6 @@ For two errors, the mean of the relative ones and the root of the mean square of
 which counts large ones more, the table says how many random measurements reach what so many chosen
 ones do. Choosing looks for layers that are predicted badly, so it shortens the tail first.
 
-    python tools/benchmark_adaptive.py all.h5 --together
-
-lets the campaign choose between the layers of all kinds, as it does. Both errors are then given
-twice: with each kind, or each layer of the test split, counting alike.
-
     python tools/benchmark_adaptive.py plain.h5 --chosen adaptive.h5 --judges other.h5
 
 compares two measured campaigns, layers in the order of measurement: all of them count, whether they
@@ -28,7 +23,6 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -43,12 +37,11 @@ from resperf.dataset import read_info, read_table
 from resperf.features import Array
 from resperf.layers import KINDS
 from resperf.predictors import layer_predictor_class
-from resperf.report.tables import Column, table
+from resperf.report.tables import table
 from resperf.training.disagreement import acquisition_score
 from resperf.training.fit import FEWEST_ROWS, FEWEST_ROWS_FOR_NETWORK
 from resperf.training.rows import LayerRows, layer_rows
-from resperf.training.trials import Trial, fit_rows, own_split
-from resperf.workflows.adaptive import unlearnt_score
+from resperf.training.trials import fit_rows, own_split
 
 Chooser = Callable[[LayerRows, LayerRows, int, np.random.Generator], Array]
 """(measured rows, others, how many) -> places of the chosen ones among the others."""
@@ -62,9 +55,6 @@ def main() -> None:
     parser.add_argument("--most", type=int, default=10**9, help="rows at which the curves end")
     parser.add_argument("--method", default="boosted", help="what learns from the chosen rows")
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument(
-        "--together", action="store_true", help="choose between the layers of all kinds"
-    )
     parser.add_argument("--chosen", type=Path, help="an adaptive campaign, beside a random one")
     parser.add_argument(
         "--judges", type=Path, nargs="*", default=[],
@@ -74,8 +64,6 @@ def main() -> None:
     if arguments.judges and arguments.chosen is None:
         parser.error("--judges goes with --chosen")
     if arguments.chosen is not None:
-        if arguments.together:
-            parser.error("--chosen compares all kinds as they were measured; leave --together out")
         paths = {"plain": arguments.dataset, "adaptive": arguments.chosen}
         drawn = {name: _rows(path) for name, path in paths.items()}
         tests = _tests([_rows(path) for path in arguments.judges] or list(drawn.values()))
@@ -91,17 +79,6 @@ def main() -> None:
             )
             for name, rows in drawn.items()
         }
-        _show_all(curves)
-        return
-    if arguments.together:
-        rows = _rows(arguments.dataset)
-        curves = {
-            name: _curve_together(
-                rows, name == "adaptive", arguments.start, arguments.most, arguments.method,
-                arguments.seeds,
-            )
-            for name in CHOOSERS
-        }  # fmt: skip
         _show_all(curves)
         return
     for kind, rows in _rows(arguments.dataset).items():
@@ -198,50 +175,6 @@ def _of_all(errors: Sequence[tuple[float, ...]], layers: Sequence[int]) -> tuple
     return (*_mean(errors), float(np.average(means, weights=layers)), root)
 
 
-def _curve_together(
-    rows: Mapping[str, LayerRows], adaptive: bool, start: int, most: int, method: str, seeds: int
-) -> list[Point]:
-    """Rows measured of all kinds together, and the error of all of them.
-
-    All rows that are not chosen yet are candidates: a dataset holds too few to sample from.
-    """
-    parts = {kind: own_split(each) for kind, each in rows.items()}
-    judged = [kind for kind, part in parts.items() if len(part.test) >= FEWEST_JUDGED]
-    pool = [(kind, place) for kind, part in parts.items() for place in range(len(part.train))]
-    power = AdaptiveSettings().share_power
-    weights = {kind: len(part.train) ** power for kind, part in parts.items()}
-    counts = _counts(start, len(pool), most)
-    found: dict[int, list[tuple[float, ...]]] = {count: [] for count in counts}
-    for seed in range(seeds):
-        random = np.random.default_rng(seed)
-        order = [pool[place] for place in random.permutation(len(pool))]
-        taken: list[tuple[str, int]] = []
-        for count in counts:
-            known = set(taken)
-            rest = [each for each in order if each not in known]
-            new = count - len(taken)
-            if not taken or not adaptive:
-                taken += rest[:new]
-            else:
-                scores = _scores(parts, taken, rest)
-                source = Random(int(random.integers(2**32)))
-                kinds, measured = [kind for kind, _ in rest], Counter(k for k, _ in taken)
-                places = choose_by_score(
-                    kinds, scores, weights=weights, learnt=measured, have=measured,
-                    count=new, source=source,
-                )  # fmt: skip
-                taken += [rest[place] for place in places]
-            errors = [
-                _kind_errors(
-                    parts[kind].train.select(_places(taken, kind)), parts[kind].validation,
-                    parts[kind].test, method, seed,
-                )
-                for kind in judged
-            ]  # fmt: skip
-            found[count].append(_of_all(errors, [len(parts[kind].test) for kind in judged]))
-    return _means(found)
-
-
 def _tests(campaigns: Sequence[Mapping[str, LayerRows]]) -> dict[str, LayerRows]:
     """Layers of the test split that any of some campaigns measured, without kinds of few rows."""
     found: dict[str, LayerRows] = {}
@@ -292,28 +225,6 @@ def _curve_of(
             for seed in range(seeds)
         ]  # fmt: skip
     return _means(found)
-
-
-def _places(taken: Sequence[tuple[str, int]], kind: str) -> Array:
-    return np.array([place for each, place in taken if each == kind], dtype=int)
-
-
-def _scores(
-    parts: Mapping[str, Trial], taken: Sequence[tuple[str, int]], rest: Sequence[tuple[str, int]]
-) -> list[float]:
-    """Acquisition scores as in `resperf.workflows.adaptive`, of rows that stand in for layers."""
-    scores = np.zeros(len(rest))
-    for kind, part in parts.items():
-        own = [number for number, (each, _) in enumerate(rest) if each == kind]
-        known = _beside(part.train.select(_places(taken, kind)), part.validation)
-        if not own:
-            continue
-        if len(known) < FEWEST_ROWS_FOR_NETWORK:
-            scores[own] = unlearnt_score(len(known))
-            continue
-        columns = part.train.select(np.array([rest[number][1] for number in own])).columns
-        scores[own] = acquisition_score(known, columns)
-    return [float(score) for score in scores]
 
 
 def _kind_errors(
@@ -375,11 +286,10 @@ def _show(kind: str, curves: Mapping[str, list[Point]]) -> None:
                 f"{needed / count:.2f}" if needed else f"above {plain[-1][0] / count:.2f}",
             ]  # fmt: skip
         body.append(cells)
-    columns = [Column(f"{kind} rows", right=True)]
+    headings = [f"{kind} rows"]
     for name in ERRORS:
-        columns += [Column(f"{name}, plain", right=True), Column("adaptive", right=True),
-                    Column("plain rows for the same", right=True)]  # fmt: skip
-    print(table(columns, body), end="\n\n", flush=True)
+        headings += [f"{name}, plain", "adaptive", "plain rows for the same"]
+    print(table(headings, body), end="\n\n", flush=True)
 
 
 def _needed(curve: Sequence[tuple[int, float]], error: float) -> float | None:

@@ -6,21 +6,20 @@ Processes of all variants alternate, so that other work on the machine affects a
 Printed are medians of wall time (lowest to highest), of CPU time, and the median of the ratio to
 the process of the same turn that has all caches. `first` starts with an empty cache folder, and
 `none` with no disk cache at all; all others start with a filled one. With `--loop` one process
-calls `resperf.predict` again and again instead; with `--parts` one process reads each network with
-and without remembering inferred nodes, and lowers it by rules or from the cache.
+calls `resperf.predict` again and again instead.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
 import shutil
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from statistics import median
+
+from benchmark_predict import Ended, ended
 
 NO_NETWORKS = "import resperf.network as n; n.read_network_once = n.read_network"
 NO_LOWERING = "import resperf.lowering._cache as c; c.once = lambda network, identity, make: make()"
@@ -87,33 +86,22 @@ main()
 """
 
 
-def process(patch: str, body: str, network: Path, cache: Path) -> tuple[float, float, str]:
-    """Run a patched process; return wall time and CPU time in s, and what it wrote."""
+def process(patch: str, body: str, network: Path, cache: Path) -> Ended:
+    """Run a patched process."""
     words = [sys.executable, "-c", patch + "\n" + body, str(network)]
-    environment = {**os.environ, "XDG_CACHE_HOME": str(cache)}
-    environment.pop("PYTHONDONTWRITEBYTECODE", None)
-    with tempfile.TemporaryFile() as output:
-        to = [(os.POSIX_SPAWN_DUP2, output.fileno(), 1)]
-        start = time.perf_counter()
-        child = os.posix_spawn(words[0], words, environment, file_actions=to)
-        _, status, usage = os.wait4(child, 0)
-        wall_s = time.perf_counter() - start
-        if status:
-            raise SystemExit(f"failed: {patch}")
-        output.seek(0)
-        return wall_s, usage.ru_utime + usage.ru_stime, output.read().decode()
+    return ended(words, cache)
 
 
 def starts(network: Path, folder: Path, turns: int, variants: Mapping[str, str]) -> None:
     caches = {name: folder / name.replace(" ", "-") for name in variants}
     for name, patch in variants.items():
         process(patch, MAIN, network, caches[name])
-    taken: dict[str, list[tuple[float, float]]] = {name: [] for name in variants}
+    taken: dict[str, list[Ended]] = {name: [] for name in variants}
     for _ in range(turns):
         for name, patch in variants.items():
             if name.startswith("first"):
                 shutil.rmtree(caches[name])
-            taken[name].append(process(patch, MAIN, network, caches[name])[:2])
+            taken[name].append(process(patch, MAIN, network, caches[name]))
     print(f"\n{network.stem}, {turns} starts each\n")
     print("| variant | wall s | lowest to highest | ratio | CPU s | ratio |\n" + 6 * "|---" + "|")
     for name, each in taken.items():
@@ -133,51 +121,12 @@ def loops(network: Path, folder: Path, turns: int, variants: Mapping[str, str]) 
     process("", MAIN, network, folder)
     for _ in range(turns):
         for name, patch in variants.items():
-            taken[name].append(1e3 * float(process(patch, LOOP, network, folder)[2]))
+            taken[name].append(1e3 * float(process(patch, LOOP, network, folder).output))
     print(f"\n{network.stem}, median of 15 calls in a process, {turns} processes each\n")
     print("| variant | ms a call | lowest to highest | ratio |\n|---|---|---|---|")
     for name, each in taken.items():
         ratio = median(one / base for one, base in zip(each, taken["all"], strict=True))
         print(f"| {name} | {median(each):.1f} | {min(each):.1f} to {max(each):.1f} | {ratio:.2f} |")
-
-
-def parts(network: Path, folder: Path, turns: int, _: Mapping[str, str]) -> None:
-    from resperf.lowering import _cache, _ort_rules
-    from resperf.network import read_network, shapes
-
-    def forgetting() -> None:
-        shapes._cache.clear()
-        read_network(network, batch=1)
-
-    def from_cache() -> None:
-        _cache.once(read, ("benchmark",), lambda: _ort_rules.lower_nodes(read, 16))
-
-    class Nothing(dict[object, object]):
-        def __setitem__(self, key: object, value: object) -> None:
-            pass
-
-    os.environ["XDG_CACHE_HOME"] = str(folder)
-    read = read_network(network, batch=1)
-    from_cache()
-    row = [cpu_ms(forgetting, turns)]
-    shapes._cache = Nothing()  # type: ignore[assignment]
-    row.append(cpu_ms(forgetting, turns))
-    row += [cpu_ms(lambda: _ort_rules.lower_nodes(read, 16), turns), cpu_ms(from_cache, turns)]
-    shapes._cache = {}
-    print(
-        f"{network.stem}, {len(read.nodes)} nodes, least CPU ms: read {row[0]:.0f}, each "
-        f"node inferred {row[1]:.0f}; lowered by rules {row[2]:.0f}, from the cache {row[3]:.0f}"
-    )
-
-
-def cpu_ms(call: Callable[[], object], turns: int) -> float:
-    """Return the least CPU time of a call."""
-    taken = []
-    for _ in range(turns):
-        start = time.process_time()
-        call()
-        taken.append(time.process_time() - start)
-    return 1e3 * min(taken)
 
 
 def main() -> None:
@@ -186,11 +135,8 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=11)
     parser.add_argument("--only", nargs="+", metavar="VARIANT", help="these and `all`")
     parser.add_argument("--loop", action="store_true", help="repeated calls in one process")
-    parser.add_argument("--parts", action="store_true", help="reading and lowering alone")
     options = parser.parse_args()
     run, known = (loops, LOOPS) if options.loop else (starts, STARTS)
-    if options.parts:
-        run = parts
     variants = {k: v for k, v in known.items() if not options.only or k in ("all", *options.only)}
     for network in options.networks:
         with tempfile.TemporaryDirectory() as folder:

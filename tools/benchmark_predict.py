@@ -16,6 +16,7 @@ import tempfile
 import time
 from pathlib import Path
 from statistics import median
+from typing import NamedTuple
 
 NETWORKS = Path(__file__).resolve().parents[1] / "models" / "networks"
 BARE = [sys.executable, "-c", "import numpy, onnx, onnxruntime"]
@@ -24,15 +25,31 @@ BATCHES = (1, 2, 3, 4, 6, 8, 16)
 LAYERS = 100_000
 
 
-def process(words: list[str], environment: dict[str, str]) -> tuple[float, float]:
-    """Run a process; return its wall time in s and its largest resident memory in MB."""
-    start = time.perf_counter()
-    silent = [(os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0)]
-    child = os.posix_spawn(words[0], words, environment, file_actions=silent)
-    _, status, usage = os.wait4(child, 0)
-    if status:
-        raise SystemExit(f"failed: {' '.join(words)}")
-    return time.perf_counter() - start, usage.ru_maxrss / 1024
+class Ended(NamedTuple):
+    """What a process took, and what it wrote."""
+
+    wall_s: float
+    cpu_s: float
+    peak_mb: float
+    output: str
+
+
+def ended(words: list[str], cache: Path) -> Ended:
+    """Run a process with a cache folder of its own."""
+    environment = {**os.environ, "XDG_CACHE_HOME": str(cache)}
+    # An installed package has its bytecode, whatever this shell says.
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
+    with tempfile.TemporaryFile() as output:
+        to = [(os.POSIX_SPAWN_DUP2, output.fileno(), 1)]
+        start = time.perf_counter()
+        child = os.posix_spawn(words[0], words, environment, file_actions=to)
+        _, status, usage = os.wait4(child, 0)
+        wall_s = time.perf_counter() - start
+        if status:
+            raise SystemExit(f"failed: {' '.join(words)}")
+        output.seek(0)
+        cpu_s = usage.ru_utime + usage.ru_stime
+        return Ended(wall_s, cpu_s, usage.ru_maxrss / 1024, output.read().decode())
 
 
 def embed_weights(source: Path, target: Path) -> None:
@@ -50,9 +67,6 @@ def embed_weights(source: Path, target: Path) -> None:
 
 
 def cold_starts(bundle: Path, folder: Path) -> None:
-    environment = {**os.environ, "XDG_CACHE_HOME": str(folder / "cache")}
-    # An installed package has its bytecode, whatever this shell says.
-    environment.pop("PYTHONDONTWRITEBYTECODE", None)
     embedded = folder / "vgg16-embedded.onnx"
     # In a child, so that a gigabyte of weights does not stay in this process.
     child = os.fork()
@@ -69,20 +83,19 @@ def cold_starts(bundle: Path, folder: Path) -> None:
         ]
         for name, path in files.items()
     }  # fmt: skip
-    first = {name: process(words, environment) for name, words in commands.items()}
-    runs: dict[str, list[tuple[float, float]]] = {name: [] for name in commands}
+    cache = folder / "cache"
+    first = {name: ended(words, cache).wall_s for name, words in commands.items()}
+    runs: dict[str, list[Ended]] = {name: [] for name in commands}
     for _ in range(RUNS):
         for name, words in commands.items():
-            runs[name].append(process(words, environment))
-    bare_s = median(seconds for seconds, _ in runs["bare imports"])
+            runs[name].append(ended(words, cache))
+    bare_s = median(each.wall_s for each in runs["bare imports"])
     print(f"embedded file: {embedded.stat().st_size / 1e6:.0f} MB")
     print(f"{'process':<14} {'first s':>8} {'median s':>9} {'x bare':>7} {'peak MB':>8}")
     for name, taken in runs.items():
-        seconds = median(each for each, _ in taken)
-        peak = max(each for _, each in taken)
-        print(
-            f"{name:<14} {first[name][0]:8.3f} {seconds:9.3f} {seconds / bare_s:7.2f} {peak:8.0f}"
-        )
+        seconds = median(each.wall_s for each in taken)
+        peak = max(each.peak_mb for each in taken)
+        print(f"{name:<14} {first[name]:8.3f} {seconds:9.3f} {seconds / bare_s:7.2f} {peak:8.0f}")
 
 
 def throughput(bundle_path: Path, folder: Path) -> None:

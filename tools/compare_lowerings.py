@@ -17,7 +17,7 @@ from resperf.backends import backend
 from resperf.errors import ResperfError
 from resperf.lowering import LoweredNetwork, lower
 from resperf.network import read_network
-from resperf.report.tables import Column, table
+from resperf.report.tables import table
 from resperf.workflows.demo import light_networks
 
 SHIPPED = Path(__file__).parents[1] / "models" / "networks"
@@ -50,11 +50,9 @@ def main() -> None:
             [path.stem, str(len(asked.nodes)), str(_layers(asked).total()), str(len(unknown)),
              differs if missing or extra else ""]
         )  # fmt: skip
-    columns = (
-        Column("network"), Column("nodes", right=True), Column("layers", right=True),
-        Column("without a layer", right=True), Column("ONNX Runtime and rules differ"),
-    )  # fmt: skip
-    print(table(columns, rows))
+    differ = "ONNX Runtime and rules differ"
+    headings = ("network", "nodes", "layers", "without a layer", differ)
+    print(table(headings, rows, text=("network", differ)))
     print(f"\n{complete} of {len(paths)} networks have a layer for every operator, ", end="")
     print(f"{same} are lowered alike by the rules")
     for reason, count in reasons.most_common(20):

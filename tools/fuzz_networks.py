@@ -34,6 +34,13 @@ LIMIT_BYTES = 1 << 30
 OUTSIDE = "outside.bin"
 """What no network may read: it lies beside its folder."""
 
+OPERATORS = (
+    "Conv", "MaxPool", "Gemm", "MatMul", "Concat", "Resize", "Softmax", "Slice", "Split", "Gather",
+    "Pad", "Reshape", "Transpose", "LSTM", "Where", "Cast", "ReduceMean", "TopK", "Einsum",
+    "ConvTranspose", "LRN", "Nonsense", "Identity", "Expand", "DepthToSpace",
+)  # fmt: skip
+"""What an operator may be turned into."""
+
 Change = Callable[[onnx.ModelProto, random.Random], None]
 
 
@@ -104,47 +111,12 @@ def _fewer_or_more_inputs(model: onnx.ModelProto, source: random.Random) -> None
 
 
 def _another_operator(model: onnx.ModelProto, source: random.Random) -> None:
-    ops = [
-        "Conv",
-        "MaxPool",
-        "Gemm",
-        "MatMul",
-        "Concat",
-        "Resize",
-        "Softmax",
-        "Slice",
-        "Split",
-        "Gather",
-        "Pad",
-        "Reshape",
-        "Transpose",
-        "LSTM",
-        "Where",
-        "Cast",
-        "ReduceMean",
-        "TopK",
-        "Einsum",
-        "ConvTranspose",
-        "LRN",
-        "Nonsense",
-        "Identity",
-        "Expand",
-        "DepthToSpace",
-    ]
-    _node(model, source).op_type = source.choice(ops)  # fmt: skip
+    _node(model, source).op_type = source.choice(OPERATORS)
 
 
 def _another_domain(model: onnx.ModelProto, source: random.Random) -> None:
-    _node(model, source).domain = source.choice(
-        [
-            "com.microsoft",
-            "com.microsoft.nchwc",
-            "ai.onnx.ml",
-            "com.acme",
-            "ai.onnx",
-            "\u00fc" * 300,
-        ]
-    )
+    domains = ["com.microsoft", "com.microsoft.nchwc", "ai.onnx.ml", "com.acme", "ai.onnx"]
+    _node(model, source).domain = source.choice([*domains, "\u00fc" * 300])
 
 
 def _absurd_dimensions(model: onnx.ModelProto, source: random.Random) -> None:
@@ -178,21 +150,8 @@ def _attributes(model: onnx.ModelProto, source: random.Random) -> None:
         return
     attribute = source.choice(node.attribute)
     name = attribute.name
-    value = source.choice(
-        [
-            0,
-            -1,
-            1 << 62,
-            [],
-            [0, 0],
-            [-1, -1, -1, -1],
-            [1 << 40] * 4,
-            [3],
-            "NOTHING",
-            0.5,
-            [1] * 900,
-        ]
-    )
+    lists: list[list[int]] = [[], [0, 0], [-1, -1, -1, -1], [1 << 40] * 4, [3]]
+    value = source.choice([0, -1, 1 << 62, *lists, "NOTHING", 0.5, [1] * 900])
     made = helper.make_attribute(name, value, attr_type=7 if value == [] else None)
     attribute.CopyFrom(made)
 

@@ -21,19 +21,20 @@ import ast
 import hashlib
 import json
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import numpy as np
 
+from resperf.bundle._provenance import package_versions, source_commit
+from resperf.cli.main import main as resperf
 from resperf.dataset import checksum, read_table
+from resperf.dataset.files import write_whole
 from resperf.errors import ResperfError
 from resperf.features import FEATURE_SET_VERSION
 from resperf.platform import this_platform
@@ -46,10 +47,6 @@ from resperf.training import Compared, ComparisonSettings, compare
 
 ROOT = Path(__file__).resolve().parents[1]
 FORMATS = ("perfnet", "justus")
-PACKAGES = (
-    "numpy", "scikit-learn", "lightgbm", "xgboost-cpu", "keras", "tensorflow-cpu", "onnxruntime",
-)  # fmt: skip
-
 QUICK = ("baseline", "linear", "boosted", "xgboost", "xgboost-log", "polynomial")
 MAIN = ("residual", "ensemble")
 SLOW = ("svr", "perfnet", "resperfnet")
@@ -131,8 +128,7 @@ def import_dataset(name: str, files: Sequence[Path], target: Path) -> None:
     """Import published files with the command that users have."""
     source, _, device = name.partition("-")
     words = ["dataset", "import", *map(str, files), "--format", source, "--device", device]
-    command = [sys.executable, "-m", "resperf.cli.main", *words, "-o", str(target)]
-    if subprocess.run(command, check=False).returncode:
+    if resperf([*words, "-o", str(target)]):
         raise SystemExit(f"{name} could not be imported")
 
 
@@ -228,11 +224,10 @@ class Store:
         )
         values = {
             "checksum": self.checksum(unit), "seed": self.seed, "features": FEATURE_SET_VERSION,
-            "commit": commit(), "code": code_digest(unit.method), "result": result.to_json(),
+            "commit": source_commit(), "code": code_digest(unit.method), "result": result.to_json(),
         }  # fmt: skip
-        draft = folder / f"{unit.stem}.tmp"
-        draft.write_text(json.dumps(values, indent=1) + "\n")
-        os.replace(draft, folder / f"{unit.stem}.json")
+        text = json.dumps(values, indent=1) + "\n"
+        write_whole(folder / f"{unit.stem}.json", text.encode())
 
     def load(self, unit: Unit) -> Compared:
         """Read a result back."""
@@ -342,12 +337,13 @@ def write_report(
     pictures = output.with_suffix("")
     ready_to_plot(pictures)
     machine = this_platform("cpu")
+    versions = ", ".join(f"{name} {version}" for name, version in package_versions().items())
     parts = [
         "# How accurate on published measurements",
         "Written by `python tools/report_accuracy.py` on "
-        f"{datetime.now(UTC):%Y-%m-%d}, seed {seed}, at commit {commit()}; each section names the "
-        "commits that its figures were computed at; "
-        f"{machine.processor}, {machine.cores} cores; {versions()}.",
+        f"{datetime.now(UTC):%Y-%m-%d}, seed {seed}, at commit {source_commit()}; each section "
+        "names the commits that its figures were computed at; "
+        f"{machine.processor}, {machine.cores} cores; {versions}.",
         INTRODUCTION,
     ]
     for method in dict.fromkeys((CHOSEN, DEFAULT_METHOD)):
@@ -376,13 +372,6 @@ def absent(units: Sequence[Unit], failed: Mapping[Unit, str]) -> list[str]:
         place = f"{unit.dataset}: {unit.kind}{rows}"
         methods.setdefault((place, failed.get(unit, "not run")), []).append(unit.method)
     return [f"{place}: {', '.join(names)}: {why}" for (place, why), names in methods.items()]
-
-
-def commit() -> str:
-    """Name the commit of the code, if it is a checkout."""
-    words = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=10"]
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
-    return done.stdout.strip() or "unknown"
 
 
 @cache
@@ -442,17 +431,6 @@ def without_docstrings(tree: ast.Module) -> ast.Module:
 
 def is_text(statement: ast.stmt) -> bool:
     return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
-
-
-def versions() -> str:
-    """Name the installed versions of what trains and predicts."""
-    found = []
-    for package in PACKAGES:
-        try:
-            found.append(f"{package} {version(package)}")
-        except PackageNotFoundError:
-            continue
-    return ", ".join(found)
 
 
 def main(words: Sequence[str] | None = None) -> None:

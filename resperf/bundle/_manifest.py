@@ -178,8 +178,14 @@ def _are_ranges(ranges: Any) -> bool:
     return (
         isinstance(ranges, dict)
         and bool(ranges)
-        and all(isinstance(each, list) and each for each in ranges.values())
+        and all(isinstance(each, list) and _are_of_one_sort(each) for each in ranges.values())
     )
+
+
+def _are_of_one_sort(values: list[Any]) -> bool:
+    """Whether there are values, and all are numbers or all are text."""
+    sorts = ((int, float), (str,))
+    return bool(values) and any(all(isinstance(v, sort) for v in values) for sort in sorts)
 
 
 def _check_checksums(folder: Path, files: Mapping[str, Any]) -> None:

@@ -13,7 +13,15 @@ from typing import Any, Self
 from resperf.campaign.laws import Law, law
 from resperf.errors import CampaignError, ResperfError
 from resperf.layers import Layer, kind_of
-from resperf.limits import AT_LEAST_1, FIRST_SHARE, POSITIVE, SHARE, Limited, limited
+from resperf.limits import (
+    AT_LEAST_1,
+    FIRST_SHARE,
+    POSITIVE,
+    SHARE,
+    Limited,
+    is_positive,
+    limited,
+)
 from resperf.timing import SamplingProtocol
 
 DEPTHWISE = "depthwise"
@@ -142,8 +150,8 @@ class RunSettings(Limited):
     """
 
     hours: float = 0.0
-    timeout_s: float = 60.0
-    memory_share: float = limited(0.8, SHARE)
+    timeout_s: float = limited(60.0, POSITIVE)
+    memory_share: float = limited(0.8, FIRST_SHARE)
     recycle_layers: int = 0
     reference_interval_s: float = 3.0
     compact_interval_s: float = 240.0
@@ -389,8 +397,10 @@ def _kind_spec(kind: str, table: Any) -> KindSpec:
         raise CampaignError(f"{where}={table!r} must be a table")
     words = dict(table)
     share, written = words.pop("share", 1.0), words.pop("case", [])
-    if not isinstance(share, (int, float)) or share <= 0:
-        raise CampaignError(f"{where}: share={share!r} must be a positive number")
+    if not is_positive(share):
+        raise CampaignError(f"{where}: share={share!r} must be a number above 0")
+    if not isinstance(written, list):
+        raise CampaignError(f"{where}: case={written!r} must be a list of tables")
     from_networks = words.pop("from_networks", None)
     if from_networks is not None:
         Mixture.from_table({"from_networks": from_networks}, where)
@@ -405,7 +415,7 @@ def _kind_spec(kind: str, table: Any) -> KindSpec:
 def _case(kind: str, base: Mapping[str, Law], written: Any, where: str) -> Case:
     """Read one ``[[kinds.KIND.case]]``."""
     share = written.get("share") if isinstance(written, Mapping) else None
-    if not isinstance(share, (int, float)) or share <= 0:
+    if not is_positive(share):
         raise CampaignError(f"{where}: a case is a table with a share above 0; got {written!r}")
     words = {k: v for k, v in written.items() if k not in ("name", "share")}
     own = _laws(kind, words, where)

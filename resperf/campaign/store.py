@@ -191,9 +191,10 @@ class Store:
             return
         # The samples of a long campaign are read when they are needed, not held for hours.
         there = _from_dataset(self.output, read_dataset if self.settled else read_networks)
-        earlier = self._lacking(there) if self.settled else []
         written = read_journal(journal_path(self.output)).rows
-        rows = best_rows([*earlier, *written], self.readings, usual_states(written, self._states))
+        rows = best_rows(
+            [*self._lacking(there), *written], self.readings, usual_states(written, self._states)
+        )
         rows += filter(self._is_foreign, there.rows)
         costs = self.costs
         if len(self.readings):

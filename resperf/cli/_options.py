@@ -14,8 +14,9 @@ import click
 from resperf.errors import require
 
 _NUMBERS = re.compile(r"\d+(,\d+)*")
-SEED = click.IntRange(0, 2**31 - 1)
-"""Seeds that every library accepts."""
+PATH = click.Path(path_type=Path)
+COUNT = click.IntRange(min=1)
+POSITIVE = click.FloatRange(min=0, min_open=True)
 
 
 def spread_numbers(words: Sequence[str], option: str) -> list[str]:
@@ -93,9 +94,8 @@ def one_or_several(batches: tuple[int, ...]) -> int | list[int] | None:
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
-NETWORK: Decorator = click.argument(
-    "network", metavar="NETWORK.onnx", type=click.Path(path_type=Path)
-)
+NETWORK: Decorator = click.argument("network", metavar="NETWORK.onnx", type=PATH)
+DATASET: Decorator = click.argument("file", metavar="FILE.h5", type=PATH)
 BATCH: Decorator = click.option(
     "--batch",
     "batches",
@@ -126,8 +126,56 @@ BUNDLE: Decorator = click.option(
     metavar="B",
     help="Bundle: its name, folder or device. Or a folder of bundles, which is searched first.",
 )
+SEED: Decorator = click.option(
+    "--seed",
+    type=click.IntRange(0, 2**31 - 1),  # what every library accepts
+    default=0,
+    show_default=True,
+    metavar="S",
+    help="Seed of everything random.",
+)
+EPOCHS: Decorator = click.option(
+    "--epochs", type=COUNT, metavar="N", help="Passes over the training rows."
+)
 ALL: Decorator = click.option("--all", "every", is_flag=True, help="Show every layer.")
 JSON: Decorator = click.option("--json", "as_json", is_flag=True, help="Write JSON to stdout.")
+
+
+def output(metavar: str, text: str, *, required: bool = False) -> Decorator:
+    """Option -o, the file or folder to write; `text` is its help."""
+    return click.option("-o", "--output", type=PATH, metavar=metavar, required=required, help=text)
+
+
+def paths(*names: str, text: str) -> Decorator:
+    """Option of files or folders that may be repeated."""
+    return click.option(
+        *names, multiple=True, type=PATH, metavar="PATH", help=f"{text} (repeatable)."
+    )
+
+
+def threads(text: str) -> Decorator:
+    """Option --threads."""
+    return click.option("--threads", type=COUNT, metavar="N", help=text)
+
+
+def seconds(default: float, text: str) -> Decorator:
+    """Option --seconds, a measuring time."""
+    return click.option(
+        "--seconds", type=POSITIVE, default=default, show_default=True, metavar="S", help=text
+    )
+
+
+def show_json(value: Any) -> None:
+    """Print a value as JSON."""
+    from resperf.report.documents import json_text
+
+    print(json_text(value))
+
+
+def show_notes(notes: Sequence[str]) -> None:
+    """Print notes on stderr, one per line."""
+    for note in notes:
+        print(f"note: {note}", file=sys.stderr)
 
 
 @contextmanager

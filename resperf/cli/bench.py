@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from resperf.cli._options import DEVICE, FRAMEWORK
+from resperf.cli._options import (
+    COUNT,
+    DEVICE,
+    FRAMEWORK,
+    JSON,
+    POSITIVE,
+    output,
+    paths,
+    show_json,
+    show_notes,
+    threads,
+)
 from resperf.errors import CampaignError
 
 if TYPE_CHECKING:
@@ -32,44 +42,43 @@ INTERRUPTED = 130
 
 @click.command("bench", epilog=EPILOG)
 @click.argument("campaign", metavar="CAMPAIGN")
-@click.option(
-    "-o", "--output", type=click.Path(path_type=Path, dir_okay=False),
-    help="Dataset to write or resume.  [default: CAMPAIGN-DEVICE-FRAMEWORK[-Nthreads].h5, in "
+@output(
+    "FILE.h5",
+    "Dataset to write or resume.  [default: CAMPAIGN-DEVICE-FRAMEWORK[-Nthreads].h5, in "
     "datasets/ if that folder exists]",
-)  # fmt: skip
+)
 @DEVICE
 @FRAMEWORK
-@click.option("--threads", type=click.IntRange(min=1), help="Number of threads of the framework.")
+@threads("Number of threads of the framework.")
 @click.option(
-    "--hours", type=click.FloatRange(min=0, min_open=True),
+    "--hours",
+    type=POSITIVE,
     help="Stop after this many hours.  [default: the campaign's own limit, if any]",
-)  # fmt: skip
-@click.option(
-    "--samples", type=click.IntRange(min=1), help="Total number of distinct layers to measure."
 )
+@click.option("--samples", type=COUNT, help="Total number of distinct layers to measure.")
 @click.option("--seed", type=int, help="Seed to use instead of the campaign's.")
+@paths(
+    "--networks",
+    "--network",
+    "networks",
+    text="Network file or folder: variations of its layers are measured as well",
+)
+@paths("--exclude", text="Network file or folder: none of its layers is measured")
 @click.option(
-    "--networks", "--network", "networks", multiple=True, metavar="PATH",
-    type=click.Path(path_type=Path),
-    help="Network file or folder: variations of its layers are measured as well (repeatable).",
-)  # fmt: skip
-@click.option(
-    "--exclude", multiple=True, metavar="PATH", type=click.Path(path_type=Path),
-    help="Network file or folder: none of its layers is measured (repeatable).",
-)  # fmt: skip
-@click.option(
-    "--adaptive", is_flag=True,
+    "--adaptive",
+    is_flag=True,
     help="After a first batch, choose the layers whose predictions are least certain.",
-)  # fmt: skip
+)
 @click.option(
-    "--check-fusion", is_flag=True,
+    "--check-fusion",
+    is_flag=True,
     help="First measure whether the framework fuses operators as resperf's rules for it assume "
     "(tensorflow only; onnxruntime reports what it fuses).",
-)  # fmt: skip
+)
 @click.option(
     "--dry-run", is_flag=True, help="Print what would be measured and how long it takes, then stop."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@JSON
 def command(
     campaign: str,
     output: Path | None,
@@ -102,9 +111,9 @@ def command(
             "--check-fusion runs measurements; leave out --check-fusion or --dry-run"
         )
     target = named_target(device, framework)
-    varied, left_out = network_files(networks), network_files(exclude)
     defined = Campaign.from_toml(find_campaign(campaign))
     settings = {} if threads is None else {"threads": threads}
+    varied, left_out = network_files(networks), network_files(exclude)
     bench = Bench(target, settings, seed, samples, networks=varied, exclude=left_out)
     hours = defined.run.time_limit(hours)
     if dry_run:
@@ -114,7 +123,7 @@ def command(
         return
     result = run_campaign(
         defined,
-        default_output(defined.name, target, threads) if output is None else output,
+        output or default_output(defined.name, target, threads),
         bench,
         hours=hours,
         acquisition=_acquisition() if adaptive else None,
@@ -181,7 +190,7 @@ def show_plan(
     from resperf.units import format_bytes
 
     if as_json:
-        values: dict[str, Any] = {
+        values = {
             "campaign": campaign.name,
             "framework": setting.framework,
             "layers": dict(planned.counts),
@@ -194,7 +203,7 @@ def show_plan(
             "first_batch": first,
             "notes": list(planned.notes),
         }
-        click.echo(json.dumps(values, indent=2))
+        show_json(values)
         return
     click.echo(f"{campaign.name} on {platform.device} with {setting.framework}, not started:")
     for kind, count in sorted(planned.counts.items(), key=lambda pair: -pair[1]):
@@ -211,8 +220,7 @@ def show_plan(
         )
     if first is not None:
         click.echo(f"after the first {first} layers, the campaign chooses those it predicts worst")
-    for note in planned.notes:
-        click.echo(f"note: {note}", err=True)
+    show_notes(planned.notes)
 
 
 def show_result(result: CampaignResult, *, as_json: bool) -> None:
@@ -222,8 +230,7 @@ def show_result(result: CampaignResult, *, as_json: bool) -> None:
     measuring_s = result.elapsed_s - result.choosing_s
     rate = result.measured / measuring_s if measuring_s > 0 else 0.0
     warnings = [found.warning for found in result.fusions if found.warning]
-    for note in (*result.notes, *warnings):
-        click.echo(f"note: {note}", err=True)
+    show_notes((*result.notes, *warnings))
     if as_json:
         values = {
             "dataset": str(result.path),
@@ -241,7 +248,7 @@ def show_result(result: CampaignResult, *, as_json: bool) -> None:
             "notes": list(result.notes),
             "fusions": [found.to_json() for found in result.fusions],
         }
-        click.echo(json.dumps(values, indent=2))
+        show_json(values)
         return
     show_fusions(result.fusions)
     statuses = ", ".join(f"{count} {status}" for status, count in sorted(result.statuses.items()))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-_FOLDER = click.Path(path_type=Path)
+from resperf.cli._options import PATH, output
 
 
 @click.group(epilog="Example: resperf bundle merge cpu-1thread cpu-2threads -o cpu")
@@ -15,10 +15,8 @@ def command() -> None:
 
 
 @command.command(epilog="Example: resperf bundle merge cpu-1thread cpu-2threads -o cpu")
-@click.argument("bundles", type=_FOLDER, nargs=-1, required=True)
-@click.option(
-    "-o", "--output", type=_FOLDER, required=True, help="The merged bundle.", metavar="OUT"
-)
+@click.argument("bundles", type=PATH, nargs=-1, required=True)
+@output("OUT", "The merged bundle.", required=True)
 def merge(bundles: tuple[Path, ...], output: Path) -> None:
     """Merge BUNDLES into one, which predicts with the part nearest to a setting and machine.
 

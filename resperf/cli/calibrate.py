@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import filecmp
-import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -15,14 +14,18 @@ from resperf.cli._options import (
     FRAMEWORK,
     JSON,
     BatchCommand,
+    output,
+    paths,
     positive_integers,
+    seconds,
+    show_json,
+    show_notes,
 )
 from resperf.errors import OutputError
 
 if TYPE_CHECKING:
     from resperf.bundle import Bundle, Correction
 
-_PATH = click.Path(path_type=Path)
 BATCHES = ("1", "8")
 
 
@@ -34,21 +37,15 @@ BATCHES = ("1", "8")
 @click.argument("bundle", metavar="[BUNDLE]", required=False)
 @DEVICE
 @FRAMEWORK
-@click.option(
+@paths(
     "--networks",
-    multiple=True,
-    type=_PATH,
-    metavar="PATH",
-    help="ONNX file or folder of them (repeatable); the shipped reference networks by default.",
+    text="ONNX file or folder of them, by default the shipped reference networks",
 )
-@click.option(
+@paths(
     "--exclude",
     "excluded",
-    multiple=True,
-    type=click.Path(path_type=Path),
-    metavar="PATH",
-    help="Leave out this network, or all in this folder (repeatable), such as networks that will "
-    "test the bundle.",
+    text="Leave out this network, or all in this folder, such as networks that will test the "
+    "bundle",
 )
 @click.option(
     "--batch",
@@ -60,20 +57,10 @@ BATCHES = ("1", "8")
     metavar="N ...",
     help="Batch sizes at which each network is run.",
 )
-@click.option(
-    "--seconds",
-    type=click.FloatRange(min=0, min_open=True),
-    default=3.0,
-    show_default=True,
-    metavar="S",
-    help="Measuring time for each network and batch size.",
-)
-@click.option(
-    "-o",
-    "--output",
-    type=_PATH,
-    metavar="BUNDLE",
-    help="Folder to write. By default BUNDLE itself, if it is given as a folder or is one of your "
+@seconds(3.0, "Measuring time for each network and batch size.")
+@output(
+    "BUNDLE",
+    "Folder to write. By default BUNDLE itself, if it is given as a folder or is one of your "
     "own bundles; else DEVICE-FRAMEWORK among your own bundles.",
 )
 @click.option(
@@ -88,11 +75,9 @@ def command(
     framework: str | None,
     networks: tuple[Path, ...],
     excluded: tuple[Path, ...],
-    batches: tuple[int, ...],
-    seconds: float,
     output: Path | None,
-    adapt: bool,
     as_json: bool,
+    **how: Any,
 ) -> None:
     """Measure whole networks and fit in-network corrections to a bundle.
 
@@ -103,24 +88,20 @@ def command(
     from resperf.campaign.harvest import shipped_networks
     from resperf.network.files import network_files
     from resperf.prediction.api import chosen_bundle
-    from resperf.report.documents import json_text
     from resperf.workflows.calibrate import calibrate
 
     chosen = chosen_bundle(device, framework, bundle)
     paths = network_files(networks) if networks else shipped_networks(["*"])
     paths, left_out = _without_excluded(paths, network_files(excluded))
-    made, notes = calibrate(
-        chosen, paths, output or _default_output(bundle or device, chosen),
-        batches=batches, seconds=seconds, adapt=adapt, progress=True,
-    )  # fmt: skip
+    target = output or _default_output(bundle or device, chosen)
+    made, notes = calibrate(chosen, paths, target, progress=True, **how)
     notes = [*left_out, *notes]
     assert made.correction is not None
     if as_json:
-        origin = None if made.transferred is None else made.transferred.to_json()
-        values = {**made.correction.to_json()}
-        if origin is not None:
-            values["transferred_calibration"] = origin
-        print(json_text({"path": str(made.path), "notes": notes, **values}))
+        values = {"path": str(made.path), "notes": notes, **made.correction.to_json()}
+        if made.transferred is not None:
+            values["transferred_calibration"] = made.transferred.to_json()
+        show_json(values)
         return
     print(_text(made.correction))
     if made.transferred is not None:
@@ -128,8 +109,7 @@ def command(
             f"layer times of {made.transferred.origin.machine}, "
             f"multiplied by {made.transferred.factor:.2f}"
         )
-    for note in notes:
-        print(f"note: {note}", file=sys.stderr)
+    show_notes(notes)
     print(f"{made.path}: predictions of networks now include this correction")
 
 
@@ -181,14 +161,14 @@ def _is_same(one: Path, other: Path) -> bool:
 
 
 def _text(learnt: Correction) -> str:
-    from resperf.report.tables import Column, percent_cell, table
+    from resperf.report.tables import percent_cell, table
 
     rows = [[kind, f"{factor:.2f}"] for kind, factor in learnt.factors.items()]
     errors = learnt.evidence["mape"]
     count = len(learnt.evidence["networks"])
-    columns = (Column("kind"), Column("in networks / in isolation", right=True))
+    factors = table(("kind", "in networks / in isolation"), rows, text=("kind",))
     return (
-        f"{table(columns, rows)}\n"
+        f"{factors}\n"
         f"inter-layer overhead: {1e3 * learnt.node_ms:.2f} us per layer, "
         f"{learnt.handover_ms_per_mb:.4f} ms per MB passed between layers\n"
         f"{count} runs: mean error {percent_cell(errors['alone'])} without the correction, "

@@ -3,32 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
-import json
-from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import click
 
-from resperf.errors import DatasetError
+from resperf.cli._options import JSON, PATH, output, show_json
+from resperf.errors import DatasetError, printable
 from resperf.units import format_bytes, format_ms
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from resperf.dataset import DatasetInfo, Imported, Summary
 
-_FILE = click.Path(path_type=Path)
-_Command = Callable[..., None]
-
-
-def _json_option(function: _Command) -> _Command:
-    return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(function)
-
-
-def _force_option(function: _Command) -> _Command:
-    return click.option("--force", is_flag=True, help="Replace an output that exists.")(function)
+FILE = click.argument("file", type=PATH)
+FILES = click.argument("files", type=PATH, nargs=-1, required=True)
+FORCE = click.option("--force", is_flag=True, help="Replace an output that exists.")
 
 
 @click.group(epilog="Example: resperf dataset info datasets/demo.h5")
@@ -37,35 +27,28 @@ def command() -> None:
 
 
 @command.command(epilog="Example: resperf dataset info datasets/demo.h5")
-@click.argument("file", type=_FILE)
-@_json_option
+@FILE
+@JSON
 def info(file: Path, as_json: bool) -> None:
     """Summarize FILE on one screen: machine, rows, times, noise."""
     from resperf.dataset import summarize
 
     summary = summarize(file)
     if as_json:
-        _print_json(summary.to_json())
+        show_json(summary.to_json())
         return
-    from rich.console import Console
-
-    console = Console()
-    tables = [_identity_table(summary), _rows_table(summary), _times_table(summary)]
+    tables = [_identity(summary), _rows_table(summary), _times_table(summary)]
     if len(summary.settings) > 1:
         tables.insert(1, _settings_table(summary))
-    for table in tables:
-        console.print(table, "")
+    print(*tables, sep="\n\n")
     if summary.rows:
-        console.print(
-            "Noise: the error that a perfect predictor would score, from layers and networks that "
-            "were measured twice (pairs).",
-            style="dim",
+        print(
+            "\nNoise: the error that a perfect predictor would score, from layers and networks "
+            "that were measured twice (pairs)."
         )
 
 
-def _identity_table(summary: Summary) -> Table:
-    from rich.table import Table
-
+def _identity(summary: Summary) -> str:
     info, setting = summary.info, summary.info.setting
     costs = ", ".join(f"{name} {value:.4g}" for name, value in info.machine_costs.items())
     options = ", ".join(f"{name}={value}" for name, value in sorted(setting.options.items()))
@@ -81,10 +64,7 @@ def _identity_table(summary: Summary) -> Table:
         "costs": costs,
         **({"fusions": _fusions(info)} if info.fusions else {}),
     }
-    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
-    for name, line in lines.items():
-        table.add_row(name, line or "none")
-    return table
+    return "\n".join(printable(f"{name:11}{line or 'none'}") for name, line in lines.items())
 
 
 def _fusions(info: DatasetInfo) -> str:
@@ -129,8 +109,10 @@ def _day(started_at: float) -> str:
     return f"{datetime.fromtimestamp(started_at, UTC):%Y-%m-%d %H:%M} UTC"
 
 
-def _settings_table(summary: Summary) -> Table:
+def _settings_table(summary: Summary) -> str:
     """Count rows per setting, naming only what differs."""
+    from resperf.report.tables import UNKNOWN, table
+
     settings = list(summary.settings)
     differing = {
         name: values
@@ -141,42 +123,37 @@ def _settings_table(summary: Summary) -> Table:
         values = [each.options.get(name, "") for each in settings]
         if len(set(values)) > 1:
             differing[name] = values
-    table = _plain_table(tuple(differing), ("rows",))
-    for row, rows in enumerate(summary.settings.values()):
-        table.add_row(*(values[row] or "-" for values in differing.values()), str(rows))
-    return table
+    rows = [
+        [*(values[place] or UNKNOWN for values in differing.values()), str(count)]
+        for place, count in enumerate(summary.settings.values())
+    ]
+    return table((*differing, "rows"), rows, text=tuple(differing))
 
 
-def _rows_table(summary: Summary) -> Table:
+def _rows_table(summary: Summary) -> str:
     """Count rows per kind and status."""
+    from resperf.report.tables import table
+
     statuses = sorted({status for each in summary.groups.values() for status in each.statuses})
-    table = _plain_table(("kind",), ("rows", "layers", *statuses, "flagged"))
+    rows = []
     for name, group in summary.groups.items():
         counts = (group.statuses.get(status, 0) for status in statuses)
-        table.add_row(name, *map(str, (group.rows, group.subjects, *counts, group.flagged)))
-    return table
+        rows.append([name, *map(str, (group.rows, group.subjects, *counts, group.flagged))])
+    return table(("kind", "rows", "layers", *statuses, "flagged"), rows, text=("kind",))
 
 
-def _times_table(summary: Summary) -> Table:
+def _times_table(summary: Summary) -> str:
     """Show values and noise per kind and quantity."""
-    table = _plain_table(("kind", "quantity"), ("min", "median", "max", "noise", "pairs"))
+    from resperf.report.tables import percent_cell, table
+
+    rows = []
     for name, group in summary.groups.items():
-        for index, (quantity, values) in enumerate(group.quantities.items()):
-            noise = f"{values.noise.mape:.1%}" if values.noise.pairs else "-"
-            cells = [_cell(quantity, each) for each in (values.min, values.median, values.max)]
-            table.add_row("" if index else name, quantity, *cells, noise, str(values.noise.pairs))
-    return table
-
-
-def _plain_table(names: Sequence[str], numbers: Sequence[str]) -> Table:
-    from rich.table import Table
-
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    for title in names:
-        table.add_column(title, no_wrap=True)
-    for title in numbers:
-        table.add_column(title, justify="right", no_wrap=True)
-    return table
+        for quantity, each in group.quantities.items():
+            span = (_cell(quantity, value) for value in (each.min, each.median, each.max))
+            noise = percent_cell(each.noise.mape), str(each.noise.pairs)
+            rows.append([name, quantity, *span, *noise])
+    names = ("kind", "quantity")
+    return table((*names, "min", "median", "max", "noise", "pairs"), rows, text=names)
 
 
 def _cell(name: str, value: float) -> str:
@@ -188,8 +165,8 @@ def _cell(name: str, value: float) -> str:
 
 
 @command.command(epilog="Example: resperf dataset check datasets/demo.h5")
-@click.argument("file", type=_FILE)
-@_json_option
+@FILE
+@JSON
 def check(file: Path, as_json: bool) -> None:
     """Check FILE: layout, units, keys, duplicates, checksum.
 
@@ -203,7 +180,7 @@ def check(file: Path, as_json: bool) -> None:
         click.echo(f"warning: {noisy}", err=True)
     if as_json:
         warnings = [noisy] if noisy else []
-        _print_json({"path": str(file), "problems": problems, "warnings": warnings})
+        show_json({"path": str(file), "problems": problems, "warnings": warnings})
     else:
         for problem in problems:
             click.echo(problem)
@@ -219,14 +196,12 @@ def check(file: Path, as_json: bool) -> None:
 @command.command(
     epilog="Example: resperf dataset export datasets/demo.h5 -o demo.csv --kind conv",
 )
-@click.argument("file", type=_FILE)
-@click.option(
-    "-o", "--output", type=_FILE, required=True, help="Ends in .csv or .parquet.", metavar="OUT"
-)
+@FILE
+@output("OUT", "Ends in .csv or .parquet.", required=True)
 @click.option("--kind", help="Export only this kind of layer, such as conv.")
 @click.option("--samples", is_flag=True, help="Add the samples of each phase.")
-@_force_option
-@_json_option
+@FORCE
+@JSON
 def export(
     file: Path, output: Path, kind: str | None, samples: bool, force: bool, as_json: bool
 ) -> None:
@@ -235,7 +210,7 @@ def export(
 
     written = export_dataset(file, output, kind=kind, samples=samples, replace=force)
     if as_json:
-        _print_json({"files": [str(path) for path in written]})
+        show_json({"files": [str(path) for path in written]})
     else:
         for path in written:
             click.echo(str(path))
@@ -250,7 +225,7 @@ _WITH_GRAPHS = ("neusight", "timm")
     epilog="Example: resperf dataset import 1080ti_convolution.csv.gz 1080ti_dense.csv.gz "
     "--format justus --device 1080ti -o 1080ti.h5",
 )
-@click.argument("files", type=_FILE, nargs=-1, required=True)
+@FILES
 @click.option(
     "--format",
     "source",
@@ -259,7 +234,7 @@ _WITH_GRAPHS = ("neusight", "timm")
 )
 @click.option(
     "--mapping",
-    type=_FILE,
+    type=PATH,
     metavar="MAP.toml",
     help="Mapping that says what the columns of other files mean.",
 )
@@ -270,13 +245,13 @@ _WITH_GRAPHS = ("neusight", "timm")
 )
 @click.option(
     "--graphs",
-    type=_FILE,
+    type=PATH,
     metavar="FOLDER",
     help="ONNX files of the networks of neusight or timm, each with a network's name.",
 )
-@click.option("-o", "--output", type=_FILE, required=True, metavar="OUT", help="The dataset.")
-@_force_option
-@_json_option
+@output("OUT", "The dataset.", required=True)
+@FORCE
+@JSON
 def import_files(
     files: tuple[Path, ...],
     source: str | None,
@@ -328,7 +303,7 @@ def import_files(
         chosen = shipped_mapping(source) if source else read_mapping(cast("Path", mapping))
         imported = import_dataset(files, output, mapping=chosen, device=device)
     if as_json:
-        _print_json(_import_document(output, imported))
+        show_json(_import_document(output, imported))
         return
     click.echo(_import_text(output, imported))
 
@@ -369,10 +344,10 @@ def _import_text(output: Path, imported: Imported) -> str:
 
 
 @command.command(epilog="Example: resperf dataset merge night1.h5 night2.h5 -o both.h5")
-@click.argument("files", type=_FILE, nargs=-1, required=True)
-@click.option("-o", "--output", type=_FILE, required=True, help="The merged file.", metavar="OUT")
-@_force_option
-@_json_option
+@FILES
+@output("OUT", "The merged file.", required=True)
+@FORCE
+@JSON
 def merge(files: tuple[Path, ...], output: Path, force: bool, as_json: bool) -> None:
     """Merge FILES of one machine; shared layers become repeats."""
     from resperf.dataset import merge_datasets
@@ -381,10 +356,6 @@ def merge(files: tuple[Path, ...], output: Path, force: bool, as_json: bool) -> 
     refuse_to_replace(output, unless=force)
     merged = merge_datasets(files, output)
     if as_json:
-        _print_json({"path": str(output), "rows": len(merged.measurements)})
+        show_json({"path": str(output), "rows": len(merged.measurements)})
     else:
         click.echo(f"{output}: {len(merged.measurements)} rows from {len(files)} files")
-
-
-def _print_json(values: Any) -> None:
-    click.echo(json.dumps(values, indent=2, ensure_ascii=False))

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import click
 
-from resperf.cli._options import JSON
+from resperf.cli._options import JSON, POSITIVE, show_json
 
 
 @click.command(epilog="Example: resperf demo --minutes 3 --keep demo")
 @click.option(
     "--minutes",
-    type=click.FloatRange(min=0, min_open=True),
+    type=POSITIVE,
     default=3.0,
     show_default=True,
     metavar="M",
@@ -39,7 +39,6 @@ def command(minutes: float, folder: Path, as_json: bool) -> None:
     from resperf.campaign import Campaign
     from resperf.cli.bench import find_campaign
     from resperf.report.comparison import ComparisonRow, comparison_table, mean_error
-    from resperf.report.documents import json_text
     from resperf.report.tables import percent_cell
     from resperf.workflows.demo import run_demo
 
@@ -61,13 +60,12 @@ def command(minutes: float, folder: Path, as_json: bool) -> None:
     ]
     error = mean_error(rows)
     if as_json:
-        print(json_text({
-            "dataset": str(result.dataset), "bundle": str(result.bundle), "mean_error": error,
-            "networks": [
-                {"predicted": prediction.to_json(), "measured": measured.to_json()}
-                for prediction, measured in result.rows
-            ],
-        }))  # fmt: skip
+        networks = [
+            {"predicted": prediction.to_json(), "measured": measured.to_json()}
+            for prediction, measured in result.rows
+        ]
+        places = {"dataset": str(result.dataset), "bundle": str(result.bundle)}
+        show_json({**places, "mean_error": error, "networks": networks})
         return
     print(f"\n{comparison_table(rows)}\n\nmean absolute error: {percent_cell(error)}\n")
     print(_next_commands(result.dataset, result.bundle))

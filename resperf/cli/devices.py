@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from resperf.cli._options import BUNDLE, JSON
+from resperf.cli._options import BUNDLE, JSON, show_json
 from resperf.errors import BundleError
 
 
@@ -21,16 +21,15 @@ from resperf.errors import BundleError
 def command(bundle: str | None, provenance: bool, as_json: bool) -> None:
     """List the bundles that `resperf predict` can find: device, framework, machine and error."""
     from resperf.report.devices import device_table, provenance_text
-    from resperf.report.documents import json_text
 
     entries = _entries(bundle)
     if as_json:
-        print(json_text(entries))
+        show_json(entries)
     elif entries:
         print(device_table(entries))
         if provenance:
-            print(*(f"\n{provenance_text(each)}" for each in entries if "damaged" not in each),
-                  sep="\n")  # fmt: skip
+            for each in (entry for entry in entries if "damaged" not in entry):
+                print(f"\n{provenance_text(each)}")
     else:
         print("no bundles found; make one with: resperf bench CAMPAIGN, then resperf train FILE.h5")
 

@@ -13,12 +13,17 @@ from click.core import ParameterSource
 
 from resperf.cli._options import (
     BUNDLE,
+    DATASET,
     DEVICE,
+    EPOCHS,
     FRAMEWORK,
     JSON,
+    PATH,
     SEED,
     RowsCommand,
     positive_integers,
+    show_json,
+    show_notes,
 )
 
 if TYPE_CHECKING:
@@ -26,7 +31,6 @@ if TYPE_CHECKING:
     from resperf.training import Compared, ComparisonSettings, Evaluated, Evaluation
     from resperf.training.evaluate import Part
 
-_PATH = click.Path(path_type=Path)
 _ONLY_WITH_BUNDLE = ("split",)
 _ONLY_WITH_METHODS = ("test", "rows", "folds", "kinds", "phases", "seed", "epochs", "plot")
 _EXAMPLES = """\b
@@ -46,7 +50,7 @@ def _names(
 
 
 @click.command(cls=RowsCommand, epilog=_EXAMPLES)
-@click.argument("file", metavar="FILE.h5", type=_PATH)
+@DATASET
 @BUNDLE
 @DEVICE
 @FRAMEWORK
@@ -65,7 +69,7 @@ def _names(
 )
 @click.option(
     "--test",
-    type=_PATH,
+    type=PATH,
     metavar="OTHER.h5",
     help="Evaluate on all rows of this file; all rows of FILE.h5 are then training data.",
 )
@@ -90,19 +94,10 @@ def _names(
     metavar="PHASE",
     help="Phase to learn (repeatable): execution by default, or the whole call if FILE.h5 has it.",
 )
+@SEED
+@EPOCHS
 @click.option(
-    "--seed",
-    type=SEED,
-    default=0,
-    show_default=True,
-    metavar="S",
-    help="Seed of everything random.",
-)
-@click.option(
-    "--epochs", type=click.IntRange(min=1), metavar="N", help="Passes over the training rows."
-)
-@click.option(
-    "--plot", type=_PATH, metavar="DIR", help="Draw the comparison into PNG files (needs [plot])."
+    "--plot", type=PATH, metavar="DIR", help="Draw the comparison into PNG files (needs [plot])."
 )
 @JSON
 @click.pass_context
@@ -173,15 +168,13 @@ def _evaluate(file: Path, bundle: Bundle, split: Part, as_json: bool) -> None:
 
     evaluation = evaluate(file, bundle, split, SumOfLayers(bundle))
     if as_json:
-        from resperf.report.documents import json_text
-
-        print(json_text([row.to_json() for row in evaluation.rows]))
+        show_json([row.to_json() for row in evaluation.rows])
     else:
         print(_table(evaluation))
         for row in evaluation.rows:
             if row.networks:
                 print(f"\n{row.phase}, {row.method}:\n{_networks_table(row)}")
-    _say(evaluation.notes)
+    show_notes(evaluation.notes)
 
 
 def _compare(
@@ -200,7 +193,7 @@ def _compare(
         # Finished results may have taken hours: show them even after Ctrl-C.
         if found:
             _show(found, as_json)
-    _say(comparison.notes)
+    show_notes(comparison.notes)
     if plot is not None:
         for path in write_plots(comparison.rows, plot):
             print(f"plot: {path}", file=sys.stderr)
@@ -208,29 +201,20 @@ def _compare(
 
 def _show(found: Sequence[Compared], as_json: bool) -> None:
     if as_json:
-        from resperf.report.documents import json_text
-
-        print(json_text([row.to_json() for row in found]))
+        show_json([row.to_json() for row in found])
         return
     from resperf.report.methods import methods_text
 
     print(methods_text(found))
 
 
-def _say(notes: Sequence[str]) -> None:
-    for note in notes:
-        print(f"note: {note}", file=sys.stderr)
-
-
 def _table(evaluation: Evaluation) -> str:
-    from resperf.report.tables import Column, ms_cell, percent_cell, table
+    from resperf.report.methods import PLACE
+    from resperf.report.tables import ms_cell, percent_cell, table
 
-    columns = (
-        Column("kind"), Column("phase"), Column("method"), Column("rows", right=True),
-        Column("MAPE", right=True), Column("median", right=True),
-        Column("noise floor", right=True), Column("within 10%", right=True),
-        Column("in 90% interval", right=True), Column("RMSE ms", right=True),
-        Column("MAE ms", right=True), Column("out of range", right=True),
+    headings = (
+        *PLACE, "rows", "MAPE", "median", "noise floor", "within 10%", "in 90% interval",
+        "RMSE ms", "MAE ms", "out of range",
     )  # fmt: skip
     rows = [
         [
@@ -242,20 +226,16 @@ def _table(evaluation: Evaluation) -> str:
         ]
         for row in evaluation.rows
     ]  # fmt: skip
-    return table(columns, rows)
+    return table(headings, rows, text=PLACE)
 
 
 def _networks_table(row: Evaluated) -> str:
     from resperf.quantities import QUANTITIES
     from resperf.report.network import quantity_cell
-    from resperf.report.tables import UNKNOWN, Column, percent_cell, table
+    from resperf.report.tables import UNKNOWN, percent_cell, table
 
     unit = QUANTITIES[row.phase].unit
-    columns = (
-        Column("network"), Column("batch", right=True), Column("measured", right=True),
-        Column("predicted", right=True), Column("error", right=True),
-        Column("90% interval", right=True),
-    )  # fmt: skip
+    headings = ("network", "batch", "measured", "predicted", "error", "90% interval")
     rows = []
     for each in row.networks:
         low, high = quantity_cell(each.low, unit), quantity_cell(each.high, unit)
@@ -269,4 +249,4 @@ def _networks_table(row: Evaluated) -> str:
                 UNKNOWN if math.isnan(each.low) else f"{low} to {high}",
             ]
         )
-    return table(columns, rows)
+    return table(headings, rows, text=("network",))

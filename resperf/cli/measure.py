@@ -18,6 +18,10 @@ from resperf.cli._options import (
     SHAPE,
     BatchCommand,
     bar_of_steps,
+    output,
+    seconds,
+    show_json,
+    threads,
 )
 from resperf.errors import require
 
@@ -30,12 +34,7 @@ from resperf.errors import require
 @NETWORK
 @DEVICE
 @FRAMEWORK
-@click.option(
-    "--threads",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="Number of threads; all cores by default.",
-)
+@threads("Number of threads; all cores by default.")
 @BATCH
 @SHAPE
 @click.option(
@@ -43,21 +42,8 @@ from resperf.errors import require
     metavar="B",
     help="Bundle (name, folder or device) whose prediction is shown beside the measurement.",
 )
-@click.option(
-    "--seconds",
-    type=click.FloatRange(min=0, min_open=True),
-    default=6.0,
-    show_default=True,
-    metavar="S",
-    help="Time for whole runs; each distinct layer takes about 0.3 s more.",
-)
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(path_type=Path),
-    metavar="RUNS.h5",
-    help="Dataset to which the whole runs are added; created if missing.",
-)
+@seconds(6.0, "Time for whole runs; each distinct layer takes about 0.3 s more.")
+@output("RUNS.h5", "Dataset to which the whole runs are added; created if missing.")
 @click.option("--no-layers", is_flag=True, help="Measure the whole network only.")
 @ALL
 @JSON
@@ -84,7 +70,6 @@ def command(
     from resperf.bundle import named_target
     from resperf.prediction import layers_alone
     from resperf.prediction.api import chosen_bundle, read_batches
-    from resperf.report.documents import json_text
     from resperf.report.network import network_text
     from resperf.report.side_by_side import side_by_side_text
     from resperf.workflows.measure import (
@@ -142,4 +127,4 @@ def command(
     finally:
         # Batches that were measured are printed even if another one fails.
         if as_json and documents:
-            print(json_text(documents if len(batches) > 1 else documents[0]))
+            show_json(documents if len(batches) > 1 else documents[0])

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import csv
 import dataclasses
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -18,16 +17,17 @@ from resperf.cli._options import (
     FRAMEWORK,
     JSON,
     NETWORK,
+    PATH,
     SHAPE,
     BatchCommand,
     one_or_several,
+    show_json,
+    threads,
 )
 from resperf.errors import LayerError, UnsupportedError
 
 if TYPE_CHECKING:
     from resperf.layers import Layer
-    from resperf.prediction.network import Strict
-
 
 EVERY_DEVICE = "all"
 
@@ -43,12 +43,7 @@ EVERY_DEVICE = "all"
 @BUNDLE
 @BATCH
 @SHAPE
-@click.option(
-    "--threads",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="Number of threads to predict for; warns if the bundle was measured with another.",
-)
+@threads("Number of threads to predict for; warns if the bundle was measured with another.")
 @ALL
 @click.option("--strict", is_flag=True, help="Fail if an operator has no predictor.")
 @click.option(
@@ -65,16 +60,13 @@ EVERY_DEVICE = "all"
 def command(
     network: Path,
     device: str | None,
-    framework: str | None,
-    bundle: str | None,
     batches: tuple[int, ...],
-    shapes: Mapping[str, tuple[int, ...]],
-    threads: int | None,
     every: bool,
     strict: bool,
     strict_range: bool,
     show_lowering: bool,
     as_json: bool,
+    **question: Any,
 ) -> None:
     """Predict how long a network takes on a device, without running it.
 
@@ -82,7 +74,6 @@ def command(
     `--device all` compares all bundles found.
     """
     from resperf.prediction import predict
-    from resperf.report.documents import json_text
     from resperf.report.network import lowering_text, network_text
 
     if show_lowering and (as_json or device == EVERY_DEVICE):
@@ -91,24 +82,15 @@ def command(
         )
     if every and device == EVERY_DEVICE:
         raise click.UsageError("--all is about the layers of one device; leave it out")
-    refused: Strict = "range" if strict_range else strict
+    question |= {"batch": one_or_several(batches), "strict": "range" if strict_range else strict}
     if device == EVERY_DEVICE:
-        _everywhere(network, framework, bundle, batches, shapes, threads, refused, as_json)
+        _everywhere(network, question, as_json)
         return
-    answer = predict(
-        network,
-        device=device,
-        framework=framework,
-        bundle=bundle,
-        batch=one_or_several(batches),
-        shapes=shapes,
-        threads=threads,
-        strict=refused,
-    )
+    answer = predict(network, device=device, **question)
     predictions = answer if isinstance(answer, list) else [answer]
     if as_json:
         documents = [prediction.to_json() for prediction in predictions]
-        print(json_text(documents if isinstance(answer, list) else documents[0]))
+        show_json(documents if isinstance(answer, list) else documents[0])
         return
     texts = [network_text(prediction, every=every) for prediction in predictions]
     if show_lowering:
@@ -119,33 +101,15 @@ def command(
     print("\n\n".join(texts))
 
 
-def _everywhere(
-    network: Path,
-    framework: str | None,
-    bundle: str | None,
-    batches: tuple[int, ...],
-    shapes: Mapping[str, tuple[int, ...]],
-    threads: int | None,
-    strict: Strict,
-    as_json: bool,
-) -> None:
+def _everywhere(network: Path, question: dict[str, Any], as_json: bool) -> None:
     """Compare all bundles found."""
     from resperf.prediction import predict_everywhere
-    from resperf.report.documents import json_text
     from resperf.report.network import everywhere_text
 
-    predictions, failures = predict_everywhere(
-        network,
-        framework=framework,
-        bundle=bundle,
-        batch=one_or_several(batches),
-        shapes=shapes,
-        threads=threads,
-        strict=strict,
-    )
+    predictions, failures = predict_everywhere(network, **question)
     if as_json:
         failed = [dataclasses.asdict(each) for each in failures]
-        print(json_text([*(prediction.to_json() for prediction in predictions), *failed]))
+        show_json([*(prediction.to_json() for prediction in predictions), *failed])
     else:
         print(everywhere_text(predictions, failures))
     if not predictions:
@@ -164,7 +128,7 @@ def _everywhere(
 @click.option(
     "--csv",
     "table",
-    type=click.Path(path_type=Path),
+    type=PATH,
     metavar="FILE",
     help="Layers as rows of a CSV file: a column `kind`, and one for each field.",
 )
@@ -176,10 +140,8 @@ def predict_layer(
     kind: str | None,
     fields: tuple[str, ...],
     table: Path | None,
-    device: str | None,
-    framework: str | None,
-    bundle: str | None,
     as_json: bool,
+    **place: str | None,
 ) -> None:
     """Predict the execution time of single layers, without a network file.
 
@@ -194,14 +156,13 @@ def predict_layer(
     from resperf.prediction import predict_layers
     from resperf.prediction.api import chosen_bundle
     from resperf.prediction.host import bundle_warnings
-    from resperf.report.documents import json_text
     from resperf.report.network import layers_text, warnings_text
 
-    found = chosen_bundle(device, framework, bundle)
+    found = chosen_bundle(**place)
     layers, optimizers = zip(*typed, strict=True)
     predictions = predict_layers(layers, found, optimizers)
     if as_json:
-        print(json_text([prediction.to_json() for prediction in predictions]))
+        show_json([prediction.to_json() for prediction in predictions])
     else:
         print(layers_text(predictions))
     if warnings := bundle_warnings(found):

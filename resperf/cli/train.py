@@ -2,33 +2,37 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from resperf.cli._options import JSON, SEED
+from resperf.cli._options import (
+    COUNT,
+    DATASET,
+    EPOCHS,
+    JSON,
+    SEED,
+    output,
+    paths,
+    show_json,
+    show_notes,
+)
 from resperf.predictors import DEFAULT_METHOD, METHODS
 from resperf.units import format_bytes
 
 if TYPE_CHECKING:
     from resperf.bundle import Bundle
 
-_PATH = click.Path(path_type=Path)
-
 
 @click.command(
     epilog="Example: resperf train datasets/demo.h5 -o cpu-onnxruntime --exclude vgg16.onnx"
 )
-@click.argument("file", metavar="FILE.h5", type=_PATH)
-@click.option(
-    "-o",
-    "--output",
-    type=_PATH,
-    metavar="BUNDLE",
-    help="Folder to write. By default DEVICE-FRAMEWORK (and the threads, if fewer than all cores) "
+@DATASET
+@output(
+    "BUNDLE",
+    "Folder to write. By default DEVICE-FRAMEWORK (and the threads, if fewer than all cores) "
     "among the bundles that `resperf predict` finds.",
 )
 @click.option(
@@ -38,57 +42,36 @@ _PATH = click.Path(path_type=Path)
     metavar="M",
     help=f"{', '.join(METHODS)}.",
 )
-@click.option(
-    "--epochs", type=click.IntRange(min=1), metavar="N", help="Passes over the training rows."
-)
-@click.option(
-    "--seed",
-    type=SEED,
-    default=0,
-    show_default=True,
-    metavar="S",
-    help="Seed of everything random.",
-)
+@EPOCHS
+@SEED
 @click.option(
     "--trees",
-    type=click.IntRange(min=1),
+    type=COUNT,
     metavar="N",
     help="Most trees of a predictor: fewer make a smaller bundle.",
 )
 @click.option("--device", metavar="NAME", help="Name of the device; the dataset's by default.")
-@click.option(
+@paths(
     "--estimate-from",
-    "estimate_from",
-    multiple=True,
-    type=_PATH,
-    metavar="PATH",
-    help=(
-        "Estimate poolings, activations, copies and shape-only operators that FILE.h5 lacks. PATH "
-        "is a dataset of whole calls on the same device (repeatable: datasets of other devices "
-        "test how well the estimates scale), or the bundle of another device, which is scaled."
-    ),
+    text="Estimate poolings, activations, copies and shape-only operators that FILE.h5 lacks. PATH "
+    "is the bundle of another device, which is scaled, or a dataset of whole calls on the same "
+    "device; datasets of other devices beside it test how well the estimates scale",
 )
-@click.option(
+@paths(
     "--exclude",
     "networks",
-    multiple=True,
-    type=_PATH,
-    metavar="PATH",
-    help="Exclude the layers of this network, or of all in this folder, from training, at any "
-    "batch size (repeatable).",
+    text="Exclude the layers of this network, or of all in this folder, from training, at any "
+    "batch size",
 )
 @JSON
 def command(
     file: Path,
     output: Path | None,
-    method: str,
-    epochs: int | None,
-    seed: int,
-    trees: int | None,
     device: str | None,
     estimate_from: tuple[Path, ...],
     networks: tuple[Path, ...],
     as_json: bool,
+    **settings: Any,
 ) -> None:
     """Train predictors on the measured layers of FILE.h5 and write them as a bundle.
 
@@ -104,19 +87,16 @@ def command(
     excluded = keys_of_networks(datasets, network_files(networks))
     with progress_bar() as progress:
         bundle = train(
-            file, target, method=method, seed=seed, epochs=epochs, trees=trees, device=device,
-            exclude_keys=excluded, excluded=[path.name for path in networks],
-            estimate_from=estimate_from, progress=progress,
+            file, target, device=device, exclude_keys=excluded,
+            excluded=[path.name for path in networks], estimate_from=estimate_from,
+            progress=progress, **settings,
         )  # fmt: skip
     seconds = time.monotonic() - started
     if as_json:
-        from resperf.report.documents import json_text
-
-        print(json_text(_document(bundle, seconds)))
+        show_json(_document(bundle, seconds))
         return
     print(_table(bundle))
-    for note in bundle.part["training"]["notes"]:
-        print(f"note: {note}", file=sys.stderr)
+    show_notes(bundle.part["training"]["notes"])
     if bundle.estimates:
         print(f"estimated, not learnt from this file: {', '.join(bundle.estimates)}")
     print(
@@ -137,7 +117,7 @@ def _default_output(file: Path, device: str | None) -> Path:
 def _table(bundle: Bundle) -> str:
     from resperf.bundle import NETWORK
     from resperf.quantities import QUANTITIES
-    from resperf.report.tables import Column, percent_cell, table
+    from resperf.report.tables import percent_cell, table
 
     rows_of = bundle.part["training"]["rows"]
     lines = []
@@ -151,11 +131,8 @@ def _table(bundle: Bundle) -> str:
             method = bundle.method_of(kind, phase)
             rows = rows_of[kind][phase] if kind == NETWORK else rows_of[kind]
             lines.append([kind, phase, method, str(rows["train"]), *errors])
-    columns = (
-        Column("kind"), Column("phase"), Column("method"), Column("training rows", right=True),
-        Column("validation MAPE", right=True), Column("test MAPE", right=True),
-    )  # fmt: skip
-    return table(columns, lines)
+    place = ("kind", "phase", "method")
+    return table((*place, "training rows", "validation MAPE", "test MAPE"), lines, text=place)
 
 
 def _document(bundle: Bundle, seconds: float) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from resperf.dataset.hdf5 import (
     FILES,
     columns_of_group,
     content_checksum,
+    estimator_in,
     info_of,
     open_dataset,
     quantities_of_group,
@@ -36,7 +37,7 @@ from resperf.dataset.schema import (
 )
 from resperf.errors import LayerError
 from resperf.measurement import Status, StopReason, layer_key, written_layer
-from resperf.quantities import layer_quantity, quantity
+from resperf.quantities import Estimator, layer_quantity, quantity
 
 # Samples are float32, medians float64 of the original samples.
 _MEDIAN_TOLERANCE = 1e-6
@@ -83,7 +84,7 @@ def _group_problems(file: h5py.File, name: str) -> list[str]:
         *(
             problem
             for each in quantities_of_group(file, name)
-            for problem in _sample_problems(each, arrays)
+            for problem in _sample_problems(each, arrays, estimator_in(group, each))
         ),
         *_reference_problems(file, arrays),
         *of_subjects,
@@ -193,7 +194,16 @@ def _row_problems(arrays: Mapping[str, Array], info: DatasetInfo) -> list[str]:
     return [line for what, rule in rules for line in _found(rule(arrays), what)]
 
 
-def _sample_problems(name: str, arrays: Mapping[str, Array]) -> list[str]:
+_VALUES: Mapping[Estimator, Callable[[Array], Array]] = {
+    Estimator.MEDIAN: lambda each: np.nanmedian(each, axis=1),
+    Estimator.MEAN_OF_BEST_FIVE: lambda each: np.nanmean(np.sort(each, axis=1)[:, :5], axis=1),
+    Estimator.THROUGHPUT_MEAN: lambda each: np.nanmean(each, axis=1),
+    Estimator.MAXIMUM: lambda each: np.nanmax(each, axis=1),
+}
+"""Value of each row's samples, padded with NaN, by estimator; an unknown one is the median."""
+
+
+def _sample_problems(name: str, arrays: Mapping[str, Array], estimator: Estimator) -> list[str]:
     """Compare samples, counts and value of one quantity with each other and with the status."""
     row = quantity(name)
     names = {label: column_name(row, label) for label in SAMPLE_COLUMNS}
@@ -209,8 +219,9 @@ def _sample_problems(name: str, arrays: Mapping[str, Array]) -> list[str]:
     if name == layer_quantity((name,)):
         too_short, bound = ~(value > 0), "not above 0"
     sampled = np.where(stored, samples, np.nan).astype(np.float64)
-    sampled[np.isnan(sampled).all(axis=1), 0] = 0.0  # nanmedian warns about rows without samples
-    deviation = np.abs(np.nanmedian(sampled, axis=1) - value)
+    sampled[np.isnan(sampled).all(axis=1), 0] = 0.0  # NumPy warns about rows without samples
+    known = estimator if estimator in _VALUES else Estimator.MEDIAN
+    deviation = np.abs(_VALUES[known](sampled) - value)
     scale = np.nanmax(np.abs(sampled), axis=1)
     rules = (
         (f"ok but {name} {bound}", ok & too_short),
@@ -221,7 +232,7 @@ def _sample_problems(name: str, arrays: Mapping[str, Array]) -> list[str]:
         (f"{names['samples']} not a number", (stored & ~np.isfinite(samples)).any(axis=1)),
         (f"{names['samples']} beyond {names['n_samples']}",
          (~stored & ~np.isnan(samples)).any(axis=1)),
-        (f"{name} is not the median of its samples",
+        (f"{name} is not the {known} of its samples",
          ok & ~(deviation <= _MEDIAN_TOLERANCE * scale)),
         (f"unknown {names['stop_reason']}", ok & _not_in(reason, list(StopReason))),
     )  # fmt: skip

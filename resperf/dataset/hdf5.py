@@ -334,6 +334,11 @@ def quantities_of_group(file: h5py.File, name: str) -> tuple[str, ...]:
     return tuple(_json_attributes(file)["quantities"] if own is None else json.loads(own))
 
 
+def estimator_in(group: h5py.Group, name: str) -> Estimator:
+    """Return how the values of a quantity in a group follow from samples."""
+    return Estimator(group[name].attrs.get("estimator", Estimator.MEDIAN))
+
+
 def read_info(path: Path) -> DatasetInfo:
     """Read a dataset's identity, without its rows.
 
@@ -390,8 +395,7 @@ def _measurements(path: Path, file: h5py.File, names: Sequence[str]) -> tuple[Me
     for name in names:
         arrays = read_arrays(file[name], columns_of_group(file, name))
         quantities = {
-            each: Estimator(file[name][each].attrs.get("estimator", Estimator.MEDIAN))
-            for each in quantities_of_group(file, name)
+            each: estimator_in(file[name], each) for each in quantities_of_group(file, name)
         }
         group = None if name == NETWORKS else name
         try:

@@ -26,11 +26,6 @@ THREADED_VALUES = 16384
 """Frameworks use several threads from about this many values on."""
 
 
-def is_one_of(columns: Columns, name: str, *choices: str) -> Array:
-    """Return 1.0 where a field holds one of these names, 0.0 elsewhere."""
-    return is_among(columns[name], choices).astype(float)
-
-
 def is_among(values: npt.NDArray[Any], choices: Sequence[object]) -> npt.NDArray[np.bool_]:
     """Return which values are among a few choices; for so few, `numpy.isin` is slow.
 

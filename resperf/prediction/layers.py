@@ -84,10 +84,11 @@ def layer_prediction(
         Of the layer's training step; empty for inference.
     """
     facts = device_facts(bundle.device)
+    kind = written_kind(layer.kind, optimizer)
     passes = PASSES if optimizer else 1
     return LayerPrediction(
         name=name,
-        kind=written_kind(layer.kind, optimizer),
+        kind=kind,
         execution_ms=time.ms,
         in_range=time.in_range,
         reason=time.reason,
@@ -98,7 +99,7 @@ def layer_prediction(
         moved_bytes=layer.moved_bytes,
         sources=sources,
         phase=phase,
-        estimated=f"{layer.kind} {QUANTITIES[bundle.layer_quantity].stem}" in bundle.estimates,
+        estimated=f"{kind} {QUANTITIES[bundle.layer_quantity].stem}" in bundle.estimates,
         lower_bound_ms=math.nan if facts is None else lower_bound_ms(layer, facts, passes),
     )
 

@@ -8,6 +8,6 @@ from __future__ import annotations
 
 from resperf.report.comparison import ComparisonRow, comparison_table, mean_error
 from resperf.report.documents import json_text
-from resperf.report.tables import Column, table
+from resperf.report.tables import table
 
-__all__ = ["Column", "ComparisonRow", "comparison_table", "json_text", "mean_error", "table"]
+__all__ = ["ComparisonRow", "comparison_table", "json_text", "mean_error", "table"]

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from resperf.report.tables import Column, ms_cell, percent_cell, table
+from resperf.report.tables import ms_cell, percent_cell, table
 
 
 @dataclass(frozen=True)
@@ -52,8 +52,6 @@ def comparison_table(rows: Sequence[ComparisonRow], *, title: str = "network") -
     title : str
         Heading of the first column.
     """
-    columns = [Column(title), Column("batch", right=True)]
-    columns += [Column(name, right=True) for name in ("predicted ms", "measured ms", "error")]
     cells = [
         [
             row.name,
@@ -65,4 +63,5 @@ def comparison_table(rows: Sequence[ComparisonRow], *, title: str = "network") -
         ]
         for row in rows
     ]
-    return table([*columns, Column("remark")], cells)
+    headings = (title, "batch", "predicted ms", "measured ms", "error", "remark")
+    return table(headings, cells, text=(title, "remark"))

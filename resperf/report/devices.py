@@ -8,7 +8,7 @@ from typing import Any
 
 from resperf.bundle import UNKNOWN
 from resperf.quantities import WHOLE_CALL
-from resperf.report.tables import Column, percent_cell, table
+from resperf.report.tables import percent_cell, table
 
 MOST_KINDS = 8
 """Above this number of kinds, only `COMMON_KINDS` and the median of the rest are shown."""
@@ -28,17 +28,13 @@ def device_table(entries: Sequence[Mapping[str, Any]]) -> str:
     whole = [entry for entry in entries if not entry.get("damaged")]
     parts = []
     if whole:
-        parts.append(
-            table(
-                (Column("device"), Column("framework"), Column("machine"), Column("method"),
-                 Column("date"), Column("validation error"), Column("path")),
-                [
-                    [entry["device"], entry["framework"], entry["machine"], entry["method"],
-                     entry["date"][:10], _errors(entry), entry["path"]]
-                    for entry in whole
-                ],
-            )
-        )  # fmt: skip
+        headings = ("device", "framework", "machine", "method", "date", "validation error", "path")
+        rows = [
+            [entry["device"], entry["framework"], entry["machine"], entry["method"],
+             entry["date"][:10], _errors(entry), entry["path"]]
+            for entry in whole
+        ]  # fmt: skip
+        parts.append(table(headings, rows, text=headings))
     parts += [
         f"damaged: {entry['path']}: {entry['damaged']}" for entry in entries if entry.get("damaged")
     ]

@@ -25,41 +25,33 @@ def percent(share: float) -> str:
 
 
 def methods_markdown(rows: Sequence[Compared]) -> str:
-    """Show for each kind and phase its methods, best first, and learning curves if any.
+    """Show the methods of each kind and phase, best first, and learning curves if any.
 
     Parameters
     ----------
     rows : sequence of Compared
         At least one; those of one kind and phase are adjacent.
     """
-    parts = []
-    for (kind, phase), group in by_kind_and_phase(rows):
-        chosen = at_most_rows(group)
-        trained = " or ".join(str(n) for n in sorted({row.rows_trained for row in chosen}))
-        parts += [
-            f"**{kind}**, {phase}: {trained} rows trained, {chosen[0].errors.rows} tested, "
-            f"noise floor {percent(chosen[0].noise_floor)}.",
-            _errors(chosen),
-        ]
-        curve = _curve(group)
-        if curve:
-            parts += [f"{kind}, MAPE by rows trained:", curve]
-    return "\n\n".join(parts)
-
-
-def _errors(rows: Sequence[Compared]) -> str:
     headings = (
-        "method", "MAPE", "within 10%", "RMSE ms", "MAE ms", "R²", "fit s", "predict us/layer",
+        "kind", "phase", "method", "rows trained", "rows tested", "MAPE", "noise floor",
+        "within 10%", "RMSE ms", "MAE ms", "R²", "fit s", "predict us/layer",
     )  # fmt: skip
+    groups = list(by_kind_and_phase(rows))
     cells = [
         [
-            row.method, percent(row.errors.mape), f"{row.errors.within_10:.1%}",
+            kind, phase, row.method, str(row.rows_trained), str(row.errors.rows),
+            percent(row.errors.mape), percent(row.noise_floor), f"{row.errors.within_10:.1%}",
             f"{row.errors.rmse_ms:.4g}", f"{row.errors.mae_ms:.4g}", f"{row.r2:.4f}",
             f"{row.fit_s:.1f}", f"{row.predict_us:.1f}",
         ]
-        for row in sorted(rows, key=lambda row: row.errors.mape)
+        for (kind, phase), group in groups
+        for row in sorted(at_most_rows(group), key=lambda row: row.errors.mape)
     ]  # fmt: skip
-    return markdown_table(headings, cells)
+    parts = [markdown_table(headings, cells)]
+    for (kind, _), group in groups:
+        if curve := _curve(group):
+            parts += [f"{kind}, MAPE by rows trained:", curve]
+    return "\n\n".join(parts)
 
 
 def _curve(rows: Sequence[Compared]) -> str:

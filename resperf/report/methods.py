@@ -7,11 +7,14 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from resperf.report.tables import Column, ms_cell, percent_cell, table
+from resperf.report.tables import ms_cell, percent_cell, table
 
 if TYPE_CHECKING:
     from resperf.predictors.metrics import TimeBin
     from resperf.training import Compared
+
+PLACE = ("kind", "phase", "method")
+"""Headings of the columns that say what a row of figures is about."""
 
 
 def methods_text(rows: Sequence[Compared]) -> str:
@@ -58,13 +61,9 @@ def bin_title(each: TimeBin) -> str:
 
 
 def _errors(rows: Sequence[Compared]) -> str:
-    columns = (
-        Column("kind"), Column("phase"), Column("method"), Column("rows trained", right=True),
-        Column("rows tested", right=True), Column("MAPE", right=True),
-        Column("noise floor", right=True), Column("of folds", right=True),
-        Column("within 10%", right=True), Column("RMSE ms", right=True),
-        Column("MAE ms", right=True), Column("fit s", right=True),
-        Column("predict us/layer", right=True),
+    headings = (
+        *PLACE, "rows trained", "rows tested", "MAPE", "noise floor", "of folds", "within 10%",
+        "RMSE ms", "MAE ms", "fit s", "predict us/layer",
     )  # fmt: skip
     cells = [
         [
@@ -75,7 +74,7 @@ def _errors(rows: Sequence[Compared]) -> str:
         ]
         for row in rows
     ]  # fmt: skip
-    return table(columns, cells)
+    return table(headings, cells, text=PLACE)
 
 
 def _folds(row: Compared) -> str:
@@ -89,7 +88,7 @@ def _by_time(rows: Sequence[Compared]) -> str:
     chosen = at_most_rows(rows)
     # All methods are evaluated on the same rows, so that they have the same bins.
     bins = chosen[0].bins
-    columns = [Column("method"), *(Column(bin_title(each), right=True) for each in bins)]
+    headings = ["method", *map(bin_title, bins)]
     counts = ["rows tested", *(str(each.rows) for each in bins)]
     cells = [[row.method, *(percent_cell(each.mape) for each in row.bins)] for row in chosen]
-    return table(columns, [counts, *cells])
+    return table(headings, [counts, *cells], text=PLACE)

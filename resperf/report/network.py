@@ -17,7 +17,7 @@ from resperf.prediction import (
     QuantityPrediction,
 )
 from resperf.quantities import PHASES, WHOLE_CALL, quantity
-from resperf.report.tables import Column, ms_cell, percent_cell, table
+from resperf.report.tables import ms_cell, percent_cell, table
 from resperf.units import format_bytes
 
 if TYPE_CHECKING:
@@ -46,14 +46,13 @@ def network_text(result: Prediction | MeasuredNetwork, *, every: bool = False) -
     every : bool
         Show all layers and all skipped operators, not only the first ones.
     """
-    parts = [_totals(result)]
-    if result.layers:
-        parts.append(_layers(result, every))
-    if result.skipped:
-        parts.append(_skipped(result, every))
-    if result.warnings:
-        parts.append(warnings_text(result.warnings))
-    return "\n\n".join(parts)
+    parts = (
+        _totals(result),
+        _layers(result, every) if result.layers else "",
+        _skipped(result, every) if result.skipped else "",
+        warnings_text(result.warnings),
+    )
+    return "\n\n".join(filter(None, parts))
 
 
 def warnings_text(warnings: Sequence[str]) -> str:
@@ -110,8 +109,11 @@ def _totals(result: Prediction | MeasuredNetwork) -> str:
     return "\n".join(lines)
 
 
-def incomplete_lines(prediction: Prediction) -> list[str]:
-    """Say what share of the network's work the total covers and what is missing, if anything."""
+def incomplete_lines(prediction: Prediction, *, listed: bool = True) -> list[str]:
+    """Say what share of the network's work the total covers and what is missing, if anything.
+
+    `listed` refers to a list of the skipped operators below.
+    """
     if prediction.complete:
         return []
     covered = prediction.covered
@@ -126,8 +128,8 @@ def incomplete_lines(prediction: Prediction) -> list[str]:
     work = " and ".join(parts) or "an unknown share of the network's work"
     lines = [f"{INCOMPLETE}: the total covers {work}{rest}"]
     if prediction.skipped:
-        skipped = _operators(len(prediction.skipped))
-        lines.append(f"the total does not include {skipped}, listed below")
+        skipped = _operators(len(prediction.skipped)) + (", listed below" if listed else "")
+        lines.append(f"the total does not include {skipped}")
     if prediction.missing_costs:
         names = " and ".join(f"no {each.name}" for each in prediction.missing_costs)
         lines.append(
@@ -223,8 +225,9 @@ def lowering_text(prediction: Prediction, *, every: bool = False) -> str:
         remarks = "; ".join(filter(None, [remark, reason]))
         sources = _named(node.sources, len(node.sources) if every else SHOWN_SOURCES)
         rows.append([node.op, sources, layer, remarks])
-    columns = (Column("kernel"), Column("from nodes"), Column("layer"), Column("remark"))
-    return f"lowered by {prediction.lowering}, in the order they run\n" + table(columns, rows)
+    headings = ("kernel", "from nodes", "layer", "remark")
+    kernels = table(headings, rows, text=headings)
+    return f"lowered by {prediction.lowering}, in the order they run\n{kernels}"
 
 
 def _named(names: Sequence[str], most: int) -> str:
@@ -240,10 +243,9 @@ def interval_cell(result: LayerPrediction | Prediction) -> str:
     return f"{ms_cell(result.low_ms)}-{ms_cell(result.high_ms)}"
 
 
-LAYER_COLUMNS = (
-    Column("layer"), Column("kind"), Column("ms", right=True), Column("90% interval", right=True),
-    Column("of total", right=True), Column("GMAC", right=True), Column("remark"),
-)  # fmt: skip
+LAYER_HEADINGS = ("layer", "kind", "ms", "90% interval", "of total", "GMAC", "remark")
+TEXT_HEADINGS = ("layer", "kind", "remark", "device", "framework", "")
+"""Headings of the columns of text."""
 
 
 def _layers(result: Prediction | MeasuredNetwork, every: bool) -> str:
@@ -251,9 +253,8 @@ def _layers(result: Prediction | MeasuredNetwork, every: bool) -> str:
     shown = slowest if every else slowest[:SHOWN_LAYERS]
     count = len(slowest)
     more = "" if len(shown) == count else f": {len(shown)} of {count}, --all shows every one"
-    return f"layers, slowest first{more}\n" + table(
-        LAYER_COLUMNS, layer_rows(shown, result.total_ms)
-    )
+    rows = layer_rows(shown, result.total_ms)
+    return f"layers, slowest first{more}\n" + table(LAYER_HEADINGS, rows, text=TEXT_HEADINGS)
 
 
 def _skipped(result: Prediction | MeasuredNetwork, every: bool) -> str:
@@ -317,36 +318,24 @@ def everywhere_text(predictions: Sequence[Prediction], failures: Sequence[Failur
     ]  # fmt: skip
     parts = [predictions[0].network if predictions else "no bundle can predict this network"]
     if rows:
-        parts[0] += "\n" + table(
-            (Column("device"), Column("framework"), Column("batch", right=True),
-             Column(""), Column("total ms", right=True), Column("90% interval", right=True),
-             Column("preprocess", right=True), Column("execution", right=True),
-             Column("postprocess", right=True),
-             Column("estimated ms", right=True), Column("skipped", right=True),
-             Column("out of range", right=True)),
-            rows,
+        headings = (
+            "device", "framework", "batch", "", "total ms", "90% interval", "preprocess",
+            "execution", "postprocess", "estimated ms", "skipped", "out of range",
         )  # fmt: skip
+        parts[0] += "\n" + table(headings, rows, text=TEXT_HEADINGS)
     parts += [
         f"not predicted for {each.device} with {each.framework}: {each.error}"
         if each.device
         else f"damaged: {each.error}"
         for each in failures
     ]
-    lacking = dict.fromkeys(
-        f"{name} with {each.framework}: {line}"
-        for name, each in zip(names, predictions, strict=True)
-        for line in incomplete_lines(each)
-    )
-    if lacking:
-        parts.append("\n".join(line.replace(", listed below", "") for line in lacking))
-    warnings = [
-        f"{name} with {each.framework}: {warning}"
-        for name, each in zip(names, predictions, strict=True)
-        for warning in each.warnings
-    ]
-    if warnings:
-        parts.append(warnings_text(warnings))
-    return "\n\n".join(parts)
+    lacking, warnings = [], []
+    for name, each in zip(names, predictions, strict=True):
+        place = f"{name} with {each.framework}"
+        lacking += [f"{place}: {line}" for line in incomplete_lines(each, listed=False)]
+        warnings += [f"{place}: {warning}" for warning in each.warnings]
+    parts += ["\n".join(dict.fromkeys(lacking)), warnings_text(warnings)]
+    return "\n\n".join(filter(None, parts))
 
 
 def layers_text(layers: Sequence[LayerPrediction]) -> str:
@@ -362,19 +351,12 @@ def layers_text(layers: Sequence[LayerPrediction]) -> str:
         reason = "" if layer.in_range else layer.reason or "no predictor"
         remark = "; ".join(filter(None, [reason, *_marks(layer)]))
         rows.append(
-            [
-                ms_cell(layer.execution_ms),
-                interval_cell(layer),
-                f"{layer.macs / 1e9:.3f}",
-                _fields(layer.key),
-                remark,
-            ]
-        )
+            [ms_cell(layer.execution_ms), interval_cell(layer), f"{layer.macs / 1e9:.3f}",
+             _fields(layer.key), remark]
+        )  # fmt: skip
     whole = any(layer.phase == quantity(WHOLE_CALL).stem for layer in layers)
-    columns = (Column("ms, whole call" if whole else "ms", right=True),
-               Column("90% interval", right=True), Column("GMAC", right=True), Column("layer"),
-               Column("remark"))  # fmt: skip
-    return table(columns, rows)
+    headings = ("ms, whole call" if whole else "ms", "90% interval", "GMAC", "layer", "remark")
+    return table(headings, rows, text=TEXT_HEADINGS)
 
 
 def _fields(key: str) -> str:

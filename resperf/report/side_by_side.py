@@ -46,13 +46,10 @@ def side_by_side_text(
     parts = [
         f"{heading(measured)}\n{totals}",
         f"layers, slowest first{more}\n" + comparison_table(shown, title="layer"),
+        order_agreement(rows),
+        warnings_text((*prediction.warnings, *measured.warnings)),
     ]
-    if agreement := order_agreement(rows):
-        parts.append(agreement)
-    warnings = (*prediction.warnings, *measured.warnings)
-    if warnings:
-        parts.append(warnings_text(warnings))
-    return "\n\n".join(parts)
+    return "\n\n".join(filter(None, parts))
 
 
 def order_agreement(rows: Sequence[ComparisonRow]) -> str:
@@ -111,7 +108,7 @@ def total_comparison(prediction: Prediction, measured: MeasuredNetwork) -> list[
     """
     layers_ms = sum(layer.execution_ms for layer in prediction.layers if layer.phase == "execution")
     mine, theirs = prediction.phases, measured.phases
-    remark = "; ".join(incomplete_lines(prediction)).replace(", listed below", "")
+    remark = "; ".join(incomplete_lines(prediction, listed=False))
     alone = len(measured.skipped)
     rest = f"with {alone} operators not measured in isolation" if alone else ""
     return [

@@ -7,7 +7,6 @@ import math
 import shutil
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from resperf.errors import printable
 from resperf.units import format_ms
@@ -17,21 +16,6 @@ WIDTH_IN_FILES = 160
 
 UNKNOWN = "-"
 """Shown instead of a missing value."""
-
-
-@dataclass(frozen=True)
-class Column:
-    """Heading and alignment of a column.
-
-    Attributes
-    ----------
-    title : str
-    right : bool
-        Align to the right, as for numbers.
-    """
-
-    title: str
-    right: bool = False
 
 
 def ms_cell(time_ms: float) -> str:
@@ -51,15 +35,24 @@ def text_width() -> int:
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else WIDTH_IN_FILES
 
 
-def table(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int = 0) -> str:
+def table(
+    headings: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    *,
+    text: Sequence[str] = (),
+    width: int = 0,
+) -> str:
     """Lay out rows under headings.
 
     Parameters
     ----------
-    columns : sequence of Column
+    headings : sequence of str
     rows : sequence of sequence of str
         As many cells as columns. Cells are shown without markup, with control characters escaped.
         Columns whose cells are all empty are omitted.
+    text : sequence of str
+        Headings of columns that hold text, which is aligned to the left and may wrap. The others
+        hold numbers, which are aligned to the right.
     width : int
         Columns of text; `text_width` by default.
 
@@ -74,23 +67,21 @@ def table(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int =
 
     ruled = Box("    \n    \n -  \n    \n    \n    \n    \n    \n", ascii=True)
     laid_out = Table(box=ruled, show_edge=False, pad_edge=False, header_style="")
-    filled = [place for place in range(len(columns)) if any(row[place] for row in rows)]
-    for column in (columns[place] for place in filled):
+    filled = [place for place in range(len(headings)) if any(row[place] for row in rows)]
+    for heading in (headings[place] for place in filled):
+        number = heading not in text
         laid_out.add_column(
-            column.title,
-            justify="right" if column.right else "left",
-            no_wrap=column.right,
-            overflow="fold",
+            heading, justify="right" if number else "left", no_wrap=number, overflow="fold"
         )
     for row in rows:
         laid_out.add_row(*(_shown(row[place]) for place in filled))
-    text = io.StringIO()
+    drawn = io.StringIO()
     console = Console(
-        file=text, width=width or text_width(), color_system=None, force_terminal=False,
+        file=drawn, width=width or text_width(), color_system=None, force_terminal=False,
         markup=False, highlight=False, emoji=False,
     )  # fmt: skip
     console.print(laid_out)
-    return "\n".join(line.rstrip() for line in text.getvalue().rstrip("\n").split("\n"))
+    return "\n".join(line.rstrip() for line in drawn.getvalue().rstrip("\n").split("\n"))
 
 
 def _shown(cell: str) -> str:

@@ -156,7 +156,7 @@ def calibrate(
         )
         write_manifest(folder, made.manifest)
     journal_path(dataset).unlink(missing_ok=True)
-    return Bundle.load(output), notes
+    return Bundle.load(output).parts[made.parts.index(made)], notes
 
 
 def _measured_costs(target: Target, threads: int) -> dict[str, float]:

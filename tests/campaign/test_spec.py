@@ -1,3 +1,4 @@
+import math
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +103,11 @@ def test_a_kind_has_default_distributions() -> None:
         ({"kinds": {"lstm": {}}}, "no layer kind 'lstm'"),
         ({"kinds": {"dense": {**DENSE, "hight": 3}}}, "no field hight"),
         ({"kinds": {"dense": {**DENSE, "share": 0}}}, "share=0"),
+        ({"kinds": {"dense": {**DENSE, "share": math.nan}}}, "share=nan"),
+        ({"kinds": {"dense": {**DENSE, "share": math.inf}}}, "share=inf"),
+        ({"kinds": {"dense": {**DENSE, "share": True}}}, "share=True"),
+        ({"kinds": {"dense": {**DENSE, "case": 3}}}, "case=3 must be a list of tables"),
+        ({"kinds": {"dense": {**DENSE, "case": [{"share": math.nan}]}}}, "share above 0"),
         ({"kinds": {"dense": {**DENSE, "from_networks": True}}}, "from_networks=True must be"),
         ({"kinds": {"dense": {**DENSE, "from_networks": 2}}}, "from_networks=2 must be a share"),
         ({"kinds": {"dense": {**DENSE, "case": [{"name": "a"}]}}}, "a table with a share"),
@@ -127,6 +133,8 @@ def test_a_kind_has_default_distributions() -> None:
         ({"constraints": {"largest": 3}}, "constraints has no largest"),
         ({"constraints": {"gflops": "fast"}}, "gflops='fast'"),
         ({"run": {"timeout_s": -1.0}}, "timeout_s=-1.0"),
+        ({"run": {"timeout_s": 0}}, "timeout_s=0 must be a number above 0"),
+        ({"run": {"memory_share": 0}}, "memory_share=0 must be a share: above 0"),
         ({"protocol": {"precision": 2.0}}, "precision=2.0"),
         ({"mixture": {"networks": "all"}}, "networks='all'"),
     ],

@@ -76,3 +76,24 @@ def test_rows_of_networks_in_a_campaigns_dataset_stay(tmp_path: Path) -> None:
         run.key, row(1, 1.0).subject.key, row(2, 2.0).subject.key,
     ]  # fmt: skip
     assert dataset.graphs == {run.digest: b"graph"}
+
+
+def test_rows_of_networks_that_come_while_a_campaign_runs_stay(tmp_path: Path) -> None:
+    pytest.importorskip("h5py")
+    from resperf.campaign.store import Store
+    from resperf.dataset import append_networks, read_dataset
+
+    device, path = backend("synthetic"), tmp_path / "d.h5"
+    where: Any = {"setting": device.setting(), "platform": device.platform()}
+    layer = Dense(batch=1, features_in=8, features_out=8)
+    store = Store(path, CAMPAIGN, seed=0, monitor=CpuMonitor(), **where)
+    store.add_row(Measurement(layer, Status.CRASHED, started_at=1.0, **where))
+    store.compact()
+    run = NetworkRef("net", graph_digest(b"graph"))
+    append_networks(path, [Measurement(run, Status.TIMEOUT, **where)], {run.digest: b"graph"})
+    for _ in range(2):
+        store.compact()
+    store.close(complete=True)
+    dataset = read_dataset(path)
+    assert [row.subject.key for row in dataset.measurements] == [run.key, layer.key]
+    assert dataset.graphs == {run.digest: b"graph"}

@@ -9,8 +9,6 @@ from pathlib import Path
 import h5py
 import pytest
 
-from resperf.cli.main import main
-
 Capture = pytest.CaptureFixture[str]
 
 
@@ -20,11 +18,10 @@ def file(tmp_path: Path) -> Path:
     return Path(shutil.copy(golden, tmp_path / "a.h5"))
 
 
-def test_info_fits_one_screen(file: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_info_fits_one_screen(file: Path, cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.chdir(file.parent)
-    assert main(["dataset", "info", "a.h5"]) == 0
-    output = capsys.readouterr().out
+    output = cli.text("dataset", "info", "a.h5")
     lines = output.splitlines()
     assert len(lines) <= 40
     assert "Example Processor 3000, 2 threads of 4 cores" in output
@@ -35,9 +32,8 @@ def test_info_fits_one_screen(file: Path, capsys: Capture, monkeypatch: pytest.M
     assert any(line.split()[-2:] == ["23.6%", "1"] for line in lines)
 
 
-def test_info_as_json(file: Path, capsys: Capture) -> None:
-    assert main(["dataset", "info", str(file), "--json"]) == 0
-    values = json.loads(capsys.readouterr().out)
+def test_info_as_json(file: Path, cli) -> None:
+    values = cli.json("dataset", "info", file)
     assert values["rows"] == 7
     assert values["schema_version"] == 1
     assert values["setting"]["threads"] == 2
@@ -51,24 +47,20 @@ def test_info_as_json(file: Path, capsys: Capture) -> None:
     }  # fmt: skip
 
 
-def test_check_says_what_is_wrong(file: Path, capsys: Capture) -> None:
-    assert main(["dataset", "check", str(file)]) == 0
-    assert capsys.readouterr().out == f"{file}: no problems\n"
+def test_check_says_what_is_wrong(file: Path, cli) -> None:
+    assert cli.text("dataset", "check", file) == f"{file}: no problems\n"
     file.write_bytes(file.read_bytes()[512:])  # without the seal
     with h5py.File(file, "r+") as opened:
         opened["conv/height"].attrs["unit"] = "inch"
-    assert main(["dataset", "check", str(file)]) == 2
-    captured = capsys.readouterr()
+    captured = cli.run("dataset", "check", file, code=2)
     assert "conv: unit of height is inch, not pixel\n" in captured.out
     assert captured.err.startswith(f"resperf: error: {file} has 2 problems;")
     assert captured.err.count("\n") == 1
-    assert main(["dataset", "check", str(file), "--json"]) == 2
-    assert len(json.loads(capsys.readouterr().out)["problems"]) == 2
+    assert len(json.loads(cli.run("dataset", "check", file, "--json", code=2).out)["problems"]) == 2
 
 
-def test_check_warns_of_many_noisy_rows(noisy_dataset: Path, capsys: Capture) -> None:
-    assert main(["dataset", "check", str(noisy_dataset), "--json"]) == 0
-    captured = capsys.readouterr()
+def test_check_warns_of_many_noisy_rows(noisy_dataset: Path, cli) -> None:
+    captured = cli.run("dataset", "check", noisy_dataset, "--json")
     warning = "24 of 80 measured rows (30%) are noisy"
     assert captured.err.startswith(f"warning: {warning}")
     assert captured.err.count("\n") == 1
@@ -76,39 +68,35 @@ def test_check_warns_of_many_noisy_rows(noisy_dataset: Path, capsys: Capture) ->
     assert said.startswith(warning)
 
 
-def test_export_and_merge_replace_only_with_force(file: Path, capsys: Capture) -> None:
+def test_export_and_merge_replace_only_with_force(file: Path, cli) -> None:
     out = file.with_name("out.csv")
     export = ["dataset", "export", str(file), "-o", str(out), "--kind", "pool"]
-    assert main([*export, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == {"files": [str(out)]}
+    assert cli.json(*export) == {"files": [str(out)]}
     out.write_text("mine")
-    assert main(export) == 2
+    cli.error(*export)
     assert out.read_text() == "mine"
-    assert main([*export, "--force"]) == 0
+    cli.text(*export, "--force")
     assert out.read_text().startswith("batch,channels_in,")
 
     copy, both = shutil.copy(file, file.with_name("b.h5")), file.with_name("both.h5")
     merge = ["dataset", "merge", str(file), str(copy), "-o", str(both)]
-    assert main(merge) == 0
-    assert f"{both}: 7 rows from 2 files" in capsys.readouterr().out
+    assert f"{both}: 7 rows from 2 files" in cli.text(*merge)
     both.write_text("mine")
-    assert main(merge) == 2
+    cli.error(*merge)
     assert both.read_text() == "mine"
-    assert main([*merge, "--force", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["rows"] == 7
+    assert cli.json(*merge, "--force")["rows"] == 7
 
 
 @pytest.mark.parametrize("content", [None, b"", b"no dataset", b"\x89HDF\r\n\x1a\n" + b"\0" * 99])
 @pytest.mark.parametrize("words", [["info"], ["check"], ["export", "-o", "o.csv"]])
 def test_bad_files_end_in_one_line(
-    file: Path, capsys: Capture, content: bytes | None, words: list[str]
+    file: Path, cli, content: bytes | None, words: list[str]
 ) -> None:
     if content is None:
         file.unlink()
     else:
         file.write_bytes(content)
-    assert main(["dataset", words[0], str(file), *words[1:]]) == 2
-    captured = capsys.readouterr()
+    captured = cli.run("dataset", words[0], file, *words[1:], code=2)
     assert captured.out == ""
     assert captured.err.count("\n") == 1
     assert str(file) in captured.err

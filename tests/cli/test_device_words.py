@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 
 import pytest
-
-from resperf.cli.main import main
 
 LENET = str(Path(__file__).parents[2] / "models" / "networks" / "lenet5.onnx")
 LAYER = ["dense", "batch=8", "features_in=300", "features_out=100"]
@@ -36,17 +33,25 @@ def known(bundle: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     "command",
     [["predict", LENET, "--batch", "1"], ["predict-layer", *LAYER], ["evaluate", "rows.h5"]],
 )
-def test_every_way_to_name_a_bundle_is_taken(known, command, words, capsys):
+def test_every_way_to_name_a_bundle_is_taken(known, command, words, cli):
     if command[0] == "evaluate" and not words:
         words = ["--device", "cpu"]  # without any it would not know what to evaluate
-    assert main([*command, *words, "--json"]) == 0, capsys.readouterr().err
-    assert json.loads(capsys.readouterr().out)
+    assert cli.json(*command, *words)
+
+
+def test_a_device_names_its_part_of_a_merged_bundle(known, cli):
+    v100 = Path(LENET).parents[1] / "bundles" / "v100-tensorflow"
+    cli.text("bundle", "merge", known, v100, "-o", "bundles/both")
+    shutil.rmtree(known)
+    words = (["--bundle", "v100"], ["--device", "v100"], ["--bundle", "both", "--device", "v100"])
+    for each in words:
+        assert cli.json("predict", LENET, "--batch", "1", *each)["device"] == "v100"
+    assert cli.json("predict", LENET, "--batch", "1", "--bundle", "cpu")["device"] == "cpu"
 
 
 @pytest.mark.parametrize("words", [["--against", "mine"], ["--against", "cpu", "--device", "mine"]])
-def test_measuring_takes_them_too(known, words, capsys):
-    assert main(["measure", LENET, *QUICK, *words, "--json"]) == 0
-    document = json.loads(capsys.readouterr().out)
+def test_measuring_takes_them_too(known, words, cli):
+    document = cli.json("measure", LENET, *QUICK, *words)
     assert document["device"] == document["predicted"]["device"] == "cpu"
 
 
@@ -60,12 +65,10 @@ def test_measuring_takes_them_too(known, words, capsys):
         ["bench", "quick", "--device", "mars"],
     ],
 )  # fmt: skip
-def test_a_wrong_word_is_one_line_that_lists_devices_and_bundles(known, command, capsys):
-    assert main(command) == 2
-    line = capsys.readouterr().err
+def test_a_wrong_word_is_one_line_that_lists_devices_and_bundles(known, command, cli):
+    line = cli.error(*command)
     assert "'mars'" in line
     assert "devices: cpu (onnxruntime); bundles: mine" in line
-    assert line.count("\n") == 1
 
 
 @pytest.mark.parametrize(
@@ -78,8 +81,6 @@ def test_a_wrong_word_is_one_line_that_lists_devices_and_bundles(known, command,
     ],
 )
 @pytest.mark.parametrize("command", [["bench", "quick", "--dry-run"], ["measure", LENET]])
-def test_targets_that_cannot_measure_are_said_to(known, command, words, part, capsys):
-    assert main([*command, *words]) == 2
-    line = capsys.readouterr().err
+def test_targets_that_cannot_measure_are_said_to(known, command, words, part, cli):
+    line = cli.error(*command, *words)
     assert part in line
-    assert line.count("\n") == 1

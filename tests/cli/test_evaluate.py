@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from resperf.bundle import Bundle, merge_bundles, replaced_folder, write_manifest
-from resperf.cli.main import main
 from resperf.dataset import Dataset, read_dataset, write_dataset
 from resperf.errors import MissingExtraError
 from resperf.prediction.api import predict
@@ -24,13 +23,10 @@ ANSWERS = {
 }  # fmt: skip
 
 
-def evaluate(*words: object) -> int:
-    return main(["evaluate", *map(str, words)])
-
-
-def test_a_table_of_methods(toy_dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert evaluate("--methods", "baseline", "--rows", 40, 50, toy_dataset, "--kind", "conv") == 0
-    shown = capsys.readouterr()
+def test_a_table_of_methods(toy_dataset: Path, cli) -> None:
+    shown = cli.run(
+        "evaluate", "--methods", "baseline", "--rows", 40, 50, toy_dataset, "--kind", "conv"
+    )
     lines = [line.split() for line in shown.out.splitlines()]
     found = [line[:4] for line in lines if line[:3] == ["conv", "execution_ms", "baseline"]]
     assert found == [
@@ -41,9 +37,8 @@ def test_a_table_of_methods(toy_dataset: Path, capsys: pytest.CaptureFixture[str
     assert shown.err == ""
 
 
-def test_the_same_as_json(toy_dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert evaluate(toy_dataset, "--methods", "baseline", "--folds", 3, "--json") == 0
-    rows = json.loads(capsys.readouterr().out)
+def test_the_same_as_json(toy_dataset: Path, cli) -> None:
+    rows = cli.json("evaluate", toy_dataset, "--methods", "baseline", "--folds", 3)
     assert [row["kind"] for row in rows] == ["conv", "dense", "pool"]
     for row in rows:
         assert set(row) == ANSWERS
@@ -52,10 +47,11 @@ def test_the_same_as_json(toy_dataset: Path, capsys: pytest.CaptureFixture[str])
         assert sum(each["rows"] for each in row["bins"]) == row["rows"]
 
 
-def test_another_file_judges(toy_dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_another_file_judges(toy_dataset: Path, cli) -> None:
     # All layers are in both files, so there is no training data.
-    assert evaluate(toy_dataset, "--methods", "baseline", "--test", toy_dataset) == 2
-    assert "80 layers of" in capsys.readouterr().err
+    assert "80 layers of" in cli.error(
+        "evaluate", toy_dataset, "--methods", "baseline", "--test", toy_dataset
+    )
 
 
 @pytest.mark.parametrize(
@@ -79,18 +75,15 @@ def test_another_file_judges(toy_dataset: Path, capsys: pytest.CaptureFixture[st
         ),
     ],
 )
-def test_mistakes_exit_2(
-    toy_dataset: Path, capsys: pytest.CaptureFixture[str], words: list[str], message: str
-) -> None:
-    assert evaluate(toy_dataset, *words) == 2
-    shown = capsys.readouterr()
+def test_mistakes_exit_2(toy_dataset: Path, cli, words: list[str], message: str) -> None:
+    shown = cli.run("evaluate", toy_dataset, *words, code=2)
     assert message in shown.err
     assert "Traceback" not in shown.err
     assert shown.out == ""
 
 
 def test_what_was_finished_before_ctrl_c_is_shown(
-    toy_dataset: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    toy_dataset: Path, cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from resperf import training
 
@@ -101,25 +94,25 @@ def test_what_was_finished_before_ctrl_c_is_shown(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(training, "compare", interrupted)
-    assert evaluate(toy_dataset, "--methods", "baseline", "--json") == 130
-    assert [row["kind"] for row in json.loads(capsys.readouterr().out)] == ["conv", "dense", "pool"]
+    shown = cli.run("evaluate", toy_dataset, "--methods", "baseline", "--json", code=130)
+    assert [row["kind"] for row in json.loads(shown.out)] == ["conv", "dense", "pool"]
 
 
-def test_plots(toy_dataset: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_plots(toy_dataset: Path, tmp_path: Path, cli) -> None:
     pytest.importorskip("matplotlib", reason="drawing needs the extra [plot]")
     words = [toy_dataset, "--methods", "baseline", "--kind", "dense", "--plot", tmp_path / "p"]
-    assert evaluate(*words) == 0
+    shown = cli.run("evaluate", *words)
     names = ["predicted-dense-execution.png", "by-time-dense-execution.png"]
     assert sorted(file.name for file in (tmp_path / "p").iterdir()) == sorted(names)
     # matplotlib prints this when it searches fonts for the first time.
-    told = [line for line in capsys.readouterr().err.splitlines() if line.startswith("plot: ")]
+    told = [line for line in shown.err.splitlines() if line.startswith("plot: ")]
     assert told == [f"plot: {tmp_path / 'p' / name}" for name in names]
 
 
 def test_without_matplotlib_nothing_is_trained_in_vain(
     toy_dataset: Path,
     tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    cli,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def absent(module: str, extra: str) -> None:
@@ -127,8 +120,8 @@ def test_without_matplotlib_nothing_is_trained_in_vain(
 
     monkeypatch.setattr("resperf.report.plots.require", absent)
     monkeypatch.setattr("resperf.training.compare", lambda *_, **__: pytest.fail("was trained"))
-    assert evaluate(toy_dataset, "--methods", "baseline", "--plot", tmp_path / "p") == 2
-    assert capsys.readouterr().err == "resperf: error: matplotlib needs resperf[plot]\n"
+    error = cli.error("evaluate", toy_dataset, "--methods", "baseline", "--plot", tmp_path / "p")
+    assert error == "resperf: error: matplotlib needs resperf[plot]\n"
     assert not (tmp_path / "p").exists()
 
 
@@ -137,7 +130,7 @@ ListFactory = Callable[..., Path]
 
 
 @pytest.fixture
-def listed(tmp_path: Path) -> ListFactory:
+def listed(cli, tmp_path: Path) -> ListFactory:
     """Make a dataset of whole networks from the rows of a list."""
 
     def make(*rows: str, device: str = "cpu") -> Path:
@@ -145,14 +138,14 @@ def listed(tmp_path: Path) -> ListFactory:
         text = "\n".join(["network,batch,time_ms,framework", *rows])
         (tmp_path / "list.csv").write_text(text + "\n", encoding="utf-8")
         words = ["--format", "list", "--device", device, "-o", str(tmp_path / "list.h5"), "--force"]
-        assert main(["dataset", "import", str(tmp_path / "list.csv"), *words]) == 0
+        cli.text("dataset", "import", tmp_path / "list.csv", *words)
         return tmp_path / "list.h5"
 
     return make
 
 
 def test_totals_of_a_bundle_are_evaluated_on_rows_of_networks(
-    bundle: Path, listed: ListFactory, capsys: pytest.CaptureFixture[str]
+    bundle: Path, listed: ListFactory, cli
 ) -> None:
     predicted = predict(NETWORKS / "lenet5.onnx", bundle=bundle, batch=[1, 8])
     assert isinstance(predicted, list)
@@ -161,9 +154,7 @@ def test_totals_of_a_bundle_are_evaluated_on_rows_of_networks(
     path = listed(
         f"lenet5.onnx,1,{one_ms / 1.05!r},onnxruntime", f"lenet5.onnx,8,{eight_ms / 0.8!r},"
     )
-    capsys.readouterr()
-    assert evaluate(path, "--bundle", bundle, "--json") == 0
-    [row] = json.loads(capsys.readouterr().out)
+    [row] = cli.json("evaluate", path, "--bundle", bundle)
     assert (row["kind"], row["phase"], row["method"]) == ("network", "latency_ms", "sum_of_layers")
     assert (row["rows"], row["within_10"]) == (2, 0.5)
     assert row["mape"] == pytest.approx(0.125)
@@ -175,15 +166,14 @@ def test_totals_of_a_bundle_are_evaluated_on_rows_of_networks(
     assert [each["error"] for each in row["networks"]] == pytest.approx([0.05, -0.2])
     inside = [each["low"] <= each["measured"] <= each["high"] for each in row["networks"]]
     assert row["in_interval"] == sum(inside) / 2
-    assert evaluate(path, "--bundle", bundle) == 0
-    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    lines = [line.split() for line in cli.text("evaluate", path, "--bundle", bundle).splitlines()]
     [first] = [line for line in lines if line[:2] == ["lenet5", "1"]]
     assert "+5.0%" in first
     assert first[-5:][2] == "to"
 
 
 def test_an_incomplete_total_is_noted(
-    bundle: Path, listed: ListFactory, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    bundle: Path, listed: ListFactory, tmp_path: Path, cli
 ) -> None:
     shutil.copy(NETWORKS / "alexnet.onnx", tmp_path)
     path = listed("lenet5.onnx,1,2,onnxruntime", "alexnet.onnx,1,20,onnxruntime")
@@ -192,16 +182,14 @@ def test_an_incomplete_total_is_noted(
     ]
     incomplete = [each for each in predicted if not isinstance(each, list) and not each.complete]
     assert "alexnet" in {each.network for each in incomplete}
-    capsys.readouterr()
-    assert evaluate(path, "--bundle", bundle) == 0
-    error = capsys.readouterr().err
+    error = cli.run("evaluate", path, "--bundle", bundle).err
     for each in incomplete:
         assert f"{each.network}: its total leaves out {len(each.skipped)} operators and " in error
     assert error.count("its total leaves out") == len(incomplete)
 
 
 def test_networks_that_the_correction_was_fitted_to_are_left_out(
-    bundle: Path, listed: ListFactory, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    bundle: Path, listed: ListFactory, tmp_path: Path, cli
 ) -> None:
     correction = {
         "factors": {}, "node_ms": 0.0, "handover_ms_per_mb": 0.0, "log_width": 0.1,
@@ -211,8 +199,9 @@ def test_networks_that_the_correction_was_fitted_to_are_left_out(
         skipped = shutil.ignore_patterns("bundle.json")
         shutil.copytree(bundle, folder, dirs_exist_ok=True, ignore=skipped)
         write_manifest(folder, Bundle.load(bundle).changed("t", correction=correction).manifest)
-    assert evaluate(listed("lenet5.onnx,1,2,onnxruntime"), "--bundle", tmp_path / "fitted") == 2
-    assert "to which the in-network correction was fitted are left out" in capsys.readouterr().err
+    assert "to which the in-network correction was fitted are left out" in cli.error(
+        "evaluate", listed("lenet5.onnx,1,2,onnxruntime"), "--bundle", tmp_path / "fitted"
+    )
 
 
 @pytest.mark.parametrize(
@@ -225,22 +214,19 @@ def test_networks_that_the_correction_was_fitted_to_are_left_out(
 def test_a_dataset_of_another_framework_or_device_class_is_refused(
     bundle: Path,
     listed: ListFactory,
-    capsys: pytest.CaptureFixture[str],
+    cli,
     row: str,
     device: str,
     message: str,
 ) -> None:
     path = listed(row, device=device)
-    capsys.readouterr()
-    assert evaluate(path, "--bundle", bundle) == 2
-    error = capsys.readouterr().err
+    error = cli.error("evaluate", path, "--bundle", bundle)
     assert message in error
     assert "predicts onnxruntime on cpu: choose a bundle of that framework" in error
-    assert error.count("\n") == 1
 
 
 def test_the_part_of_the_datasets_setting_is_evaluated(
-    toy_dataset: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    toy_dataset: Path, tmp_path: Path, cli
 ) -> None:
     """Layers with four threads take half the time, and the part of two threads is the first."""
     two = train(toy_dataset, tmp_path / "two", method="baseline")
@@ -261,31 +247,25 @@ def test_the_part_of_the_datasets_setting_is_evaluated(
     write_dataset(file, Dataset(replace(of_two.info, setting=setting), rows))
     four = train(file, tmp_path / "four", method="baseline")
     merge_bundles([two.path, four.path], tmp_path / "both")
-    assert evaluate(file, "--bundle", four.path, "--json") == 0
-    alone = capsys.readouterr()
-    assert evaluate(file, "--bundle", tmp_path / "both", "--json") == 0
-    both = capsys.readouterr()
+    alone = cli.run("evaluate", file, "--bundle", four.path, "--json")
+    both = cli.run("evaluate", file, "--bundle", tmp_path / "both", "--json")
     assert json.loads(both.out) == json.loads(alone.out)
     assert "threads: 4 here, 2 there" not in both.err
 
 
 def test_a_framework_alone_means_its_default_device(
-    bundle: Path, home: Path, listed: ListFactory, capsys: pytest.CaptureFixture[str]
+    bundle: Path, home: Path, listed: ListFactory, cli
 ) -> None:
     shutil.copytree(bundle, home / "bundles" / "cpu-onnxruntime")
     path = listed("lenet5.onnx,1,2,onnxruntime")
-    capsys.readouterr()
-    assert evaluate(path, "--framework", "onnxruntime", "--json") == 0
-    [row] = json.loads(capsys.readouterr().out)
+    [row] = cli.json("evaluate", path, "--framework", "onnxruntime")
     assert row["method"] == "sum_of_layers"
 
 
 def test_methods_for_layers_refuse_a_dataset_of_networks(
-    listed: ListFactory, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    listed: ListFactory, tmp_path: Path, cli
 ) -> None:
     path = listed("lenet5.onnx,1,2,onnxruntime")
-    capsys.readouterr()
-    assert main(["train", str(path), "-o", str(tmp_path / "b"), "--method", "baseline"]) == 2
-    error = capsys.readouterr().err
+    error = cli.error("train", path, "-o", tmp_path / "b", "--method", "baseline")
     assert "holds rows of whole networks only and baseline learns from layers" in error
     assert not (tmp_path / "b").exists()

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
-from onnx import TensorProto, helper, save
+from onnx.helper import make_node
 
-from resperf.cli.main import main
 from resperf.dataset import check_dataset, read_networks
 from resperf.layers import layer_from_key
 from resperf.network import read_graph
@@ -19,10 +17,8 @@ LENET = str(Path(__file__).parents[2] / "models" / "networks" / "lenet5.onnx")
 QUICK = ["--seconds", "0.05", "--threads", "1"]
 
 
-def test_json_has_the_form_of_a_prediction_and_percentiles(capsys):
-    words = ["measure", LENET, "--batch", "1", "2", "--no-layers", *QUICK, "--json"]
-    assert main(words) == 0
-    documents = json.loads(capsys.readouterr().out)
+def test_json_has_the_form_of_a_prediction_and_percentiles(cli):
+    documents = cli.json("measure", LENET, "--batch", "1", "2", "--no-layers", *QUICK)
     assert [each["batch"] for each in documents] == [1, 2]
     for document in documents:
         assert document["total_ms"] == pytest.approx(sum(document["phases"].values()))
@@ -30,10 +26,9 @@ def test_json_has_the_form_of_a_prediction_and_percentiles(capsys):
         assert document["layers"] == []
 
 
-def test_against_a_bundle_both_are_given_per_layer(bundle, capsys):
+def test_against_a_bundle_both_are_given_per_layer(bundle, cli):
     words = ["measure", LENET, "--batch", "1", *QUICK, "--against", str(bundle)]
-    assert main([*words, "--json"]) == 0
-    document = json.loads(capsys.readouterr().out)
+    document = cli.json(*words)
     measured = {layer["name"]: layer for layer in document["layers"]}
     predicted = {layer["name"]: layer for layer in document["predicted"]["layers"]}
     assert predicted
@@ -48,32 +43,23 @@ def test_against_a_bundle_both_are_given_per_layer(bundle, capsys):
 
 
 def test_a_network_whose_inputs_disagree_is_measured_at_the_batch_asked_for(
-    bundle, tmp_path, capsys
+    bundle, network_file, cli
 ):
     """Its inputs begin with 1 and 4, so its batch is not defined."""
-    nodes = [helper.make_node("MatMul", ["x", "table"], ["y"])]
-    inputs = [
-        helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 4]),
-        helper.make_tensor_value_info("table", TensorProto.FLOAT, [4, 3]),
-    ]
-    outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)]
-    opsets = [helper.make_opsetid("", 17)]
-    graph = helper.make_graph(nodes, "g", inputs, outputs)
-    save(helper.make_model(graph, opset_imports=opsets, ir_version=8), tmp_path / "two.onnx")
-    words = ["measure", str(tmp_path / "two.onnx"), "--batch", "8", *QUICK]
-    assert main([*words, "--against", str(bundle), "--json"]) == 0
-    document = json.loads(capsys.readouterr().out)
+    node = make_node("MatMul", ["x", "table"], ["y"])
+    path = network_file("two.onnx", [node], {"x": [1, 4], "table": [4, 3]}, {"y": None})
+    words = ["measure", path, "--batch", "8", *QUICK]
+    document = cli.json(*words, "--against", bundle)
     assert document["batch"] == document["predicted"]["batch"] == 8
     [measured] = document["layers"]
     assert layer_from_key(measured["key"]).output_shape[-2:] == (8, 3)
     assert [each["op"] for each in document["predicted"]["skipped"]] == ["MatMul"]
 
 
-def test_the_table_has_a_line_for_what_remains(bundle, capsys):
-    words = ["measure", LENET, "--batch", "1", *QUICK, "--against", str(bundle)]
-    assert main(words) == 0
-    text = capsys.readouterr().out
-    for word in ("total", "sum of layers", "remainder", "conv1 (conv)"):
+def test_the_table_has_a_line_for_what_remains(bundle, perceptron, cli):
+    path = perceptron("two.onnx", 64, 32, 10)
+    text = cli.text("measure", path, "--batch", "1", *QUICK, "--against", bundle)
+    for word in ("total", "sum of layers", "remainder", "n0 (dense)"):
         assert word in text
 
 
@@ -85,20 +71,17 @@ def test_the_table_has_a_line_for_what_remains(bundle, capsys):
         (["--against", "mars"], "no bundle 'mars'"),
     ],
 )
-def test_wrong_words_are_one_line(bundle, home, words, part, capsys):
+def test_wrong_words_are_one_line(bundle, home, words, part, cli):
     words = [word.format(bundle=bundle) for word in words]
-    assert main(["measure", LENET, "--batch", "1", *words]) == 2
-    shown = capsys.readouterr().err
+    shown = cli.error("measure", LENET, "--batch", "1", *words)
     assert part in shown
-    assert shown.count("\n") == 1
 
 
-def test_runs_are_added_to_a_dataset(tmp_path, capsys):
+def test_runs_are_added_to_a_dataset(tmp_path, cli):
     runs = tmp_path / "runs.h5"
-    words = ["measure", LENET, "--no-layers", *QUICK, "--json", "-o", str(runs)]
-    assert main([*words, "--batch", "1", "2"]) == 0
-    documents = json.loads(capsys.readouterr().out)
-    assert main([*words, "--batch", "1"]) == 0
+    words = ["measure", LENET, "--no-layers", *QUICK, "-o", str(runs)]
+    documents = cli.json(*words, "--batch", "1", "2")
+    cli.text(*words, "--batch", "1")
     dataset = read_networks(runs)
     assert check_dataset(runs) == []
     assert [(row.setting.batch, row.repeat) for row in dataset.measurements] == [
@@ -112,15 +95,12 @@ def test_runs_are_added_to_a_dataset(tmp_path, capsys):
     assert len(read_graph(dataset.graphs[first.subject.digest], "lenet5", batch=2).nodes) > 5
 
 
-def test_runs_of_another_target_are_refused_before_measuring(tmp_path, capsys, monkeypatch):
+def test_runs_of_another_target_are_refused_before_measuring(tmp_path, cli, monkeypatch):
     words = ["measure", LENET, "-o", str(tmp_path / "runs.h5"), "--no-layers", *QUICK]
-    assert main(words) == 0
+    cli.text(*words)
     before = (tmp_path / "runs.h5").read_bytes()
     monkeypatch.setattr("resperf.workflows.measure.measure_network", None)
-    capsys.readouterr()
-    assert main([*words, "--framework", "synthetic"]) == 2
-    error = capsys.readouterr().err
+    error = cli.error(*words, "--framework", "synthetic")
     assert "framework: onnxruntime here, synthetic there" in error
     assert "choose another file" in error
-    assert error.count("\n") == 1
     assert (tmp_path / "runs.h5").read_bytes() == before

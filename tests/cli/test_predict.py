@@ -11,11 +11,12 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from onnx import TensorProto
+from onnx.helper import make_node
 
 import resperf
 from resperf.backends.synthetic import closed_form_ms
 from resperf.bundle import Bundle
-from resperf.cli.main import main
 from resperf.layers import Dense, layer_from_key
 
 NETWORKS = Path(__file__).parents[2] / "models" / "networks"
@@ -23,23 +24,8 @@ LENET = str(NETWORKS / "lenet5.onnx")
 PROMISED = ["network", "device", "framework", "batch", "total_ms", "phases", "layers", "skipped"]
 
 
-def run_json(capsys, *words: str):
-    assert main([*words, "--json"]) == 0
-    return json.loads(capsys.readouterr().out)
-
-
-def failure(capsys, *words: str) -> str:
-    """Return the one line of an error, without its beginning."""
-    assert main(list(words)) == 2
-    shown = capsys.readouterr()
-    assert shown.out == ""
-    assert shown.err.startswith("resperf: error: ")
-    assert shown.err.count("\n") == 1
-    return shown.err.removeprefix("resperf: error: ")
-
-
-def test_json_of_one_batch_is_an_object_whose_parts_add_up(bundle, capsys):
-    document = run_json(capsys, "predict", LENET, "--bundle", str(bundle), "--batch", "4")
+def test_json_of_one_batch_is_an_object_whose_parts_add_up(bundle, cli):
+    document = cli.json("predict", LENET, "--bundle", bundle, "--batch", "4")
     assert list(document)[:8] == PROMISED
     assert (document["network"], document["device"], document["batch"]) == ("lenet5", "cpu", 4)
     phases = document["phases"]
@@ -53,8 +39,8 @@ def test_json_of_one_batch_is_an_object_whose_parts_add_up(bundle, capsys):
     assert document["session_ms"] == pytest.approx(0.02)
 
 
-def test_dense_layers_are_predicted_as_the_rows_were_made(bundle, capsys):
-    document = run_json(capsys, "predict", LENET, "--bundle", str(bundle), "--batch", "4")
+def test_dense_layers_are_predicted_as_the_rows_were_made(bundle, cli):
+    document = cli.json("predict", LENET, "--bundle", bundle, "--batch", "4")
     dense = [layer for layer in document["layers"] if layer["kind"] == "dense"]
     assert len(dense) == 3
     for layer in dense:
@@ -62,17 +48,16 @@ def test_dense_layers_are_predicted_as_the_rows_were_made(bundle, capsys):
         assert layer["execution_ms"] == pytest.approx(expected_ms, rel=0.05)
 
 
-def test_reorders_have_no_predictor_here_and_are_said_to_be_skipped(bundle, capsys):
-    document = run_json(capsys, "predict", LENET, "--bundle", str(bundle), "--batch", "1")
+def test_reorders_have_no_predictor_here_and_are_said_to_be_skipped(bundle, cli):
+    document = cli.json("predict", LENET, "--bundle", bundle, "--batch", "1")
     for skipped in document["skipped"]:
         assert skipped["reason"] == "the bundle has no predictor for reorder"
-    assert main(["predict", LENET, "--bundle", str(bundle), "--batch", "1"]) == 0
-    text = capsys.readouterr().out
+    text = cli.text("predict", LENET, "--bundle", bundle, "--batch", "1")
     assert ("does not include" in text) == bool(document["skipped"])
 
 
-def test_layers_and_totals_have_intervals_and_say_what_they_rest_on(bundle, capsys):
-    document = run_json(capsys, "predict", LENET, "--bundle", str(bundle), "--batch", "4")
+def test_layers_and_totals_have_intervals_and_say_what_they_rest_on(bundle, cli):
+    document = cli.json("predict", LENET, "--bundle", bundle, "--batch", "4")
     layers = document["layers"]
     for layer in layers:
         assert layer["low_ms"] < layer["execution_ms"] < layer["high_ms"]
@@ -89,77 +74,62 @@ def test_layers_and_totals_have_intervals_and_say_what_they_rest_on(bundle, caps
     assert coverage["unknown"] == len(document["skipped"])
     assert coverage["in_range"] + coverage["out_of_range"] + coverage["other"] == pytest.approx(1.0)
     assert coverage["in_range"] == pytest.approx(coverage["in_range_ms"] / document["total_ms"])
-    assert main(["predict", LENET, "--bundle", str(bundle), "--batch", "4"]) == 0
-    text = capsys.readouterr().out
+    text = cli.text("predict", LENET, "--bundle", bundle, "--batch", "4")
     assert "90% interval" in text
     assert f"of the total, {coverage['in_range']:.0%} is layers inside the trained range" in text
 
 
-def test_lowering_is_shown_on_request_node_by_node(bundle, capsys):
+def test_lowering_is_shown_on_request_node_by_node(bundle, cli):
     words = ["predict", LENET, "--bundle", str(bundle), "--batch", "1"]
-    assert main(words) == 0
-    plain = capsys.readouterr().out
-    assert main([*words, "--show-lowering"]) == 0
-    shown = capsys.readouterr().out.removeprefix(plain.rstrip("\n"))
+    plain = cli.text(*words)
+    shown = cli.text(*words, "--show-lowering").removeprefix(plain.rstrip("\n"))
     assert "in the order they run" in shown
     names = [node.name for node in onnx.load(LENET, load_external_data=False).graph.node]
     assert names
     for name in names:
         assert name in shown
-    assert main([*words, "--show-lowering", "--json"]) == 2
-    assert "--show-lowering" in capsys.readouterr().err
+    assert "--show-lowering" in cli.error(*words, "--show-lowering", "--json")
 
 
-def test_several_batches_make_a_list(bundle, capsys):
-    documents = run_json(capsys, "predict", "--bundle", str(bundle), "--batch", "1", "8", LENET)
+def test_several_batches_make_a_list(bundle, cli):
+    documents = cli.json("predict", "--bundle", bundle, "--batch", "1", "8", LENET)
     assert [each["batch"] for each in documents] == [1, 8]
     assert documents[0]["total_ms"] < documents[1]["total_ms"]
 
 
-def test_the_python_api_says_the_same(bundle, capsys):
-    document = run_json(capsys, "predict", LENET, "--bundle", str(bundle), "--batch", "4")
+def test_the_python_api_says_the_same(bundle, cli):
+    document = cli.json("predict", LENET, "--bundle", bundle, "--batch", "4")
     prediction = resperf.predict(LENET, device="cpu", batch=4, bundle=bundle)
     assert prediction.total_ms == pytest.approx(document["total_ms"])
     assert [each.batch for each in resperf.predict(LENET, batch=[1, 2], bundle=bundle)] == [1, 2]
 
 
-def test_other_threads_than_the_bundles_are_a_warning(bundle, capsys):
+def test_other_threads_than_the_bundles_are_a_warning(bundle, cli):
     words = ["predict", LENET, "--bundle", str(bundle), "--batch", "1"]
-    document = run_json(capsys, *words, "--threads", "7")
+    document = cli.json(*words, "--threads", "7")
     assert any("1 threads, not 7" in warning for warning in document["warnings"])
 
 
-def test_every_bundle_is_compared(bundle, home, capsys):
+def test_every_bundle_is_compared(bundle, home, cli):
     words = ["predict", LENET, "--device", "all", "--bundle", str(bundle.parent), "--batch", "1,2"]
-    assert [each["batch"] for each in run_json(capsys, *words)] == [1, 2]
-    assert main(words) == 0
-    assert "total ms" in capsys.readouterr().out
+    assert [each["batch"] for each in cli.json(*words)] == [1, 2]
+    assert "total ms" in cli.text(*words)
 
 
-def test_what_no_bundle_predicts_is_said_and_is_no_success(bundle, tmp_path, capsys):
-    ends = [onnx.helper.make_tensor_value_info(name, 1, [2, 3]) for name in "xy"]
-    node = onnx.helper.make_node("Sparkle", ["x"], ["y"], domain="com.example")
-    graph = onnx.helper.make_graph([node], "g", *([end] for end in ends))
-    opsets = [onnx.helper.make_opsetid(domain, 1) for domain in ("", "com.example")]
-    model = onnx.helper.make_model(graph, ir_version=8, opset_imports=opsets)
-    onnx.save(model, tmp_path / "unusual.onnx")
-    words = ["predict", str(tmp_path / "unusual.onnx"), "--device", "all", "--strict"]
-    words += ["--bundle", str(bundle)]
-    assert main([*words, "--json"]) == 2
-    failures = json.loads(capsys.readouterr().out)
+def test_what_no_bundle_predicts_is_said_and_is_no_success(bundle, network_file, cli):
+    node = make_node("Sparkle", ["x"], ["y"], domain="com.example")
+    path = network_file("unusual.onnx", [node], {"x": [2, 3]}, {"y": [2, 3]})
+    words = ["predict", path, "--device", "all", "--strict", "--bundle", bundle]
+    failures = json.loads(cli.run(*words, "--json", code=2).out)
     assert failures
     assert all("no predictor" in each["error"] for each in failures)
-    assert main(words) == 2
+    cli.run(*words, code=2)
 
 
-def test_texts_have_no_size_to_be_copied(bundle, tmp_path, capsys):
-    ends = [
-        onnx.helper.make_tensor_value_info(name, onnx.TensorProto.STRING, [2, 3]) for name in "xy"
-    ]
-    node = onnx.helper.make_node("Identity", ["x"], ["y"], "same")
-    graph = onnx.helper.make_graph([node], "g", *([end] for end in ends))
-    onnx.save(onnx.helper.make_model(graph, ir_version=8), tmp_path / "texts.onnx")
-    document = run_json(capsys, "predict", str(tmp_path / "texts.onnx"), "--bundle", str(bundle))
+def test_texts_have_no_size_to_be_copied(bundle, network_file, cli):
+    node, text = make_node("Identity", ["x"], ["y"], "same"), TensorProto.STRING
+    path = network_file("texts.onnx", [node], {"x": [2, 3]}, {"y": [2, 3]}, dtype=text)
+    document = cli.json("predict", path, "--bundle", bundle)
     assert [each["op"] for each in document["skipped"]] == ["transfer", "transfer"]
 
 
@@ -171,119 +141,96 @@ def test_texts_have_no_size_to_be_copied(bundle, tmp_path, capsys):
         (["--bundle", "absent", "--batch", "1"], "no bundle 'absent'; devices: cpu (onnxruntime)"),
     ],
 )
-def test_wrong_words_are_one_line(bundle, home, words, part, capsys):
+def test_wrong_words_are_one_line(bundle, home, words, part, cli):
     (home / "bundles").mkdir()
     (home / "bundles" / "mine").symlink_to(bundle)
-    assert part in failure(capsys, "predict", LENET, *words)
+    assert part in cli.error("predict", LENET, *words)
 
 
-def test_free_dimensions_without_a_value_name_the_option(bundle, tmp_path, capsys):
+def test_free_dimensions_without_a_value_name_the_option(bundle, tmp_path, cli):
     model = onnx.load(LENET, load_external_data=False)
     for value in (*model.graph.input, *model.graph.output):
         value.type.tensor_type.shape.dim[0].dim_param = "batch"
     free = tmp_path / "free.onnx"
     free.write_bytes(model.SerializeToString())
-    assert "--batch 1" in failure(capsys, "predict", str(free), "--bundle", str(bundle))
-    assert main(["predict", str(free), "--bundle", str(bundle), "--batch", "2"]) == 0
+    assert "--batch 1" in cli.error("predict", free, "--bundle", bundle)
+    cli.text("predict", free, "--bundle", bundle, "--batch", "2")
 
 
 @pytest.mark.parametrize("content", [b"", b"not a network", b"\x08\x07\x12\xff\xff"])
-def test_a_file_that_is_no_network_is_one_line(bundle, tmp_path, content, capsys):
+def test_a_file_that_is_no_network_is_one_line(bundle, tmp_path, content, cli):
     path = tmp_path / "bad.onnx"
     path.write_bytes(content)
-    failure(capsys, "predict", str(path), "--bundle", str(bundle))
+    cli.error("predict", path, "--bundle", bundle)
 
 
-def test_strict_refuses_what_is_not_in_the_total(bundle, capsys):
+def test_strict_refuses_what_is_not_in_the_total(bundle, cli):
     words = ["predict", str(NETWORKS / "densenet121.onnx"), "--bundle", str(bundle)]
-    line = failure(capsys, *words, "--batch", "1", "--strict")
+    line = cli.error(*words, "--batch", "1", "--strict")
     assert "densenet121: " in line
     assert "operators have no predictor" in line
 
 
-def test_a_network_in_another_precision_is_incomplete_and_says_so(bundle, tmp_path, capsys):
-    onnx_type, shape = onnx.TensorProto.DOUBLE, [1, 3, 8, 8]
-    ends = [onnx.helper.make_tensor_value_info(name, onnx_type, shape) for name in "xy"]
-    weights = onnx.numpy_helper.from_array(np.zeros((3, 3, 1, 1)), "w")
+def test_a_network_in_another_precision_is_incomplete_and_says_so(bundle, network_file, cli):
+    shape, weights = [1, 3, 8, 8], {"w": np.zeros((3, 3, 1, 1))}
     nodes = [
-        onnx.helper.make_node("Conv", ["x", "w"], ["c"], "conv"),
-        onnx.helper.make_node("Relu", ["c"], ["y"], "relu"),
-    ]
-    graph = onnx.helper.make_graph(nodes, "g", [ends[0]], [ends[1]], [weights])
-    opsets = [onnx.helper.make_opsetid("", 17)]
-    path = tmp_path / "double.onnx"
-    onnx.save(onnx.helper.make_model(graph, ir_version=8, opset_imports=opsets), path)
-    document = run_json(capsys, "predict", str(path), "--bundle", str(bundle))
+        make_node("Conv", ["x", "w"], ["c"], "conv"), make_node("Relu", ["c"], ["y"], "relu"),
+    ]  # fmt: skip
+    double = TensorProto.DOUBLE
+    path = network_file("double.onnx", nodes, {"x": shape}, {"y": shape}, weights, double)
+    document = cli.json("predict", path, "--bundle", bundle)
     assert document["complete"] is False
     assert document["coverage"]["macs"] == 0
     conv = next(each for each in document["skipped"] if each["op"] == "Conv")
     # 3 x 64 values of 3 products each; as many read as written, and 9 weights, of 8 bytes.
     assert (conv["macs"], conv["moved_bytes"]) == (576, (2 * 192 + 9) * 8)
-    assert main(["predict", str(path), "--bundle", str(bundle)]) == 0
-    second = capsys.readouterr().out.splitlines()[1]
+    second = cli.text("predict", path, "--bundle", bundle).splitlines()[1]
     assert second.startswith("INCOMPLETE: the total covers 0% of the network's multiply-adds")
 
 
-def test_an_output_that_cannot_be_reached_is_unknown(bundle, tmp_path, capsys):
-    image = onnx.helper.make_tensor_value_info("x", 1, [1, 3, 8, 8])
-    places = onnx.helper.make_tensor_value_info("y", onnx.TensorProto.INT64, None)
-    node = onnx.helper.make_node("NonZero", ["x"], ["y"], "places")
-    graph = onnx.helper.make_graph([node], "g", [image], [places])
-    opsets = [onnx.helper.make_opsetid("", 17)]
-    path = tmp_path / "places.onnx"
-    onnx.save(onnx.helper.make_model(graph, ir_version=8, opset_imports=opsets), path)
-    document = run_json(capsys, "predict", str(path), "--bundle", str(bundle))
+def test_an_output_that_cannot_be_reached_is_unknown(bundle, network_file, cli):
+    node, places = make_node("NonZero", ["x"], ["y"], "places"), (TensorProto.INT64, None)
+    path = network_file("places.onnx", [node], {"x": [1, 3, 8, 8]}, {"y": places})
+    document = cli.json("predict", path, "--bundle", bundle)
     assert document["phases"]["postprocess_ms"] is None
     assert [(each["name"], each["op"]) for each in document["skipped"]] == [
         ("places", "NonZero"), ("y", "transfer"),
     ]  # fmt: skip
-    assert main(["predict", str(path), "--bundle", str(bundle)]) == 0
-    assert "postprocess   unknown" in capsys.readouterr().out
+    assert "postprocess   unknown" in cli.text("predict", path, "--bundle", bundle)
 
 
-def test_strict_range_refuses_to_extrapolate_and_names_layers(bundle, tmp_path, capsys):
-    ends = [
-        onnx.helper.make_tensor_value_info(name, 1, [4096, size])
-        for name, size in (("x", 300), ("y", 2000))
-    ]
-    weights = onnx.numpy_helper.from_array(np.zeros((300, 2000), np.float32), "w")
-    node = onnx.helper.make_node("MatMul", ["x", "w"], ["y"], "fc")
-    graph = onnx.helper.make_graph([node], "g", [ends[0]], [ends[1]], [weights])
-    opsets = [onnx.helper.make_opsetid("", 17)]
-    path = tmp_path / "wide.onnx"
-    onnx.save(onnx.helper.make_model(graph, ir_version=8, opset_imports=opsets), path)
-    words = ["predict", str(path), "--bundle", str(bundle)]
-    [layer] = run_json(capsys, *words, "--strict")["layers"]
+def test_strict_range_refuses_to_extrapolate_and_names_layers(bundle, network_file, cli):
+    node, weights = make_node("MatMul", ["x", "w"], ["y"], "fc"), np.zeros((300, 2000), np.float32)
+    ends = {"x": [4096, 300]}, {"y": [4096, 2000]}
+    path = network_file("wide.onnx", [node], *ends, {"w": weights})
+    words = ["predict", path, "--bundle", bundle]
+    [layer] = cli.json(*words, "--strict")["layers"]
     assert layer["in_range"] is False
-    line = failure(capsys, *words, "--strict-range")
+    line = cli.error(*words, "--strict-range")
     assert "fc: batch=4096 above 16, features_out=2000 above 1" in line
     everywhere = ["predict", str(path), "--device", "all", "--bundle", str(bundle)]
-    assert main([*everywhere, "--strict-range", "--json"]) in (0, 2)
-    failures = [each for each in json.loads(capsys.readouterr().out) if "error" in each]
+    failures = [each for each in cli.json(*everywhere, "--strict-range") if "error" in each]
     assert any("fc: batch=4096 above 16" in each["error"] for each in failures)
 
 
-def test_layers_on_another_machine_say_so_too(bundle, tmp_path, capsys):
+def test_layers_on_another_machine_say_so_too(bundle, tmp_path, cli):
     elsewhere = tmp_path / "elsewhere"
     shutil.copytree(bundle, elsewhere)
     manifest = json.loads((elsewhere / "bundle.json").read_text())
     manifest["platforms"]["1"] |= {"device": "cpu", "processor": "Another 9000"}
     (elsewhere / "bundle.json").write_text(json.dumps(manifest))
     words = ["predict-layer", "dense", "batch=8", "features_in=300", "features_out=100"]
-    assert main([*words, "--bundle", str(elsewhere)]) == 0
-    assert "warning: " in (shown := capsys.readouterr().out)
+    assert "warning: " in (shown := cli.text(*words, "--bundle", elsewhere))
     assert "Another 9000" in shown
-    assert main([*words, "--bundle", str(elsewhere), "--json"]) == 0
-    shown = capsys.readouterr()
+    shown = cli.run(*words, "--bundle", elsewhere, "--json")
     assert len(json.loads(shown.out)) == 1
     assert "Another 9000" in shown.err
-    assert main([*words, "--bundle", str(bundle)]) == 0
-    assert "Another 9000" not in capsys.readouterr().out
+    assert "Another 9000" not in cli.text(*words, "--bundle", bundle)
 
 
-def test_a_layer_is_predicted_as_typed_or_from_a_table(bundle, tmp_path, capsys):
+def test_a_layer_is_predicted_as_typed_or_from_a_table(bundle, tmp_path, cli):
     words = ["batch=8", "features_in=300", "features_out=100"]
-    [typed] = run_json(capsys, "predict-layer", "dense", *words, "--bundle", str(bundle))
+    [typed] = cli.json("predict-layer", "dense", *words, "--bundle", bundle)
     layer = Dense(batch=8, features_in=300, features_out=100)
     assert typed["key"] == layer.key
     expected_ms = closed_form_ms(layer, "execution_ms", 50.0, 5.0)
@@ -294,7 +241,7 @@ def test_a_layer_is_predicted_as_typed_or_from_a_table(bundle, tmp_path, capsys)
         "dense,8,300,100,,,\n"
         "pool,2,,,12,16,2\n"
     )
-    rows = run_json(capsys, "predict-layer", "--csv", str(table), "--bundle", str(bundle))
+    rows = cli.json("predict-layer", "--csv", table, "--bundle", bundle)
     assert rows[0]["execution_ms"] == typed["execution_ms"]
     assert rows[1]["kind"] == "pool"
 
@@ -314,46 +261,51 @@ def test_a_layer_is_predicted_as_typed_or_from_a_table(bundle, tmp_path, capsys)
         (b"\xff\xfe\x00", "not a CSV file"),
     ],
 )
-def test_a_wrong_table_names_its_line(bundle, tmp_path, content, part, capsys):
+def test_a_wrong_table_names_its_line(bundle, tmp_path, content, part, cli):
     table = tmp_path / "layers.csv"
     table.write_bytes(content if isinstance(content, bytes) else content.encode())
-    assert part in failure(capsys, "predict-layer", "--csv", str(table), "--bundle", str(bundle))
+    assert part in cli.error("predict-layer", "--csv", table, "--bundle", bundle)
 
 
 @pytest.mark.parametrize("words", [[], ["conv", "--csv", "x.csv"]])
-def test_a_layer_is_either_typed_or_in_a_table(words, capsys):
-    assert main(["predict-layer", *words]) == 2
-    assert "name a layer" in capsys.readouterr().err
+def test_a_layer_is_either_typed_or_in_a_table(words, cli):
+    assert "name a layer" in cli.error("predict-layer", *words)
 
 
-def test_devices_lists_whole_and_damaged_bundles(bundle, home, capsys):
+def test_a_step_is_not_estimated_where_only_inference_is(cli):
+    pool = ["batch=8", "channels_in=64", "size=56", "kernel=3"]
+    [alone] = cli.json("predict-layer", "pool", *pool, "--device", "v100")
+    [step] = cli.json("predict-layer", "pool_step", *pool, "optimizer=adam", "--device", "v100")
+    assert alone["estimated"]
+    assert (step["execution_ms"], step["reason"]) == (None, "no predictor for pool_step")
+    assert not step["estimated"]
+
+
+def test_devices_lists_whole_and_damaged_bundles(bundle, home, cli):
     bundles = home / "bundles"
     bundles.mkdir()
     (bundles / "whole").symlink_to(bundle)
     (bundles / "broken").mkdir()
     (bundles / "broken" / "bundle.json").write_text("{")
-    entries = {Path(each["path"]).name: each for each in run_json(capsys, "devices")}
+    entries = {Path(each["path"]).name: each for each in cli.json("devices")}
     whole = entries["cpu-onnxruntime"]
     assert (whole["device"], whole["framework"]) == ("cpu", "onnxruntime")
     assert whole["machine"] == Bundle.load(bundle).platform.machine != ""
     assert set(whole["validation_error"]) == {"conv", "pool", "dense"}
     assert "damaged" in entries["broken"]
-    assert main(["devices"]) == 0
-    text = capsys.readouterr().out
+    text = cli.text("devices")
     assert "damaged: " in text
     assert "onnxruntime" in text
     assert whole["provenance"]["rebuildable"]["answer"] == "no"
-    assert main(["devices", "--provenance"]) == 0
-    text = capsys.readouterr().out
+    text = cli.text("devices", "--provenance")
     checksum = whole["provenance"]["datasets"][0]["checksum"]
     assert f"sha256 {checksum}" in text
     assert "can be rebuilt: no (rows.h5 has no published source; " in text
 
 
-def test_without_bundles_devices_says_how_to_make_one(home, capsys):
-    assert run_json(capsys, "devices") == []
-    assert main(["devices"]) == 0
-    assert "resperf train" in capsys.readouterr().out
+def test_without_bundles_devices_says_how_to_make_one(home, cli):
+    assert cli.json("devices") == []
+    assert "resperf train" in cli.text("devices")
 
 
 def test_predict_loads_nothing_heavy(bundle):

@@ -2,54 +2,42 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 
 import pytest
 
-from resperf.cli.main import main
 
-
-def test_train_then_evaluate(
-    toy_dataset: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_train_then_evaluate(toy_dataset: Path, tmp_path: Path, cli) -> None:
     bundle = tmp_path / "toy-bundle"
     arguments = [str(toy_dataset), "-o", str(bundle), "--method", "baseline"]
-    assert main(["train", *arguments]) == 0
-    shown = capsys.readouterr()
+    shown = cli.run("train", *arguments)
     assert "conv" in shown.out
     assert "validation MAPE" in shown.out
     assert f"next: resperf evaluate {toy_dataset} --bundle {bundle}" in shown.out
     assert shown.err == ""
 
-    assert main(["evaluate", str(toy_dataset), "--bundle", str(bundle), "--json"]) == 0
-    rows = json.loads(capsys.readouterr().out)
+    rows = cli.json("evaluate", toy_dataset, "--bundle", bundle)
     assert {(row["kind"], row["phase"]) for row in rows} >= {("conv", "execution_ms")}
     for row in rows:
         assert 0 <= row["mape"] < 0.1  # a fraction, not a percentage
         assert 0 <= row["within_10"] <= 1
 
-    assert main(["evaluate", str(toy_dataset), "--bundle", str(bundle), "--split", "all"]) == 0
-    assert "noise floor" in capsys.readouterr().out
+    assert "noise floor" in cli.text("evaluate", toy_dataset, "--bundle", bundle, "--split", "all")
 
 
-def test_training_on_many_noisy_rows_says_so(
-    noisy_dataset: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_training_on_many_noisy_rows_says_so(noisy_dataset: Path, tmp_path: Path, cli) -> None:
     words = ["train", str(noisy_dataset), "-o", str(tmp_path / "b"), "--method", "baseline"]
-    assert main(words) == 0
-    notes = [line for line in capsys.readouterr().err.splitlines() if "noisy" in line]
+    notes = [line for line in cli.run(*words).err.splitlines() if "noisy" in line]
     assert len(notes) == 1
     assert notes[0].startswith("note: 24 of 80 measured rows (30%) are noisy")
 
 
 def test_train_as_json_and_by_default_where_predict_looks(
-    toy_dataset: Path, own_folders: Path, capsys: pytest.CaptureFixture[str]
+    toy_dataset: Path, own_folders: Path, cli
 ) -> None:
-    words = ["train", str(toy_dataset), "--method", "baseline", "--device", "mine", "--json"]
-    assert main(words) == 0
-    document = json.loads(capsys.readouterr().out)
+    words = ["train", str(toy_dataset), "--method", "baseline", "--device", "mine"]
+    document = cli.json(*words)
     expected = own_folders / "data" / "resperf" / "bundles" / "mine-synthetic"
     assert document["path"] == str(expected)
     assert (document["device"], document["method"]) == ("mine", "baseline")
@@ -74,34 +62,26 @@ def test_train_as_json_and_by_default_where_predict_looks(
 def test_mistakes_are_one_line_and_exit_2(
     toy_dataset: Path,
     tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    cli,
     words: list[str],
     message: str,
 ) -> None:
     places = {"DATA": str(toy_dataset), "OUT": str(tmp_path / "out")}
-    assert main([places.get(word, word) for word in words]) == 2
-    shown = capsys.readouterr()
-    assert message in shown.err
-    assert shown.out == ""
+    assert message in cli.error(*(places.get(word, word) for word in words))
     assert not (tmp_path / "out").exists()
 
 
-def test_excluding_a_network(
-    toy_dataset: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_excluding_a_network(toy_dataset: Path, tmp_path: Path, cli) -> None:
     from resperf.training import keys_of_networks
 
     assert keys_of_networks([toy_dataset], []) == frozenset()
-    assert main(["train", "--help"]) == 0
-    assert "--exclude" in capsys.readouterr().out
+    assert "--exclude" in cli.text("train", "--help")
 
 
-def test_help_names_every_method(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_names_every_method(cli) -> None:
     from resperf.predictors import METHODS
 
-    assert main(["train", "--help"]) == 0
-    # A name with a hyphen may be wrapped after it.
-    text = re.sub(r"-\n\s+", "-", capsys.readouterr().out)
+    text = re.sub(r"-\n\s+", "-", cli.text("train", "--help"))
     words = text.replace(",", " ").replace(".", " ").split()
     assert set(METHODS) <= set(words)
 

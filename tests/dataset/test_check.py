@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from resperf.dataset import check_dataset
-from resperf.measurement import Measurement
+from resperf.measurement import Measurement, Samples, StopReason
+from resperf.quantities import Estimator
 
 MeasuredFactory = Callable[..., Measurement]
 FileFactory = Callable[..., Path]
@@ -89,6 +90,23 @@ def test_columns_of_another_layout_are_found(edited: EditedFactory, tmp_path: Pa
     assert "pool: column mode is missing" in problems
     assert "dense: column repeat has shape (3,), not (2,)" in problems
     assert "dense: column repeat has type int64, not <i4" in problems
+
+
+@pytest.mark.parametrize(
+    ("estimator", "value"),
+    [
+        (Estimator.MEDIAN, 3.0), (Estimator.MEAN_OF_BEST_FIVE, 2.8),
+        (Estimator.THROUGHPUT_MEAN, 4.0), (Estimator.MAXIMUM, 10.0),
+    ],
+)  # fmt: skip
+def test_a_value_follows_from_its_samples_by_its_estimator(
+    write: FileFactory, measured: MeasuredFactory, estimator: Estimator, value: float
+) -> None:
+    sampled = (10.0, 1.0, 2.0, 3.0, 3.0, 5.0)
+    samples = Samples(sampled, 6, 0, StopReason.BUDGET, estimator=estimator)
+    row = measured(samples={"execution_ms": samples})
+    assert row.value("execution_ms") == pytest.approx(value)
+    assert check_dataset(write("a.h5", row)) == []
 
 
 def test_a_file_without_rows_is_called_so(write: FileFactory) -> None:

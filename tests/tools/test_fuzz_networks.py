@@ -2,28 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
-from types import ModuleType
-
-import pytest
-
-TOOL = Path(__file__).parents[2] / "tools" / "fuzz_networks.py"
 
 
-@pytest.fixture(scope="module")
-def tool() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("fuzz_networks", TOOL)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def test_broken_networks_are_predicted_or_refused_in_one_line(
-    tool: ModuleType, tmp_path: Path
-) -> None:
+def test_broken_networks_are_predicted_or_refused_in_one_line(load_tool, tmp_path: Path) -> None:
+    tool = load_tool("fuzz_networks")
     answers = set()
     # Each way of breaking comes up three times.
     for seed in range(3 * (len(tool.CHANGES) + 3)):

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import shutil
-import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
@@ -13,18 +12,12 @@ import pytest
 
 pytest.importorskip("matplotlib", reason="the report has plots, which need the extra [plot]")
 
-TOOL = Path(__file__).parents[2] / "tools" / "report_accuracy.py"
+Write = Callable[..., tuple[str, str]]
 
 
 @pytest.fixture
-def tool(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    spec = importlib.util.spec_from_file_location("report_accuracy", TOOL)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    # Its dataclasses look themselves up.
-    monkeypatch.setitem(sys.modules, "report_accuracy", module)
-    spec.loader.exec_module(module)
+def tool(load_tool, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    module = load_tool("report_accuracy")
     # One quick method, and another that cannot be fitted.
     monkeypatch.setattr(module, "METHODS", {"baseline": module.METHODS["baseline"]})
     monkeypatch.setattr(module, "CURVE_ROWS", (40, 55))
@@ -44,6 +37,19 @@ def data(tool: ModuleType, toy_dataset: Path, tmp_path: Path, monkeypatch) -> Pa
     return tmp_path / "data"
 
 
+@pytest.fixture
+def write(tool: ModuleType, data: Path, tmp_path: Path, capsys) -> Write:
+    """Run the tool with some options; return what it prints, and the report."""
+    report = tmp_path / "accuracy-public.md"
+    places = ["--data", str(data), "--work", str(tmp_path / "work"), "--output", str(report)]
+
+    def run(*words: str) -> tuple[str, str]:
+        tool.main([*places, *words])
+        return capsys.readouterr().out, report.read_text()
+
+    return run
+
+
 def test_published_files_are_found_by_source_and_device(tool: ModuleType, data: Path) -> None:
     assert list(tool.sources(data)) == ["perfnet-1080ti", "perfnet-i3", "justus-k80"]
     with pytest.raises(SystemExit, match="RESPERF_PUBLIC_DATA"):
@@ -51,7 +57,7 @@ def test_published_files_are_found_by_source_and_device(tool: ModuleType, data: 
 
 
 def test_the_public_data_is_found(tool: ModuleType) -> None:
-    default = TOOL.parents[2] / "shared" / "data"
+    default = tool.ROOT.parent / "shared" / "data"
     public = Path(os.environ.get("RESPERF_PUBLIC_DATA", default))
     if not public.is_dir():
         pytest.skip("the public measurements are absent; set RESPERF_PUBLIC_DATA")
@@ -78,34 +84,27 @@ def test_slow_methods_run_last_and_on_two_devices_alone(tool: ModuleType) -> Non
 
 
 def test_a_second_run_goes_on_where_the_first_one_ended(
-    tool: ModuleType, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch
+    tool: ModuleType, write: Write, monkeypatch
 ) -> None:
-    words = ["--data", str(data), "--work", str(tmp_path / "work"),
-             "--output", str(tmp_path / "docs" / "accuracy-public.md")]  # fmt: skip
-    (tmp_path / "docs").mkdir()
-    tool.main([*words, "--only", "perfnet-1080ti"])
-    assert "5 fits, 0 of them done" in capsys.readouterr().out
+    monkeypatch.setattr(tool, "PLOTTED", ())  # plots take time, and are tested below
+    assert "5 fits, 0 of them done" in write("--only", "perfnet-1080ti")[0]
     fitted = []
     real = tool.run
     monkeypatch.setattr(tool, "run", lambda *a: fitted.append(a[0].dataset) or real(*a))
-    tool.main(words)
-    assert "11 fits, 5 of them done" in capsys.readouterr().out
+    assert "11 fits, 5 of them done" in write()[0]
     assert fitted == ["perfnet-i3"] * 3 + ["justus-k80"] * 3
     # Other features are other results, and so are another seed and another dataset.
     with monkeypatch.context() as changed:
         changed.setattr(tool, "FEATURE_SET_VERSION", 0)
-        tool.main([*words, "--only", "justus-k80"])
-        assert "3 fits, 0 of them done" in capsys.readouterr().out
-    tool.main([*words, "--only", "justus-k80", "--seed", "1"])
-    assert "3 fits, 0 of them done" in capsys.readouterr().out
+        assert "3 fits, 0 of them done" in write("--only", "justus-k80")[0]
+    assert "3 fits, 0 of them done" in write("--only", "justus-k80", "--seed", "1")[0]
 
 
 def test_the_report_has_every_result_its_plots_and_what_is_missing(
-    tool: ModuleType, data: Path, tmp_path: Path, monkeypatch
+    tool: ModuleType, write: Write, tmp_path: Path, monkeypatch
 ) -> None:
     from resperf.errors import TrainingError
 
-    output = tmp_path / "accuracy-public.md"
     real = tool.run
 
     def failing(unit, store):
@@ -115,8 +114,7 @@ def test_the_report_has_every_result_its_plots_and_what_is_missing(
 
     monkeypatch.setattr(tool, "run", failing)
     monkeypatch.setattr(tool, "CHOSEN", "baseline")
-    tool.main(["--data", str(data), "--work", str(tmp_path / "work"), "--output", str(output)])
-    text = output.read_text()
+    _, text = write()
     for part in ("## perfnet-1080ti", "## perfnet-i3", "## justus-k80", "| baseline |"):
         assert part in text
     assert "- perfnet-i3: pool: baseline: not today\n" in text
@@ -131,36 +129,28 @@ def test_the_report_has_every_result_its_plots_and_what_is_missing(
     named = [line.split("(")[1].rstrip(")") for line in text.split("\n") if line.startswith("![")]
     assert "accuracy-public/perfnet-1080ti/by-rows-conv-execution.png" in named
     for name in named:
-        assert 0 < (output.parent / name).stat().st_size < 100_000
+        assert 0 < (tmp_path / name).stat().st_size < 100_000
 
 
 def test_figures_name_their_commit_and_are_made_again_where_their_code_changed(
-    tool: ModuleType, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch
+    tool: ModuleType, write: Write, monkeypatch
 ) -> None:
-    output = tmp_path / "report.md"
-    words = ["--data", str(data), "--work", str(tmp_path / "work"), "--output", str(output)]
-    words += ["--only", "justus-k80"]
-    monkeypatch.setattr(tool, "commit", lambda: "first")
-    tool.main(words)
-    assert "- computed at `first`: conv: baseline; dense: baseline; pool: baseline" in (
-        output.read_text()
-    )
-    capsys.readouterr()
+    monkeypatch.setattr(tool, "source_commit", lambda: "first")
+    _, text = write("--only", "justus-k80")
+    assert "- computed at `first`: conv: baseline; dense: baseline; pool: baseline" in text
     # Another commit with the same code makes nothing again.
-    monkeypatch.setattr(tool, "commit", lambda: "second")
-    tool.main(words)
-    assert "3 fits, 3 of them done" in capsys.readouterr().out
-    assert "computed at `first`: " in output.read_text()
+    monkeypatch.setattr(tool, "source_commit", lambda: "second")
+    told, text = write("--only", "justus-k80")
+    assert "3 fits, 3 of them done" in told
+    assert "computed at `first`: " in text
     # Without training, what is out of date is shown as such.
     monkeypatch.setattr(tool, "code_digest", lambda method: f"other {method}")
-    tool.main([*words, "--write"])
-    text = output.read_text()
+    _, text = write("--only", "justus-k80", "--write")
     assert "- computed at `first`, **code changed since**: conv: baseline" in text
     assert "| baseline |" in text
-    capsys.readouterr()
-    tool.main(words)
-    assert "3 fits, 0 of them done" in capsys.readouterr().out
-    assert "computed at `second`: conv" in output.read_text()
+    told, text = write("--only", "justus-k80")
+    assert "3 fits, 0 of them done" in told
+    assert "computed at `second`: conv" in text
 
 
 def test_a_figure_depends_on_the_code_that_its_method_imports(
