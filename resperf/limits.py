@@ -1,15 +1,18 @@
-"""Settings with limits: frozen dataclasses that read tables, such as those of a campaign's file."""
+"""Settings with limits: frozen dataclasses that read tables of TOML files."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
+import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass
 from functools import cache
+from pathlib import Path
+from types import NoneType
 from typing import Any, Self, get_args, get_origin, get_type_hints
 
-from resperf.errors import CampaignError
+from resperf.errors import CampaignError, ResperfError, first_line
 
 
 @dataclass(frozen=True)
@@ -28,6 +31,22 @@ SHARE = Limit("a share: between 0 and 1", lambda value: 0 <= value <= 1)
 FIRST_SHARE = Limit("a share: above 0, at most 1", lambda value: 0 < value <= 1)
 _TYPES: Mapping[Any, tuple[type, ...]] = {int: (int,), float: (int, float), str: (str,)}
 _LISTS = {int: "integers of at least 1", float: "numbers above 0", str: "words", Any: "values"}
+
+
+def read_toml(path: Path, error_class: type[ResperfError]) -> dict[str, Any]:
+    """Read a TOML file.
+
+    Raises
+    ------
+    ResperfError
+        Of the given class, if it cannot be read or is no TOML.
+    """
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise error_class(f"{path} cannot be read ({error.strerror or error})") from error
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise error_class(f"{path} is not a TOML file: {first_line(error)}") from error
 
 
 def limited(default: Any, limit: Limit) -> Any:
@@ -78,18 +97,31 @@ class Limited:
             raise CampaignError(
                 f"{where} has no {', '.join(unknown)}; it has {', '.join(sorted(types))}"
             )
-        needed = {each.name for each in dataclasses.fields(cls) if _needs_value(each)}
-        if missing := sorted(needed - set(values) - set(more)):
-            raise CampaignError(f"{where}: {', '.join(missing)} must be given")
+        needed = {each.name: each for each in dataclasses.fields(cls) if _needs_value(each)}
+        if missing := sorted(needed.keys() - set(values) - set(more)):
+            words = ", ".join(_with_limit(needed[name]) for name in missing)
+            raise CampaignError(f"{where}: {words} must be given")
         given = {word: _read(types[word], value, word) for word, value in values.items()}
         try:
             return cls(**given, **more)
-        except CampaignError as error:
-            raise CampaignError(f"{where}: {error}") from error
+        except ResperfError as error:
+            raise type(error)(f"{where}: {error}") from error
 
 
 def _needs_value(made: dataclasses.Field[Any]) -> bool:
     return made.default is MISSING and made.default_factory is MISSING
+
+
+def _with_limit(made: dataclasses.Field[Any]) -> str:
+    """Name a field, and its limit if it has one of its own."""
+    limit = made.metadata.get("limit")
+    return made.name if limit is None else f"{made.name} ({limit.words})"
+
+
+def _plain(made: Any) -> Any:
+    """Return a type without None."""
+    parts = get_args(made)
+    return parts[0] if NoneType in parts else made
 
 
 @cache
@@ -102,6 +134,7 @@ def _rules(made: type[Any]) -> Mapping[str, tuple[Any, Limit]]:
 
 def _read(made: Any, value: Any, word: str) -> Any:
     """Turn a table into settings, and lists into tuples."""
+    made = _plain(made)
     if isinstance(made, type) and issubclass(made, Limited):
         return made.from_table(value, word)
     if get_origin(made) is Mapping and isinstance(value, Mapping):
@@ -111,6 +144,9 @@ def _read(made: Any, value: Any, word: str) -> Any:
 
 def _check(name: str, value: Any, made: Any, limit: Limit) -> None:
     """Refuse a value of another type, or beyond the limit."""
+    if value is None and made is not _plain(made):
+        return
+    made = _plain(made)
     if get_origin(made) is Mapping:
         if not isinstance(value, Mapping):
             raise CampaignError(f"{name}={value!r} must be a table")

@@ -34,9 +34,9 @@ import numpy as np
 from resperf.bundle._provenance import package_versions, source_commit
 from resperf.cli.main import main as resperf
 from resperf.dataset import checksum, read_table
-from resperf.dataset.files import write_whole
 from resperf.errors import ResperfError
 from resperf.features import FEATURE_SET_VERSION
+from resperf.files import write_whole
 from resperf.platform import this_platform
 from resperf.predictors import DEFAULT_METHOD, METHODS
 from resperf.predictors.metrics import errors, errors_by_time, r_squared

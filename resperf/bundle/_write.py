@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ from resperf.bundle._manifest import MANIFEST, NETWORK, SCHEMA_VERSION
 from resperf.bundle._provenance import merged as merged_provenance
 from resperf.errors import OutputError
 from resperf.features import FEATURE_SET_VERSION, columns_of_keys, feature_matrix
+from resperf.files import sync
 from resperf.measurement import layer_kind
 from resperf.network import Network, structure_digest
 from resperf.platform import Platform
@@ -45,7 +45,7 @@ def replaced_folder(output: Path) -> Iterator[Path]:
         _prepare(output, new, old)
         yield new
         for file in (*new.iterdir(), new):
-            _sync(file)
+            sync(file)
         if output.exists():
             # Minutes may have passed since the first check.
             _refuse_foreign(output)
@@ -99,14 +99,6 @@ def _refuse_foreign(bundle: Path) -> None:
 
 def _is_empty(folder: Path) -> bool:
     return folder.is_dir() and not any(folder.iterdir())
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def write_manifest(folder: Path, values: Mapping[str, Any]) -> None:

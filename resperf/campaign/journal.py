@@ -25,8 +25,10 @@ from typing import Any, Self
 
 from resperf.backends.monitors import Reading
 from resperf.errors import CampaignError, OutputError, ResperfError
+from resperf.files import sync_folder
 from resperf.measurement import TOLERANCE, Measurement, NetworkRef, Status
 from resperf.platform import Platform, from_fingerprint
+from resperf.records import Record
 from resperf.settings import Setting
 from resperf.timing import ReferenceHistory
 
@@ -39,7 +41,7 @@ _BLOCK = 1 << 16
 
 
 @dataclass(frozen=True)
-class Header:
+class Header(Record):
     """What all rows of a journal belong to."""
 
     setting: Setting
@@ -51,18 +53,15 @@ class Header:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""
-        where = {"setting": self.setting.to_json(), "platform": self.platform.to_json()}
-        return {"journal": VERSION, **vars(self), **where}
+        return {"journal": VERSION, **super().to_json()}
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
         """Read what `to_json` wrote, also in version 1."""
         if "fingerprint" in values:
-            where = from_fingerprint(values["fingerprint"])
-        else:
-            where = Setting.from_json(values["setting"]), Platform.from_json(values["platform"])
-        rest = {name: values[name] for name in ("campaign", "seed", "versions", "created")}
-        return cls(*where, **rest)
+            where = (each.to_json() for each in from_fingerprint(values["fingerprint"]))
+            values = {**values, **dict(zip(("setting", "platform"), where, strict=True))}
+        return super().from_json(values)
 
 
 @dataclass
@@ -189,7 +188,7 @@ class Journal:
             self._where = (header.setting, header.platform) if new else None
             if new:
                 self._append(header.to_json())
-                _sync_folder(path.parent)
+                sync_folder(path.parent)
         except BaseException:
             os.close(self._file)
             raise
@@ -270,16 +269,6 @@ def _cut_tail(file: int) -> int:
         os.ftruncate(file, finished)
         os.fsync(file)
     return finished
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make a new file's name survive a power cut."""
-    with contextlib.suppress(OSError):
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
 
 
 def row_identity(row: Measurement) -> tuple[Hashable, ...]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import tomllib
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field
 from pathlib import Path
@@ -21,6 +20,7 @@ from resperf.limits import (
     Limited,
     is_positive,
     limited,
+    read_toml,
 )
 from resperf.timing import SamplingProtocol
 
@@ -317,14 +317,7 @@ class Campaign(Limited):
         CampaignError
             If it cannot be read or is invalid; the message names the place.
         """
-        try:
-            values = tomllib.loads(path.read_text(encoding="utf-8"))
-        except OSError as error:
-            raise CampaignError(
-                f"cannot read campaign {path}: {error.strerror}; give the path of a TOML file"
-            ) from error
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise CampaignError(f"campaign {path} is not TOML: {error}") from error
+        values = read_toml(path, CampaignError)
         try:
             return cls.from_mapping({"name": path.stem, **values}, folder=path.parent)
         except ResperfError as error:

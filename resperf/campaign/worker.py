@@ -50,10 +50,16 @@ class Worker:
     backend: Backend
     protocol: SamplingProtocol
     monitor: Monitor
+    networks: bool = False
 
     def costs(self) -> dict[str, float]:
-        """Say what a network pays besides its layers, and how fast the device is, now."""
-        return {**self.backend.costs(), **self.backend.handover(), **self.monitor.costs()}
+        """Say what a network pays besides its layers, and how fast the device is, now.
+
+        A process that measures whole networks tells only the latter: what networks pay is part of
+        their own times, and differs from what they pay for layers measured with other settings.
+        """
+        besides = {} if self.networks else {**self.backend.costs(), **self.backend.handover()}
+        return {**besides, **self.monitor.costs()}
 
     def lower(self, layers: Sequence[Layer]) -> list[Layer]:
         """Lower layers as drawn."""
@@ -127,7 +133,7 @@ def start(settings: WorkerSettings) -> Worker:
         usual=settings.usual,
         networks=settings.networks,
     )
-    return Worker(backend=started, protocol=settings.protocol, monitor=monitor)
+    return Worker(started, settings.protocol, monitor, settings.networks)
 
 
 def answer(worker: Worker, question: str, arguments: Sequence[Any]) -> tuple[str, Any]:

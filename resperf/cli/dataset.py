@@ -280,7 +280,7 @@ def import_files(
         read_mapping,
         shipped_mapping,
     )
-    from resperf.dataset.files import refuse_to_replace
+    from resperf.files import refuse_to_replace
 
     if (source is None) == (mapping is None):
         raise click.UsageError("say what the columns mean: --format or --mapping")
@@ -351,7 +351,7 @@ def _import_text(output: Path, imported: Imported) -> str:
 def merge(files: tuple[Path, ...], output: Path, force: bool, as_json: bool) -> None:
     """Merge FILES of one machine; shared layers become repeats."""
     from resperf.dataset import merge_datasets
-    from resperf.dataset.files import refuse_to_replace
+    from resperf.files import refuse_to_replace
 
     refuse_to_replace(output, unless=force)
     merged = merge_datasets(files, output)

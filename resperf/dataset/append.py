@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 
 from resperf._version import __version__
@@ -88,7 +87,5 @@ def _new_info(row: Measurement) -> DatasetInfo:
         campaign={"name": "networks"},
         seed=0,
         versions={"resperf": __version__, setting.framework: setting.framework_version},
-        created=datetime.now(UTC).isoformat(timespec="seconds"),
-        machine_costs={},
         quantities=(),
     )

@@ -12,11 +12,11 @@ from typing import Any
 import h5py
 
 from resperf.dataset.columns import decode
-from resperf.dataset.files import refuse_to_replace, write_whole
 from resperf.dataset.hdf5 import FILES, columns_of_group, open_dataset, references_of
 from resperf.dataset.records import Array
 from resperf.dataset.schema import NETWORKS, TEXT, Column
 from resperf.errors import DatasetError, require
+from resperf.files import refuse_to_replace, write_whole
 from resperf.settings import Setting
 
 Columns = Mapping[str, tuple[Column, list[Any]]]

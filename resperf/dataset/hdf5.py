@@ -14,7 +14,6 @@ import h5py
 import numpy as np
 
 from resperf.dataset.columns import References, decode, estimator_of, from_columns, to_columns
-from resperf.dataset.files import write_whole
 from resperf.dataset.records import Array, Dataset, DatasetInfo, KindTable
 from resperf.dataset.schema import (
     DESCRIPTIONS,
@@ -30,6 +29,7 @@ from resperf.dataset.schema import (
 )
 from resperf.dataset.seal import SEAL_BYTES, is_intact, seal
 from resperf.errors import DatasetError, LayerError
+from resperf.files import write_whole
 from resperf.layers import KINDS, kind_of
 from resperf.measurement import Measurement, NetworkRef, layer_kind, quantity_of, written_kind
 from resperf.platform import Platform, from_fingerprint
@@ -77,10 +77,7 @@ def write_dataset(path: Path, dataset: Dataset) -> None:
     """
     rows: dict[str, list[Measurement]] = {}
     for measurement in dataset.measurements:
-        subject, name = measurement.subject, NETWORKS
-        if not isinstance(subject, NetworkRef):
-            name = written_kind(subject.kind, measurement.setting.optimizer)
-        rows.setdefault(name, []).append(measurement)
+        rows.setdefault(group_of(measurement), []).append(measurement)
     _refuse_lacking_graphs(rows.get(NETWORKS, ()), dataset.graphs)
     settings = References(dataset.info.setting)
     platforms = References(dataset.info.platform)
@@ -88,7 +85,7 @@ def write_dataset(path: Path, dataset: Dataset) -> None:
     with h5py.File(path.name, "w", **memory) as file:
         groups = (written_kind(kind, is_step) for is_step in (False, True) for kind in KINDS)
         for name in (name for name in (*groups, NETWORKS) if name in rows):
-            quantities = _quantities_of(rows[name])
+            quantities = quantities_of(rows[name])
             if name == NETWORKS:
                 columns = network_columns(quantities, described=bool(dataset.descriptions))
                 described = "rows of whole networks"
@@ -126,7 +123,15 @@ def _refuse_lacking_graphs(rows: Iterable[Measurement], graphs: Mapping[str, byt
             )
 
 
-def _quantities_of(rows: Iterable[Measurement]) -> tuple[str, ...]:
+def group_of(row: Measurement) -> str:
+    """Return the name of the group that a row is written to."""
+    if isinstance(row.subject, NetworkRef):
+        return NETWORKS
+    return written_kind(row.subject.kind, row.setting.optimizer)
+
+
+def quantities_of(rows: Iterable[Measurement]) -> tuple[str, ...]:
+    """Return the quantities of which rows have samples, in the order of their table."""
     found = {name for row in rows for name in row.samples}
     return tuple(name for name in QUANTITIES if name in found)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any, Self
 
 import numpy as np
@@ -34,7 +35,7 @@ class DatasetInfo:
     versions : mapping of str to str
         Versions of resperf, Python, NumPy and the framework that measured.
     created : str
-        ISO 8601, UTC.
+        ISO 8601, UTC; now by default.
     machine_costs : mapping of str to float
         Costs of the machine other than layers, such as ``{"session_ms": 0.012}``.
     merged : tuple of mapping
@@ -57,8 +58,8 @@ class DatasetInfo:
     campaign: Mapping[str, Any]
     seed: int
     versions: Mapping[str, str]
-    created: str
-    machine_costs: Mapping[str, float]
+    created: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
+    machine_costs: Mapping[str, float] = field(default_factory=dict)
     merged: tuple[Mapping[str, Any], ...] = ()
     quantities: tuple[str, ...] = PHASES
     source: Mapping[str, Any] = field(default_factory=dict)

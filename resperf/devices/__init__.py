@@ -3,31 +3,50 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
 from resperf import targets
 from resperf.devices.facts import DeviceFacts, facts_of, read_device
+from resperf.errors import ResperfError
 from resperf.layers import Layer
+from resperf.limits import read_toml
 from resperf.units import MS_PER_S
 
 __all__ = [
-    "DeviceFacts", "canonical_device", "device_class", "device_facts", "devices", "is_at_hand",
-    "lower_bound_ms", "read_device", "target_of",
+    "DeviceFacts", "add_device", "canonical_device", "device_class", "device_facts", "devices",
+    "is_at_hand", "lower_bound_ms", "read_device", "target_of",
 ]  # fmt: skip
+
+
+_added: dict[str, DeviceFacts] = {}
+
+
+def add_device(facts: DeviceFacts) -> None:
+    """Add a user's own card to this process, by which predictors find it from then on.
+
+    Raises
+    ------
+    ResperfError
+        If one of its names is another device's.
+    """
+    for name in (facts.device, facts.name, *facts.aliases):
+        known = device_facts(name)
+        if known is not None and known != facts:
+            raise ResperfError(f"{name!r} is {known.name} already; give the device another name")
+    _added[facts.device] = facts
+    for cached in (devices, device_facts, _names):
+        cached.cache_clear()
 
 
 @cache
 def devices() -> Mapping[str, DeviceFacts]:
-    """Return the table ``devices.toml``: device -> its facts."""
+    """Return the table ``devices.toml``, and what was added: device -> its facts."""
     path = Path(__file__).with_name("devices.toml")
-    tables = tomllib.loads(path.read_text(encoding="utf-8"))
-    return {
-        device: facts_of(device, values, f"{path.name}, {device}")
-        for device, values in tables.items()
-    }
+    tables = read_toml(path, ResperfError)
+    table = {device: facts_of(device, values, path.name) for device, values in tables.items()}
+    return {**table, **_added}
 
 
 def canonical_device(name: str) -> str:

@@ -2,66 +2,96 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
-import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import Any
 
 from resperf import targets
-from resperf.errors import ResperfError, first_line
+from resperf.errors import ResperfError
+from resperf.limits import Limit, Limited, limited, read_toml
 
 FP32 = "fp32"
-PEAK = "peak_tflops"
+_OF_ACCELERATORS = ("multiprocessors", "boost_mhz", "board_w", "process_nm")
+"""Facts that must be known of every device but a CPU."""
+_FIT = 0.05
+"""Share by which a peak may differ from what cores and clock give, and a bandwidth from its bus."""
+
+
+def _fact(low: float, high: float, unit: str = "", default: Any = None) -> Any:
+    """Return a field of a number within a plausible range, which may be missing by default."""
+    words = f"plausible: between {low:g} and {high:g} {unit}".rstrip()
+    return limited(default, Limit(words, lambda value: low <= value <= high))
 
 
 @dataclass(frozen=True)
-class Fact:
-    """A number in a device's table: its unit, and the range that is plausible.
+class Peaks(Limited):
+    """The table ``peak_tflops``: type of value -> its peak, in TFLOP/s."""
 
-    Attributes
-    ----------
-    unit : str
-    low, high : float
-        Smallest and largest plausible value.
-    needed : str
-        ``"always"``, ``"of accelerators"``, or empty if it may be missing.
+    fp32: float = _fact(0.01, 500, "TFLOP/s", MISSING)
+    fp32_matrix: float | None = _fact(0.1, 2000, "TFLOP/s")
+    tf32: float | None = _fact(0.1, 5000, "TFLOP/s")
+    fp16: float | None = _fact(0.01, 20000, "TFLOP/s")
+    bf16: float | None = _fact(0.01, 20000, "TFLOP/s")
+    int8: float | None = _fact(0.01, 40000, "TOP/s")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceTable(Limited):
+    """The table of a device; ``devices.toml`` says what the words mean.
+
+    Raises
+    ------
+    ResperfError
+        If a fact is not plausible, is missing and needed of accelerators, or contradicts others.
     """
 
-    unit: str
-    low: float
-    high: float
-    needed: str = ""
+    device_class: str
+    peak_tflops: Peaks
+    bandwidth_gb_s: float = _fact(5, 30000, "GB/s", MISSING)
+    memory_gib: float = _fact(0.5, 2000, "GiB", MISSING)
+    cache_mib: float = _fact(0.1, 2000, "MiB", MISSING)
+    multiprocessors: float | None = _fact(1, 1000)
+    boost_mhz: float | None = _fact(200, 10000, "MHz")
+    board_w: float | None = _fact(1, 3000, "W")
+    process_nm: float | None = _fact(1, 100, "nm")
+    cores_per_multiprocessor: float | None = _fact(1, 1024)
+    memory_bus_bits: float | None = _fact(16, 32768, "bits")
+    memory_gbit_s_per_pin: float | None = _fact(0.1, 100, "Gbit/s")
+    bus_gb_s: float | None = _fact(0.1, 2000, "GB/s")
+    name: str = ""
+    aliases: tuple[str, ...] = ()
+    compute_capability: str = ""
+    bus: str = ""
+    sources: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        is_host = self.device_class == targets.DEFAULT.device_class
+        for each in dataclasses.fields(self):
+            if each.name in _OF_ACCELERATORS and getattr(self, each.name) is None and not is_host:
+                raise ResperfError(f"{each.name} ({each.metadata['limit'].words}) must be given")
+        known = self.numbers()
+        cores = known["multiprocessors"] * known["cores_per_multiprocessor"]
+        pins_gb_s = known["memory_bus_bits"] * known["memory_gbit_s_per_pin"] / 8
+        for fact, found, value, origin in (
+            ("peak_tflops.fp32", self.peak_tflops.fp32, cores * 2 * known["boost_mhz"] / 1e6,
+             "multiprocessors, cores and clock"),
+            ("bandwidth_gb_s", self.bandwidth_gb_s, pins_gb_s, "bus and rate of the memory"),
+        ):  # fmt: skip
+            if abs(found - value) > _FIT * value:
+                raise ResperfError(
+                    f"{fact}={found:g} contradicts {origin}, which give {value:.4g}; "
+                    "correct one of them"
+                )
 
-_ALWAYS, _ACCELERATORS = "always", "of accelerators"
-PEAKS: Mapping[str, Fact] = {
-    FP32: Fact("TFLOP/s", 0.01, 500, _ALWAYS),
-    "fp32_matrix": Fact("TFLOP/s", 0.1, 2000),
-    "tf32": Fact("TFLOP/s", 0.1, 5000),
-    "fp16": Fact("TFLOP/s", 0.01, 20000),
-    "bf16": Fact("TFLOP/s", 0.01, 20000),
-    "int8": Fact("TOP/s", 0.01, 40000),
-}
-"""Type of value -> its peak, under ``peak_tflops``."""
-FACTS: Mapping[str, Fact] = {
-    "bandwidth_gb_s": Fact("GB/s", 5, 30000, _ALWAYS),
-    "memory_gib": Fact("GiB", 0.5, 2000, _ALWAYS),
-    "cache_mib": Fact("MiB", 0.1, 2000, _ALWAYS),
-    "multiprocessors": Fact("", 1, 1000, _ACCELERATORS),
-    "boost_mhz": Fact("MHz", 200, 10000, _ACCELERATORS),
-    "board_w": Fact("W", 1, 3000, _ACCELERATORS),
-    "process_nm": Fact("nm", 1, 100, _ACCELERATORS),
-    "cores_per_multiprocessor": Fact("", 1, 1024),
-    "memory_bus_bits": Fact("bits", 16, 32768),
-    "memory_gbit_s_per_pin": Fact("Gbit/s", 0.1, 100),
-    "bus_gb_s": Fact("GB/s", 0.1, 2000),
-}
-"""Other numbers of a device."""
-_WORDS = ("name", "class", "aliases", "compute_capability", "bus", "sources")
-_FIT = 0.05
-"""Share by which a peak may differ from what cores and clock give, and a bandwidth from its bus."""
+    def numbers(self) -> dict[str, float]:
+        """Return the numbers that may be missing; NaN if one is."""
+        names = [each.name for each in dataclasses.fields(self) if each.default is None]
+        values = {name: getattr(self, name) for name in names}
+        return {name: math.nan if each is None else float(each) for name, each in values.items()}
 
 
 @dataclass(frozen=True)
@@ -79,7 +109,7 @@ class DeviceFacts:
     device_class : str
         Class of its targets (`resperf.targets`).
     peaks_flops_per_s : mapping of str to float
-        Type of value (`PEAKS`) -> operations per second, a multiply-accumulate counting as two.
+        Type of value (`Peaks`) -> operations per second, a multiply-accumulate counting as two.
     bandwidth_bytes_per_s : float
         Of the device's own memory.
     memory_bytes, cache_bytes : int
@@ -132,12 +162,7 @@ def read_device(path: Path) -> DeviceFacts:
     ResperfError
         If it cannot be read, or a fact is missing, unknown or not plausible.
     """
-    try:
-        tables = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ResperfError(f"{path} cannot be read ({error.strerror or error})") from error
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise ResperfError(f"{path} is not a TOML file: {first_line(error)}") from error
+    tables = read_toml(path, ResperfError)
     if len(tables) != 1 or not isinstance(next(iter(tables.values())), dict):
         raise ResperfError(
             f"{path} needs one table with the facts of one device, such as [mycard]; "
@@ -170,91 +195,27 @@ def facts_of(device: str, values: Mapping[str, Any], where: str) -> DeviceFacts:
     ResperfError
         If a fact is missing, unknown or not plausible; the message names it.
     """
-    unknown = sorted(set(values) - {*_WORDS, PEAK, *FACTS})
-    if unknown:
-        known = ", ".join((*_WORDS, PEAK, *FACTS))
-        raise ResperfError(f"{where}: no fact {unknown[0]!r} of a device; known: {known}")
-    device_class = _text(values, "class", where)
+    own = dict(values)
+    device_class = own.pop("class", "")
     if not device_class:
         raise ResperfError(f'{where}: class is missing, such as class = "cuda"')
-    peaks = values.get(PEAK, {})
-    if not isinstance(peaks, dict):
-        raise ResperfError(f"{where}: {PEAK} must be a table such as {{ fp32 = 35.6, fp16 = 71 }}")
-    unknown = sorted(set(peaks) - set(PEAKS))
-    if unknown:
-        raise ResperfError(f"{where}: no type {unknown[0]!r} in {PEAK}; known: {', '.join(PEAKS)}")
-    tflops = {
-        name: _number(peaks, name, fact, device_class, f"{where}: {PEAK}.{name}")
-        for name, fact in PEAKS.items()
-    }
-    found = {
-        name: _number(values, name, fact, device_class, f"{where}: {name}")
-        for name, fact in FACTS.items()
-    }
-    _refuse_contradictions({**found, PEAK: tflops[FP32]}, where)
+    try:
+        table = DeviceTable.from_table(own, device, device_class=device_class)
+    except ResperfError as error:
+        raise ResperfError(f"{where}: {error}") from error
+    numbers, peaks = table.numbers(), vars(table.peak_tflops)
     return DeviceFacts(
         device=device,
-        name=_text(values, "name", where) or device,
-        aliases=_texts(values, "aliases", where),
+        name=table.name or device,
+        aliases=table.aliases,
         device_class=device_class,
-        peaks_flops_per_s={k: each * 1e12 for k, each in tflops.items() if not math.isnan(each)},
-        bandwidth_bytes_per_s=found.pop("bandwidth_gb_s") * 1e9,
-        memory_bytes=round(found.pop("memory_gib") * 2**30),
-        cache_bytes=round(found.pop("cache_mib") * 2**20),
-        bus=_text(values, "bus", where),
-        bus_bytes_per_s=found.pop("bus_gb_s") * 1e9,
-        compute_capability=_text(values, "compute_capability", where),
-        sources=_texts(values, "sources", where),
-        **found,
+        peaks_flops_per_s={k: each * 1e12 for k, each in peaks.items() if each is not None},
+        bandwidth_bytes_per_s=table.bandwidth_gb_s * 1e9,
+        memory_bytes=round(table.memory_gib * 2**30),
+        cache_bytes=round(table.cache_mib * 2**20),
+        bus=table.bus,
+        bus_bytes_per_s=numbers.pop("bus_gb_s") * 1e9,
+        compute_capability=table.compute_capability,
+        sources=table.sources,
+        **numbers,
     )
-
-
-def _text(values: Mapping[str, Any], name: str, where: str) -> str:
-    found = values.get(name, "")
-    if not isinstance(found, str):
-        raise ResperfError(f"{where}: {name} = {found!r} is not text")
-    return found
-
-
-def _texts(values: Mapping[str, Any], name: str, where: str) -> tuple[str, ...]:
-    found = values.get(name, [])
-    if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
-        raise ResperfError(f"{where}: {name} = {found!r} is not a list of texts")
-    return tuple(found)
-
-
-def _number(
-    values: Mapping[str, Any], name: str, fact: Fact, device_class: str, where: str
-) -> float:
-    """Return a number; NaN if it is missing and this class of device does not need it."""
-    plausible = f"between {fact.low:g} and {fact.high:g} {fact.unit}".rstrip()
-    if name not in values:
-        host = device_class == targets.DEFAULT.device_class
-        if fact.needed == _ALWAYS or (fact.needed and not host):
-            raise ResperfError(f"{where} is missing; it is plausible {plausible}")
-        return math.nan
-    found = values[name]
-    if isinstance(found, bool) or not isinstance(found, int | float):
-        raise ResperfError(f"{where} = {found!r} is not a number; it is plausible {plausible}")
-    if not fact.low <= found <= fact.high:
-        raise ResperfError(f"{where} = {found:g} is not plausible: it must be {plausible}")
-    return float(found)
-
-
-def _refuse_contradictions(found: Mapping[str, float], where: str) -> None:
-    """Compare the peak with cores and clock, and the bandwidth with the memory's bus."""
-    cores = found["multiprocessors"] * found["cores_per_multiprocessor"]
-    expected = {
-        PEAK: (cores * 2 * found["boost_mhz"] / 1e6, "multiprocessors, cores and clock", "fp32"),
-        "bandwidth_gb_s": (
-            found["memory_bus_bits"] * found["memory_gbit_s_per_pin"] / 8, "bus and rate of the "
-            "memory", "",
-        ),
-    }  # fmt: skip
-    for name, (value, origin, part) in expected.items():
-        if abs(found[name] - value) > _FIT * value:
-            fact = f"{name}.{part}" if part else name
-            raise ResperfError(
-                f"{where}: {fact} = {found[name]:g} contradicts {origin}, which give {value:.4g}; "
-                "correct one of them"
-            )

@@ -97,12 +97,6 @@ class BoxCox(Transform):
         safe = np.where(powers == 0, 1.0, powers)
         return np.where(powers == 0, logs, np.expm1(safe * logs) / safe)
 
-    def invert(self, values: Array) -> Array:
-        """Return the values that `apply` turns into these."""
-        powers = np.array(self.lambdas)
-        safe = np.where(powers == 0, 1.0, powers)
-        return np.exp(np.where(powers == 0, values, np.log1p(safe * values) / safe))
-
 
 @dataclass(frozen=True)
 class ZScore(Transform):
@@ -138,11 +132,6 @@ class ZScore(Transform):
         scores: Array = (values - np.array(self.means)) / np.array(self.sigmas)
         return scores
 
-    def invert(self, values: Array) -> Array:
-        """Return x * sigma + mean."""
-        originals: Array = values * np.array(self.sigmas) + np.array(self.means)
-        return originals
-
 
 @dataclass(frozen=True)
 class Clip(Transform):
@@ -174,32 +163,8 @@ class TargetScale(Transform):
         return values / self.scaler
 
 
-@dataclass(frozen=True)
-class Log(Transform):
-    """Natural logarithm; any shape."""
-
-    name: ClassVar[str] = "log"
-
-    def apply(self, values: Array) -> Array:
-        """Return ln x.
-
-        Raises
-        ------
-        TrainingError
-            If a value is not above zero.
-        """
-        lowest = np.min(values, initial=np.inf)
-        if not lowest > 0:
-            raise TrainingError(f"a logarithm needs values above 0, got {lowest:g}")
-        return np.log(values)
-
-    def invert(self, values: Array) -> Array:
-        """Return e^x."""
-        return np.exp(values)
-
-
 TRANSFORMS: Mapping[str, type[Transform]] = {
-    cls.name: cls for cls in (BoxCox, ZScore, Clip, TargetScale, Log)
+    cls.name: cls for cls in (BoxCox, ZScore, Clip, TargetScale)
 }
 
 

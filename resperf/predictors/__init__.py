@@ -27,6 +27,7 @@ METHODS: dict[str, str] = {
     "baseline": "resperf.predictors.baseline:Baseline",
     "residual": "resperf.predictors.residual:Residual",
     "boosted": "resperf.predictors.boosted:Boosted",
+    "roofline": "resperf.predictors.roofline:Roofline",
     "ensemble": "resperf.predictors.ensemble:Ensemble",
     "resperfnet": "resperf.predictors.resperfnet:ResPerfNet",
     "perfnet": "resperf.predictors.perfnet:PerfNet",

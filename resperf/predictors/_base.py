@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, cast
 
 import numpy as np
+import numpy.typing as npt
 
 from resperf.devices import device_class
 from resperf.errors import BundleError, TrainingError
-from resperf.features import Array, Columns
+from resperf.features import Array, Columns, take
 from resperf.measurement import layer_kind, quantity_of
 from resperf.quantities import EXECUTION, Level, quantity
 from resperf.targets import UNKNOWN
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from resperf.network import Network
     from resperf.platform import Platform
     from resperf.settings import Setting
+
+_Each = TypeVar("_Each")
 
 Progress = Callable[[int, int, float], None]
 """Called after each epoch: (epochs done, epochs in all, validation MAPE as a fraction)."""
@@ -44,8 +47,6 @@ class Examples:
         In the quantity's unit.
     settings, platforms : sequence, optional
         One per row, or one for all rows. Empty if not known.
-    weights : array (rows,), optional
-        Weight of each row.
     groups : sequence of str, optional
         Family of each row: rows of one family are left out together.
     """
@@ -55,7 +56,6 @@ class Examples:
     values: Array
     settings: Sequence[Setting] = ()
     platforms: Sequence[Platform] = ()
-    weights: Array | None = None
     groups: Sequence[str] = ()
 
     def __len__(self) -> int:
@@ -85,6 +85,22 @@ class Examples:
     def networks(self) -> Sequence[Network]:
         """The subjects of a network predictor."""
         return cast("Sequence[Network]", self.subjects)
+
+    def select(self, places: npt.NDArray[np.intp]) -> Examples:
+        """Return the rows at these positions."""
+
+        def chosen(values: Sequence[_Each]) -> list[_Each]:
+            return [values[place] for place in places]
+
+        is_layers = self.level is Level.LAYER
+        return replace(
+            self,
+            subjects=take(self.columns, places) if is_layers else chosen(self.networks),
+            values=self.values[places],
+            settings=chosen(self.settings) if len(self.settings) > 1 else self.settings,
+            platforms=chosen(self.platforms) if len(self.platforms) > 1 else self.platforms,
+            groups=chosen(self.groups) if self.groups else (),
+        )
 
     def check(self, label: str, *, at_least: int) -> None:
         """Refuse rows that are unusable as training data.
@@ -286,7 +302,8 @@ class Predictor(ABC):
 class LayerPredictor(Predictor):
     """Predicts one quantity of layers of one kind from their columns only.
 
-    All its examples are of one setting and platform, and so are its predictions.
+    All its examples are of one setting and platform, and so are its predictions; `roofline` takes
+    several of both.
     """
 
     level = Level.LAYER

@@ -94,9 +94,14 @@ class Corrected(LayerPredictor):
         """Restore what `_export_correction` returned."""
 
     def _learn(self, task: Task) -> None:
-        """Fit the baseline, then the correction on what it does not explain."""
+        """Fit the baseline, then the correction."""
+        baseline = Baseline(self.kind)
+        self.correct(baseline.fit(task.examples, validation=task.validation, seed=task.seed), task)
+
+    def correct(self, baseline: Baseline, task: Task) -> None:
+        """Learn what a baseline, fitted to the same rows, does not explain."""
         examples, validation = task.examples, task.validation
-        self.baseline_ = Baseline(self.kind).fit(examples, validation=validation, seed=task.seed)
+        self.baseline_, self.quantity_ = baseline, examples.quantity
         names, matrix, estimate_ms = all_inputs(
             self.baseline_, Described.of(self.kind, examples.columns)
         )

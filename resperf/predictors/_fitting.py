@@ -16,6 +16,9 @@ from resperf.features import Array
 from resperf.predictors._architecture import Architecture, Weights
 from resperf.predictors._base import Progress
 
+Rows = npt.NDArray[np.floating[Any]]
+"""Scaled features (rows, features); networks take them as float32."""
+
 KERAS_BACKEND = "tensorflow"
 _ROWS_AT_ONCE = 8192
 _DEAD_EPOCHS = 10
@@ -76,7 +79,7 @@ class Fitted:
     """A trained network: its best weights, and their epoch."""
 
     weights: Weights
-    run: Callable[[Array], Array]
+    run: Callable[[Rows], Array]
     best_epoch: int
 
 
@@ -107,7 +110,10 @@ def keras() -> Any:
 
 
 def maple_loss(measured: Any, predicted: Any) -> Any:
-    """Equation 7 of ResPerfNet on tensors, without its L2 term; see `metrics.maple`."""
+    """Mean absolute percentage logarithmic error (ResPerfNet equation 7 without its L2 term).
+
+    |ln(1 + y) - ln(1 + t)| / ln(1 + t), t measured and y predicted; one per row.
+    """
     ops = keras().ops
     logs = ops.log1p(measured)
     return ops.mean(ops.abs(ops.log1p(predicted) - logs) / logs, axis=-1)
@@ -194,7 +200,7 @@ def _weights(model: Any) -> dict[str, npt.NDArray[np.float32]]:
     return copies
 
 
-def _run(model: Any, rows: Array) -> Array:
+def _run(model: Any, rows: Rows) -> Array:
     """Return outputs (rows, members); not by `predict`, which compiles for each shape."""
     parts = [
         model(rows[at : at + _ROWS_AT_ONCE].astype(np.float32), training=False).numpy()
@@ -204,7 +210,7 @@ def _run(model: Any, rows: Array) -> Array:
 
 
 def _epoch_function(
-    model: Any, averaged: Any, optimizer: Any, schedule: Schedule, data: tuple[Any, Any, Any]
+    model: Any, averaged: Any, optimizer: Any, schedule: Schedule, data: tuple[Any, Any]
 ) -> Callable[[Any], None]:
     """Return a compiled pass over batches of row indices, shape (steps, batch).
 
@@ -213,7 +219,7 @@ def _epoch_function(
     not `model` itself.
     """
     tf = require("tensorflow", "train")
-    x, y, weights = data
+    x, y = data
     losses_of = {"absolute": keras().losses.mean_absolute_error, "maple": maple_loss}
     # AutoGraph is only for the loop over batches; the loss consists of tensor operations already.
     loss_of = tf.autograph.experimental.do_not_convert(losses_of[schedule.loss])
@@ -226,7 +232,7 @@ def _epoch_function(
         for rows in order:
             with tf.GradientTape() as tape:
                 answers = model(tf.gather(x, rows), training=True)
-                losses = loss_of(tf.gather(y, rows), answers) * tf.gather(weights, rows)
+                losses = loss_of(tf.gather(y, rows), answers)
                 loss = tf.reduce_mean(losses) + sum(model.losses)
             gradients = tape.gradient(loss, model.trainable_variables)
             optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
@@ -239,13 +245,12 @@ def _epoch_function(
 def fit_network(
     architecture: Architecture,
     schedule: Schedule,
-    rows: Array,
+    rows: Rows,
     targets: Array,
     *,
-    validation_rows: Array,
+    validation_rows: Rows,
     validation_error: Callable[[Array], float],
     seed: int,
-    weights: Array | None = None,
     progress: Progress | None = None,
 ) -> Fitted:
     """Train a network and return its best epoch.
@@ -260,7 +265,6 @@ def fit_network(
     validation_error : callable
         Error of the outputs for `validation_rows`, shape (validation rows, members): a fraction.
     seed : int
-    weights : array (rows,), optional
     progress : callable, optional
 
     Raises
@@ -280,8 +284,7 @@ def fit_network(
         averaged.set_weights(model.get_weights())
     optimizer = _optimizer(schedule, schedule.epochs * schedule.steps(len(rows)))
     optimizer.build(model.trainable_variables)
-    counts = np.ones(len(rows)) if weights is None else weights / np.mean(weights)
-    data = tuple(tf.constant(each, tf.float32) for each in (rows, targets[:, None], counts))
+    data = tf.constant(rows, tf.float32), tf.constant(targets[:, None], tf.float32)
     run_epoch = _epoch_function(model, averaged, optimizer, schedule, data)
     judge = tf.function(lambda x: averaged(x, training=False), jit_compile=False)
     judged = tf.constant(validation_rows, tf.float32)

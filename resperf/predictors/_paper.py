@@ -1,24 +1,31 @@
-"""Base class of ResPerfNet and PerfNet: the paper's features, transforms, loss and training."""
+"""The paper's features, and the base classes of methods on them and of ResPerfNet and PerfNet."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
+import numpy.typing as npt
 
 from resperf.errors import LayerError, TrainingError
 from resperf.features import Array, Columns
 from resperf.features.transforms import BoxCox, TargetScale, ZScore, transform_from_json
 from resperf.layers import ACTIVATIONS
 from resperf.predictors import _fitting
-from resperf.predictors._architecture import Architecture, Weights, onnx_bytes
+from resperf.predictors._architecture import Architecture, onnx_bytes
 from resperf.predictors._base import LayerPredictor, Task, stored
 from resperf.predictors._onnx import OnnxNetwork
 from resperf.predictors.metrics import mape
 from resperf.settings import OPTIMIZER, OPTIMIZERS
+
+Inputs = npt.NDArray[np.float32]
+"""Transformed features (rows, features) in float32, as ONNX Runtime reads them."""
+
+Learnt = tuple[Callable[[Inputs], Array], bytes]
+"""A function from rows to outputs (rows, 1), and the ONNX file of it."""
 
 _STARTS = 10
 
@@ -99,7 +106,73 @@ _BOX_COX = {"conv": ("matrix size", "kernel size"), "pool": ("matrix size",)}
 """Appendix D: features with a Box-Cox transform, in inference."""
 
 
-class PaperPredictor(LayerPredictor):
+class PaperMethod(LayerPredictor):
+    """A method on the features of the paper's Table 3, z-scored.
+
+    Attributes
+    ----------
+    features_ : tuple of str
+    transforms_ : tuple of BoxCox or ZScore
+        What is done to the features, one after the other.
+    """
+
+    kinds = PAPER_KINDS
+    rows_at_once: ClassVar[int] = 8192
+    """Rows in one run of the ONNX file."""
+
+    @abstractmethod
+    def _fit_rows(self, rows: Inputs, task: Task) -> Learnt:
+        """Learn the quantity from transformed features (rows, features)."""
+
+    @abstractmethod
+    def _times(self, answers: Array) -> Array:
+        """Return the times that outputs (rows, 1) stand for, shape (rows,)."""
+
+    def _learn(self, task: Task) -> None:
+        """Fit the transforms, then the method on what they give."""
+        columns = task.examples.columns
+        self.notes_ = unseen_notes(self.kind, columns)
+        self.features_, matrix = paper_features(self.kind, columns)
+        self.transforms_ = self._first_transforms(matrix, columns)
+        self.transforms_ += (ZScore.fit(self._transformed(matrix), self.features_),)
+        self._run, self._content = self._fit_rows(self._rows(columns), task)
+
+    def _first_transforms(self, matrix: Array, columns: Columns) -> tuple[BoxCox | ZScore, ...]:  # noqa: ARG002
+        """Fit what comes before the z-score."""
+        return ()
+
+    def _transformed(self, matrix: Array) -> Array:
+        result = matrix.copy()
+        for transform in self.transforms_:
+            places = [self.features_.index(name) for name in transform.columns]
+            result[:, places] = transform.apply(result[:, places])
+        return result
+
+    def _rows(self, columns: Columns) -> Inputs:
+        return self._transformed(paper_features(self.kind, columns)[1]).astype(np.float32)
+
+    def values(self, columns: Columns) -> Array:
+        """Return the learnt quantity of each layer."""
+        return self._times(self._run(self._rows(columns)))
+
+    def _export(self, folder: Path, stem: str) -> dict[str, Any]:
+        """Write what was learnt; return the names of the features and their transforms."""
+        name = f"{stem}.onnx"
+        (folder / name).write_bytes(self._content)
+        return {
+            "network": name,
+            "features": list(self.features_),
+            "transforms": [each.to_json() for each in self.transforms_],
+        }
+
+    def _load(self, values: Mapping[str, Any], folder: Path) -> None:
+        """Read the names of the features, their transforms, and what was learnt."""
+        self.features_ = tuple(stored(values, "features"))
+        self.transforms_ = tuple(map(transform_from_json, stored(values, "transforms")))
+        self._run = OnnxNetwork(folder / stored(values, "network"), self.rows_at_once)
+
+
+class PaperPredictor(PaperMethod):
     """A network on the paper's features: Box-Cox, z-score, times 10, MAPLE, Adam.
 
     Where the text is not specific, the authors' code is followed: sizes in elements, L2 of 1e-5 on
@@ -108,47 +181,32 @@ class PaperPredictor(LayerPredictor):
 
     Attributes
     ----------
-    box_cox_ : BoxCox
-        For the features of appendix D that vary.
-    z_score_ : ZScore
-        For all features.
     target_scale_ : TargetScale
     best_epoch_ : int
     """
-
-    kinds = PAPER_KINDS
 
     @abstractmethod
     def architecture(self, features: int) -> Architecture:
         """Return the method's network for rows of this length."""
 
-    def _learn(self, task: Task) -> None:
-        """Fit the transforms, then train the network as the paper's algorithm 1 says."""
-        columns = task.examples.columns
-        self.notes_ = unseen_notes(self.kind, columns)
-        names, matrix = paper_features(self.kind, columns)
-        self._names = names
-        varying = [
-            names.index(name)
-            for name in (() if OPTIMIZER in columns else _BOX_COX.get(self.kind, ()))
-            if np.ptp(matrix[:, names.index(name)]) > 0
-        ]
-        chosen = tuple(names[place] for place in varying)
-        # A feature that never varies has no lambda; it becomes 0 in the z-score anyway.
-        self.box_cox_ = (
-            BoxCox.fit(matrix[:, varying], chosen) if chosen else BoxCox(columns=(), lambdas=())
-        )
-        self.z_score_ = ZScore.fit(self._box_coxed(matrix), names)
-        self.target_scale_ = TargetScale(10.0)
-        self.architecture_ = self.architecture(len(names))
-        fitted = self._train(task)
-        self.best_epoch_ = fitted.best_epoch
-        self._weights: Weights = fitted.weights
-        self._run: Callable[[Array], Array] = fitted.run
+    def _first_transforms(self, matrix: Array, columns: Columns) -> tuple[BoxCox | ZScore, ...]:
+        """Fit Box-Cox for the features of appendix D that vary.
 
-    def _train(self, task: Task) -> _fitting.Fitted:
-        examples, validation = task.examples, task.validation
-        rows = self._rows(examples.columns)
+        A feature that never varies has no lambda; it becomes 0 in the z-score anyway.
+        """
+        varying = tuple(
+            name
+            for name in (() if OPTIMIZER in columns else _BOX_COX.get(self.kind, ()))
+            if np.ptp(matrix[:, self.features_.index(name)]) > 0
+        )
+        places = [self.features_.index(name) for name in varying]
+        return (BoxCox.fit(matrix[:, places], varying) if varying else BoxCox((), ()),)
+
+    def _fit_rows(self, rows: Inputs, task: Task) -> Learnt:
+        """Train the network as the paper's algorithm 1 says."""
+        validation = task.validation
+        self.target_scale_ = TargetScale(10.0)
+        architecture = self.architecture(len(self.features_))
         schedule = _fitting.Schedule(
             epochs=self.epochs or 200,
             batch=128,
@@ -161,60 +219,37 @@ class PaperPredictor(LayerPredictor):
         )
         for start in range(_STARTS):
             fitted = _fitting.fit_network(
-                self.architecture_,
+                architecture,
                 schedule,
                 rows,
-                self.target_scale_.apply(examples.values),
+                self.target_scale_.apply(task.examples.values),
                 validation_rows=self._rows(validation.columns),
                 validation_error=lambda y: mape(validation.values, self._times(y)),
                 seed=task.seed + 1000 * start,
-                weights=examples.weights,
                 progress=task.progress,
             )
             # An output with ReLU and no bias may be dead from the start: it always predicts 0.
             if np.any(fitted.run(rows[:256]) > 0):
-                return fitted
+                self.best_epoch_ = fitted.best_epoch
+                return fitted.run, onnx_bytes(architecture, fitted.weights)
         raise TrainingError(
             f"{self.kind}: {self.method} predicted 0 ms after {_STARTS} starts; "
             "try another --seed or --method residual"
         )
 
-    def _box_coxed(self, matrix: Array) -> Array:
-        indices = [self._names.index(name) for name in self.box_cox_.columns]
-        result = matrix.copy()
-        if indices:
-            result[:, indices] = self.box_cox_.apply(matrix[:, indices])
-        return result
-
-    def _rows(self, columns: Columns) -> Array:
-        return self.z_score_.apply(self._box_coxed(paper_features(self.kind, columns)[1]))
-
     def _times(self, answers: Array) -> Array:
         return self.target_scale_.invert(answers[:, 0])
 
-    def values(self, columns: Columns) -> Array:
-        """Return the learnt quantity of each layer."""
-        return self._times(self._run(self._rows(columns)))
-
     def _export(self, folder: Path, stem: str) -> dict[str, Any]:
         """Write the network; return the steps before and after."""
-        name = f"{stem}.onnx"
-        (folder / name).write_bytes(onnx_bytes(self.architecture_, self._weights))
-        return {
-            "network": name,
-            "features": list(self._names),
-            "transforms": [self.box_cox_.to_json(), self.z_score_.to_json()],
-            "target": self.target_scale_.to_json(),
-            "best_epoch": self.best_epoch_,
-        }
+        after = {"target": self.target_scale_.to_json(), "best_epoch": self.best_epoch_}
+        return {**super()._export(folder, stem), **after}
 
     def _load(self, values: Mapping[str, Any], folder: Path) -> None:
         """Read the steps before and after, and the network."""
-        self._names = tuple(stored(values, "features"))
-        self.box_cox_, self.z_score_ = map(transform_from_json, stored(values, "transforms"))
+        super()._load(values, folder)
         self.target_scale_ = transform_from_json(stored(values, "target"))
         self.best_epoch_ = stored(values, "best_epoch")
-        self._run = OnnxNetwork(folder / stored(values, "network"))
 
 
 def paper_features(kind: str, columns: Columns) -> tuple[tuple[str, ...], Array]:

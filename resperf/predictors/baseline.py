@@ -158,7 +158,7 @@ class Baseline(LayerPredictor):
         choices = choices_of(self.kind, examples.columns)
         largest = largest_coefficients(names)
         self.factors_: dict[str, float] = {}
-        coefficients = fit_terms(terms, examples.values, examples.weights, largest)
+        coefficients = fit_terms(terms, examples.values, largest=largest)
         for _ in range(_FACTOR_ITERATIONS):
             if choices is None:
                 break
@@ -166,7 +166,7 @@ class Baseline(LayerPredictor):
                 terms * coefficients, constant_terms(names), choices, examples.values
             )
             scaled = terms * self._scales(names, examples.columns)
-            coefficients = fit_terms(scaled, examples.values, examples.weights, largest)
+            coefficients = fit_terms(scaled, examples.values, largest=largest)
         used = np.flatnonzero(coefficients > 0)
         self.terms_ = tuple(names[place] for place in used)
         self.coefficients_ = coefficients[used]

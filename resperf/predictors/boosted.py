@@ -93,14 +93,11 @@ class Boosted(Corrected):
     def _grow(self, target: ResidualTarget, task: Task) -> Any:
         """Return LightGBM's booster; early stopping watches only the MAPE of times."""
         lightgbm = require("lightgbm", "train")
-        growth = next(growth for below, growth in _GROWTHS if len(target.rows) < below)
-        settings = _settings(growth, self._rate(), task.seed)
+        settings = _settings(self._growth(len(target.rows)), self._rate(), task.seed)
         patience = lightgbm.early_stopping(_PATIENCE, verbose=False)
         trees = self.trees
         # Round to ONNX Runtime's float32 inputs before any threshold is chosen.
-        learnt = lightgbm.Dataset(
-            target.rows.astype(np.float32), target.targets, weight=task.examples.weights
-        )
+        learnt = lightgbm.Dataset(target.rows.astype(np.float32), target.targets)
         # Only `error` of these rows is watched, so they need no targets.
         held_out = learnt.create_valid(
             target.validation.astype(np.float32), np.zeros(len(target.validation))
@@ -132,6 +129,10 @@ class Boosted(Corrected):
         if by_folds:
             booster.best_iteration = trees
         return booster
+
+    def _growth(self, rows: int) -> dict[str, int]:
+        """Return LightGBM's settings of size and threads for a number of rows."""
+        return next(growth for below, growth in _GROWTHS if rows < below)
 
     def _rate(self) -> float:
         return min(max(_RATE, _REACH / (_HUBER * self.trees)), _LARGEST_RATE)

@@ -11,6 +11,7 @@ import numpy as np
 from resperf.features import Array, Columns
 from resperf.predictors._base import LayerPredictor, Task, stored
 from resperf.predictors._corrected import Corrected, Described
+from resperf.predictors.baseline import Baseline
 from resperf.predictors.boosted import TREES, Boosted
 from resperf.predictors.residual import Residual
 
@@ -29,7 +30,7 @@ class Ensemble(LayerPredictor):
     Attributes
     ----------
     members_ : tuple of Corrected
-        A `Residual` and a `Boosted`, each with its own baseline.
+        A `Residual` and a `Boosted` of one baseline.
     share_ : float
         Share of the first member; the second has the rest.
     """
@@ -44,12 +45,12 @@ class Ensemble(LayerPredictor):
         return Residual(self.kind, epochs=self.epochs), Boosted(self.kind, trees=self.trees)
 
     def _learn(self, task: Task) -> None:
-        """Fit one member after the other on the same rows."""
+        """Fit one baseline, then one member after the other on the same rows."""
+        baseline = Baseline(self.kind)
+        baseline.fit(task.examples, validation=task.validation, seed=task.seed)
         self.members_ = self._members()
         for member in self.members_:
-            member.fit(
-                task.examples, validation=task.validation, seed=task.seed, progress=task.progress
-            )
+            member.correct(baseline, task)
         first_ms, second_ms = self._of_members(task.validation.columns)
         self.share_ = best_share(first_ms, second_ms, task.validation.values)
 

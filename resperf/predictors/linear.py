@@ -37,16 +37,14 @@ class Linear(LayerPredictor):
     def _learn(self, task: Task) -> None:
         """Fit the line; nothing is random, and there are no epochs."""
         examples, times_ms = task.examples, task.examples.values
-        counts = np.ones(len(times_ms)) if examples.weights is None else examples.weights
         x = _giga_operations(self.kind, examples.columns)
         if not x.any():
             raise TrainingError(
                 f"{self.kind}: these layers have no operations, the only input of linear; use "
                 "--method baseline"
             )
-        mean_x, mean_ms = np.average(x, weights=counts), np.average(times_ms, weights=counts)
-        spread = np.average((x - mean_x) ** 2, weights=counts)
-        together = np.average((x - mean_x) * (times_ms - mean_ms), weights=counts)
+        mean_x, mean_ms, spread = x.mean(), times_ms.mean(), x.var()
+        together = np.mean((x - mean_x) * (times_ms - mean_ms))
         # Layers with equal work do not determine a slope.
         self.ms_per_giga_ = float(together / spread) if spread > 0 else 0.0
         self.constant_ms_ = float(mean_ms - self.ms_per_giga_ * mean_x)

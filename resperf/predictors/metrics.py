@@ -128,12 +128,3 @@ def r_squared(measured_ms: Array, predicted_ms: Array) -> float:
 def mape(measured_ms: Array, predicted_ms: Array) -> float:
     """Mean absolute percentage error as a fraction."""
     return float(np.mean(np.abs(predicted_ms - measured_ms) / measured_ms))
-
-
-def maple(measured: Array, predicted: Array) -> float:
-    """Mean absolute percentage logarithmic error (ResPerfNet equation 7 without its L2 term).
-
-    The mean over rows of |ln(1 + y) - ln(1 + t)| / ln(1 + t), t measured and y predicted.
-    """
-    logs = np.log1p(measured)
-    return float(np.mean(np.abs(np.log1p(predicted) - logs) / logs))

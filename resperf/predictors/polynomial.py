@@ -9,7 +9,8 @@ import numpy.typing as npt
 
 from resperf.errors import TrainingError, require
 from resperf.features import Array
-from resperf.predictors._regression import FormulaGraph, Inputs, Learnt, PaperRegression
+from resperf.predictors._paper import Inputs, Learnt
+from resperf.predictors._regression import FormulaGraph, PaperRegression
 
 
 class Polynomial(PaperRegression):
@@ -38,7 +39,6 @@ class Polynomial(PaperRegression):
         self,
         rows: Inputs,
         targets: Array,
-        weights: Array | None,
         seed: int,  # noqa: ARG002
     ) -> Learnt:
         """Solve the least squares; nothing is random."""
@@ -47,7 +47,7 @@ class Polynomial(PaperRegression):
         terms = preprocessing.PolynomialFeatures(self.degree)
         # The first term is 1, so no other constant is needed.
         model = linear_model.LinearRegression(fit_intercept=False)
-        model.fit(terms.fit_transform(rows.astype(np.float64)), targets, sample_weight=weights)
+        model.fit(terms.fit_transform(rows.astype(np.float64)), targets)
 
         def run(inputs: Inputs) -> Array:
             answers: Array = model.predict(terms.transform(inputs.astype(np.float64)))

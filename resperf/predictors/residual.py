@@ -65,7 +65,6 @@ class Residual(Corrected):
             validation_rows=self._scaled(target.validation),
             validation_error=lambda answers: target.error(self._averaged(answers)),
             seed=task.seed,
-            weights=task.examples.weights,
             progress=task.progress,
         )
         self.best_epoch_ = fitted.best_epoch

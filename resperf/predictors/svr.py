@@ -6,7 +6,8 @@ import numpy as np
 
 from resperf.errors import require
 from resperf.features import Array
-from resperf.predictors._regression import FormulaGraph, Inputs, Learnt, PaperRegression
+from resperf.predictors._paper import Inputs, Learnt
+from resperf.predictors._regression import FormulaGraph, PaperRegression
 
 _CACHE_MB = 400
 
@@ -27,14 +28,13 @@ class SVR(PaperRegression):
         self,
         rows: Inputs,
         targets: Array,
-        weights: Array | None,
         seed: int,  # noqa: ARG002
     ) -> Learnt:
         """Solve the quadratic programme; nothing is random."""
         svm = require("sklearn.svm", "train")
         gamma = 1 / (rows.shape[1] * max(float(rows.var(dtype=np.float64)), 1e-12))
         model = svm.SVR(kernel="rbf", C=1.0, epsilon=0.1, gamma=gamma, cache_size=_CACHE_MB)
-        model.fit(rows.astype(np.float64), targets, sample_weight=weights)
+        model.fit(rows.astype(np.float64), targets)
 
         def run(inputs: Inputs) -> Array:
             answers: Array = model.predict(inputs.astype(np.float64))

@@ -10,7 +10,8 @@ import numpy as np
 
 from resperf.errors import require
 from resperf.features import Array
-from resperf.predictors._regression import Inputs, Learnt, PaperRegression
+from resperf.predictors._paper import Inputs, Learnt
+from resperf.predictors._regression import PaperRegression
 from resperf.predictors._trees import Split, forest_of, onnx_bytes
 
 _TREES = 100
@@ -25,11 +26,11 @@ class XGBoost(PaperRegression):
 
     method = "xgboost"
 
-    def regress(self, rows: Inputs, targets: Array, weights: Array | None, seed: int) -> Learnt:
+    def regress(self, rows: Inputs, targets: Array, seed: int) -> Learnt:
         """Grow the trees in one thread, so that the same seed gives the same trees."""
         xgboost = require("xgboost", "train")
         settings = {"objective": "reg:squarederror", "seed": seed, "nthread": 1, "verbosity": 0}
-        booster = xgboost.train(settings, xgboost.DMatrix(rows, targets, weight=weights), _TREES)
+        booster = xgboost.train(settings, xgboost.DMatrix(rows, targets), _TREES)
 
         def run(inputs: Inputs) -> Array:
             answers: Array = booster.predict(xgboost.DMatrix(inputs)).astype(float)

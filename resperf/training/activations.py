@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from resperf.bundle import ranges_of
+from resperf.bundle import golden_layers, ranges_of
 from resperf.errors import require
 from resperf.features import Columns, quantities, take
 from resperf.layers import Activation, Layer
@@ -41,24 +42,35 @@ GOLDEN: tuple[Layer, ...] = tuple(
 
 
 @dataclass(frozen=True)
-class Activations:
-    """Estimated execution time of unfused activations.
+class EstimatedKind:
+    """Estimated execution time of a kind of layer.
 
     Attributes
     ----------
     baseline : Baseline
     ranges : mapping
-        Fields of the outputs that the coefficients were fitted on.
-    step : mapping
-        How it was estimated, and its errors; stored in the bundle.
+        Fields of the layers that the coefficients were fitted on.
+    golden : tuple of Layer
+        Layers with which a bundle's estimate is checked on loading.
     """
 
     baseline: Baseline
     ranges: Mapping[str, Any]
-    step: Mapping[str, Any]
+    golden: tuple[Layer, ...]
+
+    def add_to(self, values: dict[str, Any]) -> None:
+        """Add the kind to a part of a bundle's manifest."""
+        kind, quantity = self.baseline.kind, self.baseline.quantity_
+        described = {"method": self.baseline.method, **self.baseline.export(Path(), "")}
+        values["predictors"][kind] = {quantity: described}
+        values["ranges"][kind] = dict(self.ranges)
+        keys = {kind: [layer.key for layer in self.golden]}
+        values["golden"]["layers"] += golden_layers(keys, {kind: {quantity: self.baseline}})
 
 
-def estimate_activations(predictor: LayerPredictor, parts: Trial) -> Activations | None:
+def estimate_activations(
+    predictor: LayerPredictor, parts: Trial
+) -> tuple[EstimatedKind, dict[str, Any]] | None:
     """Estimate activations from a predictor of convolutions.
 
     The predicted time with each activation, minus that without, is fitted by physical terms of the
@@ -74,7 +86,8 @@ def estimate_activations(predictor: LayerPredictor, parts: Trial) -> Activations
 
     Returns
     -------
-    Activations or None
+    EstimatedKind, dict
+        The estimate, and how it was made with its errors, for the bundle.
         None if no row has an activation, all rows have one, or activations add no time.
     """
     seen = set(map(str, np.unique(parts.train.columns["activation"])))
@@ -100,9 +113,8 @@ def estimate_activations(predictor: LayerPredictor, parts: Trial) -> Activations
         return None
     where = parts.train.examples(parts.train.layer_quantity).device_class
     baseline = Baseline.of("activation", coefficients, where)
-    return Activations(
-        baseline, ranges_of("activation", outputs), _with_errors(baseline, predictor, parts.test)
-    )
+    found = EstimatedKind(baseline, ranges_of("activation", outputs), GOLDEN)
+    return found, _with_errors(baseline, predictor, parts.test)
 
 
 def _has_bias(rows: LayerRows) -> npt.NDArray[np.bool_]:

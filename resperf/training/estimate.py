@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from resperf.bundle import MANIFEST, Bundle, golden_layers, ranges_of
+from resperf.bundle import MANIFEST, Bundle, ranges_of
 from resperf.dataset import DatasetInfo, checksum, read_info, read_table
 from resperf.devices import (
     DeviceFacts,
@@ -36,9 +36,7 @@ from resperf.predictors.terms import physical_terms
 from resperf.predictors.transfers import Transfers
 from resperf.quantities import WHOLE_CALL
 from resperf.settings import Setting
-from resperf.training.activations import GOLDEN as GOLDEN_ACTIVATIONS
-from resperf.training.activations import STEP as ACTIVATIONS
-from resperf.training.activations import Activations
+from resperf.training.activations import EstimatedKind
 from resperf.training.rows import LayerRows, layer_rows
 from resperf.training.trials import own_split
 
@@ -74,68 +72,35 @@ class Estimates:
     ----------
     transfers : Transfers
         For both directions, although the times contain only the output's copy.
-    pool : Baseline or None
-        Execution of poolings, if the source has them.
-    pool_ranges : mapping
-        Fields of the poolings that the coefficients were fitted on.
+    kinds : mapping of str to EstimatedKind
+        Estimates of execution, by their names in a bundle.
     steps : mapping of str to mapping
         What was estimated -> ``how``, ``source`` and errors; stored in the bundle.
-    activations : Activations or None
-        Unfused activations, if they can be estimated from the layers.
     """
 
     transfers: Transfers
-    pool: Baseline | None
-    pool_ranges: Mapping[str, Any]
+    kinds: Mapping[str, EstimatedKind]
     steps: Mapping[str, Mapping[str, Any]]
-    activations: Activations | None = None
 
-    def complete(self, values: dict[str, Any], dataset: Mapping[str, Any]) -> None:
+    def complete(self, values: dict[str, Any]) -> None:
         """Add missing entries to a part of a bundle's manifest, marked as estimated.
 
-        Parameters
-        ----------
-        values : dict
-            The part; it is modified. Measured entries are not replaced.
-        dataset : mapping
-            The training data: ``name`` and ``checksum``.
+        Measured entries are not replaced.
         """
-        steps = dict(self.steps)
         used = []
-        if self.pool is not None and "pool" not in values["predictors"]:
-            _add_kind(values, self.pool, self.pool_ranges, _GOLDEN_POOLS)
-            used.append(_POOL)
-        estimated = self.activations
-        if estimated is not None and "activation" not in values["predictors"]:
-            _add_kind(values, estimated.baseline, estimated.ranges, GOLDEN_ACTIVATIONS)
-            origin = {name: dataset[name] for name in ("name", "checksum")}
-            source = {"device": values["device"], **origin}
-            steps[ACTIVATIONS] = {**estimated.step, "source": source}
-            used.append(ACTIVATIONS)
+        for step, each in self.kinds.items():
+            if each.baseline.kind not in values["predictors"]:
+                each.add_to(values)
+                used.append(step)
         for phase in _COPIES:
             if f"{phase}_ms" not in values["transfers"]:
                 values["transfers"][f"{phase}_ms"] = self.transfers.to_json()
                 used.append(phase)
-        if self.pool is not None and _VIEW not in values["costs"]:
-            values["costs"] = {**values["costs"], _VIEW: _launch_ms(self.pool)}
+        if _POOL in self.kinds and _VIEW not in values["costs"]:
+            pool = self.kinds[_POOL].baseline
+            values["costs"] = {**values["costs"], _VIEW: _launch_ms(pool)}
             used.append(_VIEW)
-        values["estimates"] = {step: dict(steps[step]) for step in used}
-
-
-def _add_kind(
-    values: dict[str, Any],
-    baseline: Baseline,
-    ranges: Mapping[str, Any],
-    golden: tuple[Layer, ...],
-) -> None:
-    """Add a kind with estimated execution to a part of a bundle's manifest."""
-    kind = baseline.kind
-    described = {"method": baseline.method, **baseline.export(Path(), "")}
-    values["predictors"][kind] = {baseline.quantity_: described}
-    values["ranges"][kind] = dict(ranges)
-    values["golden"]["layers"] += golden_layers(
-        {kind: [layer.key for layer in golden]}, {kind: {baseline.quantity_: baseline}}
-    )
+        values["estimates"] = {step: dict(self.steps[step]) for step in used}
 
 
 def read_source(
@@ -303,10 +268,13 @@ class _Fitting:
                       for each in self.others}  # fmt: skip
             steps[_POOL] = {**steps[_POOL], "scaled_to": scaled}
         origin = self.calls.origin
+        kinds = {}
+        if pool is not None:
+            ranges = ranges_of("pool", train["pool"].columns)
+            kinds = {_POOL: EstimatedKind(pool, ranges, _GOLDEN_POOLS)}
         return Estimates(
             copies,
-            pool,
-            ranges_of("pool", train["pool"].columns) if "pool" in train else {},
+            kinds,
             {step: {**each, "source": origin} for step, each in steps.items()},
         )
 
@@ -443,10 +411,11 @@ class _Scaling:
             **{phase: {"bytes_times_longer": ratios["bus"]} for phase in _COPIES},
             _VIEW: {},
         }
+        terms = _scaled_terms(fitted, ratios["bandwidth"])
+        pool = Baseline.of("pool", terms, self.device_class)
         return Estimates(
             replace(copies, ms_per_mb=tuple(ms * ratios["bus"] for ms in copies.ms_per_mb)),
-            Baseline.of("pool", _scaled_terms(fitted, ratios["bandwidth"]), self.device_class),
-            part["ranges"]["pool"],
+            {_POOL: EstimatedKind(pool, part["ranges"]["pool"], _GOLDEN_POOLS)},
             {
                 step: {
                     "how": f"taken from the {self.bundle.device}, costs per byte scaled",

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,9 +23,8 @@ from resperf.dataset import (
 from resperf.devices import device_class
 from resperf.errors import TrainingError, UnsupportedError
 from resperf.features import Array
-from resperf.network import Network
 from resperf.platform import Platform
-from resperf.predictors import Estimate, Examples, Predictor
+from resperf.predictors import Examples, Predictor
 from resperf.predictors.metrics import Errors, errors
 from resperf.quantities import QUANTITIES, layer_quantity
 from resperf.records import Record
@@ -225,10 +223,6 @@ def _differences(setting: Setting, platform: Platform, part: Bundle) -> list[str
     ]
 
 
-_Prediction = tuple[Bundle, Estimate | None] | None
-"""The part that predicts a network and its estimate; None if it was trained on this network."""
-
-
 def _evaluate_networks(
     dataset: Path,
     bundle: Bundle,
@@ -237,27 +231,6 @@ def _evaluate_networks(
     notes: list[str],
 ) -> list[Evaluated]:
     """Evaluate predictors of whole networks, and totals of layers, on measured networks."""
-
-    def learnt(
-        quantity: str, network: Network, setting: Setting, platform: Platform
-    ) -> _Prediction:
-        part = bundle.answering(NETWORK, quantity, setting, platform)
-        if not _unseen_keys([network.name], part, split).all():
-            return None
-        return part, part.predict_networks([network], setting, platform)[quantity]
-
-    def summed(
-        predictor: Predictor, quantity: str, network: Network, setting: Setting, platform: Platform
-    ) -> _Prediction:
-        part = bundle.answering(None, None, setting, platform)
-        fitted = part.correction.evidence.get("networks", ()) if part.correction else ()
-        if network.name in {each["network"] for each in fitted}:
-            notes.append("networks to which the in-network correction was fitted are left out")
-            return None
-        estimates = predictor.predict([network], setting, platform)
-        notes.extend(predictor.notes_)
-        return part, estimates.get(quantity)
-
     quantities = network_quantities(dataset)
     parts_of = {part for name in quantities for part in QUANTITIES[name].parts}
     learnt_by = {
@@ -268,25 +241,27 @@ def _evaluate_networks(
     has_layers = any(part.kinds for part in bundle.parts)
     found = []
     for quantity in quantities:
-        predictors = []
+        predictors: list[tuple[str, Predictor | None]] = []
         if quantity in learnt_by:
-            predictors.append((learnt_by[quantity], partial(learnt, quantity)))
+            predictors.append((learnt_by[quantity], None))
         if totals is not None and has_layers and quantity not in parts_of:
-            predictors.append((totals.method, partial(summed, totals, quantity)))
-        for method, predict in predictors:
-            rows = _networks(network_examples(dataset, quantity), bundle, predict, notes)
+            predictors.append((totals.method, totals))
+        for method, predictor in predictors:
+            examples = network_examples(dataset, quantity)
+            rows = _networks(examples, bundle, split, predictor, notes)
             if rows:
                 found.append(_of_networks(quantity, method, rows))
     return found
 
 
 def _networks(
-    examples: Examples,
-    bundle: Bundle,
-    predict: Callable[[Network, Setting, Platform], _Prediction],
-    notes: list[str],
+    examples: Examples, bundle: Bundle, split: Part, totals: Predictor | None, notes: list[str]
 ) -> list[EvaluatedNetwork]:
-    """Predict measured networks; notes say which cannot be predicted, and why."""
+    """Predict measured networks as a whole, or with `totals` by their layers.
+
+    Networks that the bundle was trained on, or its in-network correction was fitted to, are left
+    out. Notes say which cannot be predicted, and why.
+    """
     rows = []
     for network, given, platform, measured in zip(
         examples.networks, examples.settings, examples.platforms, examples.values, strict=True
@@ -295,14 +270,21 @@ def _networks(
         if not _is_of(bundle, setting, platform):
             notes.append(f"networks on {platform.device} with {setting.framework} are left out")
             continue
+        kind, quantity = (NETWORK, examples.quantity) if totals is None else (None, None)
+        part = bundle.answering(kind, quantity, setting, platform)
+        if totals is None and not _unseen_keys([network.name], part, split).all():
+            continue
+        fitted = part.correction.evidence.get("networks", ()) if totals and part.correction else ()
+        if network.name in {each["network"] for each in fitted}:
+            notes.append("networks to which the in-network correction was fitted are left out")
+            continue
+        answer = part.predict_networks if totals is None else totals.predict
         try:
-            predicted = predict(network, setting, platform)
+            estimate = answer([network], setting, platform).get(examples.quantity)
         except UnsupportedError as error:
             notes.append(f"{network.name}: {error}")
             continue
-        if predicted is None:
-            continue
-        part, estimate = predicted
+        notes.extend(() if totals is None else totals.notes_)
         if estimate is None or math.isnan(estimate.values[0]):
             notes.append(f"{network.name}: no {examples.quantity} is predicted")
             continue

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 from collections.abc import Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import replace
 from inspect import signature
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from resperf._version import __version__
 from resperf.bundle import (
     COPIES_ASSUMED,
     Bundle,
@@ -25,28 +22,27 @@ from resperf.bundle import (
 )
 from resperf.dataset import noise_warning, read_info, read_table
 from resperf.errors import BundleError, LayerError, TrainingError
-from resperf.features import Array, quantities, take
+from resperf.features import Array, quantities
 from resperf.layers import KINDS
 from resperf.predictors import (
     DEFAULT_METHOD,
     LayerPredictor,
-    layer_predictor_class,
     methods_of,
     predictor_class,
 )
-from resperf.predictors.baseline import Baseline
 from resperf.predictors.transfers import Transfers
 from resperf.quantities import QUANTITIES, Level
 from resperf.settings import OPTIMIZER
-from resperf.splits import SPLIT_SEED, pack_keys
+from resperf.splits import SPLIT_SEED
+from resperf.training.activations import STEP as ACTIVATIONS
 from resperf.training.activations import estimate_activations
 from resperf.training.estimate import Source, read_source
-from resperf.training.judged import Judged, errors_of, intervals_of, stored_and_loaded
-from resperf.training.manifest import described_dataset, manifest_of, part_of
-from resperf.training.networks import train_networks
+from resperf.training.learning import CannotLearnError, Judged, Learning
+from resperf.training.manifest import described_dataset, manifest_of
+from resperf.training.networks import learn_networks
 from resperf.training.progress import TrainingProgress
 from resperf.training.rows import LayerRows, layer_rows, network_quantities, stored_copies
-from resperf.training.trials import Trial, fit_rows, own_split
+from resperf.training.trials import Trial, own_split
 
 FEWEST_ROWS = 8
 """Training rows below which a kind gets no predictor."""
@@ -59,16 +55,6 @@ TRANSFERRED = {"preprocess_ms": "in_bytes", "postprocess_ms": "out_bytes"}
 
 _EVERY_PHASE = ("resperfnet", "perfnet")
 """Methods whose papers learn every phase; the others learn only the layers' own times."""
-_COMPARED_ROWS = 1000
-
-
-@dataclass
-class _Learnt:
-    """Predictors fitted so far."""
-
-    predictors: dict[str, dict[str, LayerPredictor]] = field(default_factory=dict)
-    stored: dict[str, dict[str, Any]] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
 
 
 def train(
@@ -131,14 +117,38 @@ def train(
         If the bundle cannot be written; an existing one is unchanged.
     """
     settings = _settings(method, epochs, trees)
-    if predictor_class(method).level is Level.NETWORK:
-        return train_networks(
-            dataset, output, method=method, seed=seed, settings=settings, device=device,
-            excluded=excluded, progress=progress,
-        )  # fmt: skip
     info = read_info(dataset)
     if device is not None:
         info = replace(info, platform=replace(info.platform, device=device))
+    was_calibrated = _is_calibrated(output)
+    with replaced_folder(output) as folder:
+        learning = Learning(info, folder, method, seed, settings, progress)
+        if predictor_class(method).level is Level.NETWORK:
+            part = learn_networks(learning, dataset, excluded, device)
+        else:
+            part = _learn_layers(learning, dataset, exclude_keys, estimate_from)
+        if was_calibrated:
+            learning.notes.append(
+                "the in-network correction of the earlier bundle is lost; fit it again with: "
+                f"resperf calibrate {output}"
+            )
+        came_from = provenance(
+            [
+                described_dataset(info, dataset),
+                *(described_dataset(read_info(p), p) for p in estimate_from if p.is_file()),
+            ],
+            seeds={"training": seed, "split": SPLIT_SEED},
+            excluded={"networks": list(excluded), "layers": len(exclude_keys)},
+        )
+        write_manifest(folder, manifest_of(part, learning.how, learning.where, came_from))
+    return Bundle.load(output)
+
+
+def _learn_layers(
+    learning: Learning, dataset: Path, exclude_keys: Set[str], estimate_from: Sequence[Path]
+) -> dict[str, Any]:
+    """Train a method on a dataset's layers; copies by their bytes, and estimates of the rest."""
+    info, method = learning.info, learning.method
     # Its errors must come before minutes of training.
     source = (
         read_source(estimate_from, info.setting, info.platform, exclude_keys)
@@ -152,70 +162,51 @@ def train(
             f"{dataset} holds rows of whole networks only and {method} learns from layers; choose "
             f"a --method that learns from networks ({known}), or measure layers with: resperf bench"
         )
-    noisy = noise_warning(tables.values())
     parts = {
         kind: own_split(layer_rows(table, exclude_keys, info)) for kind, table in tables.items()
     }
-    was_calibrated = _is_calibrated(output)
-    with replaced_folder(output) as folder:
-        learnt = _fit_kinds(parts, folder, method, seed, settings, progress)
-        learnt.notes += [noisy] if noisy else []
-        if was_calibrated:
-            learnt.notes.append(
-                "the in-network correction of the earlier bundle is lost; fit it again with: "
-                f"resperf calibrate {output}"
-            )
-        if not learnt.predictors:
-            raise TrainingError(
-                f"{dataset} has too few rows to learn from ({'; '.join(learnt.notes) or 'none'}); "
-                "measure more layers with: resperf bench"
-            )
-        transfers = _fit_transfers(parts)
-        described = described_dataset(info, dataset)
-        part = part_of(info) | {
-            "method": method,
-            "predictors": learnt.stored,
-            "transfers": {name: each.to_json() for name, each in transfers.items()},
-            "ranges": {
-                kind: ranges_of(parts[kind].train.kind, parts[kind].train.columns)
-                for kind in learnt.predictors
-            },
-            "errors": {
-                name: errors_of(_predicted(name, parts, learnt, transfers))
-                for name in ("validation", "test")
-            },
-            "intervals": intervals_of(_predicted("validation", parts, learnt, transfers)),
-            "training": _training(parts, learnt, seed, settings),
-            "copies": stored_copies({kind: parts[kind].train for kind in learnt.predictors})
-            or COPIES_ASSUMED,
-            "golden": {
-                "layers": golden_layers(
-                    {kind: _typical(parts[kind].train) for kind in learnt.predictors},
-                    learnt.predictors,
-                ),
-                "networks": [],
-            },
+    _fit_kinds(learning, parts)
+    noisy = noise_warning(tables.values())
+    learning.notes += [noisy] if noisy else []
+    if not learning.predictors:
+        raise TrainingError(
+            f"{dataset} has too few rows to learn from ({'; '.join(learning.notes) or 'none'}); "
+            "measure more layers with: resperf bench"
+        )
+    transfers = _fit_transfers(parts)
+    used = {kind: parts[kind] for kind in learning.predictors}
+    for name in ("validation", "test"):
+        rows = {kind: getattr(part, name) for kind, part in used.items()}
+        learning.judged[name] = list(_predicted(rows, learning.predictors, transfers))
+    learning.rows |= {
+        kind: {
+            **{name: len(getattr(part, name)) for name in ("train", "validation", "test")},
+            "left_out": dict(part.train.left_out),
         }
-        if source is not None:
-            session_ms = info.machine_costs.get("session_ms")
-            _estimate(part, described, source, learnt, parts, session_ms)
-        learnt.notes += [
-            f"{phase}: no transfer was measured, none is predicted"
-            for phase in TRANSFERRED
-            if phase not in part["transfers"]
-        ]
-        came_from = provenance(
-            [described, *(described_dataset(read_info(each), each) for each in estimate_from
-                          if each.is_file())],
-            seeds={"training": seed, "split": SPLIT_SEED},
-            excluded={"networks": list(excluded), "layers": len(exclude_keys)},
-        )  # fmt: skip
-        where = info.platform.with_probes(info.machine_costs)
-        ranges: Mapping[str, Mapping[str, Sequence[str]]] = part["ranges"]
-        optimizers = {each for known in ranges.values() for each in known.get(OPTIMIZER, ())}
-        how = [info.setting.with_optimizer(each) for each in sorted({"", *optimizers})]
-        write_manifest(folder, manifest_of(part, how, [where], came_from))
-    return Bundle.load(output)
+        for kind, part in parts.items()
+    }
+    train = {kind: part.train for kind, part in used.items()}
+    learning.seen += [k for p in used.values() for k in (*p.train.keys, *p.validation.keys)]
+    ranges = {kind: ranges_of(rows.kind, rows.columns) for kind, rows in train.items()}
+    typical = {kind: _typical(rows) for kind, rows in train.items()}
+    entries = {
+        "transfers": {name: each.to_json() for name, each in transfers.items()},
+        "ranges": ranges,
+        "copies": stored_copies(train) or COPIES_ASSUMED,
+        "golden": {"layers": golden_layers(typical, learning.predictors), "networks": []},
+    }
+    part = learning.part(entries)
+    if source is not None:
+        _estimate(part, learning, described_dataset(info, dataset), source, parts)
+    learning.notes += [
+        f"{phase}: no transfer was measured, none is predicted"
+        for phase in TRANSFERRED
+        if phase not in part["transfers"]
+    ]
+    learning.where = [info.platform.with_probes(info.machine_costs)]
+    optimizers = {each for known in ranges.values() for each in known.get(OPTIMIZER, ())}
+    learning.how = [info.setting.with_optimizer(each) for each in sorted({"", *optimizers})]
+    return part
 
 
 def _is_calibrated(folder: Path) -> bool:
@@ -238,94 +229,64 @@ def _settings(method: str, epochs: int | None, trees: int | None) -> dict[str, i
 
 def _estimate(
     part: dict[str, Any],
+    learning: Learning,
     dataset: Mapping[str, Any],
     source: Source,
-    learnt: _Learnt,
     parts: Mapping[str, Trial],
-    session_ms: float | None,
 ) -> None:
     """Add estimates for what the dataset lacks to a part."""
     execution = {
         kind: quantities["execution_ms"]
-        for kind, quantities in learnt.predictors.items()
+        for kind, quantities in learning.predictors.items()
         if "execution_ms" in quantities
     }
     if not execution:
         raise TrainingError("a bundle of whole calls needs no estimates; leave out --estimate-from")
-    estimates = source.estimates(execution, session_ms)
-    if "conv" in execution:
-        activations = estimate_activations(execution["conv"], parts["conv"])
-        estimates = dataclasses.replace(estimates, activations=activations)
-    estimates.complete(part, dataset)
+    estimates = source.estimates(execution, learning.info.machine_costs.get("session_ms"))
+    if "conv" in execution and (found := estimate_activations(execution["conv"], parts["conv"])):
+        activations, step = found
+        source_of = {"device": part["device"], **{k: dataset[k] for k in ("name", "checksum")}}
+        estimates = replace(
+            estimates,
+            kinds={**estimates.kinds, ACTIVATIONS: activations},
+            steps={**estimates.steps, ACTIVATIONS: {**step, "source": source_of}},
+        )
+    estimates.complete(part)
     if not part["estimates"]:
-        learnt.notes.append("everything was measured: nothing was estimated")
+        learning.notes.append("everything was measured: nothing was estimated")
 
 
-def _fit_kinds(
-    parts: Mapping[str, Trial],
-    folder: Path,
-    method: str,
-    seed: int,
-    settings: Mapping[str, int | None],
-    progress: TrainingProgress | None,
-) -> _Learnt:
-    learnt = _Learnt()
+def _fit_kinds(learning: Learning, parts: Mapping[str, Trial]) -> None:
+    """Fit every kind and phase that there are enough rows of."""
+    notes = learning.notes
     for kind, part in parts.items():
+        count = len(part.train)
         if part.train.kind not in KINDS:
-            learnt.notes.append(f"{kind}: no features are defined for this kind, no predictor")
+            notes.append(f"{kind}: no features are defined for this kind, no predictor")
             continue
-        if len(part.train) < FEWEST_ROWS:
-            learnt.notes.append(f"{kind}: {len(part.train)} training rows, no predictor")
+        if count < FEWEST_ROWS:
+            notes.append(f"{kind}: {count} training rows, no predictor")
             continue
-        chosen, made_with = method, settings
-        if len(part.train) < FEWEST_ROWS_FOR_NETWORK:
-            chosen, made_with = "baseline", {}
-            learnt.notes.append(f"{kind}: {len(part.train)} training rows, baseline only")
-        own = part.train.layer_quantity
+        other = "baseline" if count < FEWEST_ROWS_FOR_NETWORK else None
+        if other is not None:
+            notes.append(f"{kind}: {count} training rows, baseline only")
+        chosen, own = other or learning.method, part.train.layer_quantity
         for phase in part.train.times_ms if chosen in _EVERY_PHASE else (own,):
-            report = partial(progress, kind, phase) if progress is not None else None
+            rows, validation = part.train.timed(phase), part.validation.timed(phase)
+            if len(rows) < FEWEST_ROWS:
+                # Copies that are only views take no time, which the transfers predict as well.
+                notes.append(f"{kind} {phase}: too short to learn, predicted by transfers")
+                continue
+            examples = rows.examples(phase), validation.examples(phase)
             try:
-                fitted = layer_predictor_class(chosen)(part.train.kind, **made_with)
-                _fit_one(fitted, part, phase, seed, report, folder, learnt)
-            except (LayerError, _CannotLearnError) as error:
+                learning.learn(kind, *examples, method=other)
+            except (LayerError, CannotLearnError) as error:
                 # Other kinds keep their predictors: they may have taken minutes to train.
                 if phase != own or chosen == "baseline":
-                    learnt.notes.append(f"{kind} {phase}: no predictor ({error})")
+                    notes.append(f"{kind} {phase}: no predictor ({error})")
                     continue
-                learnt.notes.append(f"{kind}: baseline only ({error})")
-                _fit_one(Baseline(part.train.kind), part, phase, seed, report, folder, learnt)
-    return learnt
-
-
-class _CannotLearnError(TrainingError):
-    """A method cannot learn one kind."""
-
-
-def _fit_one(
-    predictor: LayerPredictor,
-    part: Trial,
-    phase: str,
-    seed: int,
-    report: Any,
-    folder: Path,
-    learnt: _Learnt,
-) -> None:
-    """Fit and export one predictor, and store it as it will be loaded."""
-    rows = part.train.timed(phase)
-    if len(rows) < FEWEST_ROWS:
-        # Copies that are only views take no time, which the transfers predict as well.
-        learnt.notes.append(f"{rows.name} {phase}: too short to learn, predicted by transfers")
-        return
-    try:
-        fit_rows(predictor, rows, part.validation.timed(phase), phase, seed=seed, progress=report)
-    except TrainingError as error:
-        raise _CannotLearnError(str(error)) from error
-    learnt.notes += [note for note in predictor.notes_ if note not in learnt.notes]
-    places = np.linspace(0, len(rows) - 1, min(len(rows), _COMPARED_ROWS)).astype(int)
-    some = take(rows.columns, places)
-    stored, loaded = stored_and_loaded(predictor, folder, rows.name, lambda each: each.values(some))
-    learnt.predictors.setdefault(rows.name, {})[phase] = loaded
-    learnt.stored.setdefault(rows.name, {})[phase] = stored
+                notes.append(f"{kind}: baseline only ({error})")
+                learning.learn(kind, *examples, method="baseline")
 
 
 def _fit_transfers(parts: Mapping[str, Trial]) -> dict[str, Transfers]:
@@ -343,20 +304,18 @@ def _fit_transfers(parts: Mapping[str, Trial]) -> dict[str, Transfers]:
 
 
 def _predicted(
-    name: str,
-    parts: Mapping[str, Trial],
-    learnt: _Learnt,
+    rows_of: Mapping[str, LayerRows],
+    predictors: Mapping[str, Mapping[str, LayerPredictor]],
     transfers: Mapping[str, Transfers],
 ) -> Iterator[Judged]:
     """Predict a split of the rows: kind, phase, measured and predicted times in ms."""
-    for kind, predictors in learnt.predictors.items():
-        split_rows = getattr(parts[kind], name)
-        for phase in (phase for phase in QUANTITIES if phase in split_rows.times_ms):
-            rows = split_rows.timed(phase)
+    for kind, every in rows_of.items():
+        for phase in (phase for phase in QUANTITIES if phase in every.times_ms):
+            rows = every.timed(phase)
             if not len(rows):
                 continue
-            if phase in predictors:
-                predicted_ms: Array = predictors[phase].values(rows.columns)
+            if phase in predictors[kind]:
+                predicted_ms: Array = predictors[kind][phase].values(rows.columns)
             elif phase in transfers:
                 sizes = quantities(rows.kind, rows.columns)[TRANSFERRED[phase]]
                 predicted_ms = transfers[phase].predict(sizes)
@@ -372,30 +331,3 @@ def _typical(rows: LayerRows, count: int = 10) -> tuple[str, ...]:
     # Every third first, so that a shorter selection is spread as well.
     spread = np.concatenate([places[start::3] for start in range(3)])
     return rows.select(order[spread]).keys
-
-
-def _training(
-    parts: Mapping[str, Trial],
-    learnt: _Learnt,
-    seed: int,
-    settings: Mapping[str, int | None],
-) -> dict[str, Any]:
-    used = [parts[kind] for kind in learnt.predictors]
-    return {
-        "resperf": __version__,
-        "seed": seed,
-        "split_seed": SPLIT_SEED,
-        "trees": None,
-        **settings,
-        "rows": {
-            kind: {
-                "train": len(part.train),
-                "validation": len(part.validation),
-                "test": len(part.test),
-                "left_out": dict(part.train.left_out),
-            }
-            for kind, part in parts.items()
-        },
-        "notes": learnt.notes,
-        "seen": pack_keys([key for p in used for key in (*p.train.keys, *p.validation.keys)]),
-    }

@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 from onnx import TensorProto, helper
 
-from resperf.backends import backend, tensorflow_runs
+from resperf.backends import tensorflow_runs
 from resperf.backends.tensorflow import TensorFlowBackend
 from resperf.backends.tensorflow_layers import operator_of, weights_from_onnx
 from resperf.backends.tensorflow_runs import (
@@ -31,13 +31,6 @@ from resperf.lowering.tensorflow import lower_layer
 from resperf.quantities import PHASES
 
 Array = np.ndarray[Any, Any]
-
-
-@pytest.fixture(scope="module")
-def tensorflow() -> TensorFlowBackend:
-    started = backend("tensorflow")
-    assert isinstance(started, TensorFlowBackend)
-    return started
 
 
 def conv(**fields: Any) -> Conv:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import onnxruntime
 import pytest
 import tensorflow as tf
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper
 
-from resperf.backends import backend
 from resperf.backends.tensorflow import TensorFlowBackend
 from resperf.backends.tensorflow_builder import Builder
 from resperf.backends.tensorflow_network import weights_of
@@ -23,36 +22,15 @@ from resperf.network import read_network
 from resperf.quantities import PHASES
 
 Array = np.ndarray[Any, Any]
-
-
-@pytest.fixture(scope="module")
-def tensorflow() -> TensorFlowBackend:
-    started = backend("tensorflow")
-    assert isinstance(started, TensorFlowBackend)
-    return started
+NetworkFile = Callable[..., Path]
 
 
 def stored(array: Array) -> Any:
     return tf.constant(array.transpose(0, 2, 3, 1) if array.ndim == 4 else array)
 
 
-def save(path: Path, nodes: list[onnx.NodeProto], weights: dict[str, Array], **shapes: Any) -> Path:
-    (x_shape, y_shape) = shapes["x"], shapes["y"]
-    graph = helper.make_graph(
-        nodes,
-        "net",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, x_shape)],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, y_shape)],
-        [numpy_helper.from_array(array, name) for name, array in weights.items()],
-    )
-    onnx.save(
-        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path
-    )
-    return path
-
-
 @pytest.fixture
-def network_file(tmp_path: Path) -> Path:
+def every_operator(network_file: NetworkFile) -> Path:
     """Every operator that the backend builds, once; it flattens single pixels only."""
     random = np.random.default_rng(1)
     weights: dict[str, Array] = {
@@ -101,22 +79,24 @@ def network_file(tmp_path: Path) -> Path:
         n("Identity", ["b6"], ["i6"]),
         n("Softmax", ["i6"], ["y"]),
     ]
-    return save(tmp_path / "net.onnx", nodes, weights, x=["batch", 3, 16, 12], y=["batch", 4])
+    return network_file(
+        "net.onnx", nodes, {"x": ["batch", 3, 16, 12]}, {"y": ["batch", 4]}, weights
+    )
 
 
 def test_a_network_computes_what_onnx_runtime_computes(
-    tensorflow: TensorFlowBackend, network_file: Path
+    tensorflow: TensorFlowBackend, every_operator: Path
 ) -> None:
-    network = without_removed(read_network(network_file, batch=2))
-    builder = Builder(network, weights_of(network_file, batch=2))
+    network = without_removed(read_network(every_operator, batch=2))
+    builder = Builder(network, weights_of(every_operator, batch=2))
     x = np.random.default_rng(2).standard_normal((2, 3, 16, 12), np.float32)
     (y,) = builder.outputs(build, stored(x))
-    session = onnxruntime.InferenceSession(network_file, providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(every_operator, providers=["CPUExecutionProvider"])
     np.testing.assert_allclose(y.numpy(), session.run(None, {"x": x})[0], rtol=1e-3, atol=1e-5)
 
 
-def test_a_network_has_three_phases(tensorflow: TensorFlowBackend, network_file: Path) -> None:
-    with tensorflow.network(network_file, batch=2) as built:
+def test_a_network_has_three_phases(tensorflow: TensorFlowBackend, every_operator: Path) -> None:
+    with tensorflow.network(every_operator, batch=2) as built:
         assert tuple(built.phases) == PHASES
         (x,) = built.phases["preprocess_ms"].sampler.run()
         assert tuple(x.shape) == (2, 16, 12, 3)
@@ -127,16 +107,18 @@ def test_a_network_has_three_phases(tensorflow: TensorFlowBackend, network_file:
         assert (built.phases["execution_ms"].offset, built.phases["execution_ms"].divisor) == (0, 1)
 
 
-def test_an_unknown_operator_is_named(tensorflow: TensorFlowBackend, tmp_path: Path) -> None:
+def test_an_unknown_operator_is_named(
+    tensorflow: TensorFlowBackend, network_file: NetworkFile
+) -> None:
     nodes = [helper.make_node("Erf", ["x"], ["y"])]
-    path = save(tmp_path / "erf.onnx", nodes, {}, x=[1, 4], y=[1, 4])
+    path = network_file("erf.onnx", nodes, {"x": [1, 4]}, {"y": [1, 4]})
     with pytest.raises(UnsupportedError, match="operator Erf"):
         tensorflow.network(path, batch=None)
 
 
 @pytest.mark.parametrize("channel_first", [True, False])
 def test_a_channel_shuffle_computes_the_same(
-    tensorflow: TensorFlowBackend, tmp_path: Path, channel_first: bool
+    tensorflow: TensorFlowBackend, network_file: NetworkFile, channel_first: bool
 ) -> None:
     """Reshapes through rank 5 use the file's order of axes, not TensorFlow's."""
     between = [2, 3, 2, 4, 5] if channel_first else [2, 2, 3, 4, 5]
@@ -149,7 +131,8 @@ def test_a_channel_shuffle_computes_the_same(
         helper.make_node("Transpose", ["a"], ["t"], perm=[0, 2, 1, 3, 4]),
         helper.make_node("Reshape", ["t", "together"], ["y"]),
     ]
-    path = save(tmp_path / "shuffle.onnx", nodes, weights, x=[2, 6, 4, 5], y=[2, 6, 4, 5])
+    shape = [2, 6, 4, 5]
+    path = network_file("shuffle.onnx", nodes, {"x": shape}, {"y": shape}, weights)
     builder = Builder(without_removed(read_network(path)), weights_of(path))
     x = np.arange(240, dtype=np.float32).reshape(2, 6, 4, 5)
     (y,) = builder.outputs(build, stored(x))

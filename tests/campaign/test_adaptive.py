@@ -36,6 +36,11 @@ def made(samples: int = 400, **changes: Any) -> Campaign:
     return Campaign.from_mapping(values | changes)
 
 
+def go(campaign: Campaign, output: Path, acquisition: Any, **bench: Any) -> Any:
+    with_what = Bench(target("synthetic"), **bench)
+    return run_campaign(campaign, output, with_what, progress=False, acquisition=acquisition)
+
+
 class Plain:
     """Lowers nothing and builds everything."""
 
@@ -264,17 +269,11 @@ def test_a_campaign_runs_in_batches_and_resumes(tmp_path: Path) -> None:
         seen.append(len({row.layer.key for row in read_dataset(dataset).measurements}))
         return about_wide_layers(dataset, layers)
 
-    def go(samples: int) -> Any:
-        return run_campaign(
-            campaign, tmp_path / "a.h5", Bench(target("synthetic"), samples=samples),
-            progress=False, acquisition=acquisition,
-        )  # fmt: skip
-
-    result = go(40)
+    result = go(campaign, tmp_path / "a.h5", acquisition, samples=40)
     assert result.reason == "complete"
     assert 0 < result.choosing_s < result.elapsed_s
     assert seen == [10, 15, 23, 35]
-    result = go(60)
+    go(campaign, tmp_path / "a.h5", acquisition, samples=60)
     rows = read_dataset(tmp_path / "a.h5").measurements
     assert len({row.layer.key for row in rows}) == 60
     assert seen[-1] >= 40
@@ -311,20 +310,12 @@ class StopAfter:
 def test_what_an_interrupted_start_planned_is_measured(tmp_path: Path) -> None:
     campaign = made(120, repeat_share=1.0, run={"reference_interval_s": 0.0, "retry_wait_s": 0.0})
 
-    def go(acquisition: Any) -> Any:
-        return run_campaign(
-            campaign,
-            tmp_path / "a.h5",
-            Bench(target("synthetic")),
-            progress=False,
-            acquisition=acquisition,
-        )
-
+    output = tmp_path / "a.h5"
     # It stops when the second batch is chosen: none of that is measured, nothing is lost.
-    assert go(StopAfter(signal.SIGTERM)).reason == "interrupted"
+    assert go(campaign, output, StopAfter(signal.SIGTERM)).reason == "interrupted"
     first = read_dataset(tmp_path / "a.h5").measurements
     assert len({row.layer.key for row in first}) == 30
-    assert go(about_wide_layers).reason == "complete"
+    assert go(campaign, output, about_wide_layers).reason == "complete"
     rows = read_dataset(tmp_path / "a.h5").measurements
     assert len({row.layer.key for row in rows}) == 120
     times = Counter(row.layer.key for row in rows)
@@ -351,7 +342,5 @@ def test_no_batch_is_chosen_when_the_time_is_up(
     def never(_: Path, layers: Sequence[Layer]) -> list[float]:
         raise AssertionError("no batch should be chosen")
 
-    result = run_campaign(
-        campaign, tmp_path / "a.h5", Bench(target("synthetic")), progress=False, acquisition=never
-    )
+    result = go(campaign, tmp_path / "a.h5", never)
     assert (result.reason, result.rows) == ("hours", 5)

@@ -28,21 +28,6 @@ LENET = SHIPPED / "lenet5.onnx"
 SECONDS = 0.003
 
 
-def perceptron(path: Path, width: int) -> Path:
-    """Write one dense layer from 8 values."""
-    import onnx
-    from onnx import TensorProto, helper
-
-    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 8])
-    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", width])
-    w = helper.make_tensor("w", TensorProto.FLOAT, [8, width], [1.0] * 8 * width)
-    node = helper.make_node("Gemm", ["x", "w"], ["y"], name="fc")
-    graph = helper.make_graph([node], "g", [x], [y], [w])
-    opsets = [helper.make_opsetid("", 17)]
-    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), path)
-    return path
-
-
 def built_networks() -> Any:
     """Build two networks, one of them as bytes."""
     yield "lenet", LENET
@@ -50,9 +35,9 @@ def built_networks() -> Any:
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path: Path, perceptron: Callable[..., Path]) -> Path:
     for width in range(1, 6):
-        perceptron(tmp_path / f"net{width}.onnx", width)
+        perceptron(f"net{width}.onnx", 8, width)
     return tmp_path
 
 

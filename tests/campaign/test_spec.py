@@ -145,11 +145,11 @@ def test_wrong_values_are_named(changes: dict[str, Any], part: str) -> None:
 
 
 def test_unreadable_files_are_named(tmp_path: Path) -> None:
-    with pytest.raises(CampaignError, match="cannot read campaign"):
+    with pytest.raises(CampaignError, match="cannot be read"):
         Campaign.from_toml(tmp_path / "absent.toml")
     bad = tmp_path / "bad.toml"
     bad.write_text("samples = = 3")
-    with pytest.raises(CampaignError, match=r"bad\.toml is not TOML"):
+    with pytest.raises(CampaignError, match=r"bad\.toml is not a TOML file"):
         Campaign.from_toml(bad)
     bad.write_text("[kinds.dense]\nbatch = 0.5\n")
     with pytest.raises(CampaignError, match=r"bad\.toml: kinds\.dense\.batch: 0\.5 is not a law"):

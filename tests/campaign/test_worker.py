@@ -1,3 +1,4 @@
+import dataclasses
 import subprocess
 import sys
 
@@ -63,6 +64,7 @@ def test_the_machines_costs_are_those_of_backend_and_monitor() -> None:
 
     worker = Worker(backend=SyntheticBackend(), protocol=SamplingProtocol(), monitor=Fast())
     assert worker.costs() == {"session_ms": 0.02, "view_ms": 0.0, "probe_call_us": 7.0}
+    assert dataclasses.replace(worker, networks=True).costs() == {"probe_call_us": 7.0}
 
 
 def test_a_simulated_device_has_no_probes() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import dataclasses
 import json
-import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -61,12 +60,12 @@ def run_of(info: DatasetInfo, batch: int, **changes: object) -> Measurement:
     return dataclasses.replace(made, **changes)  # type: ignore[arg-type]
 
 
-def test_golden_file_of_schema_3_reads_as_it_was_written(golden_v3: Path) -> None:
-    sys.path.insert(0, str(golden_v3.parent))
-    try:
-        import make_dataset_v3 as made
-    finally:
-        sys.path.pop(0)
+def test_golden_file_of_schema_3_reads_as_it_was_written(
+    golden_v3: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(golden_v3.parent)
+    import make_dataset_v3 as made
+
     dataset = read_dataset(golden_v3)
     assert dataset.info == made.INFO
     assert list(dataset.measurements) == made.rows()
@@ -75,12 +74,12 @@ def test_golden_file_of_schema_3_reads_as_it_was_written(golden_v3: Path) -> Non
     assert checksum(golden_v3) == "e6ba1c790f66de781b2da3db77c9222e68c752205744b971f44c7025aa926699"
 
 
-def test_golden_file_of_described_networks_reads_as_it_was_written(golden_v3: Path) -> None:
-    sys.path.insert(0, str(golden_v3.parent))
-    try:
-        import make_dataset_v3_described as made
-    finally:
-        sys.path.pop(0)
+def test_golden_file_of_described_networks_reads_as_it_was_written(
+    golden_v3: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(golden_v3.parent)
+    import make_dataset_v3_described as made
+
     path = golden_v3.with_name("dataset-v3-described.h5")
     dataset = read_dataset(path)
     assert dataset.info == made.SOURCED

@@ -12,7 +12,6 @@ from resperf.errors import BundleError, TrainingError
 from resperf.features.transforms import (
     BoxCox,
     Clip,
-    Log,
     TargetScale,
     ZScore,
     transform_from_json,
@@ -40,9 +39,11 @@ def test_box_cox_agrees_with_scipy_and_scikit_learn() -> None:
     np.testing.assert_allclose(step.lambdas, theirs.lambdas_, atol=1e-6)
 
 
-def test_box_cox_inverts() -> None:
-    step = BoxCox(("a", "b"), (0.0, -0.4))
-    np.testing.assert_allclose(step.invert(step.apply(SKEWED)), SKEWED, rtol=1e-9)
+def test_powers_of_box_cox_near_zero_and_below() -> None:
+    special = pytest.importorskip("scipy.special")
+    powers = (0.0, -0.4)
+    found = BoxCox(("a", "b"), powers).apply(SKEWED)
+    np.testing.assert_allclose(special.inv_boxcox(found, powers), SKEWED, rtol=1e-9)
 
 
 def test_z_score_by_hand() -> None:
@@ -51,7 +52,6 @@ def test_z_score_by_hand() -> None:
     # Mean 2 and population deviation 1; the constant column becomes 0, its sigma is stored as 1.
     assert (step.means, step.sigmas) == ((2.0, 5.0), (1.0, 1.0))
     np.testing.assert_array_equal(step.apply(values), [[-1.0, 0.0], [1.0, 0.0]])
-    np.testing.assert_array_equal(step.invert(step.apply(values)), values)
 
 
 def test_z_score_agrees_with_scikit_learn() -> None:
@@ -65,11 +65,9 @@ def test_a_constant_that_is_no_binary_fraction_is_zero_exactly() -> None:
     assert (ZScore.fit(values, ("a",)).apply(values) == 0).all()
 
 
-def test_target_scale_log_and_clip_by_hand() -> None:
+def test_target_scale_and_clip_by_hand() -> None:
     assert TargetScale(10.0).apply(np.array([0.25])) == 2.5
     assert TargetScale(10.0).invert(np.array([2.5])) == 0.25
-    assert Log().apply(np.array([math.e**2])) == pytest.approx(2)
-    assert Log().invert(np.array([0.0])) == 1
     np.testing.assert_array_equal(Clip(6.0).apply(np.array([-9.0, 1.0, 7.0])), [-6.0, 1.0, 6.0])
 
 
@@ -96,8 +94,6 @@ def test_box_cox_refuses_zeros_and_constants_by_name() -> None:
         BoxCox.fit(np.array([[1.0, 0.0], [2.0, 3.0]]), ("a", "b"))
     with pytest.raises(TrainingError, match="column a is 4 in every row"):
         BoxCox.fit(np.array([[4.0], [4.0]]), ("a",))
-    with pytest.raises(TrainingError, match="above 0, got 0"):
-        Log().apply(np.array([1.0, 0.0]))
 
 
 @pytest.mark.parametrize(
@@ -107,7 +103,6 @@ def test_box_cox_refuses_zeros_and_constants_by_name() -> None:
         ZScore(("a", "b"), (0.1, 2.0), (3.0, 1 / 3)),
         Clip(6.0),
         TargetScale(10.0),
-        Log(),
     ],
 )
 def test_json_keeps_every_bit(step: ZScore) -> None:

@@ -28,8 +28,8 @@ RANDOM = np.random.default_rng(5)
 ROWS = np.column_stack([np.ones(60), np.exp(RANDOM.normal(size=(60, 2)))])
 
 
-def examples(columns: Columns, times_ms: Any, weights: Any = None) -> Examples:
-    return Examples(columns, "execution_ms", times_ms, weights=weights)
+def examples(columns: Columns, times_ms: Any) -> Examples:
+    return Examples(columns, "execution_ms", times_ms)
 
 
 def test_coefficients_are_found() -> None:

@@ -20,8 +20,8 @@ pytest.importorskip("scipy")
 Rows = tuple[Columns, Array]
 
 
-def examples(columns: Columns, times_ms: Any, weights: Any = None) -> Examples:
-    return Examples(columns, "execution_ms", times_ms, weights=weights)
+def examples(columns: Columns, times_ms: Any) -> Examples:
+    return Examples(columns, "execution_ms", times_ms)
 
 
 def rows_of(toy_rows: Any, count: int, seed: int, noise: float = 0.0) -> Rows:
@@ -91,18 +91,6 @@ def test_far_outside_the_data_the_baseline_extrapolates(fitted: Boosted, toy_row
     huge = columns_of([layers[0].replace(features_in=500_000, features_out=300_000)])
     ratio = fitted.values(huge)[0] / fitted.baseline_.values(huge)[0]
     assert 0.6 < ratio < 1.7
-
-
-def test_rows_without_weight_do_not_count(toy_rows: Any) -> None:
-    columns, times_ms = rows_of(toy_rows, 400, 1)
-    validation_rows = rows_of(toy_rows, 80, 2)
-    wrong = np.arange(400) % 4 == 0
-    times_ms = np.where(wrong, times_ms * 30, times_ms)
-    weights = np.where(wrong, 0.0, 1.0)
-    fitted = Boosted("dense").fit(
-        examples(columns, times_ms, weights), validation=examples(*validation_rows), seed=0
-    )
-    assert mape(validation_rows[1], fitted.values(validation_rows[0])) < 0.15
 
 
 def test_the_ensemble_is_the_geometric_mean(toy_rows: Any, tmp_path: Any) -> None:

@@ -105,8 +105,8 @@ def test_redundant_columns_are_dropped() -> None:
     assert informative(matrix) == [1, 4]
 
 
-def examples(columns: Columns, times_ms: Any, weights: Any = None) -> Examples:
-    return Examples(columns, "execution_ms", times_ms, weights=weights)
+def examples(columns: Columns, times_ms: Any) -> Examples:
+    return Examples(columns, "execution_ms", times_ms)
 
 
 def test_the_network_learns_what_the_baseline_cannot(toy_rows: Any) -> None:

@@ -22,8 +22,8 @@ pytest.importorskip("sklearn")
 pytest.importorskip("xgboost")
 
 
-def examples(columns: Columns, times_ms: Any, weights: Any = None) -> Examples:
-    return Examples(columns, "execution_ms", times_ms, weights=weights)
+def examples(columns: Columns, times_ms: Any) -> Examples:
+    return Examples(columns, "execution_ms", times_ms)
 
 
 RANDOM = np.random.default_rng(0)
@@ -35,7 +35,7 @@ def learnt(method: str, targets: np.ndarray, folder: Path, **settings: Any) -> t
     """Return the predictions of the library, and those of its file."""
     regression = layer_predictor_class(method)("dense", **settings)
     assert isinstance(regression, PaperRegression)
-    run, content = regression.regress(ROWS, targets, None, 0)
+    run, content = regression.regress(ROWS, targets, 0)
     (folder / "r.onnx").write_bytes(content)
     return run, OnnxNetwork(folder / "r.onnx", regression.rows_at_once)
 
@@ -122,10 +122,6 @@ def test_the_line_over_operations_by_hand() -> None:
     assert fitted.ms_per_giga_ == pytest.approx(500)
     twice = columns_of([Dense(batch=16, features_in=1000, features_out=1000)])
     assert fitted.values(twice)[0] == pytest.approx(17)
-    times_ms[0] = 100
-    weights = np.r_[0.0, np.ones(7)]
-    fitted.fit(examples(columns, times_ms, weights), validation=examples(columns, times_ms), seed=0)
-    assert fitted.ms_per_giga_ == pytest.approx(500)
 
 
 def test_layers_of_equal_work_have_the_mean_time() -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from resperf.dataset.importing.importer import Imported, import_dataset
+from resperf.dataset.importing.importer import import_dataset
 from resperf.dataset.importing.mapping import FORMATS, SourceMapping, read_mapping, shipped_mapping
 from resperf.dataset.importing.network_list import LIST, import_list
 from resperf.dataset.importing.neusight import NEUSIGHT, import_neusight
+from resperf.dataset.importing.published import Imported
 from resperf.dataset.importing.timm import TIMM, import_timm
 from resperf.dataset.importing.vidur import VIDUR, import_vidur
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import tomllib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from resperf.errors import DatasetError, ResperfError, first_line
+from resperf.errors import DatasetError, ResperfError
 from resperf.layers import kind_of
+from resperf.limits import AT_LEAST_1, FIRST_SHARE, Limited, limited, read_toml
 from resperf.measurement import layer_kind
 from resperf.quantities import EXECUTION, QUANTITIES, WHOLE_CALL, Level, layer_quantity
 from resperf.settings import OPTIMIZER
@@ -21,21 +21,73 @@ _UNITS_MS = {"ns": 1e-6, "us": 1e-3, "ms": 1.0, "s": 1e3}
 
 
 @dataclass(frozen=True)
-class TimeColumns:
-    """Columns of one phase; `shortest` and `longest` are empty if a file has none."""
+class Source(Limited):
+    """Where published rows are from.
+
+    Attributes
+    ----------
+    name : str
+        Of the format.
+    description, citation : str
+        What the times are, and who published them.
+    """
+
+    name: str
+    description: str
+    citation: str = ""
+
+
+@dataclass(frozen=True)
+class TimeColumns(Limited):
+    """Columns of one phase: its median time, the shortest and the longest one.
+
+    `min` and `max` are empty if a file has none.
+    """
 
     median: str
-    shortest: str = ""
-    longest: str = ""
+    min: str = ""
+    max: str = ""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if bool(self.min) != bool(self.max):
+            raise DatasetError("min and max come together")
 
     @property
     def names(self) -> tuple[str, ...]:
         """The columns present, in ascending order of their times."""
-        return tuple(filter(None, (self.shortest, self.median, self.longest)))
+        return tuple(filter(None, (self.min, self.median, self.max)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Runs(Limited):
+    """How every time was taken.
+
+    Attributes
+    ----------
+    unit : str
+        Of the times: ``"ns"``, ``"us"``, ``"ms"`` or ``"s"``.
+    samples, warmups : int
+        Number of runs behind each median, and of runs before them; 0 if unknown.
+    """
+
+    unit: str
+    samples: int = limited(1, AT_LEAST_1)
+    warmups: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.unit not in _UNITS_MS:
+            raise DatasetError(f"unit={self.unit!r} must be one of {', '.join(_UNITS_MS)}")
+
+    @property
+    def unit_ms(self) -> float:
+        """Length of one unit of time, in ms."""
+        return _UNITS_MS[self.unit]
 
 
 @dataclass(frozen=True)
-class SessionRule:
+class SessionRule(Limited):
     """How the session call that every time contains is estimated.
 
     Attributes
@@ -48,13 +100,13 @@ class SessionRule:
         Device -> kind -> value to use instead of an estimate.
     """
 
-    smallest: float
-    share: float
-    known_ms: Mapping[str, Mapping[str, float]]
+    smallest: float = limited(MISSING, FIRST_SHARE)
+    share: float = limited(MISSING, FIRST_SHARE)
+    known_ms: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
-class KindColumns:
+class KindColumns(Limited):
     """Where a kind of layer is found in a file.
 
     Attributes
@@ -70,9 +122,20 @@ class KindColumns:
     """
 
     kind: str
-    columns: Mapping[str, str]
-    constants: Mapping[str, str]
-    where: Mapping[str, tuple[str, ...]]
+    columns: Mapping[str, str] = field(default_factory=dict)
+    constants: Mapping[str, str] = field(default_factory=dict)
+    where: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for column, cells in self.where.items():
+            if not all(isinstance(cell, str) for cell in cells):
+                raise DatasetError(f'where.{column} must list texts, such as ["0"]')
+        cls = kind_of(layer_kind(self.kind))
+        known = {*cls.specs(), *cls.aliases, *(("padding",) if "pad_top" in cls.specs() else ())}
+        known |= {OPTIMIZER} if self.kind != cls.kind else set()
+        if unknown := sorted({*self.columns, *self.constants} - known):
+            raise DatasetError(f"{unknown[0]!r} is no field; it has {', '.join(sorted(known))}")
 
     @property
     def needed(self) -> frozenset[str]:
@@ -80,22 +143,16 @@ class KindColumns:
         return frozenset(self.columns.values()) | frozenset(self.where)
 
 
-@dataclass(frozen=True)
-class SourceMapping:
+@dataclass(frozen=True, kw_only=True)
+class SourceMapping(Runs, Source):
     """A mapping file.
 
     Attributes
     ----------
-    name, description, citation : str
-        Origin of the timings, and what they contain.
     framework, framework_version, provider : str
         As in `resperf.settings.Setting`.
     delimiter : str
         Between the cells of a row.
-    unit_ms : float
-        Length of one unit of time, in ms.
-    samples, warmups : int
-        Number of runs behind each median, and of runs before them; 0 if unknown.
     times : mapping of str to TimeColumns
         By quantity: what the times contain. The execution of a training step is its ``step_ms``.
     session : SessionRule or None
@@ -108,21 +165,28 @@ class SourceMapping:
         The file itself as plain JSON values.
     """
 
-    name: str
-    description: str
-    citation: str
     framework: str
-    framework_version: str
-    provider: str
-    delimiter: str
-    unit_ms: float
-    samples: int
-    warmups: int
+    framework_version: str = "unknown"
+    provider: str = "unknown"
+    delimiter: str = ","
     times: Mapping[str, TimeColumns]
-    session: SessionRule | None
-    values: Mapping[str, Mapping[str, str]]
+    session: SessionRule | None = None
+    values: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     kinds: tuple[KindColumns, ...]
     text: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if len(self.delimiter) != 1:
+            raise DatasetError(f"delimiter = {self.delimiter!r} must be one character")
+        if layer_quantity(self.times) not in self.times:
+            raise DatasetError("times needs the columns of execution or whole_call")
+        if WHOLE_CALL in self.times and len(self.times) > 1:
+            raise DatasetError("times of whole_call contain all phases: remove the other phases")
+        if self.session is not None and EXECUTION not in self.times:
+            raise DatasetError("a session call is subtracted from execution: add times.execution")
+        if not self.kinds:
+            raise DatasetError("no kinds: add a table such as [kinds.conv]")
 
 
 def shipped_mapping(name: str) -> SourceMapping:
@@ -138,8 +202,7 @@ def shipped_mapping(name: str) -> SourceMapping:
             f"no format {name!r} with a mapping; known: {', '.join(FORMATS)}; describe other files "
             "with --mapping"
         )
-    text = Path(__file__).with_name(f"{name}.toml").read_text(encoding="utf-8")
-    return mapping_of(tomllib.loads(text), f"format {name}")
+    return read_mapping(Path(__file__).with_name(f"{name}.toml"))
 
 
 def read_mapping(path: Path) -> SourceMapping:
@@ -150,13 +213,7 @@ def read_mapping(path: Path) -> SourceMapping:
     DatasetError
         If the file cannot be read, or is incomplete.
     """
-    try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise DatasetError(f"{path} cannot be read ({error.strerror or error})") from error
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise DatasetError(f"{path} is not a TOML file: {first_line(error)}") from error
-    return mapping_of(values, str(path))
+    return mapping_of(read_toml(path, DatasetError), str(path))
 
 
 def mapping_of(values: Mapping[str, Any], where: str) -> SourceMapping:
@@ -175,165 +232,47 @@ def mapping_of(values: Mapping[str, Any], where: str) -> SourceMapping:
         If something is missing, unknown or of another type.
     """
     try:
-        return _mapping(_Table(values, ""))
+        times = dict(_table(values, "times"))
+        columns = {
+            row.name: TimeColumns.from_table(times.pop(row.stem), f"times.{row.stem}")
+            for row in _TIMED
+            if row.stem in times
+        }
+        if unknown := sorted(times.keys() - {each.name for each in fields(Runs)}):
+            known = ", ".join(row.stem for row in _TIMED)
+            raise DatasetError(f"times: no quantity {unknown[0]!r} of layers; known: {known}")
+        runs = Runs.from_table(times, "times")
+        return SourceMapping.from_table(
+            {word: value for word, value in values.items() if word not in ("times", "kinds")},
+            "the mapping",
+            **vars(runs),
+            times=columns,
+            kinds=_kinds(_table(values, "kinds")),
+            text=dict(values),
+        )
     except ResperfError as error:
         raise DatasetError(f"{where}: {error}; see docs/importing.md") from error
 
 
-class _Table:
-    """A table of a mapping file; every value is checked and marked as read."""
-
-    def __init__(self, values: Any, place: str) -> None:
-        if not isinstance(values, Mapping):
-            raise DatasetError(f"{place} must be a table")
-        self.values, self.place = values, place
-        self._read: set[str] = set()
-
-    def get(self, name: str, kind: type | tuple[type, ...], default: Any = None) -> Any:
-        """Return a value of a type; it is required unless there is a default."""
-        self._read.add(name)
-        value = self.values.get(name, default)
-        if value is None:
-            raise DatasetError(f"{self._named(name)} is missing")
-        if not isinstance(value, kind) or isinstance(value, bool):
-            raise DatasetError(f"{self._named(name)} = {value!r} has the wrong type")
-        return value
-
-    def table(self, name: str) -> _Table:
-        """Return a table, empty if there is none."""
-        self._read.add(name)
-        return _Table(self.values.get(name, {}), self._named(name))
-
-    def texts(self, name: str) -> dict[str, str]:
-        """Return a table of texts."""
-        inner = self.table(name)
-        return {key: inner.get(key, str) for key in inner.values}
-
-    def close(self) -> None:
-        """Refuse names that were not read."""
-        unknown = sorted(set(self.values) - self._read)
-        if unknown:
-            raise DatasetError(f"{self._named(unknown[0])} is not known")
-
-    def _named(self, name: str) -> str:
-        return f"{self.place}.{name}" if self.place else name
+_TIMED = [row for row in QUANTITIES.values() if row.is_time and Level.LAYER in row.levels]
 
 
-def _mapping(table: _Table) -> SourceMapping:
-    times = table.table("times")
-    unit = times.get("unit", str)
-    if unit not in _UNITS_MS:
-        raise DatasetError(f"times.unit = {unit!r} must be one of {', '.join(_UNITS_MS)}")
-    mapping = SourceMapping(
-        name=table.get("name", str),
-        description=table.get("description", str),
-        citation=table.get("citation", str, ""),
-        framework=table.get("framework", str),
-        framework_version=table.get("framework_version", str, "unknown"),
-        provider=table.get("provider", str, "unknown"),
-        delimiter=table.get("delimiter", str, ","),
-        unit_ms=_UNITS_MS[unit],
-        samples=_count(times, "samples", 1),
-        warmups=_count(times, "warmups", 0),
-        times=_times(times),
-        session=_session(table.table("session")) if "session" in table.values else None,
-        values=_choices(table.table("values")),
-        kinds=_kinds(table.table("kinds")),
-        text=dict(table.values),
-    )
-    times.close()
-    table.close()
-    if len(mapping.delimiter) != 1:
-        raise DatasetError(f"delimiter = {mapping.delimiter!r} must be one character")
-    if mapping.session is not None and EXECUTION not in mapping.times:
-        raise DatasetError("a session call is subtracted from execution: add times.execution")
-    return mapping
-
-
-def _count(table: _Table, name: str, default: int) -> int:
-    count = int(table.get(name, int, default))
-    if count < default:
-        raise DatasetError(f"times.{name} = {count} must be at least {default}")
-    return count
-
-
-def _times(table: _Table) -> dict[str, TimeColumns]:
-    found = {}
-    timed = [row for row in QUANTITIES.values() if row.is_time and Level.LAYER in row.levels]
-    for row in timed:
-        inner = table.table(row.stem)
-        if inner.values:
-            found[row.name] = TimeColumns(
-                inner.get("median", str), inner.get("min", str, ""), inner.get("max", str, "")
-            )
-            inner.close()
-            if bool(found[row.name].shortest) != bool(found[row.name].longest):
-                raise DatasetError(f"times.{row.stem}: min and max come together")
-    if layer_quantity(found) not in found:
-        raise DatasetError("times needs the columns of execution or whole_call")
-    if WHOLE_CALL in found and len(found) > 1:
-        raise DatasetError("times of whole_call contain all phases: remove the other phases")
+def _table(values: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    found = values.get(name, {})
+    if not isinstance(found, Mapping):
+        raise DatasetError(f"{name}={found!r} must be a table")
     return found
 
 
-def _session(table: _Table) -> SessionRule:
-    known = table.table("known_ms")
-    number = (int, float)
-    known_ms = {}
-    for device in known.values:
-        inner = known.table(device)
-        known_ms[device] = {kind: float(inner.get(kind, number)) for kind in inner.values}
-    rule = SessionRule(
-        float(table.get("smallest", number)), float(table.get("share", number)), known_ms
-    )
-    table.close()
-    for name, share in (("smallest", rule.smallest), ("share", rule.share)):
-        if not 0 < share <= 1:
-            raise DatasetError(f"session.{name} = {share} must be above 0 and at most 1")
-    return rule
-
-
-def _choices(table: _Table) -> dict[str, dict[str, str]]:
-    return {word: table.texts(word) for word in table.values}
-
-
-def _kinds(table: _Table) -> tuple[KindColumns, ...]:
+def _kinds(tables: Mapping[str, Any]) -> tuple[KindColumns, ...]:
+    """Read ``[kinds]``; ``like`` copies columns and constants of an earlier kind."""
     kinds: dict[str, KindColumns] = {}
-    for kind in table.values:
-        kinds[kind] = _kind(kind, table.table(kind), kinds)
-    if not kinds:
-        raise DatasetError("no kinds: add a table such as [kinds.conv]")
+    for kind in tables:
+        own, where = dict(_table(tables, kind)), f"kinds.{kind}"
+        if like := own.pop("like", ""):
+            if like not in tuple(kinds):
+                raise DatasetError(f"{where}: like={like!r} is no kind above it")
+            for name in ("columns", "constants"):
+                own[name] = {**getattr(kinds[like], name), **_table(own, name)}
+        kinds[kind] = KindColumns.from_table(own, where, kind=kind)
     return tuple(kinds.values())
-
-
-def _kind(kind: str, table: _Table, before: Mapping[str, KindColumns]) -> KindColumns:
-    """Read ``[kinds.KIND]``; ``like`` copies columns and constants of an earlier kind."""
-    like = table.get("like", str, "")
-    if like and like not in before:
-        raise DatasetError(f"kinds.{kind}.like = {like!r} is no kind above it")
-    base = before.get(like)
-    columns = {**(base.columns if base else {}), **table.texts("columns")}
-    constants = {**(base.constants if base else {}), **table.texts("constants")}
-    conditions = table.table("where")
-    where = {column: _cells(conditions, column) for column in conditions.values}
-    table.close()
-    _check_words(kind, [*columns, *constants])
-    return KindColumns(kind, columns, constants, where)
-
-
-def _cells(table: _Table, column: str) -> tuple[str, ...]:
-    cells: Sequence[Any] = table.get(column, list)
-    if not all(isinstance(cell, str) for cell in cells):
-        raise DatasetError(f'{table.place}.{column} must list texts, such as ["0"]')
-    return tuple(cells)
-
-
-def _check_words(kind: str, words: Sequence[str]) -> None:
-    cls = kind_of(layer_kind(kind))
-    known = {*cls.specs(), *cls.aliases, *(("padding",) if "pad_top" in cls.specs() else ())}
-    known |= {OPTIMIZER} if kind != cls.kind else set()
-    unknown = sorted(set(words) - known)
-    if unknown:
-        raise DatasetError(
-            f"kinds.{kind}: {unknown[0]!r} is no field; it has {', '.join(sorted(known))}"
-        )

@@ -6,24 +6,21 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
-from resperf._version import __version__
-from resperf.dataset.hdf5 import write_dataset
-from resperf.dataset.importing.importer import Imported, published_platform
-from resperf.dataset.importing.rows import Counted, ForeignFile
-from resperf.dataset.records import Dataset, DatasetInfo
+from resperf.dataset.importing.mapping import Source
+from resperf.dataset.importing.published import Imported, Published, sample
+from resperf.dataset.importing.rows import ForeignFile
 from resperf.devices import canonical_device
 from resperf.errors import DatasetError, ResperfError
-from resperf.measurement import Measurement, NetworkRef, Samples, Status, StopReason
+from resperf.measurement import NetworkRef, Samples
 from resperf.network import graph_digest, read_graph, weightless
-from resperf.platform import Platform
 from resperf.quantities import QUANTITIES, Estimator, Level, Quantity, quantity, quantity_name
 from resperf.settings import Mode, Setting
 
 LIST = "list"
 """Name of the format."""
+_SOURCE = Source(LIST, "runs of networks from a user's list", citation="")
 DEFAULT_QUANTITY = "latency_ms"
 
 
@@ -91,44 +88,19 @@ def import_list(paths: Sequence[Path], output: Path, *, device: str | None = Non
     OutputError
         If the output cannot be written.
     """
-    graphs = _Graphs()
+    published = Published(_SOURCE, device or "")
+    graphs = _Graphs(published.graphs)
     files = [ForeignFile.read(path) for path in paths]
-    left_out: list[Counted] = []
     rows: list[_Row] = []
     for path, file in zip(paths, files, strict=True):
         for place, cells in file.cells(_check_header):
             try:
                 rows.append(_row(cells, path.parent, device, graphs))
             except (ResperfError, ValueError, OSError) as error:
-                left_out.append(Counted(str(error), place, 1))
-    if not rows:
-        reasons = "; ".join(f"{each.first}: {each.reason}" for each in left_out[:3])
-        raise DatasetError(f"nothing to import: {reasons or 'the lists hold no rows'}")
-    measurements = _measurements(rows)
-    frameworks = {row.setting.framework: row.setting.framework_version for row in rows}
-    first = measurements[0]
-    info = DatasetInfo(
-        setting=first.setting.without_batch(),
-        platform=first.platform,
-        campaign={"name": "import of a list of networks"},
-        seed=0,
-        versions={"resperf": __version__, **{k: v for k, v in frameworks.items() if k and v}},
-        created=datetime.now(UTC).isoformat(timespec="seconds"),
-        machine_costs={},
-        quantities=(),
-        source={
-            "format": LIST,
-            "description": "runs of networks from a user's list",
-            "files": [{"name": file.name, "sha256": file.sha256} for file in files],
-            "left_out": dict(Counter(each.reason for each in left_out)),
-        },
-    )
-    write_dataset(output, Dataset(info, tuple(measurements), graphs.by_digest))
-    repeats = sum(each.repeat > 0 for each in measurements)
-    found = {row.quantity.name for row in rows}
-    quantities = tuple(name for name in QUANTITIES if name in found)
-    rows_of = {"networks": len(measurements)}
-    return Imported(info, rows_of, quantities, repeats, {}, tuple(left_out))
+                published.left_out.add(str(error), place)
+    for (network, setting, on, _), samples in _runs(rows).items():
+        published.add(network, setting, samples, device=on)
+    return published.write(output, files)
 
 
 @dataclass(frozen=True)
@@ -137,7 +109,7 @@ class _Row:
 
     network: NetworkRef
     setting: Setting
-    platform: Platform
+    device: str
     quantity: Quantity
     samples: Samples
 
@@ -145,8 +117,8 @@ class _Row:
 class _Graphs:
     """Graphs without weights; each file is read once."""
 
-    def __init__(self) -> None:
-        self.by_digest: dict[str, bytes] = {}
+    def __init__(self, by_digest: dict[str, bytes]) -> None:
+        self.by_digest = by_digest
         self._digests: dict[Path, str] = {}
         self._checked: set[tuple[object, ...]] = set()
 
@@ -199,9 +171,9 @@ def _row(cells: Mapping[str, str], folder: Path, device: str | None, graphs: _Gr
     return _Row(
         graphs.reference(folder / cells["network"], setting),
         setting,
-        published_platform(canonical_device(device)),
+        canonical_device(device),
         measured,
-        Samples((value,), 1, 0, StopReason.BUDGET, estimator=estimator),
+        sample(value, estimator),
     )
 
 
@@ -242,26 +214,13 @@ def _value(cells: Mapping[str, str], measured: Quantity) -> float:
     return value
 
 
-def _measurements(rows: Sequence[_Row]) -> list[Measurement]:
-    """Make measurements: quantities of one run are one row, repeated values its repeats."""
+def _runs(rows: Sequence[_Row]) -> dict[tuple[NetworkRef, Setting, str, int], dict[str, Samples]]:
+    """Join the quantities of one run; repeated values are of its repeats."""
     taken: Counter[tuple[object, ...]] = Counter()
-    samples: dict[tuple[NetworkRef, Setting, Platform, int], dict[str, Samples]] = {}
+    samples: dict[tuple[NetworkRef, Setting, str, int], dict[str, Samples]] = {}
     for row in rows:
-        run = (row.network, row.setting, row.platform)
+        run = (row.network, row.setting, row.device)
         repeat = taken[run, row.quantity.name]
         taken[run, row.quantity.name] += 1
         samples.setdefault((*run, repeat), {})[row.quantity.name] = row.samples
-    return [
-        Measurement(
-            network,
-            Status.OK,
-            found,
-            setting=setting,
-            platform=platform,
-            started_at=math.nan,
-            duration_s=math.nan,
-            overhead_s=math.nan,
-            repeat=repeat,
-        )
-        for (network, setting, platform, repeat), found in samples.items()
-    ]
+    return samples

@@ -7,22 +7,14 @@ import json
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 from resperf.dataset.descriptions import ListedOperator, ListedTensor, NetworkDescription
-from resperf.dataset.importing.importer import Imported
 from resperf.dataset.importing.mapping import SourceMapping, shipped_mapping
-from resperf.dataset.importing.published import (
-    CONTAINS,
-    MEASURED_BY,
-    SESSION,
-    Published,
-    Source,
-    common_device,
-    sample,
-)
+from resperf.dataset.importing.published import Imported, Published, common_device, sample
 from resperf.dataset.importing.rows import ForeignFile, ForeignRow, has_columns, read_files
 from resperf.devices import DeviceFacts
 from resperf.errors import DatasetError, first_line
@@ -106,7 +98,7 @@ def import_neusight(
                 "NAME-MODE-SEQUENCE-BATCH.csv such as bert_large-inf-512-8.csv"
             )
     facts = common_device(names, device)
-    published = Published(Source(mapping.name, mapping.description, mapping.citation), facts)
+    published = Published(mapping, facts.device)
     read = []
     for path, file in zip(given, files, strict=True):
         read.append(file)
@@ -116,7 +108,7 @@ def import_neusight(
             _add_network(published, file, totals, facts)
         else:
             _add_operators(published, file, mapping, facts)
-    return published.write(output, read, graphs)
+    return published.write(output, read, graphs=graphs)
 
 
 def _first_cells(file: ForeignFile) -> dict[str, str]:
@@ -124,14 +116,10 @@ def _first_cells(file: ForeignFile) -> dict[str, str]:
     return next((cells for _, cells in file.cells()), {})
 
 
-def _setting(facts: DeviceFacts, session: str, version: str) -> Setting:
-    return Setting(
-        framework="torch",
-        framework_version=version.removeprefix("p"),
-        provider=facts.device_class,
-        precision="fp32",
-        compiled="eager",
-        options={MEASURED_BY: NEUSIGHT, SESSION: session, CONTAINS: "kernels and dispatch"},
+def _setting(published: Published, session: str, version: str, **values: Any) -> Setting:
+    version = version.removeprefix("p")
+    return published.setting(
+        session, "kernels and dispatch", framework_version=version, precision="fp32", **values
     )
 
 
@@ -141,7 +129,7 @@ def _add_operators(
     """Add the rows of single operators; those of a throttled session are flagged."""
     rows = list(file.rows(mapping, published.left_out))
     version = _first_cells(file).get(_VERSION_COLUMN, _UNNAMED_VERSION)
-    setting = _setting(facts, file.name.partition("_")[0], version)
+    setting = _setting(published, file.name.partition("_")[0], version)
     share = _share_of_peak(rows, facts)
     throttled = share < THROTTLED_SHARE
     detail = f"large products at {share:.0%} of the peak" if throttled else ""
@@ -209,11 +197,8 @@ def _add_network(
     words = _NETWORK.fullmatch(file.name)
     assert words is not None
     total = _totals(totals)
-    batch, sequence, training = (
-        int(words["batch"]),
-        int(words["sequence"]),
-        words["mode"] == "train",
-    )
+    batch, sequence = int(words["batch"]), int(words["sequence"])
+    training = words["mode"] == "train"
     operators = tuple(_operators(file, total.layers))
     description = NetworkDescription(
         name=f"{words['name']}-{sequence}",
@@ -245,8 +230,10 @@ def _add_network(
         measured = {EXECUTION: total.forward_ms}
     published.add(
         published.network(description),
-        replace(
-            _setting(facts, "networks", _NETWORKS_VERSION),
+        _setting(
+            published,
+            "networks",
+            _NETWORKS_VERSION,
             batch=batch,
             mode=Mode.TRAINING if training else Mode.INFERENCE,
         ),

@@ -1,4 +1,4 @@
-"""Published measurements on one device, collected and written as a dataset."""
+"""Published measurements, collected and written as a dataset."""
 
 from __future__ import annotations
 
@@ -6,44 +6,60 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from resperf._version import __version__
 from resperf.dataset.descriptions import NetworkDescription, description_digest
-from resperf.dataset.hdf5 import write_dataset
-from resperf.dataset.importing.importer import Imported, published_platform
-from resperf.dataset.importing.rows import CountedRows, ForeignFile
+from resperf.dataset.hdf5 import group_of, quantities_of, write_dataset
+from resperf.dataset.importing.mapping import Source
+from resperf.dataset.importing.rows import Counted, CountedRows, ForeignFile
 from resperf.dataset.records import Dataset, DatasetInfo
-from resperf.devices import DeviceFacts, device_facts, devices
+from resperf.devices import DeviceFacts, canonical_device, device_class, device_facts, devices
 from resperf.errors import DatasetError
 from resperf.layers import Layer
 from resperf.measurement import Measurement, NetworkRef, Samples, Status, StopReason, Subject
 from resperf.network import graph_digest, weightless
-from resperf.quantities import EXECUTION, QUANTITIES, Estimator
+from resperf.platform import Platform
+from resperf.quantities import EXECUTION, Estimator
 from resperf.settings import Setting
 
 MEASURED_BY, SESSION, CONTAINS = "measured by", "session", "contains"
-"""Options of a published row's setting: its source, its session there, and what its times contain.
-Times of unlike sessions may differ although everything else is equal."""
+"""Options of a published row's setting."""
 
 
 @dataclass(frozen=True)
-class Source:
-    """Where published rows are from.
+class Imported:
+    """Result of an import.
 
     Attributes
     ----------
-    name : str
-        Of the format.
-    description, citation : str
-        What the times are, and who published them.
+    info : DatasetInfo
+    rows : mapping of str to int
+        Kind, as `resperf.measurement.written_kind` returns it, to number of rows.
+    quantities : tuple of str
+        Quantities of the rows, in the order of their table.
+    repeats : int
+        Number of repeated measurements of a layer or a network.
+    session_ms : mapping of str to float
+        Kind to the session call that was subtracted from its times; empty if none was.
+    left_out : tuple of Counted
+        Invalid rows, by reason.
+    marked : tuple of Counted
+        Rows that were kept although something is wrong with them: flagged, without a time, ...
+    networks, graphs : int
+        Number of networks, and of those whose graph is known.
     """
 
-    name: str
-    description: str
-    citation: str
+    info: DatasetInfo
+    rows: Mapping[str, int]
+    quantities: tuple[str, ...]
+    repeats: int
+    session_ms: Mapping[str, float]
+    left_out: tuple[Counted, ...]
+    marked: tuple[Counted, ...] = ()
+    networks: int = 0
+    graphs: int = 0
 
 
 def common_device(names: Mapping[str, str], given: str | None) -> DeviceFacts:
@@ -80,28 +96,73 @@ def common_device(names: Mapping[str, str], given: str | None) -> DeviceFacts:
     return facts
 
 
+def published_platform(device: str) -> Platform:
+    """Describe a machine by any name of its device."""
+    device = canonical_device(device)
+    facts = device_facts(device)
+    return Platform(
+        device=device,
+        processor=facts.name if facts else device,
+        memory_bytes=facts.memory_bytes if facts else 0,
+    )
+
+
 def sample(value: float, estimator: Estimator, taken: int = 1, warmups: int = 0) -> Samples:
     """Return a published value as the only sample."""
     return Samples((value,), taken, warmups, StopReason.BUDGET, estimator=estimator)
 
 
 class Published:
-    """Rows of one source and device, in the order in which they are added.
+    """Rows of one source, in the order in which they are added.
 
     Parameters
     ----------
     source : Source
-    facts : DeviceFacts
-        Of the device.
+    device : str
+        Any name of the device of those rows that are added without one.
+
+    Attributes
+    ----------
+    left_out : CountedRows
+        Invalid rows.
+    graphs : dict of str to bytes
+        Graphs of networks, by digest.
     """
 
-    def __init__(self, source: Source, facts: DeviceFacts) -> None:
+    def __init__(self, source: Source, device: str = "") -> None:
         self.left_out = CountedRows()
-        self._source, self._platform = source, published_platform(facts.device)
+        self.graphs: dict[str, bytes] = {}
+        self._source, self._device = source, device
+        # Rows share platforms: comparing equal ones takes longer than reading the rows.
+        self._platforms: dict[str, Platform] = {}
         self._rows: list[Measurement] = []
         self._repeats: Counter[Any] = Counter()
         self._descriptions: dict[str, bytes] = {}
         self._marked: dict[str, CountedRows] = {}
+
+    def setting(
+        self, session: str, contains: str, options: Mapping[str, str] | None = None, **values: Any
+    ) -> Setting:
+        """Return a setting of PyTorch, eager unless `values` say otherwise.
+
+        Parameters
+        ----------
+        session : str
+            Of the source: times of unlike sessions may differ although all else is equal.
+        contains : str
+            What the times contain.
+        options : mapping of str to str, optional
+            More options.
+        **values
+            Fields of the `Setting`.
+        """
+        own = {MEASURED_BY: self._source.name, SESSION: session, CONTAINS: contains}
+        return Setting(
+            framework="torch",
+            provider=device_class(self._device),
+            options={**own, **(options or {})},
+            **{"compiled": "eager", **values},
+        )
 
     def network(self, description: NetworkDescription) -> NetworkRef:
         """Store what is known of a network; return it as a subject without a graph."""
@@ -116,9 +177,8 @@ class Published:
         setting: Setting,
         samples: Mapping[str, Samples],
         *,
-        status: Status = Status.OK,
-        flags: Sequence[str] = (),
-        detail: str = "",
+        device: str = "",
+        **values: Any,
     ) -> None:
         """Add a row; rows of one subject become its repeats.
 
@@ -127,21 +187,24 @@ class Published:
         subject : Layer or NetworkRef
         setting : Setting
         samples : mapping of str to Samples
-        status : Status
-        flags : sequence of str
-            Reasons not to learn from it.
-        detail : str
-            Why it failed, or has its flags.
+        device : str
+            If not that of all rows.
+        **values
+            What else is known of the `Measurement`, such as its status if it failed.
         """
+        if isinstance(subject, Layer) and "isolated_ms" not in values:
+            values["isolated_ms"] = samples[EXECUTION].value
+        name = device or self._device
+        if name not in self._platforms:
+            self._platforms[name] = published_platform(name)
         row = Measurement(
-            subject, status, samples, setting=setting, platform=self._platform,
-            started_at=math.nan, duration_s=math.nan, overhead_s=math.nan,
-            flags=tuple(flags), detail=detail,
+            subject, values.pop("status", Status.OK), samples, setting=setting,
+            platform=self._platforms[name],
+            started_at=math.nan, duration_s=math.nan, overhead_s=math.nan, **values,
         )  # fmt: skip
-        if isinstance(subject, Layer):
-            row = replace(row, isolated_ms=row.value(EXECUTION))
-        self._rows.append(replace(row, repeat=self._repeats[row.identity]))
-        self._repeats[row.identity] += 1
+        same = (row.identity, row.platform.device)
+        self._rows.append(replace(row, repeat=self._repeats[same]))
+        self._repeats[same] += 1
 
     def mark(self, what: str, reason: str, place: str, detail: str = "") -> None:
         """Count a row that is kept although something is wrong with it.
@@ -157,7 +220,15 @@ class Published:
         """
         self._marked.setdefault(what, CountedRows(what)).add(reason, place, detail)
 
-    def write(self, output: Path, files: Sequence[ForeignFile], graphs: Path | None) -> Imported:
+    def write(
+        self,
+        output: Path,
+        files: Sequence[ForeignFile],
+        *,
+        graphs: Path | None = None,
+        session_ms: Mapping[str, float] | None = None,
+        source: Mapping[str, Any] | None = None,
+    ) -> Imported:
         """Write the dataset.
 
         Parameters
@@ -167,6 +238,10 @@ class Published:
             All that were read.
         graphs : Path, optional
             Folder of ONNX files, each with the name of a network.
+        session_ms : mapping of str to float, optional
+            Kind to the session call that was subtracted from its times.
+        source : mapping, optional
+            What the file says of its source besides.
 
         Raises
         ------
@@ -175,66 +250,61 @@ class Published:
         OutputError
             If it cannot be written.
         """
+        left_out = self.left_out.all()
         if not self._rows:
-            reasons = "; ".join(map(str, self.left_out.all())) or "the files hold no rows"
+            reasons = "; ".join(map(str, left_out[:3])) or "the files hold no rows"
             raise DatasetError(f"nothing to import: {reasons}")
-        by_digest = self._attach(graphs) if graphs is not None else {}
+        if graphs is not None:
+            self._attach(graphs)
         marked = tuple(each for rows in self._marked.values() for each in rows.all())
-        setting = self._rows[0].setting.without_batch()
-        kinds = Counter(
-            row.subject.kind if isinstance(row.subject, Layer) else "networks" for row in self._rows
-        )
-        of_layers = (EXECUTION,) if set(kinds) - {"networks"} else ()
+        costs = dict(session_ms or {})
+        settings = [row.setting for row in self._rows]
+        frameworks = {each.framework: each.framework_version for each in reversed(settings)}
+        setting = settings[0].without_batch()
+        of_layers = [row for row in self._rows if isinstance(row.subject, Layer)]
         info = DatasetInfo(
-            setting=setting,
-            platform=self._platform,
+            # Training steps of layers differ from this one by their optimizers.
+            setting=setting.with_optimizer("") if of_layers else setting,
+            platform=self._rows[0].platform,
             campaign={"name": f"import of {self._source.name}"},
             seed=0,
-            versions={"resperf": __version__, setting.framework: setting.framework_version},
-            created=datetime.now(UTC).isoformat(timespec="seconds"),
-            machine_costs={},
-            quantities=of_layers,
+            versions={"resperf": __version__, **{k: v for k, v in frameworks.items() if k and v}},
+            machine_costs={"session_ms": min(costs.values())} if costs else {},
+            quantities=quantities_of(of_layers),
             source={
                 "format": self._source.name,
                 "description": self._source.description,
                 "citation": self._source.citation,
                 "files": [{"name": file.name, "sha256": file.sha256} for file in files],
-                "left_out": {each.reason: each.rows for each in self.left_out.all()},
+                "session_ms": costs,
+                "left_out": {each.reason: each.rows for each in left_out},
                 "marked": {f"{each.what}: {each.reason}": each.rows for each in marked},
+                **(source or {}),
             },
         )
-        dataset = Dataset(info, tuple(self._rows), by_digest, self._descriptions)
-        write_dataset(output, dataset)
-        found = {name for row in self._rows for name in row.samples}
+        write_dataset(output, Dataset(info, tuple(self._rows), self.graphs, self._descriptions))
         return Imported(
             info=info,
-            rows=dict(kinds),
-            quantities=tuple(name for name in QUANTITIES if name in found),
+            rows=dict(Counter(map(group_of, self._rows))),
+            quantities=quantities_of(self._rows),
             repeats=sum(row.repeat > 0 for row in self._rows),
-            session_ms={},
-            left_out=self.left_out.all(),
+            session_ms=costs,
+            left_out=left_out,
             marked=marked,
-            networks=len(
-                {row.subject.key for row in self._rows if not isinstance(row.subject, Layer)}
-            ),
-            graphs=len(by_digest),
+            networks=len({row.key for row in self._rows if isinstance(row.subject, NetworkRef)}),
+            graphs=len(self.graphs),
         )
 
-    def _attach(self, folder: Path) -> dict[str, bytes]:
+    def _attach(self, folder: Path) -> None:
         """Give networks the graphs that a folder has under their names."""
         if not folder.is_dir():
             raise DatasetError(f"--graphs {folder} is no folder")
-        contents = {}
-        digests: dict[str, str] = {}
         names = {row.subject.name for row in self._rows if isinstance(row.subject, NetworkRef)}
-        for name in sorted(names):
-            path = folder / f"{name}.onnx"
-            if path.exists():
-                content = weightless(path)
-                digests[name] = graph_digest(content)
-                contents[digests[name]] = content
+        found = {name: folder / f"{name}.onnx" for name in sorted(names)}
+        contents = {name: weightless(path) for name, path in found.items() if path.exists()}
+        digests = {name: graph_digest(content) for name, content in contents.items()}
+        self.graphs |= {digests[name]: content for name, content in contents.items()}
         for place, row in enumerate(self._rows):
             if isinstance(row.subject, NetworkRef) and row.subject.name in digests:
                 subject = replace(row.subject, digest=digests[row.subject.name])
                 self._rows[place] = replace(row, subject=subject)
-        return contents

@@ -156,18 +156,12 @@ class ForeignFile:
         DatasetError
             If the file is not CSV.
         """
-        table = csv.reader(io.StringIO(self.text), strict=True)
-        try:
-            header = [cell.strip() for cell in next(table, [])]
-            if check_header is not None:
-                check_header(self.name, header)
-            for row in table:
-                if row:
-                    cells = dict(zip(header, map(str.strip, row), strict=False))
-                    place = f"{self.name} line {table.line_num}"
-                    yield place, {name: cell for name, cell in cells.items() if cell}
-        except csv.Error as error:
-            raise DatasetError(f"{self.name} line {table.line_num} is not CSV: {error}") from error
+        header, lines = self._lines()
+        if check_header is not None:
+            check_header(self.name, header)
+        for place, row in lines:
+            cells = dict(zip(header, map(str.strip, row), strict=False))
+            yield place, {name: cell for name, cell in cells.items() if cell}
 
     def rows(self, mapping: SourceMapping, left_out: CountedRows) -> Iterator[ForeignRow]:
         """Yield the valid rows, and count the others.
@@ -177,34 +171,38 @@ class ForeignFile:
         DatasetError
             If the header lacks columns that the mapping needs, or the file is not CSV.
         """
-        table = csv.reader(io.StringIO(self.text), delimiter=mapping.delimiter, strict=True)
-        try:
-            header = [cell.strip() for cell in next(table, [])]
-            reader = _Reader(mapping, self._kinds(mapping, header), header)
-            for cells in table:
-                if not cells:
-                    continue  # an empty line is no row
-                place = f"{self.name} line {table.line_num}"
-                try:
-                    yield reader.row(cells, place)
-                except _InvalidRowError as error:
-                    left_out.add(error.reason, place, error.detail)
-        except csv.Error as error:
-            raise DatasetError(f"{self.name} line {table.line_num} is not CSV: {error}") from error
+        header, lines = self._lines(mapping.delimiter)
+        reader = _Reader(mapping, self._kinds(mapping, header), header)
+        for place, cells in lines:
+            try:
+                yield reader.row(cells, place)
+            except _InvalidRowError as error:
+                left_out.add(error.reason, place, error.detail)
+
+    def _lines(self, delimiter: str = ",") -> tuple[list[str], Iterator[tuple[str, list[str]]]]:
+        """Return the columns, and each row's place and cells; an empty line is no row."""
+
+        def read() -> Iterator[tuple[str, list[str]]]:
+            table = csv.reader(io.StringIO(self.text), delimiter=delimiter, strict=True)
+            try:
+                for cells in table:
+                    if cells:
+                        yield f"{self.name} line {table.line_num}", cells
+            except csv.Error as error:
+                where = f"{self.name} line {table.line_num}"
+                raise DatasetError(f"{where} is not CSV: {error}") from error
+
+        lines = read()
+        _, header = next(lines, ("", []))
+        return [cell.strip() for cell in header], lines
 
     def _kinds(self, mapping: SourceMapping, header: Sequence[str]) -> list[KindColumns]:
         """Find the kinds of which this file may have rows."""
         twice = sorted({name for name in header if header.count(name) > 1})
         if twice:
             raise DatasetError(f"{self.name} has two columns {twice[0]!r}; rename one")
-        missing = [
-            name for times in mapping.times.values() for name in times.names if name not in header
-        ]
-        if missing:
-            raise DatasetError(
-                f"{self.name} has no column {missing[0]!r} with times of {mapping.name}; "
-                f"its columns are {', '.join(header) or 'none'}"
-            )
+        times = [name for columns in mapping.times.values() for name in columns.names]
+        has_columns(*times)(self.name, header)
         kinds = [kind for kind in mapping.kinds if kind.needed <= set(header)]
         if not kinds:
             lacking = "; ".join(

@@ -7,25 +7,16 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from resperf.dataset.descriptions import ListedOperator, ListedTensor, NetworkDescription
-from resperf.dataset.importing.importer import Imported
-from resperf.dataset.importing.published import (
-    CONTAINS,
-    MEASURED_BY,
-    SESSION,
-    Published,
-    Source,
-    common_device,
-    sample,
-)
+from resperf.dataset.importing.mapping import Source
+from resperf.dataset.importing.published import Imported, Published, common_device, sample
 from resperf.dataset.importing.rows import ForeignFile, has_columns, read_files
-from resperf.devices import DeviceFacts
 from resperf.errors import DatasetError, first_line
 from resperf.measurement import NetworkRef, Status
 from resperf.quantities import EXECUTION, Estimator
@@ -95,11 +86,11 @@ def import_timm(
     tables = [file for file in files if file not in lists]
     words = {file.name: _words(file.name) for file in tables}
     facts = common_device({name: each["device"] for name, each in words.items()}, device)
-    published = Published(_SOURCE, facts)
+    published = Published(_SOURCE, facts.device)
     known = _Networks(published, _read_lists(lists))
     for file in tables:
-        _add_file(published, file, words[file.name], facts, known)
-    return published.write(output, files, graphs)
+        _add_file(published, file, words[file.name], known)
+    return published.write(output, files, graphs=graphs)
 
 
 def _words(name: str) -> dict[str, str]:
@@ -117,40 +108,33 @@ def _version(digits: str) -> str:
     return f"1.{digits[1:]}" if digits.startswith("1") else ".".join(digits)
 
 
-def _setting(words: Mapping[str, str], facts: DeviceFacts, session: str) -> Setting:
+def _setting(published: Published, words: Mapping[str, str], session: str) -> Setting:
     training = words["mode"] == "train"
     digits = words["toolkit"]
-    toolkit = {"CUDA": f"{digits[:-1]}.{digits[-1]}"} if digits else {}
     contains = "forward, backward and update" if training else "forward"
-    return Setting(
-        framework="torch",
+    return published.setting(
+        session,
+        f"{contains}, kernels and dispatch",
+        {"CUDA": f"{digits[:-1]}.{digits[-1]}"} if digits else {},
         framework_version=_version(words["version"]),
-        provider=facts.device_class,
         mode=Mode.TRAINING if training else Mode.INFERENCE,
         optimizer="sgd" if training else "",
         precision=words["precision"],
         layout=words["layout"],
         compiled="dynamo" if words["compiled"] else "eager",
-        options={
-            MEASURED_BY: TIMM, SESSION: session, CONTAINS: f"{contains}, kernels and dispatch",
-            **toolkit,
-        },
-    )  # fmt: skip
+    )
 
 
 def _add_file(
     published: Published,
     file: ForeignFile,
     words: Mapping[str, str],
-    facts: DeviceFacts,
     known: _Networks,
 ) -> None:
     rows = list(_rows(file, words["mode"], published))
     merged = known.are_merged(rows)
-    setting = _setting(words, facts, re.sub(r"\.csv(\.gz)?$", "", file.name))
-    by_batch = {
-        batch: Setting(**{**vars(setting), "batch": batch}) for batch in {row.batch for row in rows}
-    }
+    setting = _setting(published, words, re.sub(r"\.csv(\.gz)?$", "", file.name))
+    by_batch = {batch: replace(setting, batch=batch) for batch in {row.batch for row in rows}}
     quantity = "step_ms" if words["mode"] == "train" else EXECUTION
     for row in rows:
         network = known.network(row, merged)

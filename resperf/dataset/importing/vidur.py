@@ -6,17 +6,9 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from resperf.dataset.importing.importer import Imported
-from resperf.dataset.importing.published import (
-    CONTAINS,
-    MEASURED_BY,
-    SESSION,
-    Published,
-    Source,
-    common_device,
-)
+from resperf.dataset.importing.mapping import Source
+from resperf.dataset.importing.published import Imported, Published, common_device
 from resperf.dataset.importing.rows import ForeignFile, has_columns, read_files
-from resperf.devices import DeviceFacts
 from resperf.errors import DatasetError, LayerError
 from resperf.layers import Layer, kind_of
 from resperf.measurement import Samples, StopReason
@@ -67,24 +59,15 @@ def import_vidur(paths: Sequence[Path], output: Path, *, device: str | None = No
             "nothing to import: these files hold collectives between devices, which are no layers"
         )
     facts = common_device({name: found["device"] for name, found in named.items()}, device)
-    published = Published(_SOURCE, facts)
+    published = Published(_SOURCE, facts.device)
     for file in files:
         if file.name in named:
-            _add_file(published, file, _setting(facts, named[file.name]["model"]))
+            model = named[file.name]["model"]
+            _add_file(published, file, published.setting(model, "kernels", precision="fp16"))
         else:
             for place, _ in file.cells():
                 published.left_out.add("collectives between devices, which are no layers", place)
-    return published.write(output, files, None)
-
-
-def _setting(facts: DeviceFacts, model: str) -> Setting:
-    return Setting(
-        framework="torch",
-        provider=facts.device_class,
-        precision="fp16",
-        compiled="eager",
-        options={MEASURED_BY: VIDUR, SESSION: model, CONTAINS: "kernels"},
-    )
+    return published.write(output, files)
 
 
 class _Model:

@@ -5,12 +5,9 @@ adds. The targets of the class name its table (`resperf.targets.Target.terms`); 
 is fitted with the terms of all tables together. A term has the same meaning in all tables and is
 never removed, since stored coefficients name their terms.
 
-**Terms relative to the device.** Terms read quantities by name, whoever provides them. For a
-baseline that learns from several cards, `term_quantities` gets the platforms of the rows too and
-adds facts of `resperf.devices` to the quantities of the kind, one value per row, such as
-``device_flops_per_s``. A term is then ``lambda q: q["flops"] / q["device_flops_per_s"]``; its
-coefficient is the inverse of the share of the peak that is reached. `Baseline` passes the platforms
-of its examples when it is fitted, and that of `Predictor.predict` afterwards.
+Terms relative to the device, whose coefficients several cards share, are in ``card.py``, of which
+`resperf.predictors.roofline` makes predictors. They read the same quantities, and the facts of
+`resperf.devices`.
 """
 
 from __future__ import annotations

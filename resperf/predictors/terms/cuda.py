@@ -1,8 +1,7 @@
 """Terms of GPU cards beside a layer's work: the second-level cache, and idle multiprocessors.
 
-All sizes are those of the layer. Terms that are relative to the card (operations over its FLOP/s of
-the data type, bytes over its bandwidth, waves of tiles over its multiprocessors) would let one fit
-serve several cards; `resperf.predictors.terms` says how to add them.
+All sizes are those of the layer. Terms relative to a card, with which one fit serves several cards,
+are in ``card.py``.
 """
 
 from __future__ import annotations

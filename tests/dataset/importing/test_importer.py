@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from resperf.dataset import (
+    Imported,
     check_dataset,
     export_dataset,
     import_dataset,
@@ -37,19 +38,23 @@ def justus(path: Path, *rows: tuple[int, int, int, float]) -> Path:
     return path
 
 
+def imported(
+    output: Path, *files: Path, source: str = "justus", device: str = "a card"
+) -> Imported:
+    return import_dataset(files, output, mapping=shipped_mapping(source), device=device)
+
+
 def test_the_session_call_is_taken_out_and_kept(tmp_path: Path) -> None:
     # 20 forward passes: the smallest tenth are the two of 8 and 16 inputs. The shortest row of
     # all is a large layer, which says nothing about the call.
     rows = [(8 * n, 64, 0, 0.5 + n) for n in range(1, 21)]
     rows[0], rows[1], rows[19] = (8, 64, 0, 0.9), (16, 64, 0, 0.8), (160, 64, 0, 0.75)
     path = justus(tmp_path / "d.csv", *rows, (800, 64, 5, 3.0))
-    imported = import_dataset(
-        [path], tmp_path / "d.h5", mapping=shipped_mapping("justus"), device="a card"
-    )
+    found = imported(tmp_path / "d.h5", path)
     session_ms = 0.9 * 0.8
-    assert imported.session_ms == pytest.approx({"dense": session_ms, "dense_step": session_ms})
-    assert imported.rows == {"dense": 20, "dense_step": 1}
-    assert imported.info.machine_costs == {"session_ms": pytest.approx(session_ms)}
+    assert found.session_ms == pytest.approx({"dense": session_ms, "dense_step": session_ms})
+    assert found.rows == {"dense": 20, "dense_step": 1}
+    assert found.info.machine_costs == {"session_ms": pytest.approx(session_ms)}
     dataset = read_dataset(tmp_path / "d.h5")
     first = next(row for row in dataset.measurements if row.layer.features_in == 8)
     assert first.isolated_ms == 0.9
@@ -67,26 +72,23 @@ def test_the_session_call_is_taken_out_and_kept(tmp_path: Path) -> None:
 def test_a_time_shorter_than_the_session_call_is_named(tmp_path: Path) -> None:
     rows = [(8 * n, 64, 0, 1.0 + n) for n in range(20)]
     path = justus(tmp_path / "d.csv", *rows[1:], (4000, 64, 0, 0.1))
-    imported = import_dataset(
-        [path], tmp_path / "d.h5", mapping=shipped_mapping("justus"), device="a card"
-    )
-    assert imported.rows == {"dense": 19}
-    (left_out,) = imported.left_out
+    found = imported(tmp_path / "d.h5", path)
+    assert found.rows == {"dense": 19}
+    (left_out,) = found.left_out
     assert str(left_out) == (
         "1 row left out: a time that is not longer than the session call "
         "(first: d.csv line 21: 0.1 ms, the call 1.8 ms)"
     )
-    assert imported.info.source["left_out"] == {left_out.reason: 1}
+    assert found.info.source["left_out"] == {left_out.reason: 1}
 
 
 def test_a_known_device_gets_the_same_call_for_any_part_of_its_file(tmp_path: Path) -> None:
     path = justus(tmp_path / "d.csv", (8, 8, 1, 0.9))
-    mapping = shipped_mapping("justus")
-    imported = import_dataset([path], tmp_path / "d.h5", mapping=mapping, device="Tesla K80")
-    assert imported.info.platform.device == "k80"
-    assert imported.session_ms == {"dense_step": 0.1900251}
+    found = imported(tmp_path / "d.h5", path, device="Tesla K80")
+    assert found.info.platform.device == "k80"
+    assert found.session_ms == {"dense_step": 0.1900251}
     with pytest.raises(DatasetError, match="training steps of dense layers, but no forward pass"):
-        import_dataset([path], tmp_path / "e.h5", mapping=mapping, device="a card")
+        imported(tmp_path / "e.h5", path)
 
 
 def test_equal_layers_become_repeats_across_files(tmp_path: Path) -> None:
@@ -94,11 +96,9 @@ def test_equal_layers_become_repeats_across_files(tmp_path: Path) -> None:
     first = justus(tmp_path / "a.csv", *small, (640, 640, 0, 4.0), (640, 640, 1, 9.0))
     second = justus(tmp_path / "b.csv", (640, 640, 0, 5.0), (640, 640, 2, 9.0))
     path = tmp_path / "d.h5"
-    imported = import_dataset(
-        [first, second], path, mapping=shipped_mapping("justus"), device="a card"
-    )
+    found = imported(path, first, second)
     # Another optimizer makes another training step.
-    assert (imported.repeats, imported.rows) == (1, {"dense": 11, "dense_step": 2})
+    assert (found.repeats, found.rows) == (1, {"dense": 11, "dense_step": 2})
     tables = read_table(path)
     assert sorted(tables["dense"].repeat.tolist()) == [0] * 10 + [1]
     floor = noise_floor(tables["dense"], "execution_ms")
@@ -111,12 +111,10 @@ def test_whole_calls_are_their_own_phase_and_know_no_session(
     perfnet_csv: Path, tmp_path: Path
 ) -> None:
     path = tmp_path / "p.h5"
-    imported = import_dataset(
-        [perfnet_csv], path, mapping=shipped_mapping("perfnet"), device="gtx1080ti"
-    )
-    assert imported.info.quantities == ("whole_call_ms",)
-    assert imported.info.machine_costs == {}
-    assert imported.session_ms == {}
+    found = imported(path, perfnet_csv, source="perfnet", device="gtx1080ti")
+    assert found.info.quantities == ("whole_call_ms",)
+    assert found.info.machine_costs == {}
+    assert found.session_ms == {}
     table = read_table(path)["conv"]
     assert table.quantities == ("whole_call_ms",)
     np.testing.assert_array_equal(table.times_ms["whole_call_ms"], table.isolated_ms)
@@ -134,9 +132,7 @@ def test_whole_calls_are_their_own_phase_and_know_no_session(
 
 def test_the_dataset_says_where_its_rows_are_from(justus_csv: Path, tmp_path: Path) -> None:
     path = tmp_path / "j.h5"
-    import_dataset(
-        [justus_csv], path, mapping=shipped_mapping("justus"), device="GeForce GTX 1080 Ti"
-    )
+    imported(path, justus_csv, device="GeForce GTX 1080 Ti")
     info = summarize(path).info
     machine = info.platform
     assert (machine.device, machine.processor) == ("1080ti", "GeForce GTX 1080 Ti")
@@ -157,12 +153,11 @@ def test_the_dataset_says_where_its_rows_are_from(justus_csv: Path, tmp_path: Pa
 def test_imports_of_one_device_merge_and_others_do_not(
     justus_csv: Path, perfnet_csv: Path, tmp_path: Path
 ) -> None:
-    mapping = shipped_mapping("justus")
     dense = justus(tmp_path / "d.csv", *((8 + n, 8, 0, 1.0) for n in range(9)))
     a, b, c = (tmp_path / f"{name}.h5" for name in "abc")
-    import_dataset([justus_csv], a, mapping=mapping, device="a card")
-    import_dataset([dense], b, mapping=mapping, device="a card")
-    import_dataset([perfnet_csv], c, mapping=shipped_mapping("perfnet"), device="a card")
+    imported(a, justus_csv)
+    imported(b, dense)
+    imported(c, perfnet_csv, source="perfnet")
     merged = merge_datasets([a, b, a], tmp_path / "all.h5")
     assert len(merged.measurements) == 409  # rows that two parts share are written once
     names = [file["name"] for file in merged.info.source["files"]]
@@ -173,14 +168,13 @@ def test_imports_of_one_device_merge_and_others_do_not(
 
 
 def test_what_cannot_be_imported_leaves_nothing_behind(tmp_path: Path) -> None:
-    mapping = shipped_mapping("justus")
     empty = justus(tmp_path / "a.csv")
     bad = justus(tmp_path / "b.csv", (0, 8, 0, 1.0))
     output = tmp_path / "x.h5"
     with pytest.raises(DatasetError, match="nothing to import: the files hold no rows"):
-        import_dataset([empty], output, mapping=mapping, device="d")
+        imported(output, empty)
     with pytest.raises(DatasetError, match="nothing to import: 1 row left out: not a possible la"):
-        import_dataset([bad], output, mapping=mapping, device="d")
+        imported(output, bad)
     with pytest.raises(DatasetError, match=r"b\.csv and b\.csv are the same file"):
-        import_dataset([bad, bad], output, mapping=mapping, device="d")
+        imported(output, bad, bad)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.csv", "b.csv"]

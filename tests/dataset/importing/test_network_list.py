@@ -109,7 +109,9 @@ def test_a_row_that_makes_no_sense_is_named(folder: Path, row: str, reason: str)
     (bad,) = imported.left_out
     assert bad.first == "runs.csv line 3"
     assert reason in bad.reason
-    with pytest.raises(DatasetError, match=r"nothing to import: runs\.csv line 2"):
+    with pytest.raises(
+        DatasetError, match=r"nothing to import: 1 row left out: .*: runs\.csv line 2"
+    ):
         import_list([listed(folder, header + row)], folder / "b.h5", device="cpu")
 
 
@@ -145,6 +147,7 @@ def test_the_command_line_imports_lists(
     assert lines == [
         f"{folder / 'a.h5'}: 1 rows of latency_ms",
         "  networks: 1 rows",
+        "1 network, 1 with a graph",
         "1 row left out: 'x' is not a number (first: runs.csv line 3)",
     ]
     assert main(["dataset", "info", str(folder / "a.h5")]) == 0

@@ -37,7 +37,8 @@ def write_whole(path: Path, content: bytes | memoryview) -> None:
         if target.is_dir():
             raise IsADirectoryError("it is a folder")
         try:
-            _write_and_sync(draft, content)
+            draft.write_bytes(content)
+            sync(draft)
             os.replace(draft, target)
         except BaseException:
             with contextlib.suppress(OSError):
@@ -48,21 +49,19 @@ def write_whole(path: Path, content: bytes | memoryview) -> None:
             f"{path} could not be written ({error.strerror or error}); nothing was changed: "
             "free some space or choose another output"
         ) from error
-    _sync_folder(target.parent)
+    sync_folder(target.parent)
 
 
-def _write_and_sync(path: Path, content: bytes | memoryview) -> None:
-    with path.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
+def sync(path: Path) -> None:
+    """Make what was written to a file or a folder survive a power cut."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
-def _sync_folder(folder: Path) -> None:
-    """Make the renaming durable, if the file system supports that."""
+def sync_folder(folder: Path) -> None:
+    """Make new names in a folder survive a power cut, if the file system supports that."""
     with contextlib.suppress(OSError):
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        sync(folder)

@@ -1,0 +1,512 @@
+"""`roofline`: terms relative to the device's peaks, for several devices and those never measured.
+
+A roofline (Williams et al. 2009) bounds a time by work over peak. Here a time is a sum of such
+ideal times (`resperf.predictors.terms.card`), each times a coefficient of at least zero. What is
+known of a device decides where its coefficients are from: with many rows, its own; with few, those
+of all devices together times one factor, shrunk towards 1; without any, those of all devices.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from resperf.devices import canonical_device
+from resperf.errors import require
+from resperf.features import Array, Columns, take
+from resperf.predictors._base import Estimate, Examples, Predicted, Task, stored
+from resperf.predictors._corrected import Described, ResidualTarget, informative
+from resperf.predictors._onnx import OnnxNetwork
+from resperf.predictors.baseline import REWEIGHTINGS
+from resperf.predictors.boosted import Boosted
+from resperf.predictors.metrics import mape
+from resperf.predictors.terms import choices_of, term_quantities
+from resperf.predictors.terms.card import LAUNCH, Card, card_terms, product_of
+
+if TYPE_CHECKING:
+    from resperf.network import Network
+    from resperf.platform import Platform
+    from resperf.settings import Setting
+
+Places = npt.NDArray[np.intp]
+
+_MOST_FITTED = 3000
+"""Rows of one session to which coefficients are fitted; all sessions count the same when pooled."""
+_FACTOR_ROWS, _OWN_ROWS = 3.0, 30.0
+"""Rows as which the pooled coefficients count against a device's factor, and its coefficients."""
+_FEWEST_FOR_TREES = 200
+"""Rows of a session below which it gets no trees: they would fit its noise."""
+_ROUNDS = 3
+_FEWEST_HIDDEN, _LEAST_HIDDEN = 5, 0.01
+"""Rows, and share of the rows of the session with most of them, that must show a session's dispatch
+for it to count in that of unknown hosts."""
+_SMALLEST_ERROR = 0.02
+_SMALLEST_RATIO = 1e-6
+_SHORTEST_MS = 1e-6
+_AT_DISPATCH = 1.25
+"""Rows up to this many times the shortest may be times of dispatch alone."""
+_HIDDEN = 0.9
+"""They are if their work takes a smaller share of the time than this."""
+_ALIGNMENTS = (4, 8, 32)
+_NUMBERS = {"float16": "fp16", "bfloat16": "bf16", "int8": "int8", "uint8": "int8"}
+
+
+@dataclass(frozen=True)
+class Session:
+    """What is alike for some rows but their layers: device, sitting, and type of values.
+
+    Attributes
+    ----------
+    device : str
+        Its canonical name; empty if it is not known.
+    name : str
+        The source's session: its host and driver have a launch and a speed of their own.
+    number : str
+        Type of values, a name of `resperf.devices.facts.PEAKS`.
+    """
+
+    device: str
+    name: str
+    number: str
+
+    def card(self) -> Card:
+        """Return the device's facts for this type of values."""
+        return Card.of(self.device, self.number)
+
+    @property
+    def sort(self) -> tuple[str, str]:
+        """What shares a pooled prior: class of devices, and type of values."""
+        return self.card().device_class, self.number
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Coefficients of a sum of terms.
+
+    Attributes
+    ----------
+    coefficients : mapping of str to float
+        Term -> how many times longer than ideal; of `LAUNCH`, ms.
+    dispatch_ms : float
+        What the host needs to start a layer: no time is shorter. It hides the work of small layers.
+    rows : int
+        From which they were learnt.
+    trees : bool
+        Whether the trees correct them.
+    """
+
+    coefficients: Mapping[str, float]
+    dispatch_ms: float
+    rows: int
+    trees: bool = False
+
+    def total_ms(self, terms: Mapping[str, Array], scales: Array) -> Array:
+        """Return the times of layers, each the longer of dispatch and work, shape (rows,)."""
+        return np.maximum(self.work_ms(terms, scales), max(self.dispatch_ms, _SHORTEST_MS))
+
+    def work_ms(self, terms: Mapping[str, Array], scales: Array) -> Array:
+        """Return the sum of terms; all but the launch are multiplied by `scales`, (rows,)."""
+        variable = sum(
+            (factor * terms[name] for name, factor in self.coefficients.items() if name != LAUNCH),
+            start=np.zeros_like(scales),
+        )
+        total: Array = self.coefficients.get(LAUNCH, 0.0) + variable * scales
+        return total
+
+
+def _number_of(dtype: str, setting: Setting | None) -> str:
+    precision = "" if setting is None else setting.precision
+    return _NUMBERS.get(dtype, "tf32" if precision == "tf32" else "fp32")
+
+
+def _session_name(setting: Setting | None) -> str:
+    """Return the published session; rows measured here are of one session."""
+    options = {} if setting is None else setting.options
+    return ", ".join(options[name] for name in ("measured by", "session") if name in options)
+
+
+def _sessions(
+    columns: Columns, settings: Sequence[Setting], platforms: Sequence[Platform]
+) -> dict[Session, Places]:
+    """Return the rows of each session, in a stable order."""
+    rows = len(next(iter(columns.values())))
+    dtypes = np.asarray(columns["dtype"]).astype(str) if "dtype" in columns else ["float32"] * rows
+
+    def each(given: Sequence[Any], row: int) -> Any:
+        return None if not given else given[row if len(given) > 1 else 0]
+
+    known: dict[tuple[Any, ...], Session] = {}
+    places: dict[Session, list[int]] = {}
+    for row in range(rows):
+        setting, platform = each(settings, row), each(platforms, row)
+        key = (id(setting), id(platform), dtypes[row])
+        if key not in known:
+            device = "" if platform is None else canonical_device(platform.device)
+            known[key] = Session(
+                device, _session_name(setting), _number_of(str(dtypes[row]), setting)
+            )
+        places.setdefault(known[key], []).append(row)
+    return {session: np.array(found) for session, found in places.items()}
+
+
+class Roofline(Boosted):
+    """Predicts a sum of terms relative to the device; where it was measured, times trees.
+
+    Rows of several devices and sessions may be mixed; `Examples.platforms` and `settings` say
+    which. A device that no row is of is predicted by its facts and the pooled coefficients alone:
+    what trees learn does harm there.
+
+    Attributes
+    ----------
+    priors_ : mapping of (str, str) to Costs
+        (class of devices, type of values) -> pooled coefficients.
+    sessions_ : mapping of Session to Costs
+    factors_ : mapping of str to float
+        Choice of the kind's factored field -> factor of all terms but the launch.
+    features_ : tuple of str
+        Inputs of the trees.
+    """
+
+    method = "roofline"
+
+    def _learn(self, task: Task) -> None:
+        """Fit pooled coefficients, then those of each session, then trees on what is left."""
+        examples = task.examples
+        sessions = _sessions(examples.columns, examples.settings, examples.platforms)
+        parts = [
+            self._part(session, examples, places, task.seed) for session, places in sessions.items()
+        ]
+        self.factors_: dict[str, float] = {}
+        self.factors_ = self._fit_factors(parts)
+        parts = [replace(part, scales=self._scales(part.columns)) for part in parts]
+        self.priors_ = {
+            sort: _pooled([part for part in parts if part.session.sort == sort])
+            for sort in dict.fromkeys(part.session.sort for part in parts)
+        }
+        self.sessions_ = {
+            part.session: _near(part, self.priors_[part.session.sort]) for part in parts
+        }
+        self._learn_trees(task, sessions)
+
+    def _part(self, session: Session, examples: Examples, places: Places, seed: int) -> _Part:
+        """Compute the terms of a session's rows."""
+        columns = take(examples.columns, places)
+        terms = card_terms(self.kind, term_quantities(self.kind, columns), session.card())
+        return _Part(session, columns, terms, np.ones(len(places)), examples.values[places], seed)
+
+    def _scales(self, columns: Columns) -> Array:
+        """Return the factor of each layer's function, (rows,)."""
+        choices = choices_of(self.kind, columns)
+        if choices is None:
+            return np.ones(len(next(iter(columns.values()))))
+        return np.array([self.factors_.get(str(choice), 1.0) for choice in choices])
+
+    def _fit_factors(self, parts: Sequence[_Part]) -> dict[str, float]:
+        """Return for each function how its rows' variable time differs from that of all."""
+        logs: dict[str, list[Array]] = {}
+        for part in parts:
+            choices = choices_of(self.kind, part.columns)
+            if choices is None:
+                return {}
+            costs = _near(part, None)
+            launch = costs.coefficients.get(LAUNCH, 0.0)
+            variable = costs.work_ms(part.terms, part.scales) - launch
+            own = part.values - launch
+            known = (part.values > _AT_DISPATCH * costs.dispatch_ms) & (own > 0) & (variable > 0)
+            found = np.log(own[known] / variable[known])
+            for choice in np.unique(choices[known]):
+                logs.setdefault(str(choice), []).append(found[choices[known] == choice])
+        return {
+            choice: float(np.exp(np.median(rows) * len(rows) / (len(rows) + _FACTOR_ROWS)))
+            for choice, arrays in logs.items()
+            for rows in [np.concatenate(arrays)]
+        }
+
+    def _learn_trees(self, task: Task, sessions: Mapping[Session, Places]) -> None:
+        """Learn ln(time / sum of terms) of the sessions with enough rows."""
+        used = [each for each, places in sessions.items() if len(places) >= _FEWEST_FOR_TREES]
+        used = used or [max(sessions, key=lambda each: len(sessions[each]))]
+        for session in used:
+            self.sessions_[session] = replace(self.sessions_[session], trees=True)
+        examples, validation = task.examples, task.validation
+        rows, estimates_ms, places = self._tree_rows(examples, sessions, used)
+        chosen = informative(rows)
+        self.features_ = tuple(self._names[place] for place in chosen)
+        judged, judged_ms, judged_places = self._tree_rows(
+            validation,
+            _sessions(validation.columns, validation.settings, validation.platforms),
+            used,
+        )
+        measured_ms = validation.values[judged_places]
+        if not len(judged):
+            judged, judged_ms, measured_ms = rows[:1], estimates_ms[:1], examples.values[places[:1]]
+
+        def error(corrections: Array) -> float:
+            return mape(measured_ms, judged_ms * np.exp(corrections))
+
+        targets = np.log(examples.values[places] / estimates_ms)
+        target = ResidualTarget(rows[:, chosen], targets, judged[:, chosen], error)
+        self._learn_correction(target, task)
+
+    def _growth(self, rows: int) -> dict[str, int]:
+        """Grow on one thread: fits of several devices share few cores."""
+        return {**super()._growth(rows), "num_threads": 1}
+
+    def _tree_rows(
+        self, examples: Examples, sessions: Mapping[Session, Places], used: Sequence[Session]
+    ) -> tuple[Array, Array, Places]:
+        """Return inputs (rows, inputs) and sums of terms in ms of some sessions' rows; which."""
+        rows, estimates_ms, places = [], [], []
+        for session in used:
+            if session in sessions:
+                columns = take(examples.columns, sessions[session])
+                inputs, sums_ms = self._inputs_of(session, Described.of(self.kind, columns))
+                rows.append(np.stack(list(inputs.values()), axis=1))
+                estimates_ms.append(sums_ms)
+                places.append(sessions[session])
+                self._names = tuple(inputs)
+        if not rows:
+            return np.zeros((0, len(self._names))), np.zeros(0), np.zeros(0, dtype=np.intp)
+        return np.concatenate(rows), np.concatenate(estimates_ms), np.concatenate(places)
+
+    def _inputs_of(self, session: Session, layers: Described) -> tuple[dict[str, Array], Array]:
+        """Return all inputs of the trees by name, and the sums of terms in ms, each (rows,)."""
+        terms = card_terms(self.kind, layers.quantities, session.card())
+        estimates_ms = self.sessions_[session].total_ms(terms, self._scales(layers.columns))
+        inputs = dict(zip(layers.names, layers.features.T, strict=True))
+        inputs["ln terms"] = np.log(estimates_ms)
+        for name, term in terms.items():
+            inputs[f"ln {name}"] = np.log(np.maximum(term / estimates_ms, _SMALLEST_RATIO))
+        product = product_of(self.kind, layers.quantities)
+        if product is not None:
+            for name in (each for each in terms if each.startswith("waves of")):
+                inputs[f"share filled of {name}"] = terms["flops"] / terms[name]
+            for name, size in (("m", product.m), ("n", product.n), ("k", product.k)):
+                inputs[f"log2 size {name}"] = np.log2(size)
+                for each in _ALIGNMENTS:
+                    inputs[f"{name} by {each}"] = np.asarray(size % each == 0, dtype=float)
+        for other, costs in self.sessions_.items():
+            if costs.trees:
+                inputs[_flag(other)] = np.full(len(estimates_ms), float(other == session))
+        return inputs, estimates_ms
+
+    def _inputs(self, layers: Described) -> tuple[Array, Array]:
+        """Return the trees' inputs in the session with the most rows."""
+        session = max(self.sessions_, key=lambda each: self.sessions_[each].rows)
+        return self._chosen_inputs(session, layers)
+
+    def _chosen_inputs(self, session: Session, layers: Described) -> tuple[Array, Array]:
+        inputs, estimates_ms = self._inputs_of(session, layers)
+        return np.stack([inputs[name] for name in self.features_], axis=1), estimates_ms
+
+    def predict(
+        self, subjects: Columns | Sequence[Network], setting: Setting, platform: Platform
+    ) -> Predicted:
+        """Predict layers on a device, in the session that the setting names.
+
+        A device's other session, the one with the most rows, stands in for one that is not known.
+        """
+        columns = cast(Columns, subjects)
+        values = np.empty(len(next(iter(columns.values()))))
+        for session, places in _sessions(columns, (setting,), (platform,)).items():
+            layers = Described.of(self.kind, take(columns, places))
+            values[places] = self._values_of(session, layers)
+        return {self.quantity_: Estimate.without_bounds(values)}
+
+    def _values_of(self, session: Session, layers: Described) -> Array:
+        alike = [
+            each for each in self.sessions_
+            if (each.device, each.number) == (session.device, session.number)
+        ]  # fmt: skip
+        # The session itself, else the device's best known one.
+        known = max(
+            alike, key=lambda each: (each == session, self.sessions_[each].rows), default=None
+        )
+        costs = self._prior_of(session) if known is None else self.sessions_[known]
+        if known is not None and costs.trees:
+            rows, estimates_ms = self._chosen_inputs(known, layers)
+            times_ms: Array = estimates_ms * np.exp(self._correction(rows))
+            return times_ms
+        terms = card_terms(self.kind, layers.quantities, session.card())
+        return costs.total_ms(terms, self._scales(layers.columns))
+
+    def _prior_of(self, session: Session) -> Costs:
+        """Return the prior of the most alike sort: same type and class, else the most rows."""
+        device_class, number = session.sort
+        return max(
+            self.priors_.items(),
+            key=lambda each: (each[0][1] == number, each[0][0] == device_class, each[1].rows),
+        )[1]
+
+    def _export(self, folder: Path, stem: str) -> dict[str, Any]:
+        """Write the trees; return coefficients of each session and sort."""
+        name = f"{stem}.onnx"
+        content, values = self._export_correction()
+        (folder / name).write_bytes(content)
+        return {
+            "network": name,
+            "features": list(self.features_),
+            "factors": self.factors_,
+            "priors": [
+                {"class": sort[0], "number": sort[1], **_to_json(costs)}
+                for sort, costs in self.priors_.items()
+            ],
+            "sessions": [
+                {"device": each.device, "session": each.name, "number": each.number,
+                 **_to_json(costs)}
+                for each, costs in self.sessions_.items()
+            ],
+            **values,
+        }  # fmt: skip
+
+    def _load(self, values: Mapping[str, Any], folder: Path) -> None:
+        """Read coefficients, factors, and the trees."""
+        self.features_ = tuple(stored(values, "features"))
+        self.factors_ = dict(values.get("factors", {}))
+        self.priors_ = {
+            (each["class"], each["number"]): _from_json(each) for each in stored(values, "priors")
+        }
+        self.sessions_ = {
+            Session(each["device"], each["session"], each["number"]): _from_json(each)
+            for each in stored(values, "sessions")
+        }
+        self._load_correction(values, OnnxNetwork(folder / stored(values, "network")))
+
+
+def _flag(session: Session) -> str:
+    return f"is {session.device}, {session.name}, {session.number}"
+
+
+def _to_json(costs: Costs) -> dict[str, Any]:
+    return {
+        "terms": dict(costs.coefficients), "dispatch_ms": costs.dispatch_ms, "rows": costs.rows,
+        "trees": costs.trees,
+    }  # fmt: skip
+
+
+def _from_json(values: Mapping[str, Any]) -> Costs:
+    return Costs(
+        stored(values, "terms"), float(stored(values, "dispatch_ms")), int(stored(values, "rows")),
+        bool(stored(values, "trees")),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Part:
+    """The rows of one session: layers, terms (rows,), factors of functions, and times."""
+
+    session: Session
+    columns: Columns
+    terms: Mapping[str, Array]
+    scales: Array
+    values: Array
+    seed: int
+
+    @property
+    def relative(self) -> Array:
+        """Terms, the launch first, over the measured times, (rows, terms)."""
+        scaled = [
+            each if name == LAUNCH else each * self.scales for name, each in self.terms.items()
+        ]
+        found: Array = np.stack(scaled, axis=1) / self.values[:, None]
+        return found
+
+    @property
+    def shortest_ms(self) -> float:
+        """Return the shortest time but for one in a hundred."""
+        return float(np.sort(self.values)[len(self.values) // 100])
+
+    def dispatches_ms(self, costs: Costs) -> Array:
+        """Return the times that nearly all rows exceed and that work alone does not explain."""
+        hidden = costs.work_ms(self.terms, self.scales) < _HIDDEN * self.values
+        return self.values[hidden & (self.values <= _AT_DISPATCH * self.shortest_ms)]
+
+    def some(self) -> Places:
+        """Return at most `_MOST_FITTED` rows."""
+        order = np.random.default_rng(self.seed).permutation(len(self.values))
+        return order[:_MOST_FITTED]
+
+
+def _pooled(parts: Sequence[_Part]) -> Costs:
+    """Fit one set of coefficients to all sessions, each of which has a dispatch of its own."""
+    names = tuple(parts[0].terms)
+    matrices, weights = [], []
+    of_device = Counter(part.session.device for part in parts)
+    for part in parts:
+        some = part.some()
+        some = some[part.values[some] > _AT_DISPATCH * part.shortest_ms]
+        matrices.append(part.relative[some])
+        total = max(len(some), 1) * of_device[part.session.device]
+        weights.append(np.full(len(some), 1 / total))
+    found = _fit_near(np.vstack(matrices), np.concatenate(weights), np.zeros(len(names)), 0.0)
+    coefficients = _positive(dict(zip(names, found.tolist(), strict=True)))
+    rows = sum(len(part.values) for part in parts)
+    work = Costs(coefficients, 0.0, rows)
+    shown = [part.dispatches_ms(work) for part in parts]
+    fewest = max(_FEWEST_HIDDEN, _LEAST_HIDDEN * max(map(len, shown)))
+    known = [float(np.median(times_ms)) for times_ms in shown if len(times_ms) >= fewest]
+    return replace(work, dispatch_ms=float(np.median(known)) if known else 0.0)
+
+
+def _near(part: _Part, prior: Costs | None) -> Costs:
+    """Fit a session's coefficients, near the pooled ones times one factor where rows are few.
+
+    Rows that only show the dispatch say nothing of coefficients, unless these predict more.
+    """
+    names = tuple(part.terms)
+    some = part.some()
+    relative, weights, values = part.relative[some], np.ones(len(some)), part.values[some]
+    known = {} if prior is None else prior.coefficients
+    pooled = np.array([known.get(name, 0.0) for name in names])
+    shows = long = values > _AT_DISPATCH * part.shortest_ms
+    if prior is not None:
+        shows = long | (relative @ pooled > _HIDDEN)
+    found = pooled
+    for _ in range(_ROUNDS):
+        centre, strength = pooled, 0.0
+        if prior is not None:
+            one = (relative[shows] @ pooled)[:, None]
+            factor = _fit_near(one, weights[shows], np.ones(1), _FACTOR_ROWS)
+            centre, strength = factor * pooled, _OWN_ROWS
+        found = _fit_near(relative[shows], weights[shows], centre, strength)
+        shows = long | (relative @ found > _HIDDEN)
+    coefficients = _positive(dict(zip(names, found.tolist(), strict=True)))
+    costs = Costs(coefficients, 0.0 if prior is None else prior.dispatch_ms, len(part.values))
+    shown = part.dispatches_ms(costs)
+    if not len(shown):
+        return replace(costs, dispatch_ms=min(costs.dispatch_ms, part.shortest_ms))
+    own, usual = float(np.median(shown)), costs.dispatch_ms or float(np.median(shown))
+    share = len(shown) / (len(shown) + 1)
+    return replace(costs, dispatch_ms=own**share * usual ** (1 - share))
+
+
+def _positive(coefficients: Mapping[str, float]) -> dict[str, float]:
+    return {name: each for name, each in coefficients.items() if each > 0}
+
+
+def _fit_near(relative: Array, weights: Array, centre: Array, strength: float) -> Array:
+    """Fit coefficients c >= 0 to ``relative @ c = 1``, as robustly as `fit_terms`, near a centre.
+
+    The centre counts as `strength` rows in each of which one term differs by its mean share.
+    """
+    if not len(relative):
+        return centre
+    nnls = require("scipy.optimize", "train").nnls
+    scales = np.maximum(relative.mean(axis=0), 1e-12)
+    held = np.sqrt(strength) * np.diag(scales)
+    weights = weights / weights.mean()
+    factors = np.ones(len(relative))
+    found = centre
+    for _ in range(1 + REWEIGHTINGS):
+        w = np.sqrt(weights) * factors
+        w = w / np.sqrt(np.mean(w**2))
+        matrix = np.vstack([relative * w[:, None], held]) / scales
+        found = nnls(matrix, np.concatenate([w, held @ centre]), maxiter=10_000)[0] / scales
+        factors = 1 / np.sqrt(np.maximum(np.abs(relative @ found - 1), _SMALLEST_ERROR))
+    return found

@@ -1,0 +1,293 @@
+"""Terms relative to a card: the ms that each part of a layer's work would take at the card's peaks.
+
+A coefficient is how many times longer than ideal a part takes, which is similar on all cards. So
+one fit serves several cards, and cards of which only the data sheet is known.
+
+Products are computed in tiles, each on one multiprocessor (SM), in waves of as many tiles as there
+are multiprocessors. How frameworks choose tiles is not known: each of several sizes is a term, and
+so is the best of them. Large products are limited by board power: a FLOP takes energy, which
+depends on the process node.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import TypeAlias
+
+import numpy as np
+
+from resperf.devices import DeviceFacts, device_facts
+from resperf.features import Array
+from resperf.targets import UNKNOWN
+from resperf.units import MS_PER_S
+
+LAUNCH = "launch"
+"""The only constant, in ms: what the device needs for a kernel without work."""
+
+_TILES = ((256, 128), (128, 128), (128, 64), (64, 64), (128, 32), (32, 128), (32, 32))
+"""Rows and columns of the result that one multiprocessor computes at a time."""
+_STARTED = ((128, 128), (128, 32), (32, 32))
+"""Tiles whose start and end, which do not depend on the depth, are terms."""
+_CACHED_BYTES = 32.0
+"""Bytes that a multiprocessor can read from the second-level cache in a cycle."""
+_TILE_COST = 24.0
+"""Small tiles read more: a tile of a x b takes 1 + 24 / sqrt(a b) times its operations."""
+_PICOJOULES, _NODE_POWER = 7.3, 0.4
+"""Energy of a FLOP in float32 is 7.3 pJ x (process node in nm)^0.4: fitted by eye to the large
+products of NeuSight's cards, whose board power over FLOP/s is 13 pJ at 4 nm and 20 to 22 at 12
+and 16 nm where they are limited by it. Values of 6 to 9 leave the errors nearly as they are."""
+_TYPE_ENERGY = {"fp32": 1.0, "tf32": 0.13, "fp16": 0.065, "bf16": 0.065, "int8": 0.033}
+"""Energy of other types as a share of it: Vidur's large products in float16 run at 820 TFLOP/s on
+an H100 of 700 W; the other types in proportion to their peaks."""
+_STACKED_BITS = 1024
+"""Width from which a memory bus is one of stacked memory (HBM)."""
+_ROWS_PER_SM = 8
+"""Rows of a reduction that one multiprocessor works on at a time."""
+_STARTING_CYCLES = 1000.0
+"""Unit of the terms of starts, whose coefficients are near 1."""
+
+
+@dataclass(frozen=True)
+class Card:
+    """A device as terms see it; facts that are not published are those of a nominal card.
+
+    Attributes
+    ----------
+    device_class : str
+    flops_per_ms, matrix_flops_per_ms : float
+        Peaks of one type of values, without and with tensor cores or matrix cores.
+    powered_flops_per_ms : float
+        What board power allows.
+    bytes_per_ms : float
+    stacked : bool
+        Whether it is stacked memory (HBM), whose bandwidth is easier to reach.
+    cache_bytes : float
+    multiprocessors, cycles_per_ms : float
+    """
+
+    device_class: str
+    flops_per_ms: float
+    matrix_flops_per_ms: float
+    powered_flops_per_ms: float
+    bytes_per_ms: float
+    stacked: bool
+    cache_bytes: float
+    multiprocessors: float
+    cycles_per_ms: float
+
+    @classmethod
+    def of(cls, device: str, number: str) -> Card:
+        """Return a device; an unknown one is the nominal card, whose coefficients absorb the rest.
+
+        Parameters
+        ----------
+        device : str
+        number : str
+            Type of values, a name of `resperf.devices.facts.PEAKS`.
+        """
+        facts = device_facts(device)
+        return NOMINAL if facts is None else _card(facts, number)
+
+
+NOMINAL = Card(UNKNOWN, 1e10, 1e10, 1e10, 5e8, True, 4e6, 40.0, 1.5e6)
+"""10 TFLOP/s and 500 GB/s: stands in where nothing is known."""
+
+
+def _card(facts: DeviceFacts, number: str) -> Card:
+    peaks = facts.peaks_flops_per_s
+    plain = peaks["fp32"]
+    matrix = max(peaks.get(number, plain), peaks.get("fp32_matrix", 0.0))
+    node = _known(facts.process_nm, 10.0)
+    joules = _PICOJOULES * 1e-12 * node**_NODE_POWER * _TYPE_ENERGY.get(number, 1.0)
+    return Card(
+        facts.device_class,
+        plain / MS_PER_S,
+        matrix / MS_PER_S,
+        _known(facts.board_w / joules, math.inf) / MS_PER_S,
+        facts.bandwidth_bytes_per_s / MS_PER_S,
+        facts.memory_bus_bits >= _STACKED_BITS,
+        float(facts.cache_bytes),
+        _known(facts.multiprocessors, NOMINAL.multiprocessors),
+        _known(facts.boost_mhz * 1e3, NOMINAL.cycles_per_ms),
+    )
+
+
+def _known(fact: float, otherwise: float) -> float:
+    return otherwise if math.isnan(fact) else fact
+
+
+Quantities: TypeAlias = "Mapping[str, Array]"
+Relative: TypeAlias = "Callable[[Quantities, Card], Mapping[str, Array]]"
+"""Quantities of layers and their card -> named terms in ms, each of shape (rows,)."""
+
+
+def card_terms(kind: str, q: Quantities, card: Card) -> dict[str, Array]:
+    """Return the terms of layers on a card in ideal ms, each of shape (rows,).
+
+    Parameters
+    ----------
+    kind : str
+    q : mapping of str to array (rows,)
+        As `resperf.predictors.terms.term_quantities` returns them.
+    card : Card
+    """
+    moved = q["moved_bytes"] / card.bytes_per_ms
+    terms = {
+        LAUNCH: np.ones_like(moved),
+        "bytes": moved,
+        "bytes not stacked": moved * (not card.stacked),
+        "bytes beyond cache": np.where(q["moved_bytes"] > card.cache_bytes, moved, 0.0),
+    }
+    own = _OWN.get(kind, (_other,))
+    return reduce(lambda found, part: {**found, **part(q, card)}, own, terms)
+
+
+@dataclass(frozen=True)
+class Product:
+    """Sizes of matrix products, each an array (rows,): `count` of m x k by k x n."""
+
+    count: Array
+    m: Array
+    n: Array
+    k: Array
+
+    @property
+    def flops(self) -> Array:
+        """Multiplications and additions."""
+        found: Array = 2 * self.count * self.m * self.n * self.k
+        return found
+
+
+def product_of(kind: str, q: Quantities) -> Product | None:
+    """Return the matrix products that layers of a kind are; None for kinds that are none."""
+    names = _PRODUCTS.get(kind)
+    if names is None:
+        return None
+    one = np.ones_like(q["moved_bytes"])
+    return Product(*(q[name] if name else one for name in names))
+
+
+_PRODUCTS = {
+    "matmul": ("products", "rows", "columns", "depth"),
+    "dense": ("", "batch", "features_out", "features_in"),
+    "conv": ("groups", "m", "n", "k"),
+}
+"""Kind -> its quantities that are the fields of `Product`."""
+
+
+def _product(kind: str) -> Relative:
+    def terms(q: Quantities, card: Card) -> dict[str, Array]:
+        product = product_of(kind, q)
+        assert product is not None
+        powered = product.flops / card.powered_flops_per_ms
+        compute = np.maximum(product.flops / card.matrix_flops_per_ms, powered)
+        moved = q["moved_bytes"] / card.bytes_per_ms
+        each_bytes = q["out_bytes"] / (product.count * product.m * product.n)
+        waves = {f"{a}x{b}": _waves_ms(product, card, a, b) for a, b in _TILES}
+        best = reduce(np.minimum, (
+            ms * (1 + _TILE_COST / math.sqrt(a * b))
+            for ms, (a, b) in zip(waves.values(), _TILES, strict=True)
+        ))  # fmt: skip
+        starts = {
+            f"starts of {a}x{b}": _tile_waves(product, card, a, b) * _STARTING_CYCLES
+            / card.cycles_per_ms
+            for a, b in _STARTED
+        }  # fmt: skip
+        read_again = (
+            each_bytes
+            * product.count
+            * product.k
+            * (product.m * np.ceil(product.n / 128) + product.n * np.ceil(product.m / 128))
+        )
+        cached = read_again / (card.multiprocessors * card.cycles_per_ms * _CACHED_BYTES)
+        return {
+            "flops": compute,
+            "flops or bytes": np.maximum(compute, moved),
+            **{f"waves of {tile}": np.maximum(ms, powered) for tile, ms in waves.items()},
+            "best waves": np.maximum(best, powered),
+            "depth": product.k / card.cycles_per_ms,
+            "bytes of second": each_bytes * product.count * product.k * product.n
+            / card.bytes_per_ms,
+            "bytes of results": q["out_bytes"] / card.bytes_per_ms,
+            "tiles read again": cached,
+            **starts,
+        }  # fmt: skip
+
+    return terms
+
+
+def _waves_ms(product: Product, card: Card, a: int, b: int) -> Array:
+    """Return the ms of full waves of tiles: an incomplete one takes as long as a full one."""
+    each = 2 * a * b * product.k * card.multiprocessors / card.matrix_flops_per_ms
+    found: Array = _tile_waves(product, card, a, b) * each
+    return found
+
+
+def _tile_waves(product: Product, card: Card, a: int, b: int) -> Array:
+    tiles = product.count * np.ceil(product.m / a) * np.ceil(product.n / b)
+    found: Array = np.ceil(tiles / card.multiprocessors)
+    return found
+
+
+def _conv(q: Quantities, card: Card) -> dict[str, Array]:
+    """Return what other algorithms take: transforms by Winograd (2x2, 4x4) and Fourier."""
+    images, channels = q["batch"], q["channels_in"] + q["channels_out"]
+    filters = q["channels_in"] * q["channels_out"] / q["groups"]
+    fast = np.asarray((q["kernel_height"] == 3) & (q["kernel_width"] == 3) & (q["strided"] == 0)
+                      & (q["dilated"] == 0), dtype=float)  # fmt: skip
+    found = {
+        "unfolded input": q["im2col_bytes"] / card.bytes_per_ms,
+        "weights": q["weight_bytes"] / card.bytes_per_ms,
+    }
+    for size in (2, 4):
+        tiles = images * np.ceil(q["rows_out"] / size) * np.ceil(q["columns_out"] / size)
+        points = (size + 2) ** 2
+        product = Product(
+            np.full_like(tiles, points), tiles, q["channels_out"], q["channels_in"] / q["groups"]
+        )
+        moved = 4 * points * (tiles * channels + filters)
+        found[f"winograd {size}"] = fast * product.flops / card.flops_per_ms
+        found[f"winograd {size} waves"] = fast * _waves_ms(product, card, 128, 64)
+        found[f"winograd {size} transforms"] = fast * moved / card.bytes_per_ms
+    side = 2 ** np.ceil(np.log2(np.maximum(q["height"] + 2, q["width"] + 2)))
+    spectra = 4 * side * (side + 2) * (images * channels + filters)
+    found["fourier transforms"] = spectra / card.bytes_per_ms
+    found["fourier products"] = 4 * side * (side + 2) * images * filters / card.flops_per_ms
+    return found
+
+
+def _rows(width: str) -> Relative:
+    """Return the terms of kinds that reduce rows of this many values."""
+
+    def terms(q: Quantities, card: Card) -> dict[str, Array]:
+        rows, values = q["rows"], q[width]
+        waves = np.ceil(rows / (card.multiprocessors * _ROWS_PER_SM))
+        wide = 2 ** np.ceil(np.log2(values))
+        return {
+            "bytes of padded rows": q["moved_bytes"] * wide / values / card.bytes_per_ms,
+            "waves of rows": waves * _STARTING_CYCLES / card.cycles_per_ms,
+            "values in waves": waves * values / card.cycles_per_ms,
+            "rows": rows / (card.multiprocessors * card.cycles_per_ms),
+        }
+
+    return terms
+
+
+def _other(q: Quantities, card: Card) -> dict[str, Array]:
+    return {
+        "flops": q["flops"] / card.flops_per_ms,
+        "values": q["value_count"] / card.flops_per_ms,
+    }
+
+
+_OWN: Mapping[str, Sequence[Relative]] = {
+    "matmul": (_product("matmul"),),
+    "dense": (_product("dense"),),
+    "conv": (_product("conv"), _conv),
+    "softmax": (_other, _rows("values")),
+    "norm": (_other, _rows("channels")),
+}
+"""Kind -> what its terms are beside launch and bytes; `_other` for kinds that are not here."""

@@ -1,0 +1,189 @@
+"""`roofline` on synthetic cards whose times follow from their data sheets."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from resperf import devices
+from resperf.devices import DeviceFacts, add_device, device_facts
+from resperf.errors import ResperfError
+from resperf.features import columns_of
+from resperf.layers import kind_of
+from resperf.platform import Platform
+from resperf.predictors import Examples
+from resperf.predictors.roofline import Roofline
+from resperf.settings import Setting
+
+pytest.importorskip("scipy")
+pytest.importorskip("lightgbm")
+
+DISPATCH_MS, SHARE_REACHED = 0.03, 0.8
+SETTING = Setting("torch", options={"measured by": "us", "session": "first"})
+
+
+@pytest.fixture
+def cards(monkeypatch: pytest.MonkeyPatch) -> Iterator[Mapping[str, DeviceFacts]]:
+    """Cards that differ from the V100 in their peaks: ``x1``, ``x2``, ``x3``, ``x4``."""
+    monkeypatch.setattr(devices, "_added", {})
+    v100 = device_facts("v100")
+    assert v100 is not None
+    made = {}
+    for times in (1, 2, 3, 4):
+        made[f"x{times}"] = replace(
+            v100,
+            device=f"x{times}",
+            name=f"x{times}",
+            aliases=(),
+            peaks_flops_per_s={name: times * peak for name, peak in v100.peaks_flops_per_s.items()},
+            bandwidth_bytes_per_s=times * v100.bandwidth_bytes_per_s,
+            boost_mhz=times * v100.boost_mhz,
+            board_w=1e6,
+        )
+        add_device(made[f"x{times}"])
+    yield made
+    monkeypatch.undo()
+    for cached in (devices.devices, devices.device_facts, devices._names):
+        cached.cache_clear()
+
+
+def additions(count: int, seed: int = 0) -> list[Any]:
+    random = np.random.default_rng(seed)
+    sizes = np.exp(random.uniform(np.log(1e4), np.log(1e8), count)).astype(int)
+    return [
+        kind_of("elementwise").from_fields(
+            {"batch": 8, "inner": int(size), "function": "add", "second": "same"}
+        )
+        for size in sizes
+    ]
+
+
+def time_ms(layer: Any, card: DeviceFacts, slower: float = 1.0) -> float:
+    """The longer of the dispatch, and the bytes at a share of the bandwidth."""
+    moved_ms = 1e3 * layer.moved_bytes / card.bandwidth_bytes_per_s / SHARE_REACHED
+    return max(DISPATCH_MS, slower * moved_ms)
+
+
+def examples(
+    cards: Mapping[str, DeviceFacts], counts: Mapping[str, int], slower: float = 1.0
+) -> Examples:
+    """Return rows of some cards; `slower` is only the last one's."""
+    layers, times, platforms = [], [], []
+    for name, count in counts.items():
+        own = additions(count, seed=len(name) + count)
+        factor = slower if name == list(counts)[-1] else 1.0
+        layers += own
+        times += [time_ms(layer, cards[name], factor) for layer in own]
+        platforms += [Platform(name)] * count
+    return Examples(
+        columns_of(layers), "execution_ms", np.array(times), [SETTING] * len(layers), platforms
+    )
+
+
+def fit(rows: Examples) -> Roofline:
+    return Roofline("elementwise", trees=20).fit(rows, validation=rows, seed=0)
+
+
+def predicted(predictor: Roofline, layers: list[Any], device: str) -> Any:
+    found = predictor.predict(columns_of(layers), SETTING, Platform(device))
+    return found["execution_ms"].values
+
+
+def test_a_card_twice_as_fast_takes_half_the_time_without_any_row(
+    cards: Mapping[str, DeviceFacts],
+) -> None:
+    predictor = fit(examples(cards, {"x1": 300, "x2": 300}))
+    large = [layer for layer in additions(50, seed=5) if time_ms(layer, cards["x4"]) > 0.1]
+    assert len(large) > 5
+    slow, fast = predicted(predictor, large, "x2"), predicted(predictor, large, "x4")
+    measured = np.array([time_ms(layer, cards["x4"]) for layer in large])
+    np.testing.assert_allclose(fast, measured, rtol=0.05)
+    np.testing.assert_allclose(slow / fast, 2.0, rtol=0.05)
+
+
+def test_small_layers_take_the_dispatch_however_small_they_are(
+    cards: Mapping[str, DeviceFacts],
+) -> None:
+    predictor = fit(examples(cards, {"x1": 300, "x2": 300}))
+    small = [kind_of("elementwise").from_fields(
+        {"batch": 1, "inner": inner, "function": "add", "second": "same"}
+    ) for inner in (1, 64, 1024)]  # fmt: skip
+    np.testing.assert_allclose(predicted(predictor, small, "x4"), DISPATCH_MS, rtol=0.02)
+
+
+def test_trees_correct_only_cards_that_were_measured(cards: Mapping[str, DeviceFacts]) -> None:
+    """Large tensors take 1.5 times as long on all cards, which no term says."""
+    rows = examples(cards, {"x1": 400, "x2": 400})
+    wide = rows.columns["inner"] > 1e6
+    rows = replace(rows, values=rows.values * np.where(wide, 1.5, 1.0))
+    predictor = Roofline("elementwise", trees=200).fit(rows, validation=rows, seed=0)
+    layers = [each for each in additions(60, seed=9) if each.inner > 1e6]
+    measured_ms = 1.5 * np.array([time_ms(each, cards["x2"]) for each in layers])
+    known = predicted(predictor, layers, "x2")
+    assert np.mean(np.abs(known / measured_ms - 1)) < 0.05
+    assert {each.device for each, costs in predictor.sessions_.items() if costs.trees} == {
+        "x1", "x2",
+    }  # fmt: skip
+    # A forest that is wrong by a factor of e on all rows changes the measured cards alone.
+    before = predicted(predictor, layers, "x4")
+    predictor._run = lambda inputs: np.ones((len(inputs), 1))
+    assert (predicted(predictor, layers, "x4") == before).all()
+    assert not np.allclose(predicted(predictor, layers, "x2"), known)
+
+
+def test_few_rows_move_one_factor_towards_their_card(cards: Mapping[str, DeviceFacts]) -> None:
+    """A card that reaches 1.5 times less than the others: ten rows bring most of it."""
+    large = [layer for layer in additions(80, seed=5) if time_ms(layer, cards["x3"]) > 0.1]
+    measured = np.array([time_ms(layer, cards["x3"], 1.5) for layer in large])
+    bias = {}
+    for count in (0, 10, 100):
+        counts = {"x1": 300, "x2": 300} | ({"x3": count} if count else {})
+        predictor = fit(examples(cards, counts, 1.5 if count else 1.0))
+        ratios = predicted(predictor, large, "x3") / measured
+        bias[count] = float(np.median(ratios))
+        assert np.ptp(ratios) < 0.15
+    assert bias[0] == pytest.approx(1 / 1.5, rel=0.05)
+    assert bias[10] == pytest.approx(1.0, rel=0.1)
+    assert bias[100] == pytest.approx(1.0, rel=0.03)
+
+
+def test_sessions_of_one_card_have_times_of_their_own(cards: Mapping[str, DeviceFacts]) -> None:
+    first = examples(cards, {"x1": 300})
+    layers = additions(300, seed=8)
+    later = replace(SETTING, options={"measured by": "us", "session": "later"})
+    rows = Examples(
+        {
+            name: np.concatenate([first.columns[name], values])
+            for name, values in columns_of(layers).items()
+        },
+        "execution_ms",
+        np.concatenate([first.values, [2 * time_ms(each, cards["x1"]) for each in layers]]),
+        [SETTING] * 300 + [later] * 300,
+        [Platform("x1")] * 600,
+    )
+    predictor = fit(rows)
+    columns = columns_of(additions(20, seed=5))
+    once = predictor.predict(columns, SETTING, Platform("x1"))["execution_ms"].values
+    twice = predictor.predict(columns, later, Platform("x1"))["execution_ms"].values
+    np.testing.assert_allclose(twice / once, 2.0, rtol=0.1)
+
+
+def test_one_file_serves_all_cards(cards: Mapping[str, DeviceFacts], tmp_path: Path) -> None:
+    predictor = fit(examples(cards, {"x1": 300, "x2": 300}))
+    loaded = Roofline.load(json.loads(json.dumps(predictor.export(tmp_path, "add"))), tmp_path)
+    layers = additions(30, seed=5)
+    for device in ("x1", "x2", "x4"):
+        np.testing.assert_allclose(
+            predicted(loaded, layers, device), predicted(predictor, layers, device), rtol=1e-4
+        )
+
+
+def test_another_devices_name_is_refused(cards: Mapping[str, DeviceFacts]) -> None:
+    with pytest.raises(ResperfError, match="'v100' is Tesla V100"):
+        add_device(replace(cards["x1"], device="mine", name="mine", aliases=("v100",)))

@@ -1,0 +1,461 @@
+#!/usr/bin/env python
+"""How well `roofline` predicts published operators of GPUs: writes the tables of docs/gpus.md.
+
+    python tools/report_gpus.py                            # 10 minutes on one core
+    python tools/report_gpus.py --only operators,cards
+    python tools/report_gpus.py --write                    # the tables of what there is
+
+NeuSight's and Vidur's rows are read from $RESPERF_PUBLIC_DATA (../shared/data by default) and
+imported into the work folder once. A fifth of the layers, chosen by the hash of their keys, judges
+and is seen by no fit; a tenth of the others chooses the number of trees. Rows that the importer
+flags are left out. No measured row is written into the report.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from resperf.dataset import read_table
+from resperf.dataset.hdf5 import open_dataset, references_of
+from resperf.dataset.importing.published import SESSION
+from resperf.predictors import Examples
+from resperf.predictors.roofline import Roofline
+from resperf.report.markdown import markdown_table
+
+ROOT = Path(__file__).resolve().parents[1]
+BEGIN, END = (
+    "<!-- tools/report_gpus.py writes below -->",
+    "<!-- tools/report_gpus.py wrote above -->",
+)
+QUANTITY = "execution_ms"
+HELD_OUT, VALIDATION = 0.2, 0.1
+KINDS = ("matmul", "dense", "elementwise", "activation", "softmax", "norm", "conv")
+AMD, APART = ("mi100", "mi210"), ("p4",)
+"""Cards of another class of devices, and the card that throttled: not in the means."""
+FEW = (0, 10, 50, 200)
+MOST_OF_OTHERS = 3000
+"""Rows of each other card's session where only coefficients are fitted, which use no more."""
+FEWEST_JUDGED = 40
+"""Rows below which a card's error is shown and does not count in the mean."""
+TREES_OF_FEW = 500
+"""Fewer than by default, since each card and kind has a fit of its own."""
+HALF_KINDS = ("dense", "norm")
+SEED = 0
+
+AIMS = {"matmul": 5.0, "dense": 5.0, "elementwise": 1.5, "activation": 1.5, "softmax": 3.0,
+        "norm": 3.0, "conv": 15.0}  # fmt: skip
+CARD_AIMS = {"matmul": 18.0, "dense": 18.0, "elementwise": 12.0, "activation": 12.0}
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Measured layers of one kind on all cards; arrays and tuples have one entry per row."""
+
+    kind: str
+    columns: Mapping[str, Any]
+    times_ms: Any
+    settings: Any
+    platforms: Any
+    devices: Any
+    sessions: Any
+    held_out: Any
+    validation: Any
+
+    def examples(self, mask: Any) -> Examples:
+        """Return some rows as training data."""
+        places = np.flatnonzero(mask)
+        columns = {name: values[places] for name, values in self.columns.items()}
+        return Examples(
+            columns, QUANTITY, self.times_ms[places],
+            list(self.settings[places]), list(self.platforms[places]),
+        )  # fmt: skip
+
+    def groups(self) -> list[tuple[str, str]]:
+        """Return the cards and their sessions."""
+        return sorted(set(zip(self.devices, self.sessions, strict=True)))
+
+    def of(self, device: str, session: str = "") -> Any:
+        """Return which rows are of a card, and of a session of it."""
+        return (self.devices == device) & ((self.sessions == session) | (not session))
+
+
+def share(key: str, salt: str) -> float:
+    """Return a number between 0 and 1 that depends on a layer's key alone."""
+    digest = hashlib.sha256(f"{salt}{key}".encode()).hexdigest()
+    return int(digest[:8], 16) / 2**32
+
+
+def sources(data: Path) -> dict[str, list[Path]]:
+    """Find the published files of each dataset, such as ``neusight-Tesla-T4``."""
+    found: dict[str, list[Path]] = {}
+    for path in sorted((data / "neusight").glob("*/*/*_*.csv.gz")):
+        if path.name.startswith(("train_", "test_")):
+            found.setdefault(f"neusight-{path.parent.name}", []).append(path)
+    for path in sorted((data / "vidur").glob("compute__*__mlp.csv.gz")):
+        found.setdefault(f"vidur-{path.name.split('__')[1]}", []).append(path)
+    if not found:
+        raise SystemExit(f"no measurements in {data}; set RESPERF_PUBLIC_DATA to their folder")
+    return found
+
+
+def import_all(data: Path, work: Path) -> None:
+    """Import each card's files with the command that users have, once."""
+    work.mkdir(parents=True, exist_ok=True)
+    for name, files in sources(data).items():
+        target, source = work / f"{name}.h5", name.partition("-")[0]
+        if not target.exists():
+            words = ["dataset", "import", *map(str, files), "--format", source, "-o", str(target)]
+            command = [sys.executable, "-m", "resperf.cli.main", *words]
+            if subprocess.run(command, check=False).returncode:
+                raise SystemExit(f"{name} could not be imported")
+
+
+@cache
+def rows_of(work: Path, kind: str, source: str = "neusight") -> Rows:
+    """Read the usable rows of a kind from all imported datasets of a source."""
+    columns: dict[str, list[Any]] = {}
+    times, keys, settings, platforms = [], [], [], []
+    for path in sorted(work.glob(f"{source}-*.h5")):
+        with open_dataset(path) as file:
+            known_settings, (platform, *_) = references_of(file)
+        table = read_table(path).get(kind)
+        if table is None:
+            continue
+        used = np.flatnonzero(table.ok & ~table.defective & ~table.noisy)
+        for name, values in table.columns.items():
+            columns.setdefault(name, []).append(values[used])
+        times.append(table.times_ms[QUANTITY][used])
+        keys += table.key[used].astype(str).tolist()
+        settings += [known_settings[place] for place in table.setting[used]]
+        platforms += [platform] * len(used)
+    held_out = np.array([share(key, "") < HELD_OUT for key in keys])
+    validation = ~held_out & np.array([share(key, "validation") < VALIDATION for key in keys])
+    return Rows(
+        kind, {name: np.concatenate(parts) for name, parts in columns.items()},
+        np.concatenate(times), np.array(settings, dtype=object), np.array(platforms, dtype=object),
+        np.array([each.device for each in platforms]),
+        np.array([each.options[SESSION] for each in settings]), held_out, validation,
+    )  # fmt: skip
+
+
+def fit(rows: Rows, mask: Any, trees: int | None = None) -> Roofline:
+    """Fit to the rows of a mask that are not held out."""
+    predictor = Roofline(rows.kind) if trees is None else Roofline(rows.kind, trees=trees)
+    seen = mask & ~rows.held_out
+    return predictor.fit(
+        rows.examples(seen & ~rows.validation),
+        validation=rows.examples(seen & rows.validation),
+        seed=SEED,
+    )
+
+
+@dataclass(frozen=True)
+class Judged:
+    """Errors in percent over rows of one session of a card.
+
+    `above` is over rows longer than twice the 2% quantile of the session's times, which is its
+    launch floor where it has one.
+    """
+
+    device: str
+    session: str
+    rows: int
+    mape: float
+    median: float
+    above: float
+
+
+def judge(predictor: Roofline, rows: Rows, mask: Any) -> Iterator[Judged]:
+    """Predict the rows of a mask, each in its own session."""
+    for device, session in rows.groups():
+        own = rows.of(device, session)
+        places = np.flatnonzero(mask & own)
+        if not len(places):
+            continue
+        columns = {name: values[places] for name, values in rows.columns.items()}
+        setting, platform = rows.settings[places[0]], rows.platforms[places[0]]
+        predicted_ms = predictor.predict(columns, setting, platform)[QUANTITY].values
+        measured_ms = rows.times_ms[places]
+        off = 100 * np.abs(predicted_ms / measured_ms - 1)
+        above = measured_ms > 2 * np.quantile(rows.times_ms[own], 0.02)
+        yield Judged(
+            device, session, len(places), float(off.mean()), float(np.median(off)),
+            float(off[above].mean()) if above.any() else float("nan"),
+        )  # fmt: skip
+
+
+def combined(found: Sequence[Judged]) -> dict[str, Judged]:
+    """Combine the sessions of each card, by rows."""
+    cards = {}
+    for device in dict.fromkeys(each.device for each in found):
+        own = [each for each in found if each.device == device]
+        counts = [each.rows for each in own]
+
+        def mean(name: str, own: Sequence[Judged] = own, counts: Sequence[int] = counts) -> float:
+            values = np.array([getattr(each, name) for each in own])
+            known = np.isfinite(values)
+            return (
+                float(np.average(values[known], weights=np.array(counts)[known]))
+                if known.any()
+                else float("nan")
+            )
+
+        cards[device] = Judged(device, "", sum(counts), mean("mape"), mean("median"), mean("above"))
+    return cards
+
+
+def operators(work: Path, kind: str) -> dict[str, Any]:
+    """Judge held-out layers of sessions that were learnt from."""
+    rows = rows_of(work, kind)
+    everything = np.ones(len(rows.times_ms), dtype=bool)
+    predictor = fit(rows, everything)
+    return {"trees": predictor.best_trees_, "judged": listed(judge(predictor, rows, rows.held_out))}
+
+
+def sessions(work: Path, kind: str) -> dict[str, Any]:
+    """Judge all layers of a card's second session, of which nothing was learnt."""
+    rows = rows_of(work, kind)
+    first = {device: max(own for each, own in rows.groups() if each == device)
+             for device in set(rows.devices)}  # fmt: skip
+    learnt = np.array([first[device] for device in rows.devices]) == rows.sessions
+    if learnt.all():
+        return {"judged": []}
+    return {"judged": listed(judge(fit(rows, learnt), rows, ~learnt))}
+
+
+def cards(work: Path, kind: str) -> dict[str, Any]:
+    """Leave each card out: all of its layers are judged, by its data sheet alone."""
+    return few_rows(work, kind, (0,))
+
+
+def few(work: Path, kind: str) -> dict[str, Any]:
+    """Judge a card's held-out layers from a few of its other layers, and all other cards."""
+    return few_rows(work, kind, FEW[1:])
+
+
+def few_rows(work: Path, kind: str, counts: Sequence[int]) -> dict[str, Any]:
+    """Judge each card from `counts` of its rows; without any, on all of them."""
+    rows = rows_of(work, kind)
+    random = np.random.default_rng(SEED)
+    order = random.permutation(len(rows.times_ms))
+    seen = order[~rows.held_out[order]]
+    others = np.zeros(len(order), dtype=bool)
+    for device, session in rows.groups():
+        others[seen[rows.of(device, session)[seen]][:MOST_OF_OTHERS]] = True
+    judged = []
+    for device in sorted(set(rows.devices)):
+        own = rows.of(device)
+        largest = max(
+            (session for each, session in rows.groups() if each == device),
+            key=lambda session, device=device: rows.of(device, session).sum(),
+        )
+        session = rows.of(device, largest)
+        for count in counts:
+            mask = others & ~own
+            mask[seen[session[seen] & ~rows.validation[seen]][:count]] = True
+            predictor = fit(rows, mask, trees=TREES_OF_FEW if count == max(FEW) else 1)
+            target = session & rows.held_out if count else own
+            judged += [{**row, "from": count} for row in listed(judge(predictor, rows, target))]
+    return {"judged": judged}
+
+
+def half(work: Path, kind: str) -> dict[str, Any]:
+    """Judge Vidur's layers in float16: held out of each card (from 1), and of no card (from 0)."""
+    if kind not in HALF_KINDS:
+        return {"judged": []}
+    rows = rows_of(work, kind, "vidur")
+    everything = np.ones(len(rows.times_ms), dtype=bool)
+    known = listed(judge(fit(rows, everything), rows, rows.held_out))
+    judged = [{**row, "from": 1} for row in known]
+    for device in sorted(set(rows.devices)):
+        own = rows.of(device)
+        judged += [{**row, "from": 0} for row in listed(judge(fit(rows, ~own, trees=1), rows, own))]
+    return {"judged": judged}
+
+
+def listed(found: Iterator[Judged]) -> list[dict[str, Any]]:
+    """Return results as plain JSON values."""
+    return [vars(each) for each in found]
+
+
+PARTS: Mapping[str, Callable[[Path, str], dict[str, Any]]] = {
+    "operators": operators, "cards": cards, "half": half, "sessions": sessions,
+    "few": few,
+}  # fmt: skip
+
+
+def read_judged(result: Mapping[str, Any], count: int | None = None) -> list[Judged]:
+    """Read results back, those from some number of rows."""
+    return [
+        Judged(**{name: value for name, value in row.items() if name != "from"})
+        for row in result["judged"] if count is None or row["from"] == count
+    ]  # fmt: skip
+
+
+def cell(value: float) -> str:
+    """Write an error."""
+    return f"{value:.1f}" if np.isfinite(value) else ""
+
+
+def mean_of(cards_of_kind: Mapping[str, Judged], name: str) -> float:
+    """Return the mean over cards, P4 and AMD's apart, as are cards with few rows."""
+    values = [
+        getattr(each, name)
+        for device, each in cards_of_kind.items()
+        if device not in (*AMD, *APART) and each.rows >= FEWEST_JUDGED
+    ]
+    return float(np.nanmean(values)) if values else float("nan")
+
+
+def by_card(found: Mapping[str, list[Judged]], aims: Mapping[str, float]) -> str:
+    """Lay out one row per kind, one column per card, and the mean beside the aim."""
+    devices = sorted(
+        {each.device for rows in found.values() for each in rows},
+        key=lambda device: (device in AMD, device in APART, device),
+    )
+    cells = []
+    for kind, rows in found.items():
+        own = combined(rows)
+        cells.append([
+            kind, *(cell(own[device].mape) if device in own else "" for device in devices),
+            cell(mean_of(own, "mape")), cell(mean_of(own, "above")), cell(aims.get(kind, np.nan)),
+        ])  # fmt: skip
+    headings = ("MAPE in %", *devices, "mean", "mean above the floor", "aim")
+    return markdown_table(headings, cells)
+
+
+def by_count(
+    results: Mapping[str, Mapping[str, Any]], zero: Mapping[str, Mapping[str, Any]]
+) -> str:
+    """Lay out errors by the number of rows of the new card."""
+    cells = []
+    for kind, result in results.items():
+        none = combined(read_judged(zero[kind])) if kind in zero else {}
+        found = {count: combined(read_judged(result, count)) for count in FEW[1:]}
+        cells += [
+            [
+                f"{kind}, {device}", cell(none[device].mape) if device in none else "",
+                *(cell(found[count][device].mape) for count in FEW[1:]),
+            ]
+            for device in found[FEW[1]]
+        ]  # fmt: skip
+    return markdown_table(("MAPE in %", *(f"{count} rows" for count in FEW)), cells)
+
+
+def report(results: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> str:
+    """Write the tables."""
+
+    def origin(part: str) -> str:
+        kinds: dict[str, list[str]] = {}
+        for kind, result in results.get(part, {}).items():
+            kinds.setdefault(result["commit"], []).append(kind)
+        told = (f"`{commit}` ({', '.join(names)})" for commit, names in kinds.items())
+        return f"Computed at commit {', '.join(told) or 'none: not run'}."
+
+    def judged(part: str) -> dict[str, list[Judged]]:
+        return {kind: read_judged(result) for kind, result in results.get(part, {}).items()}
+
+    sections = [
+        f"Written by `python tools/report_gpus.py` on {datetime.now(UTC):%Y-%m-%d}, seed {SEED}. "
+        "Means are over NVIDIA's "
+        f"cards but the P4, which throttled, and those with fewer than {FEWEST_JUDGED} rows; "
+        "`mi100` and `mi210` are `torch/rocm` and have "
+        "coefficients of their own. *Above the floor*: rows longer than twice the 2% quantile of "
+        "their session.",
+        "### Layers that were not learnt, on cards that were",
+        origin("operators"),
+        "20% of the layers, by the hash of their keys; each predicted in its own session.",
+        by_card(judged("operators"), AIMS),
+        "### Half precision",
+        origin("half"),
+        "Vidur's layers of language models in float16, kernels alone: 20% held out of each card, "
+        "and cards that were left out.",
+        by_card(
+            {
+                f"{kind}, {name}": read_judged(result, count)
+                for kind, result in results.get("half", {}).items()
+                for count, name in ((1, "held out"), (0, "card left out"))
+                if result["judged"]
+            },
+            {},
+        ),
+        "### Another session of the same card",
+        origin("sessions"),
+        "Learnt from one session of each card, judged on all layers of the other.",
+        by_card(judged("sessions"), {}),
+        "### Cards that were left out",
+        origin("cards"),
+        "All layers of a card, from its data sheet and the other cards of its class; the dispatch "
+        "of its host is the median of the others.",
+        by_card(judged("cards"), CARD_AIMS),
+        "### A few rows of a new card",
+        origin("few"),
+        "Chosen at random from its larger session, judged on the 20% held out of it (0 rows: on "
+        "all layers). From 200 rows on, trees correct the sum of terms.",
+        by_count(results.get("few", {}), results.get("cards", {})),
+    ]
+    return "\n\n".join(sections)
+
+
+def commit() -> str:
+    """Name the commit of the code."""
+    words = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=10"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    return done.stdout.strip() or "unknown"
+
+
+def write(text: str, output: Path) -> None:
+    """Replace what is between the marks; add them at the end where there are none."""
+    page = output.read_text(encoding="utf-8")
+    if BEGIN not in page:
+        page = f"{page.rstrip()}\n\n## Operators in PyTorch\n\n{BEGIN}\n{END}\n"
+    before, rest = page.split(BEGIN)
+    after = rest.split(END)[1]
+    output.write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{after}", encoding="utf-8")
+
+
+def main() -> None:
+    """Import, judge what is not judged yet, and write the tables."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    default = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "resperf-gpus"
+    parser.add_argument("--work", type=Path, default=default)
+    parser.add_argument("--only", default=",".join(PARTS), help="parts, separated by commas")
+    parser.add_argument("--kinds", default=",".join(KINDS))
+    parser.add_argument("--write", action="store_true", help="judge nothing")
+    parser.add_argument("--output", type=Path, default=ROOT / "docs" / "gpus.md")
+    given = parser.parse_args()
+    if not given.write:
+        import_all(
+            Path(os.environ.get("RESPERF_PUBLIC_DATA", ROOT.parent / "shared" / "data")), given.work
+        )
+        for part in given.only.split(","):
+            for kind in given.kinds.split(","):
+                start = time.monotonic()
+                result = {**PARTS[part](given.work, kind), "commit": commit()}
+                (given.work / f"{part}-{kind}.json").write_text(json.dumps(result) + "\n")
+                print(f"{part}, {kind}: {time.monotonic() - start:.0f} s", flush=True)
+    results: dict[str, dict[str, Any]] = {}
+    for part in PARTS:
+        for kind in KINDS:
+            path = given.work / f"{part}-{kind}.json"
+            if path.exists():
+                results.setdefault(part, {})[kind] = json.loads(path.read_text())
+    write(report(results), given.output)
+
+
+if __name__ == "__main__":
+    main()
