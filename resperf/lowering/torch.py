@@ -19,7 +19,7 @@ from resperf.lowering._torch_autocast import HALF, SINGLE, autocast
 from resperf.lowering._torch_compiled import fused_kernels
 from resperf.lowering._torch_eager import TorchKernel, eager_kernels
 from resperf.network import Network
-from resperf.network.canonical import canonical
+from resperf.network.canonical import Canonical, canonical
 from resperf.platform import Platform
 from resperf.settings import Setting
 
@@ -56,11 +56,7 @@ def lower(
             f"lowering method {method!r} does not exist for PyTorch, which is not asked what it "
             "runs; use rules"
         )
-    joined = canonical(network.with_weight_nodes())
-    whole = joined.network
-    if _major(setting.framework_version) < _FUSED_ATTENTION_SINCE:
-        whole = attention_in_parts(whole)
-    kernels = eager_kernels(_in_precision(whole, setting.precision))
+    joined, kernels = _kernels(network, setting)
     original = {node.name for node in network.nodes}
     nodes: list[LoweredNode] = []
     groups = fused_kernels(kernels) if setting.compiled in COMPILED else [[k] for k in kernels]
@@ -82,6 +78,19 @@ def _notes(network: Network) -> tuple[str, ...]:
         "the file has no normalisations: if its exporter folded them into the convolutions, the "
         "module itself takes longer; what is predicted is the network in the file",
     )
+
+
+def run_kernels(network: Network, setting: Setting) -> list[TorchKernel]:
+    """Return the operators that eager PyTorch runs, with their shapes and types."""
+    return _kernels(network, setting)[1]
+
+
+def _kernels(network: Network, setting: Setting) -> tuple[Canonical, list[TorchKernel]]:
+    joined = canonical(network.with_weight_nodes())
+    whole = joined.network
+    if _major(setting.framework_version) < _FUSED_ATTENTION_SINCE:
+        whole = attention_in_parts(whole)
+    return joined, eager_kernels(_in_precision(whole, setting.precision))
 
 
 def _in_precision(network: Network, precision: str) -> Network:

@@ -36,6 +36,7 @@ METHODS: dict[str, str] = {
     "svr": "resperf.predictors.svr:SVR",
     "xgboost": "resperf.predictors.xgboost:XGBoost",
     "xgboost-log": "resperf.predictors.xgboost:XGBoostLog",
+    "class-costs": "resperf.predictors.class_costs:ClassCosts",
 }
 """Method -> module:class. Help texts list the methods in this order."""
 

@@ -47,6 +47,8 @@ class Examples:
         In the quantity's unit.
     settings, platforms : sequence, optional
         One per row, or one for all rows. Empty if not known.
+    groups : sequence of str, optional
+        Family of each row: rows of one family are left out together.
     """
 
     subjects: Columns | Sequence[Network]
@@ -54,6 +56,7 @@ class Examples:
     values: Array
     settings: Sequence[Setting] = ()
     platforms: Sequence[Platform] = ()
+    groups: Sequence[str] = ()
 
     def __len__(self) -> int:
         return len(self.values)
@@ -96,6 +99,7 @@ class Examples:
             values=self.values[places],
             settings=chosen(self.settings) if len(self.settings) > 1 else self.settings,
             platforms=chosen(self.platforms) if len(self.platforms) > 1 else self.platforms,
+            groups=chosen(self.groups) if self.groups else (),
         )
 
     def check(self, label: str, *, at_least: int) -> None:
@@ -193,6 +197,8 @@ class Predictor(ABC):
     quantities: ClassVar[frozenset[str] | None] = None
     """Quantities that it can learn; None for any."""
     fewest: ClassVar[int] = FEWEST_EXAMPLES
+    reads_lists: ClassVar[bool] = False
+    """Whether its networks may be lists of operators (`operator_classes.RunNetwork`)."""
     notes_: tuple[str, ...] = ()
     """Remarks for the user on the fit, or on predicted totals; set by `fit` or `predict`."""
 

@@ -65,7 +65,8 @@ def learn_networks(
     seen: set[str] = set()
     every: list[Examples] = []
     for name in learnable:
-        examples = network_examples(dataset, name)
+        reads_lists = predictor_class(learning.method).reads_lists
+        examples = network_examples(dataset, name, lists=reads_lists)
         keys = [network.name for network in examples.networks]
         known = ~np.isin(keys, list(left_out))
         split = split_of_keys(keys)
@@ -90,8 +91,11 @@ def learn_networks(
     )
     where = dict.fromkeys(each for one in every for each in one.platforms)
     learning.where = [each if device is None else replace(each, device=device) for each in where]
-    golden_of = golden_networks(
-        _typical(every[0]), learning.predictors[NETWORK], learning.how[0], learning.where[0]
+    graphs = [each for each in _typical(every[0]) if isinstance(each, Network)]
+    golden_of = (
+        golden_networks(graphs, learning.predictors[NETWORK], learning.how[0], learning.where[0])
+        if graphs
+        else []
     )
     golden = {"layers": [], "networks": golden_of}
     return learning.part({"transfers": {}, "ranges": {}, "golden": golden})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -13,7 +13,13 @@ import numpy as np
 import numpy.typing as npt
 
 from resperf.copies import StoredCopies
-from resperf.dataset import DatasetInfo, KindTable, read_networks
+from resperf.dataset import (
+    DatasetInfo,
+    KindTable,
+    ListedOperator,
+    NetworkDescription,
+    read_networks,
+)
 from resperf.errors import DatasetError
 from resperf.features import Array, Columns, take
 from resperf.layers import Layer, kind_of
@@ -21,6 +27,7 @@ from resperf.measurement import DEFECTS, Measurement, NetworkRef, Status, writte
 from resperf.network import read_graph
 from resperf.platform import Platform
 from resperf.predictors import Examples
+from resperf.predictors.operator_classes import RunNetwork, RunOperator, RunTensor, plain_name
 from resperf.quantities import QUANTITIES, layer_quantity
 from resperf.settings import OPTIMIZER, Setting
 
@@ -194,34 +201,49 @@ def network_quantities(dataset: Path) -> tuple[str, ...]:
     )
 
 
-def network_examples(dataset: Path, quantity: str) -> Examples:
+def network_examples(dataset: Path, quantity: str, *, lists: bool = False) -> Examples:
     """Return one quantity of a dataset's whole networks, one row per network, setting and platform.
 
     It is the median over repeats. Rows that are not ok or have a flag of `DEFECTS` are left out,
     noisy ones if there is a repeat that is not, and networks whose graph is not known.
 
+    Parameters
+    ----------
+    dataset : Path
+    quantity : str
+    lists : bool
+        Whether networks without a graph may be lists of their operators (`RunNetwork`).
+
     Raises
     ------
     DatasetError, NetworkError, ShapeError
-        If the file, or a graph in it, cannot be read, or it has no graph at all.
+        If the file, or a graph in it, cannot be read, or it has neither graph nor, if asked for,
+        list.
     """
     found = read_networks(dataset)
-    if found.measurements and not found.graphs:
+    listed = _Listed(found.descriptions if lists else {})
+    if found.measurements and not (found.graphs or listed.contents):
         raise DatasetError(
             f"{dataset} has no graphs of its networks; import its files again with --graphs FOLDER"
         )
     groups: dict[tuple[Any, ...], list[Measurement]] = {}
     for row in found.measurements:
-        known = isinstance(row.subject, NetworkRef) and row.subject.digest
-        if set(row.flags) & set(DEFECTS):
+        if set(row.flags) & set(DEFECTS) or not isinstance(row.subject, NetworkRef):
             continue
-        if known and row.status is Status.OK and not math.isnan(row.value(quantity)):
+        if row.status is not Status.OK or math.isnan(row.value(quantity)):
+            continue
+        if row.subject.digest or listed.has_operators(row.subject.description):
             groups.setdefault((row.subject, row.setting, row.platform), []).append(row)
-    networks, values = [], []
+    networks: list[Any] = []
+    values, families = [], []
     for (subject, setting, _), rows in groups.items():
-        graph = found.graphs[subject.digest]
         batch, shapes = setting.batch, setting.shapes or None
-        networks.append(read_graph(graph, subject.name, batch=batch, shapes=shapes))
+        if subject.digest:
+            graph = found.graphs[subject.digest]
+            networks.append(read_graph(graph, subject.name, batch=batch, shapes=shapes))
+        else:
+            networks.append(listed.network(subject.description, setting))
+        families.append(listed.family(subject.description) or subject.name)
         clean = [row for row in rows if not row.noisy] or rows
         values.append(median(row.value(quantity) for row in clean))
     return Examples(
@@ -230,7 +252,63 @@ def network_examples(dataset: Path, quantity: str) -> Examples:
         np.array(values, dtype=float),
         [setting for _, setting, _ in groups],
         [platform for _, _, platform in groups],
+        groups=families,
     )
+
+
+@dataclass
+class _Listed:
+    """Lists of operators in a dataset's descriptions, read when they are needed.
+
+    Attributes
+    ----------
+    contents : mapping of str to bytes
+        Digest of a description -> its content; empty to use none.
+    """
+
+    contents: Mapping[str, bytes]
+    read: dict[str, tuple[NetworkDescription, RunNetwork]] = field(default_factory=dict)
+
+    def _known(self, digest: str) -> tuple[NetworkDescription, RunNetwork]:
+        if digest not in self.read:
+            description = NetworkDescription.from_bytes(self.contents[digest])
+            self.read[digest] = description, listed_network(description)
+        return self.read[digest]
+
+    def has_operators(self, digest: str) -> bool:
+        return digest in self.contents and bool(self._known(digest)[0].operators)
+
+    def family(self, digest: str) -> str:
+        return self._known(digest)[0].family if digest in self.contents else ""
+
+    def network(self, digest: str, setting: Setting) -> RunNetwork:
+        """Return a network at the batch size and in the precision of a setting."""
+        description, network = self._known(digest)
+        scale = (setting.batch or 1) / (description.batch or 1)
+        network = replace(network, scale=scale)
+        return network if setting.precision == "amp" else network.in_single_precision()
+
+
+def listed_network(description: NetworkDescription) -> RunNetwork:
+    """Return the network of a published list of PyTorch's operators, at the list's batch size."""
+    operators = tuple(
+        _run_operator(each)
+        for each in description.operators
+        if each.op.startswith("aten.") or each.op == "sdpa"
+    )
+    return RunNetwork(description.name, operators, 1.0, float(description.parameters or 0))
+
+
+def _run_operator(listed: ListedOperator) -> RunOperator:
+    """Read an operator; a convolution's attributes begin with strides and end with groups."""
+    groups = stride = 1
+    if listed.op == "aten.convolution":
+        groups, stride = int(listed.attributes[-1]), int(max(listed.attributes[0]))
+    inputs, outputs = (
+        tuple(RunTensor(each.shape, each.dtype, bool(each.is_weight)) for each in tensors)
+        for tensors in (listed.inputs, listed.outputs)
+    )
+    return RunOperator(plain_name(listed.op), inputs, outputs, groups, stride, listed.count)
 
 
 def _copies(

@@ -1,0 +1,272 @@
+"""Costs of operator classes: recovered from whole networks whose costs are known exactly."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from resperf.devices import device_facts
+from resperf.errors import TrainingError, UnsupportedError
+from resperf.features import Array
+from resperf.network import read_network
+from resperf.platform import Platform
+from resperf.predictors import Examples
+from resperf.predictors._class_fit import Relative, Shrinkage, alike, folds_of
+from resperf.predictors.class_costs import ClassCosts, ClassFit, described, group_of
+from resperf.predictors.operator_classes import (
+    Cost,
+    RunNetwork,
+    RunOperator,
+    RunTensor,
+    class_terms,
+    pool_of,
+    run_network,
+)
+from resperf.settings import Mode, Setting
+
+pytest.importorskip("scipy")
+
+FACTS = device_facts("rtx3090")
+assert FACTS is not None
+SETTING = Setting("torch", "2.4.0", precision="amp", layout="nchw", compiled="eager", batch=64)
+PLATFORM = Platform("rtx3090")
+LENET = Path(__file__).parents[2] / "models" / "networks" / "lenet5.onnx"
+
+
+def half(*shape: int, weight: bool = False) -> RunTensor:
+    return RunTensor(shape, "float16", weight)
+
+
+def relu(*shape: int, count: int = 1) -> RunOperator:
+    return RunOperator("relu", (half(*shape),), (half(*shape),), count=count)
+
+
+def product(rows: int, depth: int, made: int, count: int = 1) -> RunOperator:
+    given = (half(rows, depth), half(depth, made, weight=True))
+    return RunOperator("mm", given, (half(rows, made),), count=count)
+
+
+def softmax(*shape: int, count: int = 1) -> RunOperator:
+    return RunOperator("_softmax", (half(*shape),), (half(*shape),), count=count)
+
+
+def networks(count: int, seed: int = 0) -> list[RunNetwork]:
+    """Random networks of products, activations and softmax, at several sizes."""
+    random = np.random.default_rng(seed)
+    found = []
+    for number in range(count):
+        rows, width = (int(2 ** random.integers(8, 14)) for _ in range(2))
+        counts = [int(each) for each in random.integers(1, 20, 3)]
+        operators = (
+            product(rows, 512, 512, counts[0]), relu(rows, width, count=counts[1]),
+            softmax(rows, width // 2, count=counts[2]),
+        )  # fmt: skip
+        found.append(RunNetwork(f"net{number}", operators, scale=float(random.integers(1, 9))))
+    return found
+
+
+def measured_ms(network: RunNetwork) -> float:
+    """1.25 times the data sheet for products, 1.5 for activations, 3 for softmax's bytes."""
+    assert FACTS is not None
+    terms = class_terms(network, FACTS)
+    return (
+        1.25 * terms[Cost("product", "flops")]
+        + 1.5 * terms[Cost("relu", "bytes")]
+        + 3.0 * terms[Cost("softmax", "bytes")]
+    )
+
+
+def examples(some: list[RunNetwork], groups: list[str] | None = None) -> Examples:
+    times = np.array([measured_ms(each) for each in some])
+    settings, platforms = [SETTING] * len(some), [PLATFORM] * len(some)
+    return Examples(some, "execution_ms", times, settings, platforms, groups=groups or ())  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def fitted() -> ClassCosts:
+    rows = examples(networks(120), [f"family{number % 12}" for number in range(120)])
+    return ClassCosts("network").fit(rows, validation=rows, seed=0)
+
+
+def test_terms_are_what_the_data_sheet_says() -> None:
+    """A product of 1024 x 512 x 512 on 71.2 TFLOP/s of half precision, 936.2 GB/s."""
+    assert FACTS is not None
+    terms = class_terms(RunNetwork("one", (product(1024, 512, 512, count=2),)), FACTS)
+    flops_ms = 2 * 2 * 1024 * 512 * 512 / FACTS.peaks_flops_per_s["fp16"] * 1e3
+    assert terms[Cost("product", "flops")] == pytest.approx(flops_ms)
+    moved = 2 * (1024 * 512 + 512 * 512 + 1024 * 512) * 2
+    assert terms[Cost("product", "bytes")] == pytest.approx(
+        moved / FACTS.bandwidth_bytes_per_s * 1e3
+    )
+    assert terms[Cost("product", "kernels")] == pytest.approx(0.01)
+
+
+def test_weights_do_not_grow_with_the_batch() -> None:
+    assert FACTS is not None
+    cast = RunOperator("_to_copy", (RunTensor((512,), "float32", True),), (half(512),))
+    once, more = (class_terms(RunNetwork("w", (cast,), scale), FACTS) for scale in (1.0, 8.0))
+    assert once == more
+    assert pool_of(Cost("cast of weights", "bytes")) == Cost("weights", "bytes")
+
+
+def test_a_convolution_behind_a_normalisation_of_channels_runs_channels_last() -> None:
+    assert FACTS is not None
+    image, weights = half(2, 96, 56, 56), half(96, 1, 7, 7, weight=True)
+    conv = RunOperator("convolution", (image, weights), (image,), groups=96)
+    norm = RunOperator("native_layer_norm", (half(2, 56, 56, 96),), (half(2, 56, 56, 96),))
+    alone = {cost.of for cost in class_terms(RunNetwork("a", (conv,)), FACTS)}
+    behind = {cost.of for cost in class_terms(RunNetwork("b", (conv, norm)), FACTS)}
+    assert "depthwise 7x7" in alone
+    assert "depthwise 7x7 channels last" in behind
+
+
+def test_costs_of_classes_are_recovered_from_totals(fitted: ClassCosts) -> None:
+    new = networks(40, seed=1)
+    predicted = fitted.predict(new, SETTING, PLATFORM)["execution_ms"]  # type: ignore[arg-type]
+    truth = np.array([measured_ms(each) for each in new])
+    assert np.abs(predicted.values / truth - 1).max() < 0.03
+    assert (predicted.low <= predicted.values).all()
+    assert (predicted.values <= predicted.high).all()
+    groups, classes = fitted.attributed(new[0], SETTING, PLATFORM)
+    terms = class_terms(new[0], FACTS)  # type: ignore[arg-type]
+    assert classes["softmax"].value == pytest.approx(3 * terms[Cost("softmax", "bytes")], rel=0.1)
+    assert sum(each.value for each in groups.values()) == pytest.approx(predicted.values[0])
+    for band in classes.values():
+        assert band.low <= band.value <= band.high
+
+
+def test_times_follow_the_batch_size_beyond_the_data(fitted: ClassCosts) -> None:
+    base = networks(1, seed=5)[0]
+    large = RunNetwork(base.name, base.operators, 1000.0)
+    found = fitted.predict([large], SETTING, PLATFORM)["execution_ms"]  # type: ignore[list-item]
+    assert found.values[0] == pytest.approx(measured_ms(large), rel=0.05)
+    tiny = RunNetwork("tiny", (relu(2, 2),))
+    fitted.predict([tiny], SETTING, PLATFORM)  # type: ignore[list-item]
+    assert any("tiny: extrapolated" in note for note in fitted.notes_)
+
+
+def test_compiled_networks_have_no_attribution(fitted: ClassCosts) -> None:
+    compiled = Setting("torch", "2.4.0", precision="amp", layout="nchw", compiled="dynamo")
+    assert fitted.attributed(networks(1)[0], compiled, PLATFORM) == ({}, {})
+
+
+def test_terms_that_only_occur_together_are_named() -> None:
+    """Kernels and bytes of a class whose operators are all equal."""
+    random = np.random.default_rng(0)
+    free, tied = random.uniform(0.2, 1, (60, 2)), random.uniform(0.2, 1, 60)
+    matrix = np.column_stack([free, tied, 2 * tied])
+    costs = [Cost("a", "bytes"), Cost("b", "bytes"), Cost("c", "bytes"), Cost("c", "kernels")]
+    told = Relative(matrix, np.ones(4)).identified(costs)
+    assert (told.rank, told.terms) == (3, 4)
+    assert told.collinear == (("c: bytes", "c: kernels"),)
+    full = Relative(matrix[:, :3], np.ones(3)).identified(costs[:3])
+    assert (full.rank, full.collinear) == (3, ())
+    assert full.condition < 100
+
+
+def test_collinear_terms_follow_the_data_sheet() -> None:
+    tied = np.random.default_rng(0).uniform(0.2, 1, 60)
+    matrix = np.column_stack([tied, tied])
+    matrix /= matrix.sum(axis=1, keepdims=True)
+    found = Relative(matrix, np.array([1.0, 1.0])).solve(Shrinkage(0.1, 0.1))
+    assert found == pytest.approx([1.0, 1.0])
+
+
+def test_a_family_that_is_left_out_does_not_teach() -> None:
+    """The family's times are ten times too long: only predictions of others follow that."""
+    some = networks(60)
+    terms = [class_terms(each, FACTS) for each in some]  # type: ignore[arg-type]
+    costs = sorted({cost for each in terms for cost in each})
+    times = np.array([measured_ms(each) for each in some])
+    odd = np.arange(60) % 6 == 0
+    sheet = np.array([[each.get(cost, 0.0) for cost in costs] for each in terms])
+    families = ["odd" if each else f"f{number % 5}" for number, each in enumerate(odd)]
+    expected = np.array([float(cost.term in ("bytes", "flops")) for cost in costs])
+    relative = Relative(sheet / np.where(odd, 10 * times, times)[:, None], expected)
+    shrinkage = Shrinkage(0.01, 0.01)
+    folds = folds_of(families)
+    for ratios in (
+        relative.left_out(families, shrinkage),
+        relative.each_left_out(families, folds, dict.fromkeys(folds, shrinkage)),
+    ):
+        assert ratios[odd] == pytest.approx(np.full(odd.sum(), 0.1), rel=0.05)
+
+
+def test_sizes_and_twins_share_a_name() -> None:
+    assert FACTS is not None
+    first, other = (class_terms(each, FACTS) for each in networks(2))
+    names = alike(["vit_base-224", "vit_base-384", "deit_base-224", "resnet-224"],
+                  [first, first, first, other])  # fmt: skip
+    assert names[0] == names[1] == names[2] != names[3]
+
+
+def test_operators_that_few_networks_have_are_warned_of(fitted: ClassCosts) -> None:
+    strange = RunNetwork("strange", (RunOperator("cumsum", (half(4096, 4096),),
+                                                 (half(4096, 4096),)),))  # fmt: skip
+    fitted.predict([strange], SETTING, PLATFORM)  # type: ignore[list-item]
+    assert any("strange: 100% of its work is in operators" in note for note in fitted.notes_)
+
+
+def test_what_is_loaded_predicts_the_same(fitted: ClassCosts, tmp_path: Path) -> None:
+    values = json.loads(json.dumps(fitted.export(tmp_path, "stem")))
+    loaded = ClassCosts.load(values, tmp_path)
+    some = networks(10, seed=2)
+
+    def of(predictor: ClassCosts) -> Array:
+        found = predictor.predict(some, SETTING, PLATFORM)["execution_ms"]  # type: ignore[arg-type]
+        return np.array([found.values, found.low, found.high])
+
+    np.testing.assert_allclose(of(loaded), of(fitted), rtol=1e-4)
+    (key,), (fit,) = loaded.fits_, loaded.fits_.values()
+    assert fit.identified == fitted.fits_[key].identified
+    assert f"rank {fit.identified.rank} of" in described(key, fit, 120)
+
+
+def test_a_network_is_lowered_to_the_same_classes() -> None:
+    """LeNet: two convolutions, three products, whatever is between them."""
+    network = run_network(read_network(LENET, batch=4), SETTING)
+    assert not network.left_out
+    counts = [each.op for each in network.operators]
+    assert counts.count("convolution") == 2
+    assert counts.count("addmm") + counts.count("mm") == 3
+    assert FACTS is not None
+    terms = class_terms(network, FACTS)
+    assert terms[Cost("product", "flops")] > 0
+    single = {cost.of for cost in class_terms(network.in_single_precision(), FACTS)}
+    assert "product float32" in single
+    assert not any(of.startswith("cast") for of in single)
+
+
+def test_training_steps_expect_three_passes() -> None:
+    some = networks(60)
+    terms = [class_terms(each, FACTS) for each in some]  # type: ignore[arg-type]
+    times = np.array([3 * measured_ms(each) for each in some])
+    fit = ClassFit.fit(terms, times, [each.name for each in some], training=True)
+    assert np.abs(fit.predict(terms).values / times - 1).max() < 0.05
+    assert fit.expected.max() == 3.0
+
+
+def test_unknown_settings_devices_and_missing_facts_are_refused(fitted: ClassCosts) -> None:
+    some = networks(1)
+    with pytest.raises(UnsupportedError, match="no network was measured with rtx4090 inference"):
+        fitted.predict(some, SETTING, Platform("rtx4090"))  # type: ignore[arg-type]
+    training = Setting("torch", "2.4.0", mode=Mode.TRAINING, precision="amp")
+    with pytest.raises(UnsupportedError, match="rtx3090 training amp nchw eager"):
+        fitted.predict(some, training, PLATFORM)  # type: ignore[arg-type]
+    rows = Examples(networks(9), "execution_ms", np.ones(9))  # type: ignore[arg-type]
+    with pytest.raises(TrainingError, match="needs to know the device and the setting"):
+        ClassCosts("network").fit(rows, validation=rows, seed=0)
+
+
+def test_another_version_of_the_framework_is_answered_by_the_latest(fitted: ClassCosts) -> None:
+    newer = Setting("torch", "2.9.1", precision="amp", layout="nchw", compiled="eager")
+    assert fitted.fit_for(newer, PLATFORM) is next(iter(fitted.fits_.values()))
+
+
+def test_groups_follow_the_names_of_classes() -> None:
+    assert group_of("convolution 1x1 strided") == "convolutions with normalisation and activation"
+    assert group_of("batched product") == "attention"
+    assert group_of("copy of weights") == "other operators"
