@@ -26,6 +26,9 @@ OPTIMIZERS: Mapping[str, int] = {
     "sgd": 0, "momentum": 1, "adagrad": 1, "rmsprop": 2, "adam": 2, "adadelta": 2,
 }  # fmt: skip
 """Optimizer -> values of state per weight, which every step reads and writes."""
+PLAIN_PRECISIONS = (UNKNOWN, "fp32")
+"""Precisions of which nobody asks for: the subject's own types, and float32."""
+_COMPILED = frozenset({"graph", "dynamo", "inductor", "xla"})
 PASSES = 3
 """Products of a layer's size in a training step: forward pass, gradients of input and weights. Loss
 and update are not counted."""
@@ -79,6 +82,11 @@ class Setting(Record):
     options: Mapping[str, str] = field(default_factory=dict)
 
     __hash__ = hash_of_fields
+
+    @property
+    def is_compiled(self) -> bool:
+        """Whether the framework compiles the network before it runs it."""
+        return self.compiled in _COMPILED
 
     def with_optimizer(self, optimizer: str) -> Setting:
         """Return the setting of training steps with an optimizer, of inference if it is empty."""

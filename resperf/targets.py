@@ -50,6 +50,11 @@ class Target:
         without an import.
     install : str
         Argument of ``pip install`` for the backend.
+    free : tuple of str
+        Costs of a network beside its layers that do not exist on this target: they are 0, not
+        unknown.
+    precisions : tuple of str
+        Values of `resperf.settings.Setting.precision` that the lowering knows.
     recycle_layers : int
         Layers after which a measuring process is replaced, since frameworks accumulate memory.
     """
@@ -62,6 +67,8 @@ class Target:
     terms: str = ""
     packages: tuple[str, ...] = ()
     install: str = "resperf[bench]"
+    free: tuple[str, ...] = ()
+    precisions: tuple[str, ...] = ("fp32",)
     recycle_layers: int = 2500
 
     @property
@@ -72,7 +79,8 @@ class Target:
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
         """Read what `dataclasses.asdict` wrote."""
-        return cls(**{**values, "packages": tuple(values["packages"])})
+        lists = {name: tuple(values[name]) for name in ("packages", "free", "precisions")}
+        return cls(**{**values, **lists})
 
     def load(self, field: str) -> Any:
         """Import the module or class of this row.
@@ -117,6 +125,11 @@ DEFAULT = Target(
 )
 """The target if neither a device nor a framework is given."""
 
+_TORCH_FREE = ("session_ms", "view_ms", "node_ms", "handover_ms_per_mb")
+"""PyTorch has no session; its views run nothing on a GPU; a kernel's time contains its launch."""
+
+_TORCH_PRECISIONS = ("fp32", "amp", "fp16", "bf16")
+
 _ROWS = (
     DEFAULT,
     Target(
@@ -145,8 +158,18 @@ _ROWS = (
         lowering="resperf.lowering.torch",
         terms="resperf.predictors.terms.cuda:CUDA",
         packages=("torch",),
+        free=_TORCH_FREE,
+        precisions=_TORCH_PRECISIONS,
     ),
-    Target(framework="torch", device_class="rocm", packages=("torch",)),
+    Target(
+        framework="torch",
+        device_class="rocm",
+        # The same operators; only their kernels are others.
+        lowering="resperf.lowering.torch",
+        packages=("torch",),
+        free=_TORCH_FREE,
+        precisions=_TORCH_PRECISIONS,
+    ),
     Target(framework="torch", device_class="cpu", packages=("torch",)),
     Target(
         framework="synthetic",

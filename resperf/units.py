@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 NS_PER_MS = 1e6
+US_PER_MS = 1e3
 MS_PER_S = 1e3
 NS_PER_S = NS_PER_MS * MS_PER_S
 DTYPE_BYTES = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
+from resperf import devices
 from resperf.cli.main import main
 from resperf.layers import (
     Activation,
@@ -48,6 +49,16 @@ def own_folders(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mo
     monkeypatch.setenv("XDG_DATA_HOME", str(root / "data"))
     monkeypatch.delenv("RESPERF_HOME", raising=False)
     return root
+
+
+@pytest.fixture
+def no_own_cards(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Forget the cards that a test adds."""
+    with monkeypatch.context() as patched:
+        patched.setattr(devices, "_added", {})
+        yield
+    for cached in (devices.devices, devices.device_facts, devices._names):
+        cached.cache_clear()
 
 
 class CommandLine:

@@ -12,12 +12,15 @@ from resperf.bundle._manifest import MANIFEST, NETWORK, SCHEMA_VERSION
 from resperf.bundle._provenance import UNKNOWN, provenance
 from resperf.bundle._ranges import ranges_of
 from resperf.bundle._search import (
+    best_of,
     bundle_folders,
     bundle_place,
+    bundles_of,
     default_folder,
     find_bundle,
     find_bundles,
     named_target,
+    of_device,
     user_folder,
 )
 from resperf.bundle._upgrade import COPIES_ASSUMED
@@ -31,7 +34,8 @@ from resperf.bundle._write import (
 
 __all__ = [
     "COPIES_ASSUMED", "MANIFEST", "NETWORK", "SCHEMA_VERSION", "UNKNOWN", "Bundle", "Correction",
-    "Times", "TransferredCalibration", "bundle_folders", "bundle_place", "default_folder",
-    "find_bundle", "find_bundles", "golden_layers", "golden_networks", "group_of", "merge_bundles",
-    "named_target", "provenance", "ranges_of", "replaced_folder", "user_folder", "write_manifest",
+    "Times", "TransferredCalibration", "best_of", "bundle_folders", "bundle_place", "bundles_of",
+    "default_folder", "find_bundle", "find_bundles", "golden_layers", "golden_networks", "group_of",
+    "merge_bundles", "named_target", "of_device", "provenance", "ranges_of", "replaced_folder",
+    "user_folder", "write_manifest",
 ]  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -27,7 +28,7 @@ from resperf.platform import Platform
 from resperf.predictors import METHODS, Estimate, Predictor, predictor_class
 from resperf.predictors.intervals import Intervals, assumed
 from resperf.predictors.transfers import Transfers
-from resperf.quantities import EXECUTION, WHOLE_CALL, layer_quantity
+from resperf.quantities import EXECUTION, QUANTITIES, WHOLE_CALL, layer_quantity
 from resperf.settings import Setting
 
 _FEATURE_TOLERANCE = 1e-6
@@ -95,6 +96,8 @@ class Bundle:
         In-network correction, if the bundle was calibrated.
     transferred : TransferredCalibration or None
         Where the layers were measured, if not on `platform`.
+    unseen : bool
+        Whether it stands for a device of which it has no rows (`on`).
     part : mapping
         The manifest's part for this setting and platform.
     manifest : mapping
@@ -144,6 +147,7 @@ class Bundle:
         self.layer_quantity = layer_quantity(self.layer_quantities or (EXECUTION,))
         self.kinds = tuple(kind for kind, name in of_layers if name == self.own_quantity(kind))
         self.network_quantities = tuple(name for kind, name in known if kind == NETWORK)
+        self.unseen = False
         self._outputs_checked: set[tuple[str, str]] = set()
 
     @classmethod
@@ -278,9 +282,58 @@ class Bundle:
 
     def without_correction(self) -> Bundle:
         """Return the bundle without in-network correction: its layers as measured in isolation."""
-        alone = Bundle(self.path, self.manifest, self._place)
+        alone = self._copy()
         alone.correction = None
         return alone
+
+    def on(self, setting: Setting, platform: Platform) -> Bundle:
+        """Return the bundle as it answers under another setting, for another device."""
+        there = self._copy()
+        there.setting, there.platform, there.device = setting, platform, platform.device
+        there.unseen = all(platform.device != each.device for each in self.platforms)
+        return there
+
+    def with_estimates(
+        self, costs: Mapping[str, float], copies: Mapping[str, Transfers], how: str
+    ) -> Bundle:
+        """Return the bundle with costs and copies between host and device that it lacks.
+
+        Parameters
+        ----------
+        costs : mapping of str to float
+        copies : mapping of str to Transfers
+            By quantity, ``preprocess_ms`` or ``postprocess_ms``; marked as estimated.
+        how : str
+            How the copies were estimated.
+        """
+        more = self._copy()
+        more.costs = {**costs, **self.costs}
+        added = {name: each for name, each in copies.items() if name not in self._transfers}
+        more._transfers = {**self._transfers, **added}
+        estimates = {QUANTITIES[name].stem: {"how": how} for name in added}
+        more.estimates = {**self.estimates, **estimates}
+        return more
+
+    def _copy(self) -> Bundle:
+        """Return a copy that shares the predictors, which are loaded once."""
+        if self.part["predictors"]:
+            self._predictors  # noqa: B018
+        return copy.copy(self)
+
+    @property
+    def serves_unseen(self) -> bool:
+        """Whether some of its predictors answer for devices that no row came from, by their facts.
+
+        Rows of one device do not say how devices differ.
+        """
+        if len({platform.device for platform in self.platforms}) < 2:
+            return False
+        methods = {
+            values["method"]
+            for quantities in self.part["predictors"].values()
+            for values in quantities.values()
+        }
+        return any(predictor_class(each).unseen_devices for each in methods)
 
     @property
     def provenance(self) -> Mapping[str, Any]:
@@ -354,7 +407,7 @@ class Bundle:
         for quantity in self.network_quantities:
             predictor = self._predictors[NETWORK, quantity]
             predicted = predictor.predict(networks, how, where)[quantity]
-            if (how, where) == (self.setting, self.platform):
+            if (how, where) == (self.settings[0], self.platforms[0]):
                 self._check_networks(networks, quantity, predicted.values)
             inside = np.ones(len(networks), dtype=bool)
             found[quantity] = self._bounded(NETWORK, quantity, predicted, inside)
@@ -454,7 +507,7 @@ class Bundle:
         self, kind: str, quantity: str, columns: Columns
     ) -> tuple[Estimate, Sequence[str]]:
         predictor = self._predictors.get((kind, quantity))
-        if predictor is not None:
+        if predictor is not None and (predictor.unseen_devices or not self.unseen):
             self._check_outputs(kind, quantity, predictor)
             ranges = self.part["ranges"].get(kind, {})
             predicted = predictor.predict(columns, self.setting, self.platform)[quantity]
@@ -498,7 +551,8 @@ class Bundle:
         entries = [each for each in self._golden_layers(kind) if quantity in each["values"]]
         if entries:
             columns = columns_of_keys(entry["key"] for entry in entries)
-            now = predictor.predict(columns, self.setting, self.platform)[quantity].values
+            where = self.settings[0], self.platforms[0]
+            now = predictor.predict(columns, *where)[quantity].values
             then = np.array([entry["values"][quantity] for entry in entries], dtype=float)
             self._refuse_other_values(kind, quantity, now, then)
         self._outputs_checked.add((kind, quantity))

@@ -10,10 +10,10 @@ from pathlib import Path
 
 from resperf.bundle._bundle import Bundle
 from resperf.bundle._manifest import MANIFEST
-from resperf.devices import canonical_device, device_class, is_at_hand
+from resperf.devices import canonical_device, device_class, is_at_hand, names_like
 from resperf.errors import BundleError, DeviceError
 from resperf.platform import Platform, distance
-from resperf.settings import Setting
+from resperf.settings import PLAIN_PRECISIONS, Setting
 from resperf.targets import DEFAULT, UNKNOWN, Target, names_with, target
 
 
@@ -133,8 +133,7 @@ def find_bundle(
 ) -> Bundle:
     """Find a bundle by its folder, by its folder's name, or by its device.
 
-    If the best place has several for this machine's device with one framework, the one measured on
-    the machine most similar to this one is chosen.
+    If the best place has several, one is chosen by `best_of`.
 
     Parameters
     ----------
@@ -170,18 +169,53 @@ def find_bundle(
         device = _device_of(parts, framework, path)
     fitting = [part for part in parts if _fits(part, device, framework)]
     if fitting:
-        found = _most_like_here(fitting)
+        found = best_of(fitting)
         for folder in folders[: folders.index(found.path)]:
             # A damaged bundle is not replaced silently by another of the same name.
             if folder in damaged and folder.name == found.path.name:
                 raise damaged[folder]
-        return found.checked
+        return of_device(found.checked, device)
+    near = ", ".join(names_like(str(device)))
+    meant = f"; did you mean {near}?" if near else ""
     wanted = repr(device) + (f" with framework {framework!r}" if framework else "")
     problem = "".join(f"; damaged: {error}" for error in list(damaged.values())[:1])
     raise DeviceError(
-        f"no bundle {wanted}; {_known(parts)}{problem}; make one with: resperf train FILE.h5, or "
-        "name a folder, such as that of resperf demo: demo/cpu-onnxruntime"
+        f"no bundle {wanted}{meant}; {_known(parts)}{problem}; make one with: resperf train "
+        "FILE.h5, or name a folder, such as that of resperf demo: demo/cpu-onnxruntime"
     )
+
+
+def bundles_of(
+    device: str | None, framework: str | None = None, path: Path | None = None
+) -> tuple[list[Bundle], list[BundleError]]:
+    """Find all bundles of a device, best place first; None stands for any.
+
+    Returns
+    -------
+    parts : list of Bundle
+        Not yet checked (`Bundle.checked`). Of `path` alone if it is a bundle.
+    damaged : list of BundleError
+        Of bundles that cannot be read.
+
+    Raises
+    ------
+    BundleError
+        If `path` holds no bundle.
+    """
+    alone = path is not None and (path / MANIFEST).exists()
+    parts, damaged = _parts_of([path.resolve()] if path and alone else bundle_folders(path))
+    fitting = [part for part in parts if device is None or _fits(part, device, None)]
+    return [part for part in fitting if framework in (None, part.framework)], [*damaged.values()]
+
+
+def of_device(part: Bundle, device: str | None) -> Bundle:
+    """Return a bundle that serves several devices as it answers for one of them."""
+    if device is None or _plain_name(part.device) == _plain_name(device):
+        return part
+    for platform in part.platforms:
+        if _plain_name(platform.device) == _plain_name(device):
+            return part.on(part.setting, platform)
+    return part
 
 
 def bundle_place(word: str | Path | None, framework: str | None = None) -> Path | None:
@@ -249,8 +283,14 @@ def _known(parts: Sequence[Bundle]) -> str:
 
 def _fits(part: Bundle, device: str | None, framework: str | None) -> bool:
     return framework in (None, part.framework) and (
-        device in (None, part.path.name) or _plain_name(part.device) == _plain_name(str(device))
+        device in (None, part.path.name) or _plain_name(str(device)) in _devices_of(part)
     )
+
+
+def _devices_of(part: Bundle) -> set[str]:
+    """Return plain names of a part's devices; one platform may have a name of the user's choice."""
+    names = {_plain_name(platform.device) for platform in part.platforms}
+    return {_plain_name(part.device), *(names if len(names) > 1 else ())}
 
 
 def _plain_name(device: str) -> str:
@@ -300,7 +340,7 @@ def _fitting_part(path: Path, device: str | None, framework: str | None) -> Bund
         wanted = _device_of(fitting, framework, path)
         fitting = [part for part in fitting if _fits(part, wanted, framework)]
     if fitting:
-        return _most_like_here(fitting)
+        return of_device(best_of(fitting), device)
     own = next((part for part in parts if _fits(part, device, None)), None)
     hint = (
         f"--framework {own.framework}"
@@ -337,15 +377,26 @@ def _device_of(parts: Sequence[Bundle], framework: str | None, path: Path) -> st
     raise DeviceError(f"which device of {path}? There is {there}; name one by --device")
 
 
-def _most_like_here(parts: Sequence[Bundle]) -> Bundle:
-    """Return the first part, or of bundles beside it the one most similar to this machine."""
+def best_of(parts: Sequence[Bundle]) -> Bundle:
+    """Choose between bundles of one device; the place of the first one decides.
+
+    For this machine's device, the bundle measured on the most similar machine. For others, one of
+    the framework's default precision, not compiled; then the one with most kinds of layers and
+    quantities of networks; then the newest.
+    """
     first = parts[0]
-    if not is_at_hand(first.device):
-        return first
-    beside = [
-        part
-        for part in parts
-        if (part.path.parent, part.device, part.framework)
-        == (first.path.parent, first.device, first.framework)
-    ]
-    return min(beside, key=lambda part: distance(part.setting, part.platform))
+    beside = [part for part in parts if part.path.parent == first.path.parent]
+    if is_at_hand(first.device):
+        of_first = (first.device, first.framework)
+        alike = [part for part in beside if (part.device, part.framework) == of_first]
+        return min(alike, key=lambda part: distance(part.setting, part.platform))
+    newest_first = sorted(beside, key=lambda part: part.created, reverse=True)
+    return min(newest_first, key=_fewest_missing)
+
+
+def _fewest_missing(part: Bundle) -> tuple[bool, bool, int]:
+    """Return a sort key: bundles that answer more questions without being asked for come first."""
+    setting = part.setting
+    special = setting.precision not in PLAIN_PRECISIONS
+    known = len(part.kinds) + len(part.network_quantities)
+    return special, setting.is_compiled, -known

@@ -115,8 +115,8 @@ SHAPE: Decorator = click.option(
 DEVICE: Decorator = click.option(
     "--device",
     metavar="D",
-    help="Device (cpu, 1080ti, ...), or a bundle's name or folder; see `resperf devices`. By "
-    "default the bundle's device, else cpu.",
+    help="Device (cpu, 1080ti, ...), or a bundle's name or folder; see `resperf devices`. "
+    "`predict` also takes a TOML file of a card's facts. By default the bundle's device, else cpu.",
 )
 FRAMEWORK: Decorator = click.option(
     "--framework", metavar="F", help="Framework, if the device has several. The first by default."

@@ -87,7 +87,7 @@ def command(
     """
     from resperf.campaign.harvest import shipped_networks
     from resperf.network.files import network_files
-    from resperf.prediction.api import chosen_bundle
+    from resperf.prediction.asking import chosen_bundle
     from resperf.workflows.calibrate import calibrate
 
     chosen = chosen_bundle(device, framework, bundle)

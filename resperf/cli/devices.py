@@ -20,6 +20,7 @@ from resperf.errors import BundleError
 @JSON
 def command(bundle: str | None, provenance: bool, as_json: bool) -> None:
     """List the bundles that `resperf predict` can find: device, framework, machine and error."""
+    from resperf.prediction.asking import cards_without
     from resperf.report.devices import device_table, provenance_text
 
     entries = _entries(bundle)
@@ -27,6 +28,9 @@ def command(bundle: str | None, provenance: bool, as_json: bool) -> None:
         show_json(entries)
     elif entries:
         print(device_table(entries))
+        known = {each["device"] for each in entries if "damaged" not in each}
+        cards = ", ".join(device for device, _ in cards_without(known))
+        print(f"\nwithout a bundle of their own, predict estimates from data sheets: {cards}")
         if provenance:
             for each in (entry for entry in entries if "damaged" not in entry):
                 print(f"\n{provenance_text(each)}")

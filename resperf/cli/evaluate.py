@@ -138,7 +138,7 @@ def command(
         raise click.UsageError("give either --bundle B (or --device D) or --methods A,B", ctx)
     _refuse(ctx, _ONLY_WITH_METHODS if of_bundle else _ONLY_WITH_BUNDLE)
     if of_bundle:
-        from resperf.prediction.api import chosen_bundle
+        from resperf.prediction.asking import chosen_bundle
 
         _evaluate(file, chosen_bundle(device, framework, bundle), cast("Part", split), as_json)
         return

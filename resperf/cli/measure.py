@@ -69,7 +69,8 @@ def command(
     from resperf.backends import backend
     from resperf.bundle import named_target
     from resperf.prediction import layers_alone
-    from resperf.prediction.api import chosen_bundle, read_batches
+    from resperf.prediction.api import read_batches
+    from resperf.prediction.asking import chosen_bundle
     from resperf.report.network import network_text
     from resperf.report.side_by_side import side_by_side_text
     from resperf.workflows.measure import (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ from resperf.cli._options import (
     JSON,
     NETWORK,
     PATH,
+    POSITIVE,
     SHAPE,
     BatchCommand,
     one_or_several,
@@ -30,12 +32,15 @@ if TYPE_CHECKING:
     from resperf.layers import Layer
 
 EVERY_DEVICE = "all"
+PRECISIONS = ("fp32", "amp", "fp16", "bf16")
 
 
 @click.command(
     cls=BatchCommand,
     epilog="\b\nExamples:\n  resperf predict models/networks/vgg16.onnx --device cpu --batch 1 8\n"
-    "  resperf predict models/networks/vgg16.onnx --device cpu-onnxruntime-xeon",
+    "  resperf predict models/networks/vgg16.onnx --device cpu-onnxruntime-xeon\n"
+    "  resperf predict models/networks/vgg16.onnx --device h100 --precision amp\n"
+    "  resperf predict models/networks/vgg16.onnx --device mycard.toml --host-dispatch-us 8",
 )
 @NETWORK
 @DEVICE
@@ -44,6 +49,19 @@ EVERY_DEVICE = "all"
 @BATCH
 @SHAPE
 @threads("Number of threads to predict for; warns if the bundle was measured with another.")
+@click.option(
+    "--precision",
+    type=click.Choice(PRECISIONS),
+    help="Precision of the run; amp is autocast to float16. The bundle's by default.",
+)
+@click.option("--compiled", is_flag=True, help="The framework compiles the network.")
+@click.option(
+    "--host-dispatch-us",
+    type=POSITIVE,
+    default=math.nan,
+    metavar="US",
+    help="Time that the host needs to start one kernel: execution takes at least that for each.",
+)
 @ALL
 @click.option("--strict", is_flag=True, help="Fail if an operator has no predictor.")
 @click.option(
@@ -71,7 +89,8 @@ def command(
     """Predict how long a network takes on a device, without running it.
 
     Prints the total, its three phases, the layers (slowest first) and what was skipped.
-    `--device all` compares all bundles found.
+    `--device all` compares all bundles found, and all cards whose data sheet is known, the
+    fastest first. What a GPU's bundle has no predictor for is estimated from its data sheet.
     """
     from resperf.prediction import predict
     from resperf.report.network import lowering_text, network_text
@@ -141,7 +160,9 @@ def predict_layer(
     fields: tuple[str, ...],
     table: Path | None,
     as_json: bool,
-    **place: str | None,
+    device: str | None,
+    framework: str | None,
+    bundle: str | None,
 ) -> None:
     """Predict the execution time of single layers, without a network file.
 
@@ -154,17 +175,20 @@ def predict_layer(
         raise click.UsageError("name a layer (conv batch=8 ...), or a file with --csv")
     typed = _layers_of(table) if table is not None else [_typed_layer(str(kind), fields)]
     from resperf.prediction import predict_layers
-    from resperf.prediction.api import chosen_bundle
+    from resperf.prediction.asking import Asked, answering
     from resperf.prediction.host import bundle_warnings
-    from resperf.report.network import layers_text, warnings_text
+    from resperf.report.network import layers_text, notes_text, warnings_text
 
-    found = chosen_bundle(**place)
+    answer = answering(Asked(device, framework, bundle))
+    found = answer.bundle
     layers, optimizers = zip(*typed, strict=True)
     predictions = predict_layers(layers, found, optimizers)
     if as_json:
         show_json([prediction.to_json() for prediction in predictions])
     else:
         print(layers_text(predictions))
+    if answer.notes:
+        click.echo(notes_text(answer.notes), err=as_json)
     if warnings := bundle_warnings(found):
         click.echo(warnings_text(warnings), err=as_json)
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
 from resperf import targets
+from resperf.devices.estimate import DataSheetTime, estimated_layer_ms, estimated_ms
 from resperf.devices.facts import DeviceFacts, facts_of, read_device
 from resperf.errors import ResperfError
 from resperf.layers import Layer
@@ -15,16 +17,20 @@ from resperf.limits import read_toml
 from resperf.units import MS_PER_S
 
 __all__ = [
-    "DeviceFacts", "add_device", "canonical_device", "device_class", "device_facts", "devices",
-    "is_at_hand", "lower_bound_ms", "read_device", "target_of",
+    "DataSheetTime", "DeviceFacts", "add_device", "canonical_device", "device_class",
+    "device_facts", "devices", "estimated_layer_ms", "estimated_ms", "is_at_hand",
+    "lower_bound_ms", "names_like", "read_device", "target_of",
 ]  # fmt: skip
 
 
 _added: dict[str, DeviceFacts] = {}
+_NEAR, _MOST_NEAR = 0.5, 4
 
 
-def add_device(facts: DeviceFacts) -> None:
+def add_device(facts: DeviceFacts) -> DeviceFacts:
     """Add a user's own card to this process, by which predictors find it from then on.
+
+    It replaces one of the same table that was added before.
 
     Raises
     ------
@@ -33,11 +39,20 @@ def add_device(facts: DeviceFacts) -> None:
     """
     for name in (facts.device, facts.name, *facts.aliases):
         known = device_facts(name)
-        if known is not None and known != facts:
+        replaced = facts.device in _added and known is _added[facts.device]
+        if known is not None and known != facts and not replaced:
             raise ResperfError(f"{name!r} is {known.name} already; give the device another name")
     _added[facts.device] = facts
     for cached in (devices, device_facts, _names):
         cached.cache_clear()
+    return facts
+
+
+def names_like(word: str) -> list[str]:
+    """Return the names of devices that are spelt like a word, the nearest first."""
+    names = {_plain(device): device for device in devices()}
+    near = difflib.get_close_matches(_plain(word), names, _MOST_NEAR, _NEAR)
+    return [names[each] for each in near]
 
 
 @cache

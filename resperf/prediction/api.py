@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
-from resperf.bundle import Bundle, bundle_place, find_bundle, find_bundles
+from resperf.bundle import Bundle, bundle_place, find_bundles
 from resperf.errors import DeviceError, ResperfError
 from resperf.network import NETWORKS_CACHED, Network, read_network_once
+from resperf.prediction.asking import Answering, Asked, answering, cards_without
 from resperf.prediction.network import Strict, predict_network
 from resperf.prediction.result import Prediction
-from resperf.targets import DEFAULT
 
 Batches = int | Sequence[int] | None
 Shapes = Mapping[str, Sequence[int]] | None
@@ -51,23 +52,6 @@ def _read(
     return read_network_once(path, batch=batch, shapes=dict(shapes))
 
 
-def chosen_bundle(device: str | None, framework: str | None, bundle: str | Path | None) -> Bundle:
-    """Find the bundle given by ``--device``, ``--framework`` and ``--bundle``.
-
-    Raises
-    ------
-    DeviceError, BundleError
-        If there is no such bundle, or it is damaged.
-    """
-    if bundle is None:
-        return find_bundle(device or DEFAULT.device_class, framework)
-    if Path(bundle).is_dir():
-        return find_bundle(device, framework, Path(bundle))
-    named = find_bundle(str(bundle), framework)
-    # By a device's name, the part of that device was found, which may not be the folder's first.
-    return named if device is None else find_bundle(device, framework, named.path)
-
-
 def predict(
     path: str | Path,
     *,
@@ -78,6 +62,9 @@ def predict(
     bundle: str | Path | None = None,
     threads: int | None = None,
     strict: Strict = False,
+    precision: str | None = None,
+    compiled: bool = False,
+    host_dispatch_us: float = math.nan,
 ) -> Prediction | list[Prediction]:
     """Predict how long a network takes on a device.
 
@@ -86,8 +73,9 @@ def predict(
     path : str or Path
         ONNX file; its weights may be missing.
     device : str, optional
-        Device or name of a bundle, as ``resperf devices`` lists them; by default that of
-        `bundle`, else ``"cpu"``.
+        Device or name of a bundle, as ``resperf devices`` lists them, or a TOML file with the
+        facts of a card; by default that of `bundle`, else ``"cpu"``. A card without a bundle is
+        answered by one whose predictors serve any card, else from its data sheet.
     framework : str, optional
         Framework of the bundle, if the device has several.
     batch : int or sequence of int, optional
@@ -101,6 +89,13 @@ def predict(
     strict : bool or "range"
         Refuse networks with operators or copies that have no predictor; ``"range"`` also those
         with layers or copies outside the trained range.
+    precision : {"fp32", "amp", "fp16", "bf16"}, optional
+        Precision of the run; the bundle's by default.
+    compiled : bool
+        Whether the framework compiles the network.
+    host_dispatch_us : float
+        Time that the host needs to start one kernel; the execution phase takes at least as long
+        as the host needs for all.
 
     Returns
     -------
@@ -114,7 +109,8 @@ def predict(
     DeviceError, BundleError
         If there is no such bundle, or it is damaged.
     UnsupportedError
-        If `strict` and an operator has no predictor, or (``"range"``) is out of range.
+        If the device lacks the precision, or if `strict` and an operator has no predictor, or
+        (``"range"``) is out of range.
 
     Examples
     --------
@@ -122,12 +118,33 @@ def predict(
     >>> prediction.total_ms, prediction.phases.execution_ms  # doctest: +SKIP
     (412.7, 411.9)
     """
-    found = _for_threads(chosen_bundle(device, framework, bundle), threads)
-    predictions = [
-        predict_network(network, found, strict=strict, threads=threads)
-        for network in read_batches(Path(path), batch, shapes)
-    ]
+    chosen = answering(Asked(device, framework, bundle, precision, compiled))
+    found = replace(chosen, bundle=_for_threads(chosen.bundle, threads))
+    networks = read_batches(Path(path), batch, shapes)
+    predictions = _predictions(networks, found, strict, threads, host_dispatch_us)
     return predictions if isinstance(batch, Sequence) else predictions[0]
+
+
+def _predictions(
+    networks: Sequence[Network],
+    found: Answering,
+    strict: Strict,
+    threads: int | None,
+    host_dispatch_us: float,
+) -> list[Prediction]:
+    return [
+        replace(
+            predict_network(
+                network,
+                found.bundle,
+                strict=strict,
+                threads=threads,
+                host_dispatch_us=host_dispatch_us,
+            ),
+            notes=found.notes,
+        )
+        for network in networks
+    ]
 
 
 def _for_threads(bundle: Bundle, threads: int | None) -> Bundle:
@@ -166,18 +183,21 @@ def predict_everywhere(
     bundle: str | Path | None = None,
     threads: int | None = None,
     strict: Strict = False,
+    precision: str | None = None,
+    compiled: bool = False,
+    host_dispatch_us: float = math.nan,
 ) -> tuple[list[Prediction], list[Failure]]:
-    """Predict a network with every bundle found.
+    """Predict a network with every bundle found, and for every known accelerator without one.
 
     Parameters
     ----------
-    path, framework, batch, shapes, bundle, threads, strict
-        As in `predict`; `framework` restricts the bundles.
+    path, framework, batch, shapes, bundle, threads, strict, precision, compiled, host_dispatch_us
+        As in `predict`; `framework`, `precision` and `compiled` restrict the bundles.
 
     Returns
     -------
     predictions : list of Prediction
-        By bundle, then by batch.
+        By batch, the fastest first.
     failures : list of Failure
         Bundles that cannot predict this network.
 
@@ -198,12 +218,37 @@ def predict_everywhere(
         known = ", ".join(sorted({each.framework for each in found}))
         raise DeviceError(f"no bundle for framework {framework!r}; known: {known}")
     failures = [Failure(str(folder), "", "", str(error)) for folder, error in damaged]
-    for each in wanted:
+    asked = Asked(None, framework, bundle, precision, compiled)
+    fitting = list(_on_each_device(wanted, asked))
+    for each in fitting:
         try:
-            predictions += [
-                predict_network(network, each, strict=strict, threads=threads)
-                for network in networks
-            ]
+            predictions += _predictions(
+                networks, Answering(each), strict, threads, host_dispatch_us
+            )
         except ResperfError as error:
             failures.append(Failure(str(each.path), each.device, each.framework, str(error)))
-    return predictions, failures
+    # Without a bundle all is estimated, which `strict` refuses.
+    others = [] if strict else cards_without({each.device for each in fitting}, framework)
+    for device, its_framework in others:
+        try:
+            answer = answering(replace(asked, device=device, bundle=None))
+            predictions += _predictions(networks, answer, strict, threads, host_dispatch_us)
+        except ResperfError as error:
+            failures.append(Failure("", device, its_framework, str(error)))
+    return sorted(predictions, key=_by_batch_and_time), failures
+
+
+def _on_each_device(bundles: Sequence[Bundle], asked: Asked) -> Iterator[Bundle]:
+    """Yield bundles under a setting that fits, once for each device that they have rows of."""
+    for each in bundles:
+        setting = next(filter(asked.fits, each.settings), None)
+        if setting is not None:
+            platforms = {platform.device: platform for platform in reversed(each.platforms)}
+            alone = len(platforms) == 1 and setting is each.setting
+            rest = [each.on(setting, platform) for platform in platforms.values()]
+            yield from [each] if alone else rest
+
+
+def _by_batch_and_time(prediction: Prediction) -> tuple[int, float]:
+    total_ms = prediction.total_ms
+    return prediction.batch or 0, math.inf if math.isnan(total_ms) else total_ms

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from resperf.bundle import Bundle
-from resperf.devices import device_facts, lower_bound_ms
+from resperf.devices import DeviceFacts, device_facts, estimated_layer_ms, lower_bound_ms
 from resperf.layers import Layer
 from resperf.lowering import lower_layers
 from resperf.measurement import layer_key, written_kind
+from resperf.prediction.data_sheet import sheet_facts
 from resperf.prediction.result import LayerPrediction
 from resperf.quantities import EXECUTION, QUANTITIES
 from resperf.settings import PASSES
@@ -24,6 +25,8 @@ class Time(NamedTuple):
     low_ms: float
     high_ms: float
     reason: str
+    estimated: bool = False
+    """From the device's data sheet alone."""
 
 
 def layer_times(
@@ -60,6 +63,15 @@ def layer_times(
     return [by_key[key] for key in keys]
 
 
+def priced(time: Time, layer: Layer, facts: DeviceFacts | None) -> Time:
+    """Return a layer's time; if it has none, an estimate from the device's facts, if known."""
+    if facts is None or not math.isnan(time.ms):
+        return time
+    sheet = estimated_layer_ms(layer, facts)
+    reason = f"no predictor for {layer.kind}"
+    return Time(sheet.ms, False, sheet.low_ms, sheet.high_ms, reason, estimated=True)
+
+
 def layer_prediction(
     bundle: Bundle,
     layer: Layer,
@@ -86,6 +98,8 @@ def layer_prediction(
     facts = device_facts(bundle.device)
     kind = written_kind(layer.kind, optimizer)
     passes = PASSES if optimizer else 1
+    stem = QUANTITIES[bundle.layer_quantity].stem
+    estimated = time.estimated or f"{kind} {stem}" in bundle.estimates
     return LayerPrediction(
         name=name,
         kind=kind,
@@ -99,7 +113,8 @@ def layer_prediction(
         moved_bytes=layer.moved_bytes,
         sources=sources,
         phase=phase,
-        estimated=f"{kind} {QUANTITIES[bundle.layer_quantity].stem}" in bundle.estimates,
+        estimated=estimated,
+        inferred=bundle.unseen and not estimated,
         lower_bound_ms=math.nan if facts is None else lower_bound_ms(layer, facts, passes),
     )
 
@@ -120,12 +135,18 @@ def predict_layers(
     Returns
     -------
     list of LayerPrediction
-        ``execution_ms`` is NaN if the bundle has no predictor for that kind; ``phase`` says what
-        it contains.
+        Kinds without a predictor are estimated from the device's facts; without facts, and of
+        training steps, ``execution_ms`` is NaN. ``phase`` says what it contains.
     """
     given = optimizers or [""] * len(layers)
     lowered = lower_layers(layers, bundle.setting, bundle.platform)
-    times = layer_times(bundle, lowered, bundle.layer_quantity, given)
+    found = layer_times(bundle, lowered, bundle.layer_quantity, given)
+    facts = sheet_facts(bundle)
+    times = [
+        # What a training step takes beside its passes is not known from a data sheet.
+        time if optimizer else priced(time, layer, facts)
+        for time, layer, optimizer in zip(found, lowered, given, strict=True)
+    ]
     return [
         layer_prediction(
             bundle,

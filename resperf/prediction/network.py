@@ -9,12 +9,14 @@ from typing import Literal
 
 from resperf.bundle import NETWORK, Bundle, group_of
 from resperf.copies import PACKED_KINDS, weights_moved_ms
+from resperf.devices import DeviceFacts, estimated_ms
 from resperf.errors import BundleError, UnsupportedError
 from resperf.lowering import LoweredNetwork, LoweredNode, Work, lower, tensor_bytes, work_of
 from resperf.network import Network
 from resperf.prediction.composition import composable, composed
+from resperf.prediction.data_sheet import completed, sheet_facts
 from resperf.prediction.host import bundle_warnings
-from resperf.prediction.layers import Time, layer_prediction, layer_times
+from resperf.prediction.layers import Time, layer_prediction, layer_times, priced
 from resperf.prediction.result import (
     WHOLE_NETWORK,
     LayerPrediction,
@@ -25,6 +27,7 @@ from resperf.prediction.result import (
 )
 from resperf.prediction.rules import RULE_OF_METHOD, RULES
 from resperf.quantities import PHASES, QUANTITIES, Level
+from resperf.units import MS_PER_S
 
 SHOWN_IN_ERROR = 3
 """Operators that an error names; the rest is counted."""
@@ -42,8 +45,12 @@ def predict_network(
     strict: Strict = False,
     threads: int | None = None,
     whole: bool = True,
+    host_dispatch_us: float = math.nan,
 ) -> Prediction:
     """Predict how long one run of a network takes.
+
+    What an accelerator's bundle has no predictor for is estimated from the device's facts
+    (`resperf.devices.estimated_ms`), unless `strict`.
 
     Parameters
     ----------
@@ -60,6 +67,9 @@ def predict_network(
         Number of threads to predict for; only compared with the bundle's.
     whole : bool
         Also use predictors trained on whole networks.
+    host_dispatch_us : float
+        Time that the host needs to start one kernel. Layers take at least that much together;
+        NaN if the host is taken to be fast enough.
 
     Raises
     ------
@@ -79,6 +89,7 @@ def predict_network(
         )
     lowered = lower(network, bundle.setting, bundle.platform, method=lowering)
     prediction = _prediction(network, lowered, bundle, strict=strict, threads=threads)
+    prediction = _with_host(prediction, host_dispatch_us)
     quantities = {**_of_layers(lowered, bundle), **found}
     return replace(prediction, quantities=tuple(quantities.values())) if quantities else prediction
 
@@ -124,6 +135,18 @@ def _of_layers(lowered: LoweredNetwork, bundle: Bundle) -> dict[str, QuantityPre
     }
 
 
+def _with_host(prediction: Prediction, host_dispatch_us: float) -> Prediction:
+    """Let the execution phase take at least as long as the host needs to start its kernels."""
+    if math.isnan(host_dispatch_us):
+        return prediction
+    kernels = sum(node.role != "view" for node in prediction.nodes)
+    phases = prediction.phases
+    asked = replace(prediction, host_dispatch_us=host_dispatch_us, kernels=kernels)
+    waiting_ms = max(0.0, asked.host_ms - phases.execution_ms)
+    longer = replace(phases, execution_ms=phases.execution_ms + waiting_ms)
+    return replace(asked, phases=longer, waiting_ms=waiting_ms)
+
+
 def _empty(network: Network, bundle: Bundle, threads: int | None) -> Prediction:
     """Return a prediction without values, of a network with a bundle."""
     return Prediction(
@@ -134,6 +157,8 @@ def _empty(network: Network, bundle: Bundle, threads: int | None) -> Prediction:
         method=bundle.method,
         framework=bundle.framework,
         batch=network.batch,
+        precision=bundle.setting.precision,
+        compiled=bundle.setting.compiled,
         phases=PhaseTimes(math.nan, math.nan, math.nan),
         layers=(),
         warnings=(*bundle_warnings(bundle, threads=threads), *network.notes),
@@ -153,7 +178,9 @@ def _prediction(
     rule = RULE_OF_METHOD.get(bundle.method, "three_phase")
     # The published rules use times of isolated layers.
     alone = alone or bundle.method in RULE_OF_METHOD
-    layers, times_ms, skipped = _predict_nodes(network, lowered, bundle, alone=alone)
+    facts = None if strict else sheet_facts(bundle)
+    bundle = completed(bundle, facts)
+    layers, times_ms, skipped = _predict_nodes(network, lowered, bundle, facts, alone=alone)
     total = RULES[rule](bundle, lowered, times_ms)
     skipped += total.missing
     copies = tuple(_copies_out_of_range(bundle, lowered)) if rule == "three_phase" else ()
@@ -166,7 +193,7 @@ def _prediction(
         warnings=(
             *empty.warnings,
             *lowered.notes,
-            *_layer_warnings(layers),
+            *_layer_warnings([each for each in layers if each.kind in bundle.kinds]),
             *(f"the copy of {name!r} is outside the measured range: {why}" for name, why in copies),
         ),
         phases=total.phases,
@@ -206,9 +233,17 @@ def layers_alone(network: Network, bundle: Bundle, *, threads: int | None = None
 
 
 def _predict_nodes(
-    network: Network, lowered: LoweredNetwork, bundle: Bundle, *, alone: bool
+    network: Network,
+    lowered: LoweredNetwork,
+    bundle: Bundle,
+    facts: DeviceFacts | None,
+    *,
+    alone: bool,
 ) -> tuple[tuple[LayerPrediction, ...], list[float], tuple[Skipped, ...]]:
-    """Return the layers with a time, the time of every node (or NaN), and the skipped nodes."""
+    """Return the layers with a time, the time of every node (or NaN), and the skipped nodes.
+
+    With `facts`, nodes without a predictor are estimated, and only those of unknown work skipped.
+    """
     chosen = [node.layer for node in lowered.nodes if node.layer is not None]
     found = layer_times(bundle, chosen)
     moved = [0.0] * len(found) if alone else _weights_moved_ms(lowered, bundle, found)
@@ -225,10 +260,15 @@ def _predict_nodes(
                 # An operator with several kernels counts once.
                 work = work_of(network, [each for each in node.sources if each not in counted])
                 counted.update(node.sources)
-                skipped.append(Skipped(node.name, node.op, reason, *work))
+                estimate = None if facts is None else _without_layer(node, work, facts)
+                if estimate is None:
+                    skipped.append(Skipped(node.name, node.op, reason, *work))
+                else:
+                    times_ms[-1] = estimate.execution_ms
+                    layers.append(estimate)
             continue
         time, moved_ms = next(predicted)
-        time = _in_network(time, moved_ms, node, bundle)
+        time = priced(_in_network(time, moved_ms, node, bundle), node.layer, facts)
         times_ms.append(time.ms)
         if math.isnan(time.ms):
             reason = f"the bundle has no predictor for {node.layer.kind}"
@@ -241,6 +281,28 @@ def _predict_nodes(
             )
         )
     return tuple(layers), times_ms, tuple(skipped)
+
+
+def _without_layer(node: LoweredNode, work: Work, facts: DeviceFacts) -> LayerPrediction | None:
+    """Estimate a kernel that no kind of layer describes; None if its work is not known."""
+    if math.isnan(work.macs + work.moved_bytes):
+        return None
+    sheet = estimated_ms(2 * work.macs, work.moved_bytes, facts)
+    not_cached_bytes = max(0.0, work.moved_bytes - facts.cache_bytes)
+    return LayerPrediction(
+        name=node.name,
+        kind=node.op,
+        execution_ms=sheet.ms,
+        in_range=False,
+        reason=f"no predictor for {node.op}",
+        macs=int(work.macs),
+        moved_bytes=int(work.moved_bytes),
+        sources=node.sources,
+        estimated=True,
+        lower_bound_ms=not_cached_bytes / facts.bandwidth_bytes_per_s * MS_PER_S,
+        low_ms=sheet.low_ms,
+        high_ms=sheet.high_ms,
+    )
 
 
 def _weights_moved_ms(

@@ -11,7 +11,7 @@ from typing import Any
 from resperf.lowering import LoweredNode
 from resperf.quantities import WHOLE_CALL, quantity
 from resperf.records import Record
-from resperf.units import json_values
+from resperf.units import US_PER_MS, json_values
 
 WHOLE_NETWORK = "whole_network"
 """Value of `Prediction.rule` if the network was predicted as a whole."""
@@ -77,7 +77,10 @@ class LayerPrediction(Record):
         re-layout of a network's input or output. ``whole_call`` for a single layer, from a bundle
         that has only such times.
     estimated : bool
-        Whether the time is an estimate from other measurements, without a trained predictor.
+        Whether the time is an estimate from other measurements or from the device's data sheet,
+        without a trained predictor.
+    inferred : bool
+        Whether the predictor learnt from other devices only.
     lower_bound_ms : float
         Least possible time on the device (`resperf.devices.lower_bound_ms`); NaN if the device's
         peak is not known.
@@ -99,6 +102,7 @@ class LayerPrediction(Record):
     low_ms: float = math.nan
     high_ms: float = math.nan
     moved_bytes: int = 0
+    inferred: bool = False
 
     @property
     def below_bound(self) -> bool | None:
@@ -230,6 +234,17 @@ class Prediction:
         Text naming the machine of the measured times; empty if not known.
     bundle, method : str
         Folder and method of the predictors.
+    precision, compiled : str
+        Of the setting that was predicted; empty if the bundle does not say.
+    host_dispatch_us : float
+        What the host was taken to need for starting one kernel; NaN if it was not asked for.
+    kernels : int
+        Number of kernels that the host starts, if `host_dispatch_us` is known.
+    waiting_ms : float
+        How much longer the host needs for that than the device for running them, contained in
+        ``phases.execution_ms``.
+    notes : tuple of str
+        Which of several bundles answers, or that none is of this device.
     quantities : tuple of QuantityPrediction
         Other predicted quantities of the network, such as ``peak_memory_bytes``.
     missing_costs : tuple of Skipped
@@ -259,6 +274,12 @@ class Prediction:
     bundle: str = ""
     method: str = ""
     missing_costs: tuple[Skipped, ...] = ()
+    precision: str = ""
+    compiled: str = ""
+    host_dispatch_us: float = math.nan
+    kernels: int = 0
+    waiting_ms: float = 0.0
+    notes: tuple[str, ...] = ()
     quantities: tuple[QuantityPrediction, ...] = ()
 
     @property
@@ -271,6 +292,11 @@ class Prediction:
             return self.phases.total_ms
         found = (each.value for each in self.quantities if each.name == "latency_ms")
         return next(found, math.nan)
+
+    @property
+    def host_ms(self) -> float:
+        """Time that the host needs to start all kernels; NaN if its dispatch is not known."""
+        return self.host_dispatch_us * self.kernels / US_PER_MS
 
     @property
     def complete(self) -> bool:
@@ -305,6 +331,34 @@ class Prediction:
         return known_sum(parts_ms)
 
     @property
+    def origins(self) -> dict[str, Any]:
+        """Where the total's time comes from: ``measured`` and others, shares, and ``..._ms``.
+
+        ``measured`` times were learnt from measurements of this device, ``inferred`` ones from
+        those of other devices, ``estimated`` ones from data sheets and other measurements;
+        ``host`` is time in which the device waits for the host.
+        """
+        parts_ms = {
+            "measured": 0.0,
+            "inferred": sum(
+                layer.execution_ms
+                for layer in self.layers
+                if layer.inferred and layer.phase not in self.estimated_phases
+            ),
+            "estimated": self.estimated_ms,
+            "host": self.waiting_ms,
+        }
+        # Rounding may leave less than nothing.
+        parts_ms["measured"] = max(0.0, self.total_ms - sum(parts_ms.values()))
+        return {
+            **{f"{name}_ms": part_ms for name, part_ms in parts_ms.items()},
+            **{
+                name: part_ms / self.total_ms if self.total_ms else 0.0
+                for name, part_ms in parts_ms.items()
+            },
+        }
+
+    @property
     def lower_bound_ms(self) -> float:
         """Sum of the layers' lower bounds on the device; NaN if one is not known."""
         return sum(layer.lower_bound_ms for layer in self.layers) if self.layers else math.nan
@@ -325,14 +379,22 @@ class Prediction:
         If whole networks were measured, their errors give the width; layers outside the trained
         range add their own intervals. Otherwise all layers are assumed to reach their bounds
         together, and other costs to be equally uncertain. Errors of one predictor on one machine
-        are correlated, so this interval tends to be too wide.
+        are correlated, so this interval tends to be too wide. The host's dispatch, if given, is
+        taken as it is.
         """
+        bound_ms = self._device_bound_ms(sign, self.total_ms - self.waiting_ms)
+        if math.isnan(self.host_ms) or math.isnan(bound_ms):
+            return bound_ms
+        return max(bound_ms, self.total_ms - self.phases.execution_ms + self.host_ms)
+
+    def _device_bound_ms(self, sign: int, total_ms: float) -> float:
+        """Return the bound of a total in which the device never waits."""
         layers_ms = sum(layer.execution_ms for layer in self.layers)
         if not layers_ms:
             return math.nan
         bounds_ms = [layer.low_ms if sign < 0 else layer.high_ms for layer in self.layers]
         if math.isinf(self.log_width):
-            return self.total_ms * sum(bounds_ms) / layers_ms
+            return total_ms * sum(bounds_ms) / layers_ms
         ratio = math.exp(sign * self.log_width)
         wider_ms = [
             sign * (bound_ms - layer.execution_ms * ratio)
@@ -340,7 +402,7 @@ class Prediction:
             if not layer.in_range
         ]
         # `not each <= 0` includes NaN.
-        return self.total_ms * ratio + sign * sum(each for each in wider_ms if not each <= 0)
+        return total_ms * ratio + sign * sum(each for each in wider_ms if not each <= 0)
 
     @property
     def coverage(self) -> dict[str, Any]:
@@ -385,7 +447,8 @@ SHARED = ("network", "device", "framework", "batch", "total_ms", "phases", "laye
 _OWN = (
     "complete", "machine", "bundle", "method", "session_ms", "views_ms", "handover_ms", "warnings",
     "lowering", "rule", "estimated_phases", "views_estimated", "copies", "estimated_ms",
-    "lower_bound_ms", "low_ms", "high_ms", "coverage",
+    "lower_bound_ms", "low_ms", "high_ms", "coverage", "origins", "precision", "compiled",
+    "host_dispatch_us", "kernels", "waiting_ms", "notes",
 )  # fmt: skip
 
 

@@ -199,6 +199,8 @@ class Predictor(ABC):
     fewest: ClassVar[int] = FEWEST_EXAMPLES
     reads_lists: ClassVar[bool] = False
     """Whether its networks may be lists of operators (`operator_classes.RunNetwork`)."""
+    unseen_devices: ClassVar[bool] = False
+    """Whether it answers for devices that no row came from, from their facts."""
     notes_: tuple[str, ...] = ()
     """Remarks for the user on the fit, or on predicted totals; set by `fit` or `predict`."""
 

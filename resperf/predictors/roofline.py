@@ -174,6 +174,7 @@ class Roofline(Boosted):
     """
 
     method = "roofline"
+    unseen_devices = True
 
     def _learn(self, task: Task) -> None:
         """Fit pooled coefficients, then those of each session, then trees on what is left."""

@@ -50,6 +50,7 @@ def network_text(result: Prediction | MeasuredNetwork, *, every: bool = False) -
         _totals(result),
         _layers(result, every) if result.layers else "",
         _skipped(result, every) if result.skipped else "",
+        notes_text(result.notes) if isinstance(result, Prediction) else "",
         warnings_text(result.warnings),
     )
     return "\n\n".join(filter(None, parts))
@@ -60,10 +61,18 @@ def warnings_text(warnings: Sequence[str]) -> str:
     return "\n".join(f"warning: {warning}" for warning in dict.fromkeys(warnings))
 
 
+def notes_text(notes: Sequence[str]) -> str:
+    """Return one line per note on which bundle answers."""
+    return "\n".join(f"note: {note}" for note in dict.fromkeys(notes))
+
+
 def heading(result: Prediction | MeasuredNetwork) -> str:
     """Name a network, its batch, and where it runs."""
     batch = "" if result.batch is None else f", batch {result.batch}"
-    return f"{result.network}{batch}, on {result.device} with {result.framework}"
+    how = ""
+    if isinstance(result, Prediction):
+        how = "".join(f", {word}" for word in (result.precision, result.compiled) if word)
+    return f"{result.network}{batch}, on {result.device} with {result.framework}{how}"
 
 
 def quantity_line(found: QuantityPrediction) -> str:
@@ -106,6 +115,7 @@ def _totals(result: Prediction | MeasuredNetwork) -> str:
     lines += map(quantity_line, result.quantities)
     if result.layers:
         lines.append(_coverage(result))
+    lines += filter(None, (_origins(result), _host(result)))
     return "\n".join(lines)
 
 
@@ -154,6 +164,31 @@ def _coverage(prediction: Prediction) -> str:
     )
 
 
+def _origins(prediction: Prediction) -> str:
+    """Say what share of the time was measured, inferred and estimated, unless all was measured."""
+    shares = prediction.origins
+    if not shares["inferred"] and not shares["estimated"]:
+        return ""
+    waiting = f", {shares['host']:.0%} waiting for the host" if shares["host"] else ""
+    return (
+        f"of the total's time, {shares['measured']:.0%} is learnt from measurements of this "
+        f"device, {shares['inferred']:.0%} inferred from other devices, {shares['estimated']:.0%} "
+        f"{ESTIMATED} from data sheets and other measurements{waiting}"
+    )
+
+
+def _host(prediction: Prediction) -> str:
+    """Compare the host's dispatch with the device's time, if it was asked for."""
+    if math.isnan(prediction.host_dispatch_us):
+        return ""
+    device_ms = prediction.phases.execution_ms - prediction.waiting_ms
+    return (
+        f"execution is the larger of host dispatch, {prediction.host_dispatch_us:g} us x "
+        f"{prediction.kernels} kernels = {ms_cell(prediction.host_ms)} ms, and device time, "
+        f"{ms_cell(device_ms)} ms"
+    )
+
+
 def _total_remark(result: Prediction | MeasuredNetwork) -> str:
     """Describe a predicted total: its interval, its estimated part, its lower bound."""
     if not isinstance(result, Prediction):
@@ -188,7 +223,9 @@ def _operators(count: int) -> str:
 
 def layer_remarks(layer: LayerPrediction) -> list[str]:
     """Return remarks on a predicted time, its range included; empty strings where none apply."""
-    return ["" if layer.in_range else f"out of range: {layer.reason}", *_marks(layer)]
+    unknown = layer.estimated and layer.reason.startswith("no predictor")
+    reason = layer.reason if unknown else f"out of range: {layer.reason}"
+    return ["" if layer.in_range else reason, *_marks(layer)]
 
 
 def _marks(layer: LayerPrediction) -> list[str]:
@@ -330,11 +367,15 @@ def everywhere_text(predictions: Sequence[Prediction], failures: Sequence[Failur
         for each in failures
     ]
     lacking, warnings = [], []
+    noted: dict[str, list[str]] = {}
     for name, each in zip(names, predictions, strict=True):
         place = f"{name} with {each.framework}"
         lacking += [f"{place}: {line}" for line in incomplete_lines(each, listed=False)]
+        for note in each.notes:
+            noted.setdefault(note, []).append(name)
         warnings += [f"{place}: {warning}" for warning in each.warnings]
-    parts += ["\n".join(dict.fromkeys(lacking)), warnings_text(warnings)]
+    notes = [f"{', '.join(dict.fromkeys(names))}: {note}" for note, names in noted.items()]
+    parts += ["\n".join(dict.fromkeys(lacking)), notes_text(notes), warnings_text(warnings)]
     return "\n\n".join(filter(None, parts))
 
 

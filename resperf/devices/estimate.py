@@ -1,0 +1,69 @@
+"""Times estimated from a device's data sheet alone, for what nobody measured on it.
+
+The published peaks are not reached: kernels take longer than the larger of operations over peak
+and bytes over bandwidth by the factors below. They are medians over published times of nine cards
+and the operators products, convolutions, normalisations, softmax and element-wise ones (NeuSight,
+rows above four times the shortest); `tools/estimate_error.py` prints them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from resperf.devices.facts import FP32, DeviceFacts
+from resperf.layers import Layer
+from resperf.units import MS_PER_S
+
+COMPUTE_TIMES_LONGER = 1.6
+"""Measured time over that at the peak, where operations decide."""
+MEMORY_TIMES_LONGER = 1.4
+"""Measured time over that at the full bandwidth, where bytes decide."""
+LAUNCH_MS = 0.005
+"""From one kernel of a stream to the next; the smallest activations of the V100 take 4.8 us."""
+INTERVAL = (0.5, 3.0)
+"""Measured over estimated time in nine of ten cases."""
+_PEAKS_OF: Mapping[str, tuple[str, ...]] = {
+    "float32": ("fp32_matrix",), "float16": ("fp16",), "bfloat16": ("bf16",), "int8": ("int8",),
+    "uint8": ("int8",),
+}  # fmt: skip
+"""Type of a layer's values -> the peak that frameworks use for it without being asked to."""
+
+
+class DataSheetTime(NamedTuple):
+    """A time in milliseconds with its 90% interval; NaN if the work is not known."""
+
+    ms: float
+    low_ms: float
+    high_ms: float
+
+
+def estimated_ms(
+    flops: float, moved_bytes: float, facts: DeviceFacts, dtype: str = "float32"
+) -> DataSheetTime:
+    """Estimate a kernel's time: its operations or its bytes, whichever take longer, and a launch.
+
+    Parameters
+    ----------
+    flops, moved_bytes : float
+        Operations, a multiply-accumulate counting as two, and bytes read and written.
+    facts : DeviceFacts
+    dtype : str
+        Type of its values, which decides the peak.
+    """
+    peaks = facts.peaks_flops_per_s
+    names = (*_PEAKS_OF.get(dtype, ()), FP32)
+    peak = next(peaks[name] for name in names if name in peaks)
+    compute_ms = COMPUTE_TIMES_LONGER * flops / peak * MS_PER_S
+    memory_ms = MEMORY_TIMES_LONGER * moved_bytes / facts.bandwidth_bytes_per_s * MS_PER_S
+    # Of a number and NaN, `max` may return either.
+    known = not math.isnan(compute_ms + memory_ms)
+    ms = LAUNCH_MS + max(compute_ms, memory_ms) if known else math.nan
+    return DataSheetTime(ms, INTERVAL[0] * ms, INTERVAL[1] * ms)
+
+
+def estimated_layer_ms(layer: Layer, facts: DeviceFacts) -> DataSheetTime:
+    """Estimate the execution of a layer in inference."""
+    dtype = getattr(layer, "dtype", "float32")
+    return estimated_ms(layer.flops, layer.moved_bytes, facts, dtype)

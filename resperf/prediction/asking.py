@@ -1,0 +1,294 @@
+"""Which bundle answers for the device, framework and setting that a user asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from resperf.bundle import (
+    MANIFEST,
+    Bundle,
+    best_of,
+    bundle_place,
+    bundles_of,
+    find_bundle,
+    of_device,
+)
+from resperf.devices import DeviceFacts, add_device, device_facts, devices, read_device
+from resperf.errors import UnsupportedError
+from resperf.prediction.data_sheet import platform_of, sheet_bundle
+from resperf.settings import PLAIN_PRECISIONS, Setting
+from resperf.targets import DEFAULT, Target, targets
+
+_PEAK_OF = {"amp": "fp16", "fp16": "fp16", "bf16": "bf16"}
+"""Precision -> the peak that a device has if its units know that type."""
+_COMPILED = "dynamo"
+_TABLE = ".toml"
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A device, as asked for; None where the question leaves it open.
+
+    Attributes
+    ----------
+    device : str or None
+        A name, a bundle's name or folder, or a TOML file with the facts of a card.
+    framework : str or None
+    bundle : str or Path or None
+        As ``--bundle``.
+    precision : str or None
+        ``"fp32"``, ``"amp"``, ``"fp16"`` or ``"bf16"``.
+    compiled : bool
+        Whether the framework compiles the network; if false, eager is preferred.
+    """
+
+    device: str | None = None
+    framework: str | None = None
+    bundle: str | Path | None = None
+    precision: str | None = None
+    compiled: bool = False
+
+    @property
+    def words(self) -> str:
+        """The setting in words, empty if none is asked for."""
+        named = [f"precision {self.precision}"] if self.precision else []
+        return ", ".join([*named, "compiled"] if self.compiled else named)
+
+    def fits(self, setting: Setting) -> bool:
+        """Say whether times under a setting answer the question."""
+        plain = self.precision == PLAIN_PRECISIONS[1] and setting.precision in PLAIN_PRECISIONS
+        precise = plain or self.precision in (None, setting.precision)
+        return precise and (setting.is_compiled or not self.compiled)
+
+
+@dataclass(frozen=True)
+class Answering:
+    """The bundle that answers, and notes on why this one."""
+
+    bundle: Bundle
+    notes: tuple[str, ...] = ()
+
+
+def chosen_bundle(device: str | None, framework: str | None, bundle: str | Path | None) -> Bundle:
+    """Find the bundle given by ``--device``, ``--framework`` and ``--bundle``.
+
+    Raises
+    ------
+    DeviceError, BundleError
+        If there is no such bundle, or it is damaged.
+    """
+    if bundle is None:
+        return find_bundle(device or DEFAULT.device_class, framework)
+    if Path(bundle).is_dir():
+        return find_bundle(device, framework, Path(bundle))
+    named = find_bundle(str(bundle), framework)
+    # By a device's name, the part of that device was found, which may not be the folder's first.
+    return named if device is None else find_bundle(device, framework, named.path)
+
+
+def accelerator(device: str | None) -> DeviceFacts | None:
+    """Return the facts of a device if it is a known accelerator."""
+    facts = None if device is None else device_facts(device)
+    return None if facts is None or facts.device_class == DEFAULT.device_class else facts
+
+
+def answering(asked: Asked) -> Answering:
+    """Choose what answers: a bundle of the device, one for unseen devices, or its data sheet.
+
+    Bundles of the device come first, among them those of the setting; `resperf.bundle.best_of`
+    chooses between several. Next is a bundle whose predictors serve devices that no row came from,
+    and last the data sheet alone.
+
+    Raises
+    ------
+    DeviceError, BundleError
+        If the device is not known and no bundle is its own, or if that is damaged.
+    UnsupportedError
+        If the device lacks the precision, or nothing answers for it.
+    ResperfError
+        If a TOML file does not describe a device.
+    """
+    if asked.device is not None and asked.device.casefold().endswith(_TABLE):
+        asked = replace(asked, device=add_device(read_device(Path(asked.device))).device)
+    facts = accelerator(asked.device)
+    if facts is not None and not _is_bundle(asked.device):
+        return _of_card(asked, facts)
+    found = chosen_bundle(asked.device, asked.framework, asked.bundle)
+    alike = [part for part in found.parts if part.device == found.device]
+    fitting = _under(asked, [found, *alike])
+    if not fitting:
+        raise UnsupportedError(
+            f"{found.path} has no times of {found.device} with {asked.words}; leave it out, or "
+            "name another bundle or device"
+        )
+    _refuse_lacking(asked, accelerator(found.device))
+    return Answering(fitting[0])
+
+
+def _of_card(asked: Asked, facts: DeviceFacts) -> Answering:
+    """Choose what answers for a known accelerator."""
+    _refuse_lacking(asked, facts)
+    place = bundle_place(asked.bundle, asked.framework)
+    own, damaged = bundles_of(facts.device, asked.framework, place)
+    if fitting := _under(asked, [of_device(part, facts.device) for part in own]):
+        chosen = best_of(fitting)
+        return Answering(_checked(chosen), _others(chosen, own))
+    if (unseen := _unseen(asked, facts, place)) is not None:
+        return unseen
+    if not own and _is_bundle(place):
+        # Raises the error that the bundle is of other devices.
+        return Answering(find_bundle(facts.device, asked.framework, place))
+    notes = tuple(f"not considered: {error}" for error in damaged)
+    return _by_data_sheet(asked, facts, own, notes)
+
+
+def _is_bundle(place: str | Path | None) -> bool:
+    return place is not None and (Path(place) / MANIFEST).exists()
+
+
+def _under(asked: Asked, parts: list[Bundle]) -> list[Bundle]:
+    """Return the parts with a setting that fits, under that setting."""
+    return [
+        part if setting is part.setting else part.on(setting, part.platform)
+        for part in parts
+        if (setting := next(filter(asked.fits, part.settings), None)) is not None
+    ]
+
+
+def _checked(part: Bundle) -> Bundle:
+    """Check the files of a bundle that was read by its manifest only."""
+    part.checked  # noqa: B018
+    return part
+
+
+def _others(chosen: Bundle, own: list[Bundle]) -> tuple[str, ...]:
+    """Name the bundles of a device that were not chosen."""
+    others = {
+        (part.path, part.framework, part.setting.precision, part.setting.compiled): part
+        for part in own
+        if (part.path, part.settings) != (chosen.path, chosen.settings)
+    }
+    if not others:
+        return ()
+    named = "; ".join(_described(part) for part in others.values())
+    return (
+        f"{_described(chosen)} answers: of the bundles of a device, the one of plain precision "
+        f"with most kinds of layers, then the newest; there is also {named} (choose by "
+        "--framework, --precision, --compiled or --bundle)",
+    )
+
+
+def _described(part: Bundle) -> str:
+    words = (part.framework, part.setting.precision, part.setting.compiled)
+    return f"{part.path.name} ({', '.join(filter(None, words))})"
+
+
+def _unseen(asked: Asked, facts: DeviceFacts, place: Path | None) -> Answering | None:
+    """Choose a bundle whose predictors answer for any device of this class, if there is one."""
+    parts, _ = bundles_of(None, asked.framework, place)
+    serving = [
+        part
+        for part in _under(asked, parts)
+        if part.serves_unseen and facts.device_class in _classes_of(part)
+    ]
+    if not serving:
+        return None
+    chosen = best_of(serving)
+    note = (
+        f"no bundle has times of this card: {chosen.path.name} infers them from those of "
+        f"{_listed(chosen)} and the facts of all"
+    )
+    return Answering(_checked(chosen).on(chosen.setting, platform_of(facts)), (note,))
+
+
+def _classes_of(part: Bundle) -> set[str]:
+    known = (accelerator(platform.device) for platform in part.platforms)
+    return {facts.device_class for facts in known if facts is not None}
+
+
+def _listed(part: Bundle) -> str:
+    return ", ".join(dict.fromkeys(platform.device for platform in part.platforms))
+
+
+def _by_data_sheet(
+    asked: Asked, facts: DeviceFacts, own: list[Bundle], notes: tuple[str, ...]
+) -> Answering:
+    """Answer without any bundle."""
+    row = sheet_target(facts, asked.framework, asked.precision)
+    setting = Setting(
+        framework=row.framework,
+        precision=asked.precision or PLAIN_PRECISIONS[1],
+        compiled=_COMPILED if asked.compiled else "eager",
+    )
+    why = "no bundle has times of this card"
+    if own:
+        there = "; ".join(dict.fromkeys(map(_described, own)))
+        why += f" with {asked.words}, only {there}"
+    note = f"{why}: every time is estimated from its data sheet"
+    return Answering(sheet_bundle(facts, setting), (*notes, note))
+
+
+def cards_without(
+    known: Collection[str], framework: str | None = None
+) -> Iterator[tuple[str, str]]:
+    """Yield device and framework of the accelerators that only their data sheet answers for.
+
+    Parameters
+    ----------
+    known : collection of str
+        Devices that have bundles.
+    framework : str, optional
+        Only those for which networks can be lowered for it.
+    """
+    for device in devices():
+        facts = accelerator(device)
+        if facts is None or device in known:
+            continue
+        with suppress(UnsupportedError):
+            yield device, sheet_target(facts, framework).framework
+
+
+def sheet_target(facts: DeviceFacts, framework: str | None, precision: str | None = None) -> Target:
+    """Return the target for which networks are lowered if there is no bundle.
+
+    Raises
+    ------
+    UnsupportedError
+        If none fits.
+    """
+    rows = [
+        row
+        for row in targets()
+        if row.device_class == facts.device_class
+        and row.lowering
+        and framework in (None, row.framework)
+        and (precision is None or precision in row.precisions)
+    ]
+    if not rows:
+        wanted = f" with {framework}" if framework else ""
+        wanted += f" in {precision}" if precision else ""
+        known = ", ".join(
+            f"{row.framework} ({', '.join(row.precisions)})"
+            for row in targets()
+            if row.device_class == facts.device_class and row.lowering
+        )
+        raise UnsupportedError(
+            f"nothing answers for {facts.device}{wanted}: it has no bundle, and what can be "
+            f"estimated is {known or 'nothing of this class of devices'}"
+        )
+    return max(rows, key=lambda row: len(row.precisions))
+
+
+def _refuse_lacking(asked: Asked, facts: DeviceFacts | None) -> None:
+    """Refuse a precision that a device's units do not have."""
+    peak = _PEAK_OF.get(asked.precision or "")
+    if facts is None or peak is None or peak in facts.peaks_flops_per_s:
+        return
+    there = ", ".join(facts.peaks_flops_per_s)
+    raise UnsupportedError(
+        f"{facts.device} ({facts.name}) has no {peak}, which precision {asked.precision} needs: "
+        f"its peaks are of {there}; use --precision fp32, or another device"
+    )

@@ -1,0 +1,268 @@
+"""How users ask for a card: by name, by its facts, with a precision, with a host's dispatch."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from onnx.helper import make_node
+
+from resperf.predictors import METHODS
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "bundle-v4" / "bundle.json"
+MY_CARD = {
+    "name": '"My Card"', "class": '"cuda"', "peak_tflops": "{ fp32 = 15.7, fp16 = 125.0 }",
+    "bandwidth_gb_s": "900.0", "memory_gib": "16", "cache_mib": "6", "multiprocessors": "80",
+    "boost_mhz": "1530", "board_w": "300", "process_nm": "12", "bus": '"PCIe 3.0 x16"',
+    "bus_gb_s": "15.75",
+}  # fmt: skip
+
+
+@pytest.fixture
+def card_bundle(home: Path):
+    """Write a bundle of dense layers on some cards, among those of the user."""
+
+    def write(name: str, *cards: str, method: str = "linear", date: str = "2026-01-01", **setting):
+        manifest = json.loads(GOLDEN.read_text())
+        [_, part] = manifest["parts"]
+        of_setting = {**manifest["settings"]["1-1"], "framework": "torch", **setting}
+        platform = manifest["platforms"]["1-0-0"]
+        part |= {
+            "device": cards[0], "framework": of_setting["framework"], "method": method,
+            "platforms": list(cards), "settings": ["0"], "costs": {},
+        }  # fmt: skip
+        part["transfers"] = {}
+        predictor = part["predictors"]["dense"]["execution_ms"]
+        predictor |= {"method": method}
+        manifest |= {
+            "created": f"{date}T00:00:00+00:00",
+            "parts": [part],
+            "files": {},
+            "settings": {"0": of_setting},
+            "platforms": {card: {**platform, "device": card} for card in cards},
+        }
+        folder = home / "bundles" / name
+        folder.mkdir(parents=True)
+        (folder / "bundle.json").write_text(json.dumps(manifest))
+        return folder
+
+    return write
+
+
+@pytest.fixture
+def network(network_file) -> Path:
+    """Return a network of a dense layer and an activation."""
+    nodes = [
+        make_node("Gemm", ["x", "w", "b"], ["h"], "fc"),
+        make_node("Relu", ["h"], ["y"], "act"),
+    ]
+    weights = {"w": np.zeros((256, 128), np.float32), "b": np.zeros(128, np.float32)}
+    return network_file("net.onnx", nodes, {"x": [16, 256]}, {"y": [16, 128]}, weights)
+
+
+@pytest.fixture
+def my_card(home: Path, no_own_cards):
+    """Write the facts of a card, some of them changed or left out."""
+
+    def write(**changed: str | None) -> Path:
+        facts = {**MY_CARD, **changed}
+        lines = [f"{name} = {value}" for name, value in facts.items() if value is not None]
+        path = home / "mycard.toml"
+        path.write_text("\n".join(["[mycard]", *lines]))
+        return path
+
+    return write
+
+
+def by_name(document: dict) -> dict:
+    return {layer["name"]: layer for layer in document["layers"]}
+
+
+def test_what_a_bundle_has_no_predictor_for_is_estimated_and_the_shares_are_said(
+    card_bundle, network, cli
+):
+    card_bundle("mine", "v100")
+    document = cli.json("predict", network, "--device", "v100")
+    layers = by_name(document)
+    assert not layers["fc"]["estimated"]
+    # 16 x 128 values in and out: 16,384 bytes at 900 GB/s, 1.4 times, and a launch of 5 us.
+    act = layers["act"]
+    assert act["estimated"]
+    assert act["execution_ms"] == pytest.approx(0.005 + 1.4 * 16384 / 900e6, rel=1e-3)
+    assert act["low_ms"] == pytest.approx(0.5 * act["execution_ms"])
+    assert (document["complete"], document["skipped"]) == (True, [])
+    origins = document["origins"]
+    assert origins["measured_ms"] == pytest.approx(layers["fc"]["execution_ms"])
+    # The copies of 16 x 256 and 16 x 128 values are estimated as well.
+    copies_ms = sum(0.01 + 1.25 * 4 * 16 * n / 15.75e6 for n in (256, 128))
+    assert origins["estimated_ms"] == pytest.approx(act["execution_ms"] + copies_ms, rel=1e-3)
+    assert origins["measured"] + origins["estimated"] == pytest.approx(1)
+    text = cli.text("predict", network, "--device", "v100")
+    assert "of the total's time, " in text
+    assert "INCOMPLETE" not in text
+    line = cli.error("predict", network, "--device", "v100", "--strict")
+    assert "act (relu): the bundle has no predictor for activation" in line
+
+
+def test_a_card_without_a_bundle_is_answered_by_its_data_sheet(home, network, cli):
+    document = cli.json("predict", network, "--device", "NVIDIA H100 SXM")
+    assert (document["device"], document["framework"], document["precision"]) == (
+        "h100", "torch", "fp32",
+    )  # fmt: skip
+    assert [layer["estimated"] for layer in document["layers"]] == [True, True]
+    assert document["origins"]["estimated"] == pytest.approx(1)
+    text = cli.text("predict", network, "--device", "h100")
+    note = "note: no bundle has times of this card: every time is estimated from its data sheet"
+    assert text.splitlines()[-1] == note
+    [layer] = cli.json("predict-layer", "dense", "batch=16", "features_in=256", "features_out=128",
+                       "--device", "h100")  # fmt: skip
+    assert layer["execution_ms"] == pytest.approx(document["layers"][0]["execution_ms"])
+
+
+def test_devices_names_the_cards_that_have_no_bundle(card_bundle, cli):
+    card_bundle("mine", "h100")
+    last = cli.text("devices").splitlines()[-1]
+    assert last.startswith("without a bundle of their own, predict estimates from data sheets: ")
+    assert "a100" in last
+    assert " h100," not in last
+
+
+def test_a_card_of_ones_own_is_a_file(my_card, card_bundle, network, cli):
+    mine = by_name(cli.json("predict", network, "--device", my_card()))
+    same = by_name(cli.json("predict", network, "--device", "v100"))
+    assert mine["fc"]["execution_ms"] == pytest.approx(same["fc"]["execution_ms"], rel=1e-2)
+    # Twice the bandwidth takes half of what is not the launch.
+    faster = by_name(cli.json("predict", network, "--device", my_card(bandwidth_gb_s="1800.0")))
+    assert faster["act"]["execution_ms"] - 0.005 == pytest.approx(
+        (mine["act"]["execution_ms"] - 0.005) / 2
+    )
+
+
+def test_a_bundle_whose_predictors_serve_any_card_answers_before_the_data_sheet(
+    my_card, card_bundle, network, cli, monkeypatch
+):
+    monkeypatch.setitem(METHODS, "toy-of-any-card", "tests.toy_card_method:ToyOfAnyCard")
+    card_bundle("one", "v100", method="toy-of-any-card", date="2025-01-01")
+    # Rows of one card do not say how cards differ.
+    assert cli.json("predict", network, "--device", "h100")["origins"]["inferred"] == 0
+    card_bundle("any", "v100", "t4", method="toy-of-any-card")
+    own = cli.json("predict", network, "--device", "v100")
+    assert own["origins"]["inferred"] == 0
+    document = cli.json("predict", network, "--device", "h100")
+    fc, act = document["layers"]
+    assert (fc["inferred"], act["inferred"], act["estimated"]) == (True, False, True)
+    ratio = 15.7 / 66.9
+    assert fc["execution_ms"] == pytest.approx(ratio * own["layers"][0]["execution_ms"], rel=1e-2)
+    assert document["origins"]["inferred_ms"] == pytest.approx(fc["execution_ms"])
+    assert document["notes"] == [
+        "no bundle has times of this card: any infers them from those of v100, t4 and the facts of "
+        "all"
+    ]
+    half = my_card(peak_tflops="{ fp32 = 7.85 }")
+    slower = cli.json("predict", network, "--device", half)["layers"][0]
+    assert slower["execution_ms"] == pytest.approx(2 * own["layers"][0]["execution_ms"], rel=1e-3)
+    # Its rows are of another class of devices than AMD's.
+    assert cli.json("predict", network, "--device", "mi210")["origins"]["inferred"] == 0
+
+
+def test_a_bundle_of_several_cards_is_found_by_each(card_bundle, network, cli):
+    card_bundle("both", "v100", "h100")
+    for card in ("v100", "h100"):
+        document = cli.json("predict", network, "--device", card)
+        assert (document["device"], document["layers"][0]["estimated"]) == (card, False)
+    devices = [each["device"] for each in cli.json("predict", network, "--device", "all")]
+    assert devices.count("h100") == devices.count("v100") == 1
+
+
+def test_of_several_bundles_one_answers_by_a_stated_rule_and_the_others_are_named(
+    card_bundle, network, cli
+):
+    card_bundle("older", "h100")
+    card_bundle("half", "h100", date="2026-03-01", precision="amp")
+    newer = card_bundle("newer", "h100", date="2026-02-01")
+    document = cli.json("predict", network, "--device", "h100")
+    assert document["bundle"] == str(newer)
+    [note] = document["notes"]
+    assert note.startswith("newer (torch) answers: ")
+    assert "there is also half (torch, amp); older (torch)" in note
+    assert cli.json("predict", network, "--device", "h100", "--bundle", "older")["notes"] == []
+    amp = cli.json("predict", network, "--device", "h100", "--precision", "amp")
+    assert (Path(amp["bundle"]).name, amp["precision"]) == ("half", "amp")
+
+
+def test_precision_and_compiled_are_the_setting(card_bundle, network, cli):
+    card_bundle("mine", "h100")
+    words = ["predict", network, "--device", "h100"]
+    assert cli.json(*words, "--precision", "fp32")["origins"]["measured"] > 0
+    half = cli.json(*words, "--precision", "fp16", "--compiled")
+    assert (half["precision"], half["compiled"]) == ("fp16", "dynamo")
+    assert all("dtype=float16" in layer["key"] for layer in half["layers"])
+    assert half["origins"]["measured"] == pytest.approx(0, abs=1e-9)
+    [note] = half["notes"]
+    assert "no bundle has times of this card with precision fp16, compiled, only mine" in note
+    assert ", fp16, dynamo: predicted" in cli.text(*words, "--precision", "fp16", "--compiled")
+
+
+def test_execution_takes_at_least_as_long_as_the_host_dispatches(card_bundle, network, cli):
+    card_bundle("mine", "v100")
+    words = ["predict", network, "--device", "v100"]
+    free = cli.json(*words)
+    slow = cli.json(*words, "--host-dispatch-us", "5000")
+    assert (slow["kernels"], slow["phases"]["execution_ms"]) == (2, pytest.approx(10))
+    assert slow["waiting_ms"] == pytest.approx(10 - free["phases"]["execution_ms"])
+    assert slow["low_ms"] == pytest.approx(slow["total_ms"])
+    fast = cli.json(*words, "--host-dispatch-us", "0.001")
+    assert (fast["total_ms"], fast["waiting_ms"]) == (pytest.approx(free["total_ms"]), 0)
+    text = cli.text(*words, "--host-dispatch-us", "5000")
+    assert "the larger of host dispatch, 5000 us x 2 kernels = 10.00 ms, and device time, " in text
+    assert "waiting for the host" in text
+
+
+@pytest.mark.parametrize(
+    ("changed", "part"),
+    [
+        (
+            {"board_w": None},
+            "mycard.toml: mycard: board_w (plausible: between 1 and 3000 W) must be given",
+        ),
+        (
+            {"bandwidth_gb_s": "1e9"},
+            "bandwidth_gb_s=1000000000.0 must be plausible: between 5 and 30000 GB/s",
+        ),
+        ({"peak_tflops": "{ fp64 = 1 }"}, "peak_tflops has no fp64; it has bf16, fp16, fp32"),
+        ({"colour": '"red"'}, "mycard has no colour; it has "),
+        ({"class": '"abacus"'}, "class = 'abacus'; it must be one of"),
+    ],
+)
+def test_a_file_with_a_missing_or_absurd_fact_is_one_line(my_card, network, cli, changed, part):
+    assert part in cli.error("predict", network, "--device", my_card(**changed))
+
+
+def test_a_wrong_card_or_a_precision_that_it_lacks_is_one_line(home, network, cli):
+    line = cli.error("predict", network, "--device", "rtx4900")
+    assert "no bundle 'rtx4900'; did you mean rtx4090, " in line
+    line = cli.error("predict", network, "--device", home / "none.toml")
+    assert "none.toml cannot be read" in line
+    line = cli.error("predict", network, "--device", "1080ti", "--precision", "amp")
+    assert "1080ti (GeForce GTX 1080 Ti) has no fp16, which precision amp needs" in line
+    line = cli.error("predict", network, "--device", "t4", "--precision", "bf16")
+    assert "t4 (Tesla T4) has no bf16" in line
+    line = cli.error("predict", network, "--device", "h100", "--framework", "onnxruntime")
+    assert "nothing answers for h100 with onnxruntime: it has no bundle" in line
+    line = cli.error("predict", network, "--device", "h100", "--framework", "tensorflow",
+                     "--precision", "amp")  # fmt: skip
+    assert "in amp: it has no bundle, and what can be estimated is tensorflow (fp32), torch" in line
+
+
+def test_a_processor_has_no_data_sheet_and_its_bundle_no_other_precision(
+    bundle, network, network_file, cli
+):
+    line = cli.error("predict", network, "--bundle", bundle, "--precision", "amp")
+    assert "has no times of cpu with precision amp" in line
+    node, ends = make_node("Softmax", ["x"], ["y"], "s"), ({"x": [2, 3]}, {"y": [2, 3]})
+    path = network_file("s.onnx", [node], *ends)
+    document = cli.json("predict", path, "--bundle", bundle)
+    assert document["origins"]["estimated"] == 0
+    assert [each["name"] for each in document["skipped"]] == ["s"]

@@ -1,0 +1,73 @@
+"""Times from data sheets, by hand; and devices that users describe themselves."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from resperf.devices import (
+    add_device,
+    canonical_device,
+    device_facts,
+    devices,
+    estimated_layer_ms,
+    estimated_ms,
+    names_like,
+)
+from resperf.errors import ResperfError
+from resperf.layers import Dense
+
+CARD = devices()["v100"]
+"""900 GB/s; 15.7 TFLOP/s in float32, 125 in float16, as everyone in bfloat16."""
+
+
+def test_a_time_is_a_launch_and_the_larger_of_operations_and_bytes() -> None:
+    # 15.7e9 operations take 1 ms at the peak, 1.6 as estimated; 9e8 bytes take 1 ms, then 1.4.
+    assert estimated_ms(15.7e9, 1e3, CARD).ms == pytest.approx(1.6 + 0.005, rel=1e-3)
+    assert estimated_ms(15.7e9, 1.8e9, CARD).ms == pytest.approx(2.8 + 0.005, rel=1e-3)
+    assert estimated_ms(0, 0, CARD).ms == 0.005
+
+
+def test_the_peak_is_that_of_the_type() -> None:
+    assert estimated_ms(125e9, 0, CARD, "float16").ms == pytest.approx(1.605, rel=1e-3)
+    # A type that is missing is not faster than float32.
+    assert estimated_ms(15.7e9, 0, CARD, "bfloat16").ms == pytest.approx(1.605, rel=1e-3)
+    # AMD's matrix cores take float32 without being asked.
+    assert estimated_ms(45.3e9, 0, devices()["mi210"]).ms == pytest.approx(1.605, rel=1e-2)
+
+
+def test_the_interval_is_wide_and_unknown_work_has_no_time() -> None:
+    found = estimated_ms(15.7e9, 0, CARD)
+    assert (found.low_ms, found.high_ms) == pytest.approx((0.5 * found.ms, 3 * found.ms))
+    for work in ((math.nan, 1.0), (1.0, math.nan)):
+        assert all(map(math.isnan, estimated_ms(*work, CARD)))
+
+
+def test_a_layer_has_its_own_work_and_type() -> None:
+    layer = Dense(batch=4096, features_in=4096, features_out=4096, dtype="float16", bias=False)
+    assert layer.flops == 2 * 4096**3
+    once_ms = 1.6 * 2 * 4096**3 / CARD.peaks_flops_per_s["fp16"] * 1e3
+    assert estimated_layer_ms(layer, CARD).ms == pytest.approx(once_ms + 0.005)
+
+
+def test_a_users_own_device_is_known_once_it_is_added(no_own_cards: None) -> None:
+    mine = replace(CARD, device="my card", name="Mine", aliases=())
+    assert device_facts("MyCard") is None
+    assert add_device(mine) is mine
+    assert canonical_device("MyCard") == "my card"
+    assert device_facts("mine") is mine
+    larger = replace(mine, memory_bytes=2 << 30)
+    add_device(larger)
+    assert devices()["my card"] is larger
+    with pytest.raises(ResperfError, match="'mine' is Mine already; give the device another name"):
+        add_device(replace(larger, device="other", name="mine", memory_bytes=3 << 30))
+    with pytest.raises(ResperfError, match="'Tesla V100' is Tesla V100"):
+        add_device(replace(mine, device="Tesla V100"))
+
+
+def test_names_like_a_word() -> None:
+    assert names_like("rtx4900")[0] == "rtx4090"
+    assert "h100" in names_like("h10")
+    assert names_like("mars") == []

@@ -1,0 +1,31 @@
+"""A method whose predictor answers for any card: times of its own card by the ratio of peaks."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from resperf.devices import devices
+from resperf.platform import Platform
+from resperf.predictors import Estimate, Predicted
+from resperf.predictors.linear import Linear
+from resperf.settings import Setting
+
+PEAK_OF_ROWS = devices()["v100"].peak_flops_per_s
+
+
+class ToyOfAnyCard(Linear):
+    """Linear on a V100; on other cards longer by the ratio of their peaks."""
+
+    method = "toy-of-any-card"
+    unseen_devices = True
+
+    def predict(self, subjects: Any, setting: Setting, platform: Platform) -> Predicted:
+        factor = PEAK_OF_ROWS / devices()[platform.device].peak_flops_per_s
+        found = super().predict(subjects, setting, platform)
+        nothing = np.full(len(next(iter(found.values())).values), math.nan)
+        return {
+            name: Estimate(factor * each.values, nothing, nothing) for name, each in found.items()
+        }
