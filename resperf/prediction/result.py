@@ -348,8 +348,9 @@ class Prediction:
             "estimated": self.estimated_ms,
             "host": self.waiting_ms,
         }
+        rest_ms = self.total_ms - sum(parts_ms.values())
         # Rounding may leave less than nothing.
-        parts_ms["measured"] = max(0.0, self.total_ms - sum(parts_ms.values()))
+        parts_ms["measured"] = 0.0 if rest_ms < 0 else rest_ms
         return {
             **{f"{name}_ms": part_ms for name, part_ms in parts_ms.items()},
             **{
