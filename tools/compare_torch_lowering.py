@@ -28,7 +28,7 @@ from resperf.lowering._torch_autocast import autocast
 from resperf.lowering._torch_eager import TorchKernel, eager_kernels
 from resperf.network import read_network
 from resperf.network.canonical import canonical
-from resperf.report.tables import Column, table
+from resperf.report.tables import table
 
 _TYPES = {"f2": "float16", "f4": "float32", "f8": "float64", "i8": "int64", "i4": "int32",
           "b1": "bool", "bf2": "bfloat16", "u1": "uint8"}  # fmt: skip
@@ -77,11 +77,8 @@ def main() -> None:
             for word, differing in (("missing", missing), ("extra", extra)):
                 for key, count in sorted(differing.items(), key=lambda item: -item[1]):
                     print(f"  {word} {count} x {key[0]} {key[1]} -> {key[2]}")
-    columns = (
-        Column("network"), Column("PyTorch", right=True), Column("rules", right=True),
-        Column("weights only", right=True), Column("agree", right=True), Column("error"),
-    )  # fmt: skip
-    print(table(columns, sorted(rows, key=lambda row: row[4])))
+    headings = ("network", "PyTorch", "rules", "weights only", "agree", "error")
+    print(table(headings, sorted(rows, key=lambda row: row[4]), text=("network", "error")))
     for reason, count in reasons.most_common(40):
         print(f"{count:6} {reason}")
     shares = [float(row[4].rstrip("%")) for row in rows if row[4]]

@@ -163,8 +163,9 @@ def test_networks_run_under_onnx_runtime_and_are_shown(
     assert "next: resperf dataset info runs.h5" in cli.text(*words)
     dataset = read_dataset(Path("runs.h5"))
     costs, rows = dataset.info.machine_costs, dataset.measurements
-    assert {"session_ms", "view_ms", "node_ms", "handover_ms_per_mb"} < set(costs)
-    assert min(costs.values()) >= 0
+    # The machine's speed, and not what layers cost one after another.
+    assert costs["probe_product_gflops"] > 0
+    assert "node_ms" not in costs
     assert sorted((row.setting.batch, row.setting.threads) for row in rows) == [(1, 1), (2, 1)]
     for row in rows:
         assert 0.001 < row.value("execution_ms") <= row.value("latency_ms") < 100
