@@ -442,10 +442,16 @@ def read_table(path: Path, *, networks: bool = False) -> dict[str, KindTable]:
     """
     with open_dataset(path) as file:
         names = [name for name in groups_of(file) if networks or name != NETWORKS]
-        return {name: table_of(file, name) for name in names}
+        return tables_of(file, names)
 
 
-def table_of(file: h5py.File, name: str) -> KindTable:
+def tables_of(file: h5py.File, names: Iterable[str]) -> dict[str, KindTable]:
+    """Read groups of an open dataset file as columns, by their names."""
+    settings, _ = references_of(file)
+    return {name: _table_of(file, name, tuple(settings)) for name in names}
+
+
+def _table_of(file: h5py.File, name: str, settings: tuple[Setting, ...]) -> KindTable:
     """Read the group of one kind, or that of networks, as columns with Python types."""
     columns, group = columns_of_group(file, name), file[name]
     values = {
@@ -472,7 +478,7 @@ def table_of(file: h5py.File, name: str) -> KindTable:
         columns=fields,
         times_ms=_with_derived(times_ms) if name == NETWORKS else times_ms,
         copies={each: group[label][()] for each, label in copies.items() if label in columns},
-        settings=tuple(references_of(file)[0]),
+        settings=settings,
         **{**values, "repeat": values["repeat"].astype(np.int64)},
     )
 

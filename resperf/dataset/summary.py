@@ -14,8 +14,7 @@ from resperf.dataset.hdf5 import (
     groups_of,
     info_of,
     open_dataset,
-    references_of,
-    table_of,
+    tables_of,
     version_of,
 )
 from resperf.dataset.noise import NoiseFloor, noise_floor
@@ -124,13 +123,12 @@ def summarize(path: Path) -> Summary:
     """
     with open_dataset(path) as file:
         info = info_of(file)
-        tables = [table_of(file, name) for name in groups_of(file)]
+        tables = list(tables_of(file, groups_of(file)).values())
         version, digest = version_of(file), str(file.attrs["checksum"])
-        known, _ = references_of(file)
     settings: Counter[Setting] = Counter()
     for table in tables:
         for place, rows in Counter(table.setting.tolist()).items():
-            settings[known[place].without_batch()] += rows
+            settings[table.settings[place].without_batch()] += rows
     started = np.concatenate([[np.nan], *(table.started_at for table in tables)])
     return Summary(
         path=path,

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 from resperf.errors import ShapeError
 from resperf.layers.cast import ELEMENT_TYPES
-from resperf.lowering._rewriting import Rewritten
-from resperf.network import Network, Node, Tensor
+from resperf.network import Network, Node, Rewritten, Tensor
 from resperf.network.folding import folded, is_constant
 from resperf.network.graph import renamed
 from resperf.network.protos import attributes_of

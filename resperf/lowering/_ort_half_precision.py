@@ -7,8 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from resperf.layers.cast import ELEMENT_TYPES
-from resperf.lowering._rewriting import Rewritten
-from resperf.network import Network, Node, Tensor
+from resperf.network import Network, Node, Rewritten, Tensor
 
 HALF_PRECISION = frozenset({"float16", "bfloat16"})
 NOTE = (

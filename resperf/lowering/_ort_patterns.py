@@ -10,8 +10,8 @@ from typing import TypeAlias
 import numpy as np
 
 from resperf.lowering._ort_transposes import FROM_GATHER, TransposeSinking
-from resperf.lowering._rewriting import Rewriting, Rewritten, unchanged_if_malformed
-from resperf.network import Node, Tensor
+from resperf.lowering._rewriting import Rewriting, unchanged_if_malformed
+from resperf.network import Node, Rewritten, Tensor
 from resperf.network.folding import RANDOM_OPS
 
 

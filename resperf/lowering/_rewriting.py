@@ -9,7 +9,7 @@ from functools import wraps
 from typing import Any, TypeVar
 
 from resperf.lowering._base import MALFORMED
-from resperf.network import Network, Node, Tensor
+from resperf.network import Network, Node, Rewritten, Tensor
 
 Step = TypeVar("Step", bound=Callable[..., Any])
 
@@ -30,21 +30,6 @@ def unchanged_if_malformed(step: Step) -> Step:
         return None
 
     return attempt  # type: ignore[return-value]
-
-
-@dataclass(frozen=True)
-class Rewritten:
-    """A network after rewriting.
-
-    Attributes
-    ----------
-    network : Network
-    sources : mapping of str to tuple of str
-        Name of a new node -> names of the original nodes that it replaces; helper nodes have none.
-    """
-
-    network: Network
-    sources: Mapping[str, tuple[str, ...]]
 
 
 @dataclass

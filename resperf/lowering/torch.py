@@ -18,8 +18,8 @@ from resperf.lowering._torch_attention import attention_in_parts
 from resperf.lowering._torch_autocast import HALF, SINGLE, autocast
 from resperf.lowering._torch_compiled import fused_kernels
 from resperf.lowering._torch_eager import TorchKernel, eager_kernels
-from resperf.network import Network
-from resperf.network.canonical import Canonical, canonical
+from resperf.network import Network, Rewritten
+from resperf.network.canonical import canonical
 from resperf.platform import Platform
 from resperf.settings import Setting
 
@@ -85,7 +85,7 @@ def run_kernels(network: Network, setting: Setting) -> list[TorchKernel]:
     return _kernels(network, setting)[1]
 
 
-def _kernels(network: Network, setting: Setting) -> tuple[Canonical, list[TorchKernel]]:
+def _kernels(network: Network, setting: Setting) -> tuple[Rewritten, list[TorchKernel]]:
     joined = canonical(network.with_weight_nodes())
     whole = joined.network
     if _major(setting.framework_version) < _FUSED_ATTENTION_SINCE:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from resperf.network._base import NETWORKS_CACHED, SMALL_ELEMENTS, Network, Node, Tensor
+from resperf.network._base import NETWORKS_CACHED, SMALL_ELEMENTS, Network, Node, Rewritten, Tensor
 from resperf.network.cached import read_network_once
 from resperf.network.digest import structure_digest
 from resperf.network.model import stripped_model
@@ -15,6 +15,7 @@ __all__ = [
     "SMALL_ELEMENTS",
     "Network",
     "Node",
+    "Rewritten",
     "Tensor",
     "graph_digest",
     "materialise",

@@ -115,3 +115,18 @@ class Network:
             weight_nodes=(),
             weight_tensors={},
         )
+
+
+@dataclass(frozen=True)
+class Rewritten:
+    """A network after rewriting.
+
+    Attributes
+    ----------
+    network : Network
+    sources : mapping of str to tuple of str
+        Name of a new node -> names of the original nodes that it replaces; helper nodes have none.
+    """
+
+    network: Network
+    sources: Mapping[str, tuple[str, ...]]

@@ -12,11 +12,11 @@ Never used before ONNX Runtime's own lowering, which finds such parts by its own
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
-from resperf.network._base import Network, Node, Tensor
+from resperf.network._base import Network, Node, Rewritten, Tensor
 
 PASSING = frozenset({"Identity", "Dropout"})
 """Operators that return their input in inference."""
@@ -24,22 +24,7 @@ _TOLERANCE = 1e-3
 _SQRT_2 = 1.41421356
 
 
-@dataclass(frozen=True)
-class Canonical:
-    """A network whose operators are those of its source.
-
-    Attributes
-    ----------
-    network : Network
-    sources : mapping of str to tuple of str
-        Name of a joined node -> names of the nodes of the file that it replaces.
-    """
-
-    network: Network
-    sources: Mapping[str, tuple[str, ...]]
-
-
-def canonical(network: Network) -> Canonical:
+def canonical(network: Network) -> Rewritten:
     """Join the operators that an exporter wrote in parts.
 
     Parameters
@@ -165,11 +150,11 @@ class _Graph:
         rank = len(self.shape(node.inputs[0]))
         return tuple(int(axis) % max(rank, 1) for axis in axes or ())
 
-    def canonical(self) -> Canonical:
+    def canonical(self) -> Rewritten:
         """Return the network in its order."""
         order = {node.name: place for place, node in enumerate(self.network.nodes)}
         nodes = sorted(self.nodes.values(), key=lambda node: order[node.name])
-        return Canonical(replace(self.network, nodes=tuple(nodes)), self.sources)
+        return Rewritten(replace(self.network, nodes=tuple(nodes)), self.sources)
 
 
 _Joined = tuple[_Match, Node] | None

@@ -134,15 +134,15 @@ class Corrected(LayerPredictor):
 
     def _export(self, folder: Path, stem: str) -> dict[str, Any]:
         """Write the correction; return the baseline and the names of their inputs."""
+        baseline = self.baseline_.export(folder, stem)
+        return {"baseline": baseline, **self._store_correction(folder, stem)}
+
+    def _store_correction(self, folder: Path, stem: str) -> dict[str, Any]:
+        """Write the correction's ONNX file; return its name, its inputs and its values."""
         name = f"{stem}.onnx"
         content, values = self._export_correction()
         (folder / name).write_bytes(content)
-        return {
-            "network": name,
-            "baseline": self.baseline_.export(folder, stem),
-            "features": list(self.features_),
-            **values,
-        }
+        return {"network": name, "features": list(self.features_), **values}
 
     def _load(self, values: Mapping[str, Any], folder: Path) -> None:
         """Read the baseline, the names of the inputs, and the correction."""

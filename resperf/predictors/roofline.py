@@ -347,12 +347,8 @@ class Roofline(Boosted):
 
     def _export(self, folder: Path, stem: str) -> dict[str, Any]:
         """Write the trees; return coefficients of each session and sort."""
-        name = f"{stem}.onnx"
-        content, values = self._export_correction()
-        (folder / name).write_bytes(content)
         return {
-            "network": name,
-            "features": list(self.features_),
+            **self._store_correction(folder, stem),
             "factors": self.factors_,
             "priors": [
                 {"class": sort[0], "number": sort[1], **_to_json(costs)}
@@ -363,7 +359,6 @@ class Roofline(Boosted):
                  **_to_json(costs)}
                 for each, costs in self.sessions_.items()
             ],
-            **values,
         }  # fmt: skip
 
     def _load(self, values: Mapping[str, Any], folder: Path) -> None:

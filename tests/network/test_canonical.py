@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from resperf.network import Network, Node, Tensor
-from resperf.network.canonical import Canonical, canonical
+from resperf.network import Network, Node, Rewritten, Tensor
+from resperf.network.canonical import canonical
 
 Nodes = Sequence[tuple[str, str, list[str]]]
 SHAPE = (2, 5, 8)
@@ -22,7 +22,7 @@ def joined(
     opset: int = 13,
     outputs: tuple[str, ...] = (),
     attributes: Mapping[str, Mapping[str, Any]] | None = None,
-) -> Canonical:
+) -> Rewritten:
     """Nodes as (op, output and name, inputs); every tensor has one shape but for constants."""
     tensors = {name: Tensor(name, SHAPE, "float32") for name in ("x", *(n[1] for n in nodes))}
     for name, value in values.items():
