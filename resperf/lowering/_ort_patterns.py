@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 import numpy as np
 
+from resperf.lowering._base import unchanged_if_malformed
 from resperf.lowering._ort_transposes import FROM_GATHER, TransposeSinking
-from resperf.lowering._rewriting import Rewriting, unchanged_if_malformed
 from resperf.network import Node, Rewritten, Tensor
 from resperf.network.folding import RANDOM_OPS
+from resperf.network.rewriting import Rewriting
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ def with_patterns(start: Rewritten) -> Rewritten:
     Equal operators are merged, and transpositions sink below operators that do not depend on the
     order of axes, to where they cancel or merge with others.
     """
-    patterns = _Patterns(start.network, dict(start.sources))
+    patterns = _Patterns(start.network, start.sources)
     patterns.drop_casts()
     patterns.merge_equal()
     patterns.fuse_pads()
@@ -104,7 +104,7 @@ def with_patterns(start: Rewritten) -> Rewritten:
     patterns.fuse(RMS_NORMS)
     patterns.fuse_slices()
     fused = patterns.rewritten()
-    sinking = TransposeSinking(fused.network, dict(fused.sources))
+    sinking = TransposeSinking(fused.network, fused.sources)
     sinking.sink()
     return sinking.rewritten()
 
@@ -123,8 +123,7 @@ class _Patterns(Rewriting):
             else:
                 remaining.append(node if inputs == node.inputs else replace(node, inputs=inputs))
         if stands_for:
-            self.nodes = remaining
-            self._index_nodes()
+            self.set_nodes(remaining)
 
     def _is_same_type_cast(self, node: Node) -> bool:
         if node.op != "Cast" or node.domain or not node.inputs:
@@ -135,7 +134,7 @@ class _Patterns(Rewriting):
 
     def fuse(self, fusions: Sequence[_Fusion]) -> None:
         """Replace groups of operators by the operators that these fusions name."""
-        for node in self._present_nodes():
+        for node in self.walk():
             for fusion in fusions if not node.domain else ():
                 if node.op == fusion.pattern.op and self._fuse(node, fusion):
                     break
@@ -145,25 +144,14 @@ class _Patterns(Rewriting):
         """Replace a group that ends with a node, if there is one; say whether there is."""
         if not fusion.ends_networks and last.outputs[0] in self.network.outputs:
             return False
-        for found in self._matches(last.outputs[0], fusion.pattern, {}):
-            parts = {
-                each: self.maker[each] for part, each in found.items() if isinstance(part, _Op)
-            }
-            names = {part.name for part in parts.values()}
-            inner = [each for each in parts if each != last.outputs[0]]
-            readers = {reader.name for each in inner for reader in self.readers[each]}
-            if readers <= names and not set(inner) & set(self.network.outputs):
-                break
-        else:
-            return False
         name = f"{last.name}/{fusion.op}"
-        inputs = tuple(found[each] for each in fusion.inputs)
-        self.sources[name] = tuple(own for part in parts.values() for own in self._sources_of(part))
-        for each in inner:
-            self._replace(parts[each])
-        attributes = fusion.attributes
-        self._replace(last, Node(name, fusion.op, fusion.domain, inputs, last.outputs, attributes))
-        return True
+        for found in self._matches(last.outputs[0], fusion.pattern, {}):
+            parts = [self.maker[each] for part, each in found.items() if isinstance(part, _Op)]
+            inputs = tuple(found[each] for each in fusion.inputs)
+            whole = Node(name, fusion.op, fusion.domain, inputs, last.outputs, fusion.attributes)
+            if self.join(parts, last, whole):
+                return True
+        return False
 
     def _matches(
         self, name: str, pattern: _Pattern, found: Mapping[_Pattern, str]
@@ -176,16 +164,17 @@ class _Patterns(Rewriting):
             if found[pattern] == name:
                 yield found
         elif isinstance(pattern, float):
-            if self._is_constant(name, pattern):
+            if self.is_near(name, pattern):
                 yield found
         elif isinstance(pattern, str):
-            if pattern == _X or self._is_constant_of(name, vector=pattern != _EPSILON):
+            is_right = self.is_number if pattern == _EPSILON else self.is_vector
+            if pattern == _X or is_right(name):
                 yield {**found, pattern: name}
         else:
             node = self.maker.get(name)
             if node is None or node.op != pattern.op or len(node.inputs) < len(pattern.inputs):
                 return
-            if node.op == "ReduceMean" and not self._is_last_mean(node):
+            if node.op == "ReduceMean" and not self.is_last_mean(node):
                 return
             given = node.inputs[: len(pattern.inputs)]
             for inputs in (given, given[::-1]) if node.op in ("Add", "Mul") else (given,):
@@ -193,24 +182,6 @@ class _Patterns(Rewriting):
                 for each, part in zip(inputs, pattern.inputs, strict=True):
                     ways = [more for way in ways for more in self._matches(each, part, way)]
                 yield from ways
-
-    def _is_constant_of(self, name: str, *, vector: bool) -> bool:
-        """Whether a tensor is a constant of one axis, or else of one element."""
-        tensor = self.tensors.get(name)
-        if tensor is None or not tensor.is_weight:
-            return False
-        return len(tensor.shape) == 1 if vector else math.prod(tensor.shape) == 1
-
-    def _is_last_mean(self, node: Node) -> bool:
-        """Whether a node is a mean over the last axis with keepdims."""
-        tensor = self.tensors.get(node.inputs[0]) if node.inputs else None
-        if node.domain or tensor is None:
-            return False
-        axes = node.attributes.get("axes")
-        if axes is None and len(node.inputs) > 1:
-            axes = self._numbers(node.inputs[1])
-        last = len(tensor.shape) - 1
-        return bool(node.attributes.get("keepdims", 1)) and tuple(axes or ()) in ((-1,), (last,))
 
     def merge_equal(self) -> None:
         """Merge equal operators with equal inputs (common subexpression elimination)."""
@@ -224,27 +195,28 @@ class _Patterns(Rewriting):
             same = found.setdefault(_expression(node, inputs), reading)
             if same is not reading and not set(node.outputs) & outputs:
                 stands_for |= dict(zip(node.outputs, same.outputs, strict=True))
-                merged.setdefault(same.name, []).extend(self._sources_of(node))
+                merged.setdefault(same.name, []).extend(self.sources_of(node))
             else:
                 remaining.append(reading)
         for node in remaining:
             if node.name in merged:
-                self.sources[node.name] = (*self._sources_of(node), *merged[node.name])
+                self.sources[node.name] = (*self.sources_of(node), *merged[node.name])
         if len(remaining) < len(self.nodes):
-            self.nodes = remaining
-            self._index_nodes()
+            self.set_nodes(remaining)
 
     def fuse_pads(self) -> None:
         """Fuse zero padding into convolutions and poolings."""
-        for node in self._present_nodes():
+        for node in self.walk():
             if node.op == "Pad" and not node.domain and node.inputs:
                 self._fuse_pad(node)
 
     @unchanged_if_malformed
     def _fuse_pad(self, pad: Node) -> None:
         added = self._padded_pixels(pad)
-        window = next(filter(None, (self._sole_reader(pad, op) for op in _WINDOWS)), None)
-        if window is None or added is None or window.inputs[0] != pad.outputs[0] or window.domain:
+        window = self.readers(pad.outputs[0])[0] if self.is_read_once(pad) else None
+        if window is None or added is None or window.op not in _WINDOWS or window.domain:
+            return
+        if window.inputs[0] != pad.outputs[0]:
             return
         if len(window.outputs) > 1:
             return
@@ -258,18 +230,18 @@ class _Patterns(Rewriting):
             attributes["count_include_pad"] = 1
         attributes["pads"] = tuple(first + second for first, second in zip(own, added, strict=True))
         inputs = (pad.inputs[0], *window.inputs[1:])
-        self.sources[window.name] = (*self._sources_of(pad), *self._sources_of(window))
-        self._replace(window, replace(window, inputs=inputs, attributes=attributes))
-        self._replace(pad)
+        self.sources[window.name] = (*self.sources_of(pad), *self.sources_of(window))
+        self.replace(window, replace(window, inputs=inputs, attributes=attributes))
+        self.replace(pad)
 
     def _padded_pixels(self, pad: Node) -> tuple[int, ...] | None:
         """Zero pixels before and after each axis of an image; None for any other padding."""
         if str(pad.attributes.get("mode", "constant")) != "constant":
             return None
-        if len(pad.inputs) > 2 and pad.inputs[2] and not self._is_constant(pad.inputs[2], 0.0):
+        if len(pad.inputs) > 2 and pad.inputs[2] and not self.is_near(pad.inputs[2], 0.0):
             return None
         if len(pad.inputs) > 1:
-            counts = self._numbers(pad.inputs[1])
+            counts = self.numbers(pad.inputs[1])
         else:
             # Before operator set 11 the pads are an attribute.
             counts = tuple(pad.attributes.get("pads", ()))
@@ -284,7 +256,7 @@ class _Patterns(Rewriting):
 
     def fuse_slices(self) -> None:
         """Fuse Slice and Gather nodes that partition a tensor along an axis into one Split."""
-        for name in list(self.readers):
+        for name in self.read_tensors():
             self._fuse_slices(name)
 
     @unchanged_if_malformed
@@ -293,7 +265,7 @@ class _Patterns(Rewriting):
         if found is None:
             return
         axis, ordered = found
-        first = min((node for node, _, _ in ordered), key=self._position)
+        first = min((node for node, _, _ in ordered), key=self.place)
         whole = self.tensors[name]
         outputs, views = [], {}
         for node, start, end in ordered:
@@ -318,12 +290,12 @@ class _Patterns(Rewriting):
             {"axis": axis, "split": tuple(end - start for _, start, end in ordered)},
         )  # fmt: skip
         self.sources[split.name] = tuple(
-            own for node, _, _ in ordered for own in self._sources_of(node)
+            own for node, _, _ in ordered for own in self.sources_of(node)
         )
         self.sources |= {view.name: () for view in views.values()}
         for node, _, _ in ordered:
             view = [views[node.name]] if node.name in views else []
-            self._replace(node, *([split] if node is first else []), *view)
+            self.replace(node, *([split] if node is first else []), *view)
 
     def _slices(self, name: str) -> tuple[int, list[tuple[Node, int, int]]] | None:
         """Return the axis along which readers partition a tensor, and the readers in order.
@@ -331,7 +303,7 @@ class _Patterns(Rewriting):
         Each reader comes with its start (inclusive) and end (exclusive).
         """
         whole = self.tensors.get(name)
-        readers = [node for node in self.readers[name] if node.op in ("Gather", "Slice")]
+        readers = [node for node in self.readers(name) if node.op in ("Gather", "Slice")]
         readers = [node for node in readers if node.inputs[0] == name]
         if whole is None or whole.is_weight or len(readers) < 2:
             return None
@@ -354,7 +326,7 @@ class _Patterns(Rewriting):
         rank = len(whole.shape)
         if node.op == "Gather":
             tensor = self.tensors.get(node.inputs[1]) if len(node.inputs) > 1 else None
-            index = (self._numbers(node.inputs[1]) or (None,))[0]
+            index = (self.numbers(node.inputs[1]) or (None,))[0]
             axis = int(node.attributes.get("axis", 0))
             if index is None or tensor is None or tensor.shape or not -rank <= axis < rank:
                 return None
@@ -364,7 +336,7 @@ class _Patterns(Rewriting):
             return axis % rank, start, start + 1
         if len(node.inputs) < 4:
             return None
-        numbers = [self._numbers(each) for each in node.inputs[1:5]]
+        numbers = [self.numbers(each) for each in node.inputs[1:5]]
         if any(found is None or len(found) != 1 for found in numbers):
             return None
         (start,), (end,), (axis,), *step = (found for found in numbers if found is not None)

@@ -25,6 +25,7 @@ from resperf.lowering._base import (
 from resperf.lowering._ort_functions import without_functions
 from resperf.lowering._ort_half_precision import in_float32
 from resperf.lowering._ort_patterns import with_patterns
+from resperf.lowering._ort_transposes import transpose_perm
 from resperf.lowering._read import (
     NCHWC,
     REMOVED_OPS,
@@ -36,7 +37,6 @@ from resperf.lowering._read import (
     output_view_copy,
     reorder,
 )
-from resperf.lowering._rewriting import transpose_perm
 from resperf.network import Network, Node
 
 CHANNEL_ALIGNMENT = 4

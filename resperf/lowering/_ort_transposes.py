@@ -6,9 +6,9 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from resperf.lowering._base import CONTROL_FLOW
-from resperf.lowering._rewriting import Rewriting, transpose_perm, unchanged_if_malformed
+from resperf.lowering._base import CONTROL_FLOW, unchanged_if_malformed
 from resperf.network import Node, Tensor
+from resperf.network.rewriting import Rewriting
 
 _ELEMENTWISE = frozenset({"Add", "Sub", "Mul", "Div"})
 """Operators that do not depend on the order of axes."""
@@ -45,22 +45,19 @@ class TransposeSinking(Rewriting):
             **dict.fromkeys((*_REDUCTIONS, "Squeeze"), self._sink_below_reduction),
             "Reshape": self._sink_below_reshape,
         }
-        place = 0
-        while place < len(self.nodes):
-            node = self.nodes[place]
+        for node in self.walk():
             if node.op in steps and not node.domain and node.inputs and node.outputs:
                 steps[node.op](node)
-            place += 1
         self._drop_unread()
 
     def _drop_unread(self) -> None:
         """Remove transpositions that nothing reads any more, and those that only these read."""
-        for node in reversed(list(self.nodes)):
+        for node in reversed(self.nodes):
             name = node.outputs[0] if node.outputs else ""
             if node.op != "Transpose" or node.domain or name in self.network.outputs:
                 continue
-            if not self.readers.get(name):
-                self._replace(node)
+            if not self.readers(name):
+                self.replace(node)
 
     def _perm(self, node: Node) -> tuple[int, ...] | None:
         return transpose_perm(node, self.tensors)
@@ -96,20 +93,20 @@ class TransposeSinking(Rewriting):
             return
         before, first = found
         order, source = tuple(first[axis] for axis in second), before.inputs[0]
-        own = self._sources_of(node)
-        if self._is_read_once(before):
-            own = (*self._sources_of(before), *own)
+        own = self.sources_of(node)
+        if self.is_read_once(before):
+            own = (*self.sources_of(before), *own)
         if order != tuple(sorted(order)):
             self.sources[node.name] = own
-            self._replace(node, replace(node, inputs=(source,), attributes={"perm": order}))
+            self.replace(node, replace(node, inputs=(source,), attributes={"perm": order}))
         elif node.outputs[0] not in self.network.outputs:
-            readers = list(self.readers.get(node.outputs[0], ()))
+            readers = self.readers(node.outputs[0])
             for reader in readers:
                 names = (source if name == node.outputs[0] else name for name in reader.inputs)
-                self._replace(reader, replace(reader, inputs=tuple(names)))
+                self.replace(reader, replace(reader, inputs=tuple(names)))
             if readers:
                 # Both transpositions are gone: their sources go to the first reader.
-                self.sources[readers[0].name] = (*own, *self._sources_of(readers[0]))
+                self.sources[readers[0].name] = (*own, *self.sources_of(readers[0]))
 
     @unchanged_if_malformed
     def _sink_below(self, node: Node) -> None:
@@ -131,11 +128,11 @@ class TransposeSinking(Rewriting):
             attributes = {**attributes, "axis": order[self._axis(node, 0, len(order))]}
         inputs = tuple(self._untransposed(name, order) for name in node.inputs)
         # A transposition that nothing else reads is gone: its sources move to the new one.
-        gone = [transpose for transpose, _ in found if self._is_read_once(transpose)]
-        sources = tuple(name for transpose in gone for name in self._sources_of(transpose))
+        gone = [transpose for transpose, _ in found if self.is_read_once(transpose)]
+        sources = tuple(name for transpose in gone for name in self.sources_of(transpose))
         early, late = self._transposed_later(result, order, f"{node.name}/transposed", sources)
         sunk = replace(node, inputs=inputs, outputs=(early,), attributes=attributes)
-        self._replace(node, sunk, late)
+        self.replace(node, sunk, late)
 
     @unchanged_if_malformed
     def _sink_below_concat(self, node: Node) -> None:
@@ -150,7 +147,7 @@ class TransposeSinking(Rewriting):
         others = [
             name
             for name in node.inputs
-            if not self._transpose_of(name) and not self._is_weight(name)
+            if not self._transpose_of(name) and not self.is_weight(name)
         ]
         order = orders.pop() if len(orders) == 1 else None
         if not others or order is None:
@@ -173,14 +170,14 @@ class TransposeSinking(Rewriting):
         self.sources |= {new.name: () for new in extra}
         inputs = tuple(f"{name}/again" if name in others else name for name in node.inputs)
         concat = replace(node, inputs=inputs)
-        self._replace(node, *extra, concat)
+        self.replace(node, *extra, concat)
         return concat
 
     @unchanged_if_malformed
     def _sink_below_split(self, node: Node) -> None:
         """Split a tensor before its transposition: each output is transposed instead."""
         found = self._transpose_of(node.inputs[0])
-        if found is None or not self._is_read_once(found[0]):
+        if found is None or not self.is_read_once(found[0]):
             return
         transpose, order = found
         if not (self.leads_to_transpose & set(node.outputs) or self._is_squeezed_next(node)):
@@ -195,12 +192,12 @@ class TransposeSinking(Rewriting):
             node, inputs=(transpose.inputs[0], *node.inputs[1:]), outputs=early,
             attributes={**node.attributes, "axis": axis},
         )  # fmt: skip
-        self.sources[node.name] = (*self._sources_of(transpose), *self._sources_of(node))
-        self._replace(node, split, *late)
+        self.sources[node.name] = (*self.sources_of(transpose), *self.sources_of(node))
+        self.replace(node, split, *late)
 
     def _is_squeezed_next(self, node: Node) -> bool:
         """Whether all outputs of a Split are squeezed next, as queries, keys and values are."""
-        readers = [self.readers.get(name, []) for name in node.outputs]
+        readers = [self.readers(name) for name in node.outputs]
         return all(len(each) == 1 and each[0].op == "Squeeze" for each in readers)
 
     @unchanged_if_malformed
@@ -211,9 +208,7 @@ class TransposeSinking(Rewriting):
         in order. A Squeeze with several readers, or that leads to no transposition, does not.
         """
         found, result = self._transpose_of(node.inputs[0]), self.tensors.get(node.outputs[0])
-        axes = node.attributes.get("axes")
-        if axes is None and len(node.inputs) > 1:
-            axes = self._numbers(node.inputs[1])
+        axes = self.axes(node)
         if found is None or result is None or not axes:
             return
         transpose, order = found
@@ -225,19 +220,19 @@ class TransposeSinking(Rewriting):
         stays = rest == tuple(sorted(rest))
         leads = node.outputs[0] in self.leads_to_transpose
         if node.op == "Squeeze":
-            leads = (leads and self._is_read_once(node)) or FROM_GATHER in node.attributes
+            leads = (leads and self.is_read_once(node)) or FROM_GATHER in node.attributes
             stays &= leads
         if not leads and not stays:
             return
         attributes = {**node.attributes, "axes": tuple(sorted(order[axis] for axis in gone))}
-        own = self._sources_of(transpose) if self._is_read_once(transpose) else ()
+        own = self.sources_of(transpose) if self.is_read_once(transpose) else ()
         if stays:
-            self.sources[node.name] = (*own, *self._sources_of(node))
-            self._replace(node, replace(node, inputs=transpose.inputs, attributes=attributes))
+            self.sources[node.name] = (*own, *self.sources_of(node))
+            self.replace(node, replace(node, inputs=transpose.inputs, attributes=attributes))
             return
         early, late = self._transposed_later(result, rest, f"{node.name}/transposed", own)
         reduced = replace(node, inputs=transpose.inputs, outputs=(early,), attributes=attributes)
-        self._replace(node, reduced, late)
+        self.replace(node, reduced, late)
 
     @unchanged_if_malformed
     def _sink_below_reshape(self, node: Node) -> None:
@@ -252,15 +247,15 @@ class TransposeSinking(Rewriting):
         transpose, order = found
         groups = _split_axes(transposed.shape, result.shape)
         meets = node.outputs[0] in self.leads_to_transpose or len(order) == TOKEN_AXES
-        if groups is None or not meets or not self._is_read_once(transpose):
+        if groups is None or not meets or not self.is_read_once(transpose):
             return
         by_axis = dict(zip(order, groups, strict=True))
         before = [each for axis in range(len(order)) for each in by_axis[axis]]
         new_order = tuple(before.index(each) for each in range(len(result.shape)))
-        sources = self._sources_of(transpose)
+        sources = self.sources_of(transpose)
         early, late = self._transposed_later(result, new_order, f"{transpose.name}/late", sources)
         inputs = (transpose.inputs[0], *node.inputs[1:])
-        self._replace(node, replace(node, inputs=inputs, outputs=(early,)), late)
+        self.replace(node, replace(node, inputs=inputs, outputs=(early,)), late)
 
     def _untransposed(self, name: str, order: Sequence[int]) -> str:
         """Return the name of a tensor in the order of axes before a transposition.
@@ -311,3 +306,19 @@ def _split_axes(shape: Sequence[int], result: Sequence[int]) -> list[list[int]] 
             return None
         groups.append(group)
     return groups if place == len(result) and all(groups) else None
+
+
+def transpose_perm(node: Node, tensors: Mapping[str, Tensor]) -> tuple[int, ...] | None:
+    """Return the permutation of a Transpose; None for any other or malformed node."""
+    if node.op != "Transpose" or node.domain or len(node.inputs) != 1:
+        return None
+    tensor = tensors.get(node.inputs[0])
+    order = node.attributes.get("perm")
+    if order is None and tensor is not None:
+        order = tuple(reversed(range(len(tensor.shape))))
+    if not isinstance(order, Sequence) or isinstance(order, str):
+        return None
+    order = tuple(order)
+    if sorted(map(repr, order)) != sorted(map(repr, range(len(order)))):
+        return None
+    return order if tensor is None or len(tensor.shape) == len(order) else None

@@ -16,11 +16,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from resperf.network._base import Network, Node, Rewritten, Tensor
+from resperf.network._base import Network, Node, Rewritten
+from resperf.network.rewriting import Rewriting
 
 PASSING = frozenset({"Identity", "Dropout"})
 """Operators that return their input in inference."""
-_TOLERANCE = 1e-3
 _SQRT_2 = 1.41421356
 
 
@@ -32,20 +32,21 @@ def canonical(network: Network) -> Rewritten:
     network : Network
         As read from a file.
     """
-    graph = _Graph(network)
-    for node in network.nodes:
+    graph = Rewriting(network)
+    for node in graph.walk():
         for rule, since in _RULES.get(node.op, ()):
             if node.domain or graph.opset >= since:
                 continue
-            if (joined := rule(graph, node)) is not None and graph.replace(node, joined):
+            found = rule(graph, node)
+            if found is not None and graph.join(found[0].nodes, node, found[1]):
                 break
-    return graph.canonical()
+    return graph.rewritten()
 
 
 class _Match:
     """The nodes that a rule looks through, from the last one backwards."""
 
-    def __init__(self, graph: _Graph, last: Node) -> None:
+    def __init__(self, graph: Rewriting, last: Node) -> None:
         self.graph, self.nodes = graph, [last]
 
     def made(self, name: str, *ops: str) -> Node | None:
@@ -78,85 +79,6 @@ class _Match:
         return None if found is None else found[1]
 
 
-class _Graph:
-    """Nodes in order, and which node makes and which ones read a tensor."""
-
-    def __init__(self, network: Network) -> None:
-        self.network, self.tensors = network, network.tensors
-        self.opset = network.opsets.get("", 1)
-        self.nodes = {node.name: node for node in network.nodes}
-        self.sources: dict[str, tuple[str, ...]] = {}
-        self.maker = {name: node for node in network.nodes for name in node.outputs if name}
-        self.readers: dict[str, set[str]] = {}
-        for node in network.nodes:
-            for name in node.inputs:
-                self.readers.setdefault(name, set()).add(node.name)
-
-    def replace(self, last: Node, match: tuple[_Match, Node]) -> bool:
-        """Replace matched nodes by one, if nothing else reads what they compute."""
-        found, joined = match
-        inside = {node.name for node in found.nodes}
-        for node in found.nodes:
-            if node.name == last.name:
-                continue
-            for name in node.outputs:
-                if name in self.network.outputs or not self.readers.get(name, set()) <= inside:
-                    return False
-        names = sorted(inside, key=list(self.nodes).index)
-        self.sources[last.name] = tuple(
-            each for name in names for each in self.sources.get(name, (name,))
-        )
-        for node in found.nodes:
-            del self.nodes[node.name]
-            for name in node.inputs:
-                self.readers[name].discard(node.name)
-        self.nodes[joined.name] = joined
-        for name in joined.inputs:
-            self.readers.setdefault(name, set()).add(joined.name)
-        self.maker.update(dict.fromkeys(joined.outputs, joined))
-        return True
-
-    def is_near(self, name: str, *values: float) -> bool:
-        """Whether a tensor is a constant number, equal to one of some within a tolerance."""
-        tensor = self.tensors.get(name)
-        if tensor is None or tensor.value is None or tensor.value.size != 1:
-            return False
-        if tensor.value.dtype.kind not in "fiu":
-            return False
-        number = float(tensor.value.item())
-        return any(abs(number - value) < _TOLERANCE * max(abs(value), 1e-6) for value in values)
-
-    def is_number(self, name: str) -> bool:
-        """Whether a tensor is a constant of one element."""
-        tensor = self.tensors.get(name)
-        return tensor is not None and tensor.is_weight and set(tensor.shape) <= {1}
-
-    def is_weight(self, name: str) -> bool:
-        """Whether a tensor is a constant of any size."""
-        tensor = self.tensors.get(name)
-        return tensor is not None and tensor.is_weight
-
-    def shape(self, name: str) -> tuple[int, ...]:
-        """Shape of a tensor; empty if it is unknown."""
-        tensor = self.tensors.get(name)
-        return () if tensor is None else tensor.shape
-
-    def axes(self, node: Node) -> tuple[int, ...]:
-        """Axes of a reduction, from its attribute or its input."""
-        axes = node.attributes.get("axes")
-        if axes is None and len(node.inputs) > 1:
-            tensor = self.tensors.get(node.inputs[1])
-            axes = () if tensor is None or tensor.value is None else tensor.value.ravel().tolist()
-        rank = len(self.shape(node.inputs[0]))
-        return tuple(int(axis) % max(rank, 1) for axis in axes or ())
-
-    def canonical(self) -> Rewritten:
-        """Return the network in its order."""
-        order = {node.name: place for place, node in enumerate(self.network.nodes)}
-        nodes = sorted(self.nodes.values(), key=lambda node: order[node.name])
-        return Rewritten(replace(self.network, nodes=tuple(nodes)), self.sources)
-
-
 _Joined = tuple[_Match, Node] | None
 
 
@@ -166,26 +88,22 @@ def _joined(
     return Node(last.name, op, "", inputs, last.outputs, attributes or {})
 
 
-def _linear(graph: _Graph, last: Node) -> _Joined:
+def _linear(graph: Rewriting, last: Node) -> _Joined:
     """Join a product with a constant matrix and its bias."""
     match = _Match(graph, last)
-    found = match.split(last, lambda name: _is_vector(graph.tensors.get(name)))
+    found = match.split(last, graph.is_vector)
     product = found and match.made(found[1], "MatMul")
     if not product or not found:
         return None
-    matrix = graph.tensors.get(product.inputs[1])
-    if matrix is None or not matrix.is_weight or len(matrix.shape) != 2:
+    matrix = graph.shape(product.inputs[1])
+    if not graph.is_weight(product.inputs[1]) or len(matrix) != 2:
         return None
-    if graph.shape(found[0]) != matrix.shape[1:]:
+    if graph.shape(found[0]) != matrix[1:]:
         return None
     return match, _joined(last, "Gemm", (*product.inputs, found[0]))
 
 
-def _is_vector(tensor: Tensor | None) -> bool:
-    return tensor is not None and tensor.is_weight and len(tensor.shape) == 1
-
-
-def _plain_conv(graph: _Graph, node: Node) -> _Joined:
+def _plain_conv(graph: Rewriting, node: Node) -> _Joined:
     """Drop the bias of zeros that exporters give a convolution."""
     bias = graph.tensors.get(node.inputs[2]) if len(node.inputs) == 3 else None
     if bias is None or bias.value is None or np.any(bias.value):
@@ -193,7 +111,7 @@ def _plain_conv(graph: _Graph, node: Node) -> _Joined:
     return _Match(graph, node), replace(node, inputs=node.inputs[:2])
 
 
-def _group_norm(graph: _Graph, last: Node) -> _Joined:
+def _group_norm(graph: Rewriting, last: Node) -> _Joined:
     """Join a normalisation of groups, each as one channel, with its scale and bias."""
     match = _Match(graph, last)
     shifted = match.split(last, graph.is_weight)
@@ -212,7 +130,7 @@ def _group_norm(graph: _Graph, last: Node) -> _Joined:
     return match, _joined(last, "GroupNormalization", inputs, attributes)
 
 
-def _times_one(graph: _Graph, last: Node) -> _Joined:
+def _times_one(graph: Rewriting, last: Node) -> _Joined:
     """Drop a factor of one, which exporters write where a function has such a parameter."""
     for number, other in (last.inputs, last.inputs[::-1]):
         tensor = graph.tensors.get(number)
@@ -223,7 +141,7 @@ def _times_one(graph: _Graph, last: Node) -> _Joined:
     return None
 
 
-def _whole_assignment(graph: _Graph, last: Node) -> _Joined:
+def _whole_assignment(graph: Rewriting, last: Node) -> _Joined:
     """Drop an assignment to all of a tensor, as which exporters write changes in place."""
     data, indices, updates = last.inputs[:3]
     rows = graph.tensors.get(indices)
@@ -234,7 +152,7 @@ def _whole_assignment(graph: _Graph, last: Node) -> _Joined:
     return _Match(graph, last), _joined(last, "Identity", (updates,))
 
 
-def _batch_statistics(graph: _Graph, last: Node) -> _Joined:
+def _batch_statistics(graph: Rewriting, last: Node) -> _Joined:
     """Join a batch normalisation and the mean and variance that it computes of its own input."""
     match = _Match(graph, last)
     value = last.inputs[0]
@@ -250,7 +168,7 @@ def _batch_statistics(graph: _Graph, last: Node) -> _Joined:
     return match, replace(last, inputs=last.inputs[:3], attributes=attributes)
 
 
-def _gated_by_itself(graph: _Graph, last: Node) -> _Joined:
+def _gated_by_itself(graph: Rewriting, last: Node) -> _Joined:
     """Join a tensor times its sigmoid (SiLU), or times its hard sigmoid."""
     for gate, other in (last.inputs, last.inputs[::-1]):
         match = _Match(graph, last)
@@ -261,7 +179,7 @@ def _gated_by_itself(graph: _Graph, last: Node) -> _Joined:
     return None
 
 
-def _gelu(graph: _Graph, last: Node) -> _Joined:
+def _gelu(graph: Rewriting, last: Node) -> _Joined:
     """Join 0.5 x (1 + erf(x / sqrt 2)), its factors in any order."""
     match = _Match(graph, last)
     factors = list(_factors(match, last))
@@ -283,19 +201,19 @@ def _factors(match: _Match, node: Node) -> Iterator[str]:
     """Yield the factors of a product of products, each of which one node reads."""
     for name in node.inputs:
         inner = match.graph.maker.get(name)
-        if inner is not None and inner.op == "Mul" and len(match.graph.readers[name]) == 1:
+        if inner is not None and inner.op == "Mul" and len(match.graph.readers(name)) == 1:
             match.nodes.append(inner)
             yield from _factors(match, inner)
         else:
             yield name
 
 
-def _layer_norm(graph: _Graph, last: Node) -> _Joined:
+def _layer_norm(graph: Rewriting, last: Node) -> _Joined:
     """Join (x - mean) / sqrt(variance + epsilon) x scale + bias over the last axis."""
     match = _Match(graph, last)
-    found = match.split(last, lambda name: _is_vector(graph.tensors.get(name)))
+    found = match.split(last, graph.is_vector)
     product = found and match.made(found[1], "Mul")
-    weighted = product and match.split(product, lambda name: _is_vector(graph.tensors.get(name)))
+    weighted = product and match.split(product, graph.is_vector)
     ratio = weighted and match.made(weighted[1], "Div")
     if not ratio or not found or not weighted:
         return None
@@ -311,10 +229,7 @@ def _layer_norm(graph: _Graph, last: Node) -> _Joined:
     if mean is None or difference.outputs[0] != square.inputs[0]:
         return None
     value = difference.inputs[0]
-    axes = graph.axes(mean)
-    if mean.inputs[0] != value or graph.axes(mean_square) != axes or len(axes) != 1:
-        return None
-    if axes[0] != len(graph.shape(value)) - 1:
+    if mean.inputs[0] != value or not all(map(graph.is_last_mean, (mean, mean_square))):
         return None
     epsilon = graph.tensors[variance[0]].value
     attributes = {"axis": -1} | ({} if epsilon is None else {"epsilon": float(epsilon.item())})
@@ -322,7 +237,7 @@ def _layer_norm(graph: _Graph, last: Node) -> _Joined:
     return match, _joined(last, "LayerNormalization", inputs, attributes)
 
 
-def _attention(graph: _Graph, last: Node) -> _Joined:
+def _attention(graph: Rewriting, last: Node) -> _Joined:
     """Join scaled-dot-product attention, as exporters write it: queries and keys are both scaled.
 
     A network's own attention in parts scales one of them, or the scores: it stays in parts.
@@ -370,7 +285,7 @@ def _before_transpose(match: _Match, name: str) -> str | None:
 
 
 _LATEST = 1 << 20
-_RULES: Mapping[str, tuple[tuple[Callable[[_Graph, Node], _Joined], int], ...]] = {
+_RULES: Mapping[str, tuple[tuple[Callable[[Rewriting, Node], _Joined], int], ...]] = {
     "Add": ((_layer_norm, 17), (_group_norm, 21), (_linear, _LATEST)),
     "BatchNormalization": ((_batch_statistics, _LATEST),),
     "Conv": ((_plain_conv, _LATEST),),
