@@ -2,38 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import wraps
-from typing import Any, Literal, TypeVar
+from typing import Literal
 
 from resperf.layers import OPERATOR_DOMAINS, Layer
 from resperf.network import Network, Node, Tensor
 
-MALFORMED = (KeyError, IndexError, TypeError, ValueError, ArithmeticError, AttributeError)
-"""What reading raises where attributes and shapes do not fit their operator."""
-Step = TypeVar("Step", bound=Callable[..., Any])
 CONTROL_FLOW = frozenset({"If", "Loop", "Scan"})
 """Operators that run subgraphs."""
 Role = Literal["execution", "preprocess", "postprocess", "view", "unknown"]
-
-
-def unchanged_if_malformed(step: Step) -> Step:
-    """Skip a step where a node's attributes or shapes do not fit its operator.
-
-    The error is reported later, when a layer is made of the node. A step must read everything
-    before it changes anything.
-    """
-
-    @wraps(step)
-    def attempt(*args: Any, **kwargs: Any) -> Any:
-        with contextlib.suppress(*MALFORMED):
-            return step(*args, **kwargs)
-        return None
-
-    return attempt  # type: ignore[return-value]
 
 
 @dataclass(frozen=True)

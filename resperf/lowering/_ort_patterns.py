@@ -8,11 +8,10 @@ from typing import TypeAlias
 
 import numpy as np
 
-from resperf.lowering._base import unchanged_if_malformed
 from resperf.lowering._ort_transposes import FROM_GATHER, TransposeSinking
 from resperf.network import Node, Rewritten, Tensor
 from resperf.network.folding import RANDOM_OPS
-from resperf.network.rewriting import Rewriting
+from resperf.network.rewriting import Rewriting, unchanged_if_malformed
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,6 @@ from resperf.errors import UnsupportedError
 from resperf.layers import FUNCTION_OF, Activation, Conv, ConvNd, Dense, Layer, Pool, Reorder
 from resperf.layers._operator import CONTRIB
 from resperf.lowering._base import (
-    MALFORMED,
     LoweredNode,
     Role,
     is_computed_once,
@@ -37,7 +36,7 @@ from resperf.lowering._read import (
     output_view_copy,
     reorder,
 )
-from resperf.network import Network, Node
+from resperf.network import MALFORMED, Network, Node
 
 CHANNEL_ALIGNMENT = 4
 """ReorderInput takes channels in fours; a convolution with another count stays in NCHW."""

@@ -6,9 +6,9 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from resperf.lowering._base import CONTROL_FLOW, unchanged_if_malformed
+from resperf.lowering._base import CONTROL_FLOW
 from resperf.network import Node, Tensor
-from resperf.network.rewriting import Rewriting
+from resperf.network.rewriting import Rewriting, unchanged_if_malformed
 
 _ELEMENTWISE = frozenset({"Add", "Sub", "Mul", "Div"})
 """Operators that do not depend on the order of axes."""

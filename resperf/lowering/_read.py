@@ -12,8 +12,7 @@ from typing import TypeVar
 
 from resperf.errors import LayerError, UnsupportedError
 from resperf.layers import Dense, Layer, Move, Operand, Operator, Reorder, layer_of_operator
-from resperf.lowering._base import MALFORMED
-from resperf.network import Network, Node, Tensor
+from resperf.network import MALFORMED, Network, Node, Tensor
 
 LayerT = TypeVar("LayerT", bound=Layer)
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field, replace
 from resperf.errors import LayerError, UnsupportedError
 from resperf.layers import Layer, Move, Operand, Operator, layer_of_operator
 from resperf.layers.attention import Attention
-from resperf.lowering._base import MALFORMED, qualified_by_domain
+from resperf.lowering._base import qualified_by_domain
 from resperf.lowering._torch_strides import Strided, contiguous, like
-from resperf.network import Network, Node, Tensor
+from resperf.network import MALFORMED, Network, Node, Tensor
 from resperf.network.canonical import PASSING
 from resperf.network.protos import data_type_of
 

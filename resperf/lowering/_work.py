@@ -11,9 +11,9 @@ import numpy as np
 
 from resperf.errors import LayerError
 from resperf.layers import OPERATOR_DOMAINS, Operand, layer_of_operator
-from resperf.lowering._base import CONTROL_FLOW, MALFORMED
+from resperf.lowering._base import CONTROL_FLOW
 from resperf.lowering._read import operator_of
-from resperf.network import Network, Node, Tensor
+from resperf.network import MALFORMED, Network, Node, Tensor
 from resperf.units import DTYPE_BYTES
 
 _Shape = tuple[int, ...]

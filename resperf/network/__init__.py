@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from resperf.network._base import NETWORKS_CACHED, SMALL_ELEMENTS, Network, Node, Rewritten, Tensor
+from resperf.network._base import (
+    MALFORMED,
+    NETWORKS_CACHED,
+    SMALL_ELEMENTS,
+    Network,
+    Node,
+    Rewritten,
+    Tensor,
+)
 from resperf.network.cached import read_network_once
 from resperf.network.digest import structure_digest
 from resperf.network.model import stripped_model
@@ -11,6 +19,7 @@ from resperf.network.weightless import graph_digest, read_graph, weightless
 from resperf.network.weights import materialise
 
 __all__ = [
+    "MALFORMED",
     "NETWORKS_CACHED",
     "SMALL_ELEMENTS",
     "Network",

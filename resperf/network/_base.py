@@ -13,6 +13,9 @@ SMALL_ELEMENTS = 4096
 NETWORKS_CACHED = 256
 """Networks, at one batch size each, that a process caches with what it derived from them."""
 
+MALFORMED = (KeyError, IndexError, TypeError, ValueError, ArithmeticError, AttributeError)
+"""What reading raises where attributes and shapes do not fit their operator."""
+
 Known = tuple[str, tuple[int, ...]]
 """Element type and shape of a tensor, as inferred."""
 

@@ -17,7 +17,7 @@ from dataclasses import replace
 import numpy as np
 
 from resperf.network._base import Network, Node, Rewritten
-from resperf.network.rewriting import Rewriting
+from resperf.network.rewriting import Rewriting, unchanged_if_malformed
 
 PASSING = frozenset({"Identity", "Dropout"})
 """Operators that return their input in inference."""
@@ -37,7 +37,7 @@ def canonical(network: Network) -> Rewritten:
         for rule, since in _RULES.get(node.op, ()):
             if node.domain or graph.opset >= since:
                 continue
-            found = rule(graph, node)
+            found = unchanged_if_malformed(rule)(graph, node)
             if found is not None and graph.join(found[0].nodes, node, found[1]):
                 break
     return graph.rewritten()

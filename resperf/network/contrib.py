@@ -10,11 +10,10 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from resperf.layers._sliding import window_length
-from resperf.network._base import Known, Tensor
+from resperf.network._base import MALFORMED, Known, Tensor
 
 Shape: TypeAlias = tuple[int, ...]
 Inputs: TypeAlias = "Sequence[Tensor | None]"
-_MALFORMED = (KeyError, IndexError, TypeError, ValueError, ArithmeticError)
 
 
 def contrib_outputs(op: str, inputs: Inputs, attributes: Mapping[str, Any]) -> list[Known] | None:
@@ -39,7 +38,7 @@ def contrib_outputs(op: str, inputs: Inputs, attributes: Mapping[str, Any]) -> l
         dtype, shape = rule(inputs, attributes)
         # Attributes may be of any type in a damaged file.
         first = dtype, tuple(operator.index(length) for length in shape)
-    except _MALFORMED:
+    except MALFORMED:
         return []
     # SkipLayerNormalization can also output the sum that it normalises, after two statistics.
     return [first] if not op.startswith("Skip") else [first, first, first, first]

@@ -2,13 +2,33 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import wraps
+from typing import Any, TypeVar
 
-from resperf.network._base import Network, Node, Rewritten, Tensor
+from resperf.network._base import MALFORMED, Network, Node, Rewritten, Tensor
 
 _TOLERANCE = 1e-3
+_Step = TypeVar("_Step", bound=Callable[..., Any])
+
+
+def unchanged_if_malformed(step: _Step) -> _Step:
+    """Skip a step where a node's attributes or shapes do not fit its operator.
+
+    The error is reported later, when a layer is made of the node. A step must read everything
+    before it changes anything.
+    """
+
+    @wraps(step)
+    def attempt(*args: Any, **kwargs: Any) -> Any:
+        with contextlib.suppress(*MALFORMED):
+            return step(*args, **kwargs)
+        return None
+
+    return attempt  # type: ignore[return-value]
 
 
 class Rewriting:

@@ -9,8 +9,11 @@ import numpy as np
 import pytest
 
 from resperf.errors import UnsupportedError
+from resperf.lowering import lower
 from resperf.lowering._ort_rules import lower_nodes
 from resperf.network import Network, Node, Tensor
+from resperf.platform import Platform
+from resperf.settings import Setting
 
 SHAPES: dict[str, tuple[int, ...]] = {
     "x": (2, 8, 4, 4), "a": (2, 8, 4, 4), "b": (2, 8, 4, 4), "c": (2, 8, 4, 4), "m": (2, 3),
@@ -88,6 +91,20 @@ MALFORMED: dict[str, tuple[Node, ...]] = {
 def test_malformed_networks_are_lowered_or_refused_in_one_line(name: str) -> None:
     with contextlib.suppress(UnsupportedError):
         assert lower_nodes(network(*MALFORMED[name]), 16)
+
+
+TOO_FEW_INPUTS = {op: (node(op, "x", "y"),) for op in ("Mul", "ScatterND", "BatchNormalization")}
+
+
+@pytest.mark.parametrize("precision", ["fp32", "amp"])
+@pytest.mark.parametrize("name", [*MALFORMED, *TOO_FEW_INPUTS])
+def test_malformed_networks_are_lowered_for_pytorch(name: str, precision: str) -> None:
+    nodes = (MALFORMED | TOO_FEW_INPUTS)[name]
+    setting = Setting("torch", "2.9.1", precision=precision)
+    lowered = lower(network(*nodes), setting, Platform("cuda")).nodes
+    assert {source for each in lowered for source in each.sources} <= {each.name for each in nodes}
+    if name in TOO_FEW_INPUTS:
+        assert [each.role for each in lowered] == ["unknown"]
 
 
 def layers(*nodes: Node, opset: int = 17) -> list[str]:
