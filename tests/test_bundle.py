@@ -160,6 +160,11 @@ def test_provenance_says_what_a_bundle_is_of_and_what_is_unknown() -> None:
     [
         (lambda m: m.update(parts=[]), "has no parts"),
         (lambda m: m.pop("provenance"), "lacks 'provenance'"),
+        (lambda m: m["provenance"].pop("commit"), "lacks 'commit' in its provenance"),
+        (lambda m: m["provenance"]["rebuildable"].pop("why"), "lacks 'why' in its provenance"),
+        (lambda m: m["provenance"].update(datasets=["x"]), "lacks 'name' in its provenance"),
+        (lambda m: m["provenance"].update(changes=[{"date": "today"}]), "lacks 'reason' in its"),
+        (lambda m: m["provenance"].update(packages=["numpy"]), "has the packages damaged in its"),
         (lambda m: m["parts"][1].pop("golden"), "lacks 'golden'"),
         (lambda m: m["parts"][1].update(platforms=["9"]), "the platforms of a part"),
         (lambda m: m["parts"][0]["predictors"]["conv"]["execution_ms"].update(network="x.onnx"),

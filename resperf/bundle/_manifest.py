@@ -8,8 +8,10 @@ import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import UnionType
 from typing import Any
 
+from resperf.bundle._provenance import UNKNOWN
 from resperf.bundle._upgrade import upgraded, with_quantities_of_steps
 from resperf.errors import BundleError, ResperfError
 from resperf.features import FEATURE_SET_VERSION
@@ -43,6 +45,13 @@ _PART: Mapping[str, type] = {
     "errors": dict,
     "golden": dict,
     "training": dict,
+}
+_PROVENANCE: Mapping[str, type | UnionType] = {
+    "datasets": list,
+    "resperf": str,
+    "commit": str,
+    "changes": list | str,
+    "rebuildable": dict,
 }
 
 
@@ -117,6 +126,7 @@ def _refuse(folder: Path, problems: Iterator[str]) -> None:
 def _structural_damage(manifest: Mapping[str, Any]) -> Iterator[str]:
     """Find missing entries, and parts without a setting and a platform."""
     yield from _lacking(manifest, _TOP)
+    yield from (f"{each} in its provenance" for each in _provenance_damage(manifest["provenance"]))
     if not manifest["parts"]:
         yield "has no parts"
     for part in manifest["parts"]:
@@ -126,7 +136,20 @@ def _structural_damage(manifest: Mapping[str, Any]) -> Iterator[str]:
                 yield f"has the {name} of a part damaged"
 
 
-def _lacking(values: Any, types: Mapping[str, type]) -> Iterator[str]:
+def _provenance_damage(provenance: Mapping[str, Any]) -> Iterator[str]:
+    """Find missing entries of what is shown of a bundle's provenance."""
+    yield from _lacking(provenance, _PROVENANCE)
+    yield from _lacking(provenance["rebuildable"], {"answer": str, "why": str})
+    packages = provenance.get("packages", UNKNOWN)
+    if packages != UNKNOWN and not isinstance(packages, dict):
+        yield "has the packages damaged"
+    for each in provenance["datasets"]:
+        yield from _lacking(each, {"name": str, "checksum": str})
+    for each in provenance["changes"] if provenance["changes"] != UNKNOWN else ():
+        yield from _lacking(each, {"date": str, "reason": str})
+
+
+def _lacking(values: Any, types: Mapping[str, type | UnionType]) -> Iterator[str]:
     for name, kind in types.items():
         if not isinstance(values, dict) or not isinstance(values.get(name), kind):
             yield f"lacks {name!r}"
