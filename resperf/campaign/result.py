@@ -41,6 +41,8 @@ class CampaignResult:
         Wall time that an adaptive campaign took to choose layers, of `elapsed_s`.
     fusions : tuple of CheckedFusion
         What the dataset says of pairs of operators; empty where nobody asked.
+    failure : str
+        First line of the most frequent message of failed rows; empty if none failed.
     """
 
     path: Path
@@ -56,3 +58,4 @@ class CampaignResult:
     choosing_s: float = 0.0
     fusions: tuple[CheckedFusion, ...] = ()
     networks: int = 0
+    failure: str = ""

@@ -525,4 +525,15 @@ class _Run:
             notes=self._notes + self._states(),
             fusions=tuple(CheckedFusion.from_json(each) for each in self._store.fusions),
             networks=sum(isinstance(row.subject, NetworkRef) for row in rows),
+            failure=_usual_failure(rows),
         )
+
+
+def _usual_failure(rows: Sequence[Measurement]) -> str:
+    """Return the first line of the most frequent message of failed rows."""
+    said = Counter(
+        (row.detail or str(row.status)).splitlines()[0]
+        for row in rows
+        if row.status is not Status.OK
+    )
+    return said.most_common(1)[0][0] if said else ""

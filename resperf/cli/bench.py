@@ -226,6 +226,7 @@ def show_plan(
 def show_result(result: CampaignResult, *, as_json: bool) -> None:
     """Print how a campaign ended, and what to type next."""
     from resperf.campaign import format_duration
+    from resperf.measurement import Status
 
     measuring_s = result.elapsed_s - result.choosing_s
     rate = result.measured / measuring_s if measuring_s > 0 else 0.0
@@ -247,6 +248,7 @@ def show_result(result: CampaignResult, *, as_json: bool) -> None:
             "choosing_s": result.choosing_s,
             "notes": list(result.notes),
             "fusions": [found.to_json() for found in result.fusions],
+            "failure": result.failure or None,
         }
         show_json(values)
         return
@@ -259,7 +261,15 @@ def show_result(result: CampaignResult, *, as_json: bool) -> None:
     )
     if result.choosing_s:
         click.echo(f"of that time, choosing layers took {format_duration(result.choosing_s)}")
-    if result.reason == "complete" and result.networks == result.rows:
+    has_times = result.statuses.get(Status.OK, 0) > 0
+    if result.failure and not has_times:
+        click.echo(f"every row failed; the most frequent message: {result.failure}")
+    if result.reason == "complete" and not has_times:
+        click.echo(
+            "next: mend the cause, then start again with another file (-o), since finished rows "
+            "are not measured again"
+        )
+    elif result.reason == "complete" and result.networks == result.rows:
         click.echo(f"next: resperf dataset info {result.path}")
     elif result.reason == "complete":
         click.echo(f"next: resperf train {result.path}")

@@ -1,9 +1,12 @@
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from resperf.campaign import Bench
 from resperf.dataset import read_dataset
+from resperf.targets import Target
 
 TOML = """
 samples = 12
@@ -31,6 +34,23 @@ def test_bench_writes_a_dataset_and_says_what_comes_next(campaign: Path, cli) ->
     assert len(read_dataset(output).measurements) == 12
     assert f"{output}: 12 rows (12 ok)" in printed
     assert f"next: resperf train {output}" in printed
+
+
+def test_a_campaign_without_a_time_says_why_and_what_to_do(
+    campaign: Path, cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(target: Target, settings: dict[str, Any], *words: Any, **named: Any) -> Bench:
+        return Bench(target, {**settings, "fail": {"memory": "features_out=5,"}}, *words, **named)
+
+    monkeypatch.setattr("resperf.campaign.Bench", failing)
+    words = ("bench", campaign, "--framework", "synthetic", "-o", "a.h5")
+    lines = cli.text(*words).splitlines()
+    assert lines[0] == "a.h5: 12 rows (12 out_of_memory)"
+    assert lines[-2] == (
+        "every row failed; the most frequent message: synthetic: out of memory on demand"
+    )
+    assert lines[-1].startswith("next: mend the cause, then start again with another file (-o)")
+    assert cli.json(*words)["failure"] == "synthetic: out of memory on demand"
 
 
 def test_bench_as_json(campaign: Path, cli) -> None:
