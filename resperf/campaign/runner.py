@@ -67,7 +67,8 @@ def run_campaign(
     bench : Bench
         What to measure with.
     hours : float, optional
-        Time after which to stop; by default that of the campaign's file, if it has one.
+        Time after which to stop, from the first measurement on; by default that of the campaign's
+        file, if it has one.
     progress : bool
         Show progress on stderr if it is a terminal.
     acquisition : callable, optional
@@ -95,7 +96,6 @@ def run_campaign(
     from resperf.campaign.store import Store
 
     hours = campaign.run.time_limit(hours)
-    deadline = None if hours is None else time.monotonic() + hours * 3600
     with TemporaryDirectory() as folder:
         planned, setting, platform = plan_campaign(campaign, bench, folder=Path(folder))
         store = Store(
@@ -118,7 +118,7 @@ def run_campaign(
                     if acquisition is None
                     else Batches(planned, acquisition, first_batch(planned, hours))
                 )
-                run = _Run(campaign, bench, planned, store, stop, deadline, batches, show=progress)
+                run = _Run(campaign, bench, planned, store, stop, hours, batches, show=progress)
                 reason = run.measure_all(fusions=check_fusion)
             store.compact()
             complete = reason == "complete" and not anew
@@ -172,7 +172,7 @@ class _Run:
         planned: Plan,
         store: Store,
         stop: threading.Event,
-        deadline: float | None,
+        hours: float | None,
         batches: Batches | None,
         *,
         show: bool,
@@ -186,7 +186,7 @@ class _Run:
         self._notes = planned.notes
         self._store = store
         self._stop = stop
-        self._deadline = deadline
+        self._hours, self._deadline = hours, math.inf
         self._batches = batches
         self._worker: WorkerProcess | None = None
         self._measures: tuple[dict[str, Any], bool] = ({}, False)
@@ -241,7 +241,7 @@ class _Run:
 
     def _end_reason(self) -> str:
         """Say why to stop, if there is a reason."""
-        if self._deadline is not None and time.monotonic() >= self._deadline:
+        if time.monotonic() >= self._deadline:
             return "hours"
         return "interrupted" if self._stop.is_set() else ""
 
@@ -285,8 +285,10 @@ class _Run:
             stack.callback(self._progress.close)
             try:
                 if fusions:
+                    self._start_limit()
                     self._check_fusions()
                 while (item := self._next()) is not None:
+                    self._start_limit()
                     if reason := self._end_reason():
                         return reason
                     self._measure(*item)
@@ -299,6 +301,11 @@ class _Run:
         if self._batches is None or self._chose_all:
             return "complete"
         return self._end_reason() or "complete"
+
+    def _start_limit(self) -> None:
+        """Count the hours from the first measurement on: planning may take long."""
+        if self._hours is not None and math.isinf(self._deadline):
+            self._deadline = time.monotonic() + self._hours * 3600
 
     def _check_fusions(self) -> None:
         """Measure what the framework fuses; each finding is written as soon as it is known."""
@@ -489,8 +496,7 @@ class _Run:
         elapsed_s = time.monotonic() - start - self._choosing_s
         pace = elapsed_s / self._spent_s if self._spent_s > 0 else 1.0
         remaining_s = self._remaining_s * pace
-        if self._deadline is not None:
-            remaining_s = min(remaining_s, self._deadline - time.monotonic())
+        remaining_s = min(remaining_s, self._deadline - time.monotonic())
         self._progress.advance(
             done=self._done,
             total=self._total,

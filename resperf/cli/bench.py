@@ -53,7 +53,8 @@ INTERRUPTED = 130
 @click.option(
     "--hours",
     type=POSITIVE,
-    help="Stop after this many hours.  [default: the campaign's own limit, if any]",
+    help="Stop this many hours after the first measurement.  [default: the campaign's own limit, "
+    "if any]",
 )
 @click.option("--samples", type=COUNT, help="Total number of distinct layers to measure.")
 @click.option("--seed", type=int, help="Seed to use instead of the campaign's.")

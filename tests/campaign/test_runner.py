@@ -2,6 +2,7 @@ import math
 import os
 import signal
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from resperf.campaign import Bench, Campaign, run_campaign, runner
+from resperf.campaign.bench import plan_campaign
 from resperf.campaign.journal import read_journal
 from resperf.campaign.process import WorkerDied
 from resperf.campaign.store import journal_path
@@ -230,6 +232,19 @@ def test_time_that_is_up_stops_cleanly(tmp_path: Path) -> None:
     assert result.reason == "complete"
     assert max(identities(output).values()) == 1
     assert sum(row.repeat == 0 for row in rows_of(output)) == 150
+
+
+def test_planning_does_not_count_as_measuring(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def slow_plan(*words: Any, **named: Any) -> Any:
+        time.sleep(0.3)
+        return plan_campaign(*words, **named)
+
+    monkeypatch.setattr("resperf.campaign.runner.plan_campaign", slow_plan)
+    result = go(made(samples=150), tmp_path / "a.h5", settings={"real_ms": 30.0}, hours=0.2 / 3600)
+    assert result.reason == "hours"
+    assert result.rows > 0
 
 
 def test_a_signal_keeps_finished_rows(
