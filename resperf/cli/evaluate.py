@@ -91,8 +91,9 @@ def _names(
     "--phase",
     "phases",
     multiple=True,
-    metavar="PHASE",
-    help="Phase to learn (repeatable): execution by default, or the whole call if FILE.h5 has it.",
+    metavar="QUANTITY",
+    help="Quantity to learn (repeatable): execution by default, or the whole call if FILE.h5 has "
+    "it.",
 )
 @SEED
 @EPOCHS
@@ -121,7 +122,7 @@ def command(
 ) -> None:
     """Evaluate a bundle, or compare methods, on measured times of FILE.h5.
 
-    Per kind and phase: MAPE (mean of |predicted - measured| / measured), RMSE and MAE in ms, the
+    Per kind and quantity: MAPE (mean of |predicted - measured| / measured), RMSE and MAE in ms, the
     share of rows within 10%, and the noise floor: the MAPE that a perfect predictor would score,
     known if layers were measured twice. In JSON, MAPE and shares are fractions: 0.05 is 5%.
 

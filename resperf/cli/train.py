@@ -122,16 +122,16 @@ def _table(bundle: Bundle) -> str:
     rows_of = bundle.part["training"]["rows"]
     lines = []
     for kind in (*bundle.kinds, NETWORK):
-        for phase in QUANTITIES:
-            validation = bundle.errors["validation"].get(kind, {}).get(phase)
-            test = bundle.errors["test"].get(kind, {}).get(phase)
+        for quantity in QUANTITIES:
+            validation = bundle.errors["validation"].get(kind, {}).get(quantity)
+            test = bundle.errors["test"].get(kind, {}).get(quantity)
             if validation is None and test is None:
                 continue
             errors = [percent_cell(each["mape"]) if each else "-" for each in (validation, test)]
-            method = bundle.method_of(kind, phase)
-            rows = rows_of[kind][phase] if kind == NETWORK else rows_of[kind]
-            lines.append([kind, phase, method, str(rows["train"]), *errors])
-    place = ("kind", "phase", "method")
+            method = bundle.method_of(kind, quantity)
+            rows = rows_of[kind][quantity] if kind == NETWORK else rows_of[kind]
+            lines.append([kind, quantity, method, str(rows["train"]), *errors])
+    place = ("kind", "quantity", "method")
     return table((*place, "training rows", "validation MAPE", "test MAPE"), lines, text=place)
 
 

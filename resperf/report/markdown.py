@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from resperf.report.methods import at_most_rows, by_kind_and_phase
+from resperf.report.methods import at_most_rows, by_kind_and_quantity
 from resperf.report.tables import UNKNOWN
 
 if TYPE_CHECKING:
@@ -25,26 +25,26 @@ def percent(share: float) -> str:
 
 
 def methods_markdown(rows: Sequence[Compared]) -> str:
-    """Show the methods of each kind and phase, best first, and learning curves if any.
+    """Show the methods of each kind and quantity, best first, and learning curves if any.
 
     Parameters
     ----------
     rows : sequence of Compared
-        At least one; those of one kind and phase are adjacent.
+        At least one; those of one kind and quantity are adjacent.
     """
     headings = (
-        "kind", "phase", "method", "rows trained", "rows tested", "MAPE", "noise floor",
+        "kind", "quantity", "method", "rows trained", "rows tested", "MAPE", "noise floor",
         "within 10%", "RMSE ms", "MAE ms", "R²", "fit s", "predict us/layer",
     )  # fmt: skip
-    groups = list(by_kind_and_phase(rows))
+    groups = list(by_kind_and_quantity(rows))
     cells = [
         [
-            kind, phase, row.method, str(row.rows_trained), str(row.errors.rows),
+            kind, quantity, row.method, str(row.rows_trained), str(row.errors.rows),
             percent(row.errors.mape), percent(row.noise_floor), f"{row.errors.within_10:.1%}",
             f"{row.errors.rmse_ms:.4g}", f"{row.errors.mae_ms:.4g}", f"{row.r2:.4f}",
             f"{row.fit_s:.1f}", f"{row.predict_us:.1f}",
         ]
-        for (kind, phase), group in groups
+        for (kind, quantity), group in groups
         for row in sorted(at_most_rows(group), key=lambda row: row.errors.mape)
     ]  # fmt: skip
     parts = [markdown_table(headings, cells)]

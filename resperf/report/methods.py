@@ -13,30 +13,30 @@ if TYPE_CHECKING:
     from resperf.predictors.metrics import TimeBin
     from resperf.training import Compared
 
-PLACE = ("kind", "phase", "method")
+PLACE = ("kind", "quantity", "method")
 """Headings of the columns that say what a row of figures is about."""
 
 
 def methods_text(rows: Sequence[Compared]) -> str:
-    """Show one table of errors, then for each kind and phase one of errors by measured time.
+    """Show one table of errors, then for each kind and quantity one of errors by measured time.
 
     Parameters
     ----------
     rows : sequence of Compared
-        At least one; those of one kind and phase are adjacent.
+        At least one; those of one kind and quantity are adjacent.
     """
     parts = [_errors(rows)]
     parts += [
-        f"{kind} {phase}: MAPE by measured time\n{_by_time(group)}"
-        for (kind, phase), group in by_kind_and_phase(rows)
+        f"{kind} {quantity}: MAPE by measured time\n{_by_time(group)}"
+        for (kind, quantity), group in by_kind_and_quantity(rows)
     ]
     return "\n\n".join(parts)
 
 
-def by_kind_and_phase(
+def by_kind_and_quantity(
     rows: Sequence[Compared],
 ) -> Iterator[tuple[tuple[str, str], list[Compared]]]:
-    """Group adjacent rows by kind and phase."""
+    """Group adjacent rows by kind and quantity."""
     for place, group in itertools.groupby(rows, key=lambda row: (row.kind, row.phase)):
         yield place, list(group)
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from resperf.errors import OutputError, require
 from resperf.quantities import QUANTITIES
-from resperf.report.methods import at_most_rows, by_kind_and_phase
+from resperf.report.methods import at_most_rows, by_kind_and_quantity
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -46,7 +46,7 @@ def ready_to_plot(folder: Path) -> None:
 
 
 def write_plots(rows: Sequence[Compared], folder: Path) -> tuple[Path, ...]:
-    """Draw each kind and phase into PNG files.
+    """Draw each kind and quantity into PNG files.
 
     ``predicted-KIND-PHASE.png`` (the paper's Figure 4), ``by-time-KIND-PHASE.png``, and where
     methods were trained on several numbers of rows ``by-rows-KIND-PHASE.png``.
@@ -54,7 +54,7 @@ def write_plots(rows: Sequence[Compared], folder: Path) -> tuple[Path, ...]:
     Parameters
     ----------
     rows : sequence of Compared
-        Those of one kind and phase are adjacent.
+        Those of one kind and quantity are adjacent.
     folder : Path
         Must exist; files of the same names are replaced.
 
@@ -66,7 +66,7 @@ def write_plots(rows: Sequence[Compared], folder: Path) -> tuple[Path, ...]:
         If a file cannot be written.
     """
     written = []
-    for (kind, phase), group in by_kind_and_phase(rows):
+    for (kind, quantity), group in by_kind_and_quantity(rows):
         figures = {
             "predicted": predicted_against_measured(group),
             "by-time": error_by_time(group),
@@ -74,7 +74,7 @@ def write_plots(rows: Sequence[Compared], folder: Path) -> tuple[Path, ...]:
         if len({row.rows_trained for row in group}) > 1:
             figures["by-rows"] = error_by_rows(group)
         for name, figure in figures.items():
-            path = folder / f"{name}-{kind}-{_stem(phase)}.png"
+            path = folder / f"{name}-{kind}-{_stem(quantity)}.png"
             _save(figure, path)
             written.append(path)
     return tuple(written)

@@ -17,7 +17,7 @@ TIMED_LAYERS = 1000
 
 @dataclass(frozen=True)
 class Compared(Record):
-    """One method on one kind and phase.
+    """One method on one kind and quantity.
 
     Attributes
     ----------

@@ -74,7 +74,7 @@ class EvaluatedNetwork(Record):
 
 @dataclass(frozen=True)
 class Evaluated(Record):
-    """Errors of one kind and phase.
+    """Errors of one kind and quantity.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""From a dataset to a bundle: split, fit one predictor per kind and phase, evaluate, write."""
+"""From a dataset to a bundle: split, fit one predictor per kind and quantity, evaluate, write."""
 
 from __future__ import annotations
 

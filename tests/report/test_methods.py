@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from resperf.predictors.metrics import TimeBin
-from resperf.report.methods import at_most_rows, bin_title, by_kind_and_phase, methods_text
+from resperf.report.methods import at_most_rows, bin_title, by_kind_and_quantity, methods_text
 
 
 def test_one_line_per_result_and_one_column_per_bin(compared) -> None:
@@ -16,7 +16,7 @@ def test_one_line_per_result_and_one_column_per_bin(compared) -> None:
     ]  # fmt: skip
     lines = methods_text(rows).split("\n")
     headings = (
-        "kind   phase   method   rows trained   rows tested   MAPE   noise floor   within 10%   "
+        "kind   quantity   method   rows trained   rows tested   MAPE   noise floor   within 10%   "
         "RMSE ms   MAE ms   fit s   predict us/layer"
     )
     assert lines[0].split() == headings.split()
@@ -48,7 +48,7 @@ def test_a_method_is_shown_by_its_result_with_most_rows(compared) -> None:
 
 def test_rows_are_grouped_by_kind(compared) -> None:
     rows = [compared("a", 0.1), compared("b", 0.1), compared("a", 0.1, kind="pool")]
-    found = {place: len(group) for place, group in by_kind_and_phase(rows)}
+    found = {place: len(group) for place, group in by_kind_and_quantity(rows)}
     assert found == {("conv", "execution"): 2, ("pool", "execution"): 1}
 
 
