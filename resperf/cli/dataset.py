@@ -111,23 +111,15 @@ def _day(started_at: float) -> str:
 
 def _settings_table(summary: Summary) -> str:
     """Count rows per setting, naming only what differs."""
-    from resperf.report.tables import UNKNOWN, table
+    from resperf.report.settings import setting_columns
+    from resperf.report.tables import table
 
-    settings = list(summary.settings)
-    differing = {
-        name: values
-        for name in ("framework_version", "mode", "precision", "layout", "compiled", "threads")
-        if len(set(values := [str(getattr(each, name)) for each in settings])) > 1
+    columns = {
+        **setting_columns(list(summary.settings)),
+        "rows": map(str, summary.settings.values()),
     }
-    for name in sorted({name for each in settings for name in each.options}):
-        values = [each.options.get(name, "") for each in settings]
-        if len(set(values)) > 1:
-            differing[name] = values
-    rows = [
-        [*(values[place] or UNKNOWN for values in differing.values()), str(count)]
-        for place, count in enumerate(summary.settings.values())
-    ]
-    return table((*differing, "rows"), rows, text=tuple(differing))
+    rows = list(zip(*columns.values(), strict=True))
+    return table(tuple(columns), rows, text=tuple(columns)[:-1])
 
 
 def _rows_table(summary: Summary) -> str:

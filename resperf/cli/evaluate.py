@@ -233,16 +233,21 @@ def _table(evaluation: Evaluation) -> str:
 def _networks_table(row: Evaluated) -> str:
     from resperf.quantities import QUANTITIES
     from resperf.report.network import quantity_cell
+    from resperf.report.settings import setting_columns
     from resperf.report.tables import UNKNOWN, percent_cell, table
 
     unit = QUANTITIES[row.phase].unit
-    headings = ("network", "batch", "measured", "predicted", "error", "90% interval")
+    settings = setting_columns([each.setting for each in row.networks])
+    if len({each.device for each in row.networks}) > 1:
+        settings = {"device": [each.device for each in row.networks], **settings}
+    headings = ("network", *settings, "batch", "measured", "predicted", "error", "90% interval")
     rows = []
-    for each in row.networks:
+    for place, each in enumerate(row.networks):
         low, high = quantity_cell(each.low, unit), quantity_cell(each.high, unit)
         rows.append(
             [
                 each.network,
+                *(cells[place] for cells in settings.values()),
                 UNKNOWN if each.batch is None else str(each.batch),
                 quantity_cell(each.measured, unit),
                 quantity_cell(each.predicted, unit),
@@ -250,4 +255,4 @@ def _networks_table(row: Evaluated) -> str:
                 UNKNOWN if math.isnan(each.low) else f"{low} to {high}",
             ]
         )
-    return table(headings, rows, text=("network",))
+    return table(headings, rows, text=("network", *settings))

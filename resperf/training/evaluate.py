@@ -50,6 +50,9 @@ class EvaluatedNetwork(Record):
     ----------
     network : str
     batch : int or None
+    device : str
+    setting : Setting
+        As the dataset says.
     measured, predicted : float
     low, high : float
         The 90% interval; NaN if unknown.
@@ -57,6 +60,8 @@ class EvaluatedNetwork(Record):
 
     network: str
     batch: int | None
+    device: str
+    setting: Setting
     measured: float
     predicted: float
     low: float
@@ -290,7 +295,8 @@ def _networks(
             continue
         notes.extend(_differences(setting, platform, part))
         values = (float(each[0]) for each in (estimate.values, estimate.low, estimate.high))
-        rows.append(EvaluatedNetwork(network.name, network.batch, float(measured), *values))
+        about = (network.name, network.batch, platform.device, given)
+        rows.append(EvaluatedNetwork(*about, float(measured), *values))
     return rows
 
 

@@ -133,9 +133,9 @@ ListFactory = Callable[..., Path]
 def listed(cli, tmp_path: Path) -> ListFactory:
     """Make a dataset of whole networks from the rows of a list."""
 
-    def make(*rows: str, device: str = "cpu") -> Path:
+    def make(*rows: str, device: str = "cpu", more: str = "") -> Path:
         shutil.copy(NETWORKS / "lenet5.onnx", tmp_path)
-        text = "\n".join(["network,batch,time_ms,framework", *rows])
+        text = "\n".join([f"network,batch,time_ms,framework{more}", *rows])
         (tmp_path / "list.csv").write_text(text + "\n", encoding="utf-8")
         words = ["--format", "list", "--device", device, "-o", str(tmp_path / "list.h5"), "--force"]
         cli.text("dataset", "import", tmp_path / "list.csv", *words)
@@ -170,6 +170,21 @@ def test_totals_of_a_bundle_are_evaluated_on_rows_of_networks(
     [first] = [line for line in lines if line[:2] == ["lenet5", "1"]]
     assert "+5.0%" in first
     assert first[-5:][2] == "to"
+
+
+def test_networks_are_shown_with_what_differs_between_their_settings(
+    bundle: Path, listed: ListFactory, cli
+) -> None:
+    rows = [f"lenet5.onnx,1,1,onnxruntime,{threads},fp32" for threads in ("1", "2", "")]
+    path = listed(*rows, more=",threads,precision")
+    [row] = cli.json("evaluate", path, "--bundle", bundle)
+    found = [(each["device"], each["setting"]["threads"]) for each in row["networks"]]
+    assert found == [("cpu", 1), ("cpu", 2), ("cpu", 0)]
+    lines = [line.split() for line in cli.text("evaluate", path, "--bundle", bundle).splitlines()]
+    [headings] = [line for line in lines if line[:1] == ["network"] and "batch" in line]
+    assert headings[:4] == ["network", "threads", "batch", "measured"]
+    cells = [line[1] for line in lines if line[:1] == ["lenet5"]]
+    assert cells == ["1", "2", "-"]
 
 
 def test_an_incomplete_total_is_noted(
