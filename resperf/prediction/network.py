@@ -27,6 +27,7 @@ from resperf.prediction.result import (
 )
 from resperf.prediction.rules import RULE_OF_METHOD, RULES
 from resperf.quantities import PHASES, QUANTITIES, Level
+from resperf.settings import Setting
 from resperf.units import MS_PER_S
 
 SHOWN_IN_ERROR = 3
@@ -95,21 +96,40 @@ def predict_network(
 
 
 def _of_whole_network(network: Network, bundle: Bundle) -> dict[str, QuantityPrediction]:
-    """Use the predictors trained on networks whose setting is nearest to the bundle's."""
+    """Use the predictors trained on networks whose setting is nearest to the bundle's.
+
+    What only a part of another mode predicts, such as training steps, is of that mode.
+    """
     found = {}
     names = dict.fromkeys(name for part in bundle.parts for name in part.network_quantities)
     for name in names:
-        try:
-            part = bundle.answering(NETWORK, name, bundle.setting, bundle.platform)
-        except BundleError:
-            # Its part has another framework, or is of training.
-            continue
-        one = part.predict_networks([network], bundle.setting, bundle.platform)[name]
-        found[name] = QuantityPrediction(
-            name, float(one.values[0]), float(one.low[0]), float(one.high[0]),
-            part.method_of(NETWORK, name),
-        )  # fmt: skip
+        for setting in (bundle.setting, *_of_other_modes(bundle, name)):
+            try:
+                part = bundle.answering(NETWORK, name, setting, bundle.platform)
+            except BundleError:
+                # Its part has another framework or mode.
+                continue
+            one = part.predict_networks([network], setting, bundle.platform)[name]
+            found[name] = QuantityPrediction(
+                name, float(one.values[0]), float(one.low[0]), float(one.high[0]),
+                part.method_of(NETWORK, name), setting.mode,
+            )  # fmt: skip
+            break
     return found
+
+
+def _of_other_modes(bundle: Bundle, quantity: str) -> list[Setting]:
+    """Return settings of other modes that a network's quantity is predicted for, nearest first."""
+    return sorted(
+        (
+            setting
+            for part in bundle.parts
+            if part.has(NETWORK, quantity)
+            for setting in part.settings
+            if setting.framework == bundle.framework and setting.mode is not bundle.setting.mode
+        ),
+        key=lambda setting: len(setting.differences(bundle.setting)),
+    )
 
 
 def _of_layers(lowered: LoweredNetwork, bundle: Bundle) -> dict[str, QuantityPrediction]:
@@ -129,7 +149,12 @@ def _of_layers(lowered: LoweredNetwork, bundle: Bundle) -> dict[str, QuantityPre
 
     return {
         name: QuantityPrediction(
-            name, whole(name, "ms"), whole(name, "low_ms"), whole(name, "high_ms"), "sum_of_layers"
+            name,
+            whole(name, "ms"),
+            whole(name, "low_ms"),
+            whole(name, "high_ms"),
+            "sum_of_layers",
+            bundle.setting.mode,
         )
         for name in names
     }

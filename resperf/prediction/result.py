@@ -11,6 +11,7 @@ from typing import Any
 from resperf.lowering import LoweredNode
 from resperf.quantities import WHOLE_CALL, quantity
 from resperf.records import Record
+from resperf.settings import Mode
 from resperf.units import US_PER_MS, json_values
 
 WHOLE_NETWORK = "whole_network"
@@ -171,6 +172,8 @@ class QuantityPrediction(Record):
         In its unit; NaN if not known.
     method : str
         Method of its predictor.
+    mode : Mode
+        Of the runs that it is of; not always that of the prediction's phases.
     """
 
     name: str
@@ -178,6 +181,7 @@ class QuantityPrediction(Record):
     low: float
     high: float
     method: str
+    mode: Mode
 
     @property
     def unit(self) -> str:

@@ -18,6 +18,7 @@ from resperf.prediction import (
 )
 from resperf.quantities import PHASES, WHOLE_CALL, quantity
 from resperf.report.tables import ms_cell, percent_cell, table
+from resperf.settings import Mode
 from resperf.units import format_bytes
 
 if TYPE_CHECKING:
@@ -82,7 +83,8 @@ def quantity_line(found: QuantityPrediction) -> str:
     if not math.isnan(found.low):
         low, high = (quantity_cell(each, found.unit) for each in (found.low, found.high))
         bounds = f"90% interval {low} to {high}, "
-    return f"{name:13} {quantity_cell(found.value, found.unit)}  ({bounds}by {found.method})"
+    mode = "" if found.mode is Mode.INFERENCE else f"{found.mode}, "
+    return f"{name:13} {quantity_cell(found.value, found.unit)}  ({mode}{bounds}by {found.method})"
 
 
 def quantity_cell(value: float, unit: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -216,3 +217,31 @@ def test_layers_and_networks_in_one_bundle_answer_together(
     assert [each.value for each in prediction.quantities] == found.values.tolist()
     with pytest.raises(DeviceError, match=r"is for device toy .*, and device cpu"):
         resperf.predict(file, bundle=both.path, device="elsewhere")
+
+
+def test_quantities_of_training_are_shown_beside_the_inference_of_layers(
+    toy_dataset: Path, dataset: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    layers = train(toy_dataset, tmp_path / "layers", method="baseline")
+    networks = train(dataset, tmp_path / "networks", method=METHOD)
+    for framework, shown in ((layers.framework, ["training"]), ("abacus", [])):
+        setting = dataclasses.replace(
+            SETTING.with_optimizer("adam"), framework=framework, precision="amp"
+        )
+        with replaced_folder(tmp_path / framework) as folder:
+            values = {"settings": [setting], "framework": framework}
+            write_manifest(folder, networks.changed("t", **values).manifest)
+            shutil.copytree(networks.path, folder, dirs_exist_ok=True, ignore=_manifests)
+        merge_bundles([layers.path, tmp_path / framework], tmp_path / f"both-{framework}")
+        file = tmp_path / "n.onnx"
+        file.write_bytes(graph(300))
+        place = ("--bundle", str(tmp_path / f"both-{framework}"), "--device", "toy", "--batch", "2")
+        assert main(["predict", str(file), *place, "--json"]) == 0
+        found = json.loads(capsys.readouterr().out)["quantities"].values()
+        assert [each["mode"] for each in found] == shown
+        assert main(["predict", str(file), *place]) == 0
+        assert capsys.readouterr().out.count("(training, ") == len(shown)
+
+
+def _manifests(_folder: str, names: list[str]) -> list[str]:
+    return [name for name in names if name == "bundle.json"]
