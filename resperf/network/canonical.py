@@ -34,13 +34,19 @@ def canonical(network: Network) -> Rewritten:
     """
     graph = Rewriting(network)
     for node in graph.walk():
-        for rule, since in _RULES.get(node.op, ()):
-            if node.domain or graph.opset >= since:
-                continue
-            found = unchanged_if_malformed(rule)(graph, node)
-            if found is not None and graph.join(found[0].nodes, node, found[1]):
-                break
+        if not node.domain and node.op in _RULES:
+            _join(graph, node)
     return graph.rewritten()
+
+
+@unchanged_if_malformed
+def _join(graph: Rewriting, last: Node) -> None:
+    """Join what the first rule finds that ends with a node."""
+    for rule, since in _RULES[last.op]:
+        if graph.opset < since and (found := rule(graph, last)) is not None:
+            match, joined = found
+            if graph.join(match.nodes, last, joined):
+                return
 
 
 class _Match:
