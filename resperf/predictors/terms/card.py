@@ -35,13 +35,18 @@ _CACHED_BYTES = 32.0
 """Bytes that a multiprocessor can read from the second-level cache in a cycle."""
 _TILE_COST = 24.0
 """Small tiles read more: a tile of a x b takes 1 + 24 / sqrt(a b) times its operations."""
-_PICOJOULES, _NODE_POWER = 7.3, 0.4
-"""Energy of a FLOP in float32 is 7.3 pJ x (process node in nm)^0.4: fitted by eye to the large
-products of NeuSight's cards, whose board power over FLOP/s is 13 pJ at 4 nm and 20 to 22 at 12
-and 16 nm where they are limited by it. Values of 6 to 9 leave the errors nearly as they are."""
-_TYPE_ENERGY = {"fp32": 1.0, "tf32": 0.13, "fp16": 0.065, "bf16": 0.065, "int8": 0.033}
+_PICOJOULES, _NODE_POWER = 4.2, 0.6
+"""Energy of a FLOP in float32 is 4.2 pJ x (process node in nm)^0.6, from board power over the
+FLOP/s of large products on cards that reach far less than their peak: 9.6 pJ at 4 nm (published:
+RTX 4070, 4060 Ti and 4090 9.1 to 9.5), 15 at 8 nm (A6000 13, A40 16; a 3090 Ti took 21), 19 at
+12 nm (NeuSight's T4 17 to 22). docs/gpus.md has the sources."""
+_TYPE_ENERGY = {"fp32": 1.0, "tf32": 0.17, "fp16": 0.085, "bf16": 0.085, "int8": 0.043}
 """Energy of other types as a share of it: Vidur's large products in float16 run at 820 TFLOP/s on
 an H100 of 700 W; the other types in proportion to their peaks."""
+_ISSUED_SHARE, _WIDE_CORES, _ONE_ISSUE = 0.8, 128, 7
+"""Of multiprocessors with 128 cores, each of the four schedulers must start a float32 operation
+every cycle, so whatever else products do takes cycles from them: 76 to 79% of the peak is reached
+(RTX 4060 Ti and 4070, H100). Before compute capability 7 schedulers started two instructions."""
 _STACKED_BITS = 1024
 """Width from which a memory bus is one of stacked memory (HBM)."""
 _ROWS_PER_SM = 8
@@ -58,7 +63,7 @@ class Card:
     ----------
     device_class : str
     flops_per_ms, matrix_flops_per_ms : float
-        Peaks of one type of values, without and with tensor cores or matrix cores.
+        Peaks of one type of values: without tensor cores or matrix cores, and of products.
     powered_flops_per_ms : float
         What board power allows.
     bytes_per_ms : float
@@ -99,7 +104,8 @@ NOMINAL = Card(UNKNOWN, 1e10, 1e10, 1e10, 5e8, True, 4e6, 40.0, 1.5e6)
 def _card(facts: DeviceFacts, number: str) -> Card:
     peaks = facts.peaks_flops_per_s
     plain = peaks["fp32"]
-    matrix = max(peaks.get(number, plain), peaks.get("fp32_matrix", 0.0))
+    products = {**peaks, "fp32": plain * _issued_share(facts)}
+    matrix = max(products.get(number, products["fp32"]), peaks.get("fp32_matrix", 0.0))
     node = _known(facts.process_nm, 10.0)
     joules = _PICOJOULES * 1e-12 * node**_NODE_POWER * _TYPE_ENERGY.get(number, 1.0)
     return Card(
@@ -113,6 +119,14 @@ def _card(facts: DeviceFacts, number: str) -> Card:
         _known(facts.multiprocessors, NOMINAL.multiprocessors),
         _known(facts.boost_mhz * 1e3, NOMINAL.cycles_per_ms),
     )
+
+
+def _issued_share(facts: DeviceFacts) -> float:
+    """Return which share of its float32 peak a device reaches in products."""
+    generation = facts.compute_capability.partition(".")[0]
+    one_issue = not generation.isdigit() or int(generation) >= _ONE_ISSUE
+    wide = facts.device_class == "cuda" and facts.cores_per_multiprocessor >= _WIDE_CORES
+    return _ISSUED_SHARE if wide and one_issue else 1.0
 
 
 def _known(fact: float, otherwise: float) -> float:
