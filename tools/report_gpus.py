@@ -168,7 +168,7 @@ class Judged:
     """Errors in percent over rows of one session of a card.
 
     `above` is over rows longer than twice the 2% quantile of the session's times, which is its
-    launch floor where it has one.
+    launch floor where it has one; `inside` is the share of rows in their 90% interval, in percent.
     """
 
     device: str
@@ -177,6 +177,7 @@ class Judged:
     mape: float
     median: float
     above: float
+    inside: float = float("nan")
 
 
 def judge(predictor: Roofline, rows: Rows, mask: Any) -> Iterator[Judged]:
@@ -188,13 +189,14 @@ def judge(predictor: Roofline, rows: Rows, mask: Any) -> Iterator[Judged]:
             continue
         columns = {name: values[places] for name, values in rows.columns.items()}
         setting, platform = rows.settings[places[0]], rows.platforms[places[0]]
-        predicted_ms = predictor.predict(columns, setting, platform)[QUANTITY].values
+        predicted = predictor.predict(columns, setting, platform)[QUANTITY]
         measured_ms = rows.times_ms[places]
-        off = 100 * np.abs(predicted_ms / measured_ms - 1)
+        off = 100 * np.abs(predicted.values / measured_ms - 1)
+        inside = (measured_ms >= predicted.low) & (measured_ms <= predicted.high)
         above = measured_ms > 2 * np.quantile(rows.times_ms[own], 0.02)
         yield Judged(
             device, session, len(places), float(off.mean()), float(np.median(off)),
-            float(off[above].mean()) if above.any() else float("nan"),
+            float(off[above].mean()) if above.any() else float("nan"), float(100 * inside.mean()),
         )  # fmt: skip
 
 
@@ -214,7 +216,8 @@ def combined(found: Sequence[Judged]) -> dict[str, Judged]:
                 else float("nan")
             )
 
-        cards[device] = Judged(device, "", sum(counts), mean("mape"), mean("median"), mean("above"))
+        names = ("mape", "median", "above", "inside")
+        cards[device] = Judged(device, "", sum(counts), *map(mean, names))
     return cards
 
 
@@ -321,12 +324,30 @@ def mean_of(cards_of_kind: Mapping[str, Judged], name: str) -> float:
     return float(np.nanmean(values)) if values else float("nan")
 
 
-def by_card(found: Mapping[str, list[Judged]], aims: Mapping[str, float]) -> str:
-    """Lay out one row per kind, one column per card, and the mean beside the aim."""
-    devices = sorted(
+def devices_of(found: Mapping[str, list[Judged]]) -> list[str]:
+    """Return the cards, those that are not in the means last."""
+    return sorted(
         {each.device for rows in found.values() for each in rows},
         key=lambda device: (device in AMD, device in APART, device),
     )
+
+
+def by_interval(found: Mapping[str, list[Judged]]) -> str:
+    """Lay out the share of rows inside their interval: one row per kind, one column per card."""
+    devices = devices_of(found)
+    cells = [
+        [
+            kind, *(cell(own[device].inside) if device in own else "" for device in devices),
+            cell(mean_of(own, "inside")),
+        ]
+        for kind, own in ((kind, combined(rows)) for kind, rows in found.items())
+    ]  # fmt: skip
+    return markdown_table(("inside the 90% interval, in %", *devices, "mean"), cells)
+
+
+def by_card(found: Mapping[str, list[Judged]], aims: Mapping[str, float]) -> str:
+    """Lay out one row per kind, one column per card, and the mean beside the aim."""
+    devices = devices_of(found)
     cells = []
     for kind, rows in found.items():
         own = combined(rows)
@@ -380,6 +401,7 @@ def report(results: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> str:
         origin("operators"),
         "20% of the layers, by the hash of their keys; each predicted in its own session.",
         by_card(judged("operators"), AIMS),
+        by_interval(judged("operators")),
         "### Half precision",
         origin("half"),
         "Vidur's layers of language models in float16, kernels alone: 20% held out of each card, "
@@ -402,6 +424,7 @@ def report(results: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> str:
         "All layers of a card, from its data sheet and the other cards of its class; the dispatch "
         "of its host is the median of the others.",
         by_card(judged("cards"), CARD_AIMS),
+        by_interval(judged("cards")),
         "### A few rows of a new card",
         origin("few"),
         "Chosen at random from its larger session, judged on the 20% held out of it (0 rows: on "

@@ -26,7 +26,7 @@ from resperf.measurement import layer_kind, quantity_of, written_kind
 from resperf.network import Network, structure_digest
 from resperf.platform import Platform
 from resperf.predictors import METHODS, Estimate, Predictor, predictor_class
-from resperf.predictors.intervals import Intervals, assumed
+from resperf.predictors.intervals import Intervals, assumed, widened
 from resperf.predictors.transfers import Transfers
 from resperf.quantities import EXECUTION, QUANTITIES, WHOLE_CALL, layer_quantity
 from resperf.settings import Setting
@@ -320,6 +320,12 @@ class Bundle:
             self._predictors  # noqa: B018
         return copy.copy(self)
 
+    def infers(self, kind: str, dtype: str) -> bool:
+        """Say whether no row of the device, of this type of values, taught a kind's predictor."""
+        predictor = self._predictors.get((kind, self.own_quantity(kind)))
+        knows = predictor is None or predictor.has_rows_of(self.platform, self.setting, dtype)
+        return self.unseen or not knows
+
     @property
     def serves_unseen(self) -> bool:
         """Whether some of its predictors answer for devices that no row came from, by their facts.
@@ -460,12 +466,18 @@ class Bundle:
     def _bounded(
         self, kind: str, quantity: str, predicted: Estimate, in_range: npt.NDArray[np.bool_]
     ) -> Estimate:
-        """Add the bundle's bounds if the predictor has none of its own and the bundle has any."""
-        intervals = self._intervals.get((kind, quantity))
-        if not np.isnan(predicted.low).all() or "intervals" not in self.part:
-            return predicted
-        bounds = assumed if intervals is None else intervals.bounds
-        return Estimate(predicted.values, *bounds(predicted.values, in_range))
+        """Add the bundle's bounds, if it has any, where the predictor has none of its own."""
+        values = predicted.values
+        low, high = widened(values, predicted.low, predicted.high, in_range)
+        if "intervals" in self.part:
+            intervals = self._intervals.get((kind, quantity))
+            bounds = assumed if intervals is None else intervals.bounds
+            others = bounds(values, in_range)
+            low, high = (
+                np.where(np.isnan(own), other, own)
+                for own, other in zip((low, high), others, strict=True)
+            )
+        return Estimate(values, low, high)
 
     def transfer_ms(
         self,

@@ -269,6 +269,23 @@ class Predictor(ABC):
     ) -> Predicted:
         """Predict quantities of subjects under one setting on one platform."""
 
+    def has_rows_of(
+        self,
+        platform: Platform,  # noqa: ARG002
+        setting: Setting | None = None,  # noqa: ARG002
+        dtype: str = "",  # noqa: ARG002
+    ) -> bool:
+        """Say whether rows of the platform's device taught it, or only those of others.
+
+        Parameters
+        ----------
+        platform : Platform
+        setting : Setting, optional
+        dtype : str, optional
+            Type of the layer's values, such as ``"float16"``, of which rows must be; any if empty.
+        """
+        return True
+
     def export(self, folder: Path, stem: str) -> dict[str, Any]:
         """Write ``STEM.onnx`` if the method has a network; return the rest as plain JSON values.
 

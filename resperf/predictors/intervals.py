@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
+from resperf.errors import require
 from resperf.features import Array
 from resperf.records import Record
+
+_Kind = TypeVar("_Kind", bound=Hashable)
 
 SHARE = 0.9
 """Share of measured times that an interval should contain."""
@@ -89,6 +92,43 @@ class Intervals(Record):
         bounds = [_bounds(ratios[place == each]) for each in range(len(edges) + 1)]
         return cls(tuple(edges), tuple(low for low, _ in bounds), tuple(high for _, high in bounds))
 
+    @classmethod
+    def of_groups(cls, ratios: Sequence[Array]) -> Self | None:
+        """Calibrate for a group of rows that is like none before, such as a device.
+
+        Rows of one group err alike, so groups count, not rows: the outer twentieths of the rows of
+        all groups, each weighing the same, are moved away from the median by as much as Student's t
+        is wider than the normal distribution for one more value after so few.
+
+        Parameters
+        ----------
+        ratios : sequence of array (rows,)
+            For each group ln(measured / predicted) of its rows, predicted from the other groups.
+
+        Returns
+        -------
+        Intervals or None
+            None for fewer than two groups: one does not say how groups differ.
+        """
+        groups = len(ratios)
+        if groups < 2:
+            return None
+        special = require("scipy.special", "train")
+        outer = (1 - SHARE) / 2
+        usual, few = special.ndtri(1 - outer), special.stdtrit(groups - 1, 1 - outer)
+        wider = float(few / usual * np.sqrt(1 + 1 / groups))
+        weights = np.concatenate([np.full(len(each), 1 / len(each)) for each in ratios])
+        known = np.concatenate(ratios)
+        order = np.argsort(known)
+        shares = np.cumsum(weights[order]) / weights.sum()
+        places = np.searchsorted(shares, (outer, 0.5, 1 - outer)).clip(max=len(known) - 1)
+        low, middle, high = known[order][places]
+        return cls(
+            (),
+            (min(float(middle + wider * (low - middle)), 0.0),),
+            (max(float(middle + wider * (high - middle)), 0.0),),
+        )
+
     def bounds(self, predicted_ms: Array, in_range: npt.NDArray[np.bool_]) -> tuple[Array, Array]:
         """Return the lower and upper bound of each layer's time, in ms.
 
@@ -114,7 +154,7 @@ class Intervals(Record):
         return super().from_json(values)
 
 
-def intervals_of_kinds(judged: Mapping[str, tuple[Array, Array]]) -> dict[str, Intervals]:
+def intervals_of_kinds(judged: Mapping[_Kind, tuple[Array, Array]]) -> dict[_Kind, Intervals]:
     """Calibrate the intervals of several kinds; kinds of few rows are calibrated together.
 
     A kind of few rows has no reliable 90% quantile. Its interval is a multiple of its mean error to
@@ -127,16 +167,18 @@ def intervals_of_kinds(judged: Mapping[str, tuple[Array, Array]]) -> dict[str, I
 
     Parameters
     ----------
-    judged : mapping of str to (array (rows,), array (rows,))
-        Kind to measured and predicted times in ms, of rows that no predictor was fitted to.
+    judged : mapping of kind to (array (rows,), array (rows,))
+        Kind, or session, to measured and predicted times in ms, of rows that no predictor was
+        fitted to.
 
     Returns
     -------
-    dict of str to Intervals
+    dict of kind to Intervals
         Kinds with fewer than `MIN_ROWS_OF_KIND` rows of a prediction above 0 are absent, as are all
         kinds of few rows if they have fewer than `FEWEST_ROWS` rows together.
     """
-    found, few = {}, {}
+    found: dict[_Kind, Intervals] = {}
+    few: dict[_Kind, Array] = {}
     for kind, (measured_ms, predicted_ms) in judged.items():
         own = Intervals.fit(measured_ms, predicted_ms)
         measured_ms, predicted_ms = _known(measured_ms, predicted_ms)
@@ -169,6 +211,16 @@ def assumed(predicted_ms: Array, in_range: npt.NDArray[np.bool_]) -> tuple[Array
     """Return bounds without validation rows: half and twice the time."""
     width = np.full(len(predicted_ms), ASSUMED)
     return _around(predicted_ms, -width, width, in_range)
+
+
+def widened(
+    predicted_ms: Array, low_ms: Array, high_ms: Array, in_range: npt.NDArray[np.bool_]
+) -> tuple[Array, Array]:
+    """Return a predictor's own bounds, wider outside the trained range."""
+    around_ms = np.maximum(predicted_ms, _SHORTEST_MS)
+    low = np.log(np.maximum(low_ms, _SHORTEST_MS) / around_ms)
+    wider = _around(predicted_ms, low, np.log(high_ms / around_ms), in_range)
+    return np.where(in_range, low_ms, wider[0]), np.where(in_range, high_ms, wider[1])
 
 
 def conformal_bound(sizes: Sequence[float] | Array) -> float:

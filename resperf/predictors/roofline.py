@@ -3,7 +3,9 @@
 A roofline (Williams et al. 2009) bounds a time by work over peak. Here a time is a sum of such
 ideal times (`resperf.predictors.terms.card`), each times a coefficient of at least zero. What is
 known of a device decides where its coefficients are from: with many rows, its own; with few, those
-of all devices together times one factor, shrunk towards 1; without any, those of all devices.
+of all devices together times one factor, shrunk towards 1; without any, those of all devices. So do
+intervals: those of a session are from its own validation rows, those of a device without rows from
+how far off each known device is when it is left out.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +27,7 @@ from resperf.predictors._corrected import Described, ResidualTarget, informative
 from resperf.predictors._onnx import OnnxNetwork
 from resperf.predictors.baseline import REWEIGHTINGS
 from resperf.predictors.boosted import Boosted
+from resperf.predictors.intervals import Intervals, assumed, intervals_of_kinds
 from resperf.predictors.metrics import mape
 from resperf.predictors.terms import choices_of, term_quantities
 from resperf.predictors.terms.card import LAUNCH, Card, card_terms, product_of
@@ -35,6 +38,7 @@ if TYPE_CHECKING:
     from resperf.settings import Setting
 
 Places = npt.NDArray[np.intp]
+_Key = TypeVar("_Key")
 
 _MOST_FITTED = 3000
 """Rows of one session to which coefficients are fitted; all sessions count the same when pooled."""
@@ -171,6 +175,10 @@ class Roofline(Boosted):
         Choice of the kind's factored field -> factor of all terms but the launch.
     features_ : tuple of str
         Inputs of the trees.
+    intervals_ : mapping of Session to Intervals
+        From validation rows; sessions with too few have none.
+    left_out_ : mapping of (str, str) to Intervals
+        As `priors_`, of devices without rows; sorts with one device have none.
     """
 
     method = "roofline"
@@ -193,7 +201,21 @@ class Roofline(Boosted):
         self.sessions_ = {
             part.session: _near(part, self.priors_[part.session.sort]) for part in parts
         }
+        self.left_out_ = {sort: found for sort in self.priors_ if (found := _left_out(
+            [part for part in parts if part.session.sort == sort]
+        ))}  # fmt: skip
         self._learn_trees(task, sessions)
+        self.intervals_ = self._calibrated(task.validation)
+
+    def _calibrated(self, validation: Examples) -> dict[Session, Intervals]:
+        """Return the intervals of each session: they differ by several times."""
+        judged = {}
+        places_of = _sessions(validation.columns, validation.settings, validation.platforms)
+        for session, places in places_of.items():
+            if session in self.sessions_:
+                layers = Described.of(self.kind, take(validation.columns, places))
+                judged[session] = validation.values[places], self._values_of(session, layers)
+        return intervals_of_kinds(judged)
 
     def _part(self, session: Session, examples: Examples, places: Places, seed: int) -> _Part:
         """Compute the terms of a session's rows."""
@@ -314,22 +336,36 @@ class Roofline(Boosted):
         A device's other session, the one with the most rows, stands in for one that is not known.
         """
         columns = cast(Columns, subjects)
-        values = np.empty(len(next(iter(columns.values()))))
+        values, low, high = np.empty((3, len(next(iter(columns.values())))))
         for session, places in _sessions(columns, (setting,), (platform,)).items():
             layers = Described.of(self.kind, take(columns, places))
             values[places] = self._values_of(session, layers)
-        return {self.quantity_: Estimate.without_bounds(values)}
+            low[places], high[places] = self._bounds_of(session, values[places])
+        return {self.quantity_: Estimate(values, low, high)}
 
-    def _values_of(self, session: Session, layers: Described) -> Array:
+    def has_rows_of(
+        self, platform: Platform, setting: Setting | None = None, dtype: str = ""
+    ) -> bool:
+        """Say whether rows of the platform's device, of this type of values, taught it."""
+        device, number = canonical_device(platform.device), _number_of(dtype, setting)
+        return any(
+            each.device == device and (not dtype or each.number == number)
+            for each in self.sessions_
+        )
+
+    def _known(self, session: Session) -> tuple[Session | None, Costs]:
+        """Return the session itself, else the device's best known one, else none; and its costs."""
         alike = [
             each for each in self.sessions_
             if (each.device, each.number) == (session.device, session.number)
         ]  # fmt: skip
-        # The session itself, else the device's best known one.
         known = max(
             alike, key=lambda each: (each == session, self.sessions_[each].rows), default=None
         )
-        costs = self._prior_of(session) if known is None else self.sessions_[known]
+        return known, self._prior_of(session) if known is None else self.sessions_[known]
+
+    def _values_of(self, session: Session, layers: Described) -> Array:
+        known, costs = self._known(session)
         if known is not None and costs.trees:
             rows, estimates_ms = self._chosen_inputs(known, layers)
             times_ms: Array = estimates_ms * np.exp(self._correction(rows))
@@ -337,13 +373,29 @@ class Roofline(Boosted):
         terms = card_terms(self.kind, layers.quantities, session.card())
         return costs.total_ms(terms, self._scales(layers.columns))
 
+    def _bounds_of(self, session: Session, values: Array) -> tuple[Array, Array]:
+        """Return bounds by the session's validation rows, else those of a device without rows.
+
+        Those of another class of devices or type of values are taken as out of range.
+        """
+        known, _ = self._known(session)
+        if known in self.intervals_:
+            return self.intervals_[known].bounds(values, np.ones(len(values), dtype=bool))
+        sort = self._prior_sort(session)
+        alike = np.full(len(values), sort == session.sort)
+        found = self.left_out_.get(sort)
+        return assumed(values, alike) if found is None else found.bounds(values, alike)
+
     def _prior_of(self, session: Session) -> Costs:
-        """Return the prior of the most alike sort: same type and class, else the most rows."""
+        return self.priors_[self._prior_sort(session)]
+
+    def _prior_sort(self, session: Session) -> tuple[str, str]:
+        """Return the most alike sort: same type and class, else the most rows."""
         device_class, number = session.sort
         return max(
-            self.priors_.items(),
-            key=lambda each: (each[0][1] == number, each[0][0] == device_class, each[1].rows),
-        )[1]
+            self.priors_,
+            key=lambda each: (each[1] == number, each[0] == device_class, self.priors_[each].rows),
+        )
 
     def _export(self, folder: Path, stem: str) -> dict[str, Any]:
         """Write the trees; return coefficients of each session and sort."""
@@ -351,12 +403,13 @@ class Roofline(Boosted):
             **self._store_correction(folder, stem),
             "factors": self.factors_,
             "priors": [
-                {"class": sort[0], "number": sort[1], **_to_json(costs)}
+                {"class": sort[0], "number": sort[1], **_to_json(costs),
+                 **_stored_intervals(self.left_out_.get(sort))}
                 for sort, costs in self.priors_.items()
             ],
             "sessions": [
                 {"device": each.device, "session": each.name, "number": each.number,
-                 **_to_json(costs)}
+                 **_to_json(costs), **_stored_intervals(self.intervals_.get(each))}
                 for each, costs in self.sessions_.items()
             ],
         }  # fmt: skip
@@ -365,13 +418,15 @@ class Roofline(Boosted):
         """Read coefficients, factors, and the trees."""
         self.features_ = tuple(stored(values, "features"))
         self.factors_ = dict(values.get("factors", {}))
-        self.priors_ = {
-            (each["class"], each["number"]): _from_json(each) for each in stored(values, "priors")
-        }
-        self.sessions_ = {
-            Session(each["device"], each["session"], each["number"]): _from_json(each)
+        sorts = {(each["class"], each["number"]): each for each in stored(values, "priors")}
+        self.priors_ = {sort: _from_json(each) for sort, each in sorts.items()}
+        self.left_out_ = _read_intervals(sorts)
+        sessions = {
+            Session(each["device"], each["session"], each["number"]): each
             for each in stored(values, "sessions")
         }
+        self.sessions_ = {session: _from_json(each) for session, each in sessions.items()}
+        self.intervals_ = _read_intervals(sessions)
         self._load_correction(values, OnnxNetwork(folder / stored(values, "network")))
 
 
@@ -391,6 +446,17 @@ def _from_json(values: Mapping[str, Any]) -> Costs:
         stored(values, "terms"), float(stored(values, "dispatch_ms")), int(stored(values, "rows")),
         bool(stored(values, "trees")),
     )  # fmt: skip
+
+
+def _stored_intervals(found: Intervals | None) -> dict[str, Any]:
+    return {} if found is None else {"intervals": found.to_json()}
+
+
+def _read_intervals(entries: Mapping[_Key, Mapping[str, Any]]) -> dict[_Key, Intervals]:
+    return {
+        key: Intervals.from_json(each["intervals"])
+        for key, each in entries.items() if "intervals" in each
+    }  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -448,6 +514,21 @@ def _pooled(parts: Sequence[_Part]) -> Costs:
     fewest = max(_FEWEST_HIDDEN, _LEAST_HIDDEN * max(map(len, shown)))
     known = [float(np.median(times_ms)) for times_ms in shown if len(times_ms) >= fewest]
     return replace(work, dispatch_ms=float(np.median(known)) if known else 0.0)
+
+
+def _left_out(parts: Sequence[_Part]) -> Intervals | None:
+    """Return the interval of a device without rows: each device is predicted from the others."""
+    ratios: dict[str, list[Array]] = {}
+    for device in dict.fromkeys(part.session.device for part in parts):
+        others = [part for part in parts if part.session.device != device]
+        if not others:
+            return None
+        costs = _pooled(others)
+        ratios[device] = [
+            np.log(part.values / costs.total_ms(part.terms, part.scales))
+            for part in parts if part.session.device == device
+        ]  # fmt: skip
+    return Intervals.of_groups([np.concatenate(each) for each in ratios.values()])
 
 
 def _near(part: _Part, prior: Costs | None) -> Costs:

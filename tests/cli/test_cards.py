@@ -150,6 +150,9 @@ def test_a_bundle_whose_predictors_serve_any_card_answers_before_the_data_sheet(
     card_bundle("any", "v100", "t4", method="toy-of-any-card")
     own = cli.json("predict", network, "--device", "v100")
     assert own["origins"]["inferred"] == 0
+    # The bundle has rows of the T4, but not of this kind of layers.
+    other = cli.json("predict", network, "--device", "t4")
+    assert other["origins"]["inferred_ms"] == by_name(other)["fc"]["execution_ms"]
     document = cli.json("predict", network, "--device", "h100")
     fc, act = document["layers"]
     assert (fc["inferred"], act["inferred"], act["estimated"]) == (True, False, True)

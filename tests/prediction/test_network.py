@@ -54,7 +54,6 @@ class FakeBundle:
     estimates: Mapping[str, object] = {}
     correction: Correction | None = None
     transferred: TransferredCalibration | None = None
-    unseen = False
     path = Path("bundles/fake")
     largest_bytes = 1000
 
@@ -83,6 +82,9 @@ class FakeBundle:
 
     def own_quantity(self, _kind: str) -> str:
         return self.layer_quantity
+
+    def infers(self, _kind: str, _dtype: str) -> bool:
+        return False
 
     def predict(
         self, layers: Sequence[Layer], quantity: str, _optimizers: Sequence[str] = ()

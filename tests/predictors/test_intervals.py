@@ -14,6 +14,7 @@ from resperf.predictors.intervals import (
     Intervals,
     assumed,
     intervals_of_kinds,
+    widened,
 )
 
 
@@ -182,3 +183,32 @@ def test_intervals_come_back_from_json_and_damaged_ones_are_refused() -> None:
             Intervals.from_json({**values, name: wrong})
     with pytest.raises(TypeError, match="must be real number, not str"):
         Intervals.from_json({**values, "low": ["x", *values["low"][1:]]})
+
+
+def test_a_new_group_is_as_uncertain_as_groups_not_rows_say() -> None:
+    """Three groups at 0.2 below, at, and 0.2 above: their outer twentieths are at the outer two."""
+    few = [np.full(4, each) for each in (-0.2, 0.0, 0.2)]
+    intervals = Intervals.of_groups(few)
+    assert intervals is not None
+    # Student's t with two degrees of freedom is 2.920 at 95%, the normal distribution 1.645.
+    reach = 0.2 * 2.920 / 1.645 * math.sqrt(1 + 1 / 3)
+    assert (-intervals.low[0], intervals.high[0]) == pytest.approx((reach, reach), rel=1e-3)
+    # More rows say nothing about other groups, more groups do.
+    many = [np.full(4000, -0.2), *few[1:]]
+    assert Intervals.of_groups(many) == intervals
+    nine = Intervals.of_groups(few * 3)
+    assert nine is not None
+    assert 0.2 < nine.high[0] < 0.6 * intervals.high[0]
+    # Groups that all take longer: a prediction is inside its own interval nevertheless.
+    longer = Intervals.of_groups([each + 1 for each in few])
+    assert longer is not None
+    assert (longer.low[0], longer.high[0]) == pytest.approx((0.0, 1 + reach), rel=1e-3)
+    assert Intervals.of_groups(few[:1]) is None
+
+
+def test_a_predictors_own_bounds_are_wider_outside_the_range() -> None:
+    predicted, low, high = np.array([1.0, 1.0, 1.0]), np.full(3, 0.8), np.full(3, 1.5)
+    low[2] = high[2] = math.nan
+    inside = np.array([True, False, False])
+    wider = widened(predicted, low, high, inside)
+    np.testing.assert_allclose(wider, [[0.8, 0.64, math.nan], [1.5, 2.25, math.nan]])

@@ -19,6 +19,7 @@ from resperf.layers import kind_of
 from resperf.platform import Platform
 from resperf.predictors import Examples
 from resperf.predictors.roofline import Roofline
+from resperf.predictors.terms.card import Card
 from resperf.settings import Setting
 
 pytest.importorskip("scipy")
@@ -90,9 +91,12 @@ def fit(rows: Examples) -> Roofline:
     return Roofline("elementwise", trees=20).fit(rows, validation=rows, seed=0)
 
 
+def estimate(predictor: Roofline, layers: list[Any], device: str) -> Any:
+    return predictor.predict(columns_of(layers), SETTING, Platform(device))["execution_ms"]
+
+
 def predicted(predictor: Roofline, layers: list[Any], device: str) -> Any:
-    found = predictor.predict(columns_of(layers), SETTING, Platform(device))
-    return found["execution_ms"].values
+    return estimate(predictor, layers, device).values
 
 
 def test_a_card_twice_as_fast_takes_half_the_time_without_any_row(
@@ -175,13 +179,84 @@ def test_sessions_of_one_card_have_times_of_their_own(cards: Mapping[str, Device
 
 
 def test_one_file_serves_all_cards(cards: Mapping[str, DeviceFacts], tmp_path: Path) -> None:
-    predictor = fit(examples(cards, {"x1": 300, "x2": 300}))
+    predictor = fit(of_unlike_cards(cards))
     loaded = Roofline.load(json.loads(json.dumps(predictor.export(tmp_path, "add"))), tmp_path)
     layers = additions(30, seed=5)
     for device in ("x1", "x2", "x4"):
-        np.testing.assert_allclose(
-            predicted(loaded, layers, device), predicted(predictor, layers, device), rtol=1e-4
-        )
+        mine, theirs = estimate(predictor, layers, device), estimate(loaded, layers, device)
+        for name in ("values", "low", "high"):
+            np.testing.assert_allclose(getattr(theirs, name), getattr(mine, name), rtol=1e-4)
+
+
+def of_unlike_cards(cards: Mapping[str, DeviceFacts], noise: float = 0.02) -> Examples:
+    """Rows of x1, x2 and x3, which take 0.8, 1.0 and 1.25 times what their bandwidth says."""
+    random = np.random.default_rng(1)
+    rows = examples(cards, {"x1": 300, "x2": 300, "x3": 300})
+    slower = np.repeat([0.8, 1.0, 1.25], 300) * np.exp(noise * random.normal(size=900))
+    return replace(rows, values=rows.values * slower)
+
+
+def test_the_interval_of_a_card_without_rows_is_that_of_cards_left_out(
+    cards: Mapping[str, DeviceFacts],
+) -> None:
+    predictor = fit(of_unlike_cards(cards))
+    layers = [each for each in additions(200, seed=5) if time_ms(each, cards["x4"]) > DISPATCH_MS]
+    assert len(layers) > 50
+    found = estimate(predictor, layers, "x4")
+    for slower, contained in ((0.8, True), (1.0, True), (1.25, True), (0.2, False), (5.0, False)):
+        times_ms = np.array([time_ms(each, cards["x4"], slower) for each in layers])
+        inside = (found.low <= times_ms) & (times_ms <= found.high)
+        assert (inside.mean() > 0.9) == contained, slower
+    # A card with rows is known far better.
+    own = estimate(predictor, layers, "x2")
+    assert np.median(own.high / own.low) < 1.2 < 1.5 < np.median(found.high / found.low)
+
+
+def test_one_card_does_not_say_how_cards_differ(cards: Mapping[str, DeviceFacts]) -> None:
+    found = estimate(fit(examples(cards, {"x1": 300})), additions(20, seed=5), "x4")
+    np.testing.assert_allclose(found.low, found.values / 2)
+    np.testing.assert_allclose(found.high, found.values * 2)
+
+
+def test_each_session_has_intervals_of_its_own(cards: Mapping[str, DeviceFacts]) -> None:
+    """Times of x3 scatter by 20%, those of the others not at all."""
+    rows = examples(cards, {"x1": 300, "x2": 300, "x3": 300})
+    scatter = np.exp(0.2 * np.random.default_rng(2).normal(size=900))
+    scatter[:600] = 1.0
+    rows = replace(rows, values=rows.values * scatter)
+    rest = np.arange(900) % 3 == 0
+    predictor = Roofline("elementwise", trees=20).fit(
+        rows.select(np.flatnonzero(~rest)), validation=rows.select(np.flatnonzero(rest)), seed=0
+    )
+    layers = additions(40, seed=5)
+    quiet, noisy = estimate(predictor, layers, "x1"), estimate(predictor, layers, "x3")
+    assert np.max(quiet.high / quiet.low) < 1.1
+    assert np.min(noisy.high / noisy.low) > 1.3
+
+
+def test_it_knows_which_cards_and_types_its_rows_are_of(cards: Mapping[str, DeviceFacts]) -> None:
+    predictor = fit(examples(cards, {"x1": 60, "x2": 60}))
+    assert predictor.has_rows_of(Platform("x1"))
+    assert predictor.has_rows_of(Platform("X1"), SETTING, "float32")
+    assert not predictor.has_rows_of(Platform("x1"), SETTING, "float16")
+    assert not predictor.has_rows_of(Platform("x1"), replace(SETTING, precision="tf32"), "float32")
+    assert not predictor.has_rows_of(Platform("x3"))
+
+
+@pytest.mark.parametrize(
+    ("device", "published_tflops"), [("rtx4090", 47.6), ("a6000", 23.2), ("a40", 18.9)]
+)
+def test_large_products_in_float32_are_bounded_by_issue_and_power(
+    device: str, published_tflops: float
+) -> None:
+    """What cuBLAS reached on cards that reach 50 to 60% of their peak, within a quarter."""
+    card = Card.of(device, "fp32")
+    bound = min(card.matrix_flops_per_ms, card.powered_flops_per_ms) / 1e9
+    assert published_tflops == pytest.approx(bound, rel=0.25)
+    # Other work is not products.
+    facts = device_facts(device)
+    assert facts is not None
+    assert card.flops_per_ms == facts.peaks_flops_per_s["fp32"] / 1e3
 
 
 def test_another_devices_name_is_refused(cards: Mapping[str, DeviceFacts]) -> None:
