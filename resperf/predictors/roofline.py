@@ -178,7 +178,7 @@ class Roofline(Boosted):
     intervals_ : mapping of Session to Intervals
         From validation rows; sessions with too few have none.
     left_out_ : mapping of (str, str) to Intervals
-        As `priors_`, of devices without rows; sorts with one device have none.
+        As `priors_`, of devices without rows; sorts with one or two devices have none.
     """
 
     method = "roofline"

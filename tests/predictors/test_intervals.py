@@ -203,7 +203,7 @@ def test_a_new_group_is_as_uncertain_as_groups_not_rows_say() -> None:
     longer = Intervals.of_groups([each + 1 for each in few])
     assert longer is not None
     assert (longer.low[0], longer.high[0]) == pytest.approx((0.0, 1 + reach), rel=1e-3)
-    assert Intervals.of_groups(few[:1]) is None
+    assert Intervals.of_groups(few[:2]) is None
 
 
 def test_a_predictors_own_bounds_are_wider_outside_the_range() -> None:

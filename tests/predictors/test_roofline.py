@@ -212,8 +212,8 @@ def test_the_interval_of_a_card_without_rows_is_that_of_cards_left_out(
     assert np.median(own.high / own.low) < 1.2 < 1.5 < np.median(found.high / found.low)
 
 
-def test_one_card_does_not_say_how_cards_differ(cards: Mapping[str, DeviceFacts]) -> None:
-    found = estimate(fit(examples(cards, {"x1": 300})), additions(20, seed=5), "x4")
+def test_two_cards_do_not_say_how_cards_differ(cards: Mapping[str, DeviceFacts]) -> None:
+    found = estimate(fit(examples(cards, {"x1": 300, "x2": 300})), additions(20, seed=5), "x4")
     np.testing.assert_allclose(found.low, found.values / 2)
     np.testing.assert_allclose(found.high, found.values * 2)
 
