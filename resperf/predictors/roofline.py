@@ -3,8 +3,10 @@
 A roofline (Williams et al. 2009) bounds a time by work over peak. Here a time is a sum of such
 ideal times (`resperf.predictors.terms.card`), each times a coefficient of at least zero. What is
 known of a device decides where its coefficients are from: with many rows, its own; with few, those
-of all devices together times one factor, shrunk towards 1; without any, those of all devices. So do
-intervals: those of a session are from its own validation rows, those of a device without rows from
+of all devices together times one factor, shrunk towards 1; without any, those of all devices.
+
+So do intervals: those of a session are from its own validation rows, those of another session from
+how far off the largest one of each device is on the others, and those of a device without rows from
 how far off each known device is when it is left out.
 """
 
@@ -57,6 +59,7 @@ _AT_DISPATCH = 1.25
 """Rows up to this many times the shortest may be times of dispatch alone."""
 _HIDDEN = 0.9
 """They are if their work takes a smaller share of the time than this."""
+_ANOTHER = "another session"
 _ALIGNMENTS = (4, 8, 32)
 _NUMBERS = {"float16": "fp16", "bfloat16": "bf16", "int8": "int8", "uint8": "int8"}
 
@@ -177,6 +180,8 @@ class Roofline(Boosted):
         Inputs of the trees.
     intervals_ : mapping of Session to Intervals
         From validation rows; sessions with too few have none.
+    between_ : mapping of (str, str) to Intervals
+        As `priors_`, of sessions for which another one of their device stands in.
     left_out_ : mapping of (str, str) to Intervals
         As `priors_`, of devices without rows; sorts with one or two devices have none.
     """
@@ -205,17 +210,30 @@ class Roofline(Boosted):
             [part for part in parts if part.session.sort == sort]
         ))}  # fmt: skip
         self._learn_trees(task, sessions)
-        self.intervals_ = self._calibrated(task.validation)
+        self.intervals_, self.between_ = self._calibrated(task.validation)
 
-    def _calibrated(self, validation: Examples) -> dict[Session, Intervals]:
-        """Return the intervals of each session: they differ by several times."""
-        judged = {}
+    def _calibrated(
+        self, validation: Examples
+    ) -> tuple[dict[Session, Intervals], dict[tuple[str, str], Intervals]]:
+        """Return intervals of each session, and of those that others stand in for."""
+        judged: dict[Session, tuple[Array, Array]] = {}
+        ratios: dict[tuple[str, str], dict[str, list[Array]]] = {}
         places_of = _sessions(validation.columns, validation.settings, validation.platforms)
         for session, places in places_of.items():
+            layers = Described.of(self.kind, take(validation.columns, places))
+            measured_ms = validation.values[places]
             if session in self.sessions_:
-                layers = Described.of(self.kind, take(validation.columns, places))
-                judged[session] = validation.values[places], self._values_of(session, layers)
-        return intervals_of_kinds(judged)
+                judged[session] = measured_ms, self._values_of(session, layers)
+            largest, _ = self._known(replace(session, name=_ANOTHER))
+            if largest not in (None, session):
+                of_device = ratios.setdefault(session.sort, {}).setdefault(session.device, [])
+                stand_in_ms = self._values_of(replace(session, name=_ANOTHER), layers)
+                of_device.append(np.log(measured_ms / stand_in_ms))
+        between = {
+            sort: found for sort, devices in ratios.items()
+            if (found := Intervals.of_groups([np.concatenate(each) for each in devices.values()]))
+        }  # fmt: skip
+        return intervals_of_kinds(judged), between
 
     def _part(self, session: Session, examples: Examples, places: Places, seed: int) -> _Part:
         """Compute the terms of a session's rows."""
@@ -374,16 +392,15 @@ class Roofline(Boosted):
         return costs.total_ms(terms, self._scales(layers.columns))
 
     def _bounds_of(self, session: Session, values: Array) -> tuple[Array, Array]:
-        """Return bounds by the session's validation rows, else those of a device without rows.
+        """Return bounds for the session, another one of its device, or a device without rows.
 
         Those of another class of devices or type of values are taken as out of range.
         """
         known, _ = self._known(session)
-        if known in self.intervals_:
-            return self.intervals_[known].bounds(values, np.ones(len(values), dtype=bool))
         sort = self._prior_sort(session)
+        own = self.intervals_.get(session) if known == session else self.between_.get(sort)
+        found = self.left_out_.get(sort) if known is None or own is None else own
         alike = np.full(len(values), sort == session.sort)
-        found = self.left_out_.get(sort)
         return assumed(values, alike) if found is None else found.bounds(values, alike)
 
     def _prior_of(self, session: Session) -> Costs:
@@ -404,12 +421,13 @@ class Roofline(Boosted):
             "factors": self.factors_,
             "priors": [
                 {"class": sort[0], "number": sort[1], **_to_json(costs),
-                 **_stored_intervals(self.left_out_.get(sort))}
+                 **_stored_intervals("intervals", self.left_out_.get(sort)),
+                 **_stored_intervals("between_sessions", self.between_.get(sort))}
                 for sort, costs in self.priors_.items()
             ],
             "sessions": [
                 {"device": each.device, "session": each.name, "number": each.number,
-                 **_to_json(costs), **_stored_intervals(self.intervals_.get(each))}
+                 **_to_json(costs), **_stored_intervals("intervals", self.intervals_.get(each))}
                 for each, costs in self.sessions_.items()
             ],
         }  # fmt: skip
@@ -420,13 +438,14 @@ class Roofline(Boosted):
         self.factors_ = dict(values.get("factors", {}))
         sorts = {(each["class"], each["number"]): each for each in stored(values, "priors")}
         self.priors_ = {sort: _from_json(each) for sort, each in sorts.items()}
-        self.left_out_ = _read_intervals(sorts)
+        self.left_out_ = _read_intervals("intervals", sorts)
+        self.between_ = _read_intervals("between_sessions", sorts)
         sessions = {
             Session(each["device"], each["session"], each["number"]): each
             for each in stored(values, "sessions")
         }
         self.sessions_ = {session: _from_json(each) for session, each in sessions.items()}
-        self.intervals_ = _read_intervals(sessions)
+        self.intervals_ = _read_intervals("intervals", sessions)
         self._load_correction(values, OnnxNetwork(folder / stored(values, "network")))
 
 
@@ -448,14 +467,14 @@ def _from_json(values: Mapping[str, Any]) -> Costs:
     )  # fmt: skip
 
 
-def _stored_intervals(found: Intervals | None) -> dict[str, Any]:
-    return {} if found is None else {"intervals": found.to_json()}
+def _stored_intervals(name: str, found: Intervals | None) -> dict[str, Any]:
+    return {} if found is None else {name: found.to_json()}
 
 
-def _read_intervals(entries: Mapping[_Key, Mapping[str, Any]]) -> dict[_Key, Intervals]:
+def _read_intervals(name: str, entries: Mapping[_Key, Mapping[str, Any]]) -> dict[_Key, Intervals]:
+    """Read the intervals of those entries that have some of this name."""
     return {
-        key: Intervals.from_json(each["intervals"])
-        for key, each in entries.items() if "intervals" in each
+        key: Intervals.from_json(each[name]) for key, each in entries.items() if name in each
     }  # fmt: skip
 
 

@@ -234,6 +234,36 @@ def test_each_session_has_intervals_of_its_own(cards: Mapping[str, DeviceFacts])
     assert np.min(noisy.high / noisy.low) > 1.3
 
 
+def test_another_session_of_a_card_is_as_uncertain_as_those_that_were_left_out(
+    cards: Mapping[str, DeviceFacts],
+) -> None:
+    """Later sessions of x1, x2 and x3 take 0.9, 1.0 and 1.2 times their larger first ones."""
+    later = replace(SETTING, options={"measured by": "us", "session": "later"})
+    first = examples(cards, {"x1": 300, "x2": 300, "x3": 300})
+    second = examples(cards, {"x1": 90, "x2": 90, "x3": 90})
+    rows = Examples(
+        {name: np.concatenate([first.columns[name], second.columns[name]])
+         for name in first.columns},
+        "execution_ms",
+        np.concatenate([first.values, second.values * np.repeat([0.9, 1.0, 1.2], 90)]),
+        [*first.settings, *[later] * 270],
+        [*first.platforms, *second.platforms],
+    )  # fmt: skip
+    predictor = fit(rows)
+    columns = columns_of(additions(40, seed=5))
+
+    def width(device: str, session: str) -> Any:
+        setting = replace(SETTING, options={"measured by": "us", "session": session})
+        found = predictor.predict(columns, setting, Platform(device))["execution_ms"]
+        return float(np.median(found.high / found.low))
+
+    assert width("x2", "first") < 1.1
+    assert width("x2", "later") < 1.1
+    assert width("x2", "not known") > 1.2 / 0.9
+    # Three cards at 0.9 to 1.2 times, and Student's t for three: 2.05.
+    assert width("x2", "not known") == pytest.approx((1.2 / 0.9) ** 2.05, rel=0.15)
+
+
 def test_it_knows_which_cards_and_types_its_rows_are_of(cards: Mapping[str, DeviceFacts]) -> None:
     predictor = fit(examples(cards, {"x1": 60, "x2": 60}))
     assert predictor.has_rows_of(Platform("x1"))
