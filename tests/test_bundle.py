@@ -33,6 +33,7 @@ from resperf.errors import BundleError, DeviceError, OutputError, ResperfError
 from resperf.features import columns_of
 from resperf.layers import Conv, ConvNd, Dense, Layer, Norm, Reorder, layer_from_key
 from resperf.platform_facts import CpuFacts
+from resperf.predictors import Estimate
 
 GOLDEN = Path(__file__).parent / "golden" / "bundle-v1"
 
@@ -230,6 +231,28 @@ def test_layers_outside_the_training_rows_are_named() -> None:
     both = large.replace(activation="gelu")
     assert bundle.predict([both]).reason == (f"{times.reason[1]}, {times.reason[3]}",)
     assert np.isfinite(times.ms).all()
+
+
+def test_a_predictors_own_bounds_come_before_the_bundles(monkeypatch: pytest.MonkeyPatch) -> None:
+    bundle = Bundle.load(GOLDEN)
+    _, high = bundle.part["ranges"]["dense"]["features_in"]
+    layers = [DENSE, DENSE.replace(features_in=high + 1), DENSE.replace(batch=DENSE.batch + 1)]
+    # Without intervals in the bundle, bounds are from half to twice the time.
+    monkeypatch.setitem(bundle.part, "intervals", {})
+    before = bundle.predict(layers)
+    predictor = bundle._predictors["dense", "execution_ms"]
+
+    def own(*_: object) -> dict[str, Estimate]:
+        some = np.array([1.0, 1.0, np.nan])
+        return {"execution_ms": Estimate(before.ms, 0.9 * some * before.ms, 1.2 * some * before.ms)}
+
+    bundle._outputs_checked.add(("dense", "execution_ms"))
+    monkeypatch.setattr(predictor, "predict", own)
+    after = bundle.predict(layers)
+    assert after.in_range.tolist() == [True, False, True]
+    # Outside the trained range they are twice as wide, in logarithms.
+    np.testing.assert_allclose(after.low_ms / before.ms, [0.9, 0.81, 0.5])
+    np.testing.assert_allclose(after.high_ms / before.ms, [1.2, 1.44, 2.0])
 
 
 def test_flags_and_dilations_have_ranges() -> None:

@@ -45,6 +45,16 @@ def test_means_leave_out_p4_amd_and_cards_with_few_rows(tool: ModuleType) -> Non
     assert "| 90.0 |" in table
 
 
+def test_shares_inside_intervals_are_means_over_rows_and_then_cards(tool: ModuleType) -> None:
+    rows = [
+        tool.Judged("t4", "train", 300, 5.0, 5.0, 5.0, inside=100.0),
+        tool.Judged("t4", "test", 100, 5.0, 5.0, 5.0, inside=60.0),
+        tool.Judged("h100", "test", 100, 5.0, 5.0, 5.0, inside=80.0),
+    ]
+    table = tool.by_interval({"dense": rows})
+    assert table.splitlines()[-1] == "| dense | 80.0 | 90.0 | 85.0 |"
+
+
 def test_only_what_is_between_the_marks_is_replaced(tool: ModuleType, tmp_path: Path) -> None:
     page = tmp_path / "gpus.md"
     page.write_text("# GPUs\n\nBefore.\n")
