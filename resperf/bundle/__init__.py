@@ -7,7 +7,13 @@ Reading it needs only numpy and onnxruntime.
 from __future__ import annotations
 
 from resperf.bundle._bundle import Bundle, Times
-from resperf.bundle._correction import Correction, TransferredCalibration, group_of
+from resperf.bundle._correction import (
+    Calibration,
+    Correction,
+    TransferredCalibration,
+    group_of,
+    same_way,
+)
 from resperf.bundle._manifest import MANIFEST, NETWORK, SCHEMA_VERSION
 from resperf.bundle._provenance import UNKNOWN, provenance
 from resperf.bundle._ranges import ranges_of
@@ -33,9 +39,9 @@ from resperf.bundle._write import (
 )
 
 __all__ = [
-    "COPIES_ASSUMED", "MANIFEST", "NETWORK", "SCHEMA_VERSION", "UNKNOWN", "Bundle", "Correction",
-    "Times", "TransferredCalibration", "best_of", "bundle_folders", "bundle_place", "bundles_of",
-    "default_folder", "find_bundle", "find_bundles", "golden_layers", "golden_networks", "group_of",
-    "merge_bundles", "named_target", "of_device", "provenance", "ranges_of", "replaced_folder",
-    "user_folder", "write_manifest",
+    "COPIES_ASSUMED", "MANIFEST", "NETWORK", "SCHEMA_VERSION", "UNKNOWN", "Bundle", "Calibration",
+    "Correction", "Times", "TransferredCalibration", "best_of", "bundle_folders", "bundle_place",
+    "bundles_of", "default_folder", "find_bundle", "find_bundles", "golden_layers",
+    "golden_networks", "group_of", "merge_bundles", "named_target", "of_device", "provenance",
+    "ranges_of", "replaced_folder", "same_way", "user_folder", "write_manifest",
 ]  # fmt: skip

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from resperf.bundle._correction import Correction, TransferredCalibration
+from resperf.bundle._correction import Calibration, Correction, TransferredCalibration
 from resperf.bundle._manifest import NETWORK, check_files, damage_named, read_manifest
 from resperf.bundle._provenance import changed
 from resperf.bundle._ranges import outside
@@ -93,7 +93,9 @@ class Bundle:
         What was estimated instead of learnt -> ``how``, ``source`` and errors. Named
         ``"pool execution"``, ``"preprocess"``, ``"postprocess"``, ``"view_ms"``.
     correction : Correction or None
-        In-network correction, if the bundle was calibrated.
+        In-network correction, if the bundle was calibrated on its machine.
+    calibrations : tuple of Calibration
+        What users' runs of networks taught besides, by device and setting (`calibration`).
     transferred : TransferredCalibration or None
         Where the layers were measured, if not on `platform`.
     unseen : bool
@@ -139,6 +141,7 @@ class Bundle:
         }
         learnt = part.get("correction")
         self.correction = None if learnt is None else Correction.from_json(learnt)
+        self.calibrations = tuple(map(Calibration.from_json, part.get("calibrations", ())))
         origin = part.get("transferred_calibration")
         self.transferred = None if origin is None else TransferredCalibration.from_json(origin)
         known = [(kind, name) for kind, names in part["predictors"].items() for name in names]
@@ -282,9 +285,50 @@ class Bundle:
 
     def without_correction(self) -> Bundle:
         """Return the bundle without in-network correction: its layers as measured in isolation."""
-        alone = self._copy()
+        alone = self.without_calibrations()
         alone.correction = None
         return alone
+
+    def without_calibrations(self) -> Bundle:
+        """Return the bundle as it answers without what users' runs of networks taught."""
+        alone = self._copy()
+        alone.calibrations = ()
+        return alone
+
+    def calibration(
+        self,
+        quantity: str | None = None,
+        setting: Setting | None = None,
+        platform: Platform | None = None,
+    ) -> Calibration | None:
+        """Return what users' runs taught of the device and setting that it answers for.
+
+        Parameters
+        ----------
+        quantity : str, optional
+            One that a predictor of networks answers; None for layers.
+        setting : Setting, optional
+        platform : Platform, optional
+            The bundle's own unless given.
+        """
+        device = self.device if platform is None else platform.device
+        fitting = (
+            each
+            for each in self.calibrations
+            if each.of_layers == (quantity is None) and quantity in (None, each.quantity)
+            if each.is_of(device, setting or self.setting)
+        )
+        return next(fitting, None)
+
+    @property
+    def corrections(self) -> tuple[Correction, ...]:
+        """Corrections of layers inside networks, which follow each other; the last has the costs.
+
+        That of the bundle's machine, and that from a user's runs.
+        """
+        calibration = self.calibration()
+        learnt = None if calibration is None else calibration.correction
+        return tuple(each for each in (self.correction, learnt) if each is not None)
 
     def on(self, setting: Setting, platform: Platform) -> Bundle:
         """Return the bundle as it answers under another setting, for another device."""
@@ -388,6 +432,7 @@ class Bundle:
         networks: Sequence[Network],
         setting: Setting | None = None,
         platform: Platform | None = None,
+        quantity: str | None = None,
     ) -> dict[str, Estimate]:
         """Predict whole networks by the predictors trained on networks.
 
@@ -397,11 +442,13 @@ class Bundle:
         setting : Setting, optional
         platform : Platform, optional
             The bundle's own unless given.
+        quantity : str, optional
+            The one that is predicted; all by default.
 
         Returns
         -------
         dict of str to Estimate
-            By quantity; empty if the bundle has no predictor of networks.
+            By quantity, with what users' runs taught; empty if no predictor is of networks.
 
         Raises
         ------
@@ -410,14 +457,25 @@ class Bundle:
         """
         how, where = setting or self.setting, platform or self.platform
         found = {}
-        for quantity in self.network_quantities:
-            predictor = self._predictors[NETWORK, quantity]
-            predicted = predictor.predict(networks, how, where)[quantity]
+        for name in self.network_quantities if quantity is None else (quantity,):
+            predictor = self._predictors[NETWORK, name]
+            predicted = predictor.predict(networks, how, where)[name]
             if (how, where) == (self.settings[0], self.platforms[0]):
-                self._check_networks(networks, quantity, predicted.values)
+                self._check_networks(networks, name, predicted.values)
             inside = np.ones(len(networks), dtype=bool)
-            found[quantity] = self._bounded(NETWORK, quantity, predicted, inside)
+            bounded = self._bounded(NETWORK, name, predicted, inside)
+            calibration = self.calibration(name, how, where)
+            if calibration is not None:
+                shares = predictor.network_shares(networks, how, where)
+                bounded = _corrected(bounded, shares, calibration.correction)
+            found[name] = bounded
         return found
+
+    def shares(
+        self, networks: Sequence[Network], quantity: str, setting: Setting, platform: Platform
+    ) -> Sequence[Mapping[str, float]]:
+        """Return by what groups a predictor of networks explains a quantity: shares of each."""
+        return self._predictors[NETWORK, quantity].network_shares(networks, setting, platform)
 
     def predict(
         self,
@@ -589,6 +647,18 @@ class Bundle:
                 f"{self.path}: {kind} {quantity} predicts {now[worst]:.6g} where it predicted "
                 f"{then[worst]:.6g} when stored; train it again"
             )
+
+
+def _corrected(
+    estimate: Estimate, shares: Sequence[Mapping[str, float]], learnt: Correction
+) -> Estimate:
+    """Multiply the groups of networks by their factors; the runs' errors give the interval."""
+    factors = [
+        sum(share * learnt.factor(group) for group, share in each.items()) for each in shares
+    ]
+    values = estimate.values * np.array(factors)
+    ratio = math.exp(learnt.log_width)
+    return Estimate(values, values / ratio, values * ratio)
 
 
 def _nonzero_columns(features: Array) -> Array:

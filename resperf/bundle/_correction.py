@@ -10,6 +10,7 @@ from typing import Any, Self
 from resperf.layers import Layer
 from resperf.platform import Platform
 from resperf.records import Record
+from resperf.settings import PLAIN_PRECISIONS, Setting
 
 
 def group_of(layer: Layer) -> str:
@@ -46,7 +47,7 @@ class Correction(Record):
     ----------
     factors : mapping of str to float
         Group of layers (`group_of`) -> time inside a network over time in isolation. A group that
-        is absent has its kind's factor, else 1.
+        is absent has its kind's factor, else `others`.
     node_ms, handover_ms_per_mb : float
         Inter-layer overhead per layer and per MB, instead of that measured on short chains.
     log_width : float
@@ -54,6 +55,8 @@ class Correction(Record):
         of exp(log_width); infinite if too few were measured.
     evidence : mapping
         The networks that it was fitted to, and its errors on networks left out.
+    others : float
+        Factor of all other groups.
     """
 
     factors: Mapping[str, float]
@@ -61,18 +64,67 @@ class Correction(Record):
     handover_ms_per_mb: float
     log_width: float
     evidence: Mapping[str, Any]
+    others: float = 1.0
 
     def __post_init__(self) -> None:
-        numbers = (*self.factors.values(), self.node_ms, self.handover_ms_per_mb, self.log_width)
-        if min(numbers) < 0 or any(map(math.isnan, numbers)) or 0 in self.factors.values():
+        factors = (*self.factors.values(), self.others)
+        numbers = (*factors, self.node_ms, self.handover_ms_per_mb, self.log_width)
+        if min(numbers) < 0 or any(map(math.isnan, numbers)) or 0 in factors:
             raise ValueError("the in-network correction is damaged")
 
     def factor(self, group: str) -> float:
         """Return the time of such layers inside a network over their time in isolation."""
-        return self.factors.get(group, self.factors.get(group.partition(" ")[0], 1.0))
+        return self.factors.get(group, self.factors.get(group.partition(" ")[0], self.others))
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
         """Read what `to_json` wrote; an unknown width is infinite."""
         width = values["log_width"]
         return super().from_json({**values, "log_width": math.inf if width is None else width})
+
+
+@dataclass(frozen=True)
+class Calibration(Record):
+    """What a user's runs of networks taught of one device under one setting.
+
+    Attributes
+    ----------
+    device : str
+    setting : Setting
+        Of the runs; without batch and shapes.
+    quantity : str
+        What the runs' times are.
+    of_layers : bool
+        Whether the correction is of layers' times, each by its group, in addition to the in-network
+        correction; else of the quantity that a predictor of networks answers, by its groups.
+    networks : int
+    runs : mapping
+        ``name`` and ``checksum`` of the dataset.
+    correction : Correction
+    """
+
+    device: str
+    setting: Setting
+    quantity: str
+    of_layers: bool
+    networks: int
+    runs: Mapping[str, Any]
+    correction: Correction
+
+    def is_of(self, device: str, setting: Setting) -> bool:
+        """Say whether the runs are of such a device and setting."""
+        return self.device == device and same_way(self.setting) == same_way(setting)
+
+
+def same_way(setting: Setting) -> dict[str, str]:
+    """Return what must agree between runs and what a bundle answers, in words."""
+    plain_layouts, plain_modes = ("", "nchw"), ("", "eager", "graph")
+    return {
+        "framework": setting.framework,
+        "mode": setting.mode.value,
+        "precision": PLAIN_PRECISIONS[1]
+        if setting.precision in PLAIN_PRECISIONS
+        else setting.precision,
+        "layout": "" if setting.layout in plain_layouts else setting.layout,
+        "compiled": "" if setting.compiled in plain_modes else setting.compiled,
+    }

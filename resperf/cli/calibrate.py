@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import filecmp
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ from resperf.cli._options import (
     DEVICE,
     FRAMEWORK,
     JSON,
+    PATH,
     BatchCommand,
     output,
     paths,
@@ -24,7 +26,7 @@ from resperf.cli._options import (
 from resperf.errors import OutputError
 
 if TYPE_CHECKING:
-    from resperf.bundle import Bundle, Correction
+    from resperf.bundle import Bundle, Calibration, Correction
 
 BATCHES = ("1", "8")
 
@@ -32,11 +34,20 @@ BATCHES = ("1", "8")
 @click.command(
     cls=BatchCommand,
     epilog="\b\nExamples:\n  resperf calibrate mine -o mine_calibrated --batch 1 8\n"
-    "  resperf calibrate cpu-onnxruntime-xeon --adapt -o mine",
+    "  resperf calibrate cpu-onnxruntime-xeon --adapt -o mine\n"
+    "  resperf calibrate --device rtx4090 --runs runs.h5 -o my4090",
 )
 @click.argument("bundle", metavar="[BUNDLE]", required=False)
 @DEVICE
 @FRAMEWORK
+@click.option(
+    "--runs",
+    type=PATH,
+    metavar="RUNS.h5",
+    help="Measure nothing: learn from these runs of networks, of any machine (`resperf dataset "
+    "import runs.csv --format list` makes the file). Of a device without a bundle, what else "
+    "answers for it is calibrated.",
+)
 @paths(
     "--networks",
     text="ONNX file or folder of them, by default the shipped reference networks",
@@ -73,6 +84,7 @@ def command(
     bundle: str | None,
     device: str | None,
     framework: str | None,
+    runs: Path | None,
     networks: tuple[Path, ...],
     excluded: tuple[Path, ...],
     output: Path | None,
@@ -84,7 +96,11 @@ def command(
     They say how much longer or shorter layers take inside networks than in isolation. Run it on
     the machine that BUNDLE (a folder, a name or a device) was measured on; nothing else should run
     there. With --adapt, run it on another machine: the new bundle predicts that machine.
+    With --runs nothing is measured: your own times of networks correct BUNDLE for their device.
     """
+    if runs is not None:
+        _by_runs(bundle, device, framework, runs, output, as_json)
+        return
     from resperf.campaign.harvest import shipped_networks
     from resperf.network.files import network_files
     from resperf.prediction.asking import chosen_bundle
@@ -111,6 +127,43 @@ def command(
         )
     show_notes(notes)
     print(f"{made.path}: predictions of networks now include this correction")
+
+
+def _by_runs(
+    word: str | None,
+    device: str | None,
+    framework: str | None,
+    runs: Path,
+    output: Path | None,
+    as_json: bool,
+) -> None:
+    """Calibrate a bundle, or what answers for a device, by a user's runs."""
+    from resperf.bundle import default_folder
+    from resperf.prediction.asking import Asked, accelerator
+    from resperf.report.tables import counted
+    from resperf.workflows.calibrate_runs import calibrate_by_runs
+
+    if device is None and accelerator(word) is not None:
+        word, device = None, word
+
+    def chosen_output(found: Bundle) -> Path:
+        folder = output or default_folder(found.setting, found.platform)
+        if output is None and folder.exists():
+            raise OutputError(f"{folder} exists; choose a folder with -o")
+        return folder
+
+    made, calibration, notes = calibrate_by_runs(
+        Asked(device, framework, word), runs, chosen_output
+    )
+    if as_json:
+        show_json({"path": str(made.path), "notes": notes, **calibration.to_json()})
+        return
+    print(_text_of_runs(calibration))
+    show_notes(notes)
+    print(
+        f"{made.path}: predictions for {calibration.device} are now calibrated with "
+        f"{counted(calibration.networks, 'network')}"
+    )
 
 
 def _default_output(word: str | None, bundle: Bundle) -> Path:
@@ -158,6 +211,26 @@ def _is_same(one: Path, other: Path) -> bool:
     if one.stem == other.stem:
         return True
     return one.stat().st_size == other.stat().st_size and filecmp.cmp(one, other, shallow=False)
+
+
+def _text_of_runs(calibration: Calibration) -> str:
+    """Say how much longer the runs took than the bundle says, and how sure that is."""
+    from resperf.report.tables import counted, percent_cell, table
+
+    learnt = calibration.correction
+    rows = [[group, f"{factor:.2f}"] for group, factor in learnt.factors.items()]
+    rows.append(["all others", f"{learnt.others:.2f}"])
+    errors = learnt.evidence["mape"]
+    left_out = ""
+    if calibration.networks > 1:
+        left_out = f", {percent_cell(errors['left_out'])} for networks left out of the fit"
+    return (
+        f"{table(('layers', 'in the runs / predicted before'), rows, text=('layers',))}\n"
+        f"{counted(len(learnt.evidence['networks']), 'run')} of "
+        f"{counted(calibration.networks, 'network')} ({calibration.quantity}): mean error "
+        f"{percent_cell(errors['alone'])} before{left_out}; "
+        f"90% interval within a factor of {math.exp(learnt.log_width):.2f}"
+    )
 
 
 def _text(learnt: Correction) -> str:

@@ -15,6 +15,7 @@ from resperf.bundle import (
     bundles_of,
     find_bundle,
     of_device,
+    same_way,
 )
 from resperf.devices import DeviceFacts, add_device, device_facts, devices, read_device
 from resperf.errors import UnsupportedError
@@ -111,8 +112,12 @@ def answering(asked: Asked) -> Answering:
     ResperfError
         If a TOML file does not describe a device.
     """
-    if asked.device is not None and asked.device.casefold().endswith(_TABLE):
-        asked = replace(asked, device=add_device(read_device(Path(asked.device))).device)
+    asked = _as_calibrated(with_own_card(asked))
+    return _under_calibrated(asked, _answering(asked))
+
+
+def _answering(asked: Asked) -> Answering:
+    """Choose what answers a question that names the device, or whose bundle decides on it."""
     facts = accelerator(asked.device)
     if facts is not None and not _is_bundle(asked.device):
         return _of_card(asked, facts)
@@ -126,6 +131,48 @@ def answering(asked: Asked) -> Answering:
         )
     _refuse_lacking(asked, accelerator(found.device))
     return Answering(fitting[0])
+
+
+def with_own_card(asked: Asked) -> Asked:
+    """Return the question with the name of the card that a TOML file describes.
+
+    Raises
+    ------
+    ResperfError
+        If the file does not describe a device.
+    """
+    if asked.device is None or not asked.device.casefold().endswith(_TABLE):
+        return asked
+    return replace(asked, device=add_device(read_device(Path(asked.device))).device)
+
+
+def _as_calibrated(asked: Asked) -> Asked:
+    """Ask a bundle that was calibrated for one device for that, if no other is named."""
+    if asked.bundle is None or asked.device is not None:
+        return asked
+    place = bundle_place(asked.bundle, asked.framework)
+    if not _is_bundle(place):
+        return asked
+    parts, _ = bundles_of(None, asked.framework, place)
+    found = [each for part in parts for each in part.calibrations]
+    if len({each.device for each in found}) != 1:
+        return asked
+    return replace(asked, device=found[0].device)
+
+
+def _under_calibrated(asked: Asked, answer: Answering) -> Answering:
+    """Answer a question that names a bundle but no setting under the one that was calibrated."""
+    if asked.bundle is None or asked.words:
+        return answer
+    device = answer.bundle.device
+    found = [
+        part.on(setting, answer.bundle.platform)
+        for part in answer.bundle.parts
+        for setting in part.settings
+        if any(each.is_of(device, setting) for each in part.calibrations)
+    ]
+    ways = {tuple(same_way(each.setting).items()) for each in found}
+    return replace(answer, bundle=found[0]) if len(ways) == 1 else answer
 
 
 def _of_card(asked: Asked, facts: DeviceFacts) -> Answering:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -14,7 +14,7 @@ from resperf.errors import BundleError, UnsupportedError
 from resperf.lowering import LoweredNetwork, LoweredNode, Work, lower, tensor_bytes, work_of
 from resperf.network import Network
 from resperf.prediction.composition import composable, composed
-from resperf.prediction.data_sheet import completed, sheet_facts
+from resperf.prediction.data_sheet import METHOD, completed, sheet_facts
 from resperf.prediction.host import bundle_warnings
 from resperf.prediction.layers import Time, layer_prediction, layer_times, priced
 from resperf.prediction.result import (
@@ -81,7 +81,17 @@ def predict_network(
     found = _of_whole_network(network, bundle) if whole else {}
     if found and not bundle.kinds:
         empty = _empty(network, bundle, threads)
-        return replace(empty, rule=WHOLE_NETWORK, quantities=tuple(found.values()))
+        return replace(
+            empty,
+            rule=WHOLE_NETWORK,
+            quantities=tuple(found.values()),
+            calibrated_with=calibrated_with(bundle, found.values()),
+        )
+    if bundle.method == METHOD and sheet_facts(bundle) is None:
+        raise UnsupportedError(
+            f"{bundle.path} estimates from the data sheet of {bundle.device}, which is not known "
+            "here; add the file of its facts: --device FILE.toml"
+        )
     if not composable(bundle.layer_quantity, [bundle.layer_quantity]):
         raise UnsupportedError(
             f"{bundle.path} predicts whole calls: each contains a session call and the copies "
@@ -130,6 +140,17 @@ def _of_other_modes(bundle: Bundle, quantity: str) -> list[Setting]:
         ),
         key=lambda setting: len(setting.differences(bundle.setting)),
     )
+
+
+def calibrated_with(bundle: Bundle, quantities: Iterable[QuantityPrediction] = ()) -> int:
+    """Return how many networks' runs correct quantities of whole networks; without any, layers."""
+    ways = [(each.name, replace(bundle.setting, mode=each.mode)) for each in quantities]
+    found = (
+        part.calibration(name, setting, bundle.platform)
+        for part in bundle.parts
+        for name, setting in ways or [(None, bundle.setting)]
+    )
+    return max((each.networks for each in found if each is not None), default=0)
 
 
 def _of_layers(lowered: LoweredNetwork, bundle: Bundle) -> dict[str, QuantityPrediction]:
@@ -235,7 +256,8 @@ def _prediction(
         views_estimated="view_ms" in bundle.estimates,
         copies="stored" if bundle.stored_copies else "assumed",
         nodes=lowered.nodes,
-        log_width=math.inf if bundle.correction is None else bundle.correction.log_width,
+        log_width=bundle.corrections[-1].log_width if bundle.corrections else math.inf,
+        calibrated_with=calibrated_with(bundle),
         missing_costs=total.missing_costs,
     )
 
@@ -285,7 +307,8 @@ def _predict_nodes(
                 # An operator with several kernels counts once.
                 work = work_of(network, [each for each in node.sources if each not in counted])
                 counted.update(node.sources)
-                estimate = None if facts is None else _without_layer(node, work, facts)
+                factor = _factor(bundle, node.op)
+                estimate = None if facts is None else _without_layer(node, work, facts, factor)
                 if estimate is None:
                     skipped.append(Skipped(node.name, node.op, reason, *work))
                 else:
@@ -293,7 +316,7 @@ def _predict_nodes(
                     layers.append(estimate)
             continue
         time, moved_ms = next(predicted)
-        time = priced(_in_network(time, moved_ms, node, bundle), node.layer, facts)
+        time = _in_network(priced(time, node.layer, facts), moved_ms, node, bundle)
         times_ms.append(time.ms)
         if math.isnan(time.ms):
             reason = f"the bundle has no predictor for {node.layer.kind}"
@@ -308,7 +331,9 @@ def _predict_nodes(
     return tuple(layers), times_ms, tuple(skipped)
 
 
-def _without_layer(node: LoweredNode, work: Work, facts: DeviceFacts) -> LayerPrediction | None:
+def _without_layer(
+    node: LoweredNode, work: Work, facts: DeviceFacts, factor: float
+) -> LayerPrediction | None:
     """Estimate a kernel that no kind of layer describes; None if its work is not known."""
     if math.isnan(work.macs + work.moved_bytes):
         return None
@@ -317,7 +342,7 @@ def _without_layer(node: LoweredNode, work: Work, facts: DeviceFacts) -> LayerPr
     return LayerPrediction(
         name=node.name,
         kind=node.op,
-        execution_ms=sheet.ms,
+        execution_ms=factor * sheet.ms,
         in_range=False,
         reason=f"no predictor for {node.op}",
         macs=int(work.macs),
@@ -325,8 +350,8 @@ def _without_layer(node: LoweredNode, work: Work, facts: DeviceFacts) -> LayerPr
         sources=node.sources,
         estimated=True,
         lower_bound_ms=not_cached_bytes / facts.bandwidth_bytes_per_s * MS_PER_S,
-        low_ms=sheet.low_ms,
-        high_ms=sheet.high_ms,
+        low_ms=factor * sheet.low_ms,
+        high_ms=factor * sheet.high_ms,
     )
 
 
@@ -364,13 +389,18 @@ def _in_network(time: Time, moved_ms: float, node: LoweredNode, bundle: Bundle) 
     """Turn a layer's isolated time into its time inside the network."""
     assert node.layer is not None
     factor = 1.0
-    if bundle.correction is not None and node.role == "execution":
-        factor = bundle.correction.factor(group_of(node.layer))
+    if node.role == "execution":
+        factor = _factor(bundle, group_of(node.layer))
     ms, low_ms, high_ms = (
         factor * (max(each + moved_ms, LEAST_SHARE * each) if moved_ms else each)
         for each in (time.ms, time.low_ms, time.high_ms)
     )
     return time._replace(ms=ms, low_ms=low_ms, high_ms=high_ms)
+
+
+def _factor(bundle: Bundle, group: str) -> float:
+    """Return the time of a group's layers inside a network over what is said of them alone."""
+    return math.prod(each.factor(group) for each in bundle.corrections)
 
 
 def _copies_out_of_range(bundle: Bundle, lowered: LoweredNetwork) -> Iterator[tuple[str, str]]:

@@ -247,6 +247,8 @@ class Prediction:
     waiting_ms : float
         How much longer the host needs for that than the device for running them, contained in
         ``phases.execution_ms``.
+    calibrated_with : int
+        Number of networks whose runs, given by the user, correct the total and give its interval.
     notes : tuple of str
         Which of several bundles answers, or that none is of this device.
     quantities : tuple of QuantityPrediction
@@ -283,6 +285,7 @@ class Prediction:
     host_dispatch_us: float = math.nan
     kernels: int = 0
     waiting_ms: float = 0.0
+    calibrated_with: int = 0
     notes: tuple[str, ...] = ()
     quantities: tuple[QuantityPrediction, ...] = ()
 
@@ -404,7 +407,8 @@ class Prediction:
         wider_ms = [
             sign * (bound_ms - layer.execution_ms * ratio)
             for layer, bound_ms in zip(self.layers, bounds_ms, strict=True)
-            if not layer.in_range
+            # Runs of networks with estimated layers have told how far off such layers are.
+            if not layer.in_range and not (self.calibrated_with and layer.estimated)
         ]
         # `not each <= 0` includes NaN.
         return total_ms * ratio + sign * sum(each for each in wider_ms if not each <= 0)
@@ -453,7 +457,7 @@ _OWN = (
     "complete", "machine", "bundle", "method", "session_ms", "views_ms", "handover_ms", "warnings",
     "lowering", "rule", "estimated_phases", "views_estimated", "copies", "estimated_ms",
     "lower_bound_ms", "low_ms", "high_ms", "coverage", "origins", "precision", "compiled",
-    "host_dispatch_us", "kernels", "waiting_ms", "notes",
+    "host_dispatch_us", "kernels", "waiting_ms", "calibrated_with", "notes",
 )  # fmt: skip
 
 

@@ -93,8 +93,8 @@ def _inter_layer(bundle: Bundle, lowered: LoweredNetwork) -> tuple[float, tuple[
     layers = layers_behind_each_other(lowered.nodes)
     counts = {"node_ms": len(layers), "handover_ms_per_mb": inter_layer_bytes(layers) / 1e6}
     costs = {label: bundle.costs.get(label, math.nan) for label in counts}
-    if bundle.correction is not None:
-        costs = {label: getattr(bundle.correction, label) for label in counts}
+    if bundle.corrections:
+        costs = {label: getattr(bundle.corrections[-1], label) for label in counts}
     charged_ms = {label: costs[label] * count for label, count in counts.items() if count}
     return known_sum(list(charged_ms.values())), tuple(
         _no_operator(label, "cost between layers", _unknown(label))

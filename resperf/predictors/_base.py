@@ -29,6 +29,8 @@ Progress = Callable[[int, int, float], None]
 """Called after each epoch: (epochs done, epochs in all, validation MAPE as a fraction)."""
 
 
+WHOLE = "whole network"
+"""Group of a method that does not say what a network's time consists of."""
 FEWEST_EXAMPLES = 8
 """Fewest training rows."""
 
@@ -285,6 +287,19 @@ class Predictor(ABC):
             Type of the layer's values, such as ``"float16"``, of which rows must be; any if empty.
         """
         return True
+
+    def network_shares(
+        self,
+        networks: Sequence[Network],
+        setting: Setting,  # noqa: ARG002
+        platform: Platform,  # noqa: ARG002
+    ) -> Sequence[Mapping[str, float]]:
+        """Return the shares of each network's predicted value by group of its operators.
+
+        What runs of networks teach of a group serves others with that group. By default a network
+        is one group.
+        """
+        return [{WHOLE: 1.0} for _ in networks]
 
     def export(self, folder: Path, stem: str) -> dict[str, Any]:
         """Write ``STEM.onnx`` if the method has a network; return the rest as plain JSON values.

@@ -224,6 +224,16 @@ class ClassFit:
             found[name] = Band(value, min(float(low), value), max(float(high), value))
         return found
 
+    def shares(self, network: Terms) -> dict[str, float]:
+        """Return the shares of a network's time in the groups of `GROUPS`."""
+        found: dict[str, float] = {}
+        times_ms = columns_of([network], self.costs).sheet_ms[0] * self.coefficients
+        for cost, time_ms in zip(self.costs, times_ms, strict=True):
+            group = group_of(cost.of)
+            found[group] = found.get(group, 0.0) + float(time_ms)
+        total_ms = sum(found.values())
+        return {group: time_ms / total_ms for group, time_ms in found.items() if time_ms > 0}
+
     def rare_share(self, network: Terms) -> float:
         """Return the share of a network by data sheet in classes that few networks have."""
         known = {*self.classes, UPDATE.of}
@@ -387,6 +397,13 @@ class ClassCosts(Predictor):
                 )
         self.notes_ = tuple(notes)
         return {self.quantity_: estimate}
+
+    def network_shares(
+        self, networks: Sequence[Network], setting: Setting, platform: Platform
+    ) -> Sequence[Mapping[str, float]]:
+        """Return the shares of each network's time in the groups of `GROUPS`."""
+        fit = self.fit_for(setting, platform)
+        return [fit.shares(terms_of(network, setting, platform)) for network in networks]
 
     def attributed(
         self, network: Network | RunNetwork, setting: Setting, platform: Platform

@@ -17,7 +17,7 @@ from resperf.prediction import (
     QuantityPrediction,
 )
 from resperf.quantities import PHASES, WHOLE_CALL, quantity
-from resperf.report.tables import ms_cell, percent_cell, table
+from resperf.report.tables import counted, ms_cell, percent_cell, table
 from resperf.settings import Mode
 from resperf.units import format_bytes
 
@@ -96,8 +96,8 @@ def quantity_cell(value: float, unit: str) -> str:
 
 def _totals(result: Prediction | MeasuredNetwork) -> str:
     if isinstance(result, Prediction) and result.rule == WHOLE_NETWORK:
-        quantities = map(quantity_line, result.quantities)
-        return "\n".join([f"{heading(result)}: predicted", *quantities])
+        lines = [f"{heading(result)}: predicted", *map(quantity_line, result.quantities)]
+        return "\n".join([*lines, *filter(None, [_calibrated(result)])])
     remarks = {"total": _total_remark(result), "execution": _contents(result)}
     lines = [f"{heading(result)}: {'predicted' if isinstance(result, Prediction) else 'measured'}"]
     if isinstance(result, Prediction):
@@ -117,7 +117,7 @@ def _totals(result: Prediction | MeasuredNetwork) -> str:
     lines += map(quantity_line, result.quantities)
     if result.layers:
         lines.append(_coverage(result))
-    lines += filter(None, (_origins(result), _host(result)))
+    lines += filter(None, (_origins(result), _host(result), _calibrated(result)))
     return "\n".join(lines)
 
 
@@ -191,6 +191,12 @@ def _host(prediction: Prediction) -> str:
     )
 
 
+def _calibrated(prediction: Prediction) -> str:
+    """Say how many networks' runs the prediction is calibrated with."""
+    count = prediction.calibrated_with
+    return f"calibrated with {counted(count, 'network')}" if count else ""
+
+
 def _total_remark(result: Prediction | MeasuredNetwork) -> str:
     """Describe a predicted total: its interval, its estimated part, its lower bound."""
     if not isinstance(result, Prediction):
@@ -220,7 +226,7 @@ def _contents(result: Prediction | MeasuredNetwork) -> str:
 
 
 def _operators(count: int) -> str:
-    return "1 operator" if count == 1 else f"{count} operators"
+    return counted(count, "operator")
 
 
 def layer_remarks(layer: LayerPrediction) -> list[str]:

@@ -86,3 +86,8 @@ def table(
 
 def _shown(cell: str) -> str:
     return "\n".join(printable(line) for line in cell.split("\n"))
+
+
+def counted(count: int, noun: str) -> str:
+    """Write a number of things: ``"1 network"``, ``"3 networks"``."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

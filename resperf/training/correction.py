@@ -9,6 +9,7 @@ layers. Both are fitted to measured totals.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,13 +18,17 @@ import numpy as np
 
 from resperf.bundle import Correction
 from resperf.errors import TrainingError, require
-from resperf.predictors.intervals import conformal_bound
+from resperf.predictors.intervals import SHARE, conformal_bound
 
 TOTAL_NOISE = 0.03
 """Relative noise of a measured total."""
+RUN_NOISE = 0.2
+"""Relative spread of networks around the factors of a card that others were measured on or only
+its data sheet is known of: 0.11 to 0.15 on timm's cards, with tails (docs/networks-on-gpus.md)."""
 FACTOR_PRIOR_WIDTH, TRANSFERRED_PRIOR_WIDTH = 0.2, 0.4
 """Prior standard deviation of a kind's factor around 1. The second one is for layers measured on
-another machine, after the factor common to all kinds."""
+another machine, after the factor common to all kinds. The first one is also that of a common
+factor of a card: 0.06 to 0.33 were seen, in logarithms, where others or a data sheet answered."""
 COST_PRIOR_WIDTH = 1.0
 """Prior standard deviation of inter-layer costs around those of chains, relative."""
 FACTOR_BOUNDS = (0.5, 2.0)
@@ -31,10 +36,15 @@ LEAST_NODE_MS, LEAST_MB_MS = 1e-3, 1e-3
 """Smallest costs of a layer and of a MB passed between layers that scale the prior's width."""
 FEWEST_NETWORKS = 5
 REASONS_SHOWN = 3
+_LEAST_COST = 1e-9
+_MOST_FOLDS = 40
+"""Parts in which many networks are left out of the fit."""
 LARGEST_FACTOR = 20.0
 """Largest ratio of speeds between two machines."""
 FEWEST_FOR_WIDTH = 10
-"""Fewest networks for a 90% interval of totals."""
+"""Fewest networks for a 90% interval of totals from them alone."""
+PRIOR_NETWORKS = 2
+"""What an interval that was known before counts in that of fewer networks."""
 
 
 @dataclass(frozen=True)
@@ -67,47 +77,88 @@ class Placed:
     rest_ms: float
 
 
+@dataclass(frozen=True)
+class Priors:
+    """What is expected of corrections before any network was measured.
+
+    Attributes
+    ----------
+    of_kinds : float
+        Prior standard deviation of a kind's factor around the common one.
+    common : float
+        Prior standard deviation of the logarithm of a factor that all kinds share; 0 without one.
+    noise : float
+        Relative noise of a total around its correction.
+    log_width : float
+        Logarithm of the half width of the totals' 90% interval as it was known before; infinite if
+        few networks say nothing of it.
+    """
+
+    of_kinds: float = FACTOR_PRIOR_WIDTH
+    common: float = 0.0
+    noise: float = TOTAL_NOISE
+    log_width: float = math.inf
+
+
+def priors_of_runs(log_width: float) -> Priors:
+    """Return what is expected of a user's runs of networks on a device.
+
+    Parameters
+    ----------
+    log_width : float
+        As in `Priors`, of the bundle without the runs.
+    """
+    return Priors(common=FACTOR_PRIOR_WIDTH, noise=RUN_NOISE, log_width=log_width)
+
+
 def fit_correction(
-    placed: Sequence[Placed], costs: Mapping[str, float], *, prior_width: float = FACTOR_PRIOR_WIDTH
+    placed: Sequence[Placed], costs: Mapping[str, float], priors: Priors | None = None
 ) -> Correction:
     """Fit a factor for each kind and the inter-layer overhead to measured totals.
 
-    Relative errors are minimised, with priors that draw factors towards 1 and costs towards those
-    of chains. A kind that takes no time in any network has a factor of 1.
+    Relative errors are minimised, with priors that draw factors towards 1 (or a factor that all
+    kinds share, and that towards 1) and costs towards those of chains. A kind that takes no time in
+    any network has the factor that all share.
 
     Parameters
     ----------
     placed : sequence of Placed
+        At least one; of at least `FEWEST_NETWORKS` networks without a common factor.
     costs : mapping of str to float
         The bundle's ``node_ms`` and ``handover_ms_per_mb``, if known.
-    prior_width : float
-        Prior standard deviation of a kind's factor around 1.
+    priors : Priors, optional
+        By default those of a bundle's own machine, measured for this purpose.
 
     Raises
     ------
     TrainingError
-        If there are fewer than `FEWEST_NETWORKS` networks.
+        If there are too few networks, or they take implausibly long or short.
     """
+    priors = priors or Priors()
     names = sorted({each.network for each in placed})
-    refuse_few(names)
     kinds = sorted({kind for each in placed for kind in each.kinds_ms})
-    solution = _solve(placed, kinds, costs, prior_width)
+    if not priors.common:
+        refuse_few(names)
+    others, solution = _solve(placed, kinds, costs, priors)
     left_out = np.zeros(len(placed))
-    for name in names:
-        rest = [each for each in placed if each.network != name]
-        without = _solve(rest, kinds, costs, prior_width)
+    for fold in np.array_split(names, min(len(names), _MOST_FOLDS)):
+        rest = [each for each in placed if each.network not in fold]
+        _, without = _solve(rest, kinds, costs, priors)
         for place, each in enumerate(placed):
-            if each.network == name:
+            if each.network in fold:
                 left_out[place] = _total_ms(each, kinds, without)
     measured = np.array([each.measured_ms for each in placed])
     before = np.array([_total_ms(each, kinds, _prior(kinds, costs)) for each in placed])
     after = np.array([_total_ms(each, kinds, solution) for each in placed])
+    if priors.common:
+        _refuse_implausible(float(np.median(measured / before)))
     return Correction(
         factors={kind: float(factor) for kind, factor in zip(kinds, solution, strict=False)},
         node_ms=float(solution[-2]),
         handover_ms_per_mb=float(solution[-1]),
-        log_width=_log_width(placed, np.abs(np.log(measured / left_out))),
+        log_width=_log_width(placed, np.abs(np.log(measured / left_out)), priors.log_width),
         evidence=_evidence(placed, before, after, left_out),
+        others=others,
     )
 
 
@@ -136,12 +187,16 @@ def common_factor(placed: Sequence[Placed], costs: Mapping[str, float]) -> float
         if sum(each.kinds_ms.values()) > 0
     ]
     factor = float(np.median(ratios)) if ratios else math.nan
+    _refuse_implausible(factor)
+    return factor
+
+
+def _refuse_implausible(factor: float) -> None:
     if not 1 / LARGEST_FACTOR <= factor <= LARGEST_FACTOR:
         raise TrainingError(
-            f"layers would take {factor:.3g} times as long here as where they were measured, which "
-            "is implausible; measure layers on this machine (resperf bench)"
+            f"layers would take {factor:.3g} times as long as where they were measured, which is "
+            "implausible; check the units of the times, or measure layers (resperf bench)"
         )
-    return factor
 
 
 def refuse_few(names: Collection[str], left_out: Sequence[str] = ()) -> None:
@@ -185,18 +240,28 @@ def _evidence(placed: Sequence[Placed], before: Any, after: Any, left_out: Any) 
     }  # fmt: skip
 
 
-def _log_width(placed: Sequence[Placed], ratios: Any) -> float:
+def _log_width(placed: Sequence[Placed], ratios: Any, known: float) -> float:
     """Return the bound of |ln(measured / predicted)| for nine of ten networks.
 
     It is a conformal bound on networks that were left out of the fit. Errors of one network's batch
-    sizes are correlated, so the worst of them counts.
+    sizes are correlated, so the worst of them counts. With few networks their spread is joined to
+    the one `known` before, by Student's distribution.
     """
     worst: dict[str, float] = {}
     for each, ratio in zip(placed, ratios, strict=True):
         worst[each.network] = max(worst.get(each.network, 0.0), float(ratio))
-    if len(worst) < FEWEST_FOR_WIDTH:
+    if len(worst) >= FEWEST_FOR_WIDTH:
+        return conformal_bound(list(worst.values()))
+    if math.isinf(known):
         return math.inf
-    return conformal_bound(list(worst.values()))
+    stats = require("scipy.stats", "train")
+    outer = (1 + SHARE) / 2
+    squares = PRIOR_NETWORKS * (known / stats.norm.ppf(outer)) ** 2
+    squares += sum(each**2 for each in worst.values())
+    count = PRIOR_NETWORKS + len(worst)
+    width = float(stats.t.ppf(outer, count) * math.sqrt(squares / count))
+    # No wider than before, unless the networks say that it was too narrow.
+    return max(min(width, known), *worst.values())
 
 
 def _prior(kinds: Sequence[str], costs: Mapping[str, float]) -> Any:
@@ -215,28 +280,49 @@ def _total_ms(each: Placed, kinds: Sequence[str], solution: Any) -> float:
 
 
 def _solve(
-    placed: Sequence[Placed], kinds: Sequence[str], costs: Mapping[str, float], prior_width: float
-) -> Any:
-    """Return the factors, then the costs of a layer and of a MB passed between layers."""
-    optimize = require("scipy.optimize", "train")
+    placed: Sequence[Placed], kinds: Sequence[str], costs: Mapping[str, float], priors: Priors
+) -> tuple[float, Any]:
+    """Return the common factor; and the factors, then the costs of a layer and of a MB."""
     prior = _prior(kinds, costs)
+    if not placed:
+        return 1.0, prior
+    optimize = require("scipy.optimize", "train")
     rows = np.array([_row(each, kinds) for each in placed])
     measured = np.array([each.measured_ms for each in placed])
     rest = np.array([each.rest_ms for each in placed])
+    noise = np.full(len(placed), priors.noise)
+    if priors.common:
+        # Runs of one network err alike: all of them together count as one.
+        runs = Counter(each.network for each in placed)
+        noise *= np.sqrt([runs[each.network] for each in placed])
     least_costs = np.array([LEAST_NODE_MS, LEAST_MB_MS])
     widths = np.concatenate([
-        [prior_width] * len(kinds), COST_PRIOR_WIDTH * np.maximum(prior[-2:], least_costs)
+        [priors.of_kinds] * len(kinds), COST_PRIOR_WIDTH * np.maximum(prior[-2:], least_costs)
     ])  # fmt: skip
-
-    def residuals(values: Any) -> Any:
-        errors = np.log(np.maximum(rows @ values + rest, 1e-9) / measured) / TOTAL_NOISE
-        return np.concatenate([errors, (values - prior) / widths])
-
     low = [FACTOR_BOUNDS[0]] * len(kinds) + [0.0, 0.0]
     high = [FACTOR_BOUNDS[1]] * len(kinds) + [np.inf, np.inf]
+    start = np.clip(prior, low, high)
+    if priors.common:
+        # The last value is the logarithm of the common factor.
+        prior, start = np.append(prior, 0.0), np.append(start, 0.0)
+        widths = np.append(widths, priors.common)
+        low, high = [*low, -np.inf], [*high, np.inf]
+
+    def scaled(values: Any) -> tuple[float, Any]:
+        common = math.exp(values[-1]) if priors.common else 1.0
+        found = values[: len(kinds) + 2].copy()
+        found[: len(kinds)] *= common
+        return common, found
+
+    def residuals(values: Any) -> Any:
+        _, found = scaled(values)
+        errors = np.log(np.maximum(rows @ found + rest, 1e-9) / measured) / noise
+        return np.concatenate([errors, (values - prior) / widths])
+
     # One badly measured network must not dominate: large errors count linearly.
-    found = optimize.least_squares(
-        residuals, np.clip(prior, low, high), bounds=(low, high), loss="soft_l1", f_scale=2.0,
-        x_scale=widths,
-    )  # fmt: skip
-    return found.x
+    solved = optimize.least_squares(
+        residuals, start, bounds=(low, high), loss="soft_l1", f_scale=2.0, x_scale=widths
+    )
+    common, found = scaled(solved.x)
+    # The solver stays inside its bounds: a cost of nothing is a little more than that.
+    return common, np.where(found < _LEAST_COST, 0.0, found)

@@ -279,8 +279,14 @@ def _networks(
         part = bundle.answering(kind, quantity, setting, platform)
         if totals is None and not _unseen_keys([network.name], part, split).all():
             continue
-        fitted = part.correction.evidence.get("networks", ()) if totals and part.correction else ()
-        if network.name in {each["network"] for each in fitted}:
+        calibration = part.calibration(examples.quantity)
+        corrections = () if calibration is None else (calibration.correction,)
+        fitted = {
+            each["network"]
+            for learnt in (part.corrections if totals else corrections)
+            for each in learnt.evidence.get("networks", ())
+        }
+        if network.name in fitted:
             notes.append("networks to which the in-network correction was fitted are left out")
             continue
         answer = part.predict_networks if totals is None else totals.predict

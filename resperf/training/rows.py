@@ -20,7 +20,7 @@ from resperf.dataset import (
     NetworkDescription,
     read_networks,
 )
-from resperf.errors import DatasetError
+from resperf.errors import DatasetError, ResperfError
 from resperf.features import Array, Columns, take
 from resperf.layers import Layer, kind_of
 from resperf.measurement import DEFECTS, Measurement, NetworkRef, Status, written_kind
@@ -201,7 +201,9 @@ def network_quantities(dataset: Path) -> tuple[str, ...]:
     )
 
 
-def network_examples(dataset: Path, quantity: str, *, lists: bool = False) -> Examples:
+def network_examples(
+    dataset: Path, quantity: str, *, lists: bool = False, left_out: list[str] | None = None
+) -> Examples:
     """Return one quantity of a dataset's whole networks, one row per network, setting and platform.
 
     It is the median over repeats. Rows that are not ok or have a flag of `DEFECTS` are left out,
@@ -213,6 +215,9 @@ def network_examples(dataset: Path, quantity: str, *, lists: bool = False) -> Ex
     quantity : str
     lists : bool
         Whether networks without a graph may be lists of their operators (`RunNetwork`).
+    left_out : list of str, optional
+        Gets the networks that cannot be read, each with the reason, instead of an error; and how
+        many rows are not used because of their flags or status.
 
     Raises
     ------
@@ -227,22 +232,42 @@ def network_examples(dataset: Path, quantity: str, *, lists: bool = False) -> Ex
             f"{dataset} has no graphs of its networks; import its files again with --graphs FOLDER"
         )
     groups: dict[tuple[Any, ...], list[Measurement]] = {}
+    unusable: dict[str, list[str]] = {}
     for row in found.measurements:
-        if set(row.flags) & set(DEFECTS) or not isinstance(row.subject, NetworkRef):
+        if not isinstance(row.subject, NetworkRef):
             continue
-        if row.status is not Status.OK or math.isnan(row.value(quantity)):
+        defects = [each for each in row.flags if each in DEFECTS]
+        defects += [row.status.value] if row.status is not Status.OK else []
+        if defects:
+            unusable.setdefault(defects[0], []).append(row.subject.name)
+            continue
+        if math.isnan(row.value(quantity)):
+            unusable.setdefault(f"without {quantity}", []).append(row.subject.name)
             continue
         if row.subject.digest or listed.has_operators(row.subject.description):
             groups.setdefault((row.subject, row.setting, row.platform), []).append(row)
+        else:
+            unusable.setdefault("without a graph", []).append(row.subject.name)
+    if left_out is not None:
+        left_out += [
+            f"left out: {len(names)} {why}, first {names[0]}" for why, names in unusable.items()
+        ]
     networks: list[Any] = []
     values, families = [], []
-    for (subject, setting, _), rows in groups.items():
+    for (subject, setting, platform), rows in list(groups.items()):
         batch, shapes = setting.batch, setting.shapes or None
-        if subject.digest:
-            graph = found.graphs[subject.digest]
-            networks.append(read_graph(graph, subject.name, batch=batch, shapes=shapes))
-        else:
-            networks.append(listed.network(subject.description, setting))
+        try:
+            if subject.digest:
+                graph = found.graphs[subject.digest]
+                networks.append(read_graph(graph, subject.name, batch=batch, shapes=shapes))
+            else:
+                networks.append(listed.network(subject.description, setting))
+        except ResperfError as error:
+            if left_out is None:
+                raise
+            left_out.append(f"{subject.name}: {error}")
+            del groups[subject, setting, platform]
+            continue
         families.append(listed.family(subject.description) or subject.name)
         clean = [row for row in rows if not row.noisy] or rows
         values.append(median(row.value(quantity) for row in clean))

@@ -22,14 +22,15 @@ from resperf.measurement import NetworkRef, Status
 from resperf.network import Network, graph_digest, read_network, weightless
 from resperf.network.files import network_names
 from resperf.platform import Platform, usable_cores
-from resperf.prediction import predict_network
+from resperf.prediction import Prediction, predict_network
 from resperf.prediction.rules import RULE_OF_METHOD, layers_behind_each_other
+from resperf.quantities import EXECUTION
 from resperf.settings import Setting
 from resperf.targets import Target
 from resperf.training.correction import (
-    FACTOR_PRIOR_WIDTH,
     TRANSFERRED_PRIOR_WIDTH,
     Placed,
+    Priors,
     common_factor,
     fit_correction,
     refuse_few,
@@ -145,14 +146,15 @@ def calibrate(
             bundle = _transferred(original, here, platform, bundle.costs, factor=factor)
             placed = _placed_again(bundle, paths, placed)
         transferred = bundle.transferred is not None
-        prior_width = TRANSFERRED_PRIOR_WIDTH if transferred else FACTOR_PRIOR_WIDTH
-        learnt = fit_correction(placed, bundle.costs, prior_width=prior_width)
+        priors = Priors(of_kinds=TRANSFERRED_PRIOR_WIDTH) if transferred else Priors()
+        learnt = fit_correction(placed, bundle.costs, priors)
         for name in bundle.manifest["files"]:
             shutil.copy(bundle.path / name, folder / name)
         networks = len({each.network for each in placed})
         made = bundle.changed(
             f"calibrated with {networks} networks that were measured as a whole",
             correction=learnt.to_json(),
+            calibrations=None,
         )
         write_manifest(folder, made.manifest)
     journal_path(dataset).unlink(missing_ok=True)
@@ -185,6 +187,7 @@ def _transferred(
     return bundle.changed(
         "transferred to another machine",
         correction=None,
+        calibrations=None,
         settings=[here],
         platforms=[replace(platform.with_probes(costs), device=bundle.device)],
         costs=dict(costs),
@@ -295,25 +298,44 @@ def placed_network(alone: Bundle, network: Network, name: str, measured_ms: floa
     UnsupportedError
         If it has operators that the bundle does not know.
     """
-    prediction = predict_network(network, alone)
+    prediction = predict_network(network, alone, whole=False)
+    return placed_prediction(prediction, name, measured_ms)
+
+
+def placed_prediction(
+    prediction: Prediction, name: str, measured_ms: float, quantity: str = "latency_ms"
+) -> Placed:
+    """Say what a predicted network that took so long consists of.
+
+    `quantity` says what was measured: all phases, or ``execution_ms``.
+
+    Raises
+    ------
+    UnsupportedError
+        If it has operators that the bundle does not know.
+    """
     if prediction.skipped:
         operators = ", ".join(sorted({each.op for each in prediction.skipped}))
         raise UnsupportedError(f"the bundle has no predictor for its {operators}")
     kinds_ms: dict[str, float] = {}
     for layer in prediction.layers:
         if layer.phase == "execution":
-            group = group_of(layer_from_key(layer.key))
+            # What no kind of layer describes is known by its operator.
+            group = group_of(layer_from_key(layer.key)) if layer.key else layer.kind
             kinds_ms[group] = kinds_ms.get(group, 0.0) + layer.execution_ms
     layers = layers_behind_each_other(prediction.nodes)
     # What the bundle does not know is not in the total either.
     handover_ms = 0.0 if math.isnan(prediction.handover_ms) else prediction.handover_ms
     alone_ms = sum(kinds_ms.values()) + handover_ms
+    total_ms = prediction.total_ms
+    if quantity == EXECUTION:
+        total_ms = prediction.phases.execution_ms
     return Placed(
         network=name,
-        batch=network.batch,
+        batch=prediction.batch,
         measured_ms=measured_ms,
         kinds_ms=kinds_ms,
         layers=len(layers),
         inter_layer_mb=inter_layer_bytes(layers) / 1e6,
-        rest_ms=prediction.total_ms - alone_ms,
+        rest_ms=total_ms - alone_ms,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from pathlib import Path
 
@@ -16,8 +17,15 @@ from resperf.platform import this_platform
 from resperf.quantities import PHASES
 from resperf.training import train
 
+GOLDEN = Path(__file__).parents[1] / "golden" / "bundle-v4" / "bundle.json"
 NETWORKS = Path(__file__).parents[2] / "models" / "networks"
 ROWS = 60
+MY_CARD = {
+    "name": '"My Card"', "class": '"cuda"', "peak_tflops": "{ fp32 = 15.7, fp16 = 125.0 }",
+    "bandwidth_gb_s": "900.0", "memory_gib": "16", "cache_mib": "6", "multiprocessors": "80",
+    "boost_mhz": "1530", "board_w": "300", "process_nm": "12", "bus": '"PCIe 3.0 x16"',
+    "bus_gb_s": "15.75",
+}  # fmt: skip
 
 
 def layers() -> list[Layer]:
@@ -86,3 +94,48 @@ def _places_without_shipped(extra):
     from resperf.bundle import user_folder
 
     return ([extra] if extra is not None else []) + [user_folder()]
+
+
+@pytest.fixture
+def card_bundle(home: Path):
+    """Write a bundle of dense layers on some cards, among those of the user."""
+
+    def write(name: str, *cards: str, method: str = "linear", date: str = "2026-01-01", **setting):
+        manifest = json.loads(GOLDEN.read_text())
+        [_, part] = manifest["parts"]
+        of_setting = {**manifest["settings"]["1-1"], "framework": "torch", **setting}
+        platform = manifest["platforms"]["1-0-0"]
+        part |= {
+            "device": cards[0], "framework": of_setting["framework"], "method": method,
+            "platforms": list(cards), "settings": ["0"], "costs": {},
+        }  # fmt: skip
+        part["transfers"] = {}
+        predictor = part["predictors"]["dense"]["execution_ms"]
+        predictor |= {"method": method}
+        manifest |= {
+            "created": f"{date}T00:00:00+00:00",
+            "parts": [part],
+            "files": {},
+            "settings": {"0": of_setting},
+            "platforms": {card: {**platform, "device": card} for card in cards},
+        }
+        folder = home / "bundles" / name
+        folder.mkdir(parents=True)
+        (folder / "bundle.json").write_text(json.dumps(manifest))
+        return folder
+
+    return write
+
+
+@pytest.fixture
+def my_card(home: Path, no_own_cards):
+    """Write the facts of a card, some of them changed or left out."""
+
+    def write(**changed: str | None) -> Path:
+        facts = {**MY_CARD, **changed}
+        lines = [f"{name} = {value}" for name, value in facts.items() if value is not None]
+        path = home / "mycard.toml"
+        path.write_text("\n".join(["[mycard]", *lines]))
+        return path
+
+    return write

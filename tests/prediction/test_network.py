@@ -77,6 +77,10 @@ class FakeBundle:
     def machine(self) -> str:
         return self.platform.machine
 
+    @property
+    def corrections(self) -> tuple[Correction, ...]:
+        return () if self.correction is None else (self.correction,)
+
     def with_estimates(self, _costs, _copies, _how) -> FakeBundle:
         return self
 

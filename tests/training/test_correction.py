@@ -10,7 +10,7 @@ import pytest
 
 from resperf.bundle import Correction
 from resperf.errors import TrainingError
-from resperf.training.correction import Placed, fit_correction
+from resperf.training.correction import Placed, fit_correction, priors_of_runs
 
 FACTORS = {"conv": 1.04, "dense": 1.15, "elementwise": 0.8}
 NODE_MS, MB_MS, REST_MS = 0.003, 0.02, 0.01
@@ -92,3 +92,55 @@ def test_what_was_learnt_is_read_again_and_damage_is_refused() -> None:
     for damage in ({"factors": {"conv": 0.0}}, {"node_ms": -1.0}, {"node_ms": math.nan}):
         with pytest.raises(ValueError, match="damaged"):
             Correction.from_json({**learnt.to_json(), **damage})
+
+
+def run(name: str, ratio: float, **kinds_ms: float) -> Placed:
+    """A run that takes so many times what is predicted of it."""
+    return Placed(name, None, ratio * sum(kinds_ms.values()), kinds_ms, 0, 0.0, 0.0)
+
+
+def test_one_run_moves_a_card_by_how_far_cards_are_apart() -> None:
+    """The common factor and the kind's vary by 0.2 each, networks around them by 0.2.
+
+    So two thirds of the ratio are believed, in logarithms: (0.04 + 0.04) / 0.12. A kind that the
+    run does not have gets the half of that which is common.
+    """
+    learnt = fit_correction([run("a", 1.05, dense=10.0)], {}, priors_of_runs(0.5))
+    assert math.log(learnt.factor("dense")) == pytest.approx(math.log(1.05) * 2 / 3, rel=0.03)
+    assert math.log(learnt.factor("conv")) == pytest.approx(math.log(1.05) / 3, rel=0.05)
+    # One run does not make the interval narrower, and a surprising one makes it wider.
+    assert learnt.log_width == 0.5
+    far = fit_correction([run("a", 3.0, dense=10.0)], {}, priors_of_runs(0.5))
+    assert far.log_width == pytest.approx(math.log(3.0))
+
+
+def test_batch_sizes_of_one_network_count_as_one_run() -> None:
+    one = fit_correction([run("a", 1.1, dense=10.0)], {}, priors_of_runs(0.5))
+    batches = [run("a", 1.1, dense=10.0 * batch) for batch in (1, 2, 4, 8)]
+    several = fit_correction(batches, {}, priors_of_runs(0.5))
+    assert several.others == pytest.approx(one.others, rel=0.01)
+    networks = [replace(each, network=str(each.measured_ms)) for each in batches]
+    assert fit_correction(networks, {}, priors_of_runs(0.5)).others > 1.01 * one.others
+
+
+def test_more_runs_give_kinds_factors_of_their_own_and_a_narrower_interval() -> None:
+    random = np.random.default_rng(2)
+    truth = {"dense": 1.5, "conv": 0.9}
+    runs = []
+    for place in range(30):
+        kinds = dict(zip(truth, random.uniform(1, 100, 2).tolist(), strict=True))
+        time_ms = sum(truth[kind] * ms for kind, ms in kinds.items())
+        time_ms *= float(np.exp(random.normal(0, 0.02)))
+        runs.append(Placed(str(place), None, time_ms, kinds, 0, 0.0, 0.0))
+    few, some, many = (fit_correction(runs[:n], {}, priors_of_runs(0.6)) for n in (3, 10, 30))
+    for kind, factor in truth.items():
+        assert many.factors[kind] == pytest.approx(factor, rel=0.1)
+        assert abs(many.factors[kind] - factor) < abs(few.factors[kind] - factor)
+    assert 0.6 > few.log_width > some.log_width > many.log_width > 0.02
+    errors = many.evidence["mape"]
+    assert errors["left_out"] < 0.08 < 0.15 < errors["alone"]
+
+
+def test_runs_in_another_unit_are_refused() -> None:
+    with pytest.raises(TrainingError, match="check the units of the times"):
+        fit_correction([run("a", 1e3, dense=10.0)], {}, priors_of_runs(0.5))

@@ -1,0 +1,323 @@
+"""A user's own runs of networks become part of any bundle; nothing is measured."""
+
+from __future__ import annotations
+
+import math
+import shutil
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import fmean
+
+from resperf.bundle import (
+    Bundle,
+    Calibration,
+    provenance,
+    replaced_folder,
+    same_way,
+    write_manifest,
+)
+from resperf.dataset import checksum, read_info, read_networks
+from resperf.devices import canonical_device, is_at_hand
+from resperf.errors import DeviceError, ResperfError, TrainingError, UnsupportedError, require
+from resperf.measurement import NetworkRef
+from resperf.network import Network
+from resperf.platform import Platform
+from resperf.prediction import predict_network
+from resperf.prediction.asking import Asked, answering, with_own_card
+from resperf.prediction.data_sheet import METHOD
+from resperf.prediction.rules import RULE_OF_METHOD
+from resperf.predictors.intervals import ASSUMED
+from resperf.quantities import EXECUTION
+from resperf.settings import PLAIN_PRECISIONS, Setting
+from resperf.training.correction import Placed, fit_correction, priors_of_runs
+from resperf.training.manifest import described_dataset
+from resperf.training.rows import network_examples, network_quantities
+from resperf.workflows.calibrate import placed_prediction
+
+OF_LAYERS = ("latency_ms", EXECUTION)
+"""What runs may say where layers are added up; the first that they have counts."""
+_SHOWN = 3
+"""Reasons that an error names."""
+
+
+@dataclass(frozen=True)
+class _Run:
+    """A network that somebody ran, and how long it took."""
+
+    network: Network
+    setting: Setting
+    platform: Platform
+    value: float
+
+
+def calibrate_by_runs(
+    asked: Asked, runs: Path, output: Callable[[Bundle], Path]
+) -> tuple[Bundle, Calibration, list[str]]:
+    """Learn from runs of networks how much longer they take than a bundle says, and write that.
+
+    One network gives one factor for all, drawn to 1 by how far the factors of devices usually are
+    apart; the more networks there are, the more the groups of their layers get factors of their
+    own. The bundle's other devices and settings answer as before.
+
+    Parameters
+    ----------
+    asked : Asked
+        Which bundle, or which device: then whatever answers for it. What it leaves open is taken
+        from the runs.
+    runs : Path
+        Dataset with rows of networks, as ``resperf dataset import --format list`` makes it.
+    output : callable
+        Folder to write for the bundle that was found; may be its own.
+
+    Returns
+    -------
+    bundle : Bundle
+        As written, as it answers for the runs' device and setting.
+    calibration : Calibration
+    notes : list of str
+        Rows that were left out, and why.
+
+    Raises
+    ------
+    DatasetError
+        If the runs cannot be read.
+    TrainingError
+        If no row can be used; says why.
+    ResperfError
+        As `resperf.prediction.asking.answering`, and if the output cannot be written.
+    """
+    require("scipy.optimize", "train")
+    asked = with_own_card(asked)
+    wanted, device = _most_frequent(runs, asked)
+    bundle = _under(_answering(asked, wanted, device), wanted)
+    if bundle.method in RULE_OF_METHOD:
+        raise TrainingError(
+            f"{bundle.path} adds layers up by the published rule of {bundle.method}, which "
+            "knows nothing of what they cost behind each other; only other methods are calibrated"
+        )
+    of_layers = bool(bundle.kinds) or bundle.method == METHOD
+    quantities = OF_LAYERS if of_layers else bundle.network_quantities
+    notes: list[str] = []
+    quantity, chosen = _chosen(runs, bundle, quantities, notes)
+    base = bundle.without_calibrations()
+    placed = list(_placed(base, chosen, quantity, of_layers, notes))
+    if not placed:
+        named = "; ".join(notes[:_SHOWN])
+        raise TrainingError(
+            f"{runs} has no run that {bundle.path} can be calibrated with; 1 network is needed, 10 "
+            f"give a good interval: {named or 'it has no rows of whole networks'}"
+        )
+    costs = base.costs if base.correction is None else vars(base.correction)
+    priors = priors_of_runs(fmean(width for _, width in placed))
+    learnt = fit_correction([each for each, _ in placed], costs if of_layers else {}, priors)
+    calibration = Calibration(
+        bundle.device,
+        bundle.setting.without_batch(),
+        quantity,
+        of_layers,
+        len({each.network for each, _ in placed}),
+        {"name": runs.name, "checksum": checksum(runs)},
+        learnt,
+    )
+    return _written(bundle, calibration, runs, output(bundle)), calibration, notes
+
+
+def _most_frequent(runs: Path, asked: Asked) -> tuple[Setting, str]:
+    """Return the setting and the device of most rows of networks, of those that are asked for.
+
+    Raises
+    ------
+    TrainingError
+        If there is none.
+    """
+    rows = [row for row in read_networks(runs).measurements if isinstance(row.subject, NetworkRef)]
+    if not rows:
+        raise TrainingError(
+            f"{runs} has no rows of whole networks; list yours in a CSV and make one with: "
+            "resperf dataset import runs.csv --format list"
+        )
+    device = None if asked.device is None else canonical_device(asked.device)
+    of_device = [row for row in rows if device in (None, canonical_device(row.platform.device))]
+    if not of_device:
+        there = ", ".join(dict.fromkeys(row.platform.device for row in rows))
+        raise TrainingError(
+            f"{runs} has no rows of {device}, only of {there}; name that device, or import the "
+            "list again with --device"
+        )
+    fitting = [
+        row
+        for row in of_device
+        if asked.framework in (None, row.setting.framework)
+        and (asked.precision is None or asked.fits(row.setting))
+        and (row.setting.is_compiled or not asked.compiled)
+    ]
+    settings = [(row.setting.without_batch(), row.platform.device) for row in fitting or of_device]
+    [(chosen, _)] = Counter(settings).most_common(1)
+    return chosen
+
+
+def _answering(asked: Asked, wanted: Setting, device: str) -> Bundle:
+    """Return what answers for the runs; if a bundle is named, it, though the runs are of others.
+
+    Raises
+    ------
+    ResperfError
+        As `resperf.prediction.asking.answering`.
+    """
+    of_device = replace(asked, device=device)
+    of_setting = replace(
+        of_device,
+        framework=asked.framework or wanted.framework or None,
+        precision=asked.precision or wanted.precision or PLAIN_PRECISIONS[1],
+        compiled=asked.compiled or wanted.is_compiled,
+    )
+    if asked.bundle is not None:
+        # The rows that do not fit are counted later.
+        for question in (of_setting, of_device):
+            with suppress(DeviceError, UnsupportedError):
+                return answering(question).bundle
+        return answering(asked).bundle
+    return answering(of_setting).bundle
+
+
+def _under(bundle: Bundle, wanted: Setting) -> Bundle:
+    """Return the part of the runs' setting for the same device; the bundle if there is none."""
+    if bundle.method == METHOD:
+        return bundle
+    setting = _completed(wanted, bundle)
+    fitting = [
+        (0 if wanted.threads in (0, each.threads) else 1, place, part, each)
+        for place, part in enumerate(bundle.parts)
+        if bundle.unseen or bundle.device in {on.device for on in part.platforms} | {part.device}
+        for each in part.settings
+        if same_way(each) == same_way(setting)
+    ]
+    if not fitting:
+        return bundle
+    *_, part, each = min(fitting, key=lambda row: row[:2])
+    return part.on(each, bundle.platform)
+
+
+def _completed(setting: Setting, bundle: Bundle) -> Setting:
+    """Return a setting with the bundle's framework if its own is not known."""
+    return replace(setting, framework=setting.framework or bundle.framework)
+
+
+def _chosen(
+    runs: Path, bundle: Bundle, quantities: Sequence[str], notes: list[str]
+) -> tuple[str, list[_Run]]:
+    """Return the runs of what the bundle answers, and count the others in `notes`."""
+    present = network_quantities(runs)
+    quantity = next((name for name in quantities if name in present), None)
+    if quantity is None:
+        raise TrainingError(
+            f"{runs} holds {', '.join(present) or 'no times'} of networks, {bundle.path} predicts "
+            f"{', '.join(quantities) or 'none'}: they contain different things; if yours are the "
+            "latter, say so in the list's column 'quantity'"
+        )
+    lists = not (bundle.kinds or bundle.method == METHOD)
+    examples = network_examples(runs, quantity, lists=lists, left_out=notes)
+    rows = map(
+        _Run, examples.networks, examples.settings, examples.platforms, map(float, examples.values)
+    )
+    fitting: list[_Run] = []
+    others: dict[str, list[_Run]] = {}
+    for row in rows:
+        reason = _foreign(row, bundle)
+        (others.setdefault(reason, []) if reason else fitting).append(row)
+    notes[:0] = [
+        f"left out: {len(some)} {reason}, first {some[0].network.name}"
+        for reason, some in others.items()
+    ]
+    return quantity, fitting
+
+
+def _foreign(run: _Run, bundle: Bundle) -> str:
+    """Say in what a run differs from what the bundle answers; empty if in nothing."""
+    device = canonical_device(run.platform.device)
+    if device != canonical_device(bundle.device):
+        return f"of device {device}, not {bundle.device}"
+    mine, theirs = same_way(_completed(run.setting, bundle)), same_way(bundle.setting)
+    differing = [name for name in mine if mine[name] != theirs[name]]
+    if differing:
+        name = differing[0]
+        return f"of {name} {mine[name] or 'default'}, not {theirs[name] or 'default'}"
+    threads = run.setting.threads, bundle.setting.threads
+    if all(threads) and threads[0] != threads[1]:
+        return f"of {threads[0]} threads, not {threads[1]}"
+    # Of what a list says, only the name is known of the machine.
+    if is_at_hand(bundle.device) and run.platform.cores:
+        hardware = run.platform.hardware_differences(bundle.platform)
+        speed = run.platform.speed_differences(bundle.platform)
+        if other := [each for each in hardware if each not in speed]:
+            return f"of another machine ({other[0]})"
+    return ""
+
+
+def _placed(
+    base: Bundle, runs: Iterable[_Run], quantity: str, of_layers: bool, notes: list[str]
+) -> Iterator[tuple[Placed, float]]:
+    """Yield what each network consists of, and half its interval as a logarithm.
+
+    Those that the bundle does not predict are named in `notes`.
+    """
+    for run in runs:
+        name = run.network.name
+        try:
+            if of_layers:
+                found = predict_network(run.network, base, whole=False)
+                placed = placed_prediction(found, name, run.value, quantity)
+                yield placed, _half_width(found.low_ms, found.high_ms)
+            else:
+                yield _of_groups(base, run, quantity)
+        except ResperfError as error:
+            notes.append(f"{name}: {error}")
+
+
+def _of_groups(base: Bundle, run: _Run, quantity: str) -> tuple[Placed, float]:
+    """Divide what a predictor of networks says into groups.
+
+    Raises
+    ------
+    UnsupportedError
+        If it says nothing.
+    """
+    setting = base.setting
+    found = base.predict_networks([run.network], setting, base.platform, quantity)
+    estimate = found[quantity]
+    value = float(estimate.values[0])
+    if not value > 0:
+        raise UnsupportedError(f"no {quantity} is predicted")
+    [shares] = base.shares([run.network], quantity, setting, base.platform)
+    groups_ms = {group: share * value for group, share in shares.items()}
+    placed = Placed(run.network.name, run.setting.batch, run.value, groups_ms, 0, 0.0, 0.0)
+    return placed, _half_width(float(estimate.low[0]), float(estimate.high[0]))
+
+
+def _half_width(low: float, high: float) -> float:
+    """Return half the logarithmic width of an interval; an assumed one if it is not known."""
+    return math.log(high / low) / 2 if 0 < low <= high < math.inf else ASSUMED
+
+
+def _written(bundle: Bundle, calibration: Calibration, runs: Path, output: Path) -> Bundle:
+    """Write the bundle with a calibration, in place of an earlier one of the same runs' sort."""
+    earlier = bundle.calibration(None if calibration.of_layers else calibration.quantity)
+    kept = [each for each in bundle.calibrations if each is not earlier]
+    if bundle.method == METHOD and not bundle.provenance:
+        came_from = provenance([described_dataset(read_info(runs), runs)], seeds={}, excluded={})
+        bundle = Bundle(bundle.path, {**bundle.manifest, "provenance": came_from})
+    output = output.resolve()
+    made = bundle.changed(
+        f"calibrated for {calibration.device} with {calibration.networks} networks of "
+        f"{runs.name} (sha256 {calibration.runs['checksum']})",
+        calibrations=[each.to_json() for each in (*kept, calibration)],
+    )
+    with replaced_folder(output) as folder:
+        for name in bundle.manifest["files"]:
+            shutil.copy(bundle.path / name, folder / name)
+        write_manifest(folder, made.manifest)
+    written = Bundle.load(output).parts[made.parts.index(made)]
+    return written.on(bundle.setting, bundle.platform)

@@ -1,0 +1,281 @@
+"""`resperf calibrate --runs`: a user's own list of networks and times; nothing is measured."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from onnx.helper import make_node
+
+from resperf import devices
+from resperf.bundle import Bundle
+from resperf.network import read_network
+from resperf.prediction import predict_network
+from resperf.prediction.asking import Asked, answering
+
+SLOWER = 1.3
+PLACES = range(12)
+BATCH = 64
+
+
+@pytest.fixture
+def chain(network_file):
+    """Write a network of dense layers of one width, which share their weights."""
+
+    def write(name: str, width: int, layers: int, end: str = "") -> Path:
+        nodes = [
+            make_node("Gemm", [f"t{place}", "w"], [f"t{place + 1}"], f"fc{place}")
+            for place in range(layers)
+        ]
+        nodes += [make_node(end, [f"t{layers}"], ["y"], "end")] if end else []
+        weights = {"w": np.zeros((width, width), np.float32)}
+        return network_file(
+            name, nodes, {"t0": ["n", width]}, {nodes[-1].output[0]: ["n", width]}, weights
+        )
+
+    return write
+
+
+@pytest.fixture
+def networks(chain) -> list[Path]:
+    """Write networks of dense layers and an activation, of unlike sizes."""
+    return [chain(f"net{place}.onnx", 256 + 32 * place, 16, "Relu") for place in PLACES]
+
+
+@pytest.fixture
+def runs(tmp_path, cli):
+    """Import a list whose times are so many times those that a bundle predicts."""
+
+    def write(networks, bundle, *, device, times=SLOWER, name="runs", extra=(), **setting) -> Path:
+        header = ["network", "batch", "time_ms", "device", *setting]
+        lines = [",".join(header)]
+        for network in networks:
+            predicted = predict_network(read_network(network, batch=BATCH), bundle)
+            time_ms = predicted.total_ms + (times - 1) * predicted.phases.execution_ms
+            lines.append(
+                ",".join([str(network), str(BATCH), repr(time_ms), device, *setting.values()])
+            )
+        path = tmp_path / f"{name}.csv"
+        path.write_text("\n".join([*lines, *extra]) + "\n")
+        cli.text("dataset", "import", path, "--format", "list", "-o", path.with_suffix(".h5"))
+        return path.with_suffix(".h5")
+
+    return write
+
+
+def total_ms(cli, network, *words) -> float:
+    return cli.json("predict", network, "--batch", str(BATCH), *words)["total_ms"]
+
+
+@pytest.fixture
+def sheet(home) -> Bundle:
+    return answering(Asked("h100")).bundle
+
+
+def test_a_card_known_by_its_data_sheet_gets_a_bundle(sheet, networks, runs, home, tmp_path, cli):
+    judged, *known = networks
+    file = runs(known, sheet, device="h100", framework="torch")
+    before = cli.json("predict", judged, "--batch", str(BATCH), "--device", "h100")
+    document = cli.json("calibrate", "--device", "h100", "--runs", file)
+    folder = Path(document["path"])
+    assert folder == home / "bundles" / "h100-torch"
+    assert (document["networks"], document["quantity"], document["notes"]) == (11, "latency_ms", [])
+    # It answers for the card from now on, by its name and by its folder.
+    for words in (["--device", "h100"], ["--bundle", folder]):
+        after = cli.json("predict", judged, "--batch", str(BATCH), *words)
+        assert after["calibrated_with"] == 11
+        measured_ms = before["total_ms"] + (SLOWER - 1) * before["phases"]["execution_ms"]
+        assert after["total_ms"] == pytest.approx(measured_ms, rel=0.02)
+        assert after["low_ms"] < measured_ms < after["high_ms"]
+        ratio = math.exp(document["correction"]["log_width"])
+        assert after["high_ms"] == pytest.approx(after["total_ms"] * ratio)
+        assert after["high_ms"] / after["low_ms"] < before["high_ms"] / before["low_ms"] / 2
+    text = cli.text("predict", judged, "--batch", str(BATCH), "--bundle", folder)
+    assert "\ncalibrated with 11 networks\n" in text
+    # Provenance names the file by what it holds.
+    [change] = Bundle.load(folder).provenance["changes"]
+    assert document["runs"]["checksum"] in change["reason"]
+    assert "calibrated for h100 with 11 networks of runs.h5" in change["reason"]
+    # Other precisions and cards are answered as before.
+    words = ["--device", "h100", "--precision", "amp"]
+    assert cli.json("predict", judged, "--batch", str(BATCH), *words)["calibrated_with"] == 0
+    assert (
+        cli.json("predict", judged, "--batch", str(BATCH), "--device", "t4")["calibrated_with"] == 0
+    )
+    # What is there is replaced only if its folder is named.
+    assert "choose a folder with -o" in cli.error("calibrate", "h100", "--runs", file)
+    again = cli.json("calibrate", "h100", "--runs", file, "-o", folder)
+    assert again["correction"]["factors"] == pytest.approx(document["correction"]["factors"])
+    assert len(Bundle.load(folder).calibrations) == 1
+    shown = cli.text("calibrate", folder, "--runs", file, "-o", tmp_path / "copy")
+    assert "11 runs of 11 networks (latency_ms): mean error " in shown
+    assert "predictions for h100 are now calibrated with 11 networks" in shown
+
+
+def test_a_card_of_ones_own_needs_its_file(my_card, networks, runs, tmp_path, cli):
+    file = runs(networks[:2], answering(Asked(str(my_card()))).bundle, device="mycard")
+    made = tmp_path / "made"
+    document = cli.json("calibrate", "--device", my_card(), "--runs", file, "-o", made)
+    assert document["device"] == "mycard"
+    words = ["--bundle", made, "--device", my_card()]
+    assert cli.json("predict", networks[3], "--batch", "8", *words)["calibrated_with"] == 2
+    # As a process does that was not told of the card.
+    devices._added.clear()
+    for cached in (devices.devices, devices.device_facts, devices._names):
+        cached.cache_clear()
+    line = cli.error("predict", networks[3], "--batch", "8", "--bundle", made)
+    assert "the data sheet of mycard, which is not known here" in line
+
+
+def test_few_networks_move_totals_a_part_of_the_way(sheet, networks, runs, tmp_path, cli):
+    judged, *known = networks
+    before = total_ms(cli, judged, "--device", "h100")
+    aims = predict_network(read_network(judged, batch=BATCH), sheet)
+    aim = aims.total_ms + (SLOWER - 1) * aims.phases.execution_ms
+    errors, widths = [abs(before / aim - 1)], [aims.high_ms / aims.low_ms]
+    for count in (1, 3, 10):
+        file = runs(known[:count], sheet, device="h100", name=f"runs{count}")
+        words = ["--runs", file, "-o", tmp_path / f"made{count}"]
+        document = cli.json("calibrate", "--device", "h100", *words)
+        found = cli.json("predict", judged, "--batch", str(BATCH), "--bundle", document["path"])
+        assert before < found["total_ms"] < aim
+        errors.append(abs(found["total_ms"] / aim - 1))
+        widths.append(found["high_ms"] / found["low_ms"])
+    assert errors == sorted(errors, reverse=True)
+    assert widths[0] >= widths[1] > widths[2] > widths[3]
+
+
+def test_layers_of_a_cpu_bundle_are_corrected_by_runs(bundle, perceptron, runs, tmp_path, cli):
+    networks = [perceptron(f"mlp{n}.onnx", 64 + 30 * n, 400, 90 + n, 10) for n in PLACES]
+    loaded = Bundle.load(bundle)
+    unknown = perceptron("unknown.onnx", 64, 10, end="Softmax")
+    extra = [
+        f"{unknown},64,1,cpu,onnxruntime,1", f"{networks[1]},64,9,cpu,torch,1",
+        f"{networks[2]},64,9,cpu,torch,1", f"{networks[3]},64,9,cpu,onnxruntime,64",
+        f"{networks[4]},64,9,my laptop,onnxruntime,1",
+    ]  # fmt: skip
+    setting = {"framework": "onnxruntime", "threads": "1"}
+    file = runs(networks[1:], loaded, device="cpu", extra=extra, **setting)
+    document = cli.json("calibrate", bundle, "--runs", file, "-o", tmp_path / "made")
+    assert document["networks"] == 11
+    assert document["correction"]["factors"]["dense"] == pytest.approx(SLOWER, rel=0.03)
+    assert document["notes"] == [
+        "left out: 2 of framework torch, not onnxruntime, first mlp1",
+        "left out: 1 of 64 threads, not 1, first mlp3",
+        "left out: 1 of device my laptop, not cpu, first mlp4",
+        "unknown: the bundle has no predictor for its Softmax",
+    ]
+    made = Bundle.load(tmp_path / "made")
+    before, after = (
+        predict_network(read_network(networks[0], batch=BATCH), each) for each in (loaded, made)
+    )
+    assert after.calibrated_with == 11
+    assert after.layers[0].execution_ms == pytest.approx(
+        SLOWER * before.layers[0].execution_ms, rel=0.03
+    )
+    # The bundle in place is as it was; the runs' own networks do not judge the new one.
+    assert Bundle.load(bundle).calibrations == ()
+    notes = cli.run("evaluate", file, "--bundle", tmp_path / "made").err
+    assert "networks to which the in-network correction was fitted are left out" in notes
+
+
+def test_a_predictor_of_networks_is_corrected_by_groups_of_operators(chain, tmp_path, home, cli):
+    """Dense layers take the data sheet's time in training, and twice that in the runs."""
+
+    def listed(name: str, chosen, **times_of) -> Path:
+        path = tmp_path / f"{name}.csv"
+        rows = [
+            f"{each},65536,{ms},{compiled},torch,amp,execution_ms,rtx3090"
+            for compiled, times in times_of.items()
+            for each, ms in zip(chosen, times, strict=True)
+        ]
+        header = "network,batch,time_ms,compiled,framework,precision,quantity,device"
+        path.write_text("\n".join([header, *rows]) + "\n")
+        file = path.with_suffix(".h5")
+        cli.text("dataset", "import", path, "--format", "list", "-o", file)
+        return file
+
+    widths = [256 + 32 * place for place in range(24)]
+    chosen = [chain(f"dense{width}.onnx", width, 8) for width in widths]
+    times = [8 * 2 * 65536 * width**2 / 71.2e9 for width in widths]
+    words = ["--method", "class-costs", "-o", tmp_path / "costs"]
+    cli.text("train", listed("rows", chosen, dynamo=[ms / 2 for ms in times], eager=times), *words)
+    file = listed("runs", chosen[1:12], eager=[2 * each for each in times[1:12]])
+    document = cli.json("calibrate", tmp_path / "costs", "--runs", file, "-o", tmp_path / "made")
+    assert (document["networks"], document["quantity"]) == (11, "execution_ms")
+    # Casts hardly count in these times: what products teach of all is what is known of them.
+    factors = document["correction"]["factors"]
+    assert factors["products with normalisation and activation"] == pytest.approx(2, rel=0.1)
+    assert 1.2 < factors["other operators"] < 2
+
+    def predicted(bundle: str, *more: str) -> dict:
+        words = ["--batch", "65536", "--bundle", tmp_path / bundle, *more]
+        return cli.json("predict", chosen[0], *words)["quantities"]["execution_ms"]
+
+    # Without a setting, that of the runs is meant; compiled, networks take what they did.
+    after, compiled = predicted("made"), predicted("made", "--precision", "amp", "--compiled")
+    assert compiled == predicted("costs", "--precision", "amp", "--compiled")
+    assert compiled["value"] == pytest.approx(times[0] / 2, rel=0.05)
+    assert after["value"] == pytest.approx(2 * times[0], rel=0.1)
+    assert after["low"] < 2 * times[0] < after["high"]
+    text = cli.text("predict", chosen[0], "--batch", "65536", "--bundle", tmp_path / "made")
+    assert text.splitlines()[2] == "calibrated with 11 networks"
+    # Its golden networks are what they were without the runs.
+    Bundle.load(tmp_path / "made").predict_networks([read_network(chosen[5], batch=65536)])
+
+
+def test_a_bundle_of_several_cards_is_corrected_for_the_runs_card_alone(
+    card_bundle, networks, runs, tmp_path, monkeypatch, cli
+):
+    from resperf.predictors import METHODS
+
+    monkeypatch.setitem(METHODS, "toy-of-any-card", "tests.toy_card_method:ToyOfAnyCard")
+    folder = card_bundle("any", "v100", "t4", method="toy-of-any-card")
+    judged, *known = networks
+    words = ["--bundle", folder, "--device"]
+    before = {each: total_ms(cli, judged, *words, each) for each in ("h100", "v100", "t4")}
+    base = answering(Asked("h100", bundle=folder)).bundle
+    file = runs(known, base, device="h100", framework="torch")
+    made = cli.json("calibrate", folder, "--runs", file, "-o", tmp_path / "made")
+    assert made["device"] == "h100"
+    words = ["--bundle", tmp_path / "made"]
+    after = {each: total_ms(cli, judged, *words, "--device", each) for each in before}
+    assert (after["v100"], after["t4"]) == (before["v100"], before["t4"])
+    assert after["h100"] > 1.15 * before["h100"]
+    # Without a device, the one that it was calibrated for is meant.
+    assert total_ms(cli, judged, *words) == after["h100"]
+    # Another card is calibrated beside it.
+    v100 = runs(known, Bundle.load(folder), device="v100", name="more", framework="torch")
+    cli.json("calibrate", tmp_path / "made", "--runs", v100, "-o", tmp_path / "made")
+    assert {each.device for each in Bundle.load(tmp_path / "made").calibrations} == {"h100", "v100"}
+    assert total_ms(cli, judged, *words, "--device", "h100") == after["h100"]
+
+
+def test_what_cannot_be_used_is_one_line(sheet, bundle, networks, runs, toy_dataset, tmp_path, cli):
+    output = ["-o", tmp_path / "made"]
+    line = cli.error("calibrate", "--device", "h100", "--runs", toy_dataset, *output)
+    assert "has no rows of whole networks; list yours in a CSV" in line
+    (tmp_path / "empty.h5").write_bytes(b"")
+    assert "empty.h5" in cli.error("calibrate", bundle, "--runs", tmp_path / "empty.h5", *output)
+    assert "none.h5" in cli.error("calibrate", bundle, "--runs", tmp_path / "none.h5", *output)
+    file = runs(networks[:2], sheet, device="h100", framework="torch")
+    line = cli.error("calibrate", "--device", "t4", "--runs", file, *output)
+    assert "has no rows of t4, only of h100" in line
+    line = cli.error("calibrate", bundle, "--runs", file, *output)
+    assert "1 network is needed" in line
+    assert "left out: 2 of device h100, not cpu, first net0" in line
+    other = runs(networks[:2], sheet, device="h100", name="other", framework="onnxruntime")
+    assert "nothing answers for h100 with onnxruntime" in cli.error(
+        "calibrate", "--device", "h100", "--runs", other, *output
+    )
+    steps = runs(networks[:2], sheet, device="h100", name="steps", quantity="step_ms")
+    line = cli.error("calibrate", "--device", "h100", "--runs", steps, *output)
+    assert "holds step_ms of networks" in line
+    assert "the list's column 'quantity'" in line
+    # Microseconds that were written as milliseconds.
+    long = runs(networks, sheet, device="h100", name="long", times=1e3)
+    line = cli.error("calibrate", "--device", "h100", "--runs", long, *output)
+    assert "check the units of the times" in line
+    assert not (tmp_path / "made").exists()
