@@ -72,7 +72,7 @@ BATCHES = ("1", "8")
 @output(
     "BUNDLE",
     "Folder to write. By default BUNDLE itself, if it is given as a folder or is one of your "
-    "own bundles; else DEVICE-FRAMEWORK among your own bundles.",
+    "own bundles; else, and with --runs, DEVICE-FRAMEWORK among your own bundles.",
 )
 @click.option(
     "--adapt",

@@ -144,7 +144,9 @@ def _of_other_modes(bundle: Bundle, quantity: str) -> list[Setting]:
 
 def calibrated_with(bundle: Bundle, quantities: Iterable[QuantityPrediction] = ()) -> int:
     """Return how many networks' runs correct quantities of whole networks; without any, layers."""
-    ways = [(each.name, replace(bundle.setting, mode=each.mode)) for each in quantities]
+    ways: list[tuple[str | None, Setting]] = [
+        (each.name, replace(bundle.setting, mode=each.mode)) for each in quantities
+    ]
     found = (
         part.calibration(name, setting, bundle.platform)
         for part in bundle.parts
