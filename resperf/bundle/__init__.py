@@ -31,6 +31,7 @@ from resperf.bundle._search import (
 )
 from resperf.bundle._upgrade import COPIES_ASSUMED
 from resperf.bundle._write import (
+    GoldenLayer,
     golden_layers,
     golden_networks,
     merge_bundles,
@@ -40,8 +41,8 @@ from resperf.bundle._write import (
 
 __all__ = [
     "COPIES_ASSUMED", "MANIFEST", "NETWORK", "SCHEMA_VERSION", "UNKNOWN", "Bundle", "Calibration",
-    "Correction", "Times", "TransferredCalibration", "best_of", "bundle_folders", "bundle_place",
-    "bundles_of", "default_folder", "find_bundle", "find_bundles", "golden_layers",
+    "Correction", "GoldenLayer", "Times", "TransferredCalibration", "best_of", "bundle_folders",
+    "bundle_place", "bundles_of", "default_folder", "find_bundle", "find_bundles", "golden_layers",
     "golden_networks", "group_of", "merge_bundles", "named_target", "of_device", "provenance",
     "ranges_of", "replaced_folder", "same_way", "user_folder", "write_manifest",
 ]  # fmt: skip

@@ -19,6 +19,7 @@ from resperf.bundle._provenance import changed
 from resperf.bundle._ranges import outside
 from resperf.bundle._upgrade import COPIES_ASSUMED
 from resperf.copies import StoredCopies
+from resperf.devices import device_class
 from resperf.errors import BundleError
 from resperf.features import Array, Columns, columns_of, columns_of_keys, feature_matrix, quantities
 from resperf.layers import Layer, kind_of_key
@@ -224,8 +225,8 @@ class Bundle:
     ) -> Bundle:
         """Return the part that answers for a subject under a setting on a platform.
 
-        The framework and the mode must agree. Among those parts, the one whose platform differs
-        least is chosen, then the one whose setting differs least.
+        The framework and the mode must agree. Among those parts, one for the class of the device is
+        preferred, then the one whose platform differs least, then the one whose setting does.
 
         Parameters
         ----------
@@ -241,8 +242,14 @@ class Bundle:
         BundleError
             If no part does; the message lists the parts.
         """
+        mine = device_class(platform.device, setting.framework)
         fitting = [
-            (len(where.differences(platform)), len(how.differences(setting)), place)
+            (
+                device_class(where.device, how.framework) != mine,
+                len(where.differences(platform)),
+                len(how.differences(setting)),
+                place,
+            )
             for place, part in enumerate(self.parts)
             if (part.kinds if kind is None else part.has(kind, quantity))
             for how in part.settings
@@ -376,14 +383,22 @@ class Bundle:
 
         Rows of one device do not say how devices differ.
         """
-        if len({platform.device for platform in self.platforms}) < 2:
-            return False
+        several = len({platform.device for platform in self.platforms}) > 1
+        return several and any(each.unseen_devices for each in self._methods())
+
+    @property
+    def many_settings(self) -> bool:
+        """Whether its predictors of layers answer for each of its settings and platforms."""
+        return any(each.many_settings for each in self._methods())
+
+    def _methods(self) -> list[type[Predictor]]:
+        """Return the classes of its predictors, which need not be loaded for that."""
         methods = {
             values["method"]
             for quantities in self.part["predictors"].values()
             for values in quantities.values()
         }
-        return any(predictor_class(each).unseen_devices for each in methods)
+        return [predictor_class(each) for each in sorted(methods)]
 
     @property
     def provenance(self) -> Mapping[str, Any]:
@@ -620,11 +635,15 @@ class Bundle:
             return
         entries = [each for each in self._golden_layers(kind) if quantity in each["values"]]
         if entries:
-            columns = columns_of_keys(entry["key"] for entry in entries)
-            where = self.settings[0], self.platforms[0]
-            now = predictor.predict(columns, *where)[quantity].values
-            then = np.array([entry["values"][quantity] for entry in entries], dtype=float)
-            self._refuse_other_values(kind, quantity, now, then)
+            by_place: dict[tuple[int, int], list[Mapping[str, Any]]] = {}
+            for entry in entries:
+                place = entry.get("setting", 0), entry.get("platform", 0)
+                by_place.setdefault(place, []).append(entry)
+            for (how, where), some in by_place.items():
+                columns = columns_of_keys(entry["key"] for entry in some)
+                predicted = predictor.predict(columns, self.settings[how], self.platforms[where])
+                then = np.array([entry["values"][quantity] for entry in some], dtype=float)
+                self._refuse_other_values(kind, quantity, predicted[quantity].values, then)
         self._outputs_checked.add((kind, quantity))
 
     def _check_networks(self, networks: Sequence[Network], quantity: str, values: Array) -> None:

@@ -228,7 +228,7 @@ def bundle_place(word: str | Path | None, framework: str | None = None) -> Path 
     """
     if word is None or Path(word).is_dir():
         return None if word is None else Path(word)
-    return find_bundle(str(word), framework).path
+    return _named(str(word), bundle_folders()) or find_bundle(str(word), framework).path
 
 
 def named_target(device: str | None, framework: str | None = None) -> Target:
@@ -276,7 +276,8 @@ def _named(word: str, folders: Sequence[Path]) -> Path | None:
 
 def _known(parts: Sequence[Bundle]) -> str:
     """List devices and bundles."""
-    devices = ", ".join(dict.fromkeys(f"{each.device} ({each.framework})" for each in parts))
+    known = (f"{name} ({each.framework})" for each in parts for name in _names_of(each))
+    devices = ", ".join(dict.fromkeys(known))
     names = ", ".join(dict.fromkeys(each.path.name for each in parts))
     return f"devices: {devices or 'none'}; bundles: {names or 'none'}"
 
@@ -289,8 +290,13 @@ def _fits(part: Bundle, device: str | None, framework: str | None) -> bool:
 
 def _devices_of(part: Bundle) -> set[str]:
     """Return plain names of a part's devices; one platform may have a name of the user's choice."""
-    names = {_plain_name(platform.device) for platform in part.platforms}
-    return {_plain_name(part.device), *(names if len(names) > 1 else ())}
+    return {_plain_name(device) for device in _names_of(part)}
+
+
+def _names_of(part: Bundle) -> tuple[str, ...]:
+    """Return a part's devices, that of most rows first."""
+    names = dict.fromkeys(platform.device for platform in part.platforms)
+    return tuple(dict.fromkeys((part.device, *(names if len(names) > 1 else ()))))
 
 
 def _plain_name(device: str) -> str:
@@ -347,7 +353,9 @@ def _fitting_part(path: Path, device: str | None, framework: str | None) -> Bund
         if own
         else (f"--device {parts[0].device} --framework {parts[0].framework}")
     )
-    there = ", and ".join(f"device {each.device} and framework {each.framework}" for each in parts)
+    there = ", and ".join(
+        f"device {' or '.join(_names_of(each))} and framework {each.framework}" for each in parts
+    )
     raise DeviceError(
         f"{path} is for {there}, not for "
         f"{device or 'any device'} and {framework or 'any framework'}; "
@@ -364,9 +372,10 @@ def _device_of(parts: Sequence[Bundle], framework: str | None, path: Path) -> st
         If there is none, or several and none of them is the default one.
     """
     devices = {
-        _plain_name(part.device): part.device
+        _plain_name(device): device
         for part in parts
         if framework is None or part.framework == framework
+        for device in _names_of(part)
     }
     if len(devices) == 1 or DEFAULT.device_class in devices:
         return devices.get(DEFAULT.device_class) or next(iter(devices.values()))

@@ -7,6 +7,7 @@ import json
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -119,37 +120,67 @@ def write_manifest(folder: Path, values: Mapping[str, Any]) -> None:
     (folder / MANIFEST).write_text(text + "\n", encoding="utf-8")
 
 
+@dataclass(frozen=True)
+class GoldenLayer:
+    """A layer whose prediction a bundle stores.
+
+    Attributes
+    ----------
+    key : str
+        `resperf.measurement.layer_key`.
+    setting, platform : int
+        Places in the settings and platforms of the bundle's part under which it is predicted.
+    """
+
+    key: str
+    setting: int = 0
+    platform: int = 0
+
+
 def golden_layers(
-    keys: Mapping[str, Sequence[str]], predictors: Mapping[str, Mapping[str, LayerPredictor]]
+    layers: Mapping[str, Sequence[GoldenLayer]],
+    predictors: Mapping[str, Mapping[str, LayerPredictor]],
+    settings: Sequence[Setting] = (),
+    platforms: Sequence[Platform] = (),
 ) -> list[dict[str, Any]]:
     """Describe ten layers with their features and predictions, spread over the kinds.
 
     Parameters
     ----------
-    keys : mapping of kind to sequence of str
-        Candidates (`resperf.measurement.layer_key`), at least one per kind as written; the first
-        ones are used.
+    layers : mapping of kind to sequence of GoldenLayer
+        Candidates, at least one per kind as written; the first ones are used.
     predictors : mapping of kind to mapping of quantity to LayerPredictor
+    settings, platforms : sequence
+        Those of the bundle's part; predictors that do not take several need none.
 
     Returns
     -------
     list of dict
-        ``key``, ``features`` (those of `feature_matrix`) and ``values`` by quantity. At least one
-        layer per kind, so more than ten if there are more kinds.
+        ``key``, ``features`` (those of `feature_matrix`) and ``values`` by quantity; ``setting``
+        and ``platform`` where they are not the first. At least one layer per kind, so more than ten
+        if there are more kinds.
     """
-    per_kind = max(1, -(-GOLDEN_LAYERS // max(1, len(keys))))
+    per_kind = max(1, -(-GOLDEN_LAYERS // max(1, len(layers))))
     entries = []
-    for kind, candidates in keys.items():
-        chosen = candidates[:per_kind]
-        columns = columns_of_keys(chosen)
-        _, matrix = feature_matrix(layer_kind(kind), columns)
-        predicted = {name: each.values(columns) for name, each in predictors[kind].items()}
-        for row, key in enumerate(chosen):
+    for kind, candidates in layers.items():
+        for layer in candidates[:per_kind]:
+            columns = columns_of_keys([layer.key])
+            _, matrix = feature_matrix(layer_kind(kind), columns)
+            places = {"setting": layer.setting, "platform": layer.platform}
+            values = {
+                name: each.predict(columns, settings[layer.setting], platforms[layer.platform])[
+                    name
+                ].values
+                if each.many_settings
+                else each.values(columns)
+                for name, each in predictors[kind].items()
+            }
             entries.append(
                 {
-                    "key": key,
-                    "features": matrix[row].tolist(),
-                    "values": {name: float(values[row]) for name, values in predicted.items()},
+                    "key": layer.key,
+                    **{name: place for name, place in places.items() if place},
+                    "features": matrix[0].tolist(),
+                    "values": {name: float(value) for name, (value,) in values.items()},
                 }
             )
     return entries

@@ -40,6 +40,8 @@ def info(file: Path, as_json: bool) -> None:
     tables = [_identity(summary), _rows_table(summary), _times_table(summary)]
     if len(summary.settings) > 1:
         tables.insert(1, _settings_table(summary))
+    if len(summary.platforms) > 1:
+        tables.insert(1, _devices_table(summary))
     print(*tables, sep="\n\n")
     if summary.rows:
         print(
@@ -99,7 +101,9 @@ def _source_lines(summary: Summary) -> dict[str, str]:
         "contains": f"{', '.join(contained)}: {source['description']}",
         "left out": left_out,
         **({"marked": marked} if marked else {}),
-        "device": f"{machine.device}: {machine.processor}",
+        "device": f"{machine.device}: {machine.processor}"
+        if len(summary.platforms) < 2
+        else f"{len(summary.platforms)}, below",
     }
 
 
@@ -107,6 +111,14 @@ def _day(started_at: float) -> str:
     if started_at != started_at:
         return "never"
     return f"{datetime.fromtimestamp(started_at, UTC):%Y-%m-%d %H:%M} UTC"
+
+
+def _devices_table(summary: Summary) -> str:
+    """Count rows per platform."""
+    from resperf.report.tables import table
+
+    rows = [[each.device, each.processor, str(count)] for each, count in summary.platforms.items()]
+    return table(("device", "processor", "rows"), rows, text=("device", "processor"))
 
 
 def _settings_table(summary: Summary) -> str:
@@ -341,7 +353,11 @@ def _import_text(output: Path, imported: Imported) -> str:
 @FORCE
 @JSON
 def merge(files: tuple[Path, ...], output: Path, force: bool, as_json: bool) -> None:
-    """Merge FILES of one machine; shared layers become repeats."""
+    """Merge FILES of one machine, or published ones of several devices.
+
+    Layers that were measured several times on one device become repeats. Files with costs of a
+    machine, as campaigns have, must be of the same machine and settings.
+    """
     from resperf.dataset import merge_datasets
     from resperf.files import refuse_to_replace
 

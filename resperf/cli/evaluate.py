@@ -139,9 +139,7 @@ def command(
         raise click.UsageError("give either --bundle B (or --device D) or --methods A,B", ctx)
     _refuse(ctx, _ONLY_WITH_METHODS if of_bundle else _ONLY_WITH_BUNDLE)
     if of_bundle:
-        from resperf.prediction.asking import chosen_bundle
-
-        _evaluate(file, chosen_bundle(device, framework, bundle), cast("Part", split), as_json)
+        _evaluate(file, _judged(device, framework, bundle), cast("Part", split), as_json)
         return
     from resperf.predictors import methods_of
     from resperf.quantities import Level, quantity_name
@@ -161,6 +159,19 @@ def _refuse(ctx: click.Context, names: Sequence[str]) -> None:
         if param.name in names and given:
             needed = "--methods" if names is _ONLY_WITH_METHODS else "--bundle"
             raise click.UsageError(f"{param.opts[0]} needs {needed}", ctx)
+
+
+def _judged(device: str | None, framework: str | None, bundle: str | None) -> Bundle:
+    """Return the bundle that is evaluated; rows say which of its devices they are of."""
+    from resperf.bundle import MANIFEST, Bundle, bundle_place
+    from resperf.prediction.asking import chosen_bundle
+
+    place = bundle_place(bundle, framework)
+    if device is None and framework is None and place and (place / MANIFEST).exists():
+        parts = Bundle.read_only_manifest(place).parts
+        if any(part.many_settings for part in parts):
+            return parts[0].checked
+    return chosen_bundle(device, framework, bundle)
 
 
 def _evaluate(file: Path, bundle: Bundle, split: Part, as_json: bool) -> None:

@@ -132,21 +132,14 @@ def _plain(name: str, measurements: Sequence[Measurement]) -> list[Any]:
     return [get(m) for m in measurements]
 
 
-def estimator_of(measurements: Iterable[Measurement], name: str) -> Estimator:
-    """Return how the values of a quantity follow from its samples.
+def estimators_of(measurements: Iterable[Measurement], name: str) -> list[Estimator]:
+    """Return how each row's value of a quantity follows from its samples.
 
-    Raises
-    ------
-    DatasetError
-        If rows differ.
+    Rows without samples have the estimator of the first row that has some.
     """
-    found = {m.samples[name].estimator for m in measurements if name in m.samples}
-    if len(found) > 1:
-        raise DatasetError(
-            f"values of {name} have several estimators ({', '.join(sorted(found))}); "
-            "put such rows into separate files"
-        )
-    return found.pop() if found else Estimator.MEDIAN
+    found = [m.samples[name].estimator if name in m.samples else None for m in measurements]
+    usual = next((each for each in found if each is not None), Estimator.MEDIAN)
+    return [each or usual for each in found]
 
 
 def _padded(name: str, rows: Sequence[Samples], measurements: Sequence[Measurement]) -> Array:
@@ -166,6 +159,11 @@ def _padded(name: str, rows: Sequence[Samples], measurements: Sequence[Measureme
 def _as_array(values: Iterable[Any], column: Column) -> Array:
     if column.dtype != TEXT:
         return np.asarray(values, dtype=column.dtype)
+    return as_text(values)
+
+
+def as_text(values: Iterable[Any]) -> Array:
+    """Return a column of text as bytes of fixed length."""
     encoded = [_encode(str(value)) for value in values]
     return np.array(encoded, dtype=f"S{max(1, *map(len, encoded))}")
 
@@ -186,7 +184,7 @@ def decode(values: Array) -> list[str]:
 def from_columns(
     group: str | None,
     arrays: Mapping[str, Array],
-    quantities: Mapping[str, Estimator],
+    quantities: Mapping[str, Sequence[Estimator]],
     settings: Sequence[Setting],
     platforms: Sequence[Platform],
 ) -> list[Measurement]:
@@ -199,7 +197,8 @@ def from_columns(
     group : str or None
         As `resperf.measurement.written_kind` returns it; None for networks.
     arrays : mapping of str to array
-    quantities : mapping of str to Estimator
+    quantities : mapping of str to sequence of Estimator
+        One per row.
     settings, platforms : sequence
         Referenced by rows; rows without references have the first ones.
 
@@ -251,7 +250,9 @@ def _subjects(group: str | None, lists: Mapping[str, list[Any]]) -> Iterator[tup
         yield written_layer(group, dict(zip(names, values, strict=True)))
 
 
-def _samples_of(name: str, estimator: Estimator, lists: Mapping[str, list[Any]]) -> list[Samples]:
+def _samples_of(
+    name: str, estimators: Sequence[Estimator], lists: Mapping[str, list[Any]]
+) -> list[Samples]:
     """Return one quantity of every row, without samples if it was not measured."""
     count = len(lists["status"])
     absent = {"copies": [0] * count, "divisor": [1.0] * count, "offset": [0.0] * count}
@@ -270,5 +271,7 @@ def _samples_of(name: str, estimator: Estimator, lists: Mapping[str, list[Any]])
         )
         if n
         else _ABSENT
-        for values, n, taken, warmups, reason, drift, copies, divisor, offset in rows
+        for estimator, (values, n, taken, warmups, reason, drift, copies, divisor, offset) in zip(
+            estimators, rows, strict=True
+        )
     ]  # fmt: skip

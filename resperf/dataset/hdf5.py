@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,7 +14,14 @@ from typing import Any
 import h5py
 import numpy as np
 
-from resperf.dataset.columns import References, decode, estimator_of, from_columns, to_columns
+from resperf.dataset.columns import (
+    References,
+    as_text,
+    decode,
+    estimators_of,
+    from_columns,
+    to_columns,
+)
 from resperf.dataset.records import Array, Dataset, DatasetInfo, KindTable
 from resperf.dataset.schema import (
     DESCRIPTIONS,
@@ -23,6 +31,7 @@ from resperf.dataset.schema import (
     TEXT,
     Column,
     column_name,
+    estimator_column,
     field_columns,
     kind_columns,
     network_columns,
@@ -46,7 +55,17 @@ _OTHERS: Mapping[int, frozenset[str]] = {
 }
 """Schema version -> its JSON attributes beside those that every file has."""
 _TABLE_COLUMNS = frozenset(
-    {"key", "status", "repeat", "flags", "isolated_ms", "reference_ratio", "started_at", "setting"}
+    {
+        "key",
+        "status",
+        "repeat",
+        "flags",
+        "isolated_ms",
+        "reference_ratio",
+        "started_at",
+        "setting",
+        "platform",
+    }
 )
 FILES = (GRAPHS, DESCRIPTIONS)
 """Groups that hold files by digest."""
@@ -97,7 +116,7 @@ def write_dataset(path: Path, dataset: Dataset) -> None:
             group = file.create_group(name)
             _write_group(group, columns, arrays)
             for each in quantities:
-                group[each].attrs["estimator"] = estimator_of(rows[name], each).value
+                _write_estimators(group, each, estimators_of(rows[name], each))
             group.attrs["description"] = described
             if name == NETWORKS or quantities != dataset.info.quantities:
                 group.attrs["quantities"] = json.dumps(quantities)
@@ -111,6 +130,18 @@ def write_dataset(path: Path, dataset: Dataset) -> None:
         file.flush()
         image = file.id.get_file_image()
     write_whole(path, seal(image))
+
+
+def _write_estimators(group: h5py.Group, name: str, estimators: Sequence[Estimator]) -> None:
+    """Write how the values of a quantity follow from samples: once, or per row where rows differ.
+
+    The one of most rows is written always.
+    """
+    usual = Counter(estimators).most_common(1)[0][0]
+    group[name].attrs["estimator"] = usual.value
+    if len(set(estimators)) > 1:
+        columns = estimator_column(quantity(name))
+        _write_group(group, columns, dict.fromkeys(columns, as_text(estimators)))
 
 
 def _refuse_lacking_graphs(rows: Iterable[Measurement], graphs: Mapping[str, bytes]) -> None:
@@ -328,9 +359,14 @@ def references_of(file: h5py.File) -> tuple[list[Setting], list[Platform]]:
 def columns_of_group(file: h5py.File, name: str) -> dict[str, Column]:
     """Return the columns that a group of rows should have in the file's schema."""
     quantities = quantities_of_group(file, name)
+    per_row = (estimator_column(quantity(each)) for each in quantities)
+    optional = {
+        label: each for one in per_row for label, each in one.items() if label in file[name]
+    }
     if name == NETWORKS:
-        return network_columns(quantities, version_of(file), described=DESCRIPTIONS in file)
-    return kind_columns(name, quantities, version_of(file))
+        described = DESCRIPTIONS in file
+        return network_columns(quantities, version_of(file), described=described) | optional
+    return kind_columns(name, quantities, version_of(file)) | optional
 
 
 def quantities_of_group(file: h5py.File, name: str) -> tuple[str, ...]:
@@ -339,9 +375,13 @@ def quantities_of_group(file: h5py.File, name: str) -> tuple[str, ...]:
     return tuple(_json_attributes(file)["quantities"] if own is None else json.loads(own))
 
 
-def estimator_in(group: h5py.Group, name: str) -> Estimator:
-    """Return how the values of a quantity in a group follow from samples."""
-    return Estimator(group[name].attrs.get("estimator", Estimator.MEDIAN))
+def estimators_in(group: h5py.Group, name: str) -> list[Estimator]:
+    """Return how each row's value of a quantity in a group follows from its samples."""
+    (column,) = estimator_column(quantity(name))
+    if column in group:
+        return [Estimator(each) for each in decode(group[column][()])]
+    usual = Estimator(group[name].attrs.get("estimator", Estimator.MEDIAN))
+    return [usual] * len(group[name])
 
 
 def read_info(path: Path) -> DatasetInfo:
@@ -354,6 +394,18 @@ def read_info(path: Path) -> DatasetInfo:
     """
     with open_dataset(path) as file:
         return info_of(file)
+
+
+def read_platforms(path: Path) -> tuple[Platform, ...]:
+    """Read the platforms that a dataset has rows of; those of a campaign's file are one.
+
+    Raises
+    ------
+    DatasetError
+        As `read_info`.
+    """
+    with open_dataset(path) as file:
+        return tuple(references_of(file)[1])
 
 
 def read_arrays(group: h5py.Group, columns: Mapping[str, Column]) -> dict[str, Array]:
@@ -400,7 +452,7 @@ def _measurements(path: Path, file: h5py.File, names: Sequence[str]) -> tuple[Me
     for name in names:
         arrays = read_arrays(file[name], columns_of_group(file, name))
         quantities = {
-            each: estimator_in(file[name], each) for each in quantities_of_group(file, name)
+            each: estimators_in(file[name], each) for each in quantities_of_group(file, name)
         }
         group = None if name == NETWORKS else name
         try:
@@ -447,11 +499,13 @@ def read_table(path: Path, *, networks: bool = False) -> dict[str, KindTable]:
 
 def tables_of(file: h5py.File, names: Iterable[str]) -> dict[str, KindTable]:
     """Read groups of an open dataset file as columns, by their names."""
-    settings, _ = references_of(file)
-    return {name: _table_of(file, name, tuple(settings)) for name in names}
+    settings, platforms = references_of(file)
+    return {name: _table_of(file, name, tuple(settings), tuple(platforms)) for name in names}
 
 
-def _table_of(file: h5py.File, name: str, settings: tuple[Setting, ...]) -> KindTable:
+def _table_of(
+    file: h5py.File, name: str, settings: tuple[Setting, ...], platforms: tuple[Platform, ...]
+) -> KindTable:
     """Read the group of one kind, or that of networks, as columns with Python types."""
     columns, group = columns_of_group(file, name), file[name]
     values = {
@@ -469,7 +523,8 @@ def _table_of(file: h5py.File, name: str, settings: tuple[Setting, ...]) -> Kind
         values["isolated_ms"] = np.full(len(keys), np.nan)
     else:
         fields = {label: _values(group, label, c) for label, c in field_columns(name).items()}
-    values.setdefault("setting", np.zeros(len(values["key"]), dtype=int))
+    for label in ("setting", "platform"):
+        values.setdefault(label, np.zeros(len(values["key"]), dtype=int))
     quantities = quantities_of_group(file, name)
     times_ms = {quantity_of(name, each): group[each][()] for each in quantities}
     copies = {quantity_of(name, each): column_name(quantity(each), "copies") for each in quantities}
@@ -479,6 +534,7 @@ def _table_of(file: h5py.File, name: str, settings: tuple[Setting, ...]) -> Kind
         times_ms=_with_derived(times_ms) if name == NETWORKS else times_ms,
         copies={each: group[label][()] for each, label in copies.items() if label in columns},
         settings=settings,
+        platforms=platforms,
         **{**values, "repeat": values["repeat"].astype(np.int64)},
     )
 

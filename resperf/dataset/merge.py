@@ -1,4 +1,4 @@
-"""Merge datasets of one machine into one file."""
+"""Merge datasets of one machine, or published ones of several devices, into one file."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
+from resperf.dataset.columns import References, T
 from resperf.dataset.hdf5 import read_dataset, start_order, write_dataset
 from resperf.dataset.records import Dataset, DatasetInfo
 from resperf.errors import DatasetError
@@ -19,10 +20,14 @@ from resperf.quantities import QUANTITIES, STEP
 
 
 def merge_datasets(paths: Sequence[Path], output: Path) -> Dataset:
-    """Merge datasets of the same machine and settings, and write the result.
+    """Merge datasets and write the result.
 
-    A layer that several parts measured becomes repeats of one key, numbered by the time of
-    measuring. A row that two parts share (same layer, same start) is written once.
+    Campaigns must be of the same machine and settings: costs such as that of a session call are
+    those of all rows. Published measurements without such costs may be of several devices and
+    settings, which each row keeps.
+
+    A layer that several parts measured on one platform becomes repeats of one key, numbered by the
+    time of measuring. A row that two parts share (same layer, same start) is written once.
 
     Parameters
     ----------
@@ -34,7 +39,8 @@ def merge_datasets(paths: Sequence[Path], output: Path) -> Dataset:
     Raises
     ------
     DatasetError
-        If a part cannot be read, or the machines, settings or phases differ; the message lists the
+        If a part cannot be read, if phases or frameworks differ, or if machines or settings do and
+        a part was measured by resperf or has costs of its machine; the message lists the
         differences.
     OutputError
         If the output cannot be written.
@@ -43,14 +49,7 @@ def merge_datasets(paths: Sequence[Path], output: Path) -> Dataset:
         raise DatasetError(f"merging needs at least two datasets, not {len(paths)}; name another")
     parts = [read_dataset(path) for path in paths]
     for path, part in zip(paths[1:], parts[1:], strict=True):
-        first, other = parts[0].info, part.info
-        differences = first.platform.differences(other.platform)
-        differences += first.setting.without_batch().differences(other.setting.without_batch())
-        if differences:
-            raise DatasetError(
-                f"{paths[0]} (here) and {path} (there) are of different machines or settings: "
-                f"{'; '.join(differences)}; train a separate bundle from each"
-            )
+        _refuse_unlike(paths[0], parts[0].info, path, part.info)
     _refuse_unlike_quantities(paths, parts)
     merged = Dataset(
         _merged_info(parts),
@@ -60,6 +59,29 @@ def merge_datasets(paths: Sequence[Path], output: Path) -> Dataset:
     )
     write_dataset(output, merged)
     return merged
+
+
+def _refuse_unlike(path: Path, info: DatasetInfo, other_path: Path, other: DatasetInfo) -> None:
+    """Refuse files of unlike machines or settings, unless rows say everything by themselves."""
+    differences = info.platform.differences(other.platform)
+    differences += info.setting.without_batch().differences(other.setting.without_batch())
+    if not differences:
+        return
+    names = info.setting.framework, other.setting.framework
+    if names[0] != names[1]:
+        raise DatasetError(
+            f"{path} is of {names[0]}, {other_path} of {names[1]}: layers of one framework are not "
+            "those of another; train a separate bundle from each"
+        )
+    for each, one in ((path, info), (other_path, other)):
+        if one.machine_costs or not one.source:
+            costs = ", ".join(one.machine_costs)
+            why = f"has costs of its machine ({costs})" if costs else "was measured on one machine"
+            raise DatasetError(
+                f"{path} (here) and {other_path} (there) are of different machines or settings: "
+                f"{'; '.join(differences)}; {each} {why}, and only published measurements without "
+                "such costs may be of several: train a separate bundle from each"
+            )
 
 
 def _refuse_unlike_quantities(paths: Sequence[Path], parts: Sequence[Dataset]) -> None:
@@ -79,15 +101,22 @@ def _refuse_unlike_quantities(paths: Sequence[Path], parts: Sequence[Dataset]) -
 def renumbered(measurements: Iterable[Measurement]) -> tuple[Measurement, ...]:
     """Return rows in order of start, without duplicates, with distinct repeats of each subject.
 
-    Rows of unknown start are duplicates if their values are equal.
+    Repeats are numbered on each platform. Rows of unknown start are duplicates if their settings
+    and values are equal.
     """
     rows: list[Measurement] = []
     seen: set[tuple[Any, ...]] = set()
     taken: dict[Any, set[int]] = defaultdict(set)
-    for measurement in sorted(measurements, key=lambda m: (start_order(m), m.repeat)):
-        key = measurement.identity
-        unknown = math.isnan(measurement.started_at)
-        start = (-1.0, _own_value(measurement)) if unknown else (measurement.started_at, 0.0)
+    in_order = sorted(measurements, key=lambda m: (start_order(m), m.repeat))
+    settings, platforms = (
+        _places(m.setting for m in in_order),
+        _places(m.platform for m in in_order),
+    )
+    for measurement, setting, platform in zip(in_order, settings, platforms, strict=True):
+        key = (*measurement.identity, platform)
+        start: tuple[float, ...] = (measurement.started_at,)
+        if math.isnan(measurement.started_at):
+            start = (-1.0, _own_value(measurement), setting)
         if (key, *start) in seen:
             continue
         seen.add((key, *start))
@@ -97,6 +126,13 @@ def renumbered(measurements: Iterable[Measurement]) -> tuple[Measurement, ...]:
         taken[key].add(repeat)
         rows.append(dataclasses.replace(measurement, repeat=repeat))
     return tuple(rows)
+
+
+def _places(values: Iterable[T]) -> list[int]:
+    """Return numbers of settings or platforms, the same for equal ones."""
+    given = list(values)
+    known = References(given[0]) if given else None
+    return [known.place(each) for each in given] if known else []
 
 
 def _own_value(measurement: Measurement) -> float:
@@ -126,7 +162,7 @@ def _merged_info(parts: Sequence[Dataset]) -> DatasetInfo:
         else:
             costs[name] = sum(cost * weight for cost, weight in known) / sum(w for _, w in known)
     return dataclasses.replace(
-        parts[0].info,  # all parts have this setting and platform
+        parts[0].info,  # setting and platform of all parts, or those of the first row
         quantities=tuple(
             name for name in QUANTITIES if any(name in part.info.quantities for part in parts)
         ),
@@ -142,7 +178,7 @@ def _merged_info(parts: Sequence[Dataset]) -> DatasetInfo:
 
 
 def _joined_sources(sources: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Merge files, counts and session calls of imports; the rest is the first one's."""
+    """Merge files, counts, session calls and the words on formats; the rest is the first one's."""
     if not sources:
         return {}
     left_out: Counter[str] = sum((Counter(source["left_out"]) for source in sources), Counter())
@@ -153,9 +189,23 @@ def _joined_sources(sources: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
             calls_ms[kind] = min(call_ms, calls_ms.get(kind, call_ms))
     marked: Counter[str] = sum((Counter(each.get("marked", {})) for each in sources), Counter())
     return {
-        **sources[0], "files": files, "left_out": dict(left_out), "session_ms": calls_ms,
+        **sources[0], **_joined_words(sources),
+        "files": files, "left_out": dict(left_out), "session_ms": calls_ms,
         **({"marked": dict(marked)} if marked else {}),
     }  # fmt: skip
+
+
+def _joined_words(sources: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Return formats, descriptions and citations of several sources, each once."""
+    found = {}
+    for name, comma in (("format", ", "), ("description", "; "), ("citation", "; ")):
+        words: list[str] = []
+        for text in (source[name] for source in sources if name in source):
+            # What was merged before may have several.
+            words += [each for each in text.split(comma) if each not in words]
+        if words:
+            found[name] = comma.join(words)
+    return found
 
 
 def _history(part: Dataset) -> tuple[Mapping[str, Any], ...]:

@@ -90,9 +90,11 @@ def noise_floor(table: KindTable, phase: str) -> NoiseFloor:
         Of neighbouring repeats: a layer that was measured k times gives k - 1 pairs.
     """
     usable = table.select(table.ok & ~table.noisy & (table.times_ms[phase] > 0))
-    # Measurements under unlike settings, such as published sessions, are not repeats of each other.
+    # Measurements under unlike settings, such as published sessions, or on unlike platforms are not
+    # repeats of each other.
     _, layer = np.unique(usable.key.astype(str), return_inverse=True)
-    layer = layer * (1 + int(usable.setting.max(initial=0))) + usable.setting
+    for place in (usable.setting, usable.platform):
+        layer = layer * (1 + int(place.max(initial=0))) + place
     order = np.lexsort((usable.repeat, layer))
     layer, times_ms = layer[order], usable.times_ms[phase][order]
     again = layer[1:] == layer[:-1]

@@ -27,7 +27,8 @@ class DatasetInfo:
     ----------
     setting : Setting
     platform : Platform
-        How and where every row was measured.
+        How and where the rows were measured. Each row of networks, and of published measurements,
+        has a setting and a platform of its own; these are then the first ones.
     campaign : mapping
         The campaign's specification as plain JSON values.
     seed : int
@@ -106,13 +107,14 @@ class KindTable:
         Quantity to its value, for those that the file has; NaN if the row is not ok.
     isolated_ms, reference_ratio, started_at : array of float64 (n,)
         As in `resperf.measurement.Measurement`.
-    setting : array of int (n,)
-        Place in the file's settings; all 0 in files before schema 3.
+    setting, platform : array of int (n,)
+        Place in the file's settings and platforms; all 0 in files before schema 3.
     copies : mapping of str to array of int (n,)
         Quantity to how many copies of the layer a run held, 0 if unknown; empty in files before
         schema 3.
     settings : tuple of Setting
-        Those of the file, which `setting` counts from 0.
+    platforms : tuple of Platform
+        Those of the file, which `setting` and `platform` count from 0.
     """
 
     kind: str
@@ -126,8 +128,10 @@ class KindTable:
     reference_ratio: Array
     started_at: Array
     setting: Array
+    platform: Array
     copies: Mapping[str, Array] = field(default_factory=dict, repr=False)
     settings: tuple[Setting, ...] = ()
+    platforms: tuple[Platform, ...] = ()
 
     def __len__(self) -> int:
         return len(self.key)

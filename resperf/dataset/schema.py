@@ -92,6 +92,8 @@ SAMPLE_COLUMNS: Mapping[str, Column] = {
 }
 """Columns of each quantity; `column_name` gives their names."""
 
+_ESTIMATOR = Column("name", "how {stem} follows from its samples, where rows differ in it", TEXT)
+
 _FIELD_TYPES = {"bool": "|u1", "name": TEXT}
 _OPTIMIZER = Column("name", "optimizer that updates the weights", TEXT)
 
@@ -119,6 +121,15 @@ def column_name(quantity: Quantity, label: str) -> str:
         return quantity.name
     unit = f"_{quantity.unit}" if label == "samples" else ""
     return f"{quantity.stem}_{label}{unit}"
+
+
+def estimator_column(quantity: Quantity) -> dict[str, Column]:
+    """Return the column that says by row how a quantity's values follow from samples.
+
+    Groups have it only if their rows differ; else the quantity's attribute ``estimator`` says it.
+    """
+    described = _ESTIMATOR.description.format(stem=quantity.stem)
+    return {column_name(quantity, "estimator"): replace(_ESTIMATOR, description=described)}
 
 
 def _sample_columns(names: Sequence[str], version: int) -> dict[str, Column]:

@@ -20,6 +20,7 @@ from resperf.dataset.hdf5 import (
 from resperf.dataset.noise import NoiseFloor, noise_floor
 from resperf.dataset.records import DatasetInfo, KindTable
 from resperf.dataset.schema import NETWORKS
+from resperf.platform import Platform
 from resperf.records import Record
 from resperf.settings import Setting
 from resperf.units import json_values
@@ -75,6 +76,8 @@ class Summary:
         there are any.
     settings : mapping of Setting to int
         Setting without batch and shapes -> number of rows.
+    platforms : mapping of Platform to int
+        Platform -> number of rows.
     """
 
     path: Path
@@ -86,6 +89,7 @@ class Summary:
     last_started_at: float
     groups: Mapping[str, GroupSummary]
     settings: Mapping[Setting, int]
+    platforms: Mapping[Platform, int]
 
     @property
     def rows(self) -> int:
@@ -102,7 +106,10 @@ class Summary:
             "rows": self.rows,
             "networks": groups.pop(NETWORKS, None),
             "kinds": groups,
-            "settings": [{**key.to_json(), "rows": rows} for key, rows in self.settings.items()],
+            **{
+                name: [{**key.to_json(), "rows": rows} for key, rows in getattr(self, name).items()]
+                for name in ("settings", "platforms")
+            },
         }
         del values["info"], values["groups"]
         plain: dict[str, Any] = json_values(values)
@@ -126,9 +133,12 @@ def summarize(path: Path) -> Summary:
         tables = list(tables_of(file, groups_of(file)).values())
         version, digest = version_of(file), str(file.attrs["checksum"])
     settings: Counter[Setting] = Counter()
+    platforms: Counter[Platform] = Counter()
     for table in tables:
         for place, rows in Counter(table.setting.tolist()).items():
             settings[table.settings[place].without_batch()] += rows
+        for place, rows in Counter(table.platform.tolist()).items():
+            platforms[table.platforms[place]] += rows
     started = np.concatenate([[np.nan], *(table.started_at for table in tables)])
     return Summary(
         path=path,
@@ -140,6 +150,7 @@ def summarize(path: Path) -> Summary:
         last_started_at=float(np.fmax.reduce(started)),
         groups={table.name: _summarize_group(table) for table in tables},
         settings=settings,
+        platforms=platforms,
     )
 
 

@@ -29,7 +29,8 @@ class SumOfLayers(Predictor):
     Parameters
     ----------
     bundle : Bundle
-        Its part nearest to the given setting and platform predicts.
+        Its part nearest to the given setting and platform predicts; one of several devices
+        predicts under that setting on that platform.
     """
 
     method = "sum_of_layers"
@@ -52,6 +53,8 @@ class SumOfLayers(Predictor):
         """Predict the three phases, their sum, and other quantities that follow from layers."""
         kinds = [part for part in self.bundle.parts if part.kinds]
         part = kinds[0].answering(None, None, setting, platform) if kinds else self.bundle
+        if part.many_settings:
+            part = part.on(setting, platform)
         found = [
             predict_network(network, part, whole=False)
             for network in cast("Sequence[Network]", subjects)

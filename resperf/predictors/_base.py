@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, cast
@@ -104,6 +104,25 @@ class Examples:
             groups=chosen(self.groups) if self.groups else (),
         )
 
+    def by_setting(self) -> Iterator[tuple[Setting, Platform, npt.NDArray[np.intp]]]:
+        """Yield each setting and platform with the places of its rows.
+
+        Raises
+        ------
+        TrainingError
+            If settings or platforms are not known.
+        """
+        if not (self.settings and self.platforms):
+            raise TrainingError(f"{self.quantity}: rows without setting and platform")
+        rows = len(self)
+        places: dict[tuple[int, int], list[int]] = {}
+        how = self.settings if len(self.settings) > 1 else [self.settings[0]] * rows
+        where = self.platforms if len(self.platforms) > 1 else [self.platforms[0]] * rows
+        for row, pair in enumerate(zip(map(id, how), map(id, where), strict=True)):
+            places.setdefault(pair, []).append(row)
+        for found in places.values():
+            yield how[found[0]], where[found[0]], np.array(found, dtype=np.intp)
+
     def check(self, label: str, *, at_least: int) -> None:
         """Refuse rows that are unusable as training data.
 
@@ -201,6 +220,9 @@ class Predictor(ABC):
     fewest: ClassVar[int] = FEWEST_EXAMPLES
     reads_lists: ClassVar[bool] = False
     """Whether its networks may be lists of operators (`operator_classes.RunNetwork`)."""
+    many_settings: ClassVar[bool] = False
+    """Whether its layers may be of several settings and platforms, each row of its own. Networks
+    always may."""
     unseen_devices: ClassVar[bool] = False
     """Whether it answers for devices that no row came from, from their facts."""
     notes_: tuple[str, ...] = ()
@@ -336,8 +358,8 @@ class Predictor(ABC):
 class LayerPredictor(Predictor):
     """Predicts one quantity of layers of one kind from their columns only.
 
-    All its examples are of one setting and platform, and so are its predictions; `roofline` takes
-    several of both.
+    All its examples are of one setting and platform, and so are its predictions, unless it says
+    `many_settings`.
     """
 
     level = Level.LAYER

@@ -187,6 +187,7 @@ class Roofline(Boosted):
     """
 
     method = "roofline"
+    many_settings = True
     unseen_devices = True
 
     def _learn(self, task: Task) -> None:

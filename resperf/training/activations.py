@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from resperf.bundle import golden_layers, ranges_of
+from resperf.bundle import GoldenLayer, golden_layers, ranges_of
 from resperf.errors import require
 from resperf.features import Columns, quantities, take
 from resperf.layers import Activation, Layer
@@ -64,8 +64,8 @@ class EstimatedKind:
         described = {"method": self.baseline.method, **self.baseline.export(Path(), "")}
         values["predictors"][kind] = {quantity: described}
         values["ranges"][kind] = dict(self.ranges)
-        keys = {kind: [layer.key for layer in self.golden]}
-        values["golden"]["layers"] += golden_layers(keys, {kind: {quantity: self.baseline}})
+        golden = {kind: [GoldenLayer(layer.key) for layer in self.golden]}
+        values["golden"]["layers"] += golden_layers(golden, {kind: {quantity: self.baseline}})
 
 
 def estimate_activations(

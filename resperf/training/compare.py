@@ -23,8 +23,9 @@ from resperf.predictors import LayerPredictor, Progress, layer_predictor_class
 from resperf.predictors.metrics import errors, errors_by_time, r_squared
 from resperf.quantities import layer_quantity
 from resperf.training.comparison import TIMED_LAYERS, Compared, Comparison, ComparisonSettings
+from resperf.training.learning import values_of
 from resperf.training.progress import TrainingProgress
-from resperf.training.rows import LayerRows, layer_rows
+from resperf.training.rows import LayerRows, layer_rows, of_main_platform
 from resperf.training.trials import Trial, curve, fit_rows, folded, other_file, own_split
 
 _TIMED_CALLS = 5
@@ -119,9 +120,10 @@ def _sources(
     dataset: Path, test: Path | None, settings: ComparisonSettings, notes: list[str]
 ) -> Iterator[_Source]:
     """Read the requested kinds; notes name skipped kinds and differences between the machines."""
-    tables = _tables(dataset, settings)
-    others = tables if test is None else read_table(test)
-    info = read_info(dataset)
+    many = all(layer_predictor_class(each).many_settings for each in settings.methods)
+    tables = _tables(dataset, settings, notes, many=many)
+    others = tables if test is None else _of_one(test, read_table(test), notes, many=many)
+    info, other_info = read_info(dataset), read_info(test or dataset)
     shared = test is not None and _of_two_devices(dataset, test, notes)
     for kind in (kind for kind in tables if not settings.kinds or kind in settings.kinds):
         if tables[kind].kind not in KINDS:
@@ -130,8 +132,10 @@ def _sources(
             notes.append(f"{kind}: {test} has no such layer")
         else:
             _check_times(dataset, tables[kind], test, others[kind], settings.phases)
-            rows = layer_rows(tables[kind], info=info)
-            test_rows = None if test is None else layer_rows(others[kind])
+            rows = layer_rows(tables[kind], info=info, many=many)
+            test_rows = None
+            if test is not None:
+                test_rows = layer_rows(others[kind], info=other_info, many=many)
             both = 0 if test_rows is None or shared else len({*rows.keys} & {*test_rows.keys})
             if both:
                 notes.append(
@@ -140,9 +144,25 @@ def _sources(
             yield _Source(rows, test_rows, others[kind], shared)
 
 
-def _tables(dataset: Path, settings: ComparisonSettings) -> dict[str, KindTable]:
+def _of_one(
+    path: Path, tables: dict[str, KindTable], notes: list[str], *, many: bool
+) -> dict[str, KindTable]:
+    """Return the rows of the platform of most rows, unless all methods take several."""
+    of_most, main, others = of_main_platform(tables)
+    if many or main is None or not others:
+        return tables
+    notes.append(
+        f"{path}: only its rows of {main.device} are compared, not those of "
+        f"{', '.join(others)}, since not all methods learn several devices"
+    )
+    return of_most
+
+
+def _tables(
+    dataset: Path, settings: ComparisonSettings, notes: list[str], *, many: bool
+) -> dict[str, KindTable]:
     """Read a dataset, and refuse kinds that it does not have."""
-    tables = read_table(dataset)
+    tables = _of_one(dataset, read_table(dataset), notes, many=many)
     missing = [kind for kind in settings.kinds if kind not in tables]
     if missing:
         raise TrainingError(
@@ -264,7 +284,7 @@ def _run(
             json.dumps(predictor.export(Path(folder), "compared"))
         )
         stored = type(predictor).load(values, Path(folder))
-        predicted_ms = stored.values(trial.test.columns)
+        predicted_ms = values_of(stored, trial.test.examples(phase))
         predict_us = _predict_us(stored, trial.test.columns, len(trial.test))
     return _Run(predicted_ms, fit_s, predict_us)
 

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from resperf.bundle import NETWORK, Bundle, Times
 from resperf.dataset import (
+    DatasetInfo,
     KindTable,
     floor_of_medians,
     noise_floor,
@@ -32,7 +33,7 @@ from resperf.settings import OPTIMIZER, Setting
 from resperf.splits import split_of_keys, was_packed
 from resperf.targets import UNKNOWN
 from resperf.training.rows import (
-    SHORTEST_MS,
+    OTHER_SETTING,
     LayerRows,
     layer_rows,
     network_examples,
@@ -155,7 +156,7 @@ def evaluate(
     """
     info, tables = read_info(dataset), read_table(dataset)
     setting = _completed(info.setting, bundle)
-    measured = [(setting, info.platform)]
+    measured = [(setting, each) for table in tables.values() for each in table.platforms]
     if not tables:
         rows = read_networks(dataset).measurements
         measured = [(_completed(row.setting, bundle), row.platform) for row in rows]
@@ -169,24 +170,20 @@ def evaluate(
         )
     notes: list[str] = []
     found: list[Evaluated] = []
-    if tables:
-        layers = bundle
-        if any(part.kinds for part in bundle.parts):
-            layers = bundle.answering(None, None, setting, info.platform)
-        notes.extend(_differences(setting, info.platform, layers))
-        for kind, table in tables.items():
-            own = layer_quantity(table.quantities)
-            if layers.kinds and own != layers.own_quantity(kind):
+    for kind, table in tables.items():
+        runs = _runs(table, info, bundle, split, notes)
+        own = layer_quantity(table.quantities)
+        for each in runs:
+            if each.part.kinds and own != each.part.own_quantity(kind):
                 raise TrainingError(
                     f"{dataset} holds times of {own}, {bundle.path} predicts "
-                    f"{layers.own_quantity(kind)}: they contain different things; train a bundle "
-                    "from this dataset"
+                    f"{each.part.own_quantity(kind)}: they contain different things; train a "
+                    "bundle from this dataset"
                 )
-            unseen = _unseen(layer_rows(table), layers, split)
-            if not layers.has(kind):
-                notes.append(f"{kind}: {len(unseen)} rows, the bundle has no predictor")
-            elif len(unseen):
-                found += _evaluate_kind(kind, table, unseen, layers)
+        if lacking := sum(len(each.rows) for each in runs if not each.part.has(kind)):
+            notes.append(f"{kind}: {lacking} rows, the bundle has no predictor")
+        if unseen := [each for each in runs if len(each.rows) and each.part.has(kind)]:
+            found += _evaluate_kind(kind, table, unseen)
     found += _evaluate_networks(dataset, bundle, split, totals, notes)
     if not found:
         reasons = f" ({'; '.join(dict.fromkeys(notes))})" if notes else ""
@@ -195,6 +192,49 @@ def evaluate(
             "measure more layers with: resperf bench"
         )
     return Evaluation(tuple(found), tuple(dict.fromkeys(notes)))
+
+
+@dataclass(frozen=True)
+class _Run:
+    """Rows of one setting and platform that a part of the bundle has not seen.
+
+    `table` has all rows of that setting and platform.
+    """
+
+    part: Bundle
+    rows: LayerRows
+    table: KindTable
+
+
+def _runs(
+    table: KindTable, info: DatasetInfo, bundle: Bundle, split: Part, notes: list[str]
+) -> list[_Run]:
+    """Return the rows of a kind, each of which the nearest part of the bundle predicts.
+
+    Bundles of one setting and platform are judged on the rows of most; the others are noted.
+    """
+    rows = layer_rows(table, info=info, many=any(part.many_settings for part in bundle.parts))
+    if others := rows.left_out.get(OTHER_SETTING):
+        notes.append(f"{table.name}: {others} rows under {OTHER_SETTING} than most are left out")
+    found = []
+    for given, platform, places in rows.examples(rows.layer_quantity).by_setting():
+        setting = _completed(given, bundle)
+        part = bundle
+        if any(each.kinds for each in bundle.parts):
+            if not _is_of(bundle, setting, platform):
+                notes.append(f"layers on {platform.device} with {setting.framework} are left out")
+                continue
+            part = bundle.answering(None, None, setting, platform)
+        notes.extend(_differences(setting, platform, part))
+        some = rows.select(places)
+        unseen = some.select(np.flatnonzero(_unseen_keys(some.keys, part, split)))
+        if part.many_settings:
+            part = part.on(setting, platform)
+        same_setting = np.array([each.with_optimizer("") == given for each in table.settings])
+        same_platform = np.array([each == platform for each in table.platforms])
+        own = table.select(same_setting[table.setting] & same_platform[table.platform])
+        found.append(_Run(part, unseen, own))
+    return found
 
 
 _UNKNOWN_IF_EMPTY = ("framework", "framework_version", "provider", "threads", "options")
@@ -219,13 +259,15 @@ def _is_of(bundle: Bundle, setting: Setting, platform: Platform) -> bool:
 
 
 def _differences(setting: Setting, platform: Platform, part: Bundle) -> list[str]:
-    return [
-        f"dataset and bundle are of different machines: {difference}"
-        for difference in (
-            *platform.hardware_differences(part.platform),
-            *setting.differences(part.setting),
-        )
-    ]
+    nearest = min(
+        (
+            [*platform.hardware_differences(where), *setting.differences(how)]
+            for where in part.platforms
+            for how in part.settings
+        ),
+        key=len,
+    )
+    return [f"dataset and bundle are of different machines: {each}" for each in nearest]
 
 
 def _evaluate_networks(
@@ -324,37 +366,40 @@ def _unseen_keys(keys: Sequence[str], bundle: Bundle, split: Part) -> npt.NDArra
     return unseen
 
 
-def _unseen(rows: LayerRows, bundle: Bundle, split: Part) -> LayerRows:
-    return rows.select(np.flatnonzero(_unseen_keys(rows.keys, bundle, split)))
-
-
-def _evaluate_kind(kind: str, table: KindTable, rows: LayerRows, bundle: Bundle) -> list[Evaluated]:
+def _evaluate_kind(kind: str, table: KindTable, runs: Sequence[_Run]) -> list[Evaluated]:
     found = []
-    for phase in (phase for phase in QUANTITIES if phase in rows.times_ms):
-        timed = rows.times_ms[phase] >= SHORTEST_MS
-        if not timed.any():
+    for phase in (phase for phase in QUANTITIES if phase in table.times_ms):
+        timed = [replace(each, rows=each.rows.timed(phase)) for each in runs]
+        timed = [each for each in timed if len(each.rows)]
+        predicted = [
+            each.part.predict(each.rows.layers(), phase, each.rows.columns.get(OPTIMIZER, ()))
+            for each in timed
+        ]
+        if not timed or any(np.isnan(times.ms).any() for times in predicted):
             continue
-        chosen = rows.timed(phase)
-        times = bundle.predict(chosen.layers(), phase, chosen.columns.get(OPTIMIZER, ()))
-        if np.isnan(times.ms).any():
-            continue
+        measured = np.concatenate([each.rows.measured for each in timed])
+        within = [
+            _within(_single_times(each.table, each.rows, phase), times)
+            for each, times in zip(timed, predicted, strict=True)
+        ]
         found.append(
             Evaluated(
                 kind,
                 phase,
-                bundle.method_of(kind, phase),
-                errors(rows.times_ms[phase][timed], times.ms),
-                floor_of_medians(noise_floor(table, phase).mape, rows.measured[timed]),
-                int(np.sum(~times.in_range)),
-                _within(_single_times(table, rows, phase, timed), times),
+                timed[0].part.method_of(kind, phase),
+                errors(
+                    np.concatenate([each.rows.times_ms[phase] for each in timed]),
+                    np.concatenate([times.ms for times in predicted]),
+                ),
+                floor_of_medians(noise_floor(table, phase).mape, measured),
+                sum(int(np.sum(~times.in_range)) for times in predicted),
+                float(np.average(within, weights=[len(each.rows) for each in timed])),
             )
         )
     return found
 
 
-def _single_times(
-    table: KindTable, rows: LayerRows, phase: str, chosen: npt.NDArray[np.bool_]
-) -> list[Array]:
+def _single_times(table: KindTable, rows: LayerRows, phase: str) -> list[Array]:
     """Return each layer's measurements that are not noisy; its median if all are noisy."""
     clean = np.flatnonzero(table.ok & ~table.noisy)
     found: dict[str, list[float]] = {}
@@ -362,10 +407,10 @@ def _single_times(
         table.key[clean].astype(str), table.times_ms[phase][clean], strict=True
     ):
         found.setdefault(key, []).append(float(time_ms))
-    medians_ms = rows.times_ms[phase]
+    medians_ms = rows.times_ms[phase].tolist()
     return [
-        np.array(found.get(rows.keys[row], [float(medians_ms[row])]))
-        for row in np.flatnonzero(chosen)
+        np.array(found.get(key, [median_ms]))
+        for key, median_ms in zip(rows.keys, medians_ms, strict=True)
     ]
 
 

@@ -5,26 +5,28 @@ from __future__ import annotations
 import contextlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from inspect import signature
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from resperf.bundle import (
     COPIES_ASSUMED,
     Bundle,
+    GoldenLayer,
     golden_layers,
     provenance,
     ranges_of,
     replaced_folder,
     write_manifest,
 )
-from resperf.dataset import noise_warning, read_info, read_table
+from resperf.dataset import KindTable, noise_warning, read_info, read_table
 from resperf.errors import BundleError, LayerError, TrainingError
-from resperf.features import Array, quantities
+from resperf.features import quantities
 from resperf.layers import KINDS
+from resperf.platform import Platform
 from resperf.predictors import (
     DEFAULT_METHOD,
     LayerPredictor,
@@ -33,12 +35,12 @@ from resperf.predictors import (
 )
 from resperf.predictors.transfers import Transfers
 from resperf.quantities import QUANTITIES, Level
-from resperf.settings import OPTIMIZER, Setting
+from resperf.settings import OPTIMIZER, PLAIN_PRECISIONS, Setting
 from resperf.splits import SPLIT_SEED
 from resperf.training.activations import STEP as ACTIVATIONS
 from resperf.training.activations import estimate_activations
 from resperf.training.estimate import Source, read_source
-from resperf.training.learning import CannotLearnError, Judged, Learning
+from resperf.training.learning import CannotLearnError, Judged, Learning, values_of
 from resperf.training.manifest import described_dataset, manifest_of
 from resperf.training.networks import learn_networks
 from resperf.training.progress import TrainingProgress
@@ -47,6 +49,7 @@ from resperf.training.rows import (
     LayerRows,
     layer_rows,
     network_quantities,
+    of_main_platform,
     stored_copies,
 )
 from resperf.training.trials import Trial, own_split
@@ -133,7 +136,7 @@ def train(
         if predictor_class(method).level is Level.NETWORK:
             part = learn_networks(learning, dataset, excluded, device)
         else:
-            part = _learn_layers(learning, dataset, exclude_keys, estimate_from)
+            part = _learn_layers(learning, dataset, exclude_keys, estimate_from, device)
         if was_calibrated:
             learning.notes.append(
                 "the in-network correction of the earlier bundle is lost; fit it again with: "
@@ -152,13 +155,17 @@ def train(
 
 
 def _learn_layers(
-    learning: Learning, dataset: Path, exclude_keys: Set[str], estimate_from: Sequence[Path]
+    learning: Learning,
+    dataset: Path,
+    exclude_keys: Set[str],
+    estimate_from: Sequence[Path],
+    device: str | None,
 ) -> dict[str, Any]:
     """Train a method on a dataset's layers; copies by their bytes, and estimates of the rest."""
-    info, method = learning.info, learning.method
+    method = learning.method
     # Its errors must come before minutes of training.
     source = (
-        read_source(estimate_from, info.setting, info.platform, exclude_keys)
+        read_source(estimate_from, learning.info.setting, learning.info.platform, exclude_keys)
         if estimate_from
         else None
     )
@@ -169,7 +176,12 @@ def _learn_layers(
             f"{dataset} holds rows of whole networks only and {method} learns from layers; choose "
             f"a --method that learns from networks ({known}), or measure layers with: resperf bench"
         )
-    rows = {kind: layer_rows(table, exclude_keys, info) for kind, table in tables.items()}
+    tables = _on_platforms(learning, tables, device)
+    many = predictor_class(method).many_settings
+    rows = {
+        kind: layer_rows(table, exclude_keys, learning.info, many=many)
+        for kind, table in tables.items()
+    }
     learning.notes += [
         f"{kind}: {count} rows under {OTHER_SETTING} than most are left out"
         for kind, each in rows.items()
@@ -184,8 +196,11 @@ def _learn_layers(
             f"{dataset} has too few rows to learn from ({'; '.join(learning.notes) or 'none'}); "
             "measure more layers with: resperf bench"
         )
-    transfers = _fit_transfers(parts)
     used = {kind: parts[kind] for kind in learning.predictors}
+    train = {kind: part.train for kind, part in used.items()}
+    places = _set_places(learning, train)
+    # Copies of several machines have nothing in common.
+    transfers = _fit_transfers(parts) if len(learning.where) == 1 else {}
     for name in ("validation", "test"):
         rows = {kind: getattr(part, name) for kind, part in used.items()}
         learning.judged[name] = list(_predicted(rows, learning.predictors, transfers))
@@ -196,42 +211,115 @@ def _learn_layers(
         }
         for kind, part in parts.items()
     }
-    train = {kind: part.train for kind, part in used.items()}
     learning.seen += [k for p in used.values() for k in (*p.train.keys, *p.validation.keys)]
     ranges = {kind: ranges_of(rows.kind, rows.columns) for kind, rows in train.items()}
-    typical = {kind: _typical(rows) for kind, rows in train.items()}
+    typical = {kind: _typical(rows, places) for kind, rows in train.items()}
+    golden = golden_layers(typical, learning.predictors, learning.how, learning.where)
     entries = {
         "transfers": {name: each.to_json() for name, each in transfers.items()},
         "ranges": ranges,
         "copies": stored_copies(train) or COPIES_ASSUMED,
-        "golden": {"layers": golden_layers(typical, learning.predictors), "networks": []},
+        "golden": {"layers": golden, "networks": []},
     }
     part = learning.part(entries)
     if source is not None:
-        _estimate(part, learning, described_dataset(info, dataset), source, parts)
+        if len(learning.where) > 1:
+            raise TrainingError("estimates are of one device; leave out --estimate-from")
+        _estimate(part, learning, described_dataset(learning.info, dataset), source, parts)
     learning.notes += [
         f"{phase}: no transfer was measured, none is predicted"
         for phase in TRANSFERRED
         if phase not in part["transfers"]
     ]
-    learning.where = [info.platform.with_probes(info.machine_costs)]
-    optimizers = {each for known in ranges.values() for each in known.get(OPTIMIZER, ())}
-    setting = _setting_of_most(train.values())
-    learning.notes += [
-        f"{kind}: measured otherwise than most layers ({'; '.join(differences)})"
-        for kind, rows in train.items()
-        if (differences := rows.settings[0].with_optimizer("").differences(setting))
-    ]
-    learning.how = [setting.with_optimizer(each) for each in sorted({"", *optimizers})]
     return part
 
 
-def _setting_of_most(parts: Iterable[LayerRows]) -> Setting:
-    """Return the setting that most training rows of all kinds have, optimizers aside."""
-    count: Counter[Setting] = Counter()
-    for rows in parts:
-        count[rows.settings[0].with_optimizer("")] += len(rows)
-    return count.most_common(1)[0][0]
+def _on_platforms(
+    learning: Learning, tables: Mapping[str, KindTable], device: str | None
+) -> dict[str, KindTable]:
+    """Return the rows that the method learns from: of all platforms, or of that of most rows."""
+    of_most, main, others = of_main_platform(tables)
+    if main is None:
+        return dict(tables)
+    learning.info = replace(learning.info, platform=main)
+    if device is not None and not others:
+        learning.info = replace(learning.info, platform=replace(main, device=device))
+        here = (learning.info.platform,)
+        return {kind: replace(table, platforms=here) for kind, table in of_most.items()}
+    if not others:
+        return of_most
+    if device is not None:
+        raise TrainingError(
+            f"the rows are of {', '.join((main.device, *others))}, which one --device cannot "
+            "name; leave it out"
+        )
+    if predictor_class(learning.method).many_settings:
+        return dict(tables)
+    several = [each for each in methods_of(Level.LAYER) if predictor_class(each).many_settings]
+    there = ", ".join(f"{rows} of {other}" for other, rows in others.items())
+    learning.notes.append(
+        f"{learning.method} learns one device, {main.device}: rows of others are left out, {there} "
+        f"({', '.join(several)} learns several)"
+    )
+    return of_most
+
+
+def _set_places(learning: Learning, train: Mapping[str, LayerRows]) -> _Places:
+    """Set how and where the training rows were measured; return where to find those of a row.
+
+    The most frequent come first, but settings of plain precision before others: the first one
+    answers where none is asked for.
+    """
+    settings = _by_rows((rows.settings, len(rows)) for rows in train.values())
+    platforms = _by_rows((rows.platforms, len(rows)) for rows in train.values())
+    if predictor_class(learning.method).many_settings:
+        settings.sort(key=lambda each: each.precision not in PLAIN_PRECISIONS)
+    else:
+        learning.notes += [
+            f"{kind}: measured otherwise than most layers ({'; '.join(differences)})"
+            for kind, rows in train.items()
+            if (differences := rows.settings[0].differences(settings[0]))
+        ]
+        settings = settings[:1]
+    info = learning.info = replace(learning.info, platform=platforms[0])
+    optimizers = {str(each) for r in train.values() for each in set(r.columns.get(OPTIMIZER, ()))}
+    learning.how = [*settings, *(settings[0].with_optimizer(each) for each in sorted(optimizers))]
+    learning.where = platforms
+    if len(platforms) == 1:
+        learning.where = [info.platform.with_probes(info.machine_costs)]
+    return _Places(tuple(settings), tuple(platforms))
+
+
+@dataclass(frozen=True)
+class _Places:
+    """Settings without optimizers, and platforms, in the order in which the bundle has them."""
+
+    settings: tuple[Setting, ...]
+    platforms: tuple[Platform, ...]
+
+    def golden(self, rows: LayerRows) -> list[GoldenLayer]:
+        """Return rows as layers whose predictions a bundle stores."""
+        places = (
+            # A method of one setting has the first.
+            [known.index(each) if each in known else 0 for each in values]
+            * (len(rows) if len(values) == 1 else 1)
+            for values, known in ((rows.settings, self.settings), (rows.platforms, self.platforms))
+        )
+        return [GoldenLayer(*row) for row in zip(rows.keys, *places, strict=True)]
+
+
+_Each = TypeVar("_Each", Setting, Platform)
+
+
+def _by_rows(parts: Iterable[tuple[Sequence[_Each], int]]) -> list[_Each]:
+    """Return settings or platforms, one for all rows of a part or one per row, by their rows."""
+    count: Counter[_Each] = Counter()
+    for values, rows in parts:
+        # Comparing identities is faster than comparing values.
+        known = {id(each): each for each in values}
+        for place, times in Counter(map(id, values)).items():
+            count[known[place]] += rows if len(values) == 1 else times
+    return [each for each, _ in count.most_common()]
 
 
 def _is_calibrated(folder: Path) -> bool:
@@ -284,6 +372,8 @@ def _estimate(
 def _fit_kinds(learning: Learning, parts: Mapping[str, Trial]) -> None:
     """Fit every kind and phase that there are enough rows of."""
     notes = learning.notes
+    # The baseline does not know several devices.
+    many = predictor_class(learning.method).many_settings
     for kind, part in parts.items():
         count = len(part.train)
         if part.train.kind not in KINDS:
@@ -292,7 +382,9 @@ def _fit_kinds(learning: Learning, parts: Mapping[str, Trial]) -> None:
         if count < FEWEST_ROWS:
             notes.append(f"{kind}: {count} training rows, no predictor")
             continue
-        other = "baseline" if count < FEWEST_ROWS_FOR_NETWORK else None
+        other = None
+        if count < FEWEST_ROWS_FOR_NETWORK and not many:
+            other = "baseline"
         if other is not None:
             notes.append(f"{kind}: {count} training rows, baseline only")
         chosen, own = other or learning.method, part.train.layer_quantity
@@ -307,7 +399,7 @@ def _fit_kinds(learning: Learning, parts: Mapping[str, Trial]) -> None:
                 learning.learn(kind, *examples, method=other)
             except (LayerError, CannotLearnError) as error:
                 # Other kinds keep their predictors: they may have taken minutes to train.
-                if phase != own or chosen == "baseline":
+                if many or phase != own or chosen == "baseline":
                     notes.append(f"{kind} {phase}: no predictor ({error})")
                     continue
                 notes.append(f"{kind}: baseline only ({error})")
@@ -340,7 +432,7 @@ def _predicted(
             if not len(rows):
                 continue
             if phase in predictors[kind]:
-                predicted_ms: Array = predictors[kind][phase].values(rows.columns)
+                predicted_ms = values_of(predictors[kind][phase], rows.examples(phase))
             elif phase in transfers:
                 sizes = quantities(rows.kind, rows.columns)[TRANSFERRED[phase]]
                 predicted_ms = transfers[phase].predict(sizes)
@@ -349,10 +441,10 @@ def _predicted(
             yield kind, phase, rows.times_ms[phase], predicted_ms
 
 
-def _typical(rows: LayerRows, count: int = 10) -> tuple[str, ...]:
-    """Return keys of layers spread over their times, from the shortest to the longest."""
+def _typical(rows: LayerRows, places: _Places, count: int = 10) -> list[GoldenLayer]:
+    """Return layers spread over their times, from the shortest to the longest."""
     order = np.argsort(rows.times_ms[rows.layer_quantity], kind="stable")
-    places = np.unique(np.linspace(0, len(rows) - 1, min(count, len(rows))).astype(int))
+    chosen = np.unique(np.linspace(0, len(rows) - 1, min(count, len(rows))).astype(int))
     # Every third first, so that a shorter selection is spread as well.
-    spread = np.concatenate([places[start::3] for start in range(3)])
-    return rows.select(order[spread]).keys
+    spread = np.concatenate([chosen[start::3] for start in range(3)])
+    return places.golden(rows.select(order[spread]))

@@ -13,7 +13,7 @@ import numpy as np
 from resperf._version import __version__
 from resperf.dataset import DatasetInfo
 from resperf.errors import TrainingError
-from resperf.features import Array
+from resperf.features import Array, take
 from resperf.measurement import layer_kind
 from resperf.platform import Platform
 from resperf.predictors import Examples, LayerPredictor, Predictor, predictor_class
@@ -153,9 +153,15 @@ class Learning:
 
 def values_of(predictor: Predictor, examples: Examples) -> Array:
     """Predict each example under its own setting on its own platform, shape (rows,)."""
-    if isinstance(predictor, LayerPredictor):
-        return predictor.values(examples.columns)
     name = examples.quantity
+    if isinstance(predictor, LayerPredictor):
+        if not predictor.many_settings:
+            return predictor.values(examples.columns)
+        values = np.empty(len(examples))
+        for setting, platform, places in examples.by_setting():
+            some = take(examples.columns, places)
+            values[places] = predictor.predict(some, setting, platform)[name].values
+        return values
     return np.array(
         [
             predictor.predict([network], setting.without_batch(), platform)[name].values[0]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -31,15 +32,19 @@ from resperf.predictors.operator_classes import RunNetwork, RunOperator, RunTens
 from resperf.quantities import QUANTITIES, layer_quantity
 from resperf.settings import OPTIMIZER, Setting
 
+_Each = TypeVar("_Each")
+
 SHORTEST_MS = 1e-5
 """Times below 10 ns are noise around zero."""
 OTHER_SETTING = "another setting"
-"""Why rows are left out that were measured otherwise than most."""
+"""Why rows are left out that were measured otherwise, or elsewhere, than most."""
 
 
 @dataclass(frozen=True)
 class LayerRows:
     """One row per layer, or per training step of a layer, ordered by key.
+
+    If they are of several settings and platforms, there is one row per layer and each of these.
 
     Attributes
     ----------
@@ -56,7 +61,8 @@ class LayerRows:
     copies : array of int (rows,)
         Copies of the layer per run of its own quantity, the median over repeats; 0 if unknown.
     settings, platforms : tuple
-        How (optimizers aside) and where all rows were measured; empty if not known.
+        How (optimizers aside) and where rows were measured, one for all rows or one per row; empty
+        if not known.
 
     The phases are those of the dataset; `layer_quantity` is the one with the layers' own times.
     """
@@ -89,10 +95,14 @@ class LayerRows:
         return replace(
             self,
             columns=take(self.columns, chosen),
-            keys=tuple(np.array(self.keys, dtype=object)[chosen]),
+            keys=_chosen(self.keys, chosen),
             times_ms=take(self.times_ms, chosen),
             measured=self.measured[chosen],
             copies=None if self.copies is None else self.copies[chosen],
+            settings=_chosen(self.settings, chosen) if len(self.settings) > 1 else self.settings,
+            platforms=_chosen(self.platforms, chosen)
+            if len(self.platforms) > 1
+            else self.platforms,
         )
 
     def timed(self, phase: str) -> LayerRows:
@@ -114,16 +124,28 @@ class LayerRows:
         ]
 
 
+def _chosen(values: tuple[_Each, ...], chosen: npt.NDArray[Any]) -> tuple[_Each, ...]:
+    return tuple(np.fromiter(values, dtype=object, count=len(values))[chosen])
+
+
 def layer_rows(
-    table: KindTable, exclude_keys: Set[str] = frozenset(), info: DatasetInfo | None = None
+    table: KindTable,
+    exclude_keys: Set[str] = frozenset(),
+    info: DatasetInfo | None = None,
+    *,
+    many: bool = False,
 ) -> LayerRows:
-    """Select training data, measured as `info` says.
+    """Select training data, measured as the table says, or else `info`.
 
     Left out are rows that are not ok, rows of excluded keys, noisy rows (drift, busy, taken while
     the machine was off its usual speed, ...), and layers whose execution (or whole call) is below
-    `SHORTEST_MS`. Rows of one setting are selected, the one that most rows have; optimizers do not
-    count, since they are a feature. If most layers have only noisy rows, these are used: a machine
-    that is always busy can still be learnt. Rows with a flag of `DEFECTS` are never used.
+    `SHORTEST_MS`. Rows of one setting on one platform are selected, those that most rows have;
+    optimizers do not count, since they are a feature. If most layers have only noisy rows, these
+    are used: a machine that is always busy can still be learnt. Rows with a flag of `DEFECTS` are
+    never used.
+
+    With `many`, rows of all settings and platforms are selected. Repeats are those of a layer under
+    one setting on one platform.
     """
     keys = table.key.astype(str)
     own = layer_quantity(table.times_ms)
@@ -131,17 +153,28 @@ def layer_rows(
     excluded = ok & np.isin(keys, list(exclude_keys))
     defective = ok & ~excluded & table.defective
     usable = ok & ~excluded & ~defective
-    same, setting = _most_frequent_setting(table, usable)
+    plain = [each.with_optimizer("") for each in table.settings]
+    how = table.setting
+    if plain:
+        how = np.array([plain.index(each) for each in plain])[table.setting]
+    run = how * max(1, len(table.platforms)) + table.platform
+    same = np.ones(len(table), dtype=bool)
+    if not many:
+        same = run == np.argmax(np.bincount(run[usable], minlength=1))
     candidate = usable & same
     flagged = candidate & table.noisy
-    clean_keys = np.unique(keys[candidate & ~flagged])
-    has_clean_row = np.isin(keys, clean_keys)
+    # Layers in the order of their keys, each once per setting and platform.
+    layer = np.unique(keys, return_inverse=True)[1] * (1 + run.max(initial=0)) + run
+    clean_layers = np.unique(layer[candidate & ~flagged])
+    has_clean_row = np.isin(layer, clean_layers)
     replaced = flagged & has_clean_row
     dropped = flagged & ~has_clean_row
-    if len(clean_keys) < len(np.unique(keys[dropped])):
-        dropped = np.zeros_like(dropped)
+    for each in np.unique(run[dropped]):
+        clean = (run == each) & has_clean_row
+        if len(np.unique(layer[clean])) < len(np.unique(layer[dropped & (run == each)])):
+            dropped &= run != each
     used = np.flatnonzero(candidate & ~replaced & ~dropped)
-    unique, first, place = np.unique(keys[used], return_index=True, return_inverse=True)
+    unique, first, place = np.unique(layer[used], return_index=True, return_inverse=True)
     order = np.argsort(place, kind="stable")
     bounds = np.searchsorted(place[order], np.arange(1, len(unique)))
     groups = np.split(used[order], bounds) if len(unique) else []
@@ -163,28 +196,57 @@ def layer_rows(
     rows = LayerRows(
         table.kind,
         take(table.columns, used[first]),
-        tuple(unique.tolist()),
+        tuple(keys[used[first]].tolist()),
         times_ms,
         np.array([len(group) for group in groups], dtype=np.int64),
         {},
         _copies(table.copies.get(own), groups),
-        () if info is None else (setting or info.setting,),
-        () if info is None else (info.platform,),
+        () if info is None else _known(plain, how[used[first]], info.setting, many),
+        ()
+        if info is None
+        else _known(table.platforms, table.platform[used[first]], info.platform, many),
     ).select(np.flatnonzero(long_enough))
     left_out = {reason: count for reason, count in counts.items() if count}
     return replace(rows, left_out=left_out)
 
 
-def _most_frequent_setting(
-    table: KindTable, usable: npt.NDArray[np.bool_]
-) -> tuple[npt.NDArray[np.bool_], Setting | None]:
-    """Return which rows have the setting that most usable rows have, and that setting."""
-    if not table.settings:
-        return np.ones(len(table), dtype=bool), None
-    plain = [each.with_optimizer("") for each in table.settings]
-    place = np.array([plain.index(each) for each in plain])[table.setting]
-    chosen = int(np.argmax(np.bincount(place[usable], minlength=1)))
-    return place == chosen, plain[chosen]
+def _known(
+    values: Sequence[_Each], places: npt.NDArray[np.int64], otherwise: _Each, many: bool
+) -> tuple[_Each, ...]:
+    """Return the setting or platform of each row with `many`, else the one of all rows."""
+    if not values or not len(places):
+        return (otherwise,)
+    return tuple(values[place] for place in (places if many else places[:1]))
+
+
+def of_main_platform(
+    tables: Mapping[str, KindTable],
+) -> tuple[dict[str, KindTable], Platform | None, dict[str, int]]:
+    """Return only the rows of the platform that most measured rows are of.
+
+    Returns
+    -------
+    tables : dict of str to KindTable
+    platform : Platform or None
+        None if it is not known.
+    others : dict of str to int
+        Device -> number of rows that are left out.
+    """
+    count: Counter[Platform] = Counter()
+    for table in tables.values():
+        for place, rows in Counter(table.platform[table.ok].tolist()).items():
+            count.update({table.platforms[place]: rows} if table.platforms else {})
+    if not count:
+        return dict(tables), None, {}
+    (main, _), *rest = count.most_common()
+    others: Counter[str] = Counter()
+    for platform, rows in rest:
+        others[platform.device] += rows
+    chosen = {
+        name: table.select(np.array([each == main for each in table.platforms])[table.platform])
+        for name, table in tables.items()
+    }
+    return {k: table for k, table in chosen.items() if len(table)}, main, dict(others)
 
 
 def network_quantities(dataset: Path) -> tuple[str, ...]:

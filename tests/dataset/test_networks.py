@@ -162,11 +162,28 @@ def test_a_network_without_a_graph_is_known_by_its_name_and_description(
         NetworkDescription.from_bytes(b"{}")
 
 
-def test_unlike_estimators_of_one_quantity_are_refused(tmp_path: Path, info: DatasetInfo) -> None:
-    best = Samples((1.0,), 1, 0, StopReason.BUDGET, estimator=Estimator.MEAN_OF_BEST_FIVE)
-    rows = (run_of(info, 1), run_of(info, 2, samples={"latency_ms": best}))
-    with pytest.raises(DatasetError, match="latency_ms have several estimators"):
-        write_dataset(tmp_path / "a.h5", Dataset(info, rows, GRAPHS))
+def test_rows_of_one_quantity_may_have_unlike_estimators(tmp_path: Path, info: DatasetInfo) -> None:
+    several = (6.0, 5.0, 4.0, 3.0, 2.0, 1.0)
+    best, median = (
+        Samples(several, 9, 0, StopReason.BUDGET, estimator=each)
+        for each in (Estimator.MEAN_OF_BEST_FIVE, Estimator.MEDIAN)
+    )
+    rows = [run_of(info, n, samples={"latency_ms": each}) for n, each in ((1, best), (2, median))]
+    path = tmp_path / "a.h5"
+    write_dataset(path, Dataset(info, tuple(rows), GRAPHS))
+    assert check_dataset(path) == []
+    found = read_networks(path).measurements
+    assert [row.samples["latency_ms"] for row in found] == [best, median]
+    assert [row.value("latency_ms") for row in found] == [3.0, 3.5]
+    # Rows that agree need no column.
+    write_dataset(path, Dataset(info, (rows[0], rows[0]), GRAPHS))
+    (columns,) = export_dataset(path, tmp_path / "a.csv")
+    assert "latency_estimator" not in columns.read_text(encoding="utf-8")
+    # Without its seal, as other tools would write it.
+    path.write_bytes(path.read_bytes()[512:])
+    with h5py.File(path, "r+") as file:
+        file["networks"]["latency_ms"].attrs["estimator"] = "median"
+    assert any("is not the median of its samples" in each for each in check_dataset(path))
 
 
 def test_merged_networks_are_repeats_where_their_settings_agree(

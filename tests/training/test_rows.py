@@ -38,6 +38,7 @@ def table(rows: list[tuple[int, str, str, float]]) -> KindTable:
         reference_ratio=np.ones(len(rows)),
         started_at=np.arange(len(rows), dtype=float),
         setting=np.zeros(len(rows), dtype=int),
+        platform=np.zeros(len(rows), dtype=int),
     )  # fmt: skip
 
 
