@@ -1,13 +1,19 @@
 #!/usr/bin/env python
-"""Build the bundles that are shipped: TensorFlow on the GPUs of published measurements.
+"""Build the bundles that are shipped: the GPUs of published measurements.
 
-    python tools/build_bundles.py                     # 4 minutes on 2 cores
+    python tools/build_bundles.py                     # MINUTES on 2 cores
     python tools/build_bundles.py --only k80
+    python tools/build_bundles.py --only gpus-torch
 
-The measurements are read from $RESPERF_PUBLIC_DATA (../shared/data by default). Convolutions and
-dense layers, forward and as training steps, are learnt from justus; what it lacks is estimated
-from perfnet's whole calls on the 1080 Ti, and scaled for the other devices (docs/importing.md). No
-row and no predictor of perfnet is in a bundle, only a few coefficients.
+The measurements are read from $RESPERF_PUBLIC_DATA (../shared/data by default).
+
+TensorFlow: one bundle per card. Convolutions and dense layers, forward and as training steps, are
+learnt from justus; what it lacks is estimated from perfnet's whole calls on the 1080 Ti, and scaled
+for the other devices (docs/importing.md). No row and no predictor of perfnet is in a bundle, only a
+few coefficients.
+
+PyTorch: one bundle of all cards, in two parts, of NVIDIA's and of AMD's. Layers of neusight
+(float32) and of vidur (float16) are learnt together, each row on its own card.
 """
 
 from __future__ import annotations
@@ -20,6 +26,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from report_accuracy import ROOT, import_dataset, public_data, sources
+from report_gpus import import_all
+
+from resperf.dataset import read_info
+from resperf.devices import device_class
 
 FIRST = "1080ti"
 """The device with whole calls; the others' estimates are scaled from its bundle."""
@@ -29,17 +39,27 @@ SCALING_JUDGED_BY = ("p5000", "p1000")
 TREES = 500
 """Of each kind at most, so that a bundle stays below 6 MB; docs/gpus.md says what it costs."""
 
+TORCH = "gpus-torch"
+"""The bundle of all cards under PyTorch."""
+
+TORCH_CLASSES = ("cuda", "rocm")
+"""Its parts, that of most cards first."""
+
+TORCH_TREES = 600
+"""Of each kind and part at most, so that the bundle stays below 10 MB; docs/gpus.md as well."""
+
 
 def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, default=public_data(), help="published measurements")
     parser.add_argument("--output", type=Path, default=ROOT / "models" / "bundles")
-    parser.add_argument("--only", action="append", choices=DEVICES, metavar="DEVICE")
-    parser.add_argument("--trees", type=int, default=TREES)
+    parser.add_argument("--only", action="append", choices=(*DEVICES, TORCH), metavar="NAME")
+    parser.add_argument("--trees", type=int, help="of each kind, instead of the bundles' own")
     given = parser.parse_args(words)
     first = given.output / f"{FIRST}-tensorflow"
-    chosen = given.only or DEVICES
-    if FIRST not in chosen and not first.exists():
+    every = given.only or (*DEVICES, TORCH)
+    chosen = [name for name in every if name != TORCH]
+    if chosen and FIRST not in chosen and not first.exists():
         parser.error(f"{first} is not there, whose estimates the others scale; build it first")
     with tempfile.TemporaryDirectory() as folder:
         for device in sorted(chosen, key=DEVICES.index):
@@ -50,19 +70,44 @@ def main(words: Sequence[str] | None = None) -> None:
                     for each in (FIRST, *SCALING_JUDGED_BY)
                 ]
             dataset = imported(f"justus-{device}", given.data, Path(folder))
-            train(dataset, sources_of_estimates, given.output, device, given.trees)
+            words = ["--trees", given.trees or TREES, "-o", given.output / f"{device}-tensorflow"]
+            for path in sources_of_estimates:
+                words += ["--estimate-from", path]
+            run("train", dataset, *words)
+        if TORCH in every:
+            build_torch(given.data, Path(folder), given.output / TORCH, given.trees or TORCH_TREES)
 
 
-def train(
-    dataset: Path, estimate_from: Sequence[Path], output: Path, device: str, trees: int
-) -> None:
-    """Train one device's bundle with the command that users have."""
-    words = [str(dataset), "--trees", str(trees), "-o", str(output / f"{device}-tensorflow")]
-    for path in estimate_from:
-        words += ["--estimate-from", str(path)]
-    command = [sys.executable, "-m", "resperf.cli.main", "train", *words]
+def build_torch(data: Path, work: Path, output: Path, trees: int) -> None:
+    """Import, merge and train the cards of each class, and join the two bundles."""
+    import_all(data, work / "cards")
+    datasets = sorted((work / "cards").glob("*.h5"))
+    for name in TORCH_CLASSES:
+        of_class = [path for path in datasets if class_of(path) == name]
+        run("dataset", "merge", *of_class, "-o", work / f"{name}.h5")
+        run(
+            "train",
+            work / f"{name}.h5",
+            "--method",
+            "roofline",
+            "--trees",
+            trees,
+            "-o",
+            work / name,
+        )
+    run("bundle", "merge", *(work / name for name in TORCH_CLASSES), "-o", output)
+
+
+def class_of(dataset: Path) -> str:
+    """Return the class of a dataset's device."""
+    return device_class(read_info(dataset).platform.device)
+
+
+def run(*words: object) -> None:
+    """Run a command that users have."""
+    command = [sys.executable, "-m", "resperf.cli.main", *map(str, words)]
     if subprocess.run(command, check=False).returncode:
-        raise SystemExit(f"{device} could not be trained")
+        raise SystemExit(f"failed: resperf {' '.join(command[3:])}")
 
 
 def imported(name: str, data: Path, work: Path) -> Path:

@@ -23,6 +23,7 @@ from resperf.bundle._search import (
     bundle_place,
     bundles_of,
     default_folder,
+    devices_of,
     find_bundle,
     find_bundles,
     named_target,
@@ -42,7 +43,7 @@ from resperf.bundle._write import (
 __all__ = [
     "COPIES_ASSUMED", "MANIFEST", "NETWORK", "SCHEMA_VERSION", "UNKNOWN", "Bundle", "Calibration",
     "Correction", "GoldenLayer", "Times", "TransferredCalibration", "best_of", "bundle_folders",
-    "bundle_place", "bundles_of", "default_folder", "find_bundle", "find_bundles", "golden_layers",
-    "golden_networks", "group_of", "merge_bundles", "named_target", "of_device", "provenance",
-    "ranges_of", "replaced_folder", "same_way", "user_folder", "write_manifest",
+    "bundle_place", "bundles_of", "default_folder", "devices_of", "find_bundle", "find_bundles",
+    "golden_layers", "golden_networks", "group_of", "merge_bundles", "named_target", "of_device",
+    "provenance", "ranges_of", "replaced_folder", "same_way", "user_folder", "write_manifest",
 ]  # fmt: skip

@@ -208,6 +208,12 @@ def bundles_of(
     return [part for part in fitting if framework in (None, part.framework)], [*damaged.values()]
 
 
+def devices_of(part: Bundle) -> tuple[str, ...]:
+    """Return the names of a part's devices, that of most rows first."""
+    names = dict.fromkeys(platform.device for platform in part.platforms)
+    return tuple(dict.fromkeys((part.device, *(names if len(names) > 1 else ()))))
+
+
 def of_device(part: Bundle, device: str | None) -> Bundle:
     """Return a bundle that serves several devices as it answers for one of them."""
     if device is None or _plain_name(part.device) == _plain_name(device):
@@ -276,7 +282,7 @@ def _named(word: str, folders: Sequence[Path]) -> Path | None:
 
 def _known(parts: Sequence[Bundle]) -> str:
     """List devices and bundles."""
-    known = (f"{name} ({each.framework})" for each in parts for name in _names_of(each))
+    known = (f"{name} ({each.framework})" for each in parts for name in devices_of(each))
     devices = ", ".join(dict.fromkeys(known))
     names = ", ".join(dict.fromkeys(each.path.name for each in parts))
     return f"devices: {devices or 'none'}; bundles: {names or 'none'}"
@@ -290,13 +296,7 @@ def _fits(part: Bundle, device: str | None, framework: str | None) -> bool:
 
 def _devices_of(part: Bundle) -> set[str]:
     """Return plain names of a part's devices; one platform may have a name of the user's choice."""
-    return {_plain_name(device) for device in _names_of(part)}
-
-
-def _names_of(part: Bundle) -> tuple[str, ...]:
-    """Return a part's devices, that of most rows first."""
-    names = dict.fromkeys(platform.device for platform in part.platforms)
-    return tuple(dict.fromkeys((part.device, *(names if len(names) > 1 else ()))))
+    return {_plain_name(device) for device in devices_of(part)}
 
 
 def _plain_name(device: str) -> str:
@@ -354,7 +354,7 @@ def _fitting_part(path: Path, device: str | None, framework: str | None) -> Bund
         else (f"--device {parts[0].device} --framework {parts[0].framework}")
     )
     there = ", and ".join(
-        f"device {' or '.join(_names_of(each))} and framework {each.framework}" for each in parts
+        f"device {' or '.join(devices_of(each))} and framework {each.framework}" for each in parts
     )
     raise DeviceError(
         f"{path} is for {there}, not for "
@@ -375,7 +375,7 @@ def _device_of(parts: Sequence[Bundle], framework: str | None, path: Path) -> st
         _plain_name(device): device
         for part in parts
         if framework is None or part.framework == framework
-        for device in _names_of(part)
+        for device in devices_of(part)
     }
     if len(devices) == 1 or DEFAULT.device_class in devices:
         return devices.get(DEFAULT.device_class) or next(iter(devices.values()))

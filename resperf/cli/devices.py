@@ -28,7 +28,7 @@ def command(bundle: str | None, provenance: bool, as_json: bool) -> None:
         show_json(entries)
     elif entries:
         print(device_table(entries))
-        known = {each["device"] for each in entries if "damaged" not in each}
+        known = {device for each in entries for device in each.get("devices", ())}
         cards = ", ".join(device for device, _ in cards_without(known))
         print(f"\nwithout a bundle of their own, predict estimates from data sheets: {cards}")
         if provenance:
@@ -40,7 +40,7 @@ def command(bundle: str | None, provenance: bool, as_json: bool) -> None:
 
 def _entries(place: str | None) -> list[dict[str, Any]]:
     """Describe every bundle found; a damaged one has only a path and an error."""
-    from resperf.bundle import Bundle, bundle_folders, bundle_place
+    from resperf.bundle import Bundle, bundle_folders, bundle_place, devices_of
 
     entries: list[dict[str, Any]] = []
     for folder in bundle_folders(bundle_place(place)):
@@ -52,6 +52,7 @@ def _entries(place: str | None) -> list[dict[str, Any]]:
         entries += [
             {
                 "device": bundle.device,
+                "devices": list(devices_of(bundle)),
                 "framework": bundle.framework,
                 "machine": bundle.machine,
                 "path": str(folder),

@@ -77,7 +77,7 @@ class Summary:
     settings : mapping of Setting to int
         Setting without batch and shapes -> number of rows.
     platforms : mapping of Platform to int
-        Platform -> number of rows.
+        Platform -> number of rows, that of most rows first.
     """
 
     path: Path
@@ -150,7 +150,7 @@ def summarize(path: Path) -> Summary:
         last_started_at=float(np.fmax.reduce(started)),
         groups={table.name: _summarize_group(table) for table in tables},
         settings=settings,
-        platforms=platforms,
+        platforms=dict(platforms.most_common()),
     )
 
 

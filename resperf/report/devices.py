@@ -23,18 +23,24 @@ def device_table(entries: Sequence[Mapping[str, Any]]) -> str:
     entries : sequence of mapping
         ``device``, ``framework``, ``machine`` (processor and cores as text), ``method``,
         ``date``, ``path``, ``quantity`` (what the layers' times contain) and ``validation_error``
-        (per kind, fractions); a damaged bundle has ``path`` and ``damaged`` (the reason) instead.
+        (per kind, fractions), and ``devices`` if it has several; a damaged bundle has ``path`` and
+        ``damaged`` (the reason) instead.
     """
     whole = [entry for entry in entries if not entry.get("damaged")]
     parts = []
     if whole:
         headings = ("device", "framework", "machine", "method", "date", "validation error", "path")
         rows = [
-            [entry["device"], entry["framework"], entry["machine"], entry["method"],
+            [_device(entry), entry["framework"], entry["machine"], entry["method"],
              entry["date"][:10], _errors(entry), entry["path"]]
             for entry in whole
         ]  # fmt: skip
         parts.append(table(headings, rows, text=headings))
+    parts += [
+        f"{entry['path']}, {entry['framework']}, has rows of: {', '.join(entry['devices'])}"
+        for entry in whole
+        if len(entry.get("devices", ())) > 1
+    ]
     parts += [
         f"damaged: {entry['path']}: {entry['damaged']}" for entry in entries if entry.get("damaged")
     ]
@@ -62,6 +68,11 @@ def provenance_text(entry: Mapping[str, Any]) -> str:
     again = found["rebuildable"]
     lines.append(f"  can be rebuilt: {again['answer']} ({again['why']})")
     return "\n".join(lines)
+
+
+def _device(entry: Mapping[str, Any]) -> str:
+    others = len(entry.get("devices", ())) - 1
+    return f"{entry['device']} and {others} more" if others > 0 else str(entry["device"])
 
 
 def _errors(entry: Mapping[str, Any]) -> str:

@@ -24,8 +24,9 @@ from resperf.predictors.metrics import errors, errors_by_time, r_squared
 from resperf.quantities import layer_quantity
 from resperf.training.comparison import TIMED_LAYERS, Compared, Comparison, ComparisonSettings
 from resperf.training.learning import values_of
+from resperf.training.places import of_main_platform
 from resperf.training.progress import TrainingProgress
-from resperf.training.rows import LayerRows, layer_rows, of_main_platform
+from resperf.training.rows import LayerRows, layer_rows
 from resperf.training.trials import Trial, curve, fit_rows, folded, other_file, own_split
 
 _TIMED_CALLS = 5

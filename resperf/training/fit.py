@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import replace
 from inspect import signature
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -22,11 +21,10 @@ from resperf.bundle import (
     replaced_folder,
     write_manifest,
 )
-from resperf.dataset import KindTable, noise_warning, read_info, read_table
+from resperf.dataset import noise_warning, read_info, read_table
 from resperf.errors import BundleError, LayerError, TrainingError
 from resperf.features import quantities
 from resperf.layers import KINDS
-from resperf.platform import Platform
 from resperf.predictors import (
     DEFAULT_METHOD,
     LayerPredictor,
@@ -35,7 +33,6 @@ from resperf.predictors import (
 )
 from resperf.predictors.transfers import Transfers
 from resperf.quantities import QUANTITIES, Level
-from resperf.settings import OPTIMIZER, PLAIN_PRECISIONS, Setting
 from resperf.splits import SPLIT_SEED
 from resperf.training.activations import STEP as ACTIVATIONS
 from resperf.training.activations import estimate_activations
@@ -43,13 +40,13 @@ from resperf.training.estimate import Source, read_source
 from resperf.training.learning import CannotLearnError, Judged, Learning, values_of
 from resperf.training.manifest import described_dataset, manifest_of
 from resperf.training.networks import learn_networks
+from resperf.training.places import Places, on_platforms, set_places
 from resperf.training.progress import TrainingProgress
 from resperf.training.rows import (
     OTHER_SETTING,
     LayerRows,
     layer_rows,
     network_quantities,
-    of_main_platform,
     stored_copies,
 )
 from resperf.training.trials import Trial, own_split
@@ -176,7 +173,7 @@ def _learn_layers(
             f"{dataset} holds rows of whole networks only and {method} learns from layers; choose "
             f"a --method that learns from networks ({known}), or measure layers with: resperf bench"
         )
-    tables = _on_platforms(learning, tables, device)
+    tables = on_platforms(learning, tables, device)
     many = predictor_class(method).many_settings
     rows = {
         kind: layer_rows(table, exclude_keys, learning.info, many=many)
@@ -198,7 +195,7 @@ def _learn_layers(
         )
     used = {kind: parts[kind] for kind in learning.predictors}
     train = {kind: part.train for kind, part in used.items()}
-    places = _set_places(learning, train)
+    places = set_places(learning, train)
     # Copies of several machines have nothing in common.
     transfers = _fit_transfers(parts) if len(learning.where) == 1 else {}
     for name in ("validation", "test"):
@@ -232,94 +229,6 @@ def _learn_layers(
         if phase not in part["transfers"]
     ]
     return part
-
-
-def _on_platforms(
-    learning: Learning, tables: Mapping[str, KindTable], device: str | None
-) -> dict[str, KindTable]:
-    """Return the rows that the method learns from: of all platforms, or of that of most rows."""
-    of_most, main, others = of_main_platform(tables)
-    if main is None:
-        return dict(tables)
-    learning.info = replace(learning.info, platform=main)
-    if device is not None and not others:
-        learning.info = replace(learning.info, platform=replace(main, device=device))
-        here = (learning.info.platform,)
-        return {kind: replace(table, platforms=here) for kind, table in of_most.items()}
-    if not others:
-        return of_most
-    if device is not None:
-        raise TrainingError(
-            f"the rows are of {', '.join((main.device, *others))}, which one --device cannot "
-            "name; leave it out"
-        )
-    if predictor_class(learning.method).many_settings:
-        return dict(tables)
-    several = [each for each in methods_of(Level.LAYER) if predictor_class(each).many_settings]
-    there = ", ".join(f"{rows} of {other}" for other, rows in others.items())
-    learning.notes.append(
-        f"{learning.method} learns one device, {main.device}: rows of others are left out, {there} "
-        f"({', '.join(several)} learns several)"
-    )
-    return of_most
-
-
-def _set_places(learning: Learning, train: Mapping[str, LayerRows]) -> _Places:
-    """Set how and where the training rows were measured; return where to find those of a row.
-
-    The most frequent come first, but settings of plain precision before others: the first one
-    answers where none is asked for.
-    """
-    settings = _by_rows((rows.settings, len(rows)) for rows in train.values())
-    platforms = _by_rows((rows.platforms, len(rows)) for rows in train.values())
-    if predictor_class(learning.method).many_settings:
-        settings.sort(key=lambda each: each.precision not in PLAIN_PRECISIONS)
-    else:
-        learning.notes += [
-            f"{kind}: measured otherwise than most layers ({'; '.join(differences)})"
-            for kind, rows in train.items()
-            if (differences := rows.settings[0].differences(settings[0]))
-        ]
-        settings = settings[:1]
-    info = learning.info = replace(learning.info, platform=platforms[0])
-    optimizers = {str(each) for r in train.values() for each in set(r.columns.get(OPTIMIZER, ()))}
-    learning.how = [*settings, *(settings[0].with_optimizer(each) for each in sorted(optimizers))]
-    learning.where = platforms
-    if len(platforms) == 1:
-        learning.where = [info.platform.with_probes(info.machine_costs)]
-    return _Places(tuple(settings), tuple(platforms))
-
-
-@dataclass(frozen=True)
-class _Places:
-    """Settings without optimizers, and platforms, in the order in which the bundle has them."""
-
-    settings: tuple[Setting, ...]
-    platforms: tuple[Platform, ...]
-
-    def golden(self, rows: LayerRows) -> list[GoldenLayer]:
-        """Return rows as layers whose predictions a bundle stores."""
-        places = (
-            # A method of one setting has the first.
-            [known.index(each) if each in known else 0 for each in values]
-            * (len(rows) if len(values) == 1 else 1)
-            for values, known in ((rows.settings, self.settings), (rows.platforms, self.platforms))
-        )
-        return [GoldenLayer(*row) for row in zip(rows.keys, *places, strict=True)]
-
-
-_Each = TypeVar("_Each", Setting, Platform)
-
-
-def _by_rows(parts: Iterable[tuple[Sequence[_Each], int]]) -> list[_Each]:
-    """Return settings or platforms, one for all rows of a part or one per row, by their rows."""
-    count: Counter[_Each] = Counter()
-    for values, rows in parts:
-        # Comparing identities is faster than comparing values.
-        known = {id(each): each for each in values}
-        for place, times in Counter(map(id, values)).items():
-            count[known[place]] += rows if len(values) == 1 else times
-    return [each for each, _ in count.most_common()]
 
 
 def _is_calibrated(folder: Path) -> bool:
@@ -441,7 +350,7 @@ def _predicted(
             yield kind, phase, rows.times_ms[phase], predicted_ms
 
 
-def _typical(rows: LayerRows, places: _Places, count: int = 10) -> list[GoldenLayer]:
+def _typical(rows: LayerRows, places: Places, count: int = 10) -> list[GoldenLayer]:
     """Return layers spread over their times, from the shortest to the longest."""
     order = np.argsort(rows.times_ms[rows.layer_quantity], kind="stable")
     chosen = np.unique(np.linspace(0, len(rows) - 1, min(count, len(rows))).astype(int))

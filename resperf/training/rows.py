@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -217,36 +216,6 @@ def _known(
     if not values or not len(places):
         return (otherwise,)
     return tuple(values[place] for place in (places if many else places[:1]))
-
-
-def of_main_platform(
-    tables: Mapping[str, KindTable],
-) -> tuple[dict[str, KindTable], Platform | None, dict[str, int]]:
-    """Return only the rows of the platform that most measured rows are of.
-
-    Returns
-    -------
-    tables : dict of str to KindTable
-    platform : Platform or None
-        None if it is not known.
-    others : dict of str to int
-        Device -> number of rows that are left out.
-    """
-    count: Counter[Platform] = Counter()
-    for table in tables.values():
-        for place, rows in Counter(table.platform[table.ok].tolist()).items():
-            count.update({table.platforms[place]: rows} if table.platforms else {})
-    if not count:
-        return dict(tables), None, {}
-    (main, _), *rest = count.most_common()
-    others: Counter[str] = Counter()
-    for platform, rows in rest:
-        others[platform.device] += rows
-    chosen = {
-        name: table.select(np.array([each == main for each in table.platforms])[table.platform])
-        for name, table in tables.items()
-    }
-    return {k: table for k, table in chosen.items() if len(table)}, main, dict(others)
 
 
 def network_quantities(dataset: Path) -> tuple[str, ...]:
