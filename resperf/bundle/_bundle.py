@@ -612,6 +612,11 @@ class Bundle:
         entries = self.part["golden"].get("layers", ())
         return [entry for entry in entries if kind_of_key(entry["key"]) == kind]
 
+    def _place_of(self, entry: Mapping[str, Any]) -> tuple[Setting, Platform]:
+        """Return the setting and the platform under which a golden layer was predicted."""
+        places = entry.get("setting", 0), entry.get("platform", 0)
+        return self.settings[places[0]], self.platforms[places[1]]
+
     def _check_features(self) -> None:
         """Compare the golden layers' features with what is computed now."""
         for kind, quantity in self._predictors:
@@ -620,6 +625,8 @@ class Bundle:
             entries = self._golden_layers(kind)
             if not entries:
                 raise BundleError(f"{self.path} has no golden layer for {kind}; train it again")
+            for entry in entries:
+                self._place_of(entry)
             columns = columns_of_keys(entry["key"] for entry in entries)
             now = _nonzero_columns(feature_matrix(layer_kind(kind), columns)[1])
             then = _nonzero_columns(np.array([entry["features"] for entry in entries], dtype=float))
@@ -635,13 +642,12 @@ class Bundle:
             return
         entries = [each for each in self._golden_layers(kind) if quantity in each["values"]]
         if entries:
-            by_place: dict[tuple[int, int], list[Mapping[str, Any]]] = {}
+            by_place: dict[tuple[Setting, Platform], list[Mapping[str, Any]]] = {}
             for entry in entries:
-                place = entry.get("setting", 0), entry.get("platform", 0)
-                by_place.setdefault(place, []).append(entry)
-            for (how, where), some in by_place.items():
+                by_place.setdefault(self._place_of(entry), []).append(entry)
+            for place, some in by_place.items():
                 columns = columns_of_keys(entry["key"] for entry in some)
-                predicted = predictor.predict(columns, self.settings[how], self.platforms[where])
+                predicted = predictor.predict(columns, *place)
                 then = np.array([entry["values"][quantity] for entry in some], dtype=float)
                 self._refuse_other_values(kind, quantity, predicted[quantity].values, then)
         self._outputs_checked.add((kind, quantity))

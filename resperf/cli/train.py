@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 @output(
     "BUNDLE",
     "Folder to write. By default DEVICE-FRAMEWORK (and the threads, if fewer than all cores) "
-    "among the bundles that `resperf predict` finds.",
+    "among the bundles that `resperf predict` finds; needed for several devices.",
 )
 @click.option(
     "--method",
@@ -77,6 +77,9 @@ def command(
 
     Rows are split by layer: 80% for training, 10% for validation (choosing the best epoch), 10% for
     testing (read by evaluation only). The same seed gives the same bundle.
+
+    A merged FILE.h5 may have rows of several devices, which roofline learns together; other methods
+    learn the device of most rows.
     """
     from resperf.network.files import network_files
     from resperf.training import keys_of_networks, progress_bar, train
@@ -108,9 +111,15 @@ def command(
 
 def _default_output(file: Path, device: str | None) -> Path:
     from resperf.bundle import default_folder
-    from resperf.dataset import read_info
+    from resperf.dataset import read_info, read_platforms
+    from resperf.errors import TrainingError
 
     info = read_info(file)
+    devices = dict.fromkeys(each.device for each in read_platforms(file))
+    if len(devices) > 1:
+        raise TrainingError(
+            f"{file} has rows of {', '.join(devices)}: name the folder of their bundle with -o"
+        )
     return default_folder(info.setting, info.platform, device)
 
 

@@ -20,6 +20,7 @@ from resperf.dataset.hdf5 import (  # noqa: E402
     read_dataset,
     read_info,
     read_networks,
+    read_platforms,
     read_table,
     write_dataset,
 )
@@ -49,6 +50,6 @@ __all__ = [
     "Summary", "append_networks", "check_dataset", "checksum", "description_digest",
     "export_dataset", "floor_of_medians", "import_dataset", "import_list", "import_neusight",
     "import_timm", "import_vidur", "merge_datasets", "noise_floor", "noise_warning",
-    "read_dataset", "read_info", "read_mapping", "read_networks", "read_table",
-    "refuse_to_append", "shipped_mapping", "summarize", "write_dataset",
+    "read_dataset", "read_info", "read_mapping", "read_networks", "read_platforms",
+    "read_table", "refuse_to_append", "shipped_mapping", "summarize", "write_dataset",
 ]  # fmt: skip

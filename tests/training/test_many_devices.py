@@ -15,6 +15,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from resperf.bundle import Bundle, bundles_of, find_bundle, merge_bundles, of_device
+from resperf.cli.main import main
 from resperf.dataset import (
     Dataset,
     DatasetInfo,
@@ -384,7 +385,11 @@ def test_parts_are_found_by_any_of_their_devices(
 
 
 def test_the_command_line_names_devices_and_judges_without_one(
-    of_two_classes: Path, networks: Path, merged: Path, cli: Callable[..., str]
+    of_two_classes: Path,
+    networks: Path,
+    merged: Path,
+    cli: Callable[..., str],
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     listed = json.loads(cli("devices", "--bundle", of_two_classes, "--json"))
     mine = [each for each in listed if each["path"] == str(of_two_classes.resolve())]
@@ -399,13 +404,13 @@ def test_the_command_line_names_devices_and_judges_without_one(
     ]  # fmt: skip
     text = cli("dataset", "info", merged)
     rows = [line.split() for line in text.splitlines()]
+    assert main(["train", str(merged)]) == 2
+    assert "has rows of t4, v100, p4: name the folder" in capsys.readouterr().err
     assert ["v100", "320"] in [[line[0], line[-1]] for line in rows if line]
 
 
 @pytest.fixture
 def cli(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
-    from resperf.cli.main import main
-
     monkeypatch.setenv("RESPERF_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("COLUMNS", "200")
 
