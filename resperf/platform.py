@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import platform
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -152,6 +152,14 @@ class Platform(Record):
                     f"{times:.2f} times {word}"
                 )
         return phrases
+
+
+def alike(platforms: Sequence[Platform]) -> list[int]:
+    """Return for each platform the place of the first one from which it does not differ."""
+    return [
+        next(place for place, other in enumerate(platforms) if not other.differences(each))
+        for each in platforms
+    ]
 
 
 def _both_known(mine: Any, theirs: Any) -> bool:

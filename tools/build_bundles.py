@@ -1,7 +1,7 @@
 #!/usr/bin/env python
 """Build the bundles that are shipped: the GPUs of published measurements.
 
-    python tools/build_bundles.py                     # MINUTES on 2 cores
+    python tools/build_bundles.py                     # 12 minutes on 2 cores
     python tools/build_bundles.py --only k80
     python tools/build_bundles.py --only gpus-torch
 

@@ -16,6 +16,7 @@ from resperf.dataset.hdf5 import read_dataset, start_order, write_dataset
 from resperf.dataset.records import Dataset, DatasetInfo
 from resperf.errors import DatasetError
 from resperf.measurement import Measurement
+from resperf.platform import alike
 from resperf.quantities import QUANTITIES, STEP
 
 
@@ -101,19 +102,18 @@ def _refuse_unlike_quantities(paths: Sequence[Path], parts: Sequence[Dataset]) -
 def renumbered(measurements: Iterable[Measurement]) -> tuple[Measurement, ...]:
     """Return rows in order of start, without duplicates, with distinct repeats of each subject.
 
-    Repeats are numbered on each platform. Rows of unknown start are duplicates if their settings
+    Repeats are numbered on each machine. Rows of unknown start are duplicates if their settings
     and values are equal.
     """
     rows: list[Measurement] = []
     seen: set[tuple[Any, ...]] = set()
     taken: dict[Any, set[int]] = defaultdict(set)
     in_order = sorted(measurements, key=lambda m: (start_order(m), m.repeat))
-    settings, platforms = (
-        _places(m.setting for m in in_order),
-        _places(m.platform for m in in_order),
-    )
+    settings, _ = _places(m.setting for m in in_order)
+    platforms, known = _places(m.platform for m in in_order)
+    machines = alike(known)
     for measurement, setting, platform in zip(in_order, settings, platforms, strict=True):
-        key = (*measurement.identity, platform)
+        key = (*measurement.identity, machines[platform])
         start: tuple[float, ...] = (measurement.started_at,)
         if math.isnan(measurement.started_at):
             start = (-1.0, _own_value(measurement), setting)
@@ -128,11 +128,13 @@ def renumbered(measurements: Iterable[Measurement]) -> tuple[Measurement, ...]:
     return tuple(rows)
 
 
-def _places(values: Iterable[T]) -> list[int]:
-    """Return numbers of settings or platforms, the same for equal ones."""
+def _places(values: Iterable[T]) -> tuple[list[int], list[T]]:
+    """Return the places of settings or platforms in a list of distinct ones, and that list."""
     given = list(values)
-    known = References(given[0]) if given else None
-    return [known.place(each) for each in given] if known else []
+    if not given:
+        return [], []
+    known = References(given[0])
+    return [known.place(each) for each in given], known.values
 
 
 def _own_value(measurement: Measurement) -> float:

@@ -93,7 +93,7 @@ def noise_floor(table: KindTable, phase: str) -> NoiseFloor:
     # Measurements under unlike settings, such as published sessions, or on unlike platforms are not
     # repeats of each other.
     _, layer = np.unique(usable.key.astype(str), return_inverse=True)
-    for place in (usable.setting, usable.platform):
+    for place in (usable.setting, usable.machine):
         layer = layer * (1 + int(place.max(initial=0))) + place
     order = np.lexsort((usable.repeat, layer))
     layer, times_ms = layer[order], usable.times_ms[phase][order]

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from resperf.measurement import DEFECTS, TOLERANCE, Measurement, Status, written_kind
-from resperf.platform import Platform
+from resperf.platform import Platform, alike
 from resperf.quantities import PHASES
 from resperf.settings import OPTIMIZER, Setting
 
@@ -156,6 +156,11 @@ class KindTable:
         """Rows with a flag, or taken while the machine was off its usual speed, shape (n,)."""
         off_speed = np.abs(self.reference_ratio - 1) > TOLERANCE
         return np.asarray((self.flags.astype(str) != "") | off_speed, dtype=np.bool_)
+
+    @property
+    def machine(self) -> npt.NDArray[np.int64]:
+        """Place of the first of the platforms that does not differ from the row's own, (n,)."""
+        return np.array(alike(self.platforms) or [0], dtype=np.int64)[self.platform]
 
     @property
     def defective(self) -> npt.NDArray[np.bool_]:

@@ -232,7 +232,7 @@ def _runs(
             part = part.on(setting, platform)
         same_setting = np.array([each.with_optimizer("") == given for each in table.settings])
         same_platform = np.array([each == platform for each in table.platforms])
-        own = table.select(same_setting[table.setting] & same_platform[table.platform])
+        own = table.select(same_setting[table.setting] & same_platform[table.machine])
         found.append(_Run(part, unseen, own))
     return found
 

@@ -37,7 +37,7 @@ def of_main_platform(
     """
     count: Counter[Platform] = Counter()
     for table in tables.values():
-        for place, rows in Counter(table.platform[table.ok].tolist()).items():
+        for place, rows in Counter(table.machine[table.ok].tolist()).items():
             count.update({table.platforms[place]: rows} if table.platforms else {})
     if not count:
         return dict(tables), None, {}
@@ -46,7 +46,7 @@ def of_main_platform(
     for platform, rows in rest:
         others[platform.device] += rows
     chosen = {
-        name: table.select(np.array([each == main for each in table.platforms])[table.platform])
+        name: table.select(np.array([each == main for each in table.platforms])[table.machine])
         for name, table in tables.items()
     }
     return {k: table for k, table in chosen.items() if len(table)}, main, dict(others)

@@ -156,7 +156,7 @@ def layer_rows(
     how = table.setting
     if plain:
         how = np.array([plain.index(each) for each in plain])[table.setting]
-    run = how * max(1, len(table.platforms)) + table.platform
+    run = how * max(1, len(table.platforms)) + table.machine
     same = np.ones(len(table), dtype=bool)
     if not many:
         same = run == np.argmax(np.bincount(run[usable], minlength=1))
@@ -203,7 +203,7 @@ def layer_rows(
         () if info is None else _known(plain, how[used[first]], info.setting, many),
         ()
         if info is None
-        else _known(table.platforms, table.platform[used[first]], info.platform, many),
+        else _known(table.platforms, table.machine[used[first]], info.platform, many),
     ).select(np.flatnonzero(long_enough))
     left_out = {reason: count for reason, count in counts.items() if count}
     return replace(rows, left_out=left_out)

@@ -10,7 +10,9 @@ from resperf.dataset import (
     DatasetInfo,
     check_dataset,
     merge_datasets,
+    noise_floor,
     read_dataset,
+    read_table,
 )
 from resperf.errors import DatasetError, OutputError
 from resperf.layers import Dense
@@ -86,6 +88,25 @@ def test_the_history_of_all_parts_is_kept(
     # Weighted by rows: two of 0.0125, two of 0.0425.
     assert merged.machine_costs["session_ms"] == pytest.approx(0.0275)
     assert merged.machine_costs["view_ms"] == pytest.approx(0.002)
+
+
+def test_a_machine_of_which_more_is_known_is_the_same_machine(
+    tmp_path: Path, write: FileFactory, measured: MeasuredFactory, info: DatasetInfo
+) -> None:
+    known = dataclasses.replace(info.platform, model=143, stepping=8)
+    later = dataclasses.replace(info, platform=known)
+    rows = [measured(execution_ms=(n,), started_at=n) for n in (1.0, 3.0)]
+    own = measured(execution_ms=(2.0,), started_at=2.0, platform=known)
+    path = tmp_path / "c.h5"
+    merge_datasets([write("a.h5", *rows), write("b.h5", own, info=later)], path)
+    found = read_dataset(path).measurements
+    assert [(row.value("execution_ms"), row.repeat) for row in found] == [
+        (1.0, 0), (2.0, 1), (3.0, 2),
+    ]  # fmt: skip
+    table = read_table(path)["dense"]
+    assert noise_floor(table, "execution_ms").pairs == 2
+    assert table.machine.tolist() == [0, 0, 0]
+    assert table.platform.tolist() == [0, 1, 0]
 
 
 def test_unlike_machines_are_refused_with_the_difference(

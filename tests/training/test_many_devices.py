@@ -14,7 +14,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from resperf.bundle import Bundle, bundles_of, find_bundle, merge_bundles, of_device
+from resperf.bundle import Bundle, bundle_place, bundles_of, find_bundle, merge_bundles, of_device
 from resperf.cli.main import main
 from resperf.dataset import (
     Dataset,
@@ -360,7 +360,7 @@ def of_two_classes(bundle: Bundle, tmp_path: Path) -> Path:
 
 
 def test_parts_are_found_by_any_of_their_devices(
-    of_two_classes: Path, parts: list[Path], tmp_path: Path
+    of_two_classes: Path, parts: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     layers = additions(50, seed=7)
     for device in ("v100", "t4", "mi210", "mi100"):
@@ -370,6 +370,10 @@ def test_parts_are_found_by_any_of_their_devices(
         (own,), damaged = bundles_of(device, None, of_two_classes)
         assert not damaged
         assert of_device(own, device).device == device
+    monkeypatch.setenv("RESPERF_HOME", str(tmp_path / "home"))
+    shutil.copytree(of_two_classes, tmp_path / "home" / "bundles" / "mine")
+    assert bundle_place("mine") == (tmp_path / "home" / "bundles" / "mine").resolve()
+    assert find_bundle("mi210").path == bundle_place("mine")
     with pytest.raises(DeviceError, match=r"which device of .*There is mi100, mi210, p4, t4, v100"):
         find_bundle(None, path=of_two_classes)
     amd = written(tmp_path / "mi100.h5", [row(each, "mi100") for each in additions(60, seed=9)])
