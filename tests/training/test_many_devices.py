@@ -403,7 +403,7 @@ def test_the_command_line_names_devices_and_judges_without_one(
     assert "has rows of: t4, v100, p4" in text
     assert " t4," not in text.splitlines()[-1]
     text = cli("evaluate", networks, "--bundle", of_two_classes, "--split", "all")
-    assert [line.split()[0] for line in text.splitlines() if " net " in line] == [
+    assert [line.split()[1] for line in text.splitlines() if line.startswith("net ")] == [
         "t4", "v100", "t4", "h100",
     ]  # fmt: skip
     text = cli("dataset", "info", merged)
