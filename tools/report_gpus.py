@@ -5,10 +5,10 @@
     python tools/report_gpus.py --only operators,cards
     python tools/report_gpus.py --write                    # the tables of what there is
 
-NeuSight's and Vidur's rows are read from $RESPERF_PUBLIC_DATA (../shared/data by default) and
-imported into the work folder once. A fifth of the layers, chosen by the hash of their keys, judges
-and is seen by no fit; a tenth of the others chooses the number of trees. Rows that the importer
-flags are left out. No measured row is written into the report.
+NeuSight's and Vidur's rows, and convolutions of justus, are read from $RESPERF_PUBLIC_DATA
+(../shared/data by default) and imported into the work folder once. A fifth of the layers, chosen by
+the hash of their keys, judges and is seen by no fit; a tenth of the others chooses the number of
+trees. Rows that the importer flags are left out. No measured row is written into the report.
 """
 
 from __future__ import annotations
@@ -27,20 +27,27 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).parent))
+
 import numpy as np
+from report_accuracy import ROOT, public_data
 
 from resperf.dataset import read_table
 from resperf.dataset.hdf5 import open_dataset, references_of
 from resperf.dataset.importing.published import SESSION
+from resperf.devices import DeviceFacts, device_facts
+from resperf.devices.estimate import INTERVAL, LAUNCH_MS, estimated_ms
+from resperf.layers import KINDS as LAYER_KINDS
 from resperf.predictors import Examples
 from resperf.predictors.roofline import Roofline
 from resperf.report.markdown import markdown_table
 
-ROOT = Path(__file__).resolve().parents[1]
-BEGIN, END = (
+PLACE = (
+    "## Operators in PyTorch",
     "<!-- tools/report_gpus.py writes below -->",
     "<!-- tools/report_gpus.py wrote above -->",
 )
+"""Heading and marks of the tables."""
 QUANTITY = "execution_ms"
 HELD_OUT, VALIDATION = 0.2, 0.1
 KINDS = ("matmul", "dense", "elementwise", "activation", "softmax", "norm", "conv")
@@ -54,6 +61,12 @@ FEWEST_JUDGED = 40
 TREES_OF_FEW = 500
 """Fewer than by default, since each card and kind has a fit of its own."""
 HALF_KINDS = ("dense", "norm")
+YEAR_2018 = {"p100": "p100-pcie", "v100": "v100-pcie"}
+"""Cards of justus -> those of NeuSight. Which variant was measured is not published."""
+OLD_SESSION = "2018"
+ABOVE = 4.0
+"""Times the shortest of a card and kind: estimates are judged on rows longer than this, since
+shorter ones hold the host's dispatch rather than the device's time."""
 SEED = 0
 
 AIMS = {"matmul": 5.0, "dense": 5.0, "elementwise": 1.5, "activation": 1.5, "softmax": 3.0,
@@ -92,6 +105,19 @@ class Rows:
         """Return which rows are of a card, and of a session of it."""
         return (self.devices == device) & ((self.sessions == session) | (not session))
 
+    def with_rows(self, other: Rows) -> Rows:
+        """Return these rows, then others of the same kind."""
+        columns = {
+            name: np.concatenate([values, other.columns[name]])
+            for name, values in self.columns.items()
+        }
+        joined = {
+            name: np.concatenate([values, getattr(other, name)])
+            for name, values in vars(self).items()
+            if name not in ("kind", "columns")
+        }
+        return Rows(self.kind, columns, **joined)
+
 
 def share(key: str, salt: str) -> float:
     """Return a number between 0 and 1 that depends on a layer's key alone."""
@@ -107,6 +133,10 @@ def sources(data: Path) -> dict[str, list[Path]]:
             found.setdefault(f"neusight-{path.parent.name}", []).append(path)
     for path in sorted((data / "vidur").glob("compute__*__mlp.csv.gz")):
         found.setdefault(f"vidur-{path.name.split('__')[1]}", []).append(path)
+    for old, device in YEAR_2018.items():
+        path = data / "justus" / f"{old}_convolution.csv.gz"
+        if path.exists():
+            found[f"justus-{device}"] = [path]
     if not found:
         raise SystemExit(f"no measurements in {data}; set RESPERF_PUBLIC_DATA to their folder")
     return found
@@ -116,9 +146,12 @@ def import_all(data: Path, work: Path) -> None:
     """Import each card's files with the command that users have, once."""
     work.mkdir(parents=True, exist_ok=True)
     for name, files in sources(data).items():
-        target, source = work / f"{name}.h5", name.partition("-")[0]
+        source, _, device = name.partition("-")
+        target = work / f"{name}.h5"
         if not target.exists():
             words = ["dataset", "import", *map(str, files), "--format", source, "-o", str(target)]
+            # The other sources' files name their devices.
+            words += ["--device", device] if source == "justus" else []
             command = [sys.executable, "-m", "resperf.cli.main", *words]
             if subprocess.run(command, check=False).returncode:
                 raise SystemExit(f"{name} could not be imported")
@@ -148,7 +181,8 @@ def rows_of(work: Path, kind: str, source: str = "neusight") -> Rows:
         kind, {name: np.concatenate(parts) for name, parts in columns.items()},
         np.concatenate(times), np.array(settings, dtype=object), np.array(platforms, dtype=object),
         np.array([each.device for each in platforms]),
-        np.array([each.options[SESSION] for each in settings]), held_out, validation,
+        np.array([each.options.get(SESSION, OLD_SESSION) for each in settings]), held_out,
+        validation,
     )  # fmt: skip
 
 
@@ -290,6 +324,136 @@ def half(work: Path, kind: str) -> dict[str, Any]:
     return {"judged": judged}
 
 
+def conv2018(work: Path, kind: str) -> dict[str, Any]:
+    """Judge how far the convolutions of 2018 on two of the cards help with NeuSight's."""
+    if kind != "conv":
+        return {"judged": []}
+    new, old = rows_of(work, kind), rows_of(work, kind, "justus")
+    both = new.with_rows(old)
+    is_new = both.sessions != OLD_SESSION
+    judged = []
+
+    def add(name: str, predictor: Roofline, target: Any) -> None:
+        judged.extend({**row, "from": name} for row in listed(judge(predictor, both, target)))
+
+    alone = fit(both, is_new)
+    add("held out", alone, is_new & both.held_out)
+    add("held out, with those of 2018", fit(both, ~both.held_out), is_new & both.held_out)
+    for device in sorted(set(new.devices)):
+        own = is_new & both.of(device)
+        add("card left out", fit(both, is_new & ~own, trees=1), own)
+        add("card left out, with those of 2018", fit(both, ~own, trees=1), own)
+        others = fit(both, ~both.of(device), trees=1)
+        add("card left out, with those of 2018 of other cards", others, own)
+    add("those of 2018 by NeuSight's", alone, ~is_new)
+    add("those of 2018 by NeuSight's, 3x3 and stride 1", alone, ~is_new & as_neusight(both))
+    return {"judged": judged}
+
+
+def as_neusight(rows: Rows) -> Any:
+    """Return which convolutions are of the only sort that NeuSight has."""
+    expected = {"kernel": 3, "stride": 1}
+    sides = [
+        rows.columns[f"{name}_{side}"] == value
+        for name, value in expected.items()
+        for side in ("height", "width")
+    ]
+    return np.all([*sides, rows.columns["pad_top"] == 1, rows.columns["pad_left"] == 1], axis=0)
+
+
+@dataclass(frozen=True)
+class Estimates:
+    """Times of a kind on one card above `ABOVE` times the shortest, and their estimates.
+
+    Attributes
+    ----------
+    measured_ms, sheet_ms : array (rows,)
+    computes : array of bool (rows,)
+        Whether operations decide by the data sheet, rather than bytes.
+    """
+
+    measured_ms: Any
+    sheet_ms: Any
+    computes: Any
+
+
+@cache
+def estimates_of(work: Path, kind: str, device: str, source: str) -> Estimates:
+    """Estimate a card's layers of a kind from its data sheet, as predictions do."""
+    rows = rows_of(work, kind, source)
+    places = np.flatnonzero(rows.of(device))
+    places = places[rows.times_ms[places] > ABOVE * np.min(rows.times_ms[places], initial=np.inf)]
+    layers = LAYER_KINDS[kind].over({name: values[places] for name, values in rows.columns.items()})
+    dtypes = rows.columns.get("dtype", np.full(len(rows.times_ms), "float32"))[places]
+    facts = device_facts(device)
+    assert facts is not None  # The importers refuse cards without facts.
+    works = zip(layers.flops, layers.moved_bytes, dtypes.astype(str), strict=True)
+    found = [bounds_ms(*work, facts) for work in works]
+    computed_ms, moved_ms = np.array(found).reshape(-1, 2).T
+    return Estimates(
+        rows.times_ms[places], np.maximum(computed_ms, moved_ms), computed_ms >= moved_ms
+    )
+
+
+def bounds_ms(
+    flops: float, moved_bytes: float, dtype: str, facts: DeviceFacts
+) -> tuple[float, float]:
+    """Return a layer's estimate from its operations alone, and from its bytes alone."""
+    return (
+        estimated_ms(flops, 0.0, facts, dtype).ms,
+        estimated_ms(0.0, moved_bytes, facts, dtype).ms,
+    )
+
+
+def withheld(work: Path, kind: str) -> dict[str, Any]:
+    """Estimate a kind on cards as if they had no rows of it: by data sheet, and by other kinds."""
+    judged, inside = [], {}
+    for source in ("neusight", "vidur"):
+        if source == "vidur" and kind not in HALF_KINDS:
+            continue
+        kinds = KINDS if source == "neusight" else HALF_KINDS
+        for device in sorted(set(rows_of(work, kind, source).devices)):
+            own = estimates_of(work, kind, device, source)
+            if not len(own.measured_ms):
+                continue
+            others = [
+                estimates_of(work, other, device, source)
+                for other in kinds
+                if other != kind and device in rows_of(work, other, source).devices
+            ]
+            adapted_ms = by_other_kinds(own, others)
+            for name, times_ms in (
+                ("by data sheet", own.sheet_ms), ("by other kinds", adapted_ms),
+            ):  # fmt: skip
+                errors = 100 * np.abs(times_ms / own.measured_ms - 1)
+                both = (float(np.mean(errors)), float(np.median(errors)), float("nan"))
+                row = Judged(device, source, len(errors), *both)
+                judged.append({**vars(row), "from": name})
+            ratios = own.measured_ms / own.sheet_ms
+            share = np.mean((ratios >= INTERVAL[0]) & (ratios <= INTERVAL[1]))
+            inside[f"{source}, {device}"] = [float(np.median(ratios)), float(share)]
+    return {"judged": judged, "ratios": inside}
+
+
+def by_other_kinds(own: Estimates, others: Sequence[Estimates]) -> Any:
+    """Scale estimates by what the card's other kinds take, where operations or bytes decide.
+
+    The factor is the median over kinds of the median of measured over estimated; 1 where no other
+    kind has `FEWEST_JUDGED` such rows.
+    """
+    times_ms = own.sheet_ms.copy()
+    for computes in (True, False):
+        medians = [
+            float(np.median((each.measured_ms / each.sheet_ms)[each.computes == computes]))
+            for each in others
+            if np.sum(each.computes == computes) >= FEWEST_JUDGED
+        ]
+        factor = float(np.median(medians)) if medians else 1.0
+        chosen = own.computes == computes
+        times_ms[chosen] = LAUNCH_MS + factor * (own.sheet_ms[chosen] - LAUNCH_MS)
+    return times_ms
+
+
 def listed(found: Iterator[Judged]) -> list[dict[str, Any]]:
     """Return results as plain JSON values."""
     return [vars(each) for each in found]
@@ -297,15 +461,15 @@ def listed(found: Iterator[Judged]) -> list[dict[str, Any]]:
 
 PARTS: Mapping[str, Callable[[Path, str], dict[str, Any]]] = {
     "operators": operators, "cards": cards, "half": half, "sessions": sessions,
-    "few": few,
+    "few": few, "withheld": withheld, "conv2018": conv2018,
 }  # fmt: skip
 
 
-def read_judged(result: Mapping[str, Any], count: int | None = None) -> list[Judged]:
-    """Read results back, those from some number of rows."""
+def read_judged(result: Mapping[str, Any], learnt_from: int | str | None = None) -> list[Judged]:
+    """Read results back, those of fits to some number or sort of rows."""
     return [
         Judged(**{name: value for name, value in row.items() if name != "from"})
-        for row in result["judged"] if count is None or row["from"] == count
+        for row in result["judged"] if learnt_from is None or row["from"] == learnt_from
     ]  # fmt: skip
 
 
@@ -348,6 +512,8 @@ def by_interval(found: Mapping[str, list[Judged]]) -> str:
 def by_card(found: Mapping[str, list[Judged]], aims: Mapping[str, float]) -> str:
     """Lay out one row per kind, one column per card, and the mean beside the aim."""
     devices = devices_of(found)
+    if not found:
+        return ""
     cells = []
     for kind, rows in found.items():
         own = combined(rows)
@@ -356,6 +522,36 @@ def by_card(found: Mapping[str, list[Judged]], aims: Mapping[str, float]) -> str
             cell(mean_of(own, "mape")), cell(mean_of(own, "above")), cell(aims.get(kind, np.nan)),
         ])  # fmt: skip
     headings = ("MAPE in %", *devices, "mean", "mean above the floor", "aim")
+    filled = [place for place in range(len(headings)) if any(row[place] for row in cells)]
+    return markdown_table(
+        [headings[place] for place in filled],
+        [[row[place] for place in filled] for row in cells],
+    )
+
+
+def by_sort(result: Mapping[str, Any]) -> dict[str, list[Judged]]:
+    """Return results by what they were learnt from."""
+    return {name: read_judged(result, name)
+            for name in dict.fromkeys(row["from"] for row in result["judged"])}  # fmt: skip
+
+
+def by_ratio(results: Mapping[str, Mapping[str, Any]]) -> str:
+    """Lay out measured over estimated times of kinds, and how many are inside the interval."""
+    cells = []
+    for kind, result in results.items():
+        found = {
+            name.partition(", ")[2]: values
+            for name, values in result["ratios"].items()
+            if name.startswith("neusight")
+        }
+        if found:
+            worst = min(found, key=lambda device: found[device][1])
+            ratio, inside = np.mean([found[device] for device in found], axis=0)
+            cells.append([
+                kind, str(len(found)), f"{ratio:.2f}", f"{inside:.1%}",
+                f"{found[worst][1]:.1%} ({worst})",
+            ])  # fmt: skip
+    headings = ("kind", "cards", "measured / estimated, median", "inside the interval", "fewest")
     return markdown_table(headings, cells)
 
 
@@ -430,6 +626,33 @@ def report(results: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> str:
         "Chosen at random from its larger session, judged on the 20% held out of it (0 rows: on "
         "all layers). From 200 rows on, trees correct the sum of terms.",
         by_count(results.get("few", {}), results.get("cards", {})),
+        "### A kind that a card has no rows of",
+        origin("withheld"),
+        "The estimate from the data sheet alone, and the same times what the card's other kinds "
+        "take longer than theirs (median over kinds, operations and bytes apart), on rows above "
+        f"{ABOVE:g} times the shortest of their card and kind; then the same for Vidur's rows in "
+        "float16.",
+        *(
+            by_card(
+                {
+                    f"{kind}, {name}": [each for each in rows if each.session == source]
+                    for kind, result in results.get("withheld", {}).items()
+                    for name, rows in by_sort(result).items()
+                    if any(each.session == source for each in rows)
+                },
+                {},
+            )
+            for source in ("neusight", "vidur")
+        ),
+        "Means over NeuSight's cards of the median and of the share inside the interval of the "
+        "estimate from the data sheet:",
+        by_ratio(results.get("withheld", {})),
+        "### Convolutions of 2018",
+        origin("conv2018"),
+        "Single convolutions in TensorFlow 1 on a P100 and a V100 beside NeuSight's (3x3, stride "
+        "1), each source with coefficients of its own. A card that was left out keeps its rows of "
+        "2018.",
+        by_card(by_sort(results.get("conv2018", {}).get("conv", {"judged": []})), {}),
     ]
     return "\n\n".join(sections)
 
@@ -441,36 +664,40 @@ def commit() -> str:
     return done.stdout.strip() or "unknown"
 
 
-def write(text: str, output: Path) -> None:
-    """Replace what is between the marks; add them at the end where there are none."""
+def write(text: str, output: Path, place: tuple[str, str, str] = PLACE) -> None:
+    """Replace what is between two marks; add them at the end, with a heading, if there are none."""
     page = output.read_text(encoding="utf-8")
-    if BEGIN not in page:
-        page = f"{page.rstrip()}\n\n## Operators in PyTorch\n\n{BEGIN}\n{END}\n"
-    before, rest = page.split(BEGIN)
-    after = rest.split(END)[1]
-    output.write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{after}", encoding="utf-8")
+    heading, begin, end = place
+    if begin not in page:
+        page = f"{page.rstrip()}\n\n{heading}\n\n{begin}\n{end}\n"
+    before, rest = page.split(begin)
+    after = rest.split(end)[1]
+    output.write_text(f"{before}{begin}\n\n{text}\n\n{end}{after}", encoding="utf-8")
+
+
+def default_work() -> Path:
+    """Return the folder of imported datasets and results."""
+    cache_folder = os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")
+    return Path(cache_folder) / "resperf-gpus"
 
 
 def main() -> None:
     """Import, judge what is not judged yet, and write the tables."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    default = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "resperf-gpus"
-    parser.add_argument("--work", type=Path, default=default)
+    parser.add_argument("--work", type=Path, default=default_work())
     parser.add_argument("--only", default=",".join(PARTS), help="parts, separated by commas")
     parser.add_argument("--kinds", default=",".join(KINDS))
     parser.add_argument("--write", action="store_true", help="judge nothing")
     parser.add_argument("--output", type=Path, default=ROOT / "docs" / "gpus.md")
     given = parser.parse_args()
     if not given.write:
-        import_all(
-            Path(os.environ.get("RESPERF_PUBLIC_DATA", ROOT.parent / "shared" / "data")), given.work
-        )
+        import_all(public_data(), given.work)
         for part in given.only.split(","):
             for kind in given.kinds.split(","):
-                start = time.monotonic()
+                start = time.process_time()
                 result = {**PARTS[part](given.work, kind), "commit": commit()}
                 (given.work / f"{part}-{kind}.json").write_text(json.dumps(result) + "\n")
-                print(f"{part}, {kind}: {time.monotonic() - start:.0f} s", flush=True)
+                print(f"{part}, {kind}: {time.process_time() - start:.0f} s", flush=True)
     results: dict[str, dict[str, Any]] = {}
     for part in PARTS:
         for kind in KINDS:
