@@ -85,6 +85,12 @@ OF_CLASSES: Mapping[str, str] = {
 }  # fmt: skip
 """How the names of classes begin."""
 LEARNT_KINDS = ("conv", "matmul", "dense", "elementwise", "activation", "softmax", "norm")
+SORTS: Mapping[str, tuple[str, ...]] = {
+    "conv": ("kernel_height", "kernel_width", "stride_height", "stride_width"),
+    "activation": ("activation",),
+    **dict.fromkeys(("elementwise", "norm"), ("function",)),
+}
+"""Kind -> fields by which layers are of sorts that need rows of their own."""
 
 MEASURED_CARD, OTHER_CARD = "v100-pcie", "h100"
 INFERRED_SETTING = ("rtx4090", "2.4.0")
@@ -93,7 +99,8 @@ LAYER_BY_LAYER = {"resnet50-224": 64, "bert_large-512": 8}
 LEAST_SHARE = 0.005
 """Of a network's time on every card, below which a class is not shown."""
 SAME_NETWORK_ON = (("rtx4090", "2.4.0"), ("rtx3090", "2.4.0"))
-SAME_BATCH = 256
+SAME_BATCH, LISTED_BATCH = 256, 2
+"""Batch size of the compared predictions, and that of the operators' shapes in timm's lists."""
 FAR = 0.05
 """Relative difference of graph and list from which a network is named."""
 NAMED_CLASSES = 3
@@ -225,9 +232,27 @@ class Operators:
                 continue
             predictor, rows = self.of(kind)
             values = predictor.predict(columns_of(layers), setting, platform)[EXECUTION].values
-            known = bool(np.any(rows.of(facts.device)))
-            times |= {place: (float(ms), known) for place, ms in zip(chosen, values, strict=True)}
+            taught = sorts_of(rows, facts.device)
+            times |= {
+                place: (float(ms), sort_of(layer) in taught)
+                for place, layer, ms in zip(chosen, layers, values, strict=True)
+            }
         return [Part(name, *times[place]) for place, name in enumerate(names) if place in times]
+
+
+def sort_of(layer: Layer) -> tuple[Any, ...]:
+    """Return what tells sorts of layers of one kind apart: function, or window and stride."""
+    return tuple(getattr(layer, name) for name in SORTS.get(layer.kind, ()))
+
+
+def sorts_of(rows: Rows, device: str) -> set[tuple[Any, ...]]:
+    """Return the sorts of layers of which a device has rows."""
+    own = rows.of(device)
+    if not np.any(own):
+        return set()
+    names = SORTS.get(rows.kind, ())
+    columns = [rows.columns[name][own].tolist() for name in names]
+    return set(zip(*columns, strict=True)) if names else {()}
 
 
 def class_of(network: RunNetwork, facts: DeviceFacts) -> str:
@@ -335,7 +360,7 @@ def layers(given: Given) -> str:
             setting = Setting("torch", "2.1.0", "cuda", 0, batch=batch, precision="fp32")
             parts = given.operators.parts(network, setting, Platform(device), card)
             known = sum(part.ms for part in parts if part.measured) / sum(p.ms for p in parts)
-            columns[f"{card.name}, float32, {known:.0%} by its own operators"] = {
+            columns[f"{card.name}, float32, {known:.0%} from rows of its own"] = {
                 of: Band(ms, ms, ms) for of, ms in sums_ms(parts, plain_class).items()
             }
         setting = Setting("torch", "2.4.0", "cuda", 0, batch=batch, precision="amp")
@@ -407,8 +432,9 @@ def graphs(given: Given) -> str:
     for device, version in SAME_NETWORK_ON:
         learnt, facts = fit_of(given.datasets, device, version)
         setting = Setting("torch", version, "cuda", 0, precision="amp", layout="nchw")
-        listed = {each.name: each for each in file_of(tuple(given.datasets), device, version)
-                  .networks}  # fmt: skip
+        file = file_of(tuple(given.datasets), device, version)
+        listed = {each.name: replace(each, scale=SAME_BATCH / LISTED_BATCH)
+                  for each in file.networks}  # fmt: skip
         found, unread = {}, []
         for path in sorted(given.graphs.glob("*.onnx")):
             if path.stem not in listed:
@@ -425,9 +451,9 @@ def graphs(given: Given) -> str:
 
 
 def graph_run(path: Path, setting: Setting) -> RunNetwork:
-    """Read the operators of a graph at `SAME_BATCH`, lowered at batch 2 as lists were."""
-    run = run_network(read_network(path, batch=2), setting)
-    return replace(run, scale=SAME_BATCH / 2)
+    """Read the operators of a graph, with the shapes that lists have."""
+    run = run_network(read_network(path, batch=LISTED_BATCH), setting)
+    return replace(run, scale=SAME_BATCH / LISTED_BATCH)
 
 
 class Difference(NamedTuple):

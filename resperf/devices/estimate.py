@@ -3,7 +3,7 @@
 The published peaks are not reached: kernels take longer than the larger of operations over peak
 and bytes over bandwidth by the factors below. They are medians over published times of nine cards
 and the operators products, convolutions, normalisations, softmax and element-wise ones (NeuSight,
-rows above four times the shortest); `tools/estimate_error.py` prints them.
+rows above four times the shortest); `tools/report_gpus.py --only withheld` prints errors.
 """
 
 from __future__ import annotations
