@@ -485,7 +485,8 @@ def mean_of(cards_of_kind: Mapping[str, Judged], name: str) -> float:
         for device, each in cards_of_kind.items()
         if device not in (*AMD, *APART) and each.rows >= FEWEST_JUDGED
     ]
-    return float(np.nanmean(values)) if values else float("nan")
+    known = np.array(values)[np.isfinite(values)]
+    return float(np.mean(known)) if len(known) else float("nan")
 
 
 def devices_of(found: Mapping[str, list[Judged]]) -> list[str]:
