@@ -1,7 +1,7 @@
 #!/usr/bin/env python
 """How well `roofline` predicts published operators of GPUs: writes the tables of docs/gpus.md.
 
-    python tools/report_gpus.py                            # 15 minutes on one core
+    python tools/report_gpus.py                            # 20 minutes on one core
     python tools/report_gpus.py --only operators,cards
     python tools/report_gpus.py --write                    # the tables of what there is
 

@@ -6,7 +6,7 @@
         resperf dataset import ../shared/data/timm/*$device*.csv.gz \\
             ../shared/data/timm/operators.jsonl.gz --format timm -o build/timm-$device.h5
     done
-    python tools/report_inferred.py build/gpu_networks build/timm-*.h5    # 10 minutes on one core
+    python tools/report_inferred.py build/gpu_networks build/timm-*.h5    # 5 minutes on one core
     python tools/report_inferred.py build/gpu_networks build/timm-*.h5 --only graphs
 
 Three parts. ``classes``: `class-costs` fitted to the totals of NeuSight's networks on all cards
