@@ -170,7 +170,13 @@ _ROWS = (
         free=_TORCH_FREE,
         precisions=_TORCH_PRECISIONS,
     ),
-    Target(framework="torch", device_class="cpu", packages=("torch",)),
+    Target(
+        framework="torch",
+        device_class="cpu",
+        lowering="resperf.lowering.torch",
+        packages=("torch",),
+        free=_TORCH_FREE,
+    ),
     Target(
         framework="synthetic",
         device_class="synthetic",

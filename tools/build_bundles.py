@@ -1,9 +1,10 @@
 #!/usr/bin/env python
 """Build the bundles that are shipped: the GPUs of published measurements.
 
-    python tools/build_bundles.py                     # 12 minutes on 2 cores
+    python tools/build_bundles.py                     # 20 minutes on 2 cores
     python tools/build_bundles.py --only k80
     python tools/build_bundles.py --only gpus-torch
+    python tools/build_bundles.py --only gpus-torch-networks
 
 The measurements are read from $RESPERF_PUBLIC_DATA (../shared/data by default).
 
@@ -14,6 +15,9 @@ few coefficients.
 
 PyTorch: one bundle of all cards, in two parts, of NVIDIA's and of AMD's. Layers of neusight
 (float32) and of vidur (float16) are learnt together, each row on its own card.
+
+PyTorch, whole networks: costs of operator classes on GPUs, and on two CPUs, are learnt from timm's
+times of whole networks (docs/networks-on-gpus.md).
 """
 
 from __future__ import annotations
@@ -47,16 +51,25 @@ TORCH_TREES = {"cuda": 800, "rocm": 200}
 bundle stays below 10 MB; docs/gpus.md says what it costs."""
 
 
+NETWORKS = "gpus-torch-networks"
+"""The bundle of what operators cost under PyTorch, learnt from whole networks."""
+
+NETWORK_PARTS = {"gpus": ("3090", "4090", "5090"), "cpus": ("i9_10940x", "i7_12700h")}
+"""Its parts -> the devices in the names of timm's files."""
+
+
 def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, default=public_data(), help="published measurements")
     parser.add_argument("--output", type=Path, default=ROOT / "models" / "bundles")
-    parser.add_argument("--only", action="append", choices=(*DEVICES, TORCH), metavar="NAME")
+    parser.add_argument(
+        "--only", action="append", choices=(*DEVICES, TORCH, NETWORKS), metavar="NAME"
+    )
     parser.add_argument("--trees", type=int, help="of each kind, instead of the bundles' own")
     given = parser.parse_args(words)
     first = given.output / f"{FIRST}-tensorflow"
-    every = given.only or (*DEVICES, TORCH)
-    chosen = [name for name in every if name != TORCH]
+    every = given.only or (*DEVICES, TORCH, NETWORKS)
+    chosen = [name for name in every if name in DEVICES]
     if chosen and FIRST not in chosen and not first.exists():
         parser.error(f"{first} is not there, whose estimates the others scale; build it first")
     with tempfile.TemporaryDirectory() as folder:
@@ -74,6 +87,22 @@ def main(words: Sequence[str] | None = None) -> None:
             run("train", dataset, *words)
         if TORCH in every:
             build_torch(given.data, Path(folder), given.output / TORCH, given.trees)
+        if NETWORKS in every:
+            build_networks(given.data / "timm", Path(folder), given.output / NETWORKS)
+
+
+def build_networks(data: Path, work: Path, output: Path) -> None:
+    """Import, merge and train the devices of each part, and join the parts."""
+    for part, devices in NETWORK_PARTS.items():
+        datasets = []
+        for device in devices:
+            files = sorted(data.glob(f"benchmark-*{device}*.csv.gz"))
+            datasets.append(work / f"timm-{device}.h5")
+            words = (*files, data / "operators.jsonl.gz", "--format", "timm", "-o", datasets[-1])
+            run("dataset", "import", *words)
+        run("dataset", "merge", *datasets, "-o", work / f"{part}.h5")
+        run("train", work / f"{part}.h5", "--method", "class-costs", "-o", work / part)
+    run("bundle", "merge", *(work / part for part in NETWORK_PARTS), "-o", output)
 
 
 def build_torch(data: Path, work: Path, output: Path, trees: int | None = None) -> None:

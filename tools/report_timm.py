@@ -42,7 +42,8 @@ from resperf.predictors._class_fit import (
     folds_of,
     relative_to,
 )
-from resperf.predictors.class_costs import ClassFit, group_of
+from resperf.predictors._fitted_classes import ClassFit, group_of
+from resperf.predictors._left_out_cards import CardRows, errors_of_left_out, spread_of
 from resperf.predictors.intervals import ASSUMED
 from resperf.predictors.operator_classes import Cost, RunNetwork, Terms, class_terms
 from resperf.report.markdown import markdown_table
@@ -341,12 +342,7 @@ def transfers(files: Sequence[File]) -> Iterator[list[str]]:
 
 def transferred(target: File, others: Sequence[File]) -> list[str]:
     """Predict a card by coefficients relative to data sheets, and by one factor on its sister."""
-    costs = costs_of([t for file in others for t in file.terms], training=False)
-    sheet_ms = [columns_of(file.terms, costs).sheet_ms for file in others]
-    relative = relative_to(
-        np.concatenate([file.times_ms for file in others]), np.concatenate(sheet_ms), costs,
-        training=False,
-    )  # fmt: skip
+    costs, relative = together(others)
     shrinkage = SHRINKAGES[1]
     pooled = relative.solve(shrinkage)
     own_sheet = columns_of(target.terms, costs).sheet_ms
@@ -407,6 +403,89 @@ def by_runs(target: File, costs: Sequence[Cost], by_sheet_ms: Array) -> list[str
     return cells
 
 
+def coverage(file: File) -> dict[str, float]:
+    """Return the shares of networks inside their 90% intervals, of fits without their fold."""
+    found = {}
+    for name, folds in (("family", folds_of(file.families)), ("network", folds_of(file.same))):
+        parts, inside = np.array(folds), np.zeros(len(folds), dtype=bool)
+        for part in sorted(set(folds)):
+            own = parts == part
+            rest = file.select(~own)
+            fit = ClassFit.fit(
+                rest.terms, rest.times_ms, rest.families, training=file.is_training,
+                similar=rest.same,
+            )  # fmt: skip
+            judged = file.select(own)
+            estimate = fit.predict(judged.terms)
+            is_above, is_below = (
+                estimate.low <= judged.times_ms, judged.times_ms <= estimate.high,
+            )  # fmt: skip
+            inside[own] = is_above & is_below
+        found[name] = float(inside.mean())
+    return found
+
+
+def latest_files(files: Sequence[File]) -> list[File]:
+    """Return of each device, mode, layout, eager or compiled, the file of the latest version."""
+    found = {
+        (each.facts.device, each.setting.mode, each.setting.layout, each.setting.compiled): each
+        for each in sorted(files, key=lambda file: file.setting.framework_version)
+    }
+    chosen = {file.name for file in found.values()}
+    return [file for file in files if file.name in chosen]
+
+
+def left_out_cards(files: Sequence[File]) -> Iterator[list[str]]:
+    """Yield a row per card that is predicted from the others in each of the ways that were tried.
+
+    The geometric mean of what the other cards' fits say, without and with their corrections, and
+    one fit to the other cards together.
+    """
+    kinds: dict[tuple[str, str], dict[str, File]] = {}
+    for file in latest_files(files):
+        if file.sort in ("eager", "compiled"):
+            kind = file.setting.layout, file.setting.compiled
+            kinds.setdefault(kind, {})[file.facts.device] = file
+    for (layout, compiled), known in kinds.items():
+        if len(known) < 2:
+            continue
+        cards = [_card(file) for file in known.values()]
+        without_families = errors_of_left_out(cards)
+        spread = spread_of(cards)
+        for place, (card, file) in enumerate(zip(cards, known.values(), strict=True)):
+            others = [each for number, each in enumerate(cards) if number != place]
+            rows = [each for number, each in enumerate(known.values()) if number != place]
+            plain, corrected_ms = [], []
+            for other in others:
+                sheet_ms = columns_of(card.terms, other.fit.costs).sheet_ms
+                plain.append(np.log(sheet_ms @ other.fit.coefficients))
+                corrected_ms.append(np.log(other.fit.predict(card.terms).values))
+            ways = [np.exp(np.mean(each, axis=0)) / card.times_ms for each in (plain, corrected_ms)]
+            ways += [np.exp(without_families[place]), by_one_fit(file, rows)]
+            yield [file.facts.name, f"{layout}, {compiled}", *(_percent(_error(w)) for w in ways),
+                   f"{np.exp(spread.width):.2f}", _percent(spread.coverage)]  # fmt: skip
+
+
+def _card(file: File) -> CardRows:
+    fit = ClassFit.fit(file.terms, file.times_ms, file.families, training=False, similar=file.same)
+    return CardRows(fit, file.terms, file.times_ms, file.families, file.is_training)
+
+
+def together(files: Sequence[File]) -> tuple[tuple[Any, ...], Relative]:
+    """Return the terms of several cards, and these relative to the measured times."""
+    costs = costs_of([t for file in files for t in file.terms], training=False)
+    sheet_ms = np.concatenate([columns_of(file.terms, costs).sheet_ms for file in files])
+    times_ms = np.concatenate([file.times_ms for file in files])
+    return costs, relative_to(times_ms, sheet_ms, costs, training=False)
+
+
+def by_one_fit(target: File, others: Sequence[File]) -> Array:
+    """Return predictions over measured times of a card by one fit to the other cards together."""
+    costs, relative = together(others)
+    predicted_ms = columns_of(target.terms, costs).sheet_ms @ relative.solve(SHRINKAGES[1])
+    return np.asarray(predicted_ms / target.times_ms)
+
+
 def _own_shrinkage(matrix: Array, expected: Array) -> Shrinkage:
     """Choose on the card's own few networks how strongly they are drawn to other cards."""
     names = [str(row) for row in range(len(matrix))]
@@ -421,7 +500,10 @@ def _percent(share: float) -> str:
     return f"{share:.1%}"
 
 
-def page(results: Sequence[dict[str, Any]], curves: Any, moved: Sequence[list[str]]) -> str:
+def page(
+    results: Sequence[dict[str, Any]], curves: Any, moved: Sequence[list[str]],
+    inside: dict[str, dict[str, float]], left_out: Sequence[list[str]],
+) -> str:  # fmt: skip
     """Return the page."""
     commit = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True,
@@ -489,11 +571,22 @@ def page(results: Sequence[dict[str, Any]], curves: Any, moved: Sequence[list[st
         ("card", "", "from", "without runs", *(f"{count} networks" for count in RUNS)),
         [row[:4] + row[-len(RUNS):] for row in moved],
     )  # fmt: skip
+    intervals = markdown_table(
+        ("file", "family out", "network out"),
+        [[row["file"], *(_percent(inside[row["file"]][key]) for key in ("family", "network"))]
+         for row in main if row["file"] in inside],
+    )  # fmt: skip
+    unseen = markdown_table(
+        ("card that is left out", "", "mean of fits", "with their corrections",
+         "mean of fits, family out too", "one fit", "interval, factor", "inside"),
+        list(left_out),
+    )  # fmt: skip
     date = datetime.now(UTC).date().isoformat()
     return _PAGE.format(
         command="OMP_NUM_THREADS=1 nice python tools/report_timm.py build/timm-*.h5", date=date,
         commit=commit, accuracy=accuracy, blocks=blocks, told=told, worst=worst, few=few,
-        cards=cards, runs=runs, run_draws=RUN_DRAWS, least=f"{LEAST_DIFFERENCE:.0%}", draws=DRAWS,
+        cards=cards, runs=runs, run_draws=RUN_DRAWS, intervals=intervals, unseen=unseen,
+        draws=DRAWS, least=f"{LEAST_DIFFERENCE:.0%}",
     )  # fmt: skip
 
 
@@ -527,6 +620,13 @@ Operator lists were traced under autocast in inference. For fp32 on CPUs, casts 
 training steps are predicted from the operators of the forward pass.
 
 {worst}
+
+## Are the 90% intervals as wide as they should be?
+
+Share of the networks whose measured time is inside, of fits without a fourth of the families, or
+of the networks with their other sizes and twins; the latest file of each device and setting.
+
+{intervals}
 
 ## Added blocks
 
@@ -569,6 +669,17 @@ of them are inside the 90% interval. The priors (0.2 for a card's factor and for
 it, 0.2 for networks around both) were chosen with these cards in view.
 
 {runs}
+
+## Cards that nobody measured
+
+The latest file of each card, predicted with its data sheet from the other cards' fits. Three ways
+were tried: the geometric mean of what the fits say, the same with their corrections by near
+networks (the networks are known on the other cards), and one fit to the others together. The second
+one answers. The last columns are of its interval: the next card's factor as those of the cards that
+were left out, families left out as well, by Student's t for so few cards; and the share of networks
+inside it, of three cards in an interval that was made without the card.
+
+{unseen}
 """
 
 
@@ -590,8 +701,13 @@ def main() -> None:
         for file in files
         if file.name in CURVES
     }
-    moved = list(transfers(files))
-    arguments.output.write_text(page(results, curves, moved), encoding="utf-8")
+    inside = {
+        file.name: _kept(arguments.work / f"{file.name}-coverage.json", file, coverage)
+        for file in latest_files(files)
+    }
+    moved, left_out = list(transfers(files)), list(left_out_cards(files))
+    text = page(results, curves, moved, inside, left_out)
+    arguments.output.write_text(text, encoding="utf-8")
 
 
 def _kept(path: Path, file: File, make: Callable[[File], Any]) -> Any:

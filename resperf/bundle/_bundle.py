@@ -26,7 +26,7 @@ from resperf.layers import Layer, kind_of_key
 from resperf.measurement import layer_kind, quantity_of, written_kind
 from resperf.network import Network, structure_digest
 from resperf.platform import Platform
-from resperf.predictors import METHODS, Estimate, Predictor, predictor_class
+from resperf.predictors import METHODS, Account, Estimate, Predictor, predictor_class
 from resperf.predictors.intervals import Intervals, assumed, widened
 from resperf.predictors.transfers import Transfers
 from resperf.quantities import EXECUTION, QUANTITIES, WHOLE_CALL, layer_quantity
@@ -387,6 +387,11 @@ class Bundle:
         return several and any(each.unseen_devices for each in self._methods())
 
     @property
+    def stand_ins(self) -> Mapping[str, str]:
+        """Precision that some of its predictors answer by rows of another -> that one."""
+        return {key: value for each in self._methods() for key, value in each.stand_ins.items()}
+
+    @property
     def many_settings(self) -> bool:
         """Whether its predictors of layers answer for each of its settings and platforms."""
         return any(each.many_settings for each in self._methods())
@@ -491,6 +496,12 @@ class Bundle:
     ) -> Sequence[Mapping[str, float]]:
         """Return by what groups a predictor of networks explains a quantity: shares of each."""
         return self._predictors[NETWORK, quantity].network_shares(networks, setting, platform)
+
+    def account(
+        self, network: Network, quantity: str, setting: Setting, platform: Platform
+    ) -> Account | None:
+        """Say more about the prediction of a network, if the predictor of the quantity can."""
+        return self._predictors[NETWORK, quantity].account(network, setting, platform)
 
     def predict(
         self,

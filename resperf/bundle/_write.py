@@ -26,6 +26,7 @@ from resperf.quantities import Level
 from resperf.settings import Setting
 
 GOLDEN_LAYERS = 10
+_OF_PREDICTORS = (".onnx", ".npz")
 
 
 @contextmanager
@@ -88,8 +89,8 @@ def _refuse_foreign(bundle: Path) -> None:
     try:
         own = set(json.loads((bundle / MANIFEST).read_text(encoding="utf-8"))["files"])
     except (OSError, ValueError, TypeError, KeyError):
-        # A damaged bundle may be replaced, with all its ONNX files.
-        own = {file.name for file in bundle.glob("*.onnx")}
+        # A damaged bundle may be replaced, with all files of its predictors.
+        own = {file.name for file in bundle.iterdir() if file.suffix in _OF_PREDICTORS}
     foreign = sorted({entry.name for entry in bundle.iterdir()} - own - {MANIFEST})
     if foreign:
         raise OutputError(

@@ -52,7 +52,7 @@ PRECISIONS = ("fp32", "amp", "fp16", "bf16")
 @click.option(
     "--precision",
     type=click.Choice(PRECISIONS),
-    help="Precision of the run; amp is autocast to float16. The bundle's by default.",
+    help="Precision of the run; amp is autocast to float16. The network's own types by default.",
 )
 @click.option("--compiled", is_flag=True, help="The framework compiles the network.")
 @click.option(

@@ -90,7 +90,7 @@ def predict(
         Refuse networks with operators or copies that have no predictor; ``"range"`` also those
         with layers or copies outside the trained range.
     precision : {"fp32", "amp", "fp16", "bf16"}, optional
-        Precision of the run; the bundle's by default.
+        Precision of the run; the network's own types (float32) by default.
     compiled : bool
         Whether the framework compiles the network.
     host_dispatch_us : float
@@ -241,7 +241,7 @@ def predict_everywhere(
 def _on_each_device(bundles: Sequence[Bundle], asked: Asked) -> Iterator[Bundle]:
     """Yield bundles under a setting that fits, once for each device that they have rows of."""
     for each in bundles:
-        setting = next(filter(asked.fits, each.settings), None)
+        setting = asked.setting_of(each)
         if setting is not None:
             platforms = {platform.device: platform for platform in reversed(each.platforms)}
             alone = len(platforms) == 1 and setting is each.setting

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from resperf.bundle import (
     MANIFEST,
@@ -20,13 +21,14 @@ from resperf.bundle import (
 from resperf.devices import DeviceFacts, add_device, device_facts, devices, read_device
 from resperf.errors import UnsupportedError
 from resperf.prediction.data_sheet import platform_of, sheet_bundle
-from resperf.settings import PLAIN_PRECISIONS, Setting
+from resperf.settings import PLAIN_PRECISIONS, Mode, Setting
 from resperf.targets import DEFAULT, Target, targets
 
 _PEAK_OF = {"amp": "fp16", "fp16": "fp16", "bf16": "bf16"}
 """Precision -> the peak that a device has if its units know that type."""
 _COMPILED = "dynamo"
 _TABLE = ".toml"
+_USUAL_LAYOUTS = ("", "nchw")
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,7 @@ class Asked:
     bundle : str or Path or None
         As ``--bundle``.
     precision : str or None
-        ``"fp32"``, ``"amp"``, ``"fp16"`` or ``"bf16"``.
+        ``"fp32"``, ``"amp"``, ``"fp16"`` or ``"bf16"``; None means the network's own types.
     compiled : bool
         Whether the framework compiles the network; if false, eager is preferred.
     """
@@ -54,15 +56,51 @@ class Asked:
 
     @property
     def words(self) -> str:
-        """The setting in words, empty if none is asked for."""
-        named = [f"precision {self.precision}"] if self.precision else []
+        """The setting in words."""
+        named = [f"precision {self.precision or PLAIN_PRECISIONS[1]}"]
         return ", ".join([*named, "compiled"] if self.compiled else named)
+
+    @property
+    def _precisions(self) -> tuple[str, ...]:
+        plain = self.precision is None or self.precision in PLAIN_PRECISIONS
+        return PLAIN_PRECISIONS if plain else (str(self.precision),)
+
+    def _is_one_of(self, setting: Setting, precisions: tuple[str, ...]) -> bool:
+        return setting.precision in precisions and (setting.is_compiled or not self.compiled)
 
     def fits(self, setting: Setting) -> bool:
         """Say whether times under a setting answer the question."""
-        plain = self.precision == PLAIN_PRECISIONS[1] and setting.precision in PLAIN_PRECISIONS
-        precise = plain or self.precision in (None, setting.precision)
-        return precise and (setting.is_compiled or not self.compiled)
+        return self._is_one_of(setting, self._precisions)
+
+    def setting_of(self, part: Bundle, *, standing_in: bool = False) -> Setting | None:
+        """Return the setting under which a part answers the question; None if it has none.
+
+        Of several, one that is compiled only if that is asked for, of the framework's own layout,
+        and of the latest version. Settings of training steps come last.
+
+        Parameters
+        ----------
+        part : Bundle
+        standing_in : bool
+            Also take rows of another precision that stand in for the one that is asked for.
+        """
+        wanted, known = self.precision or PLAIN_PRECISIONS[1], self._precisions
+        if standing_in and wanted in part.stand_ins:
+            known = (part.stand_ins[wanted],)
+        fitting = [each for each in part.settings if self._is_one_of(each, known)]
+        if not fitting:
+            return None
+        found = min(fitting, key=self._unlikeness)
+        return replace(found, precision=wanted) if standing_in else found
+
+    def _unlikeness(self, setting: Setting) -> tuple[Any, ...]:
+        version = [-int(word) for word in setting.framework_version.split(".") if word.isdigit()]
+        return (
+            setting.mode is not Mode.INFERENCE,
+            setting.is_compiled and not self.compiled,
+            setting.layout not in _USUAL_LAYOUTS,
+            version,
+        )
 
 
 @dataclass(frozen=True)
@@ -99,9 +137,16 @@ def accelerator(device: str | None) -> DeviceFacts | None:
 def answering(asked: Asked) -> Answering:
     """Choose what answers: a bundle of the device, one for unseen devices, or its data sheet.
 
-    Bundles of the device come first, among them those of the setting; `resperf.bundle.best_of`
-    chooses between several. Next is a bundle whose predictors serve devices that no row came from,
-    and last the data sheet alone.
+    In this order, each with the framework and setting that are asked for; of several bundles,
+    `resperf.bundle.best_of` chooses:
+
+    1. bundles with times of the device; without a precision, plain (float32) ones
+    2. bundles with times of the device in a precision that stands in for the one asked for
+    3. bundles whose predictors serve devices that no row came from; then likewise those with
+       another precision
+    4. the data sheet alone
+
+    A bundle that is named answers under its own setting if no precision is asked for.
 
     Raises
     ------
@@ -123,7 +168,7 @@ def _answering(asked: Asked) -> Answering:
         return _of_card(asked, facts)
     found = chosen_bundle(asked.device, asked.framework, asked.bundle)
     alike = [part for part in found.parts if part.device == found.device]
-    fitting = _under(asked, [found, *alike])
+    fitting = _under(asked, [found, *alike]) or _under_own(asked, [found])
     if not fitting:
         raise UnsupportedError(
             f"{found.path} has no times of {found.device} with {asked.words}; leave it out, or "
@@ -162,7 +207,7 @@ def _as_calibrated(asked: Asked) -> Asked:
 
 def _under_calibrated(asked: Asked, answer: Answering) -> Answering:
     """Answer a question that names a bundle but no setting under the one that was calibrated."""
-    if asked.bundle is None or asked.words:
+    if asked.bundle is None or asked.precision is not None or asked.compiled:
         return answer
     device = answer.bundle.device
     found = [
@@ -180,10 +225,14 @@ def _of_card(asked: Asked, facts: DeviceFacts) -> Answering:
     _refuse_lacking(asked, facts)
     place = bundle_place(asked.bundle, asked.framework)
     own, damaged = bundles_of(facts.device, asked.framework, place)
-    if fitting := _under(asked, [of_device(part, facts.device) for part in own]):
+    mine = [of_device(part, facts.device) for part in own]
+    fitting = _under(asked, mine) or _under(asked, mine, standing_in=True)
+    if not fitting and _is_bundle(place):
+        fitting = _under_own(asked, mine)
+    if fitting:
         chosen = best_of(fitting)
         return Answering(_checked(chosen), _others(chosen, own))
-    if (unseen := _unseen(asked, facts, place)) is not None:
+    if (unseen := _unseen(asked, facts, place, own)) is not None:
         return unseen
     if not own and _is_bundle(place):
         # Raises the error that the bundle is of other devices.
@@ -196,13 +245,25 @@ def _is_bundle(place: str | Path | None) -> bool:
     return place is not None and (Path(place) / MANIFEST).exists()
 
 
-def _under(asked: Asked, parts: list[Bundle]) -> list[Bundle]:
+def _under(asked: Asked, parts: list[Bundle], *, standing_in: bool = False) -> list[Bundle]:
     """Return the parts with a setting that fits, under that setting."""
     return [
         part if setting is part.setting else part.on(setting, part.platform)
         for part in parts
-        if (setting := next(filter(asked.fits, part.settings), None)) is not None
+        if (setting := asked.setting_of(part, standing_in=standing_in)) is not None
     ]
+
+
+def _under_own(asked: Asked, parts: list[Bundle]) -> list[Bundle]:
+    """Return parts under a setting of any precision if none is asked for."""
+    if asked.precision is not None:
+        return []
+    precisions = dict.fromkeys(each.precision for part in parts for each in part.settings)
+    return [
+        found
+        for precision in precisions
+        for found in _under(replace(asked, precision=precision), parts)
+    ][:1]
 
 
 def _checked(part: Bundle) -> Bundle:
@@ -233,22 +294,37 @@ def _described(part: Bundle) -> str:
     return f"{part.path.name} ({', '.join(filter(None, words))})"
 
 
-def _unseen(asked: Asked, facts: DeviceFacts, place: Path | None) -> Answering | None:
+def _unseen(
+    asked: Asked, facts: DeviceFacts, place: Path | None, own: list[Bundle]
+) -> Answering | None:
     """Choose a bundle whose predictors answer for any device of this class, if there is one."""
     parts, _ = bundles_of(None, asked.framework, place)
-    serving = [
-        part
-        for part in _under(asked, parts)
-        if part.serves_unseen and facts.device_class in _classes_of(part)
+    able = [
+        part for part in parts if part.serves_unseen and facts.device_class in _classes_of(part)
     ]
+    serving = _under(asked, able) or _under(asked, able, standing_in=True)
     if not serving:
         return None
     chosen = best_of(serving)
     note = (
-        f"no bundle has times of this card: {chosen.path.name} infers them from those of "
-        f"{_listed(chosen)} and the facts of all"
+        f"{_lacking(asked, own)}: {chosen.path.name} infers them from those of {_listed(chosen)} "
+        "and the facts of all"
     )
     return Answering(_checked(chosen).on(chosen.setting, platform_of(facts)), (note,))
+
+
+def _lacking(asked: Asked, own: list[Bundle]) -> str:
+    """Say that no bundle has times of a card under a setting, and under which it has."""
+    if not own:
+        return "no bundle has times of this card"
+    there = "; ".join(dict.fromkeys(_described(part) for part in own))
+    precisions = dict.fromkeys(
+        each.precision for part in own for each in part.settings if each.precision
+    )
+    why = f"no bundle has times of this card with {asked.words}, only {there}"
+    if asked.precision is None and precisions:
+        why += f" (for its measurements: --precision {' or '.join(precisions)})"
+    return why
 
 
 def _classes_of(part: Bundle) -> set[str]:
@@ -270,11 +346,7 @@ def _by_data_sheet(
         precision=asked.precision or PLAIN_PRECISIONS[1],
         compiled=_COMPILED if asked.compiled else "eager",
     )
-    why = "no bundle has times of this card"
-    if own:
-        there = "; ".join(dict.fromkeys(map(_described, own)))
-        why += f" with {asked.words}, only {there}"
-    note = f"{why}: every time is estimated from its data sheet"
+    note = f"{_lacking(asked, own)}: every time is estimated from its data sheet"
     return Answering(sheet_bundle(facts, setting), (*notes, note))
 
 

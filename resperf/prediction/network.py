@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Literal
 
-from resperf.bundle import NETWORK, Bundle, group_of
+from resperf.bundle import Bundle, group_of
 from resperf.copies import PACKED_KINDS, weights_moved_ms
 from resperf.devices import DeviceFacts, estimated_ms
-from resperf.errors import BundleError, UnsupportedError
+from resperf.errors import UnsupportedError
 from resperf.lowering import LoweredNetwork, LoweredNode, Work, lower, tensor_bytes, work_of
 from resperf.network import Network
 from resperf.prediction.composition import composable, composed
@@ -18,7 +18,6 @@ from resperf.prediction.data_sheet import METHOD, completed, sheet_facts
 from resperf.prediction.host import bundle_warnings
 from resperf.prediction.layers import Time, layer_prediction, layer_times, priced
 from resperf.prediction.result import (
-    WHOLE_NETWORK,
     LayerPrediction,
     PhaseTimes,
     Prediction,
@@ -26,6 +25,7 @@ from resperf.prediction.result import (
     Skipped,
 )
 from resperf.prediction.rules import RULE_OF_METHOD, RULES
+from resperf.prediction.whole_network import answered, of_whole_network
 from resperf.quantities import PHASES, QUANTITIES, Level
 from resperf.settings import Setting
 from resperf.units import MS_PER_S
@@ -78,15 +78,16 @@ def predict_network(
         If `strict` and the total would leave something out (or extrapolate), if the framework has
         no lowering, or if the bundle predicts whole calls, which do not add up.
     """
-    found = _of_whole_network(network, bundle) if whole else {}
+    found = of_whole_network(network, bundle) if whole else {}
     if found and not bundle.kinds:
-        empty = _empty(network, bundle, threads)
-        return replace(
-            empty,
-            rule=WHOLE_NETWORK,
-            quantities=tuple(found.values()),
-            calibrated_with=calibrated_with(bundle, found.values()),
-        )
+        answer = answered(
+            _empty(network, bundle, threads), network, bundle, found,
+            method=lowering, estimated=not strict, host_dispatch_us=host_dispatch_us,
+        )  # fmt: skip
+        outside = [f"{network.name}: {answer.extrapolated}"] if answer.extrapolated else []
+        _refuse_incomplete(strict, network.name, bundle, answer.skipped, outside)
+        answer = replace(answer, calibrated_with=calibrated_with(bundle, found.values()))
+        return _with_host(answer, host_dispatch_us)
     if bundle.method == METHOD and sheet_facts(bundle) is None:
         raise UnsupportedError(
             f"{bundle.path} estimates from the data sheet of {bundle.device}, which is not known "
@@ -103,43 +104,6 @@ def predict_network(
     prediction = _with_host(prediction, host_dispatch_us)
     quantities = {**_of_layers(lowered, bundle), **found}
     return replace(prediction, quantities=tuple(quantities.values())) if quantities else prediction
-
-
-def _of_whole_network(network: Network, bundle: Bundle) -> dict[str, QuantityPrediction]:
-    """Use the predictors trained on networks whose setting is nearest to the bundle's.
-
-    What only a part of another mode predicts, such as training steps, is of that mode.
-    """
-    found = {}
-    names = dict.fromkeys(name for part in bundle.parts for name in part.network_quantities)
-    for name in names:
-        for setting in (bundle.setting, *_of_other_modes(bundle, name)):
-            try:
-                part = bundle.answering(NETWORK, name, setting, bundle.platform)
-            except BundleError:
-                # Its part has another framework or mode.
-                continue
-            one = part.predict_networks([network], setting, bundle.platform)[name]
-            found[name] = QuantityPrediction(
-                name, float(one.values[0]), float(one.low[0]), float(one.high[0]),
-                part.method_of(NETWORK, name), setting.mode,
-            )  # fmt: skip
-            break
-    return found
-
-
-def _of_other_modes(bundle: Bundle, quantity: str) -> list[Setting]:
-    """Return settings of other modes that a network's quantity is predicted for, nearest first."""
-    return sorted(
-        (
-            setting
-            for part in bundle.parts
-            if part.has(NETWORK, quantity)
-            for setting in part.settings
-            if setting.framework == bundle.framework and setting.mode is not bundle.setting.mode
-        ),
-        key=lambda setting: len(setting.differences(bundle.setting)),
-    )
 
 
 def calibrated_with(bundle: Bundle, quantities: Iterable[QuantityPrediction] = ()) -> int:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from resperf.lowering import LoweredNode
-from resperf.quantities import WHOLE_CALL, quantity
+from resperf.quantities import EXECUTION, WHOLE_CALL, quantity
 from resperf.records import Record
 from resperf.settings import Mode
 from resperf.units import US_PER_MS, json_values
@@ -196,6 +196,25 @@ class QuantityPrediction(Record):
 
 
 @dataclass(frozen=True)
+class Part(Record):
+    """A time attributed to some of a network's operators, which nobody measured by themselves.
+
+    Attributes
+    ----------
+    name : str
+        A group of operators, or a class of them.
+    ms : float
+    low, high : float
+        Band of equally good fits to the times of whole networks, in ms.
+    """
+
+    name: str
+    ms: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
 class Prediction:
     """How long one run of a network takes on a device.
 
@@ -256,6 +275,14 @@ class Prediction:
     missing_costs : tuple of Skipped
         Costs other than operators, such as ``node_ms``, that the total does not contain because
         the bundle does not have them.
+    groups, classes : tuple of Part
+        The execution of a network that was predicted as a whole, attributed to groups and to single
+        classes of operators; empty if they are not told apart.
+    inferred_from : str
+        What the execution was inferred from as a whole, such as ``"whole networks on this
+        device"``; empty if layers were predicted.
+    extrapolated : str
+        Why the network as a whole is outside what was measured; empty if it is inside.
     """
 
     network: str
@@ -288,17 +315,25 @@ class Prediction:
     calibrated_with: int = 0
     notes: tuple[str, ...] = ()
     quantities: tuple[QuantityPrediction, ...] = ()
+    groups: tuple[Part, ...] = ()
+    classes: tuple[Part, ...] = ()
+    inferred_from: str = ""
+    extrapolated: str = ""
 
     @property
     def total_ms(self) -> float:
         """Sum of the three phases as far as they are known, in milliseconds.
 
-        If the network was predicted as a whole, its predicted latency.
+        If only the latency of the network as a whole was predicted, that.
         """
-        if self.rule != WHOLE_NETWORK:
+        if self.rule != WHOLE_NETWORK or not math.isnan(self.phases.execution_ms):
             return self.phases.total_ms
-        found = (each.value for each in self.quantities if each.name == "latency_ms")
-        return next(found, math.nan)
+        latency = self.predicted_quantity("latency_ms")
+        return math.nan if latency is None else latency.value
+
+    def predicted_quantity(self, name: str) -> QuantityPrediction | None:
+        """Return a quantity that was predicted for the network as a whole; None if it was not."""
+        return next((each for each in self.quantities if each.name == name), None)
 
     @property
     def host_ms(self) -> float:
@@ -338,20 +373,27 @@ class Prediction:
         return known_sum(parts_ms)
 
     @property
+    def _inferred_ms(self) -> float:
+        if self.inferred_from:
+            return self.phases.execution_ms - self.waiting_ms
+        return sum(
+            layer.execution_ms
+            for layer in self.layers
+            if layer.inferred and layer.phase not in self.estimated_phases
+        )
+
+    @property
     def origins(self) -> dict[str, Any]:
         """Where the total's time comes from: ``measured`` and others, shares, and ``..._ms``.
 
         ``measured`` times were learnt from measurements of this device, ``inferred`` ones from
-        those of other devices, ``estimated`` ones from data sheets and other measurements;
+        those of other devices or of whole networks, ``estimated`` ones from data sheets and other
+        measurements;
         ``host`` is time in which the device waits for the host.
         """
         parts_ms = {
             "measured": 0.0,
-            "inferred": sum(
-                layer.execution_ms
-                for layer in self.layers
-                if layer.inferred and layer.phase not in self.estimated_phases
-            ),
+            "inferred": self._inferred_ms,
             "estimated": self.estimated_ms,
             "host": self.waiting_ms,
         }
@@ -397,6 +439,11 @@ class Prediction:
 
     def _device_bound_ms(self, sign: int, total_ms: float) -> float:
         """Return the bound of a total in which the device never waits."""
+        if self.rule == WHOLE_NETWORK:
+            known = self.predicted_quantity(EXECUTION)
+            if known is None or math.isnan(total_ms):
+                return math.nan
+            return total_ms / known.value * (known.low if sign < 0 else known.high)
         layers_ms = sum(layer.execution_ms for layer in self.layers)
         if not layers_ms:
             return math.nan
@@ -425,6 +472,10 @@ class Prediction:
         """
         inside_ms = sum(layer.execution_ms for layer in self.layers if layer.in_range)
         outside_ms = sum(layer.execution_ms for layer in self.layers if not layer.in_range)
+        if self.inferred_from and self.extrapolated:
+            outside_ms = self._inferred_ms
+        elif self.inferred_from:
+            inside_ms = self._inferred_ms
         parts_ms = {
             "in_range": inside_ms,
             "out_of_range": outside_ms,
@@ -457,7 +508,8 @@ _OWN = (
     "complete", "machine", "bundle", "method", "session_ms", "views_ms", "handover_ms", "warnings",
     "lowering", "rule", "estimated_phases", "views_estimated", "copies", "estimated_ms",
     "lower_bound_ms", "low_ms", "high_ms", "coverage", "origins", "precision", "compiled",
-    "host_dispatch_us", "kernels", "waiting_ms", "calibrated_with", "notes",
+    "host_dispatch_us", "kernels", "waiting_ms", "calibrated_with", "notes", "groups", "classes",
+    "inferred_from", "extrapolated",
 )  # fmt: skip
 
 

@@ -7,6 +7,7 @@ from typing import cast
 
 from resperf.errors import TrainingError
 from resperf.predictors._base import (
+    Account,
     Estimate,
     Examples,
     LayerPredictor,
@@ -18,7 +19,7 @@ from resperf.predictors._base import (
 from resperf.quantities import Level
 
 __all__ = [
-    "DEFAULT_METHOD", "METHODS", "Estimate", "Examples", "LayerPredictor", "Predicted",
+    "DEFAULT_METHOD", "METHODS", "Account", "Estimate", "Examples", "LayerPredictor", "Predicted",
     "Predictor", "Progress", "Task", "layer_predictor_class", "methods_of", "predictor_class",
     "register",
 ]  # fmt: skip

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -192,6 +192,42 @@ Predicted = Mapping[str, Estimate]
 """Quantity -> its estimate, one entry per subject."""
 
 
+class Band(NamedTuple):
+    """A time attributed to a part of a network, with the band of equally good fits, in ms."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Account:
+    """What a predictor says on one network beside its value.
+
+    Attributes
+    ----------
+    inferred_from : str
+        Whose measurements the times of its operators were inferred from, such as ``"whole
+        networks on this device"``.
+    groups, classes : mapping of str to Band
+        Attributed times of groups of operators, and of single classes of them; empty if the
+        predictor tells none apart.
+    extrapolated : str
+        Why the network is outside what was measured; empty if it is inside.
+    left_out : tuple of str
+        Why operators are not in the value.
+    notes : tuple of str
+        Why the value may be off.
+    """
+
+    inferred_from: str
+    groups: Mapping[str, Band]
+    classes: Mapping[str, Band]
+    extrapolated: str = ""
+    left_out: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
 class Predictor(ABC):
     """Predicts quantities of layers of one kind, or of networks.
 
@@ -225,6 +261,8 @@ class Predictor(ABC):
     always may."""
     unseen_devices: ClassVar[bool] = False
     """Whether it answers for devices that no row came from, from their facts."""
+    stand_ins: ClassVar[Mapping[str, str]] = {}
+    """Precision that it answers without rows -> the precision of the rows that it takes then."""
     notes_: tuple[str, ...] = ()
     """Remarks for the user on the fit, or on predicted totals; set by `fit` or `predict`."""
 
@@ -322,6 +360,15 @@ class Predictor(ABC):
         is one group.
         """
         return [{WHOLE: 1.0} for _ in networks]
+
+    def account(
+        self,
+        network: Network,  # noqa: ARG002
+        setting: Setting,  # noqa: ARG002
+        platform: Platform,  # noqa: ARG002
+    ) -> Account | None:
+        """Say more about the prediction of a network; None if there is no more to say."""
+        return None
 
     def export(self, folder: Path, stem: str) -> dict[str, Any]:
         """Write ``STEM.onnx`` if the method has a network; return the rest as plain JSON values.

@@ -5,14 +5,18 @@ cost together. One fit per device, mode, precision, layout, version, and eager o
 coefficients are relative to the device's data sheet. There is no constant, so that totals follow
 the batch size. The idea of a linear form over few totals of a network is ConvMeter's (Beringer et
 al. 2024, "ConvMeter: Predicting the Performance of Convolutional Neural Networks").
+
+A device without a fit is predicted by the geometric mean of what the fits of the others say with
+its data sheet, with an interval from leaving one device out after the other.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple, Self, cast
+from typing import Any, ClassVar, NamedTuple, cast
 
 import numpy as np
 
@@ -22,282 +26,80 @@ from resperf.features import Array, Columns
 from resperf.lowering.torch import COMPILED
 from resperf.network import Network
 from resperf.platform import Platform
-from resperf.predictors._base import Estimate, Examples, Predicted, Predictor, Task, stored
-from resperf.predictors._class_fit import (
-    FEWEST_NETWORKS,
-    FOLDS,
-    Identified,
-    Shrinkage,
-    alike,
-    columns_of,
-    costs_of,
-    folds_of,
-    relative_to,
+from resperf.predictors._base import (
+    Account,
+    Band,
+    Estimate,
+    Examples,
+    Predicted,
+    Predictor,
+    Task,
+    stored,
 )
-from resperf.predictors._nearness import Nearness
-from resperf.predictors.intervals import Intervals, assumed
-from resperf.predictors.operator_classes import (
-    UPDATE,
-    Cost,
-    RunNetwork,
-    Terms,
-    class_terms,
-    run_network,
-)
+from resperf.predictors._class_fit import alike as twins
+from resperf.predictors._fitted_classes import ClassFit
+from resperf.predictors._left_out_cards import CardRows, Spread, spread_of
+from resperf.predictors.operator_classes import RunNetwork, Terms, class_terms, run_network
 from resperf.quantities import Level
 from resperf.settings import Mode, Setting
 
-GROUPS: Mapping[str, tuple[str, ...]] = {
-    "convolutions with normalisation and activation": (
-        "convolution", "depthwise", "grouped convolution", "batch norm", "group norm", "relu",
-        "silu",
-    ),
-    "attention": ("attention", "batched product", "softmax"),
-    "products with normalisation and activation": ("product", "layer norm", "gelu"),
-}  # fmt: skip
-"""Group -> how the names of its classes begin. All other classes move and combine data."""
-OTHER_GROUP = "other operators"
 _RARE_SHARE = 0.05
 """Share of a network's time, by data sheet, in rare classes from which the user is warned."""
-_LEAST_COEFFICIENT = 0.02
-"""Of a term in the shares that nearness is judged by: a fit sets many to zero."""
 _SINGULAR = 1e12
 """Condition that rounding alone gives."""
-_DIGITS = 6
+_FITS = "fits"
+_OWN, _OTHERS = "whole networks on this device", "whole networks on other devices"
 
 
-class Band(NamedTuple):
-    """A time attributed to a part of a network, with the band of equally good fits, in ms."""
+class _Chosen(NamedTuple):
+    """What answers for a device and setting: a fit of its own, or those of other devices."""
 
-    value: float
-    low: float
-    high: float
+    fits: tuple[ClassFit, ...]
+    spread: Spread | None
+    notes: tuple[str, ...]
 
+    def predict(self, terms: Sequence[Terms], batches: Sequence[int]) -> Estimate:
+        """Predict networks: the geometric mean of what the fits say."""
+        found = [fit.predict(terms, batches) for fit in self.fits]
+        if self.spread is None:
+            return found[0]
+        times_ms = _geometric_mean([each.values for each in found])
+        # Within the data, the spread of whole devices holds; outside it, what is wider.
+        low, high = self.spread.bounds(times_ms)
+        outside = np.array(
+            [bool(self.outside(*each)) for each in zip(times_ms, batches, strict=True)], dtype=bool
+        )
+        lowest = np.min([each.low for each in found], axis=0)
+        highest = np.max([each.high for each in found], axis=0)
+        return Estimate(
+            times_ms,
+            np.where(outside, np.minimum(low, lowest), low),
+            np.where(outside, np.maximum(high, highest), high),
+        )
 
-@dataclass(frozen=True)
-class ClassFit:
-    """Costs of classes on one device under one setting.
+    def outside(self, time_ms: float, batch: int) -> str:
+        """Say why a time is extrapolated by all of the fits; empty if it is not by one."""
+        reasons = [fit.outside(time_ms, batch) for fit in self.fits]
+        return reasons[0] if all(reasons) else ""
 
-    Attributes
-    ----------
-    costs : tuple of Cost
-    coefficients, expected : array (costs,)
-        Times what the data sheet says; what is expected without any measurement.
-    draws : array (draws, costs)
-        Coefficients of fits to other draws of the same families.
-    shrinkage : Shrinkage
-    identified : Identified
-    nearness : Nearness or None
-        Correction near known networks; None with few of them.
-    near, far : Intervals or None
-        Of networks near to known ones, and of new families; None with few networks.
-    shortest_ms : float
-        Shortest measured time; shorter ones are extrapolated.
-    families : int
-    """
+    def bands(self, terms: Terms, batch: int, name: str) -> dict[str, Band]:
+        """Return the attributed times of ``"groups"`` or of ``"attributed"`` classes.
 
-    costs: tuple[Cost, ...]
-    coefficients: Array
-    expected: Array
-    draws: Array
-    shrinkage: Shrinkage
-    identified: Identified
-    nearness: Nearness | None
-    near: Intervals | None
-    far: Intervals | None
-    shortest_ms: float
-    families: int
-
-    @classmethod
-    def fit(
-        cls,
-        networks: Sequence[Terms],
-        times_ms: Array,
-        families: Sequence[str],
-        *,
-        training: bool,
-        seed: int = 0,
-        similar: Sequence[str] = (),
-    ) -> Self:
-        """Fit to times of whole networks.
-
-        Parameters
-        ----------
-        networks : sequence of Terms
-        times_ms : array (networks,)
-        families : sequence of str
-            Networks of one family are left out together.
-        training : bool
-            Whether the times are of training steps.
-        seed : int
-        similar : sequence of str, optional
-            Sizes and twins of one network have one name; the families by default.
+        Of several fits, the mean of their shares of the predicted time, with the outermost of their
+        bands.
         """
-        families, similar = (
-            _apart(each, len(networks)) for each in (families, similar or families)
-        )
-        costs = costs_of(
-            networks, min(FEWEST_NETWORKS, max(2, len(networks) // 8)), training=training
-        )
-        sheet_ms = columns_of(networks, costs).sheet_ms
-        relative = relative_to(times_ms, sheet_ms, costs, training=training)
-        shrinkage = relative.best_shrinkage(families)
-        coefficients = relative.solve(shrinkage)
-        draws = relative.draws(families, shrinkage, seed)
-        self = cls(
-            costs, coefficients, relative.expected, draws, shrinkage, relative.identified(costs),
-            None, None, None, float(times_ms.min()),
-            len(set(families)),
-        )  # fmt: skip
-        if len(networks) < 2 * FEWEST_NETWORKS:
-            return self
-        family_out = times_ms * relative.left_out(folds_of(families), shrinkage)
-        folds = folds_of(similar)
-        network_out = times_ms * relative.left_out(folds, shrinkage)
-        class_ms = self.class_ms(sheet_ms)
-        errors = times_ms / np.maximum(network_out, 1e-9)
-        corrected = network_out * left_out_factors(class_ms, errors, folds)
-        return cls(
-            **{
-                **vars(self),
-                "nearness": self.corrected_by(sheet_ms, errors),
-                "near": Intervals.fit(times_ms, corrected),
-                "far": Intervals.fit(times_ms, family_out),
-            }
-        )
-
-    @property
-    def classes(self) -> tuple[str, ...]:
-        """Names of the classes in alphabetical order."""
-        return tuple(sorted({cost.of for cost in self.costs}))
-
-    def class_ms(self, sheet_ms: Array) -> Array:
-        """Return times by class for judging nearness, shape (networks, classes)."""
-        floor = np.maximum(self.coefficients, _LEAST_COEFFICIENT + 0.05 * self.expected)
-        place = {name: number for number, name in enumerate(self.classes)}
-        member = np.zeros((len(self.costs), len(place)))
-        for row, cost in enumerate(self.costs):
-            member[row, place[cost.of]] = 1.0
-        return np.asarray(sheet_ms * floor @ member)
-
-    def corrected_by(self, sheet_ms: Array, ratios: Array) -> Nearness:
-        """Return the correction that measured over predicted times of networks teach."""
-        return Nearness.fit(self.class_ms(sheet_ms), ratios)
-
-    def predict(self, networks: Sequence[Terms]) -> Estimate:
-        """Predict whole networks with their intervals."""
-        sheet_ms = columns_of(networks, self.costs).sheet_ms
-        plain_ms = sheet_ms @ self.coefficients
-        in_range = plain_ms >= self.shortest_ms
-        far = _bounds(self.far, plain_ms, in_range)
-        if self.nearness is None:
-            return Estimate(plain_ms, *far)
-        class_ms = self.class_ms(sheet_ms)
-        times_ms = plain_ms * self.nearness.factors(class_ms)
-        is_near = self.nearness.nearness(class_ms) > 0.5
-        near = _bounds(self.near, times_ms, in_range)
-        low, high = (np.where(is_near, a, b) for a, b in zip(near, far, strict=True))
-        return Estimate(times_ms, np.minimum(low, times_ms), np.maximum(high, times_ms))
-
-    def attributed(self, network: Terms) -> dict[str, Band]:
-        """Return the time in each class of a network: an attribution, no measurement."""
-        return self._attributed(network, lambda name: name)
-
-    def groups(self, network: Terms) -> dict[str, Band]:
-        """Return the time in each group of `GROUPS`."""
-        return self._attributed(network, group_of)
-
-    def _attributed(self, network: Terms, name_of: Any) -> dict[str, Band]:
-        sheet_ms = columns_of([network], self.costs).sheet_ms[0]
-        factor = float(self.predict([network]).values[0]) / max(
-            float(sheet_ms @ self.coefficients), 1e-12
-        )
-        places: dict[str, list[int]] = {}
-        for place, cost in enumerate(self.costs):
-            if sheet_ms[place] > 0:
-                places.setdefault(name_of(cost.of), []).append(place)
-        found = {}
-        for name, chosen in places.items():
-            value = factor * float(sheet_ms[chosen] @ self.coefficients[chosen])
-            drawn = factor * self.draws[:, chosen] @ sheet_ms[chosen]
-            low, high = np.quantile(drawn, (0.05, 0.95))
-            found[name] = Band(value, min(float(low), value), max(float(high), value))
-        return found
-
-    def shares(self, network: Terms) -> dict[str, float]:
-        """Return the shares of a network's time in the groups of `GROUPS`."""
-        found: dict[str, float] = {}
-        times_ms = columns_of([network], self.costs).sheet_ms[0] * self.coefficients
-        for cost, time_ms in zip(self.costs, times_ms, strict=True):
-            group = group_of(cost.of)
-            found[group] = found.get(group, 0.0) + float(time_ms)
-        total_ms = sum(found.values())
-        return {group: time_ms / total_ms for group, time_ms in found.items() if time_ms > 0}
-
-    def rare_share(self, network: Terms) -> float:
-        """Return the share of a network by data sheet in classes that few networks have."""
-        known = {*self.classes, UPDATE.of}
-        rare = sum(time for cost, time in network.items() if cost.of not in known)
-        return rare / max(sum(network.values()), 1e-12)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain JSON values."""
-        return {
-            "costs": [list(cost) for cost in self.costs],
-            "coefficients": np.round(self.coefficients, _DIGITS).tolist(),
-            "expected": self.expected.tolist(),
-            "draws": np.round(self.draws, _DIGITS).tolist(),
-            "shrinkage": list(self.shrinkage),
-            "identified": self.identified._asdict(),
-            "nearness": None if self.nearness is None else self.nearness.to_json(),
-            "near": None if self.near is None else self.near.to_json(),
-            "far": None if self.far is None else self.far.to_json(),
-            "shortest_ms": self.shortest_ms,
-            "families": self.families,
-        }
-
-    @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> Self:
-        """Read what `to_json` returned."""
-        identified = dict(stored(values, "identified"))
-        identified["collinear"] = tuple(tuple(each) for each in identified["collinear"])
-        nearness, near, far = (stored(values, name) for name in ("nearness", "near", "far"))
-        return cls(
-            tuple(Cost(*each) for each in stored(values, "costs")),
-            np.array(stored(values, "coefficients"), dtype=float),
-            np.array(stored(values, "expected"), dtype=float),
-            np.array(stored(values, "draws"), dtype=float),
-            Shrinkage(*stored(values, "shrinkage")),
-            Identified(**identified),
-            None if nearness is None else Nearness.from_json(nearness),
-            None if near is None else Intervals.from_json(near),
-            None if far is None else Intervals.from_json(far),
-            float(stored(values, "shortest_ms")),
-            int(stored(values, "families")),
-        )
-
-
-def _apart(groups: Sequence[str], networks: int) -> Sequence[str]:
-    """Return groups that can be left out; with too few of them, each network is its own."""
-    return groups if len(set(groups)) >= FOLDS else [str(number) for number in range(networks)]
-
-
-def left_out_factors(class_ms: Array, ratios: Array, folds: Sequence[str]) -> Array:
-    """Return corrections of networks, each learnt without its fold."""
-    names = np.array(folds)
-    factors = np.ones(len(names))
-    for name in np.unique(names):
-        own = names == name
-        factors[own] = Nearness.fit(class_ms[~own], ratios[~own]).factors(class_ms[own])
-    return factors
-
-
-def group_of(name: str) -> str:
-    """Return the group of a class."""
-    for group, beginnings in GROUPS.items():
-        if name.startswith(beginnings):
-            return group
-    return OTHER_GROUP
+        time_ms = float(self.predict([terms], [batch]).values[0])
+        found = []
+        for fit in self.fits:
+            parts = getattr(fit, name)(terms)
+            factor = time_ms / max(sum(part.value for part in parts.values()), 1e-12)
+            found.append({k: Band(*(factor * each for each in v)) for k, v in parts.items()})
+        nothing = Band(0.0, 0.0, 0.0)
+        bands = {}
+        for key in dict.fromkeys(key for each in found for key in each):
+            values, lows, highs = zip(*(each.get(key, nothing) for each in found), strict=True)
+            bands[key] = Band(sum(values) / len(values), min(lows), max(highs))
+        return bands
 
 
 class ClassCosts(Predictor):
@@ -305,16 +107,19 @@ class ClassCosts(Predictor):
 
     Attributes
     ----------
-    fits_ : dict of str to ClassFit
-        One for each device and setting, by `setting_name`.
+    spreads_ : dict of str to Spread
+        By `kind_of_setting`: how far devices are off that are predicted from the others.
     """
 
     method = "class-costs"
     level = Level.NETWORK
     quantities = frozenset({"execution_ms", "step_ms", "latency_ms"})
     reads_lists = True
+    unseen_devices = True
+    stand_ins: ClassVar[Mapping[str, str]] = {"fp16": "amp", "bf16": "amp"}
 
-    fits_: dict[str, ClassFit]
+    _fits: Mapping[str, ClassFit] | None = None
+    _stored_in: Path | None = None
 
     def _learn(self, task: Task) -> None:
         examples = task.examples
@@ -322,113 +127,217 @@ class ClassCosts(Predictor):
             raise TrainingError(
                 f"{self.method} needs to know the device and the setting of each network"
             )
+        settings, platforms = _per_row(examples)
         rows: dict[str, list[int]] = {}
-        keys = [
-            setting_name(setting, platform)
-            for setting, platform in zip(*_per_row(examples), strict=True)
-        ]
-        for row, key in enumerate(keys):
+        kinds: dict[str, dict[str, str]] = {}
+        for row, (setting, platform) in enumerate(zip(settings, platforms, strict=True)):
+            key = setting_name(setting, platform)
             rows.setdefault(key, []).append(row)
-        self.fits_, notes = {}, []
+            kinds.setdefault(kind_of_setting(setting, platform), {})[key] = platform.device
+        fits: dict[str, ClassFit] = {}
+        cards: dict[str, CardRows] = {}
+        notes = []
         for key, chosen in rows.items():
-            terms = [self._terms_of_row(examples, row) for row in chosen]
+            terms = [
+                terms_of(examples.networks[row], settings[row], platforms[row]) for row in chosen
+            ]
             names = [examples.networks[row].name for row in chosen]
             families = [examples.groups[row] for row in chosen] if examples.groups else names
-            setting = _per_row(examples)[0][chosen[0]]
-            fit = ClassFit.fit(
-                terms, examples.values[chosen], families,
-                training=setting.mode is Mode.TRAINING, seed=task.seed,
-                similar=alike(names, terms),
+            is_training = settings[chosen[0]].mode is Mode.TRAINING
+            fits[key] = ClassFit.fit(
+                terms, examples.values[chosen], families, training=is_training, seed=task.seed,
+                similar=twins(names, terms), batches=[settings[row].batch or 0 for row in chosen],
             )  # fmt: skip
-            self.fits_[key] = fit
-            notes.append(described(key, fit, len(chosen)))
+            cards[key] = CardRows(fits[key], terms, examples.values[chosen], families, is_training)
+            notes.append(described(key, fits[key], len(chosen)))
+        self._fits = fits
+        self.spreads_ = {
+            kind: spread_of([cards[key] for key in _latest(devices).values()])
+            for kind, devices in kinds.items()
+            if len(set(devices.values())) > 1
+        }
+        notes += [f"{kind}, devices left out: {each}" for kind, each in self.spreads_.items()]
         self.notes_ = tuple(notes)
 
-    def _terms_of_row(self, examples: Examples, row: int) -> Terms:
-        settings, platforms = _per_row(examples)
-        return terms_of(examples.networks[row], settings[row], platforms[row])
+    @property
+    def fits_(self) -> Mapping[str, ClassFit]:
+        """One for each device and setting, by `setting_name`; read when they are needed."""
+        if self._fits is None:
+            assert self._stored_in is not None
+            self._fits = _read_fits(self._stored_in)
+        return self._fits
 
-    def fit_for(self, setting: Setting, platform: Platform) -> ClassFit:
+    def fit_for(self, setting: Setting, platform: Platform) -> ClassFit | None:
         """Return the fit of a device and setting; of the latest version if that one is not known.
 
-        Raises
-        ------
-        UnsupportedError
-            If there is none.
+        None if there is none.
         """
         wanted = setting_name(setting, platform)
         if wanted in self.fits_:
             return self.fits_[wanted]
-        start = wanted.rpartition(" ")[0]
-        others = sorted(key for key in self.fits_ if key.rpartition(" ")[0] == start)
-        if not others:
-            raise UnsupportedError(
-                f"no network was measured with {wanted}; known: {', '.join(sorted(self.fits_))}"
+        start = _without_version(wanted)
+        others = [key for key in self.fits_ if _without_version(key) == start]
+        return self.fits_[max(others, key=_version)] if others else None
+
+    def _chosen(self, setting: Setting, platform: Platform) -> _Chosen:
+        """Choose the fits that answer.
+
+        Raises
+        ------
+        UnsupportedError
+            If no network was measured with such a setting on a device of this class.
+        """
+        precision = self.stand_ins.get(setting.precision, setting.precision)
+        how = replace(setting, precision=precision)
+        notes = []
+        if precision != setting.precision:
+            notes.append(
+                f"no network was measured in {setting.precision}: its operators are taken to cost "
+                f"what they do with {precision}, without the casts"
             )
-        return self.fits_[others[-1]]
+        if (own := self.fit_for(how, platform)) is not None:
+            return _Chosen((own,), None, tuple(notes))
+        kind = kind_of_setting(how, platform)
+        if kind not in self.spreads_:
+            raise UnsupportedError(
+                f"no network was measured with {setting_name(setting, platform)}; known: "
+                f"{', '.join(sorted(self.fits_))}"
+            )
+        alike = {
+            key: device
+            for key in self.fits_
+            if " ".join((_class_of(device := key.split(" ")[0]), *key.split(" ")[1:-1])) == kind
+        }
+        latest = _latest(alike)
+        spread = self.spreads_[kind]
+        notes.append(
+            f"nothing was measured on this device under this setting: inferred from "
+            f"{', '.join(latest)} and data sheets, the interval from {spread}"
+        )
+        return _Chosen(tuple(self.fits_[key] for key in latest.values()), spread, tuple(notes))
 
     def predict(
         self, subjects: Columns | Sequence[Network], setting: Setting, platform: Platform
     ) -> Predicted:
-        """Predict whole networks; `notes_` warns of what the data hardly has."""
-        fit = self.fit_for(setting, platform)
-        notes, terms, names = [], [], []
-        for subject in cast("Sequence[Network | RunNetwork]", subjects):
-            run = _run(subject, setting)
-            found = class_terms(run, _facts(platform))
-            terms.append(found)
-            names.append(run.name)
-            if run.left_out:
-                notes.append(
-                    f"{run.name}: {len(run.left_out)} operators are left out, the first: "
-                    f"{run.left_out[0]}"
-                )
-            if (share := fit.rare_share(found)) > _RARE_SHARE:
-                notes.append(
-                    f"{run.name}: {share:.0%} of its work is in operators of a sort that few of "
-                    "the measured networks have; expect larger errors"
-                )
-        estimate = fit.predict(terms)
-        for name, value in zip(names, estimate.values, strict=True):
-            if value < fit.shortest_ms:
-                notes.append(
-                    f"{name}: extrapolated, all networks of the data take "
-                    f"at least {fit.shortest_ms:.3g} ms"
-                )
-        self.notes_ = tuple(notes)
-        return {self.quantity_: estimate}
+        """Predict whole networks."""
+        chosen = self._chosen(setting, platform)
+        runs = [_run(each, setting) for each in cast("Sequence[Network | RunNetwork]", subjects)]
+        terms = [class_terms(run, _facts(platform)) for run in runs]
+        return {self.quantity_: chosen.predict(terms, [_batch(run, chosen) for run in runs])}
+
+    def account(
+        self, network: Network | RunNetwork, setting: Setting, platform: Platform
+    ) -> Account:
+        """Say what the time of a network was inferred from, and attribute it to its operators.
+
+        Compiled networks have no groups and classes.
+        """
+        chosen, run = self._chosen(setting, platform), _run(network, setting)
+        terms, batch = class_terms(run, _facts(platform)), _batch(run, chosen)
+        notes = [*chosen.notes]
+        share = min(fit.rare_share(terms) for fit in chosen.fits)
+        if share > _RARE_SHARE:
+            notes.append(
+                f"{share:.0%} of its work is in operators of a sort that few of the measured "
+                "networks have; expect larger errors"
+            )
+        told_apart = setting.compiled not in COMPILED
+        time_ms = float(chosen.predict([terms], [batch]).values[0])
+        return Account(
+            _OWN if chosen.spread is None else _OTHERS,
+            chosen.bands(terms, batch, "groups") if told_apart else {},
+            chosen.bands(terms, batch, "attributed") if told_apart else {},
+            chosen.outside(time_ms, batch),
+            run.left_out,
+            tuple(notes),
+        )
 
     def network_shares(
         self, networks: Sequence[Network], setting: Setting, platform: Platform
     ) -> Sequence[Mapping[str, float]]:
-        """Return the shares of each network's time in the groups of `GROUPS`."""
-        fit = self.fit_for(setting, platform)
-        return [fit.shares(terms_of(network, setting, platform)) for network in networks]
+        """Return the shares of each network's time in groups of operators; of several fits, means.
 
-    def attributed(
-        self, network: Network | RunNetwork, setting: Setting, platform: Platform
-    ) -> tuple[dict[str, Band], dict[str, Band]]:
-        """Return the times of groups and of classes with their bands; none of compiled networks."""
-        if setting.compiled in COMPILED:
-            return {}, {}
-        fit, terms = self.fit_for(setting, platform), terms_of(network, setting, platform)
-        return fit.groups(terms), fit.attributed(terms)
+        Unlike `account`, of compiled networks as well.
+        """
+        chosen = self._chosen(setting, platform)
+        found = []
+        for network in networks:
+            run = _run(network, setting)
+            bands = chosen.bands(class_terms(run, _facts(platform)), _batch(run, chosen), "groups")
+            total_ms = sum(band.value for band in bands.values())
+            found.append(
+                {name: band.value / total_ms for name, band in bands.items() if band.value}
+            )
+        return found
 
-    def _export(self, folder: Path, stem: str) -> dict[str, Any]:  # noqa: ARG002
-        return {"fits": {key: fit.to_json() for key, fit in self.fits_.items()}}
+    def _export(self, folder: Path, stem: str) -> dict[str, Any]:
+        path = folder / f"{stem}.npz"
+        arrays: dict[str, Any] = {
+            f"{place}/{name}": array
+            for place, fit in enumerate(self.fits_.values())
+            for name, array in fit.arrays().items()
+        }
+        fits = json.dumps({key: fit.to_json() for key, fit in self.fits_.items()})
+        arrays[_FITS] = np.frombuffer(fits.encode(), dtype=np.uint8)
+        np.savez_compressed(path, **arrays)
+        spreads = {kind: each.to_json() for kind, each in self.spreads_.items()}
+        return {"network": path.name, "spreads": spreads}
 
-    def _load(self, values: Mapping[str, Any], folder: Path) -> None:  # noqa: ARG002
-        fits = stored(values, "fits")
-        self.fits_ = {key: ClassFit.from_json(each) for key, each in fits.items()}
+    def _load(self, values: Mapping[str, Any], folder: Path) -> None:
+        self._stored_in = folder / stored(values, "network")
+        spreads = stored(values, "spreads")
+        self.spreads_ = {kind: Spread.from_json(each) for kind, each in spreads.items()}
+
+
+def _read_fits(path: Path) -> dict[str, ClassFit]:
+    with np.load(path, allow_pickle=False) as file:
+        found = {}
+        for place, (key, values) in enumerate(json.loads(file[_FITS].tobytes()).items()):
+            own = [name for name in file.files if name.startswith(f"{place}/")]
+            arrays = {name.partition("/")[2]: file[name] for name in own}
+            found[key] = ClassFit.from_stored(values, arrays)
+        return found
 
 
 def setting_name(setting: Setting, platform: Platform) -> str:
     """Return the name that a fit is stored by."""
     words = (
-        platform.device, setting.mode, setting.precision or "fp32", setting.layout or "nchw",
-        setting.compiled or "eager", f"torch-{setting.framework_version or 'unknown'}",
+        platform.device, *_words(setting), f"torch-{setting.framework_version or 'unknown'}",
     )  # fmt: skip
     return " ".join(words)
+
+
+def kind_of_setting(setting: Setting, platform: Platform) -> str:
+    """Return the name of what fits of several devices have in common."""
+    return " ".join((_class_of(platform.device), *_words(setting)))
+
+
+def _words(setting: Setting) -> tuple[str, ...]:
+    return (
+        setting.mode, setting.precision or "fp32", setting.layout or "nchw",
+        setting.compiled or "eager",
+    )  # fmt: skip
+
+
+def _class_of(device: str) -> str:
+    facts = device_facts(device)
+    return "unknown" if facts is None else facts.device_class
+
+
+def _without_version(key: str) -> str:
+    return key.rpartition(" ")[0]
+
+
+def _version(key: str) -> tuple[int, ...]:
+    """Return the numbers of the version that a key ends with; none come before all others."""
+    words = key.rpartition("torch-")[2].split(".")
+    return tuple(int(word) for word in words if word.isdigit())
+
+
+def _latest(keys: Mapping[str, str]) -> dict[str, str]:
+    """Return the key of the latest version of each device, from keys and their devices."""
+    in_order = sorted(keys, key=lambda key: (keys[key], _version(key)))
+    return {keys[key]: key for key in in_order}
 
 
 def described(key: str, fit: ClassFit, networks: int) -> str:
@@ -454,6 +363,12 @@ def _run(network: Network | RunNetwork, setting: Setting) -> RunNetwork:
     return network if isinstance(network, RunNetwork) else run_network(network, setting)
 
 
+def _batch(run: RunNetwork, chosen: _Chosen) -> int:
+    """Return the batch size of a network; of an unknown one, one that the data has."""
+    known = max(fit.least_batch for fit in chosen.fits)
+    return known if run.batch is None else run.batch
+
+
 def _facts(platform: Platform) -> DeviceFacts:
     facts = device_facts(platform.device)
     if facts is None:
@@ -474,7 +389,6 @@ def _per_row(examples: Examples) -> tuple[Sequence[Setting], Sequence[Platform]]
     )
 
 
-def _bounds(intervals: Intervals | None, times_ms: Array, in_range: Any) -> tuple[Array, Array]:
-    if intervals is None:
-        return assumed(times_ms, in_range)
-    return intervals.bounds(times_ms, in_range)
+def _geometric_mean(values: Sequence[Array]) -> Array:
+    logs = np.log(np.maximum(np.array(values), 1e-9))
+    return np.asarray(np.exp(logs.mean(axis=0)))

@@ -88,6 +88,8 @@ class RunNetwork:
         Number of parameters, which a training step updates.
     left_out : tuple of str
         Why operators are not in the list.
+    batch : int or None
+        Batch size that it runs at; None if not known.
     """
 
     name: str
@@ -95,6 +97,7 @@ class RunNetwork:
     scale: float = 1.0
     parameters: float = 0.0
     left_out: tuple[str, ...] = ()
+    batch: int | None = None
 
     def in_single_precision(self) -> RunNetwork:
         """Return the network as it runs without autocast."""
@@ -153,7 +156,9 @@ def run_network(network: Network, setting: Setting) -> RunNetwork:
             )
         )  # fmt: skip
     weights = sum(math.prod(t.shape) for t in network.tensors.values() if t.is_weight)
-    return RunNetwork(network.name, tuple(found), 1.0, float(weights), tuple(left_out))
+    return RunNetwork(
+        network.name, tuple(found), 1.0, float(weights), tuple(left_out), network.batch
+    )
 
 
 class Cost(NamedTuple):

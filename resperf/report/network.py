@@ -49,6 +49,7 @@ def network_text(result: Prediction | MeasuredNetwork, *, every: bool = False) -
     """
     parts = (
         _totals(result),
+        _parts(result, every) if isinstance(result, Prediction) and result.groups else "",
         _layers(result, every) if result.layers else "",
         _skipped(result, every) if result.skipped else "",
         notes_text(result.notes) if isinstance(result, Prediction) else "",
@@ -95,7 +96,11 @@ def quantity_cell(value: float, unit: str) -> str:
 
 
 def _totals(result: Prediction | MeasuredNetwork) -> str:
-    if isinstance(result, Prediction) and result.rule == WHOLE_NETWORK:
+    if (
+        isinstance(result, Prediction)
+        and result.rule == WHOLE_NETWORK
+        and math.isnan(result.phases.execution_ms)
+    ):
         lines = [f"{heading(result)}: predicted", *map(quantity_line, result.quantities)]
         return "\n".join([*lines, *filter(None, [_calibrated(result)])])
     remarks = {"total": _total_remark(result), "execution": _contents(result)}
@@ -114,7 +119,7 @@ def _totals(result: Prediction | MeasuredNetwork) -> str:
         shown = ", ".join(f"{name} {ms_cell(ms)}" for name, ms in result.percentiles_ms.items())
         lines.append(f"{result.runs} whole runs: {shown} ms")
         return "\n".join(lines)
-    lines += map(quantity_line, result.quantities)
+    lines += [quantity_line(each) for each in result.quantities if each.name not in PHASES]
     if result.layers:
         lines.append(_coverage(result))
     lines += filter(None, (_origins(result), _host(result), _calibrated(result)))
@@ -172,9 +177,10 @@ def _origins(prediction: Prediction) -> str:
     if not shares["inferred"] and not shares["estimated"]:
         return ""
     waiting = f", {shares['host']:.0%} waiting for the host" if shares["host"] else ""
+    source = prediction.inferred_from or "other devices"
     return (
         f"of the total's time, {shares['measured']:.0%} is learnt from measurements of this "
-        f"device, {shares['inferred']:.0%} inferred from other devices, {shares['estimated']:.0%} "
+        f"device, {shares['inferred']:.0%} inferred from {source}, {shares['estimated']:.0%} "
         f"{ESTIMATED} from data sheets and other measurements{waiting}"
     )
 
@@ -205,6 +211,8 @@ def _total_remark(result: Prediction | MeasuredNetwork) -> str:
     if not math.isnan(result.low_ms):
         part = " of what is predicted" if result.skipped else ""
         parts.append(f"90% interval{part} {ms_cell(result.low_ms)} to {ms_cell(result.high_ms)}")
+    if isinstance(result, Prediction) and result.extrapolated:
+        parts.append(f"extrapolated: {result.extrapolated}")
     if result.estimated_ms > 0:
         parts.append(f"{ms_cell(result.estimated_ms)} of it {ESTIMATED}")
     if result.lower_bound_ms > 0:
@@ -223,6 +231,23 @@ def _contents(result: Prediction | MeasuredNetwork) -> str:
     if isinstance(result, Prediction) and result.handover_ms > 0:
         parts.append(f"inter-layer overhead {ms_cell(result.handover_ms)}")
     return f"of this {', '.join(parts)}" if parts else ""
+
+
+def _parts(prediction: Prediction, every: bool) -> str:
+    """Attribute the execution to groups of operators, with `every` also to single classes."""
+    title = (
+        "groups of operators: attributed from the times of whole networks, not measured; bands of "
+        "equally good fits"
+    )
+    found = [prediction.groups, *([prediction.classes] if every else [])]
+    rows = [
+        [each.name, ms_cell(each.ms), f"{ms_cell(each.low)}-{ms_cell(each.high)}",
+         percent_cell(each.ms / prediction.total_ms)]
+        for parts in found
+        for each in sorted(parts, key=lambda part: -part.ms)
+    ]  # fmt: skip
+    headings = ("operators", "ms", "band", "of total")
+    return f"{title}\n" + table(headings, rows, text=headings[:1])
 
 
 def _operators(count: int) -> str:
@@ -358,7 +383,7 @@ def everywhere_text(predictions: Sequence[Prediction], failures: Sequence[Failur
          ms_cell(each.phases.preprocess_ms),
          ms_cell(each.phases.execution_ms), ms_cell(each.phases.postprocess_ms),
          ms_cell(each.estimated_ms), str(len(each.skipped)),
-         str(sum(not layer.in_range for layer in each.layers))]
+         "network" if each.extrapolated else str(sum(not x.in_range for x in each.layers))]
         for name, each in zip(names, predictions, strict=True)
     ]  # fmt: skip
     parts = [predictions[0].network if predictions else "no bundle can predict this network"]

@@ -106,7 +106,8 @@ def total_comparison(prediction: Prediction, measured: MeasuredNetwork) -> list[
     The remainder is the time of the whole network beyond its layers measured in isolation:
     inter-layer overhead, which is predicted, and operators that were not measured in isolation.
     """
-    layers_ms = sum(layer.execution_ms for layer in prediction.layers if layer.phase == "execution")
+    of_execution = [each for each in prediction.layers if each.phase == "execution"]
+    layers_ms = sum(each.execution_ms for each in of_execution) if prediction.layers else math.nan
     mine, theirs = prediction.phases, measured.phases
     remark = "; ".join(incomplete_lines(prediction, listed=False))
     alone = len(measured.skipped)

@@ -341,7 +341,7 @@ class _Listed:
         """Return a network at the batch size and in the precision of a setting."""
         description, network = self._known(digest)
         scale = (setting.batch or 1) / (description.batch or 1)
-        network = replace(network, scale=scale)
+        network = replace(network, scale=scale, batch=setting.batch)
         return network if setting.precision == "amp" else network.in_single_precision()
 
 

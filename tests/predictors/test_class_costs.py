@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,8 @@ from resperf.network import read_network
 from resperf.platform import Platform
 from resperf.predictors import Examples
 from resperf.predictors._class_fit import Relative, Shrinkage, alike, folds_of
-from resperf.predictors.class_costs import ClassCosts, ClassFit, described, group_of
+from resperf.predictors._fitted_classes import ClassFit, group_of
+from resperf.predictors.class_costs import ClassCosts, described
 from resperf.predictors.operator_classes import (
     Cost,
     RunNetwork,
@@ -130,7 +132,9 @@ def test_costs_of_classes_are_recovered_from_totals(fitted: ClassCosts) -> None:
     assert np.abs(predicted.values / truth - 1).max() < 0.03
     assert (predicted.low <= predicted.values).all()
     assert (predicted.values <= predicted.high).all()
-    groups, classes = fitted.attributed(new[0], SETTING, PLATFORM)
+    account = fitted.account(new[0], SETTING, PLATFORM)
+    groups, classes = account.groups, account.classes
+    assert (account.inferred_from, account.extrapolated) == ("whole networks on this device", "")
     terms = class_terms(new[0], FACTS)  # type: ignore[arg-type]
     assert classes["softmax"].value == pytest.approx(3 * terms[Cost("softmax", "bytes")], rel=0.1)
     assert sum(each.value for each in groups.values()) == pytest.approx(predicted.values[0])
@@ -144,13 +148,40 @@ def test_times_follow_the_batch_size_beyond_the_data(fitted: ClassCosts) -> None
     found = fitted.predict([large], SETTING, PLATFORM)["execution_ms"]  # type: ignore[list-item]
     assert found.values[0] == pytest.approx(measured_ms(large), rel=0.05)
     tiny = RunNetwork("tiny", (relu(2, 2),))
-    fitted.predict([tiny], SETTING, PLATFORM)  # type: ignore[list-item]
-    assert any("tiny: extrapolated" in note for note in fitted.notes_)
+    assert (
+        "networks of the data take at least" in fitted.account(tiny, SETTING, PLATFORM).extrapolated
+    )
+    short = fitted.predict([tiny], SETTING, PLATFORM)["execution_ms"]  # type: ignore[list-item]
+    assert short.low[0] <= short.values[0] / 2
+    assert short.high[0] >= short.values[0] * 2
+
+
+def test_a_smaller_batch_than_all_of_the_data_is_extrapolated(fitted: ClassCosts) -> None:
+    """The data is of batch 64."""
+    some = networks(1, seed=3)[0]
+    alone, inside = (replace(some, batch=batch) for batch in (1, 64))
+    account = fitted.account(alone, SETTING, PLATFORM)
+    assert account.extrapolated == "the smallest batch size of the data is 64"
+    assert fitted.account(inside, SETTING, PLATFORM).extrapolated == ""
+    wide, usual = (
+        fitted.predict([each], SETTING, PLATFORM)["execution_ms"]  # type: ignore[list-item]
+        for each in (alone, inside)
+    )
+    assert wide.values[0] == usual.values[0]
+    assert wide.low[0] < usual.low[0]
+    assert wide.high[0] > usual.high[0]
 
 
 def test_compiled_networks_have_no_attribution(fitted: ClassCosts) -> None:
     compiled = Setting("torch", "2.4.0", precision="amp", layout="nchw", compiled="dynamo")
-    assert fitted.attributed(networks(1)[0], compiled, PLATFORM) == ({}, {})
+    # Only eager networks are known, so that one that is compiled needs a fit of its own.
+    rows = examples(networks(30))
+    rows = replace(rows, settings=[replace(SETTING, compiled="dynamo")] * 30)
+    other = ClassCosts("network").fit(rows, validation=rows, seed=0)
+    account = other.account(networks(1)[0], compiled, PLATFORM)
+    assert (account.groups, account.classes) == ({}, {})
+    with pytest.raises(UnsupportedError, match="amp nchw dynamo"):
+        fitted.account(networks(1)[0], compiled, PLATFORM)
 
 
 def test_terms_that_only_occur_together_are_named() -> None:
@@ -206,13 +237,34 @@ def test_sizes_and_twins_share_a_name() -> None:
 def test_operators_that_few_networks_have_are_warned_of(fitted: ClassCosts) -> None:
     strange = RunNetwork("strange", (RunOperator("cumsum", (half(4096, 4096),),
                                                  (half(4096, 4096),)),))  # fmt: skip
-    fitted.predict([strange], SETTING, PLATFORM)  # type: ignore[list-item]
-    assert any("strange: 100% of its work is in operators" in note for note in fitted.notes_)
+    notes = fitted.account(strange, SETTING, PLATFORM).notes
+    assert any("100% of its work is in operators" in note for note in notes)
+
+
+def test_what_a_fit_does_not_have_is_priced_by_the_data_sheet(fitted: ClassCosts) -> None:
+    """Of a class of a pool that it has by that pool, of others by the data sheet alone."""
+    assert FACTS is not None
+    (fit,) = fitted.fits_.values()
+    single = RunTensor((8192, 4096), "float32")
+    copied = RunNetwork("copied", (RunOperator("concat_of_tomorrow", (single,), (single,)),))
+    other = Cost("cumulated", "bytes")
+    assert fit.predict([{other: 50.0}]).values[0] == pytest.approx(50.0, rel=1e-6)
+    sheet = Cost("convolution of tomorrow", "flops")
+    assert fit.predict([{sheet: 40.0}]).values[0] == pytest.approx(40.0, rel=1e-6)
+    # Softmax in float32 is of the same pool as softmax, three times its bytes here.
+    known, near = (
+        fit.predict([{Cost(of, "bytes"): 20.0}]).values[0] for of in ("softmax", "softmax float32")
+    )
+    assert near == pytest.approx(known, rel=0.5)
+    assert near > 40
+    account = fitted.account(copied, SETTING, PLATFORM)
+    assert sum(each.value for each in account.classes.values()) > 0
 
 
 def test_what_is_loaded_predicts_the_same(fitted: ClassCosts, tmp_path: Path) -> None:
     values = json.loads(json.dumps(fitted.export(tmp_path, "stem")))
     loaded = ClassCosts.load(values, tmp_path)
+    assert (tmp_path / values["network"]).exists()
     some = networks(10, seed=2)
 
     def of(predictor: ClassCosts) -> Array:
@@ -251,6 +303,7 @@ def test_training_steps_expect_three_passes() -> None:
 
 def test_unknown_settings_devices_and_missing_facts_are_refused(fitted: ClassCosts) -> None:
     some = networks(1)
+    # One card does not say how cards differ.
     with pytest.raises(UnsupportedError, match="no network was measured with rtx4090 inference"):
         fitted.predict(some, SETTING, Platform("rtx4090"))  # type: ignore[arg-type]
     training = Setting("torch", "2.4.0", mode=Mode.TRAINING, precision="amp")
@@ -264,6 +317,73 @@ def test_unknown_settings_devices_and_missing_facts_are_refused(fitted: ClassCos
 def test_another_version_of_the_framework_is_answered_by_the_latest(fitted: ClassCosts) -> None:
     newer = Setting("torch", "2.9.1", precision="amp", layout="nchw", compiled="eager")
     assert fitted.fit_for(newer, PLATFORM) is next(iter(fitted.fits_.values()))
+
+
+CARDS = {"rtx3090": 1.0, "rtx4090": 1.3, "rtx5090": 0.8}
+"""Card -> how many times what the data sheet lets expect from the RTX 3090's costs."""
+
+
+def time_on(network: RunNetwork, card: str) -> float:
+    facts = device_facts(card)
+    assert facts is not None
+    terms = class_terms(network, facts)
+    ours = sum(terms[Cost(of, "bytes")] for of in ("relu", "softmax"))
+    return CARDS[card] * (1.5 * ours + 1.25 * terms[Cost("product", "flops")])
+
+
+@pytest.fixture(scope="module")
+def several() -> ClassCosts:
+    """Fits of three cards, on 60 networks each."""
+    some = networks(60)
+    rows = Examples(
+        [each for _ in CARDS for each in some],  # type: ignore[arg-type]
+        "execution_ms",
+        np.array([time_on(each, card) for card in CARDS for each in some]),
+        [SETTING] * 180,
+        [Platform(card) for card in CARDS for _ in some],
+        groups=[f"family{number % 12}" for _ in CARDS for number in range(60)],
+    )
+    return ClassCosts("network").fit(rows, validation=rows, seed=0)
+
+
+def test_a_card_that_nobody_measured_is_between_the_others(several: ClassCosts) -> None:
+    new = networks(10, seed=7)
+    h100 = device_facts("h100")
+    assert h100 is not None
+    found = several.predict(new, SETTING, Platform("h100"))["execution_ms"]  # type: ignore[arg-type]
+    mean = np.exp(np.mean([np.log(each) for each in CARDS.values()]))
+    for network, value in zip(new, found.values, strict=True):
+        terms = class_terms(network, h100)
+        bytes_ms = sum(terms[Cost(of, "bytes")] for of in ("relu", "softmax"))
+        truth = mean * (1.5 * bytes_ms + 1.25 * terms[Cost("product", "flops")])
+        assert value == pytest.approx(truth, rel=0.1)
+    # Factors of cards of 0.8 to 1.3 do not let expect less than as much for the next.
+    assert (found.high / found.values > 1.3).all()
+    assert (found.low / found.values < 0.8).all()
+    (spread,) = several.spreads_.values()
+    assert (spread.devices, spread.coverage) == (3, 1.0)
+    account = several.account(new[0], SETTING, Platform("h100"))
+    assert account.inferred_from == "whole networks on other devices"
+    assert sum(each.value for each in account.groups.values()) == pytest.approx(
+        found.values[0], rel=0.1
+    )
+    own = several.account(new[0], SETTING, Platform("rtx4090"))
+    assert own.inferred_from == "whole networks on this device"
+
+
+def test_half_precision_is_answered_by_what_operators_cost_under_autocast(
+    several: ClassCosts,
+) -> None:
+    some = networks(1, seed=8)
+    for precision in ("fp16", "bf16"):
+        half_setting = replace(SETTING, precision=precision)
+        found = several.predict(some, half_setting, PLATFORM)["execution_ms"]  # type: ignore[arg-type]
+        under_amp = several.predict(some, SETTING, PLATFORM)["execution_ms"]  # type: ignore[arg-type]
+        assert found.values[0] == under_amp.values[0]
+        [note] = several.account(some[0], half_setting, PLATFORM).notes
+        assert note.startswith(f"no network was measured in {precision}: ")
+    with pytest.raises(UnsupportedError, match="fp32 nchw eager"):
+        several.predict(some, replace(SETTING, precision="fp32"), PLATFORM)  # type: ignore[arg-type]
 
 
 def test_groups_follow_the_names_of_classes() -> None:

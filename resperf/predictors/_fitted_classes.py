@@ -1,0 +1,375 @@
+"""Costs of operator classes on one device under one setting: fitted, predicting, stored."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from resperf.features import Array
+from resperf.predictors._base import Band, Estimate, stored
+from resperf.predictors._class_fit import (
+    FEWEST_NETWORKS,
+    FOLDS,
+    REST,
+    Identified,
+    Shrinkage,
+    columns_of,
+    costs_of,
+    expected_of,
+    folds_of,
+    relative_to,
+)
+from resperf.predictors._nearness import Nearness
+from resperf.predictors.intervals import ASSUMED, Intervals, assumed
+from resperf.predictors.operator_classes import UPDATE, Cost, Terms, pool_of
+
+GROUPS: Mapping[str, tuple[str, ...]] = {
+    "convolutions with normalisation and activation": (
+        "convolution", "depthwise", "grouped convolution", "batch norm", "group norm", "relu",
+        "silu",
+    ),
+    "attention": ("attention", "batched product", "softmax"),
+    "products with normalisation and activation": ("product", "layer norm", "gelu"),
+}  # fmt: skip
+"""Group -> how the names of its classes begin. All other classes move and combine data."""
+OTHER_GROUP = "other operators"
+_LEAST_COEFFICIENT = 0.02
+"""Of a term in the shares that nearness is judged by: a fit sets many to zero."""
+_MARK = np.dtype(np.uint16)
+_PER_PLACE = 1e4
+"""Steps in which places of networks are stored."""
+
+
+@dataclass(frozen=True)
+class ClassFit:
+    """Costs of classes on one device under one setting.
+
+    Attributes
+    ----------
+    costs : tuple of Cost
+    coefficients, expected : array (costs,)
+        Times what the data sheet says; what is expected without any measurement.
+    draws : array (draws, costs)
+        Coefficients of fits to other draws of the same families.
+    shrinkage : Shrinkage
+    identified : Identified
+    nearness : Nearness or None
+        Correction near known networks; None with few of them.
+    near, far : Intervals or None
+        Of networks near to known ones, and of new families; None with few networks.
+    shortest_ms : float
+        Shortest measured time; shorter ones are extrapolated.
+    families : int
+    least_batch : int
+        Smallest batch size of the networks; smaller ones are extrapolated. 0 if not known.
+    rare : tuple of str
+        Classes of which too few networks had operators; their costs are those of `REST`.
+    """
+
+    costs: tuple[Cost, ...]
+    coefficients: Array
+    expected: Array
+    draws: Array
+    shrinkage: Shrinkage
+    identified: Identified
+    nearness: Nearness | None
+    near: Intervals | None
+    far: Intervals | None
+    shortest_ms: float
+    families: int
+    least_batch: int = 0
+    rare: tuple[str, ...] = ()
+
+    @classmethod
+    def fit(
+        cls,
+        networks: Sequence[Terms],
+        times_ms: Array,
+        families: Sequence[str],
+        *,
+        training: bool,
+        seed: int = 0,
+        similar: Sequence[str] = (),
+        batches: Sequence[int] = (),
+    ) -> Self:
+        """Fit to times of whole networks.
+
+        Parameters
+        ----------
+        networks : sequence of Terms
+        times_ms : array (networks,)
+        families : sequence of str
+            Networks of one family are left out together.
+        training : bool
+            Whether the times are of training steps.
+        seed : int
+        similar : sequence of str, optional
+            Sizes and twins of one network have one name; the families by default.
+        batches : sequence of int, optional
+            Batch size of each network.
+        """
+        families, similar = (
+            _apart(each, len(networks)) for each in (families, similar or families)
+        )
+        costs = costs_of(
+            networks, min(FEWEST_NETWORKS, max(2, len(networks) // 8)), training=training
+        )
+        sheet_ms = columns_of(networks, costs).sheet_ms
+        relative = relative_to(times_ms, sheet_ms, costs, training=training)
+        shrinkage = relative.best_shrinkage(families)
+        coefficients = relative.solve(shrinkage)
+        draws = relative.draws(families, shrinkage, seed)
+        self = cls(
+            costs, coefficients, relative.expected, draws, shrinkage, relative.identified(costs),
+            None, None, None, float(times_ms.min()),
+            len(set(families)), min(batches, default=0), _rare(networks, costs),
+        )  # fmt: skip
+        if len(networks) < 2 * FEWEST_NETWORKS:
+            return self
+        family_out = times_ms * relative.left_out(folds_of(families), shrinkage)
+        folds = folds_of(similar)
+        network_out = times_ms * relative.left_out(folds, shrinkage)
+        class_ms = self.class_ms(sheet_ms)
+        errors = times_ms / np.maximum(network_out, 1e-9)
+        corrected = network_out * left_out_factors(class_ms, errors, folds)
+        return cls(
+            **{
+                **vars(self),
+                "nearness": self.corrected_by(sheet_ms, errors),
+                "near": Intervals.fit(times_ms, corrected),
+                "far": Intervals.fit(times_ms, family_out),
+            }
+        )
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Names of the classes in alphabetical order."""
+        return tuple(sorted({cost.of for cost in self.costs}))
+
+    def class_ms(self, sheet_ms: Array) -> Array:
+        """Return times by class for judging nearness, shape (networks, classes)."""
+        floor = np.maximum(self.coefficients, _LEAST_COEFFICIENT + 0.05 * self.expected)
+        place = {name: number for number, name in enumerate(self.classes)}
+        member = np.zeros((len(self.costs), len(place)))
+        for row, cost in enumerate(self.costs):
+            member[row, place[cost.of]] = 1.0
+        return np.asarray(sheet_ms * floor @ member)
+
+    def corrected_by(self, sheet_ms: Array, ratios: Array) -> Nearness:
+        """Return the correction that measured over predicted times of networks teach."""
+        return Nearness.fit(self.class_ms(sheet_ms), ratios)
+
+    def predict(self, networks: Sequence[Terms], batches: Sequence[int] = ()) -> Estimate:
+        """Predict whole networks with their intervals.
+
+        Times that are `outside` what was measured have wide intervals: twice as wide in logarithms,
+        and at least half to twice the time.
+
+        Parameters
+        ----------
+        networks : sequence of Terms
+        batches : sequence of int, optional
+            Batch size of each; taken to be among those measured by default.
+        """
+        sheet_ms, unlisted_ms = self._columns(networks), self._unlisted_ms(networks)
+        plain_ms = sheet_ms @ self.coefficients + unlisted_ms
+        given = batches or [self.least_batch] * len(plain_ms)
+        outside = np.array(
+            [bool(self.outside(*each)) for each in zip(plain_ms, given, strict=True)], dtype=bool
+        )
+        times_ms, low, high = plain_ms, *_bounds(self.far, plain_ms, ~outside)
+        if self.nearness is not None:
+            class_ms = self.class_ms(sheet_ms)
+            class_ms[:, self.classes.index(REST)] += unlisted_ms
+            times_ms = plain_ms * self.nearness.factors(class_ms)
+            is_near = self.nearness.nearness(class_ms) > 0.5
+            near = _bounds(self.near, times_ms, ~outside)
+            low, high = (np.where(is_near, a, b) for a, b in zip(near, (low, high), strict=True))
+        widest = np.where(outside, math.exp(ASSUMED), 1.0)
+        return Estimate(
+            times_ms, np.minimum(low, times_ms / widest), np.maximum(high, times_ms * widest)
+        )
+
+    def outside(self, time_ms: float, batch: int) -> str:
+        """Say why a time is extrapolated; empty if the data has shorter ones at this batch size."""
+        if batch < self.least_batch:
+            return f"the smallest batch size of the data is {self.least_batch}"
+        if time_ms < self.shortest_ms:
+            return f"all networks of the data take at least {self.shortest_ms:.3g} ms"
+        return ""
+
+    def _columns(self, networks: Sequence[Terms]) -> Array:
+        """Return the terms of classes that the data has, shape (networks, costs)."""
+        listed = [
+            {cost: time for cost, time in each.items() if not self._is_unlisted(cost)}
+            for each in networks
+        ]
+        return columns_of(listed, self.costs).sheet_ms
+
+    def _is_unlisted(self, cost: Cost) -> bool:
+        return cost.of not in self.rare and cost.of != UPDATE.of and cost not in self._places
+
+    @cached_property
+    def _places(self) -> Mapping[Cost, int]:
+        return {cost: place for place, cost in enumerate(self.costs)}
+
+    def _unlisted_ms(self, networks: Sequence[Terms]) -> Array:
+        """Return the time of terms that no network of the data has, shape (networks,)."""
+        return np.array(
+            [
+                sum(
+                    time * self._unlisted_coefficient(cost)
+                    for cost, time in network.items()
+                    if self._is_unlisted(cost)
+                )
+                for network in networks
+            ],
+            dtype=float,
+        )
+
+    def _unlisted_coefficient(self, cost: Cost) -> float:
+        """Return the mean coefficient of the wider class, or else what the data sheet says."""
+        if (pool := pool_of(cost)) in self._pools:
+            return self._pools[pool]
+        # The factor of training steps is in the coefficients of `REST` that are expected.
+        scale = float(self.expected.max())
+        return scale * float(expected_of([cost], training=False)[0])
+
+    @cached_property
+    def _pools(self) -> Mapping[Cost, float]:
+        found: dict[Cost, list[float]] = {}
+        for cost, coefficient in zip(self.costs, self.coefficients, strict=True):
+            found.setdefault(pool_of(cost), []).append(float(coefficient))
+        return {pool: sum(values) / len(values) for pool, values in found.items()}
+
+    def attributed(self, network: Terms) -> dict[str, Band]:
+        """Return the time in each class of a network: an attribution, no measurement."""
+        return self._attributed(network, lambda name: name)
+
+    def groups(self, network: Terms) -> dict[str, Band]:
+        """Return the time in each group of `GROUPS`."""
+        return self._attributed(network, group_of)
+
+    def _attributed(self, network: Terms, name_of: Callable[[str], str]) -> dict[str, Band]:
+        sheet_ms, unlisted_ms = self._columns([network])[0], self._unlisted_ms([network])[0]
+        plain_ms = float(sheet_ms @ self.coefficients) + unlisted_ms
+        factor = float(self.predict([network]).values[0]) / max(plain_ms, 1e-12)
+        places: dict[str, list[int]] = {}
+        for place, cost in enumerate(self.costs):
+            if sheet_ms[place] > 0:
+                places.setdefault(name_of(cost.of), []).append(place)
+        found = {}
+        for name, chosen in places.items():
+            value = factor * float(sheet_ms[chosen] @ self.coefficients[chosen])
+            drawn = factor * self.draws[:, chosen] @ sheet_ms[chosen]
+            low, high = np.quantile(drawn, (0.05, 0.95))
+            found[name] = Band(value, min(float(low), value), max(float(high), value))
+        for cost, time in network.items():
+            if self._is_unlisted(cost):
+                # As uncertain as any estimate without measurements: half to twice.
+                own = factor * time * self._unlisted_coefficient(cost)
+                known = found.get(name_of(cost.of), Band(0.0, 0.0, 0.0))
+                parts = zip(known, (own, own / 2, own * 2), strict=True)
+                found[name_of(cost.of)] = Band(*(a + b for a, b in parts))
+        return found
+
+    def rare_share(self, network: Terms) -> float:
+        """Return the share of a network by data sheet in classes that few networks have."""
+        known = {*self.classes, UPDATE.of}
+        rare = sum(time for cost, time in network.items() if cost.of not in known)
+        return rare / max(sum(network.values()), 1e-12)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values, without `arrays`."""
+        return {
+            "costs": [list(cost) for cost in self.costs],
+            "shrinkage": list(self.shrinkage),
+            "identified": self.identified._asdict(),
+            "near": None if self.near is None else self.near.to_json(),
+            "far": None if self.far is None else self.far.to_json(),
+            "shortest_ms": self.shortest_ms,
+            "families": self.families,
+            "least_batch": self.least_batch,
+            "rare": list(self.rare),
+        }
+
+    def arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """Return what is stored as arrays, in the precision that is kept."""
+        found: dict[str, npt.NDArray[Any]] = {
+            "coefficients": self.coefficients.astype(np.float32),
+            "expected": self.expected.astype(np.float32),
+            "draws": self.draws.astype(np.float16),
+        }
+        if self.nearness is not None:
+            found["places"] = np.round(self.nearness.places * _PER_PLACE).astype(_MARK)
+            found["weights"] = self.nearness.weights.astype(np.float32)
+        return found
+
+    @classmethod
+    def from_stored(cls, values: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]]) -> Self:
+        """Read what `to_json` and `arrays` returned."""
+        identified = dict(stored(values, "identified"))
+        identified["collinear"] = tuple(tuple(each) for each in identified["collinear"])
+        near, far = (stored(values, name) for name in ("near", "far"))
+        known = {name: each.astype(float) for name, each in arrays.items()}
+        nearness = None
+        if "places" in known:
+            nearness = Nearness(known["places"] / _PER_PLACE, known["weights"])
+        return cls(
+            tuple(Cost(*each) for each in stored(values, "costs")),
+            stored(known, "coefficients"),
+            stored(known, "expected"),
+            stored(known, "draws"),
+            Shrinkage(*stored(values, "shrinkage")),
+            Identified(**identified),
+            nearness,
+            None if near is None else Intervals.from_json(near),
+            None if far is None else Intervals.from_json(far),
+            float(stored(values, "shortest_ms")),
+            int(stored(values, "families")),
+            int(stored(values, "least_batch")),
+            tuple(stored(values, "rare")),
+        )
+
+
+def _rare(networks: Sequence[Terms], costs: Sequence[Cost]) -> tuple[str, ...]:
+    """Return the classes that are pooled in `REST`."""
+    own = {cost.of for cost in costs}
+    return tuple(sorted({cost.of for each in networks for cost in each} - own - {UPDATE.of}))
+
+
+def _apart(groups: Sequence[str], networks: int) -> Sequence[str]:
+    """Return groups that can be left out; with too few of them, each network is its own."""
+    return groups if len(set(groups)) >= FOLDS else [str(number) for number in range(networks)]
+
+
+def left_out_factors(class_ms: Array, ratios: Array, folds: Sequence[str]) -> Array:
+    """Return corrections of networks, each learnt without its fold."""
+    names = np.array(folds)
+    factors = np.ones(len(names))
+    for name in np.unique(names):
+        own = names == name
+        factors[own] = Nearness.fit(class_ms[~own], ratios[~own]).factors(class_ms[own])
+    return factors
+
+
+def group_of(name: str) -> str:
+    """Return the group of a class."""
+    for group, beginnings in GROUPS.items():
+        if name.startswith(beginnings):
+            return group
+    return OTHER_GROUP
+
+
+def _bounds(
+    intervals: Intervals | None, times_ms: Array, in_range: npt.NDArray[np.bool_]
+) -> tuple[Array, Array]:
+    if intervals is None:
+        return assumed(times_ms, in_range)
+    return intervals.bounds(times_ms, in_range)
