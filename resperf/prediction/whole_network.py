@@ -70,7 +70,6 @@ def _of_other_modes(bundle: Bundle, quantity: str) -> list[Setting]:
             if part.has(NETWORK, quantity)
             for setting in part.settings
             if setting.framework == bundle.framework and setting.mode is not asked.mode
-            if (setting.precision, setting.is_compiled) == (asked.precision, asked.is_compiled)
         ),
         key=lambda setting: len(setting.differences(asked)),
     )

@@ -221,7 +221,7 @@ def test_a_predictor_of_networks_is_corrected_by_groups_of_operators(chain, tmp_
     assert after["value"] == pytest.approx(2 * times[0], rel=0.1)
     assert after["low"] < 2 * times[0] < after["high"]
     text = cli.text("predict", chosen[0], "--batch", "65536", "--bundle", tmp_path / "made")
-    assert text.splitlines()[2] == "calibrated with 11 networks"
+    assert "calibrated with 11 networks" in text.splitlines()
     # Its golden networks are what they were without the runs.
     Bundle.load(tmp_path / "made").predict_networks([read_network(chosen[5], batch=65536)])
 
