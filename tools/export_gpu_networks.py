@@ -114,7 +114,7 @@ def _reason(error: BaseException) -> str:
 
 def network_name(row: dict[str, Any]) -> str:
     """Return the file name of an architecture, without suffix: ``resnet50-256``."""
-    return f"{row['model']}-{row['size']}" + ("-merged" if row["reparameterised"] else "")
+    return f"{row['model']}-{row['size']}" + ("-reparameterised" if row["reparameterised"] else "")
 
 
 def operator_lists(path: Path) -> dict[str, dict[str, Any]]:

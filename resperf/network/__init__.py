@@ -14,6 +14,7 @@ from resperf.network._base import (
 from resperf.network.cached import read_network_once
 from resperf.network.digest import structure_digest
 from resperf.network.model import stripped_model
+from resperf.network.parameters import graph_parameters
 from resperf.network.reader import networks_at, read_network
 from resperf.network.weightless import graph_digest, read_graph, weightless
 from resperf.network.weights import materialise
@@ -27,6 +28,7 @@ __all__ = [
     "Rewritten",
     "Tensor",
     "graph_digest",
+    "graph_parameters",
     "materialise",
     "networks_at",
     "read_graph",

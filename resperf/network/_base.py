@@ -96,6 +96,8 @@ class Network:
         run them each time.
     weight_tensors : mapping of str to Tensor
         What those nodes read and write.
+    parameters : int or None
+        At most so many (`resperf.network.parameters`); None if it was not read from a file.
     """
 
     name: str
@@ -108,6 +110,7 @@ class Network:
     notes: tuple[str, ...] = ()
     weight_nodes: tuple[Node, ...] = ()
     weight_tensors: Mapping[str, Tensor] = field(default_factory=dict)
+    parameters: int | None = None
 
     def with_weight_nodes(self) -> Network:
         """Return the network as a framework sees it that folds nothing."""

@@ -18,6 +18,7 @@ from resperf.network.folding import folded, is_constant
 from resperf.network.graph import branch_nodes, captured, check_text, live_nodes, ordered_nodes
 from resperf.network.inputs import Inputs, complete_inputs
 from resperf.network.model import stripped_model
+from resperf.network.parameters import parameters_of
 from resperf.network.protos import (
     attributes_of,
     check_size,
@@ -187,6 +188,7 @@ class _Reading:
             notes=tuple(seen.notes),
             weight_nodes=tuple(weight_nodes),
             weight_tensors={name: seen.tensors[name] for name in beside},
+            parameters=parameters_of(self.graph).most,
         )
 
     def _weights(self) -> dict[str, Tensor]:

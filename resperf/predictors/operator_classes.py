@@ -85,7 +85,7 @@ class RunNetwork:
     scale : float
         Batch size over that of the operators' shapes.
     parameters : float
-        Number of parameters, which a training step updates.
+        Number of parameters, which a training step updates; 0 if it is not known.
     left_out : tuple of str
         Why operators are not in the list.
     batch : int or None
@@ -155,9 +155,9 @@ def run_network(network: Network, setting: Setting) -> RunNetwork:
                 groups=int(operator.attributes.get("group", 1)), stride=int(max(strides)),
             )
         )  # fmt: skip
-    weights = sum(math.prod(t.shape) for t in network.tensors.values() if t.is_weight)
+    parameters = float(network.parameters or 0)
     return RunNetwork(
-        network.name, tuple(found), 1.0, float(weights), tuple(left_out), network.batch
+        network.name, tuple(found), 1.0, parameters, tuple(left_out), network.batch
     )
 
 

@@ -19,13 +19,17 @@ from resperf.devices import DeviceFacts, canonical_device, device_class, device_
 from resperf.errors import DatasetError
 from resperf.layers import Layer
 from resperf.measurement import Measurement, NetworkRef, Samples, Status, StopReason, Subject
-from resperf.network import graph_digest, weightless
+from resperf.network import graph_digest, graph_parameters, weightless
 from resperf.platform import Platform
 from resperf.quantities import EXECUTION, Estimator
 from resperf.settings import Setting
 
 MEASURED_BY, SESSION, CONTAINS = "measured by", "session", "contains"
 """Options of a published row's setting."""
+_ROUNDED_PARAMETERS = 5001
+"""By how much a number of parameters may differ that is published in hundredths of a million."""
+_FIXED_FILTERS = 5e-4
+"""Share of a network's weights that may be filters which are not learnt, such as blurs."""
 
 
 @dataclass(frozen=True)
@@ -237,7 +241,8 @@ class Published:
         files : sequence of ForeignFile
             All that were read.
         graphs : Path, optional
-            Folder of ONNX files, each with the name of a network.
+            Folder of ONNX files, each with the name of a network. One whose number of parameters
+            differs from the published one is not used.
         session_ms : mapping of str to float, optional
             Kind to the session call that was subtracted from its times.
         source : mapping, optional
@@ -296,15 +301,40 @@ class Published:
         )
 
     def _attach(self, folder: Path) -> None:
-        """Give networks the graphs that a folder has under their names."""
+        """Give networks the graphs that a folder has under their names, where these fit."""
         if not folder.is_dir():
             raise DatasetError(f"--graphs {folder} is no folder")
-        names = {row.subject.name for row in self._rows if isinstance(row.subject, NetworkRef)}
-        found = {name: folder / f"{name}.onnx" for name in sorted(names)}
-        contents = {name: weightless(path) for name, path in found.items() if path.exists()}
-        digests = {name: graph_digest(content) for name, content in contents.items()}
-        self.graphs |= {digests[name]: content for name, content in contents.items()}
+        subjects = {row.subject for row in self._rows if isinstance(row.subject, NetworkRef)}
+        attached: dict[Subject, NetworkRef] = {}
+        misfits: dict[Subject, str] = {}
+        for subject in sorted(subjects, key=lambda each: (each.name, each.description)):
+            path = folder / f"{subject.name}.onnx"
+            if not path.exists():
+                continue
+            content = weightless(path)
+            if misfit := self._misfit(subject, content):
+                misfits[subject] = misfit
+                continue
+            digest = graph_digest(content)
+            self.graphs[digest] = content
+            attached[subject] = replace(subject, digest=digest)
         for place, row in enumerate(self._rows):
-            if isinstance(row.subject, NetworkRef) and row.subject.name in digests:
-                subject = replace(row.subject, digest=digests[row.subject.name])
-                self._rows[place] = replace(row, subject=subject)
+            if row.subject in attached:
+                self._rows[place] = replace(row, subject=attached[row.subject])
+            elif isinstance(row.subject, NetworkRef) and row.subject in misfits:
+                file = f"{row.subject.name}.onnx"
+                reason = "the graph has another number of parameters"
+                self.mark("without the graph of their name", reason, file, misfits[row.subject])
+
+    def _misfit(self, subject: NetworkRef, content: bytes) -> str:
+        """Return why a graph is not that of a network; empty if it may be."""
+        described = self._descriptions[subject.description]
+        known = NetworkDescription.from_bytes(described)
+        if known.parameters is None:
+            return ""
+        least, most = graph_parameters(content, subject.name)
+        # Lists have exact numbers; without one, a table's number is rounded.
+        rounding = 0 if known.operators else _ROUNDED_PARAMETERS
+        if least * (1 - _FIXED_FILTERS) - rounding <= known.parameters <= most + rounding:
+            return ""
+        return f"{most:,} in the graph, {known.parameters:,} measured"

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 
 from resperf.dataset import (
     ListedOperator,
@@ -18,6 +20,7 @@ from resperf.dataset import (
 )
 from resperf.errors import DatasetError
 from resperf.measurement import Measurement, Status
+from resperf.network import Network
 from resperf.quantities import Estimator
 from resperf.settings import Mode
 from resperf.training.rows import network_examples
@@ -148,6 +151,63 @@ def test_rows_without_a_time_stay_and_are_counted(tmp_path: Path) -> None:
     assert [(each.reason, each.rows) for each in imported.left_out] == [
         ("no value in infer_img_size", 1), ("a figure that cannot be read", 1),
     ]  # fmt: skip
+
+
+FLOAT = TensorProto.FLOAT
+
+
+def graph_file(folder: Path, name: str, channels: int) -> None:
+    """Write a convolution of 9 x channels^2 weights, its normalisation, and a constant mask."""
+    shapes = {"w": (channels, channels, 3, 3), "mask": (1, channels, 1, 1)} | dict.fromkeys(
+        ("scale", "bias", "mean", "variance"), (channels,)
+    )
+    norm = ["c", "scale", "bias", "mean", "variance"]
+    made = helper.make_graph(
+        [
+            helper.make_node("Conv", ["x", "w"], ["c"]),
+            helper.make_node("BatchNormalization", norm, ["n"]),
+            helper.make_node("Add", ["n", "mask"], ["y"]),
+        ],
+        "net",
+        [helper.make_tensor_value_info("x", FLOAT, ["batch", channels, 64, 64])],
+        [helper.make_tensor_value_info("y", FLOAT, ["batch", channels, 62, 62])],
+        [numpy_helper.from_array(np.ones(shape, np.float32), key) for key, shape in shapes.items()],
+    )
+    model = helper.make_model(made, opset_imports=[helper.make_opsetid("", 20)])
+    folder.mkdir(exist_ok=True)
+    (folder / f"{name}.onnx").write_bytes(model.SerializeToString())
+
+
+def test_graphs_are_attached_where_name_and_parameters_fit(tmp_path: Path) -> None:
+    # 9 x 64^2 weights and 2 x 64 of the normalisation: 36,992. The mask's 64 may be parameters.
+    lists = (
+        listed("net", 64, 36992)
+        + listed("net", 96, 36992)
+        + listed("rep", 64, 80000)
+        + listed("rep", 64, 36992, reparameterised=True)
+        + listed("less", 64, 36800)
+        + listed("more", 64, 37057)
+    )
+    rows = "".join(f"{name},10,1,256,0.04\n" for name in ("net,64", "net,96", "rep,64", "less,64"))
+    operators = written(tmp_path, "operators.jsonl", lists)
+    file = written(tmp_path, INFER, HEAD + rows + "more,64,10,1,256,0.04\nnone,64,10,1,256,0.03\n")
+    for name in ("net-64", "rep-64-reparameterised", "less-64", "more-64", "none-64"):
+        graph_file(tmp_path / "graphs", name, 64)
+    graph_file(tmp_path / "graphs", "rep-64", 96)
+    imported = import_timm([file, operators], tmp_path / "a.h5", graphs=tmp_path / "graphs")
+    with_graph = {row.subject.name for row, _ in rows_of(tmp_path / "a.h5") if row.subject.digest}
+    assert with_graph == {"net-64", "rep-64-reparameterised"}
+    assert imported.graphs == 1
+    (marked,) = (each for each in imported.marked if "graph" in each.what)
+    assert (marked.what, marked.rows) == ("without the graph of their name", 3)
+    assert marked.reason == "the graph has another number of parameters"
+    assert marked.first == "less-64.onnx: 37,056 in the graph, 36,800 measured"
+    examples = network_examples(tmp_path / "a.h5", "execution_ms", lists=True)
+    # The graph is read at the batch size that was measured; what has none stays a list.
+    read = [each for each in examples.networks if isinstance(each, Network)]
+    assert [each.tensors["x"].shape for each in read] == [(256, 64, 64, 64)] * 2
+    assert [each.parameters for each in read] == [37056] * 2
+    assert examples.groups == ["nets", "nets", "reps", "lesss", "mores"]
 
 
 def test_training_needs_graphs(tmp_path: Path) -> None:

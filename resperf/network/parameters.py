@@ -1,0 +1,71 @@
+"""Parameters of a network, told from the other constants of its file."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from resperf.network.model import parse
+from resperf.network.wire import strip
+
+if TYPE_CHECKING:
+    from onnx import GraphProto
+
+_FLOATS = frozenset({1, 10, 11, 16})
+"""ONNX's numbers of float32, float16, float64 and bfloat16."""
+_LEARNT = frozenset({
+    "BatchNormalization", "Conv", "ConvTranspose", "Gemm", "GroupNormalization",
+    "InstanceNormalization", "LayerNormalization", "MatMul",
+})  # fmt: skip
+_RUNNING = slice(3, 5)
+"""Inputs of a batch normalisation that are statistics."""
+
+
+class Parameters(NamedTuple):
+    """How many parameters a network has at least and at most.
+
+    Attributes
+    ----------
+    least : int
+        Values that convolutions, products and normalisations take, without running statistics.
+    most : int
+        All values that the file holds but running statistics: also scales and embeddings, and what
+        is no parameter, such as masks and tables of positions.
+    """
+
+    least: int
+    most: int
+
+
+def parameters_of(graph: GraphProto) -> Parameters:
+    """Count the parameters of a graph whose nodes are in order."""
+    sizes = {each.name: math.prod(each.dims) for each in graph.initializer
+             if each.data_type in _FLOATS}  # fmt: skip
+    behind = {each.name: {each.name} & sizes.keys() for each in graph.initializer}
+    learnt: set[str] = set()
+    running: set[str] = set()
+    for node in graph.node:
+        if node.op_type == "BatchNormalization":
+            running.update(node.input[_RUNNING])
+        names = [name for name in node.input if name]
+        if all(name in behind for name in names):
+            reached = set().union(*(behind[name] for name in names))
+            behind.update(dict.fromkeys(node.output, reached))
+        elif node.op_type in _LEARNT:
+            learnt.update(*(behind.get(name, ()) for name in names))
+    return Parameters(
+        sum(sizes[name] for name in learnt - running),
+        sum(size for name, size in sizes.items() if name not in running),
+    )
+
+
+def graph_parameters(content: bytes, name: str) -> Parameters:
+    """Count the parameters of what `resperf.network.weightless` returned.
+
+    Raises
+    ------
+    NetworkError
+        If it is damaged; the message has the network's name.
+    """
+    return parameters_of(parse(Path(f"{name}.onnx"), strip(content)).graph)
