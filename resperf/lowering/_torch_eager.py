@@ -20,6 +20,7 @@ from resperf.network.protos import data_type_of
 
 CHANNELS_LAST = (0, 2, 3, 1)
 OWN_DOMAINS = frozenset({""})
+_FLOATS = frozenset({"float32", "float16", "bfloat16"})
 _SHAPE_OPS = frozenset({"Flatten", "Reshape", "Squeeze", "Unsqueeze"})
 
 
@@ -65,9 +66,21 @@ class TorchKernel:
         if self.reason:
             raise UnsupportedError(self.reason)
         try:
-            return _LAYERS.get(self.op, layer_of_operator)(self.operator)
+            return _LAYERS.get(self.op, layer_of_operator)(self._promoted())
         except MALFORMED as error:
             raise UnsupportedError(f"{self.name!r}: its attributes are malformed") from error
+
+    def _promoted(self) -> Operator:
+        """Return the operator with the type that unlike operands are promoted to."""
+        if self.op not in _PROMOTING or self.output_dtype not in _FLOATS:
+            return self.operator
+        inputs = tuple(
+            replace(each, dtype=self.output_dtype)
+            if each is not None and each.dtype in _FLOATS
+            else each
+            for each in self.operator.inputs
+        )
+        return replace(self.operator, inputs=inputs)
 
 
 def eager_kernels(network: Network) -> list[TorchKernel]:
@@ -461,6 +474,22 @@ def _stack_layer(operator: Operator) -> Layer:
     return layer_of_operator(replace(operator, inputs=wide))
 
 
+def _col2im_layer(operator: Operator) -> Layer:
+    """Return the sum of blocks that overlap: each result is a sum of about equally many values."""
+    data, result = operator.operand(0), operator.result()
+    overlap = round(math.prod(data.shape) / math.prod(result))
+    if overlap <= 1:
+        return Move.copied(operator)
+    size = math.prod(data.shape[1:]) // overlap
+    blocks = replace(data, shape=(data.shape[0], overlap, size), value=None)
+    return layer_of_operator(
+        replace(
+            operator, op="ReduceSum", inputs=(blocks,), outputs=((data.shape[0], size),),
+            attributes={"axes": (1,), "keepdims": 0},
+        )
+    )  # fmt: skip
+
+
 def _addcmul_layer(operator: Operator) -> Layer:
     """Return an addition of the larger tensor and a weight; the other weight is as small."""
     first, _, last = operator.inputs
@@ -483,6 +512,7 @@ _LAYERS: Mapping[str, Callable[[Operator], Layer]] = {
     "native_group_norm": _group_norm_layer,
     "addcmul": _addcmul_layer,
     "clone": _clone_layer,
+    "col2im": _col2im_layer,
     "roll": Move.copied,
     "sdpa": _attention_layer,
     "stack": _stack_layer,
@@ -519,13 +549,15 @@ POINTWISE_KERNELS = frozenset(
     {*_POINTWISE.values(), "_to_copy", "add", "addcmul", "clamp", "clamp_min", "hardtanh"}
 )
 """Kernels that compute value by value."""
+_PROMOTING = POINTWISE_KERNELS - {"_to_copy"} | {"cat", "stack"}
+"""Kernels that compute with the widest type of their operands."""
 _IMAGE: Mapping[str, str] = {
     "AveragePool": "avg_pool2d", "BatchNormalization": "native_batch_norm", "Conv": "convolution",
     "ConvTranspose": "convolution", "MaxPool": "max_pool2d_with_indices", "Resize": "upsample",
     "Pad": "constant_pad_nd", "DepthToSpace": "pixel_shuffle",
 }  # fmt: skip
 _PLAIN: Mapping[str, str] = {
-    "Attention": "sdpa", "CumSum": "cumsum", "GatherElements": "gather",
+    "Attention": "sdpa", "Col2Im": "col2im", "CumSum": "cumsum", "GatherElements": "gather",
     "GatherND": "index",
     "GlobalAveragePool": "mean", "GlobalMaxPool": "amax", "GroupNormalization": "native_group_norm",
     "InstanceNormalization": "native_group_norm", "LayerNormalization": "native_layer_norm",

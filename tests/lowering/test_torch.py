@@ -13,8 +13,12 @@ from resperf.errors import UnsupportedError
 from resperf.layers import Dense
 from resperf.layers.attention import Attention
 from resperf.layers.cast import Cast
+from resperf.layers.elementwise import Elementwise
 from resperf.layers.matmul import MatMul
+from resperf.layers.move import Move
 from resperf.layers.norm import Norm
+from resperf.layers.reduce import Reduce
+from resperf.layers.select import Select
 from resperf.layers.transpose import Transpose
 from resperf.lowering import LoweredNode, lower, lower_layers
 from resperf.network import Network, Node, Tensor
@@ -272,9 +276,45 @@ def test_an_addition_does_not_join_a_chain_from_before_a_convolution() -> None:
 
 
 def test_an_unknown_operator_is_listed() -> None:
-    (node,) = lowered(network_of([("Col2Im", "y", ["x"])], {"x": (2, 8), "y": (2, 8)}))
+    (node,) = lowered(network_of([("Det", "y", ["x"])], {"x": (2, 8, 8), "y": (2,)}))
     assert node.role == "unknown"
-    assert "Col2Im" in node.reason
+    assert "Det" in node.reason
+
+
+def test_blocks_that_overlap_are_summed() -> None:
+    # 3 x 3 blocks at each second place of 28 x 28: 9 x 14 x 14 values for 784, 2.25 for each.
+    shapes = {"x": (2, 5 * 9, 196), "y": (2, 5, 28, 28)}
+    values = {"w0": [28, 28], "w1": [3, 3]}
+    (node,) = lowered(network_of([("Col2Im", "y", ["x", "w0", "w1"])], shapes, values=values))
+    assert node.op == "col2im"
+    assert node.layer == Reduce(batch=2, values=2, inner=5 * 9 * 196 // 2, function="sum")
+    assert node.layer.input_bytes == 2 * 5 * 9 * 196 * 4
+
+
+def test_blocks_side_by_side_are_copied() -> None:
+    shapes = {"x": (2, 5 * 4, 196), "y": (2, 5, 28, 28)}
+    values = {"w0": [28, 28], "w1": [2, 2]}
+    (node,) = lowered(network_of([("Col2Im", "y", ["x", "w0", "w1"])], shapes, values=values))
+    assert isinstance(node.layer, Move)
+    assert node.layer.output_bytes == 2 * 5 * 28 * 28 * 4
+
+
+def test_unlike_types_are_promoted_before_they_are_combined() -> None:
+    # A mask in single precision, added to scores in half precision: the result is single.
+    nodes = [("MatMul", "m", ["x", "w"]), ("Add", "y", ["m", "a"])]
+    shapes = {"x": (2, 5, 8), "w": (8, 8), "m": (2, 5, 8), "a": (2, 5, 8), "y": (2, 5, 8)}
+    found = lowered(network_of(nodes, shapes), AMP)
+    (added,) = (node.layer for node in found if node.op == "add")
+    assert added == Elementwise(batch=2, inner=40, function="add", dtype="float32")
+
+
+def test_a_choice_between_values_in_half_precision_is_in_half_precision() -> None:
+    nodes = [("MatMul", "m", ["x", "w"]), ("Where", "y", ["c", "low", "m"])]
+    shapes = {"x": (2, 5, 8), "w": (8, 8), "m": (2, 5, 8), "y": (2, 5, 8)}
+    values = {"c": np.ones((5, 8), bool), "low": np.float32(-1e9)}
+    found = lowered(network_of(nodes, shapes, values=values), AMP)
+    (chosen,) = (node.layer for node in found if node.op == "where")
+    assert chosen == Select(batch=2, inner=40, second="inner", dtype="float16")
 
 
 def test_an_unknown_shape_is_listed() -> None:
