@@ -129,7 +129,10 @@ def _is_wanted(name: str, only: list[str] | None) -> bool:
 
 
 def _timm_makers(path: Path) -> dict[str, Callable[[], bytes]]:
-    return {name: lambda row=row: _timm(row) for name, row in operator_lists(path).items()}
+    rows = operator_lists(path)
+    for row in rows.values():
+        del row["ops"]  # Millions of objects, which would slow every collection of garbage.
+    return {name: lambda row=row: _timm(row) for name, row in rows.items()}
 
 
 def _timm(row: dict[str, Any]) -> bytes:

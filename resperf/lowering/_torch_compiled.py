@@ -1,13 +1,15 @@
 """What ``torch.compile`` fuses: element-wise operators and reductions over the same values.
 
 An operator joins the kernel that computes its latest input, if that is no product or convolution
-and if nothing else that it reads is computed in between. Copies of what such a kernel computes are
-written by it.
+and if nothing else that it reads is computed in between. A kernel of which nothing else reads the
+results, such as the normalisation of a shortcut, becomes part of the one that reads them. Copies of
+what such a kernel computes are written by it.
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -26,10 +28,29 @@ class _Group:
     values: int
     kernels: list[TorchKernel] = field(default_factory=list)
 
+    def takes(self, values: int) -> bool:
+        """Whether an operator on so many values may join."""
+        return self.values == values and all(kernel.op in FUSED for kernel in self.kernels)
+
     @property
-    def is_open(self) -> bool:
-        """Whether another operator may join."""
-        return all(kernel.op in FUSED for kernel in self.kernels)
+    def written(self) -> list[str]:
+        """Tensors that its operators compute."""
+        return [name for kernel in self.kernels for name in kernel.writes]
+
+    def take_in(self, other: _Group, read: Counter[str]) -> None:
+        """Compute what another group does, if nothing else reads it.
+
+        Parameters
+        ----------
+        other : _Group
+            Empty afterwards if it was taken in.
+        read : Counter of str
+            How often the network reads each tensor.
+        """
+        here = Counter(name for kernel in (*other.kernels, *self.kernels) for name in kernel.reads)
+        if all(here[name] == read[name] for name in other.written):
+            self.kernels[:0] = other.kernels
+            other.kernels = []
 
 
 def fused_kernels(kernels: Sequence[TorchKernel]) -> list[list[TorchKernel]]:
@@ -42,26 +63,21 @@ def fused_kernels(kernels: Sequence[TorchKernel]) -> list[list[TorchKernel]]:
     """
     groups: list[_Group] = []
     maker: dict[str, int] = {}
+    read = Counter(name for kernel in kernels for name in kernel.reads)
     for kernel in kernels:
-        place = _place(kernel, groups, maker)
-        if place is None:
-            place = len(groups)
-            groups.append(_Group(_values(kernel)))
-        groups[place].kernels.append(kernel)
-        maker.update(dict.fromkeys(kernel.writes, place))
-    return [group.kernels for group in groups]
-
-
-def _place(kernel: TorchKernel, groups: list[_Group], maker: dict[str, int]) -> int | None:
-    """Return the group that a kernel joins; None for a new one."""
-    if kernel.op not in FUSED:
-        return None
-    before = sorted({maker[name] for name in kernel.reads if name in maker})
-    if not before:
-        return None
-    latest = before[-1]
-    same = groups[latest].values == _values(kernel)
-    return latest if same and groups[latest].is_open else None
+        before = sorted({maker[name] for name in kernel.reads if name in maker})
+        values = _values(kernel)
+        fuses = kernel.op in FUSED
+        place = before[-1] if fuses and before and groups[before[-1]].takes(values) else len(groups)
+        if place == len(groups):
+            groups.append(_Group(values))
+        group = groups[place]
+        group.kernels.append(kernel)
+        for other in before:
+            if fuses and other != place and groups[other].takes(values):
+                group.take_in(groups[other], read)
+        maker.update(dict.fromkeys(group.written, place))
+    return [group.kernels for group in groups if group.kernels]
 
 
 def _values(kernel: TorchKernel) -> int:

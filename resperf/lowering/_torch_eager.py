@@ -6,6 +6,7 @@ Which copies there are follows from the strides of every tensor, as PyTorch comp
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -102,10 +103,14 @@ class _Eager:
     maker: dict[str, Node] = field(default_factory=dict)
     memory: dict[str, str] = field(default_factory=dict)
     """View -> the tensor that it is a view of."""
+    read: Counter[str] = field(default_factory=Counter)
+    """Tensor -> how often nodes read it, or the network returns it."""
     copied: int = 0
 
     def run(self) -> list[TorchKernel]:
         self.maker = {name: node for node in self.network.nodes for name in node.outputs if name}
+        self.read = Counter(name for node in self.network.nodes for name in node.inputs)
+        self.read.update(self.network.outputs)
         for node in self.network.nodes:
             node = qualified_by_domain(node, OWN_DOMAINS)
             known = len(self.kernels)
@@ -317,6 +322,18 @@ class _Eager:
                 self.views[node.outputs[0]] = self.view(names[2])
                 return
         self._pointwise(node, "add")
+
+    def _reciprocal(self, node: Node) -> None:
+        """Compute reciprocals; ``rsqrt`` is one kernel, which exporters write as two."""
+        name, last = node.inputs[0], self.kernels[-1] if self.kernels else None
+        root = self.maker.get(name)
+        is_root = root is not None and root.op == "Sqrt" and self.read[name] == 1
+        if root and is_root and last and last.source == root.name:
+            self.kernels.pop()
+            self.emit(node, "rsqrt", [self.operand(root.inputs[0])])
+            self.views[node.outputs[0]] = self.view(name)
+            return
+        self._pointwise(node, "reciprocal")
 
     def _linear(self, node: Node) -> None:
         """Run a product with one matrix and its bias, together if the rows lie in order."""
@@ -538,7 +555,7 @@ _POINTWISE: Mapping[str, str] = {
     **{op: op.lower() for op in (
         "Abs", "Ceil", "Cos", "Div", "Elu", "Erf", "Exp", "Floor", "Gelu", "Log", "Mul",
         "Neg", "Pow", "Relu", "Round", "Selu", "Sigmoid", "Sign", "Sin", "Softplus", "Sqrt", "Sub",
-        "Tanh", "Mod", "Reciprocal",
+        "Tanh", "Mod",
     )},
     "And": "logical_and", "Or": "logical_or", "Not": "logical_not", "Equal": "eq",
     "Greater": "gt", "GreaterOrEqual": "ge", "Less": "lt", "LessOrEqual": "le",
@@ -546,7 +563,17 @@ _POINTWISE: Mapping[str, str] = {
     "Max": "maximum", "Min": "minimum", "PRelu": "prelu", "Swish": "silu", "Where": "where",
 }  # fmt: skip
 POINTWISE_KERNELS = frozenset(
-    {*_POINTWISE.values(), "_to_copy", "add", "addcmul", "clamp", "clamp_min", "hardtanh"}
+    {
+        *_POINTWISE.values(),
+        "_to_copy",
+        "add",
+        "addcmul",
+        "clamp",
+        "clamp_min",
+        "hardtanh",
+        "reciprocal",
+        "rsqrt",
+    }
 )
 """Kernels that compute value by value."""
 _PROMOTING = POINTWISE_KERNELS - {"_to_copy"} | {"cat", "stack"}
@@ -581,6 +608,7 @@ _RULES: Mapping[str, _Rule] = {
     "Gather": _Eager._gather,
     "Gemm": _Eager._linear,
     "MatMul": _Eager._product,
+    "Reciprocal": _Eager._reciprocal,
     "Slice": _Eager._slice,
     "Split": _Eager._split,
     "Transpose": _Eager._transpose,

@@ -275,10 +275,44 @@ def test_an_addition_does_not_join_a_chain_from_before_a_convolution() -> None:
     assert ops(network, COMPILED) == ["relu", "convolution", "add"]
 
 
+def test_the_shortcut_of_a_block_is_part_of_the_addition_that_reads_it() -> None:
+    nodes = [
+        ("Conv", "c", ["x", "w"]),
+        ("Relu", "r", ["c"]),
+        ("Conv", "d", ["x", "w"]),
+        ("Sigmoid", "s", ["d"]),
+        ("Add", "y", ["s", "r"]),
+    ]
+    names = ("x", "c", "r", "d", "s", "y")
+    shapes = {**dict.fromkeys(names, (2, 4, 8, 8)), "w": (4, 4, 1, 1)}
+    found = lowered(network_of(nodes, shapes), COMPILED)
+    assert [node.op for node in found] == ["convolution", "convolution", "fused"]
+    assert found[-1].sources == ("r", "s", "y")
+    # What a convolution reads as well is computed before it.
+    nodes[2] = ("Conv", "d", ["r", "w"])
+    assert ops(network_of(nodes, shapes), COMPILED) == [
+        "convolution", "relu", "convolution", "fused",
+    ]  # fmt: skip
+
+
 def test_an_unknown_operator_is_listed() -> None:
     (node,) = lowered(network_of([("Det", "y", ["x"])], {"x": (2, 8, 8), "y": (2,)}))
     assert node.role == "unknown"
     assert "Det" in node.reason
+
+
+def test_a_reciprocal_root_is_one_kernel() -> None:
+    nodes = [("Sqrt", "r", ["x"]), ("Reciprocal", "y", ["r"])]
+    shapes = dict.fromkeys(("x", "r", "y"), (2, 8))
+    (node,) = lowered(network_of(nodes, shapes))
+    assert (node.op, node.sources) == ("rsqrt", ("r", "y"))
+    assert node.layer == Elementwise(batch=2, inner=8, function="reciprocal", second="none")
+
+
+def test_a_root_that_is_read_elsewhere_stays() -> None:
+    nodes = [("Sqrt", "r", ["x"]), ("Reciprocal", "y", ["r"]), ("Mul", "z", ["r", "y"])]
+    shapes = dict.fromkeys(("x", "r", "y", "z"), (2, 8))
+    assert ops(network_of(nodes, shapes)) == ["sqrt", "reciprocal", "mul"]
 
 
 def test_blocks_that_overlap_are_summed() -> None:
