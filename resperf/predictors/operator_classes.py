@@ -156,9 +156,7 @@ def run_network(network: Network, setting: Setting) -> RunNetwork:
             )
         )  # fmt: skip
     parameters = float(network.parameters or 0)
-    return RunNetwork(
-        network.name, tuple(found), 1.0, parameters, tuple(left_out), network.batch
-    )
+    return RunNetwork(network.name, tuple(found), 1.0, parameters, tuple(left_out), network.batch)
 
 
 class Cost(NamedTuple):
