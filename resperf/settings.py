@@ -20,6 +20,8 @@ class Mode(StrEnum):
     TRAINING = "training"
 
 
+MEASURED_BY, SESSION, CONTAINS = "measured by", "session", "contains"
+"""Options of a published row's setting: its source, the sitting, and what its time contains."""
 OPTIMIZER = "optimizer"
 """Column of training steps beside the fields of their layers."""
 OPTIMIZERS: Mapping[str, int] = {

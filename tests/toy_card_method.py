@@ -11,8 +11,9 @@ from resperf.devices import devices
 from resperf.platform import Platform
 from resperf.predictors import Estimate, Predicted
 from resperf.predictors.linear import Linear
-from resperf.settings import Setting
+from resperf.settings import SESSION, Setting
 
+DISPATCH_MS, DEVICE_SHARE = 0.5, 0.25
 PEAK_OF_ROWS = devices()["v100"].peak_flops_per_s
 
 
@@ -37,3 +38,15 @@ class ToyOfAnyCard(Linear):
         return {
             name: Estimate(factor * each.values, nothing, nothing) for name, each in found.items()
         }
+
+
+class ToyWithDispatch(ToyOfAnyCard):
+    """Times of which three quarters are dispatch, which it knows if no session is named."""
+
+    method = "toy-with-dispatch"
+
+    def device_shares(self, columns: Any, setting: Setting, platform: Platform) -> Any:
+        return np.full(len(next(iter(columns.values()))), DEVICE_SHARE)
+
+    def dispatch_ms(self, setting: Setting, platform: Platform) -> float:
+        return math.nan if SESSION in setting.options else DISPATCH_MS

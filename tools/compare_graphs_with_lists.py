@@ -18,7 +18,6 @@ from pathlib import Path
 
 import numpy as np
 
-from resperf.dataset.importing.published import SESSION
 from resperf.features import Array
 from resperf.network import Network
 from resperf.predictors._class_fit import (
@@ -32,6 +31,7 @@ from resperf.predictors.class_costs import terms_of
 from resperf.predictors.operator_classes import Terms
 from resperf.report.tables import table
 from resperf.training.rows import network_examples
+from resperf.settings import SESSION
 
 QUANTITY = "execution_ms"
 

@@ -34,13 +34,13 @@ from report_accuracy import ROOT, public_data
 
 from resperf.dataset import read_table
 from resperf.dataset.hdf5 import open_dataset, references_of
-from resperf.dataset.importing.published import SESSION
 from resperf.devices import DeviceFacts, device_facts
 from resperf.devices.estimate import INTERVAL, LAUNCH_MS, estimated_ms
 from resperf.layers import KINDS as LAYER_KINDS
 from resperf.predictors import Examples
 from resperf.predictors.roofline import Roofline
 from resperf.report.markdown import markdown_table
+from resperf.settings import SESSION
 
 PLACE = (
     "## Operators in PyTorch",

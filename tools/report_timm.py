@@ -27,7 +27,6 @@ from typing import Any
 
 import numpy as np
 
-from resperf.dataset.importing.published import SESSION
 from resperf.devices import DeviceFacts, device_facts
 from resperf.features import Array
 from resperf.predictors._class_fit import (
@@ -47,7 +46,7 @@ from resperf.predictors._left_out_cards import CardRows, errors_of_left_out, spr
 from resperf.predictors.intervals import ASSUMED
 from resperf.predictors.operator_classes import Cost, RunNetwork, Terms, class_terms
 from resperf.report.markdown import markdown_table
-from resperf.settings import Mode, Setting
+from resperf.settings import SESSION, Mode, Setting
 from resperf.splits import first_of_keys
 from resperf.training.correction import Placed, fit_correction, priors_of_runs, total_ms
 from resperf.training.rows import network_examples

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -26,11 +26,18 @@ from resperf.layers import Layer, kind_of_key
 from resperf.measurement import layer_kind, quantity_of, written_kind
 from resperf.network import Network, structure_digest
 from resperf.platform import Platform
-from resperf.predictors import METHODS, Account, Estimate, Predictor, predictor_class
+from resperf.predictors import (
+    METHODS,
+    Account,
+    Estimate,
+    LayerPredictor,
+    Predictor,
+    predictor_class,
+)
 from resperf.predictors.intervals import Intervals, assumed, widened
 from resperf.predictors.transfers import Transfers
 from resperf.quantities import EXECUTION, QUANTITIES, WHOLE_CALL, layer_quantity
-from resperf.settings import Setting
+from resperf.settings import SESSION, Setting
 
 _FEATURE_TOLERANCE = 1e-6
 _OUTPUT_TOLERANCE = 1e-4
@@ -344,6 +351,15 @@ class Bundle:
         there.unseen = all(platform.device != each.device for each in self.platforms)
         return there
 
+    def without_session(self) -> Bundle:
+        """Return the bundle as it answers for a user, whose session none of its rows are of."""
+        options = {name: each for name, each in self.setting.options.items() if name != SESSION}
+        if options == self.setting.options:
+            return self
+        there = self._copy()
+        there.setting = replace(self.setting, options=options)
+        return there
+
     def with_estimates(
         self, costs: Mapping[str, float], copies: Mapping[str, Transfers], how: str
     ) -> Bundle:
@@ -546,6 +562,42 @@ class Bundle:
             factor = self.transferred.factor
             ms, low_ms, high_ms = (factor * each for each in (ms, low_ms, high_ms))
         return Times(ms, in_range, tuple(reasons), low_ms, high_ms)
+
+    def device_shares(self, layers: Sequence[Layer]) -> Array:
+        """Return the share of each layer's predicted execution in which the device works.
+
+        Parameters
+        ----------
+        layers : sequence of Layer
+            Lowered; kinds may be mixed.
+
+        Returns
+        -------
+        array of float64 (layers,)
+            1 unless the times contain the host's dispatch (`LayerPredictor.device_shares`).
+        """
+        shares = np.ones(len(layers))
+        for kind in {layer.kind for layer in layers}:
+            predictor = self._predictors.get((kind, EXECUTION))
+            if isinstance(predictor, LayerPredictor):
+                rows = [row for row, layer in enumerate(layers) if layer.kind == kind]
+                columns = columns_of([layers[row] for row in rows])
+                shares[rows] = predictor.device_shares(columns, self.setting, self.platform)
+        return shares
+
+    @property
+    def dispatch_ms(self) -> float:
+        """Time that the host needs to start one kernel, as layers show it; NaN if not known.
+
+        The median of the kinds of layers.
+        """
+        found = [
+            each.dispatch_ms(self.setting, self.platform)
+            for each in self._predictors.values()
+            if isinstance(each, LayerPredictor)
+        ]
+        known = [each for each in found if not math.isnan(each)]
+        return float(np.median(known)) if known else math.nan
 
     def _bounded(
         self, kind: str, quantity: str, predicted: Estimate, in_range: npt.NDArray[np.bool_]

@@ -138,6 +138,7 @@ def predict_layers(
         Kinds without a predictor are estimated from the device's facts; without facts, and of
         training steps, ``execution_ms`` is NaN. ``phase`` says what it contains.
     """
+    bundle = bundle.without_session()
     given = optimizers or [""] * len(layers)
     lowered = lower_layers(layers, bundle.setting, bundle.platform)
     found = layer_times(bundle, lowered, bundle.layer_quantity, given)

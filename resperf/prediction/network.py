@@ -28,7 +28,7 @@ from resperf.prediction.rules import RULE_OF_METHOD, RULES
 from resperf.prediction.whole_network import answered, of_whole_network
 from resperf.quantities import PHASES, QUANTITIES, Level
 from resperf.settings import Setting
-from resperf.units import MS_PER_S
+from resperf.units import MS_PER_S, US_PER_MS
 
 SHOWN_IN_ERROR = 3
 """Operators that an error names; the rest is counted."""
@@ -69,8 +69,9 @@ def predict_network(
     whole : bool
         Also use predictors trained on whole networks.
     host_dispatch_us : float
-        Time that the host needs to start one kernel. Layers take at least that much together;
-        NaN if the host is taken to be fast enough.
+        Time that the host needs to start one kernel. Layers take at least that much together.
+        NaN: as the bundle's layers show it (`Bundle.dispatch_ms`); if they do not, the host is
+        taken to be fast enough.
 
     Raises
     ------
@@ -79,6 +80,7 @@ def predict_network(
         no lowering, or if the bundle predicts whole calls, which do not add up.
     """
     found = of_whole_network(network, bundle) if whole else {}
+    bundle = bundle.without_session()
     if found and not bundle.kinds:
         answer = answered(
             _empty(network, bundle, threads), network, bundle, found,
@@ -87,7 +89,7 @@ def predict_network(
         outside = [f"{network.name}: {answer.extrapolated}"] if answer.extrapolated else []
         _refuse_incomplete(strict, network.name, bundle, answer.skipped, outside)
         answer = replace(answer, calibrated_with=calibrated_with(bundle, found.values()))
-        return _with_host(answer, host_dispatch_us)
+        return _with_host(answer, bundle, host_dispatch_us)
     if bundle.method == METHOD and sheet_facts(bundle) is None:
         raise UnsupportedError(
             f"{bundle.path} estimates from the data sheet of {bundle.device}, which is not known "
@@ -101,7 +103,7 @@ def predict_network(
         )
     lowered = lower(network, bundle.setting, bundle.platform, method=lowering)
     prediction = _prediction(network, lowered, bundle, strict=strict, threads=threads)
-    prediction = _with_host(prediction, host_dispatch_us)
+    prediction = _with_host(prediction, bundle, host_dispatch_us)
     quantities = {**_of_layers(lowered, bundle), **found}
     return replace(prediction, quantities=tuple(quantities.values())) if quantities else prediction
 
@@ -147,13 +149,21 @@ def _of_layers(lowered: LoweredNetwork, bundle: Bundle) -> dict[str, QuantityPre
     }
 
 
-def _with_host(prediction: Prediction, host_dispatch_us: float) -> Prediction:
+def _with_host(prediction: Prediction, bundle: Bundle, host_dispatch_us: float) -> Prediction:
     """Let the execution phase take at least as long as the host needs to start its kernels."""
+    source = "given"
+    if math.isnan(host_dispatch_us):
+        source, host_dispatch_us = "layers", bundle.dispatch_ms * US_PER_MS
     if math.isnan(host_dispatch_us):
         return prediction
     kernels = sum(node.role != "view" for node in prediction.nodes)
     phases = prediction.phases
-    asked = replace(prediction, host_dispatch_us=host_dispatch_us, kernels=kernels)
+    asked = replace(
+        prediction,
+        host_dispatch_us=host_dispatch_us,
+        host_dispatch_source=source,
+        kernels=kernels,
+    )
     waiting_ms = max(0.0, asked.host_ms - phases.execution_ms)
     longer = replace(phases, execution_ms=phases.execution_ms + waiting_ms)
     return replace(asked, phases=longer, waiting_ms=waiting_ms)
@@ -260,7 +270,8 @@ def _predict_nodes(
     chosen = [node.layer for node in lowered.nodes if node.layer is not None]
     found = layer_times(bundle, chosen)
     moved = [0.0] * len(found) if alone else _weights_moved_ms(lowered, bundle, found)
-    predicted = iter(zip(found, moved, strict=True))
+    shares = [1.0] * len(found) if alone else bundle.device_shares(chosen).tolist()
+    predicted = iter(zip(found, moved, shares, strict=True))
     layers: list[LayerPrediction] = []
     times_ms: list[float] = []
     skipped: list[Skipped] = []
@@ -281,8 +292,8 @@ def _predict_nodes(
                     times_ms[-1] = estimate.execution_ms
                     layers.append(estimate)
             continue
-        time, moved_ms = next(predicted)
-        time = _in_network(priced(time, node.layer, facts), moved_ms, node, bundle)
+        time, moved_ms, share = next(predicted)
+        time = _in_network(priced(time, node.layer, facts), moved_ms, share, node, bundle)
         times_ms.append(time.ms)
         if math.isnan(time.ms):
             reason = f"the bundle has no predictor for {node.layer.kind}"
@@ -351,12 +362,14 @@ def _weights_moved_ms(
     return list(map(float, moved_ms))
 
 
-def _in_network(time: Time, moved_ms: float, node: LoweredNode, bundle: Bundle) -> Time:
+def _in_network(
+    time: Time, moved_ms: float, device_share: float, node: LoweredNode, bundle: Bundle
+) -> Time:
     """Turn a layer's isolated time into its time inside the network."""
     assert node.layer is not None
-    factor = 1.0
+    factor = device_share
     if node.role == "execution":
-        factor = _factor(bundle, group_of(node.layer))
+        factor *= _factor(bundle, group_of(node.layer))
     ms, low_ms, high_ms = (
         factor * (max(each + moved_ms, LEAST_SHARE * each) if moved_ms else each)
         for each in (time.ms, time.low_ms, time.high_ms)

@@ -260,7 +260,10 @@ class Prediction:
     precision, compiled : str
         Of the setting that was predicted; empty if the bundle does not say.
     host_dispatch_us : float
-        What the host was taken to need for starting one kernel; NaN if it was not asked for.
+        What the host was taken to need for starting one kernel; NaN if it is not known.
+    host_dispatch_source : str
+        ``"given"`` by the user, or learnt from ``"layers"`` whose times contain it; empty if not
+        known.
     kernels : int
         Number of kernels that the host starts, if `host_dispatch_us` is known.
     waiting_ms : float
@@ -310,6 +313,7 @@ class Prediction:
     precision: str = ""
     compiled: str = ""
     host_dispatch_us: float = math.nan
+    host_dispatch_source: str = ""
     kernels: int = 0
     waiting_ms: float = 0.0
     calibrated_with: int = 0
@@ -429,7 +433,7 @@ class Prediction:
         If whole networks were measured, their errors give the width; layers outside the trained
         range add their own intervals. Otherwise all layers are assumed to reach their bounds
         together, and other costs to be equally uncertain. Errors of one predictor on one machine
-        are correlated, so this interval tends to be too wide. The host's dispatch, if given, is
+        are correlated, so this interval tends to be too wide. The host's dispatch, if known, is
         taken as it is.
         """
         bound_ms = self._device_bound_ms(sign, self.total_ms - self.waiting_ms)
@@ -508,8 +512,8 @@ _OWN = (
     "complete", "machine", "bundle", "method", "session_ms", "views_ms", "handover_ms", "warnings",
     "lowering", "rule", "estimated_phases", "views_estimated", "copies", "estimated_ms",
     "lower_bound_ms", "low_ms", "high_ms", "coverage", "origins", "precision", "compiled",
-    "host_dispatch_us", "kernels", "waiting_ms", "calibrated_with", "notes", "groups", "classes",
-    "inferred_from", "extrapolated",
+    "host_dispatch_us", "host_dispatch_source", "kernels", "waiting_ms", "calibrated_with", "notes",
+    "groups", "classes", "inferred_from", "extrapolated",
 )  # fmt: skip
 
 

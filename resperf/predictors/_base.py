@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -370,6 +371,10 @@ class Predictor(ABC):
         """Say more about the prediction of a network; None if there is no more to say."""
         return None
 
+    def dispatch_ms(self, setting: Setting, platform: Platform) -> float:  # noqa: ARG002
+        """Return the time that the host needs to start one kernel; NaN if that was not learnt."""
+        return math.nan
+
     def export(self, folder: Path, stem: str) -> dict[str, Any]:
         """Write ``STEM.onnx`` if the method has a network; return the rest as plain JSON values.
 
@@ -416,6 +421,19 @@ class LayerPredictor(Predictor):
     @abstractmethod
     def values(self, columns: Columns) -> Array:
         """Return the learnt quantity of each layer, shape (rows,)."""
+
+    def device_shares(
+        self,
+        columns: Columns,
+        setting: Setting,  # noqa: ARG002
+        platform: Platform,  # noqa: ARG002
+    ) -> Array:
+        """Return the share of each predicted time in which the device works, shape (rows,).
+
+        Times of single layers may contain the host's dispatch. In a network the host starts
+        kernels while the device works on earlier ones, and only this share adds up.
+        """
+        return np.ones(len(next(iter(columns.values()))))
 
     def predict(
         self,

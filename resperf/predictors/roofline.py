@@ -12,16 +12,18 @@ how far off each known device is when it is left out.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
 
-from resperf.devices import canonical_device
+from resperf.devices import canonical_device, device_class
+from resperf.devices.estimate import LAUNCH_MS
 from resperf.errors import require
 from resperf.features import Array, Columns, take
 from resperf.predictors._base import Estimate, Examples, Predicted, Task, stored
@@ -32,7 +34,8 @@ from resperf.predictors.boosted import Boosted
 from resperf.predictors.intervals import Intervals, assumed, intervals_of_kinds
 from resperf.predictors.metrics import mape
 from resperf.predictors.terms import choices_of, term_quantities
-from resperf.predictors.terms.card import LAUNCH, Card, card_terms, product_of
+from resperf.predictors.terms.card import LAUNCH, Card, card_terms, is_aligned, product_of
+from resperf.settings import CONTAINS, MEASURED_BY, SESSION
 
 if TYPE_CHECKING:
     from resperf.network import Network
@@ -59,7 +62,6 @@ _AT_DISPATCH = 1.25
 """Rows up to this many times the shortest may be times of dispatch alone."""
 _HIDDEN = 0.9
 """They are if their work takes a smaller share of the time than this."""
-_ANOTHER = "another session"
 _ALIGNMENTS = (4, 8, 32)
 _NUMBERS = {"float16": "fp16", "bfloat16": "bf16", "int8": "int8", "uint8": "int8"}
 
@@ -106,12 +108,21 @@ class Costs:
         From which they were learnt.
     trees : bool
         Whether the trees correct them.
+    dispatched : bool
+        Whether the times of these rows contain the host's dispatch; else they are of kernels alone.
+    aligned : int
+        How many of the rows have aligned sizes (`resperf.predictors.terms.card.is_aligned`).
+    fixed : mapping of str to float
+        Features of the layer that all of these rows share; only where trees correct them.
     """
 
     coefficients: Mapping[str, float]
     dispatch_ms: float
     rows: int
     trees: bool = False
+    dispatched: bool = False
+    aligned: int = 0
+    fixed: Mapping[str, float] = field(default_factory=dict)
 
     def total_ms(self, terms: Mapping[str, Array], scales: Array) -> Array:
         """Return the times of layers, each the longer of dispatch and work, shape (rows,)."""
@@ -119,12 +130,33 @@ class Costs:
 
     def work_ms(self, terms: Mapping[str, Array], scales: Array) -> Array:
         """Return the sum of terms; all but the launch are multiplied by `scales`, (rows,)."""
+        total: Array = self.coefficients.get(LAUNCH, 0.0) + self.variable_ms(terms, scales)
+        return total
+
+    def variable_ms(self, terms: Mapping[str, Array], scales: Array) -> Array:
+        """Return the sum of all terms but the launch, times `scales`, (rows,)."""
         variable = sum(
             (factor * terms[name] for name, factor in self.coefficients.items() if name != LAUNCH),
             start=np.zeros_like(scales),
         )
-        total: Array = self.coefficients.get(LAUNCH, 0.0) + variable * scales
-        return total
+        found: Array = variable * scales
+        return found
+
+    def rows_like(self, *, aligned: bool) -> tuple[int, int]:
+        """Return how many of the rows have aligned sizes or not, and how many there are."""
+        return self.aligned if aligned else self.rows - self.aligned, self.rows
+
+    def device_shares(self, terms: Mapping[str, Array], scales: Array) -> Array:
+        """Return the share of each layer's time in which the device works, (rows,).
+
+        A time between two events of an idle device begins with the dispatch of the host. It grows
+        with the layer's work from the launch on; what a kernel takes next to others is the rest.
+        """
+        total_ms = self.total_ms(terms, scales)
+        if not self.dispatched:
+            return np.ones_like(total_ms)
+        shares: Array = np.maximum(self.variable_ms(terms, scales), LAUNCH_MS) / total_ms
+        return np.minimum(shares, 1.0)
 
 
 def _number_of(dtype: str, setting: Setting | None) -> str:
@@ -132,10 +164,20 @@ def _number_of(dtype: str, setting: Setting | None) -> str:
     return _NUMBERS.get(dtype, "tf32" if precision == "tf32" else "fp32")
 
 
+def _each(given: Sequence[Any], row: int) -> Any:
+    """Return what belongs to a row, of one per row, one for all rows, or none."""
+    return None if not given else given[row if len(given) > 1 else 0]
+
+
+def _has_dispatch(setting: Setting | None) -> bool:
+    """Say whether published times contain the host's dispatch."""
+    return setting is not None and "dispatch" in setting.options.get(CONTAINS, "")
+
+
 def _session_name(setting: Setting | None) -> str:
     """Return the published session; rows measured here are of one session."""
     options = {} if setting is None else setting.options
-    return ", ".join(options[name] for name in ("measured by", "session") if name in options)
+    return ", ".join(options[name] for name in (MEASURED_BY, SESSION) if name in options)
 
 
 def _sessions(
@@ -145,13 +187,10 @@ def _sessions(
     rows = len(next(iter(columns.values())))
     dtypes = np.asarray(columns["dtype"]).astype(str) if "dtype" in columns else ["float32"] * rows
 
-    def each(given: Sequence[Any], row: int) -> Any:
-        return None if not given else given[row if len(given) > 1 else 0]
-
     known: dict[tuple[Any, ...], Session] = {}
     places: dict[Session, list[int]] = {}
     for row in range(rows):
-        setting, platform = each(settings, row), each(platforms, row)
+        setting, platform = _each(settings, row), _each(platforms, row)
         key = (id(setting), id(platform), dtypes[row])
         if key not in known:
             device = "" if platform is None else canonical_device(platform.device)
@@ -225,11 +264,11 @@ class Roofline(Boosted):
             measured_ms = validation.values[places]
             if session in self.sessions_:
                 judged[session] = measured_ms, self._values_of(session, layers)
-            largest, _ = self._known(replace(session, name=_ANOTHER))
-            if largest not in (None, session):
+            alike = self._alike(session)
+            largest = max(alike, key=lambda each: alike[each].rows, default=session)
+            if largest != session:
                 of_device = ratios.setdefault(session.sort, {}).setdefault(session.device, [])
-                stand_in_ms = self._values_of(replace(session, name=_ANOTHER), layers)
-                of_device.append(np.log(measured_ms / stand_in_ms))
+                of_device.append(np.log(measured_ms / self._values_of(largest, layers)))
         between = {
             sort: found for sort, devices in ratios.items()
             if (found := Intervals.of_groups([np.concatenate(each) for each in devices.values()]))
@@ -239,8 +278,12 @@ class Roofline(Boosted):
     def _part(self, session: Session, examples: Examples, places: Places, seed: int) -> _Part:
         """Compute the terms of a session's rows."""
         columns = take(examples.columns, places)
-        terms = card_terms(self.kind, term_quantities(self.kind, columns), session.card())
-        return _Part(session, columns, terms, np.ones(len(places)), examples.values[places], seed)
+        known = term_quantities(self.kind, columns)
+        return _Part(
+            session, columns, card_terms(self.kind, known, session.card()), np.ones(len(places)),
+            examples.values[places], seed, _has_dispatch(_each(examples.settings, places[0])),
+            int(is_aligned(self.kind, known).sum()),
+        )  # fmt: skip
 
     def _scales(self, columns: Columns) -> Array:
         """Return the factor of each layer's function, (rows,)."""
@@ -274,9 +317,11 @@ class Roofline(Boosted):
         """Learn ln(time / sum of terms) of the sessions with enough rows."""
         used = [each for each, places in sessions.items() if len(places) >= _FEWEST_FOR_TREES]
         used = used or [max(sessions, key=lambda each: len(sessions[each]))]
-        for session in used:
-            self.sessions_[session] = replace(self.sessions_[session], trees=True)
         examples, validation = task.examples, task.validation
+        for session in used:
+            layers = Described.of(self.kind, take(examples.columns, sessions[session]))
+            costs = replace(self.sessions_[session], trees=True, fixed=_shared(layers))
+            self.sessions_[session] = costs
         rows, estimates_ms, places = self._tree_rows(examples, sessions, used)
         chosen = informative(rows)
         self.features_ = tuple(self._names[place] for place in chosen)
@@ -352,14 +397,14 @@ class Roofline(Boosted):
     ) -> Predicted:
         """Predict layers on a device, in the session that the setting names.
 
-        A device's other session, the one with the most rows, stands in for one that is not known.
+        Another session of the device stands in for one that is not known: of layers with aligned
+        sizes the one with most such rows, of others the one with most others.
         """
         columns = cast(Columns, subjects)
         values, low, high = np.empty((3, len(next(iter(columns.values())))))
-        for session, places in _sessions(columns, (setting,), (platform,)).items():
-            layers = Described.of(self.kind, take(columns, places))
+        for asked, places, session, layers in self._known(columns, setting, platform):
             values[places] = self._values_of(session, layers)
-            low[places], high[places] = self._bounds_of(session, values[places])
+            low[places], high[places] = self._bounds_of(asked, session, values[places])
         return {self.quantity_: Estimate(values, low, high)}
 
     def has_rows_of(
@@ -372,36 +417,88 @@ class Roofline(Boosted):
             for each in self.sessions_
         )
 
-    def _known(self, session: Session) -> tuple[Session | None, Costs]:
-        """Return the session itself, else the device's best known one, else none; and its costs."""
-        alike = [
-            each for each in self.sessions_
+    def device_shares(self, columns: Columns, setting: Setting, platform: Platform) -> Array:
+        """Return the share of each predicted time that is not launch and dispatch, (rows,).
+
+        All of it, where the times that were learnt from are of kernels alone.
+        """
+        shares = np.empty(len(next(iter(columns.values()))))
+        for _, places, session, layers in self._known(columns, setting, platform):
+            terms = card_terms(self.kind, layers.quantities, session.card())
+            shares[places] = self._costs_of(session).device_shares(
+                terms, self._scales(layers.columns)
+            )
+        return shares
+
+    def dispatch_ms(self, setting: Setting, platform: Platform) -> float:
+        """Return the dispatch of the device's session, else the pooled one of its class.
+
+        It is the host's, so that rows with any type of values show it. It is of eager runs: what is
+        compiled or replayed as a graph is started otherwise.
+        """
+        if setting.is_compiled or setting.cuda_graph:
+            return math.nan
+        device = canonical_device(platform.device)
+        own = Session(device, _session_name(setting), "")
+        sessions = [
+            (each.name == own.name, costs.rows, costs.dispatch_ms)
+            for each, costs in self.sessions_.items()
+            if each.device == device and costs.dispatched
+        ]
+        pooled = [
+            (True, costs.rows, costs.dispatch_ms)
+            for (of, _), costs in self.priors_.items()
+            if of == device_class(device) and costs.dispatched
+        ]
+        return max(sessions or pooled, default=(False, 0, math.nan))[-1] or math.nan
+
+    def _known(
+        self, columns: Columns, setting: Setting, platform: Platform
+    ) -> Iterator[tuple[Session, Places, Session, Described]]:
+        """Yield layers for which one session answers: that asked for, which, that one, the layers.
+
+        It is the one asked for if the device has no rows.
+        """
+        for asked, places in _sessions(columns, (setting,), (platform,)).items():
+            layers = Described.of(self.kind, take(columns, places))
+            alike = self._alike(asked)
+            if asked in alike or not alike:
+                yield asked, places, asked, layers
+                continue
+            aligned = is_aligned(self.kind, layers.quantities)
+            for are_aligned in np.unique(aligned):
+                own = places[aligned == are_aligned]
+                best = max(alike, key=lambda each: alike[each].rows_like(aligned=are_aligned))
+                yield asked, own, best, Described.of(self.kind, take(columns, own))
+
+    def _alike(self, session: Session) -> dict[Session, Costs]:
+        """Return the sessions of a device with one type of values."""
+        return {
+            each: costs for each, costs in self.sessions_.items()
             if (each.device, each.number) == (session.device, session.number)
-        ]  # fmt: skip
-        known = max(
-            alike, key=lambda each: (each == session, self.sessions_[each].rows), default=None
-        )
-        return known, self._prior_of(session) if known is None else self.sessions_[known]
+        }  # fmt: skip
+
+    def _costs_of(self, session: Session) -> Costs:
+        return self.sessions_.get(session) or self._prior_of(session)
 
     def _values_of(self, session: Session, layers: Described) -> Array:
-        known, costs = self._known(session)
-        if known is not None and costs.trees:
-            rows, estimates_ms = self._chosen_inputs(known, layers)
-            times_ms: Array = estimates_ms * np.exp(self._correction(rows))
-            return times_ms
+        costs = self._costs_of(session)
         terms = card_terms(self.kind, layers.quantities, session.card())
-        return costs.total_ms(terms, self._scales(layers.columns))
+        times_ms = costs.total_ms(terms, self._scales(layers.columns))
+        if costs.trees:
+            rows, _ = self._chosen_inputs(session, layers)
+            times_ms = times_ms * np.exp(self._correction(rows) * _has(layers, costs.fixed))
+        return times_ms
 
-    def _bounds_of(self, session: Session, values: Array) -> tuple[Array, Array]:
+    def _bounds_of(self, asked: Session, session: Session, values: Array) -> tuple[Array, Array]:
         """Return bounds for the session, another one of its device, or a device without rows.
 
         Those of another class of devices or type of values are taken as out of range.
         """
-        known, _ = self._known(session)
-        sort = self._prior_sort(session)
-        own = self.intervals_.get(session) if known == session else self.between_.get(sort)
-        found = self.left_out_.get(sort) if known is None or own is None else own
-        alike = np.full(len(values), sort == session.sort)
+        sort = self._prior_sort(asked)
+        own = self.intervals_.get(asked) if session == asked else self.between_.get(sort)
+        found = self.left_out_.get(sort) if own is None else own
+        alike = np.full(len(values), sort == asked.sort)
         return assumed(values, alike) if found is None else found.bounds(values, alike)
 
     def _prior_of(self, session: Session) -> Costs:
@@ -454,17 +551,39 @@ def _flag(session: Session) -> str:
     return f"is {session.device}, {session.name}, {session.number}"
 
 
+def _shared(layers: Described) -> dict[str, float]:
+    """Return the features that all layers share, with their values."""
+    same = np.ptp(layers.features, axis=0) == 0
+    return {
+        name: float(values[0])
+        for name, values, is_same in zip(layers.names, layers.features.T, same, strict=True)
+        if is_same
+    }
+
+
+def _has(layers: Described, fixed: Mapping[str, float]) -> npt.NDArray[np.bool_]:
+    """Say which layers have these features, (rows,): of others trees have learnt nothing."""
+    found = dict(zip(layers.names, layers.features.T, strict=True))
+    same = [np.isclose(found[name], value) for name, value in fixed.items() if name in found]
+    alike: npt.NDArray[np.bool_] = np.all(
+        np.stack([np.ones(len(layers.features), dtype=bool), *same]), axis=0
+    )
+    return alike
+
+
 def _to_json(costs: Costs) -> dict[str, Any]:
     return {
         "terms": dict(costs.coefficients), "dispatch_ms": costs.dispatch_ms, "rows": costs.rows,
-        "trees": costs.trees,
+        "trees": costs.trees, "dispatched": costs.dispatched, "aligned": costs.aligned,
+        "fixed": dict(costs.fixed),
     }  # fmt: skip
 
 
 def _from_json(values: Mapping[str, Any]) -> Costs:
     return Costs(
         stored(values, "terms"), float(stored(values, "dispatch_ms")), int(stored(values, "rows")),
-        bool(stored(values, "trees")),
+        bool(stored(values, "trees")), bool(values.get("dispatched", False)),
+        int(values.get("aligned", 0)), dict(values.get("fixed", {})),
     )  # fmt: skip
 
 
@@ -481,7 +600,10 @@ def _read_intervals(name: str, entries: Mapping[_Key, Mapping[str, Any]]) -> dic
 
 @dataclass(frozen=True)
 class _Part:
-    """The rows of one session: layers, terms (rows,), factors of functions, and times."""
+    """The rows of one session: layers, terms (rows,), factors of functions, and times.
+
+    `dispatched` and `aligned` as of `Costs`.
+    """
 
     session: Session
     columns: Columns
@@ -489,6 +611,8 @@ class _Part:
     scales: Array
     values: Array
     seed: int
+    dispatched: bool
+    aligned: int
 
     @property
     def relative(self) -> Array:
@@ -529,7 +653,7 @@ def _pooled(parts: Sequence[_Part]) -> Costs:
     found = _fit_near(np.vstack(matrices), np.concatenate(weights), np.zeros(len(names)), 0.0)
     coefficients = _positive(dict(zip(names, found.tolist(), strict=True)))
     rows = sum(len(part.values) for part in parts)
-    work = Costs(coefficients, 0.0, rows)
+    work = Costs(coefficients, 0.0, rows, dispatched=any(part.dispatched for part in parts))
     shown = [part.dispatches_ms(work) for part in parts]
     fewest = max(_FEWEST_HIDDEN, _LEAST_HIDDEN * max(map(len, shown)))
     known = [float(np.median(times_ms)) for times_ms in shown if len(times_ms) >= fewest]
@@ -574,7 +698,10 @@ def _near(part: _Part, prior: Costs | None) -> Costs:
         found = _fit_near(relative[shows], weights[shows], centre, strength)
         shows = long | (relative @ found > _HIDDEN)
     coefficients = _positive(dict(zip(names, found.tolist(), strict=True)))
-    costs = Costs(coefficients, 0.0 if prior is None else prior.dispatch_ms, len(part.values))
+    costs = Costs(
+        coefficients, 0.0 if prior is None else prior.dispatch_ms, len(part.values),
+        dispatched=part.dispatched, aligned=part.aligned,
+    )  # fmt: skip
     shown = part.dispatches_ms(costs)
     if not len(shown):
         return replace(costs, dispatch_ms=min(costs.dispatch_ms, part.shortest_ms))

@@ -186,13 +186,16 @@ def _origins(prediction: Prediction) -> str:
 
 
 def _host(prediction: Prediction) -> str:
-    """Compare the host's dispatch with the device's time, if it was asked for."""
+    """Compare the host's dispatch with the device's time, if it is known."""
     if math.isnan(prediction.host_dispatch_us):
         return ""
     device_ms = prediction.phases.execution_ms - prediction.waiting_ms
+    learnt = " (of the hosts that measured; yours: --host-dispatch-us)"
+    source = learnt if prediction.host_dispatch_source == "layers" else ""
+    dispatch = f"{round(prediction.host_dispatch_us, 1):g} us{source}"
     return (
-        f"execution is the larger of host dispatch, {prediction.host_dispatch_us:g} us x "
-        f"{prediction.kernels} kernels = {ms_cell(prediction.host_ms)} ms, and device time, "
+        f"execution is the larger of host dispatch, {dispatch} x {prediction.kernels} kernels = "
+        f"{ms_cell(prediction.host_ms)} ms, and device time, "
         f"{ms_cell(device_ms)} ms"
     )
 

@@ -9,6 +9,7 @@ import pytest
 from onnx.helper import make_node
 
 from resperf.predictors import METHODS
+from tests.toy_card_method import DEVICE_SHARE, DISPATCH_MS
 
 
 @pytest.fixture
@@ -167,6 +168,30 @@ def test_execution_takes_at_least_as_long_as_the_host_dispatches(card_bundle, ne
     text = cli.text(*words, "--host-dispatch-us", "5000")
     assert "the larger of host dispatch, 5000 us x 2 kernels = 10.00 ms, and device time, " in text
     assert "waiting for the host" in text
+
+
+def test_a_dispatch_that_layers_show_is_theirs_alone_and_the_hosts_in_a_network(
+    card_bundle, network, cli, monkeypatch
+):
+    monkeypatch.setitem(METHODS, "toy-with-dispatch", "tests.toy_card_method:ToyWithDispatch")
+    card_bundle("mine", "v100", method="toy-with-dispatch", options={"session": "first"})
+    words = ["predict", network, "--device", "v100"]
+    learnt = cli.json(*words)
+    layer = ["predict-layer", "dense", "batch=16", "features_in=256", "features_out=128"]
+    alone = cli.json(*layer, "--device", "v100")[0]["execution_ms"]
+    fc, act = learnt["layers"]
+    assert fc["execution_ms"] == pytest.approx(DEVICE_SHARE * alone)
+    assert (learnt["host_dispatch_us"], learnt["host_dispatch_source"]) == (
+        pytest.approx(1e3 * DISPATCH_MS), "layers",
+    )  # fmt: skip
+    assert learnt["phases"]["execution_ms"] == pytest.approx(2 * DISPATCH_MS)
+    device_ms = fc["execution_ms"] + act["execution_ms"]
+    assert learnt["waiting_ms"] == pytest.approx(2 * DISPATCH_MS - device_ms)
+    text = cli.text(*words)
+    assert "host dispatch, 500 us (of the hosts that measured; yours: --host-dispatch-us) x" in text
+    own = cli.json(*words, "--host-dispatch-us", "0.001")
+    assert (own["host_dispatch_source"], own["waiting_ms"]) == ("given", 0)
+    assert own["phases"]["execution_ms"] == pytest.approx(device_ms)
 
 
 @pytest.mark.parametrize(

@@ -67,6 +67,8 @@ class FakeBundle:
         self.method = method
         self.costs = COSTS if costs is None else costs
         self.asked: list[list[str]] = []
+        self.shares: Mapping[str, float] = {}
+        self.dispatch_ms = math.nan
         self._times_ms, self._far = times_ms, far
         self.setting = Setting(
             framework=self.framework, framework_version="1", provider="closed-form", threads=2
@@ -89,6 +91,12 @@ class FakeBundle:
 
     def infers(self, _kind: str, _dtype: str) -> bool:
         return False
+
+    def without_session(self) -> FakeBundle:
+        return self
+
+    def device_shares(self, layers: Sequence[Layer]) -> np.ndarray:
+        return np.array([self.shares.get(layer.kind, 1.0) for layer in layers])
 
     def predict(
         self, layers: Sequence[Layer], quantity: str, _optimizers: Sequence[str] = ()
@@ -214,6 +222,28 @@ def test_layers_alone_are_without_what_a_network_changes(predict_nodes, monkeypa
     assert alone.total_ms == whole.total_ms
     assert alone.handover_ms == pytest.approx(whole.layers[-1].execution_ms - 1.0, abs=1e-4)
     assert alone.handover_ms < 0
+
+
+def test_layers_take_their_share_on_the_device_in_a_network_and_all_of_it_alone(
+    predict_nodes, monkeypatch
+):
+    bundle = FakeBundle()
+    bundle.shares = {"conv": 0.75, "pool": 0.1}
+    prediction = predict_nodes(NODES, bundle)
+    conv, pool, dense = (layer for layer in prediction.layers if layer.phase == "execution")
+    assert conv.execution_ms == pytest.approx(0.75 * 2.0)
+    assert (conv.low_ms, conv.high_ms) == pytest.approx((0.9 * 1.5, 1.25 * 1.5))
+    assert (pool.execution_ms, dense.execution_ms) == pytest.approx((0.05, 1.0))
+    assert prediction.phases.execution_ms == pytest.approx(1.5 + 0.05 + 1.0 + 0.002 + 0.05)
+    assert math.isnan(prediction.host_dispatch_us)
+    assert prediction.host_dispatch_source == ""
+    monkeypatch.setattr(FakeBundle, "without_correction", lambda self: self, raising=False)
+    network = Network("net", (), {}, ("image", "mask"), ("scores",), {"": 17}, 1)
+    alone = layers_alone(network, bundle)
+    assert [layer.execution_ms for layer in alone.layers if layer.phase == "execution"] == [
+        2.0, 0.5, 1.0,
+    ]  # fmt: skip
+    assert alone.total_ms == pytest.approx(prediction.total_ms)
 
 
 @pytest.mark.parametrize("method", ["resperfnet", "perfnet"])

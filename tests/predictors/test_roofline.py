@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -65,10 +66,14 @@ def additions(count: int, seed: int = 0) -> list[Any]:
     ]
 
 
+def bytes_ms(moved_bytes: float, card: DeviceFacts) -> float:
+    """Bytes at a share of the bandwidth."""
+    return 1e3 * moved_bytes / card.bandwidth_bytes_per_s / SHARE_REACHED
+
+
 def time_ms(layer: Any, card: DeviceFacts, slower: float = 1.0) -> float:
     """The longer of the dispatch, and the bytes at a share of the bandwidth."""
-    moved_ms = 1e3 * layer.moved_bytes / card.bandwidth_bytes_per_s / SHARE_REACHED
-    return max(DISPATCH_MS, slower * moved_ms)
+    return max(DISPATCH_MS, slower * bytes_ms(layer.moved_bytes, card))
 
 
 def examples(
@@ -176,6 +181,109 @@ def test_sessions_of_one_card_have_times_of_their_own(cards: Mapping[str, Device
     once = predictor.predict(columns, SETTING, Platform("x1"))["execution_ms"].values
     twice = predictor.predict(columns, later, Platform("x1"))["execution_ms"].values
     np.testing.assert_allclose(twice / once, 2.0, rtol=0.1)
+
+
+def with_dispatch(rows: Examples, session: str = "first") -> Examples:
+    """Say of rows that their times contain the dispatch."""
+    options = {"measured by": "us", "session": session, "contains": "kernels and dispatch"}
+    return replace(rows, settings=[replace(SETTING, options=options)] * len(rows))
+
+
+def test_the_device_works_on_a_layer_for_what_it_takes_without_the_launch(
+    cards: Mapping[str, DeviceFacts],
+) -> None:
+    """Times are 20 us of launch and the bytes, but at least 30 us of dispatch."""
+    launch_ms = 0.02
+    rows = examples(cards, {"x1": 300, "x2": 300})
+    work_ms = np.array([
+        bytes_ms(moved, cards[platform.device])
+        for moved, platform in zip(
+            12.0 * rows.columns["batch"] * rows.columns["inner"], rows.platforms, strict=True
+        )
+    ])  # fmt: skip
+    rows = replace(rows, values=np.maximum(DISPATCH_MS, launch_ms + work_ms))
+    alone = fit(with_dispatch(rows))
+    layers = additions(50, seed=5)
+    for device in ("x2", "x4"):
+        shares = alone.device_shares(columns_of(layers), SETTING, Platform(device))
+        own_ms = shares * predicted(alone, layers, device)
+        expected_ms = np.array([bytes_ms(each.moved_bytes, cards[device]) for each in layers])
+        long = expected_ms > launch_ms
+        assert 5 < long.sum() < 45
+        np.testing.assert_allclose(own_ms[long], expected_ms[long], rtol=0.1)
+        assert own_ms[~long].max() < DISPATCH_MS
+    # Kernels alone, as of a profiler, take as long in a network.
+    kernels = fit(rows)
+    assert np.all(kernels.device_shares(columns_of(layers), SETTING, Platform("x2")) == 1)
+
+
+def test_the_dispatch_is_that_of_the_session_or_of_the_hosts_that_measured(
+    cards: Mapping[str, DeviceFacts], tmp_path: Path
+) -> None:
+    predictor = fit(with_dispatch(examples(cards, {"x1": 300, "x2": 300})))
+    predictor = Roofline.load(json.loads(json.dumps(predictor.export(tmp_path, "add"))), tmp_path)
+    for device in ("x1", "x4"):
+        found_ms = predictor.dispatch_ms(SETTING, Platform(device))
+        assert found_ms == pytest.approx(DISPATCH_MS, rel=0.05)
+    compiled = replace(SETTING, compiled="dynamo")
+    assert math.isnan(predictor.dispatch_ms(compiled, Platform("x1")))
+    kernels_alone = fit(examples(cards, {"x1": 300, "x2": 300}))
+    assert math.isnan(kernels_alone.dispatch_ms(SETTING, Platform("x1")))
+
+
+def test_an_unknown_session_is_the_one_with_most_layers_alike(
+    cards: Mapping[str, DeviceFacts],
+) -> None:
+    """The larger session has odd numbers of values, the smaller one multiples of 16 alone."""
+
+    def rows_of(count: int, session: str, slower: float, *, odd: bool) -> Examples:
+        layers = [
+            replace(each, batch=1, inner=each.inner // 16 * 16 + odd)
+            for each in additions(count, seed=count)
+        ]
+        times_ms = [time_ms(each, cards["x1"], slower) for each in layers]
+        setting = replace(SETTING, options={"measured by": "us", "session": session})
+        return Examples(
+            columns_of(layers), "execution_ms", np.array(times_ms), [setting] * count,
+            [Platform("x1")] * count,
+        )  # fmt: skip
+
+    odd, even = rows_of(300, "odd", 1.0, odd=True), rows_of(250, "even", 2.0, odd=False)
+    both = Examples(
+        {name: np.concatenate([odd.columns[name], even.columns[name]]) for name in odd.columns},
+        "execution_ms", np.concatenate([odd.values, even.values]),
+        [*odd.settings, *even.settings], [*odd.platforms, *even.platforms],
+    )  # fmt: skip
+    predictor = fit(both)
+    elementwise = kind_of("elementwise")
+    layers = [
+        elementwise.from_fields({"batch": 1, "inner": inner, "function": "add", "second": "same"})
+        for inner in (16_000_000, 16_000_001)
+    ]
+    unknown = replace(SETTING, options={})
+    values = predictor.predict(columns_of(layers), unknown, Platform("x1"))["execution_ms"].values
+    measured = [time_ms(layers[0], cards["x1"], 2.0), time_ms(layers[1], cards["x1"])]
+    np.testing.assert_allclose(values, measured, rtol=0.1)
+
+
+def test_trees_leave_layers_alone_that_differ_from_all_rows(
+    cards: Mapping[str, DeviceFacts],
+) -> None:
+    """All rows add tensors of equal shape; of additions of a number trees know nothing."""
+    rows = examples(cards, {"x1": 400})
+    wide = rows.columns["inner"] > 1e6
+    rows = replace(rows, values=rows.values * np.where(wide, 1.5, 1.0))
+    predictor = Roofline("elementwise", trees=200).fit(rows, validation=rows, seed=0)
+    fields = {"batch": 8, "inner": 30_000_000, "function": "add"}
+    layers = [
+        kind_of("elementwise").from_fields({**fields, "second": second})
+        for second in ("same", "scalar")
+    ]
+    before = predicted(predictor, layers, "x1")
+    predictor._run = lambda inputs: np.ones((len(inputs), 1))
+    changed = predicted(predictor, layers, "x1") / before
+    assert changed[0] > 1.5
+    assert changed[1] == 1
 
 
 def test_one_file_serves_all_cards(cards: Mapping[str, DeviceFacts], tmp_path: Path) -> None:

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from resperf.dataset.importing.mapping import SourceMapping
-from resperf.dataset.importing.published import MEASURED_BY, Imported, Published
+from resperf.dataset.importing.published import Imported, Published
 from resperf.dataset.importing.rows import ForeignRow, read_files
 from resperf.dataset.importing.session import session_costs
 from resperf.devices import canonical_device
 from resperf.measurement import Samples, StopReason
 from resperf.quantities import EXECUTION, STEP
-from resperf.settings import Setting
+from resperf.settings import MEASURED_BY, Setting
 
 
 def import_dataset(

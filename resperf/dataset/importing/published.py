@@ -22,10 +22,8 @@ from resperf.measurement import Measurement, NetworkRef, Samples, Status, StopRe
 from resperf.network import graph_digest, graph_parameters, weightless
 from resperf.platform import Platform
 from resperf.quantities import EXECUTION, Estimator
-from resperf.settings import Setting
+from resperf.settings import CONTAINS, MEASURED_BY, SESSION, Setting
 
-MEASURED_BY, SESSION, CONTAINS = "measured by", "session", "contains"
-"""Options of a published row's setting."""
 _ROUNDED_PARAMETERS = 5001
 """By how much a number of parameters may differ that is published in hundredths of a million."""
 _FIXED_FILTERS = 5e-4

@@ -18,6 +18,7 @@ from functools import reduce
 from typing import TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from resperf.devices import DeviceFacts, device_facts
 from resperf.features import Array
@@ -51,6 +52,7 @@ _STACKED_BITS = 1024
 """Width from which a memory bus is one of stacked memory (HBM)."""
 _ROWS_PER_SM = 8
 """Rows of a reduction that one multiprocessor works on at a time."""
+_ALIGNED = 16
 _STARTING_CYCLES = 1000.0
 """Unit of the terms of starts, whose coefficients are near 1."""
 
@@ -192,6 +194,18 @@ _PRODUCTS = {
 """Kind -> its quantities that are the fields of `Product`."""
 
 
+def is_aligned(kind: str, q: Quantities) -> npt.NDArray[np.bool_]:
+    """Return whether the sizes that lie in memory one after another are multiples of 16, (rows,).
+
+    Sizes in networks usually are, sizes drawn at random hardly ever, and kernels of the two differ:
+    loads of several values at once, and tiles that are full.
+    """
+    product = product_of(kind, q)
+    sizes = (q[_WIDTHS.get(kind, "value_count")],) if product is None else (product.n, product.k)
+    found: npt.NDArray[np.bool_] = np.logical_and.reduce([each % _ALIGNED == 0 for each in sizes])
+    return found
+
+
 def _product(kind: str) -> Relative:
     def terms(q: Quantities, card: Card) -> dict[str, Array]:
         product = product_of(kind, q)
@@ -297,11 +311,12 @@ def _other(q: Quantities, card: Card) -> dict[str, Array]:
     }
 
 
+_WIDTHS = {"softmax": "values", "norm": "channels"}
+"""Kind -> the quantity that is the number of values in a row that it reduces."""
 _OWN: Mapping[str, Sequence[Relative]] = {
     "matmul": (_product("matmul"),),
     "dense": (_product("dense"),),
     "conv": (_product("conv"), _conv),
-    "softmax": (_other, _rows("values")),
-    "norm": (_other, _rows("channels")),
+    **{kind: (_other, _rows(width)) for kind, width in _WIDTHS.items()},
 }
 """Kind -> what its terms are beside launch and bytes; `_other` for kinds that are not here."""
