@@ -30,8 +30,8 @@ from resperf.predictors._class_fit import (
 from resperf.predictors.class_costs import terms_of
 from resperf.predictors.operator_classes import Terms
 from resperf.report.tables import table
-from resperf.training.rows import network_examples
 from resperf.settings import SESSION
+from resperf.training.rows import network_examples
 
 QUANTITY = "execution_ms"
 
