@@ -107,8 +107,7 @@ def build_networks(data: Path, work: Path, output: Path) -> None:
 
 def build_torch(data: Path, work: Path, output: Path, trees: int | None = None) -> None:
     """Import, merge and train the cards of each class, and join the two bundles."""
-    import_all(data, work / "cards")
-    datasets = sorted((work / "cards").glob("*.h5"))
+    datasets = import_all(data, work / "cards", only=("neusight", "vidur"))
     for name, most in TORCH_TREES.items():
         of_class = [path for path in datasets if class_of(path) == name]
         run("dataset", "merge", *of_class, "-o", work / f"{name}.h5")

@@ -50,6 +50,7 @@ PLACE = (
 """Heading and marks of the tables."""
 QUANTITY = "execution_ms"
 HELD_OUT, VALIDATION = 0.2, 0.1
+SOURCES = ("neusight", "vidur", "justus")
 KINDS = ("matmul", "dense", "elementwise", "activation", "softmax", "norm", "conv")
 AMD, APART = ("mi100", "mi210"), ("p4",)
 """Cards of another class of devices, and the card that throttled: not in the means."""
@@ -142,12 +143,16 @@ def sources(data: Path) -> dict[str, list[Path]]:
     return found
 
 
-def import_all(data: Path, work: Path) -> None:
-    """Import each card's files with the command that users have, once."""
+def import_all(data: Path, work: Path, *, only: Sequence[str] = SOURCES) -> list[Path]:
+    """Import each card's files with the command that users have, once; return the datasets."""
     work.mkdir(parents=True, exist_ok=True)
+    datasets = []
     for name, files in sources(data).items():
         source, _, device = name.partition("-")
+        if source not in only:
+            continue
         target = work / f"{name}.h5"
+        datasets.append(target)
         if not target.exists():
             words = ["dataset", "import", *map(str, files), "--format", source, "-o", str(target)]
             # The other sources' files name their devices.
@@ -155,6 +160,7 @@ def import_all(data: Path, work: Path) -> None:
             command = [sys.executable, "-m", "resperf.cli.main", *words]
             if subprocess.run(command, check=False).returncode:
                 raise SystemExit(f"{name} could not be imported")
+    return datasets
 
 
 @cache
