@@ -48,7 +48,9 @@ from resperf.lowering.torch import lower
 from resperf.measurement import DEFECTS, NetworkRef
 from resperf.network import Network, read_graph, read_network
 from resperf.platform import Platform
-from resperf.predictors.class_costs import Band, ClassFit, described, group_of
+from resperf.predictors._base import Band
+from resperf.predictors._fitted_classes import ClassFit, group_of
+from resperf.predictors.class_costs import described
 from resperf.predictors.operator_classes import (
     UPDATE,
     RunNetwork,

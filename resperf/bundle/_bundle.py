@@ -659,7 +659,8 @@ class Bundle:
             self._check_outputs(kind, quantity, predictor)
             ranges = self.part["ranges"].get(kind, {})
             predicted = predictor.predict(columns, self.setting, self.platform)[quantity]
-            return predicted, outside(predictor.kind, columns, ranges)
+            of_layers = predictor if isinstance(predictor, LayerPredictor) else None
+            return predicted, outside(predictor.kind, columns, ranges, of_layers)
         if quantity in self._transfers:
             name = "in_bytes" if quantity == "preprocess_ms" else "out_bytes"
             sizes = quantities(layer_kind(kind), columns)[name]

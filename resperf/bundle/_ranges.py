@@ -11,17 +11,20 @@ import numpy.typing as npt
 from resperf.features import Columns, plain_and_log2, quantities
 from resperf.layers import kind_of
 from resperf.layers.columns import is_among
+from resperf.predictors import LayerPredictor
 from resperf.settings import OPTIMIZER
 
 
-def ranges_of(kind: str, columns: Columns) -> dict[str, list[Any]]:
+def ranges_of(
+    kind: str, columns: Columns, predictor: LayerPredictor | None = None
+) -> dict[str, list[Any]]:
     """Return [smallest, largest] of each number, and all values of each name or flag.
 
     If fields can describe the same work in several ways (rows as batch or as another dimension),
-    the kind's quantities are used instead of these fields.
+    the kind's quantities are used instead of these fields. A predictor may say what else decides.
     """
     ranges: dict[str, list[Any]] = {}
-    for name, column in _ranged(kind, columns).items():
+    for name, column in _ranged(kind, columns, predictor).items():
         if np.issubdtype(column.dtype, np.floating):
             ranges[name] = [float(column.min()), float(column.max())]
         elif np.issubdtype(column.dtype, np.integer):
@@ -33,8 +36,11 @@ def ranges_of(kind: str, columns: Columns) -> dict[str, list[Any]]:
     return ranges
 
 
-def _ranged(kind: str, columns: Columns) -> Columns:
+def _ranged(kind: str, columns: Columns, predictor: LayerPredictor | None) -> Columns:
     """Return the columns that decide whether a layer is inside the trained range."""
+    own = None if predictor is None else predictor.ranged(columns)
+    if own is not None:
+        return own
     cls = kind_of(kind)
     if cls.INDEPENDENT_FIELDS:
         return columns
@@ -50,12 +56,17 @@ def _ranged(kind: str, columns: Columns) -> Columns:
     return {**whole, **{name: q[name] for name in (*bounded, *log2)}}
 
 
-def outside(kind: str, columns: Columns, ranges: Mapping[str, list[Any]]) -> list[str]:
+def outside(
+    kind: str,
+    columns: Columns,
+    ranges: Mapping[str, list[Any]],
+    predictor: LayerPredictor | None = None,
+) -> list[str]:
     """Say for each row what is out of range: ``"height=900 above 512, batch=64 above 32"``.
 
     Empty if nothing is.
     """
-    columns = _ranged(kind, columns)
+    columns = _ranged(kind, columns, predictor)
     reasons: list[list[str]] = [[] for _ in next(iter(columns.values()))]
     for name, column in columns.items():
         seen = ranges.get(name)

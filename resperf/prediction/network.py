@@ -46,6 +46,7 @@ def predict_network(
     strict: Strict = False,
     threads: int | None = None,
     whole: bool = True,
+    in_session: bool = False,
     host_dispatch_us: float = math.nan,
 ) -> Prediction:
     """Predict how long one run of a network takes.
@@ -68,6 +69,9 @@ def predict_network(
         Number of threads to predict for; only compared with the bundle's.
     whole : bool
         Also use predictors trained on whole networks.
+    in_session : bool
+        Predict for the published session that the bundle's setting names, in which a row was
+        measured; otherwise for a user, whose session none is.
     host_dispatch_us : float
         Time that the host needs to start one kernel. Layers take at least that much together.
         NaN: as the bundle's layers show it (`Bundle.dispatch_ms`); if they do not, the host is
@@ -80,7 +84,8 @@ def predict_network(
         no lowering, or if the bundle predicts whole calls, which do not add up.
     """
     found = of_whole_network(network, bundle) if whole else {}
-    bundle = bundle.without_session()
+    if not in_session:
+        bundle = bundle.without_session()
     if found and not bundle.kinds:
         answer = answered(
             _empty(network, bundle, threads), network, bundle, found,

@@ -56,7 +56,7 @@ class SumOfLayers(Predictor):
         if part.many_settings:
             part = part.on(setting, platform)
         found = [
-            predict_network(network, part, whole=False)
+            predict_network(network, part, whole=False, in_session=True)
             for network in cast("Sequence[Network]", subjects)
         ]
         self.notes_ = tuple(

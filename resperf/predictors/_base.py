@@ -418,6 +418,16 @@ class LayerPredictor(Predictor):
     kinds: ClassVar[frozenset[str] | None] = None
     """Kinds of layers that it supports; None for all that have features."""
 
+    def ranged(self, columns: Columns) -> Columns | None:  # noqa: ARG002
+        """Return what decides whether layers are like those it learnt from, each (rows,).
+
+        Returns
+        -------
+        mapping of str to array, or None
+            None for the fields of the kind, or its quantities.
+        """
+        return None
+
     @abstractmethod
     def values(self, columns: Columns) -> Array:
         """Return the learnt quantity of each layer, shape (rows,)."""

@@ -26,6 +26,8 @@ from resperf.devices import canonical_device, device_class
 from resperf.devices.estimate import LAUNCH_MS
 from resperf.errors import require
 from resperf.features import Array, Columns, take
+from resperf.layers import kind_of
+from resperf.layers.columns import is_among
 from resperf.predictors._base import Estimate, Examples, Predicted, Task, stored
 from resperf.predictors._corrected import Described, ResidualTarget, informative
 from resperf.predictors._onnx import OnnxNetwork
@@ -63,6 +65,11 @@ _AT_DISPATCH = 1.25
 _HIDDEN = 0.9
 """They are if their work takes a smaller share of the time than this."""
 _ALIGNMENTS = (4, 8, 32)
+_UNLIKE_FUNCTIONS = frozenset({"norm"})
+"""Kinds whose functions are unlike kernels: a batch normalisation reduces nothing."""
+_WORK = ("flops", "moved_bytes")
+_WINDOW = ("kernel_height", "kernel_width", "stride_height", "stride_width", "groups")
+"""Quantities that bound what was learnt: of all kinds, and of those with windows."""
 _NUMBERS = {"float16": "fp16", "bfloat16": "bf16", "int8": "int8", "uint8": "int8"}
 
 
@@ -398,14 +405,33 @@ class Roofline(Boosted):
         """Predict layers on a device, in the session that the setting names.
 
         Another session of the device stands in for one that is not known: of layers with aligned
-        sizes the one with most such rows, of others the one with most others.
+        sizes the one with most such rows, of others the one with most others. NaN for
+        normalisations of a function that no row had: their kernels are unlike.
         """
         columns = cast(Columns, subjects)
         values, low, high = np.empty((3, len(next(iter(columns.values())))))
         for asked, places, session, layers in self._known(columns, setting, platform):
             values[places] = self._values_of(session, layers)
             low[places], high[places] = self._bounds_of(asked, session, values[places])
+        if self.kind in _UNLIKE_FUNCTIONS:
+            unknown = ~is_among(np.asarray(choices_of(self.kind, columns)), tuple(self.factors_))
+            for each in (values, low, high):
+                each[unknown] = np.nan
         return {self.quantity_: Estimate(values, low, high)}
+
+    def ranged(self, columns: Columns) -> Columns:
+        """Return names of functions and the like, sizes of products, work, and windows.
+
+        Terms do not depend on how sizes are spread over fields, and hardly on a bias.
+        """
+        specs = kind_of(self.kind).specs()
+        found = {
+            name: each for name, each in columns.items() if name not in specs or specs[name].choices
+        }
+        q = term_quantities(self.kind, columns)
+        product = product_of(self.kind, q)
+        found |= {} if product is None else vars(product)
+        return found | {name: q[name] for name in (*_WORK, *_WINDOW) if name in q}
 
     def has_rows_of(
         self, platform: Platform, setting: Setting | None = None, dtype: str = ""

@@ -209,7 +209,10 @@ def _learn_layers(
         for kind, part in parts.items()
     }
     learning.seen += [k for p in used.values() for k in (*p.train.keys, *p.validation.keys)]
-    ranges = {kind: ranges_of(rows.kind, rows.columns) for kind, rows in train.items()}
+    ranges = {
+        kind: ranges_of(rows.kind, rows.columns, learning.predictors[kind].get(rows.layer_quantity))
+        for kind, rows in train.items()
+    }
     typical = {kind: _typical(rows, places) for kind, rows in train.items()}
     golden = golden_layers(typical, learning.predictors, learning.how, learning.where)
     entries = {

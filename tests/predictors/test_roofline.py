@@ -20,7 +20,8 @@ from resperf.layers import kind_of
 from resperf.platform import Platform
 from resperf.predictors import Examples
 from resperf.predictors.roofline import Roofline
-from resperf.predictors.terms.card import Card
+from resperf.predictors.terms import term_quantities
+from resperf.predictors.terms.card import Card, card_terms
 from resperf.settings import Setting
 
 pytest.importorskip("scipy")
@@ -400,3 +401,66 @@ def test_large_products_in_float32_are_bounded_by_issue_and_power(
 def test_another_devices_name_is_refused(cards: Mapping[str, DeviceFacts]) -> None:
     with pytest.raises(ResperfError, match="'v100' is Tesla V100"):
         add_device(replace(cards["x1"], device="mine", name="mine", aliases=("v100",)))
+
+
+def convolution(batch: int, size: int, channels_out: int, kernel: int) -> Any:
+    return kind_of("conv").from_fields(
+        {
+            "batch": batch,
+            "channels_in": 128,
+            "channels_out": channels_out,
+            **{f"{name}": size for name in ("height", "width")},
+            **{f"kernel_{side}": kernel for side in ("height", "width")},
+            **{f"pad_{side}": kernel // 2 for side in ("top", "left", "bottom", "right")},
+            "bias": True,
+        }
+    )
+
+
+def test_convolutions_of_another_window_are_not_transformed(
+    cards: Mapping[str, DeviceFacts],
+) -> None:
+    """Only 3x3 is computed with 4 multiplications instead of 9 (Winograd, 2x2), or 2.25 (4x4)."""
+    layers = [convolution(32, 64, 256, kernel) for kernel in (3, 1, 5)]
+    q = term_quantities("conv", columns_of(layers))
+    terms = card_terms("conv", q, Card.of("x1", "fp32"))
+    plain_ms = 1e3 * q["flops"] / cards["x1"].peaks_flops_per_s["fp32"]
+    bytes_ms = 1e3 * q["moved_bytes"] / cards["x1"].bandwidth_bytes_per_s
+    for size, saved in ((2, 4 / 9), (4, 1 / 4)):
+        np.testing.assert_allclose(terms[f"winograd {size}"] / plain_ms, [saved, 1, 1], rtol=0.1)
+        transforms_ms = terms[f"winograd {size} transforms"]
+        np.testing.assert_allclose(transforms_ms[1:], bytes_ms[1:])
+        assert transforms_ms[0] > 2 * bytes_ms[0]
+    # Tensor cores compute half precision faster than any transform.
+    half = card_terms("conv", q, Card.of("x1", "fp16"))
+    np.testing.assert_allclose(half["winograd 4"], half["winograd 2"])
+
+
+def test_sizes_may_be_spread_over_other_fields_than_in_its_rows(
+    cards: Mapping[str, DeviceFacts],
+) -> None:
+    predictor = fit(examples(cards, {"x1": 300}))
+    make = kind_of("elementwise").from_fields
+    same = [
+        make({"batch": batch, "inner": 8_000_000 // batch, "function": "add", "second": "same"})
+        for batch in (8, 8000)
+    ]
+    found = predictor.ranged(columns_of(same))
+    assert {name for name in found if len(set(found[name].tolist())) > 1} == set()
+    assert {"function", "flops", "moved_bytes"} <= found.keys()
+
+
+def test_a_normalisation_that_no_row_had_has_no_time(cards: Mapping[str, DeviceFacts]) -> None:
+    def norm(function: str, channels: int) -> Any:
+        return kind_of("norm").from_fields(
+            {"batch": 8, "channels": channels, "pixels": 65536, "function": function}
+        )
+
+    layers = [norm("layer", channels) for channels in range(64, 364)]
+    times = np.array([time_ms(each, cards["x1"]) for each in layers])
+    rows = Examples(
+        columns_of(layers), "execution_ms", times, [SETTING], [Platform("x1")] * len(layers)
+    )
+    predictor = Roofline("norm", trees=20).fit(rows, validation=rows, seed=0)
+    values = predicted(predictor, [norm("layer", 100), norm("batch", 100)], "x1")
+    assert np.isfinite(values).tolist() == [True, False]

@@ -52,6 +52,9 @@ _STACKED_BITS = 1024
 """Width from which a memory bus is one of stacked memory (HBM)."""
 _ROWS_PER_SM = 8
 """Rows of a reduction that one multiprocessor works on at a time."""
+_WIDE_PRODUCTS = 2.0
+"""Peak of products over that without tensor cores, from which Winograd's saves nothing: it needs
+2.25 times fewer multiplications at least."""
 _ALIGNED = 16
 _STARTING_CYCLES = 1000.0
 """Unit of the terms of starts, whose coefficients are near 1."""
@@ -261,11 +264,21 @@ def _tile_waves(product: Product, card: Card, a: int, b: int) -> Array:
 
 
 def _conv(q: Quantities, card: Card) -> dict[str, Array]:
-    """Return what other algorithms take: transforms by Winograd (2x2, 4x4) and Fourier."""
+    """Return what other algorithms take: transforms by Winograd (2x2, 4x4) and Fourier.
+
+    Only convolutions of 3x3 with stride 1 are computed by Winograd's, and none where tensor cores
+    are faster. Where nothing else was measured, coefficients of the plain product may be zero: the
+    products of other convolutions take the place of the transformed ones, and their tensors that of
+    what is transformed.
+    """
     images, channels = q["batch"], q["channels_in"] + q["channels_out"]
     filters = q["channels_in"] * q["channels_out"] / q["groups"]
+    has_wide_products = card.matrix_flops_per_ms >= _WIDE_PRODUCTS * card.flops_per_ms
     fast = np.asarray((q["kernel_height"] == 3) & (q["kernel_width"] == 3) & (q["strided"] == 0)
-                      & (q["dilated"] == 0), dtype=float)  # fmt: skip
+                      & (q["dilated"] == 0) & (not has_wide_products))  # fmt: skip
+    plain = product_of("conv", q)
+    assert plain is not None
+    reached_flops_per_ms = min(card.matrix_flops_per_ms, card.powered_flops_per_ms)
     found = {
         "unfolded input": q["im2col_bytes"] / card.bytes_per_ms,
         "weights": q["weight_bytes"] / card.bytes_per_ms,
@@ -277,9 +290,12 @@ def _conv(q: Quantities, card: Card) -> dict[str, Array]:
             np.full_like(tiles, points), tiles, q["channels_out"], q["channels_in"] / q["groups"]
         )
         moved = 4 * points * (tiles * channels + filters)
-        found[f"winograd {size}"] = fast * product.flops / card.flops_per_ms
-        found[f"winograd {size} waves"] = fast * _waves_ms(product, card, 128, 64)
-        found[f"winograd {size} transforms"] = fast * moved / card.bytes_per_ms
+        for name, transformed, direct in (
+            ("", product.flops / card.flops_per_ms, plain.flops / reached_flops_per_ms),
+            (" waves", _waves_ms(product, card, 128, 64), _waves_ms(plain, card, 128, 64)),
+            (" transforms", moved / card.bytes_per_ms, q["moved_bytes"] / card.bytes_per_ms),
+        ):
+            found[f"winograd {size}{name}"] = np.where(fast, transformed, direct)
     side = 2 ** np.ceil(np.log2(np.maximum(q["height"] + 2, q["width"] + 2)))
     spectra = 4 * side * (side + 2) * (images * channels + filters)
     found["fourier transforms"] = spectra / card.bytes_per_ms
