@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import math
 import os
+import tomllib
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -100,6 +103,54 @@ def test_the_figures_agree_with_those_of_the_public_data() -> None:
         # 16 MB are those of both dies of an MI250.
         if facts.device not in ("mi210", "mi250"):
             assert facts.cache_bytes == sheet["L2Cache"] * 2**20
+
+
+def figures(table: dict[str, Any]) -> dict[str, float]:
+    """Return the numbers of a table of facts; a peak is called by its type."""
+    numbers = {**table, **table.get("peak_tflops", {})}
+    return {fact: value for fact, value in numbers.items() if isinstance(value, int | float)}
+
+
+def agree(fact: str, found: float, expected: float) -> bool:
+    """Return whether two figures are the same but for rounding."""
+    if fact in ("multiprocessors", "memory_bus_bits", "board_w"):
+        return found == expected
+    return found == pytest.approx(expected, rel=0.01 if fact == "boost_mhz" else 0.02)
+
+
+def tables() -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return ``devices.toml``, and what other sources say: device -> sources."""
+    shipped = Path(__file__).parents[2] / "resperf" / "devices" / "devices.toml"
+    second = Path(__file__).with_name("second_sources.toml")
+    return tomllib.loads(shipped.read_text("utf-8")), tomllib.loads(second.read_text("utf-8"))
+
+
+@pytest.mark.parametrize("device", tables()[1])
+def test_the_figures_agree_with_those_of_other_sources(device: str) -> None:
+    shipped, second = tables()
+    ours = figures(shipped[device])
+    for source in second[device]:
+        differs = source.get("differs", {})
+        for fact, value in figures(source).items():
+            assert agree(fact, ours[fact], value), (source["source"], fact)
+        for fact, value in figures(differs).items():
+            assert not agree(fact, ours[fact], value), (source["source"], fact)
+        named = [name for name in shipped[device]["sources"] if source["source"] in name]
+        assert named, source["source"]
+        for value in figures(differs).values():
+            assert f"{value:g}" in named[0] or source["source"] == "NeuSight's device file"
+
+
+def test_the_main_figures_of_23_devices_are_in_two_sources() -> None:
+    """As docs/importing.md says."""
+    main = {"fp32", "bandwidth_gb_s", "memory_gib", "cache_mib", "multiprocessors", "boost_mhz",
+            "board_w"}  # fmt: skip
+    sources = {
+        device: Counter(fact for source in second for fact in figures(source))
+        for device, second in tables()[1].items()
+    }
+    assert sum(all(count[fact] >= 2 for fact in main) for count in sources.values()) == 23
+    assert sum(all(count[fact] >= 1 for fact in main) for count in sources.values()) == 28
 
 
 @pytest.mark.parametrize(
