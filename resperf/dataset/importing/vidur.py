@@ -83,6 +83,9 @@ class _Model:
         self.projected = (heads + 2 * own_heads) * (self.width // heads)
         self.inner = number("n_expanded_embd")
         self.gated = cells["use_gated_mlp"] == "True"
+        # With one normalisation a block computes attention and MLP beside each other, and adds
+        # both: its additions take twice as long.
+        self.adds_both = not cells.get("time_stats.post_attention_layernorm.median")
 
     def dense(self, features_in: int, features_out: int) -> tuple[str, dict[str, object]]:
         return "dense", {
@@ -109,7 +112,9 @@ _LAYERS: Mapping[str, Callable[[_Model], _Made | None]] = {
     "mlp_act": lambda m: None if m.gated else (
         "activation", {"batch": m.tokens, "values": m.inner // m.parts, "activation": "gelu"}
     ),
-    "add": lambda m: ("elementwise", {"batch": m.tokens, "inner": m.width, "function": "add"}),
+    "add": lambda m: None if m.adds_both else (
+        "elementwise", {"batch": m.tokens, "inner": m.width, "function": "add"}
+    ),
 }  # fmt: skip
 """Operator -> its layer; None where no kind of layer is one kernel of that sort."""
 _NO_LAYER = "operators that are no layer of one kernel here"

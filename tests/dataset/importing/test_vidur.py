@@ -21,7 +21,9 @@ SIZES = {"n_head": 8, "n_kv_head": 2, "n_embd": 512, "n_expanded_embd": 1536, "v
 
 def file_of(tmp_path: Path, *, gated: bool, name: str = "", **changes: object) -> Path:
     cells: dict[str, object] = {}
-    for place, operator in enumerate(OPERATORS):
+    # The blocks of the other model compute attention and MLP beside each other.
+    operators = (*OPERATORS, *(("post_attention_layernorm",) if gated else ()))
+    for place, operator in enumerate(operators):
         for statistic, share in (("min", 0.5), ("max", 2.0), ("median", 1.0)):
             cells[f"time_stats.{operator}.{statistic}"] = (place + 1) * share
     cells |= {**SIZES, "use_gated_mlp": gated, **changes}
@@ -46,6 +48,7 @@ def test_layers_of_a_gated_model(tmp_path: Path) -> None:
         6.0: Dense(features_in=512, features_out=1536, **half),
         8.0: Dense(features_in=768, features_out=512, **half),
         9.0: Elementwise(batch=64, inner=512, function="add", dtype="float16"),
+        10.0: Norm(batch=64, channels=512, pixels=1, function="rms", dtype="float16"),
     }
     rows = read_dataset(tmp_path / "a.h5").measurements
     row = next(each for each in rows if each.value("execution_ms") == 2.0)
@@ -65,6 +68,8 @@ def test_a_plain_model_has_an_activation_and_another_norm(tmp_path: Path) -> Non
     assert found[7.0] == Activation(batch=64, values=768, activation="gelu", dtype="float16")
     assert found[2.0].fields()["function"] == "layer"
     assert found[6.0].fields()["features_out"] == 768
+    # Two additions, of attention and of MLP, are no layer of one kernel.
+    assert 9.0 not in found
 
 
 def test_collectives_stay_out(tmp_path: Path) -> None:
@@ -85,7 +90,7 @@ def test_rows_that_cannot_be_read_are_counted(tmp_path: Path) -> None:
                                text[1].replace("8,2,512", "0,2,512"),
                                text[1].replace("0.5,2.0,1.0", "5,2,1")]) + "\n")  # fmt: skip
     imported = import_vidur([good], tmp_path / "a.h5")
-    assert imported.rows == {"norm": 1, "dense": 4, "elementwise": 1}
+    assert imported.rows == {"norm": 2, "dense": 4, "elementwise": 1}
     reasons = {each.reason: each.rows for each in imported.left_out}
     assert reasons["no value in num_tensor_parallel_workers"] == 1
     assert reasons["not a possible layer"] == 2
