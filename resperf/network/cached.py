@@ -77,6 +77,7 @@ def _plain_network(network: Network) -> dict[str, Any]:
         "opsets": network.opsets,
         "batch": network.batch,
         "notes": network.notes,
+        "parameters": network.parameters,
     }
 
 
@@ -93,6 +94,7 @@ def _network(plain: Mapping[str, Any]) -> Network:
         opsets=dict(plain["opsets"]),
         batch=plain["batch"],
         notes=tuple(plain["notes"]),
+        parameters=plain["parameters"],
     )
 
 
