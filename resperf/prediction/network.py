@@ -18,6 +18,8 @@ from resperf.prediction.data_sheet import METHOD, completed, sheet_facts
 from resperf.prediction.host import bundle_warnings
 from resperf.prediction.layers import Time, layer_prediction, layer_times, priced
 from resperf.prediction.result import (
+    DISPATCH_GIVEN,
+    DISPATCH_OF_LAYERS,
     LayerPrediction,
     PhaseTimes,
     Prediction,
@@ -156,9 +158,9 @@ def _of_layers(lowered: LoweredNetwork, bundle: Bundle) -> dict[str, QuantityPre
 
 def _with_host(prediction: Prediction, bundle: Bundle, host_dispatch_us: float) -> Prediction:
     """Let the execution phase take at least as long as the host needs to start its kernels."""
-    source = "given"
+    source = DISPATCH_GIVEN
     if math.isnan(host_dispatch_us):
-        source, host_dispatch_us = "layers", bundle.dispatch_ms * US_PER_MS
+        source, host_dispatch_us = DISPATCH_OF_LAYERS, bundle.dispatch_ms * US_PER_MS
     if math.isnan(host_dispatch_us):
         return prediction
     kernels = sum(node.role != "view" for node in prediction.nodes)

@@ -16,6 +16,10 @@ from resperf.units import US_PER_MS, json_values
 
 WHOLE_NETWORK = "whole_network"
 """Value of `Prediction.rule` if the network was predicted as a whole."""
+USUAL_DISPATCH_US = (5.0, 20.0)
+"""What hosts need to start one kernel of eager PyTorch (docs/gpus.md)."""
+DISPATCH_GIVEN, DISPATCH_OF_LAYERS = "given", "layers"
+"""Values of `Prediction.host_dispatch_source`."""
 
 
 def known_sum(times_ms: Sequence[float]) -> float:
@@ -433,13 +437,18 @@ class Prediction:
         If whole networks were measured, their errors give the width; layers outside the trained
         range add their own intervals. Otherwise all layers are assumed to reach their bounds
         together, and other costs to be equally uncertain. Errors of one predictor on one machine
-        are correlated, so this interval tends to be too wide. The host's dispatch, if known, is
-        taken as it is.
+        are correlated, so this interval tends to be too wide. The host's dispatch is taken as it
+        is if the user gave it. Learnt from other hosts, it may be half or twice as long, or any of
+        `USUAL_DISPATCH_US`.
         """
         bound_ms = self._device_bound_ms(sign, self.total_ms - self.waiting_ms)
         if math.isnan(self.host_ms) or math.isnan(bound_ms):
             return bound_ms
-        return max(bound_ms, self.total_ms - self.phases.execution_ms + self.host_ms)
+        host_ms = self.host_ms
+        if self.host_dispatch_source == DISPATCH_OF_LAYERS:
+            fast_ms, slow_ms = (each * self.kernels / US_PER_MS for each in USUAL_DISPATCH_US)
+            host_ms = min(host_ms / 2, fast_ms) if sign < 0 else max(2 * host_ms, slow_ms)
+        return max(bound_ms, self.total_ms - self.phases.execution_ms + host_ms)
 
     def _device_bound_ms(self, sign: int, total_ms: float) -> float:
         """Return the bound of a total in which the device never waits."""

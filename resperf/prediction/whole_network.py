@@ -13,6 +13,7 @@ from resperf.lowering import lower
 from resperf.network import Network
 from resperf.prediction.data_sheet import completed, sheet_facts
 from resperf.prediction.result import (
+    USUAL_DISPATCH_US,
     WHOLE_NETWORK,
     Part,
     Prediction,
@@ -27,8 +28,6 @@ from resperf.units import US_PER_MS
 
 _MODE_OF = {EXECUTION: Mode.INFERENCE, STEP: Mode.TRAINING}
 """Quantity -> the only mode that has it."""
-USUAL_DISPATCH_US = (5.0, 20.0)
-"""What hosts need to start one kernel of eager PyTorch (docs/gpus.md)."""
 
 
 def of_whole_network(network: Network, bundle: Bundle) -> dict[str, QuantityPrediction]:

@@ -16,6 +16,7 @@ from resperf.prediction import (
     Prediction,
     QuantityPrediction,
 )
+from resperf.prediction.result import DISPATCH_OF_LAYERS
 from resperf.quantities import PHASES, WHOLE_CALL, quantity
 from resperf.report.tables import counted, ms_cell, percent_cell, table
 from resperf.settings import Mode
@@ -191,7 +192,7 @@ def _host(prediction: Prediction) -> str:
         return ""
     device_ms = prediction.phases.execution_ms - prediction.waiting_ms
     learnt = " (of the hosts that measured; yours: --host-dispatch-us)"
-    source = learnt if prediction.host_dispatch_source == "layers" else ""
+    source = learnt if prediction.host_dispatch_source == DISPATCH_OF_LAYERS else ""
     dispatch = f"{round(prediction.host_dispatch_us, 1):g} us{source}"
     return (
         f"execution is the larger of host dispatch, {dispatch} x {prediction.kernels} kernels = "
