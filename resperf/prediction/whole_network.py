@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 
-from resperf.bundle import NETWORK, Bundle
+from resperf.bundle import NETWORK, Bundle, same_way
 from resperf.devices import device_class
 from resperf.errors import BundleError, UnsupportedError
 from resperf.lowering import lower
@@ -60,15 +60,23 @@ def of_whole_network(network: Network, bundle: Bundle) -> dict[str, QuantityPred
 
 
 def _of_other_modes(bundle: Bundle, quantity: str) -> list[Setting]:
-    """Return settings of other modes that a network's quantity is predicted for, nearest first."""
+    """Return settings of other modes that a network's quantity is predicted for, nearest first.
+
+    They have the precision that is asked for, or rows that stand in for it, and are compiled or not
+    as it is.
+    """
     asked = bundle.setting
+    precisions = {same_way(asked)["precision"], bundle.stand_ins.get(asked.precision)}
     return sorted(
         (
-            setting
+            replace(setting, precision=asked.precision)
             for part in bundle.parts
             if part.has(NETWORK, quantity)
             for setting in part.settings
-            if setting.framework == bundle.framework and setting.mode is not asked.mode
+            if setting.framework == bundle.framework
+            and setting.mode is not asked.mode
+            and setting.is_compiled == asked.is_compiled
+            and same_way(setting)["precision"] in precisions
         ),
         key=lambda setting: len(setting.differences(asked)),
     )

@@ -29,6 +29,7 @@ pytest.importorskip("scipy")
 
 EAGER = Setting("torch", "2.9.1", precision="amp", layout="nchw", compiled="eager", batch=64)
 COMPILED = replace(EAGER, compiled="dynamo")
+STEPS = replace(EAGER, mode=Mode.TRAINING, optimizer="sgd")
 CARDS = {"rtx3090": 1.0, "rtx4090": 1.3, "rtx5090": 0.8}
 """Card -> how many times its time is what the same costs let expect."""
 WITH_COMPILED = ("rtx4090", "rtx5090")
@@ -71,7 +72,10 @@ def time_ms(network: RunNetwork, card: str) -> float:
 
 @pytest.fixture(scope="module")
 def stored(tmp_path_factory) -> Path:
-    """Learn from networks on three cards eager, on two of them compiled in half the time."""
+    """Learn from networks on three cards eager, on two of them compiled in half the time.
+
+    Training steps, eager on one card, take three times as long.
+    """
     some = networks()
     runs = [(card, EAGER, 1.0) for card in CARDS]
     runs += [(card, COMPILED, 0.5) for card in WITH_COMPILED]
@@ -86,7 +90,11 @@ def stored(tmp_path_factory) -> Path:
     folder.mkdir()
     learnt = ClassCosts("network").fit(rows, validation=rows, seed=0)
     values = {"method": "class-costs", **learnt.export(folder, "network-execution")}
-    settings = [EAGER, COMPILED, replace(EAGER, mode=Mode.TRAINING, optimizer="sgd")]
+    times_ms = np.array([3 * time_ms(each, "rtx3090") for each in some])
+    steps = Examples(some, "step_ms", times_ms, [STEPS], [Platform("rtx3090")])
+    of_steps = ClassCosts("network").fit(steps, validation=steps, seed=0)
+    of_steps_values = {"method": "class-costs", **of_steps.export(folder, "network-step")}
+    settings = [EAGER, COMPILED, STEPS]
     write_manifest(
         folder,
         {
@@ -97,8 +105,10 @@ def stored(tmp_path_factory) -> Path:
                 {
                     "device": "rtx3090", "framework": "torch", "method": "class-costs",
                     "settings": ["2", "1", "0"], "platforms": list(CARDS), "costs": {},
-                    "predictors": {"network": {"execution_ms": values}}, "transfers": {},
-                    "ranges": {}, "errors": {}, "golden": {}, "training": {},
+                    "predictors": {
+                        "network": {"execution_ms": values, "step_ms": of_steps_values}
+                    },
+                    "transfers": {}, "ranges": {}, "errors": {}, "golden": {}, "training": {},
                 }
             ],
             "provenance": provenance([], seeds={"training": 0}, excluded={}),
@@ -198,6 +208,16 @@ def test_half_precision_is_answered_by_rows_of_autocast(bundle, network, cli):
         # No casts of weights and of the input.
         under_amp = cli.json(*amp(network, "rtx4090"))
         assert document["phases"]["execution_ms"] < under_amp["phases"]["execution_ms"]
+
+
+def test_a_training_step_is_shown_beside_what_runs_in_the_same_way_only(bundle, network, cli):
+    under_amp = cli.json(*amp(network, "rtx3090"))["quantities"]
+    assert under_amp["step_ms"]["mode"] == "training"
+    assert under_amp["step_ms"]["value"] > 2 * under_amp["execution_ms"]["value"]
+    half = cli.json(*amp(network, "rtx3090", "--precision", "fp16"))["quantities"]
+    assert half["step_ms"]["value"] < under_amp["step_ms"]["value"]
+    for device, *words in (("rtx3090", "--compiled"), ("rtx4090",)):
+        assert list(cli.json(*amp(network, device, *words))["quantities"]) == ["execution_ms"]
 
 
 def test_below_the_smallest_batch_the_host_may_decide(bundle, network, cli):

@@ -224,22 +224,27 @@ def test_quantities_of_training_are_shown_beside_the_inference_of_layers(
 ) -> None:
     layers = train(toy_dataset, tmp_path / "layers", method="baseline")
     networks = train(dataset, tmp_path / "networks", method=METHOD)
-    for framework, shown in ((layers.framework, ["training"]), ("abacus", [])):
+    for place, (framework, precision, shown) in enumerate((
+        (layers.framework, "fp32", ["training"]),
+        (layers.framework, "amp", []),
+        ("abacus", "fp32", []),
+    )):  # fmt: skip
         setting = dataclasses.replace(
-            SETTING.with_optimizer("adam"), framework=framework, precision="amp"
+            SETTING.with_optimizer("adam"), framework=framework, precision=precision
         )
-        with replaced_folder(tmp_path / framework) as folder:
+        steps, both = (tmp_path / f"{name}-{place}" for name in ("steps", "both"))
+        with replaced_folder(steps) as folder:
             values = {"settings": [setting], "framework": framework}
             write_manifest(folder, networks.changed("t", **values).manifest)
             shutil.copytree(networks.path, folder, dirs_exist_ok=True, ignore=_manifests)
-        merge_bundles([layers.path, tmp_path / framework], tmp_path / f"both-{framework}")
+        merge_bundles([layers.path, steps], both)
         file = tmp_path / "n.onnx"
         file.write_bytes(graph(300))
-        place = ("--bundle", str(tmp_path / f"both-{framework}"), "--device", "toy", "--batch", "2")
-        assert main(["predict", str(file), *place, "--json"]) == 0
+        words = ("predict", str(file), "--bundle", str(both), "--device", "toy", "--batch", "2")
+        assert main([*words, "--json"]) == 0
         found = json.loads(capsys.readouterr().out)["quantities"].values()
         assert [each["mode"] for each in found] == shown
-        assert main(["predict", str(file), *place]) == 0
+        assert main([*words]) == 0
         assert capsys.readouterr().out.count("(training, ") == len(shown)
 
 
