@@ -307,12 +307,13 @@ def placed_prediction(
 ) -> Placed:
     """Say what a predicted network that took so long consists of.
 
-    `quantity` says what was measured: all phases, or ``execution_ms``.
+    `quantity` says what was measured: all phases, or ``execution_ms``. A network that takes longer
+    than the host's dispatch of its kernels is taken to have waited for the device alone.
 
     Raises
     ------
     UnsupportedError
-        If it has operators that the bundle does not know.
+        If it has operators that the bundle does not know, or did not take longer than the dispatch.
     """
     if prediction.skipped:
         operators = ", ".join(sorted({each.op for each in prediction.skipped}))
@@ -330,6 +331,11 @@ def placed_prediction(
     total_ms = prediction.total_ms
     if quantity == EXECUTION:
         total_ms = prediction.phases.execution_ms
+    if prediction.waiting_ms and measured_ms <= total_ms:
+        raise UnsupportedError(
+            f"it took {measured_ms:.3g} ms, and the host's dispatch of its {prediction.kernels} "
+            f"kernels alone {total_ms:.3g} ms, which says nothing of its layers"
+        )
     return Placed(
         network=name,
         batch=prediction.batch,
@@ -337,5 +343,5 @@ def placed_prediction(
         kinds_ms=kinds_ms,
         layers=len(layers),
         inter_layer_mb=inter_layer_bytes(layers) / 1e6,
-        rest_ms=total_ms - alone_ms,
+        rest_ms=total_ms - prediction.waiting_ms - alone_ms,
     )

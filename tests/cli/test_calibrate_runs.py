@@ -253,6 +253,37 @@ def test_a_bundle_of_several_cards_is_corrected_for_the_runs_card_alone(
     assert total_ms(cli, judged, *words, "--device", "h100") == after["h100"]
 
 
+def test_what_the_host_takes_is_not_taken_for_layers(
+    card_bundle, networks, tmp_path, monkeypatch, cli
+):
+    from resperf.predictors import METHODS
+
+    monkeypatch.setitem(METHODS, "toy-with-dispatch", "tests.toy_card_method:ToyWithDispatch")
+    options = {"session": "first"}
+    folder = card_bundle("dispatched", "v100", method="toy-with-dispatch", options=options)
+    bundle = answering(Asked("v100", bundle=folder)).bundle
+    chosen = networks[4:9]
+    found = [predict_network(read_network(each, batch=BATCH), bundle) for each in chosen]
+    device_ms = [each.phases.execution_ms - each.waiting_ms for each in found]
+    # All wait for the host, which needs 0.5 ms for each of 17 kernels.
+    assert all(each.waiting_ms > 1 for each in found)
+    # The first one ran on a faster host; the others' devices need twice as long, more than the host.
+    times_ms = [8.0, *(2 * each for each in device_ms[1:])]
+    lines = [
+        f"{each},{BATCH},{ms},v100,torch,execution_ms"
+        for each, ms in zip(chosen, times_ms, strict=True)
+    ]
+    path = tmp_path / "runs.csv"
+    path.write_text("\n".join(["network,batch,time_ms,device,framework,quantity", *lines]))
+    cli.text("dataset", "import", path, "--format", "list", "-o", tmp_path / "runs.h5")
+    words = ["--runs", tmp_path / "runs.h5", "-o", tmp_path / "made"]
+    document = cli.json("calibrate", folder, *words)
+    assert document["networks"] == len(chosen) - 1
+    [note] = document["notes"]
+    assert "the host's dispatch of its 17 kernels alone 8.5 ms" in note
+    assert 1.6 < document["correction"]["factors"]["dense"] < 2
+
+
 def test_what_cannot_be_used_is_one_line(sheet, bundle, networks, runs, toy_dataset, tmp_path, cli):
     output = ["-o", tmp_path / "made"]
     line = cli.error("calibrate", "--device", "h100", "--runs", toy_dataset, *output)
