@@ -503,7 +503,9 @@ class Bundle:
             calibration = self.calibration(name, how, where)
             if calibration is not None:
                 shares = predictor.network_shares(networks, how, where)
-                bounded = _corrected(bounded, shares, calibration.correction)
+                accounts = [predictor.account(each, how, where) for each in networks]
+                outside = np.array([bool(each and each.extrapolated) for each in accounts])
+                bounded = _corrected(bounded, shares, calibration.correction, outside)
             found[name] = bounded
         return found
 
@@ -739,15 +741,26 @@ class Bundle:
 
 
 def _corrected(
-    estimate: Estimate, shares: Sequence[Mapping[str, float]], learnt: Correction
+    estimate: Estimate,
+    shares: Sequence[Mapping[str, float]],
+    learnt: Correction,
+    outside: npt.NDArray[np.bool_],
 ) -> Estimate:
-    """Multiply the groups of networks by their factors; the runs' errors give the interval."""
-    factors = [
-        sum(share * learnt.factor(group) for group, share in each.items()) for each in shares
-    ]
-    values = estimate.values * np.array(factors)
+    """Multiply the groups of networks by their factors; the runs' errors give the interval.
+
+    Networks `outside` what was measured have at least the interval that they had before.
+    """
+    factors = np.array(
+        [sum(share * learnt.factor(group) for group, share in each.items()) for each in shares]
+    )
+    values = estimate.values * factors
     ratio = math.exp(learnt.log_width)
-    return Estimate(values, values / ratio, values * ratio)
+    low, high = values / ratio, values * ratio
+    return Estimate(
+        values,
+        np.where(outside, np.fmin(low, estimate.low * factors), low),
+        np.where(outside, np.fmax(high, estimate.high * factors), high),
+    )
 
 
 def _nonzero_columns(features: Array) -> Array:

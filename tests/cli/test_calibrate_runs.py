@@ -220,6 +220,14 @@ def test_a_predictor_of_networks_is_corrected_by_groups_of_operators(chain, tmp_
     assert compiled["value"] == pytest.approx(times[0] / 2, rel=0.05)
     assert after["value"] == pytest.approx(2 * times[0], rel=0.1)
     assert after["low"] < 2 * times[0] < after["high"]
+    # What is smaller than all that was measured is as uncertain as without the runs.
+    words = ["predict", chosen[0], "--batch", "64", "--precision", "amp", "--bundle"]
+    for name in ("costs", "made"):
+        document = cli.json(*words, tmp_path / name)
+        assert document["extrapolated"].startswith("the smallest batch size")
+        found = document["quantities"]["execution_ms"]
+        assert found["low"] <= found["value"] / 2
+        assert found["high"] >= found["value"] * 2
     text = cli.text("predict", chosen[0], "--batch", "65536", "--bundle", tmp_path / "made")
     assert "calibrated with 11 networks" in text.splitlines()
     # Its golden networks are what they were without the runs.
@@ -267,7 +275,7 @@ def test_what_the_host_takes_is_not_taken_for_layers(
     device_ms = [each.phases.execution_ms - each.waiting_ms for each in found]
     # All wait for the host, which needs 0.5 ms for each of 17 kernels.
     assert all(each.waiting_ms > 1 for each in found)
-    # The first one ran on a faster host; the others' devices need twice as long, more than the host.
+    # The first one had a faster host; the others' devices need twice as long, more than the host.
     times_ms = [8.0, *(2 * each for each in device_ms[1:])]
     lines = [
         f"{each},{BATCH},{ms},v100,torch,execution_ms"
