@@ -385,7 +385,11 @@ class Bundle:
         """Return a copy that shares the predictors, which are loaded once."""
         if self.part["predictors"]:
             self._predictors  # noqa: B018
-        return copy.copy(self)
+        made = copy.copy(self)
+        if "checked" in vars(self):
+            # The copy is the bundle that is checked, not the one that it was made from.
+            vars(made)["checked"] = made
+        return made
 
     def infers(self, kind: str, dtype: str) -> bool:
         """Say whether no row of the device, of this type of values, taught a kind's predictor."""

@@ -123,9 +123,10 @@ def chosen_bundle(device: str | None, framework: str | None, bundle: str | Path 
         return find_bundle(device or DEFAULT.device_class, framework)
     if Path(bundle).is_dir():
         return find_bundle(device, framework, Path(bundle))
-    named = find_bundle(str(bundle), framework)
-    # By a device's name, the part of that device was found, which may not be the folder's first.
-    return named if device is None else find_bundle(device, framework, named.path)
+    if device is not None:
+        return find_bundle(device, framework, bundle_place(bundle, framework))
+    # By a device's name, the part of that device is found, which may not be the folder's first.
+    return find_bundle(str(bundle), framework)
 
 
 def accelerator(device: str | None) -> DeviceFacts | None:
