@@ -169,7 +169,7 @@ def _judged(device: str | None, framework: str | None, bundle: str | None) -> Bu
     place = bundle_place(bundle, framework)
     if device is None and framework is None and place and (place / MANIFEST).exists():
         parts = Bundle.read_only_manifest(place).parts
-        if any(part.many_settings for part in parts):
+        if any(part.many_settings or part.network_quantities for part in parts):
             return parts[0].checked
     return chosen_bundle(device, framework, bundle)
 

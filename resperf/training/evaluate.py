@@ -25,7 +25,7 @@ from resperf.devices import device_class
 from resperf.errors import TrainingError, UnsupportedError
 from resperf.features import Array
 from resperf.platform import Platform
-from resperf.predictors import Examples, Predictor
+from resperf.predictors import Examples, Predictor, predictor_class
 from resperf.predictors.metrics import Errors, errors
 from resperf.quantities import QUANTITIES, layer_quantity
 from resperf.records import Record
@@ -251,7 +251,7 @@ def _is_of(bundle: Bundle, setting: Setting, platform: Platform) -> bool:
     """Say whether a part of a bundle is of this framework, mode and device class, if known."""
     mine = device_class(platform.device, setting.framework)
     return any(
-        (part.framework, part.setting.mode) == (setting.framework, setting.mode)
+        (setting.framework, setting.mode) in {(how.framework, how.mode) for how in part.settings}
         and (mine == theirs or UNKNOWN in (mine, theirs))
         for part in bundle.parts
         for theirs in [device_class(part.device, part.framework)]
@@ -294,7 +294,8 @@ def _evaluate_networks(
         if totals is not None and has_layers and quantity not in parts_of:
             predictors.append((totals.method, totals))
         for method, predictor in predictors:
-            examples = network_examples(dataset, quantity)
+            lists = predictor is None and predictor_class(method).reads_lists
+            examples = network_examples(dataset, quantity, lists=lists)
             rows = _networks(examples, bundle, split, predictor, notes)
             if rows:
                 found.append(_of_networks(quantity, method, rows))
@@ -321,19 +322,24 @@ def _networks(
         part = bundle.answering(kind, quantity, setting, platform)
         if totals is None and not _unseen_keys([network.name], part, split).all():
             continue
-        calibration = part.calibration(examples.quantity)
+        # Parts that are of one device and setting answer as these.
+        there = part.on(setting, platform) if part.many_settings or totals is None else part
+        calibration = there.calibration(examples.quantity)
         corrections = () if calibration is None else (calibration.correction,)
         fitted = {
             each["network"]
-            for learnt in (part.corrections if totals else corrections)
+            for learnt in (there.corrections if totals else corrections)
             for each in learnt.evidence.get("networks", ())
         }
         if network.name in fitted:
             notes.append("networks to which the in-network correction was fitted are left out")
             continue
-        answer = part.predict_networks if totals is None else totals.predict
         try:
-            estimate = answer([network], setting, platform).get(examples.quantity)
+            if totals is None:
+                found = part.predict_networks([network], setting, platform, examples.quantity)
+            else:
+                found = dict(totals.predict([network], setting, platform))
+            estimate = found.get(examples.quantity)
         except UnsupportedError as error:
             notes.append(f"{network.name}: {error}")
             continue

@@ -92,10 +92,14 @@ def learn_networks(
     where = dict.fromkeys(each for one in every for each in one.platforms)
     learning.where = [each if device is None else replace(each, device=device) for each in where]
     graphs = [each for each in _typical(every[0]) if isinstance(each, Network)]
+    # Quantities of another mode have no rows under the first setting.
+    judging = {
+        one.quantity: learning.predictors[NETWORK][one.quantity]
+        for one in every
+        if learning.how[0] in {each.without_batch() for each in one.settings}
+    }
     golden_of = (
-        golden_networks(graphs, learning.predictors[NETWORK], learning.how[0], learning.where[0])
-        if graphs
-        else []
+        golden_networks(graphs, judging, learning.how[0], learning.where[0]) if graphs else []
     )
     golden = {"layers": [], "networks": golden_of}
     return learning.part({"transfers": {}, "ranges": {}, "golden": golden})

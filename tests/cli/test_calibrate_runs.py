@@ -254,6 +254,11 @@ def test_a_bundle_of_several_cards_is_corrected_for_the_runs_card_alone(
     assert after["h100"] > 1.15 * before["h100"]
     # Without a device, the one that it was calibrated for is meant.
     assert total_ms(cli, judged, *words) == after["h100"]
+    # The runs do not judge what they taught of a card that is not the bundle's first.
+    with monkeypatch.context() as patch:
+        patch.setattr("tests.toy_card_method.ToyOfAnyCard.many_settings", True)
+        line = cli.error("evaluate", file, *words, "--split", "all")
+    assert "networks to which the in-network correction was fitted are left out" in line
     # Another card is calibrated beside it.
     v100 = runs(known, Bundle.load(folder), device="v100", name="more", framework="torch")
     cli.json("calibrate", tmp_path / "made", "--runs", v100, "-o", tmp_path / "made")

@@ -12,7 +12,9 @@ from onnx.helper import make_node
 
 from resperf.bundle import provenance, write_manifest
 from resperf.devices import device_facts
+from resperf.errors import DeviceError
 from resperf.platform import Platform
+from resperf.prediction.asking import chosen_bundle
 from resperf.predictors import METHODS, Examples
 from resperf.predictors.class_costs import ClassCosts
 from resperf.predictors.operator_classes import (
@@ -218,6 +220,40 @@ def test_a_training_step_is_shown_beside_what_runs_in_the_same_way_only(bundle, 
     assert half["step_ms"]["value"] < under_amp["step_ms"]["value"]
     for device, *words in (("rtx3090", "--compiled"), ("rtx4090",)):
         assert list(cli.json(*amp(network, device, *words))["quantities"]) == ["execution_ms"]
+
+
+def test_networks_with_graphs_teach_inference_and_steps_and_judge_both(
+    network_file, home, tmp_path, cli
+):
+    rows = ["network,batch,time_ms,quantity,mode,framework,device"]
+    for width in range(256, 1280, 16):
+        nodes = [make_node("Gemm", ["x", "w"], ["y"], "fc")]
+        weights = {"w": np.zeros((width, width), np.float32)}
+        ends = {"x": ["n", width]}, {"y": ["n", width]}
+        path = network_file(f"dense{width}.onnx", nodes, *ends, weights)
+        ms = 2 * 65536 * width**2 / 71.2e9
+        rows += [
+            f"{path},65536,{ms},execution_ms,inference,torch,rtx3090",
+            f"{path},65536,{3 * ms},step_ms,training,torch,rtx3090",
+        ]
+    (tmp_path / "runs.csv").write_text("\n".join(rows))
+    file, made = tmp_path / "runs.h5", tmp_path / "made"
+    cli.text("dataset", "import", tmp_path / "runs.csv", "--format", "list", "-o", file)
+    cli.text("train", file, "--method", "class-costs", "-o", made)
+    found = cli.json("evaluate", file, "--bundle", made)
+    assert {each["phase"] for each in found} == {"execution_ms", "step_ms"}
+    assert all(each["mape"] < 0.1 for each in found)
+
+
+def test_a_bundle_of_several_cards_is_found_by_its_name_and_one_of_them(bundle):
+    for device in CARDS:
+        found = chosen_bundle(device, None, "networks")
+        assert (found.path, found.device) == (bundle, device)
+        # Its files are checked once, and each device keeps its own answer.
+        assert found.checked.device == device
+    assert chosen_bundle(None, None, "rtx4090").device == "rtx4090"
+    with pytest.raises(DeviceError, match="name one by --device"):
+        chosen_bundle(None, None, "networks")
 
 
 def test_below_the_smallest_batch_the_host_may_decide(bundle, network, cli):
