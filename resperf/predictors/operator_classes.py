@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from resperf.devices import DeviceFacts
+from resperf.errors import UnsupportedError
 from resperf.lowering.torch import run_kernels
 from resperf.network import Network
 from resperf.settings import Setting
@@ -132,7 +133,7 @@ def run_network(network: Network, setting: Setting) -> RunNetwork:
     Raises
     ------
     NetworkError, UnsupportedError
-        If it cannot be lowered.
+        If it cannot be lowered, or has no operator of which the work is known.
     """
     found, left_out = [], []
     for kernel in run_kernels(network, setting):
@@ -148,6 +149,9 @@ def run_network(network: Network, setting: Setting) -> RunNetwork:
         outputs = tuple(
             RunTensor(s, kernel.output_dtype) for s in operator.outputs if s is not None
         )
+        if not outputs:
+            left_out.append(f"{kernel.op} {kernel.name!r}: the shape of its output is not known")
+            continue
         strides = operator.attributes.get("strides", (1,))
         found.append(
             RunOperator(
@@ -155,6 +159,9 @@ def run_network(network: Network, setting: Setting) -> RunNetwork:
                 groups=int(operator.attributes.get("group", 1)), stride=int(max(strides)),
             )
         )  # fmt: skip
+    if not found:
+        why = "; ".join(left_out[:1]) or "it only changes shapes"
+        raise UnsupportedError(f"{network.name}: there is no predictor for any operator ({why})")
     parameters = float(network.parameters or 0)
     return RunNetwork(network.name, tuple(found), 1.0, parameters, tuple(left_out), network.batch)
 

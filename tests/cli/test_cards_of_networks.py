@@ -256,6 +256,24 @@ def test_a_bundle_of_several_cards_is_found_by_its_name_and_one_of_them(bundle):
         chosen_bundle(None, None, "networks")
 
 
+def test_an_operator_of_unknown_shape_is_left_out_and_refused_if_strict(bundle, network_file, cli):
+    nodes = [
+        make_node("Gemm", ["x", "w", "b"], ["h"], "fc"),
+        make_node("Sparkle", ["h"], ["y"], "odd", domain="com.example"),
+    ]
+    weights = {"w": np.zeros((256, 128), np.float32), "b": np.zeros(128, np.float32)}
+    path = network_file("odd.onnx", nodes, {"x": ["n", 256]}, {"y": ["n", 128]}, weights)
+    document = cli.json(*amp(path, "rtx4090"))
+    [why] = {each["reason"] for each in document["skipped"] if each["op"] == "operator"}
+    assert why == "com.example.sparkle 'odd': the shape of its output is not known"
+    assert not document["complete"]
+    assert "the shape of its output is not known" in cli.error(*amp(path, "rtx4090", "--strict"))
+    nothing = network_file("nothing.onnx", [make_node("Sparkle", ["x"], ["y"], "odd",
+                           domain="com.example")], {"x": ["n", 2]}, {"y": ["n", 2]})  # fmt: skip
+    line = cli.error(*amp(nothing, "rtx4090"))
+    assert "nothing: there is no predictor for any operator (com.example.sparkle 'odd'" in line
+
+
 def test_below_the_smallest_batch_the_host_may_decide(bundle, network, cli):
     words = amp(network, "rtx4090", batch=1)
     document = cli.json(*words)
