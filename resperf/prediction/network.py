@@ -252,6 +252,7 @@ def layers_alone(network: Network, bundle: Bundle, *, threads: int | None = None
     in-network correction and the cost of moved weights; it may be below zero.
     """
     prediction = predict_network(network, bundle, threads=threads)
+    bundle = bundle.without_session()
     lowered = lower(network, bundle.setting, bundle.platform)
     alone = _prediction(network, lowered, bundle.without_correction(), alone=True)
     alone_ms, placed_ms = (
