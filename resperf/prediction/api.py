@@ -148,8 +148,13 @@ def _predictions(
 
 
 def _for_threads(bundle: Bundle, threads: int | None) -> Bundle:
-    """Return the part of a bundle for this number of threads, or the nearest."""
-    if threads is None or not any(part.kinds for part in bundle.parts):
+    """Return the part of a bundle for this number of threads, or the nearest.
+
+    One that answers for another device or under another setting than its part's first stays as it
+    is, and so does that of an accelerator, whose times are of no number of threads.
+    """
+    of_threads = bundle.setting.threads > 0 and any(part.kinds for part in bundle.parts)
+    if threads is None or not of_threads or bundle not in bundle.parts:
         return bundle
     return bundle.answering(None, None, replace(bundle.setting, threads=threads), bundle.platform)
 

@@ -322,6 +322,12 @@ def test_of_two_bundles_of_cards_the_setting_decides_which_one_answers(
         answer = asked(device, *words)
         assert answer[:2] == (name, found)
         assert answer[2] > 0
+    words = ["predict", network, "--device", "t4", "--batch", "64"]
+    of_t4 = cli.json(*words)
+    assert of_t4["device"] == "t4"
+    # Threads of the host do not make it another card.
+    threaded = cli.json(*words, "--threads", "4")
+    assert (threaded["device"], threaded["total_ms"]) == ("t4", of_t4["total_ms"])
     [note] = cli.json("predict", network, "--device", "rtx4090", "--batch", "64")["notes"]
     assert "only networks (torch" in note
     assert "(for its measurements: --precision amp): layers infers them from" in note
