@@ -66,8 +66,8 @@ class ClassFit:
     shortest_ms : float
         Shortest measured time; shorter ones are extrapolated.
     families : int
-    least_batch : int
-        Smallest batch size of the networks; smaller ones are extrapolated. 0 if not known.
+    least_batch, largest_batch : int
+        Smallest and largest batch size of the networks; others are extrapolated. 0 if not known.
     rare : tuple of str
         Classes of which too few networks had operators; their costs are those of `REST`.
     """
@@ -84,6 +84,7 @@ class ClassFit:
     shortest_ms: float
     families: int
     least_batch: int = 0
+    largest_batch: int = 0
     rare: tuple[str, ...] = ()
 
     @classmethod
@@ -128,7 +129,8 @@ class ClassFit:
         self = cls(
             costs, coefficients, relative.expected, draws, shrinkage, relative.identified(costs),
             None, None, None, float(times_ms.min()),
-            len(set(families)), min(batches, default=0), _rare(networks, costs),
+            len(set(families)), min(batches, default=0), max(batches, default=0),
+            _rare(networks, costs),
         )  # fmt: skip
         if len(networks) < 2 * FEWEST_NETWORKS:
             return self
@@ -197,9 +199,11 @@ class ClassFit:
         )
 
     def outside(self, time_ms: float, batch: int) -> str:
-        """Say why a time is extrapolated; empty if the data has shorter ones at this batch size."""
+        """Say why a time is extrapolated; empty if the data has such batch sizes and times."""
         if batch < self.least_batch:
             return f"the smallest batch size of the data is {self.least_batch}"
+        if batch > self.largest_batch > 0:
+            return f"the largest batch size of the data is {self.largest_batch}"
         if time_ms < self.shortest_ms:
             return f"all networks of the data take at least {self.shortest_ms:.3g} ms"
         return ""
@@ -296,6 +300,7 @@ class ClassFit:
             "shortest_ms": self.shortest_ms,
             "families": self.families,
             "least_batch": self.least_batch,
+            "largest_batch": self.largest_batch,
             "rare": list(self.rare),
         }
 
@@ -334,6 +339,7 @@ class ClassFit:
             float(stored(values, "shortest_ms")),
             int(stored(values, "families")),
             int(stored(values, "least_batch")),
+            int(stored(values, "largest_batch")),
             tuple(stored(values, "rare")),
         )
 

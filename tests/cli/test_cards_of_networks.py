@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -54,7 +55,7 @@ def networks() -> list[RunNetwork]:
                     RunOperator("relu", (data,), (data,), count=counts[1]),
                     RunOperator("_to_copy", (sums,), (data,), count=counts[2]),
                 ),
-                batch=64,
+                batch=(64, 4096)[number % 2],
             )
         )
     return found
@@ -85,7 +86,7 @@ def stored(tmp_path_factory) -> Path:
         [each for _ in runs for each in some],
         "execution_ms",
         np.array([part * time_ms(each, card) for card, _, part in runs for each in some]),
-        [setting for _, setting, _ in runs for _ in some],
+        [replace(setting, batch=each.batch) for _, setting, _ in runs for each in some],
         [Platform(card) for card, _, _ in runs for _ in some],
     )
     folder = tmp_path_factory.mktemp("stored") / "networks"
@@ -272,6 +273,14 @@ def test_an_operator_of_unknown_shape_is_left_out_and_refused_if_strict(bundle, 
                            domain="com.example")], {"x": ["n", 2]}, {"y": ["n", 2]})  # fmt: skip
     line = cli.error(*amp(nothing, "rtx4090"))
     assert "nothing: there is no predictor for any operator (com.example.sparkle 'odd'" in line
+
+
+def test_above_the_largest_batch_the_time_is_extrapolated(bundle, network, cli):
+    document = cli.json(*amp(network, "rtx4090", batch=8192))
+    assert document["extrapolated"] == "the largest batch size of the data is 4096"
+    inside = cli.json(*amp(network, "rtx4090"))
+    widths = [math.log(each["high_ms"] / each["low_ms"]) for each in (document, inside)]
+    assert widths[0] > 1.5 * widths[1]
 
 
 def test_below_the_smallest_batch_the_host_may_decide(bundle, network, cli):
