@@ -3,7 +3,9 @@
 
 The file is what `torch.onnx.export` writes by default, unoptimised: normalisations are not folded
 into convolutions, the batch is free where the architecture allows it, and weights are declared as
-data in a file that does not exist. Nothing is downloaded; modules are built without weights.
+data in a file that does not exist. Scaled-dot-product attention on other than four axes, which the
+exporter refuses, is written in the parts as which PyTorch runs it. Nothing is downloaded; modules
+are built without weights.
 
     pip install torch==2.13.0 timm transformers onnxscript
     python tools/export_gpu_networks.py build/gpu_networks --timm operators.jsonl.gz
@@ -17,12 +19,13 @@ so. What cannot be exported is named at the end, with the reason.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import gzip
 import json
 import sys
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -137,8 +140,7 @@ def _timm_makers(path: Path) -> dict[str, Callable[[], bytes]]:
 
 def _timm(row: dict[str, Any]) -> bytes:
     """Export an architecture, without memory for its weights where that is possible."""
-    # Some architectures read values of tensors, which "meta" tensors do not have; attention on
-    # five axes can be exported in parts only, as which PyTorch also runs it.
+    # Some architectures read values of tensors, which "meta" tensors do not have.
     attempts = (("meta", True), ("cpu", True), ("meta", False))
     errors = []
     for device, fused_attention in attempts:
@@ -196,13 +198,36 @@ def _exported(module: Any, example: Any) -> bytes:
                 module, (example,), dynamo=True, optimize=False, verbose=False, **more
             )
 
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), _attention_on_any_axes():
         warnings.simplefilter("ignore")
         try:
             made = program(dynamic_shapes=({0: torch.export.Dim("batch")},))
         except Exception:  # an architecture that computes with its batch size
             made = program()
     return _without_weights(made.model)
+
+
+@contextlib.contextmanager
+def _attention_on_any_axes() -> Iterator[None]:
+    """Write attention on other than four axes as PyTorch computes it without a fused kernel."""
+    import torch
+
+    functional = torch.nn.functional
+    fused = functional.scaled_dot_product_attention
+
+    def attention(query: Any, key: Any, value: Any, attn_mask: Any = None, **more: Any) -> Any:
+        if query.dim() == 4 or {name for name, each in more.items() if each} - {"dropout_p"}:
+            return fused(query, key, value, attn_mask, **more)
+        root = query.shape[-1] ** -0.25
+        scores = (query * root) @ (key.transpose(-2, -1) * root)
+        masked = scores if attn_mask is None else scores + attn_mask
+        return masked.softmax(-1) @ value
+
+    functional.scaled_dot_product_attention = attention
+    try:
+        yield
+    finally:
+        functional.scaled_dot_product_attention = fused
 
 
 def _without_weights(model: Any) -> bytes:

@@ -71,7 +71,7 @@ def copies_graph(kernel: Kernel, copies: int) -> tuple[ModelProto, _Arrays, _Arr
         node = helper.make_node(
             kernel.op,
             [
-                *(read[place] for place in kernel.order or range(len(read))),
+                *("" if place < 0 else read[place] for place in kernel.order or range(len(read))),
                 *constants,
             ],
             [f"y{copy}", *(f"more{copy}_{i}" for i in range(kernel.more_outputs))],

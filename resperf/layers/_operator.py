@@ -35,7 +35,8 @@ class Kernel:
     extra_shapes : tuple of tuple of int
         Shapes of further computed inputs, such as a residual; they follow the weights.
     order : tuple of int
-        Position of each operator input in (first input, weights, extras); empty for this order.
+        Position of each operator input in (first input, weights, extras), -1 for an absent one;
+        empty for this order.
     constants : tuple of (tuple of int or None)
         Integer constants that come last, such as a slice's start; None for an absent optional
         input.

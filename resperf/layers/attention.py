@@ -18,8 +18,9 @@ class Attention(Layer):
     """Multi-head attention: softmax(queries x keys) x values.
 
     If `features` is above 0, queries, keys and values are first projected from tokens of that size
-    (ONNX Runtime's ``Attention``). Otherwise they are three inputs of shape (batch, tokens, heads x
-    head_size) (``MultiHeadAttention``).
+    (ONNX Runtime's ``Attention``); its mask says which keys count. Otherwise they are three inputs of
+    shape (batch, tokens, heads x head_size) (``MultiHeadAttention``); its mask is added to the
+    scores: (heads, queries, keys), the same for all sequences.
     """
 
     kind: ClassVar[str] = "attention"
@@ -34,7 +35,7 @@ class Attention(Layer):
         "features of a token before the projections; 0 without projections", minimum=0
     )
     causal: bool = flag("whether tokens attend to earlier ones only", default=False)
-    masked: bool = flag("whether there is a key mask", default=False)
+    masked: bool = flag("whether there is a mask", default=False)
     dtype: str = name("type of one value", FLOATS, default="float32")
 
     PLAIN: ClassVar[tuple[str, ...]] = ("threaded", "packed", "causal", "masked")
@@ -58,8 +59,8 @@ class Attention(Layer):
     def _check(self) -> None:
         if self.features and self.queries != self.keys:
             raise LayerError("attention: with projections, queries and keys must be equal")
-        if self.features == 0 and (self.causal or self.masked):
-            raise LayerError("attention: without projections, causal and masked must be false")
+        if self.features == 0 and self.causal:
+            raise LayerError("attention: without projections, causal must be false")
 
     @classmethod
     def fitting(cls, fields: Mapping[str, Any], _: Random, /) -> dict[str, Any]:
@@ -93,8 +94,9 @@ class Attention(Layer):
 
     @property
     def input_bytes(self) -> int:
-        """Bytes of the tokens, or of projected queries, keys and values."""
+        """Bytes of the tokens, or of projected queries, keys and values and a mask of scores."""
         others = self.batch * self.keys * self.heads * (self.head_size + self.value_size)
+        others += self.masked * self.heads * self.queries * self.keys
         values = math.prod(self.input_shape) + either(self.features > 0, 0, others)
         return values * self.element_bytes
 
@@ -168,7 +170,8 @@ class Attention(Layer):
         others = tuple(
             (self.batch, self.keys, self.heads * each) for each in (self.head_size, self.value_size)
         )
+        mask = ((1, self.heads, self.queries, self.keys),) if self.masked else ()
         return Kernel(
             "MultiHeadAttention", CONTRIB, attributes, self.input_shape, self.output_shape,
-            extra_shapes=others,
+            extra_shapes=(*others, *mask), order=(0, 1, 2, -1, -1, 3) if self.masked else (),
         )  # fmt: skip

@@ -469,13 +469,19 @@ def _clone_layer(operator: Operator) -> Layer:
 
 
 def _attention_layer(operator: Operator) -> Layer:
-    """Return attention on (batch, heads, tokens, size)."""
+    """Return attention on (batch, heads, tokens, size).
+
+    A mask that all heads share is much smaller than one for each: it is left out.
+    """
     query, key, value = (operator.operand(place).shape for place in range(3))
     if len(query) != 4:
         raise LayerError(f"attention of shape {query} has no layer")
+    mask = operator.inputs[3] if len(operator.inputs) > 3 else None
+    heads = math.prod(mask.shape[:-2]) if mask is not None else 0
     return Attention(
         batch=query[0], queries=query[2], keys=key[2], heads=query[1], head_size=query[3],
-        value_size=value[3], features=0, dtype=operator.operand(0).dtype,
+        value_size=value[3], features=0, masked=heads >= query[1],
+        dtype=operator.operand(0).dtype,
     )  # fmt: skip
 
 

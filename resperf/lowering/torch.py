@@ -14,7 +14,7 @@ from dataclasses import replace
 from resperf.errors import LayerError, UnsupportedError
 from resperf.layers import Layer
 from resperf.lowering._base import LoweredNetwork, LoweredNode, answer
-from resperf.lowering._torch_attention import attention_in_parts
+from resperf.lowering._torch_attention import attention_in_parts, unfused_attention_in_parts
 from resperf.lowering._torch_autocast import HALF, SINGLE, autocast
 from resperf.lowering._torch_compiled import fused_kernels
 from resperf.lowering._torch_eager import TorchKernel, eager_kernels
@@ -25,8 +25,9 @@ from resperf.settings import Setting
 
 COMPILED = frozenset({"dynamo", "inductor"})
 _TYPES = {"fp16": HALF, "bf16": "bfloat16"}
-_FUSED_ATTENTION_SINCE = 2
-"""First major version with a kernel of its own for scaled-dot-product attention."""
+_FUSED_ATTENTION_SINCE = (2,)
+"""First version with a kernel of its own for scaled-dot-product attention."""
+_UNKNOWN_VERSION = (1 << 20,)
 
 
 def lower_layers(layers: Sequence[Layer], _setting: Setting) -> list[Layer]:
@@ -87,10 +88,11 @@ def run_kernels(network: Network, setting: Setting) -> list[TorchKernel]:
 
 def _kernels(network: Network, setting: Setting) -> tuple[Rewritten, list[TorchKernel]]:
     joined = canonical(network.with_weight_nodes())
-    whole = joined.network
-    if _major(setting.framework_version) < _FUSED_ATTENTION_SINCE:
+    whole, version = joined.network, _version(setting.framework_version)
+    if version < _FUSED_ATTENTION_SINCE:
         whole = attention_in_parts(whole)
-    return joined, eager_kernels(_in_precision(whole, setting.precision))
+    whole = unfused_attention_in_parts(_in_precision(whole, setting.precision), version)
+    return joined, eager_kernels(whole)
 
 
 def _in_precision(network: Network, precision: str) -> Network:
@@ -107,10 +109,10 @@ def _in_precision(network: Network, precision: str) -> Network:
     return replace(network, tensors=tensors)
 
 
-def _major(version: str) -> int:
-    """Return the first number of a version; that of today where it is unknown."""
-    first = version.partition(".")[0]
-    return int(first) if first.isdigit() else _FUSED_ATTENTION_SINCE
+def _version(version: str) -> tuple[int, ...]:
+    """Return the first two numbers of a version; later than all where it is unknown."""
+    numbers = version.split(".")[:2]
+    return tuple(map(int, numbers)) if all(map(str.isdigit, numbers)) else _UNKNOWN_VERSION
 
 
 def _lowered(group: Sequence[TorchKernel], sources: tuple[str, ...]) -> LoweredNode:
