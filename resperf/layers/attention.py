@@ -18,8 +18,8 @@ class Attention(Layer):
     """Multi-head attention: softmax(queries x keys) x values.
 
     If `features` is above 0, queries, keys and values are first projected from tokens of that size
-    (ONNX Runtime's ``Attention``); its mask says which keys count. Otherwise they are three inputs of
-    shape (batch, tokens, heads x head_size) (``MultiHeadAttention``); its mask is added to the
+    (ONNX Runtime's ``Attention``); its mask says which keys count. Otherwise they are three inputs
+    of shape (batch, tokens, heads x head_size) (``MultiHeadAttention``); its mask is added to the
     scores: (heads, queries, keys), the same for all sequences.
     """
 

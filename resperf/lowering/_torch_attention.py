@@ -155,6 +155,7 @@ def _unfused_parts(node: Node, tensors: dict[str, Tensor], *, single: bool) -> l
         weights = _safe(parts, result, weights)
     if inside == dtype:
         return parts.last("MatMul", weights, value)
+    parts.cast(weights, dtype)  # PyTorch returns the weights too; nothing reads them.
     made = parts.add("MatMul", weights, value, shape=(*scores[:-1], tensors[value].shape[-1]))
     return parts.last("Cast", made, to=data_type_of(dtype))
 

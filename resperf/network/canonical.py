@@ -148,9 +148,14 @@ def _times_one(graph: Rewriting, last: Node) -> _Joined:
 
 
 def _whole_assignment(graph: Rewriting, last: Node) -> _Joined:
-    """Drop an assignment to all of a tensor, as which exporters write changes in place."""
+    """Drop an assignment to all of a tensor, as which exporters write changes in place.
+
+    Of a ``copy_`` into a tensor they write a cast to its type first: it stays.
+    """
     data, indices, updates = last.inputs[:3]
     rows = graph.tensors.get(indices)
+    if (maker := graph.maker.get(updates)) and maker.op == "CastLike":
+        return None
     if rows is None or rows.value is None or graph.shape(updates) != graph.shape(data):
         return None
     if not np.array_equal(rows.value.ravel(), np.arange(graph.shape(data)[0])):

@@ -40,6 +40,7 @@ from resperf.layers import (
     Reorder,
     Softmax,
 )
+from resperf.layers.attention import Attention
 from resperf.quantities import PHASES
 
 NETWORKS = Path(__file__).parents[2] / "models" / "networks"
@@ -161,6 +162,30 @@ def written_by_a_user(layer: Layer) -> onnx.ModelProto:
         arrays,
     )
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def test_a_mask_is_added_to_the_scores_of_attention() -> None:
+    layer = Attention(
+        batch=2, queries=3, keys=5, heads=2, head_size=4, value_size=4, features=0, masked=True
+    )
+    model, _, host = copies_graph(layer.kernel(), 1)
+    query, key, value, mask = (
+        host[name].reshape(shape)
+        for name, shape in (
+            ("x", (2, 3, 2, 4)),
+            ("extra0", (2, 5, 2, 4)),
+            ("extra1", (2, 5, 2, 4)),
+            ("extra2", (1, 2, 3, 5)),
+        )
+    )
+    scores = np.exp(np.einsum("bqhd,bkhd->bhqk", query, key) / 2 + mask)
+    weights = scores / scores.sum(-1, keepdims=True)
+    expected = np.einsum("bhqk,bkhd->bqhd", weights, value).reshape(2, 3, 8)
+    session = onnxruntime.InferenceSession(
+        model.SerializeToString(), providers=["CPUExecutionProvider"]
+    )
+    (result,) = session.run(None, host)
+    np.testing.assert_allclose(result, expected, rtol=1e-4)
 
 
 @pytest.mark.parametrize("layer", LAYERS, ids=lambda layer: layer.key[:100])

@@ -205,6 +205,59 @@ def test_attention_that_scales_its_scores_alone_stays_in_parts() -> None:
     assert ops(network) == ["bmm", "mul", "_softmax", "bmm"]
 
 
+@pytest.mark.parametrize(
+    ("mask", "masked"), [((1, 3, 5, 5), True), ((3, 5, 5), True), ((5, 5), False)]
+)
+def test_a_mask_of_attention_counts_if_each_head_has_its_own(mask: Shape, masked: bool) -> None:
+    shapes = HEADS | {"wm": mask}
+    node = lowered(network_of([("Attention", "o", ["x", "x", "x", "wm"])], shapes))[0]
+    assert isinstance(node.layer, Attention)
+    assert node.layer.masked == masked
+    # Queries, keys and values; the mask of one sequence is read for all of them.
+    assert node.layer.input_bytes == 4 * (3 * 2 * 3 * 5 * 8 + masked * 3 * 5 * 5)
+
+
+WINDOWS = {"x": (2, 4, 3, 5, 8), "o": (2, 4, 3, 5, 8), "wm": (3, 5, 5)}
+UNFUSED = ["mul", "mul", "bmm", "add", "_softmax", "bmm"]
+"""PyTorch 2.13's operators for attention in parts; views left out."""
+CASTS = ["_to_copy"] * 4
+"""Autocast's, of queries, keys, values and the mask."""
+SAFE = ["_softmax", "eq", "amin", "where"]
+"""As which its softmax sets rows of minus infinity to zero."""
+
+
+def windows() -> Network:
+    return network_of([("Attention", "o", ["x", "x", "x", "wm"])], WINDOWS)
+
+
+def test_attention_on_five_axes_has_no_kernel_of_its_own() -> None:
+    assert ops(windows(), Setting("torch", "2.4.0")) == UNFUSED
+    assert ops(windows()) == [*UNFUSED[:4], *SAFE, "bmm"]
+    amp = lowered(windows(), Setting("torch", "2.4.0", precision="amp"))
+    assert [node.op for node in amp] == [*CASTS, *UNFUSED]
+    products = [node.layer for node in amp if node.op == "bmm"]
+    assert all(isinstance(layer, MatMul) and layer.dtype == "float16" for layer in products)
+    assert [layer.batch for layer in products if layer] == [24, 24]
+
+
+def test_attention_on_five_axes_computes_in_single_precision_since_version_2_5() -> None:
+    nodes = lowered(windows(), Setting("torch", "2.5.0", precision="amp"))
+    # Queries, keys and values are cast back, and at the end what the softmax and all return.
+    assert [node.op for node in nodes] == [
+        *CASTS, *["_to_copy"] * 3, *UNFUSED[:4], *SAFE, "_to_copy", "bmm", "_to_copy",
+    ]  # fmt: skip
+    products = [node.layer for node in nodes if node.op == "bmm"]
+    assert all(isinstance(layer, MatMul) and layer.dtype == "float32" for layer in products)
+    assert nodes[-1].layer == Cast(batch=2, values=480, dtype="float32", dtype_out="float16")
+
+
+def test_attention_without_known_shapes_is_not_rewritten() -> None:
+    network = network_of([("Attention", "o", ["x", "k", "x"])], {"x": WINDOWS["x"]})
+    (node,) = lowered(network)
+    assert node.layer is None
+    assert "the shape of 'k' is not known" in node.reason
+
+
 def test_autocast_casts_operands_of_products_and_keeps_norms_in_single_precision() -> None:
     nodes = [
         *LINEAR,

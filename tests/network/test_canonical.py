@@ -144,3 +144,8 @@ def test_factors_of_one_and_assignments_to_all_of_a_tensor_are_nothing() -> None
     for rows, op in (([[0], [1]], "Identity"), ([[1], [0]], "ScatterND")):
         last = joined(nodes, {"rows": rows}).network.nodes[-1]
         assert last.op == op
+
+
+def test_a_copy_into_all_of_a_tensor_stays() -> None:
+    nodes = [("CastLike", "r", ["x", "x"]), ("ScatterND", "y", ["x", "rows", "r"])]
+    assert joined(nodes, {"rows": [[0], [1]]}).network.nodes[-1].op == "ScatterND"
