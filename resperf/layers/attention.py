@@ -159,12 +159,12 @@ class Attention(Layer):
         attributes: dict[str, Any] = {"num_heads": self.heads}
         if self.features:
             attributes["unidirectional"] = int(self.causal)
-            mask = ((self.batch, self.keys),) if self.masked else ()
+            key_mask = ((self.batch, self.keys),) if self.masked else ()
             queries = self.heads * self.head_size
             attributes["qkv_hidden_sizes"] = [queries, queries, self.heads * self.value_size]
             return Kernel(
                 "Attention", CONTRIB, attributes, self.input_shape, self.output_shape,
-                weight_shapes=((self.features, self._width), (self._width,)), extra_shapes=mask,
+                weight_shapes=((self.features, self._width), (self._width,)), extra_shapes=key_mask,
                 dtypes=("float32",) * 3 + ("int32",) * self.masked,
             )  # fmt: skip
         others = tuple(

@@ -226,7 +226,7 @@ class _Eager:
     def _identity(self, node: Node) -> None:
         """Pass a tensor on; behind a transposition, an exporter writes ``contiguous()`` so."""
         view, before = self.view(node.inputs[0]), self.maker.get(node.inputs[0])
-        while before is not None and before.op in _SHAPE_OPS:
+        while before is not None and before.op in _SHAPE_OPS | {"Slice"}:
             before = self.maker.get(before.inputs[0])
         if before is not None and before.op == "Transpose" and not view.is_contiguous:
             view = self.copy(node, node.inputs[0], view)
