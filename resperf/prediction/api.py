@@ -9,9 +9,10 @@ from functools import lru_cache
 from pathlib import Path
 
 from resperf.bundle import Bundle, bundle_place, find_bundles
+from resperf.devices import device_facts
 from resperf.errors import DeviceError, ResperfError
 from resperf.network import NETWORKS_CACHED, Network, read_network_once
-from resperf.prediction.asking import Answering, Asked, answering, cards_without
+from resperf.prediction.asking import Answering, Asked, answering, cards_without, lacked_type
 from resperf.prediction.network import Strict, predict_network
 from resperf.prediction.result import Prediction
 
@@ -235,6 +236,10 @@ def predict_everywhere(
     # Without a bundle all is estimated, which `strict` refuses.
     others = [] if strict else cards_without({each.device for each in fitting}, framework)
     for device, its_framework in others:
+        if lacked := lacked_type(precision, device_facts(device)):
+            why = f"no {lacked}, which precision {precision} needs"
+            failures.append(Failure("", device, its_framework, why))
+            continue
         try:
             answer = answering(replace(asked, device=device, bundle=None))
             predictions += _predictions(networks, answer, strict, threads, host_dispatch_us)
@@ -244,11 +249,18 @@ def predict_everywhere(
 
 
 def _on_each_device(bundles: Sequence[Bundle], asked: Asked) -> Iterator[Bundle]:
-    """Yield bundles under a setting that fits, once for each device that they have rows of."""
+    """Yield bundles under a setting that fits, once for each device that they have rows of.
+
+    Not for devices that lack the precision.
+    """
     for each in bundles:
         setting = asked.setting_of(each)
         if setting is not None:
-            platforms = {platform.device: platform for platform in reversed(each.platforms)}
+            platforms = {
+                platform.device: platform
+                for platform in reversed(each.platforms)
+                if not lacked_type(asked.precision, device_facts(platform.device))
+            }
             alone = len(platforms) == 1 and setting is each.setting
             rest = [each.on(setting, platform) for platform in platforms.values()]
             yield from [each] if alone else rest

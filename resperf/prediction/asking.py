@@ -402,13 +402,19 @@ def sheet_target(facts: DeviceFacts, framework: str | None, precision: str | Non
     return max(rows, key=lambda row: len(row.precisions))
 
 
+def lacked_type(precision: str | None, facts: DeviceFacts | None) -> str:
+    """Return the type of values that a precision needs and a device's units lack, else nothing."""
+    peak = _PEAK_OF.get(precision or "", "")
+    return "" if facts is None or peak in facts.peaks_flops_per_s else peak
+
+
 def _refuse_lacking(asked: Asked, facts: DeviceFacts | None) -> None:
     """Refuse a precision that a device's units do not have."""
-    peak = _PEAK_OF.get(asked.precision or "")
-    if facts is None or peak is None or peak in facts.peaks_flops_per_s:
+    lacked = lacked_type(asked.precision, facts)
+    if facts is None or not lacked:
         return
     there = ", ".join(facts.peaks_flops_per_s)
     raise UnsupportedError(
-        f"{facts.device} ({facts.name}) has no {peak}, which precision {asked.precision} needs: "
+        f"{facts.device} ({facts.name}) has no {lacked}, which precision {asked.precision} needs: "
         f"its peaks are of {there}; use --precision fp32, or another device"
     )

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from resperf.errors import printable
@@ -29,12 +31,14 @@ if TYPE_CHECKING:
 SHOWN_LAYERS = 10
 SHOWN_SKIPPED = 10
 SHOWN_SOURCES = 4
+SHOWN_DEVICES = 4
 UNKNOWN_BATCH = "as read"
 UNKNOWN_TIME = f"{'unknown':>9}"
 INCOMPLETE = "INCOMPLETE"
 """Begins every total that does not cover the whole network."""
 _NODE_NAME = re.compile(r"^[\w.]+ '[^']*':? ")
 _INPUT_NAME = re.compile(r"its input '[^']*'")
+_FIRST_LAYER = re.compile(r"(layers are [^,]*), first .*")
 ESTIMATED = "estimated"
 """Marks times that were estimated, not learnt from measurements of this kind."""
 
@@ -356,23 +360,35 @@ def _without_names(reason: str) -> str:
 
 
 def _distinct_names(predictions: Sequence[Prediction]) -> list[str]:
-    """Name each prediction by its device; add machine or folder if devices are equal."""
-    bundles: dict[tuple[str, ...], set[str]] = {}
+    """Name each prediction by its device; if bundles of a device differ, by its bundle's name."""
+    bundles: dict[tuple[str, str], set[str]] = {}
     for each in predictions:
         bundles.setdefault((each.device, each.framework), set()).add(each.bundle)
-        bundles.setdefault((each.device, each.framework, each.machine), set()).add(each.bundle)
 
     def name(each: Prediction) -> str:
-        if len(bundles[each.device, each.framework]) == 1:
+        others = bundles[each.device, each.framework]
+        if len(others) == 1:
             return each.device
-        alike = len(bundles[each.device, each.framework, each.machine]) > 1
-        return f"{each.device} ({each.bundle if alike else each.machine})"
+        folder = Path(each.bundle).name
+        if sum(Path(other).name == folder for other in others) > 1:
+            folder = each.bundle
+        return folder if folder.startswith(f"{each.device}-") else f"{each.device} ({folder})"
 
     return [name(each) for each in predictions]
 
 
+def _said(lines: Iterable[tuple[str, str]]) -> list[str]:
+    """Join equal lines of several devices, (device, line) each, and name the first devices."""
+    names: dict[str, dict[str, None]] = {}
+    for name, line in lines:
+        names.setdefault(line, {})[name] = None
+    return [f"{_named(list(found), SHOWN_DEVICES)}{line}" for line, found in names.items()]
+
+
 def everywhere_text(predictions: Sequence[Prediction], failures: Sequence[Failure]) -> str:
     """Compare predictions of several bundles in one table.
+
+    What is said of several devices alike is said once.
 
     Parameters
     ----------
@@ -384,35 +400,35 @@ def everywhere_text(predictions: Sequence[Prediction], failures: Sequence[Failur
     rows = [
         [name, each.framework, UNKNOWN_BATCH if each.batch is None else str(each.batch),
          "" if each.complete else INCOMPLETE, ms_cell(each.total_ms), interval_cell(each),
-         ms_cell(each.phases.preprocess_ms),
-         ms_cell(each.phases.execution_ms), ms_cell(each.phases.postprocess_ms),
-         ms_cell(each.estimated_ms), str(len(each.skipped)),
+         ms_cell(each.phases.execution_ms), ms_cell(each.estimated_ms),
+         str(len(each.skipped) or ""),
          "network" if each.extrapolated else str(sum(not x.in_range for x in each.layers))]
         for name, each in zip(names, predictions, strict=True)
     ]  # fmt: skip
     parts = [predictions[0].network if predictions else "no bundle can predict this network"]
     if rows:
         headings = (
-            "device", "framework", "batch", "", "total ms", "90% interval", "preprocess",
-            "execution", "postprocess", "estimated ms", "skipped", "out of range",
+            "device", "framework", "batch", "", "total ms", "90% interval", "execution",
+            "estimated", "skipped", "out of range",
         )  # fmt: skip
         parts[0] += "\n" + table(headings, rows, text=TEXT_HEADINGS)
-    parts += [
-        f"not predicted for {each.device} with {each.framework}: {each.error}"
-        if each.device
-        else f"damaged: {each.error}"
-        for each in failures
-    ]
-    lacking, warnings = [], []
-    noted: dict[str, list[str]] = {}
+    pairs = {(name, each.framework) for name, each in zip(names, predictions, strict=True)}
+    counts = Counter(name for name, _ in pairs)
+    lacking, notes, warnings = [], [], []
     for name, each in zip(names, predictions, strict=True):
-        place = f"{name} with {each.framework}"
-        lacking += [f"{place}: {line}" for line in incomplete_lines(each, listed=False)]
-        for note in each.notes:
-            noted.setdefault(note, []).append(name)
-        warnings += [f"{place}: {warning}" for warning in each.warnings]
-    notes = [f"{', '.join(dict.fromkeys(names))}: {note}" for note, names in noted.items()]
-    parts += ["\n".join(dict.fromkeys(lacking)), notes_text(notes), warnings_text(warnings)]
+        place = f"{name} with {each.framework}" if counts[name] > 1 else name
+        lacking += [(place, f": {line}") for line in incomplete_lines(each, listed=False)]
+        notes += [(place, f": {note}") for note in each.notes]
+        # Each device would name another layer and reason; the table has the number.
+        warnings += [(place, ": " + _FIRST_LAYER.sub(r"\1", line)) for line in each.warnings]
+    failed = [(x.device, f" with {x.framework}: {x.error}") for x in failures if x.device]
+    parts += [
+        "\n".join(f"not predicted for {line}" for line in _said(failed)),
+        "\n".join(f"damaged: {each.error}" for each in failures if not each.device),
+        "\n".join(_said(lacking)),
+        notes_text(_said(notes)),
+        warnings_text(_said(warnings)),
+    ]
     return "\n\n".join(filter(None, parts))
 
 

@@ -137,14 +137,15 @@ def test_bundles_are_compared_in_one_table():
     text = everywhere_text(
         [prediction(layers=(sure,)), prediction(device="1080ti", layers=(far,), batch=None)],
         [Failure("there/p1000", "p1000", "tensorrt", "no lowering"),
+         Failure("there/p2000", "p2000", "tensorrt", "no lowering"),
          Failure("there/x", "", "", "there/x is damaged")],
     )  # fmt: skip
     rows = [line.split() for line in text.splitlines()]
     # As wide as the layer: 83 ms x 75 / 80 and x 90 / 80.
     assert rows[3][:5] == ["cpu", "onnxruntime", "8", "83.00", "77.81-93.38"]
-    assert rows[3][-6:] == ["1.000", "80.00", "2.000", "0", "0", "0"]
-    assert rows[4][-3:] == ["1.000", "0", "1"]
-    assert "not predicted for p1000 with tensorrt: no lowering" in text
+    assert rows[3][-3:] == ["80.00", "0", "0"]
+    assert rows[4][-2:] == ["1.000", "1"]
+    assert "not predicted for p1000, p2000 with tensorrt: no lowering\n" in text
     assert "damaged: there/x is damaged" in text
 
 
@@ -154,24 +155,55 @@ def test_an_incomplete_total_is_marked_in_the_table():
     rows = [line.split() for line in text.splitlines()]
     assert rows[3][:4] == ["cpu", "onnxruntime", "8", "83.00"]
     assert rows[4][:5] == ["v100", "onnxruntime", "8", "INCOMPLETE", "83.00"]
-    assert "v100 with onnxruntime: INCOMPLETE: the total covers 75% of the network's" in text
-    assert "cpu with onnxruntime: INCOMPLETE" not in text
+    assert "\nv100: INCOMPLETE: the total covers 75% of the network's" in text
 
 
-def test_machines_of_one_device_are_told_apart():
+def test_bundles_of_one_device_are_told_apart_by_the_shortest_name_that_does():
     text = everywhere_text(
-        [prediction(machine="Red 5, 4 cores", bundle="a", warnings=("hot",)),
-         prediction(machine="Blue 7, 2 cores", bundle="b"),
-         prediction(machine="Blue 7, 2 cores", bundle="c"),
-         prediction(machine="Blue 7, 2 cores", bundle="c", batch=16),
-         prediction(device="v100", machine="V100", bundle="d"),
-         prediction(device="v100", machine="V100", bundle="d", batch=16)],
+        [prediction(bundle="there/cpu-red", warnings=("hot",)),
+         prediction(bundle="there/blue"),
+         prediction(bundle="there/cpu-green"),
+         prediction(bundle="here/cpu-green"),
+         prediction(bundle="there/blue", batch=16),
+         prediction(device="v100", bundle="there/d"),
+         prediction(device="v100", bundle="there/d", batch=16)],
         [],
     )  # fmt: skip
-    rows = text.splitlines()[3:9]
-    names = ["cpu (Red 5, 4 cores)", "cpu (b)", "cpu (c)", "cpu (c)", "v100", "v100"]
-    assert [row.split("  ")[0] for row in rows] == names
-    assert "warning: cpu (Red 5, 4 cores) with onnxruntime: hot" in text
+    rows = text.splitlines()[3:10]
+    assert [row.split("  ")[0] for row in rows] == [
+        "cpu-red", "cpu (blue)", "cpu (there/cpu-green)", "cpu (here/cpu-green)", "cpu (blue)",
+        "v100", "v100",
+    ]  # fmt: skip
+    assert "warning: cpu-red: hot" in text
+
+
+def test_what_is_said_of_several_devices_alike_is_said_once():
+    layers = "layers are outside the trained range, first conv1"
+    results = [
+        prediction(device=f"card{i}", warnings=("hot", f"2 of 12 {layers} (kernel={i})"))
+        for i in range(6)
+    ]
+    other = prediction(device="card0", framework="torch", warnings=("hot",), notes=("n",))
+    text = everywhere_text([*results, other], [])
+    assert text.split("\n\n")[1:] == [
+        "note: card0 with torch: n",
+        "warning: card0 with onnxruntime, card1, card2, card3 and 3 more: hot\n"
+        "warning: card0 with onnxruntime, card1, card2, card3 and 2 more: "
+        "2 of 12 layers are outside the trained range",
+    ]
+
+
+def test_a_table_of_devices_fits_120_columns(monkeypatch):
+    monkeypatch.setattr("resperf.report.tables.WIDTH_IN_FILES", 120)
+    sure = LayerPrediction("d", "conv", 80.0, True, low_ms=75.0, high_ms=90.0)
+    results = [
+        prediction(layers=(sure,), bundle=f"a/cpu-onnxruntime-{name}", phases=PhaseTimes(0, 1e4, 0))
+        for name in ("epyc-vnni", "xeon")
+    ]
+    lines = everywhere_text(results, []).splitlines()
+    assert len(lines) == 5
+    assert max(map(len, lines)) <= 120
+    assert lines[-2].split()[0] == "cpu-onnxruntime-epyc-vnni"
 
 
 def test_a_layer_without_predictor_is_not_zero():
