@@ -51,8 +51,8 @@ class Target:
     install : str
         Argument of ``pip install`` for the backend.
     free : tuple of str
-        Costs of a network beside its layers that do not exist on this target: they are 0, not
-        unknown.
+        Costs of a network beside its layers that do not exist on this target, or that its layers'
+        times contain: they are 0, not unknown.
     precisions : tuple of str
         Values of `resperf.settings.Setting.precision` that the lowering knows.
     recycle_layers : int
@@ -125,8 +125,10 @@ DEFAULT = Target(
 )
 """The target if neither a device nor a framework is given."""
 
-_TORCH_FREE = ("session_ms", "view_ms", "node_ms", "handover_ms_per_mb")
-"""PyTorch has no session; its views run nothing on a GPU; a kernel's time contains its launch."""
+_CONTAINED = ("node_ms", "handover_ms_per_mb")
+"""A GPU's layer alone is launched, and reads and writes the device's memory, as in a network."""
+_TORCH_FREE = ("session_ms", "view_ms", *_CONTAINED)
+"""PyTorch has no session, and its views run nothing on a GPU."""
 
 _TORCH_PRECISIONS = ("fp32", "amp", "fp16", "bf16")
 
@@ -150,6 +152,7 @@ _ROWS = (
         lowering="resperf.lowering.tensorflow",
         terms="resperf.predictors.terms.cuda:CUDA",
         packages=("tensorflow",),
+        free=_CONTAINED,
     ),
     # Published times only. ROCm has other kernels than CUDA, so that it is a class of its own.
     Target(

@@ -75,6 +75,7 @@ def test_vgg16_is_predicted_as_a_whole_and_above_what_the_device_could_do(device
         totals.append(prediction.total_ms)
         operations = 2 * sum(layer.macs for layer in prediction.layers)
         peak_ms = operations / devices()[device].peak_flops_per_s * 1e3
+        assert (prediction.complete, prediction.handover_ms) == (True, 0)
         assert prediction.lower_bound_ms < peak_ms < prediction.total_ms < 10 * peak_ms + 10
         assert 0 < prediction.estimated_ms < 0.2 * prediction.total_ms
         assert not any(layer.below_bound for layer in prediction.layers)

@@ -397,6 +397,12 @@ class Bundle:
         knows = predictor is None or predictor.has_rows_of(self.platform, self.setting, dtype)
         return self.unseen or not knows
 
+    def knows_device(self, dtype: str) -> bool:
+        """Say whether networks on the device, or its layers with a type of values, taught it."""
+        if self.unseen or self.network_quantities:
+            return not self.unseen
+        return not all(self.infers(kind, dtype) for kind in self.kinds)
+
     @property
     def serves_unseen(self) -> bool:
         """Whether some of its predictors answer for devices that no row came from, by their facts.

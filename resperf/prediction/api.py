@@ -12,7 +12,14 @@ from resperf.bundle import Bundle, bundle_place, find_bundles
 from resperf.devices import device_facts
 from resperf.errors import DeviceError, ResperfError
 from resperf.network import NETWORKS_CACHED, Network, read_network_once
-from resperf.prediction.asking import Answering, Asked, answering, cards_without, lacked_type
+from resperf.prediction.asking import (
+    Answering,
+    Asked,
+    answering,
+    cards_without,
+    inference_notes,
+    lacked_type,
+)
 from resperf.prediction.network import Strict, predict_network
 from resperf.prediction.result import Prediction
 
@@ -228,9 +235,8 @@ def predict_everywhere(
     fitting = list(_on_each_device(wanted, asked))
     for each in fitting:
         try:
-            predictions += _predictions(
-                networks, Answering(each), strict, threads, host_dispatch_us
-            )
+            answer = Answering(each, inference_notes(asked, each))
+            predictions += _predictions(networks, answer, strict, threads, host_dispatch_us)
         except ResperfError as error:
             failures.append(Failure(str(each.path), each.device, each.framework, str(error)))
     # Without a bundle all is estimated, which `strict` refuses.
@@ -241,7 +247,7 @@ def predict_everywhere(
             failures.append(Failure("", device, its_framework, why))
             continue
         try:
-            answer = answering(replace(asked, device=device, bundle=None))
+            answer = answering(replace(asked, device=device, bundle=None), compared=True)
             predictions += _predictions(networks, answer, strict, threads, host_dispatch_us)
         except ResperfError as error:
             failures.append(Failure("", device, its_framework, str(error)))
@@ -256,14 +262,14 @@ def _on_each_device(bundles: Sequence[Bundle], asked: Asked) -> Iterator[Bundle]
     for each in bundles:
         setting = asked.setting_of(each)
         if setting is not None:
-            platforms = {
-                platform.device: platform
-                for platform in reversed(each.platforms)
-                if not lacked_type(asked.precision, device_facts(platform.device))
-            }
+            platforms = {platform.device: platform for platform in reversed(each.platforms)}
             alone = len(platforms) == 1 and setting is each.setting
             rest = [each.on(setting, platform) for platform in platforms.values()]
-            yield from [each] if alone else rest
+            yield from (
+                part
+                for part in ([each] if alone else rest)
+                if not lacked_type(asked.precision, device_facts(part.device))
+            )
 
 
 def _by_batch_and_time(prediction: Prediction) -> tuple[int, float]:

@@ -24,6 +24,8 @@ from resperf.prediction.data_sheet import platform_of, sheet_bundle
 from resperf.settings import PLAIN_PRECISIONS, Mode, Setting
 from resperf.targets import DEFAULT, Target, targets
 
+_DTYPE_OF = {"fp16": "float16", "bf16": "bfloat16"}
+"""Precision -> type of the values of its layers, if that is not float32."""
 _PEAK_OF = {"amp": "fp16", "fp16": "fp16", "bf16": "bf16"}
 """Precision -> the peak that a device has if its units know that type."""
 _COMPILED = "dynamo"
@@ -135,7 +137,7 @@ def accelerator(device: str | None) -> DeviceFacts | None:
     return None if facts is None or facts.device_class == DEFAULT.device_class else facts
 
 
-def answering(asked: Asked) -> Answering:
+def answering(asked: Asked, *, compared: bool = False) -> Answering:
     """Choose what answers: a bundle of the device, one for unseen devices, or its data sheet.
 
     In this order, each with the framework and setting that are asked for; of several bundles,
@@ -149,6 +151,12 @@ def answering(asked: Asked) -> Answering:
 
     A bundle that is named answers under its own setting if no precision is asked for.
 
+    Parameters
+    ----------
+    asked : Asked
+    compared : bool
+        Whether all devices answer, so that no note names others that were measured.
+
     Raises
     ------
     DeviceError, BundleError
@@ -159,7 +167,9 @@ def answering(asked: Asked) -> Answering:
         If a TOML file does not describe a device.
     """
     asked = _as_calibrated(with_own_card(asked))
-    return _under_calibrated(asked, _answering(asked))
+    answer = _under_calibrated(asked, _answering(asked))
+    others = () if compared else _measured_alike(asked, answer.bundle)
+    return replace(answer, notes=(*answer.notes, *others))
 
 
 def _answering(asked: Asked) -> Answering:
@@ -232,14 +242,15 @@ def _of_card(asked: Asked, facts: DeviceFacts) -> Answering:
         fitting = _under_own(asked, mine)
     if fitting:
         chosen = best_of(fitting)
-        return Answering(_checked(chosen), _others(chosen, own))
-    if (unseen := _unseen(asked, facts, place, own)) is not None:
+        notes = (*inference_notes(asked, chosen), *_others(chosen, own))
+        return Answering(_checked(chosen), notes)
+    if (unseen := _unseen(asked, facts, place, mine)) is not None:
         return unseen
     if not own and _is_bundle(place):
         # Raises the error that the bundle is of other devices.
         return Answering(find_bundle(facts.device, asked.framework, place))
     notes = tuple(f"not considered: {error}" for error in damaged)
-    return _by_data_sheet(asked, facts, own, notes)
+    return _by_data_sheet(asked, facts, mine, notes)
 
 
 def _is_bundle(place: str | Path | None) -> bool:
@@ -295,6 +306,42 @@ def _described(part: Bundle) -> str:
     return f"{part.path.name} ({', '.join(filter(None, words))})"
 
 
+def _measured_alike(asked: Asked, answering: Bundle) -> tuple[str, ...]:
+    """Name the cards of a device's series that were measured, if what answers does not know both.
+
+    Cards of a series, such as a100, a100-40gb and a100-80gb, have names that begin alike.
+    """
+    facts = accelerator(asked.device)
+    if facts is None or _is_bundle(asked.device):
+        return ()
+    place = bundle_place(asked.bundle, asked.framework)
+    knows = _knows_device(answering)
+    found = [
+        f"{device} ({other.name}, {part.framework})"
+        for device, other in devices().items()
+        if device != facts.device and _series(device) == _series(facts.device)
+        for part in _under(asked, _on(device, bundles_of(device, asked.framework, place)[0]))
+        if _knows_device(part) and not (knows and part.path == answering.path)
+    ]
+    if not found:
+        return ()
+    named = ", ".join(dict.fromkeys(found))
+    return (f"{facts.device} is {facts.name}; measured are also {named}: choose by --device",)
+
+
+def _series(device: str) -> str:
+    return device.partition("-")[0]
+
+
+def _on(device: str, parts: list[Bundle]) -> list[Bundle]:
+    return [of_device(part, device) for part in parts]
+
+
+def _knows_device(part: Bundle) -> bool:
+    """Say whether a part has rows of its device in its setting's precision."""
+    return part.knows_device(_DTYPE_OF.get(part.setting.precision, "float32"))
+
+
 def _unseen(
     asked: Asked, facts: DeviceFacts, place: Path | None, own: list[Bundle]
 ) -> Answering | None:
@@ -307,25 +354,48 @@ def _unseen(
     if not serving:
         return None
     chosen = best_of(serving)
-    note = (
-        f"{_lacking(asked, own)}: {chosen.path.name} infers them from those of {_listed(chosen)} "
-        "and the facts of all"
+    answer = _checked(chosen).on(chosen.setting, platform_of(facts))
+    return Answering(answer, (_inferring(asked, own, chosen),))
+
+
+def inference_notes(asked: Asked, part: Bundle) -> tuple[str, ...]:
+    """Say from which devices a part infers, if it has no rows of its own in this precision."""
+    return () if _knows_device(part) else (_inferring(asked, [part], part),)
+
+
+def _inferring(asked: Asked, own: list[Bundle], part: Bundle) -> str:
+    known = [each for each in part.platforms if _knows_device(part.on(part.setting, each))]
+    return (
+        f"{_lacking(asked, own)}: {part.path.name} infers them from those of "
+        f"{', '.join(dict.fromkeys(each.device for each in known))} and the facts of all"
     )
-    return Answering(_checked(chosen).on(chosen.setting, platform_of(facts)), (note,))
 
 
 def _lacking(asked: Asked, own: list[Bundle]) -> str:
-    """Say that no bundle has times of a card under a setting, and under which it has."""
-    if not own:
-        return "no bundle has times of this card"
-    there = "; ".join(dict.fromkeys(_described(part) for part in own))
-    precisions = dict.fromkeys(
-        each.precision for part in own for each in part.settings if each.precision
+    """Say that no bundle has times of a card under a setting, and in which precisions it has."""
+    precisions = {part: _precisions_of(part) for part in own}
+    there = dict.fromkeys(
+        f"{part.path.name} ({', '.join(filter(None, (part.framework, ' and '.join(known))))})"
+        for part, known in precisions.items()
+        if known
     )
-    why = f"no bundle has times of this card with {asked.words}, only {there}"
-    if asked.precision is None and precisions:
-        why += f" (for its measurements: --precision {' or '.join(precisions)})"
+    if not there:
+        framework = f" with {asked.framework}" if asked.framework else ""
+        return f"no bundle has times of this card{framework}"
+    why = f"no bundle has times of this card with {asked.words}, only {'; '.join(there)}"
+    others = dict.fromkeys(each for known in precisions.values() for each in known if each)
+    if asked.precision is None and others:
+        why += f" (for its measurements: --precision {' or '.join(others)})"
     return why
+
+
+def _precisions_of(part: Bundle) -> list[str]:
+    """Return the precisions in which a part has rows of its device."""
+    return [
+        precision
+        for precision, setting in {each.precision: each for each in part.settings}.items()
+        if _knows_device(part.on(setting, part.platform))
+    ]
 
 
 def _classes_of(part: Bundle) -> set[str]:

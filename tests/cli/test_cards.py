@@ -107,14 +107,42 @@ def test_a_bundle_whose_predictors_serve_any_card_answers_before_the_data_sheet(
     assert fc["execution_ms"] == pytest.approx(ratio * own["layers"][0]["execution_ms"], rel=1e-2)
     assert document["origins"]["inferred_ms"] == pytest.approx(fc["execution_ms"])
     assert document["notes"] == [
-        "no bundle has times of this card: any infers them from those of v100, t4 and the facts of "
-        "all"
+        "no bundle has times of this card: any infers them from those of v100 and the facts of all"
     ]
+    assert other["notes"] == document["notes"]
     half = my_card(peak_tflops="{ fp32 = 7.85 }")
     slower = cli.json("predict", network, "--device", half)["layers"][0]
     assert slower["execution_ms"] == pytest.approx(2 * own["layers"][0]["execution_ms"], rel=1e-3)
     # Its rows are of another class of devices than AMD's.
     assert cli.json("predict", network, "--device", "mi210")["origins"]["inferred"] == 0
+
+
+def test_measured_cards_of_the_same_series_are_named_and_do_not_answer(card_bundle, network, cli):
+    card_bundle("mine", "v100-pcie", "h100")
+    document = cli.json("predict", network, "--device", "v100")
+    assert document["device"] == "v100"
+    assert document["origins"]["measured"] == pytest.approx(0, abs=1e-9)
+    assert document["notes"][-1] == (
+        "v100 is Tesla V100; measured are also v100-pcie (Tesla V100 PCIe, torch): choose by "
+        "--device"
+    )
+    # Nothing was measured in this precision.
+    half = cli.json("predict", network, "--device", "v100", "--precision", "fp16")
+    assert not any("measured are also" in note for note in half["notes"])
+    # The bundle that answers knows both, or there is no other of the series.
+    for card in ("v100-pcie", "h100"):
+        assert cli.json("predict", network, "--device", card)["notes"] == []
+    everywhere = cli.json("predict", network, "--device", "all")
+    assert not any("measured are also" in note for each in everywhere for note in each["notes"])
+
+
+def test_all_devices_are_asked_as_each_alone(card_bundle, network, cli):
+    card_bundle("mine", "p4", "h100", precision="fp16")
+    documents = cli.json("predict", network, "--device", "all", "--precision", "fp16")
+    found = {each["device"]: each for each in documents}
+    assert found["h100"]["origins"]["measured"] > 0
+    # Its units have no float16, whatever rows say.
+    assert found["p4"]["error"] == "no fp16, which precision fp16 needs"
 
 
 def test_a_bundle_of_several_cards_is_found_by_each(card_bundle, network, cli):
