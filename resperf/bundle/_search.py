@@ -10,7 +10,7 @@ from pathlib import Path
 
 from resperf.bundle._bundle import Bundle
 from resperf.bundle._manifest import MANIFEST
-from resperf.devices import canonical_device, device_class, is_at_hand, names_like
+from resperf.devices import canonical_device, device_class, device_facts, is_at_hand, names_like
 from resperf.errors import BundleError, DeviceError
 from resperf.platform import Platform, distance
 from resperf.settings import PLAIN_PRECISIONS, Setting
@@ -175,12 +175,14 @@ def find_bundle(
             if folder in damaged and folder.name == found.path.name:
                 raise damaged[folder]
         return of_device(found.checked, device)
-    near = ", ".join(names_like(str(device)))
-    meant = f"; did you mean {near}?" if near else ""
     wanted = repr(device) + (f" with framework {framework!r}" if framework else "")
     problem = "".join(f"; damaged: {error}" for error in list(damaged.values())[:1])
+    if device_facts(str(device)) is None and (near := names_like(str(device))):
+        raise DeviceError(
+            f"no bundle {wanted}; did you mean {', '.join(near)}? See: resperf devices{problem}"
+        )
     raise DeviceError(
-        f"no bundle {wanted}{meant}; {_known(parts)}{problem}; make one with: resperf train "
+        f"no bundle {wanted}; {_known(parts)}{problem}; make one with: resperf train "
         "FILE.h5, or name a folder, such as that of resperf demo: demo/cpu-onnxruntime"
     )
 

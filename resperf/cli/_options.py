@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -16,7 +17,25 @@ from resperf.errors import require
 _NUMBERS = re.compile(r"\d+(,\d+)*")
 PATH = click.Path(path_type=Path)
 COUNT = click.IntRange(min=1)
-POSITIVE = click.FloatRange(min=0, min_open=True)
+
+
+class _Positive(click.FloatRange):
+    """A positive number, neither infinite nor NaN, which no comparison refuses."""
+
+    def __init__(self) -> None:
+        super().__init__(min=0, min_open=True)
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """Parse a number; an option's default may be NaN."""
+        number = float(super().convert(value, param, ctx))
+        if isinstance(value, str) and not math.isfinite(number):
+            self.fail(f"{value} is not a finite number.", param, ctx)
+        return number
+
+
+POSITIVE = _Positive()
 
 
 def spread_numbers(words: Sequence[str], option: str) -> list[str]:

@@ -169,6 +169,8 @@ def read_device(path: Path) -> DeviceFacts:
             f"it has {', '.join(tables) or 'none'}"
         )
     ((device, values),) = tables.items()
+    if not device.strip() or not device.isprintable():
+        raise ResperfError(f"{path}: {device!r} cannot be the name of a device; write a word")
     facts = facts_of(device, values, str(path))
     known = sorted({row.device_class for row in targets.targets()})
     if facts.device_class not in known:

@@ -164,7 +164,10 @@ def _for_threads(bundle: Bundle, threads: int | None) -> Bundle:
     of_threads = bundle.setting.threads > 0 and any(part.kinds for part in bundle.parts)
     if threads is None or not of_threads or bundle not in bundle.parts:
         return bundle
-    return bundle.answering(None, None, replace(bundle.setting, threads=threads), bundle.platform)
+    setting = replace(bundle.setting, threads=threads)
+    found = bundle.answering(None, None, setting, bundle.platform)
+    # A part of several devices answers for the one that was chosen.
+    return bundle if found.part is bundle.part else found
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from resperf.bundle import (
     same_way,
 )
 from resperf.devices import DeviceFacts, add_device, device_facts, devices, read_device
-from resperf.errors import UnsupportedError
+from resperf.errors import DeviceError, UnsupportedError
 from resperf.prediction.data_sheet import platform_of, sheet_bundle
 from resperf.settings import PLAIN_PRECISIONS, Mode, Setting
 from resperf.targets import DEFAULT, Target, targets
@@ -121,6 +121,8 @@ def chosen_bundle(device: str | None, framework: str | None, bundle: str | Path 
     DeviceError, BundleError
         If there is no such bundle, or it is damaged.
     """
+    if device is not None and not device.strip():
+        raise DeviceError("the device has an empty name; leave it out, or see: resperf devices")
     if bundle is None:
         return find_bundle(device or DEFAULT.device_class, framework)
     if Path(bundle).is_dir():
@@ -181,12 +183,19 @@ def _answering(asked: Asked) -> Answering:
     alike = [part for part in found.parts if part.device == found.device]
     fitting = _under(asked, [found, *alike]) or _under_own(asked, [found])
     if not fitting:
-        raise UnsupportedError(
-            f"{found.path} has no times of {found.device} with {asked.words}; leave it out, or "
-            "name another bundle or device"
-        )
+        raise _no_times(asked, found)
     _refuse_lacking(asked, accelerator(found.device))
     return Answering(fitting[0])
+
+
+def _no_times(asked: Asked, part: Bundle) -> UnsupportedError:
+    words = [f"--precision {asked.precision}"] if asked.precision else []
+    words += ["--compiled"] if asked.compiled else []
+    without = f"leave out {' and '.join(words)}, or " if words else ""
+    return UnsupportedError(
+        f"{part.path} has no times of {part.device} with {asked.words}; {without}name another "
+        "bundle or device"
+    )
 
 
 def with_own_card(asked: Asked) -> Asked:
@@ -194,12 +203,20 @@ def with_own_card(asked: Asked) -> Asked:
 
     Raises
     ------
+    UnsupportedError
+        If it is a processor without a bundle.
     ResperfError
         If the file does not describe a device.
     """
     if asked.device is None or not asked.device.casefold().endswith(_TABLE):
         return asked
-    return replace(asked, device=add_device(read_device(Path(asked.device))).device)
+    facts = read_device(Path(asked.device))
+    if facts.device_class == DEFAULT.device_class and not bundles_of(facts.device)[0]:
+        raise UnsupportedError(
+            f"{asked.device} describes a processor, and no bundle has times of {facts.device!r}; "
+            "only accelerators are predicted from their facts: measure it with resperf bench"
+        )
+    return replace(asked, device=add_device(facts).device)
 
 
 def _as_calibrated(asked: Asked) -> Asked:
@@ -246,9 +263,10 @@ def _of_card(asked: Asked, facts: DeviceFacts) -> Answering:
         return Answering(_checked(chosen), notes)
     if (unseen := _unseen(asked, facts, place, mine)) is not None:
         return unseen
-    if not own and _is_bundle(place):
+    if _is_bundle(place):
         # Raises the error that the bundle is of other devices.
-        return Answering(find_bundle(facts.device, asked.framework, place))
+        find_bundle(facts.device, asked.framework, place)
+        raise _no_times(asked, mine[0])
     notes = tuple(f"not considered: {error}" for error in damaged)
     return _by_data_sheet(asked, facts, mine, notes)
 
@@ -351,6 +369,8 @@ def _unseen(
         part for part in parts if part.serves_unseen and facts.device_class in _classes_of(part)
     ]
     serving = _under(asked, able) or _under(asked, able, standing_in=True)
+    if not serving and _is_bundle(place):
+        serving = _under_own(asked, able)
     if not serving:
         return None
     chosen = best_of(serving)

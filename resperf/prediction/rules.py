@@ -10,6 +10,7 @@ from resperf.bundle import Bundle
 from resperf.layers import Layer, inter_layer_bytes
 from resperf.lowering import LoweredNetwork, LoweredNode, tensor_bytes
 from resperf.network import Tensor
+from resperf.prediction.data_sheet import sheet_facts
 from resperf.prediction.result import PhaseTimes, Skipped, known_sum
 
 
@@ -58,12 +59,19 @@ def _transfers(
     sizes = [tensor_bytes(tensor) for tensor in tensors]
     times_ms = list(map(float, bundle.transfer_ms(f"{phase}_ms", sizes))) if tensors else []
     reasons = {tensor.name: "the size of its values is not known" if math.isnan(size)
-               else f"the bundle has no predictor for {phase} transfers"
+               else f"the bundle has no predictor for {phase} transfers{_no_bus(bundle)}"
                for tensor, size, time_ms in zip(tensors, sizes, times_ms, strict=True)
                if math.isnan(time_ms)}  # fmt: skip
     reasons |= dict.fromkeys(unsized, "its shape is not known")
     missing = tuple(_no_operator(name, "transfer", why) for name, why in reasons.items())
     return times_ms + [math.nan] * len(unsized), missing
+
+
+def _no_bus(bundle: Bundle) -> str:
+    """Say that a card's facts lack what copies are estimated from, if they do."""
+    facts = sheet_facts(bundle)
+    unknown = facts is not None and math.isnan(facts.bus_bytes_per_s)
+    return f", and the facts of {bundle.device} have no bus_gb_s" if unknown else ""
 
 
 def _unknown(label: str) -> str:

@@ -170,6 +170,33 @@ def test_of_several_bundles_one_answers_by_a_stated_rule_and_the_others_are_name
     assert (Path(amp["bundle"]).name, amp["precision"]) == ("half", "amp")
 
 
+def test_a_bundle_that_is_named_answers_under_its_own_setting_or_not_at_all(
+    card_bundle, network, cli, monkeypatch
+):
+    monkeypatch.setitem(METHODS, "toy-of-any-card", "tests.toy_card_method:ToyOfAnyCard")
+    card_bundle("half", "v100", "t4", method="toy-of-any-card", precision="amp")
+    words = ["predict", network, "--bundle", "half", "--device"]
+    # Also for a card that it has no rows of.
+    assert [cli.json(*words, card)["precision"] for card in ("v100", "h100")] == ["amp", "amp"]
+    line = cli.error(*words, "v100", "--precision", "fp32", "--compiled")
+    assert (
+        "has no times of v100 with precision fp32, compiled; leave out --precision fp32 and" in line
+    )
+    assert "is for device v100 or t4" in cli.error(*words, "h100", "--compiled")
+
+
+def test_threads_of_the_host_change_nothing_on_a_card(card_bundle, network, cli):
+    card_bundle("mine", "v100", "h100")
+    words = ["predict", network, "--device", "h100"]
+    alone, asked = cli.json(*words), cli.json(*words, "--threads", "4")
+    assert (asked["device"], asked["total_ms"]) == ("h100", alone["total_ms"])
+
+
+def test_copies_of_a_card_without_a_bus_are_unknown_and_the_text_says_why(my_card, network, cli):
+    text = cli.text("predict", network, "--device", my_card(bus_gb_s=None))
+    assert "preprocess transfers, and the facts of mycard have no bus_gb_s" in text
+
+
 def test_precision_and_compiled_are_the_setting(card_bundle, network, cli):
     card_bundle("mine", "h100")
     words = ["predict", network, "--device", "h100"]
@@ -240,6 +267,7 @@ def test_a_dispatch_that_layers_show_is_theirs_alone_and_the_hosts_in_a_network(
         ({"peak_tflops": "{ fp64 = 1 }"}, "peak_tflops has no fp64; it has bf16, fp16, fp32"),
         ({"colour": '"red"'}, "mycard has no colour; it has "),
         ({"class": '"abacus"'}, "class = 'abacus'; it must be one of"),
+        ({"class": '"cpu"'}, "describes a processor, and no bundle has times of 'mycard'"),
     ],
 )
 def test_a_file_with_a_missing_or_absurd_fact_is_one_line(my_card, network, cli, changed, part):
@@ -249,6 +277,11 @@ def test_a_file_with_a_missing_or_absurd_fact_is_one_line(my_card, network, cli,
 def test_a_wrong_card_or_a_precision_that_it_lacks_is_one_line(home, network, cli):
     line = cli.error("predict", network, "--device", "rtx4900")
     assert "no bundle 'rtx4900'; did you mean rtx4090, " in line
+    assert len(line) < 150
+    assert "has an empty name" in cli.error("predict", network, "--device", "")
+    for word in ("nan", "inf", "-1", "0"):
+        line = cli.error("predict", network, "--device", "h100", "--host-dispatch-us", word)
+        assert "Invalid value for '--host-dispatch-us'" in line
     line = cli.error("predict", network, "--device", home / "none.toml")
     assert "none.toml cannot be read" in line
     line = cli.error("predict", network, "--device", "1080ti", "--precision", "amp")
