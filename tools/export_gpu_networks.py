@@ -27,6 +27,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -82,12 +83,20 @@ def main() -> int:
     parser.add_argument("--only", nargs="+", metavar="NAME", help="some of them by name")
     parser.add_argument("--most", type=int, help="stop after so many")
     arguments = parser.parse_args()
+    if not (arguments.timm or arguments.language):
+        parser.error("say what to export: --timm FILE, --language, or both")
     arguments.folder.mkdir(parents=True, exist_ok=True)
     _kept = _declare_operators()
     makers = _timm_makers(arguments.timm) if arguments.timm else {}
     if arguments.language:
         makers |= {name: lambda model=model: _language(model) for name, model in LANGUAGE.items()}
     names = [name for name in makers if _is_wanted(name, arguments.only)]
+    for word in arguments.only or ():
+        if not any(_is_wanted(name, [word]) for name in makers):
+            near = (
+                " or ".join(get_close_matches(word, makers)) or "one of the files given by --timm"
+            )
+            parser.error(f"no architecture is called {word!r}; did you mean {near}?")
     failures: dict[str, str] = {}
     for name in names[: arguments.most]:
         target = arguments.folder / f"{name}.onnx"

@@ -245,7 +245,7 @@ _WITH_GRAPHS = ("neusight", "timm")
 @click.option(
     "--device",
     metavar="NAME",
-    help="Where the times were measured, unless the files say it (neusight, timm, vidur).",
+    help="Where the times were measured; replaces what the files say (neusight, timm, vidur).",
 )
 @click.option(
     "--graphs",

@@ -29,7 +29,7 @@ _OPERATORS = re.compile(r"(train|test)_\w+\.csv(\.gz)?")
 _NETWORK = re.compile(
     r"(?P<name>.+)-(?P<mode>inf|train)-(?P<sequence>\d+)-(?P<batch>\d+)\.csv(\.gz)?"
 )
-_VERSION_COLUMN = "Torch Version"
+_DEVICE_COLUMN, _VERSION_COLUMN = "Device", "Torch Version"
 _UNNAMED_VERSION, _NETWORKS_VERSION = "2.4.1", "2.1.0"
 """Versions of PyTorch: of files of operators without that column (AMD's), and of networks."""
 
@@ -91,7 +91,9 @@ def import_neusight(
         if file.name in networks:
             names[str(path)] = path.resolve().parent.name
         elif _OPERATORS.fullmatch(file.name):
-            names[str(path)] = _first_cells(file).get("Device", "")
+            cells = _first_cells(file)
+            has_columns(_DEVICE_COLUMN)(file.name, list(cells))
+            names[str(path)] = cells[_DEVICE_COLUMN]
         else:
             raise DatasetError(
                 f"{path} is no file of neusight: names are train_OP.csv, test_OP.csv, or "

@@ -249,7 +249,7 @@ class Published:
         Raises
         ------
         DatasetError
-            If there are no rows, or `graphs` is no folder.
+            If there are no rows, or `graphs` is no folder or has no file of a network's name.
         OutputError
             If it cannot be written.
         """
@@ -316,6 +316,12 @@ class Published:
             digest = graph_digest(content)
             self.graphs[digest] = content
             attached[subject] = replace(subject, digest=digest)
+        if subjects and not attached and not misfits:
+            first = min(each.name for each in subjects)
+            raise DatasetError(
+                f"--graphs {folder} has no file with the name of a network, such as {first}.onnx; "
+                "tools/export_gpu_networks.py writes them, or leave the option out"
+            )
         for place, row in enumerate(self._rows):
             if row.subject in attached:
                 self._rows[place] = replace(row, subject=attached[row.subject])

@@ -213,13 +213,19 @@ class ForeignFile:
         return kinds
 
 
+SHOWN_COLUMNS = 12
+"""How many columns of a file an error names."""
+
+
 def has_columns(*columns: str) -> Callable[[str, Sequence[str]], None]:
     """Return a check of a file's header: all of these columns must be there."""
 
     def check(name: str, header: Sequence[str]) -> None:
         missing = [column for column in columns if column not in header]
         if missing:
-            shown = ", ".join(header) or "none"
+            rest = len(header) - SHOWN_COLUMNS
+            shown = ", ".join(header[:SHOWN_COLUMNS]) or "none"
+            shown += f" and {rest} more" if rest > 0 else ""
             raise DatasetError(f"{name} has no column {missing[0]!r}; its columns are {shown}")
 
     return check

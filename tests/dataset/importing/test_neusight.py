@@ -239,7 +239,7 @@ def test_graphs_are_attached_by_name(network: Path, tmp_path: Path) -> None:
     ("name", "text", "message"),
     [
         ("data.csv", "a,b\n", r"data.csv is no file of neusight: names are train_OP.csv"),
-        ("train_add.csv", "a,b\n1,2\n", "no device ''"),
+        ("train_add.csv", "a,b\n1,2\n", "has no column 'Device'"),
         ("train_add.csv", HEAD + "B,H\n" + row("add", 1, 2, 3, device="Voodoo 2"),
          "no device 'Voodoo 2'; name it with --device, one of 1080ti, "),
         ("train_add.csv", "OPName,Device,B,H\nadd,Tesla T4,2,3\n", "has no column 'Latency'"),

@@ -210,6 +210,20 @@ def test_graphs_are_attached_where_name_and_parameters_fit(tmp_path: Path) -> No
     assert examples.groups == ["nets", "nets", "reps", "lesss", "mores"]
 
 
+def test_a_folder_without_any_network_of_the_files_is_refused(tmp_path: Path) -> None:
+    file = written(tmp_path, INFER, HEAD + "net,64,10,1,256,0.04\n")
+    (tmp_path / "graphs").mkdir()
+    with pytest.raises(DatasetError, match=r"has no file with .* network, such as net-64\.onnx"):
+        import_timm([file], tmp_path / "a.h5", graphs=tmp_path / "graphs")
+    assert not (tmp_path / "a.h5").exists()
+
+
+def test_an_error_names_the_first_of_many_columns(tmp_path: Path) -> None:
+    file = written(tmp_path, INFER, ",".join(f"c{i}" for i in range(100)) + "\n")
+    with pytest.raises(DatasetError, match=r"its columns are c0, c1, .*, c11 and 88 more$"):
+        import_timm([file], tmp_path / "a.h5")
+
+
 def test_training_needs_graphs(tmp_path: Path) -> None:
     file = written(tmp_path, INFER, HEAD + "net,64,10,1,256,1.23\n")
     import_timm([file], tmp_path / "a.h5")
