@@ -134,11 +134,11 @@ SHAPE: Decorator = click.option(
 DEVICE: Decorator = click.option(
     "--device",
     metavar="D",
-    help="Device (cpu, 1080ti, ...), or a bundle's name or folder; see `resperf devices`. "
+    help="Device (cpu, h100, rtx4090, ...), or a bundle's name or folder; see `resperf devices`. "
     "`predict` also takes a TOML file of a card's facts. By default the bundle's device, else cpu.",
 )
 FRAMEWORK: Decorator = click.option(
-    "--framework", metavar="F", help="Framework, if the device has several. The first by default."
+    "--framework", metavar="F", help="Framework, if the device has several."
 )
 BUNDLE: Decorator = click.option(
     "--bundle",

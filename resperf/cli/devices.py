@@ -19,7 +19,10 @@ from resperf.errors import BundleError
 )
 @JSON
 def command(bundle: str | None, provenance: bool, as_json: bool) -> None:
-    """List the bundles that `resperf predict` can find: device, framework, machine and error."""
+    """List the devices that `resperf predict` knows, and the bundles that answer for them.
+
+    --json and --provenance name the folders of the bundles.
+    """
     from resperf.prediction.asking import cards_without
     from resperf.report.devices import device_table, provenance_text
 
@@ -30,7 +33,10 @@ def command(bundle: str | None, provenance: bool, as_json: bool) -> None:
         print(device_table(entries))
         known = {device for each in entries for device in each.get("devices", ())}
         cards = ", ".join(device for device, _ in cards_without(known))
-        print(f"\nwithout a bundle of their own, predict estimates from data sheets: {cards}")
+        print(
+            "\nof these GPUs only the data sheet is known; predict infers from measured ones, or "
+            f"estimates: {cards}"
+        )
         if provenance:
             for each in (entry for entry in entries if "damaged" not in entry):
                 print(f"\n{provenance_text(each)}")

@@ -22,7 +22,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "train": ("resperf.cli.train:command", "Train predictors on a dataset: makes a bundle."),
     "calibrate": (
         "resperf.cli.calibrate:command",
-        "Correct a bundle by measuring whole networks.",
+        "Correct a bundle by runs of whole networks.",
     ),
     "evaluate": ("resperf.cli.evaluate:command", "Evaluate a bundle, or methods, on unseen rows."),
     "predict": ("resperf.cli.predict:command", "Predict how long a network takes on a device."),
@@ -35,7 +35,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
         "Run a network and measure what `predict` predicts.",
     ),
     "bundle": ("resperf.cli.bundle:command", "Merge bundles into one."),
-    "devices": ("resperf.cli.devices:command", "List the bundles that `predict` can use."),
+    "devices": ("resperf.cli.devices:command", "List devices and bundles that `predict` knows."),
 }
 """Command -> (module:object, one line of help); a module is imported when its command is used."""
 
@@ -85,7 +85,7 @@ class LazyGroup(click.Group):
 @click.version_option(__version__, prog_name="resperf")
 @click.option("--debug", is_flag=True, expose_value=False, help="Show the traceback of an error.")
 def group() -> None:
-    """Predict how long a neural network takes on a device, from measured layers."""
+    """Predict how long a neural network takes on a device, learnt from measurements."""
 
 
 def _os_error_line(error: OSError) -> str:

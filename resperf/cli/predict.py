@@ -60,7 +60,8 @@ PRECISIONS = ("fp32", "amp", "fp16", "bf16")
     type=POSITIVE,
     default=math.nan,
     metavar="US",
-    help="Time that the host needs to start one kernel: execution takes at least that for each.",
+    help="Time that the host needs to start one kernel (5 to 20 with eager PyTorch): execution "
+    "takes at least that for each.",
 )
 @ALL
 @click.option("--strict", is_flag=True, help="Fail if an operator has no predictor.")
@@ -89,8 +90,10 @@ def command(
     """Predict how long a network takes on a device, without running it.
 
     Prints the total, its three phases, the layers (slowest first) and what was skipped.
-    `--device all` compares all bundles found, and all cards whose data sheet is known, the
-    fastest first. What a GPU's bundle has no predictor for is estimated from its data sheet.
+    `--device all` compares all bundles and all known GPUs, the fastest first.
+
+    GPUs that nobody measured are inferred from others, and operators that no bundle knows are
+    estimated from the data sheet; the text says how much of the time is which.
     """
     from resperf.prediction import predict
     from resperf.report.network import lowering_text, network_text

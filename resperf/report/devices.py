@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from statistics import median
 from typing import Any
 
 from resperf.bundle import UNKNOWN
+from resperf.devices import device_facts
 from resperf.quantities import WHOLE_CALL
 from resperf.report.tables import percent_cell, table
+from resperf.settings import Setting
 
 MOST_KINDS = 8
 """Above this number of kinds, only `COMMON_KINDS` and the median of the rest are shown."""
@@ -21,23 +25,28 @@ def device_table(entries: Sequence[Mapping[str, Any]]) -> str:
     Parameters
     ----------
     entries : sequence of mapping
-        ``device``, ``framework``, ``machine`` (processor and cores as text), ``method``,
+        ``device``, ``framework``, ``settings``, ``machine`` (processor and cores as text),
+        ``method``,
         ``date``, ``path``, ``quantity`` (what the layers' times contain) and ``validation_error``
         (per kind, fractions), and ``devices`` if it has several; a damaged bundle has ``path`` and
         ``damaged`` (the reason) instead.
     """
     whole = [entry for entry in entries if not entry.get("damaged")]
+    names = _names([entry["path"] for entry in whole])
     parts = []
     if whole:
-        headings = ("device", "framework", "machine", "method", "date", "validation error", "path")
+        headings = (
+            "device", "framework", "precision", "machine", "method", "date", "validation error",
+            "bundle",
+        )  # fmt: skip
         rows = [
-            [_device(entry), entry["framework"], entry["machine"], entry["method"],
-             entry["date"][:10], _errors(entry), entry["path"]]
+            [_device(entry), entry["framework"], _precisions(entry), _machine(entry),
+             entry["method"], entry["date"][:10], _errors(entry), names[entry["path"]]]
             for entry in whole
         ]  # fmt: skip
         parts.append(table(headings, rows, text=headings))
     parts += [
-        f"{entry['path']}, {entry['framework']}, has rows of: {', '.join(entry['devices'])}"
+        f"{names[entry['path']]}, {entry['framework']}, has rows of: {', '.join(entry['devices'])}"
         for entry in whole
         if len(entry.get("devices", ())) > 1
     ]
@@ -68,6 +77,28 @@ def provenance_text(entry: Mapping[str, Any]) -> str:
     again = found["rebuildable"]
     lines.append(f"  can be rebuilt: {again['answer']} ({again['why']})")
     return "\n".join(lines)
+
+
+def _names(paths: Sequence[str]) -> dict[str, str]:
+    """Return path -> name of its folder, or the path itself if another folder has that name."""
+    counts = Counter(Path(path).name for path in set(paths))
+    return {path: path if counts[Path(path).name] > 1 else Path(path).name for path in paths}
+
+
+def _machine(entry: Mapping[str, Any]) -> str:
+    """Return the machine of a device that is not known by its own name alone."""
+    return "" if device_facts(entry["device"]) else str(entry["machine"])
+
+
+def _precisions(entry: Mapping[str, Any]) -> str:
+    """List the precisions of the settings, with ``compiled`` if only compiled runs have one."""
+    settings = [Setting.from_json(each) for each in entry.get("settings", ())]
+    eager = {each.precision for each in settings if not each.is_compiled}
+    found = (
+        each.precision if each.precision in eager else f"{each.precision} compiled"
+        for each in settings
+    )
+    return ", ".join(dict.fromkeys(filter(None, found)))
 
 
 def _device(entry: Mapping[str, Any]) -> str:

@@ -181,13 +181,16 @@ def _origins(prediction: Prediction) -> str:
     shares = prediction.origins
     if not shares["inferred"] and not shares["estimated"]:
         return ""
-    waiting = f", {shares['host']:.0%} waiting for the host" if shares["host"] else ""
-    source = prediction.inferred_from or "other devices"
-    return (
-        f"of the total's time, {shares['measured']:.0%} is learnt from measurements of this "
-        f"device, {shares['inferred']:.0%} inferred from {source}, {shares['estimated']:.0%} "
-        f"{ESTIMATED} from data sheets and other measurements{waiting}"
-    )
+    words = {
+        "measured": "learnt from measurements of this device",
+        "inferred": f"inferred from {prediction.inferred_from or 'other devices'}",
+        "estimated": f"{ESTIMATED} from data sheets and other measurements",
+        "host": "waiting for the host",
+    }
+    # Rounding may leave a share of almost nothing.
+    known = {what: f"{shares[name]:.0%}" for name, what in words.items()}
+    listed = ", ".join(f"{share} {what}" for what, share in known.items() if share != "0%")
+    return f"of the total's time: {listed}"
 
 
 def _host(prediction: Prediction) -> str:

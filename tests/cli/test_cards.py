@@ -47,7 +47,8 @@ def test_what_a_bundle_has_no_predictor_for_is_estimated_and_the_shares_are_said
     assert origins["estimated_ms"] == pytest.approx(act["execution_ms"] + copies_ms, rel=1e-3)
     assert origins["measured"] + origins["estimated"] == pytest.approx(1)
     text = cli.text("predict", network, "--device", "v100")
-    assert "of the total's time, " in text
+    assert "% learnt from measurements of this device, " in text
+    assert "0% inferred" not in text
     assert "INCOMPLETE" not in text
     line = cli.error("predict", network, "--device", "v100", "--strict")
     assert "act (relu): the bundle has no predictor for activation" in line
@@ -71,7 +72,7 @@ def test_a_card_without_a_bundle_is_answered_by_its_data_sheet(home, network, cl
 def test_devices_names_the_cards_that_have_no_bundle(card_bundle, cli):
     card_bundle("mine", "h100")
     last = cli.text("devices").splitlines()[-1]
-    assert last.startswith("without a bundle of their own, predict estimates from data sheets: ")
+    assert last.startswith("of these GPUs only the data sheet is known; ")
     assert "a100" in last
     assert " h100," not in last
 
