@@ -164,10 +164,7 @@ def _for_threads(bundle: Bundle, threads: int | None) -> Bundle:
     of_threads = bundle.setting.threads > 0 and any(part.kinds for part in bundle.parts)
     if threads is None or not of_threads or bundle not in bundle.parts:
         return bundle
-    setting = replace(bundle.setting, threads=threads)
-    found = bundle.answering(None, None, setting, bundle.platform)
-    # A part of several devices answers for the one that was chosen.
-    return bundle if found.part is bundle.part else found
+    return bundle.answering(None, None, replace(bundle.setting, threads=threads), bundle.platform)
 
 
 @dataclass(frozen=True)

@@ -48,6 +48,8 @@ _ISSUED_SHARE, _WIDE_CORES, _ONE_ISSUE = 0.8, 128, 7
 """Of multiprocessors with 128 cores, each of the four schedulers must start a float32 operation
 every cycle, so whatever else products do takes cycles from them: 77 and 79% of the peak are reached
 (RTX 4060 Ti, H100). Before compute capability 7 schedulers started two instructions."""
+_AMD = "gfx"
+"""Begins the compute capability of AMD's cards."""
 _STACKED_BITS = 1024
 """Width from which a memory bus is one of stacked memory (HBM)."""
 _ROWS_PER_SM = 8
@@ -130,8 +132,8 @@ def _issued_share(facts: DeviceFacts) -> float:
     """Return which share of its float32 peak a device reaches in products."""
     generation = facts.compute_capability.partition(".")[0]
     one_issue = not generation.isdigit() or int(generation) >= _ONE_ISSUE
-    wide = facts.device_class == "cuda" and facts.cores_per_multiprocessor >= _WIDE_CORES
-    return _ISSUED_SHARE if wide and one_issue else 1.0
+    wide = facts.cores_per_multiprocessor >= _WIDE_CORES
+    return _ISSUED_SHARE if wide and one_issue and not generation.startswith(_AMD) else 1.0
 
 
 def _known(fact: float, otherwise: float) -> float:
