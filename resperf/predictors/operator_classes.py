@@ -9,16 +9,18 @@ milliseconds that the device's data sheet gives, so that coefficients are relati
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import NamedTuple
 
 from resperf.devices import DeviceFacts
 from resperf.errors import UnsupportedError
 from resperf.lowering.torch import run_kernels
-from resperf.network import Network
+from resperf.network import Network, Node, Tensor
 from resperf.settings import Setting
 from resperf.units import DTYPE_BYTES
 
@@ -110,6 +112,36 @@ class RunNetwork:
                 if each.op != "_to_copy"
             ),
         )
+
+    def with_attention_of(self, setting: Setting) -> RunNetwork:
+        """Return the network with attention in parts where PyTorch's version has no kernel for it.
+
+        Lists hold every attention as one operator, as the version did that they were traced with.
+        """
+        operators = (
+            _attention_run(each, setting.without_batch()) if each.op == _ATTENTION else (each,)
+            for each in self.operators
+        )
+        return replace(self, operators=tuple(itertools.chain.from_iterable(operators)))
+
+
+_ATTENTION = "sdpa"
+
+
+@lru_cache(maxsize=4096)
+def _attention_run(whole: RunOperator, setting: Setting) -> tuple[RunOperator, ...]:
+    """Return what runs for an attention, as `resperf.lowering.torch` says."""
+    names = ("query", "key", "value", "mask")[: len(whole.inputs)]
+    tensors = {
+        name: Tensor(name, each.shape, each.dtype)
+        for name, each in zip((*names, "result"), (*whole.inputs, whole.outputs[0]), strict=True)
+    }
+    node = Node("attention", "Attention", "", names, ("result",), {})
+    alone = Network("attention", (node,), tensors, names, ("result",), {"": 23}, None)
+    parts = run_network(alone, setting).operators
+    if len(parts) == 1:
+        return (whole,)
+    return tuple(replace(each, count=each.count * whole.count) for each in parts)
 
 
 def _single(tensors: Iterable[RunTensor]) -> tuple[RunTensor, ...]:

@@ -342,7 +342,8 @@ class _Listed:
         description, network = self._known(digest)
         scale = (setting.batch or 1) / (description.batch or 1)
         network = replace(network, scale=scale, batch=setting.batch)
-        return network if setting.precision == "amp" else network.in_single_precision()
+        network = network if setting.precision == "amp" else network.in_single_precision()
+        return network.with_attention_of(setting)
 
 
 def listed_network(description: NetworkDescription) -> RunNetwork:

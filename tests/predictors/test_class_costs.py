@@ -390,3 +390,22 @@ def test_groups_follow_the_names_of_classes() -> None:
     assert group_of("convolution 1x1 strided") == "convolutions with normalisation and activation"
     assert group_of("batched product") == "attention"
     assert group_of("copy of weights") == "other operators"
+
+
+def test_attention_without_a_fused_kernel_runs_in_parts() -> None:
+    """Lists hold it as one operator on any number of axes; kernels take four, since version 2."""
+
+    def run(version: str, *shape: int) -> list[RunOperator]:
+        data = RunTensor(shape, "float16")
+        whole = RunOperator("sdpa", (data, data, data), (data,), count=3)
+        setting = Setting("torch", version, precision="amp")
+        return list(RunNetwork("net", (whole,)).with_attention_of(setting).operators)
+
+    assert [each.op for each in run("2.9.1", 2, 4, 49, 32)] == ["sdpa"]
+    for version, dtype in (("2.4.0", "float16"), ("2.9.1", "float32")):
+        parts = run(version, 2, 6, 4, 49, 32)
+        products = [each for each in parts if each.op == "bmm"]
+        assert [each.outputs[0].dtype for each in products] == [dtype] * 2
+        assert products[0].inputs[0].shape == (2 * 6 * 4, 49, 32)
+        assert all(each.count == 3 for each in parts)
+    assert "sdpa" not in {each.op for each in run("1.13.1", 2, 4, 49, 32)}
