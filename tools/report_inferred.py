@@ -228,16 +228,18 @@ class Operators:
                 places[node.layer.kind].append(place)
         for kind, chosen in places.items():
             layers: list[Layer] = [nodes[place].layer for place in chosen]
+            sheet = [estimated_layer_ms(each, facts).ms for each in layers]
             if kind not in LEARNT_KINDS:
-                sheet = [estimated_layer_ms(each, facts).ms for each in layers]
                 times |= {place: (ms, False) for place, ms in zip(chosen, sheet, strict=True)}
                 continue
             predictor, rows = self.of(kind)
             values = predictor.predict(columns_of(layers), setting, platform)[EXECUTION].values
             taught = sorts_of(rows, facts.device)
             times |= {
-                place: (float(ms), sort_of(layer) in taught)
-                for place, layer, ms in zip(chosen, layers, values, strict=True)
+                place: (sheet_ms, False)
+                if math.isnan(ms)
+                else (float(ms), sort_of(layer) in taught)
+                for place, layer, ms, sheet_ms in zip(chosen, layers, values, sheet, strict=True)
             }
         return [Part(name, *times[place]) for place, name in enumerate(names) if place in times]
 
