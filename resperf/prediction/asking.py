@@ -423,10 +423,6 @@ def _classes_of(part: Bundle) -> set[str]:
     return {facts.device_class for facts in known if facts is not None}
 
 
-def _listed(part: Bundle) -> str:
-    return ", ".join(dict.fromkeys(platform.device for platform in part.platforms))
-
-
 def _by_data_sheet(
     asked: Asked, facts: DeviceFacts, own: list[Bundle], notes: tuple[str, ...]
 ) -> Answering:

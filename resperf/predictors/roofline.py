@@ -509,12 +509,14 @@ class Roofline(Boosted):
 
     def _values_of(self, session: Session, layers: Described) -> Array:
         costs = self._costs_of(session)
-        terms = card_terms(self.kind, layers.quantities, session.card())
-        times_ms = costs.total_ms(terms, self._scales(layers.columns))
         if costs.trees:
-            rows, _ = self._chosen_inputs(session, layers)
-            times_ms = times_ms * np.exp(self._correction(rows) * _has(layers, costs.fixed))
-        return times_ms
+            rows, times_ms = self._chosen_inputs(session, layers)
+            corrected_ms: Array = times_ms * np.exp(
+                self._correction(rows) * _has(layers, costs.fixed)
+            )
+            return corrected_ms
+        terms = card_terms(self.kind, layers.quantities, session.card())
+        return costs.total_ms(terms, self._scales(layers.columns))
 
     def _bounds_of(self, asked: Session, session: Session, values: Array) -> tuple[Array, Array]:
         """Return bounds for the session, another one of its device, or a device without rows.

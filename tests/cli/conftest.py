@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
+from onnx.helper import make_node
 
 from resperf.backends import backend
 from resperf.backends.synthetic import closed_form_ms
@@ -59,6 +62,21 @@ def _row(layer: Layer) -> Measurement:
         platform=this_platform("cpu"), isolated_ms=1.0, session_ms=0.02, started_at=1.0,
         reference_ratio=1.0,
     )  # fmt: skip
+
+
+@pytest.fixture
+def dense_network(network_file) -> Callable[[int | str], Path]:
+    """Write a network of a dense layer and an activation, its batch size a number or a name."""
+
+    def write(batch: int | str) -> Path:
+        nodes = [
+            make_node("Gemm", ["x", "w", "b"], ["h"], "fc"),
+            make_node("Relu", ["h"], ["y"], "act"),
+        ]
+        weights = {"w": np.zeros((256, 128), np.float32), "b": np.zeros(128, np.float32)}
+        return network_file("net.onnx", nodes, {"x": [batch, 256]}, {"y": [batch, 128]}, weights)
+
+    return write
 
 
 @pytest.fixture(scope="session")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 from onnx.helper import make_node
 
@@ -13,14 +12,8 @@ from tests.toy_card_method import DEVICE_SHARE, DISPATCH_MS
 
 
 @pytest.fixture
-def network(network_file) -> Path:
-    """Return a network of a dense layer and an activation."""
-    nodes = [
-        make_node("Gemm", ["x", "w", "b"], ["h"], "fc"),
-        make_node("Relu", ["h"], ["y"], "act"),
-    ]
-    weights = {"w": np.zeros((256, 128), np.float32), "b": np.zeros(128, np.float32)}
-    return network_file("net.onnx", nodes, {"x": [16, 256]}, {"y": [16, 128]}, weights)
+def network(dense_network) -> Path:
+    return dense_network(16)
 
 
 def by_name(document: dict) -> dict:

@@ -126,13 +126,8 @@ def bundle(home: Path, stored: Path) -> Path:
 
 
 @pytest.fixture
-def network(network_file) -> Path:
-    nodes = [
-        make_node("Gemm", ["x", "w", "b"], ["h"], "fc"),
-        make_node("Relu", ["h"], ["y"], "act"),
-    ]
-    weights = {"w": np.zeros((256, 128), np.float32), "b": np.zeros(128, np.float32)}
-    return network_file("net.onnx", nodes, {"x": ["n", 256]}, {"y": ["n", 128]}, weights)
+def network(dense_network) -> Path:
+    return dense_network("n")
 
 
 def amp(network: Path, device: str | Path, *words: str, batch: int = 4096) -> list[object]:
