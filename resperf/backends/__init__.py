@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from resperf import targets
 from resperf.backends._base import Backend, Built, Phase
 from resperf.errors import ResperfError
@@ -27,6 +29,8 @@ def backend(framework: str, device_class: str | None = None, /, **settings: obje
     MissingExtraError
         If its package is not installed.
     """
+    # Before the framework starts CUDA, and without meaning elsewhere: GPUs are numbered as by NVML.
+    os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
     factory = targets.target(framework, device_class).load("backend")
     try:
         started: Backend = factory(**settings)
