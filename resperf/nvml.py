@@ -165,7 +165,7 @@ class Gpu:
         visible = _visible(self._nvml)
         if self.number >= len(visible):
             raise ResperfError(f"there is no device {word}: {_there()}")
-        self._card, self._instance = _handles(self._nvml, visible[self.number])
+        self._card, self._instance = _handles(self._nvml, self.number, visible[self.number])
         if self._instance is None:
             self._instance = self._first_instance()
 
@@ -235,11 +235,10 @@ class Gpu:
         try:
             return getattr(self._nvml, function)(*arguments)
         except self._nvml.NVMLError as error:
-            if error.value in _lost(self._nvml):
-                raise DeviceLostError(
-                    f"cuda:{self.number} is lost ({error}); the system's log (dmesg) may say why, "
-                    "and a reboot usually brings it back"
-                ) from error
+            if error.value in (
+                self._nvml.NVML_ERROR_GPU_IS_LOST, self._nvml.NVML_ERROR_RESET_REQUIRED,
+            ):  # fmt: skip
+                raise _lost_error(self.number, error) from error
             return None
 
     def _reasons(self) -> frozenset[str] | None:
@@ -336,8 +335,11 @@ def _no_driver(nvml: Any, error: Any) -> str:
     return f"no NVIDIA GPU can be used: {advice.get(error.value, str(error))}"
 
 
-def _lost(nvml: Any) -> tuple[int, ...]:
-    return nvml.NVML_ERROR_GPU_IS_LOST, nvml.NVML_ERROR_RESET_REQUIRED
+def _lost_error(number: int, error: Exception) -> DeviceLostError:
+    return DeviceLostError(
+        f"cuda:{number} is lost ({error}); the system's log (dmesg) may say why, and a reboot "
+        "usually brings it back"
+    )
 
 
 def _number_of(word: str) -> int:
@@ -375,16 +377,13 @@ def _visible(nvml: Any) -> list[str]:
     )
 
 
-def _handles(nvml: Any, word: str) -> tuple[Any, Any]:
-    """Return the card that a word of `_visible` means, and the MIG instance if it means one."""
+def _handles(nvml: Any, number: int, word: str) -> tuple[Any, Any]:
+    """Return the card that such a word of `_visible` means, and the MIG instance if it is one."""
     found = None if word.isdecimal() else _by_uuid(nvml, word, nvml.nvmlDeviceGetCount())
     try:
         return found or (nvml.nvmlDeviceGetHandleByIndex(int(word)), None)
     except nvml.NVMLError as error:
-        raise DeviceLostError(
-            f"GPU {word} does not answer ({error}); the system's log (dmesg) may say why, and a "
-            "reboot usually brings it back"
-        ) from error
+        raise _lost_error(number, error) from error
 
 
 def _by_uuid(nvml: Any, word: str, count: int) -> tuple[Any, Any] | None:

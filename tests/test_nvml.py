@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import ast
 import os
+import re
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -180,7 +180,7 @@ def test_a_lost_card_is_told_from_one_that_does_not_answer_a_question(
     for asked in (gpu.check, gpu.state, gpu.facts, gpu.memory_bytes, gpu.throttled_s):
         with pytest.raises(DeviceLostError, match=r"cuda:0 is lost \(GPU .*dmesg"):
             asked()
-    with pytest.raises(DeviceLostError, match="GPU 0 does not answer"):
+    with pytest.raises(DeviceLostError, match=r"cuda:0 is lost \(GPU"):
         nvml.Gpu("cuda:0")
     assert [each.is_lost for each in nvml.gpus()] == [True, False]
 
@@ -219,13 +219,9 @@ def test_no_setting_is_ever_changed() -> None:
     """Every function of NVML that resperf names exists in pynvml and only reads."""
     root = Path(nvml.__file__).parent
     named = {
-        (path.name, node.value if isinstance(node, ast.Constant) else node.attr)
+        (path.name, name)
         for path in root.rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(node, ast.Constant | ast.Attribute)
-        and str(getattr(node, "value" if isinstance(node, ast.Constant) else "attr")).startswith(
-            ("nvmlD", "nvmlI", "nvmlS", "nvmlU", "nvmlG", "nvmlE", "nvmlV")
-        )
+        for name in re.findall(r"\bnvml[A-Z]\w+", path.read_text(encoding="utf-8"))
     }
     assert len(named) > 20
     assert {file for file, _ in named} == {"nvml.py"}
