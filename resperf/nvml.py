@@ -65,8 +65,8 @@ class GpuFacts:
         ``"on"`` or ``"off"``.
     pcie : str
         Best link of card and slot: ``"PCIe 4.0 x16"``.
-    is_lost : bool
-        It does not answer; all else is unknown, and the name says why.
+    trouble : str
+        Why it cannot be used, if so: it is lost, or in MIG mode without an instance.
     """
 
     number: int
@@ -83,7 +83,7 @@ class GpuFacts:
     mig: str | None = None
     persistence: str | None = None
     pcie: str | None = None
-    is_lost: bool = False
+    trouble: str | None = None
 
     @property
     def device(self) -> str:
@@ -232,8 +232,11 @@ class Gpu:
 
     def _ask(self, function: str, *arguments: Any) -> Any:
         """Call a function of NVML; None if this card or driver does not answer it."""
+        call = getattr(self._nvml, function, None)
+        if call is None:  # another version of nvidia-ml-py
+            return None
         try:
-            return getattr(self._nvml, function)(*arguments)
+            return call(*arguments)
         except self._nvml.NVMLError as error:
             if error.value in (
                 self._nvml.NVML_ERROR_GPU_IS_LOST, self._nvml.NVML_ERROR_RESET_REQUIRED,
@@ -280,15 +283,21 @@ class Gpu:
 
 
 def gpus() -> list[GpuFacts]:
-    """Return the GPUs that CUDA may use here; errors as of `Gpu`, but of those that are lost."""
+    """Return the GPUs that CUDA may use here, and what is wrong with those that it cannot use.
+
+    Raises
+    ------
+    MissingExtraError, ResperfError
+        If there is no nvidia-ml-py or no driver.
+    """
     return [_facts(number) for number in range(len(_visible(_started())))]
 
 
 def _facts(number: int) -> GpuFacts:
     try:
         return Gpu(f"cuda:{number}").facts()
-    except DeviceLostError as error:
-        return GpuFacts(number, f"lost: {error}", is_lost=True)
+    except ResperfError as error:
+        return GpuFacts(number, "unknown", trouble=str(error))
 
 
 def local_device(word: str) -> tuple[str, Accelerator]:

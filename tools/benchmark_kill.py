@@ -85,6 +85,7 @@ def kill_and_resume(
     layers: int,
     framework: str = "synthetic",
     settings: Mapping[str, Any],
+    longest_s: float = 0.25,
 ) -> Report:
     """Start a campaign `kills` times, kill it each time, then let it finish."""
     campaign, output = folder / "kill.toml", folder / "kill.h5"
@@ -94,7 +95,7 @@ def kill_and_resume(
     for _ in range(kills):
         before = _identities(output, report)
         process = _start(words)
-        _wait_for_growth(output, process, source)
+        _wait_for_growth(output, process, source, longest_s)
         children = _children(process.pid)
         process.send_signal(signal.SIGKILL)
         ended = process.wait()
@@ -124,7 +125,9 @@ def _start(words: list[str]) -> subprocess.Popen[bytes]:
     return subprocess.Popen([sys.executable, "-c", CHILD, *words], env=environment)
 
 
-def _wait_for_growth(output: Path, process: subprocess.Popen[bytes], source: random.Random) -> None:
+def _wait_for_growth(
+    output: Path, process: subprocess.Popen[bytes], source: random.Random, longest_s: float
+) -> None:
     """Wait until the campaign measures, then for a random moment of it."""
     journal, start = journal_path(output), time.monotonic()
     size = journal.stat().st_size if journal.exists() else 0
@@ -136,7 +139,7 @@ def _wait_for_growth(output: Path, process: subprocess.Popen[bytes], source: ran
         if journal.exists() and journal.stat().st_size > size:
             break
         time.sleep(0.005)
-    time.sleep(source.random() * 0.25)
+    time.sleep(source.random() * longest_s)
 
 
 def _identities(output: Path, report: Report) -> Counter[tuple[str, int]]:
@@ -186,6 +189,7 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--layers", type=int, default=2000)
+    parser.add_argument("--longest-s", type=float, default=0.25, help="from first row to kill")
     parser.add_argument("--framework", default="synthetic", help="or a target's import string")
     parser.add_argument("--settings", type=json.loads, default={}, help="of the backend, as JSON")
     arguments = parser.parse_args()
@@ -193,6 +197,7 @@ def main() -> int:
         report = kill_and_resume(
             Path(folder), kills=arguments.kills, seed=arguments.seed, layers=arguments.layers,
             framework=arguments.framework, settings={"real_ms": 10.0, **arguments.settings},
+            longest_s=arguments.longest_s,
         )  # fmt: skip
     print(
         f"{report.killed} kills at {report.rows_at_kill} rows\n"
