@@ -15,7 +15,7 @@ import hashlib
 import itertools
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,12 @@ REASONS: Mapping[str, int] = {
 """Why clocks are what they are -> bit of NVML's clocks event reasons."""
 THROTTLING = frozenset({"hardware_slowdown", "software_thermal", "hardware_thermal", "power_brake"})
 """Reasons for which a card is slower than it can be for long."""
+_CLOCK_REASONS = (
+    "nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons",
+)  # fmt: skip
+"""Drivers before 535 know the second name only."""
+_TEMPERATURE = ("nvmlDeviceGetTemperature", "nvmlDeviceGetTemperatureV")
+"""CUDA 14 is to know the second name only."""
 _PREFIX = "nvidia-"
 """Of the names of cards that are in no table (`resperf.targets`)."""
 _HOST_PIDS = 0xEFFFFFFC
@@ -206,7 +212,7 @@ class Gpu:
         return GpuState(
             sm_clock_mhz=self._ask("nvmlDeviceGetClockInfo", card, nvml.NVML_CLOCK_SM),
             memory_clock_mhz=self._ask("nvmlDeviceGetClockInfo", card, nvml.NVML_CLOCK_MEM),
-            temperature_c=self._ask("nvmlDeviceGetTemperature", card, nvml.NVML_TEMPERATURE_GPU),
+            temperature_c=self._first_answer(_TEMPERATURE, card, nvml.NVML_TEMPERATURE_GPU),
             power_w=None if milliwatts is None else milliwatts / 1000,
             utilisation_percent=None if utilisation is None else utilisation.gpu,
             used_memory_bytes=None if memory is None else memory.used,
@@ -244,10 +250,13 @@ class Gpu:
                 raise _lost_error(self.number, error) from error
             return None
 
+    def _first_answer(self, functions: Sequence[str], *arguments: Any) -> Any:
+        """Ask by the name that this driver knows."""
+        answers = (self._ask(each, *arguments) for each in functions)
+        return next((each for each in answers if each is not None), None)
+
     def _reasons(self) -> frozenset[str] | None:
-        bits = self._ask("nvmlDeviceGetCurrentClocksEventReasons", self._card)
-        if bits is None:  # a driver before 535
-            bits = self._ask("nvmlDeviceGetCurrentClocksThrottleReasons", self._card)
+        bits = self._first_answer(_CLOCK_REASONS, self._card)
         if bits is None:
             return None
         return frozenset(name for name, bit in REASONS.items() if bits & bit)

@@ -92,6 +92,11 @@ def test_what_a_card_does_not_answer_is_unknown_and_not_0(machine: FakeNvml) -> 
     assert facts.accelerator == Accelerator(facts.name, driver="550.54.15", cuda="12.4")
 
 
+def test_a_driver_that_dropped_an_old_function_tells_the_temperature_by_the_new_one() -> None:
+    with installed(FakeNvml([FakeGpu()], absent=frozenset({"nvmlDeviceGetTemperature"}))):
+        assert nvml.Gpu().state().temperature_c == 55
+
+
 def test_a_driver_before_535_tells_its_throttle_reasons_under_their_old_name() -> None:
     old = frozenset({"nvmlDeviceGetCurrentClocksEventReasons"})
     card = FakeGpu(reasons=pynvml.nvmlClocksThrottleReasonHwPowerBrakeSlowdown)
