@@ -109,7 +109,7 @@ def test_heat_that_lasts_is_the_cards_normal_state(gpu: Any, tmp_path: Path) -> 
 
 
 def test_a_lost_card_ends_the_campaign_with_all_rows_and_the_same_command_goes_on(
-    gpu: Any, tmp_path: Path
+    gpu: Any, tmp_path: Path, cli: Any
 ) -> None:
     output = tmp_path / "a.h5"
     with pytest.raises(DeviceLostError) as lost:
@@ -120,8 +120,10 @@ def test_a_lost_card_ends_the_campaign_with_all_rows_and_the_same_command_goes_o
     assert {row.status for row in rows_of(tmp_path)} == {Status.OK}
     assert len(rows_of(tmp_path)) == 10
     # It is still lost: nothing is measured, nothing is lost, and one line says so.
-    with pytest.raises(DeviceLostError, match="cuda:0 is lost"):
-        go(gpu, tmp_path, 30)
+    words = ("bench", tmp_path / "gpu.toml", "--framework", "synthgpu", "-o", output)
+    shown = cli.run(*words, code=2)
+    assert "cuda:0 is lost (GPU is lost)" in shown.err
+    assert shown.err.count("\n") == 1
     (tmp_path / "lost").unlink()
     assert go(gpu, tmp_path, 30).measured == 20
     assert {row.status for row in rows_of(tmp_path)} == {Status.OK}
