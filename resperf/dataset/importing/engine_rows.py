@@ -88,9 +88,8 @@ def import_trtexec(
     subject = published.network(_described(engine, typed))
     if phases := _phases(engine):
         published.add(subject, _of_run(engine, setting), phases)
-    imported = published.write(
-        output, engine.files, graphs=graphs, source={"engines": [_sums(engine)]}
-    )
+    sums = {**_sums(engine), "description": subject.description}
+    imported = published.write(output, engine.files, graphs=graphs, source={"engines": [sums]})
     named = tuple(
         Untyped(layer.name, layer.type, layer.ms, found)
         for layer, found in zip(engine.layers, typed, strict=True)
