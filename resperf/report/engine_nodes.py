@@ -17,6 +17,9 @@ BY_NAMES, BY_SHAPES = "names of nodes", "shapes, as names differ"
 """How layers were matched with nodes."""
 _ENOUGH_NAMES = 0.5
 """Share of the layers with nodes that must be known by name."""
+_POOLED = "ConvActPool"
+"""Type of parameters of a convolution with activation and pooling, whose own have a prefix."""
+_CONV_WINDOW = ("Kernel", "Stride", "Dilation", "PrePadding", "PostPadding")
 _PASSED = ("QuantizeLinear", "DequantizeLinear", "BatchNormalization")
 """Operators that vanish into the convolution before them."""
 
@@ -71,6 +74,14 @@ def _shape_of_layer(layer: RunLayer) -> Hashable:
         return ("product", written, read[1], tuple(values["Kernel"]), int(values["Groups"]))
     if kind == "Pooling":
         return ("pool", written, tuple(values["WindowSize"]))
+    if kind == _POOLED:
+        steps = zip(read[2:], *(values[f"Conv{each}"] for each in _CONV_WINDOW), strict=True)
+        sizes = (
+            (size + before + after - dilation * (kernel - 1) - 1) // stride + 1
+            for size, kernel, stride, dilation, before, after in steps
+        )
+        convolved = (read[0], int(values["ConvOutMaps"]), *sizes)
+        return ("product", convolved, read[1], tuple(values["ConvKernel"]), values["ConvGroups"])
     return ("softmax", math.prod(written)) if kind == "SoftMax" else None
 
 
@@ -98,9 +109,11 @@ def _with_fused(
     node: Node, layer: RunLayer, network: Network, readers: Mapping[str, Sequence[Node]]
 ) -> list[str]:
     """Return a node and those after it that its layer fuses: bias, sum, activation."""
-    sums, activations = len(layer.inputs) - 1, layer.parameters.get("Activation", "NONE") != "NONE"
-    names, fusing = [node.name], layer.parameters.get("ParameterType") == "Convolution"
-    while fusing and len(after := readers[node.outputs[0]]) == 1:
+    kind, values = layer.parameters.get("ParameterType"), layer.parameters
+    activation = values.get("ConvActivation" if kind == _POOLED else "Activation", "NONE")
+    sums, activations, poolings = len(layer.inputs) - 1, activation != "NONE", kind == _POOLED
+    names = [node.name]
+    while kind in ("Convolution", _POOLED) and len(after := readers[node.outputs[0]]) == 1:
         (node,) = after
         is_bias = node.op == "Add" and any(
             name in network.tensors and network.tensors[name].is_weight for name in node.inputs
@@ -109,6 +122,8 @@ def _with_fused(
             sums -= 1
         elif node.op in FUNCTION_OF and activations:
             activations = False
+        elif node.op in ("MaxPool", "AveragePool") and poolings:
+            poolings = False
         elif node.op not in _PASSED and not is_bias:
             break
         names.append(node.name)

@@ -72,7 +72,7 @@ def typed_layer(layer: EngineLayer) -> Layer:
         raise LayerError(f"no kind of layer for TensorRT's {layer.type or 'unknown type'}")
     if not layer.inputs or not layer.outputs:
         raise LayerError("the export gives no inputs or outputs")
-    if any(0 in each.shape or not each.shape for each in (*layer.inputs, *layer.outputs)):
+    if any(min(each.shape, default=0) < 1 for each in (*layer.inputs, *layer.outputs)):
         raise LayerError("the export gives no sizes")
     try:
         return read(layer)

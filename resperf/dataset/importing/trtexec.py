@@ -42,7 +42,7 @@ class EngineTensor:
     ----------
     name : str
     shape : tuple of int
-        In the network's order of axes, however it is stored.
+        In the network's order of axes, however it is stored; -1 for a size that is not fixed.
     dtype : str
         Such as ``"float16"``; empty if the file does not say.
     layout : str
@@ -147,13 +147,13 @@ class Engine:
 
     @property
     def inputs(self) -> tuple[EngineTensor, ...]:
-        """The bindings that no layer computes."""
+        """The bindings that no layer computes; without bindings, all such tensors."""
         made = {tensor.name for layer in self.layers for tensor in layer.outputs}
         read = {
             tensor.name: tensor
             for layer in self.layers
             for tensor in layer.inputs
-            if tensor.name in self.bindings and tensor.name not in made
+            if tensor.name not in made and (tensor.name in self.bindings or not self.bindings)
         }
         return tuple(read.values())
 
@@ -489,9 +489,16 @@ def _refuse_other_inputs(engine: Engine, facts: Mapping[str, str]) -> None:
     shapes = {tensor.name: tensor.shape for tensor in engine.inputs}
     for name, sizes in _INPUT_SHAPE.findall(written):
         shape = tuple(map(int, sizes.split("x")))
-        if shapes and shapes.get(name) != shape:
+        if shapes and not _may_be(shapes.get(name, ()), shape):
             has = ", ".join(f"{each}={'x'.join(map(str, s))}" for each, s in shapes.items())
             raise DatasetError(
                 f"log or metadata of a run of another engine: its input is {name}={sizes}, that of "
                 f"{engine.name} {has}; name the files of one engine"
             )
+
+
+def _may_be(shape: Sequence[int], other: Sequence[int]) -> bool:
+    """Whether shapes are equal where their sizes are fixed."""
+    return len(shape) == len(other) and all(
+        one in (-1, size) for one, size in zip(shape, other, strict=True)
+    )

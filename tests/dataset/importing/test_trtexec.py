@@ -225,6 +225,21 @@ def test_formats(tmp_path: Path, written: str, dtype: str, layout: str) -> None:
     assert (read.dtype, read.layout) == (dtype, layout)
 
 
+def test_sizes_that_are_not_fixed(tmp_path: Path) -> None:
+    def any_batch(content: dict[str, Any]) -> None:
+        for layer in content["Layers"]:
+            for tensor in (*layer["Inputs"], *layer["Outputs"]):
+                tensor["Dimensions"][0] = -1
+        del content["Bindings"]
+
+    graph = changed(tmp_path, GRAPH, any_batch)
+    imported = import_trtexec([graph, PROFILE, TIMES, LOG], tmp_path / "a.h5")
+    assert imported.rows == {"networks": 1}
+    assert {each.reason for each in imported.untyped} == {"the export gives no sizes"}
+    (run,) = read_dataset(tmp_path / "a.h5").measurements
+    assert (run.setting.batch, run.setting.shapes) == (None, {})
+
+
 def image(*shape: int, dtype: str = "float16", layout: str = "hwc8") -> EngineTensor:
     return EngineTensor("", shape, dtype, layout)
 
