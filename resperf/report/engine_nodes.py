@@ -8,7 +8,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from resperf.layers import FUNCTION_OF
-from resperf.network import Network, Node
+from resperf.network import MALFORMED, Network, Node
 
 if TYPE_CHECKING:
     from resperf.dataset.engine_runs import RunLayer
@@ -57,7 +57,10 @@ def _by_shapes(layers: Sequence[RunLayer], network: Network) -> list[frozenset[s
             readers[name].append(node)
     found = []
     for layer in layers:
-        same = waiting.get(_shape_of_layer(layer))
+        try:
+            same = waiting.get(_shape_of_layer(layer))
+        except MALFORMED:  # the export lacks parameters
+            same = None
         if not same:
             found.append(frozenset[str]())
         else:

@@ -26,6 +26,7 @@ from resperf.layers import (
     layer_of_operator,
 )
 from resperf.layers.cast import ELEMENT_TYPES
+from resperf.network import MALFORMED
 
 VIEWS = ("NoOp", "Constant")
 """Types of layers that run nothing."""
@@ -76,7 +77,7 @@ def typed_layer(layer: EngineLayer) -> Layer:
         raise LayerError("the export gives no sizes")
     try:
         return read(layer)
-    except (KeyError, TypeError, ValueError) as error:
+    except MALFORMED as error:
         raise LayerError(f"the export lacks parameters of a {layer.type}") from error
 
 

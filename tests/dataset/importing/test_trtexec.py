@@ -80,6 +80,13 @@ def test_files_come_in_any_order_and_compressed(tmp_path: Path) -> None:
     assert other.device == ""
 
 
+def test_a_file_called_graph_has_the_name_of_the_network(tmp_path: Path) -> None:
+    graph = tmp_path / "graph.json"
+    graph.write_bytes(GRAPH.read_bytes())
+    assert read_exports([graph]).name == "graph"
+    assert read_exports([graph, LOG]).name == "small"
+
+
 def test_import(tmp_path: Path) -> None:
     imported = import_trtexec([TIMES, LOG, PROFILE, GRAPH], tmp_path / "a.h5")
     assert check_dataset(tmp_path / "a.h5") == []
@@ -362,7 +369,9 @@ def test_bad_graphs(tmp_path: Path, change: Any, message: str) -> None:
 
 def test_bad_companions(tmp_path: Path) -> None:
     other = changed(tmp_path, PROFILE, renamed)
-    with pytest.raises(DatasetError, match=r"another engine than small: .*'Conv_7'"):
+    with pytest.raises(
+        DatasetError, match="another engine than small, which has no layer 'Conv_7'"
+    ):
         read_engine(GRAPH, other)
     with pytest.raises(DatasetError, match="are both a profile"):
         read_exports([GRAPH, PROFILE, other])
