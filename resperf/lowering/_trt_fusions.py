@@ -465,7 +465,7 @@ def _chain(graph: Fusing, node: Node) -> None:
     """
     for name in _computed(graph, node.inputs):
         maker = graph.maker.get(name)
-        if maker is None or maker.domain or not (maker.op in POINTWISE_OPS | {POINTWISE}):
+        if maker is None or maker.domain or maker.op not in POINTWISE_OPS | {POINTWISE}:
             continue
         if graph.is_read_once(maker) or _all_read_by(graph, maker, node):
             parts = (
