@@ -117,6 +117,7 @@ def fused(rewritten: Rewritten, precision: str) -> Fusing:
     for node in graph.walk():
         if node.op in PASSING and not node.domain and node.outputs[0] not in graph.network.outputs:
             _pass_through(graph, node)
+    _fold_weights(graph)
     _quantize(graph)
     for ops, rule in _RULES:
         _apply(graph, ops, rule)
@@ -138,15 +139,22 @@ def _apply(graph: Fusing, ops: Iterable[str], rule: Callable[[Fusing, Node], Non
             unchanged_if_malformed(rule)(graph, node)
 
 
+def _fold_weights(graph: Fusing) -> None:
+    """Remove nodes that compute with weights alone, such as the dequantisation of int8 weights."""
+    for node in graph.walk():
+        known = [name for name in node.outputs if name in graph.tensors]
+        if not all(graph.is_weight(name) for name in node.inputs if name) or not node.inputs:
+            continue
+        if len(known) == len(node.outputs) and not set(known) & set(graph.network.outputs):
+            graph.tensors |= {n: replace(graph.tensors[n], is_weight=True) for n in known}
+            graph.replace(node)
+
+
 def _pass_through(graph: Fusing, node: Node) -> None:
     """Remove a node without effect."""
-    maker = graph.maker.get(node.inputs[0])
-    if maker is None:
-        graph.redirect(node.outputs[0], node.inputs[0])
-        graph.replace(node)
-        return
     graph.redirect(node.outputs[0], node.inputs[0])
-    graph.sources[maker.name] = (*graph.sources_of(maker), *graph.sources_of(node))
+    if (maker := graph.maker.get(node.inputs[0])) is not None:
+        graph.sources[maker.name] = (*graph.sources_of(maker), *graph.sources_of(node))
     graph.replace(node)
 
 
@@ -157,8 +165,7 @@ def _quantize(graph: Fusing) -> None:
     """Let layers read int8 where a dequantisation is before them.
 
     "Q/DQ fusion": a dequantisation becomes part of each layer that reads it; equal quantisations of
-    one tensor are one, and int8 values go on through commuting layers. The dequantisation of
-    weights is folded with the weights.
+    one tensor are one, and int8 values go on through commuting layers.
     """
     seen: dict[tuple[object, ...], Node] = {}
     for node in graph.walk():
@@ -168,7 +175,7 @@ def _quantize(graph: Fusing) -> None:
                 graph.redirect(node.outputs[0], first.outputs[0])
                 graph.absorb(node, first, first)
     for node in graph.walk():
-        if node.op != "DequantizeLinear" or node.domain or graph.is_weight(node.inputs[0]):
+        if node.op != "DequantizeLinear" or node.domain:
             continue
         maker = graph.maker.get(node.inputs[0])
         if maker is None or node.outputs[0] in graph.network.outputs:
