@@ -29,7 +29,7 @@ _WEIGHTED = (*_CONVOLUTIONS, *_PRODUCTS, "ConvTranspose")
 _SUMS = ("Add", "Sum", "Max", "Min")
 POINTWISE_OPS = (Activation.OPERATORS | Elementwise.OPERATORS) - {"PRelu"}
 """Activation, ElementWise and Unary layers of TensorRT."""
-_COMMUTING = frozenset({"MaxPool", "Transpose", "Concat", "Slice", "Split", *VIEW_OPS, SHUFFLE})
+_COMMUTING = frozenset({"MaxPool", "Pad", "Transpose", "Concat", "Slice", "Split", *VIEW_OPS})
 """Operators that quantisation moves through."""
 _NOT_STRIDED = frozenset({"MaxPool", "AveragePool", "GlobalAveragePool", "Resize", "Upsample"})
 """Operators that cannot read their input from within a larger tensor."""
@@ -115,10 +115,11 @@ def fused(rewritten: Rewritten, precision: str) -> Fusing:
     """
     graph = Fusing(rewritten.network, rewritten.sources)
     for node in graph.walk():
-        if node.op in PASSING and not node.domain and node.outputs[0] not in graph.network.outputs:
-            _pass_through(graph, node)
-    _fold_weights(graph)
-    _quantize(graph)
+        unchanged_if_malformed(_fold_weights)(graph, node)
+    _apply(graph, PASSING, _pass_through)
+    _apply(graph, ("QuantizeLinear",), _join_equal)
+    _apply(graph, ("DequantizeLinear",), _read_int8)
+    _apply(graph, _COMMUTING, _pass_int8)
     for ops, rule in _RULES:
         _apply(graph, ops, rule)
     if precision != "int8":
@@ -139,19 +140,20 @@ def _apply(graph: Fusing, ops: Iterable[str], rule: Callable[[Fusing, Node], Non
             unchanged_if_malformed(rule)(graph, node)
 
 
-def _fold_weights(graph: Fusing) -> None:
-    """Remove nodes that compute with weights alone, such as the dequantisation of int8 weights."""
-    for node in graph.walk():
-        known = [name for name in node.outputs if name in graph.tensors]
-        if not all(graph.is_weight(name) for name in node.inputs if name) or not node.inputs:
-            continue
-        if len(known) == len(node.outputs) and not set(known) & set(graph.network.outputs):
-            graph.tensors |= {n: replace(graph.tensors[n], is_weight=True) for n in known}
-            graph.replace(node)
+def _fold_weights(graph: Fusing, node: Node) -> None:
+    """Remove a node that computes with weights alone, such as a dequantisation of int8 weights."""
+    known = [name for name in node.outputs if name in graph.tensors]
+    if not node.inputs or not all(graph.is_weight(name) for name in node.inputs if name):
+        return
+    if len(known) == len(node.outputs) and not set(known) & set(graph.network.outputs):
+        graph.tensors |= {name: replace(graph.tensors[name], is_weight=True) for name in known}
+        graph.replace(node)
 
 
 def _pass_through(graph: Fusing, node: Node) -> None:
     """Remove a node without effect."""
+    if node.outputs[0] in graph.network.outputs:
+        return
     graph.redirect(node.outputs[0], node.inputs[0])
     if (maker := graph.maker.get(node.inputs[0])) is not None:
         graph.sources[maker.name] = (*graph.sources_of(maker), *graph.sources_of(node))
@@ -161,46 +163,47 @@ def _pass_through(graph: Fusing, node: Node) -> None:
 # Q/DQ
 
 
-def _quantize(graph: Fusing) -> None:
-    """Let layers read int8 where a dequantisation is before them.
+def _join_equal(graph: Fusing, node: Node) -> None:
+    """Join equal quantisations of one tensor, such as those of two layers that read it."""
+    same = [
+        each for each in graph.readers(node.inputs[0])
+        if each.op == node.op and not each.domain and _scales(graph, each) == _scales(graph, node)
+    ]  # fmt: skip
+    first = min(same, key=graph.place)
+    if first is not node and node.outputs[0] not in graph.network.outputs:
+        graph.redirect(node.outputs[0], first.outputs[0])
+        graph.absorb(node, first, first)
 
-    "Q/DQ fusion": a dequantisation becomes part of each layer that reads it; equal quantisations of
-    one tensor are one, and int8 values go on through commuting layers.
+
+def _scales(graph: Fusing, node: Node) -> list[object]:
+    """Return what equal scales and zero points have in common: their values, else their names."""
+    values = [(name, graph.tensors[name].value) for name in node.inputs[1:] if name]
+    return [
+        name if value is None else (value.dtype.name, value.shape, value.tobytes())
+        for name, value in values
+    ]
+
+
+def _read_int8(graph: Fusing, node: Node) -> None:
+    """Make a dequantisation part of each layer that reads it, which then reads int8: "Q/DQ fusion".
+
+    One that makes an output of the network stays.
     """
-    seen: dict[tuple[object, ...], Node] = {}
-    for node in graph.walk():
-        if node.op == "QuantizeLinear" and not node.domain:
-            first = seen.setdefault((node.inputs[0], *map(_constant(graph), node.inputs[1:])), node)
-            if first is not node and node.outputs[0] not in graph.network.outputs:
-                graph.redirect(node.outputs[0], first.outputs[0])
-                graph.absorb(node, first, first)
-    for node in graph.walk():
-        if node.op != "DequantizeLinear" or node.domain:
-            continue
-        maker = graph.maker.get(node.inputs[0])
-        if maker is None or node.outputs[0] in graph.network.outputs:
-            continue
-        stored = node.inputs[0]
-        dtype = graph.tensors[node.outputs[0]].dtype
-        graph.tensors[stored] = replace(graph.tensors[stored], dtype=dtype)
-        graph.quantized.add(stored)
-        graph.redirect(node.outputs[0], stored)
-        graph.absorb(node, maker, maker)
-    for node in graph.walk():
-        computed = set(_computed(graph, node.inputs))
-        if node.op in _COMMUTING and not node.domain and computed and computed <= graph.quantized:
-            graph.quantized.update(node.outputs)
+    maker, stored = graph.maker.get(node.inputs[0]), node.inputs[0]
+    if maker is None or node.outputs[0] in graph.network.outputs:
+        return
+    dtype = graph.tensors[node.outputs[0]].dtype
+    graph.tensors[stored] = replace(graph.tensors[stored], dtype=dtype)
+    graph.quantized.add(stored)
+    graph.redirect(node.outputs[0], stored)
+    graph.absorb(node, maker, maker)
 
 
-def _constant(graph: Fusing) -> Callable[[str], object]:
-    """Return what two equal constants have in common: their value, else their name."""
-
-    def of(name: str) -> object:
-        tensor = graph.tensors.get(name)
-        value = None if tensor is None else tensor.value
-        return name if value is None else (value.dtype.name, value.shape, value.tobytes())
-
-    return of
+def _pass_int8(graph: Fusing, node: Node) -> None:
+    """Let int8 values go on through a layer that moves or selects them."""
+    computed = set(_computed(graph, node.inputs))
+    if computed and computed <= graph.quantized:
+        graph.quantized.update(node.outputs)
 
 
 def _quantized_output(graph: Fusing, node: Node) -> None:
@@ -251,14 +254,15 @@ def _pad(graph: Fusing, node: Node) -> None:
     """
     conv = graph.only_reader(node)
     rank = len(graph.shape(node.inputs[0]))
-    given = node.attributes.get("pads") or graph.numbers(node.inputs[1])
+    written = node.attributes.get("pads")
+    given = tuple(graph.numbers(node.inputs[1]) or () if written is None else written)
     zero = len(node.inputs) < 3 or not node.inputs[2] or graph.is_near(node.inputs[2], 0.0)
     if conv is None or conv.op not in _CONVOLUTIONS or conv.inputs[0] != node.outputs[0]:
         return
     if node.attributes.get("mode", "constant") not in ("constant", b"constant") or not zero:
         return
     before, after = given[:rank], given[rank:]
-    if min(given) < 0 or any((*before[:2], *after[:2])) or len(node.inputs) > 3:
+    if min(given, default=-1) < 0 or any((*before[:2], *after[:2])) or len(node.inputs) > 3:
         return
     if conv.attributes.get("auto_pad", "NOTSET") not in ("NOTSET", "VALID", b"NOTSET", b"VALID"):
         return
@@ -272,7 +276,8 @@ def _pad(graph: Fusing, node: Node) -> None:
 def _scale(graph: Fusing, node: Node) -> None:
     """Fold a batch normalisation, or a factor or bias per channel, into the weights before it.
 
-    "Convolution and Scale". The name of the layer does not tell.
+    "Convolution and Scale"; scales that follow each other are one as well. The name of the layer
+    does not tell.
     """
     while (reader := graph.only_reader(node)) is not None:
         constant = _scale_of(graph, node, reader)
@@ -402,7 +407,7 @@ def _average(graph: Fusing, node: Node) -> None:
 _RULES: tuple[tuple[tuple[str, ...], Callable[[Fusing, Node], None]], ...] = (
     (("ReduceMean",), _average),
     (("Pad",), _pad),
-    (("Conv", "ConvTranspose", "Gemm"), _scale),
+    (("Conv", "ConvTranspose", "Gemm", "BatchNormalization"), _scale),
     (_SUMS, _residual),
     (_WEIGHTED, _activation),
     (("BatchNormalization",), _scaled_activation),
@@ -410,6 +415,7 @@ _RULES: tuple[tuple[tuple[str, ...], Callable[[Fusing, Node], None]], ...] = (
 """Operators -> the rule of fusions that begin or end with them, in order."""
 
 
+@unchanged_if_malformed
 def _merge(graph: Fusing) -> None:
     """Merge convolutions of one tensor side by side: ``A + Relu || B + Relu``.
 
@@ -523,15 +529,18 @@ def _shuffle(graph: Fusing, node: Node) -> None:
 
 
 def is_view(graph: Fusing, node: Node) -> bool:
-    """Whether a shuffle moves no values."""
-    for part in graph.parts.get(node.name, (node,)):
-        if part.op == "Transpose":
-            shape = graph.shape(part.inputs[0])
-            order = part.attributes.get("perm") or tuple(reversed(range(len(shape))))
-            long = [axis for axis in order if shape[axis] != 1]
-            if long != sorted(long):
-                return False
-    return True
+    """Whether a change of shape moves no values."""
+    parts = graph.parts.get(node.name, (node,))
+    return all(part.op != "Transpose" or _keeps_order(graph, part) for part in parts)
+
+
+@unchanged_if_malformed
+def _keeps_order(graph: Fusing, node: Node) -> bool:
+    """Whether a transposition moves only axes of length one."""
+    shape = graph.shape(node.inputs[0])
+    order = node.attributes.get("perm") or tuple(reversed(range(len(shape))))
+    long = [axis for axis in order if shape[axis] != 1]
+    return long == sorted(long)
 
 
 def _concatenate(graph: Fusing, node: Node) -> None:
