@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import math
 import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -29,7 +30,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
+import numpy as np
+from onnx import ModelProto, NodeProto, helper, numpy_helper
 
 from resperf.dataset.importing.trtexec import Engine, EngineLayer, EngineTensor, read_engine
 from resperf.errors import ResperfError
@@ -99,64 +101,77 @@ def of_engine(layer: EngineLayer) -> Group | None:
     """Return a compute layer of an engine; None for any other layer."""
     given = dict(layer.parameters)
     kind = str(given.get("ParameterType", layer.type))
-    pooled = kind == "ConvActPool"
-    if pooled:
+    is_pooled = kind == "ConvActPool"
+    if is_pooled:
         given |= {key.removeprefix("Conv"): each for key, each in given.items()}
-    inputs = len({tensor.name for tensor in layer.inputs})
-    result = tuple(tensor.shape for tensor in layer.outputs)
-    first = layer.inputs[0].shape if layer.inputs else ()
-    nodes = frozenset(layer.nodes)
-    if pooled or kind in ("Convolution", "Deconvolution"):
+    if not layer.inputs or not layer.outputs:
+        return None
+    count, first = len(layer.inputs), layer.inputs[0].shape
+    results = tuple(tensor.shape for tensor in layer.outputs)
+    active = given.get("Activation", "NONE") != "NONE" or "PWN(" in layer.name
+    same: tuple[Any, ...]
+    if is_pooled or kind in ("Convolution", "Deconvolution"):
         window = [tuple(given[word]) for word in ("Kernel", "Stride", "PrePadding", "PostPadding")]
-        activation = given.get("Activation", "NONE") != "NONE" or "PWN(" in layer.name
-        same = (*window, given.get("Groups", 1), inputs, activation)
-        return Group(("convolution", *same, first, *(() if pooled else result)), layer.name, nodes)
-    if kind == "Pooling":
+        if first[2:] == (1, 1) == window[0] and count == 1:
+            same = ("dense", *first[:2], results[0][1], active)
+        else:
+            shapes = (first,) if is_pooled else (first, *results)
+            same = ("convolution", *window, given.get("Groups", 1), count, active, *shapes)
+    elif kind == "Pooling":
         window = [tuple(given[word]) for word in ("WindowSize", "Stride", "PrePadding")]
-        return Group(("pooling", *window, first, *result), layer.name, nodes)
-    if kind in ("MatrixMultiply", "gemm"):
-        return Group(("product", inputs, first, *result), layer.name, nodes)
-    if kind.startswith(("PointWise", "ElementWise", "Activation", "Unary")):
-        return Group(("pointwise", inputs, *result), layer.name, nodes)
-    return None
+        same = ("pooling", *window, first, *results)
+    elif kind.lower() in ("matrixmultiply", "gemm") and count == 1:
+        same = ("dense", math.prod(first[:-1]), first[-1], results[0][-1], active)
+    elif kind.lower() in ("matrixmultiply", "gemm"):
+        same = ("product", count, first, *results)
+    elif kind.startswith(("PointWise", "ElementWise", "Activation", "Unary")):
+        same = ("pointwise", len({tensor.name for tensor in layer.inputs}), *results)
+    else:
+        return None
+    return Group(same, layer.name, frozenset(layer.nodes))
 
 
 def of_rules(network: Network, node: LoweredNode) -> Group | None:
     """Return a compute layer of the rules; None for any other layer."""
-    layer, nodes = node.layer, frozenset(node.sources)
+    layer = node.layer
     if layer is None or node.role != "execution":
         return None
-    name = f"{node.op} ({node.name})"
+    same: tuple[Any, ...]
     if isinstance(layer, Conv):
-        branches = tuple(
-            (layer.batch, channels, *layer.output_shape[2:])
-            for channels in _branches(network, node, layer)
-        )
-        active = layer.activation != "none" or "PWN(" in node.op
-        same = (
-            (layer.kernel_height, layer.kernel_width), (layer.stride_height, layer.stride_width),
-            (layer.pad_top, layer.pad_left), (layer.pad_bottom, layer.pad_right), layer.groups,
-            1 + layer.residual, active,
-        )  # fmt: skip
-        outputs = () if "MaxPool" in node.op else branches
-        return Group(("convolution", *same, layer.input_shape, *outputs), name, nodes)
-    if isinstance(layer, Dense):
-        # TensorRT 8 makes it a convolution of an image of one pixel.
-        active = layer.activation != "none" or "PWN(" in node.op
-        shapes = ((*layer.input_shape, 1, 1), (*layer.output_shape, 1, 1))
-        window = ((1, 1), (1, 1), (0, 0), (0, 0), 1, 1, active)
-        return Group(("convolution", *window, *shapes), name, nodes)
-    if isinstance(layer, Pool):
-        window = (
-            (layer.kernel_height, layer.kernel_width), (layer.stride_height, layer.stride_width),
-            (layer.pad_top, layer.pad_left),
-        )  # fmt: skip
-        return Group(("pooling", *window, layer.input_shape, layer.output_shape), name, nodes)
-    if node.op == "MatMul":
-        return Group(("product", 2, *_shapes(network, node)), name, nodes)
-    if isinstance(layer, Activation | Elementwise) or node.op.startswith("PWN("):
-        return Group(("pointwise", *_pointwise(network, node)), name, nodes)
-    return None
+        shapes = [layer.input_shape]
+        if "MaxPool" not in node.op:
+            shapes += (
+                (layer.batch, channels, *layer.output_shape[2:])
+                for channels in _branches(network, node, layer)
+            )
+        same = ("convolution", *_window(layer), layer.groups, 1 + layer.residual,
+                _is_active(node, layer), *shapes)  # fmt: skip
+    elif isinstance(layer, Dense):
+        sizes = (layer.batch, layer.features_in, layer.features_out)
+        same = ("dense", *sizes, _is_active(node, layer))
+    elif isinstance(layer, Pool):
+        same = ("pooling", *_window(layer)[:3], layer.input_shape, layer.output_shape)
+    elif node.op == "MatMul":
+        read, written = _outside(network, node)
+        same = ("product", 2, *(network.tensors[name].shape for name in (*read[:1], *written)))
+    elif isinstance(layer, Activation | Elementwise) or node.op.startswith("PWN("):
+        read, written = _outside(network, node)
+        same = ("pointwise", len(read), *(network.tensors[name].shape for name in written))
+    else:
+        return None
+    return Group(same, f"{node.op} ({node.name})", frozenset(node.sources))
+
+
+def _window(layer: Conv | Pool) -> tuple[tuple[int, int], ...]:
+    """Return kernel, stride, and padding before and after."""
+    return (
+        (layer.kernel_height, layer.kernel_width), (layer.stride_height, layer.stride_width),
+        (layer.pad_top, layer.pad_left), (layer.pad_bottom, layer.pad_right),
+    )  # fmt: skip
+
+
+def _is_active(node: LoweredNode, layer: Conv | Dense) -> bool:
+    return layer.activation != "none" or "PWN(" in node.op
 
 
 def _nodes_of(network: Network, names: Iterable[str]) -> list[Any]:
@@ -185,16 +200,6 @@ def _outside(network: Network, node: LoweredNode) -> tuple[list[str], list[str]]
         if name in read_elsewhere or name in network.outputs
     ]  # fmt: skip
     return list(dict.fromkeys(read)), written
-
-
-def _pointwise(network: Network, node: LoweredNode) -> tuple[Any, ...]:
-    read, written = _outside(network, node)
-    return (len(read), *(network.tensors[name].shape for name in written))
-
-
-def _shapes(network: Network, node: LoweredNode) -> tuple[Any, ...]:
-    read, written = _outside(network, node)
-    return tuple(network.tensors[name].shape for name in (*read[:1], *written))
 
 
 @dataclass(frozen=True)
@@ -295,8 +300,8 @@ def quantized(model: ModelProto, ops: Sequence[str]) -> ModelProto:
     weights = {tensor.name for tensor in graph.initializer}
     maker = {name: place for place, node in enumerate(nodes) for name in node.output}
     del graph.node[:]
-    graph.initializer.append(numpy_helper.from_array(_SCALE, "qdq/scale"))
-    graph.initializer.append(numpy_helper.from_array(_ZERO, "qdq/zero"))
+    graph.initializer.append(numpy_helper.from_array(np.asarray(0.05, np.float32), "qdq/scale"))
+    graph.initializer.append(numpy_helper.from_array(np.asarray(0, np.int8), "qdq/zero"))
     for node in nodes:
         for place in _quantized_inputs(node, ops, weights, maker, nodes):
             name = f"{node.name or node.output[0]}/{place}"
@@ -394,15 +399,6 @@ def _both(found: Agreement) -> list[str]:
         f"  rules  {group}" for group in found.rules
     ]
 
-
-def _constants() -> tuple[Any, Any]:
-    import numpy as np
-
-    return np.asarray(0.05, np.float32), np.asarray(0, np.int8)
-
-
-_SCALE, _ZERO = _constants()
-assert helper.np_dtype_to_tensor_dtype(_ZERO.dtype) == TensorProto.INT8
 
 if __name__ == "__main__":
     main()
