@@ -3,8 +3,9 @@
 The rules are those that NVIDIA documents ("Types of Fusions" of the developer guide, now the Layer
 Fusion Catalog: docs.nvidia.com/deeplearning/tensorrt/latest/performance/fusion-catalog.html; "Q/DQ
 fusion" and explicit quantization of the same guide). What the documentation leaves open is as in
-engines and builder logs that are public; each rule says so. The passes run in the order in which
-the builder's log reports them.
+engines and builder logs that are public, and as NVIDIA answered questions in the issues of its
+repository (github.com/NVIDIA/TensorRT); each rule says so. The passes run in the order in which the
+builder's log reports them.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from resperf.network.rewriting import Rewriting, unchanged_if_malformed
 
 CONVOLUTION, PRODUCT, POINTWISE, SHUFFLE = "FusedConv", "FusedGemm", "PointWise", "Shuffle"
 """Operators of the fused graph, beside ONNX's."""
-HALF_PRECISIONS = frozenset({"fp16", "bf16", "int8"})
-"""Precisions in which convolutions compute any activation, not only Relu and Clip."""
+_ANY_ACTIVATION = frozenset({"fp16", "bf16", "int8"})
+"""Precisions in which convolutions compute other activations than Relu and Clip."""
 _BUILT_IN = ("Relu", "Clip")
 _CONVOLUTIONS = ("Conv", CONVOLUTION)
 _PRODUCTS = ("Gemm", "MatMul", PRODUCT)
@@ -45,6 +46,7 @@ class Fusing(Rewriting):
 
     Attributes
     ----------
+    precision : str
     labels : dict of str to str
         Node -> the operators in it, written as TensorRT names layers: ``"Conv + Add + Relu"``,
         ``"PWN(Sigmoid, Mul)"``, ``"Conv || Conv"``.
@@ -57,8 +59,11 @@ class Fusing(Rewriting):
         Concatenation -> inputs that are copied; all others are written in place.
     """
 
-    def __init__(self, network: Network, sources: Mapping[str, tuple[str, ...]]) -> None:
+    def __init__(
+        self, network: Network, sources: Mapping[str, tuple[str, ...]], precision: str
+    ) -> None:
         super().__init__(network, sources)
+        self.precision = precision
         self.labels: dict[str, str] = {}
         self.parts: dict[str, tuple[Node, ...]] = {}
         self.quantized: set[str] = set()
@@ -102,6 +107,10 @@ class Fusing(Rewriting):
         """Whether a node computes in int8: its main input is stored so."""
         return bool(node.inputs) and node.inputs[0] in self.quantized
 
+    def is_int8(self, node: Node) -> bool:
+        """Whether a node computes in int8: by its own quantisation, or because all nodes may."""
+        return self.is_quantized(node) or (self.precision == "int8" and not self.quantized)
+
 
 def fused(rewritten: Rewritten, precision: str) -> Fusing:
     """Return the layers that TensorRT builds for a canonical network.
@@ -113,7 +122,7 @@ def fused(rewritten: Rewritten, precision: str) -> Fusing:
     precision : str
         As in `resperf.settings.Setting`.
     """
-    graph = Fusing(rewritten.network, rewritten.sources)
+    graph = Fusing(rewritten.network, rewritten.sources, precision)
     for node in graph.walk():
         unchanged_if_malformed(_fold_weights)(graph, node)
     _apply(graph, PASSING, _pass_through)
@@ -122,11 +131,9 @@ def fused(rewritten: Rewritten, precision: str) -> Fusing:
     _apply(graph, _COMMUTING, _pass_int8)
     for ops, rule in _RULES:
         _apply(graph, ops, rule)
-    if precision != "int8":
-        _merge(graph)
+    _merge(graph)
     _apply(graph, POINTWISE_OPS | {POINTWISE}, _chain)
-    if precision in HALF_PRECISIONS:
-        _apply(graph, _WEIGHTED, _any_activation)
+    _apply(graph, _WEIGHTED, _any_activation)
     _apply(graph, ("QuantizeLinear",), _quantized_output)
     _apply(graph, _CONVOLUTIONS, _pooled)
     _apply(graph, _SHUFFLES, _shuffle)
@@ -229,16 +236,17 @@ def _quantized_output(graph: Fusing, node: Node) -> None:
 
 
 def _pooled(graph: Fusing, node: Node) -> None:
-    """Fuse an int8 convolution of an image and the pooling behind it.
+    """Fuse an int8 convolution of an image and the max pooling behind it.
 
-    "Convolution and Pooling", of one precision. The only engine that shows it (``ConvActPool``)
-    has it in the first layer; convolutions of more channels keep their pooling apart.
+    "Convolution and Pooling", of one precision; for int8 only (issue 2518). The engines that show
+    it (``ConvActPool``) have it in the first layer; convolutions of more channels keep their
+    pooling apart.
     """
     reader = graph.only_reader(node)
     channels = graph.shape(node.inputs[0])[1]
     if reader is None or reader.op != "MaxPool" or channels > _FIRST_CHANNELS:
         return
-    if graph.is_quantized(node) and reader.inputs[0] in graph.quantized:
+    if graph.is_int8(node) and (not graph.quantized or reader.inputs[0] in graph.quantized):
         joined = replace(node, name=reader.name, outputs=reader.outputs)
         graph.fuse(node, reader, joined, f"{graph.label(node)} + {graph.label(reader)}")
 
@@ -360,12 +368,20 @@ def _take_activation(graph: Fusing, node: Node, reader: Node, op: str, label: st
 def _any_activation(graph: Fusing, node: Node) -> None:
     """Fuse a pointwise layer of one tensor into the convolution before it.
 
-    "Convolution and Generic Activation", after pointwise fusion; "Convolution and GELU" names fp16
-    and int8 as precisions. Engines in single precision keep both layers, and none fuses it behind
-    layers that were merged side by side.
+    "Convolution and Generic Activation", after pointwise fusion; for fp16 and int8 since Turing,
+    and of quantised convolutions only where the result is quantised as well (issue 2134). Engines
+    in single precision keep both layers, and none fuses it behind layers that were merged side by
+    side.
     """
     reader = graph.only_reader(node)
     if reader is None or "activation" in node.attributes or len(node.inputs) > 3:
+        return
+    if graph.is_quantized(node):
+        behind = graph.readers(reader.outputs[0])
+        fuses = bool(behind) and all(each.op == "QuantizeLinear" for each in behind)
+    else:
+        fuses = graph.precision in _ANY_ACTIVATION
+    if not fuses:
         return
     if reader.op == POINTWISE or reader.op in POINTWISE_OPS:
         parts = graph.parts.get(reader.name, (reader,))
@@ -438,7 +454,7 @@ def _alike(graph: Fusing, node: Node, name: str) -> tuple[object, ...] | None:
     attributes = node.attributes
     if node.op not in _CONVOLUTIONS or node.domain or len(node.inputs) > 3:
         return None
-    if node.inputs[0] != name or graph.is_quantized(node) or attributes.get("group", 1) != 1:
+    if node.inputs[0] != name or graph.is_int8(node) or attributes.get("group", 1) != 1:
         return None
     filters = graph.shape(node.inputs[1])
     if len(filters) != 4 or not graph.is_weight(node.inputs[1]):

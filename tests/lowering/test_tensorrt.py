@@ -248,6 +248,13 @@ def test_an_activation_of_two_tensors_stays_a_layer(lowered: Lower) -> None:
     assert groups(lowered(text, "fp16")) == ["Conv: c", "PWN(Swish, Add): s m y"]
 
 
+def test_a_quantised_convolution_takes_an_activation_before_a_quantisation(lowered: Lower) -> None:
+    start = QUANTIZED.replace("r Relu c", "r LeakyRelu c")
+    behind = "q QuantizeLinear r scale zero\nd DequantizeLinear q scale zero\ny Conv d w[8,8,1,1]"
+    assert groups(lowered(f"{start}\n{behind}", "int8"))[0].startswith("Conv + PWN(LeakyRelu):")
+    assert groups(lowered(f"{start}\ny Conv r w[8,8,1,1]", "int8"))[1] == "PWN(LeakyRelu): r"
+
+
 # Side by side
 
 
@@ -423,6 +430,15 @@ def test_quantisation_moves_through_a_pooling(lowered: Lower) -> None:
         f"{first}\nm MaxPool r kernel_shape=2,2 strides=2,2\n{behind}", "int8", x=(2, 3, 6, 6)
     )
     assert [node.op for node in network.nodes][1:] == ["Conv + Relu + MaxPool", "Conv"]
+
+
+def test_the_first_pooling_of_an_int8_network_is_fused(lowered: Lower) -> None:
+    """As ``Conv_0 + Relu_1 + MaxPool_2`` of ResNet-50, built without Q/DQ."""
+    text = "c Conv x w[8,3,3,3]\nr Relu c\ny MaxPool r kernel_shape=2,2"
+    assert groups(lowered(text, "int8", x=(2, 3, 6, 6))) == ["Conv + Relu + MaxPool: c r y"]
+    assert groups(lowered(text, "fp16", x=(2, 3, 6, 6))) == ["Conv + Relu: c r", "MaxPool: y"]
+    more = text.replace("w[8,3,3,3]", "w[8,8,3,3]")
+    assert groups(lowered(more, "int8")) == ["Conv + Relu: c r", "MaxPool: y"]
 
 
 # Whole networks
