@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from resperf.layers import Activation, Elementwise
+from resperf.lowering._base import HALF_TYPES
 from resperf.lowering._read import VIEW_OPS
 from resperf.network import Network, Node, Rewritten, Tensor
 from resperf.network.canonical import PASSING
@@ -21,8 +22,6 @@ from resperf.network.rewriting import Rewriting, unchanged_if_malformed
 
 CONVOLUTION, PRODUCT, POINTWISE, SHUFFLE = "FusedConv", "FusedGemm", "PointWise", "Shuffle"
 """Operators of the fused graph, beside ONNX's."""
-_ANY_ACTIVATION = frozenset({"fp16", "bf16", "int8"})
-"""Precisions in which convolutions compute other activations than Relu and Clip."""
 _BUILT_IN = ("Relu", "Clip")
 _CONVOLUTIONS = ("Conv", CONVOLUTION)
 _PRODUCTS = ("Gemm", "MatMul", PRODUCT)
@@ -36,6 +35,7 @@ _NOT_STRIDED = frozenset({"MaxPool", "AveragePool", "GlobalAveragePool", "Resize
 """Operators that cannot read their input from within a larger tensor."""
 _NOT_MOVABLE = frozenset({"Resize", "Upsample", "Slice", "Split", SHUFFLE, *VIEW_OPS, "Transpose"})
 """Operators that cannot write their result into a larger tensor."""
+_IMAGE_AXES = 4
 _FIRST_CHANNELS = 4
 """Channels of an image, of which convolution and pooling are fused."""
 _GEOMETRY = ("kernel_shape", "strides", "pads", "dilations", "auto_pad", "group")
@@ -118,9 +118,9 @@ def fused(rewritten: Rewritten, precision: str) -> Fusing:
     Parameters
     ----------
     rewritten : Rewritten
-        Canonical (`resperf.network.canonical`).
+        Canonical (`resperf.network.canonical`), its tensors in the types that they run in.
     precision : str
-        As in `resperf.settings.Setting`.
+        As in `resperf.settings.Setting`: int8 is no type of a tensor.
     """
     graph = Fusing(rewritten.network, rewritten.sources, precision)
     for node in graph.walk():
@@ -323,7 +323,8 @@ def _residual(graph: Fusing, node: Node) -> None:
 
     "Convolution and ElementWise Operation": shapes must be equal. Of two convolutions, that which
     comes last in the network takes it, and runs when the other operand is there (as ``Conv_155 +
-    Add_160`` runs behind ``Conv_158 + Relu_159``). A convolution with an activation takes none.
+    Add_160`` runs behind ``Conv_158 + Relu_159``). A convolution with an activation takes none;
+    in one or three dimensions neither, since no kind of layer could say so.
     """
     if len(node.inputs) != 2 or node.inputs[0] == node.inputs[1]:
         return
@@ -333,7 +334,8 @@ def _residual(graph: Fusing, node: Node) -> None:
         fits = maker is not None and maker.op == "Conv" and not maker.domain
         if maker is None or not fits or graph.only_reader(maker) is not node:
             continue
-        if graph.shape(name) == graph.shape(other) and not graph.is_weight(other):
+        same = graph.shape(name) == graph.shape(other) and len(graph.shape(name)) == _IMAGE_AXES
+        if same and not graph.is_weight(other):
             candidates.append((graph.place(maker), maker, other))
     if not candidates:
         return
@@ -380,7 +382,8 @@ def _any_activation(graph: Fusing, node: Node) -> None:
         behind = graph.readers(reader.outputs[0])
         fuses = bool(behind) and all(each.op == "QuantizeLinear" for each in behind)
     else:
-        fuses = graph.precision in _ANY_ACTIVATION
+        dtype = graph.tensors[node.inputs[0]].dtype
+        fuses = graph.is_int8(node) or dtype in HALF_TYPES.values()
     if not fuses:
         return
     if reader.op == POINTWISE or reader.op in POINTWISE_OPS:

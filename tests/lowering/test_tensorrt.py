@@ -148,6 +148,13 @@ def test_what_is_not_fused_into_a_convolution(
     assert groups(lowered(text, outputs=outputs)) == expected
 
 
+def test_a_convolution_in_one_dimension_takes_no_sum(lowered: Lower) -> None:
+    text = "c Conv x w[8,8,3] pads=1,1\na Add c x\ny Relu a"
+    assert groups(lowered(text, x=(2, 8, 6))) == ["Conv: c", "PWN(Add, Relu): a y"]
+    (node,) = lowered("c Conv x w[8,8,3]\ny Relu c", x=(2, 8, 6)).nodes
+    assert (node.op, node.layer.kind) == ("Conv + Relu", "conv_nd")
+
+
 def test_scales_and_biases_per_channel_are_folded(lowered: Lower) -> None:
     (node,) = lowered(f"""
         c Conv x {CONV}
