@@ -89,12 +89,9 @@ class Fusing(Rewriting):
         self.labels[joined.name] = label
         return joined
 
-    def absorb(self, node: Node, kept: Node, made: Node) -> None:
-        """Replace a node by one that also does the work of another, and remove the other."""
-        self.sources[made.name] = tuple(
-            dict.fromkeys((*self.sources_of(kept), *self.sources_of(node)))
-        )
-        self.replace(kept, made)
+    def absorb(self, node: Node, kept: Node) -> None:
+        """Remove a node whose work another one does."""
+        self.sources[kept.name] = (*self.sources_of(kept), *self.sources_of(node))
         self.replace(node)
 
     def redirect(self, name: str, to: str) -> None:
@@ -162,9 +159,10 @@ def _pass_through(graph: Fusing, node: Node) -> None:
     if node.outputs[0] in graph.network.outputs:
         return
     graph.redirect(node.outputs[0], node.inputs[0])
-    if (maker := graph.maker.get(node.inputs[0])) is not None:
-        graph.sources[maker.name] = (*graph.sources_of(maker), *graph.sources_of(node))
-    graph.replace(node)
+    if (maker := graph.maker.get(node.inputs[0])) is None:
+        graph.replace(node)
+    else:
+        graph.absorb(node, maker)
 
 
 # Q/DQ
@@ -179,7 +177,7 @@ def _join_equal(graph: Fusing, node: Node) -> None:
     first = min(same, key=graph.place)
     if first is not node and node.outputs[0] not in graph.network.outputs:
         graph.redirect(node.outputs[0], first.outputs[0])
-        graph.absorb(node, first, first)
+        graph.absorb(node, first)
 
 
 def _scales(graph: Fusing, node: Node) -> list[object]:
@@ -203,7 +201,7 @@ def _read_int8(graph: Fusing, node: Node) -> None:
     graph.tensors[stored] = replace(graph.tensors[stored], dtype=dtype)
     graph.quantized.add(stored)
     graph.redirect(node.outputs[0], stored)
-    graph.absorb(node, maker, maker)
+    graph.absorb(node, maker)
 
 
 def _pass_int8(graph: Fusing, node: Node) -> None:
@@ -499,7 +497,7 @@ def _chain(graph: Fusing, node: Node) -> None:
         maker = graph.maker.get(name)
         if maker is None or maker.domain or maker.op not in POINTWISE_OPS | {POINTWISE}:
             continue
-        if graph.is_read_once(maker) or _all_read_by(graph, maker, node):
+        if graph.is_read_once(maker):
             parts = (
                 *graph.parts.get(maker.name, (maker,)), *graph.parts.get(node.name, (node,))
             )  # fmt: skip
@@ -509,14 +507,6 @@ def _chain(graph: Fusing, node: Node) -> None:
             inner = ", ".join(_inside(graph.label(each)) for each in (maker, node))
             node = graph.fuse(maker, node, joined, f"PWN({inner})")
             graph.parts[node.name] = parts
-
-
-def _all_read_by(graph: Fusing, maker: Node, node: Node) -> bool:
-    """Whether a node alone reads another one, perhaps twice."""
-    name = maker.outputs[0]
-    return name not in graph.network.outputs and all(
-        reader is node for reader in graph.readers(name)
-    )
 
 
 def _inside(label: str) -> str:

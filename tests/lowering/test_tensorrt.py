@@ -16,6 +16,7 @@ from resperf.layers import Activation, Conv, Dense, Elementwise, Norm, Pool
 from resperf.layers.cast import Cast
 from resperf.layers.quantize import Quantize
 from resperf.lowering import LoweredNetwork, lower, lower_layers
+from resperf.lowering._base import in_precision
 from resperf.lowering.tensorrt import reformat_bytes
 from resperf.network import read_network
 from resperf.platform import Platform
@@ -59,20 +60,15 @@ def lowered(network_file) -> Lower:
     """Lower a network, written as lines, whose last node makes the output ``y``."""
 
     def run(
-        text: str, precision: str = "fp32", outputs: str = "y", **inputs: Any
+        text: str, precision: str = "fp32", outputs: str = "y", file: str = "", **inputs: Any
     ) -> LoweredNetwork:
         weights: dict[str, Any] = {"scale": np.float32(0.1), "other": np.float32(0.2),
                                    "zero": np.int8(0)}  # fmt: skip
         nodes = [node_of(line.strip(), weights) for line in text.splitlines() if line.strip()]
-        ends = dict.fromkeys(outputs.split(","))
-        path = network_file(
-            "net.onnx",
-            nodes,
-            {key: list(v) for key, v in (inputs or {"x": IMAGE}).items()},
-            ends,
-            weights,
-        )
-        return lower(read_network(path), Setting("tensorrt", precision=precision), GPU)
+        starts = {key: list(shape) for key, shape in (inputs or {"x": IMAGE}).items()}
+        path = network_file("net.onnx", nodes, starts, dict.fromkeys(outputs.split(",")), weights)
+        network = in_precision(read_network(path), file)
+        return lower(network, Setting("tensorrt", precision=precision), GPU)
 
     return run
 
@@ -246,6 +242,8 @@ def test_other_activations_are_fused_in_half_precision(
         assert (node.op, node.layer.activation) == ("Conv + PWN(Swish)", "silu")
         return
     assert groups(found) == ["Conv: c", "PWN(Swish): s y"]
+    # A file may be in half precision itself.
+    assert groups(lowered(text, "", file="fp16")) == ["Conv + PWN(Swish): c s y"]
     assert isinstance(found.nodes[-1].layer, Activation)
 
 
