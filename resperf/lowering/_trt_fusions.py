@@ -36,8 +36,8 @@ _NOT_STRIDED = frozenset({"MaxPool", "AveragePool", "GlobalAveragePool", "Resize
 _NOT_MOVABLE = frozenset({"Resize", "Upsample", "Slice", "Split", SHUFFLE, *VIEW_OPS, "Transpose"})
 """Operators that cannot write their result into a larger tensor."""
 _IMAGE_AXES = 4
-_FIRST_CHANNELS = 4
-"""Channels of an image, of which convolution and pooling are fused."""
+_POOLED_FILTERS, _POOLED_WINDOW = ((3, 7, 7), (4, 7, 7)), (3, 3)
+"""Filters and window of a convolution and a pooling that are one layer in int8."""
 _GEOMETRY = ("kernel_shape", "strides", "pads", "dilations", "auto_pad", "group")
 
 
@@ -236,13 +236,14 @@ def _quantized_output(graph: Fusing, node: Node) -> None:
 def _pooled(graph: Fusing, node: Node) -> None:
     """Fuse an int8 convolution of an image and the max pooling behind it.
 
-    "Convolution and Pooling", of one precision; for int8 only (issue 2518). The engines that show
-    it (``ConvActPool``) have it in the first layer; convolutions of more channels keep their
-    pooling apart.
+    "Convolution and Pooling", of one precision; for int8 only (issue 2518). All engines that show
+    it (``ConvActPool``) are of ResNets, which begin with a window of 7 and pool windows of 3.
     """
     reader = graph.only_reader(node)
-    channels = graph.shape(node.inputs[0])[1]
-    if reader is None or reader.op != "MaxPool" or channels > _FIRST_CHANNELS:
+    filters = graph.shape(node.inputs[1])
+    if reader is None or reader.op != "MaxPool" or filters[1:] not in _POOLED_FILTERS:
+        return
+    if tuple(reader.attributes["kernel_shape"]) != _POOLED_WINDOW:
         return
     if graph.is_int8(node) and (not graph.quantized or reader.inputs[0] in graph.quantized):
         joined = replace(node, name=reader.name, outputs=reader.outputs)

@@ -429,21 +429,20 @@ def test_quantisation_moves_through_a_pooling(lowered: Lower) -> None:
     )
     network = lowered(f"{QUANTIZED}\nm MaxPool r kernel_shape=2,2 strides=2,2\n{behind}", "int8")
     assert [node.op for node in network.nodes][1:] == ["Conv + Relu", "MaxPool", "Conv"]
-    # In the first layer, the pooling is fused too (ConvActPool).
-    first = QUANTIZED.replace("w[8,8,1,1]", "w[8,3,1,1]")
-    network = lowered(
-        f"{first}\nm MaxPool r kernel_shape=2,2 strides=2,2\n{behind}", "int8", x=(2, 3, 6, 6)
-    )
+    # A ResNet begins with one layer (ConvActPool).
+    first = QUANTIZED.replace("w[8,8,1,1]", "w[8,3,7,7]")
+    network = lowered(f"{first}\nm MaxPool r kernel_shape=3,3\n{behind}", "int8", x=(2, 3, 14, 14))
     assert [node.op for node in network.nodes][1:] == ["Conv + Relu + MaxPool", "Conv"]
 
 
-def test_the_first_pooling_of_an_int8_network_is_fused(lowered: Lower) -> None:
+def test_the_first_pooling_of_an_int8_resnet_is_fused(lowered: Lower) -> None:
     """As ``Conv_0 + Relu_1 + MaxPool_2`` of ResNet-50, built without Q/DQ."""
-    text = "c Conv x w[8,3,3,3]\nr Relu c\ny MaxPool r kernel_shape=2,2"
-    assert groups(lowered(text, "int8", x=(2, 3, 6, 6))) == ["Conv + Relu + MaxPool: c r y"]
-    assert groups(lowered(text, "fp16", x=(2, 3, 6, 6))) == ["Conv + Relu: c r", "MaxPool: y"]
-    more = text.replace("w[8,3,3,3]", "w[8,8,3,3]")
-    assert groups(lowered(more, "int8")) == ["Conv + Relu: c r", "MaxPool: y"]
+    text, image = "c Conv x w[8,3,7,7]\nr Relu c\ny MaxPool r kernel_shape=3,3", (2, 3, 14, 14)
+    assert groups(lowered(text, "int8", x=image)) == ["Conv + Relu + MaxPool: c r y"]
+    apart = ["Conv + Relu: c r", "MaxPool: y"]
+    assert groups(lowered(text, "fp16", x=image)) == apart
+    for other in (text.replace("7,7", "5,5"), text.replace("=3,3", "=2,2")):
+        assert groups(lowered(other, "int8", x=image)) == apart
 
 
 # Whole networks
