@@ -340,14 +340,15 @@ def _quantized_inputs(
     return [max((0, 1), key=of_convolution)]
 
 
-def lowered_network(known: Known) -> tuple[Network, LoweredNetwork]:
-    """Read and lower a network, quantised or not."""
+def lowered_network(known: Known, engine: Engine) -> tuple[Network, LoweredNetwork]:
+    """Read and lower a network, quantised or not, at the engine's batch size."""
+    batches = {tensor.shape[0] for tensor in engine.inputs if tensor.shape}
+    batch = batches.pop() if len(batches) == 1 else None
     if known.quantized:
         model = quantized(stripped_model(known.network), known.quantized)
-        batch = None if known.network.parent == _EXPORTED else 1
         network = read_graph(model.SerializeToString(), known.network.stem, batch=batch)
     else:
-        network = read_network(known.network)
+        network = read_network(known.network, batch=batch)
     return network, lower(network, Setting("tensorrt", precision=known.precision), ANY_GPU)
 
 
@@ -372,7 +373,7 @@ def main() -> None:
     for path, known in _pairs(arguments.engine, arguments.network, arguments.precision):
         try:
             engine = read_engine(path)
-            network, lowered = lowered_network(known)
+            network, lowered = lowered_network(known, engine)
         except ResperfError as error:
             sys.exit(str(error))
         found = compare(engine, network, lowered)
