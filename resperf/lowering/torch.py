@@ -9,12 +9,13 @@ normalisations into convolutions saves time that the eager network takes.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from resperf.errors import LayerError, UnsupportedError
 from resperf.layers import Layer
-from resperf.lowering._base import LoweredNetwork, LoweredNode, answer, in_precision
+from resperf.lowering._base import LoweredNetwork, LoweredNode, answer
 from resperf.lowering._torch_attention import attention_in_parts, unfused_attention_in_parts
-from resperf.lowering._torch_autocast import autocast
+from resperf.lowering._torch_autocast import HALF, SINGLE, autocast
 from resperf.lowering._torch_compiled import fused_kernels
 from resperf.lowering._torch_eager import TorchKernel, eager_kernels
 from resperf.network import Network, Rewritten
@@ -23,6 +24,7 @@ from resperf.platform import Platform
 from resperf.settings import Setting
 
 COMPILED = frozenset({"dynamo", "inductor"})
+_TYPES = {"fp16": HALF, "bf16": "bfloat16"}
 _FUSED_ATTENTION_SINCE = (2,)
 """First version with a kernel of its own for scaled-dot-product attention."""
 _UNKNOWN_VERSION = (1 << 20,)
@@ -95,7 +97,16 @@ def _kernels(network: Network, setting: Setting) -> tuple[Rewritten, list[TorchK
 
 def _in_precision(network: Network, precision: str) -> Network:
     """Give tensors the types that they have in a precision."""
-    return autocast(network) if precision == "amp" else in_precision(network, precision)
+    if precision == "amp":
+        return autocast(network)
+    dtype = _TYPES.get(precision)
+    if dtype is None:
+        return network
+    tensors = {
+        name: replace(each, dtype=dtype) if each.dtype == SINGLE else each
+        for name, each in network.tensors.items()
+    }
+    return replace(network, tensors=tensors)
 
 
 def _version(version: str) -> tuple[int, ...]:
