@@ -181,6 +181,17 @@ _ROWS = (
         free=_TORCH_FREE,
     ),
     Target(
+        framework="tensorrt",
+        device_class="cuda",
+        lowering="resperf.lowering.tensorrt",
+        terms="resperf.predictors.terms.cuda:CUDA",
+        packages=("tensorrt", "tensorrt-cu13", "tensorrt-cu12"),
+        install="resperf[tensorrt]",
+        # One call enqueues all layers of an engine; its views are no layers, or empty ones.
+        free=_TORCH_FREE,
+        precisions=("fp32", "tf32", "fp16", "bf16", "int8"),
+    ),
+    Target(
         framework="synthetic",
         device_class="synthetic",
         lowering="resperf.lowering.synthetic",
