@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from onnx import NodeProto, TensorProto, ValueInfoProto, helper
+from onnx import GraphProto, ModelProto, ValueInfoProto, helper
 
 from resperf.backends._ort_runs import made_up
 from resperf.errors import LayerError, UnsupportedError
@@ -115,17 +115,14 @@ def copies_model(kernel: Kernel, copies: int, *, int8: bool = False) -> CopiesMo
     UnsupportedError
         If its values cannot be made up, or it is too large for one ONNX file (2 GB).
     """
-    graph = _Graph(kernel, int8)
+    model = ModelProto(ir_version=8, opset_import=[helper.make_opsetid("", OPSET)])
+    graph = _Graph(model.graph, kernel, int8)
     for copy in range(copies):
         graph.add(copy)
-    proto = helper.make_graph(
-        graph.nodes, "copies", graph.inputs, graph.outputs, graph.initializers
-    )
-    model = helper.make_model(proto, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=8)
     return CopiesModel(as_bytes(model, "the layer"), graph.host())
 
 
-def as_bytes(model: Any, name: str) -> bytes:
+def as_bytes(model: ModelProto, name: str) -> bytes:
     """Serialise a model.
 
     Raises
@@ -142,11 +139,9 @@ def as_bytes(model: Any, name: str) -> bytes:
 class _Graph:
     """Nodes, weights, inputs and outputs of the copies so far."""
 
-    def __init__(self, kernel: Kernel, quantized: bool) -> None:
-        self.nodes: list[NodeProto] = []
-        self.inputs: list[ValueInfoProto] = []
-        self.outputs: list[ValueInfoProto] = []
-        self.initializers: list[TensorProto] = []
+    def __init__(self, graph: GraphProto, kernel: Kernel, quantized: bool) -> None:
+        graph.name = "copies"
+        self._graph = graph
         self._kernel, self._quantized = kernel, quantized
         types, weights = kernel.input_dtypes, len(kernel.weight_shapes)
         self._weights = tuple(zip(kernel.weight_shapes, types[1 : 1 + weights], strict=True))
@@ -205,7 +200,7 @@ class _Graph:
         self._count += 1
         name = f"copy{self._copy}.{op}{self._count}"
         results = [f"{name}.out", *(f"{name}.more{place}" for place in range(more_outputs))]
-        self.nodes.append(helper.make_node(op, inputs, results, name, **attributes))
+        self._graph.node.append(helper.make_node(op, inputs, results, name, **attributes))
         return results[0]
 
     def constant(self, values: Array | Sequence[int] | float) -> str:
@@ -214,15 +209,17 @@ class _Graph:
         array = np.asarray(values)
         name = f"c{self._copy}_{self._count}"
         if array.dtype.kind == "f":
-            self.initializers.append(tensor(name, array.astype(np.float32), self._kernel.dtype))
+            self._graph.initializer.add(
+                **tensor(name, array.astype(np.float32), self._kernel.dtype)
+            )
         else:
-            self.initializers.append(tensor(name, array, str(array.dtype)))
+            self._graph.initializer.add(**tensor(name, array, str(array.dtype)))
         return name
 
     def _input(self, name: str) -> str:
         shape, dtype = self._reads[name]
         full = f"copy{self._copy}.{name}"
-        self.inputs.append(_info(full, shape, "int8" if self._quantized else dtype))
+        self._graph.input.append(_info(full, shape, "int8" if self._quantized else dtype))
         return self._dequantized(full) if self._quantized else full
 
     def _output(self, result: str) -> None:
@@ -231,8 +228,8 @@ class _Graph:
         if self._quantized:
             dtype = "int8"
             result = self.node("QuantizeLinear", result, *self._scale())
-        self.nodes[-1].output[0] = full
-        self.outputs.append(_info(full, kernel.output_shape, dtype))
+        self._graph.node[-1].output[0] = full
+        self._graph.output.append(_info(full, kernel.output_shape, dtype))
 
     def _own_weights(self) -> list[str]:
         names = []
@@ -244,14 +241,14 @@ class _Graph:
             if values.ndim and values.size:
                 values.flat[0] = 1 + self._copy
             name = f"w{self._copy}_{place}"
-            self.initializers.append(tensor(name, values, "int8" if int8 else dtype))
+            self._graph.initializer.add(**tensor(name, values, "int8" if int8 else dtype))
             names.append(self._dequantized(name) if int8 else name)
         if self._kernel.op == "Clip":
             return self._bounds()
         return names
 
     def _bounds(self) -> list[str]:
-        return [self.constant(np.float32(0)), self.constant(np.float32(6))]
+        return [self.constant(0.0), self.constant(6.0)]
 
     def _constants(self) -> list[str]:
         given = self._kernel.constants
@@ -259,7 +256,7 @@ class _Graph:
 
     def _scale(self) -> tuple[str, str]:
         """Add scale and zero point, which says that the type is int8."""
-        return self.constant(np.float32(_SCALE)), self.constant(np.array(0, np.int8))
+        return self.constant(_SCALE), self.constant(np.array(0, np.int8))
 
     def _dequantized(self, name: str) -> str:
         return self.node("DequantizeLinear", name, *self._scale())
@@ -333,15 +330,15 @@ _STANDARD: Mapping[str, Callable[[_Graph, Sequence[str]], str]] = {
 """ONNX Runtime's own operators that ONNX's operators add up to, as exporters write them."""
 
 
-def tensor(name: str, values: Array, dtype: str) -> TensorProto:
-    """Return a constant; its values are converted to the type."""
+def tensor(name: str, values: Array, dtype: str) -> dict[str, Any]:
+    """Return the fields of a constant (`TensorProto`); its values are converted to the type."""
     raw = bits(values) if dtype == "bfloat16" else values.astype(dtype, copy=False)
-    return TensorProto(
-        name=name,
-        data_type=data_type_of(dtype),
-        dims=values.shape,
-        raw_data=np.ascontiguousarray(raw).tobytes(),
-    )
+    return {
+        "name": name,
+        "data_type": data_type_of(dtype),
+        "dims": values.shape,
+        "raw_data": np.ascontiguousarray(raw).tobytes(),
+    }
 
 
 def bits(values: Array) -> Array:

@@ -149,9 +149,11 @@ class OnnxParser:
         if self._errors:
             return False
         network = self._network
+        for value in read.graph.output:
+            value.type.tensor_type.ClearField("shape")
         network._model = shape_inference.infer_shapes(read)
         network._inputs = [_tensor(value) for value in read.graph.input]
-        network._outputs = [_tensor(value) for value in read.graph.output]
+        network._outputs = [_tensor(value) for value in network._model.graph.output]
         return True
 
     @property
@@ -308,15 +310,17 @@ class _Graph:
             read = [name for name in node.input if name and name not in self._constants]
             before = [makers[name] for name in read if name in makers]
             waiting = [g for g in before if all(n.op_type == "DequantizeLinear" for n in g.nodes)]
-            fusing = node.op_type in _FUSED and any(uses[name] == 1 for name in read[:1])
-            group = before[0] if before and (waiting or fusing) else None
+            if node.op_type in _FUSED:
+                waiting += [makers[name] for name in read if name in makers and uses[name] == 1]
+            group = waiting[0] if waiting else None
             if group is None:
                 group = _Group([])
                 groups.append(group)
-            for other in waiting[1:] if group in waiting else waiting:
-                group.nodes += other.nodes
-                group.reads += other.reads
-                groups.remove(other)
+            for other in {id(each): each for each in waiting if each is not group}.values():
+                if all(each.op_type == "DequantizeLinear" for each in other.nodes):
+                    group.nodes += other.nodes
+                    group.reads += other.reads
+                    groups.remove(other)
             group.nodes.append(node)
             group.reads += [name for name in read if makers.get(name) is not group]
             for name in node.output:
