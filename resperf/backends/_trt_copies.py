@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from onnx import GraphProto, ModelProto, ValueInfoProto, helper
+from onnx import GraphProto, ModelProto, TensorProto, ValueInfoProto, helper
 
 from resperf.backends._ort_runs import made_up
 from resperf.errors import LayerError, UnsupportedError
@@ -24,6 +24,8 @@ from resperf.layers.attention import Attention
 from resperf.network.protos import data_type_of
 
 Array = npt.NDArray[Any]
+Weight = Callable[[str, Sequence[int], str, int], TensorProto]
+"""Makes a weight of a name, shape and type for a copy of a number."""
 
 OPSET = 17
 """That of the kernels' attributes; TensorRT 10 and 11 read it."""
@@ -115,11 +117,30 @@ def copies_model(kernel: Kernel, copies: int, *, int8: bool = False) -> CopiesMo
     UnsupportedError
         If its values cannot be made up, or it is too large for one ONNX file (2 GB).
     """
+    model, graph = _filled(kernel, copies, int8, _made_up_weight)
+    return CopiesModel(as_bytes(model, "the layer"), graph.host())
+
+
+def copies_proto(kernel: Kernel, copies: int, weight: Weight, *, int8: bool = False) -> ModelProto:
+    """Build a model of copies of a kernel whose weights are made otherwise, and no inputs.
+
+    Parameters
+    ----------
+    kernel, copies, int8
+        As for `copies_model`.
+    weight : callable
+        Makes a copy's weight of a name, shape and type.
+    """
+    return _filled(kernel, copies, int8, weight)[0]
+
+
+def _filled(kernel: Kernel, copies: int, int8: bool, weight: Weight) -> tuple[ModelProto, _Graph]:
+    """Make a model in place: copying it would take as long as its weights are large."""
     model = ModelProto(ir_version=8, opset_import=[helper.make_opsetid("", OPSET)])
-    graph = _Graph(model.graph, kernel, int8)
+    graph = _Graph(model.graph, kernel, int8, weight)
     for copy in range(copies):
         graph.add(copy)
-    return CopiesModel(as_bytes(model, "the layer"), graph.host())
+    return model, graph
 
 
 def as_bytes(model: ModelProto, name: str) -> bytes:
@@ -139,9 +160,9 @@ def as_bytes(model: ModelProto, name: str) -> bytes:
 class _Graph:
     """Nodes, weights, inputs and outputs of the copies so far."""
 
-    def __init__(self, graph: GraphProto, kernel: Kernel, quantized: bool) -> None:
+    def __init__(self, graph: GraphProto, kernel: Kernel, quantized: bool, weight: Weight) -> None:
         graph.name = "copies"
-        self._graph = graph
+        self._graph, self._weight = graph, weight
         self._kernel, self._quantized = kernel, quantized
         types, weights = kernel.input_dtypes, len(kernel.weight_shapes)
         self._weights = tuple(zip(kernel.weight_shapes, types[1 : 1 + weights], strict=True))
@@ -208,12 +229,8 @@ class _Graph:
         self._count += 1
         array = np.asarray(values)
         name = f"c{self._copy}_{self._count}"
-        if array.dtype.kind == "f":
-            self._graph.initializer.add(
-                **tensor(name, array.astype(np.float32), self._kernel.dtype)
-            )
-        else:
-            self._graph.initializer.add(**tensor(name, array, str(array.dtype)))
+        dtype = self._kernel.dtype if array.dtype.kind == "f" else str(array.dtype)
+        self._graph.initializer.append(tensor(name, array, dtype))
         return name
 
     def _input(self, name: str) -> str:
@@ -236,12 +253,9 @@ class _Graph:
         for place, (shape, dtype) in enumerate(self._weights):
             # The bias stays float32, and takes no part in the products.
             int8 = self._quantized and len(shape) > 1
-            word = "int8" if int8 else "float32" if dtype in HALVES else dtype
-            values = made_up(shape, word, zero_points=True)
-            if values.ndim and values.size:
-                values.flat[0] = 1 + self._copy
             name = f"w{self._copy}_{place}"
-            self._graph.initializer.add(**tensor(name, values, "int8" if int8 else dtype))
+            made = self._weight(name, shape, "int8" if int8 else dtype, self._copy)
+            self._graph.initializer.append(made)
             names.append(self._dequantized(name) if int8 else name)
         if self._kernel.op == "Clip":
             return self._bounds()
@@ -330,15 +344,23 @@ _STANDARD: Mapping[str, Callable[[_Graph, Sequence[str]], str]] = {
 """ONNX Runtime's own operators that ONNX's operators add up to, as exporters write them."""
 
 
-def tensor(name: str, values: Array, dtype: str) -> dict[str, Any]:
-    """Return the fields of a constant (`TensorProto`); its values are converted to the type."""
+def _made_up_weight(name: str, shape: Sequence[int], dtype: str, copy: int) -> TensorProto:
+    """Return a weight with values of a copy's own."""
+    values = made_up(shape, "float32" if dtype in HALVES else dtype, zero_points=True)
+    if values.ndim and values.size:
+        values.flat[0] = 1 + copy
+    return tensor(name, values, dtype)
+
+
+def tensor(name: str, values: Array, dtype: str) -> TensorProto:
+    """Return a constant; its values are converted to the type."""
     raw = bits(values) if dtype == "bfloat16" else values.astype(dtype, copy=False)
-    return {
-        "name": name,
-        "data_type": data_type_of(dtype),
-        "dims": values.shape,
-        "raw_data": np.ascontiguousarray(raw).tobytes(),
-    }
+    return TensorProto(
+        name=name,
+        data_type=data_type_of(dtype),
+        dims=values.shape,
+        raw_data=np.ascontiguousarray(raw).tobytes(),
+    )
 
 
 def bits(values: Array) -> Array:

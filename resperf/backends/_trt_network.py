@@ -92,7 +92,7 @@ def _halve(graph: GraphProto, dtype: str) -> None:
     }
     for proto in graph.initializer:
         if proto.data_type == TensorProto.FLOAT and proto.name not in scales:
-            proto.CopyFrom(TensorProto(**tensor(proto.name, numpy_helper.to_array(proto), dtype)))
+            proto.CopyFrom(tensor(proto.name, numpy_helper.to_array(proto), dtype))
     # Types of tensors in between follow from their operators.
     del graph.value_info[:]
     for node in graph.node:
@@ -126,10 +126,10 @@ def _halve_node(node: NodeProto, dtype: str) -> None:
         elif attribute.type == AttributeProto.TENSOR:
             if attribute.t.data_type == TensorProto.FLOAT:
                 values = numpy_helper.to_array(attribute.t)
-                attribute.t.CopyFrom(TensorProto(**tensor("", values, dtype)))
+                attribute.t.CopyFrom(tensor("", values, dtype))
         elif attribute.name in ("to", "dtype") and attribute.i == TensorProto.FLOAT:
             attribute.i = half
         elif attribute.name in ("value_float", "value_floats"):
             values = np.array(helper.get_attribute_value(attribute), np.float32)
-            constant = TensorProto(**tensor("", values, dtype))
+            constant = tensor("", values, dtype)
             attribute.CopyFrom(helper.make_attribute("value", constant))
