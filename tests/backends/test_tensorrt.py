@@ -25,7 +25,7 @@ from resperf.backends.monitors import Monitor
 from resperf.campaign.measure import measure_layer
 from resperf.campaign.sampler import draw
 from resperf.campaign.spec import Campaign
-from resperf.dataset import Dataset, DatasetInfo, noise_floor, read_table, write_dataset
+from resperf.dataset import Dataset, DatasetInfo, noise_floor, read_info, read_table, write_dataset
 from resperf.errors import MeasurementError, MissingExtraError, ResperfError, UnsupportedError
 from resperf.layers import KINDS, Activation, Conv, Dense, Layer, Pool, Softmax, layer_from_key
 from resperf.measurement import Status
@@ -59,11 +59,16 @@ def _forget() -> None:
 
 
 @pytest.fixture(params=VERSIONS, ids=["tensorrt10", "tensorrt11"])
-def gpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """Put the fakes in place of the real packages; the GPU's clock is at 0."""
+def version(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Say which versions the fakes are of."""
     tensorrt, cuda = request.param
     monkeypatch.setenv("FAKE_TENSORRT", tensorrt)
     monkeypatch.setenv("FAKE_CUDA", cuda)
+
+
+@pytest.fixture
+def gpu(version: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Put the fakes in place of the real packages; the GPU's clock is at 0."""
     monkeypatch.syspath_prepend(str(FAKES))
     # No NVML looks the card up.
     monkeypatch.setattr(targets, "_LOCAL", {})
@@ -280,6 +285,51 @@ def test_a_whole_network(gpu: Any, network: Path, precision: str) -> None:
     assert found["execution_ms"] == pytest.approx(0.004 + layers_ms + 0.002 * half)
     assert isolated_ms == found["execution_ms"]
     assert (gpu.device, gpu.host) == ({}, {})
+
+
+CAMPAIGN = """
+samples = 6
+seed = 1
+repeat_share = 1.0
+[protocol]
+min_samples = 3
+budget_s = 0.002
+min_time_s = 0.0
+warmup_s = 0.0
+[constraints]
+largest_tensor_bytes = 400_000
+largest_weight_bytes = 400_000
+[kinds.conv]
+activation = ["none", "relu"]
+"""
+
+
+def test_a_campaign_in_a_process_of_its_own(
+    version: None, cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    folder = tmp_path / "site"
+    folder.mkdir()
+    install = "import fake_nvml as f; f.install(f.FakeNvml([f.FakeGpu()]))"
+    (folder / "sitecustomize.py").write_text(install)
+    paths = map(str, (folder, FAKES, FAKES.parent, ROOT))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(paths))
+    monkeypatch.syspath_prepend(str(FAKES.parent))
+    (tmp_path / "c.toml").write_text(CAMPAIGN)
+    nvml: Any = importlib.import_module("fake_nvml")
+    words = ("--framework", "tensorrt", "--device", "cuda:0", "--precision", "tf32")
+    with nvml.installed(nvml.FakeNvml([nvml.FakeGpu()])):
+        cli.run("bench", tmp_path / "c.toml", *words, "-o", tmp_path / "rows.h5")
+    assert {path.name for path in tmp_path.iterdir()} == {"site", "c.toml", "rows.h5"}
+    table = read_table(tmp_path / "rows.h5")["conv"]
+    assert table.ok.all()
+    assert len(table.ok) == 12
+    profiled, execution = (table.times_ms[f"{name}_ms"] for name in ("profiled", "execution"))
+    np.testing.assert_allclose(profiled, execution, rtol=1e-4)
+    info = read_info(tmp_path / "rows.h5")
+    assert info.setting.precision == "tf32"
+    assert info.machine_costs["session_ms"] == pytest.approx(0.004)
+    assert info.platform.accelerators[0].name == "NVIDIA GeForce RTX 4090"
 
 
 @pytest.fixture
