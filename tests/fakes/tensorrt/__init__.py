@@ -39,7 +39,16 @@ _DTYPES = {
     "float32": "FLOAT", "float16": "HALF", "bfloat16": "BF16", "int8": "INT8", "int32": "INT32",
     "int64": "INT64", "bool": "BOOL", "uint8": "UINT8",
 }  # fmt: skip
-_BYTES = {"FLOAT": 4, "HALF": 2, "BF16": 2, "INT8": 1, "INT32": 4, "INT64": 8, "BOOL": 1}
+_BYTES = {
+    "FLOAT": 4,
+    "HALF": 2,
+    "BF16": 2,
+    "INT8": 1,
+    "INT32": 4,
+    "INT64": 8,
+    "BOOL": 1,
+    "UINT8": 1,
+}
 _WIDE = 32
 """Channels per vector of int8 tensors whose format TensorRT may choose."""
 
