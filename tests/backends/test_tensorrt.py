@@ -387,6 +387,12 @@ def test_without_a_gpu(gpu: Any) -> None:
         backend("tensorrt", "cuda")
 
 
+def test_on_a_gpu_that_tensorrt_does_not_support(gpu: Any) -> None:
+    gpu.refusal = "Target GPU SM 61 is not supported by this TensorRT release"
+    with pytest.raises(ResperfError, match=r"TensorRT 1.* cannot start on this GPU: Target GPU SM"):
+        backend("tensorrt", "cuda")
+
+
 def test_without_the_packages(monkeypatch: pytest.MonkeyPatch) -> None:
     _forget()
     monkeypatch.setitem(sys.modules, "tensorrt", None)

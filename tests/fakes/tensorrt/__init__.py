@@ -245,6 +245,9 @@ class IBuilderConfig:
 class Builder:
     def __init__(self, logger: ILogger) -> None:
         self._logger = logger
+        if gpu.refusal:
+            self._log(gpu.refusal)
+            raise TypeError("pybind11::init(): factory function returned nullptr")
 
     def create_network(self, flags: int = 0) -> Any:
         if flags != 1 << int(_ENUMS["NetworkDefinitionCreationFlag"].STRONGLY_TYPED):
