@@ -392,8 +392,13 @@ def _normalised_shape(operator: Operator, default: int = -1) -> tuple[int, ...]:
     return operator.operand(0).shape[operator.axis(default) :]
 
 
+def _epsilon(operator: Operator) -> float:
+    """Return the default of an operator; ONNX Runtime's that add first have a smaller one."""
+    return 1e-12 if operator.op.startswith("Skip") else 1e-5
+
+
 def _layer_norm(operator: Operator) -> Function:
-    eps = float(_attribute(operator, "epsilon", 1e-5))
+    eps = float(_attribute(operator, "epsilon", _epsilon(operator)))
     shape = _normalised_shape(operator)
 
     def run(x: Any, weight: Any, bias: Any = None) -> Any:
@@ -403,7 +408,7 @@ def _layer_norm(operator: Operator) -> Function:
 
 
 def _rms_norm(operator: Operator) -> Function:
-    eps = float(_attribute(operator, "epsilon", 1e-5))
+    eps = float(_attribute(operator, "epsilon", _epsilon(operator)))
     shape = _normalised_shape(operator)
     return lambda x, weight: F.rms_norm(x, shape, weight, eps)
 
