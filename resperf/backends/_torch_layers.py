@@ -163,7 +163,8 @@ def layer_of_torch(layer: Layer, *, training: bool = False) -> TorchLayer:
             f"{layer.kind}: PyTorch adds residuals and runs activations as operators of their own; "
             "lower the layer first"
         )
-    kernel = _ADAPTED.get(layer.kind, lambda _, given: given)(layer, kernel)
+    if adapt := _ADAPTED.get(layer.kind):
+        kernel = adapt(layer, kernel)
     kernel = _in_type(kernel, str(layer.fields().get("dtype", "float32")))
     operator, order = _as_operator(kernel)
     after = _AFTER.get(layer.kind)
@@ -239,7 +240,7 @@ def _recurrent(_layer: Layer, kernel: Kernel) -> Kernel:
 
 def _copied_move(layer: Layer, function: Function) -> Function:
     if str(layer.fields()["function"]) == "copy":
-        return torch.clone
+        return lambda x: x.clone()
     if str(layer.fields()["function"]) == "expand":
         return lambda x, *others: function(x, *others).contiguous()
     return function

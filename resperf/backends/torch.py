@@ -60,7 +60,7 @@ COMPILED_COPIES = 4
 TRAINED_BYTES = 2_000_000_000
 """Limit on what copies of a layer keep for their backward pass."""
 ESTIMATES = 5
-MANY_RUNS = 9
+MANY_WARMUPS = 2
 _ERRORS = (RuntimeError, ValueError, TypeError, IndexError, NotImplementedError, AssertionError)
 
 
@@ -413,7 +413,7 @@ class TorchBackend(Backend):
         run = self._run_of(found.function, found.first_input(place), sets)
         run()
         timed = self._device.timer(run)
-        return max(median_of(timed, 0.0, warmups=MANY_RUNS) - self._call_ms, 0.0)
+        return max(median_of(timed, 0.0, warmups=MANY_WARMUPS) - self._call_ms, 0.0)
 
 
 def _first_result(result: Any) -> Any:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +14,7 @@ import onnx
 import onnxruntime
 import pytest
 import torch
+from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented as NotImplementedInOrt
 
 from resperf.backends import Backend, _chain, backend
 from resperf.backends import torch as module
@@ -114,10 +114,7 @@ def test_results_agree_with_onnx_runtime(kind: str, eager: Backend) -> None:
         try:
             found = layer_of_torch(layer)
             expected, values = by_onnxruntime(found.kernel)
-        except (UnsupportedError, onnxruntime.capi.onnxruntime_pybind11_state.Fail):
-            continue
-        except Exception as error:  # Kernels that ONNX Runtime does not have on a CPU.
-            assert "NOT_IMPLEMENTED" in str(error) or "NotImplemented" in type(error).__name__
+        except (UnsupportedError, NotImplementedInOrt):  # bool, int64: not every kernel has them
             continue
         names = ["x", *(f"w0_{i}" for i in range(len(found.kernel.weight_shapes)))]
         names += [f"extra{i}" for i in range(len(found.kernel.extra_shapes))]
@@ -324,7 +321,7 @@ def test_values_of_a_network_are_freed_behind_their_last_reader(eager, tmp_path)
     names = ["x", *(f"v{i}" for i in range(9)), "y"]
     nodes = [
         onnx.helper.make_node("Tanh", [before], [after])
-        for before, after in zip(names, names[1:], strict=False)
+        for before, after in itertools.pairwise(names)
     ]
     with eager.network(saved(tmp_path / "n.onnx", nodes, [1, 10**6]), batch=None) as built:
         assert built.phases["peak_memory_bytes"].sampler() == pytest.approx(3 * 4e6, rel=0.01)
@@ -364,14 +361,6 @@ def test_compiled_layers_and_networks_run_what_dynamo_made(monkeypatch) -> None:
     counted = torch._dynamo.utils.counters
     assert counted["stats"]["unique_graphs"] >= 1
     assert not counted["graph_break"]
-
-
-def test_predicting_loads_no_torch() -> None:
-    code = (
-        "import sys, resperf, resperf.backends, resperf.cli.predict, resperf.lowering.torch;"
-        "sys.exit('torch' in sys.modules)"
-    )
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 # CUDA, against a stream with a clock of its own
@@ -420,8 +409,9 @@ def stream(monkeypatch: pytest.MonkeyPatch) -> Stream:
             return other.at_ms - self.at_ms
 
     fakes: dict[str, Any] = {
-        "Event": Event, "_sleep": made.sleep, "synchronize": made.wait, "set_device": lambda _: None,
-        "is_available": lambda: True, "device_count": lambda: 1, "empty_cache": lambda: None,
+        "Event": Event, "_sleep": made.sleep, "synchronize": made.wait,
+        "set_device": lambda _: None, "is_available": lambda: True, "device_count": lambda: 1,
+        "empty_cache": lambda: None,
         "mem_get_info": lambda: (10**9, 2 * 10**9), "memory_allocated": lambda: 300,
         "max_memory_allocated": lambda: 1000, "reset_peak_memory_stats": lambda: None,
     }  # fmt: skip
