@@ -20,6 +20,7 @@ from resperf.dataset import (
 )
 from resperf.dataset.importing import EngineLayer, EngineTensor, read_engine, read_exports
 from resperf.dataset.importing.engine_layers import typed_layer
+from resperf.dataset.importing.trtexec import version_of
 from resperf.errors import DatasetError, LayerError
 from resperf.layers import layer_from_key
 from resperf.measurement import NetworkRef
@@ -70,6 +71,13 @@ def test_engine() -> None:
     assert engine.facts["Precision"] == "FP32+FP16"
     assert "nets" not in engine.facts["Model"]
     assert not any("GPU-" in value for value in engine.facts.values())
+
+
+@pytest.mark.parametrize(
+    ("digits", "version"), [("8412", "8.4.12"), ("8601", "8.6.1"), ("101303", "10.13.3")]
+)
+def test_version_in_the_first_line_of_a_log(digits: str, version: str) -> None:
+    assert version_of(digits) == version
 
 
 def test_files_come_in_any_order_and_compressed(tmp_path: Path) -> None:
