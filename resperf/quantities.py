@@ -106,6 +106,16 @@ _ROWS = (
         "latency_ms", "ms", "one run of a network: its three phases", _NETWORK,
         Composition.DERIVED, ("preprocess_ms", "execution_ms", "postprocess_ms"),
     ),
+    Quantity(
+        "profiled_ms", "ms",
+        "the kernels, as the framework's own profiler reports them; re-layouts apart", _BOTH,
+        Composition.NONE,
+    ),
+    Quantity(
+        "relayout_ms", "ms",
+        "changes of memory layout or type that the framework added, by its own profiler", _BOTH,
+        Composition.NONE,
+    ),
     Quantity("forward_ms", "ms", "forward pass of a training step", _BOTH, Composition.SUM),
     Quantity("backward_ms", "ms", "backward pass of a training step", _BOTH, Composition.SUM),
     Quantity("update_ms", "ms", "the optimizer's update of all weights", _BOTH, Composition.SUM),
@@ -130,10 +140,13 @@ PHASES = QUANTITIES["latency_ms"].parts
 
 
 def layer_quantity(names: Collection[str]) -> str:
-    """Return the main quantity of a layer among `names`: execution, else the whole call.
+    """Return the main quantity of a layer among `names`: execution, the whole call, or a step.
 
-    Without either, it is the first quantity that does not only count at a network's ends.
+    Without these, it is the first quantity that does not only count at a network's ends.
     """
+    for name in (EXECUTION, WHOLE_CALL, STEP):
+        if name in names:
+            return name
     own = (
         name
         for name, row in QUANTITIES.items()

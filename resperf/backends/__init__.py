@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import os
+from collections.abc import Iterable
 
 from resperf import targets
 from resperf.backends._base import Backend, Built, Phase
@@ -20,7 +22,8 @@ def backend(framework: str, device_class: str | None = None, /, **settings: obje
     device_class : str, optional
         The framework's first with a backend by default.
     **settings
-        Passed on, such as ``threads=2``.
+        Passed on, such as ``threads=2``. A backend that takes a ``device`` gets the class of the
+        target, such as ``"cuda"``, where none is given.
 
     Raises
     ------
@@ -31,9 +34,25 @@ def backend(framework: str, device_class: str | None = None, /, **settings: obje
     """
     # Before the framework starts CUDA, and without meaning elsewhere: GPUs are numbered as by NVML.
     os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
-    factory = targets.target(framework, device_class).load("backend")
+    row = targets.target(framework, device_class)
+    factory = row.load("backend")
+    known = inspect.signature(factory).parameters
+    takes_any = any(each.kind is each.VAR_KEYWORD for each in known.values())
+    unknown = [] if takes_any else [name for name in settings if name not in known]
+    if unknown:
+        raise ResperfError(
+            f"framework {row.framework} on {row.device_class} has no {_options(unknown)}; it has "
+            f"only {_options(known)}"
+        )
+    if "device" in known:
+        settings = {"device": row.device_class, **settings}
     try:
         started: Backend = factory(**settings)
     except TypeError as error:
         raise ResperfError(f"framework {framework}: {error}") from error
     return started
+
+
+def _options(names: Iterable[str]) -> str:
+    """List settings as the command line writes them."""
+    return ", ".join(f"--{'training' if name == 'optimizer' else name}" for name in names)

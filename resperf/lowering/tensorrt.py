@@ -18,6 +18,7 @@ from dataclasses import replace
 
 from resperf.errors import LayerError, UnsupportedError
 from resperf.layers import Layer, Move, Operand, Operator, layer_of_operator
+from resperf.layers.cast import Cast
 from resperf.lowering._base import (
     HALF_TYPES,
     SINGLE,
@@ -50,9 +51,17 @@ FUSION_RULES = (
 _QUANTIZING = ("QuantizeLinear", "DequantizeLinear")
 
 
-def lower_layers(layers: Sequence[Layer], _setting: Setting) -> list[Layer]:
-    """Lower layers one by one: TensorRT chooses their formats itself."""
-    return list(layers)
+def lower_layers(layers: Sequence[Layer], setting: Setting) -> list[Layer]:
+    """Give layers the type that they have in a precision; TensorRT chooses their formats itself."""
+    dtype = HALF_TYPES.get(setting.precision, SINGLE)
+    return [layer if dtype == SINGLE else _of_type(layer, dtype) for layer in layers]
+
+
+def _of_type(layer: Layer, dtype: str) -> Layer:
+    """Replace float32 by another type, but for conversions, and kinds that do not have it."""
+    known = layer.specs()["dtype"].choices or ()
+    is_single = layer.fields()["dtype"] == SINGLE and layer.kind != Cast.kind
+    return layer.replace(dtype=dtype) if is_single and dtype in known else layer
 
 
 def lower(
