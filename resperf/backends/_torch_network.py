@@ -11,10 +11,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from resperf.backends._torch_attributes import Function
 from resperf.backends._torch_functions import (
     STATISTICS,
     TYPES,
-    Function,
     function_of,
     prepared,
     prepares,
