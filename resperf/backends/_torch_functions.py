@@ -86,7 +86,8 @@ def function_of(operator: Operator, *, training: bool = False) -> Function:
 def prepared(operator: Operator, weights: Sequence[Any]) -> list[Any]:
     """Return an operator's inputs after the first with weights as PyTorch's own modules hold them.
 
-    A matrix lies in memory as in ``nn.Linear``, and gates of recurrent cells are in its order.
+    A matrix lies in memory as in ``nn.Linear``, and gates of recurrent cells are in its order. What
+    is no tensor stays as it is.
     """
     prepare = _PREPARE.get(operator.op)
     return list(weights) if prepare is None else prepare(operator, weights)
@@ -125,6 +126,9 @@ def _clip(operator: Operator) -> Function:
     low = attribute(operator, "min", None)
     high = attribute(operator, "max", None)
     if operator.opset >= 11:
+        bounds = [each for each in operator.inputs[1:3] if each is not None]
+        if any(each.value is None for each in bounds):
+            return lambda x, low=None, high=None: torch.clamp(x, low, high)
         low, high = constant(operator, 1), constant(operator, 2)
     if (low, high) in ((0, 6), (-1, 1)):
         return lambda x, *_: F.hardtanh(x, low, high)
@@ -209,20 +213,19 @@ def _prepare_gemm(operator: Operator, weights: Sequence[Any]) -> list[Any]:
     matrix, *rest = weights
     if operator.operand(1).is_fixed and not attribute(operator, "transB", 0):
         matrix = matrix.t().contiguous()
-    return [matrix, *(None if each is None else each.reshape(_bias_shape(each)) for each in rest)]
+    return [matrix, *map(_without_ones, rest)]
 
 
-def _bias_shape(bias: Any) -> tuple[int, ...]:
-    """Return the shape of a bias without leading axes of length 1."""
-    shape = tuple(bias.shape)
-    while len(shape) > 1 and shape[0] == 1:
-        shape = shape[1:]
-    return shape
+def _without_ones(bias: Any) -> Any:
+    """Return a constant bias without leading axes of length 1."""
+    while isinstance(bias, torch.Tensor) and bias.ndim > 1 and bias.shape[0] == 1:
+        bias = bias[0]
+    return bias
 
 
 def _prepare_product(operator: Operator, weights: Sequence[Any]) -> list[Any]:
     (matrix,) = weights
-    if operator.operand(1).is_fixed and matrix.ndim == 2:
+    if operator.operand(1).is_fixed and len(operator.operand(1).shape) == 2:
         matrix = matrix.t().contiguous().t()
     return [matrix]
 
@@ -263,7 +266,9 @@ def _instance_norm(operator: Operator) -> Function:
 def _group_norm(operator: Operator) -> Function:
     eps = float(attribute(operator, "epsilon", 1e-5))
     groups = int(operator.attributes["num_groups"])
-    return lambda x, weight, bias: F.group_norm(x, groups, weight, bias, eps)
+    if len(operator.operand(1).shape) == 1:
+        return lambda x, weight, bias: F.group_norm(x, groups, weight, bias, eps)
+    return lambda x, weight, bias: F.group_norm(x, groups, weight.flatten(), bias.flatten(), eps)
 
 
 def _normalised_shape(operator: Operator, default: int = -1) -> tuple[int, ...]:

@@ -47,6 +47,8 @@ def prepare_recurrent(operator: Operator, weights: Sequence[Any]) -> list[Any]:
     """Return both initial states, then matrices and biases of each direction in PyTorch's order."""
     given = [*weights, *[None] * 6]
     inputs, states, biases = given[:3]
+    if not all(each is None or isinstance(each, torch.Tensor) for each in given[:3]):
+        raise UnsupportedError(f"{operator.op} with computed weights has no module")
     order = GATES[operator.op]
 
     def ordered(tensor: Any) -> Any:
