@@ -14,7 +14,8 @@ from onnx import TensorProto, helper
 
 from resperf.backends import tensorflow_runs
 from resperf.backends.tensorflow import TensorFlowBackend
-from resperf.backends.tensorflow_layers import operator_of, weights_from_onnx
+from resperf.backends.tensorflow_kernels import operator_of
+from resperf.backends.tensorflow_layers import weights_from_onnx
 from resperf.backends.tensorflow_runs import (
     MAX_COPIES_PER_RUN,
     WEIGHTS_BYTES,
@@ -204,8 +205,7 @@ def test_layers_compute_what_onnx_means(tensorflow: TensorFlowBackend, layer: La
 
 
 REFUSED: dict[str, tuple[Layer, str]] = {
-    "layout": (conv(), "stores images as nhwc, not nchw"),
-    "dtype": (lower_layer(conv(dtype="float16")), "dtype=float16"),
+    "layout": (conv(), "stores images as nhwc here, not nchw"),
     "reorder": (Reorder(batch=1, channels_in=4, height=8, width=8), "single image layout"),
     "dilated depthwise": (
         lower_layer(conv(groups=6, channels_out=6, **dilation(2, 2))),

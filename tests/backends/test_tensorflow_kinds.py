@@ -1,0 +1,100 @@
+"""Every kind with a TensorFlow operator computes what ONNX Runtime computes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+import tensorflow as tf
+
+from resperf.backends._ort_copies import copies_graph
+from resperf.backends.tensorflow import TensorFlowBackend
+from resperf.backends.tensorflow_builder import Builder
+from resperf.backends.tensorflow_kernels import _alone, operator_of
+from resperf.backends.tensorflow_layers import OPERATORS
+from resperf.backends.tensorflow_operators import build
+from resperf.campaign.sampler import draw
+from resperf.campaign.spec import Campaign
+from resperf.errors import UnsupportedError
+from resperf.layers import KINDS, Kernel, Layer
+from resperf.lowering.tensorflow import FILE_AXES, NO_OPERATOR
+from resperf.quantities import PHASES
+
+BUILT = [kind for kind in KINDS if kind not in NO_OPERATOR and kind not in OPERATORS]
+DRAWS = 8
+EDGES = ("resize",)
+"""Kinds whose operators treat edges in another way than ONNX's."""
+REFUSED = {
+    "conv_nd": "group=", "conv_transpose": "groups and dilations",
+    "conv_transpose_nd": "groups and dilations", "pool_nd": "LpPool|places|ceil_mode|count pads",
+    "attention": "masks", "recurrent": "linear_before_reset", "top_k": "smallest",
+    "norm": "size=", "quantize": "cannot", "indexed": "cannot", "move": "cannot",
+    "einsum": "cannot", "elementwise": "cannot", "matmul": "cannot",
+}  # fmt: skip
+
+
+def drawn(kind: str, count: int = DRAWS) -> list[Layer]:
+    campaign = Campaign.from_mapping({
+        "name": "test", "kinds": {kind: {}},
+        "constraints": {"largest_tensor_bytes": 60_000, "largest_macs": 300_000},
+    })  # fmt: skip
+    return draw(campaign, seed=5, count=count)
+
+
+def onnx_result(kernel: Kernel) -> tuple[dict[str, Any], dict[str, Any], Any]:
+    model, weights, host = copies_graph(kernel, 1)
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = 4
+    options.add_external_initializers(
+        list(weights), [onnxruntime.OrtValue.ortvalue_from_numpy(w) for w in weights.values()]
+    )
+    session = onnxruntime.InferenceSession(
+        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
+    return weights, host, session.run(None, host)[0]
+
+
+def tensorflow_result(kernel: Kernel, weights: dict[str, Any], host: dict[str, Any]) -> Any:
+    network = _alone(kernel)
+    named = {f"w{name.partition('_')[2]}": array for name, array in weights.items()}
+    builder = Builder(network, named)
+    given = [
+        tf.constant(
+            host[name].transpose(0, 2, 3, 1) if name in builder.storage.images else host[name]
+        )
+        for name in network.inputs
+    ]
+    (y,) = builder.outputs(build, *given)
+    return y.numpy().transpose(FILE_AXES) if "y" in builder.storage.images else y.numpy()
+
+
+@pytest.mark.parametrize("kind", BUILT)
+def test_a_kind_computes_what_onnx_means(tensorflow: TensorFlowBackend, kind: str) -> None:
+    computed, compared = Counter[bool](), 0
+    for layer in drawn(kind):
+        kernel = layer.replace(**({"layout": "nchw"} if "layout" in layer.fields() else {})).kernel()
+        try:
+            weights, host, expected = onnx_result(kernel)
+        except Exception:  # no kernel of this type on a CPU
+            continue
+        try:
+            y = tensorflow_result(kernel, weights, host)
+        except UnsupportedError as error:
+            computed[False] += 1
+            assert str(error)
+            continue
+        computed[True] += 1
+        assert y.shape == expected.shape, layer
+        assert y.dtype == expected.dtype, layer
+        if kind in EDGES:
+            continue
+        compared += 1
+        np.testing.assert_allclose(
+            y.astype(float), expected.astype(float), rtol=2e-3, atol=2e-3, err_msg=layer.key
+        )
+    print(kind, computed, compared)
+    assert computed[True]
