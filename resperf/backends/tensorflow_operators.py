@@ -189,6 +189,10 @@ def _divided(x: Any, y: Any) -> Any:
     return tf.raw_ops.TruncateDiv(x=x, y=y) if x.dtype.is_integer else x / y
 
 
+def _power(x: Any, y: Any) -> Any:
+    return tf.pow(x, tf.cast(y, x.dtype))
+
+
 def _prelu(x: Any, slope: Any) -> Any:
     """Return x where it is positive, slope x elsewhere; written as Keras does."""
     return tf.nn.relu(x) - slope * tf.nn.relu(-x)
@@ -652,7 +656,7 @@ _OPERATORS: Mapping[str, Build] = {
         op: _binary(function)
         for op, function in {
             "Add": tf.add, "Sum": tf.add, "Sub": tf.subtract, "Mul": tf.multiply,
-            "Div": _divided, "Pow": tf.pow, "Max": tf.maximum, "Min": tf.minimum,
+            "Div": _divided, "Pow": _power, "Max": tf.maximum, "Min": tf.minimum,
             "And": tf.logical_and, "Or": tf.logical_or, "Xor": tf.math.logical_xor,
             "Equal": tf.equal, "Greater": tf.greater, "GreaterOrEqual": tf.greater_equal,
             "Less": tf.less, "LessOrEqual": tf.less_equal, "PRelu": _prelu,

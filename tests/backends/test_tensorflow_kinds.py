@@ -76,7 +76,9 @@ def tensorflow_result(kernel: Kernel, weights: dict[str, Any], host: dict[str, A
 def test_a_kind_computes_what_onnx_means(tensorflow: TensorFlowBackend, kind: str) -> None:
     computed, compared = Counter[bool](), 0
     for layer in drawn(kind):
-        kernel = layer.replace(**({"layout": "nchw"} if "layout" in layer.fields() else {})).kernel()
+        kernel = layer.replace(
+            **({"layout": "nchw"} if "layout" in layer.fields() else {})
+        ).kernel()
         try:
             weights, host, expected = onnx_result(kernel)
         except Exception:  # no kernel of this type on a CPU
