@@ -192,7 +192,7 @@ def _check_installed(provider: str) -> None:
     if provider not in available:
         raise ResperfError(
             f"ONNX Runtime {version} here has no {provider}, but {', '.join(available)}; put the "
-            "GPU build over it, which runs on CPUs as well: pip install --force-reinstall --no-deps "
+            "GPU build over it, which has CPUs too: pip install --force-reinstall --no-deps "
             f"onnxruntime-gpu=={version}"
         )
     if not hasattr(onnxruntime.InferenceSession, "get_provider_graph_assignment_info"):
