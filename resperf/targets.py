@@ -130,6 +130,7 @@ _CONTAINED = ("node_ms", "handover_ms_per_mb")
 _TORCH_FREE = ("session_ms", "view_ms", *_CONTAINED)
 """PyTorch has no session, and its views run nothing on a GPU."""
 
+_TORCH = "resperf.backends.torch:TorchBackend"
 _TORCH_PRECISIONS = ("fp32", "amp", "fp16", "bf16")
 
 _ROWS = (
@@ -159,8 +160,11 @@ _ROWS = (
         framework="torch",
         device_class="cuda",
         lowering="resperf.lowering.torch",
+        backend=_TORCH,
+        monitor="resperf.backends.monitors.cuda:CudaMonitor",
         terms="resperf.predictors.terms.cuda:CUDA",
         packages=("torch",),
+        install="resperf[torch,cuda]",
         free=_TORCH_FREE,
         precisions=_TORCH_PRECISIONS,
     ),
@@ -177,8 +181,12 @@ _ROWS = (
         framework="torch",
         device_class="cpu",
         lowering="resperf.lowering.torch",
+        backend=_TORCH,
+        monitor="resperf.backends.monitors.cpu:CpuMonitor",
+        terms=DEFAULT.terms,
         packages=("torch",),
-        free=_TORCH_FREE,
+        install="resperf[torch]",
+        recycle_layers=1000,
     ),
     Target(
         framework="synthetic",
@@ -309,6 +317,12 @@ def is_at_hand(word: str) -> bool:
 def _class_word(word: str) -> str:
     """Return a name without the device number: ``"cuda"`` of ``"CUDA:0"``."""
     return re.sub(r":\d+$", "", word.casefold())
+
+
+def device_number(word: str) -> int:
+    """Return the number in a local device's name: 1 of ``"cuda:1"``, 0 of ``"cuda"``."""
+    found = re.search(r":(\d+)$", word)
+    return int(found[1]) if found else 0
 
 
 def names_with(field: str) -> str:

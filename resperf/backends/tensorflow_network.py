@@ -20,7 +20,7 @@ from resperf.backends.tensorflow_runs import CPU, Host, Traced, resident, run_of
 from resperf.errors import UnsupportedError
 from resperf.lowering.tensorflow import LAYOUT, in_precision, without_removed
 from resperf.network import Network, read_network
-from resperf.network.weights import materialise
+from resperf.network.weights import weights_of
 from resperf.timing import WallClock
 
 
@@ -89,16 +89,3 @@ def _input(host: Host, shape: Sequence[int], dtype: str) -> Array:
     return (
         np.ones(shape, dtype) if dtype in ("int64", "int32", "bool") else host.array(shape, dtype)
     )
-
-
-def weights_of(
-    path: Path, *, batch: int | None = None, shapes: Mapping[str, Sequence[int]] | None = None
-) -> dict[str, Array]:
-    """Return the value of every initializer, dummy values where the file has none."""
-    from onnx import TensorProto, numpy_helper
-
-    model, weights = materialise(path, batch=batch, shapes=shapes)
-    for proto in model.graph.initializer:
-        if proto.name not in weights and proto.data_location != TensorProto.EXTERNAL:
-            weights[proto.name] = numpy_helper.to_array(proto)
-    return weights

@@ -14,7 +14,7 @@ from onnx import helper
 
 from resperf.backends.tensorflow import TensorFlowBackend
 from resperf.backends.tensorflow_builder import Builder
-from resperf.backends.tensorflow_network import weights_of
+from resperf.network.weights import weights_of
 from resperf.backends.tensorflow_operators import build
 from resperf.errors import UnsupportedError
 from resperf.lowering.tensorflow import without_removed
