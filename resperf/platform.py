@@ -13,6 +13,7 @@ from typing import Any
 from resperf.platform_facts import UNNAMED_HYPERVISOR, Cache, CpuFacts, cpu_facts
 from resperf.records import Record, hash_of_fields
 from resperf.settings import Setting
+from resperf.targets import local_devices
 
 _INSTRUCTION_SETS = ("avx512f", "avx2", "avx", "sse4_2", "asimd")
 _INSTRUCTION_EXTRAS = ("avx512_vnni", "avx512_bf16", "avx512_fp16", "amx_tile", "avx_vnni", "sve")
@@ -39,6 +40,14 @@ class Accelerator(Record):
     power_limit_w : int
     compute_capability : str
         ``"9.0"``.
+    uuid_hash : str
+        Equal for the same card only.
+    cuda : str
+        Newest CUDA version that the driver supports.
+    ecc, mig : str
+        Whether memory is error-corrected, and the card divided: ``"on"`` or ``"off"``.
+    pcie : str
+        Best link of card and slot: ``"PCIe 4.0 x16"``.
     """
 
     name: str
@@ -48,6 +57,11 @@ class Accelerator(Record):
     memory_clock_mhz: int = 0
     power_limit_w: int = 0
     compute_capability: str = ""
+    uuid_hash: str = ""
+    cuda: str = ""
+    ecc: str = ""
+    mig: str = ""
+    pcie: str = ""
 
 
 @dataclass(frozen=True)
@@ -133,7 +147,7 @@ class Platform(Record):
                 if name in ("family", "model") and self.processor == other.processor:
                     effect = "another generation under the same processor name: times may differ"
                 if name == "accelerators":
-                    mine, theirs = _words_of(mine), _words_of(theirs)
+                    mine, theirs = _words_of(mine, theirs), _words_of(theirs, mine)
                 comma = ", " * bool(effect)
                 phrases.append(f"{name}: {mine} here, {theirs} there{comma}{effect}")
         return phrases + self.speed_differences(other)
@@ -181,8 +195,16 @@ def _memory_differs(mine: int, theirs: int) -> bool:
     return _both_known(mine, theirs) and abs(mine - theirs) > 0.1 * max(mine, theirs)
 
 
-def _unequal(mine: Any, theirs: Any) -> bool:
-    return bool(mine != theirs)
+def _accelerators_differ(mine: tuple[Accelerator, ...], theirs: tuple[Accelerator, ...]) -> bool:
+    """Whether their numbers differ, or a fact that both sides know."""
+    return len(mine) != len(theirs) or any(
+        _facts_that_differ(*pair) for pair in zip(mine, theirs, strict=True)
+    )
+
+
+def _facts_that_differ(one: Accelerator, other: Accelerator) -> list[str]:
+    names = (f.name for f in dataclasses.fields(Accelerator))
+    return [name for name in names if _both_known(getattr(one, name), getattr(other, name))]
 
 
 _CPU: Mapping[str, _Rule] = {
@@ -200,7 +222,9 @@ _CPU: Mapping[str, _Rule] = {
 """Facts that affect times on a CPU."""
 
 _ACCELERATED: Mapping[str, _Rule] = {
-    "accelerators": _Rule("another device, driver or clock: all times may differ", _unequal),
+    "accelerators": _Rule(
+        "another device, driver or clock: all times may differ", _accelerators_differ
+    ),
     "devices": _Rule(),
     "interconnect": _Rule("times of transfers between devices may differ"),
     "processor": _Rule("preprocess, postprocess and launch times may differ"),
@@ -211,15 +235,15 @@ _ACCELERATED: Mapping[str, _Rule] = {
 """Facts that affect times on accelerators."""
 
 
-def _words_of(accelerators: tuple[Accelerator, ...]) -> str:
-    """Describe accelerators by all known facts."""
-    words = [
-        " ".join(
-            [each.name, *(f"{name}={value}" for name, value in dataclasses.asdict(each).items()
-                          if value and name != "name")]
-        )
-        for each in accelerators
-    ]  # fmt: skip
+def _words_of(mine: tuple[Accelerator, ...], others: tuple[Accelerator, ...]) -> str:
+    """Describe accelerators by what they do not share with as many others, else by all facts."""
+    words = []
+    for place, each in enumerate(mine):
+        facts = dataclasses.asdict(each)
+        if len(mine) == len(others):
+            facts = {name: facts[name] for name in _facts_that_differ(each, others[place])}
+        shown = (f"{name}={value}" for name, value in facts.items() if value and name != "name")
+        words.append(" ".join([each.name, *shown]))
     return " and ".join(words) or "none"
 
 
@@ -257,7 +281,23 @@ def usable_cores() -> int:
 
 
 def this_platform(device: str) -> Platform:
-    """Return this machine as the platform of a device."""
+    """Return this machine as the platform of a device.
+
+    Parameters
+    ----------
+    device : str
+        Any name. One that means an accelerator of this machine, such as ``"cuda:0"``, is looked
+        up: the platform has its facts and its usual name, such as ``"rtx4090"``.
+
+    Raises
+    ------
+    MissingExtraError, ResperfError
+        If an accelerator cannot be looked up (`resperf.nvml.Gpu`).
+    """
+    accelerators: tuple[Accelerator, ...] = ()
+    if look_up := local_devices(device):
+        device, accelerator = look_up(device)
+        accelerators = (accelerator,)
     memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     facts = _here()
     return Platform(
@@ -272,6 +312,7 @@ def this_platform(device: str) -> Platform:
         cores=usable_cores(),
         memory_bytes=round(memory_bytes / _GIBIBYTE) * _GIBIBYTE,
         system=platform.system(),
+        accelerators=accelerators,
     )
 
 

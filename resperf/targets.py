@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import importlib
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Self
@@ -121,7 +121,7 @@ DEFAULT = Target(
     backend="resperf.backends.onnxruntime:OnnxRuntimeBackend",
     monitor="resperf.backends.monitors.cpu:CpuMonitor",
     terms="resperf.predictors.terms.cpu:CPU",
-    packages=("onnxruntime",),
+    packages=("onnxruntime", "onnxruntime-gpu"),
 )
 """The target if neither a device nor a framework is given."""
 
@@ -130,6 +130,8 @@ _CONTAINED = ("node_ms", "handover_ms_per_mb")
 _TORCH_FREE = ("session_ms", "view_ms", *_CONTAINED)
 """PyTorch has no session, and its views run nothing on a GPU."""
 
+_CUDA_MONITOR = "resperf.backends.monitors.cuda:CudaMonitor"
+_CUDA_TERMS = "resperf.predictors.terms.cuda:CUDA"
 _TORCH = "resperf.backends.torch:TorchBackend"
 _TORCH_PRECISIONS = ("fp32", "amp", "fp16", "bf16")
 
@@ -144,16 +146,22 @@ _ROWS = (
         terms=DEFAULT.terms,
         packages=("tensorflow-cpu", "tensorflow"),
         install="resperf[tensorflow]",
+        precisions=("fp32", "fp16", "bf16"),
         recycle_layers=1000,
     ),
-    # Bundles of GPUs are trained on published times (tools/build_bundles.py).
+    # The shipped bundles of GPUs are trained on published times (tools/build_bundles.py).
     Target(
         framework="tensorflow",
         device_class="cuda",
         lowering="resperf.lowering.tensorflow",
-        terms="resperf.predictors.terms.cuda:CUDA",
+        backend="resperf.backends.tensorflow:TensorFlowBackend",
+        monitor=_CUDA_MONITOR,
+        terms=_CUDA_TERMS,
         packages=("tensorflow",),
+        install="tensorflow[and-cuda]",
         free=_CONTAINED,
+        precisions=("fp32", "tf32", "fp16", "bf16"),
+        recycle_layers=1000,
     ),
     # Published times only. ROCm has other kernels than CUDA, so that it is a class of its own.
     Target(
@@ -161,8 +169,8 @@ _ROWS = (
         device_class="cuda",
         lowering="resperf.lowering.torch",
         backend=_TORCH,
-        monitor="resperf.backends.monitors.cuda:CudaMonitor",
-        terms="resperf.predictors.terms.cuda:CUDA",
+        monitor=_CUDA_MONITOR,
+        terms=_CUDA_TERMS,
         packages=("torch",),
         install="resperf[torch,cuda]",
         free=_TORCH_FREE,
@@ -189,6 +197,18 @@ _ROWS = (
         recycle_layers=1000,
     ),
     Target(
+        framework="onnxruntime",
+        device_class="cuda",
+        lowering="resperf.lowering.onnxruntime_cuda",
+        backend="resperf.backends.onnxruntime_cuda:OnnxRuntimeCudaBackend",
+        monitor=_CUDA_MONITOR,
+        terms=_CUDA_TERMS,
+        packages=("onnxruntime-gpu",),
+        install="resperf[onnxruntime-gpu]",
+        free=_CONTAINED,
+        precisions=("fp32", "tf32", "fp16"),
+    ),
+    Target(
         framework="synthetic",
         device_class="synthetic",
         lowering="resperf.lowering.synthetic",
@@ -196,6 +216,10 @@ _ROWS = (
         monitor="resperf.backends.monitors.synthetic:SyntheticMonitor",
     ),
 )
+_LOCAL: Mapping[str, str] = {"cuda": "resperf.nvml:local_device"}
+"""Device class -> what looks up a device of this machine by its word: its name and facts."""
+_PREFIXES: Mapping[str, str] = {"nvidia-": "cuda"}
+"""How names of measured cards begin that are in no table of devices -> their device class."""
 _table: dict[tuple[str, str], Target] = {(row.framework, row.device_class): row for row in _ROWS}
 
 
@@ -302,6 +326,9 @@ def device_class(word: str, framework: str | None = None) -> str:
     """
     if is_at_hand(word):
         return _class_word(word)
+    for prefix, name in _PREFIXES.items():
+        if word.casefold().startswith(prefix):
+            return name
     classes = {row.device_class for row in _table.values() if row.framework == framework}
     return classes.pop() if len(classes) == 1 else UNKNOWN
 
@@ -312,6 +339,22 @@ def is_at_hand(word: str) -> bool:
     if all(row.device_class != name for row in _table.values()):
         _add_installed()
     return any(row.device_class == name for row in _table.values())
+
+
+def local_devices(word: str) -> Callable[[str], tuple[str, Any]] | None:
+    """Return what looks up the device of this machine that a word means.
+
+    Returns
+    -------
+    callable or None
+        Turns the word into the device's usual name and its `resperf.platform.Accelerator`. None if
+        the word means no accelerator of this machine, or one whose backend describes it itself.
+    """
+    module, _, attribute = _LOCAL.get(_class_word(word), "").partition(":")
+    if not module:
+        return None
+    found: Callable[[str], tuple[str, Any]] = getattr(importlib.import_module(module), attribute)
+    return found
 
 
 def _class_word(word: str) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from resperf.backends.monitors import load_monitor
+from resperf.backends.monitors import Monitor, load_monitor
 from resperf.campaign.harvest import shipped_networks
 from resperf.campaign.networks import plan_networks
 from resperf.campaign.plan import Plan, plan
@@ -52,11 +52,15 @@ class Bench:
     networks: Sequence[Path] = ()
     exclude: Sequence[Path] = ()
 
+    def monitor(self) -> Monitor:
+        """Make a monitor of the device, not started."""
+        return load_monitor(self.target, str(self.settings.get("device", self.target.device_class)))
+
     def worker_settings(
         self, campaign: Campaign, options: Mapping[str, Any] | None = None
     ) -> WorkerSettings:
         """Return what a measuring process is started with; keywords of a network's run add up."""
-        memory_bytes = load_monitor(self.target).memory_bytes()
+        memory_bytes = self.monitor().memory_bytes()
         return WorkerSettings(
             target=self.target,
             settings={**self.settings, **(options or {})},
@@ -110,7 +114,7 @@ def plan_campaign(
             exclude_keys=frozenset(layer.key for layer in excluded),
         )
         notes = planned.notes + _not_drawn(campaign, own)
-        planned = replace(planned, notes=notes, monitor=load_monitor(bench.target))
+        planned = replace(planned, notes=notes, monitor=bench.monitor())
         setting, platform = process.setting, process.platform
     if campaign.networks is not None:
         settings = _settings_of_networks(campaign, campaign.networks, bench, setting)

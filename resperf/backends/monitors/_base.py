@@ -83,6 +83,8 @@ class Monitor:
         Names of the `usual_times` in a dataset's machine costs.
     waits_for : frozenset of str
         Temporary states that affect every network: measuring a network waits for their end.
+    device : str
+        Word of the local device, such as ``"cuda:1"``; set by `load_monitor`.
     clock, now : callable
         Monotonic nanoseconds; seconds since 1970. A device may provide its own.
     history : ReferenceHistory
@@ -97,6 +99,7 @@ class Monitor:
     device_states: tuple[str, ...] = ()
     usual_costs: tuple[str, ...] = ()
     waits_for: frozenset[str] = frozenset()
+    device: str = ""
 
     def __init__(self) -> None:
         self.clock: Clock = time.perf_counter_ns
@@ -115,10 +118,39 @@ class Monitor:
         """Return the memory that subjects can use: this machine's."""
         return int(require("psutil", "bench").virtual_memory().total)
 
+    @property
+    def exclusive(self) -> str:
+        """What only one campaign at a time may measure on, as a file's name; empty if several may.
+
+        Raises
+        ------
+        ResperfError
+            If the device is not there.
+        """
+        return ""
+
+    def check(self) -> None:
+        """Find out whether the device still answers; the base class believes so.
+
+        Raises
+        ------
+        DeviceLostError
+            If it does not.
+        """
+
     def limit_memory(self, limit_bytes: int) -> None:
         """Make allocations of this process fail before memory is full; called before `start`.
 
         The base class does nothing. 0 is no limit.
+        """
+
+    def check_memory(self, _least_bytes: float) -> None:
+        """Refuse what needs at least so much memory, before it is built; the base class does not.
+
+        Raises
+        ------
+        MemoryError
+            If that is more than the limit.
         """
 
     def start(
@@ -142,6 +174,8 @@ class Monitor:
             Whether whole networks are measured instead of layers.
         """
         self._networks = networks
+        self._interval_s = interval_s
+        self._usual_before = usual or {}
         self._prepare(backend)
         if self.reference is None:
             return self
@@ -150,7 +184,7 @@ class Monitor:
         except UnsupportedError as error:
             self.unwatched = str(error)
             return self
-        probes = self._probes(backend, usual or {})
+        probes = self._probes(backend, self._usual_before)
         self.watch(reference.isolated, interval_s=interval_s, probes=probes)
         return self
 
