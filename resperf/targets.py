@@ -321,7 +321,8 @@ def stand_in(framework: str, device_class: str) -> Target:
 def device_class(word: str, framework: str | None = None) -> str:
     """Return the class in a device's name, such as ``"cuda"`` of ``"cuda:0"``.
 
-    Other names have the class of the framework's only row, else `UNKNOWN`.
+    Other names have the class of the framework's only row, of the `DEFAULT` target for its
+    framework, else `UNKNOWN`.
     `resperf.devices.device_class` also knows the names of GPUs.
     """
     if is_at_hand(word):
@@ -329,6 +330,8 @@ def device_class(word: str, framework: str | None = None) -> str:
     for prefix, name in _PREFIXES.items():
         if word.casefold().startswith(prefix):
             return name
+    if framework == DEFAULT.framework:
+        return DEFAULT.device_class
     classes = {row.device_class for row in _table.values() if row.framework == framework}
     return classes.pop() if len(classes) == 1 else UNKNOWN
 
