@@ -66,7 +66,8 @@ def kernel_of(layer: Layer, block: int, *, half_precision: bool = False) -> Kern
             f"ONNX Runtime's kernels are measured in {known} here, not in {', '.join(unknown)}"
         )
     try:
-        return _OWN[layer.kind](layer, block) if layer.kind in _OWN else _fused(layer.kernel())
+        kernel = _OWN[layer.kind](layer, block) if layer.kind in _OWN else _fused(layer.kernel())
+        return kernel.in_floats(str(layer.fields().get("dtype", kernel.dtype)))
     except LayerError as error:
         raise UnsupportedError(f"ONNX Runtime runs no {layer.kind} like this: {error}") from error
 

@@ -43,6 +43,7 @@ def operator_of(layer: Layer, layout: str = LAYOUT) -> Operator:
     plain = layer.replace(layout="nchw") if "layout" in layer.fields() else layer
     try:
         kernel = plain.kernel()
+        kernel = kernel.in_floats(str(layer.fields().get("dtype", kernel.dtype)))
     except LayerError as error:
         raise UnsupportedError(f"TensorFlow runs no {layer.kind} like this: {error}") from error
     return _of_kernel(kernel, layout)

@@ -14,11 +14,11 @@ from onnx import helper
 
 from resperf.backends.tensorflow import TensorFlowBackend
 from resperf.backends.tensorflow_builder import Builder
-from resperf.network.weights import weights_of
 from resperf.backends.tensorflow_operators import build
 from resperf.errors import UnsupportedError
 from resperf.lowering.tensorflow import without_removed
 from resperf.network import read_network
+from resperf.network.weights import weights_of
 from resperf.quantities import PHASES
 
 Array = np.ndarray[Any, Any]
