@@ -166,10 +166,12 @@ class OnnxRuntimeCudaBackend(OnnxRuntimeBackend):
             )
         except Exception as error:
             if _did_not_start(error):
-                raise ResperfError(_not_started(self.provider, first_line(error))) from error
+                raise ResperfError(
+                    _not_started(self.provider, first_line(error).rpartition(") ")[2])
+                ) from error
             raise
         if self.provider not in session.get_providers():
-            raise ResperfError(_not_started(self.provider, "it logged why"))
+            raise ResperfError(_not_started(self.provider, "it would run on the CPU"))
         _check_nodes(session, self.provider)
         return session
 

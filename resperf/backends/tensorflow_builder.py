@@ -276,7 +276,7 @@ class Builder:
             scale, shift = self.scale_and_shift(norm)
             bias = weights[1] if len(weights) > 1 else np.zeros_like(shift)
             folded = weights[0] * scale.reshape(-1, 1, 1, 1), bias * scale + shift
-            weights = [each.astype(layer.dtype) for each in folded]
+            weights = [each.astype(weights[0].dtype) for each in folded]
             layer = layer.replace(bias=True)
             self._folded.add(norm.name)
         start = len(self.held)

@@ -126,4 +126,5 @@ def made_up(shape: Sequence[int], dtype: str, *, positive: bool = False) -> Arra
 
 
 def _indices(array: Array, bound: int) -> Array:
-    return spread_indices(array.size, bound).reshape(array.shape).astype(array.dtype)
+    indices: Array = spread_indices(array.size, bound).reshape(array.shape).astype(array.dtype)
+    return indices

@@ -89,10 +89,8 @@ class Kernel:
         if dtype not in FLOATS or dtype == self.dtype or dtype in self.dtypes:
             return self
         types = tuple(dtype if each == "float32" else each for each in self.dtypes)
-        changed = {
-            name: dtype for name in ("dtype", "output_dtype") if getattr(self, name) == "float32"
-        }
-        return replace(self, dtypes=types, **changed)
+        own, result = (dtype if t == "float32" else t for t in (self.dtype, self.output_dtype))
+        return replace(self, dtypes=types, dtype=own, output_dtype=result)
 
 
 @dataclass(frozen=True)

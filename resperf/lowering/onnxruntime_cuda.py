@@ -48,7 +48,7 @@ def lower_layers(layers: Sequence[Layer], setting: Setting) -> list[Layer]:
 def _lower_layer(layer: Layer, dtype: str) -> Layer:
     lowered = _ort_rules.lower_layer(layer, 0)
     fields = lowered.fields()
-    changes: dict[str, object] = {}
+    changes: dict[str, str | bool] = {}
     if lowered.kind in _ort_rules.FUSED_ACTIVATIONS:
         changes["activation"] = "none"
     if fields.get("residual"):
