@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import torch
 
-from resperf.errors import ResperfError, UnsupportedError, first_line
+from resperf.errors import ResperfError, UnsupportedError, first_line, silent_stderr
 from resperf.targets import device_number
 from resperf.timing import Sampler, WallClock
 
@@ -106,7 +106,8 @@ class Cpu:
 
         def peak() -> float:
             before = resident()
-            with torch.autograd.profiler.profile(profile_memory=True, use_kineto=True) as profile:
+            profiler = torch.autograd.profiler.profile(profile_memory=True, use_kineto=True)
+            with silent_stderr(), profiler as profile:  # It logs that it starts and stops.
                 run()
             size, most = 0, 0
             for event in profile.kineto_results.events():
@@ -137,6 +138,10 @@ class Filler:
     def __call__(self, time_ms: float) -> None:
         """Queue that much idling."""
         torch.cuda._sleep(int(time_ms * self._cycles_per_ms))
+
+
+def _place(number: int) -> torch.device:
+    return torch.device("cuda", number)
 
 
 def _nothing() -> None:
@@ -208,8 +213,8 @@ class Cuda:
             raise ResperfError(
                 f"no device {word}: this machine has {count}, from cuda:0 to cuda:{count - 1}"
             )
-        self.place = torch.device("cuda", number)
-        torch.cuda.set_device(self.place)
+        self.place = _place(number)
+        torch.cuda.set_device(number)
         self._filler = Filler()
 
     def timer(self, run: Run, before: Run | None = None) -> Sampler:
@@ -242,7 +247,7 @@ class Cuda:
     def downloads(self, outputs: Callable[[], Sequence[Any]]) -> Sampler:
         """Time copies into pinned memory between events."""
         given = [each.detach() for each in outputs()]
-        hosts = [torch.empty(each.shape, dtype=each.dtype, pin_memory=True) for each in given]
+        hosts = [torch.empty_like(each, device="cpu").pin_memory() for each in given]
 
         def copy() -> None:
             for host, each in zip(hosts, given, strict=True):

@@ -93,6 +93,11 @@ def _attribute(operator: Operator, name: str, otherwise: Any) -> Any:
     return found.decode() if isinstance(found, bytes) else found
 
 
+def _chosen(function: Function) -> Function:
+    """Return an untyped function of the library."""
+    return function
+
+
 def _always(function: Function) -> Make:
     return lambda _operator: function
 
@@ -134,19 +139,19 @@ def _prelu(operator: Operator) -> Function:
 def _div(operator: Operator) -> Function:
     if operator.operand(0).dtype.startswith(("int", "uint")):
         return partial(torch.div, rounding_mode="trunc")
-    return torch.div
+    return _chosen(torch.div)
 
 
 def _pow(operator: Operator) -> Function:
     exponent = operator.operand(1).value
     if exponent is None or exponent.size != 1:
-        return torch.pow
+        return _chosen(torch.pow)
     number = exponent.item()
     return lambda x, *_: torch.pow(x, number)
 
 
 def _mod(operator: Operator) -> Function:
-    return torch.fmod if _attribute(operator, "fmod", 0) else torch.remainder
+    return _chosen(torch.fmod if _attribute(operator, "fmod", 0) else torch.remainder)
 
 
 def _folded(function: Function) -> Make:
@@ -392,8 +397,13 @@ def _normalised_shape(operator: Operator, default: int = -1) -> tuple[int, ...]:
     return operator.operand(0).shape[operator.axis(default) :]
 
 
+def _epsilon(operator: Operator) -> float:
+    """Return the default of an operator; ONNX Runtime's that add first have a smaller one."""
+    return 1e-12 if operator.op.startswith("Skip") else 1e-5
+
+
 def _layer_norm(operator: Operator) -> Function:
-    eps = float(_attribute(operator, "epsilon", 1e-5))
+    eps = float(_attribute(operator, "epsilon", _epsilon(operator)))
     shape = _normalised_shape(operator)
 
     def run(x: Any, weight: Any, bias: Any = None) -> Any:
@@ -403,7 +413,7 @@ def _layer_norm(operator: Operator) -> Function:
 
 
 def _rms_norm(operator: Operator) -> Function:
-    eps = float(_attribute(operator, "epsilon", 1e-5))
+    eps = float(_attribute(operator, "epsilon", _epsilon(operator)))
     shape = _normalised_shape(operator)
     return lambda x, weight: F.rms_norm(x, shape, weight, eps)
 
@@ -660,18 +670,25 @@ def _triangle(operator: Operator) -> Function:
     return lambda x, *_: function(x, diagonal)
 
 
+_INTERPOLATIONS: Mapping[tuple[str, int], str] = {
+    ("linear", 1): "linear", ("linear", 2): "bilinear", ("linear", 3): "trilinear",
+    ("cubic", 2): "bicubic",
+}  # fmt: skip
+
+
 def _resize(operator: Operator) -> Function:
     sizes = operator.result()[2:]
     mode = str(_attribute(operator, "mode", "nearest"))
     where = str(_attribute(operator, "coordinate_transformation_mode", "half_pixel"))
-    rank = len(sizes)
-    word = {"linear": {1: "linear", 2: "bilinear", 3: "trilinear"}.get(rank), "cubic": "bicubic"}
+    word = _INTERPOLATIONS.get((mode, len(sizes)), "")
     if operator.result()[:2] != operator.operand(0).shape[:2]:
         raise UnsupportedError("Resize of batch or channels is no operator of PyTorch")
     if mode == "nearest":
         return lambda x, *_: F.interpolate(x, sizes, mode="nearest")
+    if not word:
+        raise UnsupportedError(f"Resize of mode {mode} along {len(sizes)} axes is not PyTorch's")
     aligned = where == "align_corners"
-    return lambda x, *_: F.interpolate(x, sizes, mode=word[mode], align_corners=aligned)
+    return lambda x, *_: F.interpolate(x, sizes, mode=word, align_corners=aligned)
 
 
 def _grid_sample(operator: Operator) -> Function:

@@ -22,6 +22,8 @@ from resperf.layers import Kernel, Layer, Operand, Operator, spread_indices
 from resperf.layers._operator import CONTRIB, FLOATS
 
 _BLOCK = 1 << 18
+_GATED = frozenset({"LSTM", "GRU", "RNN"})
+"""Operators whose weights are held in another number."""
 _SMALL = 0.05
 """Scale of made-up values: neither denormal nor growing over products."""
 
@@ -101,14 +103,22 @@ class TorchLayer:
 
     def trained(self, others: Sequence[Any]) -> list[Any]:
         """Return the weights among the inputs after the first that an optimizer updates."""
-        if not self.kernel.weight_shapes:
-            return []
-        fixed = STATISTICS.get(self.operator.op, ())
+        return [each for index, each in enumerate(others) if self._is_trained(index, each)]
+
+    def with_trained(self, others: Sequence[Any], change: Callable[[Any], Any]) -> list[Any]:
+        """Return the inputs after the first with weights changed that an optimizer updates."""
         return [
-            each
+            change(each) if self._is_trained(index, each) else each
             for index, each in enumerate(others)
-            if each is not None and each.is_floating_point() and 1 + index not in fixed
         ]
+
+    def _is_trained(self, index: int, value: Any) -> bool:
+        weights = range(1, 1 + len(self.kernel.weight_shapes))
+        if value is None or not value.is_floating_point() or not weights:
+            return False
+        fixed = STATISTICS.get(self.operator.op, ())
+        own = self.operator.op in _GATED or self.order[1 + index] in weights
+        return own and 1 + index not in fixed
 
     def _made(self, position: int, shape: Sequence[int], place: torch.device) -> Any:
         values = made_up(shape, self.dtypes[position], place)
@@ -153,7 +163,8 @@ def layer_of_torch(layer: Layer, *, training: bool = False) -> TorchLayer:
             f"{layer.kind}: PyTorch adds residuals and runs activations as operators of their own; "
             "lower the layer first"
         )
-    kernel = _ADAPTED.get(layer.kind, lambda _, given: given)(layer, kernel)
+    if adapt := _ADAPTED.get(layer.kind):
+        kernel = adapt(layer, kernel)
     kernel = _in_type(kernel, str(layer.fields().get("dtype", "float32")))
     operator, order = _as_operator(kernel)
     after = _AFTER.get(layer.kind)
@@ -198,8 +209,6 @@ def _activation(_layer: Layer, kernel: Kernel) -> Kernel:
         return replace(kernel, attributes={"alpha": 1 / 6, "beta": 0.5})
     if kernel.op == "Clip":
         return replace(kernel, weight_shapes=(), constants=((0,), (6,)))
-    if kernel.op == "FastGelu":
-        return replace(kernel, op="Gelu", attributes={"approximate": "tanh"})
     return kernel
 
 
@@ -224,12 +233,14 @@ def _move(layer: Layer, kernel: Kernel) -> Kernel:
 
 def _recurrent(_layer: Layer, kernel: Kernel) -> Kernel:
     """Let the gate of a GRU act behind the product, as PyTorch's does."""
+    if kernel.op != "GRU":
+        return kernel
     return replace(kernel, attributes={**kernel.attributes, "linear_before_reset": 1})
 
 
 def _copied_move(layer: Layer, function: Function) -> Function:
     if str(layer.fields()["function"]) == "copy":
-        return torch.clone
+        return lambda x: x.clone()
     if str(layer.fields()["function"]) == "expand":
         return lambda x, *others: function(x, *others).contiguous()
     return function

@@ -40,7 +40,7 @@ class _Step:
     frees: tuple[int, ...]
 
 
-class TorchNetwork(torch.nn.Module):
+class TorchNetwork(torch.nn.Module):  # type: ignore[misc]  # torch is not typed here
     """A network as a module whose parameters are its weights.
 
     Tensors are freed as soon as nobody reads them again, as local variables of eager code are.

@@ -30,6 +30,7 @@ import torch
 from resperf.backends._base import Backend, Built, Phase, median_of
 from resperf.backends._chain import inter_layer_costs
 from resperf.backends._torch_devices import Cpu, Cuda, Device, as_resperf_error
+from resperf.backends._torch_functions import TYPES
 from resperf.backends._torch_layers import TorchLayer, layer_of_torch
 from resperf.backends._torch_network import TorchNetwork, host_inputs, size_bytes
 from resperf.backends._torch_training import TrainingStep, check_optimizer
@@ -52,12 +53,14 @@ AUTOCAST_TYPE: Mapping[str, str] = {"cpu": "bfloat16", "cuda": "float16"}
 """Class of devices -> type that autocast computes products in, by PyTorch's own default."""
 COMPILED = ("eager", "dynamo")
 LAYOUTS = ("nchw", "nhwc")
+COMPILER = "inductor"
+"""What TorchDynamo compiles with, by PyTorch's default."""
 COMPILED_COPIES = 4
 """Copies of a layer that are compiled as one function: more would take long to compile."""
 TRAINED_BYTES = 2_000_000_000
 """Limit on what copies of a layer keep for their backward pass."""
 ESTIMATES = 5
-MANY_RUNS = 9
+MANY_WARMUPS = 2
 _ERRORS = (RuntimeError, ValueError, TypeError, IndexError, NotImplementedError, AssertionError)
 
 
@@ -228,7 +231,6 @@ class TorchBackend(Backend):
         sets = [first, *(found.others(place, extras) for _ in range(copies - 1))]
         many = self._run_of(found.function, x, sets) if copies > 1 else alone
         many()
-        held = [sets, [alone, many]]
         execution = Phase(
             self._device.timer(many), offset=self._call_ms, divisor=copies, copies=copies
         )
@@ -238,7 +240,7 @@ class TorchBackend(Backend):
             execution,
             self._device.downloads(lambda: [output]),
             self._device.call_timer(alone),
-            lambda: [each.clear() for each in held],
+            sets.clear,
         )
 
     def _copies_for(self, alone: Callable[[], object], layer: Layer, budget_ms: float) -> int:
@@ -290,7 +292,7 @@ class TorchBackend(Backend):
     def _compile(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Compile for fixed shapes; the first call does it."""
         torch.compiler.reset()
-        compiled: Callable[..., Any] = torch.compile(function, dynamic=False)
+        compiled: Callable[..., Any] = torch.compile(function, dynamic=False, backend=COMPILER)
         return compiled
 
     def _trained_layer(self, found: TorchLayer, layer: Layer, budget_ms: float) -> Built:
@@ -322,15 +324,19 @@ class TorchBackend(Backend):
             x.detach().requires_grad_() if x.is_floating_point() else x for _ in range(copies)
         ]
         sets = [found.others(self._device.place, extras) for _ in range(copies)]
+        if self._precision == "amp":
+            # Autocast keeps weights in single precision, and casts them in each forward pass.
+            sets = [found.with_trained(others, torch.Tensor.float) for others in sets]
         weights = [each for others in sets for each in found.trained(others)]
         for each in weights:
             each.requires_grad_()
 
         def forward() -> list[Any]:
-            return [
-                _first_result(found.function(one, *others))
-                for one, others in zip(inputs, sets, strict=True)
-            ]
+            with self._autocast():
+                return [
+                    _first_result(found.function(one, *others))
+                    for one, others in zip(inputs, sets, strict=True)
+                ]
 
         leaves = [each for each in inputs if each.requires_grad]
         return TrainingStep(forward, leaves, weights, self._optimizer)
@@ -350,40 +356,43 @@ class TorchBackend(Backend):
         hosts = host_inputs(network)
         inputs = [each.to(place, memory_format=module.format_of(each)) for each in hosts]
         whole: Callable[..., Any] = module if self._compiled == "eager" else self._compile(module)
-        autocast = partial(
-            torch.autocast, self._kind, dtype=getattr(torch, AUTOCAST_TYPE[self._kind]),
-            enabled=self._precision == "amp",
-        )  # fmt: skip
         if training:
-            return self._trained_network(module, whole, inputs, autocast)
+            return self._trained_network(module, whole, inputs)
 
         def run() -> Any:
-            with torch.inference_mode(), autocast():
+            with torch.inference_mode(), self._autocast():
                 return whole(*inputs)
 
         outputs = [run()]
         resident = partial(size_bytes, [*module.parameters(), *module.buffers(), *inputs])
         peak = Phase(self._device.peak_bytes(run, resident), unit="bytes")
+
+        def free() -> None:
+            module.free()
+            inputs.clear()
+            outputs.clear()
+
         built = Built.of_phases(
             self._device.uploads(hosts, module.format_of),
             Phase(self._device.run_timer(run)),
             self._device.downloads(lambda: outputs[0]),
             self._device.call_timer(run),
-            lambda: [inputs.clear(), outputs.clear(), module.free()],
+            free,
         )
         return Built({**built.phases, "peak_memory_bytes": peak}, built.isolated, built.free)
 
+    def _autocast(self) -> Any:
+        """Return the context that casts, where the precision is ``amp``."""
+        dtype = TYPES[AUTOCAST_TYPE[self._kind]]
+        return torch.autocast(self._kind, dtype=dtype, enabled=self._precision == "amp")
+
     def _trained_network(
-        self,
-        module: TorchNetwork,
-        whole: Callable[..., Any],
-        inputs: Sequence[Any],
-        autocast: Callable[[], Any],
+        self, module: TorchNetwork, whole: Callable[..., Any], inputs: Sequence[Any]
     ) -> Built:
         """Build the training step of a network; its inputs have no gradient."""
 
         def forward() -> Any:
-            with autocast():
+            with self._autocast():
                 return whole(*inputs)
 
         weights = [each for each in module.parameters() if each.requires_grad]
@@ -404,7 +413,7 @@ class TorchBackend(Backend):
         run = self._run_of(found.function, found.first_input(place), sets)
         run()
         timed = self._device.timer(run)
-        return max(median_of(timed, 0.0, warmups=MANY_RUNS) - self._call_ms, 0.0)
+        return max(median_of(timed, 0.0, warmups=MANY_WARMUPS) - self._call_ms, 0.0)
 
 
 def _first_result(result: Any) -> Any:
