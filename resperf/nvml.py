@@ -15,7 +15,7 @@ import hashlib
 import itertools
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,12 @@ REASONS: Mapping[str, int] = {
 """Why clocks are what they are -> bit of NVML's clocks event reasons."""
 THROTTLING = frozenset({"hardware_slowdown", "software_thermal", "hardware_thermal", "power_brake"})
 """Reasons for which a card is slower than it can be for long."""
+_CLOCK_REASONS = (
+    "nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons",
+)  # fmt: skip
+"""Drivers before 535 know the second name only."""
+_TEMPERATURE = ("nvmlDeviceGetTemperature", "nvmlDeviceGetTemperatureV")
+"""CUDA 14 is to know the second name only."""
 _PREFIX = "nvidia-"
 """Of the names of cards that are in no table (`resperf.targets`)."""
 _HOST_PIDS = 0xEFFFFFFC
@@ -65,8 +71,8 @@ class GpuFacts:
         ``"on"`` or ``"off"``.
     pcie : str
         Best link of card and slot: ``"PCIe 4.0 x16"``.
-    is_lost : bool
-        It does not answer; all else is unknown, and the name says why.
+    trouble : str
+        Why it cannot be used, if so: it is lost, or in MIG mode without an instance.
     """
 
     number: int
@@ -83,7 +89,7 @@ class GpuFacts:
     mig: str | None = None
     persistence: str | None = None
     pcie: str | None = None
-    is_lost: bool = False
+    trouble: str | None = None
 
     @property
     def device(self) -> str:
@@ -206,7 +212,7 @@ class Gpu:
         return GpuState(
             sm_clock_mhz=self._ask("nvmlDeviceGetClockInfo", card, nvml.NVML_CLOCK_SM),
             memory_clock_mhz=self._ask("nvmlDeviceGetClockInfo", card, nvml.NVML_CLOCK_MEM),
-            temperature_c=self._ask("nvmlDeviceGetTemperature", card, nvml.NVML_TEMPERATURE_GPU),
+            temperature_c=self._first_answer(_TEMPERATURE, card, nvml.NVML_TEMPERATURE_GPU),
             power_w=None if milliwatts is None else milliwatts / 1000,
             utilisation_percent=None if utilisation is None else utilisation.gpu,
             used_memory_bytes=None if memory is None else memory.used,
@@ -232,8 +238,11 @@ class Gpu:
 
     def _ask(self, function: str, *arguments: Any) -> Any:
         """Call a function of NVML; None if this card or driver does not answer it."""
+        call = getattr(self._nvml, function, None)
+        if call is None:  # another version of nvidia-ml-py
+            return None
         try:
-            return getattr(self._nvml, function)(*arguments)
+            return call(*arguments)
         except self._nvml.NVMLError as error:
             if error.value in (
                 self._nvml.NVML_ERROR_GPU_IS_LOST, self._nvml.NVML_ERROR_RESET_REQUIRED,
@@ -241,10 +250,13 @@ class Gpu:
                 raise _lost_error(self.number, error) from error
             return None
 
+    def _first_answer(self, functions: Sequence[str], *arguments: Any) -> Any:
+        """Ask by the name that this driver knows."""
+        answers = (self._ask(each, *arguments) for each in functions)
+        return next((each for each in answers if each is not None), None)
+
     def _reasons(self) -> frozenset[str] | None:
-        bits = self._ask("nvmlDeviceGetCurrentClocksEventReasons", self._card)
-        if bits is None:  # a driver before 535
-            bits = self._ask("nvmlDeviceGetCurrentClocksThrottleReasons", self._card)
+        bits = self._first_answer(_CLOCK_REASONS, self._card)
         if bits is None:
             return None
         return frozenset(name for name, bit in REASONS.items() if bits & bit)
@@ -280,15 +292,21 @@ class Gpu:
 
 
 def gpus() -> list[GpuFacts]:
-    """Return the GPUs that CUDA may use here; errors as of `Gpu`, but of those that are lost."""
+    """Return the GPUs that CUDA may use here, and what is wrong with those that it cannot use.
+
+    Raises
+    ------
+    MissingExtraError, ResperfError
+        If there is no nvidia-ml-py or no driver.
+    """
     return [_facts(number) for number in range(len(_visible(_started())))]
 
 
 def _facts(number: int) -> GpuFacts:
     try:
         return Gpu(f"cuda:{number}").facts()
-    except DeviceLostError as error:
-        return GpuFacts(number, f"lost: {error}", is_lost=True)
+    except ResperfError as error:
+        return GpuFacts(number, "unknown", trouble=str(error))
 
 
 def local_device(word: str) -> tuple[str, Accelerator]:

@@ -146,10 +146,11 @@ class Platform(Record):
                 effect = rule.effect
                 if name in ("family", "model") and self.processor == other.processor:
                     effect = "another generation under the same processor name: times may differ"
+                here, there = mine, theirs
                 if name == "accelerators":
-                    mine, theirs = _words_of(mine, theirs), _words_of(theirs, mine)
+                    here, there = _words_of(mine, theirs), _words_of(theirs, mine)
                 comma = ", " * bool(effect)
-                phrases.append(f"{name}: {mine} here, {theirs} there{comma}{effect}")
+                phrases.append(f"{name}: {here} here, {there} there{comma}{effect}")
         return phrases + self.speed_differences(other)
 
     def speed_differences(self, other: Platform) -> list[str]:

@@ -181,6 +181,11 @@ class FakeNvml:
         out._obj.value = gpu.temperature_c
         return int(pynvml.NVML_SUCCESS)
 
+    def _nvmlDeviceGetTemperatureV(self, gpu: FakeGpu, _: int, out: Any) -> None:
+        assert isinstance(out._obj, pynvml.c_nvmlTemperature_v1_t)
+        assert out._obj.version == pynvml.nvmlTemperature_v1
+        out._obj.temperature = gpu.temperature_c
+
     def _nvmlDeviceGetPowerUsage(self, gpu: FakeGpu, _: int, out: Any) -> None:
         out._obj.value = gpu.power_mw
 

@@ -84,13 +84,17 @@ def test_what_a_card_does_not_answer_is_unknown_and_not_0(machine: FakeNvml) -> 
     known = {k: v for k, v in vars(facts).items() if v is not None}
     assert known == {
         "number": 0, "name": "NVIDIA GeForce RTX 4090", "driver": "550.54.15", "cuda": "12.4",
-        "is_lost": False,
     }  # fmt: skip
     assert gpu.state() == nvml.GpuState()
     assert gpu.state().numbers == {}
     assert gpu.memory_bytes() is None
     assert gpu.throttled_s() is None
     assert facts.accelerator == Accelerator(facts.name, driver="550.54.15", cuda="12.4")
+
+
+def test_a_driver_that_dropped_an_old_function_tells_the_temperature_by_the_new_one() -> None:
+    with installed(FakeNvml([FakeGpu()], absent=frozenset({"nvmlDeviceGetTemperature"}))):
+        assert nvml.Gpu().state().temperature_c == 55
 
 
 def test_a_driver_before_535_tells_its_throttle_reasons_under_their_old_name() -> None:
@@ -168,6 +172,7 @@ def test_of_a_divided_card_cuda_uses_the_first_instance(machine: FakeNvml) -> No
     machine.gpus[1].instances = []
     with pytest.raises(ResperfError, match="cuda:1 is in MIG mode and has no instance"):
         nvml.Gpu("cuda:1")
+    assert "has no instance" in str(nvml.gpus()[1].trouble)
 
 
 @pytest.mark.parametrize("code", [pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_RESET_REQUIRED])
@@ -182,7 +187,9 @@ def test_a_lost_card_is_told_from_one_that_does_not_answer_a_question(
             asked()
     with pytest.raises(DeviceLostError, match=r"cuda:0 is lost \(GPU"):
         nvml.Gpu("cuda:0")
-    assert [each.is_lost for each in nvml.gpus()] == [True, False]
+    lost, other = nvml.gpus()
+    assert (lost.name, other.trouble) == ("unknown", None)
+    assert str(lost.trouble).startswith("cuda:0 is lost (GPU")
 
 
 def test_in_a_container_one_of_the_processes_is_this_one(

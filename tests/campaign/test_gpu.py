@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 TESTS = Path(__file__).resolve().parents[1]
@@ -16,7 +18,7 @@ sys.path.insert(0, str(TESTS))
 
 from fake_nvml import install  # noqa: E402
 
-from resperf.campaign import Bench, Campaign, run_campaign  # noqa: E402
+from resperf.campaign import Bench, Campaign, run_campaign, runner  # noqa: E402
 from resperf.campaign.journal import read_journal  # noqa: E402
 from resperf.campaign.store import journal_path  # noqa: E402
 from resperf.dataset import check_dataset, read_dataset  # noqa: E402
@@ -107,7 +109,7 @@ def test_heat_that_lasts_is_the_cards_normal_state(gpu: Any, tmp_path: Path) -> 
 
 
 def test_a_lost_card_ends_the_campaign_with_all_rows_and_the_same_command_goes_on(
-    gpu: Any, tmp_path: Path
+    gpu: Any, tmp_path: Path, cli: Any
 ) -> None:
     output = tmp_path / "a.h5"
     with pytest.raises(DeviceLostError) as lost:
@@ -118,8 +120,10 @@ def test_a_lost_card_ends_the_campaign_with_all_rows_and_the_same_command_goes_o
     assert {row.status for row in rows_of(tmp_path)} == {Status.OK}
     assert len(rows_of(tmp_path)) == 10
     # It is still lost: nothing is measured, nothing is lost, and one line says so.
-    with pytest.raises(DeviceLostError, match="cuda:0 is lost"):
-        go(gpu, tmp_path, 30)
+    words = ("bench", tmp_path / "gpu.toml", "--framework", "synthgpu", "-o", output)
+    shown = cli.run(*words, code=2)
+    assert "cuda:0 is lost (GPU is lost)" in shown.err
+    assert shown.err.count("\n") == 1
     (tmp_path / "lost").unlink()
     assert go(gpu, tmp_path, 30).measured == 20
     assert {row.status for row in rows_of(tmp_path)} == {Status.OK}
@@ -205,3 +209,25 @@ def test_a_device_that_is_not_there_is_one_line(gpu: Any, tmp_path: Path) -> Non
     ):
         go(gpu, tmp_path, 4, device="cuda:3")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["gpu.toml"]
+
+
+def test_memory_stays_flat(gpu: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The runner keeps about a KiB of each row, the measuring process nothing."""
+    held: list[tuple[int, int]] = []
+    show = runner._Run._show
+
+    def note(run: Any, start: float) -> None:
+        show(run, start)
+        resident = psutil.Process(run._worker.pid).memory_info().rss
+        held.append((tracemalloc.get_traced_memory()[0], resident))
+
+    monkeypatch.setattr(runner._Run, "_show", note)
+    tracemalloc.start()
+    try:
+        result = go(gpu, tmp_path, 200, words={"features_out": 50}, hot=[100, 2])
+    finally:
+        tracemalloc.stop()
+    assert (result.rows, result.noisy) == (200, 0)
+    (own, worker), (own_later, worker_later) = held[50], held[200]
+    assert (own_later - own) / 150 < 2000
+    assert worker_later - worker < 1 << 20

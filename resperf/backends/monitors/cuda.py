@@ -147,9 +147,9 @@ class CudaMonitor(Monitor):
 
     def _has_slow_clock(self, state: GpuState, *, record: bool) -> bool:
         """Whether the card's clock under load is below its usual one."""
-        clock_mhz, reasons = state.sm_clock_mhz, state.reasons or frozenset()
-        if clock_mhz is None or "idle" in reasons:
-            return False
+        clock_mhz, reasons = state.sm_clock_mhz, state.reasons
+        if clock_mhz is None or reasons is None or "idle" in reasons:
+            return False  # without reasons, an idle card cannot be told from a slow one
         slow = clock_mhz < SLOW_CLOCK * self._usual.mhz
         if record:
             self._usual.add(clock_mhz)

@@ -113,6 +113,9 @@ def test_a_clock_below_the_usual_one_is_a_disturbance_unless_something_explains_
     assert flags(monitor) == ("power_cap",)
     card.reasons, card.clock_mhz = IDLE, 210
     assert flags(monitor) == ()
+    for unknown in ("EventReasons", "ThrottleReasons"):
+        card.unsupported.add(f"nvmlDeviceGetCurrentClocks{unknown}")
+    assert flags(monitor) == ()
     card.reasons, card.unsupported = 0, {"nvmlDeviceGetClockInfo"}
     assert flags(monitor) == ()
 
