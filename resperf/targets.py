@@ -160,7 +160,7 @@ _ROWS = (
         packages=("tensorflow",),
         install="tensorflow[and-cuda]",
         free=_CONTAINED,
-        precisions=("fp32", "tf32", "fp16", "bf16"),
+        precisions=("fp32", "fp16", "bf16"),
         recycle_layers=1000,
     ),
     # Published times only. ROCm has other kernels than CUDA, so that it is a class of its own.
@@ -206,7 +206,7 @@ _ROWS = (
         packages=("onnxruntime-gpu",),
         install="resperf[onnxruntime-gpu]",
         free=_CONTAINED,
-        precisions=("fp32", "tf32", "fp16"),
+        precisions=("fp32", "fp16"),
     ),
     Target(
         framework="synthetic",

@@ -114,13 +114,14 @@ def made_up(shape: Sequence[int], dtype: str, *, positive: bool = False) -> Arra
     positive : bool
         Floats are between 0.5 and 1 instead.
     """
-    kind = np.dtype(dtype)
-    steps = np.arange(math.prod(shape), dtype=np.int64) * 7 % 16
+    kind: np.dtype[Any] = np.dtype(dtype)
+    steps: Array = np.arange(math.prod(shape), dtype=np.int64) * 7 % 16
     if kind == np.bool_:
-        return (steps % 2 == 0).reshape(shape)
+        even: Array = steps % 2 == 0
+        return even.reshape(shape)
     if kind.kind in "iu":
         return (steps % 8 + 1).astype(kind).reshape(shape)
-    values = (steps - 8).astype(np.float32) * _SIXTEEN
+    values: Array = (steps - 8).astype(np.float32) * _SIXTEEN
     values = np.abs(values) + np.float32(0.5) if positive else values
     return values.astype(kind).reshape(shape)
 

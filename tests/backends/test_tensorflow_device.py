@@ -89,13 +89,19 @@ def test_a_layer_waits_for_its_device(
         assert (host.shape, len(waits)) == ((2, 4), 3)
 
 
-def test_costs_of_a_call_contain_the_wait(tensorflow: TensorFlowBackend) -> None:
+def test_costs_of_a_call_contain_the_wait(
+    tensorflow: TensorFlowBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tensorflow_runs, "_ROUND_SECONDS", 0.001)
     costs = call_costs_ms(QUEUED)
     assert costs["session_ms"] > 0
     assert min(costs.values()) >= 0
 
 
-def test_xla_gets_one_copy_and_computes_the_same(tensorflow: TensorFlowBackend) -> None:
+def test_xla_gets_one_copy_and_computes_the_same(
+    tensorflow: TensorFlowBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tensorflow_runs, "_ROUND_SECONDS", 0.001)
     device = Device(compiled="xla")
     operator = operator_of(Activation(batch=2, values=64, activation="gelu"))
     built = layer_run(operator, Host(), budget_ms=1.0, session_ms=0.0, link_ms=0.0, device=device)

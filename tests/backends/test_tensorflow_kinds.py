@@ -22,7 +22,7 @@ from resperf.layers import KINDS, Kernel, Layer
 from resperf.lowering.tensorflow import FILE_AXES, NO_OPERATOR
 
 BUILT = [kind for kind in KINDS if kind not in NO_OPERATOR and kind not in OPERATORS]
-DRAWS = 8
+DRAWS = 5
 EDGES = ("resize",)
 """Kinds whose operators treat edges in another way than ONNX's."""
 
