@@ -35,7 +35,7 @@ from resperf.lowering.tensorflow import LAYOUT, PRECISION_TYPES, lower_layers
 from resperf.platform import Platform, this_platform, usable_cores
 from resperf.settings import Setting
 
-_REFUSALS = (tf.errors.OpError, ValueError, TypeError, NotImplementedError)
+_REFUSALS = (tf.errors.OpError, ValueError, TypeError, LookupError, NotImplementedError)
 
 
 PRECISIONS = ("", "fp32", "tf32", *PRECISION_TYPES)

@@ -47,7 +47,7 @@ from resperf.lowering._read import (
     tensor_of,
 )
 from resperf.lowering.fusions import FusionRule
-from resperf.network import Network, Node
+from resperf.network import MALFORMED, Network, Node
 from resperf.platform import Platform
 from resperf.settings import Setting
 
@@ -424,6 +424,8 @@ class _Rules:
             return [*found, *(replace(self._plain(each), sources=()) for each in others)]
         except (UnsupportedError, LayerError) as error:
             return [_unknown(node, reason if rule is not None else str(error))]
+        except MALFORMED as error:
+            return [_unknown(node, f"its attributes are malformed ({error!r})")]
 
     def _plain(self, node: Node) -> LoweredNode:
         """Read an operator that nothing is fused with."""

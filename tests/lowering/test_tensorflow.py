@@ -289,3 +289,12 @@ def test_kinds_without_an_operator_say_why() -> None:
     (node,) = lowered(network)
     assert (node.role, node.layer) == ("unknown", None)
     assert "samples at given places" in node.reason
+
+
+def test_malformed_attributes_are_unknown_operators() -> None:
+    nodes = [("Transpose", "t", ["x"])]
+    for perm in (3, (0, 9, 1, 2)):
+        network = network_of(nodes, {"x": IMAGE, "t": IMAGE}, "t", t={"perm": perm})
+        (node,) = lowered(network)
+        assert node.role == "unknown"
+        assert "malformed" in node.reason
