@@ -55,6 +55,9 @@ class Target:
         times contain: they are 0, not unknown.
     precisions : tuple of str
         Values of `resperf.settings.Setting.precision` that the lowering knows.
+    usual : bool
+        Whether a device of this class that has no bundle is answered for this framework, if nobody
+        names one.
     recycle_layers : int
         Layers after which a measuring process is replaced, since frameworks accumulate memory.
     """
@@ -69,6 +72,7 @@ class Target:
     install: str = "resperf[bench]"
     free: tuple[str, ...] = ()
     precisions: tuple[str, ...] = ("fp32",)
+    usual: bool = False
     recycle_layers: int = 2500
 
     @property
@@ -160,7 +164,7 @@ _ROWS = (
         packages=("tensorflow",),
         install="tensorflow[and-cuda]",
         free=_CONTAINED,
-        precisions=("fp32", "fp16", "bf16"),
+        precisions=("fp32", "tf32", "fp16", "bf16"),
         recycle_layers=1000,
     ),
     # Published times only. ROCm has other kernels than CUDA, so that it is a class of its own.
@@ -175,6 +179,7 @@ _ROWS = (
         install="resperf[torch,cuda]",
         free=_TORCH_FREE,
         precisions=_TORCH_PRECISIONS,
+        usual=True,
     ),
     Target(
         framework="torch",
@@ -206,7 +211,20 @@ _ROWS = (
         packages=("onnxruntime-gpu",),
         install="resperf[onnxruntime-gpu]",
         free=_CONTAINED,
-        precisions=("fp32", "fp16"),
+        precisions=("fp32", "tf32", "fp16"),
+    ),
+    Target(
+        framework="tensorrt",
+        device_class="cuda",
+        lowering="resperf.lowering.tensorrt",
+        backend="resperf.backends.tensorrt:TensorRTBackend",
+        monitor=_CUDA_MONITOR,
+        terms=_CUDA_TERMS,
+        packages=("tensorrt", "tensorrt-cu13", "tensorrt-cu12"),
+        install="resperf[tensorrt]",
+        # One call enqueues all layers of an engine; its views are no layers, or empty ones.
+        free=_TORCH_FREE,
+        precisions=("fp32", "tf32", "fp16", "bf16", "int8"),
     ),
     Target(
         framework="synthetic",

@@ -1,0 +1,208 @@
+"""TensorRT's lowering as stored rules: what its builder fuses (`resperf.lowering._trt_fusions`).
+
+Each lowered node is a layer of an engine. Its ``op`` is written as TensorRT names layers, with
+operators instead of names: ``Conv + Add + Relu``, ``PWN(Sigmoid, Mul)``, ``Conv || Conv``; weights
+and what is folded into them are left out. Changes of shape, and concatenations whose inputs are
+written in place, are views.
+
+Engines also have layers that change the format of a tensor (``Reformat``). Those of types follow
+from the precision, and are nodes here: ``preprocess`` and ``postprocess`` of inputs and outputs,
+``execution`` inside. Those of memory layouts follow from the kernels that the builder chose by
+timing them, and are not predicted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from resperf.errors import LayerError, UnsupportedError
+from resperf.layers import Layer, Move, Operand, Operator, layer_of_operator
+from resperf.layers.cast import Cast
+from resperf.lowering._base import (
+    HALF_TYPES,
+    SINGLE,
+    LoweredNetwork,
+    LoweredNode,
+    Role,
+    answer,
+    in_precision,
+    named_by_sources,
+)
+from resperf.lowering._read import VIEW_OPS, as_binary_nodes, layer_from_node
+from resperf.lowering._torch_attention import attention_in_parts
+from resperf.lowering._trt_fusions import SHUFFLE, Fusing, fused, is_view
+from resperf.lowering.fusions import FusionRule
+from resperf.network import Network, Node, Tensor
+from resperf.network.canonical import canonical
+from resperf.network.protos import data_type_of
+from resperf.platform import Platform
+from resperf.settings import Setting
+
+REFORMAT = "Reformat"
+"""Operator of a lowered node that changes the type of a tensor."""
+FUSION_RULES = (
+    FusionRule("conv", "relu"),
+    FusionRule("conv", "clip"),
+    FusionRule("conv", "silu", fused=False),
+    FusionRule("dense", "relu"),
+)
+"""In single precision."""
+_QUANTIZING = ("QuantizeLinear", "DequantizeLinear")
+
+
+def lower_layers(layers: Sequence[Layer], setting: Setting) -> list[Layer]:
+    """Give layers the type that they have in a precision; TensorRT chooses their formats itself."""
+    dtype = HALF_TYPES.get(setting.precision, SINGLE)
+    return [layer if dtype == SINGLE else _of_type(layer, dtype) for layer in layers]
+
+
+def _of_type(layer: Layer, dtype: str) -> Layer:
+    """Replace float32 by another type, but for conversions, and kinds that do not have it."""
+    known = layer.specs()["dtype"].choices or ()
+    is_single = layer.fields()["dtype"] == SINGLE and layer.kind != Cast.kind
+    return layer.replace(dtype=dtype) if is_single and dtype in known else layer
+
+
+def lower(
+    network: Network, setting: Setting, _platform: Platform, *, method: str = "auto"
+) -> LoweredNetwork:
+    """Lower a network by rules.
+
+    A network with quantisations of its own runs in int8 where they tell, whatever the precision;
+    its layers have the type that the network computes with, and are those of the precision.
+
+    Parameters
+    ----------
+    network : Network
+    setting : Setting
+        Its precision decides what is fused, and of which type layers are.
+    method : {"auto", "rules"}
+
+    Raises
+    ------
+    UnsupportedError
+        If another method is requested.
+    """
+    if method not in ("auto", "rules"):
+        raise UnsupportedError(
+            f"lowering method {method!r} does not exist for TensorRT, whose engines are not read "
+            "for predictions; use rules"
+        )
+    joined = canonical(in_precision(network, setting.precision))
+    joined = replace(joined, network=attention_in_parts(joined.network))
+    graph = fused(joined, setting.precision)
+    lowered = [each for node in graph.nodes for each in _lowered(graph, node)]
+    original = {node.name for node in network.nodes}
+    nodes = named_by_sources(network, (
+        replace(node, sources=tuple(name for name in node.sources if name in original))
+        for node in lowered
+    ))  # fmt: skip
+    dtype = HALF_TYPES.get(setting.precision, "")
+    nodes = [
+        *_converted(network, network.inputs, dtype, "preprocess"), *nodes,
+        *_converted(network, network.outputs, dtype, "postprocess"),
+    ]  # fmt: skip
+    return answer(network, nodes, "rules", _notes(graph, setting))
+
+
+def reformat_bytes(lowered: LoweredNetwork) -> int:
+    """Return the bytes that conversions of types read and write in one run."""
+    return sum(
+        node.layer.moved_bytes for node in lowered.nodes if node.op == REFORMAT and node.layer
+    )
+
+
+def _converted(network: Network, names: Iterable[str], dtype: str, role: Role) -> list[LoweredNode]:
+    """Return the conversions of inputs or outputs, which are float32 in the file."""
+    found = []
+    for name in names:
+        tensor = network.tensors.get(name)
+        if not dtype or tensor is None or tensor.dtype != SINGLE:
+            continue
+        first, last = (SINGLE, dtype) if role == "preprocess" else (dtype, SINGLE)
+        operand, shape = Operand(tensor.shape, first), tensor.shape
+        cast = layer_of_operator(Operator("Cast", {"to": data_type_of(last)}, (operand,), (shape,)))
+        found.append(LoweredNode(f"{name} to {last}", REFORMAT, cast, role))
+    return found
+
+
+def _notes(graph: Fusing, setting: Setting) -> tuple[str, ...]:
+    if graph.quantized and setting.precision != "int8":
+        return (
+            "the network quantises tensors to int8; the times of its layers are those of "
+            f"{setting.precision or 'its own types'}: predict it with precision int8",
+        )
+    return ()
+
+
+def _lowered(graph: Fusing, node: Node) -> list[LoweredNode]:
+    sources, label = graph.sources_of(node), graph.label(node)
+    if node.op == "Concat" and not node.domain:
+        return _copies(graph, node)
+    if node.op in (*VIEW_OPS, "Transpose", SHUFFLE) and not node.domain and is_view(graph, node):
+        return [LoweredNode(node.name, label, None, "view", sources=sources)]
+    role: Role = "execution"
+    if node.op in _QUANTIZING:
+        label = REFORMAT
+        role = "preprocess" if node.inputs[0] in graph.network.inputs else role
+    try:
+        layer = _layer(graph, node)
+    except (LayerError, UnsupportedError) as error:
+        return [LoweredNode(node.name, label, None, "unknown", str(error), sources)]
+    return [LoweredNode(node.name, label, layer, role, sources=sources)]
+
+
+def _layer(graph: Fusing, node: Node) -> Layer:
+    """Return the layer of a node; of several operators, what moves most bytes stands for all."""
+    network = replace(graph.network, tensors=graph.tensors)
+    layers: list[Layer] = []
+    reasons: list[Exception] = []
+    for part in graph.parts.get(node.name, (node,)):
+        try:
+            layers.append(_layer_of_part(network, part))
+        except (LayerError, UnsupportedError) as error:
+            reasons.append(error)
+    if not layers:
+        raise reasons[0]
+    return max(layers, key=lambda each: each.moved_bytes)
+
+
+def _layer_of_part(network: Network, node: Node) -> Layer:
+    if node.op in _QUANTIZING:
+        # It converts from and to float32 in networks of any type.
+        changed = {name: _in_single(network.tensors[name]) for name in (*node.inputs, *node.outputs)
+                   if name in network.tensors}  # fmt: skip
+        network = replace(network, tensors={**network.tensors, **changed})
+    return layer_from_node(network, as_binary_nodes(network, node)[0])
+
+
+def _in_single(tensor: Tensor) -> Tensor:
+    return replace(tensor, dtype=SINGLE) if tensor.dtype in HALF_TYPES.values() else tensor
+
+
+def _copies(graph: Fusing, node: Node) -> list[LoweredNode]:
+    """Return a concatenation as a view, or as the copies of what is not written in place."""
+    sources, copied = graph.sources_of(node), graph.copied.get(node.name, ())
+    try:
+        layers = [_copy(graph.tensors[name]) for name in copied]
+    except KeyError as error:
+        reason = f"the shape of {error} is not known"
+        return [LoweredNode(node.name, "Concat", None, "unknown", reason, sources)]
+    except LayerError as error:
+        return [LoweredNode(node.name, "Concat", None, "unknown", str(error), sources)]
+    return [
+        LoweredNode(
+            f"{node.name}: {name} copy",
+            "copy",
+            layer,
+            "execution",
+            sources=() if place else sources,
+        )
+        for place, (name, layer) in enumerate(zip(copied, layers, strict=True))
+    ] or [LoweredNode(node.name, "Concat", None, "view", sources=sources)]
+
+
+def _copy(tensor: Tensor) -> Layer:
+    operand, shape = Operand(tensor.shape, tensor.dtype), tensor.shape
+    return Move.copied(Operator("Identity", {}, (operand,), (shape,)))
