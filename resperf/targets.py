@@ -125,7 +125,7 @@ DEFAULT = Target(
     backend="resperf.backends.onnxruntime:OnnxRuntimeBackend",
     monitor="resperf.backends.monitors.cpu:CpuMonitor",
     terms="resperf.predictors.terms.cpu:CPU",
-    packages=("onnxruntime",),
+    packages=("onnxruntime", "onnxruntime-gpu"),
 )
 """The target if neither a device nor a framework is given."""
 
@@ -134,6 +134,8 @@ _CONTAINED = ("node_ms", "handover_ms_per_mb")
 _TORCH_FREE = ("session_ms", "view_ms", *_CONTAINED)
 """PyTorch has no session, and its views run nothing on a GPU."""
 
+_CUDA_MONITOR = "resperf.backends.monitors.cuda:CudaMonitor"
+_CUDA_TERMS = "resperf.predictors.terms.cuda:CUDA"
 _TORCH = "resperf.backends.torch:TorchBackend"
 _TORCH_PRECISIONS = ("fp32", "amp", "fp16", "bf16")
 
@@ -148,16 +150,22 @@ _ROWS = (
         terms=DEFAULT.terms,
         packages=("tensorflow-cpu", "tensorflow"),
         install="resperf[tensorflow]",
+        precisions=("fp32", "fp16", "bf16"),
         recycle_layers=1000,
     ),
-    # Bundles of GPUs are trained on published times (tools/build_bundles.py).
+    # The shipped bundles of GPUs are trained on published times (tools/build_bundles.py).
     Target(
         framework="tensorflow",
         device_class="cuda",
         lowering="resperf.lowering.tensorflow",
-        terms="resperf.predictors.terms.cuda:CUDA",
+        backend="resperf.backends.tensorflow:TensorFlowBackend",
+        monitor=_CUDA_MONITOR,
+        terms=_CUDA_TERMS,
         packages=("tensorflow",),
+        install="tensorflow[and-cuda]",
         free=_CONTAINED,
+        precisions=("fp32", "tf32", "fp16", "bf16"),
+        recycle_layers=1000,
     ),
     # Published times only. ROCm has other kernels than CUDA, so that it is a class of its own.
     Target(
@@ -165,8 +173,8 @@ _ROWS = (
         device_class="cuda",
         lowering="resperf.lowering.torch",
         backend=_TORCH,
-        monitor="resperf.backends.monitors.cuda:CudaMonitor",
-        terms="resperf.predictors.terms.cuda:CUDA",
+        monitor=_CUDA_MONITOR,
+        terms=_CUDA_TERMS,
         packages=("torch",),
         install="resperf[torch,cuda]",
         free=_TORCH_FREE,
@@ -194,12 +202,24 @@ _ROWS = (
         recycle_layers=1000,
     ),
     Target(
+        framework="onnxruntime",
+        device_class="cuda",
+        lowering="resperf.lowering.onnxruntime_cuda",
+        backend="resperf.backends.onnxruntime_cuda:OnnxRuntimeCudaBackend",
+        monitor=_CUDA_MONITOR,
+        terms=_CUDA_TERMS,
+        packages=("onnxruntime-gpu",),
+        install="resperf[onnxruntime-gpu]",
+        free=_CONTAINED,
+        precisions=("fp32", "tf32", "fp16"),
+    ),
+    Target(
         framework="tensorrt",
         device_class="cuda",
         lowering="resperf.lowering.tensorrt",
         backend="resperf.backends.tensorrt:TensorRTBackend",
-        monitor="resperf.backends.monitors.cuda:CudaMonitor",
-        terms="resperf.predictors.terms.cuda:CUDA",
+        monitor=_CUDA_MONITOR,
+        terms=_CUDA_TERMS,
         packages=("tensorrt", "tensorrt-cu13", "tensorrt-cu12"),
         install="resperf[tensorrt]",
         # One call enqueues all layers of an engine; its views are no layers, or empty ones.
@@ -327,7 +347,8 @@ def stand_in(framework: str, device_class: str) -> Target:
 def device_class(word: str, framework: str | None = None) -> str:
     """Return the class in a device's name, such as ``"cuda"`` of ``"cuda:0"``.
 
-    Other names have the class of the framework's only row, else `UNKNOWN`.
+    Other names have the class of the framework's only row, of the `DEFAULT` target for its
+    framework, else `UNKNOWN`.
     `resperf.devices.device_class` also knows the names of GPUs.
     """
     if is_at_hand(word):
@@ -335,6 +356,8 @@ def device_class(word: str, framework: str | None = None) -> str:
     for prefix, name in _PREFIXES.items():
         if word.casefold().startswith(prefix):
             return name
+    if framework == DEFAULT.framework:
+        return DEFAULT.device_class
     classes = {row.device_class for row in _table.values() if row.framework == framework}
     return classes.pop() if len(classes) == 1 else UNKNOWN
 

@@ -526,8 +526,8 @@ def test_a_device_or_a_bundle_names_a_target(
     assert named_target("cpu", "tensorflow").name == named_target("of-tf").name == "tensorflow/cpu"
     assert named_target(None, "synthetic").name == "synthetic/synthetic"
     # A name means the same bundle as in predictions, never another device's backend.
-    card = place(tmp_path / "bundles" / "card", "1080ti", "onnxruntime")
-    with pytest.raises(ResperfError, match="no target onnxruntime/cuda"):
+    card = place(tmp_path / "bundles" / "card", "mi210", "onnxruntime")
+    with pytest.raises(ResperfError, match="no target onnxruntime/rocm"):
         named_target("card")
     shutil.rmtree(card)
     place(tmp_path / "cpu", "cpu", "synthetic")
@@ -536,8 +536,8 @@ def test_a_device_or_a_bundle_names_a_target(
     shutil.rmtree(tmp_path / "cpu")
     with pytest.raises(DeviceError, match=r"use --framework tensorflow$"):
         named_target("of-tf", "onnxruntime")
-    with pytest.raises(ResperfError, match=r"no target onnxruntime/cuda; .*: onnxruntime/cpu"):
-        named_target("1080ti", "onnxruntime")
+    with pytest.raises(ResperfError, match=r"no target onnxruntime/rocm; .*: onnxruntime/cpu"):
+        named_target("mi210", "onnxruntime")
     with pytest.raises(DeviceError, match=r"no device 'mars'; targets .*: onnx.*; bundles: of-tf"):
         named_target("mars")
 

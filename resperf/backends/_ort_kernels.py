@@ -40,7 +40,7 @@ COPYING_KINDS = frozenset({"cast", "move", "concat", "transpose"})
 """Kinds with half-precision kernels; all others compute in float32."""
 
 
-def kernel_of(layer: Layer, block: int) -> Kernel:
+def kernel_of(layer: Layer, block: int, *, half_precision: bool = False) -> Kernel:
     """Return the ONNX Runtime kernel that runs a lowered layer.
 
     Parameters
@@ -49,6 +49,8 @@ def kernel_of(layer: Layer, block: int) -> Kernel:
         As returned by the backend's `lower`.
     block : int
         Channels per block of this machine's NCHWc layout.
+    half_precision : bool
+        Whether kernels compute in float16, as on a GPU.
 
     Raises
     ------
@@ -56,13 +58,16 @@ def kernel_of(layer: Layer, block: int) -> Kernel:
         If no kernel runs it on this machine.
     """
     types = {str(layer.fields().get(name, "float32")) for name in ("dtype", "dtype_out")}
-    unknown = types & ({"bfloat16"} if layer.kind in COPYING_KINDS else {"float16", "bfloat16"})
+    copied = half_precision or layer.kind in COPYING_KINDS
+    unknown = types & ({"bfloat16"} if copied else {"float16", "bfloat16"})
     if unknown:
+        known = "float32 and float16" if half_precision else "float32"
         raise UnsupportedError(
-            f"ONNX Runtime's CPU kernels are measured in float32, not in {', '.join(unknown)}"
+            f"ONNX Runtime's kernels are measured in {known} here, not in {', '.join(unknown)}"
         )
     try:
-        return _OWN[layer.kind](layer, block) if layer.kind in _OWN else _fused(layer.kernel())
+        kernel = _OWN[layer.kind](layer, block) if layer.kind in _OWN else _fused(layer.kernel())
+        return kernel.in_floats(str(layer.fields().get("dtype", kernel.dtype)))
     except LayerError as error:
         raise UnsupportedError(f"ONNX Runtime runs no {layer.kind} like this: {error}") from error
 

@@ -32,6 +32,7 @@ from resperf.backends._chain import inter_layer_costs
 from resperf.backends._ort_copies import copies_graph
 from resperf.backends._ort_kernels import kernel_of
 from resperf.backends._ort_runs import (
+    HOST,
     Copies,
     as_resperf_error,
     filled_input,
@@ -65,12 +66,17 @@ class OnnxRuntimeBackend(Backend):
     """
 
     name = "onnxruntime"
+    half_precision = False
+    place = HOST
 
     def __init__(self, threads: int | None = None) -> None:
+        self._set_threads(threads)
+        self._block = block_size(threads=self.threads)
+
+    def _set_threads(self, threads: int | None) -> None:
         self.threads = threads or usable_cores()
         if self.threads < 1:
             raise ResperfError(f"threads={threads} must be at least 1")
-        self._block = block_size(threads=self.threads)
 
     def own_process(self) -> None:
         """Make all sessions share one pool of threads."""
@@ -125,7 +131,8 @@ class OnnxRuntimeBackend(Backend):
         session = self._session(
             model, weights, onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL, name
         )
-        return network_phases(session, {v.name: filled_input(v) for v in session.get_inputs()})
+        feeds = {value.name: filled_input(value) for value in session.get_inputs()}
+        return network_phases(session, feeds, self.place)
 
     def lower(self, layers: Sequence[Layer]) -> list[Layer]:
         """Give each layer the layout that ONNX Runtime would choose for it on this machine."""
@@ -141,7 +148,7 @@ class OnnxRuntimeBackend(Backend):
         MemoryError
             If it does not fit.
         """
-        kernel = kernel_of(layer, self._block)
+        kernel = self._kernel(layer)
         alone = self._copies(kernel, 1)
         try:
             copies = self._copies_for(layer, alone.run, budget_ms)
@@ -193,12 +200,15 @@ class OnnxRuntimeBackend(Backend):
 
     def _many_ms(self, layer: Layer, copies: int) -> float:
         (lowered,) = self.lower([layer])
-        with self._copies(kernel_of(lowered, self._block), copies) as many:
+        with self._copies(self._kernel(lowered), copies) as many:
             for _ in range(MANY_WARMUPS):
                 many.run()
             timed = WallClock(many.run)
             taken_ms = [timed() for _ in range(MANY_RUNS)]
         return max(median(taken_ms) - self._session_ms, 0.0)
+
+    def _kernel(self, layer: Layer) -> Kernel:
+        return kernel_of(layer, self._block, half_precision=self.half_precision)
 
     def _copies(self, kernel: Kernel, copies: int) -> Copies:
         """Build a session of copies of a kernel, each with weights of its own."""
@@ -210,7 +220,8 @@ class OnnxRuntimeBackend(Backend):
             f"{kernel.domain}:{kernel.op}",
         )
         output_dtype = kernel.output_dtype or kernel.dtype
-        return Copies(session, host, model.graph.output[0].name, kernel.output_shape, output_dtype)
+        output = model.graph.output[0].name
+        return Copies(session, host, output, kernel.output_shape, output_dtype, self.place)
 
     def _session(self, model: Any, weights: Mapping[str, Any], level: Any, name: str) -> Any:
         options = onnxruntime.SessionOptions()
@@ -223,8 +234,12 @@ class OnnxRuntimeBackend(Backend):
                 [onnxruntime.OrtValue.ortvalue_from_numpy(value) for value in weights.values()],
             )
         try:
-            return onnxruntime.InferenceSession(
-                model.SerializeToString(), options, providers=["CPUExecutionProvider"]
-            )
+            return self._started(model.SerializeToString(), options)
+        except ResperfError:
+            raise
         except Exception as error:  # onnxruntime's errors have no common root of their own
             raise as_resperf_error(error, name) from error
+
+    def _started(self, model: bytes, options: Any) -> Any:
+        """Start a session with this backend's provider."""
+        return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])

@@ -1,10 +1,14 @@
-"""TensorFlow on a CPU.
+"""TensorFlow on a CPU or a CUDA device.
 
 Preprocess is ``tf.constant`` of a host array; postprocess is ``numpy()`` of the output. Both copy.
 Execution is the marginal time of a copy of the layer inside one function, on a resident input:
 several copies with different weights run one after the other, and the time of the call is
 subtracted. The graph optimiser runs as usual, so that bias, residual and activation are fused as in
 a network. Weights are captured tensors, like variables: constants would be re-laid out beforehand.
+
+On a GPU each phase ends when ``SyncDevice`` returns, which waits for the stream; the call that is
+subtracted contains one too. With XLA (``compiled="xla"``) a run holds one copy, since XLA would
+fuse several; tracing and compiling happen while the layer is built.
 """
 
 from __future__ import annotations
@@ -21,78 +25,122 @@ import tensorflow as tf
 
 from resperf.backends._base import Backend, Built
 from resperf.backends._chain import inter_layer_costs
-from resperf.backends.tensorflow_layers import operator_of
+from resperf.backends.tensorflow_device import XLA, chosen_device
+from resperf.backends.tensorflow_kernels import operator_of
 from resperf.backends.tensorflow_network import built, network_run
 from resperf.backends.tensorflow_runs import Host, call_costs_ms, layer_run, refused
 from resperf.errors import ResperfError, silent_stderr
 from resperf.layers import Layer
-from resperf.lowering.tensorflow import lower_layers
+from resperf.lowering.tensorflow import LAYOUT, PRECISION_TYPES, lower_layers
 from resperf.platform import Platform, this_platform, usable_cores
 from resperf.settings import Setting
 
-_REFUSALS = (tf.errors.OpError, ValueError, TypeError)
+_REFUSALS = (tf.errors.OpError, ValueError, TypeError, LookupError, NotImplementedError)
+
+
+PRECISIONS = ("", "fp32", "tf32", *PRECISION_TYPES)
+COMPILED = ("", "graph", XLA)
 
 
 class TensorFlowBackend(Backend):
-    """TensorFlow on a CPU.
+    """TensorFlow on a CPU or a CUDA device.
 
     Parameters
     ----------
     threads : int, optional
         Threads within an operation; all usable cores by default. Operations run one at a time.
     device : str
-        Name of the platform.
+        ``"cuda:0"`` is the first GPU; else the name of the platform, on the CPU.
+    precision : {"", "fp32", "tf32", "fp16", "bf16"}
+        What is float32 in a file is computed in. With ``tf32``, a GPU's products and convolutions
+        round their inputs, as is TensorFlow's own default; with ``fp32`` or without, they do not.
+    layout : {"", "nhwc", "nchw"}
+        Of images; NHWC by default. CPUs have no other.
+    compiled : {"", "graph", "xla"}
+        ``graph`` by default.
 
     Raises
     ------
     ResperfError
-        If TensorFlow already runs with other threads in this process.
+        If there is no such device, or TensorFlow already runs otherwise in this process.
     """
 
     name = "tensorflow"
 
-    def __init__(self, *, threads: int | None = None, device: str = "cpu") -> None:
+    def __init__(
+        self,
+        *,
+        threads: int | None = None,
+        device: str = "cpu",
+        precision: str = "",
+        layout: str = "",
+        compiled: str = "",
+    ) -> None:
         self.threads = usable_cores() if threads is None else threads
-        self._device = device
         if self.threads < 1:
             raise ResperfError(f"threads={threads} must be at least 1")
+        for what, value, known in (
+            ("precision", precision, PRECISIONS),
+            ("layout", layout, ("", LAYOUT, "nchw")),
+            ("compiled", compiled, COMPILED),
+        ):
+            if value not in known:
+                words = ", ".join(filter(None, known))
+                raise ResperfError(f"{what}={value} does not exist in TensorFlow; it has {words}")
+        self._word, self._precision, self._layout = device, precision, layout or LAYOUT
         _set_threads(self.threads)
         with silent_stderr():
-            # The first operation starts TensorFlow's runtime, which logs to stderr.
+            # TensorFlow logs to stderr while it looks for devices and starts.
+            self._device = chosen_device(device, compiled or "graph")
+            if not self._device.is_gpu:
+                _check_cpu(precision, self._layout)
+            tf.config.experimental.enable_tensor_float_32_execution(precision == "tf32")
             tf.constant(0.0)
         self._host = Host()
 
     def platform(self) -> Platform:
         """Describe this machine."""
-        return this_platform(self._device)
+        return this_platform(self._word)
 
     def setting(self) -> Setting:
         """How TensorFlow runs layers and networks here."""
         return Setting(
             framework=self.name,
             framework_version=tf.__version__,
-            provider="CPU",
+            provider="GPU" if self._device.is_gpu else "CPU",
             threads=self.threads,
+            precision=self._precision or ("fp32" if self._device.is_gpu else ""),
+            layout=self._layout if self._device.is_gpu else "",
+            compiled=self._device.compiled if self._is_named else "",
             options={
                 "inter_op_threads": "1",
                 "onednn": os.environ.get("TF_ENABLE_ONEDNN_OPTS", "default"),
             },
         )
 
+    @property
+    def _is_named(self) -> bool:
+        """Whether the setting says how functions are compiled: not where it is as ever, on CPUs."""
+        return self._device.is_gpu or self._device.compiled == XLA
+
     @cached_property
     def _call_costs_ms(self) -> dict[str, float]:
-        return call_costs_ms()
+        return call_costs_ms(self._device)
 
     def costs(self) -> Mapping[str, float]:
         """Measure what a call and a shape-only node cost; cached."""
         return {name: self._call_costs_ms[name] for name in ("session_ms", "view_ms")}
 
     def handover(self) -> Mapping[str, float]:
-        """Measure the inter-layer overhead, now."""
-        return inter_layer_costs(self, lambda chain: built(chain, {}, self._host))
+        """Measure the inter-layer overhead, now; a GPU's layers contain it."""
+        if self._device.is_gpu:
+            return {}
+        return inter_layer_costs(
+            self, lambda chain: built(chain, {}, self._host, self._device, self._layout)
+        )
 
     def lower(self, layers: Sequence[Layer]) -> list[Layer]:
-        """Give images TensorFlow's layout on a CPU."""
+        """Give images their layout, and layers the type that they have in the precision."""
         return lower_layers(layers, self.setting())
 
     def layer(self, layer: Layer, *, budget_ms: float) -> Built:
@@ -101,18 +149,19 @@ class TensorFlowBackend(Backend):
         Raises
         ------
         UnsupportedError
-            If TensorFlow on a CPU cannot run such a layer.
+            If TensorFlow cannot run such a layer here.
         MemoryError
             If it does not fit.
         """
-        operator = operator_of(layer)
         try:
+            operator = operator_of(layer, self._layout)
             return layer_run(
                 operator,
                 self._host,
                 budget_ms=budget_ms,
                 session_ms=self._call_costs_ms["session_ms"],
                 link_ms=self._call_costs_ms["link_ms"],
+                device=self._device,
             )
         except _REFUSALS as error:
             raise refused(error) from error
@@ -120,10 +169,11 @@ class TensorFlowBackend(Backend):
     def network(
         self, path: Path, *, batch: int | None, shapes: Mapping[str, Sequence[int]] | None = None
     ) -> Built:
-        """Build a whole network from an ONNX file as one function of resident NHWC images.
+        """Build a whole network from an ONNX file as one function of resident tensors.
 
-        Images are flattened in NHWC order, as in a TensorFlow network: results then differ from the
-        file's unless it flattens single pixels. Missing weights are replaced by dummy values.
+        NHWC images are flattened in that order, as in a TensorFlow network: results then differ
+        from the file's unless it flattens single pixels. Missing weights are replaced by dummy
+        values.
 
         Raises
         ------
@@ -133,9 +183,25 @@ class TensorFlowBackend(Backend):
             If it does not fit.
         """
         try:
-            return network_run(path, self._host, batch=batch, shapes=shapes)
+            return network_run(
+                path,
+                self._host,
+                batch=batch,
+                shapes=shapes,
+                device=self._device,
+                layout=self._layout,
+                precision=self._precision,
+            )
         except _REFUSALS as error:
             raise refused(error) from error
+
+
+def _check_cpu(precision: str, layout: str) -> None:
+    """Refuse what only GPUs have."""
+    if precision == "tf32":
+        raise ResperfError("precision=tf32 exists on NVIDIA GPUs only; CPUs have fp32, fp16, bf16")
+    if layout != LAYOUT:
+        raise ResperfError(f"layout={layout} exists on GPUs only; TensorFlow's CPUs have {LAYOUT}")
 
 
 def _set_threads(threads: int) -> None:

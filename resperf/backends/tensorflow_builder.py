@@ -2,22 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from resperf.backends.tensorflow_layers import Array, weights_from_onnx
-from resperf.errors import UnsupportedError
+from resperf.errors import LayerError, UnsupportedError
 from resperf.layers import Conv, Dense, Layer, Pool
 from resperf.lowering._read import has_input, layer_of, tensor_of
-from resperf.lowering.tensorflow import Links, foldable_norm, lower_layer
-from resperf.network import Network, Node
+from resperf.lowering.tensorflow import (
+    FILE_AXES,
+    LAYOUT,
+    STORED_AXES,
+    Links,
+    Storage,
+    foldable_norm,
+    lower_layer,
+    moves,
+    nhwc,
+)
+from resperf.network import Network, Node, Tensor
 
-STORED_AXES = (0, 2, 3, 1)
-"""Axis in the file (NCHW) of each axis of an image in TensorFlow (NHWC)."""
 _CONSTANT_VALUE = 0.01
+HELD_VALUES = 16
+"""Constants of more values are captured tensors, like variables; smaller ones are in the graph."""
+BY_VALUE = frozenset({
+    "BatchNormalization", "Clip", "Pad", "Slice", "Split", "Resize", "Upsample", "Tile", "Expand",
+    "Reshape", "TopK", "CumSum", "QuantizeLinear", "DequantizeLinear",
+})  # fmt: skip
+"""Operators whose constants are read while the graph is built."""
 
 
 class Builder:
@@ -29,49 +45,147 @@ class Builder:
         Without nodes that pass their input through.
     weights : mapping of str to ndarray
         Values of constants, in the file's layout.
+    layout : {"nhwc", "nchw"}
+        Of images.
 
     Attributes
     ----------
     held : list of Tensor
         Tensors that the traced function captures; clearing the list frees the weights.
+    storage : Storage
+        Which tensors of rank 4 are stored in NHWC.
     """
 
-    def __init__(self, network: Network, weights: Mapping[str, Array]) -> None:
+    def __init__(
+        self, network: Network, weights: Mapping[str, Array], layout: str = LAYOUT
+    ) -> None:
         self.network = network
         self.held: list[Any] = []
+        self.storage = Storage.of(network, layout)
         self._weights = weights
-        self._values: dict[str, Any] = {}
+        self._values: dict[tuple[str, bool], Any] = {}
         self._layers: dict[str, tuple[Layer, slice]] = {}
+        self._constants: dict[tuple[str, int], int] = {}
         self._folded: set[str] = set()
         # Before tracing: weights that are made while tracing become constants of the graph.
         links = Links.of(network)
         for node in network.nodes:
-            if node.op in _LAYERS and self._has_fixed_weights(node):
-                self._add_layer(node, links)
+            if not self._add_layer(node, links) and node.op not in BY_VALUE:
+                self._hold_constants(node)
 
-    def outputs(self, build: Callable[[Builder, Node], Any], *inputs: Any) -> list[Any]:
-        """Build every node on the network's inputs; called while the function is traced."""
-        self._values = dict(zip(self.network.inputs, inputs, strict=True))
+    def outputs(
+        self,
+        build: Callable[[Builder, Node], Any],
+        *inputs: Any,
+        weights: Sequence[Any] | None = None,
+    ) -> list[Any]:
+        """Build every node on the network's inputs; called while the function is traced.
+
+        Parameters
+        ----------
+        build : callable
+            Returns the output of a node, or a tuple of several.
+        *inputs : Tensor
+            As stored: images in NHWC (`stored_shape`).
+        weights : sequence of Tensor, optional
+            Instead of `held`.
+        """
+        held = self.held
+        self.held = held if weights is None else list(weights)
+        for name, value in zip(self.network.inputs, inputs, strict=True):
+            self._values[self._place(name)] = value
         for node in self.network.nodes:
-            self._values[node.outputs[0]] = build(self, node)
-        found = [self._values[name] for name in self.network.outputs]
-        self._values = {}
+            made = build(self, node)
+            values = made if isinstance(made, tuple) else (made,)
+            for name, value in zip(node.outputs, values, strict=False):
+                if name:
+                    self._values[self._place(name)] = value
+        found = [self._stored(name) for name in self.network.outputs]
+        self._values, self.held = {}, held
         return found
+
+    def _place(self, name: str) -> tuple[str, bool]:
+        return name, name in self.storage.images
+
+    def _stored(self, name: str) -> Any:
+        """Return a tensor as it is stored; a network may also end with one of its constants."""
+        if self._place(name) in self._values:
+            return self._values[self._place(name)]
+        return tf.constant(self._array(self.network.tensors[name]))
+
+    def stored_shape(self, name: str) -> tuple[int, ...]:
+        """Return the shape that a tensor has in memory."""
+        shape = self.network.tensors[name].shape
+        return nhwc(shape) if name in self.storage.images else shape
 
     def free_host_weights(self) -> None:
         """Free the host's copy of all weights, since the traced function references this object."""
         self._weights = {}
 
+    def reads_images(self, node: Node) -> bool:
+        """Whether a node runs on NHWC images."""
+        return self.storage.reads_images(self.network, node)
+
     def value(self, node: Node, position: int) -> Any:
-        """Return a node's input as a tensor, constants in the layout of the other inputs."""
-        name = node.inputs[position]
-        if name in self._values:
-            return self._values[name]
-        array = self.constant(node, position)
-        if array.ndim and 4 in (self.rank(node, i) for i in range(len(node.inputs))):
-            # In the file it broadcasts along NCHW axes.
-            array = array.reshape((1,) * (4 - array.ndim) + array.shape).transpose(STORED_AXES)
-        return tf.constant(np.ascontiguousarray(array))
+        """Return a node's input as a tensor, in the layout that the node reads."""
+        name, as_image = node.inputs[position], self.reads_images(node)
+        if self._place(name) not in self._values:
+            return self._constant_tensor(node, position, as_image)
+        if self.rank(node, position) != 4:
+            return self._values[name, False]
+        if (name, as_image) not in self._values:
+            made, shape = self._values[self._place(name)], tensor_of(self.network, node, position)
+            self._values[name, as_image] = _converted(made, shape.shape, as_image)
+        return self._values[name, as_image]
+
+    def stored(self, node: Node, position: int = 0) -> Any:
+        """Return a node's input as it is stored."""
+        return self._stored(node.inputs[position])
+
+    def optional(self, node: Node, position: int) -> Any:
+        """Return a node's input as a tensor; None if it is absent."""
+        return self.value(node, position) if has_input(node, position) else None
+
+    def axis(self, node: Node, axis: int, position: int = 0) -> int:
+        """Return the position in memory of an axis of a node's input in the file."""
+        rank = self.rank(node, position)
+        if rank == 4 and self.reads_images(node):
+            return STORED_AXES.index(axis % 4)
+        return axis % rank
+
+    def is_held(self, node: Node, position: int) -> bool:
+        """Whether a node's input is a captured constant."""
+        return (node.name, position) in self._constants
+
+    def _constant_tensor(self, node: Node, position: int, as_image: bool) -> Any:
+        if self.is_held(node, position):
+            return self.held[self._constants[node.name, position]]
+        as_image = as_image and node.op not in PER_CHANNEL
+        return tf.constant(self._in_layout(self.constant(node, position), as_image))
+
+    def _in_layout(self, array: Array, as_image: bool) -> Array:
+        """Transpose a constant that broadcasts along the axes of NCHW images in the file."""
+        if not as_image or not array.ndim:
+            return array
+        array = array.reshape((1,) * (4 - array.ndim) + array.shape).transpose(STORED_AXES)
+        return np.ascontiguousarray(array)
+
+    def _hold_constants(self, node: Node) -> None:
+        """Capture a node's large constants, in the layout that the node reads."""
+        for position, name in enumerate(node.inputs):
+            tensor = self.network.tensors.get(name)
+            is_kernel = node.op in ("Conv", "ConvTranspose") and position == 1
+            if tensor is None or not tensor.is_weight:
+                continue
+            if math.prod(tensor.shape) <= HELD_VALUES and not is_kernel:
+                continue
+            array = self.constant(node, position)
+            if is_kernel:
+                array = _kernel_in_layout(array)
+            elif node.op not in PER_CHANNEL:
+                array = self._in_layout(array, self.reads_images(node))
+            self._constants[node.name, position] = len(self.held)
+            self.held.append(tf.constant(array))
 
     def constant(self, node: Node, position: int) -> Array:
         """Return a node's constant input in the file's layout.
@@ -82,15 +196,22 @@ class Builder:
             If it is not a constant.
         """
         tensor = tensor_of(self.network, node, position)
-        if tensor.name in self._weights:
-            return np.asarray(self._weights[tensor.name])
-        if not tensor.is_weight:
+        if not tensor.is_weight and tensor.name not in self._weights:
             raise UnsupportedError(
                 f"{node.op} {node.name!r}: input {tensor.name!r} must be a constant in TensorFlow"
             )
-        if tensor.value is not None:
-            return np.asarray(tensor.value)
-        return np.full(tensor.shape, _CONSTANT_VALUE, tensor.dtype)
+        return self._array(tensor)
+
+    def _array(self, tensor: Tensor) -> Array:
+        """Return a constant's value in the type that it has in the network's precision."""
+        if tensor.name in self._weights:
+            array = np.asarray(self._weights[tensor.name])
+        elif tensor.value is not None:
+            array = np.asarray(tensor.value)
+        else:
+            whole = np.dtype(tensor.dtype).kind in "iub"
+            array = np.full(tensor.shape, 1 if whole else _CONSTANT_VALUE, tensor.dtype)
+        return array.astype(tensor.dtype, copy=False)
 
     def input_shape(self, node: Node, position: int) -> tuple[int, ...]:
         """Return the shape of an input in the file."""
@@ -124,35 +245,49 @@ class Builder:
 
     def scale_and_shift(self, norm: Node) -> tuple[Array, Array]:
         """Return the scale and shift of a BatchNormalization, per channel."""
-        gamma, beta, mean, variance = (self.constant(norm, position) for position in range(1, 5))
+        gamma, beta, mean, variance = (
+            self.constant(norm, position).astype(np.float32) for position in range(1, 5)
+        )
         scale = gamma / np.sqrt(variance + norm.attributes.get("epsilon", 1e-5))
-        return scale.astype(np.float32), (beta - mean * scale).astype(np.float32)
+        dtype = tensor_of(self.network, norm, 0).dtype
+        return scale.astype(dtype), (beta - mean * scale).astype(dtype)
 
     def _has_fixed_weights(self, node: Node) -> bool:
-        return node.op != "MatMul" or (
-            tensor_of(self.network, node, 1).is_weight and self.rank(node, 1) == 2
+        if node.op in Pool.OPERATORS:
+            return True
+        fixed = all(
+            tensor_of(self.network, node, i).is_weight for i in (1, 2) if has_input(node, i)
         )
+        return fixed and (node.op != "MatMul" or self.rank(node, 1) == 2)
 
-    def _add_layer(self, node: Node, links: Links) -> None:
-        layer = lower_layer(layer_of(_LAYERS[node.op], self.network, node))
+    def _add_layer(self, node: Node, links: Links) -> bool:
+        """Make the layer of a convolution, pooling or product with fixed weights, if it is one."""
+        if node.op not in _LAYERS or not self._has_fixed_weights(node):
+            return False
+        if node.attributes.get("transA", 0):
+            return False
+        try:
+            layer = lower_layer(layer_of(_LAYERS[node.op], self.network, node), self.storage.layout)
+        except (UnsupportedError, LayerError):
+            return False  # of volumes or lines, or a product of two computed matrices
         weights = self._weights_of_layer(node)
         norm = foldable_norm(self.network, links, node) if node.op == "Conv" else None
         if norm is not None:
             scale, shift = self.scale_and_shift(norm)
             bias = weights[1] if len(weights) > 1 else np.zeros_like(shift)
-            weights = [weights[0] * scale.reshape(-1, 1, 1, 1), bias * scale + shift]
+            folded = weights[0] * scale.reshape(-1, 1, 1, 1), bias * scale + shift
+            weights = [each.astype(weights[0].dtype) for each in folded]
             layer = layer.replace(bias=True)
             self._folded.add(norm.name)
         start = len(self.held)
         self.held += [tf.constant(array) for array in weights_from_onnx(layer, weights)]
         self._layers[node.name] = (layer, slice(start, len(self.held)))
+        return True
 
     def _weights_of_layer(self, node: Node) -> list[Array]:
         """Return filter or matrix and bias in ONNX's layout; a matrix is never transposed."""
         if node.op in Pool.OPERATORS:
             return []
-        if node.op == "Gemm" and node.attributes.get("transA", 0):
-            raise UnsupportedError(f"Gemm {node.name!r}: transA cannot be built in TensorFlow")
         weights = [self.constant(node, i) for i in (1, 2) if has_input(node, i)]
         if node.op != "Gemm":
             return weights
@@ -160,11 +295,30 @@ class Builder:
             weights[0] = np.ascontiguousarray(weights[0].T)
         for place, factor in enumerate(("alpha", "beta")[: len(weights)]):
             if node.attributes.get(factor, 1.0) != 1.0:
-                weights[place] = weights[place] * np.float32(node.attributes[factor])
+                scaled = weights[place] * np.float32(node.attributes[factor])
+                weights[place] = scaled.astype(weights[place].dtype)
         features_out = weights[0].shape[1]
         return [weights[0], *(np.broadcast_to(b, (1, features_out))[0] for b in weights[1:])]
 
 
+def _converted(value: Any, shape: tuple[int, ...], to_image: bool) -> Any:
+    """Transpose a tensor of a shape in the file to an image, or back."""
+    if not moves(shape):
+        return tf.reshape(value, nhwc(shape) if to_image else shape)
+    return tf.transpose(value, STORED_AXES if to_image else FILE_AXES)
+
+
+def _kernel_in_layout(array: Array) -> Array:
+    """Transpose a filter (channels, channels, rows, ...) to (rows, ..., channels, channels).
+
+    TensorFlow's transposed convolutions have the input's channels last, as ONNX's have them first.
+    """
+    spatial = tuple(range(2, array.ndim))
+    return np.ascontiguousarray(array.transpose(*spatial, 1, 0))
+
+
+PER_CHANNEL = frozenset({"Conv", "ConvTranspose", "InstanceNormalization"})
+"""Operators whose constants hold one value per channel."""
 _LAYERS: Mapping[str, type[Layer]] = {
     "Conv": Conv,
     "Gemm": Dense,

@@ -1,13 +1,14 @@
-"""One lowered layer as TensorFlow operations: kernels, weights, unsupported cases.
+"""Convolutions, poolings, products and activations as TensorFlow operations.
 
-Images are always NHWC. TensorFlow's graph optimiser later fuses a convolution or matrix product
-with its bias, residual and activation, as in a whole network.
+These are the layers that TensorFlow's graph optimiser fuses: a convolution or matrix product with
+its bias, residual and activation, as in a whole network. All other kinds are built from their ONNX
+operator (`tensorflow_kernels`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -17,6 +18,7 @@ import tensorflow as tf
 
 from resperf.errors import UnsupportedError
 from resperf.layers import Activation, Conv, Dense, Layer, Pool
+from resperf.lowering.tensorflow import LAYOUT, nhwc
 
 Array = npt.NDArray[Any]
 
@@ -34,13 +36,31 @@ class Operator:
     residual_shape : tuple of int or None
         Shape of the residual, if the layer has one.
     apply : callable
-        ``apply(x, weights, residual)`` adds the operations and returns the output.
+        ``apply(x, weights, residual)`` adds the operations and returns the output. With `extras`,
+        these are given instead of a residual.
+    dtype : str
+        Type of the input, and of a residual.
+    weight_dtypes : tuple of str
+        One for each of the weights; empty if all have the type of the input.
+    extras : callable or None
+        Makes host arrays of all further inputs that a network would compute.
+    positive : bool
+        Whether inputs must be above zero, as for logarithms.
     """
 
     input_shape: tuple[int, ...]
     weight_shapes: tuple[tuple[int, ...], ...]
     residual_shape: tuple[int, ...] | None
     apply: Callable[[Any, Sequence[Any], Any], Any]
+    dtype: str = "float32"
+    weight_dtypes: tuple[str, ...] = ()
+    extras: Callable[[], list[Array]] | None = None
+    positive: bool = False
+
+    @property
+    def types_of_weights(self) -> tuple[str, ...]:
+        """Type of each of the weights."""
+        return self.weight_dtypes or (self.dtype,) * len(self.weight_shapes)
 
 
 def leaky_relu(x: Any, alpha: float = 0.01) -> Any:
@@ -85,23 +105,26 @@ ACTIVATION_FUNCTIONS: Mapping[str, Callable[[Any], Any]] = {
 """Activation of a layer -> its TensorFlow operations, with the usual constants."""
 
 
-def operator_of(layer: Layer) -> Operator:
-    """Return the TensorFlow operations of a lowered layer.
+def operator_of(layer: Layer, layout: str = LAYOUT) -> Operator:
+    """Return the TensorFlow operations of a lowered layer of one of this module's kinds.
+
+    Parameters
+    ----------
+    layer : Layer
+    layout : {"nhwc", "nchw"}
+        Of the backend's images.
 
     Raises
     ------
     UnsupportedError
-        If TensorFlow on a CPU cannot run such a layer.
+        If TensorFlow cannot run such a layer.
     """
-    try:
-        make = _OPERATORS[layer.kind]
-    except KeyError as error:
-        reason = "it has a single image layout" if layer.kind == "reorder" else "not measured yet"
-        raise UnsupportedError(f"TensorFlow has no {layer.kind} layer: {reason}") from error
-    dtype = getattr(layer, "dtype", "float32")
-    if dtype != "float32":
-        raise UnsupportedError(f"{layer.kind}: dtype={dtype} is not measured in TensorFlow on CPU")
-    return make(layer)
+    if isinstance(layer, Conv | Pool) and layer.layout != layout:
+        raise UnsupportedError(
+            f"{layer.kind}: TensorFlow stores images as {layout} here, not {layer.layout}; "
+            "lower the layer first"
+        )
+    return replace(OPERATORS[layer.kind](layer), dtype=str(layer.fields()["dtype"]))
 
 
 def weights_from_onnx(layer: Layer, weights: Sequence[Array]) -> list[Array]:
@@ -122,23 +145,37 @@ def weights_from_onnx(layer: Layer, weights: Sequence[Array]) -> list[Array]:
     return [np.ascontiguousarray(kernel.transpose(2, 3, 1, 0)), *weights[1:]]
 
 
-def nhwc(shape: Sequence[int]) -> tuple[int, ...]:
-    """Convert an NCHW shape; other ranks are not changed."""
-    if len(shape) != 4:
-        return tuple(shape)
-    batch, channels, height, width = shape
-    return (batch, height, width, channels)
-
-
 def _is_depthwise(layer: Conv) -> bool:
     return 1 < layer.groups == layer.channels_in
 
 
-def _check_layout(layer: Conv | Pool) -> None:
-    if layer.layout != "nhwc":
-        raise UnsupportedError(
-            f"{layer.kind}: TensorFlow on CPU stores images as nhwc, not {layer.layout}; "
-            "lower the layer first"
+@dataclass(frozen=True)
+class _Format:
+    """Order of an image's axes in TensorFlow's arguments."""
+
+    channels_last: bool
+
+    @classmethod
+    def of(cls, layer: Conv | Pool) -> _Format:
+        return cls(layer.layout == "nhwc")
+
+    @property
+    def word(self) -> str:
+        return "NHWC" if self.channels_last else "NCHW"
+
+    @property
+    def pixels(self) -> list[int]:
+        """Axes of rows and columns."""
+        return [1, 2] if self.channels_last else [2, 3]
+
+    def shape(self, shape: Sequence[int]) -> tuple[int, ...]:
+        """Return a shape as stored."""
+        return nhwc(shape) if self.channels_last else tuple(shape)
+
+    def around(self, rows: Any, columns: Any, other: Any) -> list[Any]:
+        """Return one value for each axis."""
+        return (
+            [other, rows, columns, other] if self.channels_last else [other, other, rows, columns]
         )
 
 
@@ -169,14 +206,15 @@ def _padding(layer: Conv | Pool) -> dict[str, Any]:
         return {"padding": "VALID"}
     if pads == _same(layer):
         return {"padding": "SAME"}
-    return {"padding": "EXPLICIT", "explicit_paddings": [0, 0, *pads[0], *pads[1], 0, 0]}
+    margins = _Format.of(layer).around(*pads, (0, 0))
+    return {"padding": "EXPLICIT", "explicit_paddings": [side for pair in margins for side in pair]}
 
 
 def _conv(layer: Layer) -> Operator:
     assert isinstance(layer, Conv)
-    _check_layout(layer)
-    strides = [1, layer.stride_height, layer.stride_width, 1]
-    dilations = [1, layer.dilation_height, layer.dilation_width, 1]
+    format_ = _Format.of(layer)
+    strides = format_.around(layer.stride_height, layer.stride_width, 1)
+    dilations = format_.around(layer.dilation_height, layer.dilation_width, 1)
     if _is_depthwise(layer):
         kernel_shape, convolve = _depthwise(layer, strides)
     else:
@@ -190,21 +228,26 @@ def _conv(layer: Layer) -> Operator:
 
         def convolve(x: Any, kernel: Any) -> Any:
             return tf.raw_ops.Conv2D(
-                input=x, filter=kernel, strides=strides, dilations=dilations, **padding
+                input=x,
+                filter=kernel,
+                strides=strides,
+                dilations=dilations,
+                data_format=format_.word,
+                **padding,
             )
 
     def apply(x: Any, weights: Sequence[Any], residual: Any) -> Any:
         y = convolve(x, weights[0])
         if layer.bias:
-            y = tf.raw_ops.BiasAdd(value=y, bias=weights[1])
+            y = tf.raw_ops.BiasAdd(value=y, bias=weights[1], data_format=format_.word)
         if layer.residual:
             y = tf.raw_ops.AddV2(x=y, y=residual)
         return ACTIVATION_FUNCTIONS[layer.activation](y)
 
     return Operator(
-        input_shape=nhwc(layer.input_shape),
+        input_shape=format_.shape(layer.input_shape),
         weight_shapes=(kernel_shape, *[(layer.channels_out,)] * layer.bias),
-        residual_shape=nhwc(layer.output_shape) if layer.residual else None,
+        residual_shape=format_.shape(layer.output_shape) if layer.residual else None,
         apply=apply,
     )
 
@@ -222,38 +265,40 @@ def _depthwise(
     if layer.dilation_height > 1 or layer.dilation_width > 1:
         raise UnsupportedError(
             f"conv: dilation={layer.dilation_height}x{layer.dilation_width} with one channel per "
-            "group has no single kernel in TensorFlow on CPU"
+            "group has no single kernel in TensorFlow"
         )
     if layer.stride_height != layer.stride_width:
         raise UnsupportedError(
             f"conv: strides {layer.stride_height}x{layer.stride_width} with one channel per group "
-            "must be equal in TensorFlow on CPU"
+            "must be equal in TensorFlow"
         )
-    padding = _padding(layer)
-    margins: list[list[int]] = []
+    padding, format_ = _padding(layer), _Format.of(layer)
+    margins: list[Any] = []
     if padding["padding"] == "EXPLICIT":
         # Fused with a bias, this kernel's own explicit pads abort TensorFlow 2.21.
-        margins = [[0, 0], *map(list, _pads(layer)), [0, 0]]
+        margins = format_.around(*_pads(layer), (0, 0))
         padding = {"padding": "VALID"}
 
     def convolve(x: Any, kernel: Any) -> Any:
         if margins:
             x = tf.raw_ops.Pad(input=x, paddings=margins)
-        return tf.raw_ops.DepthwiseConv2dNative(input=x, filter=kernel, strides=strides, **padding)
+        return tf.raw_ops.DepthwiseConv2dNative(
+            input=x, filter=kernel, strides=strides, data_format=format_.word, **padding
+        )
 
     return shape, convolve
 
 
 def _pool(layer: Layer) -> Operator:
     assert isinstance(layer, Pool)
-    _check_layout(layer)
     pooled = _whole_image(layer) if layer.whole_image else _windows(layer)
-    return Operator(nhwc(layer.input_shape), (), None, lambda x, _weights, _residual: pooled(x))
+    shape = _Format.of(layer).shape(layer.input_shape)
+    return Operator(shape, (), None, lambda x, _weights, _residual: pooled(x))
 
 
 def _whole_image(layer: Pool) -> Callable[[Any], Any]:
     reduce = {"max": tf.raw_ops.Max, "average": tf.raw_ops.Mean}[layer.mode]
-    return lambda x: reduce(input=x, axis=[1, 2], keep_dims=True)
+    return lambda x: reduce(input=x, axis=_Format.of(layer).pixels, keep_dims=True)
 
 
 def _windows(layer: Pool) -> Callable[[Any], Any]:
@@ -262,9 +307,11 @@ def _windows(layer: Pool) -> Callable[[Any], Any]:
             f"pool: dilation={layer.dilation_height}x{layer.dilation_width} has no kernel in "
             "TensorFlow on CPU"
         )
+    format_ = _Format.of(layer)
     window: dict[str, Any] = {
-        "ksize": [1, layer.kernel_height, layer.kernel_width, 1],
-        "strides": [1, layer.stride_height, layer.stride_width, 1],
+        "ksize": format_.around(layer.kernel_height, layer.kernel_width, 1),
+        "strides": format_.around(layer.stride_height, layer.stride_width, 1),
+        "data_format": format_.word,
     }
     padding, pads = _padding(layer), _pads(layer)
     for (before, after), kernel in zip(
@@ -283,7 +330,7 @@ def _windows(layer: Pool) -> Callable[[Any], Any]:
     ):
         return lambda x: tf.raw_ops.AvgPool(value=x, **window, **padding)
     if layer.count_include_pad and not layer.ceil_mode:
-        margins = [[0, 0], list(pads[0]), list(pads[1]), [0, 0]]
+        margins = format_.around(*pads, (0, 0))
         return lambda x: tf.raw_ops.AvgPool(
             value=tf.raw_ops.Pad(input=x, paddings=margins), padding="VALID", **window
         )
@@ -314,7 +361,7 @@ def _activation(layer: Layer) -> Operator:
     return Operator(layer.input_shape, (), None, lambda x, _weights, _residual: function(x))
 
 
-_OPERATORS: Mapping[str, Callable[[Layer], Operator]] = {
+OPERATORS: Mapping[str, Callable[[Layer], Operator]] = {
     "conv": _conv,
     "pool": _pool,
     "dense": _dense,

@@ -1,6 +1,6 @@
 """A whole ONNX network as one TensorFlow function, and its phases.
 
-Tensors of rank 4 are images in NHWC; all other tensors have the file's layout.
+Images are in the setting's layout; all other tensors have the file's order of axes.
 """
 
 from __future__ import annotations
@@ -9,15 +9,16 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-import tensorflow as tf
+import numpy as np
 
 from resperf.backends._base import Built, Phase
 from resperf.backends.tensorflow_builder import Builder
-from resperf.backends.tensorflow_layers import Array, nhwc
+from resperf.backends.tensorflow_device import Device
+from resperf.backends.tensorflow_layers import Array
 from resperf.backends.tensorflow_operators import build
-from resperf.backends.tensorflow_runs import Host, Traced, run_of
+from resperf.backends.tensorflow_runs import CPU, Host, Traced, resident, run_of
 from resperf.errors import UnsupportedError
-from resperf.lowering.tensorflow import without_removed
+from resperf.lowering.tensorflow import LAYOUT, in_precision, without_removed
 from resperf.network import Network, read_network
 from resperf.network.weights import weights_of
 from resperf.timing import WallClock
@@ -29,6 +30,9 @@ def network_run(
     *,
     batch: int | None,
     shapes: Mapping[str, Sequence[int]] | None,
+    device: Device = CPU,
+    layout: str = LAYOUT,
+    precision: str = "",
 ) -> Built:
     """Build the network of a file with resident inputs.
 
@@ -38,10 +42,17 @@ def network_run(
         If the file cannot be read or run.
     """
     network = read_network(path, batch=batch, shapes=shapes)
-    return built(network, weights_of(path, batch=batch, shapes=shapes), host)
+    weights = weights_of(path, batch=batch, shapes=shapes)
+    return built(in_precision(network, precision), weights, host, device, layout)
 
 
-def built(network: Network, weights: Mapping[str, Array], host: Host) -> Built:
+def built(
+    network: Network,
+    weights: Mapping[str, Array],
+    host: Host,
+    device: Device = CPU,
+    layout: str = LAYOUT,
+) -> Built:
     """Build a network with resident inputs; missing weights get dummy values.
 
     Raises
@@ -51,15 +62,30 @@ def built(network: Network, weights: Mapping[str, Array], host: Host) -> Built:
     """
     network = without_removed(network)
     for name in network.inputs:
-        if network.tensors[name].dtype != "float32":
+        if network.tensors[name].dtype not in _MADE_UP:
             raise UnsupportedError(
-                f"input {name!r} is {network.tensors[name].dtype}; only float32 inputs are "
-                "measured in TensorFlow"
+                f"input {name!r} is {network.tensors[name].dtype}, which cannot be made up; inputs "
+                f"may be {', '.join(sorted(_MADE_UP))}"
             )
-    builder = Builder(network, weights)
-    images = [host.array(nhwc(network.tensors[name].shape)) for name in network.inputs]
-    resident = [tf.constant(image) for image in images]
-    function = Traced(partial(builder.outputs, build), resident, builder.held)
+    with device.here():
+        builder = Builder(network, weights, layout)
+    arrays = [
+        _input(host, builder.stored_shape(name), network.tensors[name].dtype)
+        for name in network.inputs
+    ]
+    inputs = resident(arrays, device)
+    function = Traced(partial(builder.outputs, build), inputs, builder.held, device)
     builder.free_host_weights()
-    run = WallClock(lambda: function(*resident))
-    return run_of(images, function(*resident), Phase(run), run, [function])
+    run = device.finished(lambda: function(*inputs))
+    timed = WallClock(run)
+    return run_of(arrays, run(), Phase(timed), timed, [function], device)
+
+
+_MADE_UP = frozenset({"float32", "float16", "bfloat16", "int64", "int32", "bool"})
+
+
+def _input(host: Host, shape: Sequence[int], dtype: str) -> Array:
+    """Make values of an input; 1 is valid as a token's number and in a mask."""
+    return (
+        np.ones(shape, dtype) if dtype in ("int64", "int32", "bool") else host.array(shape, dtype)
+    )

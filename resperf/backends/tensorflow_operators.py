@@ -1,4 +1,8 @@
-"""ONNX operators as TensorFlow operations: one small function per operator, and their table."""
+"""ONNX operators as TensorFlow operations: one small function per operator, and their table.
+
+Each function reads the inputs of its node from a `Builder` and returns the first output, or a tuple
+of all. What TensorFlow has no single operation for is written in several, as Keras does.
+"""
 
 from __future__ import annotations
 
@@ -9,25 +13,35 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from resperf.backends.tensorflow_builder import STORED_AXES, Builder
+from resperf.backends.tensorflow_attention import attention, multi_head_attention
+from resperf.backends.tensorflow_builder import Builder
 from resperf.backends.tensorflow_layers import (
     ACTIVATION_FUNCTIONS,
     hard_sigmoid,
     leaky_relu,
-    nhwc,
     operator_of,
     thresholded_relu,
 )
+from resperf.backends.tensorflow_recurrent import recurrent
+from resperf.backends.tensorflow_volumes import conv, conv_transpose, pool
 from resperf.errors import UnsupportedError
 from resperf.layers import FUNCTION_OF
-from resperf.lowering.tensorflow import reduced_axes
+from resperf.layers.cast import ELEMENT_TYPES
+from resperf.lowering._read import has_input, tensor_of
+from resperf.lowering.tensorflow import (
+    FILE_AXES,
+    STORED_AXES,
+    reduced_axes,
+    stored_perm,
+    view_transposes,
+)
 from resperf.network import Node
 
-_FILE_AXES = (0, 3, 1, 2)
+Build = Callable[[Builder, Node], Any]
 
 
 def build(builder: Builder, node: Node) -> Any:
-    """Build one node and return its first output.
+    """Build one node and return its first output, or a tuple of all outputs.
 
     Raises
     ------
@@ -48,164 +62,580 @@ def _refusal(node: Node, why: str) -> UnsupportedError:
     return UnsupportedError(f"{node.op} {node.name!r}: {why} cannot be built in TensorFlow")
 
 
-def _axis(rank: int, axis: int) -> int:
-    """Return the position in TensorFlow of an axis in the file."""
-    return STORED_AXES.index(axis % 4) if rank == 4 else axis % rank
+def _numbers(builder: Builder, node: Node, name: str, position: int) -> list[int] | None:
+    """Return integers that old operator sets write as an attribute, new ones as an input."""
+    if name in node.attributes:
+        value = node.attributes[name]
+        return [int(v) for v in (value if isinstance(value, tuple | list) else (value,))]
+    if not has_input(node, position):
+        return None
+    return [int(v) for v in builder.constant(node, position).reshape(-1)]
 
 
-def _layer(builder: Builder, node: Node) -> Any:
-    """Build a convolution, pooling or matrix product: the operations of its layer."""
-    layer, weights = builder.layer_of(node)
-    operator = operator_of(layer)
-    x = builder.value(node, 0)
-    rank = builder.rank(node, 0)
-    if len(operator.input_shape) == 2 and rank != 2:
-        if rank == 4:
-            raise _refusal(node, "a product over the columns of an image")
-        y = operator.apply(tf.reshape(x, operator.input_shape), weights, None)
-        return tf.reshape(y, builder.output_shape(node))
-    return operator.apply(x, weights, None)
+def _layer(others: Build | None = None) -> Build:
+    """Build a convolution, pooling or matrix product as its layer, or with another function."""
+
+    def make(builder: Builder, node: Node) -> Any:
+        if not builder.has_layer(node):
+            if others is None:
+                raise _refusal(node, "weights that the network computes")
+            return others(builder, node)
+        layer, weights = builder.layer_of(node)
+        operator = operator_of(layer, builder.storage.layout)
+        x = builder.value(node, 0)
+        if len(operator.input_shape) == 2 and builder.rank(node, 0) != 2:
+            y = operator.apply(tf.reshape(x, operator.input_shape), weights, None)
+            return tf.reshape(y, builder.output_shape(node))
+        return operator.apply(x, weights, None)
+
+    return make
 
 
-def _matmul(builder: Builder, node: Node) -> Any:
-    if builder.has_layer(node):
-        return _layer(builder, node)
-    if 4 in (builder.rank(node, 0), builder.rank(node, 1)):
-        raise _refusal(node, "a product of two images")
-    return tf.matmul(builder.value(node, 0), builder.value(node, 1))
+def _product(builder: Builder, node: Node) -> Any:
+    """Build a product of computed matrices, with alpha, beta and the third input of a Gemm."""
+    attributes = node.attributes
+    y = tf.matmul(
+        builder.value(node, 0),
+        builder.value(node, 1),
+        transpose_a=bool(attributes.get("transA", 0)),
+        transpose_b=bool(attributes.get("transB", 0)),
+    )
+    if (alpha := float(attributes.get("alpha", 1.0))) != 1.0:
+        y = y * tf.cast(alpha, y.dtype)
+    bias = builder.optional(node, 2)
+    if bias is None:
+        return y
+    beta = float(attributes.get("beta", 1.0))
+    return y + (bias if beta == 1.0 else bias * tf.cast(beta, y.dtype))
 
 
 def _activation(builder: Builder, node: Node) -> Any:
     return ACTIVATION_FUNCTIONS[FUNCTION_OF[node.op]](builder.value(node, 0))
 
 
-def _with_constants(function: Callable[..., Any], **usual: float) -> Callable[[Builder, Node], Any]:
+def _gelu(builder: Builder, node: Node) -> Any:
+    form = node.attributes.get("approximate", "none")
+    approximate = form in ("tanh", b"tanh") or node.op == "FastGelu"
+    x = builder.value(node, 0)
+    if has_input(node, 1):
+        x = x + builder.value(node, 1)
+    return ACTIVATION_FUNCTIONS["gelu_tanh" if approximate else "gelu"](x)
+
+
+def _swish(builder: Builder, node: Node) -> Any:
+    """Return x sigmoid(alpha x)."""
+    x = builder.value(node, 0)
+    alpha = float(node.attributes.get("alpha", 1.702 if node.op == "QuickGelu" else 1.0))
+    return tf.nn.silu(x) if alpha == 1 else x * tf.sigmoid(x * tf.cast(alpha, x.dtype))
+
+
+def _with_constants(function: Callable[..., Any], **usual: float) -> Build:
     """Build an activation with the node's constants, or the default ones."""
 
-    def build(builder: Builder, node: Node) -> Any:
+    def make(builder: Builder, node: Node) -> Any:
         own = {name: float(node.attributes.get(name, value)) for name, value in usual.items()}
         return function(builder.value(node, 0), **own)
 
-    return build
+    return make
 
 
 def _clip(builder: Builder, node: Node) -> Any:
     limits = []
     for position, label, default in ((1, "min", -math.inf), (2, "max", math.inf)):
-        if position < len(node.inputs) and node.inputs[position]:
+        if has_input(node, position):
             limits.append(float(builder.constant(node, position).reshape(-1)[0]))
         else:
             limits.append(float(node.attributes.get(label, default)))
     x = builder.value(node, 0)
-    return tf.nn.relu6(x) if limits == [0, 6] else tf.clip_by_value(x, *limits)
+    if limits == [0, 6]:
+        return tf.nn.relu6(x)
+    return tf.clip_by_value(x, *(tf.cast(limit, x.dtype) for limit in limits))
 
 
-def _binary(function: Callable[[Any, Any], Any]) -> Callable[[Builder, Node], Any]:
+def _unary(function: Callable[[Any], Any]) -> Build:
+    return lambda builder, node: function(builder.value(node, 0))
+
+
+def _binary(function: Callable[[Any, Any], Any]) -> Build:
     def make(builder: Builder, node: Node) -> Any:
         values = [builder.value(node, position) for position in range(len(node.inputs))]
-        ranks = {len(value.shape) for value in values} - {0}
-        if len(ranks) > 1 and 4 in ranks:
-            raise _refusal(node, "an image together with a computed tensor of another rank")
         result = values[0]
-        for value in values[1:]:
-            result = function(result, value)
+        for position, value in enumerate(values[1:], 1):
+            result = function(result, _beside_image(builder, node, position, value))
         return result
 
     return make
 
 
+def _beside_image(builder: Builder, node: Node, position: int, value: Any) -> Any:
+    """Give a computed tensor of a lower rank the axes of the image that it is combined with."""
+    rank = len(value.shape)
+    if not builder.reads_images(node) or rank in (0, 4):
+        return value
+    shape = (1,) * (4 - rank) + builder.input_shape(node, position)
+    return tf.transpose(tf.reshape(value, shape), STORED_AXES)
+
+
+def _mod(builder: Builder, node: Node) -> Any:
+    function = tf.math.floormod
+    if node.attributes.get("fmod", 0):
+        function = tf.raw_ops.TruncateMod
+        return function(x=builder.value(node, 0), y=builder.value(node, 1))
+    return function(builder.value(node, 0), builder.value(node, 1))
+
+
+def _divided(x: Any, y: Any) -> Any:
+    """Divide; whole numbers are cut towards zero."""
+    return tf.raw_ops.TruncateDiv(x=x, y=y) if x.dtype.is_integer else x / y
+
+
+def _power(x: Any, y: Any) -> Any:
+    return tf.pow(x, tf.cast(y, x.dtype))
+
+
+def _prelu(x: Any, slope: Any) -> Any:
+    """Return x where it is positive, slope x elsewhere; written as Keras does."""
+    return tf.nn.relu(x) - slope * tf.nn.relu(-x)
+
+
+def _where(builder: Builder, node: Node) -> Any:
+    parts = [builder.value(node, position) for position in range(3)]
+    return tf.where(*(_beside_image(builder, node, i, part) for i, part in enumerate(parts)))
+
+
+def _cast(builder: Builder, node: Node) -> Any:
+    names = {number: name for name, number in ELEMENT_TYPES.items()}
+    wanted = builder.network.tensors.get(node.outputs[0])
+    return tf.cast(
+        builder.value(node, 0), names[node.attributes["to"]] if wanted is None else wanted.dtype
+    )
+
+
 def _concat(builder: Builder, node: Node) -> Any:
     values = [builder.value(node, position) for position in range(len(node.inputs))]
-    return tf.concat(values, _axis(builder.rank(node, 0), int(node.attributes["axis"])))
+    return tf.concat(values, builder.axis(node, int(node.attributes["axis"])))
 
 
 def _softmax(builder: Builder, node: Node) -> Any:
+    function = tf.nn.log_softmax if node.op == "LogSoftmax" else tf.nn.softmax
     old = builder.network.opsets.get("", 1) < 13
     rank, shape = builder.rank(node, 0), builder.input_shape(node, 0)
     axis = int(node.attributes.get("axis", 1 if old else -1)) % rank
     if old and math.prod(shape[axis + 1 :]) != 1:
-        raise _refusal(node, f"a softmax over axes {axis} to {rank - 1} at once")
-    return tf.nn.softmax(builder.value(node, 0), axis=_axis(rank, axis))
+        if builder.reads_images(node):
+            raise _refusal(node, f"a softmax over axes {axis} to {rank - 1} at once")
+        rows = tf.reshape(builder.value(node, 0), (math.prod(shape[:axis]), -1))
+        return tf.reshape(function(rows), shape)
+    return function(builder.value(node, 0), axis=builder.axis(node, axis))
 
 
 def _view(builder: Builder, node: Node) -> Any:
     """Change the shape; flattening an image gives its values in NHWC order."""
-    x, shape = builder.value(node, 0), builder.input_shape(node, 0)
-    wanted = builder.output_shape(node)
-    if len(shape) == 4 and len(wanted) == 2 and wanted[0] == shape[0]:
-        return tf.reshape(x, wanted)
-    # A single pixel has the same memory layout in both orders.
-    if len(shape) == 4 and shape[2] * shape[3] > 1:
-        x = tf.transpose(x, _FILE_AXES)
-    if len(wanted) != 4 or wanted[2] * wanted[3] == 1:
-        return tf.reshape(x, nhwc(wanted))
-    return tf.transpose(tf.reshape(x, wanted), STORED_AXES)
+    x = builder.stored(node)
+    first, last = view_transposes(builder.network, builder.storage, node)
+    if first:
+        x = tf.transpose(x, FILE_AXES)
+    if last:
+        return tf.transpose(tf.reshape(x, builder.output_shape(node)), STORED_AXES)
+    return tf.reshape(x, builder.stored_shape(node.outputs[0]))
 
 
 def _transpose(builder: Builder, node: Node) -> Any:
-    x, rank = builder.value(node, 0), builder.rank(node, 0)
-    order = [int(axis) for axis in node.attributes.get("perm", range(rank)[::-1])]
-    if rank == 4:
-        order = [_FILE_AXES[order[STORED_AXES[axis]]] for axis in range(4)]
-    return x if order == list(range(rank)) else tf.transpose(x, order)
+    x = builder.stored(node)
+    order = stored_perm(builder.network, builder.storage, node)
+    return x if order == tuple(range(len(order))) else tf.transpose(x, order)
 
 
-def _norm(builder: Builder, node: Node) -> Any:
-    x = builder.value(node, 0)
+def _batch_norm(builder: Builder, node: Node) -> Any:
     if builder.is_folded(node):
-        return x
-    if builder.rank(node, 0) == 3:
-        raise _refusal(node, "a normalisation of a tensor of rank 3")
+        return builder.value(node, 0)
     scale, shift = builder.scale_and_shift(node)
-    return x * tf.constant(scale) + tf.constant(shift)
-
-
-def _mean(builder: Builder, node: Node) -> Any:
     rank = builder.rank(node, 0)
-    named = reduced_axes(builder.network, node)
-    axes = [axis % rank for axis in (range(rank) if named is None else named)]
-    keep_dims = bool(node.attributes.get("keepdims", 1))
-    if rank == 4 and not keep_dims and 1 not in axes and not {2, 3} <= set(axes):
-        raise _refusal(node, f"a mean over axes {axes} without keeping them")
-    return tf.reduce_mean(builder.value(node, 0), [_axis(rank, axis) for axis in axes], keep_dims)
+    if rank > 2 and not builder.reads_images(node):
+        scale, shift = (each.reshape(-1, *(1,) * (rank - 2)) for each in (scale, shift))
+    return builder.value(node, 0) * tf.constant(scale) + tf.constant(shift)
+
+
+def _normalised(x: Any, axes: list[int], epsilon: float) -> Any:
+    mean, variance = tf.nn.moments(x, axes, keepdims=True)
+    return (x - mean) * tf.math.rsqrt(variance + tf.cast(epsilon, x.dtype))
+
+
+def _scaled(builder: Builder, node: Node, y: Any, scale: int, shift: int | None = None) -> Any:
+    y = y * builder.value(node, scale)
+    bias = None if shift is None else builder.optional(node, shift)
+    return y if bias is None else y + bias
+
+
+def _last_axes(builder: Builder, node: Node) -> list[int]:
+    rank = builder.rank(node, 0)
+    return list(range(int(node.attributes.get("axis", -1)) % rank, rank))
+
+
+def _layer_norm(builder: Builder, node: Node) -> Any:
+    epsilon = float(node.attributes.get("epsilon", 1e-5))
+    y = _normalised(builder.value(node, 0), _last_axes(builder, node), epsilon)
+    return _scaled(builder, node, y, 1, 2)
+
+
+def _rms(x: Any, axes: list[int], epsilon: float) -> Any:
+    square = tf.reduce_mean(tf.square(x), axes, keepdims=True)
+    return x * tf.math.rsqrt(square + tf.cast(epsilon, x.dtype))
+
+
+def _rms_norm(builder: Builder, node: Node) -> Any:
+    epsilon = float(node.attributes.get("epsilon", 1e-5))
+    y = _rms(builder.value(node, 0), _last_axes(builder, node), epsilon)
+    return _scaled(builder, node, y, 1)
+
+
+def _skip_norm(builder: Builder, node: Node) -> Any:
+    """Build ONNX Runtime's sum of two tensors with the normalisation of it."""
+    x = builder.value(node, 0) + builder.value(node, 1)
+    simplified, last = node.op.startswith("SkipSimplified"), [builder.rank(node, 0) - 1]
+    epsilon = float(node.attributes.get("epsilon", 1e-5))
+    bias = builder.optional(node, 3 if simplified else 4)
+    x = x if bias is None else x + bias
+    if simplified:
+        return _scaled(builder, node, _rms(x, last, epsilon), 2)
+    return _scaled(builder, node, _normalised(x, last, epsilon), 2, 3)
+
+
+def _instance_norm(builder: Builder, node: Node) -> Any:
+    rank = builder.rank(node, 0)
+    axes = [builder.axis(node, axis) for axis in range(2, rank)]
+    y = _normalised(builder.value(node, 0), axes, float(node.attributes.get("epsilon", 1e-5)))
+    channels = [1] * rank
+    channels[builder.axis(node, 1)] = -1
+    scale, shift = (tf.reshape(builder.value(node, place), channels) for place in (1, 2))
+    return y * scale + shift
 
 
 def _lrn(builder: Builder, node: Node) -> Any:
     size = int(node.attributes["size"])
     if size % 2 == 0 or builder.rank(node, 0) != 4:
         raise _refusal(node, f"size={size} over a tensor of rank {builder.rank(node, 0)}")
-    return tf.nn.local_response_normalization(
-        builder.value(node, 0),
-        depth_radius=size // 2,
-        bias=float(node.attributes.get("bias", 1.0)),
-        alpha=float(node.attributes.get("alpha", 1e-4)) / size,
-        beta=float(node.attributes.get("beta", 0.75)),
+    return _on_nhwc(
+        builder,
+        node,
+        lambda x: tf.nn.local_response_normalization(
+            x,
+            depth_radius=size // 2,
+            bias=float(node.attributes.get("bias", 1.0)),
+            alpha=float(node.attributes.get("alpha", 1e-4)) / size,
+            beta=float(node.attributes.get("beta", 0.75)),
+        ),
     )
 
 
-def _usual(**usual: float) -> Callable[[Builder, Node], Any]:
+def _on_nhwc(builder: Builder, node: Node, function: Callable[[Any], Any]) -> Any:
+    """Run an operation that TensorFlow has for NHWC images only: transposed, where they are not."""
+    x = builder.value(node, 0)
+    if builder.reads_images(node):
+        return function(x)
+    return tf.transpose(function(tf.transpose(x, STORED_AXES)), FILE_AXES)
+
+
+def _resize(builder: Builder, node: Node) -> Any:
+    """Resize an image with TensorFlow's nearest operation; edges differ where ONNX's modes do."""
+    if builder.rank(node, 0) != 4:
+        raise _refusal(node, "resizing what is no image")
+    size = builder.output_shape(node)[2:]
+    mode = node.attributes.get("mode", "nearest")
+    mode = mode.decode() if isinstance(mode, bytes) else str(mode)
+    places = str(node.attributes.get("coordinate_transformation_mode", "half_pixel"))
+    kernel = {
+        "nearest": tf.raw_ops.ResizeNearestNeighbor,
+        "linear": tf.raw_ops.ResizeBilinear,
+        "cubic": tf.raw_ops.ResizeBicubic,
+    }[mode]
+    edges = {
+        "align_corners": places == "align_corners",
+        "half_pixel_centers": "half_pixel" in places and node.op == "Resize",
+    }
+    if mode == "nearest":
+        edges["half_pixel_centers"] = False
+    dtype = builder.value(node, 0).dtype
+    # The last two return float32 whatever they read.
+    return _on_nhwc(builder, node, lambda x: tf.cast(kernel(images=x, size=size, **edges), dtype))
+
+
+def _depth_to_space(builder: Builder, node: Node) -> Any:
+    side, mode = int(node.attributes["blocksize"]), node.attributes.get("mode", "DCR")
+    if mode in ("CRD", b"CRD"):
+        return _pixel_shuffle(builder, node, side)
+    function = {"DepthToSpace": tf.nn.depth_to_space, "SpaceToDepth": tf.nn.space_to_depth}[node.op]
+    return function(
+        builder.value(node, 0),
+        side,
+        data_format="NHWC" if builder.reads_images(node) else "NCHW",
+    )
+
+
+def _pixel_shuffle(builder: Builder, node: Node, side: int) -> Any:
+    """Build the order of channels that TensorFlow has no operation for: reshaped and transposed."""
+    batch, channels, rows, columns = builder.input_shape(node, 0)
+    kept, x = channels // side**2, builder.value(node, 0)
+    if builder.reads_images(node):
+        x = tf.reshape(x, (batch, rows, columns, kept, side, side))
+        x = tf.transpose(x, (0, 1, 4, 2, 5, 3))
+    else:
+        x = tf.reshape(x, (batch, kept, side, side, rows, columns))
+        x = tf.transpose(x, (0, 1, 4, 2, 5, 3))
+    return tf.reshape(x, builder.stored_shape(node.outputs[0]))
+
+
+def _reduce(function: Callable[..., Any]) -> Build:
+    def make(builder: Builder, node: Node) -> Any:
+        rank = builder.rank(node, 0)
+        named = reduced_axes(builder.network, node)
+        if named is None and node.attributes.get("noop_with_empty_axes", 0):
+            return builder.value(node, 0)
+        axes = [axis % rank for axis in (range(rank) if named is None else named)]
+        keep_dims = bool(node.attributes.get("keepdims", 1))
+        x = builder.value(node, 0)
+        if (
+            builder.reads_images(node)
+            and not keep_dims
+            and 1 not in axes
+            and not {2, 3} <= set(axes)
+        ):
+            # What is left of the axes would be in another order than in the file.
+            x = tf.transpose(x, FILE_AXES)
+            return function(x, axes, keepdims=keep_dims)
+        return function(x, [builder.axis(node, axis) for axis in axes], keepdims=keep_dims)
+
+    return make
+
+
+def _sum_square(x: Any, axes: list[int], keepdims: bool) -> Any:
+    return tf.reduce_sum(tf.square(x), axes, keepdims=keepdims)
+
+
+def _norm2(x: Any, axes: list[int], keepdims: bool) -> Any:
+    return tf.sqrt(_sum_square(x, axes, keepdims))
+
+
+def _norm1(x: Any, axes: list[int], keepdims: bool) -> Any:
+    return tf.reduce_sum(tf.abs(x), axes, keepdims=keepdims)
+
+
+def _log_sum(x: Any, axes: list[int], keepdims: bool) -> Any:
+    return tf.math.log(tf.reduce_sum(x, axes, keepdims=keepdims))
+
+
+def _arg(function: Callable[..., Any]) -> Build:
+    def make(builder: Builder, node: Node) -> Any:
+        axis = int(node.attributes.get("axis", 0)) % builder.rank(node, 0)
+        found = function(builder.value(node, 0), axis=axis, output_type=tf.int64)
+        return tf.expand_dims(found, axis) if node.attributes.get("keepdims", 1) else found
+
+    return make
+
+
+def _pad(builder: Builder, node: Node) -> Any:
+    pads = _numbers(builder, node, "pads", 1)
+    rank = builder.rank(node, 0)
+    mode = node.attributes.get("mode", "constant")
+    mode = mode.decode() if isinstance(mode, bytes) else str(mode)
+    words = {"constant": "CONSTANT", "reflect": "REFLECT"}
+    if pads is None or mode not in words or len(pads) != 2 * rank:
+        raise _refusal(node, f"mode={mode} with pads {pads}")
+    margins = np.zeros((rank, 2), int)
+    for axis in range(rank):
+        margins[builder.axis(node, axis)] = pads[axis], pads[axis + rank]
+    value = builder.constant(node, 2).item() if has_input(node, 2) else 0
+    x = builder.value(node, 0)
+    if (margins < 0).any():
+        ends = [size + min(after, 0) for size, (_, after) in zip(x.shape, margins, strict=True)]
+        starts = [max(-before, 0) for before, _ in margins]
+        x = x[tuple(slice(a, b) for a, b in zip(starts, ends, strict=True))]
+        margins = np.maximum(margins, 0)
+    return tf.pad(x, margins, words[mode], constant_values=tf.cast(value, x.dtype))
+
+
+def _slice(builder: Builder, node: Node) -> Any:
+    starts = _numbers(builder, node, "starts", 1)
+    ends = _numbers(builder, node, "ends", 2)
+    if starts is None or ends is None:
+        raise _refusal(node, "a slice without start or end")
+    axes = _numbers(builder, node, "axes", 3) or list(range(len(starts)))
+    steps = _numbers(builder, node, "steps", 4) or [1] * len(starts)
+    rank, shape = builder.rank(node, 0), builder.input_shape(node, 0)
+    parts = [slice(None)] * rank
+    for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
+        size = shape[axis % rank]
+        first, last, step = slice(start, end, step).indices(size)
+        stop = None if last < 0 else last
+        parts[builder.axis(node, axis)] = slice(first, stop, step)
+    return builder.value(node, 0)[tuple(parts)]
+
+
+def _split(builder: Builder, node: Node) -> Any:
+    axis = int(node.attributes.get("axis", 0))
+    sizes = _numbers(builder, node, "split", 1)
+    if sizes is None:
+        length = builder.input_shape(node, 0)[axis]
+        part = -(-length // len(node.outputs))
+        sizes = [min(part, length - start) for start in range(0, length, part)]
+    return tuple(tf.split(builder.value(node, 0), sizes, builder.axis(node, axis)))
+
+
+def _gather(builder: Builder, node: Node) -> Any:
+    axis = int(node.attributes.get("axis", 0)) % builder.rank(node, 0)
+    return tf.gather(builder.value(node, 0), _indices(builder, node, axis), axis=axis)
+
+
+def _indices(builder: Builder, node: Node, axis: int) -> Any:
+    """Return a node's second input: indices, of which negative constants count from the end."""
+    tensor = tensor_of(builder.network, node, 1)
+    if tensor.value is not None:
+        return tf.constant(np.asarray(tensor.value) % builder.input_shape(node, 0)[axis])
+    return builder.value(node, 1)
+
+
+def _gather_elements(builder: Builder, node: Node) -> Any:
+    """Return the element of each place at an axis: TensorFlow gathers along flattened rows."""
+    axis = int(node.attributes.get("axis", 0)) % builder.rank(node, 0)
+    x, indices = builder.value(node, 0), _indices(builder, node, axis)
+    return tf.gather_nd(x, _places(indices, axis))
+
+
+def _places(indices: Any, axis: int) -> Any:
+    """Return the full position of what indices along one axis refer to."""
+    grid = [
+        tf.cast(each, indices.dtype)
+        for each in tf.meshgrid(*(tf.range(size) for size in indices.shape), indexing="ij")
+    ]
+    grid[axis] = indices
+    return tf.stack(grid, axis=-1)
+
+
+def _gather_nd(builder: Builder, node: Node) -> Any:
+    batch_dims = int(node.attributes.get("batch_dims", 0))
+    return tf.gather_nd(builder.value(node, 0), builder.value(node, 1), batch_dims=batch_dims)
+
+
+_SCATTERS: Mapping[str, Callable[..., Any]] = {
+    "none": tf.tensor_scatter_nd_update,
+    "add": tf.tensor_scatter_nd_add,
+    "max": tf.tensor_scatter_nd_max,
+    "min": tf.tensor_scatter_nd_min,
+}
+
+
+def _scatter(builder: Builder, node: Node) -> Any:
+    how = node.attributes.get("reduction", "none")
+    how = how.decode() if isinstance(how, bytes) else str(how)
+    if how not in _SCATTERS:
+        raise _refusal(node, f"reduction={how}")
+    x, indices = builder.value(node, 0), builder.value(node, 1)
+    if node.op != "ScatterND":
+        axis = int(node.attributes.get("axis", 0)) % builder.rank(node, 0)
+        indices = _places(indices, axis)
+    return _SCATTERS[how](x, indices, builder.value(node, 2))
+
+
+def _tile(builder: Builder, node: Node) -> Any:
+    return tf.tile(builder.value(node, 0), builder.constant(node, 1))
+
+
+def _expand(builder: Builder, node: Node) -> Any:
+    return tf.broadcast_to(builder.value(node, 0), builder.output_shape(node))
+
+
+def _einsum(builder: Builder, node: Node) -> Any:
+    equation = node.attributes["equation"]
+    equation = equation.decode() if isinstance(equation, bytes) else str(equation)
+    values = [builder.value(node, position) for position in range(len(node.inputs))]
+    return tf.einsum(equation.replace(" ", ""), *values)
+
+
+def _top_k(builder: Builder, node: Node) -> Any:
+    """Build TopK, which TensorFlow has along the last axis and for the largest values."""
+    rank = builder.rank(node, 0)
+    axis = int(node.attributes.get("axis", -1)) % rank
+    kept = _numbers(builder, node, "k", 1)
+    if kept is None or not node.attributes.get("largest", 1):
+        raise _refusal(node, "the smallest values")
+    x, last = builder.value(node, 0), axis == rank - 1
+    order = [*(i for i in range(rank) if i != axis), axis]
+    back = [order.index(i) for i in range(rank)]
+    values, indices = tf.math.top_k(x if last else tf.transpose(x, order), kept[0])
+    if not last:
+        values, indices = tf.transpose(values, back), tf.transpose(indices, back)
+    return values, tf.cast(indices, tf.int64)
+
+
+def _cumulate(builder: Builder, node: Node) -> Any:
+    (axis,) = _numbers(builder, node, "axis", 1) or [0]
+    return tf.cumsum(
+        builder.value(node, 0),
+        axis,
+        exclusive=bool(node.attributes.get("exclusive", 0)),
+        reverse=bool(node.attributes.get("reverse", 0)),
+    )
+
+
+def _scale_and_zero(builder: Builder, node: Node) -> tuple[Any, Any]:
+    """Return the constants of a quantisation, along its axis."""
+    arrays = [builder.constant(node, 1).astype(np.float32)]
+    zero = builder.constant(node, 2) if has_input(node, 2) else np.zeros_like(arrays[0], np.uint8)
+    arrays.append(zero.astype(np.float32))
+    if arrays[0].size > 1:
+        shape = [1] * builder.rank(node, 0)
+        shape[builder.axis(node, int(node.attributes.get("axis", 1)))] = -1
+        arrays = [array.reshape(shape) for array in arrays]
+    return tf.constant(arrays[0]), tf.constant(arrays[1])
+
+
+def _quantize(builder: Builder, node: Node) -> Any:
+    """Build QuantizeLinear in parts: divided, rounded, shifted, limited and cast."""
+    scale, zero = _scale_and_zero(builder, node)
+    kind = builder.constant(node, 2).dtype if has_input(node, 2) else np.dtype(np.uint8)
+    limits = np.iinfo(kind)
+    x = tf.round(tf.cast(builder.value(node, 0), tf.float32) / scale) + zero
+    return tf.cast(tf.clip_by_value(x, limits.min, limits.max), kind)
+
+
+def _dequantize(builder: Builder, node: Node) -> Any:
+    scale, zero = _scale_and_zero(builder, node)
+    return (tf.cast(builder.value(node, 0), tf.float32) - zero) * scale
+
+
+def _dynamic_quantize(builder: Builder, node: Node) -> Any:
+    """Build DynamicQuantizeLinear: scale and zero point from the smallest and largest value."""
+    x = builder.value(node, 0)
+    low = tf.minimum(tf.reduce_min(x), 0.0)
+    scale = (tf.maximum(tf.reduce_max(x), 0.0) - low) / 255.0
+    zero = tf.round(tf.clip_by_value(-low / scale, 0.0, 255.0))
+    y = tf.clip_by_value(tf.round(x / scale) + zero, 0.0, 255.0)
+    return tf.cast(y, tf.uint8), scale, tf.cast(zero, tf.uint8)
+
+
+def _usual(**usual: float) -> Build:
     """Build an activation that TensorFlow only has with default constants."""
 
-    def build(builder: Builder, node: Node) -> Any:
+    def make(builder: Builder, node: Node) -> Any:
         for name, value in usual.items():
             if not np.isclose(node.attributes.get(name, value), value):
                 raise _refusal(node, f"{name}={node.attributes[name]}")
         return _activation(builder, node)
 
-    return build
+    return make
 
 
-_OPERATORS: Mapping[str, Callable[[Builder, Node], Any]] = {
+_OPERATORS: Mapping[str, Build] = {
+    "Conv": _layer(conv),
+    "ConvTranspose": conv_transpose,
     **dict.fromkeys(
-        (
-            "Conv", "MaxPool", "AveragePool", "GlobalMaxPool", "GlobalAveragePool", "Gemm",
-        ),
-        _layer,
+        ("MaxPool", "AveragePool", "GlobalMaxPool", "GlobalAveragePool"), _layer(pool)
     ),
-    "MatMul": _matmul,
-    **dict.fromkeys(
-        ("Relu", "Tanh", "Sigmoid", "Softplus", "Gelu", "HardSwish", "Softsign"), _activation
-    ),
+    **dict.fromkeys(("Gemm", "MatMul"), _layer(_product)),
+    "FusedMatMul": _product,
+    **dict.fromkeys(("Relu", "Tanh", "Sigmoid", "Softplus", "HardSwish", "Softsign"), _activation),
+    **dict.fromkeys(("Gelu", "FastGelu", "BiasGelu"), _gelu),
+    **dict.fromkeys(("Silu", "Swish", "QuickGelu"), _swish),
     "LeakyRelu": _with_constants(leaky_relu, alpha=0.01),
     "HardSigmoid": _with_constants(hard_sigmoid, alpha=0.2, beta=0.5),
     "Elu": _usual(alpha=1.0),
@@ -213,16 +643,66 @@ _OPERATORS: Mapping[str, Callable[[Builder, Node], Any]] = {
     "Selu": _usual(alpha=1.67326324, gamma=1.05070102),
     "ThresholdedRelu": _with_constants(thresholded_relu, alpha=1.0),
     "Clip": _clip,
-    "Add": _binary(tf.add),
-    "Sum": _binary(tf.add),
-    "Sub": _binary(tf.subtract),
-    "Mul": _binary(tf.multiply),
-    "Div": _binary(tf.divide),
+    **{
+        op: _unary(function)
+        for op, function in {
+            "Abs": tf.abs, "Ceil": tf.math.ceil, "Cos": tf.cos, "Erf": tf.math.erf, "Exp": tf.exp,
+            "Floor": tf.floor, "IsNaN": tf.math.is_nan, "Log": tf.math.log, "Neg": tf.negative,
+            "Not": tf.logical_not, "Reciprocal": tf.math.reciprocal, "Round": tf.round,
+            "Sign": tf.sign, "Sin": tf.sin, "Sqrt": tf.sqrt,
+        }.items()
+    },
+    **{
+        op: _binary(function)
+        for op, function in {
+            "Add": tf.add, "Sum": tf.add, "Sub": tf.subtract, "Mul": tf.multiply,
+            "Div": _divided, "Pow": _power, "Max": tf.maximum, "Min": tf.minimum,
+            "And": tf.logical_and, "Or": tf.logical_or, "Xor": tf.math.logical_xor,
+            "Equal": tf.equal, "Greater": tf.greater, "GreaterOrEqual": tf.greater_equal,
+            "Less": tf.less, "LessOrEqual": tf.less_equal, "PRelu": _prelu,
+        }.items()
+    },
+    "Mod": _mod,
+    "Where": _where,
+    "Cast": _cast,
     "Concat": _concat,
-    "Softmax": _softmax,
+    **dict.fromkeys(("Softmax", "LogSoftmax"), _softmax),
     **dict.fromkeys(("Flatten", "Reshape", "Squeeze", "Unsqueeze"), _view),
     "Transpose": _transpose,
-    "BatchNormalization": _norm,
-    "ReduceMean": _mean,
+    "BatchNormalization": _batch_norm,
+    "LayerNormalization": _layer_norm,
+    **dict.fromkeys(("RMSNormalization", "SimplifiedLayerNormalization"), _rms_norm),
+    **dict.fromkeys(("SkipLayerNormalization", "SkipSimplifiedLayerNormalization"), _skip_norm),
+    "InstanceNormalization": _instance_norm,
     "LRN": _lrn,
+    **{
+        f"Reduce{name}": _reduce(function)
+        for name, function in {
+            "Mean": tf.reduce_mean, "Sum": tf.reduce_sum, "Max": tf.reduce_max,
+            "Min": tf.reduce_min, "Prod": tf.reduce_prod, "SumSquare": _sum_square, "L1": _norm1,
+            "L2": _norm2, "LogSum": _log_sum, "LogSumExp": tf.reduce_logsumexp,
+        }.items()
+    },
+    "ArgMax": _arg(tf.argmax),
+    "ArgMin": _arg(tf.argmin),
+    **dict.fromkeys(("Resize", "Upsample"), _resize),
+    **dict.fromkeys(("DepthToSpace", "SpaceToDepth"), _depth_to_space),
+    "Pad": _pad,
+    "Slice": _slice,
+    "Split": _split,
+    "Gather": _gather,
+    "GatherElements": _gather_elements,
+    "GatherND": _gather_nd,
+    **dict.fromkeys(("ScatterND", "ScatterElements"), _scatter),
+    "Tile": _tile,
+    "Expand": _expand,
+    "Einsum": _einsum,
+    "TopK": _top_k,
+    "CumSum": _cumulate,
+    "Attention": attention,
+    "MultiHeadAttention": multi_head_attention,
+    **dict.fromkeys(("LSTM", "GRU", "RNN"), recurrent),
+    "QuantizeLinear": _quantize,
+    "DequantizeLinear": _dequantize,
+    "DynamicQuantizeLinear": _dynamic_quantize,
 }  # fmt: skip

@@ -13,6 +13,8 @@ import numpy as np
 import tensorflow as tf
 
 from resperf.backends._base import Built, Phase, median_ms
+from resperf.backends.tensorflow_device import XLA, Device
+from resperf.backends.tensorflow_kernels import made_up
 from resperf.backends.tensorflow_layers import Array, Operator
 from resperf.errors import UnsupportedError
 from resperf.timing import Sampler, WallClock
@@ -28,6 +30,8 @@ MAX_COLD_COPIES = 12
 WEIGHTS_BYTES = 1_200_000_000
 """Limit on the weights of all copies together."""
 _WEIGHT_VALUE = 0.01  # small, but not denormal, which would be slow
+_FLOATS = frozenset({"float32", "float16", "bfloat16", "float64"})
+CPU = Device()
 _ESTIMATES = 8
 _TRACED_CYCLES = 50
 _freed = itertools.count(1)
@@ -35,27 +39,42 @@ _ROUND_SECONDS = 0.02
 
 
 class Host:
-    """Random numbers on the host, returned as views, since drawing new ones is slow."""
+    """Numbers on the host, returned as views where they are float32, since making them is slow."""
 
     def __init__(self, seed: int = 0) -> None:
         self._random = np.random.default_rng(seed)
         self._values: Array = self._random.random(1 << 20, dtype=np.float32) - np.float32(0.5)
 
-    def array(self, shape: Sequence[int]) -> Array:
-        """Return values between -0.5 and 0.5."""
+    def array(
+        self, shape: Sequence[int], dtype: str = "float32", *, positive: bool = False
+    ) -> Array:
+        """Return values between -0.5 and 0.5; other types as `made_up`."""
+        if positive or np.dtype(dtype).kind in "iub":
+            return made_up(shape, dtype, positive=positive)
         size = math.prod(shape)
         if size > self._values.size:
             self._values = np.resize(self._values, size)
-        return self._values[:size].reshape(shape)
+        return self._values[:size].reshape(shape).astype(dtype, copy=False)
 
 
 class Traced:
     """A concrete function with captured weights that can be freed."""
 
-    def __init__(self, body: Callable[..., Any], inputs: Sequence[Any], weights: list[Any]) -> None:
+    def __init__(
+        self,
+        body: Callable[..., Any],
+        inputs: Sequence[Any],
+        weights: list[Any],
+        device: Device = CPU,
+    ) -> None:
         self._weights = weights
         specs = [tf.TensorSpec(x.shape, x.dtype) for x in inputs]
-        self._function: Any = tf.function(body, autograph=False).get_concrete_function(*specs)
+
+        def placed(*values: Any) -> Any:
+            with device.here():
+                return body(*values)
+
+        self._function: Any = device.function(placed).get_concrete_function(*specs)
 
     def __call__(self, *inputs: Any) -> Any:
         """Run the function."""
@@ -88,15 +107,41 @@ def chain(operator: Operator, x: Any, weights: Sequence[Sequence[Any]], residual
     return y
 
 
-def traced_copies(operator: Operator, x: Any, weights: list[list[Any]], residual: Any) -> Traced:
+def queued_chain(
+    operator: Operator, x: Any, weights: Sequence[Sequence[Any]], residual: Any
+) -> tuple[Any, Any]:
+    """Build the copies of `chain` for a GPU, where an assertion would copy outputs to the host.
+
+    One value of each output is returned as well, so that none is pruned; the next copy waits for
+    it to be queued.
+    """
+    marks: list[Any] = []
+    y = None
+    for own in weights:
+        with tf.control_dependencies(marks[-1:]):
+            waiting = tf.raw_ops.Identity(input=x)
+        y = operator.apply(waiting, own, residual)
+        rank = len(y.shape)
+        first = tf.raw_ops.Slice(input=y, begin=[0] * rank, size=[1] * rank)
+        marks.append(tf.reshape(first, ()))
+    return y, tf.stack(marks)
+
+
+def traced_copies(
+    operator: Operator, x: Any, weights: list[list[Any]], residual: Any, device: Device = CPU
+) -> Traced:
     """Trace a function of `x` that runs one copy per set of weights."""
     held: list[Any] = [weights, residual]
-    return Traced(lambda image: chain(operator, image, held[0], held[1]), [x], held)
+    build = queued_chain if device.is_gpu and len(weights) > 1 else chain
+    return Traced(lambda image: build(operator, image, held[0], held[1]), [x], held, device)
 
 
 def dummy_weights(operator: Operator) -> list[Any]:
     """Allocate and fill the weights of one copy."""
-    return [tf.fill(shape, tf.constant(_WEIGHT_VALUE)) for shape in operator.weight_shapes]
+    return [
+        tf.fill(shape, tf.constant(_WEIGHT_VALUE if dtype in _FLOATS else 1, dtype))
+        for shape, dtype in zip(operator.weight_shapes, operator.types_of_weights, strict=True)
+    ]
 
 
 def copies_for(once_ms: float, weight_bytes: int, budget_ms: float) -> int:
@@ -147,17 +192,24 @@ def first_estimate_ms(run: Callable[[], object], session_ms: float) -> float:
     return max(best_ms - session_ms, 0.0)
 
 
+def resident(arrays: Sequence[Array], device: Device = CPU) -> list[Any]:
+    """Copy host arrays into tensors of the device."""
+    with device.here():
+        return [tf.constant(array) for array in arrays]
+
+
 def run_of(
     host_inputs: Sequence[Array],
     outputs: Sequence[Any],
     execution: Phase,
     isolated: Sampler,
     functions: Sequence[Traced],
+    device: Device = CPU,
 ) -> Built:
     """Make the phases of a layer or a network.
 
-    ``preprocess`` copies host arrays into tensors, ``execution`` runs the function on resident
-    tensors, ``postprocess`` copies the outputs to host arrays.
+    ``preprocess`` copies host arrays into tensors of the device, ``execution`` runs the function on
+    resident tensors, ``postprocess`` copies the outputs to host arrays.
     """
 
     def free() -> None:
@@ -168,7 +220,7 @@ def run_of(
             gc.collect()
 
     return Built.of_phases(
-        WallClock(lambda: [tf.constant(array) for array in host_inputs]),
+        device.timed(lambda: resident(host_inputs, device)),
         execution,
         WallClock(lambda: [output.numpy() for output in outputs]),
         isolated,
@@ -184,8 +236,11 @@ def layer_run(
     session_ms: float,
     link_ms: float,
     weights: list[Any] | None = None,
+    device: Device = CPU,
 ) -> Built:
     """Build a layer: a single copy, and as many copies as its time requires.
+
+    XLA would fuse copies with each other, so that it gets a single one.
 
     Parameters
     ----------
@@ -197,50 +252,71 @@ def layer_run(
         Cost of a call, and of the separator of two copies; both are subtracted from execution.
     weights : list of Tensor, optional
         Weights of the first copy, dummy values by default.
+    device : Device
     """
-    image = host.array(operator.input_shape)
-    x = tf.constant(image)
-    residual = None if operator.residual_shape is None else tf.ones(operator.residual_shape)
-    first = dummy_weights(operator) if weights is None else weights
-    alone = traced_copies(operator, x, [first], residual)
-    output = alone(x)
-    weight_bytes = 4 * sum(math.prod(shape) for shape in operator.weight_shapes)
-    once_ms = first_estimate_ms(lambda: alone(x), session_ms)
-    copies = copies_for(once_ms, weight_bytes, budget_ms)
+    image = host.array(operator.input_shape, operator.dtype, positive=operator.positive)
+    (x,) = resident([image], device)
+    with device.here():
+        others = _other_inputs(operator)
+        first = dummy_weights(operator) if weights is None else weights
+    alone = traced_copies(operator, x, [first], others, device)
+    run_alone = device.finished(lambda: alone(x))
+    output = run_alone()
+    weight_bytes = sum(
+        math.prod(shape) * tf.as_dtype(dtype).size
+        for shape, dtype in zip(operator.weight_shapes, operator.types_of_weights, strict=True)
+    )
+    copies = 1
+    if device.compiled != XLA:
+        copies = copies_for(first_estimate_ms(run_alone, session_ms), weight_bytes, budget_ms)
     functions = [alone]
     if copies > 1:
-        others = [dummy_weights(operator) for _ in range(copies - 1)]
-        functions.append(traced_copies(operator, x, [first, *others], residual))
+        with device.here():
+            more = [dummy_weights(operator) for _ in range(copies - 1)]
+        functions.append(traced_copies(operator, x, [first, *more], others, device))
     timed = functions[-1]
     offset_ms = session_ms + (copies - 1) * link_ms
-    execution = Phase(WallClock(lambda: timed(x)), offset=offset_ms, divisor=copies, copies=copies)
-    return run_of([image], [output], execution, WallClock(lambda: alone(x)), functions)
+    execution = Phase(
+        device.timed(lambda: timed(x)), offset=offset_ms, divisor=copies, copies=copies
+    )
+    return run_of([image], [output], execution, WallClock(run_alone), functions, device)
 
 
-def call_costs_ms() -> dict[str, float]:
+def _other_inputs(operator: Operator) -> Any:
+    """Make what a network computes for the layer beside its input: a residual, or other tensors."""
+    if operator.extras is not None:
+        return [tf.constant(array) for array in operator.extras()]
+    if operator.residual_shape is None:
+        return None
+    return tf.ones(operator.residual_shape, operator.dtype)
+
+
+def call_costs_ms(device: Device = CPU) -> dict[str, float]:
     """Measure the cost of a call, of the separator of two copies, and of a Reshape.
 
     Returns
     -------
     dict
-        ``session_ms``, ``link_ms``, ``view_ms``: an empty call, one separator of `chain`, one
-        shape-only node.
+        ``session_ms``, ``link_ms``, ``view_ms``: an empty call, one separator of copies, one
+        shape-only node. XLA has neither of the latter: they are 0.
     """
-    x = tf.ones((1, 4))
-    copies = 64
+    (x,) = resident([np.ones((1, 4), np.float32)], device)
+    copies = 1 if device.compiled == XLA else 64
     nothing = Operator((1, 4), (), None, lambda y, _weights, _residual: y)
     view = Operator(
         (1, 4), (), None, lambda y, _weights, _residual: tf.raw_ops.Reshape(tensor=y, shape=[2, 2])
     )
     call, links, views = (
-        traced_copies(operator, x, [[] for _ in range(count)], None)
+        traced_copies(operator, x, [[] for _ in range(count)], None, device)
         for operator, count in ((nothing, 1), (nothing, copies), (view, copies))
     )
     times: dict[Traced, list[float]] = {call: [], links: [], views: []}
     for _ in range(5):  # alternating, so that a slow moment affects all of them
         for traced, found in times.items():
-            found.append(median_ms(partial(traced, x), _ROUND_SECONDS))
+            found.append(median_ms(device.finished(partial(traced, x)), _ROUND_SECONDS))
     call_ms, links_ms, views_ms = (float(np.median(found)) for found in times.values())
+    if copies == 1:
+        return {"session_ms": call_ms, "link_ms": 0.0, "view_ms": 0.0}
     return {
         "session_ms": call_ms,
         "link_ms": max(0.0, (links_ms - call_ms) / (copies - 1)),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from resperf.errors import LayerError
@@ -83,6 +83,14 @@ class Kernel:
         """Types of the first input, the weights and the extras."""
         count = 1 + len(self.weight_shapes) + len(self.extra_shapes)
         return self.dtypes or (self.dtype,) * count
+
+    def in_floats(self, dtype: str) -> Kernel:
+        """Return the kernel with floats of another type; a kernel that has it stays as it is."""
+        if dtype not in FLOATS or dtype == self.dtype or dtype in self.dtypes:
+            return self
+        types = tuple(dtype if each == "float32" else each for each in self.dtypes)
+        own, result = (dtype if t == "float32" else t for t in (self.dtype, self.output_dtype))
+        return replace(self, dtypes=types, dtype=own, output_dtype=result)
 
 
 @dataclass(frozen=True)

@@ -50,8 +50,17 @@ PRECISE = "InsertedPrecisionFreeCast_"
 _NCHWC_NAME = re.compile(r"^(?P<tensor>.*?)(?P<made_of>_bn|_mul)?_nchwc(?:_token_\d+)?$")
 
 
-def optimised_graph(model: Skeleton, *, threads: int) -> onnx.GraphProto:
+def optimised_graph(
+    model: Skeleton, *, threads: int, without: Sequence[str] = ()
+) -> onnx.GraphProto:
     """Let ONNX Runtime optimise a model for this machine and return the graph it would run.
+
+    Parameters
+    ----------
+    model : Skeleton
+    threads : int
+    without : sequence of str
+        Names of its optimisers that are left out.
 
     Raises
     ------
@@ -84,7 +93,10 @@ def optimised_graph(model: Skeleton, *, threads: int) -> onnx.GraphProto:
                     [onnxruntime.OrtValue.ortvalue_from_numpy(v) for v in model.weights.values()],
                 )
             onnxruntime.InferenceSession(
-                model.model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+                model.model.SerializeToString(),
+                options,
+                providers=["CPUExecutionProvider"],
+                disabled_optimizers=list(without),
             )
         except Exception as error:  # onnxruntime's errors have no common root of their own
             raise UnsupportedError(

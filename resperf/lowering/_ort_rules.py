@@ -36,7 +36,7 @@ from resperf.lowering._read import (
     output_view_copy,
     reorder,
 )
-from resperf.network import MALFORMED, Network, Node
+from resperf.network import MALFORMED, Network, Node, Rewritten
 
 CHANNEL_ALIGNMENT = 4
 """ReorderInput takes channels in fours; a convolution with another count stays in NCHW."""
@@ -112,7 +112,7 @@ def is_blocked_pool(pool: Pool, block: int) -> bool:
     return bool(block) and pool.channels_in % block == 0
 
 
-def lower_nodes(network: Network, block: int) -> list[LoweredNode]:
+def lower_nodes(network: Network, block: int, *, on_cpu: bool = True) -> list[LoweredNode]:
     """Lower a network by rules.
 
     Parameters
@@ -120,6 +120,9 @@ def lower_nodes(network: Network, block: int) -> list[LoweredNode]:
     network : Network
     block : int
         Channels per block of the target machine's NCHWc layout; 0 where it has none.
+    on_cpu : bool
+        Whether the CPU provider runs it. Others compute in half precision, and fuse neither
+        activations nor residuals into convolutions and products.
 
     Raises
     ------
@@ -129,9 +132,9 @@ def lower_nodes(network: Network, block: int) -> list[LoweredNode]:
     known = replace(network, nodes=tuple(map(qualified_by_domain, network.nodes)))
     try:
         plain = without_functions(known)
-        whole = in_float32(plain.network)
+        whole = in_float32(plain.network) if on_cpu else Rewritten(plain.network, {})
         rewritten = with_patterns(replace(whole, sources={**plain.sources, **whole.sources}))
-        nodes = _Lowering(rewritten.network, block, rewritten.sources).run()
+        nodes = _Lowering(rewritten.network, block, rewritten.sources, on_cpu=on_cpu).run()
     except MALFORMED as error:
         raise UnsupportedError(
             f"{network.name}: its operators do not fit each other as ONNX Runtime's rules need "
@@ -159,9 +162,15 @@ class _Lowering:
     """One pass over the nodes in order, for the several passes of ONNX Runtime's optimisers."""
 
     def __init__(
-        self, network: Network, block: int, sources: Mapping[str, tuple[str, ...]]
+        self,
+        network: Network,
+        block: int,
+        sources: Mapping[str, tuple[str, ...]],
+        *,
+        on_cpu: bool,
     ) -> None:
         self.network = network
+        self.fusions = _FUSIONS if on_cpu else _FUSIONS_ELSEWHERE
         self.block = block
         self.sources = sources
         self.renamed: dict[str, str] = {}
@@ -209,7 +218,7 @@ class _Lowering:
             return
         if node.inputs and any(
             fuse(self, node)
-            for ops, inputs, fuse in _FUSIONS
+            for ops, inputs, fuse in self.fusions
             if node.op in ops and inputs in (0, len(node.inputs))
         ):
             return
@@ -683,3 +692,9 @@ _FUSIONS: tuple[tuple[Set[str], int, Callable[[_Lowering, Node], bool]], ...] = 
     ({"Mul", "Div"}, 2, _Lowering._scale_output),
 )
 """Operators that may be fused into earlier steps, the number of their inputs (0: any), and how."""
+_FUSIONS_ELSEWHERE = tuple(
+    each
+    for each in _FUSIONS
+    if each[2] not in (_Lowering._fuse_activation, _Lowering._fuse_residual)
+)
+"""Those that other providers have as well."""

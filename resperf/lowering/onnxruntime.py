@@ -35,7 +35,7 @@ def lower(
     block = int(setting.options.get("nchwc_block", "0"))
     why_rules = ""
     if method == "auto":
-        why_rules = _difference(setting, platform) or _too_large(network)
+        why_rules = _difference(setting, platform) or too_large(network)
         if not why_rules:
             try:
                 return lower(network, setting, platform, method="framework")
@@ -52,7 +52,7 @@ def lower(
         return answer(network, nodes, "rules", notes)
     if method != "framework":
         raise UnsupportedError(f"no lowering method {method!r}; use auto, framework or rules")
-    return answer(network, _ask(network, setting, block), _installed())
+    return answer(network, _ask(network, setting, block), installed())
 
 
 def _by_rules(network: Network, block: int, *, cached: bool) -> list[LoweredNode]:
@@ -63,7 +63,8 @@ def _by_rules(network: Network, block: int, *, cached: bool) -> list[LoweredNode
     return _cache.once(network, identity, lambda: _ort_rules.lower_nodes(network, block))
 
 
-def _installed() -> str:
+def installed() -> str:
+    """Return the name and version of the installed ONNX Runtime."""
     import onnxruntime
 
     return f"onnxruntime {onnxruntime.__version__}"
@@ -71,7 +72,7 @@ def _installed() -> str:
 
 def _machine() -> tuple[str, str]:
     """Return the facts of this machine that ONNX Runtime's lowering depends on."""
-    return _installed(), instruction_set()
+    return installed(), instruction_set()
 
 
 def _ask(network: Network, setting: Setting, block: int) -> list[LoweredNode]:
@@ -88,7 +89,7 @@ def _ask(network: Network, setting: Setting, block: int) -> list[LoweredNode]:
     )
 
 
-def _too_large(network: Network) -> str:
+def too_large(network: Network) -> str:
     """Say why a network has too many weights for ONNX Runtime to copy; empty if it has not."""
     weight_bytes = embedded_weight_bytes(network)
     if weight_bytes <= MAX_COPIED_WEIGHT_BYTES:

@@ -1,7 +1,12 @@
-"""TensorFlow's lowering on a CPU as stored rules. Images have the layout NHWC.
+"""TensorFlow's lowering as stored rules. Images have the layout NHWC unless the setting says NCHW.
 
 Its graph optimiser fuses a convolution or a matrix product with its bias, an added tensor and an
-activation; BatchNormalization after a convolution is folded into its weights beforehand.
+activation; BatchNormalization after a convolution is folded into its weights beforehand. Every
+other operator runs as in the file. Where an operator of images reads a tensor in the file's order
+of axes, or the other way round, a transposition is added, which is a layer too (`Storage`).
+
+XLA also fuses element-wise operators and reductions with each other and into products. Which ones
+is not stored here: its layers are those without XLA, and a note says so.
 """
 
 from __future__ import annotations
@@ -10,7 +15,21 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from resperf.errors import LayerError, UnsupportedError
-from resperf.layers import Activation, Conv, Dense, Layer, Pool, function_of
+from resperf.layers import (
+    FUNCTION_OF,
+    Activation,
+    Conv,
+    Dense,
+    Elementwise,
+    Layer,
+    Operand,
+    Operator,
+    Pool,
+    function_of,
+    layer_of_operator,
+)
+from resperf.layers.reduce import Reduce
+from resperf.layers.resize import Resize
 from resperf.lowering._base import (
     LoweredNetwork,
     LoweredNode,
@@ -21,17 +40,49 @@ from resperf.lowering._base import (
 from resperf.lowering._read import (
     REMOVED_OPS,
     VIEW_OPS,
+    as_binary_nodes,
+    is_empty,
     layer_from_node,
     layer_of,
     tensor_of,
 )
 from resperf.lowering.fusions import FusionRule
-from resperf.network import Network, Node
+from resperf.network import MALFORMED, Network, Node
 from resperf.platform import Platform
 from resperf.settings import Setting
 
 LAYOUT = "nhwc"
-OWN_DOMAINS = frozenset({""})
+OWN_DOMAINS = frozenset({"", "com.microsoft"})
+STORED_AXES, FILE_AXES = (0, 2, 3, 1), (0, 3, 1, 2)
+"""Axis in the file (NCHW) of each axis of an image in NHWC, and back."""
+PRECISION_TYPES = {"fp16": "float16", "bf16": "bfloat16"}
+"""Precision of a setting -> type of the values that are float32 in the file."""
+XLA_NOTE = (
+    "XLA fuses operators across these layers, which are those without XLA: what it fuses is not "
+    "known, so that their sum is no prediction of the whole network"
+)
+_INT8 = "TensorFlow computes with 8 bits in TensorFlow Lite only"
+NO_OPERATOR: Mapping[str, str] = {
+    "reorder": "it has a single image layout",
+    "grid_sample": "it has no operator that samples at given places",
+    "resize_nd": "it resizes images only",
+    **dict.fromkeys(
+        ("quantized_conv", "quantized_dense", "quantized_elementwise", "quantized_matmul",
+         "quantized_pool", "quantized_concat", "quantized_softmax"), _INT8,
+    ),
+}  # fmt: skip
+"""Kinds that TensorFlow cannot run, and why."""
+IMAGE_OPS = frozenset({
+    "Conv", "MaxPool", "AveragePool", "GlobalMaxPool", "GlobalAveragePool", "ConvTranspose",
+    "Resize", "Upsample", "LRN", "DepthToSpace", "SpaceToDepth", "InstanceNormalization",
+})  # fmt: skip
+"""Operators that read and write images."""
+EITHER_OPS = frozenset({
+    *FUNCTION_OF, *Elementwise.OPERATORS, "Concat", "Softmax", "LogSoftmax", "Pad", "Slice",
+    "Split", "Where", "Cast", "BatchNormalization", "QuantizeLinear", "DequantizeLinear",
+    *(op for op in Reduce.OPERATORS if op.startswith("Reduce")),
+})  # fmt: skip
+"""Operators that run in the layout of what they read; all others in the file's order of axes."""
 FUSION_RULES = (
     *(FusionRule("conv", function) for function in ("relu", "clip", "elu", "leaky_relu")),
     *(FusionRule("conv", function, fused=False) for function in ("sigmoid", "softplus")),
@@ -40,26 +91,50 @@ FUSION_RULES = (
 )
 
 
-def lower_layers(layers: Sequence[Layer], _setting: Setting) -> list[Layer]:
-    """Lower layers one by one: the same for every CPU and version."""
-    return [lower_layer(layer) for layer in layers]
+def lower_layers(layers: Sequence[Layer], setting: Setting) -> list[Layer]:
+    """Lower layers one by one: the same for every machine and version."""
+    layout = setting.layout or LAYOUT
+    return [lower_layer(_in_type(layer, setting.precision), layout) for layer in layers]
 
 
-def lower_layer(layer: Layer) -> Layer:
-    """Give an image the layout that TensorFlow uses on a CPU.
+def lower_layer(layer: Layer, layout: str = LAYOUT) -> Layer:
+    """Give an image its layout.
 
     A ceil mode that changes no output is dropped, since TensorFlow has no such setting.
     """
     if isinstance(layer, Pool):
-        plain = layer.replace(layout=LAYOUT, ceil_mode=False)
-        return plain if plain.output_shape == layer.output_shape else layer.replace(layout=LAYOUT)
-    return layer.replace(layout=LAYOUT) if isinstance(layer, Conv) else layer
+        plain = layer.replace(layout=layout, ceil_mode=False)
+        return plain if plain.output_shape == layer.output_shape else layer.replace(layout=layout)
+    return layer.replace(layout=layout) if isinstance(layer, Conv | Resize) else layer
+
+
+def _in_type(layer: Layer, precision: str) -> Layer:
+    """Give a float32 layer the type that it has in a precision, if it exists in that type."""
+    dtype = PRECISION_TYPES.get(precision)
+    if dtype is None or layer.fields().get("dtype") != "float32":
+        return layer
+    try:
+        return layer.replace(dtype=dtype)
+    except LayerError:
+        return layer
+
+
+def in_precision(network: Network, precision: str) -> Network:
+    """Give tensors the types that they have in a precision."""
+    dtype = PRECISION_TYPES.get(precision)
+    if dtype is None:
+        return network
+    tensors = {
+        name: replace(each, dtype=dtype) if each.dtype == "float32" else each
+        for name, each in network.tensors.items()
+    }
+    return replace(network, tensors=tensors)
 
 
 def lower(
-    network: Network, _setting: Setting, _platform: Platform, *, method: str = "auto"
+    network: Network, setting: Setting, _platform: Platform, *, method: str = "auto"
 ) -> LoweredNetwork:
-    """Lower a network by rules, which hold for every CPU and version.
+    """Lower a network by rules, which hold for every machine and version.
 
     Parameters
     ----------
@@ -79,16 +154,96 @@ def lower(
     named = replace(
         network, nodes=tuple(qualified_by_domain(each, OWN_DOMAINS) for each in network.nodes)
     )
-    present = without_removed(named)
-    links = Links.of(present)
+    present = without_removed(in_precision(named, setting.precision))
+    rules = _Rules(present, Links.of(present), Storage.of(present, setting.layout or LAYOUT))
     nodes: list[LoweredNode] = []
     absorbed: set[str] = set()
     for node in present.nodes:
         if node.name not in absorbed and not is_computed_once(present, node):
-            lowered = _lower_node(present, links, node)
-            absorbed.update(lowered.sources)
-            nodes.append(lowered)
-    return answer(network, nodes, "rules")
+            lowered = rules.lowered(node)
+            absorbed.update(source for each in lowered for source in each.sources)
+            nodes += lowered
+    notes = (XLA_NOTE,) if setting.compiled == "xla" else ()
+    return answer(network, nodes, "rules", notes)
+
+
+@dataclass(frozen=True)
+class Storage:
+    """Which tensors of rank 4 are stored as NHWC images; all others have the file's order of axes.
+
+    Attributes
+    ----------
+    layout : str
+        Of images: ``"nhwc"`` or ``"nchw"``, which is the file's order.
+    images : frozenset of str
+        Names of the tensors in NHWC.
+    """
+
+    layout: str
+    images: frozenset[str]
+
+    @classmethod
+    def of(cls, network: Network, layout: str = LAYOUT) -> Storage:
+        """Choose for every tensor, so that operators of images need the fewest transpositions."""
+        if layout != "nhwc":
+            return cls(layout, frozenset())
+        tensors = network.tensors
+
+        def computed(names: Sequence[str]) -> list[str]:
+            found = (tensors[name] for name in names if name in tensors)
+            return [each.name for each in found if len(each.shape) == 4 and not each.is_weight]
+
+        wanted: set[str] = set()
+        for node in reversed(network.nodes):
+            if node.op in IMAGE_OPS:
+                wanted.update(computed(node.inputs[:1]))
+            elif node.op in EITHER_OPS and wanted.intersection(node.outputs):
+                wanted.update(computed(node.inputs))
+        images = wanted.intersection(network.inputs)
+        for node in network.nodes:
+            made = computed(node.outputs)
+            if node.op in IMAGE_OPS or (
+                node.op in EITHER_OPS and images.intersection(computed(node.inputs))
+            ):
+                images.update(made)
+            elif node.op in VIEW_OPS or node.op == "Transpose":
+                images.update(wanted.intersection(made))
+        return cls(layout, frozenset(images))
+
+    def reads_images(self, network: Network, node: Node) -> bool:
+        """Whether a node runs on NHWC images."""
+        if self.layout != "nhwc" or not node.inputs:
+            return False
+        if node.op in IMAGE_OPS:
+            first = network.tensors.get(node.inputs[0])
+            return first is not None and len(first.shape) == 4
+        return node.op in EITHER_OPS and not self.images.isdisjoint(node.inputs)
+
+    def converted(self, network: Network, node: Node) -> list[str]:
+        """Return the inputs of a node that are transposed for it; a change of shape has its own."""
+        if node.op in VIEW_OPS or node.op == "Transpose":
+            return []
+        as_images = self.reads_images(network, node)
+        computed = (network.tensors.get(name) for name in node.inputs)
+        return [
+            each.name
+            for each in computed
+            if each is not None
+            and len(each.shape) == 4
+            and not each.is_weight
+            and (each.name in self.images) != as_images
+            and moves(each.shape)
+        ]
+
+
+def moves(shape: Sequence[int]) -> bool:
+    """Whether the values of an image change places between NCHW and NHWC."""
+    return shape[1] > 1 and shape[2] * shape[3] > 1
+
+
+def nhwc(shape: Sequence[int]) -> tuple[int, ...]:
+    """Convert an NCHW shape; other ranks are not changed."""
+    return tuple(shape[axis] for axis in STORED_AXES) if len(shape) == 4 else tuple(shape)
 
 
 def without_removed(network: Network) -> Network:
@@ -215,54 +370,156 @@ class _Fusion:
     def lowered(self, op: str, layer: Layer) -> LoweredNode:
         sources = tuple(node.name for node in self.nodes)
         fused = f"_Fused{op}" if len(sources) > 1 else op
-        return LoweredNode(sources[0], fused, lower_layer(layer), "execution", sources=sources)
+        return LoweredNode(sources[0], fused, layer, "execution", sources=sources)
 
 
-def _lower_node(network: Network, links: Links, node: Node) -> LoweredNode:
-    if node.op in VIEW_OPS:
-        return LoweredNode(node.name, "Reshape", None, "view", sources=(node.name,))
-    rule = _RULES.get(node.op)
-    if rule is None:
-        return _unknown(node, f"no layer kind for {node.op}")
-    try:
-        return rule(network, links, node)
-    except (UnsupportedError, LayerError) as error:
-        return _unknown(node, str(error))
+@dataclass
+class _Rules:
+    """The lowering of single nodes of one network."""
+
+    network: Network
+    links: Links
+    storage: Storage
+    transposed: set[tuple[str, bool]] = field(default_factory=set)
+
+    def lowered(self, node: Node) -> list[LoweredNode]:
+        """Return the layers of a node and of those fused into it, transpositions first."""
+        return [*self._transpositions(node), *self._layers(node)]
+
+    def _transpositions(self, node: Node) -> list[LoweredNode]:
+        """Return the transpositions of a node's inputs that no earlier node needed."""
+        found = []
+        for name in self.storage.converted(self.network, node):
+            to_image = name not in self.storage.images
+            if (name, to_image) in self.transposed:
+                continue
+            self.transposed.add((name, to_image))
+            found.append(self._transposition(f"{name} as stored", name, to_image))
+        return found
+
+    def _transposition(self, label: str, name: str, to_image: bool) -> LoweredNode:
+        tensor = self.network.tensors[name]
+        stored = nhwc(tensor.shape)
+        before, after, perm = (
+            (tensor.shape, stored, STORED_AXES) if to_image else (stored, tensor.shape, FILE_AXES)
+        )
+        operator = Operator("Transpose", {"perm": perm}, (Operand(before, tensor.dtype),), (after,))
+        return LoweredNode(label, "Transpose", layer_of_operator(operator), "execution")
+
+    def _layers(self, node: Node) -> list[LoweredNode]:
+        if node.op in VIEW_OPS:
+            return self._view(node)
+        if is_empty(self.network, node):
+            return [LoweredNode(node.name, node.op, None, "view", sources=(node.name,))]
+        rule = _RULES.get(node.op)
+        if rule is not None:
+            try:
+                return [rule(self, node)]
+            except (UnsupportedError, LayerError) as error:
+                reason = str(error)
+        try:
+            first, *others = as_binary_nodes(self.network, node)
+            found = [self._plain(first)]
+            # Only the first part has the node as its source.
+            return [*found, *(replace(self._plain(each), sources=()) for each in others)]
+        except (UnsupportedError, LayerError) as error:
+            return [_unknown(node, reason if rule is not None else str(error))]
+        except MALFORMED as error:
+            return [_unknown(node, f"its attributes are malformed ({error!r})")]
+
+    def _plain(self, node: Node) -> LoweredNode:
+        """Read an operator that nothing is fused with."""
+        if node.op == "Transpose" and (moved := self._moved(node)) is not None:
+            return moved
+        layer = layer_from_node(self.network, node)
+        if layer.kind in NO_OPERATOR:
+            raise UnsupportedError(f"no {layer.kind} in TensorFlow: {NO_OPERATOR[layer.kind]}")
+        return _Fusion(self.network, self.links, [node]).lowered(
+            node.op, lower_layer(layer, self.storage.layout)
+        )
+
+    def _moved(self, node: Node) -> LoweredNode | None:
+        """Read a transposition of or to an image: in memory it may move nothing."""
+        perm = stored_perm(self.network, self.storage, node)
+        tensor = tensor_of(self.network, node, 0)
+        if perm == tuple(range(len(tensor.shape))):
+            return LoweredNode(node.name, "Identity", None, "view", sources=(node.name,))
+        shape = nhwc(tensor.shape) if tensor.name in self.storage.images else tensor.shape
+        result = tuple(shape[axis] for axis in perm)
+        operator = Operator("Transpose", {"perm": perm}, (Operand(shape, tensor.dtype),), (result,))
+        layer = layer_of_operator(operator)
+        return LoweredNode(node.name, "Transpose", layer, "execution", sources=(node.name,))
+
+    def _view(self, node: Node) -> list[LoweredNode]:
+        """Read a change of shape, which transposes images unless it flattens them."""
+        view = LoweredNode(node.name, "Reshape", None, "view", sources=(node.name,))
+        before, after = node.inputs[0], node.outputs[0]
+        first, last = view_transposes(self.network, self.storage, node)
+        return [
+            *([self._transposition(f"{before} for {node.name}", before, False)] if first else []),
+            view,
+            *([self._transposition(f"{after} as stored", after, True)] if last else []),
+        ]
+
+
+def stored_perm(network: Network, storage: Storage, node: Node) -> tuple[int, ...]:
+    """Return the order of axes of a ``Transpose`` as its input and output are stored."""
+    rank = len(tensor_of(network, node, 0).shape)
+    perm = [int(axis) for axis in node.attributes.get("perm") or range(rank)[::-1]]
+    if node.outputs[0] in storage.images:
+        perm = [perm[axis] for axis in STORED_AXES]
+    if node.inputs[0] in storage.images:
+        perm = [STORED_AXES.index(axis) for axis in perm]
+    return tuple(perm)
+
+
+def view_transposes(network: Network, storage: Storage, node: Node) -> tuple[bool, bool]:
+    """Say whether a change of shape transposes an image before and after it.
+
+    Images that are flattened keep their values in NHWC order, as in a TensorFlow network. A single
+    pixel has the same order in memory in both layouts.
+    """
+    before = network.tensors.get(node.inputs[0])
+    after = network.tensors.get(node.outputs[0])
+    if before is None or after is None:
+        return False, False
+    flattens = len(after.shape) == 2 and after.shape[0] == before.shape[0]
+    return (
+        before.name in storage.images and not flattens and before.shape[2] * before.shape[3] > 1,
+        after.name in storage.images and after.shape[2] * after.shape[3] > 1,
+    )
 
 
 def _unknown(node: Node, reason: str) -> LoweredNode:
     return LoweredNode(node.name, node.op, None, "unknown", reason, (node.name,))
 
 
-def _conv(network: Network, links: Links, node: Node) -> LoweredNode:
-    plain = layer_of(Conv, network, node)
-    fusion = _Fusion(network, links, [node])
+def _conv(rules: _Rules, node: Node) -> LoweredNode:
+    plain = layer_of(Conv, rules.network, node)
+    fusion = _Fusion(rules.network, rules.links, [node])
     bias = plain.bias
     bias |= fusion.take_norm()
     bias |= not bias and fusion.take_bias(channel_axis=1)
     residual = fusion.take_residual()
     activation = fusion.take_activation()
     layer = plain.replace(bias=bias, residual=residual, activation=activation)
-    return fusion.lowered("Conv2D", layer)
+    return fusion.lowered("Conv2D", lower_layer(layer, rules.storage.layout))
 
 
-def _dense(network: Network, links: Links, node: Node) -> LoweredNode:
-    plain = layer_of(Dense, network, node)
-    fusion = _Fusion(network, links, [node])
+def _dense(rules: _Rules, node: Node) -> LoweredNode:
+    plain = layer_of(Dense, rules.network, node)
+    fusion = _Fusion(rules.network, rules.links, [node])
     bias = plain.bias or fusion.take_bias(channel_axis=-1)
     layer = plain.replace(bias=bias, activation=fusion.take_activation())
     return fusion.lowered("MatMul", layer)
 
 
-def _pool(network: Network, links: Links, node: Node) -> LoweredNode:
-    layer = layer_of(Pool, network, node)
-    local, whole = {"max": ("MaxPool", "Max"), "average": ("AvgPool", "Mean")}[layer.mode]
-    return _Fusion(network, links, [node]).lowered(whole if layer.whole_image else local, layer)
-
-
-def _activation(network: Network, links: Links, node: Node) -> LoweredNode:
-    layer = layer_from_node(network, node)
-    return _Fusion(network, links, [node]).lowered(node.op, layer)
+def _pool(rules: _Rules, node: Node) -> LoweredNode:
+    layer = lower_layer(layer_of(Pool, rules.network, node), rules.storage.layout)
+    mode = str(layer.fields()["mode"])
+    local, whole = {"max": ("MaxPool", "Max"), "average": ("AvgPool", "Mean")}[mode]
+    op = whole if layer.fields()["whole_image"] else local
+    return _Fusion(rules.network, rules.links, [node]).lowered(op, layer)
 
 
 def reduced_axes(network: Network, node: Node) -> tuple[int, ...] | None:
@@ -276,25 +533,26 @@ def reduced_axes(network: Network, node: Node) -> tuple[int, ...] | None:
     return None if axes is None else tuple(int(axis) for axis in axes)
 
 
-def _mean(network: Network, links: Links, node: Node) -> LoweredNode:
+def _mean(rules: _Rules, node: Node) -> LoweredNode:
     """Read a mean over height and width, which is a global pooling."""
+    network = rules.network
     image = tensor_of(network, node, 0)
     axes = reduced_axes(network, node)
     rank = len(image.shape)
     if rank != 4 or axes is None or {axis % rank for axis in axes} != {2, 3}:
-        raise UnsupportedError(f"no layer kind for ReduceMean over axes {axes}")
+        raise UnsupportedError(f"ReduceMean over axes {axes} is no pooling")
     batch, channels, height, width = image.shape
     layer = Pool(
         batch=batch, channels_in=channels, height=height, width=width, kernel_height=height,
-        kernel_width=width, mode="average", whole_image=True, layout=LAYOUT, dtype=image.dtype,
+        kernel_width=width, mode="average", whole_image=True, layout=rules.storage.layout,
+        dtype=image.dtype,
     )  # fmt: skip
-    return _Fusion(network, links, [node]).lowered("Mean", layer)
+    return _Fusion(network, rules.links, [node]).lowered("Mean", layer)
 
 
-_RULES: Mapping[str, Callable[[Network, Links, Node], LoweredNode]] = {
+_RULES: Mapping[str, Callable[[_Rules, Node], LoweredNode]] = {
     "Conv": _conv,
     "ReduceMean": _mean,
-    **dict.fromkeys(Activation.OPERATORS, _activation),
     **dict.fromkeys(Dense.OPERATORS, _dense),
     **dict.fromkeys(Pool.OPERATORS, _pool),
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,8 @@ from onnx import TensorProto, helper
 
 from resperf.backends import tensorflow_runs
 from resperf.backends.tensorflow import TensorFlowBackend
-from resperf.backends.tensorflow_layers import operator_of, weights_from_onnx
+from resperf.backends.tensorflow_kernels import operator_of
+from resperf.backends.tensorflow_layers import weights_from_onnx
 from resperf.backends.tensorflow_runs import (
     MAX_COPIES_PER_RUN,
     WEIGHTS_BYTES,
@@ -204,8 +206,7 @@ def test_layers_compute_what_onnx_means(tensorflow: TensorFlowBackend, layer: La
 
 
 REFUSED: dict[str, tuple[Layer, str]] = {
-    "layout": (conv(), "stores images as nhwc, not nchw"),
-    "dtype": (lower_layer(conv(dtype="float16")), "dtype=float16"),
+    "layout": (conv(), "stores images as nhwc here, not nchw"),
     "reorder": (Reorder(batch=1, channels_in=4, height=8, width=8), "single image layout"),
     "dilated depthwise": (
         lower_layer(conv(groups=6, channels_out=6, **dilation(2, 2))),
@@ -265,19 +266,6 @@ def test_a_layer_has_three_phases(
             assert built.phases[phase].copies == 1
 
 
-def optimised_ops(function: Any, x: Any) -> list[str]:
-    """Return the kernels of a function after TensorFlow's optimiser, at its first call."""
-    from tensorflow.python.eager import context
-
-    context.context().enable_run_metadata()
-    try:
-        function(x)
-        metadata = context.context().export_run_metadata()
-    finally:
-        context.context().disable_run_metadata()
-    return [node.op for graph in metadata.partition_graphs for node in graph.node]
-
-
 @pytest.mark.parametrize(
     ("layer", "kernel", "fused_away"),
     [
@@ -287,7 +275,11 @@ def optimised_ops(function: Any, x: Any) -> list[str]:
     ],
 )
 def test_the_optimiser_prunes_no_copy_and_fuses_within_it(
-    tensorflow: TensorFlowBackend, layer: Layer, kernel: str, fused_away: tuple[str, ...]
+    tensorflow: TensorFlowBackend,
+    optimised_ops: Callable[[Any, Any], list[str]],
+    layer: Layer,
+    kernel: str,
+    fused_away: tuple[str, ...],
 ) -> None:
     operator = operator_of(tensorflow.lower([layer])[0])
     x = tf.ones(operator.input_shape)

@@ -295,11 +295,11 @@ def test_a_wrong_card_or_a_precision_that_it_lacks_is_one_line(home, network, cl
     assert "1080ti (GeForce GTX 1080 Ti) has no fp16, which precision amp needs" in line
     line = cli.error("predict", network, "--device", "t4", "--precision", "bf16")
     assert "t4 (Tesla T4) has no bf16" in line
-    line = cli.error("predict", network, "--device", "h100", "--framework", "onnxruntime")
-    assert "nothing answers for h100 with onnxruntime: it has no bundle" in line
+    line = cli.error("predict", network, "--device", "h100", "--framework", "synthetic")
+    assert "nothing answers for h100 with synthetic: it has no bundle" in line
     line = cli.error("predict", network, "--device", "h100", "--framework", "tensorflow",
                      "--precision", "amp")  # fmt: skip
-    assert "in amp: it has no bundle, and what can be estimated is tensorflow (fp32), torch" in line
+    assert "in amp: it has no bundle, and what can be estimated is tensorflow (fp32, fp16" in line
 
 
 def test_a_processor_has_no_data_sheet_and_its_bundle_no_other_precision(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from resperf.errors import UnsupportedError
-from resperf.layers import Conv, Dense, Pool, Reorder
+from resperf.layers import Conv, Dense, Pool, Reorder, Transpose
+from resperf.layers.reduce import Reduce
 from resperf.lowering import lower, lower_layers
 from resperf.lowering._base import LoweredNode
 from resperf.network import Network, Node, Tensor
@@ -102,7 +104,7 @@ def test_a_tensor_with_other_readers_prevents_fusion() -> None:
     assert [(n.op, n.role) for n in lowered(network)] == [
         ("Conv2D", "execution"),
         ("Relu", "execution"),
-        ("Concat", "unknown"),
+        ("Concat", "execution"),
     ]
 
 
@@ -160,8 +162,7 @@ def test_a_mean_over_rows_and_columns_is_a_global_pooling() -> None:
     (node,) = lowered(network_of(nodes, shapes, "m", m={"axes": (-1, 2)}))
     assert node.layer.whole_image  # type: ignore[union-attr]
     (node,) = lowered(network_of(nodes, shapes, "m", m={"axes": (1,)}))
-    assert node.role == "unknown"
-    assert "ReduceMean over axes (1,)" in node.reason
+    assert node.layer == Reduce(batch=1, outer=1, values=4, inner=64, function="mean")
 
 
 def test_every_node_is_a_source_once() -> None:
@@ -173,10 +174,11 @@ def test_every_node_is_a_source_once() -> None:
         ],
         {"x": IMAGE, "w": (4, 4, 1, 1), "c": IMAGE, "n": IMAGE, "l": IMAGE, **NORM},
         "l",
+        l={"size": 5},
     )
     nodes = lowered(network)
     assert [source for node in nodes for source in node.sources] == ["n", "c", "l"]
-    assert nodes[0].reason == "no layer kind for BatchNormalization"
+    assert [node.layer.kind for node in nodes if node.layer] == ["norm", "conv", "norm"]
 
 
 def test_only_rules_exist() -> None:
@@ -205,3 +207,94 @@ def test_layers_get_the_layout_and_nothing_else_changes() -> None:
         dense,
         reorder,
     ]
+
+
+def test_images_are_transposed_where_other_operators_read_them() -> None:
+    """A product over the columns of an image reads it in the file's order of axes."""
+    nodes = [("Conv", "c", ["x", "w"]), ("MatMul", "m", ["c", "c2"]), ("Relu", "c2", ["x2"])]
+    shapes: dict[str, Shape] = {
+        "x": IMAGE, "x2": IMAGE, "w": (4, 4, 1, 1), "c": IMAGE, "c2": IMAGE, "m": IMAGE,
+    }  # fmt: skip
+    network = network_of([nodes[0], nodes[2], nodes[1]], shapes, "m")
+    found = lowered(network)
+    assert [node.op for node in found] == ["Conv2D", "Relu", "Transpose", "MatMul"]
+    assert found[2].sources == ()
+    assert found[2].layer == Transpose(batch=1, dim1=64, dim2=4, order="21")
+
+
+def test_a_shuffle_of_channels_transposes_an_image_twice() -> None:
+    nodes = [
+        ("Conv", "c", ["x", "w"]),
+        ("Reshape", "a", ["c"]),
+        ("Transpose", "t", ["a"]),
+        ("Reshape", "b", ["t"]),
+        ("Conv", "d", ["b", "w"]),
+    ]
+    apart, turned = (1, 2, 2, 8, 8), (1, 2, 2, 8, 8)
+    shapes: dict[str, Shape] = {
+        "x": IMAGE, "w": (4, 4, 1, 1), "c": IMAGE, "a": apart, "t": turned, "b": IMAGE, "d": IMAGE,
+    }  # fmt: skip
+    network = network_of(nodes, shapes, "d", t={"perm": (0, 2, 1, 3, 4)})
+    assert [(node.op, node.role) for node in lowered(network)] == [
+        ("Conv2D", "execution"),
+        ("Transpose", "execution"),
+        ("Reshape", "view"),
+        ("Transpose", "execution"),
+        ("Reshape", "view"),
+        ("Transpose", "execution"),
+        ("Conv2D", "execution"),
+    ]
+    plain = lower(network, replace(SETTING, layout="nchw"), PLATFORM).nodes
+    assert [node.op for node in plain] == ["Conv2D", "Reshape", "Transpose", "Reshape", "Conv2D"]
+    assert plain[0].layer.layout == "nchw"  # type: ignore[union-attr]
+
+
+def test_a_transposition_to_channels_last_moves_no_image() -> None:
+    nodes = [("Conv", "c", ["x", "w"]), ("Transpose", "t", ["c"]), ("Softmax", "s", ["t"])]
+    shapes: dict[str, Shape] = {
+        "x": IMAGE, "w": (4, 4, 1, 1), "c": IMAGE, "t": (1, 8, 8, 4), "s": (1, 8, 8, 4),
+    }  # fmt: skip
+    network = network_of(nodes, shapes, "s", t={"perm": (0, 2, 3, 1)})
+    assert [(node.op, node.role) for node in lowered(network)] == [
+        ("Conv2D", "execution"),
+        ("Identity", "view"),
+        ("Softmax", "execution"),
+    ]
+
+
+def test_a_precision_is_the_type_of_the_layers() -> None:
+    network = network_of(
+        [("Conv", "c", ["x", "w"])], {"x": IMAGE, "w": (4, 4, 1, 1), "c": IMAGE}, "c"
+    )
+    half = replace(SETTING, precision="bf16")
+    (node,) = lower(network, half, PLATFORM).nodes
+    assert node.layer.dtype == "bfloat16"  # type: ignore[union-attr]
+    (layer,) = lower_layers([Dense(batch=1, features_in=4, features_out=3)], half, PLATFORM)
+    assert layer.dtype == "bfloat16"  # type: ignore[attr-defined]
+
+
+def test_what_xla_fuses_is_said_to_be_unknown() -> None:
+    network = network_of([("Relu", "r", ["x"])], {"x": IMAGE, "r": IMAGE}, "r")
+    assert not lower(network, SETTING, PLATFORM).notes
+    (note,) = lower(network, replace(SETTING, compiled="xla"), PLATFORM).notes
+    assert "no prediction of the whole network" in note
+
+
+def test_kinds_without_an_operator_say_why() -> None:
+    network = network_of(
+        [("GridSample", "g", ["x", "y"])],
+        {"x": IMAGE, "y": (1, 8, 8, 2), "g": IMAGE},
+        "g",
+    )
+    (node,) = lowered(network)
+    assert (node.role, node.layer) == ("unknown", None)
+    assert "samples at given places" in node.reason
+
+
+def test_malformed_attributes_are_unknown_operators() -> None:
+    nodes = [("Transpose", "t", ["x"])]
+    for perm in (3, (0, 9, 1, 2)):
+        network = network_of(nodes, {"x": IMAGE, "t": IMAGE}, "t", t={"perm": perm})
+        (node,) = lowered(network)
+        assert node.role == "unknown"
+        assert "malformed" in node.reason

@@ -1,0 +1,122 @@
+"""Where TensorFlow runs here: a CPU or one GPU, how it compiles, and when it has finished."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import tensorflow as tf
+
+from resperf.errors import ResperfError
+from resperf.timing import WallClock
+
+_T = TypeVar("_T")
+CPU_NAME, GPU_NAME = "/CPU:0", "/GPU:0"
+XLA = "xla"
+
+
+@dataclass(frozen=True)
+class Device:
+    """A device of TensorFlow's.
+
+    Attributes
+    ----------
+    name : str
+        TensorFlow's: ``"/CPU:0"``. Of several GPUs only the chosen one is visible: ``"/GPU:0"``.
+    compiled : str
+        ``"graph"``, or ``"xla"`` for functions that XLA compiles.
+    """
+
+    name: str = CPU_NAME
+    compiled: str = "graph"
+
+    @property
+    def is_gpu(self) -> bool:
+        """Whether work is queued on a stream instead of being done at once."""
+        return self.name != CPU_NAME
+
+    def here(self) -> AbstractContextManager[Any]:
+        """Place what is made inside the ``with`` block on this device."""
+        context: AbstractContextManager[Any] = tf.device(self.name)
+        return context
+
+    def function(self, body: Callable[..., Any]) -> Any:
+        """Return a traceable function of this device."""
+        return tf.function(body, autograph=False, jit_compile=self.compiled == XLA or None)
+
+    def synchronise(self) -> None:
+        """Wait until the device has done all that it was given."""
+        if self.is_gpu:
+            with self.here():
+                tf.raw_ops.SyncDevice()
+
+    def finished(self, work: Callable[[], _T]) -> Callable[[], _T]:
+        """Return the same work, which ends when the device has done it."""
+        if not self.is_gpu:
+            return work
+
+        def run() -> _T:
+            result = work()
+            self.synchronise()
+            return result
+
+        return run
+
+    def timed(self, work: Callable[[], object]) -> WallClock:
+        """Time work until the device has done it."""
+        return WallClock(self.finished(work))
+
+
+def chosen_device(word: str, compiled: str) -> Device:
+    """Return the device of a word of the command line, and keep TensorFlow to it.
+
+    Of a GPU, memory is taken as it is needed.
+
+    Parameters
+    ----------
+    word : str
+        ``"cpu"``, ``"cuda"`` or ``"cuda:1"``. Anything else is the CPU's name in a dataset.
+    compiled : str
+
+    Raises
+    ------
+    ResperfError
+        If there is no such GPU, or TensorFlow already runs on other devices in this process.
+    """
+    found = re.fullmatch(r"cuda(?::(\d+))?", word.casefold())
+    if found is None:
+        return Device(CPU_NAME, compiled)
+    number, gpus = int(found[1] or 0), tf.config.list_physical_devices("GPU")
+    if number >= len(gpus):
+        raise ResperfError(_absent(word, gpus))
+    try:
+        tf.config.set_visible_devices(gpus[number], "GPU")
+        tf.config.experimental.set_memory_growth(gpus[number], True)
+    except RuntimeError as error:
+        if list(tf.config.get_visible_devices("GPU")) != [gpus[number]]:
+            raise ResperfError(
+                f"TensorFlow already runs on other devices in this process; start a new process "
+                f"to measure on {word}"
+            ) from error
+    return Device(GPU_NAME, compiled)
+
+
+def _absent(word: str, gpus: Sequence[Any]) -> str:
+    """Say what there is instead of a GPU, and what to do."""
+    if gpus:
+        last = len(gpus) - 1
+        return f"TensorFlow sees no device {word} here; it sees cuda:0" + (
+            f" to cuda:{last}" if last else ""
+        )
+    if not tf.test.is_built_with_cuda():
+        return (
+            f"TensorFlow {tf.__version__} here is built for CPUs only, so that there is no {word}; "
+            "replace it: pip uninstall -y tensorflow-cpu && pip install 'tensorflow[and-cuda]'"
+        )
+    return (
+        f"TensorFlow {tf.__version__} sees no GPU here, so there is no {word}; nvidia-smi must "
+        "list it, and its libraries come with: pip install 'tensorflow[and-cuda]'"
+    )

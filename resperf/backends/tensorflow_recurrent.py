@@ -1,0 +1,104 @@
+"""Recurrent layers in TensorFlow: a loop over the steps, as Keras runs them on a CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from resperf.backends.tensorflow_builder import Builder
+from resperf.errors import UnsupportedError
+from resperf.lowering._read import has_input
+from resperf.network import Node
+
+State = tuple[Any, ...]
+Cell = Callable[[Any, State, Any], State]
+"""Returns the next state from the projected input, the state, and its product."""
+
+
+def recurrent(builder: Builder, node: Node) -> tuple[Any, ...]:
+    """Build an LSTM, GRU or RNN with default activations; returns all states and the last ones.
+
+    The input's products of all steps are one product. Gates are in the file's order.
+    """
+    if has_input(node, 4) or node.attributes.get("layout", 0) or has_input(node, 7):
+        raise UnsupportedError(
+            f"{node.op} {node.name!r}: sequence lengths, peepholes and layout=1 cannot be built "
+            "in TensorFlow"
+        )
+    if node.op == "GRU" and not node.attributes.get("linear_before_reset", 0):
+        raise UnsupportedError(
+            f"GRU {node.name!r}: linear_before_reset=0 cannot be built in TensorFlow, whose GRU "
+            "multiplies before it resets"
+        )
+    x = builder.value(node, 0)
+    matrices, repeated = builder.value(node, 1), builder.value(node, 2)
+    bias, hidden = builder.optional(node, 3), int(node.attributes["hidden_size"])
+    direction = node.attributes.get("direction", "forward")
+    direction = direction.decode() if isinstance(direction, bytes) else str(direction)
+    count = 2 if node.op == "LSTM" else 1
+    found, last = [], []
+    for place in range(matrices.shape[0]):
+        backwards = direction == "reverse" or place == 1
+        steps = tf.reverse(x, [0]) if backwards else x
+        begin = tuple(
+            builder.value(node, 5 + i)[place] if has_input(node, 5 + i) else
+            tf.zeros((x.shape[1], hidden), x.dtype)
+            for i in range(count)
+        )  # fmt: skip
+        states, end = _run(
+            _CELLS[node.op], steps, matrices[place], repeated[place],
+            None if bias is None else bias[place], begin,
+        )  # fmt: skip
+        found.append(tf.reverse(states, [0]) if backwards else states)
+        last.append(end)
+    return tf.stack(found, axis=1), *(tf.stack(each) for each in zip(*last, strict=True))
+
+
+def _run(
+    cell: Cell, x: Any, matrix: Any, repeated: Any, bias: Any, begin: State
+) -> tuple[Any, State]:
+    """Run one direction and return the states of all steps, and the last one."""
+    steps, batch, features = x.shape
+    joined = tf.matmul(tf.reshape(x, (steps * batch, features)), matrix, transpose_b=True)
+    given, again = (None, None) if bias is None else tf.split(bias, 2)
+    if given is not None:
+        joined = tf.nn.bias_add(joined, given)
+    projected = tf.reshape(joined, (steps, batch, -1))
+    states = tf.TensorArray(x.dtype, steps, element_shape=begin[0].shape)
+
+    def step(place: Any, state: State, written: Any) -> tuple[Any, State, Any]:
+        product = tf.matmul(state[0], repeated, transpose_b=True)
+        product = product if again is None else tf.nn.bias_add(product, again)
+        state = cell(projected[place], state, product)
+        return place + 1, state, written.write(place, state[0])
+
+    _, end, written = tf.while_loop(
+        lambda place, _state, _written: place < steps,
+        step,
+        (0, begin, states),
+        maximum_iterations=steps,
+    )
+    return written.stack(), end
+
+
+def _lstm(x: Any, state: State, product: Any) -> State:
+    enter, leave, forget, fresh = tf.split(x + product, 4, axis=1)
+    kept = tf.sigmoid(forget) * state[1] + tf.sigmoid(enter) * tf.tanh(fresh)
+    return tf.sigmoid(leave) * tf.tanh(kept), kept
+
+
+def _gru(x: Any, state: State, product: Any) -> State:
+    update, reset, fresh = tf.split(x, 3, axis=1)
+    by_update, by_reset, by_fresh = tf.split(product, 3, axis=1)
+    kept = tf.sigmoid(update + by_update)
+    new = tf.tanh(fresh + tf.sigmoid(reset + by_reset) * by_fresh)
+    return (kept * state[0] + (1 - kept) * new,)
+
+
+def _rnn(x: Any, _state: State, product: Any) -> State:
+    return (tf.tanh(x + product),)
+
+
+_CELLS: Mapping[str, Cell] = {"LSTM": _lstm, "GRU": _gru, "RNN": _rnn}
