@@ -30,7 +30,12 @@ OPTIMIZERS: Mapping[str, int] = {
 """Optimizer -> values of state per weight, which every step reads and writes."""
 PLAIN_PRECISIONS = (UNKNOWN, "fp32")
 """Precisions of which nobody asks for: the subject's own types, and float32."""
-_COMPILED = frozenset({"graph", "dynamo", "inductor", "xla"})
+PRECISIONS = ("fp32", "tf32", "amp", "fp16", "bf16", "int8")
+"""Values of `Setting.precision`; which of them a target has, its row and its backend say."""
+LAYOUTS = ("nchw", "nhwc")
+"""Values of `Setting.layout`."""
+COMPILED = ("eager", "graph", "dynamo", "inductor", "xla")
+"""Values of `Setting.compiled`; all but the first compile the network before it runs."""
 PASSES = 3
 """Products of a layer's size in a training step: forward pass, gradients of input and weights. Loss
 and update are not counted."""
@@ -88,7 +93,7 @@ class Setting(Record):
     @property
     def is_compiled(self) -> bool:
         """Whether the framework compiles the network before it runs it."""
-        return self.compiled in _COMPILED
+        return self.compiled in COMPILED[1:]
 
     def with_optimizer(self, optimizer: str) -> Setting:
         """Return the setting of training steps with an optimizer, of inference if it is empty."""

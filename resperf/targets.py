@@ -311,6 +311,12 @@ def _class_word(word: str) -> str:
     return re.sub(r":\d+$", "", word.casefold())
 
 
+def device_number(word: str) -> int:
+    """Return the number in a local device's name: 1 of ``"cuda:1"``, 0 of ``"cuda"``."""
+    found = re.search(r":(\d+)$", word)
+    return int(found[1]) if found else 0
+
+
 def names_with(field: str) -> str:
     """List the targets that have a backend, a lowering or a monitor."""
     return ", ".join(row.name for row in targets() if getattr(row, field))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Iterable
+
 from resperf import targets
 from resperf.backends._base import Backend, Built, Phase
 from resperf.errors import ResperfError
@@ -18,7 +21,8 @@ def backend(framework: str, device_class: str | None = None, /, **settings: obje
     device_class : str, optional
         The framework's first with a backend by default.
     **settings
-        Passed on, such as ``threads=2``.
+        Passed on, such as ``threads=2``. A backend that takes a ``device`` gets the class of the
+        target, such as ``"cuda"``, where none is given.
 
     Raises
     ------
@@ -27,9 +31,25 @@ def backend(framework: str, device_class: str | None = None, /, **settings: obje
     MissingExtraError
         If its package is not installed.
     """
-    factory = targets.target(framework, device_class).load("backend")
+    row = targets.target(framework, device_class)
+    factory = row.load("backend")
+    known = inspect.signature(factory).parameters
+    takes_any = any(each.kind is each.VAR_KEYWORD for each in known.values())
+    unknown = [] if takes_any else [name for name in settings if name not in known]
+    if unknown:
+        raise ResperfError(
+            f"framework {row.framework} on {row.device_class} has no {_options(unknown)}; it has "
+            f"only {_options(known)}"
+        )
+    if "device" in known:
+        settings = {"device": row.device_class, **settings}
     try:
         started: Backend = factory(**settings)
     except TypeError as error:
         raise ResperfError(f"framework {framework}: {error}") from error
     return started
+
+
+def _options(names: Iterable[str]) -> str:
+    """List settings as the command line writes them."""
+    return ", ".join(f"--{'training' if name == 'optimizer' else name}" for name in names)

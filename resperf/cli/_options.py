@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,8 @@ from typing import Any
 import click
 
 from resperf.errors import require
+from resperf.settings import COMPILED, LAYOUTS, OPTIMIZERS, PRECISIONS
+from resperf.targets import is_at_hand
 
 _NUMBERS = re.compile(r"\d+(,\d+)*")
 PATH = click.Path(path_type=Path)
@@ -175,6 +177,66 @@ def paths(*names: str, text: str) -> Decorator:
 def threads(text: str) -> Decorator:
     """Option --threads."""
     return click.option("--threads", type=COUNT, metavar="N", help=text)
+
+
+PRECISION: Decorator = click.option(
+    "--precision",
+    type=click.Choice(PRECISIONS),
+    help="Precision of the run; amp is autocast to float16. The network's own types by default.",
+)
+_RUN_OPTIONS: tuple[Decorator, ...] = (
+    threads("Number of threads of the framework; all cores by default."),
+    PRECISION,
+    click.option(
+        "--layout",
+        type=click.Choice(LAYOUTS),
+        help="Memory layout of images; the framework's own by default.",
+    ),
+    click.option(
+        "--compiled",
+        type=click.Choice(COMPILED),
+        help="Whether and by what the framework compiles; its own default otherwise.",
+    ),
+    click.option(
+        "--training",
+        "optimizer",
+        type=click.Choice(tuple(OPTIMIZERS)),
+        help="Measure training steps with this optimizer instead of inference.",
+    ),
+    click.option(
+        "--provider",
+        metavar="P",
+        help="Execution provider of ONNX Runtime on a GPU: cuda or tensorrt.",
+    ),
+)
+
+
+def run_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that say how layers and networks are run: `run_settings` reads them."""
+    for option in reversed(_RUN_OPTIONS):
+        command = option(command)
+    return command
+
+
+def run_settings(device: str | None, **given: Any) -> dict[str, Any]:
+    """Turn the words of `run_options` and ``--device`` into keywords of a backend.
+
+    Only what was given is passed on; a device only if it has a number, as ``cuda:1``.
+    """
+    settings = {name: value for name, value in given.items() if value is not None}
+    if device is not None and is_at_hand(device) and ":" in device:
+        settings["device"] = device.casefold()
+    return settings
+
+
+def settings_name(settings: Mapping[str, Any]) -> str:
+    """Name settings for a file: ``-2threads-amp-nhwc``; empty for the defaults."""
+    words = {
+        name: f"{value}threads" if name == "threads" else str(value)
+        for name, value in settings.items()
+        if name != "device"
+    }
+    return "".join(f"-{word}" for word in words.values())
 
 
 def seconds(default: float, text: str) -> Decorator:

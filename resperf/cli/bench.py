@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -18,11 +18,14 @@ from resperf.cli._options import (
     POSITIVE,
     output,
     paths,
+    run_options,
+    run_settings,
+    settings_name,
     show_json,
     show_notes,
-    threads,
 )
 from resperf.errors import CampaignError
+from resperf.targets import device_number
 
 if TYPE_CHECKING:
     from resperf.campaign import Campaign, CampaignResult, Plan
@@ -36,6 +39,7 @@ EPILOG = """\b
 Examples:
   resperf bench cpu-overnight --hours 6 -o datasets/mine.h5
   resperf bench quick --device cpu --framework tensorflow
+  resperf bench networks-cpu --framework torch --training sgd
 """
 INTERRUPTED = 130
 
@@ -44,12 +48,12 @@ INTERRUPTED = 130
 @click.argument("campaign", metavar="CAMPAIGN")
 @output(
     "FILE.h5",
-    "Dataset to write or resume.  [default: CAMPAIGN-DEVICE-FRAMEWORK[-Nthreads].h5, in "
-    "datasets/ if that folder exists]",
+    "Dataset to write or resume.  [default: CAMPAIGN-DEVICE-FRAMEWORK[-SETTING...].h5, "
+    "in datasets/ if that folder exists]",
 )
 @DEVICE
 @FRAMEWORK
-@threads("Number of threads of the framework.")
+@run_options
 @click.option(
     "--hours",
     type=POSITIVE,
@@ -85,7 +89,6 @@ def command(
     output: Path | None,
     device: str | None,
     framework: str | None,
-    threads: int | None,
     hours: float | None,
     samples: int | None,
     seed: int | None,
@@ -95,6 +98,7 @@ def command(
     check_fusion: bool,
     dry_run: bool,
     as_json: bool,
+    **how: Any,
 ) -> None:
     """Measure the layers and networks of a campaign on this machine.
 
@@ -113,7 +117,7 @@ def command(
         )
     target = named_target(device, framework)
     defined = Campaign.from_toml(find_campaign(campaign))
-    settings = {} if threads is None else {"threads": threads}
+    settings = run_settings(device, **how)
     varied, left_out = network_files(networks), network_files(exclude)
     bench = Bench(target, settings, seed, samples, networks=varied, exclude=left_out)
     hours = defined.run.time_limit(hours)
@@ -124,7 +128,7 @@ def command(
         return
     result = run_campaign(
         defined,
-        output or default_output(defined.name, target, threads),
+        output or default_output(defined.name, target, settings),
         bench,
         hours=hours,
         acquisition=_acquisition() if adaptive else None,
@@ -169,10 +173,11 @@ def find_campaign(name: str) -> Path:
     )
 
 
-def default_output(campaign: str, target: Target, threads: int | None) -> Path:
-    """Name the dataset of a campaign, in ``datasets/`` if that folder exists."""
-    name = f"{campaign}-{target.device_class}-{target.framework}"
-    name += "" if threads is None else f"-{threads}threads"
+def default_output(campaign: str, target: Target, settings: Mapping[str, Any]) -> Path:
+    """Name the dataset of a campaign and of how it is run, in ``datasets/`` if that exists."""
+    number = device_number(settings.get("device", ""))
+    device = target.device_class + (str(number) if number else "")
+    name = f"{campaign}-{device}-{target.framework}{settings_name(settings)}"
     folder = Path("datasets")
     return (folder if folder.is_dir() else Path()) / f"{name}.h5"
 

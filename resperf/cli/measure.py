@@ -19,9 +19,10 @@ from resperf.cli._options import (
     BatchCommand,
     bar_of_steps,
     output,
+    run_options,
+    run_settings,
     seconds,
     show_json,
-    threads,
 )
 from resperf.errors import require
 
@@ -34,7 +35,7 @@ from resperf.errors import require
 @NETWORK
 @DEVICE
 @FRAMEWORK
-@threads("Number of threads; all cores by default.")
+@run_options
 @BATCH
 @SHAPE
 @click.option(
@@ -51,7 +52,6 @@ def command(
     network: Path,
     device: str | None,
     framework: str | None,
-    threads: int | None,
     batches: tuple[int, ...],
     shapes: Mapping[str, tuple[int, ...]],
     against: str | None,
@@ -60,6 +60,7 @@ def command(
     no_layers: bool,
     every: bool,
     as_json: bool,
+    **how: Any,
 ) -> None:
     """Run a network on this machine and report it in the format of `predict`.
 
@@ -86,8 +87,7 @@ def command(
     networks = read_batches(network, list(batches) or None, shapes)
     target = named_target(device, framework)
     bundle = None if against is None else chosen_bundle(None, target.framework, against)
-    settings = {} if threads is None else {"threads": threads}
-    started = backend(target.framework, target.device_class, **settings)
+    started = backend(target.framework, target.device_class, **run_settings(device, **how))
     # Refuse what cannot be compared or written before measuring for minutes.
     if output is not None:
         refuse_to_append(output, started.setting(), started.platform())

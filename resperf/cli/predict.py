@@ -20,6 +20,7 @@ from resperf.cli._options import (
     NETWORK,
     PATH,
     POSITIVE,
+    PRECISION,
     SHAPE,
     BatchCommand,
     one_or_several,
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from resperf.layers import Layer
 
 EVERY_DEVICE = "all"
-PRECISIONS = ("fp32", "amp", "fp16", "bf16")
 
 
 @click.command(
@@ -49,11 +49,7 @@ PRECISIONS = ("fp32", "amp", "fp16", "bf16")
 @BATCH
 @SHAPE
 @threads("Number of threads to predict for; warns if the bundle was measured with another.")
-@click.option(
-    "--precision",
-    type=click.Choice(PRECISIONS),
-    help="Precision of the run; amp is autocast to float16. The network's own types by default.",
-)
+@PRECISION
 @click.option("--compiled", is_flag=True, help="The framework compiles the network.")
 @click.option(
     "--host-dispatch-us",

@@ -6,7 +6,19 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from resperf.cli._options import BATCH, NETWORK, SHAPE, BatchCommand, one_or_several
+from resperf.backends import backend
+from resperf.cli._options import (
+    BATCH,
+    NETWORK,
+    SHAPE,
+    BatchCommand,
+    one_or_several,
+    run_options,
+    run_settings,
+)
+from resperf.cli.bench import default_output
+from resperf.errors import ResperfError
+from resperf.targets import device_number, target
 
 
 @click.command(cls=BatchCommand)
@@ -65,3 +77,46 @@ def test_several_batches_make_a_list():
     assert one_or_several(()) is None
     assert one_or_several((8,)) == 8
     assert one_or_several((1, 8)) == [1, 8]
+
+
+@pytest.fixture
+def keywords():
+    """Return the backend's keywords that words of the command line become."""
+    found = {}
+
+    @click.command()
+    @run_options
+    @click.option("--device")
+    def command(device, **how):
+        found.update(run_settings(device, **how))
+
+    def read(*words):
+        found.clear()
+        result = CliRunner().invoke(command, words)
+        assert result.exit_code == 0, result.output
+        return dict(found)
+
+    return read
+
+
+def test_only_what_was_given_becomes_a_keyword_of_the_backend(keywords):
+    assert keywords() == keywords("--device", "cuda") == keywords("--device", "h100") == {}
+    words = ["--threads", "2", "--precision", "amp", "--training", "sgd", "--device", "CUDA:1"]
+    assert keywords(*words) == {
+        "threads": 2, "precision": "amp", "optimizer": "sgd", "device": "cuda:1",
+    }  # fmt: skip
+
+
+def test_the_dataset_of_a_campaign_is_named_after_how_it_is_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    cuda = target("torch", "cuda")
+    assert str(default_output("quick", cuda, {})) == "quick-cuda-torch.h5"
+    settings = {"threads": 2, "precision": "amp", "layout": "nhwc", "device": "cuda:1"}
+    name = str(default_output("quick", cuda, settings))
+    assert name == "quick-cuda1-torch-2threads-amp-nhwc.h5"
+    assert [device_number(word) for word in ("cpu", "cuda", "cuda:0", "cuda:12")] == [0, 0, 0, 12]
+
+
+def test_a_setting_that_a_framework_lacks_is_named_as_it_was_typed():
+    with pytest.raises(ResperfError, match=r"synthetic has no --layout, --training; it has only"):
+        backend("synthetic", "synthetic", threads=1, layout="nhwc", optimizer="sgd")
