@@ -10,6 +10,7 @@ Another package adds a target by an entry point of the group ``resperf.targets``
 from __future__ import annotations
 
 import importlib
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -57,6 +58,11 @@ class Target:
         Values of `resperf.settings.Setting.precision` that the lowering knows.
     recycle_layers : int
         Layers after which a measuring process is replaced, since frameworks accumulate memory.
+    build_s : float
+        Seconds to build one layer to measure, beside copying its weights: what plans assume.
+    published_s : float
+        Seconds that ResPerfNet's authors took per configuration, built and measured (section 5.2);
+        NaN if they did not measure on this target. Sources of both: docs/measuring-on-gpus.md.
     """
 
     framework: str
@@ -70,6 +76,8 @@ class Target:
     free: tuple[str, ...] = ()
     precisions: tuple[str, ...] = ("fp32",)
     recycle_layers: int = 2500
+    build_s: float = 0.06
+    published_s: float = math.nan
 
     @property
     def name(self) -> str:
