@@ -8,6 +8,7 @@
     │   └── ShapeError           a dimension is not known, or a given one does not fit
     ├── UnsupportedError         a backend cannot build this layer or network
     ├── MeasurementError         a timing could not be taken
+    │   └── DeviceLostError      a device does not answer any more
     ├── CampaignError            a campaign file or its resumption is wrong
     ├── DatasetError             a dataset is missing, damaged, or does not fit
     ├── TrainingError            the data cannot be learnt from
@@ -51,6 +52,10 @@ class UnsupportedError(ResperfError):
 
 class MeasurementError(ResperfError):
     """A timing could not be taken."""
+
+
+class DeviceLostError(MeasurementError):
+    """A device does not answer any more: nothing else can be measured on it."""
 
 
 class CampaignError(ResperfError):

@@ -13,6 +13,7 @@ from typing import Any
 from resperf.platform_facts import UNNAMED_HYPERVISOR, Cache, CpuFacts, cpu_facts
 from resperf.records import Record, hash_of_fields
 from resperf.settings import Setting
+from resperf.targets import local_devices
 
 _INSTRUCTION_SETS = ("avx512f", "avx2", "avx", "sse4_2", "asimd")
 _INSTRUCTION_EXTRAS = ("avx512_vnni", "avx512_bf16", "avx512_fp16", "amx_tile", "avx_vnni", "sve")
@@ -39,6 +40,14 @@ class Accelerator(Record):
     power_limit_w : int
     compute_capability : str
         ``"9.0"``.
+    uuid_hash : str
+        Equal for the same card only.
+    cuda : str
+        Newest CUDA version that the driver supports.
+    ecc, mig : str
+        Whether memory is error-corrected, and the card divided: ``"on"`` or ``"off"``.
+    pcie : str
+        Best link of card and slot: ``"PCIe 4.0 x16"``.
     """
 
     name: str
@@ -48,6 +57,11 @@ class Accelerator(Record):
     memory_clock_mhz: int = 0
     power_limit_w: int = 0
     compute_capability: str = ""
+    uuid_hash: str = ""
+    cuda: str = ""
+    ecc: str = ""
+    mig: str = ""
+    pcie: str = ""
 
 
 @dataclass(frozen=True)
@@ -181,8 +195,14 @@ def _memory_differs(mine: int, theirs: int) -> bool:
     return _both_known(mine, theirs) and abs(mine - theirs) > 0.1 * max(mine, theirs)
 
 
-def _unequal(mine: Any, theirs: Any) -> bool:
-    return bool(mine != theirs)
+def _accelerators_differ(mine: tuple[Accelerator, ...], theirs: tuple[Accelerator, ...]) -> bool:
+    """Whether the numbers of accelerators differ, or a fact that both sides know."""
+    facts = [f.name for f in dataclasses.fields(Accelerator)]
+    return len(mine) != len(theirs) or any(
+        _both_known(getattr(one, name), getattr(other, name))
+        for one, other in zip(mine, theirs, strict=True)
+        for name in facts
+    )
 
 
 _CPU: Mapping[str, _Rule] = {
@@ -200,7 +220,9 @@ _CPU: Mapping[str, _Rule] = {
 """Facts that affect times on a CPU."""
 
 _ACCELERATED: Mapping[str, _Rule] = {
-    "accelerators": _Rule("another device, driver or clock: all times may differ", _unequal),
+    "accelerators": _Rule(
+        "another device, driver or clock: all times may differ", _accelerators_differ
+    ),
     "devices": _Rule(),
     "interconnect": _Rule("times of transfers between devices may differ"),
     "processor": _Rule("preprocess, postprocess and launch times may differ"),
@@ -257,7 +279,23 @@ def usable_cores() -> int:
 
 
 def this_platform(device: str) -> Platform:
-    """Return this machine as the platform of a device."""
+    """Return this machine as the platform of a device.
+
+    Parameters
+    ----------
+    device : str
+        Any name. One that means an accelerator of this machine, such as ``"cuda:0"``, is looked
+        up: the platform has its facts and its usual name, such as ``"rtx4090"``.
+
+    Raises
+    ------
+    MissingExtraError, ResperfError
+        If an accelerator cannot be looked up (`resperf.nvml.Gpu`).
+    """
+    accelerators: tuple[Accelerator, ...] = ()
+    if look_up := local_devices(device):
+        device, accelerator = look_up(device)
+        accelerators = (accelerator,)
     memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     facts = _here()
     return Platform(
@@ -272,6 +310,7 @@ def this_platform(device: str) -> Platform:
         cores=usable_cores(),
         memory_bytes=round(memory_bytes / _GIBIBYTE) * _GIBIBYTE,
         system=platform.system(),
+        accelerators=accelerators,
     )
 
 

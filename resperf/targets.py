@@ -12,7 +12,7 @@ from __future__ import annotations
 import importlib
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Self
@@ -189,6 +189,17 @@ _ROWS = (
         free=_TORCH_FREE,
     ),
     Target(
+        framework="tensorrt",
+        device_class="cuda",
+        lowering="resperf.lowering.tensorrt",
+        terms="resperf.predictors.terms.cuda:CUDA",
+        packages=("tensorrt", "tensorrt-cu13", "tensorrt-cu12"),
+        install="resperf[tensorrt]",
+        # One call enqueues all layers of an engine; its views are no layers, or empty ones.
+        free=_TORCH_FREE,
+        precisions=("fp32", "tf32", "fp16", "bf16", "int8"),
+    ),
+    Target(
         framework="synthetic",
         device_class="synthetic",
         lowering="resperf.lowering.synthetic",
@@ -196,6 +207,10 @@ _ROWS = (
         monitor="resperf.backends.monitors.synthetic:SyntheticMonitor",
     ),
 )
+_LOCAL: Mapping[str, str] = {"cuda": "resperf.nvml:local_device"}
+"""Device class -> what looks up a device of this machine by its word: its name and facts."""
+_PREFIXES: Mapping[str, str] = {"nvidia-": "cuda"}
+"""How names of measured cards begin that are in no table of devices -> their device class."""
 _table: dict[tuple[str, str], Target] = {(row.framework, row.device_class): row for row in _ROWS}
 
 
@@ -302,6 +317,9 @@ def device_class(word: str, framework: str | None = None) -> str:
     """
     if is_at_hand(word):
         return _class_word(word)
+    for prefix, name in _PREFIXES.items():
+        if word.casefold().startswith(prefix):
+            return name
     classes = {row.device_class for row in _table.values() if row.framework == framework}
     return classes.pop() if len(classes) == 1 else UNKNOWN
 
@@ -312,6 +330,22 @@ def is_at_hand(word: str) -> bool:
     if all(row.device_class != name for row in _table.values()):
         _add_installed()
     return any(row.device_class == name for row in _table.values())
+
+
+def local_devices(word: str) -> Callable[[str], tuple[str, Any]] | None:
+    """Return what looks up the device of this machine that a word means.
+
+    Returns
+    -------
+    callable or None
+        Turns the word into the device's usual name and its `resperf.platform.Accelerator`. None if
+        the word means no accelerator of this machine, or one whose backend describes it itself.
+    """
+    module, _, attribute = _LOCAL.get(_class_word(word), "").partition(":")
+    if not module:
+        return None
+    found: Callable[[str], tuple[str, Any]] = getattr(importlib.import_module(module), attribute)
+    return found
 
 
 def _class_word(word: str) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from resperf.backends.monitors import load_monitor
+from resperf.backends.monitors import Monitor, load_monitor
 from resperf.campaign.absent import AbsentDevice
 from resperf.campaign.harvest import shipped_networks
 from resperf.campaign.networks import plan_networks
@@ -57,11 +57,15 @@ class Bench:
     exclude: Sequence[Path] = ()
     device: str = ""
 
+    def monitor(self) -> Monitor:
+        """Make a monitor of the device, not started."""
+        return load_monitor(self.target, str(self.settings.get("device", "")))
+
     def worker_settings(
         self, campaign: Campaign, options: Mapping[str, Any] | None = None
     ) -> WorkerSettings:
         """Return what a measuring process is started with; keywords of a network's run add up."""
-        memory_bytes = load_monitor(self.target).memory_bytes()
+        memory_bytes = self.monitor().memory_bytes()
         return WorkerSettings(
             target=self.target,
             settings={**self.settings, **(options or {})},
@@ -104,7 +108,7 @@ def plan_campaign(
         if isinstance(planner, AbsentDevice):
             planned = replace(planned, notes=(note, *planned.notes), facts=planner.facts)
         else:
-            planned = replace(planned, monitor=load_monitor(bench.target))
+            planned = replace(planned, monitor=bench.monitor())
         if campaign.networks is not None:
             settings = _settings_of_networks(campaign, campaign.networks, bench, planner)
             planned = planned.with_networks(plan_networks(campaign.networks, settings, folder))

@@ -121,7 +121,7 @@ class Worker:
 def start(settings: WorkerSettings) -> Worker:
     """Start the backend and what watches its device."""
     target = register(settings.target)
-    monitor = load_monitor(target)
+    monitor = load_monitor(target, str(settings.settings.get("device", "")))
     monitor.limit_memory(settings.memory_bytes)
     started = backend(target.framework, target.device_class, **settings.settings)
     if not settings.networks:

@@ -104,7 +104,7 @@ def test_rows_under_another_setting_are_not_mixed_in() -> None:
         settings=(amp, fp32),
         setting=np.array([1, 0, 1, 1]),
     )
-    info = DatasetInfo(amp, this_platform("cuda"), {"name": "toy"}, seed=1, versions={})
+    info = DatasetInfo(amp, this_platform("cpu"), {"name": "toy"}, seed=1, versions={})
     rows = layer_rows(source, info=info)
     assert rows.times_ms["execution_ms"].tolist() == [1.0, 2.0, 9.0]
     assert rows.left_out == {"another setting": 1}

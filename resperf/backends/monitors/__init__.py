@@ -8,15 +8,20 @@ from resperf.targets import Target
 __all__ = ["REFERENCE", "REFERENCE_COST", "Monitor", "Reading", "load_monitor"]
 
 
-def load_monitor(target: Target) -> Monitor:
+def load_monitor(target: Target, device: str = "") -> Monitor:
     """Make the monitor of a target, not started; a plain `Monitor` if the target names none.
+
+    Parameters
+    ----------
+    target : Target
+    device : str
+        Word of the local device, such as ``"cuda:1"``; the backend's own if it is empty.
 
     Raises
     ------
     ResperfError
         If it cannot be imported.
     """
-    if not target.monitor:
-        return Monitor()
-    monitor: Monitor = target.load("monitor")()
+    monitor: Monitor = target.load("monitor")() if target.monitor else Monitor()
+    monitor.device = device
     return monitor

@@ -83,6 +83,8 @@ class Monitor:
         Names of the `usual_times` in a dataset's machine costs.
     waits_for : frozenset of str
         Temporary states that affect every network: measuring a network waits for their end.
+    device : str
+        Word of the local device, such as ``"cuda:1"``; set by `load_monitor`.
     clock, now : callable
         Monotonic nanoseconds; seconds since 1970. A device may provide its own.
     history : ReferenceHistory
@@ -97,6 +99,7 @@ class Monitor:
     device_states: tuple[str, ...] = ()
     usual_costs: tuple[str, ...] = ()
     waits_for: frozenset[str] = frozenset()
+    device: str = ""
 
     def __init__(self) -> None:
         self.clock: Clock = time.perf_counter_ns
@@ -142,6 +145,8 @@ class Monitor:
             Whether whole networks are measured instead of layers.
         """
         self._networks = networks
+        self._interval_s = interval_s
+        self._usual_before = usual or {}
         self._prepare(backend)
         if self.reference is None:
             return self
@@ -150,7 +155,7 @@ class Monitor:
         except UnsupportedError as error:
             self.unwatched = str(error)
             return self
-        probes = self._probes(backend, usual or {})
+        probes = self._probes(backend, self._usual_before)
         self.watch(reference.isolated, interval_s=interval_s, probes=probes)
         return self
 

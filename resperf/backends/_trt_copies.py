@@ -1,0 +1,361 @@
+"""ONNX models of several copies of one layer, as TensorRT's parser reads them.
+
+Copies share no tensor: each has inputs, weights and an output of its own. So TensorRT cannot merge
+them (it merges convolutions that read one tensor), and drops none, since each makes an output of
+the network. All nodes of a copy begin with its name, ``copy3.``, which TensorRT keeps in the names
+or metadata of an engine's layers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from onnx import NodeProto, TensorProto, ValueInfoProto, helper
+
+from resperf.backends._ort_runs import made_up
+from resperf.errors import LayerError, UnsupportedError
+from resperf.layers import Activation, Kernel, Layer, spread_indices
+from resperf.layers.attention import Attention
+from resperf.network.protos import data_type_of
+
+Array = npt.NDArray[Any]
+
+OPSET = 17
+"""That of the kernels' attributes; TensorRT 10 and 11 read it."""
+HALVES: Mapping[str, str] = {"fp16": "float16", "bf16": "bfloat16"}
+"""Precision -> type that replaces float32."""
+INT8_OPERATORS = frozenset(
+    {"Conv", "ConvTranspose", "Gemm", "MatMul", "MaxPool", "AveragePool", "GlobalAveragePool"}
+)
+"""Operators that TensorRT computes in int8 between a dequantisation and a quantisation."""
+_SCALE = 0.05
+_ROOT_2_OVER_PI = math.sqrt(2 / math.pi)
+
+
+@dataclass(frozen=True)
+class CopiesModel:
+    """A model of several copies, and what they read.
+
+    Attributes
+    ----------
+    model : bytes
+        ONNX. Inputs and outputs are called ``copy3.x``, ``copy3.extra0``, ``copy3.y``.
+    host : mapping of str to array
+        What each copy reads, by the part of the name after the point. Values of type bfloat16 are
+        uint16 with the same bits.
+    """
+
+    model: bytes
+    host: Mapping[str, Array]
+
+
+def kernel_of(layer: Layer, precision: str) -> Kernel:
+    """Return the ONNX operator of a layer, in the types of a precision.
+
+    Parameters
+    ----------
+    layer : Layer
+    precision : str
+        ``"fp32"`` and ``"tf32"`` (the layer's own types), ``"fp16"``, ``"bf16"`` (in place of
+        float32, but for kinds that quantise themselves), ``"int8"``.
+
+    Raises
+    ------
+    UnsupportedError
+        If TensorRT's parser has no such operator, or int8 is asked of a layer that has none.
+    """
+    try:
+        kernel = layer.kernel()
+    except LayerError as error:
+        raise UnsupportedError(f"TensorRT runs no {layer.kind} like this: {error}") from error
+    if kernel.domain and kernel.op not in _STANDARD:
+        raise UnsupportedError(
+            f"TensorRT's parser has no {kernel.domain}.{kernel.op}, which is ONNX Runtime's own"
+        )
+    if isinstance(layer, Attention) and layer.features:
+        raise UnsupportedError(
+            "attention with projections is ONNX Runtime's own; TensorRT runs matrix products and "
+            "an attention without projections (features=0)"
+        )
+    if precision == "int8" and (
+        kernel.op not in INT8_OPERATORS or set(kernel.input_dtypes) != {"float32"}
+    ):
+        raise UnsupportedError(
+            f"TensorRT has no int8 kernel for a {layer.kind} layer ({kernel.op}); inside networks "
+            "with QuantizeLinear it runs in the types around it: measure it with "
+            "precision fp32 or fp16"
+        )
+    if precision not in HALVES or {"int8", "uint8"} & set(kernel.input_dtypes):
+        return kernel
+    half = {"float32": HALVES[precision]}
+    return replace(
+        kernel,
+        dtype=half.get(kernel.dtype, kernel.dtype),
+        dtypes=tuple(half.get(each, each) for each in kernel.dtypes),
+        output_dtype=half.get(kernel.output_dtype, kernel.output_dtype),
+        attributes={
+            name: data_type_of(HALVES[precision])
+            if kernel.op == "Cast" and value == TensorProto.FLOAT
+            else value
+            for name, value in kernel.attributes.items()
+        },
+    )
+
+
+def copies_model(kernel: Kernel, copies: int, precision: str) -> CopiesModel:
+    """Build a model of copies of a kernel.
+
+    Parameters
+    ----------
+    kernel : Kernel
+        As `kernel_of` returned it.
+    copies : int
+    precision : str
+        ``"int8"`` quantises inputs, weights and output; the kernel's types have all others.
+
+    Raises
+    ------
+    UnsupportedError
+        If its values cannot be made up, or it is too large for one ONNX file (2 GB).
+    """
+    graph = _Graph(kernel, precision == "int8")
+    for copy in range(copies):
+        graph.add(copy)
+    proto = helper.make_graph(
+        graph.nodes, "copies", graph.inputs, graph.outputs, graph.initializers
+    )
+    model = helper.make_model(proto, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=8)
+    return CopiesModel(as_bytes(model, "the layer"), graph.host())
+
+
+def as_bytes(model: Any, name: str) -> bytes:
+    """Serialise a model.
+
+    Raises
+    ------
+    UnsupportedError
+        If it is larger than 2 GB, the limit of the format.
+    """
+    try:
+        return bytes(model.SerializeToString())
+    except Exception as error:  # protobuf's implementations raise different ones
+        raise UnsupportedError(f"{name} has more than 2 GB of weights: {error}") from error
+
+
+class _Graph:
+    """Nodes, weights, inputs and outputs of the copies so far."""
+
+    def __init__(self, kernel: Kernel, quantized: bool) -> None:
+        self.nodes: list[NodeProto] = []
+        self.inputs: list[ValueInfoProto] = []
+        self.outputs: list[ValueInfoProto] = []
+        self.initializers: list[TensorProto] = []
+        self._kernel, self._quantized = kernel, quantized
+        types, weights = kernel.input_dtypes, len(kernel.weight_shapes)
+        self._weights = tuple(zip(kernel.weight_shapes, types[1 : 1 + weights], strict=True))
+        self._reads = {"x": (kernel.input_shape, types[0])} | {
+            f"extra{place}": (shape, types[1 + weights + place])
+            for place, shape in enumerate(kernel.extra_shapes)
+        }
+        self._copy = 0
+        self._count = 0
+
+    def add(self, copy: int) -> None:
+        """Add one copy: the operator, a residual, and the activation that is fused into it."""
+        self._copy, self._count, kernel = copy, 0, self._kernel
+        read = {name: self._input(name) for name in self._reads}
+        residual = read.pop("extra0") if kernel.op == "Conv" and "extra0" in read else ""
+        first, *others = read.values()
+        operands = [first, *self._own_weights(), *others]
+        names = [
+            *(
+                "" if place < 0 else operands[place]
+                for place in kernel.order or range(len(operands))
+            ),
+            *self._constants(),
+        ]
+        if kernel.op in _STANDARD:
+            result = _STANDARD[kernel.op](self, names)
+        else:
+            more = kernel.more_outputs
+            result = self.node(kernel.op, *names, more_outputs=more, **kernel.attributes)
+        if residual:
+            result = self.node("Add", result, residual)
+        if kernel.activation != "none":
+            result = self._activation(result)
+        self._output(result)
+
+    def host(self) -> dict[str, Array]:
+        """Return what a copy reads, by name without the copy."""
+        kernel, made = self._kernel, {}
+        for name, (shape, dtype) in self._reads.items():
+            values = made_up(shape, "float32" if dtype == "bfloat16" else dtype)
+            if kernel.positive and values.dtype.kind == "f":
+                values = np.abs(values) + values.dtype.type(0.5)
+            made[name] = values
+        if kernel.index_bound:
+            indices = spread_indices(made["extra0"].size, kernel.index_bound)
+            made["extra0"] = indices.reshape(made["extra0"].shape)
+        if self._quantized:
+            return {name: made_up(shape, "int8") for name, (shape, _) in self._reads.items()}
+        return {
+            name: bits(values) if self._reads[name][1] == "bfloat16" else values
+            for name, values in made.items()
+        }
+
+    def node(self, op: str, *inputs: str, more_outputs: int = 0, **attributes: object) -> str:
+        """Add a node of this copy; return the name of its first output."""
+        self._count += 1
+        name = f"copy{self._copy}.{op}{self._count}"
+        results = [f"{name}.out", *(f"{name}.more{place}" for place in range(more_outputs))]
+        self.nodes.append(helper.make_node(op, inputs, results, name, **attributes))
+        return results[0]
+
+    def constant(self, values: Array | Sequence[int] | float) -> str:
+        """Add a constant of this copy: integers as int64, floats in the kernel's type."""
+        self._count += 1
+        array = np.asarray(values)
+        name = f"c{self._copy}_{self._count}"
+        if array.dtype.kind == "f":
+            self.initializers.append(tensor(name, array.astype(np.float32), self._kernel.dtype))
+        else:
+            self.initializers.append(tensor(name, array, str(array.dtype)))
+        return name
+
+    def _input(self, name: str) -> str:
+        shape, dtype = self._reads[name]
+        full = f"copy{self._copy}.{name}"
+        self.inputs.append(_info(full, shape, "int8" if self._quantized else dtype))
+        return self._dequantized(full) if self._quantized else full
+
+    def _output(self, result: str) -> None:
+        kernel, full = self._kernel, f"copy{self._copy}.y"
+        dtype = kernel.output_dtype or kernel.dtype
+        if self._quantized:
+            dtype = "int8"
+            result = self.node("QuantizeLinear", result, *self._scale())
+        self.nodes[-1].output[0] = full
+        self.outputs.append(_info(full, kernel.output_shape, dtype))
+
+    def _own_weights(self) -> list[str]:
+        names = []
+        for place, (shape, dtype) in enumerate(self._weights):
+            # The bias stays float32, and takes no part in the products.
+            int8 = self._quantized and len(shape) > 1
+            word = "int8" if int8 else "float32" if dtype in HALVES.values() else dtype
+            values = made_up(shape, word, zero_points=True)
+            if values.ndim and values.size:
+                values.flat[0] = 1 + self._copy
+            name = f"w{self._copy}_{place}"
+            self.initializers.append(tensor(name, values, "int8" if int8 else dtype))
+            names.append(self._dequantized(name) if int8 else name)
+        if self._kernel.op == "Clip":
+            return self._bounds()
+        return names
+
+    def _bounds(self) -> list[str]:
+        return [self.constant(np.float32(0)), self.constant(np.float32(6))]
+
+    def _constants(self) -> list[str]:
+        given = self._kernel.constants
+        return ["" if each is None else self.constant(np.array(each, np.int64)) for each in given]
+
+    def _scale(self) -> tuple[str, str]:
+        """Add scale and zero point, which says that the type is int8."""
+        return self.constant(np.float32(_SCALE)), self.constant(np.array(0, np.int8))
+
+    def _dequantized(self, name: str) -> str:
+        return self.node("DequantizeLinear", name, *self._scale())
+
+    def _activation(self, result: str) -> str:
+        """Add the activation that is fused into a kernel."""
+        kernel = Activation(batch=1, values=1, activation=self._kernel.activation).kernel()
+        if kernel.op in _STANDARD:
+            return _STANDARD[kernel.op](self, [result])
+        bounds = self._bounds() if kernel.op == "Clip" else []
+        return self.node(kernel.op, result, *bounds, **kernel.attributes)
+
+
+def _gelu(graph: _Graph, names: Sequence[str]) -> str:
+    """Add a GELU as PyTorch exports it: x / 2 * (1 + erf(x / sqrt(2)))."""
+    (x,) = names
+    scaled = graph.node("Div", x, graph.constant(math.sqrt(2)))
+    return _gated(graph, x, graph.node("Erf", scaled))
+
+
+def _gelu_tanh(graph: _Graph, names: Sequence[str]) -> str:
+    """Add its approximation: x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3)))."""
+    x = names[0]
+    cube = graph.node("Mul", graph.node("Mul", x, x), x)
+    inner = graph.node("Add", x, graph.node("Mul", cube, graph.constant(0.044715)))
+    scaled = graph.node("Mul", inner, graph.constant(_ROOT_2_OVER_PI))
+    return _gated(graph, x, graph.node("Tanh", scaled))
+
+
+def _gated(graph: _Graph, x: str, gate: str) -> str:
+    """Multiply x by half of one plus the gate."""
+    both = graph.node("Mul", x, graph.node("Add", gate, graph.constant(1.0)))
+    return graph.node("Mul", both, graph.constant(0.5))
+
+
+def _silu(graph: _Graph, names: Sequence[str]) -> str:
+    """Add x * sigmoid(x)."""
+    (x,) = names
+    return graph.node("Mul", x, graph.node("Sigmoid", x))
+
+
+def _attention(graph: _Graph, names: Sequence[str]) -> str:
+    """Add softmax(q k^T / sqrt(size) + mask) v of several heads, which TensorRT fuses itself."""
+    kernel, heads = graph._kernel, int(graph._kernel.attributes["num_heads"])
+    given = [name for name in names if name]
+    shapes = (kernel.input_shape, *kernel.extra_shapes[:2])
+
+    def by_head(name: str, shape: Sequence[int], order: Sequence[int]) -> str:
+        apart = graph.constant(np.array([*shape[:2], heads, shape[2] // heads], np.int64))
+        return graph.node("Transpose", graph.node("Reshape", name, apart), perm=list(order))
+
+    orders = ((0, 2, 1, 3), (0, 2, 3, 1), (0, 2, 1, 3))
+    q, k, v = (by_head(*each) for each in zip(given, shapes, orders, strict=False))
+    size = kernel.input_shape[2] // heads
+    scores = graph.node("MatMul", q, k)
+    scores = graph.node("Mul", scores, graph.constant(1 / math.sqrt(size)))
+    if len(given) > 3:
+        scores = graph.node("Add", scores, given[3])
+    weighed = graph.node("MatMul", graph.node("Softmax", scores, axis=-1), v)
+    joined = graph.node("Transpose", weighed, perm=[0, 2, 1, 3])
+    return graph.node("Reshape", joined, graph.constant(np.array(kernel.output_shape, np.int64)))
+
+
+_STANDARD: Mapping[str, Callable[[_Graph, Sequence[str]], str]] = {
+    "Gelu": _gelu,
+    "FastGelu": _gelu_tanh,
+    "QuickGelu": _silu,
+    "MultiHeadAttention": _attention,
+    "Attention": _attention,
+}
+"""ONNX Runtime's own operators that ONNX's operators add up to, as exporters write them."""
+
+
+def tensor(name: str, values: Array, dtype: str) -> TensorProto:
+    """Return a constant; its values are converted to the type."""
+    raw = bits(values) if dtype == "bfloat16" else values.astype(dtype, copy=False)
+    return TensorProto(
+        name=name,
+        data_type=data_type_of(dtype),
+        dims=values.shape,
+        raw_data=np.ascontiguousarray(raw).tobytes(),
+    )
+
+
+def bits(values: Array) -> Array:
+    """Return the bits of bfloat16 values: the upper halves of float32 ones."""
+    return (np.ascontiguousarray(values, np.float32).view(np.uint32) >> 16).astype(np.uint16)
+
+
+def _info(name: str, shape: Sequence[int], dtype: str) -> ValueInfoProto:
+    return helper.make_tensor_value_info(name, data_type_of(dtype), shape)

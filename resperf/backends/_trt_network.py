@@ -1,0 +1,120 @@
+"""A whole network as an ONNX model for TensorRT: all weights inside, in a precision's types."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from onnx import AttributeProto, GraphProto, NodeProto, TensorProto, helper, numpy_helper
+
+from resperf.backends._ort_runs import made_up
+from resperf.backends._trt_copies import HALVES, Array, as_bytes, bits, tensor
+from resperf.errors import UnsupportedError
+from resperf.network.protos import data_type_of, dtype_name
+from resperf.network.weights import materialise
+
+_QUANTIZERS = frozenset({"QuantizeLinear", "DequantizeLinear"})
+_FLOAT32_INPUTS: Mapping[str, tuple[int, ...]] = {"Resize": (2,), "Upsample": (1,)}
+"""Operator -> inputs that are float32 whatever its tensors are: scales."""
+
+
+def network_model(
+    path: Path,
+    precision: str,
+    *,
+    batch: int | None = None,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+) -> tuple[bytes, dict[str, Array]]:
+    """Read a network for TensorRT.
+
+    Parameters
+    ----------
+    path : Path
+    precision : str
+        ``"fp16"`` and ``"bf16"`` replace float32 in weights, inputs, outputs and conversions;
+        ``"int8"`` is for networks with QuantizeLinear, which stay as they are.
+    batch, shapes
+        As in `resperf.network.read_network`.
+
+    Returns
+    -------
+    model : bytes
+        With all weights; those that the file lacks are made up.
+    host : dict of str to array
+        Values of the inputs; those of type bfloat16 as uint16 with the same bits.
+
+    Raises
+    ------
+    NetworkError, UnsupportedError
+        If the file cannot be read, has more than 2 GB of weights, or has no int8 operators.
+    """
+    model, weights = materialise(path, batch=batch, shapes=shapes)
+    if precision == "int8" and not any(node.op_type in _QUANTIZERS for node in model.graph.node):
+        raise UnsupportedError(
+            f"{path.name} has no QuantizeLinear, which says what TensorRT computes in int8; "
+            "quantise it first, or measure it with another precision"
+        )
+    for proto in model.graph.initializer:
+        if proto.name in weights:
+            proto.CopyFrom(numpy_helper.from_array(np.asarray(weights.pop(proto.name)), proto.name))
+    if precision in HALVES:
+        _halve(model.graph, HALVES[precision])
+    names = {proto.name for proto in model.graph.initializer}
+    host = {each.name: _filled(each) for each in model.graph.input if each.name not in names}
+    return as_bytes(model, path.name), host
+
+
+def _filled(value: Any) -> Array:
+    """Make values of an input: small floats; ones, which are valid token numbers and masks."""
+    kind = value.type.tensor_type
+    shape, dtype = [each.dim_value for each in kind.shape.dim], dtype_name(kind.elem_type)
+    if dtype == "bfloat16":
+        return bits(made_up(shape, "float32"))
+    if dtype.startswith("float"):
+        return made_up(shape, dtype)
+    try:
+        return np.ones(shape, np.dtype(dtype))
+    except TypeError as error:
+        raise UnsupportedError(
+            f"input {value.name!r} holds {dtype}, which cannot be made up"
+        ) from error
+
+
+def _halve(graph: GraphProto, dtype: str) -> None:
+    """Replace float32 by a shorter type everywhere, but for the scales of resizes."""
+    scales = {
+        node.input[place]
+        for node in graph.node
+        for place in _FLOAT32_INPUTS.get(node.op_type, ())
+        if place < len(node.input)
+    }
+    half = data_type_of(dtype)
+    for proto in graph.initializer:
+        if proto.data_type == TensorProto.FLOAT and proto.name not in scales:
+            proto.CopyFrom(tensor(proto.name, numpy_helper.to_array(proto), dtype))
+    for value in (*graph.input, *graph.output):
+        if value.type.tensor_type.elem_type == TensorProto.FLOAT:
+            value.type.tensor_type.elem_type = half
+    # Types of tensors in between follow from these.
+    del graph.value_info[:]
+    for node in graph.node:
+        if not scales.intersection(node.output):
+            _halve_node(node, dtype)
+
+
+def _halve_node(node: NodeProto, dtype: str) -> None:
+    """Replace float32 in what a node makes by itself: conversions, constants, branches."""
+    half = data_type_of(dtype)
+    for attribute in node.attribute:
+        if attribute.type == AttributeProto.GRAPH:
+            _halve(attribute.g, dtype)
+        elif attribute.type == AttributeProto.TENSOR:
+            if attribute.t.data_type == TensorProto.FLOAT:
+                attribute.t.CopyFrom(tensor("", numpy_helper.to_array(attribute.t), dtype))
+        elif attribute.name in ("to", "dtype") and attribute.i == TensorProto.FLOAT:
+            attribute.i = half
+        elif attribute.name in ("value_float", "value_floats"):
+            values = np.array(helper.get_attribute_value(attribute), np.float32)
+            attribute.CopyFrom(helper.make_attribute("value", tensor("", values, dtype)))

@@ -1,0 +1,132 @@
+"""NVIDIA GPUs, through NVML: clocks, heat, power, other processes; nothing is ever changed.
+
+Around each configuration it is asked whether the card is
+
+- ``throttled``: by heat, or because it gets too little power (also between two checks, where the
+  card counts how long heat slowed it down),
+- ``power_cap``: held back by its power limit, which data-centre cards are at for hours: then it is
+  their normal state (`Monitor.device_states`),
+- ``shared``: in use by another process,
+- ``clocks``: slower than usual in this campaign for none of these reasons.
+
+What was disturbed is measured again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import replace
+from functools import cached_property
+from statistics import median
+
+from resperf.backends._base import Backend
+from resperf.backends.monitors._base import Monitor, Reading
+from resperf.measurement import THROTTLED
+from resperf.nvml import Gpu, GpuState, word_of
+
+POWER_CAP, SHARED, CLOCKS = "power_cap", "shared", "clocks"
+SLOW_CLOCK = 0.9
+"""Share of the usual clock of the multiprocessors below which a configuration is measured again."""
+FEWEST_CLOCKS, CLOCKS_KEPT = 20, 500
+"""Checks before there is a usual clock, and those that it is the median of."""
+THROTTLED_SHARE = 0.1
+"""Share of the time between two checks for which heat may slow the card down."""
+USUAL_CLOCK = "usual_sm_clock_mhz"
+
+
+class UsualClock:
+    """The usual clock of a card under load: the median of the last checks."""
+
+    def __init__(self, clocks_mhz: Iterable[float] = ()) -> None:
+        self._clocks_mhz = deque(clocks_mhz, maxlen=CLOCKS_KEPT)
+
+    def add(self, clock_mhz: float) -> None:
+        """Add a clock."""
+        self._clocks_mhz.append(clock_mhz)
+
+    def __len__(self) -> int:
+        return len(self._clocks_mhz)
+
+    @property
+    def mhz(self) -> float:
+        """NaN before there are enough checks."""
+        return median(self._clocks_mhz) if len(self) >= FEWEST_CLOCKS else math.nan
+
+
+class CudaMonitor(Monitor):
+    """Watches the GPU that `device` names, and times the reference layer on it."""
+
+    device_states = (THROTTLED, POWER_CAP, SHARED, CLOCKS)
+    usual_costs = (USUAL_CLOCK,)
+    waits_for = frozenset({THROTTLED, SHARED})
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._usual = UsualClock()
+        self._throttled: tuple[float, float] | None = None
+
+    @cached_property
+    def gpu(self) -> Gpu:
+        """The card, found when it is first asked; errors as of `resperf.nvml.Gpu`."""
+        return Gpu(self.device or "cuda")
+
+    def memory_bytes(self) -> int:
+        """Return the card's memory; that of the machine, if the card shares it."""
+        return self.gpu.memory_bytes() or super().memory_bytes()
+
+    def _prepare(self, backend: Backend) -> None:
+        """Find the card by its UUID where no word names it; go on from the usual clock."""
+        accelerators = backend.platform().accelerators
+        if not self.device and accelerators:
+            self.device = word_of(accelerators[0])
+        mhz, checks = self._usual_before.get(USUAL_CLOCK, (math.nan, 0))
+        self._usual = UsualClock([mhz] * min(checks, CLOCKS_KEPT))
+
+    def reading(self, *, force: bool = False) -> Reading | None:
+        """Read the reference and, right behind its load, what NVML says of the card."""
+        due = force or self.now() - self._last_at >= self._interval_s
+        if not due:
+            return None
+        found = super().reading(force=True) or Reading(self.now())
+        self._last_at = found.at if self._reference is None else self._last_at
+        return replace(found, facts=self.gpu.state().numbers)
+
+    def active_flags(self, *, record: bool = True) -> set[str]:
+        """Return the states in which the card is, or was since the last check."""
+        state = self.gpu.state()
+        found = set()
+        if state.is_throttled or self._was_throttled():
+            found.add(THROTTLED)
+        if POWER_CAP in (state.reasons or ()):
+            found.add(POWER_CAP)
+        if state.other_processes:
+            found.add(SHARED)
+        if not found and self._has_slow_clock(state, record=record):
+            found.add(CLOCKS)
+        return found
+
+    def _was_throttled(self) -> bool:
+        """Whether heat slowed the card down for long since the last check, as far as it counts."""
+        throttled_s, at = self.gpu.throttled_s(), self.now()
+        before, self._throttled = self._throttled, None
+        if throttled_s is None:
+            return False
+        self._throttled = (throttled_s, at)
+        return before is not None and throttled_s - before[0] > THROTTLED_SHARE * (at - before[1])
+
+    def _has_slow_clock(self, state: GpuState, *, record: bool) -> bool:
+        """Whether the card's clock under load is below its usual one."""
+        clock_mhz, reasons = state.sm_clock_mhz, state.reasons or frozenset()
+        if clock_mhz is None or "idle" in reasons:
+            return False
+        slow = clock_mhz < SLOW_CLOCK * self._usual.mhz
+        if record:
+            self._usual.add(clock_mhz)
+        return slow
+
+    def usual_times(self) -> dict[str, tuple[float, int]]:
+        """Return the usual clock, in MHz."""
+        mhz = self._usual.mhz
+        return {} if math.isnan(mhz) else {USUAL_CLOCK: (mhz, len(self._usual))}

@@ -1,0 +1,227 @@
+"""TensorRT 10 and 11 on an NVIDIA GPU, in process: how each phase is obtained, and what it holds.
+
+Networks are strongly typed and come from ONNX. Engines exist in memory only. All times but those of
+the profiler are between two CUDA events on one stream; host memory is pinned.
+
+preprocess
+    Copy of the input to the device.
+execution
+    Of a layer: the marginal time of its node in an engine that holds several copies of it, each
+    with an input tensor, weights and an output of its own. Copies that share no tensor cannot be
+    merged, and none can be dropped, because each makes an output of the network; one stream without
+    auxiliary ones keeps them in sequence. The engine's layer list is checked after the build: if
+    two copies share a kernel, or a copy has none, the layer is refused. All input tensors are
+    bound to one buffer, and all outputs to another. TensorRT chooses their formats, so that it
+    usually adds no re-layout; the time of those that it does add, and the fixed part of a run
+    (`costs`), are subtracted. Of a network: one run, with row-major inputs and outputs.
+postprocess
+    Copy of the output to the host.
+profiled_ms, relayout_ms
+    Sums of what TensorRT's profiler reports for the engine's layers, per copy: of the layers, and
+    of those that it added to change a format.
+
+A layer that is built again (a campaign's `repeat_share`) is timed anew: TensorRT then does not look
+into the timing cache, since the choice of a kernel is part of the noise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from functools import cached_property
+from pathlib import Path
+from statistics import median
+
+from resperf.backends._base import Backend, Built, Phase, median_of
+from resperf.backends._trt_copies import copies_model, kernel_of
+from resperf.backends._trt_cuda import Cuda
+from resperf.backends._trt_engines import VERSION, Builder, BuildOptions, Engine
+from resperf.backends._trt_network import network_model
+from resperf.copies import SHORTEST_MS, copies_of
+from resperf.errors import ResperfError
+from resperf.layers import Kernel, Layer
+from resperf.lowering import lower_layers
+from resperf.platform import Platform, this_platform
+from resperf.quantities import PHASES
+from resperf.settings import Setting
+from resperf.timing import Sampler
+
+PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "int8")
+MAX_ENGINE_COPIES = 16
+"""Copies in one engine: building takes time for each."""
+TINY = Kernel("Relu", "", {}, (1, 16), (1, 16))
+_PROFILED_RUNS = 5
+_ESTIMATES = 3
+
+
+class TensorRTBackend(Backend):
+    """TensorRT on one GPU.
+
+    Parameters
+    ----------
+    device : str
+        ``"cuda"`` or, with its number, ``"cuda:1"``.
+    precision : str
+        Types of the layers: ``"fp32"`` (without TF32), ``"tf32"``, ``"fp16"``, ``"bf16"``,
+        ``"int8"`` (between QuantizeLinear and DequantizeLinear).
+    optimization_level : int
+        TensorRT's ``builder_optimization_level``, 0 to 5: how many kernels a build tries.
+    workspace_mib : int
+        Limit on a kernel's own memory; 0 for all of the device's.
+
+    Raises
+    ------
+    ResperfError
+        If there is no such GPU or setting, or TensorRT does not support them.
+    """
+
+    name = "tensorrt"
+
+    def __init__(
+        self,
+        *,
+        device: str = "cuda",
+        precision: str = "fp32",
+        optimization_level: int = 3,
+        workspace_mib: int = 0,
+    ) -> None:
+        precision = precision or "fp32"
+        if precision not in PRECISIONS:
+            raise ResperfError(
+                f"TensorRT has no precision {precision!r}; it has {', '.join(PRECISIONS)}"
+            )
+        if not 0 <= optimization_level <= 5 or workspace_mib < 0:
+            raise ResperfError(
+                f"optimization_level={optimization_level} must be from 0 to 5, and "
+                f"workspace_mib={workspace_mib} at least 0"
+            )
+        self._device, self._precision = device, precision
+        self._options = BuildOptions(precision == "tf32", optimization_level, workspace_mib)
+        self._cuda = Cuda(device)
+        self._builder = Builder(self._cuda, self._options)
+        self._built_keys: set[str] = set()
+
+    def platform(self) -> Platform:
+        """Describe this machine and its GPU."""
+        return this_platform(self._device)
+
+    def setting(self) -> Setting:
+        """How TensorRT builds and runs layers and networks here."""
+        return Setting(
+            framework=self.name,
+            framework_version=VERSION,
+            precision=self._precision,
+            options={
+                "optimization_level": str(self._options.optimization_level),
+                "workspace_mib": str(self._options.workspace_mib or "all"),
+                "aux_streams": "0",
+            },
+        )
+
+    @cached_property
+    def _session_ms(self) -> float:
+        """Time between two events around an engine without layers: intercept over tiny copies."""
+        one_ms, many_ms = (self._tiny_ms(copies) for copies in (1, MAX_ENGINE_COPIES))
+        return max(one_ms - (many_ms - one_ms) / (MAX_ENGINE_COPIES - 1), 0.0)
+
+    def _tiny_ms(self, copies: int) -> float:
+        with ExitStack() as stack:
+            engine = self._engine(stack, TINY, copies, "fp32", "Relu")
+            return median_of(self._cuda.timed(engine.enqueue))
+
+    def costs(self) -> Mapping[str, float]:
+        """Measure the fixed part of a run (``session_ms``); once, then kept."""
+        return {"session_ms": self._session_ms}
+
+    def lower(self, layers: Sequence[Layer]) -> list[Layer]:
+        """Return the layers that TensorRT's engines have for these."""
+        return lower_layers(layers, self.setting(), self.platform())
+
+    def layer(self, layer: Layer, *, budget_ms: float) -> Built:
+        """Build one lowered layer: alone, and in several copies.
+
+        Raises
+        ------
+        UnsupportedError
+            If TensorRT cannot run it, or its copies are not apart in the engine.
+        MemoryError
+            If it does not fit.
+        """
+        kernel = kernel_of(layer, self._precision)
+        anew = layer.key in self._built_keys
+        self._built_keys.add(layer.key)
+        with ExitStack() as stack:
+            alone = self._engine(stack, kernel, 1, self._precision, layer.kind, anew=anew)
+            run = self._cuda.timed(alone.enqueue)
+            run()
+            one_ms = min(run() for _ in range(_ESTIMATES)) - self._session_ms
+            wanted = copies_of(max(one_ms, SHORTEST_MS), layer.weight_bytes, budget_ms=budget_ms)
+            copies, many = min(wanted, MAX_ENGINE_COPIES), alone
+            if copies > 1:
+                many = self._engine(stack, kernel, copies, self._precision, layer.kind, anew=anew)
+            offset_ms = self._session_ms + _relayouts_ms(many)
+            timed = self._cuda.timed(many.enqueue)
+            execution = Phase(timed, offset=offset_ms, divisor=copies, copies=copies)
+            return self._phases(alone, execution, many, run, stack.pop_all())
+
+    def network(
+        self, path: Path, *, batch: int | None, shapes: Mapping[str, Sequence[int]] | None = None
+    ) -> Built:
+        """Build a whole network; absent weights are made up.
+
+        Raises
+        ------
+        NetworkError, UnsupportedError
+            If the file cannot be read or run.
+        MemoryError
+            If it does not fit.
+        """
+        model, host = network_model(path, self._precision, batch=batch, shapes=shapes)
+        with ExitStack() as stack:
+            engine = self._builder.engine(model, path.name, plain_ends=True)
+            stack.callback(engine.close)
+            engine.load(host)
+            run = self._cuda.timed(engine.enqueue)
+            return self._phases(engine, Phase(run), engine, run, stack.pop_all())
+
+    def _engine(
+        self,
+        stack: ExitStack,
+        kernel: Kernel,
+        copies: int,
+        precision: str,
+        name: str,
+        *,
+        anew: bool = False,
+    ) -> Engine:
+        """Build, check and load an engine of copies, which the stack closes."""
+        graph = copies_model(kernel, copies, precision)
+        engine = self._builder.engine(graph.model, f"a {name} layer", anew=anew)
+        stack.callback(engine.close)
+        engine.check_copies(copies)
+        engine.load(graph.host)
+        return engine
+
+    def _phases(
+        self, ends: Engine, execution: Phase, profiled: Engine, isolated: Sampler, stack: ExitStack
+    ) -> Built:
+        """Make all phases; the stack frees the engines."""
+        copies, divisor = execution.copies, execution.divisor
+        own = (
+            Phase(self._cuda.timed(ends.preprocess)),
+            execution,
+            Phase(self._cuda.timed(ends.postprocess)),
+        )
+        profile = {
+            "profiled_ms": Phase(lambda: profiled.profiled_ms()[0], divisor=divisor, copies=copies),
+            "relayout_ms": Phase(lambda: profiled.profiled_ms()[1], divisor=divisor, copies=copies),
+        }
+        phases = dict(zip(PHASES, own, strict=True)) | profile
+        return Built(phases, isolated, stack.close)
+
+
+def _relayouts_ms(engine: Engine) -> float:
+    """Return the time of an engine's re-layouts in one run."""
+    if not engine.has_relayouts:
+        return 0.0
+    return median(engine.profiled_ms()[1] for _ in range(_PROFILED_RUNS))

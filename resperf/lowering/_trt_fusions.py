@@ -1,0 +1,548 @@
+"""Which operators TensorRT's builder fuses into one layer of an engine.
+
+The rules are those that NVIDIA documents ("Types of Fusions" of the developer guide, now the Layer
+Fusion Catalog: docs.nvidia.com/deeplearning/tensorrt/latest/performance/fusion-catalog.html; "Q/DQ
+fusion" and explicit quantization of the same guide). What the documentation leaves open is as in
+engines and builder logs that are public; each rule says so. The passes run in the order in which
+the builder's log reports them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from resperf.layers import Activation, Elementwise
+from resperf.lowering._read import VIEW_OPS
+from resperf.network import Network, Node, Rewritten, Tensor
+from resperf.network.canonical import PASSING
+from resperf.network.rewriting import Rewriting, unchanged_if_malformed
+
+CONVOLUTION, PRODUCT, POINTWISE, SHUFFLE = "FusedConv", "FusedGemm", "PointWise", "Shuffle"
+"""Operators of the fused graph, beside ONNX's."""
+HALF_PRECISIONS = frozenset({"fp16", "bf16", "int8"})
+"""Precisions in which convolutions compute any activation, not only Relu and Clip."""
+_BUILT_IN = ("Relu", "Clip")
+_CONVOLUTIONS = ("Conv", CONVOLUTION)
+_PRODUCTS = ("Gemm", "MatMul", PRODUCT)
+_WEIGHTED = (*_CONVOLUTIONS, *_PRODUCTS, "ConvTranspose")
+_SUMS = ("Add", "Sum", "Max", "Min")
+POINTWISE_OPS = (Activation.OPERATORS | Elementwise.OPERATORS) - {"PRelu"}
+"""Activation, ElementWise and Unary layers of TensorRT."""
+_COMMUTING = frozenset({"MaxPool", "Transpose", "Concat", "Slice", "Split", *VIEW_OPS, SHUFFLE})
+"""Operators that quantisation moves through."""
+_NOT_STRIDED = frozenset({"MaxPool", "AveragePool", "GlobalAveragePool", "Resize", "Upsample"})
+"""Operators that cannot read their input from within a larger tensor."""
+_NOT_MOVABLE = frozenset({"Resize", "Upsample", "Slice", "Split", SHUFFLE, *VIEW_OPS, "Transpose"})
+"""Operators that cannot write their result into a larger tensor."""
+_FIRST_CHANNELS = 4
+"""Channels of an image, of which convolution and pooling are fused."""
+_GEOMETRY = ("kernel_shape", "strides", "pads", "dilations", "auto_pad", "group")
+
+
+class Fusing(Rewriting):
+    """A network while layers are fused.
+
+    Attributes
+    ----------
+    labels : dict of str to str
+        Node -> the operators in it, written as TensorRT names layers: ``"Conv + Add + Relu"``,
+        ``"PWN(Sigmoid, Mul)"``, ``"Conv || Conv"``.
+    parts : dict of str to tuple of Node
+        Pointwise layer -> its operators.
+    quantized : set of str
+        Tensors that are stored as int8. Their entry in `tensors` keeps the type that the network
+        computes with.
+    copied : dict of str to tuple of str
+        Concatenation -> inputs that are copied; all others are written in place.
+    """
+
+    def __init__(self, network: Network, sources: Mapping[str, tuple[str, ...]]) -> None:
+        super().__init__(network, sources)
+        self.labels: dict[str, str] = {}
+        self.parts: dict[str, tuple[Node, ...]] = {}
+        self.quantized: set[str] = set()
+        self.copied: dict[str, tuple[str, ...]] = {}
+
+    def label(self, node: Node) -> str:
+        """Return the operators of a node."""
+        own = ".".join(filter(None, (node.domain, node.op)))
+        plain = f"PWN({own})" if node.op in POINTWISE_OPS and not node.domain else own
+        return self.labels.get(node.name, plain)
+
+    def only_reader(self, node: Node) -> Node | None:
+        """Return the only reader of a node's only output; None for an output of the network."""
+        if sum(map(bool, node.outputs)) != 1 or not self.is_read_once(node):
+            return None
+        (reader,) = self.readers(node.outputs[0])
+        return reader if reader.inputs.count(node.outputs[0]) == 1 else None
+
+    def fuse(self, first: Node, last: Node, joined: Node, label: str) -> Node:
+        """Replace two nodes, of which only the second reads the first, by one in its place."""
+        if not self.join([first], last, joined):
+            raise ValueError(f"{first.name} has other readers")
+        self.labels[joined.name] = label
+        return joined
+
+    def absorb(self, node: Node, kept: Node, made: Node) -> None:
+        """Replace a node by one that also does the work of another, and remove the other."""
+        self.sources[made.name] = tuple(
+            dict.fromkeys((*self.sources_of(kept), *self.sources_of(node)))
+        )
+        self.replace(kept, made)
+        self.replace(node)
+
+    def redirect(self, name: str, to: str) -> None:
+        """Let all readers of a tensor read another one."""
+        for reader in self.readers(name):
+            inputs = tuple(to if each == name else each for each in reader.inputs)
+            self.replace(reader, replace(reader, inputs=inputs))
+
+    def is_quantized(self, node: Node) -> bool:
+        """Whether a node computes in int8: its main input is stored so."""
+        return bool(node.inputs) and node.inputs[0] in self.quantized
+
+
+def fused(rewritten: Rewritten, precision: str) -> Fusing:
+    """Return the layers that TensorRT builds for a canonical network.
+
+    Parameters
+    ----------
+    rewritten : Rewritten
+        Canonical (`resperf.network.canonical`).
+    precision : str
+        As in `resperf.settings.Setting`.
+    """
+    graph = Fusing(rewritten.network, rewritten.sources)
+    for node in graph.walk():
+        if node.op in PASSING and not node.domain and node.outputs[0] not in graph.network.outputs:
+            _pass_through(graph, node)
+    _quantize(graph)
+    for ops, rule in _RULES:
+        _apply(graph, ops, rule)
+    if precision != "int8":
+        _merge(graph)
+    _apply(graph, POINTWISE_OPS | {POINTWISE}, _chain)
+    if precision in HALF_PRECISIONS:
+        _apply(graph, _WEIGHTED, _any_activation)
+    _apply(graph, ("QuantizeLinear",), _quantized_output)
+    _apply(graph, _CONVOLUTIONS, _pooled)
+    _apply(graph, _SHUFFLES, _shuffle)
+    _apply(graph, ("Concat",), _concatenate)
+    return graph
+
+
+def _apply(graph: Fusing, ops: Iterable[str], rule: Callable[[Fusing, Node], None]) -> None:
+    for node in graph.walk():
+        if node.op in ops and not node.domain:
+            unchanged_if_malformed(rule)(graph, node)
+
+
+def _pass_through(graph: Fusing, node: Node) -> None:
+    """Remove a node without effect."""
+    maker = graph.maker.get(node.inputs[0])
+    if maker is None:
+        graph.redirect(node.outputs[0], node.inputs[0])
+        graph.replace(node)
+        return
+    graph.redirect(node.outputs[0], node.inputs[0])
+    graph.sources[maker.name] = (*graph.sources_of(maker), *graph.sources_of(node))
+    graph.replace(node)
+
+
+# Q/DQ
+
+
+def _quantize(graph: Fusing) -> None:
+    """Let layers read int8 where a dequantisation is before them.
+
+    "Q/DQ fusion": a dequantisation becomes part of each layer that reads it; equal quantisations of
+    one tensor are one, and int8 values go on through commuting layers. The dequantisation of
+    weights is folded with the weights.
+    """
+    seen: dict[tuple[object, ...], Node] = {}
+    for node in graph.walk():
+        if node.op == "QuantizeLinear" and not node.domain:
+            first = seen.setdefault((node.inputs[0], *map(_constant(graph), node.inputs[1:])), node)
+            if first is not node and node.outputs[0] not in graph.network.outputs:
+                graph.redirect(node.outputs[0], first.outputs[0])
+                graph.absorb(node, first, first)
+    for node in graph.walk():
+        if node.op != "DequantizeLinear" or node.domain or graph.is_weight(node.inputs[0]):
+            continue
+        maker = graph.maker.get(node.inputs[0])
+        if maker is None or node.outputs[0] in graph.network.outputs:
+            continue
+        stored = node.inputs[0]
+        dtype = graph.tensors[node.outputs[0]].dtype
+        graph.tensors[stored] = replace(graph.tensors[stored], dtype=dtype)
+        graph.quantized.add(stored)
+        graph.redirect(node.outputs[0], stored)
+        graph.absorb(node, maker, maker)
+    for node in graph.walk():
+        computed = set(_computed(graph, node.inputs))
+        if node.op in _COMMUTING and not node.domain and computed and computed <= graph.quantized:
+            graph.quantized.update(node.outputs)
+
+
+def _constant(graph: Fusing) -> Callable[[str], object]:
+    """Return what two equal constants have in common: their value, else their name."""
+
+    def of(name: str) -> object:
+        tensor = graph.tensors.get(name)
+        value = None if tensor is None else tensor.value
+        return name if value is None else (value.dtype.name, value.shape, value.tobytes())
+
+    return of
+
+
+def _quantized_output(graph: Fusing, node: Node) -> None:
+    """Fuse a quantisation into the int8 layer that computes its input.
+
+    A pooling or a change of shape between both computes with the int8 values (quantisation moves
+    backwards through commuting layers). Where something else reads the unquantised values, the
+    quantisation is a layer of its own.
+    """
+    maker = graph.maker.get(node.inputs[0])
+    while maker is not None and graph.only_reader(maker) is not None:
+        quantizable = maker.op in (*_WEIGHTED, POINTWISE, *POINTWISE_OPS, "AveragePool",
+                                   "GlobalAveragePool")  # fmt: skip
+        if quantizable and graph.is_quantized(maker):
+            last = graph.maker[node.inputs[0]]
+            if last.op in _COMMUTING:
+                graph.quantized.add(last.inputs[0])
+            graph.fuse(last, node, replace(last, outputs=node.outputs), graph.label(last))
+            return
+        if maker.op not in _COMMUTING or len(_computed(graph, maker.inputs)) != 1:
+            return
+        maker = graph.maker.get(maker.inputs[0])
+
+
+def _pooled(graph: Fusing, node: Node) -> None:
+    """Fuse an int8 convolution of an image and the pooling behind it.
+
+    "Convolution and Pooling", of one precision. The only engine that shows it (``ConvActPool``)
+    has it in the first layer; convolutions of more channels keep their pooling apart.
+    """
+    reader = graph.only_reader(node)
+    channels = graph.shape(node.inputs[0])[1]
+    if reader is None or reader.op != "MaxPool" or channels > _FIRST_CHANNELS:
+        return
+    if graph.is_quantized(node) and reader.inputs[0] in graph.quantized:
+        joined = replace(node, name=reader.name, outputs=reader.outputs)
+        graph.fuse(node, reader, joined, f"{graph.label(node)} + {graph.label(reader)}")
+
+
+# Convolutions and products
+
+
+def _pad(graph: Fusing, node: Node) -> None:
+    """Fuse a padding with zeros into the convolution behind it.
+
+    "Padding and Convolution/Deconvolution": if no padding is negative. Not into a pooling: engines
+    keep both.
+    """
+    conv = graph.only_reader(node)
+    rank = len(graph.shape(node.inputs[0]))
+    given = node.attributes.get("pads") or graph.numbers(node.inputs[1])
+    zero = len(node.inputs) < 3 or not node.inputs[2] or graph.is_near(node.inputs[2], 0.0)
+    if conv is None or conv.op not in _CONVOLUTIONS or conv.inputs[0] != node.outputs[0]:
+        return
+    if node.attributes.get("mode", "constant") not in ("constant", b"constant") or not zero:
+        return
+    before, after = given[:rank], given[rank:]
+    if min(given) < 0 or any((*before[:2], *after[:2])) or len(node.inputs) > 3:
+        return
+    if conv.attributes.get("auto_pad", "NOTSET") not in ("NOTSET", "VALID", b"NOTSET", b"VALID"):
+        return
+    own = tuple(conv.attributes.get("pads", (0,) * (2 * (rank - 2))))
+    pads = tuple(int(a) + int(b) for a, b in zip(own, (*before[2:], *after[2:]), strict=True))
+    attributes = {k: v for k, v in conv.attributes.items() if k != "auto_pad"} | {"pads": pads}
+    joined = replace(conv, inputs=(node.inputs[0], *conv.inputs[1:]), attributes=attributes)
+    graph.fuse(node, conv, joined, f"{graph.label(node)} + {graph.label(conv)}")
+
+
+def _scale(graph: Fusing, node: Node) -> None:
+    """Fold a batch normalisation, or a factor or bias per channel, into the weights before it.
+
+    "Convolution and Scale". The name of the layer does not tell.
+    """
+    while (reader := graph.only_reader(node)) is not None:
+        constant = _scale_of(graph, node, reader)
+        if constant is None:
+            return
+        inputs = node.inputs
+        if len(inputs) < 3 and reader.op in ("BatchNormalization", "Add", "Sub"):
+            inputs = (*inputs, constant)
+        joined = replace(node, name=reader.name, inputs=inputs, outputs=reader.outputs)
+        node = graph.fuse(node, reader, joined, graph.label(node))
+
+
+def _scale_of(graph: Fusing, node: Node, reader: Node) -> str | None:
+    """Return the constant with which a reader scales or shifts channels, if it does that."""
+    first = reader.inputs[0] == node.outputs[0]
+    if reader.domain or not graph.is_weight(node.inputs[1]):
+        return None
+    if reader.op == "BatchNormalization":
+        constant = len(reader.inputs) == 5 and all(map(graph.is_weight, reader.inputs[1:]))
+        return reader.inputs[2] if first and constant else None
+    if reader.op not in (("Add", "Mul", "Sub", "Div") if first else ("Add", "Mul")):
+        return None
+    other = reader.inputs[1 if first else 0]
+    shape, image = graph.shape(other), graph.shape(node.outputs[0])
+    axis = len(image) - 1 if node.op in _PRODUCTS else 1
+    aligned = (1,) * (len(image) - len(shape)) + shape
+    per_channel = len(aligned) == len(image) and all(
+        length == 1 or place == axis for place, length in enumerate(aligned)
+    )
+    return other if graph.is_weight(other) and per_channel else None
+
+
+def _residual(graph: Fusing, node: Node) -> None:
+    """Fuse the sum, maximum or minimum of two tensors into the convolution that computes one.
+
+    "Convolution and ElementWise Operation": shapes must be equal. Of two convolutions, that which
+    comes last in the network takes it, and runs when the other operand is there (as ``Conv_155 +
+    Add_160`` runs behind ``Conv_158 + Relu_159``). A convolution with an activation takes none.
+    """
+    if len(node.inputs) != 2 or node.inputs[0] == node.inputs[1]:
+        return
+    candidates = []
+    for name, other in (node.inputs, node.inputs[::-1]):
+        maker = graph.maker.get(name)
+        fits = maker is not None and maker.op == "Conv" and not maker.domain
+        if maker is None or not fits or graph.only_reader(maker) is not node:
+            continue
+        if graph.shape(name) == graph.shape(other) and not graph.is_weight(other):
+            candidates.append((graph.place(maker), maker, other))
+    if not candidates:
+        return
+    _, conv, other = max(candidates, key=lambda each: each[0])
+    bias = conv.inputs[2] if len(conv.inputs) > 2 else ""
+    joined = Node(
+        node.name, CONVOLUTION, "", (*conv.inputs[:2], bias, other), node.outputs, conv.attributes
+    )
+    graph.fuse(conv, node, joined, f"{graph.label(conv)} + {node.op}")
+
+
+def _activation(graph: Fusing, node: Node) -> None:
+    """Fuse Relu or Clip behind a convolution or product, also behind its residual sum.
+
+    "Convolution and ReLU Activation", "Convolution and Clip Activation"; a product with constant
+    weights is a convolution to TensorRT 8, and its example in the documentation.
+    """
+    reader = graph.only_reader(node)
+    if reader is not None and reader.op in _BUILT_IN and not reader.domain:
+        _take_activation(graph, node, reader, reader.op, reader.op)
+
+
+def _take_activation(graph: Fusing, node: Node, reader: Node, op: str, label: str) -> None:
+    if node.op in _PRODUCTS and not graph.is_weight(node.inputs[1]):
+        return
+    fused_op = {"Conv": CONVOLUTION, "Gemm": PRODUCT, "MatMul": "FusedMatMul"}.get(node.op, node.op)
+    attributes = dict(node.attributes) | ({"activation": op} if op else {})
+    joined = Node(reader.name, fused_op, "", node.inputs, reader.outputs, attributes)
+    graph.fuse(node, reader, joined, f"{graph.label(node)} + {label}")
+
+
+def _any_activation(graph: Fusing, node: Node) -> None:
+    """Fuse a pointwise layer of one tensor into the convolution before it.
+
+    "Convolution and Generic Activation", after pointwise fusion; "Convolution and GELU" names fp16
+    and int8 as precisions. Engines in single precision keep both layers, and none fuses it behind
+    layers that were merged side by side.
+    """
+    reader = graph.only_reader(node)
+    if reader is None or "activation" in node.attributes or len(node.inputs) > 3:
+        return
+    if reader.op == POINTWISE or reader.op in POINTWISE_OPS:
+        parts = graph.parts.get(reader.name, (reader,))
+        if _computed(graph, reader.inputs) == [node.outputs[0]]:
+            named = [part.op for part in parts if part.op in Activation.OPERATORS]
+            last = "FastGelu" if named and _by_tanh(parts) else (named or [""])[-1]
+            _take_activation(graph, node, reader, last, graph.label(reader))
+
+
+def _by_tanh(parts: Sequence[Node]) -> bool:
+    return any(part.attributes.get("approximate") in ("tanh", b"tanh") for part in parts)
+
+
+def _computed(graph: Fusing, names: Iterable[str]) -> list[str]:
+    """Return the tensors that are not constant, once each."""
+    return list(dict.fromkeys(name for name in names if name and not graph.is_weight(name)))
+
+
+def _scaled_activation(graph: Fusing, node: Node) -> None:
+    """Fuse Relu or Clip behind a batch normalisation that is a layer of its own.
+
+    "Scale and Activation".
+    """
+    reader = graph.only_reader(node)
+    if reader is not None and reader.op in _BUILT_IN and not reader.domain:
+        joined = replace(node, name=reader.name, outputs=reader.outputs)
+        graph.fuse(node, reader, joined, f"{graph.label(node)} + {reader.op}")
+
+
+def _average(graph: Fusing, node: Node) -> None:
+    """Replace a mean over height and width by a pooling: "Reduce" of the reduction fusions."""
+    rank = len(graph.shape(node.inputs[0]))
+    if rank == 4 and {axis % rank for axis in graph.axes(node)} == {2, 3}:
+        pool = Node(node.name, "GlobalAveragePool", "", node.inputs[:1], node.outputs, {})
+        graph.labels[node.name] = graph.label(node)
+        graph.replace(node, pool)
+
+
+_RULES: tuple[tuple[tuple[str, ...], Callable[[Fusing, Node], None]], ...] = (
+    (("ReduceMean",), _average),
+    (("Pad",), _pad),
+    (("Conv", "ConvTranspose", "Gemm"), _scale),
+    (_SUMS, _residual),
+    (_WEIGHTED, _activation),
+    (("BatchNormalization",), _scaled_activation),
+)
+"""Operators -> the rule of fusions that begin or end with them, in order."""
+
+
+def _merge(graph: Fusing) -> None:
+    """Merge convolutions of one tensor side by side: ``A + Relu || B + Relu``.
+
+    The documentation names the aggregation of layers with the same source and similar parameters
+    only. In engines, kernel, stride, padding and dilation are equal, there are no groups and no
+    residual sums, and all have the same built-in activation or none; int8 convolutions stay apart.
+    """
+    for name in graph.read_tensors():
+        alike: dict[tuple[object, ...], list[Node]] = {}
+        for node in sorted(graph.readers(name), key=graph.place):
+            if (key := _alike(graph, node, name)) is not None:
+                alike.setdefault(key, []).append(node)
+        for nodes in alike.values():
+            if len(nodes) > 1:
+                _merge_nodes(graph, nodes)
+
+
+def _alike(graph: Fusing, node: Node, name: str) -> tuple[object, ...] | None:
+    """Return what convolutions have in common that are merged."""
+    attributes = node.attributes
+    if node.op not in _CONVOLUTIONS or node.domain or len(node.inputs) > 3:
+        return None
+    if node.inputs[0] != name or graph.is_quantized(node) or attributes.get("group", 1) != 1:
+        return None
+    filters = graph.shape(node.inputs[1])
+    if len(filters) != 4 or not graph.is_weight(node.inputs[1]):
+        return None
+    geometry = {key: attributes.get(key) for key in _GEOMETRY} | {"kernel_shape": filters[2:]}
+    return (attributes.get("activation"), *map(repr, geometry.values()))
+
+
+def _merge_nodes(graph: Fusing, nodes: Sequence[Node]) -> None:
+    first = nodes[0]
+    filters = graph.shape(first.inputs[1])
+    channels = sum(graph.shape(node.inputs[1])[0] for node in nodes)
+    weights, bias = f"{first.name}/merged_weights", f"{first.name}/merged_bias"
+    dtype = graph.tensors[first.inputs[1]].dtype
+    graph.tensors[weights] = Tensor(weights, (channels, *filters[1:]), dtype, is_weight=True)
+    graph.tensors[bias] = Tensor(bias, (channels,), dtype, is_weight=True)
+    biased = any(len(node.inputs) > 2 and node.inputs[2] for node in nodes)
+    inputs = (first.inputs[0], weights, *((bias,) if biased else ()))
+    outputs = tuple(name for node in nodes for name in node.outputs)
+    graph.labels[first.name] = " || ".join(map(graph.label, nodes))
+    made = replace(first, inputs=inputs, outputs=outputs)
+    sources = tuple(own for node in nodes for own in graph.sources_of(node))
+    graph.replace(first, made)
+    for node in nodes[1:]:
+        graph.replace(node)
+    graph.sources[first.name] = sources
+
+
+# Pointwise layers
+
+
+def _chain(graph: Fusing, node: Node) -> None:
+    """Fuse a pointwise layer and those before it that only it reads.
+
+    "PointWise Fusion" of Activation, ElementWise, Unary and Constant layers; an operand may be
+    broadcast. There is a limit to their number, which is not documented: none here.
+    """
+    for name in _computed(graph, node.inputs):
+        maker = graph.maker.get(name)
+        if maker is None or maker.domain or maker.op not in POINTWISE_OPS | {POINTWISE}:
+            continue
+        if graph.is_read_once(maker) or _all_read_by(graph, maker, node):
+            parts = (
+                *graph.parts.get(maker.name, (maker,)), *graph.parts.get(node.name, (node,))
+            )  # fmt: skip
+            outside = [each for each in (*maker.inputs, *node.inputs) if each not in maker.outputs]
+            inputs = tuple(dict.fromkeys(filter(None, outside)))
+            joined = Node(node.name, POINTWISE, "", inputs, node.outputs, {})
+            inner = ", ".join(_inside(graph.label(each)) for each in (maker, node))
+            node = graph.fuse(maker, node, joined, f"PWN({inner})")
+            graph.parts[node.name] = parts
+
+
+def _all_read_by(graph: Fusing, maker: Node, node: Node) -> bool:
+    """Whether a node alone reads another one, perhaps twice."""
+    name = maker.outputs[0]
+    return name not in graph.network.outputs and all(
+        reader is node for reader in graph.readers(name)
+    )
+
+
+def _inside(label: str) -> str:
+    return label.removeprefix("PWN(").removesuffix(")") if label.startswith("PWN(") else label
+
+
+# Shuffles and concatenations
+
+_SHUFFLES = (*VIEW_OPS, "Transpose", SHUFFLE)
+
+
+def _shuffle(graph: Fusing, node: Node) -> None:
+    """Fuse a change of shape and a transposition that follow each other.
+
+    "Shuffle and Shuffle": a layer transposes, reshapes and transposes again. Two that reshape are
+    one only if no transposition lies between them.
+    """
+    while (reader := graph.only_reader(node)) is not None:
+        if reader.op not in _SHUFFLES or reader.domain or reader.inputs[0] != node.outputs[0]:
+            return
+        parts = (*graph.parts.get(node.name, (node,)), *graph.parts.get(reader.name, (reader,)))
+        moves = "".join("T" if part.op == "Transpose" else "R" for part in parts)
+        if "T" in moves.strip("T"):
+            return
+        joined = Node(reader.name, SHUFFLE, "", node.inputs, reader.outputs, {})
+        label = f"{graph.label(node)} + {graph.label(reader)}"
+        node = graph.fuse(node, reader, joined, label)
+        graph.parts[node.name] = parts
+
+
+def is_view(graph: Fusing, node: Node) -> bool:
+    """Whether a shuffle moves no values."""
+    for part in graph.parts.get(node.name, (node,)):
+        if part.op == "Transpose":
+            shape = graph.shape(part.inputs[0])
+            order = part.attributes.get("perm") or tuple(reversed(range(len(shape))))
+            long = [axis for axis in order if shape[axis] != 1]
+            if long != sorted(long):
+                return False
+    return True
+
+
+def _concatenate(graph: Fusing, node: Node) -> None:
+    """Let the inputs of a concatenation be written in place, where that is possible.
+
+    The builder's log calls it concatenation elimination. A copy remains of what was computed side
+    by side (``inception_3a/1x1 copy``), of a resized or reshaped tensor, of an input of the
+    network, and of what a pooling, a resize or another concatenation reads as well.
+    """
+    network, once = graph.network, set[str]()
+    copied = []
+    for name in _computed(graph, node.inputs):
+        maker = graph.maker.get(name)
+        others = [reader for reader in graph.readers(name) if reader is not node]
+        fixed = maker is None or maker.op in _NOT_MOVABLE or len(maker.outputs) > 1
+        read = any(each.op in _NOT_STRIDED or each.op == "Concat" for each in others)
+        if fixed or read or name in network.outputs or name in once:
+            copied.append(name)
+        once.add(name)
+    copied += [name for name in node.inputs if name and graph.is_weight(name)]
+    graph.copied[node.name] = tuple(copied)

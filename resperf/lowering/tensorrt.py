@@ -1,0 +1,190 @@
+"""TensorRT's lowering as stored rules: what its builder fuses (`resperf.lowering._trt_fusions`).
+
+Each lowered node is a layer of an engine. Its ``op`` is written as TensorRT names layers, with
+operators instead of names: ``Conv + Add + Relu``, ``PWN(Sigmoid, Mul)``, ``Conv || Conv``; weights
+and what is folded into them are left out. Changes of shape, and concatenations whose inputs are
+written in place, are views.
+
+Engines also have layers that change the format of a tensor (``Reformat``). Those of types follow
+from the precision, and are nodes here: ``preprocess`` and ``postprocess`` of inputs and outputs,
+``execution`` inside. Those of memory layouts follow from the kernels that the builder chose by
+timing them, and are not predicted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from resperf.errors import LayerError, UnsupportedError
+from resperf.layers import Layer, Move, Operand, Operator, layer_of_operator
+from resperf.lowering._base import LoweredNetwork, LoweredNode, Role, answer, named_by_sources
+from resperf.lowering._read import VIEW_OPS, as_binary_nodes, layer_from_node
+from resperf.lowering._torch_attention import attention_in_parts
+from resperf.lowering._trt_fusions import SHUFFLE, Fusing, fused, is_view
+from resperf.lowering.fusions import FusionRule
+from resperf.network import Network, Node, Tensor
+from resperf.network.canonical import canonical
+from resperf.network.protos import data_type_of
+from resperf.platform import Platform
+from resperf.settings import Setting
+
+REFORMAT = "Reformat"
+"""Operator of a lowered node that changes the type of a tensor."""
+FUSION_RULES = (
+    FusionRule("conv", "relu"),
+    FusionRule("conv", "clip"),
+    FusionRule("conv", "silu", fused=False),
+    FusionRule("dense", "relu"),
+)
+"""In single precision."""
+_SINGLE, _TYPES = "float32", {"fp16": "float16", "bf16": "bfloat16"}
+_QUANTIZING = ("QuantizeLinear", "DequantizeLinear")
+
+
+def lower_layers(layers: Sequence[Layer], _setting: Setting) -> list[Layer]:
+    """Lower layers one by one: TensorRT chooses their formats itself."""
+    return list(layers)
+
+
+def lower(
+    network: Network, setting: Setting, _platform: Platform, *, method: str = "auto"
+) -> LoweredNetwork:
+    """Lower a network by rules.
+
+    A network with quantisations of its own runs in int8 where they tell, whatever the precision;
+    its layers have the type that the network computes with, and are those of the precision.
+
+    Parameters
+    ----------
+    network : Network
+    setting : Setting
+        Its precision decides what is fused, and of which type layers are.
+    method : {"auto", "rules"}
+
+    Raises
+    ------
+    UnsupportedError
+        If another method is requested.
+    """
+    if method not in ("auto", "rules"):
+        raise UnsupportedError(
+            f"lowering method {method!r} does not exist for TensorRT, whose engines are not read "
+            "for predictions; use rules"
+        )
+    joined = canonical(_in_precision(network, setting.precision))
+    joined = replace(joined, network=attention_in_parts(joined.network))
+    graph = fused(joined, setting.precision)
+    lowered = [each for node in graph.nodes for each in _lowered(graph, node)]
+    original = {node.name for node in network.nodes}
+    nodes = named_by_sources(network, (
+        replace(node, sources=tuple(name for name in node.sources if name in original))
+        for node in lowered
+    ))  # fmt: skip
+    dtype = _TYPES.get(setting.precision, "")
+    nodes = [
+        *_converted(network, network.inputs, dtype, "preprocess"), *nodes,
+        *_converted(network, network.outputs, dtype, "postprocess"),
+    ]  # fmt: skip
+    return answer(network, nodes, "rules", _notes(graph, setting))
+
+
+def reformat_bytes(lowered: LoweredNetwork) -> int:
+    """Return the bytes that conversions of types read and write in one run."""
+    return sum(
+        node.layer.moved_bytes for node in lowered.nodes if node.op == REFORMAT and node.layer
+    )
+
+
+def _in_precision(network: Network, precision: str) -> Network:
+    """Give tensors the types that they have in a precision; int8 tells no types."""
+    dtype = _TYPES.get(precision)
+    if dtype is None:
+        return network
+    tensors = {
+        name: replace(each, dtype=dtype) if each.dtype == _SINGLE else each
+        for name, each in network.tensors.items()
+    }
+    return replace(network, tensors=tensors)
+
+
+def _converted(network: Network, names: Iterable[str], dtype: str, role: Role) -> list[LoweredNode]:
+    """Return the conversions of inputs or outputs, which are float32 in the file."""
+    found = []
+    for name in names:
+        tensor = network.tensors.get(name)
+        if not dtype or tensor is None or tensor.dtype != _SINGLE:
+            continue
+        first, last = (_SINGLE, dtype) if role == "preprocess" else (dtype, _SINGLE)
+        operand, shape = Operand(tensor.shape, first), tensor.shape
+        cast = layer_of_operator(Operator("Cast", {"to": data_type_of(last)}, (operand,), (shape,)))
+        found.append(LoweredNode(f"{name} to {last}", REFORMAT, cast, role))
+    return found
+
+
+def _notes(graph: Fusing, setting: Setting) -> tuple[str, ...]:
+    if graph.quantized and setting.precision != "int8":
+        return (
+            "the network quantises tensors to int8; the times of its layers are those of "
+            f"{setting.precision or 'its own types'}: predict it with precision int8",
+        )
+    return ()
+
+
+def _lowered(graph: Fusing, node: Node) -> list[LoweredNode]:
+    sources, label = graph.sources_of(node), graph.label(node)
+    if node.op == "Concat" and not node.domain:
+        return _copies(graph, node)
+    if node.op in (*VIEW_OPS, "Transpose", SHUFFLE) and not node.domain and is_view(graph, node):
+        return [LoweredNode(node.name, label, None, "view", sources=sources)]
+    role: Role = "execution"
+    if node.op in _QUANTIZING:
+        label = REFORMAT
+        role = "preprocess" if node.inputs[0] in graph.network.inputs else role
+    try:
+        layer = _layer(graph, node)
+    except (LayerError, UnsupportedError) as error:
+        return [LoweredNode(node.name, label, None, "unknown", str(error), sources)]
+    return [LoweredNode(node.name, label, layer, role, sources=sources)]
+
+
+def _layer(graph: Fusing, node: Node) -> Layer:
+    """Return the layer of a node; of several operators, what moves most bytes stands for all."""
+    network = replace(graph.network, tensors=graph.tensors)
+    layers: list[Layer] = []
+    reasons: list[Exception] = []
+    for part in graph.parts.get(node.name, (node,)):
+        try:
+            layers.append(_layer_of_part(network, part))
+        except (LayerError, UnsupportedError) as error:
+            reasons.append(error)
+    if not layers:
+        raise reasons[0]
+    return max(layers, key=lambda each: each.moved_bytes)
+
+
+def _layer_of_part(network: Network, node: Node) -> Layer:
+    if node.op in _QUANTIZING:
+        # It converts from and to float32 in networks of any type.
+        changed = {name: _in_single(network.tensors[name]) for name in (*node.inputs, *node.outputs)
+                   if name in network.tensors}  # fmt: skip
+        network = replace(network, tensors={**network.tensors, **changed})
+    return layer_from_node(network, as_binary_nodes(network, node)[0])
+
+
+def _in_single(tensor: Tensor) -> Tensor:
+    return replace(tensor, dtype=_SINGLE) if tensor.dtype in _TYPES.values() else tensor
+
+
+def _copies(graph: Fusing, node: Node) -> list[LoweredNode]:
+    """Return a concatenation as a view, or as the copies of what is not written in place."""
+    sources, copied = graph.sources_of(node), graph.copied.get(node.name, ())
+    found = []
+    for place, name in enumerate(copied):
+        tensor = graph.tensors[name]
+        operator = Operator("Identity", {}, (Operand(tensor.shape, tensor.dtype),), (tensor.shape,))
+        own = sources if not place else ()
+        found.append(LoweredNode(
+            f"{node.name}: {name} copy", "copy", Move.copied(operator), "execution", sources=own
+        ))  # fmt: skip
+    return found or [LoweredNode(node.name, "Concat", None, "view", sources=sources)]

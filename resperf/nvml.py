@@ -1,0 +1,419 @@
+"""NVIDIA's management library (NVML): what a GPU is, and how it is at this moment.
+
+The one home of ``nvidia-ml-py`` (`pynvml`). Only functions that read are called: no setting of a
+card is ever changed. What a card or its driver does not answer is None, never 0.
+
+CUDA counts the fastest GPU first, NVML by place on the bus. `number_as_nvml` makes CUDA count as
+NVML does; ``CUDA_VISIBLE_DEVICES`` hides GPUs and orders them anew, and is followed here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from resperf.devices import canonical_device
+from resperf.errors import DeviceLostError, ResperfError, require
+from resperf.platform import Accelerator
+from resperf.units import NS_PER_S
+
+REASONS: Mapping[str, int] = {
+    "idle": 0x1, "application_clocks": 0x2, "power_cap": 0x4, "hardware_slowdown": 0x8,
+    "sync_boost": 0x10, "software_thermal": 0x20, "hardware_thermal": 0x40, "power_brake": 0x80,
+    "display_clocks": 0x100,
+}  # fmt: skip
+"""Why clocks are what they are -> bit of NVML's clocks event reasons."""
+THROTTLING = frozenset({"hardware_slowdown", "software_thermal", "hardware_thermal", "power_brake"})
+"""Reasons for which a card is slower than it can be for long."""
+_PREFIX = "nvidia-"
+"""Of the names of cards that are in no table (`resperf.targets`)."""
+_HOST_PIDS = 0xEFFFFFFC
+"""Number of the pid namespace of the host, outside of all containers."""
+_ORDER, _VISIBLE = "CUDA_DEVICE_ORDER", "CUDA_VISIBLE_DEVICES"
+
+
+@dataclass(frozen=True)
+class GpuFacts:
+    """What a GPU is. None is unknown.
+
+    Attributes
+    ----------
+    number : int
+        As in ``cuda:0``.
+    name : str
+        NVML's, such as ``"NVIDIA GeForce RTX 4090"``.
+    uuid_hash : str
+        Tells cards of one type apart without telling which one it is.
+    driver, cuda : str
+        Version of the driver, and the newest CUDA version that it supports.
+    compute_capability : str
+    memory_bytes : int
+        Of the MIG instance, if it is one.
+    clock_mhz, memory_clock_mhz : int
+        Maxima.
+    power_limit_w : int
+        In force.
+    ecc, mig, persistence : str
+        ``"on"`` or ``"off"``.
+    pcie : str
+        Best link of card and slot: ``"PCIe 4.0 x16"``.
+    """
+
+    number: int
+    name: str
+    uuid_hash: str | None = None
+    driver: str | None = None
+    cuda: str | None = None
+    compute_capability: str | None = None
+    memory_bytes: int | None = None
+    clock_mhz: int | None = None
+    memory_clock_mhz: int | None = None
+    power_limit_w: int | None = None
+    ecc: str | None = None
+    mig: str | None = None
+    persistence: str | None = None
+    pcie: str | None = None
+
+    @property
+    def device(self) -> str:
+        """Name that users write: ``"rtx4090"``; of a card in no table, NVML's in small letters."""
+        known = canonical_device(self.name)
+        if known != self.name:
+            return known
+        slug = re.sub(r"[^a-z0-9]+", "-", self.name.casefold()).strip("-")
+        return slug if slug.startswith(_PREFIX) else _PREFIX + slug
+
+    @property
+    def accelerator(self) -> Accelerator:
+        """What platforms store of it."""
+        stored = {each.name for each in fields(Accelerator)}
+        return Accelerator(**{k: v for k, v in vars(self).items() if k in stored and v is not None})
+
+
+@dataclass(frozen=True)
+class GpuState:
+    """How a GPU is at this moment. None is unknown.
+
+    Attributes
+    ----------
+    sm_clock_mhz, memory_clock_mhz : float
+    temperature_c, power_w : float
+    utilisation_percent : float
+        Share of the last second or so during which a kernel ran.
+    used_memory_bytes : float
+    reasons : frozenset of str
+        Names in `REASONS` that hold.
+    other_processes : int
+        Processes with a CUDA context on it, without this one.
+    """
+
+    sm_clock_mhz: float | None = None
+    memory_clock_mhz: float | None = None
+    temperature_c: float | None = None
+    power_w: float | None = None
+    utilisation_percent: float | None = None
+    used_memory_bytes: float | None = None
+    reasons: frozenset[str] | None = None
+    other_processes: int | None = None
+
+    @property
+    def is_throttled(self) -> bool:
+        """Whether heat or a lack of power is known to slow it down."""
+        return bool(self.reasons and self.reasons & THROTTLING)
+
+    @property
+    def numbers(self) -> dict[str, float]:
+        """Return the known numbers by name, and the throttling reasons as 0 or 1."""
+        found = {k: float(v) for k, v in vars(self).items() if isinstance(v, int | float)}
+        if self.reasons is not None:
+            found["is_throttled"] = float(self.is_throttled)
+            found["is_power_capped"] = float("power_cap" in self.reasons)
+        return found
+
+
+class Gpu:
+    """A GPU, by the word that users write: ``"cuda"`` is the first, ``"cuda:1"`` the second.
+
+    Parameters
+    ----------
+    word : str
+
+    Raises
+    ------
+    MissingExtraError
+        If nvidia-ml-py is not installed.
+    DeviceLostError
+        If the GPU does not answer any more; also raised by all methods.
+    ResperfError
+        If there is no driver, or no such GPU; the message lists those that are there.
+    """
+
+    def __init__(self, word: str = "cuda") -> None:
+        self._nvml = _started()
+        self.number = _number_of(word)
+        handles = _visible(self._nvml)
+        if self.number >= len(handles):
+            raise ResperfError(f"there is no device {word}: {_there(self._nvml, handles)}")
+        self._card, self._instance = handles[self.number]
+        if self._instance is None:
+            self._instance = self._first_instance()
+
+    def facts(self) -> GpuFacts:
+        """Ask what it is."""
+        nvml, card, own = self._nvml, self._card, self._instance
+        clock = nvml.NVML_CLOCK_SM, nvml.NVML_CLOCK_MEM
+        sm_mhz, memory_mhz = (self._ask("nvmlDeviceGetMaxClockInfo", card, each) for each in clock)
+        generation = self._ask("nvmlDeviceGetMaxPcieLinkGeneration", card)
+        width = self._ask("nvmlDeviceGetMaxPcieLinkWidth", card)
+        capability = self._ask("nvmlDeviceGetCudaComputeCapability", card)
+        cuda = self._ask("nvmlSystemGetCudaDriverVersion")
+        limit_mw = self._ask("nvmlDeviceGetEnforcedPowerLimit", card)
+        uuid = self._ask("nvmlDeviceGetUUID", own)
+        return GpuFacts(
+            number=self.number,
+            name=self._ask("nvmlDeviceGetName", own) or "NVIDIA GPU",
+            uuid_hash=uuid and hashlib.sha256(uuid.encode()).hexdigest()[:16],
+            driver=self._ask("nvmlSystemGetDriverVersion"),
+            cuda=cuda and f"{cuda // 1000}.{cuda % 1000 // 10}",
+            compute_capability=capability and "{}.{}".format(*capability),
+            memory_bytes=self.memory_bytes(),
+            clock_mhz=sm_mhz,
+            memory_clock_mhz=memory_mhz,
+            power_limit_w=limit_mw and round(limit_mw / 1000),
+            ecc=_on_or_off(self._ask("nvmlDeviceGetEccMode", card)),
+            mig=_on_or_off(self._ask("nvmlDeviceGetMigMode", card)),
+            persistence=_on_or_off(self._ask("nvmlDeviceGetPersistenceMode", card)),
+            pcie=generation and width and f"PCIe {generation}.0 x{width}",
+        )
+
+    def state(self) -> GpuState:
+        """Ask how it is now, in a few calls of microseconds to a millisecond."""
+        nvml, card = self._nvml, self._card
+        milliwatts = self._ask("nvmlDeviceGetPowerUsage", card)
+        utilisation = self._ask("nvmlDeviceGetUtilizationRates", card)
+        memory = self._ask("nvmlDeviceGetMemoryInfo", self._instance)
+        return GpuState(
+            sm_clock_mhz=self._ask("nvmlDeviceGetClockInfo", card, nvml.NVML_CLOCK_SM),
+            memory_clock_mhz=self._ask("nvmlDeviceGetClockInfo", card, nvml.NVML_CLOCK_MEM),
+            temperature_c=self._ask("nvmlDeviceGetTemperature", card, nvml.NVML_TEMPERATURE_GPU),
+            power_w=None if milliwatts is None else milliwatts / 1000,
+            utilisation_percent=None if utilisation is None else utilisation.gpu,
+            used_memory_bytes=None if memory is None else memory.used,
+            reasons=self._reasons(),
+            other_processes=self._other_processes(),
+        )
+
+    def throttled_s(self) -> float | None:
+        """Return for how long heat has slowed it down since the driver was loaded."""
+        policy = self._nvml.NVML_PERF_POLICY_THERMAL
+        found = self._ask("nvmlDeviceGetViolationStatus", self._card, policy)
+        return None if found is None else found.violationTime / NS_PER_S
+
+    def memory_bytes(self) -> int | None:
+        """Return its memory; None where it shares the host's."""
+        memory = self._ask("nvmlDeviceGetMemoryInfo", self._instance)
+        return None if memory is None else int(memory.total)
+
+    def check(self) -> None:
+        """Raise DeviceLostError if it does not answer any more."""
+        self._ask("nvmlDeviceGetMemoryInfo", self._instance)
+        self._ask("nvmlDeviceGetClockInfo", self._card, self._nvml.NVML_CLOCK_SM)
+
+    def _ask(self, function: str, *arguments: Any) -> Any:
+        """Call a function of NVML; None if this card or driver does not answer it."""
+        try:
+            return getattr(self._nvml, function)(*arguments)
+        except self._nvml.NVMLError as error:
+            if error.value in _lost(self._nvml):
+                raise DeviceLostError(
+                    f"cuda:{self.number} is lost ({error}); the system's log (dmesg) may say why, "
+                    "and a reboot usually brings it back"
+                ) from error
+            return None
+
+    def _reasons(self) -> frozenset[str] | None:
+        bits = self._ask("nvmlDeviceGetCurrentClocksEventReasons", self._card)
+        if bits is None:  # a driver before 535
+            bits = self._ask("nvmlDeviceGetCurrentClocksThrottleReasons", self._card)
+        if bits is None:
+            return None
+        return frozenset(name for name, bit in REASONS.items() if bits & bit)
+
+    def _other_processes(self) -> int | None:
+        found = self._ask("nvmlDeviceGetComputeRunningProcesses", self._instance)
+        if found is None:
+            return None
+        pids = {each.pid for each in found}
+        if os.getpid() in pids or _is_host():
+            return len(pids - {os.getpid()})
+        # In a container, NVML names processes by the host's numbers: one of them is this one.
+        return max(0, len(pids) - 1)
+
+    def _first_instance(self) -> Any:
+        """Return the MIG instance that CUDA uses, which is the first, or the card if it has none.
+
+        Raises
+        ------
+        ResperfError
+            If the card is in MIG mode without an instance: CUDA then sees no device.
+        """
+        if _on_or_off(self._ask("nvmlDeviceGetMigMode", self._card)) != "on":
+            return self._card
+        for place in range(self._ask("nvmlDeviceGetMaxMigDeviceCount", self._card) or 0):
+            found = self._ask("nvmlDeviceGetMigDeviceHandleByIndex", self._card, place)
+            if found is not None:
+                return found
+        raise ResperfError(
+            f"cuda:{self.number} is in MIG mode and has no instance; make one with nvidia-smi mig, "
+            "or choose another device"
+        )
+
+
+def gpus() -> list[GpuFacts]:
+    """Return the GPUs that CUDA may use here; errors as of `Gpu`."""
+    return [Gpu(f"cuda:{place}").facts() for place in range(len(_visible(_started())))]
+
+
+def local_device(word: str) -> tuple[str, Accelerator]:
+    """Return name and facts of a GPU for `resperf.platform.this_platform`; errors as of `Gpu`."""
+    facts = Gpu(word).facts()
+    return facts.device, facts.accelerator
+
+
+def word_of(accelerator: Accelerator) -> str:
+    """Return the word of this machine's GPU that an accelerator describes; errors as of `Gpu`."""
+    for facts in gpus():
+        if facts.uuid_hash in (None, accelerator.uuid_hash):
+            return f"cuda:{facts.number}"
+    raise ResperfError(f"this machine does not have the {accelerator.name} that is measured on")
+
+
+def number_as_nvml() -> None:
+    """Make CUDA count GPUs as NVML and nvidia-smi do; before a framework starts CUDA.
+
+    An order that the user chose stays.
+    """
+    os.environ.setdefault(_ORDER, "PCI_BUS_ID")
+
+
+def _started() -> Any:
+    """Return pynvml, ready to be asked.
+
+    Raises
+    ------
+    MissingExtraError, ResperfError
+        If it is not installed, or finds no driver.
+    """
+    nvml = require("pynvml", "cuda")
+    try:
+        nvml.nvmlInit()
+    except nvml.NVMLError as error:
+        raise ResperfError(_no_driver(nvml, error)) from error
+    return nvml
+
+
+def _no_driver(nvml: Any, error: Any) -> str:
+    advice = {
+        nvml.NVML_ERROR_LIBRARY_NOT_FOUND: "libnvidia-ml.so.1 was not found: install the NVIDIA "
+        "driver, or start the container with its GPUs (docker run --gpus all)",
+        nvml.NVML_ERROR_DRIVER_NOT_LOADED: "the NVIDIA driver is not loaded: install it, or load "
+        "it with modprobe nvidia",
+        nvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: "the NVIDIA driver was updated while another "
+        "version is loaded: reboot",
+        nvml.NVML_ERROR_NO_PERMISSION: "this user may not use the NVIDIA driver: check the rights "
+        "of /dev/nvidia*",
+    }
+    return f"no NVIDIA GPU can be used: {advice.get(error.value, str(error))}"
+
+
+def _lost(nvml: Any) -> tuple[int, ...]:
+    return nvml.NVML_ERROR_GPU_IS_LOST, nvml.NVML_ERROR_RESET_REQUIRED
+
+
+def _number_of(word: str) -> int:
+    """Return the number in a device's word; 0 if it has none."""
+    _, colon, number = word.partition(":")
+    if colon and not number.isdecimal():
+        raise ResperfError(f"device {word!r} must be written like cuda:1")
+    return int(number or 0)
+
+
+def _visible(nvml: Any) -> list[tuple[Any, Any]]:
+    """Return the cards that CUDA may use in its order, and of each the MIG instance, if named.
+
+    Raises
+    ------
+    ResperfError
+        If CUDA was told to count them otherwise than NVML does.
+    DeviceLostError
+        If one does not answer.
+    """
+    words = os.environ.get(_VISIBLE)
+    count = nvml.nvmlDeviceGetCount()
+    order = os.environ.get(_ORDER, "PCI_BUS_ID")
+    if count > 1 and order != "PCI_BUS_ID":
+        raise ResperfError(
+            f"{_ORDER}={order} numbers GPUs otherwise than NVML; unset it, or set PCI_BUS_ID"
+        )
+    if words is None:
+        return [(_handle(nvml, place), None) for place in range(count)]
+    found = []
+    for word in words.split(","):
+        named = _named(nvml, word.strip(), count)
+        if named is None:  # CUDA ignores what follows
+            break
+        found.append(named)
+    return found
+
+
+def _named(nvml: Any, word: str, count: int) -> tuple[Any, Any] | None:
+    """Return what a word of CUDA_VISIBLE_DEVICES means: a number, or the start of a UUID."""
+    if word.isdecimal():
+        return (_handle(nvml, int(word)), None) if int(word) < count else None
+    if word.startswith("MIG-"):
+        try:
+            instance = nvml.nvmlDeviceGetHandleByUUID(word)
+            return nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(instance), instance
+        except nvml.NVMLError:
+            return None
+    handles = [_handle(nvml, place) for place in range(count)] if word else []
+    return next(((h, None) for h in handles if nvml.nvmlDeviceGetUUID(h).startswith(word)), None)
+
+
+def _handle(nvml: Any, place: int) -> Any:
+    try:
+        return nvml.nvmlDeviceGetHandleByIndex(place)
+    except nvml.NVMLError as error:
+        raise DeviceLostError(
+            f"GPU {place} does not answer ({error}); the system's log (dmesg) may say why, and a "
+            "reboot usually brings it back"
+        ) from error
+
+
+def _there(nvml: Any, handles: list[tuple[Any, Any]]) -> str:
+    """List the devices that are there."""
+    words = [
+        f"cuda:{place} ({nvml.nvmlDeviceGetName(instance or card)})"
+        for place, (card, instance) in enumerate(handles)
+    ]
+    hidden = "" if os.environ.get(_VISIBLE) is None else f" with {_VISIBLE}={os.environ[_VISIBLE]}"
+    return f"this machine has {', '.join(words) or 'no GPU'}{hidden}"
+
+
+def _on_or_off(state: Any) -> str | None:
+    """Return a mode in words; of the pair (current, after a reboot) the current one."""
+    current = state[0] if isinstance(state, list | tuple) else state
+    return None if current is None else "on" if current else "off"
+
+
+def _is_host() -> bool:
+    """Whether this process sees the host's process numbers; true where that cannot be told."""
+    try:
+        return Path("/proc/self/ns/pid").stat().st_ino == _HOST_PIDS
+    except OSError:
+        return True

@@ -1,0 +1,163 @@
+"""Record the public names of TensorRT's Python bindings, or of CUDA's, into a JSON file.
+
+    python tools/record_tensorrt_surface.py tensorrt tests/fakes/surfaces/tensorrt-10.json
+    python tools/record_tensorrt_surface.py cuda.bindings.runtime tests/fakes/surfaces/cuda-12.json
+
+A file that exists is written anew with the same choice of names (``--only``). It holds classes with
+their methods, keywords and properties, enumerations with their members, and functions with their
+keywords; no texts. The fakes in `tests/fakes` have what it says and nothing else. No GPU is needed:
+the modules only have to be importable.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import inspect
+import json
+import re
+from enum import EnumMeta
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+GROUPS = ("enums", "classes", "functions")
+_OVERLOAD = re.compile(r"^\d+\. ")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Record the names of a module.")
+    parser.add_argument("module", help="such as tensorrt, or cuda.bindings.runtime")
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--only", help="regular expression of the names to record; default: all")
+    words = parser.parse_args()
+    only = words.only or (
+        json.loads(words.file.read_text())["only"] if words.file.exists() else ".*"
+    )
+    found = surface(importlib.import_module(words.module), only)
+    words.file.write_text(as_text(found), encoding="utf-8")
+    counts = (f"{len(found[group])} {group}" for group in GROUPS)
+    print(f"{words.file}: {', '.join(counts)}")
+
+
+def surface(module: ModuleType, only: str = ".*") -> dict[str, Any]:
+    """Return the public names of a module: enumerations, classes and functions."""
+    found: dict[str, Any] = {"version": _version(module), "only": only}
+    found |= {group: {} for group in GROUPS}
+    for name, value in sorted(vars(module).items()):
+        if name.startswith("_") or isinstance(value, ModuleType) or not re.fullmatch(only, name):
+            continue
+        if isinstance(value, type):
+            members = enum_members(value)
+            kind = "classes" if members is None else "enums"
+            found[kind][name] = _class(value) if members is None else members
+            if members is not None and (
+                more := _class(value)["properties"].keys() - {"name", "value"}
+            ):
+                found["classes"][name] = {
+                    "methods": {},
+                    "properties": dict.fromkeys(sorted(more), "ro"),
+                }
+            for inner, nested in vars(value).items():
+                if isinstance(nested, type) and (own := enum_members(nested)) is not None:
+                    found["enums"][f"{name}.{inner}"] = own
+        elif callable(value) and not _is_enum_value(value):
+            found["functions"][name] = signatures(name, value)
+    return found
+
+
+def enum_members(cls: type) -> list[str] | None:
+    """Return the names of an enumeration's members; None for other classes."""
+    members = getattr(cls, "__members__", None)
+    if not isinstance(cls, EnumMeta) and not (members and hasattr(cls, "__entries")):
+        return None
+    return list(members or ())
+
+
+def _is_enum_value(value: Any) -> bool:
+    return enum_members(type(value)) is not None
+
+
+def _class(cls: type) -> dict[str, Any]:
+    """Return keywords of the methods, and which properties can be set, those of bases included."""
+    methods: dict[str, list[list[str]]] = {}
+    properties: dict[str, str] = {}
+    for base in reversed(cls.__mro__[:-1]):
+        for name, value in vars(base).items():
+            if (name.startswith("_") and name != "__init__") or isinstance(value, type):
+                continue
+            if isinstance(value, property) or inspect.isgetsetdescriptor(value):
+                properties[name] = "rw" if getattr(value, "fset", None) else "ro"
+            elif callable(value) or isinstance(value, staticmethod | classmethod):
+                methods[name] = signatures(name, getattr(cls, name))
+    return {
+        "methods": dict(sorted(methods.items())),
+        "properties": dict(sorted(properties.items())),
+    }
+
+
+def signatures(name: str, function: Any) -> list[list[str]]:
+    """Return the keywords of every overload, ``"name="`` where there is a default."""
+    found = []
+    for line in (inspect.getdoc(function) or "").splitlines():
+        text = _OVERLOAD.sub("", line.strip())
+        inside = text.startswith(f"{name}(") and _inside(text[len(name) :])
+        if inside and "*args, **kwargs" not in inside:
+            found.append([word for word in map(_keyword, _split(inside)) if word])
+    return found or _inspected(function)
+
+
+def _inspected(function: Any) -> list[list[str]]:
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (ValueError, TypeError):
+        return []
+    return [[p.name + "=" * (p.default is not p.empty) for p in parameters if p.name != "self"]]
+
+
+def _inside(text: str) -> str:
+    """Return what stands between the outer parentheses that a text begins with."""
+    depth = 0
+    for place, letter in enumerate(text):
+        depth += (letter in "([{") - (letter in ")]}")
+        if not depth:
+            return text[1:place] or " "
+    return ""
+
+
+def _split(text: str) -> list[str]:
+    """Split parameters at commas outside of brackets."""
+    parts, depth = [""], 0
+    for letter in text:
+        depth += (letter in "([{") - (letter in ")]}")
+        if letter == "," and not depth:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return parts
+
+
+def _keyword(parameter: str) -> str:
+    """Return ``"flags="`` of ``"flags: int = 0"``, and ``"count"`` of ``"size_t count"``."""
+    declared, equals, _ = parameter.partition("=")
+    words = declared.partition(":")[0].split()
+    return "" if not words or words[-1] in ("self", "*", "/") else words[-1] + "=" * bool(equals)
+
+
+def as_text(found: dict[str, Any]) -> str:
+    """Return JSON with one line per class, enumeration and function, which shows what changed."""
+    head = {name: value for name, value in found.items() if name not in GROUPS}
+    lines = [json.dumps(head)[:-1]]
+    for group in GROUPS:
+        rows = [f"{json.dumps(k)}: {json.dumps(v)}" for k, v in found[group].items()]
+        lines.append(f'"{group}": {{\n' + ",\n".join(rows) + "\n}")
+    return ",\n".join(lines) + "}\n"
+
+
+def _version(module: ModuleType) -> str:
+    parent = importlib.import_module(module.__name__.rpartition(".")[0] or module.__name__)
+    return str(getattr(module, "__version__", getattr(parent, "__version__", "")))
+
+
+if __name__ == "__main__":
+    main()
