@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -11,10 +12,11 @@ import click
 
 from resperf.cli._options import JSON, PATH, output, show_json
 from resperf.errors import DatasetError, printable
-from resperf.units import format_bytes, format_ms
+from resperf.units import format_bytes, format_ms, json_values
 
 if TYPE_CHECKING:
     from resperf.dataset import DatasetInfo, Imported, Summary
+    from resperf.dataset.importing.published import Untyped
 
 FILE = click.argument("file", type=PATH)
 FILES = click.argument("files", type=PATH, nargs=-1, required=True)
@@ -101,6 +103,12 @@ def _source_lines(summary: Summary) -> dict[str, str]:
         "contains": f"{', '.join(contained)}: {source['description']}",
         "left out": left_out,
         **({"marked": marked} if marked else {}),
+        **{
+            f"engine {place}"
+            if place > 1
+            else "engine": f"{engine['name']}: {_engine_text(engine)}"
+            for place, engine in enumerate(source.get("engines", ()), 1)
+        },
         "device": f"{machine.device}: {machine.processor}"
         if len(summary.platforms) < 2
         else f"{len(summary.platforms)}, below",
@@ -220,7 +228,7 @@ def export(
             click.echo(str(path))
 
 
-_WITH_GRAPHS = ("neusight", "timm")
+_WITH_GRAPHS = ("neusight", "timm", "trtexec")
 """Formats with networks whose graphs are elsewhere."""
 
 
@@ -234,7 +242,7 @@ _WITH_GRAPHS = ("neusight", "timm")
     "--format",
     "source",
     metavar="F",
-    help="Format of the files: justus, perfnet, neusight, timm, vidur, or list (your own).",
+    help="Format of the files: justus, perfnet, neusight, timm, vidur, trtexec or list (your own).",
 )
 @click.option(
     "--mapping",
@@ -245,13 +253,14 @@ _WITH_GRAPHS = ("neusight", "timm")
 @click.option(
     "--device",
     metavar="NAME",
-    help="Where the times were measured; replaces what the files say (neusight, timm, vidur).",
+    help="Where the times were measured; replaces what the files say (neusight, timm, vidur, "
+    "trtexec).",
 )
 @click.option(
     "--graphs",
     type=PATH,
     metavar="FOLDER",
-    help="ONNX files of the networks of neusight or timm, each with a network's name.",
+    help="ONNX files of the networks of neusight, timm or trtexec, each with a network's name.",
 )
 @output("OUT", "The dataset.", required=True)
 @FORCE
@@ -266,10 +275,14 @@ def import_files(
     force: bool,
     as_json: bool,
 ) -> None:
-    """Make a dataset of published timings: CSV FILES.
+    """Make a dataset of published timings: CSV FILES, or what trtexec exported.
 
     All FILES are of one device. Those of neusight, timm and vidur say of which, and under which
     settings.
+
+    With --format trtexec, FILES are the exports of one TensorRT engine in any order: those of
+    --exportLayerInfo (built with --profilingVerbosity=detailed), --exportProfile, --exportTimes,
+    and trtexec's log or metadata files, which name the device.
 
     With --format list, FILES are your own lists of networks and times: columns network (an ONNX
     file), time_ms, batch, framework, threads and more. Invalid rows are left out and counted by
@@ -328,7 +341,62 @@ def _import_document(output: Path, imported: Imported) -> dict[str, Any]:
         "marked": [dataclasses.asdict(each) for each in imported.marked],
         "networks": imported.networks,
         "graphs": imported.graphs,
+        **_engines_document(imported),
     }
+
+
+def _engines_document(imported: Imported) -> dict[str, Any]:
+    """Return sums of engines and their layers that have no row; empty for other formats."""
+    if "engines" not in imported.info.source:
+        return {}
+    untyped = [each._asdict() for each in imported.untyped]
+    return {"engines": imported.info.source["engines"], "untyped": json_values(untyped)}
+
+
+_SHOWN_UNTYPED = 10
+
+
+def _engine_text(engine: Mapping[str, Any]) -> str:
+    """Say what an engine's layers are, and what they add up to beside a whole run."""
+    shapes = f"{engine['layers']} layers, {engine['views']} of them views"
+    layers_ms, whole_ms = engine["layers_ms"], engine["whole_ms"]
+    relayouts = f"{engine['relayouts']} change formats or types"
+    if layers_ms is None:
+        sums = "no time per layer: not profiled"
+    else:
+        relayouts += f" ({format_ms(engine['relayouts_ms'])} ms)"
+        sums = f"layers add up to {format_ms(layers_ms)} ms"
+    whole = "a whole run was not measured"
+    if whole_ms is not None:
+        whole = f"a whole run takes {format_ms(whole_ms)} ms"
+        whole += "" if engine["copies"] else ", its copies were not measured"
+    if layers_ms is not None and whole_ms is not None:
+        whole += f": {_sum_over_whole(layers_ms / whole_ms)}"
+    return f"{shapes}, {relayouts}; {sums}; {whole}"
+
+
+_POSSIBLE_SUMS = (0.5, 3.0)
+"""Sum of profiled layers over a whole run, beyond which the times are hardly of one engine."""
+
+
+def _sum_over_whole(ratio: float) -> str:
+    text = f"the sum is {ratio:.2f} of it"
+    if not _POSSIBLE_SUMS[0] < ratio < _POSSIBLE_SUMS[1]:
+        return f"{text}; check that profile and times are of one engine"
+    why = ", since profiled layers do not overlap and each carries its launch"
+    return text + why * (ratio > 1)
+
+
+def _untyped_lines(untyped: Sequence[Untyped]) -> list[str]:
+    """Name the layers that have no row, the slowest first."""
+    slowest = sorted(untyped, key=lambda each: -each.ms if each.ms == each.ms else 0.0)
+    lines = [
+        f"  {format_ms(each.ms)} ms {each.type} {printable(each.name)}: {each.reason}"
+        for each in slowest[:_SHOWN_UNTYPED]
+    ]
+    more = len(untyped) - len(lines)
+    head = [f"layers without a row of their own: {len(untyped)}"] if untyped else []
+    return [*head, *lines, *([f"  and {more} more: --json lists them"] if more else [])]
 
 
 def _import_text(output: Path, imported: Imported) -> str:
@@ -343,6 +411,8 @@ def _import_text(output: Path, imported: Imported) -> str:
     if imported.networks:
         plural = "s"[: imported.networks != 1]
         lines.append(f"{imported.networks} network{plural}, {imported.graphs} with a graph")
+    lines += map(_engine_text, imported.info.source.get("engines", ()))
+    lines += _untyped_lines(imported.untyped)
     lines += map(str, (*imported.marked, *imported.left_out))
     return "\n".join(lines)
 

@@ -34,6 +34,7 @@ from resperf.dataset.importing import (  # noqa: E402
     import_list,
     import_neusight,
     import_timm,
+    import_trtexec,
     import_vidur,
     read_mapping,
     shipped_mapping,
@@ -49,7 +50,7 @@ __all__ = [
     "ListedOperator", "ListedTensor", "NetworkDescription", "NoiseFloor", "SourceMapping",
     "Summary", "append_networks", "check_dataset", "checksum", "description_digest",
     "export_dataset", "floor_of_medians", "import_dataset", "import_list", "import_neusight",
-    "import_timm", "import_vidur", "merge_datasets", "noise_floor", "noise_warning",
-    "read_dataset", "read_info", "read_mapping", "read_networks", "read_platforms",
+    "import_timm", "import_trtexec", "import_vidur", "merge_datasets", "noise_floor",
+    "noise_warning", "read_dataset", "read_info", "read_mapping", "read_networks", "read_platforms",
     "read_table", "refuse_to_append", "shipped_mapping", "summarize", "write_dataset",
 ]  # fmt: skip

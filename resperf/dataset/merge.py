@@ -190,10 +190,12 @@ def _joined_sources(sources: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         for kind, call_ms in source.get("session_ms", {}).items():
             calls_ms[kind] = min(call_ms, calls_ms.get(kind, call_ms))
     marked: Counter[str] = sum((Counter(each.get("marked", {})) for each in sources), Counter())
+    engines = [engine for source in sources for engine in source.get("engines", ())]
     return {
         **sources[0], **_joined_words(sources),
         "files": files, "left_out": dict(left_out), "session_ms": calls_ms,
         **({"marked": dict(marked)} if marked else {}),
+        **({"engines": engines} if engines else {}),
     }  # fmt: skip
 
 

@@ -7,7 +7,7 @@ from random import Random
 from typing import Any, ClassVar, Self
 
 from resperf.errors import LayerError
-from resperf.layers._base import name
+from resperf.layers._base import LAYOUTS, name
 from resperf.layers._laws import BATCHES, choices, log_uniform
 from resperf.layers._operator import CONTRIB, Kernel, Operator, dtype_of
 from resperf.layers._volume import VolumeConv
@@ -32,7 +32,7 @@ class QuantizedConv(VolumeConv):
     function: str = name(
         "linear requantises the sums, integer returns them", FUNCTIONS, default="linear"
     )
-    layout: str = name("memory layout of the image", ("nchw", "nhwc"), default="nhwc")
+    layout: str = name("memory layout of the image", LAYOUTS, default="nhwc")
     dtype: str = name("type of one value of the image", INT8_TYPES, default="uint8")
 
     PLAIN: ClassVar[tuple[str, ...]] = (
@@ -87,7 +87,8 @@ class QuantizedConv(VolumeConv):
         """Windows, groups, function and layout."""
         last = is_in(self.layout, ("nhwc",))
         integer = {"integer": is_in(self.function, ("integer",))}
-        return super().own_quantities() | integer | {"last": last, "plain": 1 - last}
+        plain = is_in(self.layout, ("nchw",))
+        return super().own_quantities() | integer | {"last": last, "plain": plain}
 
     @classmethod
     def read(cls, operator: Operator) -> Self:
@@ -104,6 +105,8 @@ class QuantizedConv(VolumeConv):
 
     def kernel(self) -> Kernel:
         """Return the operator with one scale and zero point per tensor."""
+        if self.layout not in ("nchw", "nhwc"):
+            raise LayerError(f"quantized_conv: no ONNX operator has layout={self.layout}")
         shape, result = self.input_shape, self.output_shape
         attributes: dict[str, Any] = self._onnx_window() | {"group": self.groups}
         own, filters = scale(self.dtype), scale("int8")

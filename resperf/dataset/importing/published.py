@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from resperf._version import __version__
 from resperf.dataset.descriptions import NetworkDescription, description_digest
@@ -28,6 +28,15 @@ _ROUNDED_PARAMETERS = 5001
 """By how much a number of parameters may differ that is published in hundredths of a million."""
 _FIXED_FILTERS = 5e-4
 """Share of a network's weights that may be filters which are not learnt, such as blurs."""
+
+
+class Untyped(NamedTuple):
+    """A measured layer that no kind of layer describes: what the source calls it, and why."""
+
+    name: str
+    type: str
+    ms: float
+    reason: str
 
 
 @dataclass(frozen=True)
@@ -51,6 +60,8 @@ class Imported:
         Rows that were kept although something is wrong with them: flagged, without a time, ...
     networks, graphs : int
         Number of networks, and of those whose graph is known.
+    untyped : tuple of Untyped
+        Layers of an engine that have no row.
     """
 
     info: DatasetInfo
@@ -62,6 +73,7 @@ class Imported:
     marked: tuple[Counted, ...] = ()
     networks: int = 0
     graphs: int = 0
+    untyped: tuple[Untyped, ...] = ()
 
 
 def common_device(names: Mapping[str, str], given: str | None) -> DeviceFacts:

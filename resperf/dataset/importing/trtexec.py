@@ -110,8 +110,12 @@ class Engine:
     profiled_runs : int
         Runs over which the layers' times were taken; 0 without a profile.
     h2d_ms, compute_ms, d2h_ms : tuple of float
-        Copies to the device, kernels and copies back, of each run; empty if not measured. Runs
-        without data transfers have zeros in the file, which are no times.
+        Copies to the device, kernels and copies back, of each run after the warm-up, as trtexec's
+        own summary counts them; empty if not measured. Runs without data transfers have zeros in
+        the file, which are no times.
+    warmups : int
+        Runs of the warm-up, which the file has as well: those that begin within the time that the
+        log gives, or trtexec's usual 200 ms.
     version : str
         Of TensorRT: ``"8.4.12"``; empty if no file says it.
     device : str
@@ -129,6 +133,7 @@ class Engine:
     h2d_ms: tuple[float, ...] = ()
     compute_ms: tuple[float, ...] = ()
     d2h_ms: tuple[float, ...] = ()
+    warmups: int = 0
     version: str = ""
     device: str = ""
     facts: Mapping[str, str] = field(default_factory=dict)
@@ -217,9 +222,12 @@ def read_exports(paths: Sequence[Path]) -> Engine:
     if _Role.PROFILE in found:
         engine = _with_profile(engine, *found[_Role.PROFILE])
     if _Role.TIMES in found:
-        engine = _with_times(engine, *found[_Role.TIMES])
+        engine = _with_times(engine, *found[_Role.TIMES], _warm_up_ms(facts))
+    _refuse_other_inputs(engine, facts)
     device = facts.pop("Selected Device", "") or facts.pop("Name", "")
     version = facts.pop("TensorRT version", "")
+    if "Model" in facts:  # without the folders of whoever ran it
+        facts["Model"] = re.split(r"[/\\]", facts["Model"])[-1]
     return replace(engine, version=version, device=device, facts=facts, files=tuple(files))
 
 
@@ -278,7 +286,8 @@ def _log_facts(text: str) -> dict[str, str]:
         if "===" in line:
             in_section = _LOG_SECTION.search(line) is not None
         fact = _LOG_FACT.search(line)
-        if fact and (in_section or fact[1] == "TensorRT version"):
+        # Lists of all devices have their serial numbers.
+        if fact and (in_section or fact[1] == "TensorRT version") and "UUID" not in line:
             facts.setdefault(fact[1].strip(), fact[2].strip())
     version = _LOG_VERSION.search(text)
     if version and "TensorRT version" not in facts:
@@ -434,9 +443,23 @@ def _not_negative(value: Any) -> float:
     return number
 
 
-def _with_times(engine: Engine, file: ForeignFile, content: Sequence[Any]) -> Engine:
+_WARM_UP = re.compile(r"([\d.]+) ?ms warm up")
+_USUAL_WARM_UP_MS = 200.0
+
+
+def _warm_up_ms(facts: Mapping[str, str]) -> float:
+    written = _WARM_UP.search(facts.get("Duration", ""))
+    return float(written[1]) if written else _USUAL_WARM_UP_MS
+
+
+def _with_times(
+    engine: Engine, file: ForeignFile, content: Sequence[Any], warm_up_ms: float
+) -> Engine:
+    # Runs may all be shorter than the warm-up where trtexec was told to do so few.
+    later = [run for run in content if run.get("startComputeMs", math.inf) >= warm_up_ms] or content
+
     def column(name: str) -> tuple[float, ...]:
-        return tuple(_not_negative(run[name]) for run in content)
+        return tuple(_not_negative(run[name]) for run in later)
 
     try:
         h2d_ms, compute_ms, d2h_ms = map(column, ("h2dMs", "computeMs", "d2hMs"))
@@ -452,4 +475,23 @@ def _with_times(engine: Engine, file: ForeignFile, content: Sequence[Any]) -> En
         compute_ms=compute_ms,
         h2d_ms=h2d_ms if any(h2d_ms) else (),
         d2h_ms=d2h_ms if any(d2h_ms) else (),
+        warmups=len(content) - len(later),
     )
+
+
+_INPUT_SHAPE = re.compile(r"([^,]+)=(\d+(?:x\d+)*)(?:,|$)")
+
+
+def _refuse_other_inputs(engine: Engine, facts: Mapping[str, str]) -> None:
+    """Refuse a log or metadata of a run with other inputs than the engine's."""
+    words = ("Input inference shape", "Input inference shapes")
+    written = next((facts[each] for each in words if each in facts), "")
+    shapes = {tensor.name: tensor.shape for tensor in engine.inputs}
+    for name, sizes in _INPUT_SHAPE.findall(written):
+        shape = tuple(map(int, sizes.split("x")))
+        if shapes and shapes.get(name) != shape:
+            has = ", ".join(f"{each}={'x'.join(map(str, s))}" for each, s in shapes.items())
+            raise DatasetError(
+                f"log or metadata of a run of another engine: its input is {name}={sizes}, that of "
+                f"{engine.name} {has}; name the files of one engine"
+            )

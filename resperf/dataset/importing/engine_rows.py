@@ -1,0 +1,225 @@
+"""From the exports of trtexec to a dataset: rows of an engine's layers, and one of its runs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from statistics import median, quantiles
+from typing import Any
+
+from resperf.dataset.descriptions import ListedOperator, ListedTensor, NetworkDescription
+from resperf.dataset.importing.engine_layers import is_relayout, is_view, typed_layer
+from resperf.dataset.importing.mapping import Source
+from resperf.dataset.importing.published import Imported, Published, Untyped
+from resperf.dataset.importing.trtexec import Engine, EngineLayer, EngineTensor, read_exports
+from resperf.errors import DatasetError, LayerError
+from resperf.layers import Layer
+from resperf.measurement import MAX_SAMPLES, Samples, StopReason
+from resperf.quantities import EXECUTION, PHASES, Estimator
+from resperf.settings import CONTAINS, MEASURED_BY, UNKNOWN, Setting
+
+TRTEXEC = "trtexec"
+"""Name of the format."""
+_SOURCE = Source(TRTEXEC, "TensorRT engines: each layer between two events, whole runs of kernels")
+_LAYER_CONTAINS = "one layer between two events, with its launch"
+_RUN_CONTAINS = "all kernels of a run"
+_OPTIONS = ("Precision", "Sparsity", "Streams", "Max batch", "Tactic sources")
+"""Facts that may change times."""
+
+
+def import_trtexec(
+    paths: Sequence[Path], output: Path, *, device: str | None = None, graphs: Path | None = None
+) -> Imported:
+    """Read the exports of one engine and write them as a dataset.
+
+    Layers of which a kind says all become rows; the others are counted, with the reason. Whole runs
+    become the row of a network: their kernels are its execution, their copies its preprocess and
+    postprocess where data transfers were enabled. Its description lists all layers of the engine,
+    with names, nodes and times.
+
+    Parameters
+    ----------
+    paths : sequence of Path
+        Layer information, and a profile or times or both, in any order; logs and metadata.
+    output : Path
+    device : str, optional
+        Any name of a device; by default what log or metadata say.
+    graphs : Path, optional
+        As in `resperf.dataset.importing.published.Published.write`; the engine has the name of its
+        layer information's file.
+
+    Raises
+    ------
+    DatasetError
+        If a file cannot be read or is of another engine, there are no times, or no device is named.
+    OutputError
+        If the output cannot be written.
+    """
+    engine = read_exports(paths)
+    if math.isnan(engine.layers_ms) and not engine.compute_ms:
+        raise DatasetError(
+            f"{engine.name} has no times: add what trtexec --exportProfile or --exportTimes wrote"
+        )
+    name = device or engine.device
+    if not name:
+        raise DatasetError(
+            f"no file says on which device {engine.name} ran: add trtexec's log, or name it with "
+            "--device"
+        )
+    published = Published(_SOURCE, name)
+    setting = _setting(engine)
+    typed = [_typed(layer) for layer in engine.layers]
+    for layer, found in zip(engine.layers, typed, strict=True):
+        where = f"layer {layer.name!r}"
+        if math.isnan(layer.ms):
+            published.mark("of the engine without a time", "the profile lacks them", where)
+        elif isinstance(found, str):
+            published.left_out.add(found, where, f"{layer.ms:g} ms")
+        elif layer.ms == 0:
+            published.left_out.add("a time of 0", where)
+        else:
+            estimator = Estimator.MEDIAN if layer.is_median else Estimator.THROUGHPUT_MEAN
+            samples = Samples(
+                (layer.ms,), engine.profiled_runs, 0, StopReason.BUDGET, estimator=estimator
+            )
+            published.add(found, setting, {EXECUTION: samples})
+    subject = published.network(_described(engine, typed))
+    if phases := _phases(engine):
+        published.add(subject, _of_run(engine, setting), phases)
+    imported = published.write(
+        output, engine.files, graphs=graphs, source={"engines": [_sums(engine)]}
+    )
+    named = tuple(
+        Untyped(layer.name, layer.type, layer.ms, found)
+        for layer, found in zip(engine.layers, typed, strict=True)
+        if isinstance(found, str) and not is_view(layer)
+    )
+    return replace(imported, untyped=named)
+
+
+def _typed(layer: EngineLayer) -> Layer | str:
+    """Return a layer's typed layer, or the reason why it has none."""
+    if is_view(layer):
+        return "views, which run nothing"
+    try:
+        return typed_layer(layer)
+    except LayerError as error:
+        return str(error)
+
+
+def _precision(engine: Engine) -> str:
+    """Name the narrowest type that convolutions and products read; TF32 by their kernels' names."""
+    types = {
+        tensor.dtype
+        for layer in engine.layers
+        if not is_view(layer) and not is_relayout(layer)
+        for tensor in layer.inputs[:1]
+    }
+    for dtype, word in _PRECISIONS.items():
+        if dtype in types:
+            return word
+    kernels = (str(layer.parameters.get("TacticName", "")) for layer in engine.layers)
+    if "float32" not in types:
+        return UNKNOWN
+    return "tf32" if any("tf32" in kernel for kernel in kernels) else "fp32"
+
+
+_PRECISIONS: Mapping[str, str] = {
+    "float4": "fp4", "int4": "int4", "float8": "fp8", "int8": "int8", "bfloat16": "bf16",
+    "float16": "fp16",
+}  # fmt: skip
+"""Type -> precision, the narrowest first."""
+
+
+def _setting(engine: Engine) -> Setting:
+    """Return the setting of the profiled layers, which run one by one, without a CUDA graph."""
+    options = {name: engine.facts[name] for name in _OPTIONS if name in engine.facts}
+    return Setting(
+        framework="tensorrt",
+        framework_version=engine.version,
+        provider="cuda",
+        precision=_precision(engine),
+        options={MEASURED_BY: TRTEXEC, CONTAINS: _LAYER_CONTAINS, **options},
+    )
+
+
+def _of_run(engine: Engine, setting: Setting) -> Setting:
+    shapes = {tensor.name: tensor.shape for tensor in engine.inputs}
+    batches = {shape[0] for shape in shapes.values() if shape}
+    return replace(
+        setting,
+        cuda_graph=engine.facts.get("CUDA Graph", "") == "Enabled",
+        batch=batches.pop() if len(batches) == 1 else None,
+        shapes=shapes,
+        options={**setting.options, CONTAINS: _RUN_CONTAINS},
+    )
+
+
+def _phases(engine: Engine) -> dict[str, Samples]:
+    """Return the phases that were measured; a missing one is absent."""
+    taken = zip(PHASES, (engine.h2d_ms, engine.compute_ms, engine.d2h_ms), strict=True)
+    return {
+        name: Samples(_capped(times_ms), len(times_ms), engine.warmups, StopReason.BUDGET)
+        for name, times_ms in taken
+        if times_ms
+    }
+
+
+def _capped(times_ms: Sequence[float]) -> tuple[float, ...]:
+    """Return all times, or so many quantiles that one of them is the median."""
+    if len(times_ms) <= MAX_SAMPLES:
+        return tuple(times_ms)
+    parts = (MAX_SAMPLES - 1) // 2 * 2
+    return (min(times_ms), *quantiles(times_ms, n=parts, method="inclusive"), max(times_ms))
+
+
+def _described(engine: Engine, typed: Sequence[Layer | str]) -> NetworkDescription:
+    """Describe the network by the engine's layers, in the order of execution."""
+    sizes = {tensor.shape[0] for tensor in engine.inputs if tensor.shape}
+    operators = tuple(
+        ListedOperator(
+            layer.type,
+            tuple(map(_listed, layer.inputs)),
+            tuple(map(_listed, layer.outputs)),
+            {
+                "name": layer.name,
+                "nodes": list(layer.nodes),
+                "spans": layer.spans,
+                "parameters": dict(layer.parameters),
+                "layer": "" if isinstance(found, str) else found.key,
+                "reason": found if isinstance(found, str) else "",
+            },
+            times_ms={} if math.isnan(layer.ms) else {EXECUTION: layer.ms},
+        )
+        for layer, found in zip(engine.layers, typed, strict=True)
+    )
+    batch = sizes.pop() if len(sizes) == 1 else None
+    return NetworkDescription(engine.name, engine.name, batch=batch, operators=operators)
+
+
+def _listed(tensor: EngineTensor) -> ListedTensor:
+    return ListedTensor(tensor.shape, tensor.dtype)
+
+
+def _sums(engine: Engine) -> dict[str, Any]:
+    """Return what an engine's layers add up to, as plain JSON values; None is not measured.
+
+    Keys: ``name``, ``layers`` and how many of them are ``views`` and ``relayouts``; ``layers_ms``
+    and ``relayouts_ms`` are sums of the profile, ``whole_ms`` is the median run, ``facts`` are what
+    log and metadata say.
+    """
+    relayouts = [layer for layer in engine.layers if is_relayout(layer)]
+    timed = [layer.ms for layer in relayouts if not math.isnan(layer.ms)]
+    return {
+        "name": engine.name,
+        "layers": len(engine.layers),
+        "views": sum(map(is_view, engine.layers)),
+        "relayouts": len(relayouts),
+        "layers_ms": None if math.isnan(engine.layers_ms) else engine.layers_ms,
+        "relayouts_ms": math.fsum(timed) if engine.profiled_runs else None,
+        "whole_ms": median(engine.compute_ms) if engine.compute_ms else None,
+        "copies": bool(engine.h2d_ms and engine.d2h_ms),
+        "facts": dict(engine.facts),
+    }
