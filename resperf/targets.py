@@ -10,7 +10,6 @@ Another package adds a target by an entry point of the group ``resperf.targets``
 from __future__ import annotations
 
 import importlib
-import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -60,9 +59,9 @@ class Target:
         Layers after which a measuring process is replaced, since frameworks accumulate memory.
     build_s : float
         Seconds to build one layer to measure, beside copying its weights: what plans assume.
-    published_s : float
+    published_s : float or None
         Seconds that ResPerfNet's authors took per configuration, built and measured (section 5.2);
-        NaN if they did not measure on this target. Sources of both: docs/measuring-on-gpus.md.
+        None if they did not measure on this target. Sources of both: docs/measuring-on-gpus.md.
     """
 
     framework: str
@@ -77,7 +76,7 @@ class Target:
     precisions: tuple[str, ...] = ("fp32",)
     recycle_layers: int = 2500
     build_s: float = 0.06
-    published_s: float = math.nan
+    published_s: float | None = None
 
     @property
     def name(self) -> str:
@@ -161,6 +160,8 @@ _ROWS = (
         terms="resperf.predictors.terms.cuda:CUDA",
         packages=("tensorflow",),
         free=_CONTAINED,
+        build_s=0.5,
+        published_s=12.1,
     ),
     # Published times only. ROCm has other kernels than CUDA, so that it is a class of its own.
     Target(
@@ -198,6 +199,8 @@ _ROWS = (
         # One call enqueues all layers of an engine; its views are no layers, or empty ones.
         free=_TORCH_FREE,
         precisions=("fp32", "tf32", "fp16", "bf16", "int8"),
+        build_s=4.0,
+        published_s=48.4,
     ),
     Target(
         framework="synthetic",

@@ -185,9 +185,10 @@ class Plan:
         return sum(self.predicted_s) / 3600
 
     @property
-    def published_hours(self) -> float:
-        """Duration at the pace of ResPerfNet's authors; NaN if they did not have this target."""
-        return len(self.items) * self.target.published_s / 3600
+    def published_hours(self) -> float | None:
+        """Duration at the pace of ResPerfNet's authors; None if they did not have this target."""
+        seconds = self.target.published_s
+        return None if seconds is None else len(self.items) * seconds / 3600
 
     @property
     def weight_bytes(self) -> int:

@@ -103,7 +103,7 @@ def command(
     """Measure the layers and networks of a campaign on this machine.
 
     CAMPAIGN is a TOML file or the name of a shipped one (demo, cpu-45min, cpu-90min,
-    cpu-overnight, networks-cpu, resperfnet-table3, quick). Ctrl-C loses no finished row; the same
+    cpu-overnight, gpu-overnight, networks-cpu, resperfnet-table3, quick). Ctrl-C loses no finished row; the same
     command resumes the campaign.
     """
     from resperf.bundle import named_target
@@ -119,10 +119,12 @@ def command(
     defined = Campaign.from_toml(find_campaign(campaign))
     settings = run_settings(device, **how)
     varied, left_out = network_files(networks), network_files(exclude)
-    bench = Bench(target, settings, seed, samples, networks=varied, exclude=left_out)
+    bench = Bench(
+        target, settings, seed, samples, networks=varied, exclude=left_out, device=device or ""
+    )
     hours = defined.run.time_limit(hours)
     if dry_run:
-        planned, setting, platform = plan_campaign(defined, bench)
+        planned, setting, platform = plan_campaign(defined, bench, absent=None)
         first = first_batch(planned, hours) if adaptive else None
         show_plan(defined, planned, setting, platform, as_json=as_json, first=first, hours=hours)
         return
@@ -203,9 +205,12 @@ def show_plan(
             "networks": len(planned.networks),
             "repeats": planned.repeats,
             "hours": planned.hours,
+            "published_hours": planned.published_hours,
             "time_limit_hours": hours,
             "layers_in_time": None if hours is None else planned.first_layers(hours),
             "disk_bytes": planned.disk_bytes,
+            "weight_bytes": planned.weight_bytes,
+            "too_large": planned.too_large,
             "first_batch": first,
             "notes": list(planned.notes),
         }
@@ -218,6 +223,14 @@ def show_plan(
         click.echo(f"  {'networks':<8} {len(planned.networks):>8} runs")
     click.echo(f"  {'repeats':<8} {planned.repeats:>8}")
     click.echo(f"about {planned.hours:.2g} hours, {format_bytes(planned.disk_bytes)} of disk")
+    if planned.published_hours is not None:
+        click.echo(
+            f"at the pace of ResPerfNet's authors ({planned.target.published_s:g} s a "
+            f"configuration) {planned.published_hours:.3g} hours; engines, with "
+            f"{format_bytes(planned.weight_bytes)} of weights in all, stay in memory"
+        )
+    if planned.too_large:
+        click.echo(f"{planned.too_large} layers do not fit into the card's memory")
     if hours is not None:
         click.echo(f"each run stops after {hours:g} hours")
     if hours is not None and planned.hours > hours:
