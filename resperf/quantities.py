@@ -106,6 +106,16 @@ _ROWS = (
         "latency_ms", "ms", "one run of a network: its three phases", _NETWORK,
         Composition.DERIVED, ("preprocess_ms", "execution_ms", "postprocess_ms"),
     ),
+    Quantity(
+        "profiled_ms", "ms",
+        "the kernels, as the framework's own profiler reports them; re-layouts apart", _BOTH,
+        Composition.NONE,
+    ),
+    Quantity(
+        "relayout_ms", "ms",
+        "changes of memory layout or type that the framework added, by its own profiler", _BOTH,
+        Composition.NONE,
+    ),
     Quantity("forward_ms", "ms", "forward pass of a training step", _BOTH, Composition.SUM),
     Quantity("backward_ms", "ms", "backward pass of a training step", _BOTH, Composition.SUM),
     Quantity("update_ms", "ms", "the optimizer's update of all weights", _BOTH, Composition.SUM),

@@ -27,8 +27,9 @@ Array = npt.NDArray[Any]
 
 OPSET = 17
 """That of the kernels' attributes; TensorRT 10 and 11 read it."""
-HALVES: Mapping[str, str] = {"fp16": "float16", "bf16": "bfloat16"}
-"""Precision -> type that replaces float32."""
+HALVES = ("float16", "bfloat16")
+OWN_TYPES = frozenset({"cast", "quantize"})
+"""Kinds whose kernels say all their types themselves."""
 INT8_OPERATORS = frozenset(
     {"Conv", "ConvTranspose", "Gemm", "MatMul", "MaxPool", "AveragePool", "GlobalAveragePool"}
 )
@@ -54,15 +55,14 @@ class CopiesModel:
     host: Mapping[str, Array]
 
 
-def kernel_of(layer: Layer, precision: str) -> Kernel:
-    """Return the ONNX operator of a layer, in the types of a precision.
+def kernel_of(layer: Layer, *, int8: bool = False) -> Kernel:
+    """Return the ONNX operator of a layer, in the layer's type.
 
     Parameters
     ----------
     layer : Layer
-    precision : str
-        ``"fp32"`` and ``"tf32"`` (the layer's own types), ``"fp16"``, ``"bf16"`` (in place of
-        float32, but for kinds that quantise themselves), ``"int8"``.
+    int8 : bool
+        Whether it is to run in int8.
 
     Raises
     ------
@@ -82,32 +82,24 @@ def kernel_of(layer: Layer, precision: str) -> Kernel:
             "attention with projections is ONNX Runtime's own; TensorRT runs matrix products and "
             "an attention without projections (features=0)"
         )
-    if precision == "int8" and (
-        kernel.op not in INT8_OPERATORS or set(kernel.input_dtypes) != {"float32"}
-    ):
+    dtype = str(layer.fields().get("dtype"))
+    if int8 and (kernel.op not in INT8_OPERATORS or dtype != "float32"):
         raise UnsupportedError(
-            f"TensorRT has no int8 kernel for a {layer.kind} layer ({kernel.op}); inside networks "
-            "with QuantizeLinear it runs in the types around it: measure it with "
-            "precision fp32 or fp16"
+            f"TensorRT has no int8 kernel for {layer.kind} ({kernel.op}, {dtype}): inside networks "
+            "with QuantizeLinear it runs in another type; measure it with precision fp32 or fp16"
         )
-    if precision not in HALVES or {"int8", "uint8"} & set(kernel.input_dtypes):
+    if dtype not in HALVES or layer.kind in OWN_TYPES:
         return kernel
-    half = {"float32": HALVES[precision]}
+    half = {"float32": dtype}
     return replace(
         kernel,
         dtype=half.get(kernel.dtype, kernel.dtype),
         dtypes=tuple(half.get(each, each) for each in kernel.dtypes),
         output_dtype=half.get(kernel.output_dtype, kernel.output_dtype),
-        attributes={
-            name: data_type_of(HALVES[precision])
-            if kernel.op == "Cast" and value == TensorProto.FLOAT
-            else value
-            for name, value in kernel.attributes.items()
-        },
     )
 
 
-def copies_model(kernel: Kernel, copies: int, precision: str) -> CopiesModel:
+def copies_model(kernel: Kernel, copies: int, *, int8: bool = False) -> CopiesModel:
     """Build a model of copies of a kernel.
 
     Parameters
@@ -115,15 +107,15 @@ def copies_model(kernel: Kernel, copies: int, precision: str) -> CopiesModel:
     kernel : Kernel
         As `kernel_of` returned it.
     copies : int
-    precision : str
-        ``"int8"`` quantises inputs, weights and output; the kernel's types have all others.
+    int8 : bool
+        Whether inputs, weights and output are quantised.
 
     Raises
     ------
     UnsupportedError
         If its values cannot be made up, or it is too large for one ONNX file (2 GB).
     """
-    graph = _Graph(kernel, precision == "int8")
+    graph = _Graph(kernel, int8)
     for copy in range(copies):
         graph.add(copy)
     proto = helper.make_graph(
@@ -247,7 +239,7 @@ class _Graph:
         for place, (shape, dtype) in enumerate(self._weights):
             # The bias stays float32, and takes no part in the products.
             int8 = self._quantized and len(shape) > 1
-            word = "int8" if int8 else "float32" if dtype in HALVES.values() else dtype
+            word = "int8" if int8 else "float32" if dtype in HALVES else dtype
             values = made_up(shape, word, zero_points=True)
             if values.ndim and values.size:
                 values.flat[0] = 1 + self._copy

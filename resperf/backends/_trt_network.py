@@ -10,11 +10,12 @@ import numpy as np
 from onnx import AttributeProto, GraphProto, NodeProto, TensorProto, helper, numpy_helper
 
 from resperf.backends._ort_runs import made_up
-from resperf.backends._trt_copies import HALVES, Array, as_bytes, bits, tensor
+from resperf.backends._trt_copies import Array, as_bytes, tensor
 from resperf.errors import UnsupportedError
 from resperf.network.protos import data_type_of, dtype_name
 from resperf.network.weights import materialise
 
+_HALVES: Mapping[str, str] = {"fp16": "float16", "bf16": "bfloat16"}
 _QUANTIZERS = frozenset({"QuantizeLinear", "DequantizeLinear"})
 _FLOAT32_INPUTS: Mapping[str, tuple[int, ...]] = {"Resize": (2,), "Upsample": (1,)}
 """Operator -> inputs that are float32 whatever its tensors are: scales."""
@@ -33,7 +34,7 @@ def network_model(
     ----------
     path : Path
     precision : str
-        ``"fp16"`` and ``"bf16"`` replace float32 in weights, inputs, outputs and conversions;
+        ``"fp16"`` and ``"bf16"`` replace float32, but for inputs and outputs, which are converted;
         ``"int8"`` is for networks with QuantizeLinear, which stay as they are.
     batch, shapes
         As in `resperf.network.read_network`.
@@ -43,7 +44,7 @@ def network_model(
     model : bytes
         With all weights; those that the file lacks are made up.
     host : dict of str to array
-        Values of the inputs; those of type bfloat16 as uint16 with the same bits.
+        Values of the inputs.
 
     Raises
     ------
@@ -59,8 +60,9 @@ def network_model(
     for proto in model.graph.initializer:
         if proto.name in weights:
             proto.CopyFrom(numpy_helper.from_array(np.asarray(weights.pop(proto.name)), proto.name))
-    if precision in HALVES:
-        _halve(model.graph, HALVES[precision])
+    if precision in _HALVES:
+        _halve(model.graph, _HALVES[precision])
+        _convert_ends(model.graph, data_type_of(_HALVES[precision]))
     names = {proto.name for proto in model.graph.initializer}
     host = {each.name: _filled(each) for each in model.graph.input if each.name not in names}
     return as_bytes(model, path.name), host
@@ -70,8 +72,6 @@ def _filled(value: Any) -> Array:
     """Make values of an input: small floats; ones, which are valid token numbers and masks."""
     kind = value.type.tensor_type
     shape, dtype = [each.dim_value for each in kind.shape.dim], dtype_name(kind.elem_type)
-    if dtype == "bfloat16":
-        return bits(made_up(shape, "float32"))
     if dtype.startswith("float"):
         return made_up(shape, dtype)
     try:
@@ -90,18 +90,31 @@ def _halve(graph: GraphProto, dtype: str) -> None:
         for place in _FLOAT32_INPUTS.get(node.op_type, ())
         if place < len(node.input)
     }
-    half = data_type_of(dtype)
     for proto in graph.initializer:
         if proto.data_type == TensorProto.FLOAT and proto.name not in scales:
             proto.CopyFrom(tensor(proto.name, numpy_helper.to_array(proto), dtype))
-    for value in (*graph.input, *graph.output):
-        if value.type.tensor_type.elem_type == TensorProto.FLOAT:
-            value.type.tensor_type.elem_type = half
-    # Types of tensors in between follow from these.
+    # Types of tensors in between follow from their operators.
     del graph.value_info[:]
     for node in graph.node:
         if not scales.intersection(node.output):
             _halve_node(node, dtype)
+
+
+def _convert_ends(graph: GraphProto, half: int) -> None:
+    """Convert float32 inputs to a shorter type, and such outputs back, as users keep them."""
+    weights = {proto.name for proto in graph.initializer}
+    nodes = list(graph.node)
+    for is_output, ends in ((False, graph.input), (True, graph.output)):
+        for end in ends:
+            if end.type.tensor_type.elem_type != TensorProto.FLOAT or end.name in weights:
+                continue
+            inside, end.name = end.name, f"{end.name}.float32"
+            read, made = (inside, end.name) if is_output else (end.name, inside)
+            to = TensorProto.FLOAT if is_output else half
+            cast = helper.make_node("Cast", [read], [made], f"{made} cast", to=to)
+            nodes.insert(len(nodes) if is_output else 0, cast)
+    del graph.node[:]
+    graph.node.extend(nodes)
 
 
 def _halve_node(node: NodeProto, dtype: str) -> None:

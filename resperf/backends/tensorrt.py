@@ -126,7 +126,7 @@ class TensorRTBackend(Backend):
 
     def _tiny_ms(self, copies: int) -> float:
         with ExitStack() as stack:
-            engine = self._engine(stack, TINY, copies, "fp32", "Relu")
+            engine = self._engine(stack, TINY, copies, "tiny")
             return median_of(self._cuda.timed(engine.enqueue))
 
     def costs(self) -> Mapping[str, float]:
@@ -147,18 +147,19 @@ class TensorRTBackend(Backend):
         MemoryError
             If it does not fit.
         """
-        kernel = kernel_of(layer, self._precision)
+        int8 = self._precision == "int8"
+        kernel = kernel_of(layer, int8=int8)
         anew = layer.key in self._built_keys
         self._built_keys.add(layer.key)
         with ExitStack() as stack:
-            alone = self._engine(stack, kernel, 1, self._precision, layer.kind, anew=anew)
+            alone = self._engine(stack, kernel, 1, layer.kind, int8=int8, anew=anew)
             run = self._cuda.timed(alone.enqueue)
             run()
             one_ms = min(run() for _ in range(_ESTIMATES)) - self._session_ms
             wanted = copies_of(max(one_ms, SHORTEST_MS), layer.weight_bytes, budget_ms=budget_ms)
             copies, many = min(wanted, MAX_ENGINE_COPIES), alone
             if copies > 1:
-                many = self._engine(stack, kernel, copies, self._precision, layer.kind, anew=anew)
+                many = self._engine(stack, kernel, copies, layer.kind, int8=int8, anew=anew)
             offset_ms = self._session_ms + _relayouts_ms(many)
             timed = self._cuda.timed(many.enqueue)
             execution = Phase(timed, offset=offset_ms, divisor=copies, copies=copies)
@@ -189,13 +190,13 @@ class TensorRTBackend(Backend):
         stack: ExitStack,
         kernel: Kernel,
         copies: int,
-        precision: str,
         name: str,
         *,
+        int8: bool = False,
         anew: bool = False,
     ) -> Engine:
         """Build, check and load an engine of copies, which the stack closes."""
-        graph = copies_model(kernel, copies, precision)
+        graph = copies_model(kernel, copies, int8=int8)
         engine = self._builder.engine(graph.model, f"a {name} layer", anew=anew)
         stack.callback(engine.close)
         engine.check_copies(copies)

@@ -20,6 +20,7 @@ from resperf.devices import DeviceFacts, estimated_layer_ms
 from resperf.errors import CampaignError
 from resperf.layers import Layer, key_at_any_batch
 from resperf.measurement import NetworkRef, Subject
+from resperf.quantities import PHASES
 from resperf.targets import DEFAULT, Target
 from resperf.units import MS_PER_S
 
@@ -31,7 +32,7 @@ BYTES_PER_ROW = 900
 """Size of a dataset's row on disk, compressed: mostly its samples."""
 BUILD_BYTES_PER_S = 2e9
 WEIGHT_COPIES = 3
-SHARES = ISOLATED_SHARE + sum(PHASE_SHARES.values())
+SHARES = ISOLATED_SHARE + sum(PHASE_SHARES[name] for name in PHASES)
 """All phases and the isolated run together, as a multiple of the protocol's times."""
 RUNS_PER_LAYER = 16
 """Runs of a slow layer over all phases, warm-up included."""

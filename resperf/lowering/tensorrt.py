@@ -18,6 +18,7 @@ from dataclasses import replace
 
 from resperf.errors import LayerError, UnsupportedError
 from resperf.layers import Layer, Move, Operand, Operator, layer_of_operator
+from resperf.layers.cast import Cast
 from resperf.lowering._base import LoweredNetwork, LoweredNode, Role, answer, named_by_sources
 from resperf.lowering._read import VIEW_OPS, as_binary_nodes, layer_from_node
 from resperf.lowering._torch_attention import attention_in_parts
@@ -42,9 +43,17 @@ _SINGLE, _TYPES = "float32", {"fp16": "float16", "bf16": "bfloat16"}
 _QUANTIZING = ("QuantizeLinear", "DequantizeLinear")
 
 
-def lower_layers(layers: Sequence[Layer], _setting: Setting) -> list[Layer]:
-    """Lower layers one by one: TensorRT chooses their formats itself."""
-    return list(layers)
+def lower_layers(layers: Sequence[Layer], setting: Setting) -> list[Layer]:
+    """Give layers the type that they have in a precision; TensorRT chooses their formats itself."""
+    dtype = _TYPES.get(setting.precision, _SINGLE)
+    return [layer if dtype == _SINGLE else _of_type(layer, dtype) for layer in layers]
+
+
+def _of_type(layer: Layer, dtype: str) -> Layer:
+    """Replace float32 by another type, but for conversions, and kinds that do not have it."""
+    known = layer.specs()["dtype"].choices or ()
+    is_single = layer.fields()["dtype"] == _SINGLE and layer.kind != Cast.kind
+    return layer.replace(dtype=dtype) if is_single and dtype in known else layer
 
 
 def lower(

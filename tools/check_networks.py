@@ -1,0 +1,114 @@
+"""Predict networks on every device that is shipped or known, and list what is wrong or left out.
+
+    python tools/export_networks.py build/networks
+    python tools/check_networks.py build/networks models/networks --batch 1 --setting fp32 amp
+
+Wrong is: an error, a total or a layer without a time, an interval that does not hold its value, a
+document that is not JSON. What a prediction leaves out is counted by reason. Exits with 1 if
+anything is wrong. Takes 2 to 15 seconds per network and setting.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from resperf.errors import ResperfError
+from resperf.network.files import network_files
+from resperf.prediction import Prediction, predict_everywhere
+
+SETTINGS: Mapping[str, Mapping[str, Any]] = {
+    "fp32": {},
+    "amp": {"precision": "amp"},
+    "fp16": {"precision": "fp16"},
+    "compiled": {"precision": "amp", "compiled": True},
+}
+LACKED = ", which precision "
+"""In the message of a card that lacks a precision, which is no fault."""
+ROUNDING = 1e-9
+
+
+def faults(prediction: Prediction) -> Iterator[str]:
+    """Say what is wrong with a prediction."""
+    values = {
+        "total": (prediction.low_ms, prediction.total_ms, prediction.high_ms),
+        **{
+            f"layer {each.name}": (each.low_ms, each.execution_ms, each.high_ms)
+            for each in prediction.layers
+        },
+        **{
+            f"group {each.name}": (each.low, each.ms, each.high)
+            for each in (*prediction.groups, *prediction.classes)
+        },
+    }
+    for name, (low, value, high) in values.items():
+        if not 0 <= value < float("inf") or (name == "total" and value == 0):
+            yield f"{name}: {value} ms"
+        elif low > value * (1 + ROUNDING) + ROUNDING or value > high * (1 + ROUNDING) + ROUNDING:
+            yield f"{name}: {value} ms is outside its interval {low} to {high}"
+    if not prediction.complete and not prediction.skipped:
+        yield f"incomplete, without saying what is missing: {prediction.missing_costs}"
+    try:
+        json.dumps(prediction.to_json(), allow_nan=False)
+    except ValueError as error:
+        yield f"no JSON: {error}"
+
+
+def checked(network: Path, settings: Sequence[str], batch: int) -> Iterator[tuple[str, str, str]]:
+    """Yield kind ("prediction", "left out", "fault"), what was predicted, and a text."""
+    for word in settings:
+        try:
+            found, failures = predict_everywhere(network, batch=batch, **SETTINGS[word])
+        except ResperfError as error:
+            yield "fault", f"{network.stem} {word}", str(error)
+            continue
+        for failure in failures:
+            if LACKED not in failure.error:
+                where = f"{network.stem} {word} {failure.device} {failure.framework}"
+                yield "fault", where, failure.error
+        for each in found:
+            where = f"{network.stem} {word} {each.device} {each.framework}"
+            yield "prediction", where, f"{each.device} {each.framework}"
+            for text in faults(each):
+                yield "fault", where, text
+            for skipped in each.skipped:
+                yield "left out", where, f"{each.framework}: {skipped.op}: {skipped.reason}"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("networks", type=Path, nargs="+", help="files and folders")
+    parser.add_argument("--batch", type=int, default=1)
+    parser.add_argument("--setting", choices=SETTINGS, nargs="+", default=["fp32"])
+    given = parser.parse_args()
+    counts: Counter[str] = Counter()
+    reasons: Counter[str] = Counter()
+    devices: set[str] = set()
+    files = network_files(given.networks)
+    for network in files:
+        of_network: Counter[str] = Counter()
+        for kind, where, text in checked(network, given.setting, given.batch):
+            of_network[kind] += 1
+            if kind == "prediction":
+                devices.add(text)
+            elif kind == "left out":
+                reasons[text] += 1
+            else:
+                print(f"{where}: {text}")
+        counts += of_network
+        print(f"{network.stem}: {dict(of_network)}", file=sys.stderr, flush=True)
+    print(f"{len(files)} networks, {len(devices)} devices and frameworks: "
+          f"{counts['prediction']} predictions, {counts['fault']} faults, "
+          f"{counts['left out']} operators left out")  # fmt: skip
+    for reason, count in reasons.most_common():
+        print(f"{count:8d}  {reason}")
+    return int(counts["fault"] > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
