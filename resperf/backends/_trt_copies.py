@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from onnx import NodeProto, TensorProto, ValueInfoProto, helper
+from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
 
 from resperf.backends._ort_runs import made_up
 from resperf.errors import LayerError, UnsupportedError
@@ -24,6 +24,8 @@ from resperf.layers.attention import Attention
 from resperf.network.protos import data_type_of
 
 Array = npt.NDArray[Any]
+Weight = Callable[[str, Sequence[int], str, int], TensorProto]
+"""Makes a weight of a name, shape and type for a copy of a number."""
 
 OPSET = 17
 """That of the kernels' attributes; TensorRT 10 and 11 read it."""
@@ -115,14 +117,21 @@ def copies_model(kernel: Kernel, copies: int, *, int8: bool = False) -> CopiesMo
     UnsupportedError
         If its values cannot be made up, or it is too large for one ONNX file (2 GB).
     """
-    graph = _Graph(kernel, int8)
-    for copy in range(copies):
-        graph.add(copy)
-    proto = helper.make_graph(
-        graph.nodes, "copies", graph.inputs, graph.outputs, graph.initializers
-    )
-    model = helper.make_model(proto, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=8)
-    return CopiesModel(as_bytes(model, "the layer"), graph.host())
+    graph = _Graph(kernel, int8, _made_up_weight)
+    return CopiesModel(as_bytes(graph.model(copies), "the layer"), graph.host())
+
+
+def copies_proto(kernel: Kernel, copies: int, weight: Weight, *, int8: bool = False) -> ModelProto:
+    """Build a model of copies of a kernel whose weights are made otherwise, and no inputs.
+
+    Parameters
+    ----------
+    kernel, copies, int8
+        As for `copies_model`.
+    weight : callable
+        Makes a copy's weight of a name, shape and type.
+    """
+    return _Graph(kernel, int8, weight).model(copies)
 
 
 def as_bytes(model: Any, name: str) -> bytes:
@@ -142,12 +151,12 @@ def as_bytes(model: Any, name: str) -> bytes:
 class _Graph:
     """Nodes, weights, inputs and outputs of the copies so far."""
 
-    def __init__(self, kernel: Kernel, quantized: bool) -> None:
+    def __init__(self, kernel: Kernel, quantized: bool, weight: Weight) -> None:
         self.nodes: list[NodeProto] = []
         self.inputs: list[ValueInfoProto] = []
         self.outputs: list[ValueInfoProto] = []
         self.initializers: list[TensorProto] = []
-        self._kernel, self._quantized = kernel, quantized
+        self._kernel, self._quantized, self._weight = kernel, quantized, weight
         types, weights = kernel.input_dtypes, len(kernel.weight_shapes)
         self._weights = tuple(zip(kernel.weight_shapes, types[1 : 1 + weights], strict=True))
         self._reads = {"x": (kernel.input_shape, types[0])} | {
@@ -156,6 +165,16 @@ class _Graph:
         }
         self._copy = 0
         self._count = 0
+
+    def model(self, copies: int) -> ModelProto:
+        """Add all copies; return the model."""
+        for copy in range(copies):
+            self.add(copy)
+        proto = helper.make_graph(
+            self.nodes, "copies", self.inputs, self.outputs, self.initializers
+        )
+        opsets = [helper.make_opsetid("", OPSET)]
+        return helper.make_model(proto, opset_imports=opsets, ir_version=8)
 
     def add(self, copy: int) -> None:
         """Add one copy: the operator, a residual, and the activation that is fused into it."""
@@ -239,12 +258,9 @@ class _Graph:
         for place, (shape, dtype) in enumerate(self._weights):
             # The bias stays float32, and takes no part in the products.
             int8 = self._quantized and len(shape) > 1
-            word = "int8" if int8 else "float32" if dtype in HALVES else dtype
-            values = made_up(shape, word, zero_points=True)
-            if values.ndim and values.size:
-                values.flat[0] = 1 + self._copy
             name = f"w{self._copy}_{place}"
-            self.initializers.append(tensor(name, values, "int8" if int8 else dtype))
+            made = self._weight(name, shape, "int8" if int8 else dtype, self._copy)
+            self.initializers.append(made)
             names.append(self._dequantized(name) if int8 else name)
         if self._kernel.op == "Clip":
             return self._bounds()
@@ -331,6 +347,14 @@ _STANDARD: Mapping[str, Callable[[_Graph, Sequence[str]], str]] = {
     "Attention": _attention,
 }
 """ONNX Runtime's own operators that ONNX's operators add up to, as exporters write them."""
+
+
+def _made_up_weight(name: str, shape: Sequence[int], dtype: str, copy: int) -> TensorProto:
+    """Return a weight with values of a copy's own."""
+    values = made_up(shape, "float32" if dtype in HALVES else dtype, zero_points=True)
+    if values.ndim and values.size:
+        values.flat[0] = 1 + copy
+    return tensor(name, values, dtype)
 
 
 def tensor(name: str, values: Array, dtype: str) -> TensorProto:
