@@ -291,11 +291,11 @@ def _log_facts(text: str) -> dict[str, str]:
             facts.setdefault(fact[1].strip(), fact[2].strip())
     version = _LOG_VERSION.search(text)
     if version and "TensorRT version" not in facts:
-        facts["TensorRT version"] = _version(version[1])
+        facts["TensorRT version"] = version_of(version[1])
     return facts
 
 
-def _version(digits: str) -> str:
+def version_of(digits: str) -> str:
     """Write the version of a log's first line: 8412 is 8.4.12, 101303 is 10.13.3."""
     if len(digits) < 6:
         return ".".join(filter(None, (digits[:1], digits[1:2], digits[2:].lstrip("0") or "0")))
