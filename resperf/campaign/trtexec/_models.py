@@ -23,6 +23,7 @@ from onnx import ModelProto, TensorProto, helper
 
 from resperf.backends._trt_copies import bits, copies_proto, kernel_of, tensor
 from resperf.copies import SHORTEST_MS, copies_of
+from resperf.errors import UnsupportedError
 from resperf.layers import Kernel, Layer, spread_indices
 from resperf.network.protos import data_type_of
 from resperf.units import DTYPE_BYTES
@@ -33,6 +34,7 @@ TENSORS_BYTES = 1 << 29
 BLOCK_BYTES = 1 << 22
 _PAGE = 4096
 _EMBEDDED_BYTES = 1024
+_MOST_INDICES_BYTES = 1 << 20
 _SHARED = ("float32", "float16", "bfloat16", "int8")
 _BINDING = re.compile(r"copy\d+\.(x|y|extra\d+)")
 _POSITIVE = frozenset({"BatchNormalization"})
@@ -74,14 +76,14 @@ class SharedWeights:
         Raises
         ------
         UnsupportedError
-            If TensorRT has no operator for it.
+            If TensorRT has no operator for it, or trtexec no values.
         """
         kernel = kernel_of(layer, int8=int8)
         self._word, self._count = "positive" if kernel.op in _POSITIVE else "weights", 0
         model = copies_proto(kernel, copies, self._weight, int8=int8)
         if kernel.index_bound:
             _fix_indices(model, kernel, copies)
-        _show_parts(model)
+        _show_parts(model, len(kernel.output_shape))
         _name_bindings(model, name)
         return model
 
@@ -131,23 +133,30 @@ def _small(
 
 
 def _fix_indices(model: ModelProto, kernel: Kernel, copies: int) -> None:
-    """Make indices constants: random inputs of trtexec may point outside the table."""
+    """Make indices a constant: random inputs of trtexec may point outside the table."""
     shape = kernel.extra_shapes[0]
+    if math.prod(shape) * 8 > _MOST_INDICES_BYTES:
+        raise UnsupportedError(
+            f"indices of shape {shape} are too many for trtexec, which cannot make up valid ones: "
+            f"files hold {_MOST_INDICES_BYTES} bytes of them at most"
+        )
     indices = spread_indices(math.prod(shape), kernel.index_bound).reshape(shape)
-    for copy in range(copies):
-        name = f"copy{copy}.extra0"
-        place = next(i for i, each in enumerate(model.graph.input) if each.name == name)
-        del model.graph.input[place]
-        model.graph.initializer.append(tensor(name, indices, "int64"))
+    model.graph.initializer.append(tensor("indices", indices, "int64"))
+    names = {f"copy{copy}.extra0" for copy in range(copies)}
+    for place in reversed(range(len(model.graph.input))):
+        if model.graph.input[place].name in names:
+            del model.graph.input[place]
+    for node in model.graph.node:
+        node.input[:] = ["indices" if name in names else name for name in node.input]
 
 
-def _show_parts(model: ModelProto) -> None:
+def _show_parts(model: ModelProto, rank: int) -> None:
     """Make all parts of a split outputs: TensorRT would not write those that nobody reads."""
     types = {each.name: each.type.tensor_type.elem_type for each in model.graph.output}
     for node in model.graph.node:
         if node.op_type == "Split":
             for name in node.output[1:]:
-                part = helper.make_tensor_value_info(name, types[node.output[0]], None)
+                part = helper.make_tensor_value_info(name, types[node.output[0]], [None] * rank)
                 model.graph.output.append(part)
 
 
@@ -157,7 +166,7 @@ def _name_bindings(model: ModelProto, name: str) -> None:
     def renamed(given: str) -> str:
         return f"{given}.{name}" if _BINDING.fullmatch(given) else given
 
-    for value in (*model.graph.input, *model.graph.output, *model.graph.initializer):
+    for value in (*model.graph.input, *model.graph.output):
         value.name = renamed(value.name)
     for node in model.graph.node:
         node.input[:] = map(renamed, node.input)
