@@ -352,3 +352,36 @@ def test_the_hours_bound_what_is_written(tmp_path: Path) -> None:
     assert 20 <= written.runs <= 35
     manifest = json.loads((tmp_path / "short" / "manifest.json").read_text())
     assert len(manifest["runs"]) == written.runs
+
+
+def test_from_campaign_to_prediction(
+    machine: GpuMachine, tmp_path: Path, cli: Any, perceptron: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("tiny.toml").write_text(
+        "samples = 14\nseed = 1\nrepeat_share = 0.0\n[run]\nhours = 1\n[kinds.dense]\n"
+        "batch = 1\nfeatures_in = { law = 'uniform', low = 40, high = 400 }\nbias = false\n"
+        "features_out = { law = 'uniform', low = 10, high = 400 }\nactivation = 'none'\n"
+    )
+    words = ("bench", "tiny.toml", "--runner", "trtexec", "-o", "mine.h5")
+    printed = cli.text(*words)
+    assert "mine-trtexec: 14 layers, 14 measurements" in printed
+    assert "next: copy mine-trtexec to the GPU machine, run there: sh run.sh" in printed
+    following = printed.splitlines()[-1].split()
+    assert following[:3] == ["resperf", "bench", "tiny.toml"]
+    assert "has no results yet: run sh run.sh there" in cli.error(*following[1:])
+    assert machine.start(Path("mine-trtexec")).returncode == 0
+    printed = cli.text(*following[1:])
+    assert "mine.h5: 14 rows (14 ok)" in printed
+    assert "next: resperf train mine.h5" in printed
+    cli.text("train", "mine.h5", "-o", "bundle", "--method", "baseline")
+    network = perceptron("net.onnx", 300, 200, 100)
+    found = cli.json(
+        "predict", network, "--batch", "1", "--bundle", "bundle", "--framework", "tensorrt"
+    )
+    # 300 + 200 and 200 + 100 values.
+    expected_ms = 2 * 0.005 + 1e-6 * 800
+    assert found["phases"]["execution_ms"] == pytest.approx(expected_ms, rel=0.05)
+    assert (found["framework"], found["device"]) == ("tensorrt", "a100-80gb")
+    assert "--results needs --runner trtexec" in cli.error(*words[:2], "--results", "mine-trtexec")
+    assert "trtexec measures tensorrt, not torch" in cli.error(*words, "--framework", "torch")
