@@ -17,8 +17,10 @@ import math
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from onnx import ModelProto, TensorProto, helper
 
 from resperf.backends._trt_copies import bits, copies_proto, kernel_of, tensor
@@ -111,17 +113,15 @@ class SharedWeights:
         return {file: -(-size // BLOCK_BYTES) for file, size in self.needed_bytes.items()}
 
 
-def _values(
-    shape: Sequence[int], dtype: str, *, seed: int, positive: bool
-) -> np.ndarray[tuple[int, ...], np.dtype[np.generic]]:
+def _values(shape: Sequence[int], dtype: str, *, seed: int, positive: bool) -> npt.NDArray[Any]:
     """Return random values; bfloat16 as its bits."""
     source = np.random.default_rng(seed)
     if dtype not in _SHARED[:3]:
         kind = np.dtype(dtype)
         # A single integer is a zero point, of which 0 is the most common.
         return source.integers(1, 9, shape).astype(kind) if len(shape) else np.zeros((), kind)
-    drawn = np.asarray(source.standard_normal(shape, np.float32))
-    drawn = 0.5 + np.abs(drawn) if positive else drawn * np.float32(0.05)
+    drawn: npt.NDArray[np.float32] = np.asarray(source.standard_normal(shape, np.float32))
+    drawn = np.abs(drawn) + np.float32(0.5) if positive else drawn * np.float32(0.05)
     return bits(drawn) if dtype == "bfloat16" else drawn.astype(dtype)
 
 
