@@ -52,6 +52,22 @@ def write_whole(path: Path, content: bytes | memoryview) -> None:
     sync_folder(target.parent)
 
 
+def lock(descriptor: int) -> bool:
+    """Lock an open file against other processes until it is closed; False if one has locked it.
+
+    Where the system knows no such locks, it counts as locked.
+    """
+    try:
+        import fcntl
+    except ImportError:
+        return True
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
 def sync(path: Path) -> None:
     """Make what was written to a file or a folder survive a power cut."""
     descriptor = os.open(path, os.O_RDONLY)

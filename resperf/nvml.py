@@ -3,16 +3,19 @@
 The one home of ``nvidia-ml-py`` (`pynvml`). Only functions that read are called: no setting of a
 card is ever changed. What a card or its driver does not answer is None, never 0.
 
-CUDA counts the fastest GPU first, NVML by place on the bus. `number_as_nvml` makes CUDA count as
-NVML does; ``CUDA_VISIBLE_DEVICES`` hides GPUs and orders them anew, and is followed here.
+NVML counts GPUs by their place on the bus; `resperf.backends.backend` makes CUDA do so too, which
+by itself puts the fastest first. ``CUDA_VISIBLE_DEVICES`` hides GPUs and orders them anew, and is
+followed here.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import itertools
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -30,6 +33,12 @@ REASONS: Mapping[str, int] = {
 """Why clocks are what they are -> bit of NVML's clocks event reasons."""
 THROTTLING = frozenset({"hardware_slowdown", "software_thermal", "hardware_thermal", "power_brake"})
 """Reasons for which a card is slower than it can be for long."""
+_CLOCK_REASONS = (
+    "nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons",
+)  # fmt: skip
+"""Drivers before 535 know the second name only."""
+_TEMPERATURE = ("nvmlDeviceGetTemperature", "nvmlDeviceGetTemperatureV")
+"""CUDA 14 is to know the second name only."""
 _PREFIX = "nvidia-"
 """Of the names of cards that are in no table (`resperf.targets`)."""
 _HOST_PIDS = 0xEFFFFFFC
@@ -62,6 +71,8 @@ class GpuFacts:
         ``"on"`` or ``"off"``.
     pcie : str
         Best link of card and slot: ``"PCIe 4.0 x16"``.
+    trouble : str
+        Why it cannot be used, if so: it is lost, or in MIG mode without an instance.
     """
 
     number: int
@@ -78,6 +89,7 @@ class GpuFacts:
     mig: str | None = None
     persistence: str | None = None
     pcie: str | None = None
+    trouble: str | None = None
 
     @property
     def device(self) -> str:
@@ -156,10 +168,10 @@ class Gpu:
     def __init__(self, word: str = "cuda") -> None:
         self._nvml = _started()
         self.number = _number_of(word)
-        handles = _visible(self._nvml)
-        if self.number >= len(handles):
-            raise ResperfError(f"there is no device {word}: {_there(self._nvml, handles)}")
-        self._card, self._instance = handles[self.number]
+        visible = _visible(self._nvml)
+        if self.number >= len(visible):
+            raise ResperfError(f"there is no device {word}: {_there()}")
+        self._card, self._instance = _handles(self._nvml, self.number, visible[self.number])
         if self._instance is None:
             self._instance = self._first_instance()
 
@@ -200,7 +212,7 @@ class Gpu:
         return GpuState(
             sm_clock_mhz=self._ask("nvmlDeviceGetClockInfo", card, nvml.NVML_CLOCK_SM),
             memory_clock_mhz=self._ask("nvmlDeviceGetClockInfo", card, nvml.NVML_CLOCK_MEM),
-            temperature_c=self._ask("nvmlDeviceGetTemperature", card, nvml.NVML_TEMPERATURE_GPU),
+            temperature_c=self._first_answer(_TEMPERATURE, card, nvml.NVML_TEMPERATURE_GPU),
             power_w=None if milliwatts is None else milliwatts / 1000,
             utilisation_percent=None if utilisation is None else utilisation.gpu,
             used_memory_bytes=None if memory is None else memory.used,
@@ -226,20 +238,25 @@ class Gpu:
 
     def _ask(self, function: str, *arguments: Any) -> Any:
         """Call a function of NVML; None if this card or driver does not answer it."""
+        call = getattr(self._nvml, function, None)
+        if call is None:  # another version of nvidia-ml-py
+            return None
         try:
-            return getattr(self._nvml, function)(*arguments)
+            return call(*arguments)
         except self._nvml.NVMLError as error:
-            if error.value in _lost(self._nvml):
-                raise DeviceLostError(
-                    f"cuda:{self.number} is lost ({error}); the system's log (dmesg) may say why, "
-                    "and a reboot usually brings it back"
-                ) from error
+            if error.value in (
+                self._nvml.NVML_ERROR_GPU_IS_LOST, self._nvml.NVML_ERROR_RESET_REQUIRED,
+            ):  # fmt: skip
+                raise _lost_error(self.number, error) from error
             return None
 
+    def _first_answer(self, functions: Sequence[str], *arguments: Any) -> Any:
+        """Ask by the name that this driver knows."""
+        answers = (self._ask(each, *arguments) for each in functions)
+        return next((each for each in answers if each is not None), None)
+
     def _reasons(self) -> frozenset[str] | None:
-        bits = self._ask("nvmlDeviceGetCurrentClocksEventReasons", self._card)
-        if bits is None:  # a driver before 535
-            bits = self._ask("nvmlDeviceGetCurrentClocksThrottleReasons", self._card)
+        bits = self._first_answer(_CLOCK_REASONS, self._card)
         if bits is None:
             return None
         return frozenset(name for name, bit in REASONS.items() if bits & bit)
@@ -275,8 +292,21 @@ class Gpu:
 
 
 def gpus() -> list[GpuFacts]:
-    """Return the GPUs that CUDA may use here; errors as of `Gpu`."""
-    return [Gpu(f"cuda:{place}").facts() for place in range(len(_visible(_started())))]
+    """Return the GPUs that CUDA may use here, and what is wrong with those that it cannot use.
+
+    Raises
+    ------
+    MissingExtraError, ResperfError
+        If there is no nvidia-ml-py or no driver.
+    """
+    return [_facts(number) for number in range(len(_visible(_started())))]
+
+
+def _facts(number: int) -> GpuFacts:
+    try:
+        return Gpu(f"cuda:{number}").facts()
+    except ResperfError as error:
+        return GpuFacts(number, "unknown", trouble=str(error))
 
 
 def local_device(word: str) -> tuple[str, Accelerator]:
@@ -291,14 +321,6 @@ def word_of(accelerator: Accelerator) -> str:
         if facts.uuid_hash in (None, accelerator.uuid_hash):
             return f"cuda:{facts.number}"
     raise ResperfError(f"this machine does not have the {accelerator.name} that is measured on")
-
-
-def number_as_nvml() -> None:
-    """Make CUDA count GPUs as NVML and nvidia-smi do; before a framework starts CUDA.
-
-    An order that the user chose stays.
-    """
-    os.environ.setdefault(_ORDER, "PCI_BUS_ID")
 
 
 def _started() -> Any:
@@ -331,8 +353,11 @@ def _no_driver(nvml: Any, error: Any) -> str:
     return f"no NVIDIA GPU can be used: {advice.get(error.value, str(error))}"
 
 
-def _lost(nvml: Any) -> tuple[int, ...]:
-    return nvml.NVML_ERROR_GPU_IS_LOST, nvml.NVML_ERROR_RESET_REQUIRED
+def _lost_error(number: int, error: Exception) -> DeviceLostError:
+    return DeviceLostError(
+        f"cuda:{number} is lost ({error}); the system's log (dmesg) may say why, and a reboot "
+        "usually brings it back"
+    )
 
 
 def _number_of(word: str) -> int:
@@ -343,64 +368,59 @@ def _number_of(word: str) -> int:
     return int(number or 0)
 
 
-def _visible(nvml: Any) -> list[tuple[Any, Any]]:
-    """Return the cards that CUDA may use in its order, and of each the MIG instance, if named.
+def _visible(nvml: Any) -> list[str]:
+    """Return numbers and UUIDs of the GPUs that CUDA may use, in its order.
 
     Raises
     ------
     ResperfError
         If CUDA was told to count them otherwise than NVML does.
-    DeviceLostError
-        If one does not answer.
     """
-    words = os.environ.get(_VISIBLE)
     count = nvml.nvmlDeviceGetCount()
     order = os.environ.get(_ORDER, "PCI_BUS_ID")
     if count > 1 and order != "PCI_BUS_ID":
         raise ResperfError(
             f"{_ORDER}={order} numbers GPUs otherwise than NVML; unset it, or set PCI_BUS_ID"
         )
+    places = [str(place) for place in range(count)]
+    words = os.environ.get(_VISIBLE)
     if words is None:
-        return [(_handle(nvml, place), None) for place in range(count)]
-    found = []
-    for word in words.split(","):
-        named = _named(nvml, word.strip(), count)
-        if named is None:  # CUDA ignores what follows
-            break
-        found.append(named)
-    return found
+        return places
+    # CUDA ignores what follows a word that means nothing.
+    return list(
+        itertools.takewhile(
+            lambda word: word in places or _by_uuid(nvml, word, count) is not None,
+            map(str.strip, words.split(",")),
+        )
+    )
 
 
-def _named(nvml: Any, word: str, count: int) -> tuple[Any, Any] | None:
-    """Return what a word of CUDA_VISIBLE_DEVICES means: a number, or the start of a UUID."""
-    if word.isdecimal():
-        return (_handle(nvml, int(word)), None) if int(word) < count else None
-    if word.startswith("MIG-"):
-        try:
+def _handles(nvml: Any, number: int, word: str) -> tuple[Any, Any]:
+    """Return the card that such a word of `_visible` means, and the MIG instance if it is one."""
+    found = None if word.isdecimal() else _by_uuid(nvml, word, nvml.nvmlDeviceGetCount())
+    try:
+        return found or (nvml.nvmlDeviceGetHandleByIndex(int(word)), None)
+    except nvml.NVMLError as error:
+        raise _lost_error(number, error) from error
+
+
+def _by_uuid(nvml: Any, word: str, count: int) -> tuple[Any, Any] | None:
+    """Return card and MIG instance of a UUID, or of a card's as far as it tells it apart."""
+    with contextlib.suppress(nvml.NVMLError):
+        if word.startswith("MIG-"):
             instance = nvml.nvmlDeviceGetHandleByUUID(word)
             return nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(instance), instance
-        except nvml.NVMLError:
-            return None
-    handles = [_handle(nvml, place) for place in range(count)] if word else []
-    return next(((h, None) for h in handles if nvml.nvmlDeviceGetUUID(h).startswith(word)), None)
+    for place in range(count if word.startswith("GPU-") else 0):
+        with contextlib.suppress(nvml.NVMLError):
+            card = nvml.nvmlDeviceGetHandleByIndex(place)
+            if nvml.nvmlDeviceGetUUID(card).startswith(word):
+                return card, None
+    return None
 
 
-def _handle(nvml: Any, place: int) -> Any:
-    try:
-        return nvml.nvmlDeviceGetHandleByIndex(place)
-    except nvml.NVMLError as error:
-        raise DeviceLostError(
-            f"GPU {place} does not answer ({error}); the system's log (dmesg) may say why, and a "
-            "reboot usually brings it back"
-        ) from error
-
-
-def _there(nvml: Any, handles: list[tuple[Any, Any]]) -> str:
+def _there() -> str:
     """List the devices that are there."""
-    words = [
-        f"cuda:{place} ({nvml.nvmlDeviceGetName(instance or card)})"
-        for place, (card, instance) in enumerate(handles)
-    ]
+    words = [f"cuda:{each.number} ({each.name})" for each in gpus()]
     hidden = "" if os.environ.get(_VISIBLE) is None else f" with {_VISIBLE}={os.environ[_VISIBLE]}"
     return f"this machine has {', '.join(words) or 'no GPU'}{hidden}"
 

@@ -146,10 +146,11 @@ class Platform(Record):
                 effect = rule.effect
                 if name in ("family", "model") and self.processor == other.processor:
                     effect = "another generation under the same processor name: times may differ"
+                here, there = mine, theirs
                 if name == "accelerators":
-                    mine, theirs = _words_of(mine), _words_of(theirs)
+                    here, there = _words_of(mine, theirs), _words_of(theirs, mine)
                 comma = ", " * bool(effect)
-                phrases.append(f"{name}: {mine} here, {theirs} there{comma}{effect}")
+                phrases.append(f"{name}: {here} here, {there} there{comma}{effect}")
         return phrases + self.speed_differences(other)
 
     def speed_differences(self, other: Platform) -> list[str]:
@@ -196,13 +197,15 @@ def _memory_differs(mine: int, theirs: int) -> bool:
 
 
 def _accelerators_differ(mine: tuple[Accelerator, ...], theirs: tuple[Accelerator, ...]) -> bool:
-    """Whether the numbers of accelerators differ, or a fact that both sides know."""
-    facts = [f.name for f in dataclasses.fields(Accelerator)]
+    """Whether their numbers differ, or a fact that both sides know."""
     return len(mine) != len(theirs) or any(
-        _both_known(getattr(one, name), getattr(other, name))
-        for one, other in zip(mine, theirs, strict=True)
-        for name in facts
+        _facts_that_differ(*pair) for pair in zip(mine, theirs, strict=True)
     )
+
+
+def _facts_that_differ(one: Accelerator, other: Accelerator) -> list[str]:
+    names = (f.name for f in dataclasses.fields(Accelerator))
+    return [name for name in names if _both_known(getattr(one, name), getattr(other, name))]
 
 
 _CPU: Mapping[str, _Rule] = {
@@ -233,15 +236,15 @@ _ACCELERATED: Mapping[str, _Rule] = {
 """Facts that affect times on accelerators."""
 
 
-def _words_of(accelerators: tuple[Accelerator, ...]) -> str:
-    """Describe accelerators by all known facts."""
-    words = [
-        " ".join(
-            [each.name, *(f"{name}={value}" for name, value in dataclasses.asdict(each).items()
-                          if value and name != "name")]
-        )
-        for each in accelerators
-    ]  # fmt: skip
+def _words_of(mine: tuple[Accelerator, ...], others: tuple[Accelerator, ...]) -> str:
+    """Describe accelerators by what they do not share with as many others, else by all facts."""
+    words = []
+    for place, each in enumerate(mine):
+        facts = dataclasses.asdict(each)
+        if len(mine) == len(others):
+            facts = {name: facts[name] for name in _facts_that_differ(each, others[place])}
+        shown = (f"{name}={value}" for name, value in facts.items() if value and name != "name")
+        words.append(" ".join([each.name, *shown]))
     return " and ".join(words) or "none"
 
 

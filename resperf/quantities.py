@@ -140,10 +140,13 @@ PHASES = QUANTITIES["latency_ms"].parts
 
 
 def layer_quantity(names: Collection[str]) -> str:
-    """Return the main quantity of a layer among `names`: execution, else the whole call.
+    """Return the main quantity of a layer among `names`: execution, the whole call, or a step.
 
-    Without either, it is the first quantity that does not only count at a network's ends.
+    Without these, it is the first quantity that does not only count at a network's ends.
     """
+    for name in (EXECUTION, WHOLE_CALL, STEP):
+        if name in names:
+            return name
     own = (
         name
         for name, row in QUANTITIES.items()

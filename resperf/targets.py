@@ -137,6 +137,7 @@ _CONTAINED = ("node_ms", "handover_ms_per_mb")
 _TORCH_FREE = ("session_ms", "view_ms", *_CONTAINED)
 """PyTorch has no session, and its views run nothing on a GPU."""
 
+_TORCH = "resperf.backends.torch:TorchBackend"
 _TORCH_PRECISIONS = ("fp32", "amp", "fp16", "bf16")
 
 _ROWS = (
@@ -168,8 +169,11 @@ _ROWS = (
         framework="torch",
         device_class="cuda",
         lowering="resperf.lowering.torch",
+        backend=_TORCH,
+        monitor="resperf.backends.monitors.cuda:CudaMonitor",
         terms="resperf.predictors.terms.cuda:CUDA",
         packages=("torch",),
+        install="resperf[torch,cuda]",
         free=_TORCH_FREE,
         precisions=_TORCH_PRECISIONS,
     ),
@@ -186,8 +190,12 @@ _ROWS = (
         framework="torch",
         device_class="cpu",
         lowering="resperf.lowering.torch",
+        backend=_TORCH,
+        monitor="resperf.backends.monitors.cpu:CpuMonitor",
+        terms=DEFAULT.terms,
         packages=("torch",),
-        free=_TORCH_FREE,
+        install="resperf[torch]",
+        recycle_layers=1000,
     ),
     Target(
         framework="tensorrt",
@@ -274,7 +282,8 @@ def target(framework: str | None = None, device_class: str | None = None) -> Tar
     Parameters
     ----------
     framework, device_class : str, optional
-        If one is omitted, the first matching row with a backend is chosen.
+        If one is omitted, the first matching row with a backend is chosen, of a CPU if there is
+        one.
 
     Raises
     ------
@@ -284,18 +293,25 @@ def target(framework: str | None = None, device_class: str | None = None) -> Tar
     key = (framework or "", device_class or "")
     if key in _table:
         return _table[key]
-    rows = [row for row in targets() if framework in (None, row.framework)]
-    if not rows:
-        raise ResperfError(
-            f"no framework {framework!r}; known frameworks: {', '.join(frameworks())}"
-        )
+    rows = _rows_of(framework)
     fitting = [row for row in rows if device_class in (None, row.device_class)]
     if not fitting:
         wanted = f"{framework}/{device_class}" if framework else f"for {device_class!r}"
         raise ResperfError(
             f"no target {wanted}; targets that can be measured: {names_with('backend')}"
         )
-    return next((row for row in fitting if row.backend), fitting[0])
+    measured = [row for row in fitting if row.backend] or fitting[:1]
+    here = (row for row in measured if row.device_class == DEFAULT.device_class)
+    return next(here, measured[0])
+
+
+def _rows_of(framework: str | None) -> list[Target]:
+    rows = [row for row in targets() if framework in (None, row.framework)]
+    if not rows:
+        raise ResperfError(
+            f"no framework {framework!r}; known frameworks: {', '.join(frameworks())}"
+        )
+    return rows
 
 
 def stand_in(framework: str, device_class: str) -> Target:
@@ -311,7 +327,7 @@ def stand_in(framework: str, device_class: str) -> Target:
     key = (framework, device_class)
     if key not in _table:
         _add_installed()
-    return _table[key] if key in _table else target(framework)
+    return _table[key] if key in _table else _rows_of(framework)[0]
 
 
 def device_class(word: str, framework: str | None = None) -> str:

@@ -111,6 +111,20 @@ def test_of_accelerators_the_driver_counts_and_the_hosts_stepping_does_not() -> 
     assert mine.differences(XEON)[0].startswith("accelerators: H100 driver=550 here, none there")
 
 
+def test_facts_of_accelerators_that_old_files_do_not_know_are_no_difference() -> None:
+    old = replace(XEON, accelerators=(Accelerator.from_json({"name": "H100", "driver": "550"}),))
+    known = Accelerator("H100", driver="550", uuid_hash="ab", ecc="on", mig="off", cuda="12.4")
+    mine = replace(XEON, accelerators=(known,))
+    assert mine.differences(old) == old.differences(mine) == []
+    theirs = replace(XEON, accelerators=(replace(known, uuid_hash="cd", ecc="off"),))
+    assert mine.differences(theirs) == [
+        "accelerators: H100 uuid_hash=ab ecc=on here, H100 uuid_hash=cd ecc=off there, another "
+        "device, driver or clock: all times may differ"
+    ]
+    two = replace(XEON, accelerators=(known, known))
+    assert mine.differences(two)[0].startswith("accelerators: H100 driver=550 uuid_hash=ab")
+
+
 def test_a_fingerprint_is_split_into_setting_and_platform() -> None:
     old = {
         "device": "cpu", "processor": "P", "instruction_set": "avx2", "cores": 2, "threads": 1,

@@ -2,6 +2,8 @@
 
     python tools/benchmark_campaign.py --framework onnxruntime --layers 500
     python tools/benchmark_campaign.py --framework onnxruntime --layers 5000 --brief
+    PYTHONPATH=.:tests python tools/benchmark_campaign.py --framework synthetic_gpu:TARGET \\
+        --settings '{"hot": [100, 4]}' --layers 10000 --brief
 
 Target: at most 60 ms median overhead per layer outside warm-up and samples; memory that does not
 grow with the number of layers.
@@ -10,6 +12,7 @@ grow with the number of layers.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 import tempfile
@@ -19,12 +22,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import psutil
+from benchmark_kill import named_target
 
 from resperf.campaign import Bench, Campaign, run_campaign
 from resperf.cli.bench import find_campaign
 from resperf.dataset import read_dataset
 from resperf.measurement import Status
-from resperf.targets import target
 
 MEBIBYTE = 1 << 20
 
@@ -61,7 +64,8 @@ def main() -> int:
     """Run the benchmark and print what it found."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--campaign", default="demo")
-    parser.add_argument("--framework", default="onnxruntime")
+    parser.add_argument("--framework", default="onnxruntime", help="or a target's import string")
+    parser.add_argument("--settings", type=json.loads, default={}, help="of the backend, as JSON")
     parser.add_argument("--layers", type=int, default=500)
     parser.add_argument("--brief", action="store_true", help="a tenth of the sampling time")
     arguments = parser.parse_args()
@@ -74,9 +78,10 @@ def main() -> int:
     log.start()
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "benchmark.h5"
-        result = run_campaign(
-            campaign, output, Bench(target(arguments.framework), samples=arguments.layers)
+        bench = Bench(
+            named_target(arguments.framework), arguments.settings, samples=arguments.layers
         )
+        result = run_campaign(campaign, output, bench)
         rows = read_dataset(output).measurements
     log.stop()
     done = [row for row in rows if row.status is Status.OK]
@@ -84,7 +89,10 @@ def main() -> int:
     sampling_s = sum(row.duration_s - row.overhead_s for row in done)
     print(f"{result.measured} layers in {result.elapsed_s:.0f} s: "
           f"{result.measured / result.elapsed_s:.2f} layers/s")  # fmt: skip
-    print(f"statuses {dict(result.statuses)}, {result.again} measured again")
+    print(
+        f"statuses {dict(result.statuses)}, {result.again} measured again, "
+        f"{result.noisy} rows remain noisy"
+    )
     print(
         f"overhead per layer: median {1e3 * result.overhead_s:.1f} ms with journal and messages; "
         f"in the measuring process median {1e3 * overhead_s[len(overhead_s) // 2]:.1f} ms, "

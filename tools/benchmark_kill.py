@@ -1,6 +1,8 @@
 """kill -9 a campaign at random moments, resume it, and count rows that were lost or doubled.
 
     python tools/benchmark_kill.py --kills 50
+    PYTHONPATH=.:tests python tools/benchmark_kill.py --kills 20 \\
+        --framework synthetic_gpu:TARGET --settings '{"hot": [100, 4]}'
 
 Runs on the synthetic device, with the dataset compacted all the time, so that kills hit journal
 and dataset alike.
@@ -10,6 +12,8 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib
+import json
 import os
 import random
 import signal
@@ -18,13 +22,17 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+from resperf.campaign import Bench, Campaign, plan_campaign, run_campaign
 from resperf.campaign.journal import read_journal
 from resperf.campaign.store import journal_path
 from resperf.dataset import read_dataset
 from resperf.errors import ResperfError
+from resperf.targets import Target, register, target
 
 ROOT = Path(__file__).resolve().parents[1]
 CAMPAIGN = """
@@ -40,16 +48,7 @@ batch = {{ law = "uniform", low = 1, high = 64 }}
 features_in = {{ law = "uniform", low = 1, high = 2000 }}
 features_out = {{ law = "uniform", low = 1, high = 500 }}
 """
-CHILD = """
-import sys
-from pathlib import Path
-from resperf.campaign import Bench, Campaign, run_campaign
-from resperf.targets import target
-run_campaign(
-    Campaign.from_toml(Path(sys.argv[1])), Path(sys.argv[2]),
-    Bench(target("synthetic"), {"real_ms": float(sys.argv[3])}), progress=False,
-)
-"""
+CHILD = "import sys, benchmark_kill; benchmark_kill.measure(*sys.argv[1:])"
 
 
 @dataclass
@@ -66,15 +65,37 @@ class Report:
     rows_at_kill: list[int] = field(default_factory=list)
 
 
-def kill_and_resume(folder: Path, *, kills: int, seed: int, layers: int, real_ms: float) -> Report:
+def named_target(word: str) -> Target:
+    """Return the target of a framework's name, or of the import string of one that is not here."""
+    module, _, name = word.rpartition(":")
+    return register(getattr(importlib.import_module(module), name)) if module else target(word)
+
+
+def measure(campaign: str, output: str, framework: str, settings: str) -> None:
+    """Run or resume the campaign; what is killed."""
+    bench = Bench(named_target(framework), json.loads(settings))
+    run_campaign(Campaign.from_toml(Path(campaign)), Path(output), bench, progress=False)
+
+
+def kill_and_resume(
+    folder: Path,
+    *,
+    kills: int,
+    seed: int,
+    layers: int,
+    framework: str = "synthetic",
+    settings: Mapping[str, Any],
+    longest_s: float = 0.25,
+) -> Report:
     """Start a campaign `kills` times, kill it each time, then let it finish."""
     campaign, output = folder / "kill.toml", folder / "kill.h5"
     campaign.write_text(CAMPAIGN.format(layers=layers))
+    words = [str(campaign), str(output), framework, json.dumps(settings)]
     source, report = random.Random(seed), Report()
     for _ in range(kills):
         before = _identities(output, report)
-        process = _start(campaign, output, real_ms)
-        _wait_for_growth(output, process, source)
+        process = _start(words)
+        _wait_for_growth(output, process, source, longest_s)
         children = _children(process.pid)
         process.send_signal(signal.SIGKILL)
         ended = process.wait()
@@ -86,25 +107,27 @@ def kill_and_resume(folder: Path, *, kills: int, seed: int, layers: int, real_ms
         report.rows_at_kill.append(len(after))
         report.orphans += _still_there(children)
     before = _identities(output, report)
-    if _start(campaign, output, real_ms).wait():
+    if _start(words).wait():
         report.unreadable += 1
         return report
     rows = Counter((row.layer.key, row.repeat) for row in read_dataset(output).measurements)
     report.lost += len(before.keys() - rows.keys())
     report.doubled += sum(count - 1 for count in rows.values())
     report.rows = len(rows)
-    report.planned = _planned(campaign)
+    planned, *_ = plan_campaign(Campaign.from_toml(campaign), Bench(named_target(framework)))
+    report.planned = len(planned.items)
     return report
 
 
-def _start(campaign: Path, output: Path, real_ms: float) -> subprocess.Popen[bytes]:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    return subprocess.Popen(
-        [sys.executable, "-c", CHILD, str(campaign), str(output), str(real_ms)], env=environment
-    )
+def _start(words: list[str]) -> subprocess.Popen[bytes]:
+    folders = [str(ROOT), str(ROOT / "tools"), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, folders))}
+    return subprocess.Popen([sys.executable, "-c", CHILD, *words], env=environment)
 
 
-def _wait_for_growth(output: Path, process: subprocess.Popen[bytes], source: random.Random) -> None:
+def _wait_for_growth(
+    output: Path, process: subprocess.Popen[bytes], source: random.Random, longest_s: float
+) -> None:
     """Wait until the campaign measures, then for a random moment of it."""
     journal, start = journal_path(output), time.monotonic()
     size = journal.stat().st_size if journal.exists() else 0
@@ -116,7 +139,7 @@ def _wait_for_growth(output: Path, process: subprocess.Popen[bytes], source: ran
         if journal.exists() and journal.stat().st_size > size:
             break
         time.sleep(0.005)
-    time.sleep(source.random() * 0.25)
+    time.sleep(source.random() * longest_s)
 
 
 def _identities(output: Path, report: Report) -> Counter[tuple[str, int]]:
@@ -132,14 +155,6 @@ def _identities(output: Path, report: Report) -> Counter[tuple[str, int]]:
         print(f"unreadable: {error}", file=sys.stderr)
         report.unreadable += 1
     return found
-
-
-def _planned(campaign: Path) -> int:
-    from resperf.campaign import Bench, Campaign, plan_campaign
-    from resperf.targets import target
-
-    planned, *_ = plan_campaign(Campaign.from_toml(campaign), Bench(target("synthetic")))
-    return len(planned.items)
 
 
 def _children(pid: int) -> list[int]:
@@ -174,11 +189,15 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--layers", type=int, default=2000)
+    parser.add_argument("--longest-s", type=float, default=0.25, help="from first row to kill")
+    parser.add_argument("--framework", default="synthetic", help="or a target's import string")
+    parser.add_argument("--settings", type=json.loads, default={}, help="of the backend, as JSON")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         report = kill_and_resume(
             Path(folder), kills=arguments.kills, seed=arguments.seed, layers=arguments.layers,
-            real_ms=10.0,
+            framework=arguments.framework, settings={"real_ms": 10.0, **arguments.settings},
+            longest_s=arguments.longest_s,
         )  # fmt: skip
     print(
         f"{report.killed} kills at {report.rows_at_kill} rows\n"

@@ -141,7 +141,8 @@ def _keyword(parameter: str) -> str:
     """Return ``"flags="`` of ``"flags: int = 0"``, and ``"count"`` of ``"size_t count"``."""
     declared, equals, _ = parameter.partition("=")
     words = declared.partition(":")[0].split()
-    return "" if not words or words[-1] in ("self", "*", "/") else words[-1] + "=" * bool(equals)
+    name = words[-1] if words else "self"
+    return "" if name in ("self", "/") or name.startswith("*") else name + "=" * bool(equals)
 
 
 def as_text(found: dict[str, Any]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Iterable
 
 from resperf import targets
@@ -31,6 +32,8 @@ def backend(framework: str, device_class: str | None = None, /, **settings: obje
     MissingExtraError
         If its package is not installed.
     """
+    # Before the framework starts CUDA, and without meaning elsewhere: GPUs are numbered as by NVML.
+    os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
     row = targets.target(framework, device_class)
     factory = row.load("backend")
     known = inspect.signature(factory).parameters

@@ -122,6 +122,8 @@ class Backend(Protocol):
         """Return what a call costs, in milliseconds; measured once, then kept.
 
         ``session_ms``: a session call without layers. ``view_ms``: one shape-only node.
+        ``dispatch_ms``: what the host needs to start one kernel, where layers' times do not
+        contain it.
         """
         ...
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
+from onnx import GraphProto, ModelProto, TensorProto, ValueInfoProto, helper
 
 from resperf.backends._ort_runs import made_up
 from resperf.errors import LayerError, UnsupportedError
@@ -117,8 +117,8 @@ def copies_model(kernel: Kernel, copies: int, *, int8: bool = False) -> CopiesMo
     UnsupportedError
         If its values cannot be made up, or it is too large for one ONNX file (2 GB).
     """
-    graph = _Graph(kernel, int8, _made_up_weight)
-    return CopiesModel(as_bytes(graph.model(copies), "the layer"), graph.host())
+    model, graph = _filled(kernel, copies, int8, _made_up_weight)
+    return CopiesModel(as_bytes(model, "the layer"), graph.host())
 
 
 def copies_proto(kernel: Kernel, copies: int, weight: Weight, *, int8: bool = False) -> ModelProto:
@@ -131,10 +131,19 @@ def copies_proto(kernel: Kernel, copies: int, weight: Weight, *, int8: bool = Fa
     weight : callable
         Makes a copy's weight of a name, shape and type.
     """
-    return _Graph(kernel, int8, weight).model(copies)
+    return _filled(kernel, copies, int8, weight)[0]
 
 
-def as_bytes(model: Any, name: str) -> bytes:
+def _filled(kernel: Kernel, copies: int, int8: bool, weight: Weight) -> tuple[ModelProto, _Graph]:
+    """Make a model in place: copying it would take as long as its weights are large."""
+    model = ModelProto(ir_version=8, opset_import=[helper.make_opsetid("", OPSET)])
+    graph = _Graph(model.graph, kernel, int8, weight)
+    for copy in range(copies):
+        graph.add(copy)
+    return model, graph
+
+
+def as_bytes(model: ModelProto, name: str) -> bytes:
     """Serialise a model.
 
     Raises
@@ -151,12 +160,10 @@ def as_bytes(model: Any, name: str) -> bytes:
 class _Graph:
     """Nodes, weights, inputs and outputs of the copies so far."""
 
-    def __init__(self, kernel: Kernel, quantized: bool, weight: Weight) -> None:
-        self.nodes: list[NodeProto] = []
-        self.inputs: list[ValueInfoProto] = []
-        self.outputs: list[ValueInfoProto] = []
-        self.initializers: list[TensorProto] = []
-        self._kernel, self._quantized, self._weight = kernel, quantized, weight
+    def __init__(self, graph: GraphProto, kernel: Kernel, quantized: bool, weight: Weight) -> None:
+        graph.name = "copies"
+        self._graph, self._weight = graph, weight
+        self._kernel, self._quantized = kernel, quantized
         types, weights = kernel.input_dtypes, len(kernel.weight_shapes)
         self._weights = tuple(zip(kernel.weight_shapes, types[1 : 1 + weights], strict=True))
         self._reads = {"x": (kernel.input_shape, types[0])} | {
@@ -165,16 +172,6 @@ class _Graph:
         }
         self._copy = 0
         self._count = 0
-
-    def model(self, copies: int) -> ModelProto:
-        """Add all copies; return the model."""
-        for copy in range(copies):
-            self.add(copy)
-        proto = helper.make_graph(
-            self.nodes, "copies", self.inputs, self.outputs, self.initializers
-        )
-        opsets = [helper.make_opsetid("", OPSET)]
-        return helper.make_model(proto, opset_imports=opsets, ir_version=8)
 
     def add(self, copy: int) -> None:
         """Add one copy: the operator, a residual, and the activation that is fused into it."""
@@ -224,7 +221,7 @@ class _Graph:
         self._count += 1
         name = f"copy{self._copy}.{op}{self._count}"
         results = [f"{name}.out", *(f"{name}.more{place}" for place in range(more_outputs))]
-        self.nodes.append(helper.make_node(op, inputs, results, name, **attributes))
+        self._graph.node.append(helper.make_node(op, inputs, results, name, **attributes))
         return results[0]
 
     def constant(self, values: Array | Sequence[int] | float) -> str:
@@ -232,16 +229,14 @@ class _Graph:
         self._count += 1
         array = np.asarray(values)
         name = f"c{self._copy}_{self._count}"
-        if array.dtype.kind == "f":
-            self.initializers.append(tensor(name, array.astype(np.float32), self._kernel.dtype))
-        else:
-            self.initializers.append(tensor(name, array, str(array.dtype)))
+        dtype = self._kernel.dtype if array.dtype.kind == "f" else str(array.dtype)
+        self._graph.initializer.append(tensor(name, array, dtype))
         return name
 
     def _input(self, name: str) -> str:
         shape, dtype = self._reads[name]
         full = f"copy{self._copy}.{name}"
-        self.inputs.append(_info(full, shape, "int8" if self._quantized else dtype))
+        self._graph.input.append(_info(full, shape, "int8" if self._quantized else dtype))
         return self._dequantized(full) if self._quantized else full
 
     def _output(self, result: str) -> None:
@@ -250,8 +245,8 @@ class _Graph:
         if self._quantized:
             dtype = "int8"
             result = self.node("QuantizeLinear", result, *self._scale())
-        self.nodes[-1].output[0] = full
-        self.outputs.append(_info(full, kernel.output_shape, dtype))
+        self._graph.node[-1].output[0] = full
+        self._graph.output.append(_info(full, kernel.output_shape, dtype))
 
     def _own_weights(self) -> list[str]:
         names = []
@@ -260,14 +255,14 @@ class _Graph:
             int8 = self._quantized and len(shape) > 1
             name = f"w{self._copy}_{place}"
             made = self._weight(name, shape, "int8" if int8 else dtype, self._copy)
-            self.initializers.append(made)
+            self._graph.initializer.append(made)
             names.append(self._dequantized(name) if int8 else name)
         if self._kernel.op == "Clip":
             return self._bounds()
         return names
 
     def _bounds(self) -> list[str]:
-        return [self.constant(np.float32(0)), self.constant(np.float32(6))]
+        return [self.constant(0.0), self.constant(6.0)]
 
     def _constants(self) -> list[str]:
         given = self._kernel.constants
@@ -275,7 +270,7 @@ class _Graph:
 
     def _scale(self) -> tuple[str, str]:
         """Add scale and zero point, which says that the type is int8."""
-        return self.constant(np.float32(_SCALE)), self.constant(np.array(0, np.int8))
+        return self.constant(_SCALE), self.constant(np.array(0, np.int8))
 
     def _dequantized(self, name: str) -> str:
         return self.node("DequantizeLinear", name, *self._scale())

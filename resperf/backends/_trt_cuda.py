@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -59,10 +59,6 @@ class Cuda:
         """Free device memory."""
         checked(runtime.cudaFree(address))
 
-    def pinned(self, values: npt.NDArray[Any]) -> Pinned:
-        """Copy an array into pinned host memory, from which the GPU copies without the CPU."""
-        return Pinned(values)
-
     def to_device(self, host: Pinned, address: int) -> None:
         """Begin to copy pinned memory to the device."""
         self._copy(address, host.address, host.size_bytes, "cudaMemcpyHostToDevice")
@@ -93,12 +89,28 @@ class Cuda:
 
 
 class Pinned:
-    """Pinned host memory with the bytes of an array."""
+    """Pinned host memory, which the GPU reads and writes without the CPU.
 
-    def __init__(self, values: npt.NDArray[Any]) -> None:
-        self.size_bytes = values.nbytes
-        self.address = int(checked(runtime.cudaMallocHost(max(values.nbytes, 1))))
-        ctypes.memmove(self.address, np.ascontiguousarray(values).ctypes.data, values.nbytes)
+    Parameters
+    ----------
+    size_bytes : int
+
+    Raises
+    ------
+    MemoryError
+        If there is not enough.
+    """
+
+    def __init__(self, size_bytes: int) -> None:
+        self.size_bytes = size_bytes
+        self.address = int(checked(runtime.cudaMallocHost(max(size_bytes, 1))))
+
+    @classmethod
+    def of(cls, values: npt.NDArray[Any]) -> Self:
+        """Make one with the bytes of an array."""
+        made = cls(values.nbytes)
+        ctypes.memmove(made.address, np.ascontiguousarray(values).ctypes.data, values.nbytes)
+        return made
 
     def free(self) -> None:
         """Free it."""

@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
 from resperf.backends._trt_cuda import Cuda, Pinned
@@ -309,10 +308,10 @@ class Engine:
             size_bytes = math.ceil(self._stored_values(name, shape) * item_bytes)
             self._buffers[stem] = self._cuda.allocate(size_bytes)
             if engine.get_tensor_mode(name) == tensorrt.TensorIOMode.INPUT:
-                self._host[stem] = self._cuda.pinned(host[stem])
+                self._host[stem] = Pinned.of(host[stem])
             else:
-                size = math.ceil(math.prod(shape) * item_bytes)
-                self._results[stem] = self._cuda.pinned(np.zeros(size, np.uint8))
+                plain_bytes = math.ceil(math.prod(shape) * item_bytes)
+                self._results[stem] = Pinned(plain_bytes)
         self._bind(self._context)
         self.preprocess()
         self._cuda.wait()

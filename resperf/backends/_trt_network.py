@@ -125,9 +125,11 @@ def _halve_node(node: NodeProto, dtype: str) -> None:
             _halve(attribute.g, dtype)
         elif attribute.type == AttributeProto.TENSOR:
             if attribute.t.data_type == TensorProto.FLOAT:
-                attribute.t.CopyFrom(tensor("", numpy_helper.to_array(attribute.t), dtype))
+                values = numpy_helper.to_array(attribute.t)
+                attribute.t.CopyFrom(tensor("", values, dtype))
         elif attribute.name in ("to", "dtype") and attribute.i == TensorProto.FLOAT:
             attribute.i = half
         elif attribute.name in ("value_float", "value_floats"):
             values = np.array(helper.get_attribute_value(attribute), np.float32)
-            attribute.CopyFrom(helper.make_attribute("value", tensor("", values, dtype)))
+            constant = tensor("", values, dtype)
+            attribute.CopyFrom(helper.make_attribute("value", constant))

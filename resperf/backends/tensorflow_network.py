@@ -19,7 +19,7 @@ from resperf.backends.tensorflow_runs import Host, Traced, run_of
 from resperf.errors import UnsupportedError
 from resperf.lowering.tensorflow import without_removed
 from resperf.network import Network, read_network
-from resperf.network.weights import materialise
+from resperf.network.weights import weights_of
 from resperf.timing import WallClock
 
 
@@ -63,16 +63,3 @@ def built(network: Network, weights: Mapping[str, Array], host: Host) -> Built:
     builder.free_host_weights()
     run = WallClock(lambda: function(*resident))
     return run_of(images, function(*resident), Phase(run), run, [function])
-
-
-def weights_of(
-    path: Path, *, batch: int | None = None, shapes: Mapping[str, Sequence[int]] | None = None
-) -> dict[str, Array]:
-    """Return the value of every initializer, dummy values where the file has none."""
-    from onnx import TensorProto, numpy_helper
-
-    model, weights = materialise(path, batch=batch, shapes=shapes)
-    for proto in model.graph.initializer:
-        if proto.name not in weights and proto.data_location != TensorProto.EXTERNAL:
-            weights[proto.name] = numpy_helper.to_array(proto)
-    return weights

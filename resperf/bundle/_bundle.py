@@ -601,7 +601,8 @@ class Bundle:
     def dispatch_ms(self) -> float:
         """Time that the host needs to start one kernel, as layers show it; NaN if not known.
 
-        The median of the kinds of layers.
+        The median of the kinds of layers. Where their times are the device's alone, the dispatch
+        was measured beside them (``dispatch_ms`` of the machine's costs).
         """
         found = [
             each.dispatch_ms(self.setting, self.platform)
@@ -609,7 +610,7 @@ class Bundle:
             if isinstance(each, LayerPredictor)
         ]
         known = [each for each in found if not math.isnan(each)]
-        return float(np.median(known)) if known else math.nan
+        return float(np.median(known)) if known else self.costs.get("dispatch_ms", math.nan)
 
     def _bounded(
         self, kind: str, quantity: str, predicted: Estimate, in_range: npt.NDArray[np.bool_]

@@ -59,7 +59,7 @@ class Bench:
 
     def monitor(self) -> Monitor:
         """Make a monitor of the device, not started."""
-        return load_monitor(self.target, str(self.settings.get("device", "")))
+        return load_monitor(self.target, str(self.settings.get("device", self.target.device_class)))
 
     def worker_settings(
         self, campaign: Campaign, options: Mapping[str, Any] | None = None

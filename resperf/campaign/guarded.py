@@ -20,8 +20,8 @@ from resperf.measurement import (
     Status,
     StopReason,
 )
-from resperf.quantities import PHASES
-from resperf.timing import Clock, SamplingProtocol, sample
+from resperf.quantities import EXECUTION, PHASES, STEP
+from resperf.timing import TIME_UNIT, Clock, SamplingProtocol, sample
 from resperf.timing.statistics import capped
 from resperf.units import NS_PER_S
 
@@ -43,11 +43,12 @@ class GuardedRuns:
     Attributes
     ----------
     phases_ms : mapping of str to tuple of float
-        Samples of each phase, in milliseconds. Execution is timed within the whole runs, the
-        outer phases in loops of their own, as those of layers are: a few microseconds of code
-        that has gone cold meanwhile belong to neither.
+        Samples of each phase, in milliseconds, or of each part of a training step. Execution is
+        timed within the whole runs, the outer phases in loops of their own, as those of layers
+        are: a few microseconds of code that has gone cold meanwhile belong to neither.
     totals_ms : tuple of float
-        Whole runs, from the host's arrays to the host's arrays, in milliseconds.
+        Whole runs, from the host's arrays to the host's arrays, or whole training steps, in
+        milliseconds.
     reference_ratio : float
         Time of the reference layer meanwhile over its median: 1.6 is a machine 1.6 times slower.
     rounds, steady_rounds : int
@@ -141,7 +142,7 @@ def guarded_runs(
     return GuardedRuns(
         phases_ms={
             name: tuple(time_ms for each in used for time_ms in each.phases_ms[name])
-            for name in PHASES
+            for name in used[0].phases_ms
         },
         totals_ms=tuple(time_ms for each in used for time_ms in each.totals_ms),
         reference_ratio=fmean(each.reference_ms for each in used) / monitor.history.median_ms,
@@ -150,7 +151,7 @@ def guarded_runs(
         others={
             name: sampled(phase, protocol, monitor.clock)
             for name, phase in built.phases.items()
-            if name not in PHASES
+            if name not in used[0].phases_ms
         },
     )
 
@@ -158,7 +159,15 @@ def guarded_runs(
 def _timed_round(
     built: Built, protocol: SamplingProtocol, clock: Clock
 ) -> tuple[Mapping[str, Sequence[float]], Sequence[float]]:
-    """Time whole runs as the protocol says, then the outer phases more briefly."""
+    """Time whole runs as the protocol says, then the outer phases more briefly.
+
+    The parts of a training step are timed one after the other.
+    """
+    if EXECUTION not in built.phases:
+        times = {name: each for name, each in built.phases.items() if each.unit == TIME_UNIT}
+        share = protocol.scaled(1 / len(times))
+        parts_ms = {name: sampled(each, share, clock).values for name, each in times.items()}
+        return parts_ms, parts_ms[STEP]
     runs: list[tuple[float, float]] = []
     preprocess, execution, postprocess = (built.phases[name].sampler for name in PHASES)
 

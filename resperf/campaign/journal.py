@@ -25,7 +25,7 @@ from typing import Any, Self
 
 from resperf.backends.monitors import Reading
 from resperf.errors import CampaignError, OutputError, ResperfError
-from resperf.files import sync_folder
+from resperf.files import lock, sync_folder
 from resperf.measurement import TOLERANCE, Measurement, NetworkRef, Status
 from resperf.platform import Platform, from_fingerprint
 from resperf.records import Record
@@ -227,16 +227,10 @@ class Journal:
         os.close(self._file)
 
     def _lock(self) -> None:
-        try:
-            import fcntl
-        except ImportError:  # not on this system: two campaigns on one file are the user's affair
-            return
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
+        if not lock(self._file):
             raise OutputError(
                 f"another campaign is writing {self._path}; wait for it or choose another output"
-            ) from error
+            )
 
     def _append(self, values: Mapping[str, Any]) -> None:
         line = json.dumps(values, separators=(",", ":"), allow_nan=False).encode() + b"\n"

@@ -63,6 +63,7 @@ def measure_layer(
     phases: dict[str, Samples] = {}
     status, detail, isolated_ms, session_ms = Status.OK, "", math.nan, math.nan
     try:
+        monitor.check_memory(layer.moved_bytes)
         budget_ms = protocol.budget_s * MS_PER_S / RUNS_IN_BUDGET
         with backend.layer(layer, budget_ms=budget_ms) as built:
             sampling_ns = clock()

@@ -13,7 +13,7 @@ from resperf.campaign.harvest import shipped_networks
 from resperf.campaign.spec import NetworkSpec
 from resperf.errors import CampaignError, ResperfError
 from resperf.measurement import NetworkRef
-from resperf.settings import Setting
+from resperf.settings import PLAIN_PRECISIONS, Setting
 
 BUILDERS: dict[str, str] = {"reference": "resperf.campaign.networks:reference_networks"}
 """Name -> import string of a callable without arguments that yields (name, path of an ONNX file or
@@ -37,6 +37,8 @@ class NetworkRun:
         Keywords of the backend that has this setting.
     macs : float
         Multiply-adds; 0 where unknown.
+    least_bytes : float
+        Inputs, outputs and weights, which memory must hold at least; 0 where unknown.
     """
 
     network: NetworkRef
@@ -44,6 +46,7 @@ class NetworkRun:
     setting: Setting
     options: Mapping[str, Any] = field(default_factory=dict)
     macs: float = 0.0
+    least_bytes: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -172,6 +175,7 @@ def plan_networks(
                 one,
                 options=options,
                 setting=replace(setting, batch=one.setting.batch, shapes=one.setting.shapes),
+                least_bytes=one.least_bytes / _shrinks(setting),
             )
             for one in described
         )
@@ -179,16 +183,23 @@ def plan_networks(
     return NetworkPlan(tuple(runs.values()), graphs, tuple(notes))
 
 
+def _shrinks(setting: Setting) -> int:
+    """Return how many times smaller than in its file a network's values are at most."""
+    return 1 if setting.precision in PLAIN_PRECISIONS else 4
+
+
 def _described(network: NetworkRef, path: Path, batch: int | None, spec: NetworkSpec) -> NetworkRun:
     """Describe a run under no setting yet; what cannot be read so will be a row that says so."""
     from resperf.lowering import work_of
     from resperf.network import read_network
 
-    setting, macs = Setting("", batch=batch, shapes=spec.shapes), 0.0
+    setting = Setting("", batch=batch, shapes=spec.shapes)
     try:
         read = read_network(path, batch=batch, shapes=spec.shapes or None)
     except ResperfError:
         return NetworkRun(network, path, setting)
-    found = work_of(read, [node.name for node in read.nodes]).macs
-    macs = found if found > 0 else 0.0
-    return NetworkRun(network, path, replace(setting, batch=read.batch), macs=macs)
+    work = work_of(read, [node.name for node in read.nodes])
+    macs, least_bytes = (each if each > 0 else 0.0 for each in work)
+    return NetworkRun(
+        network, path, replace(setting, batch=read.batch), macs=macs, least_bytes=least_bytes
+    )

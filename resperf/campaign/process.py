@@ -16,7 +16,7 @@ from typing import Any
 
 from resperf.backends.monitors import Reading
 from resperf.campaign.networks import NetworkRun
-from resperf.errors import CampaignError, ResperfError
+from resperf.errors import CampaignError, DeviceLostError, ResperfError
 from resperf.layers import Layer
 from resperf.measurement import Measurement, Status
 from resperf.targets import Target
@@ -107,6 +107,8 @@ class WorkerProcess:
     ------
     CampaignError
         If the process cannot start its backend.
+    DeviceLostError
+        Now or later, if the device does not answer any more.
     """
 
     def __init__(
@@ -252,6 +254,8 @@ class WorkerProcess:
             raise self._death() from None
         if what == "error":
             raise CampaignError(answer)
+        if what == "lost":
+            raise DeviceLostError(answer)
         if what == "failure":
             raise WorkerDied(_status_of(answer), answer)
         return answer

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import signal
@@ -22,13 +23,14 @@ from resperf.campaign.adaptive import Acquisition, Batches, first_batch
 from resperf.campaign.bench import Bench, plan_campaign
 from resperf.campaign.fusion import CheckedFusion, check_fusion
 from resperf.campaign.journal import is_noisy, row_identity, usual_states
+from resperf.campaign.lock import only_campaign_on
 from resperf.campaign.networks import NetworkRun
 from resperf.campaign.plan import Plan, Planned
 from resperf.campaign.process import Interrupted, Taken, WorkerDied, WorkerProcess
 from resperf.campaign.progress import Progress
 from resperf.campaign.result import CampaignResult
 from resperf.campaign.spec import Campaign
-from resperf.errors import CampaignError
+from resperf.errors import CampaignError, DeviceLostError
 from resperf.layers import Layer
 from resperf.measurement import Measurement, NetworkRef, Status
 
@@ -86,7 +88,10 @@ def run_campaign(
     Raises
     ------
     CampaignError
-        If it cannot be planned or started, or `output` holds rows of another machine or campaign.
+        If it cannot be planned or started, another one is measuring on the same GPU, or `output`
+        holds rows of another machine or campaign.
+    DeviceLostError
+        If the device does not answer any more; all rows are kept.
     DatasetError
         If `output` is damaged.
     OutputError
@@ -96,7 +101,7 @@ def run_campaign(
     from resperf.campaign.store import Store
 
     hours = campaign.run.time_limit(hours)
-    with TemporaryDirectory() as folder:
+    with only_campaign_on(bench.monitor()), TemporaryDirectory() as folder:
         planned, setting, platform = plan_campaign(campaign, bench, folder=Path(folder))
         store = Store(
             output,
@@ -121,6 +126,13 @@ def run_campaign(
                 run = _Run(campaign, bench, planned, store, stop, hours, batches, show=progress)
                 reason = run.measure_all(fusions=check_fusion)
             store.compact()
+        except DeviceLostError as error:
+            store.compact()
+            raise DeviceLostError(
+                f"{error}. {len(store.rows) + len(store.settled)} rows are kept in {output}; the "
+                "same command goes on from there"
+            ) from error
+        else:
             complete = reason == "complete" and not anew
         finally:
             store.close(complete=complete)
@@ -218,7 +230,10 @@ class _Run:
     def _find_work(self, planned: Plan) -> None:
         """Leave out what is measured; noisy rows of the journal go to the end of the queue."""
         self._planned = {item.identity: item for item in planned.items}
-        self._attempts = Counter(row_identity(row) for row in self._store.rows)
+        hopeless = _hopeless(self._store.rows)
+        self._anew = frozenset(map(row_identity, hopeless))
+        known = self._store.rows[: len(self._store.rows) - len(hopeless)]
+        self._attempts = Counter(map(row_identity, known))
         self._retries_left = -sum(count - 1 for count in self._attempts.values())
         if self._batches is None:
             self._queue(planned.items)
@@ -248,7 +263,8 @@ class _Run:
 
     def _queue(self, items: Sequence[Planned]) -> None:
         """Append measurements to those that are to be taken, but for those that are there."""
-        done = {row_identity(row) for row in self._known_rows()}
+        done = {row_identity(row) for row in self._known_rows()} - self._anew
+        done |= {item.identity for item, _ in self._pending}
         costs = [(item, self._plan.item_s(item)) for item in items if item.identity not in done]
         self._pending.extend(costs)
         self._total += len(items)
@@ -377,6 +393,8 @@ class _Run:
             self._usual.update(taken.usual)
             self._crashes = 0
         except WorkerDied as death:
+            # That a lost device ended the process is not the subject's doing: no row says so.
+            self._monitor.check()
             row = Measurement(
                 subject=item.subject,
                 status=death.status,
@@ -530,6 +548,13 @@ class _Run:
             networks=sum(isinstance(row.subject, NetworkRef) for row in rows),
             failure=_usual_failure(rows),
         )
+
+
+def _hopeless(rows: Sequence[Measurement]) -> list[Measurement]:
+    """Return the last rows if they ended an earlier start: the device failed, not the subjects."""
+    died = (Status.CRASHED, Status.TIMEOUT)
+    last = list(itertools.takewhile(lambda row: row.status in died, reversed(rows)))
+    return last if len(last) >= HOPELESS else []
 
 
 def _usual_failure(rows: Sequence[Measurement]) -> str:

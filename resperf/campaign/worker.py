@@ -25,7 +25,7 @@ from resperf.campaign.harvest import harvest
 from resperf.campaign.measure import failure, measure_layer
 from resperf.campaign.networks import NetworkRun
 from resperf.campaign.process import Taken, WorkerSettings
-from resperf.errors import ResperfError, UnsupportedError
+from resperf.errors import DeviceLostError, ResperfError, UnsupportedError
 from resperf.layers import Layer
 from resperf.measurement import Measurement, Status
 from resperf.quantities import layer_quantity
@@ -91,10 +91,13 @@ class Worker:
         """Measure a whole network in rounds; the monitor judges each of them."""
         started_at, start_ns = self.monitor.now(), self.monitor.clock()
         try:
+            self.monitor.check_memory(run.least_bytes)
             _, row = time_network(
                 self.backend, run.path, run.network, batch=run.setting.batch,
                 shapes=run.setting.shapes or None, seconds=seconds, monitor=self.monitor,
             )  # fmt: skip
+        except DeviceLostError:
+            raise
         except (ResperfError, MemoryError) as error:
             status, detail = failure(error)
             row = Measurement(
@@ -121,7 +124,7 @@ class Worker:
 def start(settings: WorkerSettings) -> Worker:
     """Start the backend and what watches its device."""
     target = register(settings.target)
-    monitor = load_monitor(target, str(settings.settings.get("device", "")))
+    monitor = load_monitor(target, str(settings.settings.get("device", target.device_class)))
     monitor.limit_memory(settings.memory_bytes)
     started = backend(target.framework, target.device_class, **settings.settings)
     if not settings.networks:
@@ -140,6 +143,8 @@ def answer(worker: Worker, question: str, arguments: Sequence[Any]) -> tuple[str
     """Answer one question; an error that a user can mend becomes an answer too."""
     try:
         return "answer", getattr(worker, question)(*arguments)
+    except DeviceLostError as error:
+        return "lost", str(error)
     except Exception as error:
         if isinstance(error, ResperfError) and not question.startswith("measure"):
             return "error", str(error)
@@ -154,6 +159,9 @@ def main(descriptor: int) -> None:
     with Connection(descriptor) as pipe, contextlib.suppress(EOFError):
         try:
             worker = start(pipe.recv())
+        except DeviceLostError as error:
+            pipe.send(("lost", str(error)))
+            return
         except ResperfError as error:
             pipe.send(("error", str(error)))
             return

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from resperf.network import Network, Node, Tensor
 
 HALF, SINGLE = "float16", "float32"
-_DATA_TYPES: Mapping[str, int] = {SINGLE: 1, HALF: 10}
+_DATA_TYPES: Mapping[str, int] = {SINGLE: 1, HALF: 10, "bfloat16": 16}
 """ONNX's numbers of the types."""
 _HALF_OPS = frozenset(
     {"Attention", "Conv", "ConvTranspose", "Einsum", "GRU", "Gemm", "LSTM", "MatMul", "PRelu"}
@@ -33,20 +33,23 @@ _KEEPS_FIRST = frozenset({"BatchNormalization", "InstanceNormalization", "Gather
 """Operators whose result has the type of their first input, whatever the others are."""
 
 
-def autocast(network: Network) -> Network:
+def autocast(network: Network, half: str = HALF) -> Network:
     """Insert the casts of autocast and give every tensor the type that it then has.
 
     Parameters
     ----------
     network : Network
         Canonical (`resperf.network.canonical`), in single precision.
+    half : str
+        Type of the products.
     """
-    return _Casting(network).cast()
+    return _Casting(network, half).cast()
 
 
 @dataclass
 class _Casting:
     network: Network
+    half: str
     tensors: dict[str, Tensor] = field(default_factory=dict)
     computed: set[str] = field(default_factory=set)
     nodes: list[Node] = field(default_factory=list)
@@ -66,7 +69,7 @@ class _Casting:
         given = {name: self.tensors[name].dtype for name in node.inputs if name in self.tensors}
         floats = {name for name, dtype in given.items() if dtype in _DATA_TYPES}
         if node.op in _HALF_OPS:
-            target = HALF
+            target = self.half
         elif node.op in _SINGLE_OPS:
             target = SINGLE
         elif node.op in _WIDEST_CAST:
@@ -99,7 +102,7 @@ class _Casting:
     def _widest(self, names: set[str]) -> str:
         """Return the type that tensors are promoted to; constant numbers do not count."""
         types = {self.tensors[name].dtype for name in names if not self._is_number(name)}
-        return SINGLE if SINGLE in types else HALF if types else SINGLE
+        return SINGLE if SINGLE in types else self.half if types else SINGLE
 
     def _is_number(self, name: str) -> bool:
         tensor = self.tensors[name]
@@ -108,7 +111,7 @@ class _Casting:
     def _as(self, node: Node, place: int, name: str, dtype: str) -> str:
         """Return the name of a tensor in another type, and the node that casts it."""
         tensor = self.tensors[name]
-        if name in self.cached and dtype == HALF:
+        if name in self.cached and dtype == self.half:
             return self.cached[name]
         made = f"{name}/{dtype}/{node.name}/{place}"
         self.tensors[made] = replace(tensor, name=made, dtype=dtype, value=None)

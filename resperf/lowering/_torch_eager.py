@@ -84,15 +84,32 @@ class TorchKernel:
         return replace(self.operator, inputs=inputs)
 
 
-def eager_kernels(network: Network) -> list[TorchKernel]:
+def eager_kernels(network: Network, *, channels_last: bool = False) -> list[TorchKernel]:
     """Return the kernels of a network in their order.
 
     Parameters
     ----------
     network : Network
         Canonical (`resperf.network.canonical`).
+    channels_last : bool
+        Whether its images lie in memory with channels last.
     """
-    return _Eager(network).run()
+    images = [network.tensors[name] for name in network.inputs] if channels_last else []
+    views = {each.name: _last(each.shape) for each in images if len(each.shape) == 4}
+    return _Eager(network, views).run()
+
+
+def is_behind_transposition(node: Node, maker: Mapping[str, Node]) -> bool:
+    """Whether a node reads views of a transposed tensor; `maker` has the node of each tensor."""
+    before = maker.get(node.inputs[0])
+    while before is not None and before.op in _SHAPE_OPS | {"Slice"}:
+        before = maker.get(before.inputs[0])
+    return before is not None and before.op == "Transpose"
+
+
+def _last(shape: tuple[int, ...]) -> Strided:
+    """Return an image of (batch, channels, rows, columns) with channels last in memory."""
+    return contiguous(tuple(shape[axis] for axis in CHANNELS_LAST)).permuted((0, 3, 1, 2))
 
 
 @dataclass
@@ -225,10 +242,8 @@ class _Eager:
 
     def _identity(self, node: Node) -> None:
         """Pass a tensor on; behind a transposition, an exporter writes ``contiguous()`` so."""
-        view, before = self.view(node.inputs[0]), self.maker.get(node.inputs[0])
-        while before is not None and before.op in _SHAPE_OPS | {"Slice"}:
-            before = self.maker.get(before.inputs[0])
-        if before is not None and before.op == "Transpose" and not view.is_contiguous:
+        view = self.view(node.inputs[0])
+        if is_behind_transposition(node, self.maker) and not view.is_contiguous:
             view = self.copy(node, node.inputs[0], view)
         self.views[node.outputs[0]] = view
 
@@ -285,8 +300,7 @@ class _Eager:
         self.emit(node, op, self._operands(node))
         view, shape = self.view(node.inputs[0]), self.tensor(node.outputs[0]).shape
         if len(shape) == 4 and view.order == CHANNELS_LAST and view.is_dense:
-            last = contiguous(tuple(shape[axis] for axis in CHANNELS_LAST))
-            self.views[node.outputs[0]] = last.permuted((0, 3, 1, 2))
+            self.views[node.outputs[0]] = _last(shape)
 
     def _cast(self, node: Node) -> None:
         """Change a type; where it is the right one already, nothing runs."""

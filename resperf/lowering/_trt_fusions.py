@@ -3,8 +3,9 @@
 The rules are those that NVIDIA documents ("Types of Fusions" of the developer guide, now the Layer
 Fusion Catalog: docs.nvidia.com/deeplearning/tensorrt/latest/performance/fusion-catalog.html; "Q/DQ
 fusion" and explicit quantization of the same guide). What the documentation leaves open is as in
-engines and builder logs that are public; each rule says so. The passes run in the order in which
-the builder's log reports them.
+engines and builder logs that are public, and as NVIDIA answered questions in the issues of its
+repository (github.com/NVIDIA/TensorRT); each rule says so. The passes run in the order in which the
+builder's log reports them.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from resperf.network.rewriting import Rewriting, unchanged_if_malformed
 
 CONVOLUTION, PRODUCT, POINTWISE, SHUFFLE = "FusedConv", "FusedGemm", "PointWise", "Shuffle"
 """Operators of the fused graph, beside ONNX's."""
-HALF_PRECISIONS = frozenset({"fp16", "bf16", "int8"})
-"""Precisions in which convolutions compute any activation, not only Relu and Clip."""
+_ANY_ACTIVATION = frozenset({"fp16", "bf16", "int8"})
+"""Precisions in which convolutions compute other activations than Relu and Clip."""
 _BUILT_IN = ("Relu", "Clip")
 _CONVOLUTIONS = ("Conv", CONVOLUTION)
 _PRODUCTS = ("Gemm", "MatMul", PRODUCT)
@@ -29,7 +30,7 @@ _WEIGHTED = (*_CONVOLUTIONS, *_PRODUCTS, "ConvTranspose")
 _SUMS = ("Add", "Sum", "Max", "Min")
 POINTWISE_OPS = (Activation.OPERATORS | Elementwise.OPERATORS) - {"PRelu"}
 """Activation, ElementWise and Unary layers of TensorRT."""
-_COMMUTING = frozenset({"MaxPool", "Transpose", "Concat", "Slice", "Split", *VIEW_OPS, SHUFFLE})
+_COMMUTING = frozenset({"MaxPool", "Pad", "Transpose", "Concat", "Slice", "Split", *VIEW_OPS})
 """Operators that quantisation moves through."""
 _NOT_STRIDED = frozenset({"MaxPool", "AveragePool", "GlobalAveragePool", "Resize", "Upsample"})
 """Operators that cannot read their input from within a larger tensor."""
@@ -45,6 +46,7 @@ class Fusing(Rewriting):
 
     Attributes
     ----------
+    precision : str
     labels : dict of str to str
         Node -> the operators in it, written as TensorRT names layers: ``"Conv + Add + Relu"``,
         ``"PWN(Sigmoid, Mul)"``, ``"Conv || Conv"``.
@@ -57,8 +59,11 @@ class Fusing(Rewriting):
         Concatenation -> inputs that are copied; all others are written in place.
     """
 
-    def __init__(self, network: Network, sources: Mapping[str, tuple[str, ...]]) -> None:
+    def __init__(
+        self, network: Network, sources: Mapping[str, tuple[str, ...]], precision: str
+    ) -> None:
         super().__init__(network, sources)
+        self.precision = precision
         self.labels: dict[str, str] = {}
         self.parts: dict[str, tuple[Node, ...]] = {}
         self.quantized: set[str] = set()
@@ -102,6 +107,10 @@ class Fusing(Rewriting):
         """Whether a node computes in int8: its main input is stored so."""
         return bool(node.inputs) and node.inputs[0] in self.quantized
 
+    def is_int8(self, node: Node) -> bool:
+        """Whether a node computes in int8: by its own quantisation, or because all nodes may."""
+        return self.is_quantized(node) or (self.precision == "int8" and not self.quantized)
+
 
 def fused(rewritten: Rewritten, precision: str) -> Fusing:
     """Return the layers that TensorRT builds for a canonical network.
@@ -113,18 +122,18 @@ def fused(rewritten: Rewritten, precision: str) -> Fusing:
     precision : str
         As in `resperf.settings.Setting`.
     """
-    graph = Fusing(rewritten.network, rewritten.sources)
+    graph = Fusing(rewritten.network, rewritten.sources, precision)
     for node in graph.walk():
-        if node.op in PASSING and not node.domain and node.outputs[0] not in graph.network.outputs:
-            _pass_through(graph, node)
-    _quantize(graph)
+        unchanged_if_malformed(_fold_weights)(graph, node)
+    _apply(graph, PASSING, _pass_through)
+    _apply(graph, ("QuantizeLinear",), _join_equal)
+    _apply(graph, ("DequantizeLinear",), _read_int8)
+    _apply(graph, _COMMUTING, _pass_int8)
     for ops, rule in _RULES:
         _apply(graph, ops, rule)
-    if precision != "int8":
-        _merge(graph)
+    _merge(graph)
     _apply(graph, POINTWISE_OPS | {POINTWISE}, _chain)
-    if precision in HALF_PRECISIONS:
-        _apply(graph, _WEIGHTED, _any_activation)
+    _apply(graph, _WEIGHTED, _any_activation)
     _apply(graph, ("QuantizeLinear",), _quantized_output)
     _apply(graph, _CONVOLUTIONS, _pooled)
     _apply(graph, _SHUFFLES, _shuffle)
@@ -138,62 +147,70 @@ def _apply(graph: Fusing, ops: Iterable[str], rule: Callable[[Fusing, Node], Non
             unchanged_if_malformed(rule)(graph, node)
 
 
+def _fold_weights(graph: Fusing, node: Node) -> None:
+    """Remove a node that computes with weights alone, such as a dequantisation of int8 weights."""
+    known = [name for name in node.outputs if name in graph.tensors]
+    if not node.inputs or not all(graph.is_weight(name) for name in node.inputs if name):
+        return
+    if len(known) == len(node.outputs) and not set(known) & set(graph.network.outputs):
+        graph.tensors |= {name: replace(graph.tensors[name], is_weight=True) for name in known}
+        graph.replace(node)
+
+
 def _pass_through(graph: Fusing, node: Node) -> None:
     """Remove a node without effect."""
-    maker = graph.maker.get(node.inputs[0])
-    if maker is None:
-        graph.redirect(node.outputs[0], node.inputs[0])
-        graph.replace(node)
+    if node.outputs[0] in graph.network.outputs:
         return
     graph.redirect(node.outputs[0], node.inputs[0])
-    graph.sources[maker.name] = (*graph.sources_of(maker), *graph.sources_of(node))
+    if (maker := graph.maker.get(node.inputs[0])) is not None:
+        graph.sources[maker.name] = (*graph.sources_of(maker), *graph.sources_of(node))
     graph.replace(node)
 
 
 # Q/DQ
 
 
-def _quantize(graph: Fusing) -> None:
-    """Let layers read int8 where a dequantisation is before them.
+def _join_equal(graph: Fusing, node: Node) -> None:
+    """Join equal quantisations of one tensor, such as those of two layers that read it."""
+    same = [
+        each for each in graph.readers(node.inputs[0])
+        if each.op == node.op and not each.domain and _scales(graph, each) == _scales(graph, node)
+    ]  # fmt: skip
+    first = min(same, key=graph.place)
+    if first is not node and node.outputs[0] not in graph.network.outputs:
+        graph.redirect(node.outputs[0], first.outputs[0])
+        graph.absorb(node, first, first)
 
-    "Q/DQ fusion": a dequantisation becomes part of each layer that reads it; equal quantisations of
-    one tensor are one, and int8 values go on through commuting layers. The dequantisation of
-    weights is folded with the weights.
+
+def _scales(graph: Fusing, node: Node) -> list[object]:
+    """Return what equal scales and zero points have in common: their values, else their names."""
+    values = [(name, graph.tensors[name].value) for name in node.inputs[1:] if name]
+    return [
+        name if value is None else (value.dtype.name, value.shape, value.tobytes())
+        for name, value in values
+    ]
+
+
+def _read_int8(graph: Fusing, node: Node) -> None:
+    """Make a dequantisation part of each layer that reads it, which then reads int8: "Q/DQ fusion".
+
+    One that makes an output of the network stays.
     """
-    seen: dict[tuple[object, ...], Node] = {}
-    for node in graph.walk():
-        if node.op == "QuantizeLinear" and not node.domain:
-            first = seen.setdefault((node.inputs[0], *map(_constant(graph), node.inputs[1:])), node)
-            if first is not node and node.outputs[0] not in graph.network.outputs:
-                graph.redirect(node.outputs[0], first.outputs[0])
-                graph.absorb(node, first, first)
-    for node in graph.walk():
-        if node.op != "DequantizeLinear" or node.domain or graph.is_weight(node.inputs[0]):
-            continue
-        maker = graph.maker.get(node.inputs[0])
-        if maker is None or node.outputs[0] in graph.network.outputs:
-            continue
-        stored = node.inputs[0]
-        dtype = graph.tensors[node.outputs[0]].dtype
-        graph.tensors[stored] = replace(graph.tensors[stored], dtype=dtype)
-        graph.quantized.add(stored)
-        graph.redirect(node.outputs[0], stored)
-        graph.absorb(node, maker, maker)
-    for node in graph.walk():
-        computed = set(_computed(graph, node.inputs))
-        if node.op in _COMMUTING and not node.domain and computed and computed <= graph.quantized:
-            graph.quantized.update(node.outputs)
+    maker, stored = graph.maker.get(node.inputs[0]), node.inputs[0]
+    if maker is None or node.outputs[0] in graph.network.outputs:
+        return
+    dtype = graph.tensors[node.outputs[0]].dtype
+    graph.tensors[stored] = replace(graph.tensors[stored], dtype=dtype)
+    graph.quantized.add(stored)
+    graph.redirect(node.outputs[0], stored)
+    graph.absorb(node, maker, maker)
 
 
-def _constant(graph: Fusing) -> Callable[[str], object]:
-    """Return what two equal constants have in common: their value, else their name."""
-
-    def of(name: str) -> object:
-        tensor = graph.tensors.get(name)
-        value = None if tensor is None else tensor.value
-        return name if value is None else (value.dtype.name, value.shape, value.tobytes())
-
-    return of
+def _pass_int8(graph: Fusing, node: Node) -> None:
+    """Let int8 values go on through a layer that moves or selects them."""
+    computed = set(_computed(graph, node.inputs))
+    if computed and computed <= graph.quantized:
+        graph.quantized.update(node.outputs)
 
 
 def _quantized_output(graph: Fusing, node: Node) -> None:
@@ -219,16 +236,17 @@ def _quantized_output(graph: Fusing, node: Node) -> None:
 
 
 def _pooled(graph: Fusing, node: Node) -> None:
-    """Fuse an int8 convolution of an image and the pooling behind it.
+    """Fuse an int8 convolution of an image and the max pooling behind it.
 
-    "Convolution and Pooling", of one precision. The only engine that shows it (``ConvActPool``)
-    has it in the first layer; convolutions of more channels keep their pooling apart.
+    "Convolution and Pooling", of one precision; for int8 only (issue 2518). The engines that show
+    it (``ConvActPool``) have it in the first layer; convolutions of more channels keep their
+    pooling apart.
     """
     reader = graph.only_reader(node)
     channels = graph.shape(node.inputs[0])[1]
     if reader is None or reader.op != "MaxPool" or channels > _FIRST_CHANNELS:
         return
-    if graph.is_quantized(node) and reader.inputs[0] in graph.quantized:
+    if graph.is_int8(node) and (not graph.quantized or reader.inputs[0] in graph.quantized):
         joined = replace(node, name=reader.name, outputs=reader.outputs)
         graph.fuse(node, reader, joined, f"{graph.label(node)} + {graph.label(reader)}")
 
@@ -244,14 +262,15 @@ def _pad(graph: Fusing, node: Node) -> None:
     """
     conv = graph.only_reader(node)
     rank = len(graph.shape(node.inputs[0]))
-    given = node.attributes.get("pads") or graph.numbers(node.inputs[1])
+    written = node.attributes.get("pads")
+    given = tuple(graph.numbers(node.inputs[1]) or () if written is None else written)
     zero = len(node.inputs) < 3 or not node.inputs[2] or graph.is_near(node.inputs[2], 0.0)
     if conv is None or conv.op not in _CONVOLUTIONS or conv.inputs[0] != node.outputs[0]:
         return
     if node.attributes.get("mode", "constant") not in ("constant", b"constant") or not zero:
         return
     before, after = given[:rank], given[rank:]
-    if min(given) < 0 or any((*before[:2], *after[:2])) or len(node.inputs) > 3:
+    if min(given, default=-1) < 0 or any((*before[:2], *after[:2])) or len(node.inputs) > 3:
         return
     if conv.attributes.get("auto_pad", "NOTSET") not in ("NOTSET", "VALID", b"NOTSET", b"VALID"):
         return
@@ -265,7 +284,8 @@ def _pad(graph: Fusing, node: Node) -> None:
 def _scale(graph: Fusing, node: Node) -> None:
     """Fold a batch normalisation, or a factor or bias per channel, into the weights before it.
 
-    "Convolution and Scale". The name of the layer does not tell.
+    "Convolution and Scale"; scales that follow each other are one as well. The name of the layer
+    does not tell.
     """
     while (reader := graph.only_reader(node)) is not None:
         constant = _scale_of(graph, node, reader)
@@ -348,12 +368,20 @@ def _take_activation(graph: Fusing, node: Node, reader: Node, op: str, label: st
 def _any_activation(graph: Fusing, node: Node) -> None:
     """Fuse a pointwise layer of one tensor into the convolution before it.
 
-    "Convolution and Generic Activation", after pointwise fusion; "Convolution and GELU" names fp16
-    and int8 as precisions. Engines in single precision keep both layers, and none fuses it behind
-    layers that were merged side by side.
+    "Convolution and Generic Activation", after pointwise fusion; for fp16 and int8 since Turing,
+    and of quantised convolutions only where the result is quantised as well (issue 2134). Engines
+    in single precision keep both layers, and none fuses it behind layers that were merged side by
+    side.
     """
     reader = graph.only_reader(node)
     if reader is None or "activation" in node.attributes or len(node.inputs) > 3:
+        return
+    if graph.is_quantized(node):
+        behind = graph.readers(reader.outputs[0])
+        fuses = bool(behind) and all(each.op == "QuantizeLinear" for each in behind)
+    else:
+        fuses = graph.precision in _ANY_ACTIVATION
+    if not fuses:
         return
     if reader.op == POINTWISE or reader.op in POINTWISE_OPS:
         parts = graph.parts.get(reader.name, (reader,))
@@ -395,7 +423,7 @@ def _average(graph: Fusing, node: Node) -> None:
 _RULES: tuple[tuple[tuple[str, ...], Callable[[Fusing, Node], None]], ...] = (
     (("ReduceMean",), _average),
     (("Pad",), _pad),
-    (("Conv", "ConvTranspose", "Gemm"), _scale),
+    (("Conv", "ConvTranspose", "Gemm", "BatchNormalization"), _scale),
     (_SUMS, _residual),
     (_WEIGHTED, _activation),
     (("BatchNormalization",), _scaled_activation),
@@ -403,6 +431,7 @@ _RULES: tuple[tuple[tuple[str, ...], Callable[[Fusing, Node], None]], ...] = (
 """Operators -> the rule of fusions that begin or end with them, in order."""
 
 
+@unchanged_if_malformed
 def _merge(graph: Fusing) -> None:
     """Merge convolutions of one tensor side by side: ``A + Relu || B + Relu``.
 
@@ -425,7 +454,7 @@ def _alike(graph: Fusing, node: Node, name: str) -> tuple[object, ...] | None:
     attributes = node.attributes
     if node.op not in _CONVOLUTIONS or node.domain or len(node.inputs) > 3:
         return None
-    if node.inputs[0] != name or graph.is_quantized(node) or attributes.get("group", 1) != 1:
+    if node.inputs[0] != name or graph.is_int8(node) or attributes.get("group", 1) != 1:
         return None
     filters = graph.shape(node.inputs[1])
     if len(filters) != 4 or not graph.is_weight(node.inputs[1]):
@@ -516,15 +545,18 @@ def _shuffle(graph: Fusing, node: Node) -> None:
 
 
 def is_view(graph: Fusing, node: Node) -> bool:
-    """Whether a shuffle moves no values."""
-    for part in graph.parts.get(node.name, (node,)):
-        if part.op == "Transpose":
-            shape = graph.shape(part.inputs[0])
-            order = part.attributes.get("perm") or tuple(reversed(range(len(shape))))
-            long = [axis for axis in order if shape[axis] != 1]
-            if long != sorted(long):
-                return False
-    return True
+    """Whether a change of shape moves no values."""
+    parts = graph.parts.get(node.name, (node,))
+    return all(part.op != "Transpose" or _keeps_order(graph, part) for part in parts)
+
+
+@unchanged_if_malformed
+def _keeps_order(graph: Fusing, node: Node) -> bool:
+    """Whether a transposition moves only axes of length one."""
+    shape = graph.shape(node.inputs[0])
+    order = node.attributes.get("perm") or tuple(reversed(range(len(shape))))
+    long = [axis for axis in order if shape[axis] != 1]
+    return long == sorted(long)
 
 
 def _concatenate(graph: Fusing, node: Node) -> None:

@@ -188,12 +188,25 @@ def _in_single(tensor: Tensor) -> Tensor:
 def _copies(graph: Fusing, node: Node) -> list[LoweredNode]:
     """Return a concatenation as a view, or as the copies of what is not written in place."""
     sources, copied = graph.sources_of(node), graph.copied.get(node.name, ())
-    found = []
-    for place, name in enumerate(copied):
-        tensor = graph.tensors[name]
-        operator = Operator("Identity", {}, (Operand(tensor.shape, tensor.dtype),), (tensor.shape,))
-        own = sources if not place else ()
-        found.append(LoweredNode(
-            f"{node.name}: {name} copy", "copy", Move.copied(operator), "execution", sources=own
-        ))  # fmt: skip
-    return found or [LoweredNode(node.name, "Concat", None, "view", sources=sources)]
+    try:
+        layers = [_copy(graph.tensors[name]) for name in copied]
+    except KeyError as error:
+        reason = f"the shape of {error} is not known"
+        return [LoweredNode(node.name, "Concat", None, "unknown", reason, sources)]
+    except LayerError as error:
+        return [LoweredNode(node.name, "Concat", None, "unknown", str(error), sources)]
+    return [
+        LoweredNode(
+            f"{node.name}: {name} copy",
+            "copy",
+            layer,
+            "execution",
+            sources=() if place else sources,
+        )
+        for place, (name, layer) in enumerate(zip(copied, layers, strict=True))
+    ] or [LoweredNode(node.name, "Concat", None, "view", sources=sources)]
+
+
+def _copy(tensor: Tensor) -> Layer:
+    operand, shape = Operand(tensor.shape, tensor.dtype), tensor.shape
+    return Move.copied(Operator("Identity", {}, (operand,), (shape,)))

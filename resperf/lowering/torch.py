@@ -8,11 +8,13 @@ normalisations into convolutions saves time that the eager network takes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from resperf.errors import LayerError, UnsupportedError
-from resperf.layers import Layer
+from resperf.layers import Activation, Layer
+from resperf.layers._base import FieldValue
+from resperf.layers._window import WindowLayer
 from resperf.lowering._base import LoweredNetwork, LoweredNode, answer
 from resperf.lowering._torch_attention import attention_in_parts, unfused_attention_in_parts
 from resperf.lowering._torch_autocast import HALF, SINGLE, autocast
@@ -25,14 +27,52 @@ from resperf.settings import Setting
 
 COMPILED = frozenset({"dynamo", "inductor"})
 _TYPES = {"fp16": HALF, "bf16": "bfloat16"}
+_SINGLE_IN_AMP: Mapping[str, tuple[str, ...]] = {
+    "norm": ("layer", "rms", "skip_layer", "skip_rms"), "softmax": (), "cumulate": (),
+    "resize": (), "resize_nd": (), "reduce": ("sum", "prod", "l1", "l2", "log_sum_exp", "log_sum"),
+    "elementwise": ("exp", "log", "pow", "square", "cube", "reciprocal"),
+}  # fmt: skip
+"""Kinds that autocast runs in single precision, all functions or some of them."""
 _FUSED_ATTENTION_SINCE = (2,)
 """First version with a kernel of its own for scaled-dot-product attention."""
 _UNKNOWN_VERSION = (1 << 20,)
 
 
-def lower_layers(layers: Sequence[Layer], _setting: Setting) -> list[Layer]:
-    """Lower layers one by one: PyTorch runs them as they are."""
-    return list(layers)
+AUTOCAST = "autocast"
+"""Option of a setting: the type of autocast's products; float16 where it is not said."""
+
+
+def lower_layers(layers: Sequence[Layer], setting: Setting) -> list[Layer]:
+    """Lower layers one by one: what PyTorch runs as operators of their own is left out.
+
+    These are activations and residuals that a layer has besides its own work. Images get the
+    setting's layout, and floats its half precision.
+    """
+    return [_lowered_layer(layer, setting) for layer in layers]
+
+
+def _lowered_layer(layer: Layer, setting: Setting) -> Layer:
+    fields, changes = layer.fields(), dict[str, FieldValue]()
+    if "activation" in fields and not isinstance(layer, Activation):
+        changes["activation"] = "none"
+    if "residual" in fields:
+        changes["residual"] = False
+    if _is_laid_out(layer, setting):
+        changes["layout"] = setting.layout
+    dtype = _dtype_of_layer(layer, setting)
+    if dtype and fields.get("dtype") == SINGLE:
+        changes["dtype"] = dtype
+    return layer.replace(**changes) if changes else layer
+
+
+def _dtype_of_layer(layer: Layer, setting: Setting) -> str:
+    """Return the type that a layer of floats has in a precision; empty for its own."""
+    if setting.precision != "amp":
+        return _TYPES.get(setting.precision, "")
+    functions = _SINGLE_IN_AMP.get(layer.kind)
+    if functions is None or (functions and layer.fields().get("function") not in functions):
+        return setting.options.get(AUTOCAST, HALF)
+    return ""
 
 
 def lower(
@@ -66,7 +106,7 @@ def lower(
         sources = tuple(
             each for name in names for each in joined.sources.get(name, (name,)) if each in original
         )
-        nodes.append(_lowered(group, sources))
+        nodes.append(_lowered(group, sources, setting))
     return answer(network, nodes, "rules", _notes(network))
 
 
@@ -86,20 +126,31 @@ def run_kernels(network: Network, setting: Setting) -> list[TorchKernel]:
     return _kernels(network, setting)[1]
 
 
+def as_run(network: Network, setting: Setting) -> Network:
+    """Return the operators that PyTorch is asked for; with ``amp`` without the casts it adds."""
+    return _as_run(
+        network, replace(setting, precision="" if setting.precision == "amp" else setting.precision)
+    )[1]
+
+
 def _kernels(network: Network, setting: Setting) -> tuple[Rewritten, list[TorchKernel]]:
+    joined, whole = _as_run(network, setting)
+    return joined, eager_kernels(whole, channels_last=setting.layout == "nhwc")
+
+
+def _as_run(network: Network, setting: Setting) -> tuple[Rewritten, Network]:
     joined = canonical(network.with_weight_nodes())
     whole, version = joined.network, _version(setting.framework_version)
     if version < _FUSED_ATTENTION_SINCE:
         whole = attention_in_parts(whole)
-    whole = unfused_attention_in_parts(_in_precision(whole, setting.precision), version)
-    return joined, eager_kernels(whole)
+    return joined, unfused_attention_in_parts(_in_precision(whole, setting), version)
 
 
-def _in_precision(network: Network, precision: str) -> Network:
+def _in_precision(network: Network, setting: Setting) -> Network:
     """Give tensors the types that they have in a precision."""
-    if precision == "amp":
-        return autocast(network)
-    dtype = _TYPES.get(precision)
+    if setting.precision == "amp":
+        return autocast(network, setting.options.get(AUTOCAST, HALF))
+    dtype = _TYPES.get(setting.precision)
     if dtype is None:
         return network
     tensors = {
@@ -115,16 +166,29 @@ def _version(version: str) -> tuple[int, ...]:
     return tuple(map(int, numbers)) if all(map(str.isdigit, numbers)) else _UNKNOWN_VERSION
 
 
-def _lowered(group: Sequence[TorchKernel], sources: tuple[str, ...]) -> LoweredNode:
+def _lowered(
+    group: Sequence[TorchKernel], sources: tuple[str, ...], setting: Setting
+) -> LoweredNode:
     """Return the node of a kernel; of a fused one, what moves most bytes stands for all."""
     name, op = group[0].name, group[0].op if len(group) == 1 else "fused"
     layers, reasons = [], []
     for kernel in group:
         try:
-            layers.append(kernel.layer())
+            layers.append(_laid_out(kernel.layer(), setting))
         except (LayerError, UnsupportedError) as error:
             reasons.append(str(error))
     if not layers:
         return LoweredNode(name, op or "unknown", None, "unknown", reasons[0], sources)
     layer = max(layers, key=lambda each: each.moved_bytes)
     return LoweredNode(name, op, layer, "execution", sources=sources)
+
+
+def _laid_out(layer: Layer, setting: Setting) -> Layer:
+    """Give a layer of images the setting's layout."""
+    return layer.replace(layout=setting.layout) if _is_laid_out(layer, setting) else layer
+
+
+def _is_laid_out(layer: Layer, setting: Setting) -> bool:
+    if not setting.layout or not isinstance(layer, WindowLayer):
+        return False
+    return layer.fields().get("layout", setting.layout) != setting.layout

@@ -98,6 +98,19 @@ def materialise(
     return model, weights
 
 
+def weights_of(
+    path: Path, *, batch: int | None = None, shapes: Mapping[str, Sequence[int]] | None = None
+) -> dict[str, Array]:
+    """Return the value of every initializer, dummy values where the file has none."""
+    from onnx import numpy_helper
+
+    model, weights = materialise(path, batch=batch, shapes=shapes)
+    for proto in model.graph.initializer:
+        if proto.name not in weights and proto.data_location != _EXTERNAL:
+            weights[proto.name] = numpy_helper.to_array(proto)
+    return weights
+
+
 def _release_constants(graph: GraphProto) -> None:
     """Turn Constant nodes whose bytes are not in the file into initializers."""
     nodes = []

@@ -67,7 +67,10 @@ def host_warnings(
             f"the times are those of {setting.threads} threads"
         )
     if is_at_hand(platform.device):
-        differences = this_platform(platform.device).differences(platform)
+        try:
+            differences = this_platform(platform.device).differences(platform)
+        except ResperfError as error:
+            return (*warnings, f"this machine cannot be compared with the bundle's: {error}")
         installed = installed_version(platform.device, setting.framework)
         here = replace(setting, framework_version=installed or setting.framework_version)
         differences += here.differences(setting)

@@ -116,11 +116,17 @@ def _totals(result: Prediction | MeasuredNetwork) -> str:
     times_ms = {"total": result.total_ms} | {
         f"  {quantity(name).stem}": getattr(result.phases, name) for name in PHASES
     }
+    if not isinstance(result, Prediction) and math.isnan(result.total_ms):
+        times_ms = {}  # Of a training step, which has other parts.
     for name, time_ms in times_ms.items():
         remark = remarks.get(name.strip(), "")
         shown = UNKNOWN_TIME if math.isnan(time_ms) else f"{ms_cell(time_ms):>9} ms"
         lines.append(f"{name:13} {shown}" + (f"  ({remark})" if remark else ""))
     if not isinstance(result, Prediction):
+        lines += [
+            f"{quantity(name).stem:13} {quantity_cell(value, quantity(name).unit)}"
+            for name, value in result.quantities.items()
+        ]
         shown = ", ".join(f"{name} {ms_cell(ms)}" for name, ms in result.percentiles_ms.items())
         lines.append(f"{result.runs} whole runs: {shown} ms")
         return "\n".join(lines)

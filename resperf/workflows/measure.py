@@ -6,7 +6,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
@@ -23,7 +23,7 @@ from resperf.lowering import LoweredNetwork, lower
 from resperf.measurement import TOLERANCE, Measurement, NetworkRef, Status
 from resperf.network import graph_digest, read_network, weightless
 from resperf.prediction.result import SHARED, LayerPrediction, PhaseTimes, Skipped, values_of
-from resperf.quantities import PHASES
+from resperf.quantities import PHASES, layer_quantity
 from resperf.timing import KNOWN_READINGS, SamplingProtocol
 
 PERCENTILES: Mapping[str, float] = {"p50": 0.50, "p95": 0.95, "p99": 0.99}
@@ -60,6 +60,9 @@ class MeasuredNetwork:
     session_ms, views_ms : float
         Calibrated costs of the session call and of shape-only operators; the execution phase
         contains them. NaN where layers were not measured.
+    quantities : mapping of str to float
+        Medians of what was measured beside the phases: the parts of a training step, or
+        ``peak_memory_bytes``.
     warnings : tuple of str
     lowering : str
     reference_ratio : float
@@ -82,6 +85,7 @@ class MeasuredNetwork:
     skipped: tuple[Skipped, ...] = ()
     session_ms: float = math.nan
     views_ms: float = math.nan
+    quantities: Mapping[str, float] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
     lowering: str = ""
     reference_ratio: float = math.nan
@@ -96,7 +100,10 @@ class MeasuredNetwork:
 
     @property
     def layers_ms(self) -> float:
-        """Sum of the layers of the execution phase, each measured alone; NaN without layers."""
+        """Sum of the layers of the execution phase, each measured alone; NaN without layers.
+
+        Of training steps, those of the layers.
+        """
         if not self.layers:
             return math.nan
         return sum(layer.execution_ms for layer in self.layers if layer.phase == "execution")
@@ -110,7 +117,7 @@ class MeasuredNetwork:
         """Return plain JSON values with the keys of a prediction, and those of measuring."""
         return values_of(
             self, *SHARED, "percentiles_ms", "runs", "session_ms", "views_ms", "remainder_ms",
-            "warnings", "lowering", "reference_ratio", "rounds", "steady_rounds",
+            "quantities", "warnings", "lowering", "reference_ratio", "rounds", "steady_rounds",
         )  # fmt: skip
 
 
@@ -212,6 +219,7 @@ def measure_network(
         phases=_median_phases(timed),
         percentiles_ms=_percentiles(timed),
         runs=len(timed.totals_ms),
+        quantities={name: row.value(name) for name in row.samples if name not in PHASES},
         warnings=(*network.notes, *_run_warnings(timed)),
         reference_ratio=timed.reference_ratio,
         rounds=timed.rounds,
@@ -300,7 +308,9 @@ def append_runs(output: Path, runs: Sequence[tuple[Path, MeasuredNetwork]]) -> i
 
 
 def _median_phases(timed: GuardedRuns) -> PhaseTimes:
-    return PhaseTimes(*(median(timed.phases_ms[name]) for name in PHASES))
+    """Return the medians of the phases; NaN of a training step, which has other parts."""
+    known = timed.phases_ms
+    return PhaseTimes(*(median(known[name]) if name in known else math.nan for name in PHASES))
 
 
 def _percentiles(timed: GuardedRuns) -> dict[str, float]:
@@ -357,7 +367,7 @@ def _with_layers(
             LayerPrediction(
                 name=node.name,
                 kind=row.layer.kind,
-                execution_ms=row.value("execution_ms"),
+                execution_ms=row.value(layer_quantity(row.samples)),
                 in_range=True,
                 key=row.layer.key,
                 macs=row.layer.macs,

@@ -74,7 +74,10 @@ def test_a_wrong_word_is_one_line_that_lists_devices_and_bundles(known, command,
 @pytest.mark.parametrize(
     ("words", "part"),
     [
-        (["--device", "cuda"], "target tensorflow/cuda has no backend; targets with one: onnxrunt"),
+        (
+            ["--device", "rocm"],
+            "target torch/rocm has no backend; targets with one: onnxruntime/cpu",
+        ),
         (["--device", "1080ti", "--framework", "onnxruntime"], "no target onnxruntime/cuda; "),
         (["--device", "cpu", "--framework", "synthetic"], "no target synthetic/cpu; "),
         (["--device", "mine", "--framework", "tensorflow"], "use --framework onnxruntime"),

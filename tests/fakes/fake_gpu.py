@@ -31,6 +31,8 @@ class Gpu:
         What engines use although nobody allowed it.
     hides : frozenset of str
         Operators that are computed during the build.
+    refusal : str
+        Why TensorRT does not run on this GPU.
     """
 
     now_ms: float = 0.0
@@ -40,6 +42,7 @@ class Gpu:
     relayouts: bool = False
     aux_streams: int = 0
     hides: frozenset[str] = frozenset()
+    refusal: str = ""
     tries: int = 0
     builds: int = 0
     device: dict[int, int] = field(default_factory=dict)

@@ -107,6 +107,15 @@ def test_malformed_networks_are_lowered_for_pytorch(name: str, precision: str) -
         assert [each.role for each in lowered] == ["unknown"]
 
 
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+@pytest.mark.parametrize("name", [*MALFORMED, *TOO_FEW_INPUTS])
+def test_malformed_networks_are_lowered_for_tensorrt(name: str, precision: str) -> None:
+    nodes = (MALFORMED | TOO_FEW_INPUTS)[name]
+    setting = Setting("tensorrt", "10.13.3", precision=precision)
+    lowered = lower(network(*nodes), setting, Platform("cuda")).nodes
+    assert {source for each in lowered for source in each.sources} == {each.name for each in nodes}
+
+
 def layers(*nodes: Node, opset: int = 17) -> list[str]:
     lowered = lower_nodes(network(*nodes, opset=opset), 0)
     return [node.layer.key.partition(",dtype")[0] if node.layer else node.op for node in lowered]

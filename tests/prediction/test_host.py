@@ -49,3 +49,9 @@ def test_another_generation_under_the_same_name_is_named():
 
 def test_a_bundle_for_another_device_is_about_another_machine_by_intention():
     assert host_warnings(SETTING, replace(HERE, device="1080ti", processor="Z80")) == ()
+
+
+def test_a_gpu_that_is_not_here_is_told_and_ends_no_prediction(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
+    [warning] = host_warnings(SETTING, replace(HERE, device="cuda:0"))
+    assert warning.startswith("this machine cannot be compared with the bundle's: ")

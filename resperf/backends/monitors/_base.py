@@ -118,10 +118,39 @@ class Monitor:
         """Return the memory that subjects can use: this machine's."""
         return int(require("psutil", "bench").virtual_memory().total)
 
+    @property
+    def exclusive(self) -> str:
+        """What only one campaign at a time may measure on, as a file's name; empty if several may.
+
+        Raises
+        ------
+        ResperfError
+            If the device is not there.
+        """
+        return ""
+
+    def check(self) -> None:
+        """Find out whether the device still answers; the base class believes so.
+
+        Raises
+        ------
+        DeviceLostError
+            If it does not.
+        """
+
     def limit_memory(self, limit_bytes: int) -> None:
         """Make allocations of this process fail before memory is full; called before `start`.
 
         The base class does nothing. 0 is no limit.
+        """
+
+    def check_memory(self, _least_bytes: float) -> None:
+        """Refuse what needs at least so much memory, before it is built; the base class does not.
+
+        Raises
+        ------
+        MemoryError
+            If that is more than the limit.
         """
 
     def start(

@@ -25,6 +25,7 @@ from resperf.backends._base import Backend
 from resperf.backends.monitors._base import Monitor, Reading
 from resperf.measurement import THROTTLED
 from resperf.nvml import Gpu, GpuState, word_of
+from resperf.units import format_bytes
 
 POWER_CAP, SHARED, CLOCKS = "power_cap", "shared", "clocks"
 SLOW_CLOCK = 0.9
@@ -66,11 +67,39 @@ class CudaMonitor(Monitor):
         super().__init__()
         self._usual = UsualClock()
         self._throttled: tuple[float, float] | None = None
+        self._limit_bytes = 0
 
     @cached_property
     def gpu(self) -> Gpu:
         """The card, found when it is first asked; errors as of `resperf.nvml.Gpu`."""
         return Gpu(self.device or "cuda")
+
+    @property
+    def exclusive(self) -> str:
+        """The card: two campaigns would slow each other down; errors as of `resperf.nvml.Gpu`."""
+        return f"gpu-{self.gpu.facts().uuid_hash or self.gpu.number}"
+
+    def check(self) -> None:
+        """Ask the card for anything."""
+        self.gpu.check()
+
+    def limit_memory(self, limit_bytes: int) -> None:
+        """Remember the limit: a card's memory cannot be limited from outside."""
+        self._limit_bytes = limit_bytes
+
+    def check_memory(self, least_bytes: float) -> None:
+        """Refuse what needs more than the limit; what is larger than it seems the framework does.
+
+        Raises
+        ------
+        MemoryError
+            If it needs more.
+        """
+        if 0 < self._limit_bytes < least_bytes:
+            raise MemoryError(
+                f"needs at least {format_bytes(least_bytes)}, more than the "
+                f"{format_bytes(self._limit_bytes)} that may be used of {self.device or 'cuda'}"
+            )
 
     def memory_bytes(self) -> int:
         """Return the card's memory; that of the machine, if the card shares it."""
@@ -118,9 +147,9 @@ class CudaMonitor(Monitor):
 
     def _has_slow_clock(self, state: GpuState, *, record: bool) -> bool:
         """Whether the card's clock under load is below its usual one."""
-        clock_mhz, reasons = state.sm_clock_mhz, state.reasons or frozenset()
-        if clock_mhz is None or "idle" in reasons:
-            return False
+        clock_mhz, reasons = state.sm_clock_mhz, state.reasons
+        if clock_mhz is None or reasons is None or "idle" in reasons:
+            return False  # without reasons, an idle card cannot be told from a slow one
         slow = clock_mhz < SLOW_CLOCK * self._usual.mhz
         if record:
             self._usual.add(clock_mhz)

@@ -39,7 +39,16 @@ _DTYPES = {
     "float32": "FLOAT", "float16": "HALF", "bfloat16": "BF16", "int8": "INT8", "int32": "INT32",
     "int64": "INT64", "bool": "BOOL", "uint8": "UINT8",
 }  # fmt: skip
-_BYTES = {"FLOAT": 4, "HALF": 2, "BF16": 2, "INT8": 1, "INT32": 4, "INT64": 8, "BOOL": 1}
+_BYTES = {
+    "FLOAT": 4,
+    "HALF": 2,
+    "BF16": 2,
+    "INT8": 1,
+    "INT32": 4,
+    "INT64": 8,
+    "BOOL": 1,
+    "UINT8": 1,
+}
 _WIDE = 32
 """Channels per vector of int8 tensors whose format TensorRT may choose."""
 
@@ -149,9 +158,11 @@ class OnnxParser:
         if self._errors:
             return False
         network = self._network
+        for value in read.graph.output:
+            value.type.tensor_type.ClearField("shape")
         network._model = shape_inference.infer_shapes(read)
         network._inputs = [_tensor(value) for value in read.graph.input]
-        network._outputs = [_tensor(value) for value in read.graph.output]
+        network._outputs = [_tensor(value) for value in network._model.graph.output]
         return True
 
     @property
@@ -234,6 +245,9 @@ class IBuilderConfig:
 class Builder:
     def __init__(self, logger: ILogger) -> None:
         self._logger = logger
+        if gpu.refusal:
+            self._log(gpu.refusal)
+            raise TypeError("pybind11::init(): factory function returned nullptr")
 
     def create_network(self, flags: int = 0) -> Any:
         if flags != 1 << int(_ENUMS["NetworkDefinitionCreationFlag"].STRONGLY_TYPED):
@@ -308,15 +322,17 @@ class _Graph:
             read = [name for name in node.input if name and name not in self._constants]
             before = [makers[name] for name in read if name in makers]
             waiting = [g for g in before if all(n.op_type == "DequantizeLinear" for n in g.nodes)]
-            fusing = node.op_type in _FUSED and any(uses[name] == 1 for name in read[:1])
-            group = before[0] if before and (waiting or fusing) else None
+            if node.op_type in _FUSED:
+                waiting += [makers[name] for name in read if name in makers and uses[name] == 1]
+            group = waiting[0] if waiting else None
             if group is None:
                 group = _Group([])
                 groups.append(group)
-            for other in waiting[1:] if group in waiting else waiting:
-                group.nodes += other.nodes
-                group.reads += other.reads
-                groups.remove(other)
+            for other in {id(each): each for each in waiting if each is not group}.values():
+                if all(each.op_type == "DequantizeLinear" for each in other.nodes):
+                    group.nodes += other.nodes
+                    group.reads += other.reads
+                    groups.remove(other)
             group.nodes.append(node)
             group.reads += [name for name in read if makers.get(name) is not group]
             for name in node.output:

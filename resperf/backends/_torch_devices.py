@@ -1,0 +1,299 @@
+"""Where PyTorch runs: how work is timed on a CPU and on a CUDA device, and what it allocates.
+
+On a CPU every operator returns when it is done, and a wall clock times it. On CUDA the host only
+queues kernels. What a layer takes there is timed between two events of the stream, behind a filler
+that keeps the stream busy until the host has queued all copies: times are the device's alone. What
+the host needs to queue a kernel is a cost of its own (``dispatch_ms``).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import torch
+
+from resperf.errors import ResperfError, UnsupportedError, first_line, silent_stderr
+from resperf.targets import device_number
+from resperf.timing import Sampler, WallClock
+
+Run = Callable[[], object]
+AHEAD_MS, AHEAD_FACTOR = 0.1, 2.0
+"""The filler takes this long, and that many times what the host needs to queue the work."""
+ATTEMPTS = 5
+_FILLER_CYCLES = 10_000_000
+_NO_MEMORY = re.compile(r"out of memory|can't allocate memory|not enough memory", re.IGNORECASE)
+
+
+class Device(Protocol):
+    """What differs between a CPU and a CUDA device."""
+
+    place: torch.device
+    provider: str
+
+    def timer(self, run: Run, before: Run | None = None) -> Sampler:
+        """Time work as the device does it, without what the host needs to start it.
+
+        `before` is run first each time, and not timed.
+        """
+        ...
+
+    def run_timer(self, run: Run) -> Sampler:
+        """Time work as it is started, by the device's clock."""
+        ...
+
+    def call_timer(self, run: Run) -> Sampler:
+        """Time a call on the host until its results are there."""
+        ...
+
+    def uploads(self, arrays: Sequence[Any], memory_format: Any) -> Sampler:
+        """Time the copies of host tensors to the device."""
+        ...
+
+    def downloads(self, outputs: Callable[[], Sequence[Any]]) -> Sampler:
+        """Time the copies of results to the host."""
+        ...
+
+    def peak_bytes(self, run: Run, resident: Callable[[], int]) -> Sampler:
+        """Return the most memory that is allocated during a run, resident tensors included."""
+        ...
+
+    def check(self, size_bytes: float) -> None:
+        """Refuse what cannot fit."""
+        ...
+
+
+class Cpu:
+    """The host's processors."""
+
+    provider = "CPU"
+
+    def __init__(self) -> None:
+        self.place = torch.device("cpu")
+
+    def timer(self, run: Run, before: Run | None = None) -> Sampler:
+        """Return a wall clock."""
+        timed = WallClock(run)
+        if before is None:
+            return timed
+
+        def prepared_run() -> float:
+            before()
+            return timed()
+
+        return prepared_run
+
+    def run_timer(self, run: Run) -> Sampler:
+        """Return a wall clock."""
+        return WallClock(run)
+
+    call_timer = run_timer
+
+    def uploads(self, arrays: Sequence[Any], memory_format: Any) -> Sampler:
+        """Time forced copies: ``from_numpy`` alone is a view."""
+        return WallClock(lambda: [each.clone(memory_format=memory_format(each)) for each in arrays])
+
+    def downloads(self, outputs: Callable[[], Sequence[Any]]) -> Sampler:
+        """Time forced copies: ``numpy()`` alone is a view."""
+        given = [each.detach() for each in outputs()]
+        return WallClock(
+            lambda: [each.clone(memory_format=torch.contiguous_format) for each in given]
+        )
+
+    def peak_bytes(self, run: Run, resident: Callable[[], int]) -> Sampler:
+        """Add up what the allocator reports to PyTorch's profiler."""
+
+        def peak() -> float:
+            before = resident()
+            profiler = torch.autograd.profiler.profile(profile_memory=True, use_kineto=True)
+            with silent_stderr(), profiler as profile:  # It logs that it starts and stops.
+                run()
+            size, most = 0, 0
+            for event in profile.kineto_results.events():
+                if event.name() == "[memory]":
+                    size += event.nbytes()
+                    most = max(most, size)
+            return float(before + most)
+
+        return peak
+
+    def check(self, size_bytes: float) -> None:
+        """Do nothing: the monitor limits the memory of this process."""
+
+
+class Filler:
+    """Keeps a stream busy for a number of milliseconds."""
+
+    def __init__(self) -> None:
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        torch.cuda._sleep(_FILLER_CYCLES)
+        torch.cuda.synchronize()
+        start.record()
+        torch.cuda._sleep(_FILLER_CYCLES)
+        end.record()
+        end.synchronize()
+        self._cycles_per_ms = _FILLER_CYCLES / start.elapsed_time(end)
+
+    def __call__(self, time_ms: float) -> None:
+        """Queue that much idling."""
+        torch.cuda._sleep(int(time_ms * self._cycles_per_ms))
+
+
+def _place(number: int) -> torch.device:
+    return torch.device("cuda", number)
+
+
+def _nothing() -> None:
+    """Queue nothing."""
+
+
+class EventTimer:
+    """A sampler: the time between two events around work on the stream.
+
+    Parameters
+    ----------
+    run : callable
+        Queues the work.
+    filler : Filler, optional
+        Keeps the stream busy until all work is queued. A sample whose work began before the host
+        had queued it all is taken again behind a longer filler.
+    before : callable, optional
+        Queues what is not timed.
+    """
+
+    def __init__(self, run: Run, filler: Filler | None = None, before: Run | None = None) -> None:
+        self._run, self._filler, self._before = run, filler, before or _nothing
+        self._start, self._end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        self._ahead_ms = AHEAD_MS
+        if filler is not None:
+            self._before()
+            run()
+            self._before()
+            self._ahead_ms += AHEAD_FACTOR * WallClock(run)()
+            torch.cuda.synchronize()
+
+    def __call__(self) -> float:
+        """Run once and return the milliseconds between the events."""
+        for _ in range(ATTEMPTS):
+            self._before()
+            if self._filler is not None:
+                self._filler(self._ahead_ms)
+            self._start.record()
+            self._run()
+            ahead = self._filler is None or not self._start.query()
+            self._end.record()
+            self._end.synchronize()
+            if ahead:
+                break
+            self._ahead_ms *= AHEAD_FACTOR
+        return float(self._start.elapsed_time(self._end))
+
+
+class Cuda:
+    """A CUDA device.
+
+    Raises
+    ------
+    ResperfError
+        If there is none of this number.
+    """
+
+    provider = "CUDA"
+
+    def __init__(self, word: str) -> None:
+        number = device_number(word)
+        if not torch.cuda.is_available():
+            raise ResperfError(
+                f"no device {word}: PyTorch {torch.__version__} finds no CUDA device; install a "
+                "driver and a build of PyTorch with CUDA, or use --device cpu"
+            )
+        count = torch.cuda.device_count()
+        if number >= count:
+            raise ResperfError(
+                f"no device {word}: this machine has {count}, from cuda:0 to cuda:{count - 1}"
+            )
+        self.place = _place(number)
+        torch.cuda.set_device(number)
+        self._filler = Filler()
+
+    def timer(self, run: Run, before: Run | None = None) -> Sampler:
+        """Time queued work between events, behind the filler."""
+        return EventTimer(run, self._filler, before)
+
+    def run_timer(self, run: Run) -> Sampler:
+        """Time work between events as the host starts it."""
+        return EventTimer(run)
+
+    def call_timer(self, run: Run) -> Sampler:
+        """Time a call until the device is done, by the wall clock."""
+
+        def complete() -> None:
+            run()
+            torch.cuda.synchronize()
+
+        return WallClock(complete)
+
+    def uploads(self, arrays: Sequence[Any], memory_format: Any) -> Sampler:
+        """Time copies from pinned memory between events."""
+        pinned = [each.pin_memory() for each in arrays]
+        return EventTimer(
+            lambda: [
+                each.to(self.place, non_blocking=True, memory_format=memory_format(each))
+                for each in pinned
+            ]
+        )
+
+    def downloads(self, outputs: Callable[[], Sequence[Any]]) -> Sampler:
+        """Time copies into pinned memory between events."""
+        given = [each.detach() for each in outputs()]
+        hosts = [torch.empty_like(each, device="cpu").pin_memory() for each in given]
+
+        def copy() -> None:
+            for host, each in zip(hosts, given, strict=True):
+                host.copy_(each, non_blocking=True)
+
+        return EventTimer(copy)
+
+    def peak_bytes(self, run: Run, resident: Callable[[], int]) -> Sampler:
+        """Ask the caching allocator for its peak; other work's tensors do not count."""
+
+        def peak() -> float:
+            torch.cuda.synchronize()
+            torch.cuda.reset_peak_memory_stats()
+            others_bytes = torch.cuda.memory_allocated() - resident()
+            run()
+            torch.cuda.synchronize()
+            return float(torch.cuda.max_memory_allocated() - others_bytes)
+
+        return peak
+
+    def check(self, size_bytes: float) -> None:
+        """Refuse what is larger than the memory that is free.
+
+        Raises
+        ------
+        MemoryError
+        """
+        torch.cuda.empty_cache()
+        free_bytes, _ = torch.cuda.mem_get_info()
+        if size_bytes > free_bytes:
+            raise MemoryError(
+                f"needs about {size_bytes / 1e9:.1f} GB, and {free_bytes / 1e9:.1f} GB are free on "
+                f"{self.place}"
+            )
+
+    def dispatch_ms(self, run: Run, kernels: int) -> float:
+        """Return what the host needs to queue one of the kernels of a run."""
+        torch.cuda.synchronize()
+        self._filler(AHEAD_MS + AHEAD_FACTOR * WallClock(run)())
+        queued_ms = WallClock(run)()
+        torch.cuda.synchronize()
+        return queued_ms / kernels
+
+
+def as_resperf_error(error: Exception, what: str) -> Exception:
+    """Turn PyTorch's error into one of ours, or a lack of memory into MemoryError."""
+    if isinstance(error, torch.OutOfMemoryError) or _NO_MEMORY.search(str(error)):
+        return MemoryError(f"{what} does not fit into memory: {first_line(error)[:200]}")
+    return UnsupportedError(f"PyTorch cannot run {what}: {first_line(error)[:200]}")

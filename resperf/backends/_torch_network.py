@@ -1,0 +1,268 @@
+"""A whole network as a module of PyTorch: its operators one after the other, as eager code runs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from resperf.backends._torch_functions import (
+    STATISTICS,
+    TYPES,
+    Function,
+    function_of,
+    prepared,
+    prepares,
+)
+from resperf.backends._torch_layers import made_up
+from resperf.errors import LayerError, UnsupportedError
+from resperf.layers import Operand, Operator
+from resperf.lowering._torch_eager import OWN_DOMAINS, is_behind_transposition
+from resperf.network import Network, Node
+from resperf.network.canonical import PASSING
+from resperf.network.protos import data_type_of
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class _Step:
+    """One operator: what runs it, which values it reads and writes, and which end with it."""
+
+    function: Function
+    reads: tuple[int, ...]
+    writes: tuple[int, ...]
+    frees: tuple[int, ...]
+
+
+class TorchNetwork(torch.nn.Module):  # type: ignore[misc]  # torch is not typed here
+    """A network as a module whose parameters are its weights.
+
+    Tensors are freed as soon as nobody reads them again, as local variables of eager code are.
+
+    Parameters
+    ----------
+    network : Network
+        As PyTorch runs it (`resperf.lowering.torch.as_run`).
+    weights : mapping of str to ndarray
+        Values of constants; those that are absent are made up.
+    place : torch.device
+    channels_last : bool
+        Whether images and their filters lie in memory with channels last.
+    training : bool
+        Whether normalisations use the batch's statistics.
+
+    Raises
+    ------
+    UnsupportedError
+        If PyTorch has no operator for a node.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        weights: Mapping[str, Array],
+        place: torch.device,
+        *,
+        channels_last: bool = False,
+        training: bool = False,
+    ) -> None:
+        super().__init__()
+        self._place, self._last = place, channels_last
+        self._network, self._weights = network, weights
+        self._slots: dict[str, int] = {}
+        self._values: list[Any] = []
+        self._steps: list[_Step] = []
+        self._makers = {name: node for node in network.nodes for name in node.outputs if name}
+        self._variable = self._makers.keys() | set(network.inputs)
+        self._inputs = [self._slot(name) for name in network.inputs]
+        readings = [self._read(node, training) for node in network.nodes]
+        self._outputs = [self._slot(name) for name in network.outputs]
+        self._plan(network.nodes, readings)
+        # Only the module's own tensors are kept.
+        self._network, self._weights, self._makers = replace(network, nodes=()), {}, {}
+
+    def forward(self, *inputs: Any) -> list[Any]:
+        """Run every operator; return the network's outputs."""
+        values = self._values.copy()
+        for slot, value in zip(self._inputs, inputs, strict=True):
+            values[slot] = value
+        for step in self._steps:
+            result = step.function(*[values[slot] for slot in step.reads])
+            if isinstance(result, (tuple, list)):
+                for slot, each in zip(step.writes, result, strict=False):
+                    values[slot] = each
+            else:
+                values[step.writes[0]] = result
+            for slot in step.frees:
+                values[slot] = None
+        return [values[slot] for slot in self._outputs]
+
+    def free(self) -> None:
+        """Free the weights."""
+        self._values, self._steps = [], []
+        self._parameters.clear()
+        self._buffers.clear()
+
+    def _slot(self, name: str) -> int:
+        if name not in self._slots:
+            if name not in self._variable:
+                return self._keep(name, self._constant(name))
+            self._slots[name] = len(self._values)
+            self._values.append(None)
+        return self._slots[name]
+
+    def _keep(self, name: str, value: Any, *, fixed: bool = False) -> int:
+        """Hold a constant: floats with axes as a parameter."""
+        if name not in self._slots:
+            if value is not None:
+                trained = value.is_floating_point() and value.ndim > 0 and not fixed
+                value = torch.nn.Parameter(value, requires_grad=trained) if trained else value
+                register = self.register_parameter if trained else self.register_buffer
+                register(f"constant{len(self._values)}", value)
+            self._slots[name] = len(self._values)
+            self._values.append(value)
+        return self._slots[name]
+
+    def _constant(self, name: str) -> Any:
+        """Return a constant's value on the device, in the type that the network has there."""
+        if not name:
+            return None
+        tensor = self._network.tensors.get(name)
+        value = self._weights.get(name)
+        if value is None:
+            value = tensor.value if tensor is not None else None
+        if value is None:
+            if tensor is None:
+                raise UnsupportedError(f"the shape of {name!r} is not known")
+            made = made_up(tensor.shape, _type_of(tensor.dtype, name), self._place)
+            return made.contiguous(memory_format=self.format_of(made))
+        made = _tensor(np.asarray(value)).to(self._place)
+        if tensor is not None and made.is_floating_point():
+            made = made.to(_type_of(tensor.dtype, name))
+        return made.contiguous(memory_format=self.format_of(made))
+
+    def format_of(self, tensor: Any) -> torch.memory_format:
+        """Return the memory format of an input or a filter."""
+        last = self._last and tensor.ndim == 4
+        return torch.channels_last if last else torch.contiguous_format
+
+    def _read(self, node: Node, training: bool) -> tuple[Function, list[int]]:
+        """Return what runs a node, and the slots of its inputs."""
+        try:
+            operator = self._operator(node)
+            function = function_of(operator, training=training)
+            if node.op in PASSING and is_behind_transposition(node, self._makers):
+                # An exporter writes contiguous() so.
+                function = torch.Tensor.contiguous
+            rest = node.inputs[1:]
+            constant = not any(name in self._variable for name in rest)
+            if prepares(node.op) and rest and constant:
+                given = prepared(operator, [self._constant(name) for name in rest])
+                names = [f"{node.op} {place} {rest}" for place in range(len(given))]
+                slots = [self._keep(*pair) for pair in zip(names, given, strict=True)]
+                return function, [self._slot(node.inputs[0]), *slots]
+            fixed = STATISTICS.get(node.op, ())
+            return function, [
+                self._keep(name, self._constant(name), fixed=True)
+                if place in fixed and name not in self._variable
+                else self._slot(name)
+                for place, name in enumerate(node.inputs)
+            ]
+        except LayerError as error:
+            raise UnsupportedError(f"{node.op} {node.name!r}: {error}") from error
+        except UnsupportedError as error:
+            raise UnsupportedError(f"{node.op} {node.name!r}: {error}") from error
+
+    def _operator(self, node: Node) -> Operator:
+        tensors = self._network.tensors
+        if node.domain not in OWN_DOMAINS:
+            raise UnsupportedError(f"operators of domain {node.domain!r} are not PyTorch's")
+        inputs = []
+        for name in node.inputs:
+            tensor = tensors.get(name) if name else None
+            if name and tensor is None:
+                raise UnsupportedError(f"the shape of {name!r} is not known")
+            value = None
+            if tensor is not None and name not in self._variable:
+                value = tensor.value if tensor.value is not None else self._small(name)
+            inputs.append(
+                None
+                if tensor is None
+                else Operand(tensor.shape, tensor.dtype, value, name not in self._variable)
+            )
+        shapes = tuple(tensors[name].shape if name in tensors else None for name in node.outputs)
+        attributes = dict(node.attributes)
+        if node.op == "Cast":
+            # In a network of half precision, what was cast to float32 has its type too.
+            attributes["to"] = data_type_of(tensors[node.outputs[0]].dtype)
+        return Operator(
+            node.op, attributes, tuple(inputs), shapes, opset=self._network.opsets.get("", 1)
+        )
+
+    def _small(self, name: str) -> Array | None:
+        """Return a constant's value where it is given and is a few numbers."""
+        value = self._weights.get(name)
+        return value if value is not None and value.size <= 64 else None
+
+    def _plan(self, nodes: Sequence[Node], readings: Sequence[tuple[Function, list[int]]]) -> None:
+        """Order the steps, and free each value behind its last reader."""
+        last: dict[int, int] = {}
+        for place, (_, slots) in enumerate(readings):
+            last |= dict.fromkeys(slots, place)
+        kept = {*self._outputs, *(s for s, value in enumerate(self._values) if value is not None)}
+        for place, (node, (function, slots)) in enumerate(zip(nodes, readings, strict=True)):
+            writes = tuple(self._written(node))
+            unread = [slot for slot in writes if slot not in last]
+            frees = {slot for slot in (*slots, *unread) if last.get(slot, place) == place} - kept
+            self._steps.append(_Step(function, tuple(slots), writes, tuple(frees)))
+
+    def _written(self, node: Node) -> Iterator[int]:
+        for place, name in enumerate(node.outputs):
+            yield self._slot(name) if name else self._unused(f"{node.name} output {place}")
+
+    def _unused(self, name: str) -> int:
+        self._variable.add(name)
+        return self._slot(name)
+
+
+def _type_of(dtype: str, name: str) -> torch.dtype:
+    if dtype not in TYPES:
+        raise UnsupportedError(f"{name!r} is of type {dtype}, which PyTorch does not have")
+    return TYPES[dtype]
+
+
+def _tensor(array: Array) -> Any:
+    """Return an array as a tensor of its own memory."""
+    if array.dtype.name == "bfloat16":
+        return torch.from_numpy(array.view(np.int16).copy()).view(torch.bfloat16)
+    return torch.from_numpy(np.array(array))
+
+
+def host_inputs(network: Network) -> list[Any]:
+    """Make up a network's inputs on the host; integers are 1, which every table has.
+
+    Raises
+    ------
+    UnsupportedError
+        If PyTorch has no such type.
+    """
+    made = []
+    for name in network.inputs:
+        tensor = network.tensors[name]
+        dtype = _type_of(tensor.dtype, name)
+        if dtype.is_floating_point:
+            made.append(made_up(tensor.shape, dtype, torch.device("cpu")))
+        else:
+            made.append(torch.ones(tensor.shape, dtype=dtype))
+    return made
+
+
+def size_bytes(tensors: Sequence[Any]) -> int:
+    """Return the bytes of tensors that lie in memory of their own."""
+    return sum(math.prod(each.shape) * each.element_size() for each in tensors if each is not None)

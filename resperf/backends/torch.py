@@ -1,0 +1,421 @@
+"""PyTorch on a CPU or a CUDA device: eager, or compiled by TorchDynamo.
+
+Preprocess copies host tensors to the device, postprocess copies results to the host. On a CPU both
+copies are forced: ``from_numpy`` and ``numpy()`` alone are views that take no time. On CUDA host
+memory is pinned. With channels last, preprocess also lays images out.
+
+Execution of a layer is the marginal time of one more of it on a resident input: copies with weights
+of their own run one after the other in one call of Python, and the time of an empty call is
+subtracted. On CUDA that is the device's own time, and a kernel's dispatch by the host is a cost
+beside it (``dispatch_ms``): eager networks of kernels shorter than this wait for the host.
+Execution of a network is one forward pass as the host starts it.
+
+With an optimizer, layers and networks offer a training step in its parts instead.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+# OpenMP reads these while PyTorch is imported: threads that wait must not take time from others.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+os.environ.setdefault("GOMP_SPINCOUNT", "0")
+
+import torch
+
+from resperf.backends._base import Backend, Built, Phase, median_of
+from resperf.backends._chain import inter_layer_costs
+from resperf.backends._torch_devices import Cpu, Cuda, Device, as_resperf_error
+from resperf.backends._torch_functions import TYPES
+from resperf.backends._torch_layers import TorchLayer, layer_of_torch
+from resperf.backends._torch_network import TorchNetwork, host_inputs, size_bytes
+from resperf.backends._torch_training import TrainingStep, check_optimizer
+from resperf.backends._weights import weights_costs
+from resperf.copies import MAX_COPIES, SHORTEST_MS, copies_of
+from resperf.errors import ResperfError
+from resperf.layers import Layer
+from resperf.lowering.torch import AUTOCAST, as_run, lower_layers
+from resperf.network import Network, read_network
+from resperf.network.weights import weights_of
+from resperf.platform import Platform, this_platform, usable_cores
+from resperf.settings import Setting
+
+PRECISIONS: Mapping[str, tuple[str, ...]] = {
+    "cpu": ("fp32", "amp", "fp16", "bf16"),
+    "cuda": ("fp32", "tf32", "amp", "fp16", "bf16"),
+}
+"""Class of devices -> precisions."""
+AUTOCAST_TYPE: Mapping[str, str] = {"cpu": "bfloat16", "cuda": "float16"}
+"""Class of devices -> type that autocast computes products in, by PyTorch's own default."""
+COMPILED = ("eager", "dynamo")
+LAYOUTS = ("nchw", "nhwc")
+COMPILER = "inductor"
+"""What TorchDynamo compiles with, by PyTorch's default."""
+COMPILED_COPIES = 4
+"""Copies of a layer that are compiled as one function: more would take long to compile."""
+TRAINED_BYTES = 2_000_000_000
+"""Limit on what copies of a layer keep for their backward pass."""
+ESTIMATES = 5
+MANY_WARMUPS = 2
+_ERRORS = (RuntimeError, ValueError, TypeError, IndexError, NotImplementedError, AssertionError)
+
+
+class TorchBackend(Backend):
+    """PyTorch on a CPU or a CUDA device.
+
+    Parameters
+    ----------
+    threads : int, optional
+        Threads within an operator on the host; all usable cores by default.
+    device : str
+        ``"cpu"``, ``"cuda"`` or ``"cuda:1"``.
+    precision : {"fp32", "tf32", "amp", "fp16", "bf16"}
+        ``fp32`` is without TF32; ``tf32`` exists on CUDA. ``amp`` is autocast, to float16 on CUDA
+        and to bfloat16 on a CPU.
+    layout : {"nchw", "nhwc"}
+        ``nhwc`` is ``torch.channels_last``.
+    compiled : {"eager", "dynamo"}
+        ``dynamo`` is ``torch.compile``; compiling is not timed.
+    optimizer : str
+        Measures training steps with it; inference if it is empty.
+
+    Raises
+    ------
+    ResperfError
+        If the device is not there, or does not have such a setting.
+    """
+
+    name = "torch"
+
+    def __init__(
+        self,
+        *,
+        threads: int | None = None,
+        device: str = "cpu",
+        precision: str = "fp32",
+        layout: str = "nchw",
+        compiled: str = "eager",
+        optimizer: str = "",
+    ) -> None:
+        self.threads = usable_cores() if threads is None else threads
+        if self.threads < 1:
+            raise ResperfError(f"threads={threads} must be at least 1")
+        kind = device.partition(":")[0]
+        for word, value, known in (
+            ("device", kind, tuple(PRECISIONS)),
+            ("precision", precision, PRECISIONS.get(kind, ())),
+            ("layout", layout, LAYOUTS),
+            ("compiled", compiled, COMPILED),
+        ):
+            if value not in known:
+                raise ResperfError(
+                    f"framework torch on {kind} has no {word} {value!r}; it has {', '.join(known)}"
+                )
+        check_optimizer(optimizer)
+        self._word, self._kind = device, kind
+        self._precision, self._layout, self._compiled = precision, layout, compiled
+        self._optimizer = optimizer
+        torch.set_num_threads(self.threads)
+        torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
+        torch.backends.cudnn.allow_tf32 = precision == "tf32"
+        self._device: Device = Cpu() if kind == "cpu" else Cuda(device)
+
+    def platform(self) -> Platform:
+        """Describe this machine and the device."""
+        return this_platform(self._word)
+
+    def setting(self) -> Setting:
+        """How PyTorch runs layers and networks here."""
+        options = {"inter_op_threads": str(torch.get_num_interop_threads())}
+        if self._precision == "amp":
+            options[AUTOCAST] = AUTOCAST_TYPE[self._kind]
+        return Setting(
+            framework=self.name,
+            framework_version=torch.__version__,
+            provider=self._device.provider,
+            threads=self.threads,
+            precision=self._precision,
+            layout=self._layout,
+            compiled=self._compiled,
+            options=options,
+        ).with_optimizer(self._optimizer)
+
+    @cached_property
+    def _call_ms(self) -> float:
+        """Time of a call that runs no operator, as layers are timed."""
+        run = self._run_of(lambda x: x, torch.ones(1, device=self._device.place), [])
+        return median_of(self._device.timer(run))
+
+    @cached_property
+    def _costs_ms(self) -> dict[str, float]:
+        """What a call, a view and (on CUDA) the dispatch of a kernel cost."""
+        x = torch.ones((1, 64), device=self._device.place)
+        call_ms = self._call_ms
+        views = self._run_of(lambda y: y.reshape(8, 8), x, [[]] * MAX_COPIES)
+        view_ms = (median_of(self._device.timer(views)) - call_ms) / MAX_COPIES
+        found = {"session_ms": call_ms, "view_ms": max(view_ms, 0.0)}
+        if isinstance(self._device, Cuda):
+            device, kernels = self._device, self._run_of(torch.relu, x, [[]] * MAX_COPIES)
+            found["dispatch_ms"] = median_of(lambda: device.dispatch_ms(kernels, MAX_COPIES))
+        return found
+
+    def costs(self) -> Mapping[str, float]:
+        """Measure what a call and a view cost, and on CUDA the dispatch of a kernel; cached."""
+        return self._costs_ms
+
+    def handover(self) -> Mapping[str, float]:
+        """Measure the inter-layer overhead and what weights cost by where they lie, now.
+
+        Nothing on CUDA, where layers alone read and write the device's memory, as in a network,
+        and nothing of compiled networks or training steps, whose layers do not add up like this.
+        """
+        if self._kind != "cpu" or self._optimizer or self._compiled != "eager":
+            return {}
+        return {
+            **inter_layer_costs(self, lambda chain: self._built(chain, {})),
+            **weights_costs(self._many_ms),
+        }
+
+    def lower(self, layers: Sequence[Layer]) -> list[Layer]:
+        """Leave out what PyTorch runs as operators of their own; give layers layout and type."""
+        return lower_layers(layers, self.setting())
+
+    def layer(self, layer: Layer, *, budget_ms: float) -> Built:
+        """Build one lowered layer: alone, and in as many copies as give a precise marginal time.
+
+        Raises
+        ------
+        UnsupportedError
+            If PyTorch has no such operator.
+        MemoryError
+            If it does not fit.
+        """
+        found = layer_of_torch(layer, training=bool(self._optimizer))
+        self._device.check(layer.moved_bytes)
+        try:
+            if self._optimizer:
+                return self._trained_layer(found, layer, budget_ms)
+            return self._layer(found, layer, budget_ms)
+        except _ERRORS as error:
+            raise as_resperf_error(error, f"{layer.kind} ({layer.key})") from error
+
+    def network(
+        self, path: Path, *, batch: int | None, shapes: Mapping[str, Sequence[int]] | None = None
+    ) -> Built:
+        """Build a whole network from an ONNX file as a module of the same operators.
+
+        Operators that the exporter wrote in parts are joined (`resperf.network.canonical`); absent
+        weights are made up.
+
+        Raises
+        ------
+        NetworkError, UnsupportedError
+            If the file cannot be read or run.
+        MemoryError
+            If it does not fit.
+        """
+        network = read_network(path, batch=batch, shapes=shapes)
+        return self._built(network, weights_of(path, batch=batch, shapes=shapes))
+
+    def _layer(self, found: TorchLayer, layer: Layer, budget_ms: float) -> Built:
+        place = self._device.place
+        x, extras = found.first_input(place), found.extras(place)
+        first = found.others(place, extras)
+        alone = self._run_of(found.function, x, [first])
+        output = _first_result(alone())
+        copies = self._copies_for(alone, layer, budget_ms)
+        sets = [first, *(found.others(place, extras) for _ in range(copies - 1))]
+        many = self._run_of(found.function, x, sets) if copies > 1 else alone
+        many()
+        execution = Phase(
+            self._device.timer(many), offset=self._call_ms, divisor=copies, copies=copies
+        )
+        host = x.to("cpu", memory_format=torch.contiguous_format)
+        return Built.of_phases(
+            self._device.uploads([host], found.format_of),
+            execution,
+            self._device.downloads(lambda: [output]),
+            self._device.call_timer(alone),
+            sets.clear,
+        )
+
+    def _copies_for(self, alone: Callable[[], object], layer: Layer, budget_ms: float) -> int:
+        """Choose how many copies one run holds, from the fastest of some runs of one copy."""
+        timed = self._device.timer(alone)
+        best_ms = timed()
+        for _ in range(ESTIMATES - 1):
+            if best_ms > budget_ms:
+                break
+            best_ms = min(best_ms, timed())
+        one_ms = max(best_ms - self._call_ms, SHORTEST_MS)
+        wanted = copies_of(one_ms, layer.weight_bytes, budget_ms=budget_ms)
+        return wanted if self._compiled == "eager" else min(wanted, COMPILED_COPIES)
+
+    def _run_of(
+        self, function: Callable[..., Any], x: Any, sets: Sequence[Sequence[Any]]
+    ) -> Callable[[], Any]:
+        """Return a call that runs copies of a function, each with inputs of its own after `x`."""
+        if self._compiled != "eager" and sets:
+            return self._compiled_run(function, x, sets)
+        mode = torch.inference_mode
+
+        def run() -> Any:
+            result = None
+            with mode():
+                for others in sets:
+                    result = function(x, *others)
+            return result
+
+        return run
+
+    def _compiled_run(
+        self, function: Callable[..., Any], x: Any, sets: Sequence[Sequence[Any]]
+    ) -> Callable[[], Any]:
+        """Compile the copies as one function, with an input each: equal calls would be merged."""
+        inputs = [x, *(x.clone() for _ in sets[1:])]
+
+        def copies(inputs: Sequence[Any], sets: Sequence[Sequence[Any]]) -> list[Any]:
+            return [function(each, *others) for each, others in zip(inputs, sets, strict=True)]
+
+        compiled = self._compile(copies)
+
+        def run() -> Any:
+            with torch.inference_mode():
+                return compiled(inputs, sets)[-1]
+
+        return run
+
+    def _compile(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Compile for fixed shapes; the first call does it."""
+        torch.compiler.reset()
+        compiled: Callable[..., Any] = torch.compile(function, dynamic=False, backend=COMPILER)
+        return compiled
+
+    def _trained_layer(self, found: TorchLayer, layer: Layer, budget_ms: float) -> Built:
+        """Build the training step of a layer, alone and in copies."""
+        place = self._device.place
+        x, extras = found.first_input(place), found.extras(place)
+        alone = self._step_of(found, x, extras, 1)
+        timed = self._device.timer(alone.step)
+        one_ms = max(min(timed() for _ in range(ESTIMATES)), SHORTEST_MS)
+        copies = copies_of(one_ms, 3 * layer.weight_bytes, budget_ms=budget_ms)
+        copies = max(1, min(copies, int(TRAINED_BYTES // max(2 * layer.moved_bytes, 1))))
+        many = self._step_of(found, x, extras, copies) if copies > 1 else alone
+
+        def free() -> None:
+            alone.free()
+            many.free()
+
+        phases = {
+            **many.phases(self._device, copies),
+            "peak_memory_bytes": alone.peak_memory(self._device),
+        }
+        return Built(phases, self._device.call_timer(alone.step), free)
+
+    def _step_of(
+        self, found: TorchLayer, x: Any, extras: Sequence[Any], copies: int
+    ) -> TrainingStep:
+        """Make the training step of copies, each with an input of its own that shares memory."""
+        inputs = [
+            x.detach().requires_grad_() if x.is_floating_point() else x for _ in range(copies)
+        ]
+        sets = [found.others(self._device.place, extras) for _ in range(copies)]
+        if self._precision == "amp":
+            # Autocast keeps weights in single precision, and casts them in each forward pass.
+            sets = [found.with_trained(others, torch.Tensor.float) for others in sets]
+        weights = [each for others in sets for each in found.trained(others)]
+        for each in weights:
+            each.requires_grad_()
+
+        def forward() -> list[Any]:
+            with self._autocast():
+                return [
+                    _first_result(found.function(one, *others))
+                    for one, others in zip(inputs, sets, strict=True)
+                ]
+
+        leaves = [each for each in inputs if each.requires_grad]
+        return TrainingStep(forward, leaves, weights, self._optimizer)
+
+    def _built(self, network: Network, weights: Mapping[str, Any]) -> Built:
+        """Build a network with resident inputs."""
+        try:
+            return self._network(as_run(network, self.setting()), weights)
+        except _ERRORS as error:
+            raise as_resperf_error(error, network.name) from error
+
+    def _network(self, network: Network, weights: Mapping[str, Any]) -> Built:
+        place, training = self._device.place, bool(self._optimizer)
+        module = TorchNetwork(
+            network, weights, place, channels_last=self._layout == "nhwc", training=training
+        )
+        hosts = host_inputs(network)
+        inputs = [each.to(place, memory_format=module.format_of(each)) for each in hosts]
+        whole: Callable[..., Any] = module if self._compiled == "eager" else self._compile(module)
+        if training:
+            return self._trained_network(module, whole, inputs)
+
+        def run() -> Any:
+            with torch.inference_mode(), self._autocast():
+                return whole(*inputs)
+
+        outputs = [run()]
+        resident = partial(size_bytes, [*module.parameters(), *module.buffers(), *inputs])
+        peak = Phase(self._device.peak_bytes(run, resident), unit="bytes")
+
+        def free() -> None:
+            module.free()
+            inputs.clear()
+            outputs.clear()
+
+        built = Built.of_phases(
+            self._device.uploads(hosts, module.format_of),
+            Phase(self._device.run_timer(run)),
+            self._device.downloads(lambda: outputs[0]),
+            self._device.call_timer(run),
+            free,
+        )
+        return Built({**built.phases, "peak_memory_bytes": peak}, built.isolated, built.free)
+
+    def _autocast(self) -> Any:
+        """Return the context that casts, where the precision is ``amp``."""
+        dtype = TYPES[AUTOCAST_TYPE[self._kind]]
+        return torch.autocast(self._kind, dtype=dtype, enabled=self._precision == "amp")
+
+    def _trained_network(
+        self, module: TorchNetwork, whole: Callable[..., Any], inputs: Sequence[Any]
+    ) -> Built:
+        """Build the training step of a network; its inputs have no gradient."""
+
+        def forward() -> Any:
+            with self._autocast():
+                return whole(*inputs)
+
+        weights = [each for each in module.parameters() if each.requires_grad]
+        step = TrainingStep(forward, [], weights, self._optimizer)
+        phases = {**step.phases(self._device), "peak_memory_bytes": step.peak_memory(self._device)}
+
+        def free() -> None:
+            step.free()
+            module.free()
+
+        return Built(phases, self._device.call_timer(step.step), free)
+
+    def _many_ms(self, layer: Layer, copies: int) -> float:
+        """Time copies of a layer in one run."""
+        found = layer_of_torch(self.lower([layer])[0])
+        place = self._device.place
+        sets = [found.others(place) for _ in range(copies)]
+        run = self._run_of(found.function, found.first_input(place), sets)
+        run()
+        timed = self._device.timer(run)
+        return max(median_of(timed, 0.0, warmups=MANY_WARMUPS) - self._call_ms, 0.0)
+
+
+def _first_result(result: Any) -> Any:
+    """Return the first of several results."""
+    return result[0] if isinstance(result, (tuple, list)) else result
