@@ -370,6 +370,8 @@ def _engine_text(engine: Mapping[str, Any]) -> str:
     if whole_ms is not None:
         whole = f"a whole run takes {format_ms(whole_ms)} ms"
         whole += "" if engine["copies"] else ", its copies were not measured"
+        if layers_ms is not None and engine["facts"].get("Separate profiling") == "Disabled":
+            whole += ", taken while profiling (run trtexec with --separateProfileRun)"
     if layers_ms is not None and whole_ms is not None:
         whole += f": {_sum_over_whole(layers_ms / whole_ms)}"
     return f"{shapes}, {relayouts}; {sums}; {whole}"

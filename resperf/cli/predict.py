@@ -27,7 +27,7 @@ from resperf.cli._options import (
     show_json,
     threads,
 )
-from resperf.errors import LayerError, UnsupportedError
+from resperf.errors import LayerError, UnsupportedError, require
 
 if TYPE_CHECKING:
     from resperf.layers import Layer
@@ -40,7 +40,8 @@ EVERY_DEVICE = "all"
     epilog="\b\nExamples:\n  resperf predict models/networks/vgg16.onnx --device cpu --batch 1 8\n"
     "  resperf predict models/networks/vgg16.onnx --device cpu-onnxruntime-xeon\n"
     "  resperf predict models/networks/vgg16.onnx --device h100 --precision amp\n"
-    "  resperf predict models/networks/vgg16.onnx --device mycard.toml --host-dispatch-us 8",
+    "  resperf predict models/networks/vgg16.onnx --device mycard.toml --host-dispatch-us 8\n"
+    "  resperf predict resnet18.onnx --device a100-80gb --against engine.h5",
 )
 @NETWORK
 @DEVICE
@@ -58,6 +59,13 @@ EVERY_DEVICE = "all"
     metavar="US",
     help="Time that the host needs to start one kernel (5 to 20 with eager PyTorch): execution "
     "takes at least that for each.",
+)
+@click.option(
+    "--against",
+    type=PATH,
+    metavar="ENGINE.h5",
+    help="Show the prediction beside a TensorRT engine of this network, layer by layer: a dataset "
+    "that `resperf dataset import --format trtexec` made. Its batch size is predicted by default.",
 )
 @ALL
 @click.option("--strict", is_flag=True, help="Fail if an operator has no predictor.")
@@ -80,6 +88,7 @@ def command(
     strict: bool,
     strict_range: bool,
     show_lowering: bool,
+    against: Path | None,
     as_json: bool,
     **question: Any,
 ) -> None:
@@ -100,7 +109,14 @@ def command(
         )
     if every and device == EVERY_DEVICE:
         raise click.UsageError("--all is about the layers of one device; leave it out")
+    if against is not None and (show_lowering or device == EVERY_DEVICE or len(batches) > 1):
+        raise click.UsageError(
+            "--against compares one device and batch size, and not with --show-lowering"
+        )
     question |= {"batch": one_or_several(batches), "strict": "range" if strict_range else strict}
+    if against is not None:
+        _beside(network, against, {**question, "device": device}, every, as_json)
+        return
     if device == EVERY_DEVICE:
         _everywhere(network, question, as_json)
         return
@@ -117,6 +133,29 @@ def command(
             for text, p in zip(texts, predictions, strict=True)
         ]
     print("\n\n".join(texts))
+
+
+def _beside(
+    path: Path, against: Path, question: dict[str, Any], every: bool, as_json: bool
+) -> None:
+    """Compare with an engine of a dataset."""
+    from resperf.prediction import predict
+    from resperf.prediction.api import read_batches
+
+    require("h5py", "bench")
+    from resperf.dataset import read_engine_run
+    from resperf.report.engine_comparison import compare_with_engine, engine_comparison_text
+
+    run = read_engine_run(against, question["batch"])
+    question["batch"] = question["batch"] or run.batch
+    prediction = predict(path, **question)
+    assert not isinstance(prediction, list)
+    (network,) = read_batches(path, question["batch"], question["shapes"])
+    found = compare_with_engine(prediction, network, run)
+    if as_json:
+        show_json({**prediction.to_json(), "against": found.to_json()})
+    else:
+        print(engine_comparison_text(found, every=every))
 
 
 def _everywhere(network: Path, question: dict[str, Any], as_json: bool) -> None:

@@ -14,6 +14,7 @@ from resperf.dataset.descriptions import (  # noqa: E402
     NetworkDescription,
     description_digest,
 )
+from resperf.dataset.engine_runs import EngineRun, RunLayer, read_engine_run  # noqa: E402
 from resperf.dataset.export import export_dataset  # noqa: E402
 from resperf.dataset.hdf5 import (  # noqa: E402
     checksum,
@@ -46,11 +47,12 @@ from resperf.dataset.schema import NETWORKS  # noqa: E402
 from resperf.dataset.summary import Summary, summarize  # noqa: E402
 
 __all__ = [
-    "FORMATS", "LIST", "NETWORKS", "PUBLISHED", "Dataset", "DatasetInfo", "Imported", "KindTable",
-    "ListedOperator", "ListedTensor", "NetworkDescription", "NoiseFloor", "SourceMapping",
-    "Summary", "append_networks", "check_dataset", "checksum", "description_digest",
-    "export_dataset", "floor_of_medians", "import_dataset", "import_list", "import_neusight",
-    "import_timm", "import_trtexec", "import_vidur", "merge_datasets", "noise_floor",
-    "noise_warning", "read_dataset", "read_info", "read_mapping", "read_networks", "read_platforms",
-    "read_table", "refuse_to_append", "shipped_mapping", "summarize", "write_dataset",
+    "FORMATS", "LIST", "NETWORKS", "PUBLISHED", "Dataset", "DatasetInfo", "EngineRun", "Imported",
+    "KindTable", "ListedOperator", "ListedTensor", "NetworkDescription", "NoiseFloor", "RunLayer",
+    "SourceMapping", "Summary", "append_networks", "check_dataset", "checksum",
+    "description_digest", "export_dataset", "floor_of_medians", "import_dataset", "import_list",
+    "import_neusight", "import_timm", "import_trtexec", "import_vidur", "merge_datasets",
+    "noise_floor", "noise_warning", "read_dataset", "read_engine_run", "read_info", "read_mapping",
+    "read_networks", "read_platforms", "read_table", "refuse_to_append", "shipped_mapping",
+    "summarize", "write_dataset",
 ]  # fmt: skip

@@ -39,7 +39,7 @@ def side_by_side_text(
         Show all layers, not only the slowest ones.
     """
     rows = layer_comparison(prediction, measured)
-    slowest = sorted(rows, key=lambda row: -_slower_ms(row))
+    slowest = sorted(rows, key=lambda row: -slower_ms(row))
     shown = slowest if every else slowest[:SHOWN_LAYERS]
     more = "" if len(shown) == len(rows) else f": {len(shown)} of {len(rows)}, --all shows all"
     totals = comparison_table(total_comparison(prediction, measured), title="")
@@ -76,7 +76,8 @@ def _slowest(times_ms: Sequence[float], count: int) -> set[int]:
     return set(sorted(range(len(times_ms)), key=lambda place: -times_ms[place])[:count])
 
 
-def _slower_ms(row: ComparisonRow) -> float:
+def slower_ms(row: ComparisonRow) -> float:
+    """Return the longer of both times; 0 if none is known."""
     return max(time_ms for time_ms in (row.predicted_ms, row.measured_ms, 0.0) if time_ms >= 0)
 
 

@@ -26,6 +26,7 @@ from resperf.layers import (
     layer_of_operator,
 )
 from resperf.layers.cast import ELEMENT_TYPES
+from resperf.network import MALFORMED
 
 VIEWS = ("NoOp", "Constant")
 """Types of layers that run nothing."""
@@ -72,11 +73,11 @@ def typed_layer(layer: EngineLayer) -> Layer:
         raise LayerError(f"no kind of layer for TensorRT's {layer.type or 'unknown type'}")
     if not layer.inputs or not layer.outputs:
         raise LayerError("the export gives no inputs or outputs")
-    if any(0 in each.shape or not each.shape for each in (*layer.inputs, *layer.outputs)):
+    if any(min(each.shape, default=0) < 1 for each in (*layer.inputs, *layer.outputs)):
         raise LayerError("the export gives no sizes")
     try:
         return read(layer)
-    except (KeyError, TypeError, ValueError) as error:
+    except MALFORMED as error:
         raise LayerError(f"the export lacks parameters of a {layer.type}") from error
 
 

@@ -88,9 +88,8 @@ def import_trtexec(
     subject = published.network(_described(engine, typed))
     if phases := _phases(engine):
         published.add(subject, _of_run(engine, setting), phases)
-    imported = published.write(
-        output, engine.files, graphs=graphs, source={"engines": [_sums(engine)]}
-    )
+    sums = {**_sums(engine), "description": subject.description}
+    imported = published.write(output, engine.files, graphs=graphs, source={"engines": [sums]})
     named = tuple(
         Untyped(layer.name, layer.type, layer.ms, found)
         for layer, found in zip(engine.layers, typed, strict=True)
@@ -146,15 +145,23 @@ def _setting(engine: Engine) -> Setting:
 
 
 def _of_run(engine: Engine, setting: Setting) -> Setting:
-    shapes = {tensor.name: tensor.shape for tensor in engine.inputs}
-    batches = {shape[0] for shape in shapes.values() if shape}
+    shapes = {
+        tensor.name: tensor.shape for tensor in engine.inputs if min(tensor.shape, default=0) > 0
+    }
     return replace(
         setting,
         cuda_graph=engine.facts.get("CUDA Graph", "") == "Enabled",
-        batch=batches.pop() if len(batches) == 1 else None,
+        batch=_batch(engine),
         shapes=shapes,
         options={**setting.options, CONTAINS: _RUN_CONTAINS},
     )
+
+
+def _batch(engine: Engine) -> int | None:
+    """Return the first size of all inputs, if they have the same."""
+    sizes = {tensor.shape[0] if tensor.shape else 0 for tensor in engine.inputs}
+    first = min(sizes, default=0)
+    return first if len(sizes) == 1 and first > 0 else None
 
 
 def _phases(engine: Engine) -> dict[str, Samples]:
@@ -177,7 +184,6 @@ def _capped(times_ms: Sequence[float]) -> tuple[float, ...]:
 
 def _described(engine: Engine, typed: Sequence[Layer | str]) -> NetworkDescription:
     """Describe the network by the engine's layers, in the order of execution."""
-    sizes = {tensor.shape[0] for tensor in engine.inputs if tensor.shape}
     operators = tuple(
         ListedOperator(
             layer.type,
@@ -195,8 +201,7 @@ def _described(engine: Engine, typed: Sequence[Layer | str]) -> NetworkDescripti
         )
         for layer, found in zip(engine.layers, typed, strict=True)
     )
-    batch = sizes.pop() if len(sizes) == 1 else None
-    return NetworkDescription(engine.name, engine.name, batch=batch, operators=operators)
+    return NetworkDescription(engine.name, engine.name, batch=_batch(engine), operators=operators)
 
 
 def _listed(tensor: EngineTensor) -> ListedTensor:

@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from resperf.dataset.importing.rows import ForeignFile, read_files
-from resperf.errors import DatasetError
+from resperf.errors import DatasetError, printable
+from resperf.network import MALFORMED
 
 DETAILED = "--profilingVerbosity=detailed"
 """Option of trtexec with which an engine keeps what its layers are."""
@@ -42,7 +43,7 @@ class EngineTensor:
     ----------
     name : str
     shape : tuple of int
-        In the network's order of axes, however it is stored.
+        In the network's order of axes, however it is stored; -1 for a size that is not fixed.
     dtype : str
         Such as ``"float16"``; empty if the file does not say.
     layout : str
@@ -103,7 +104,8 @@ class Engine:
     Attributes
     ----------
     name : str
-        Of the file with its layers, without endings.
+        Of the file with its layers, without endings; of the network's file, if log or metadata name
+        it, where that is only ``"graph"`` or the like.
     layers : tuple of EngineLayer
     bindings : tuple of str
         Names of the network's inputs and outputs.
@@ -147,13 +149,13 @@ class Engine:
 
     @property
     def inputs(self) -> tuple[EngineTensor, ...]:
-        """The bindings that no layer computes."""
+        """The bindings that no layer computes; without bindings, all such tensors."""
         made = {tensor.name for layer in self.layers for tensor in layer.outputs}
         read = {
             tensor.name: tensor
             for layer in self.layers
             for tensor in layer.inputs
-            if tensor.name in self.bindings and tensor.name not in made
+            if tensor.name not in made and (tensor.name in self.bindings or not self.bindings)
         }
         return tuple(read.values())
 
@@ -228,6 +230,8 @@ def read_exports(paths: Sequence[Path]) -> Engine:
     version = facts.pop("TensorRT version", "")
     if "Model" in facts:  # without the folders of whoever ran it
         facts["Model"] = re.split(r"[/\\]", facts["Model"])[-1]
+        if engine.name.lower() in _NO_NAMES:
+            engine = replace(engine, name=_stem(facts["Model"]))
     return replace(engine, version=version, device=device, facts=facts, files=tuple(files))
 
 
@@ -312,14 +316,15 @@ def _graph(file: ForeignFile, content: Mapping[str, Any]) -> Engine:
         )
     try:
         read = tuple(map(_layer, layers))
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except MALFORMED as error:
         raise DatasetError(
             f"{file.name} has a layer that cannot be read ({type(error).__name__}: {error}); "
             "export it again"
         ) from error
-    return Engine(_stem(file.name), read, tuple(map(str, content.get("Bindings", ()))))
+    return Engine(_stem(file.name), read, tuple(map(str, content.get("Bindings") or ())))
 
 
+_NO_NAMES = ("graph", "layer", "layers", "layerinfo", "layer_info", "engine", "engine_info")
 _ENDINGS = re.compile(r"(\.(gz|json|graph|layers?|engine|plan|onnx))+$")
 
 
@@ -330,14 +335,16 @@ def _stem(name: str) -> str:
 _OF_LAYER = frozenset({"Name", "LayerType", "Inputs", "Outputs", "Metadata"})
 
 
-def _layer(values: Mapping[str, Any]) -> EngineLayer:
+def _layer(values: Mapping[str, Any] | str) -> EngineLayer:
+    if isinstance(values, str):
+        values = {"Name": values}
     name = str(values["Name"])
     nodes, spans = _nodes(name, str(values.get("Metadata") or ""))
     return EngineLayer(
         name,
-        str(values.get("LayerType", "")),
-        tuple(map(_tensor, values.get("Inputs", ()))),
-        tuple(map(_tensor, values.get("Outputs", ()))),
+        str(values.get("LayerType") or ""),
+        tuple(map(_tensor, values.get("Inputs") or ())),
+        tuple(map(_tensor, values.get("Outputs") or ())),
         nodes,
         spans,
         {key: value for key, value in values.items() if key not in _OF_LAYER},
@@ -348,7 +355,7 @@ def _tensor(values: Mapping[str, Any]) -> EngineTensor:
     written = values.get("Format/Datatype")
     if written is None:
         written = f"{values.get('Format', '')} {values.get('Datatype', '')}"
-    shape = tuple(map(int, values.get("Dimensions", ())))
+    shape = tuple(map(int, values.get("Dimensions") or ()))
     return EngineTensor(str(values["Name"]), shape, *_type_and_layout(str(written)))
 
 
@@ -399,14 +406,19 @@ def _nodes(name: str, metadata: str) -> tuple[tuple[str, ...], bool]:
     return tuple(dict.fromkeys(each for each in names if each and not _OWN.search(each))), False
 
 
+_MAX_RUNS = 1 << 31
+
+
 def _with_profile(engine: Engine, file: ForeignFile, content: Sequence[Any]) -> Engine:
     """Give layers their times, by name; of equal names, by order."""
     try:
         runs = int(content[0]["count"])
+        if not 0 < runs < _MAX_RUNS:
+            raise ValueError(f"{runs} runs")
         waiting: dict[str, deque[tuple[float, bool]]] = defaultdict(deque)
         for entry in content[1:]:
             waiting[str(entry["name"])].append(_time_ms(entry, runs))
-    except (KeyError, TypeError, ValueError) as error:
+    except MALFORMED as error:
         raise DatasetError(
             f"{file.name} has an entry that cannot be read ({type(error).__name__}: {error}); "
             "export it again"
@@ -417,13 +429,13 @@ def _with_profile(engine: Engine, file: ForeignFile, content: Sequence[Any]) -> 
         ms, is_median = mine.popleft() if mine else (math.nan, False)
         timed.append(replace(layer, ms=ms, is_median=is_median))
     unknown = [name for name, rest in waiting.items() for _ in rest]
-    found = [layer for layer in timed if not math.isnan(layer.ms)]
-    if unknown or not found:
-        example = f": the engine has no layer {unknown[0]!r}" if unknown else ": it has no times"
+    if unknown:
         raise DatasetError(
-            f"{file.name} is a profile of another engine than {engine.name}{example}; "
-            "export both in one run of trtexec"
+            f"{file.name} is a profile of another engine than {engine.name}, which has no layer "
+            f"{printable(unknown[0])!r}; export both in one run of trtexec"
         )
+    if all(math.isnan(layer.ms) for layer in timed):
+        raise DatasetError(f"{file.name} has no times of layers; export it again")
     return replace(engine, layers=tuple(timed), profiled_runs=runs)
 
 
@@ -452,18 +464,23 @@ def _warm_up_ms(facts: Mapping[str, str]) -> float:
     return float(written[1]) if written else _USUAL_WARM_UP_MS
 
 
+_COLUMNS = ("h2dMs", "computeMs", "d2hMs")
+
+
+def _started_ms(run: Mapping[str, Any]) -> float:
+    return float(run.get("startComputeMs", math.inf))
+
+
 def _with_times(
     engine: Engine, file: ForeignFile, content: Sequence[Any], warm_up_ms: float
 ) -> Engine:
-    # Runs may all be shorter than the warm-up where trtexec was told to do so few.
-    later = [run for run in content if run.get("startComputeMs", math.inf) >= warm_up_ms] or content
-
-    def column(name: str) -> tuple[float, ...]:
-        return tuple(_not_negative(run[name]) for run in later)
-
     try:
-        h2d_ms, compute_ms, d2h_ms = map(column, ("h2dMs", "computeMs", "d2hMs"))
-    except (KeyError, TypeError, ValueError) as error:
+        # Runs may all be shorter than the warm-up where trtexec was told to do so few.
+        later = [run for run in content if _started_ms(run) >= warm_up_ms] or content
+        h2d_ms, compute_ms, d2h_ms = (
+            tuple(_not_negative(run[name]) for run in later) for name in _COLUMNS
+        )
+    except MALFORMED as error:
         raise DatasetError(
             f"{file.name} has a run that cannot be read ({type(error).__name__}: {error}); "
             "export it again"
@@ -489,9 +506,16 @@ def _refuse_other_inputs(engine: Engine, facts: Mapping[str, str]) -> None:
     shapes = {tensor.name: tensor.shape for tensor in engine.inputs}
     for name, sizes in _INPUT_SHAPE.findall(written):
         shape = tuple(map(int, sizes.split("x")))
-        if shapes and shapes.get(name) != shape:
+        if shapes and not _may_be(shapes.get(name, ()), shape):
             has = ", ".join(f"{each}={'x'.join(map(str, s))}" for each, s in shapes.items())
             raise DatasetError(
                 f"log or metadata of a run of another engine: its input is {name}={sizes}, that of "
                 f"{engine.name} {has}; name the files of one engine"
             )
+
+
+def _may_be(shape: Sequence[int], other: Sequence[int]) -> bool:
+    """Whether shapes are equal where their sizes are fixed."""
+    return len(shape) == len(other) and all(
+        one in (-1, size) for one, size in zip(shape, other, strict=True)
+    )

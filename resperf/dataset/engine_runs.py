@@ -1,0 +1,154 @@
+"""Runs of TensorRT engines, read back from the datasets that `import_trtexec` wrote."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from resperf.dataset.descriptions import ListedOperator, NetworkDescription
+from resperf.dataset.hdf5 import read_dataset
+from resperf.dataset.records import Dataset
+from resperf.errors import DatasetError
+from resperf.measurement import NetworkRef
+from resperf.platform import Platform
+from resperf.quantities import EXECUTION, PHASES
+from resperf.settings import Setting
+
+
+@dataclass(frozen=True)
+class RunLayer:
+    """A layer of an engine that ran.
+
+    Attributes
+    ----------
+    name, type : str
+        As TensorRT calls them.
+    inputs, outputs : tuple of tuple of int
+        Shapes.
+    nodes : tuple of str
+        Names of the network's nodes that it computes; names of weights may be among them.
+    spans : bool
+        Whether `nodes` are only the first and the last of a part that was compiled as a whole.
+    parameters : mapping of str to object
+        What else the export says.
+    ms : float
+        NaN if it was not profiled.
+    key, reason : str
+        Key of its typed layer, or why it has none.
+    """
+
+    name: str
+    type: str
+    inputs: tuple[tuple[int, ...], ...]
+    outputs: tuple[tuple[int, ...], ...]
+    nodes: tuple[str, ...]
+    spans: bool
+    parameters: Mapping[str, Any]
+    ms: float
+    key: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class EngineRun:
+    """An engine, its layers' times and its runs.
+
+    Attributes
+    ----------
+    name : str
+    batch : int or None
+    setting : Setting
+    platform : Platform
+    layers : tuple of RunLayer
+        In the order of execution.
+    phases : mapping of str to float
+        Quantity -> its median; only those that were measured.
+    """
+
+    name: str
+    batch: int | None
+    setting: Setting
+    platform: Platform
+    layers: tuple[RunLayer, ...]
+    phases: Mapping[str, float]
+
+    @property
+    def layers_ms(self) -> float:
+        """Sum of the layers' times; NaN if none was profiled."""
+        times_ms = [layer.ms for layer in self.layers if not math.isnan(layer.ms)]
+        return math.fsum(times_ms) if times_ms else math.nan
+
+    @property
+    def latency_ms(self) -> float:
+        """All three phases; NaN unless each of them was measured."""
+        return math.fsum(self.phases.get(name, math.nan) for name in PHASES)
+
+
+def read_engine_run(path: Path, batch: int | None = None) -> EngineRun:
+    """Read the engine of a dataset.
+
+    Parameters
+    ----------
+    path : Path
+    batch : int, optional
+        Which of several engines is meant.
+
+    Raises
+    ------
+    DatasetError
+        If it cannot be read, or has no engine or several of this batch size.
+    """
+    if path.suffix in (".json", ".gz"):
+        raise DatasetError(
+            f"{path} is no dataset; make one of trtexec's exports: "
+            f"resperf dataset import {path} ... --format trtexec -o engine.h5"
+        )
+    dataset = read_dataset(path)
+    entries = dataset.info.source.get("engines", ())
+    runs = [_run(dataset, entry["description"]) for entry in entries]
+    if not runs:
+        raise DatasetError(
+            f"{path} holds no engine; make it with resperf dataset import --format trtexec"
+        )
+    fitting = [run for run in runs if batch in (None, run.batch)] or runs
+    if len(fitting) > 1:
+        names = ", ".join(f"{run.name} (batch {run.batch})" for run in fitting)
+        raise DatasetError(f"{path} holds several engines: {names}; import each into its own file")
+    return fitting[0]
+
+
+def _run(dataset: Dataset, digest: str) -> EngineRun:
+    description = NetworkDescription.from_bytes(dataset.descriptions[digest])
+    rows = [
+        row
+        for row in dataset.measurements
+        if isinstance(row.subject, NetworkRef) and row.subject.description == digest
+    ]
+    row = rows[0] if rows else None
+    return EngineRun(
+        description.name,
+        description.batch,
+        row.setting if row else dataset.info.setting,
+        row.platform if row else dataset.info.platform,
+        tuple(map(_layer, description.operators)),
+        {name: each.value for name, each in row.samples.items()} if row else {},
+    )
+
+
+def _layer(listed: ListedOperator) -> RunLayer:
+    said = listed.attributes
+    return RunLayer(
+        said["name"],
+        listed.op,
+        tuple(tensor.shape for tensor in listed.inputs),
+        tuple(tensor.shape for tensor in listed.outputs),
+        tuple(said["nodes"]),
+        said["spans"],
+        said["parameters"],
+        listed.times_ms.get(EXECUTION, math.nan),
+        said["layer"],
+        said["reason"],
+    )

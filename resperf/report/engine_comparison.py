@@ -1,0 +1,261 @@
+"""One network's prediction beside a TensorRT engine of it, layer by layer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from resperf.errors import DatasetError, printable
+from resperf.network import Network
+from resperf.prediction import LayerPrediction, Prediction
+from resperf.quantities import PHASES, quantity
+from resperf.report.comparison import ComparisonRow, comparison_table
+from resperf.report.engine_nodes import nodes_of_layers
+from resperf.report.network import SHOWN_LAYERS, heading, notes_text, warnings_text
+from resperf.report.side_by_side import order_agreement, slower_ms
+from resperf.report.tables import counted
+from resperf.settings import PLAIN_PRECISIONS
+from resperf.units import format_ms, json_values
+
+if TYPE_CHECKING:
+    from resperf.dataset.engine_runs import EngineRun, RunLayer
+
+_SHOWN_NAME = 72
+"""Characters of a fused layer's name."""
+
+
+@dataclass(frozen=True)
+class EngineComparison:
+    """A prediction beside an engine.
+
+    Attributes
+    ----------
+    prediction : Prediction
+    run : EngineRun
+    matched_by : str
+        How the engine's layers were matched with the network's nodes.
+    layers : tuple of ComparisonRow
+        Layers that compute the same nodes, in the engine's order. A row may be several layers on
+        either side: one fused layer of the engine is often several predicted ones.
+    predicted_only : tuple of LayerPrediction
+        Predicted layers whose nodes no layer of the engine names.
+    engine_only : tuple of RunLayer
+        Layers of the engine that no predicted layer shares a node with.
+    """
+
+    prediction: Prediction
+    run: EngineRun
+    matched_by: str
+    layers: tuple[ComparisonRow, ...]
+    predicted_only: tuple[LayerPrediction, ...]
+    engine_only: tuple[RunLayer, ...]
+
+    @property
+    def totals(self) -> list[ComparisonRow]:
+        """The whole network, its phases, and the sum of layers."""
+        mine, theirs = self.prediction, self.run.phases
+        lacking = [quantity(name).stem for name in PHASES if name not in theirs]
+        remark = f"{', '.join(lacking)} not measured" if lacking else ""
+        rows = [ComparisonRow("total", None, mine.total_ms, self.run.latency_ms, remark)]
+        rows += [
+            ComparisonRow(
+                f"  {quantity(name).stem}", None, getattr(mine.phases, name),
+                theirs.get(name, math.nan),
+            )
+            for name in PHASES
+        ]  # fmt: skip
+        of_execution = [each for each in mine.layers if each.phase == "execution"]
+        layers_ms = sum(each.execution_ms for each in of_execution) if mine.layers else math.nan
+        remark = "profiled layers do not overlap, and each carries its launch"
+        return [*rows, ComparisonRow("    sum of layers", None, layers_ms, self.run.layers_ms,
+                                     remark)]  # fmt: skip
+
+    @property
+    def differences(self) -> list[str]:
+        """What is not the same on both sides, one phrase each."""
+        mine, setting, device = self.prediction, self.run.setting, self.run.platform.device
+        found = []
+        if mine.device != device:
+            found.append(f"predicted for {mine.device}, the engine ran on {device}")
+        if mine.framework != setting.framework:
+            found.append(f"predicted for {mine.framework}, the engine is of {setting.framework}")
+        if setting.precision not in ((mine.precision,) if mine.precision else PLAIN_PRECISIONS):
+            own = mine.precision or "the network's own types"
+            found.append(f"predicted with {own}, the engine ran with {setting.precision}")
+        return found
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the comparison as plain JSON values, without the prediction."""
+        setting = self.run.setting
+        found = {
+            "engine": self.run.name,
+            "device": self.run.platform.device,
+            "framework": setting.framework,
+            "framework_version": setting.framework_version,
+            "precision": setting.precision,
+            "batch": self.run.batch,
+            "matched_by": self.matched_by,
+            "phases": {name: self.run.phases.get(name) for name in PHASES},
+            "layers_ms": self.run.layers_ms,
+            "layers": [asdict(row) | {"error": row.error} for row in self.layers],
+            "predicted_only": [each.name for each in self.predicted_only],
+            "engine_only": [
+                {"name": each.name, "type": each.type, "ms": each.ms} for each in self.engine_only
+            ],
+        }
+        plain: dict[str, Any] = json_values(found)
+        return plain
+
+
+def compare_with_engine(
+    prediction: Prediction, network: Network, run: EngineRun
+) -> EngineComparison:
+    """Match the layers of a prediction with those of an engine through the network's nodes.
+
+    Raises
+    ------
+    DatasetError
+        If the engine has another batch size.
+    """
+    if run.batch is not None and prediction.batch not in (None, run.batch):
+        raise DatasetError(
+            f"{run.name} ran with batch {run.batch}, the prediction is of batch "
+            f"{prediction.batch}; give --batch {run.batch}"
+        )
+    nodes, matched_by = nodes_of_layers(run.layers, network)
+    groups = _groups([frozenset(each.sources) for each in prediction.layers], nodes)
+    rows = tuple(
+        _row(
+            [prediction.layers[place] for place in sorted(group.mine)],
+            [run.layers[place] for place in sorted(group.theirs)],
+        )
+        for group in groups
+    )
+    mine = {place for group in groups for place in group.mine}
+    theirs = {place for group in groups for place in group.theirs}
+    return EngineComparison(
+        prediction, run, matched_by, rows,
+        tuple(each for place, each in enumerate(prediction.layers) if place not in mine),
+        tuple(each for place, each in enumerate(run.layers) if place not in theirs),
+    )  # fmt: skip
+
+
+@dataclass
+class _Group:
+    """Layers of both sides, by their places, that share nodes."""
+
+    nodes: set[str] = field(default_factory=set)
+    mine: list[int] = field(default_factory=list)
+    theirs: list[int] = field(default_factory=list)
+
+    def join(self, other: _Group) -> None:
+        self.nodes |= other.nodes
+        self.mine += other.mine
+        self.theirs += other.theirs
+
+
+def _groups(mine: Sequence[frozenset[str]], theirs: Sequence[frozenset[str]]) -> list[_Group]:
+    """Join what shares nodes; return what both sides have, in the order of the second."""
+    of_node: dict[str, _Group] = {}
+    alone = [_Group(set(nodes), mine=[place]) for place, nodes in enumerate(mine)]
+    alone += [_Group(set(nodes), theirs=[place]) for place, nodes in enumerate(theirs)]
+    for group in alone:
+        touched = {id(of_node[name]): of_node[name] for name in group.nodes if name in of_node}
+        for other in touched.values():
+            group.join(other)
+        of_node |= dict.fromkeys(group.nodes, group)
+    found = {id(group): group for group in of_node.values() if group.mine and group.theirs}
+    return sorted(found.values(), key=lambda group: min(group.theirs))
+
+
+def _row(mine: Sequence[LayerPrediction], theirs: Sequence[RunLayer]) -> ComparisonRow:
+    name = " | ".join(_short(layer.name) for layer in theirs)
+    kinds = ", ".join(_counted(layer.kind for layer in mine))
+    return ComparisonRow(
+        name, None, sum(layer.execution_ms for layer in mine), sum(layer.ms for layer in theirs),
+        kinds,
+    )  # fmt: skip
+
+
+def _counted(kinds: Iterable[str]) -> list[str]:
+    """Write each kind once, with its number if it is above 1."""
+    listed = list(kinds)
+    return [
+        f"{listed.count(kind)} {kind}" if listed.count(kind) > 1 else kind
+        for kind in dict.fromkeys(listed)
+    ]
+
+
+def _short(name: str) -> str:
+    name = printable(name)
+    if len(name) <= _SHOWN_NAME:
+        return name
+    half = (_SHOWN_NAME - 3) // 2
+    return f"{name[:half]}...{name[-half:]}"
+
+
+def engine_comparison_text(found: EngineComparison, *, every: bool = False) -> str:
+    """Show a prediction beside an engine.
+
+    Parameters
+    ----------
+    found : EngineComparison
+    every : bool
+        Show all layers, not only the slowest ones.
+    """
+    setting, run = found.run.setting, found.run
+    version = " ".join(filter(None, (setting.framework, setting.framework_version)))
+    batch = "" if run.batch is None else f", batch {run.batch}"
+    words = ", ".join(filter(None, (version, setting.precision)))
+    title = (
+        f"{heading(found.prediction)}: predicted\n"
+        f"beside the engine {run.name}{batch}, on {run.platform.device} with {words}: measured"
+    )
+    parts = [
+        f"{title}\n{comparison_table(found.totals, title='')}",
+        notes_text(found.differences),
+        _layers_text(found, every),
+        order_agreement(found.layers),
+        _only_text("predicted, without a layer of the engine",
+                   [(each.execution_ms, f"{each.name} ({each.kind})")
+                    for each in found.predicted_only], every),
+        _only_text("in the engine only",
+                   [(each.ms, f"{_short(each.name)} ({each.type})")
+                    for each in found.engine_only], every),
+        warnings_text(found.prediction.warnings),
+    ]  # fmt: skip
+    return "\n\n".join(filter(None, parts))
+
+
+def _layers_text(found: EngineComparison, every: bool) -> str:
+    slowest = sorted(found.layers, key=lambda row: -slower_ms(row))
+    shown = slowest if every else slowest[:SHOWN_LAYERS]
+    more = (
+        "" if len(shown) == len(slowest) else f": {len(shown)} of {len(slowest)}, --all shows all"
+    )
+    if not found.prediction.layers:
+        return "the network was predicted as a whole: no layers to compare"
+    if not shown:
+        return "no layer of the engine computes a node of this network: is it the engine's network?"
+    return f"layers matched by {found.matched_by}, slowest first{more}\n" + comparison_table(
+        shown, title="layer of the engine"
+    )
+
+
+def _only_text(title: str, layers: Sequence[tuple[float, str]], every: bool) -> str:
+    """List the layers of one side, the slowest first; those without time are counted."""
+    timed = sorted((each for each in layers if each[0] > 0), reverse=True)
+    idle = len(layers) - len(timed)
+    if not layers:
+        return ""
+    total = format_ms(math.fsum(ms for ms, _ in timed)) if timed else "0"
+    lines = [f"{title}: {counted(len(layers), 'layer')}, {total} ms"]
+    shown = timed if every else timed[:SHOWN_LAYERS]
+    lines += [f"  {format_ms(ms)} ms  {name}" for ms, name in shown]
+    if len(timed) > len(shown):
+        lines.append(f"  and {len(timed) - len(shown)} more, --all shows all")
+    if idle:
+        lines.append(f"  {idle} without a time (views, or not profiled)")
+    return "\n".join(lines)
