@@ -216,10 +216,10 @@ def test_states_of_the_card_are_flags(results: Path, tmp_path: Path) -> None:
     state = results / "00000.state"
     state.write_text(state.read_text().replace("0x4", "0x20").replace(", 0\n", ", 1\n"))
     read_results(made(), results, tmp_path / "mine.h5")
-    rows = rows_of(tmp_path / "mine.h5")
-    assert rows[0].flags == ("shared", "throttled")
-    others = [row.flags for row in rows[1:] if row.status is Status.OK]
-    assert others == [("power_cap",)] * 2
+    rows = [row for row in rows_of(tmp_path / "mine.h5") if row.status is Status.OK]
+    assert sorted(row.flags for row in rows) == [
+        ("power_cap",), ("power_cap",), ("shared", "throttled"),
+    ]  # fmt: skip
 
 
 def test_the_script_goes_on_where_it_ended(

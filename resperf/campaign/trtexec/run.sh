@@ -39,7 +39,7 @@ VERSION=$(say "$HELP" | sed -n 's/.*\[TensorRT v\([0-9]*\)\].*/\1/p' | head -n 1
 has() { say "$HELP" | grep -q -e "^ *$1[ =,]" -e "^ *$1\$"; }
 
 FLAGS="--device=$DEVICE --profilingVerbosity=detailed --separateProfileRun --exposeDMA"
-FLAGS="$FLAGS --warmUp=@WARMUP_MS@ --duration=0 --timingCacheFile=work/timing.cache"
+FLAGS="$FLAGS --warmUp=@WARMUP_MS@ --duration=0"
 # One stream, so that copies do not overlap; launched as a network is, not from a CUDA graph.
 for each in --maxAuxStreams=0 --builderOptimizationLevel=3 --noCudaGraph; do
     if has "${each%%=*}"; then FLAGS="$FLAGS $each"; fi
@@ -139,8 +139,12 @@ state() {
 # call NAME MODEL ITERATIONS [FLAG]: build an engine, run it, profile its layers
 call() {
     out=work/$1
+    case $1 in
+    [0-9]*r[0-9]*) cache=--noBuilderCache ;; # repeated: which kernels are chosen is noise, too
+    *) cache=--timingCacheFile=work/timing.cache ;;
+    esac
     # shellcheck disable=SC2086
-    limited "$TRTEXEC" --onnx="models/$2.onnx" $FLAGS ${4:-} --iterations="$3" \
+    limited "$TRTEXEC" --onnx="models/$2.onnx" $FLAGS $cache ${4:-} --iterations="$3" \
         --exportLayerInfo="$out.layers.json" --exportProfile="$out.profile.json" \
         --exportTimes="$out.times.json" >"$out.log" 2>&1 </dev/null
 }
