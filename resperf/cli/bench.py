@@ -337,8 +337,8 @@ def show_plan(
     if planned.published_hours is not None:
         click.echo(
             f"at the pace of ResPerfNet's authors ({planned.target.published_s:g} s a "
-            f"configuration) {planned.published_hours:.3g} hours; engines, with "
-            f"{format_bytes(planned.weight_bytes)} of weights in all, stay in memory"
+            f"configuration) {planned.published_hours:.3g} hours; the layers have "
+            f"{format_bytes(planned.weight_bytes)} of weights, none of which is kept on the disk"
         )
     if planned.too_large:
         click.echo(f"{planned.too_large} layers do not fit into the card's memory")
