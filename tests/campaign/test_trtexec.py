@@ -263,12 +263,15 @@ def test_every_version_gets_options_that_it_has(
     machine: GpuMachine, tmp_path: Path, version: str, precision: str
 ) -> None:
     folder, output = tmp_path / "tiny-trtexec", tmp_path / "mine.h5"
-    campaign = made(samples=1, kinds={"dense": TABLE["kinds"]["dense"]})
+    campaign = made(samples=1, repeat_share=1.0, kinds={"dense": TABLE["kinds"]["dense"]})
     write(campaign, folder, precision=precision)
     ended = machine.start(folder, STANDIN_VERSION=version)
-    assert "measured 1 now, 0 failed" in ended.stdout, ended.stderr
+    assert "measured 2 now, 0 failed" in ended.stdout, ended.stderr
+    assert ended.stderr == ""
     read_results(campaign, folder, output)
-    [row] = rows_of(output)
+    row, again = rows_of(output)
+    assert (row.repeat, again.repeat) == (0, 1)
+    assert again.value("execution_ms") == row.value("execution_ms")
     # Warm-ups, which TensorRT 8 exports with the rest, do not count.
     values = math.prod(row.layer.input_shape) + math.prod(row.layer.output_shape)
     assert row.value("execution_ms") == pytest.approx(0.005 + 1e-6 * values)

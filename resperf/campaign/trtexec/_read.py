@@ -212,7 +212,7 @@ class _Results:
         """As the backend in process would say it."""
         return Setting(
             framework="tensorrt",
-            framework_version=version_of(self.machine.get("tensorrt", "")),
+            framework_version=version_of(self.machine.get("trtexec_version", "")),
             precision=self.manifest["settings"]["precision"],
             options={"optimization_level": "3", "workspace_mib": "all", "aux_streams": "0"},
         )

@@ -85,7 +85,7 @@ fi
 
 machine() {
     say "digest=@DIGEST@"
-    say "tensorrt=$VERSION"
+    say "trtexec_version=$VERSION"
     say "system=$(uname -s)"
     say "cores=$(getconf _NPROCESSORS_ONLN 2>/dev/null)"
     say "processor=$(sed -n 's/^model name[^:]*: *//p' /proc/cpuinfo 2>/dev/null | head -n 1)"
@@ -109,8 +109,9 @@ cp manifest.json results/manifest.json || stop "manifest.json is missing; copy t
 # --- weights: one block, repeated -------------------------------------------------------------
 for each in @WEIGHTS@; do
     file=${each%%=*} count=${each##*=}
-    size=$((count * 4194304))
-    if [ "$(wc -c <"models/$file" 2>/dev/null || say 0)" -ne "$size" ]; then
+    size=$((count * 4194304)) found=0
+    if [ -e "models/$file" ]; then found=$(wc -c <"models/$file"); fi
+    if [ "$found" -ne "$size" ]; then
         i=0
         while [ "$i" -lt "$count" ]; do
             cat "models/block.$file" || exit 2
