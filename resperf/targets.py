@@ -55,6 +55,9 @@ class Target:
         times contain: they are 0, not unknown.
     precisions : tuple of str
         Values of `resperf.settings.Setting.precision` that the lowering knows.
+    usual : bool
+        Whether a device of this class that has no bundle is answered for this framework, if nobody
+        names one.
     recycle_layers : int
         Layers after which a measuring process is replaced, since frameworks accumulate memory.
     build_s : float
@@ -74,6 +77,7 @@ class Target:
     install: str = "resperf[bench]"
     free: tuple[str, ...] = ()
     precisions: tuple[str, ...] = ("fp32",)
+    usual: bool = False
     recycle_layers: int = 2500
     build_s: float = 0.06
     published_s: float | None = None
@@ -176,6 +180,7 @@ _ROWS = (
         install="resperf[torch,cuda]",
         free=_TORCH_FREE,
         precisions=_TORCH_PRECISIONS,
+        usual=True,
     ),
     Target(
         framework="torch",

@@ -46,8 +46,8 @@ def test_an_omitted_word_means_the_first_row_with_a_backend() -> None:
     assert target(device_class="synthetic").name == "synthetic/synthetic"
     # A row without a backend is chosen only if no other matches.
     assert target(device_class="rocm").name == "torch/rocm"
-    assert target("tensorrt").name == "tensorrt/cuda"
     assert target("torch").name == "torch/cpu"
+    assert target("tensorrt").name == "tensorrt/cuda"
 
 
 def test_an_unknown_target_lists_the_known_ones() -> None:

@@ -217,8 +217,8 @@ class Agreement:
     def larger(self) -> int:
         return max(len(self.engine), len(self.rules))
 
-    def differences(self) -> list[str]:
-        """Return what is in one sequence only, in order."""
+    def lines(self, *, everything: bool = False) -> list[str]:
+        """Return what is in one sequence only, in order; or all, matched layers side by side."""
         matcher = difflib.SequenceMatcher(
             None, [g.same for g in self.engine], [g.same for g in self.rules], autojunk=False
         )
@@ -227,6 +227,9 @@ class Agreement:
             if word != "equal":
                 found += [f"  engine {group}" for group in self.engine[a:b]]
                 found += [f"  rules  {group}" for group in self.rules[c:d]]
+            elif everything:
+                pairs = zip(self.engine[a:b], self.rules[c:d], strict=True)
+                found += [f"  both   {one.name} | {other.name}" for one, other in pairs]
         return found
 
 
@@ -340,14 +343,15 @@ def _quantized_inputs(
     return [max((0, 1), key=of_convolution)]
 
 
-def lowered_network(known: Known) -> tuple[Network, LoweredNetwork]:
-    """Read and lower a network, quantised or not."""
+def lowered_network(known: Known, engine: Engine) -> tuple[Network, LoweredNetwork]:
+    """Read and lower a network, quantised or not, at the engine's batch size."""
+    batches = {tensor.shape[0] for tensor in engine.inputs if tensor.shape}
+    batch = batches.pop() if len(batches) == 1 else None
     if known.quantized:
         model = quantized(stripped_model(known.network), known.quantized)
-        batch = None if known.network.parent == _EXPORTED else 1
         network = read_graph(model.SerializeToString(), known.network.stem, batch=batch)
     else:
-        network = read_network(known.network)
+        network = read_network(known.network, batch=batch)
     return network, lower(network, Setting("tensorrt", precision=known.precision), ANY_GPU)
 
 
@@ -366,13 +370,15 @@ def main() -> None:
     parser.add_argument("network", type=Path, nargs="?", help="its ONNX file")
     parser.add_argument("--precision", default="fp32", help="that it was built with")
     parser.add_argument("--differences", action="store_true", help="print unmatched layers")
-    parser.add_argument("--layers", action="store_true", help="print both lists side by side")
+    parser.add_argument(
+        "--layers", action="store_true", help="print all, matched ones side by side"
+    )
     arguments = parser.parse_args()
     rows = []
     for path, known in _pairs(arguments.engine, arguments.network, arguments.precision):
         try:
             engine = read_engine(path)
-            network, lowered = lowered_network(known)
+            network, lowered = lowered_network(known, engine)
         except ResperfError as error:
             sys.exit(str(error))
         found = compare(engine, network, lowered)
@@ -385,19 +391,12 @@ def main() -> None:
             ", ".join(f"{count} {kind}" for kind, count in sorted(found.others.items())),
         ])  # fmt: skip
         if arguments.differences or arguments.layers:
-            print(engine.name)
-            print("\n".join(found.differences() if arguments.differences else _both(found)))
+            print("\n".join([engine.name, *found.lines(everything=arguments.layers)]))
     headings = (
         "engine", "precision", "Q/DQ", "engine's", "rules'", "in order", "any order", "by name",
         "reformat MB", "rules' MB", "other layers of the engine",
     )  # fmt: skip
     print(table(headings, rows, text=("engine", "precision", "Q/DQ", headings[-1])))
-
-
-def _both(found: Agreement) -> list[str]:
-    return [f"  engine {group}" for group in found.engine] + [
-        f"  rules  {group}" for group in found.rules
-    ]
 
 
 if __name__ == "__main__":

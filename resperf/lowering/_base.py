@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -12,6 +12,9 @@ from resperf.network import Network, Node, Tensor
 
 CONTROL_FLOW = frozenset({"If", "Loop", "Scan"})
 """Operators that run subgraphs."""
+SINGLE = "float32"
+HALF_TYPES: Mapping[str, str] = {"fp16": "float16", "bf16": "bfloat16"}
+"""Precision of a setting -> type of all values."""
 Role = Literal["execution", "preprocess", "postprocess", "view", "unknown"]
 
 
@@ -87,6 +90,18 @@ def qualified_by_domain(node: Node, domains: frozenset[str] = OPERATOR_DOMAINS) 
     if node.domain in domains and (node.inputs or not node.domain):
         return node
     return replace(node, op=".".join(filter(None, (node.domain, node.op))), domain="")
+
+
+def in_precision(network: Network, precision: str) -> Network:
+    """Give float32 tensors the half-precision type of a setting's precision; others stay."""
+    dtype = HALF_TYPES.get(precision)
+    if dtype is None:
+        return network
+    tensors = {
+        name: replace(each, dtype=dtype) if each.dtype == SINGLE else each
+        for name, each in network.tensors.items()
+    }
+    return replace(network, tensors=tensors)
 
 
 def is_computed_once(network: Network, node: Node) -> bool:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from resperf.layers import Activation, Elementwise
+from resperf.lowering._base import HALF_TYPES
 from resperf.lowering._read import VIEW_OPS
 from resperf.network import Network, Node, Rewritten, Tensor
 from resperf.network.canonical import PASSING
@@ -21,8 +22,6 @@ from resperf.network.rewriting import Rewriting, unchanged_if_malformed
 
 CONVOLUTION, PRODUCT, POINTWISE, SHUFFLE = "FusedConv", "FusedGemm", "PointWise", "Shuffle"
 """Operators of the fused graph, beside ONNX's."""
-_ANY_ACTIVATION = frozenset({"fp16", "bf16", "int8"})
-"""Precisions in which convolutions compute other activations than Relu and Clip."""
 _BUILT_IN = ("Relu", "Clip")
 _CONVOLUTIONS = ("Conv", CONVOLUTION)
 _PRODUCTS = ("Gemm", "MatMul", PRODUCT)
@@ -36,8 +35,9 @@ _NOT_STRIDED = frozenset({"MaxPool", "AveragePool", "GlobalAveragePool", "Resize
 """Operators that cannot read their input from within a larger tensor."""
 _NOT_MOVABLE = frozenset({"Resize", "Upsample", "Slice", "Split", SHUFFLE, *VIEW_OPS, "Transpose"})
 """Operators that cannot write their result into a larger tensor."""
-_FIRST_CHANNELS = 4
-"""Channels of an image, of which convolution and pooling are fused."""
+_IMAGE_AXES = 4
+_POOLED_FILTERS, _POOLED_WINDOW = ((3, 7, 7), (4, 7, 7)), (3, 3)
+"""Filters and window of a convolution and a pooling that are one layer in int8."""
 _GEOMETRY = ("kernel_shape", "strides", "pads", "dilations", "auto_pad", "group")
 
 
@@ -89,12 +89,9 @@ class Fusing(Rewriting):
         self.labels[joined.name] = label
         return joined
 
-    def absorb(self, node: Node, kept: Node, made: Node) -> None:
-        """Replace a node by one that also does the work of another, and remove the other."""
-        self.sources[made.name] = tuple(
-            dict.fromkeys((*self.sources_of(kept), *self.sources_of(node)))
-        )
-        self.replace(kept, made)
+    def absorb(self, node: Node, kept: Node) -> None:
+        """Remove a node whose work another one does."""
+        self.sources[kept.name] = (*self.sources_of(kept), *self.sources_of(node))
         self.replace(node)
 
     def redirect(self, name: str, to: str) -> None:
@@ -118,9 +115,9 @@ def fused(rewritten: Rewritten, precision: str) -> Fusing:
     Parameters
     ----------
     rewritten : Rewritten
-        Canonical (`resperf.network.canonical`).
+        Canonical (`resperf.network.canonical`), its tensors in the types that they run in.
     precision : str
-        As in `resperf.settings.Setting`.
+        As in `resperf.settings.Setting`: int8 is no type of a tensor.
     """
     graph = Fusing(rewritten.network, rewritten.sources, precision)
     for node in graph.walk():
@@ -162,9 +159,10 @@ def _pass_through(graph: Fusing, node: Node) -> None:
     if node.outputs[0] in graph.network.outputs:
         return
     graph.redirect(node.outputs[0], node.inputs[0])
-    if (maker := graph.maker.get(node.inputs[0])) is not None:
-        graph.sources[maker.name] = (*graph.sources_of(maker), *graph.sources_of(node))
-    graph.replace(node)
+    if (maker := graph.maker.get(node.inputs[0])) is None:
+        graph.replace(node)
+    else:
+        graph.absorb(node, maker)
 
 
 # Q/DQ
@@ -179,7 +177,7 @@ def _join_equal(graph: Fusing, node: Node) -> None:
     first = min(same, key=graph.place)
     if first is not node and node.outputs[0] not in graph.network.outputs:
         graph.redirect(node.outputs[0], first.outputs[0])
-        graph.absorb(node, first, first)
+        graph.absorb(node, first)
 
 
 def _scales(graph: Fusing, node: Node) -> list[object]:
@@ -203,7 +201,7 @@ def _read_int8(graph: Fusing, node: Node) -> None:
     graph.tensors[stored] = replace(graph.tensors[stored], dtype=dtype)
     graph.quantized.add(stored)
     graph.redirect(node.outputs[0], stored)
-    graph.absorb(node, maker, maker)
+    graph.absorb(node, maker)
 
 
 def _pass_int8(graph: Fusing, node: Node) -> None:
@@ -238,13 +236,14 @@ def _quantized_output(graph: Fusing, node: Node) -> None:
 def _pooled(graph: Fusing, node: Node) -> None:
     """Fuse an int8 convolution of an image and the max pooling behind it.
 
-    "Convolution and Pooling", of one precision; for int8 only (issue 2518). The engines that show
-    it (``ConvActPool``) have it in the first layer; convolutions of more channels keep their
-    pooling apart.
+    "Convolution and Pooling", of one precision; for int8 only (issue 2518). All engines that show
+    it (``ConvActPool``) are of ResNets, which begin with a window of 7 and pool windows of 3.
     """
     reader = graph.only_reader(node)
-    channels = graph.shape(node.inputs[0])[1]
-    if reader is None or reader.op != "MaxPool" or channels > _FIRST_CHANNELS:
+    filters = graph.shape(node.inputs[1])
+    if reader is None or reader.op != "MaxPool" or filters[1:] not in _POOLED_FILTERS:
+        return
+    if tuple(reader.attributes["kernel_shape"]) != _POOLED_WINDOW:
         return
     if graph.is_int8(node) and (not graph.quantized or reader.inputs[0] in graph.quantized):
         joined = replace(node, name=reader.name, outputs=reader.outputs)
@@ -323,7 +322,8 @@ def _residual(graph: Fusing, node: Node) -> None:
 
     "Convolution and ElementWise Operation": shapes must be equal. Of two convolutions, that which
     comes last in the network takes it, and runs when the other operand is there (as ``Conv_155 +
-    Add_160`` runs behind ``Conv_158 + Relu_159``). A convolution with an activation takes none.
+    Add_160`` runs behind ``Conv_158 + Relu_159``). A convolution with an activation takes none;
+    in one or three dimensions neither, since no kind of layer could say so.
     """
     if len(node.inputs) != 2 or node.inputs[0] == node.inputs[1]:
         return
@@ -333,7 +333,8 @@ def _residual(graph: Fusing, node: Node) -> None:
         fits = maker is not None and maker.op == "Conv" and not maker.domain
         if maker is None or not fits or graph.only_reader(maker) is not node:
             continue
-        if graph.shape(name) == graph.shape(other) and not graph.is_weight(other):
+        same = graph.shape(name) == graph.shape(other) and len(graph.shape(name)) == _IMAGE_AXES
+        if same and not graph.is_weight(other):
             candidates.append((graph.place(maker), maker, other))
     if not candidates:
         return
@@ -380,7 +381,8 @@ def _any_activation(graph: Fusing, node: Node) -> None:
         behind = graph.readers(reader.outputs[0])
         fuses = bool(behind) and all(each.op == "QuantizeLinear" for each in behind)
     else:
-        fuses = graph.precision in _ANY_ACTIVATION
+        dtype = graph.tensors[node.inputs[0]].dtype
+        fuses = graph.is_int8(node) or dtype in HALF_TYPES.values()
     if not fuses:
         return
     if reader.op == POINTWISE or reader.op in POINTWISE_OPS:
@@ -496,7 +498,7 @@ def _chain(graph: Fusing, node: Node) -> None:
         maker = graph.maker.get(name)
         if maker is None or maker.domain or maker.op not in POINTWISE_OPS | {POINTWISE}:
             continue
-        if graph.is_read_once(maker) or _all_read_by(graph, maker, node):
+        if graph.is_read_once(maker):
             parts = (
                 *graph.parts.get(maker.name, (maker,)), *graph.parts.get(node.name, (node,))
             )  # fmt: skip
@@ -506,14 +508,6 @@ def _chain(graph: Fusing, node: Node) -> None:
             inner = ", ".join(_inside(graph.label(each)) for each in (maker, node))
             node = graph.fuse(maker, node, joined, f"PWN({inner})")
             graph.parts[node.name] = parts
-
-
-def _all_read_by(graph: Fusing, maker: Node, node: Node) -> bool:
-    """Whether a node alone reads another one, perhaps twice."""
-    name = maker.outputs[0]
-    return name not in graph.network.outputs and all(
-        reader is node for reader in graph.readers(name)
-    )
 
 
 def _inside(label: str) -> str:

@@ -19,7 +19,16 @@ from dataclasses import replace
 from resperf.errors import LayerError, UnsupportedError
 from resperf.layers import Layer, Move, Operand, Operator, layer_of_operator
 from resperf.layers.cast import Cast
-from resperf.lowering._base import LoweredNetwork, LoweredNode, Role, answer, named_by_sources
+from resperf.lowering._base import (
+    HALF_TYPES,
+    SINGLE,
+    LoweredNetwork,
+    LoweredNode,
+    Role,
+    answer,
+    in_precision,
+    named_by_sources,
+)
 from resperf.lowering._read import VIEW_OPS, as_binary_nodes, layer_from_node
 from resperf.lowering._torch_attention import attention_in_parts
 from resperf.lowering._trt_fusions import SHUFFLE, Fusing, fused, is_view
@@ -39,20 +48,19 @@ FUSION_RULES = (
     FusionRule("dense", "relu"),
 )
 """In single precision."""
-_SINGLE, _TYPES = "float32", {"fp16": "float16", "bf16": "bfloat16"}
 _QUANTIZING = ("QuantizeLinear", "DequantizeLinear")
 
 
 def lower_layers(layers: Sequence[Layer], setting: Setting) -> list[Layer]:
     """Give layers the type that they have in a precision; TensorRT chooses their formats itself."""
-    dtype = _TYPES.get(setting.precision, _SINGLE)
-    return [layer if dtype == _SINGLE else _of_type(layer, dtype) for layer in layers]
+    dtype = HALF_TYPES.get(setting.precision, SINGLE)
+    return [layer if dtype == SINGLE else _of_type(layer, dtype) for layer in layers]
 
 
 def _of_type(layer: Layer, dtype: str) -> Layer:
     """Replace float32 by another type, but for conversions, and kinds that do not have it."""
     known = layer.specs()["dtype"].choices or ()
-    is_single = layer.fields()["dtype"] == _SINGLE and layer.kind != Cast.kind
+    is_single = layer.fields()["dtype"] == SINGLE and layer.kind != Cast.kind
     return layer.replace(dtype=dtype) if is_single and dtype in known else layer
 
 
@@ -81,7 +89,7 @@ def lower(
             f"lowering method {method!r} does not exist for TensorRT, whose engines are not read "
             "for predictions; use rules"
         )
-    joined = canonical(_in_precision(network, setting.precision))
+    joined = canonical(in_precision(network, setting.precision))
     joined = replace(joined, network=attention_in_parts(joined.network))
     graph = fused(joined, setting.precision)
     lowered = [each for node in graph.nodes for each in _lowered(graph, node)]
@@ -90,7 +98,7 @@ def lower(
         replace(node, sources=tuple(name for name in node.sources if name in original))
         for node in lowered
     ))  # fmt: skip
-    dtype = _TYPES.get(setting.precision, "")
+    dtype = HALF_TYPES.get(setting.precision, "")
     nodes = [
         *_converted(network, network.inputs, dtype, "preprocess"), *nodes,
         *_converted(network, network.outputs, dtype, "postprocess"),
@@ -105,26 +113,14 @@ def reformat_bytes(lowered: LoweredNetwork) -> int:
     )
 
 
-def _in_precision(network: Network, precision: str) -> Network:
-    """Give tensors the types that they have in a precision; int8 tells no types."""
-    dtype = _TYPES.get(precision)
-    if dtype is None:
-        return network
-    tensors = {
-        name: replace(each, dtype=dtype) if each.dtype == _SINGLE else each
-        for name, each in network.tensors.items()
-    }
-    return replace(network, tensors=tensors)
-
-
 def _converted(network: Network, names: Iterable[str], dtype: str, role: Role) -> list[LoweredNode]:
     """Return the conversions of inputs or outputs, which are float32 in the file."""
     found = []
     for name in names:
         tensor = network.tensors.get(name)
-        if not dtype or tensor is None or tensor.dtype != _SINGLE:
+        if not dtype or tensor is None or tensor.dtype != SINGLE:
             continue
-        first, last = (_SINGLE, dtype) if role == "preprocess" else (dtype, _SINGLE)
+        first, last = (SINGLE, dtype) if role == "preprocess" else (dtype, SINGLE)
         operand, shape = Operand(tensor.shape, first), tensor.shape
         cast = layer_of_operator(Operator("Cast", {"to": data_type_of(last)}, (operand,), (shape,)))
         found.append(LoweredNode(f"{name} to {last}", REFORMAT, cast, role))
@@ -182,7 +178,7 @@ def _layer_of_part(network: Network, node: Node) -> Layer:
 
 
 def _in_single(tensor: Tensor) -> Tensor:
-    return replace(tensor, dtype=_SINGLE) if tensor.dtype in _TYPES.values() else tensor
+    return replace(tensor, dtype=SINGLE) if tensor.dtype in HALF_TYPES.values() else tensor
 
 
 def _copies(graph: Fusing, node: Node) -> list[LoweredNode]:

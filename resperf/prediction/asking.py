@@ -471,13 +471,13 @@ def sheet_target(facts: DeviceFacts, framework: str | None, precision: str | Non
         if row.device_class == facts.device_class
         and row.lowering
         and framework in (None, row.framework)
-        and (precision is None or precision in row.precisions)
+        and (precision is None or precision in _estimated(row))
     ]
     if not rows:
         wanted = f" with {framework}" if framework else ""
         wanted += f" in {precision}" if precision else ""
         known = ", ".join(
-            f"{row.framework} ({', '.join(row.precisions)})"
+            f"{row.framework} ({', '.join(_estimated(row))})"
             for row in targets()
             if row.device_class == facts.device_class and row.lowering
         )
@@ -485,7 +485,16 @@ def sheet_target(facts: DeviceFacts, framework: str | None, precision: str | Non
             f"nothing answers for {facts.device}{wanted}: it has no bundle, and what can be "
             f"estimated is {known or 'nothing of this class of devices'}"
         )
-    return max(rows, key=lambda row: len(row.precisions))
+    usual = (row for row in rows if row.usual)
+    return next(usual, max(rows, key=lambda row: len(_estimated(row))))
+
+
+def _estimated(row: Target) -> tuple[str, ...]:
+    """Return the precisions of a target in which the types of layers tell what a data sheet asks.
+
+    They do not for TF32, which is a way to multiply float32, and for int8, which no layer tells.
+    """
+    return tuple(each for each in row.precisions if each in (PLAIN_PRECISIONS[1], *_PEAK_OF))
 
 
 def lacked_type(precision: str | None, facts: DeviceFacts | None) -> str:

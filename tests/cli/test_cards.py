@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from onnx.helper import make_node
 
+from resperf.errors import UnsupportedError
+from resperf.prediction.asking import accelerator, sheet_target
 from resperf.predictors import METHODS
 from tests.toy_card_method import DEVICE_SHARE, DISPATCH_MS
 
@@ -60,6 +62,17 @@ def test_a_card_without_a_bundle_is_answered_by_its_data_sheet(home, network, cl
     [layer] = cli.json("predict-layer", "dense", "batch=16", "features_in=256", "features_out=128",
                        "--device", "h100")  # fmt: skip
     assert layer["execution_ms"] == pytest.approx(document["layers"][0]["execution_ms"])
+    # TensorRT, if it is asked for, computes the product and its activation in one layer.
+    engine = cli.json("predict", network, "--device", "h100", "--framework", "tensorrt")
+    assert (engine["framework"], len(engine["layers"])) == ("tensorrt", 1)
+
+
+def test_a_data_sheet_does_not_answer_for_types_that_layers_do_not_tell():
+    facts = accelerator("h100")
+    assert sheet_target(facts, "tensorrt", "fp16").name == "tensorrt/cuda"
+    for precision in ("int8", "tf32"):
+        with pytest.raises(UnsupportedError, match=r"tensorrt \(fp32, fp16, bf16\)"):
+            sheet_target(facts, "tensorrt", precision)
 
 
 def test_devices_names_the_cards_that_have_no_bundle(card_bundle, cli):

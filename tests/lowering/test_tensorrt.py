@@ -16,6 +16,7 @@ from resperf.layers import Activation, Conv, Dense, Elementwise, Norm, Pool
 from resperf.layers.cast import Cast
 from resperf.layers.quantize import Quantize
 from resperf.lowering import LoweredNetwork, lower, lower_layers
+from resperf.lowering._base import in_precision
 from resperf.lowering.tensorrt import reformat_bytes
 from resperf.network import read_network
 from resperf.platform import Platform
@@ -59,20 +60,15 @@ def lowered(network_file) -> Lower:
     """Lower a network, written as lines, whose last node makes the output ``y``."""
 
     def run(
-        text: str, precision: str = "fp32", outputs: str = "y", **inputs: Any
+        text: str, precision: str = "fp32", outputs: str = "y", file: str = "", **inputs: Any
     ) -> LoweredNetwork:
         weights: dict[str, Any] = {"scale": np.float32(0.1), "other": np.float32(0.2),
                                    "zero": np.int8(0)}  # fmt: skip
         nodes = [node_of(line.strip(), weights) for line in text.splitlines() if line.strip()]
-        ends = dict.fromkeys(outputs.split(","))
-        path = network_file(
-            "net.onnx",
-            nodes,
-            {key: list(v) for key, v in (inputs or {"x": IMAGE}).items()},
-            ends,
-            weights,
-        )
-        return lower(read_network(path), Setting("tensorrt", precision=precision), GPU)
+        starts = {key: list(shape) for key, shape in (inputs or {"x": IMAGE}).items()}
+        path = network_file("net.onnx", nodes, starts, dict.fromkeys(outputs.split(",")), weights)
+        network = in_precision(read_network(path), file)
+        return lower(network, Setting("tensorrt", precision=precision), GPU)
 
     return run
 
@@ -146,6 +142,13 @@ def test_what_is_not_fused_into_a_convolution(
     lowered: Lower, text: str, outputs: str, expected: list[str]
 ) -> None:
     assert groups(lowered(text, outputs=outputs)) == expected
+
+
+def test_a_convolution_in_one_dimension_takes_no_sum(lowered: Lower) -> None:
+    text = "c Conv x w[8,8,3] pads=1,1\na Add c x\ny Relu a"
+    assert groups(lowered(text, x=(2, 8, 6))) == ["Conv: c", "PWN(Add, Relu): a y"]
+    (node,) = lowered("c Conv x w[8,8,3]\ny Relu c", x=(2, 8, 6)).nodes
+    assert (node.op, node.layer.kind) == ("Conv + Relu", "conv_nd")
 
 
 def test_scales_and_biases_per_channel_are_folded(lowered: Lower) -> None:
@@ -239,6 +242,8 @@ def test_other_activations_are_fused_in_half_precision(
         assert (node.op, node.layer.activation) == ("Conv + PWN(Swish)", "silu")
         return
     assert groups(found) == ["Conv: c", "PWN(Swish): s y"]
+    # A file may be in half precision itself.
+    assert groups(lowered(text, "", file="fp16")) == ["Conv + PWN(Swish): c s y"]
     assert isinstance(found.nodes[-1].layer, Activation)
 
 
@@ -424,21 +429,20 @@ def test_quantisation_moves_through_a_pooling(lowered: Lower) -> None:
     )
     network = lowered(f"{QUANTIZED}\nm MaxPool r kernel_shape=2,2 strides=2,2\n{behind}", "int8")
     assert [node.op for node in network.nodes][1:] == ["Conv + Relu", "MaxPool", "Conv"]
-    # In the first layer, the pooling is fused too (ConvActPool).
-    first = QUANTIZED.replace("w[8,8,1,1]", "w[8,3,1,1]")
-    network = lowered(
-        f"{first}\nm MaxPool r kernel_shape=2,2 strides=2,2\n{behind}", "int8", x=(2, 3, 6, 6)
-    )
+    # A ResNet begins with one layer (ConvActPool).
+    first = QUANTIZED.replace("w[8,8,1,1]", "w[8,3,7,7]")
+    network = lowered(f"{first}\nm MaxPool r kernel_shape=3,3\n{behind}", "int8", x=(2, 3, 14, 14))
     assert [node.op for node in network.nodes][1:] == ["Conv + Relu + MaxPool", "Conv"]
 
 
-def test_the_first_pooling_of_an_int8_network_is_fused(lowered: Lower) -> None:
+def test_the_first_pooling_of_an_int8_resnet_is_fused(lowered: Lower) -> None:
     """As ``Conv_0 + Relu_1 + MaxPool_2`` of ResNet-50, built without Q/DQ."""
-    text = "c Conv x w[8,3,3,3]\nr Relu c\ny MaxPool r kernel_shape=2,2"
-    assert groups(lowered(text, "int8", x=(2, 3, 6, 6))) == ["Conv + Relu + MaxPool: c r y"]
-    assert groups(lowered(text, "fp16", x=(2, 3, 6, 6))) == ["Conv + Relu: c r", "MaxPool: y"]
-    more = text.replace("w[8,3,3,3]", "w[8,8,3,3]")
-    assert groups(lowered(more, "int8")) == ["Conv + Relu: c r", "MaxPool: y"]
+    text, image = "c Conv x w[8,3,7,7]\nr Relu c\ny MaxPool r kernel_shape=3,3", (2, 3, 14, 14)
+    assert groups(lowered(text, "int8", x=image)) == ["Conv + Relu + MaxPool: c r y"]
+    apart = ["Conv + Relu: c r", "MaxPool: y"]
+    assert groups(lowered(text, "fp16", x=image)) == apart
+    for other in (text.replace("7,7", "5,5"), text.replace("=3,3", "=2,2")):
+        assert groups(lowered(other, "int8", x=image)) == apart
 
 
 # Whole networks
