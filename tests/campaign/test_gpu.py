@@ -166,6 +166,20 @@ def test_what_needs_more_than_the_cards_memory_is_refused_by_estimate(
     assert "more than the 65.4 KiB that may be used of cuda" in refused[0].detail
 
 
+def test_a_network_whose_weights_alone_do_not_fit_is_refused_too(gpu: Any, tmp_path: Path) -> None:
+    # LeNet has 61,706 weights, 28 x 28 inputs and ten outputs, in float32: 250,000 bytes.
+    shipped = TESTS.parent / "models" / "networks" / "lenet5.onnx"
+    path, statuses = tmp_path / "networks.toml", []
+    for share in (249_990 / gpu.CARD.memory_bytes, 250_010 / gpu.CARD.memory_bytes):
+        path.write_text(
+            f'[run]\nmemory_share = {share}\n[networks]\nfiles = ["{shipped}"]\nseconds = 0.1\n'
+        )
+        output = tmp_path / f"{len(statuses)}.h5"
+        planned = Campaign.from_toml(path)
+        statuses += [*run_campaign(planned, output, Bench(gpu.TARGET), progress=False).statuses]
+    assert statuses == [Status.OUT_OF_MEMORY, Status.OK]
+
+
 HOLD = """
 import time
 import synthetic_gpu

@@ -164,6 +164,12 @@ def test_scales_and_biases_per_channel_are_folded(lowered: Lower) -> None:
     assert groups(lowered(f"c Conv x {CONV}\ny Mul c w[6]")) == ["Conv: c", "PWN(Mul): y"]
 
 
+def test_nodes_without_effect_separate_nothing(lowered: Lower) -> None:
+    (node,) = lowered(f"i Identity x\nc Conv i {CONV}\nd Dropout c\ny Relu d").nodes
+    assert node.op == "Conv + Relu"
+    assert {"c", "d", "y"} <= set(node.sources)
+
+
 def test_a_norm_without_a_convolution_takes_the_activation_behind_it(lowered: Lower) -> None:
     network = lowered(f"c Concat x x axis=1\nn BatchNormalization c {' '.join(['w[16]'] * 4)}\n"
                       "m Mul n w[16,1,1]\ny Relu m")  # fmt: skip
@@ -433,6 +439,23 @@ def test_quantisation_moves_through_a_pooling(lowered: Lower) -> None:
     first = QUANTIZED.replace("w[8,8,1,1]", "w[8,3,7,7]")
     network = lowered(f"{first}\nm MaxPool r kernel_shape=3,3\n{behind}", "int8", x=(2, 3, 14, 14))
     assert [node.op for node in network.nodes][1:] == ["Conv + Relu + MaxPool", "Conv"]
+
+
+def test_int8_values_go_on_through_a_pooling(lowered: Lower) -> None:
+    """A convolution behind it reads int8, and so it takes the quantisation of its result."""
+    network = lowered(
+        """
+        q QuantizeLinear x scale zero
+        d DequantizeLinear q scale zero
+        m MaxPool d kernel_shape=2,2
+        c Conv m w[8,8,1,1]
+        q2 QuantizeLinear c scale zero
+        d2 DequantizeLinear q2 scale zero
+        y Conv d2 w[8,8,1,1]
+        """,
+        "int8",
+    )
+    assert [node.op for node in network.nodes] == ["Reformat", "MaxPool", "Conv", "Conv"]
 
 
 def test_the_first_pooling_of_an_int8_resnet_is_fused(lowered: Lower) -> None:
