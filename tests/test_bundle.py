@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import math
 import shutil
 import subprocess
 import sys
@@ -152,6 +153,9 @@ def test_provenance_says_what_a_bundle_is_of_and_what_is_unknown() -> None:
     assert new.provenance["rebuildable"]["answer"] == "no"
     changed = new.changed("tried", costs={"session_ms": 1.0})
     assert changed.costs == {"session_ms": 1.0}
+    # Its layers do not show the host's dispatch; one that was measured beside them counts.
+    assert math.isnan(changed.dispatch_ms)
+    assert new.changed("tried", costs={"dispatch_ms": 0.007}).dispatch_ms == 0.007
     assert changed.parts[1].costs == new.parts[1].costs
     assert [each["reason"] for each in changed.provenance["changes"]] == ["tried"]
 

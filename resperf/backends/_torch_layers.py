@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from resperf.backends._torch_attributes import Function
 from resperf.backends._torch_functions import (
     STATISTICS,
     TYPES,
-    Function,
     function_of,
     prepared,
 )

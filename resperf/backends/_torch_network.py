@@ -11,10 +11,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from resperf.backends._torch_attributes import Function
 from resperf.backends._torch_functions import (
     STATISTICS,
     TYPES,
-    Function,
     function_of,
     prepared,
     prepares,
@@ -38,6 +38,13 @@ class _Step:
     reads: tuple[int, ...]
     writes: tuple[int, ...]
     frees: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class _Computed:
+    """An input that the network computes, among weights."""
+
+    name: str
 
 
 class TorchNetwork(torch.nn.Module):  # type: ignore[misc]  # torch is not typed here
@@ -160,13 +167,8 @@ class TorchNetwork(torch.nn.Module):  # type: ignore[misc]  # torch is not typed
             if node.op in PASSING and is_behind_transposition(node, self._makers):
                 # An exporter writes contiguous() so.
                 function = torch.Tensor.contiguous
-            rest = node.inputs[1:]
-            constant = not any(name in self._variable for name in rest)
-            if prepares(node.op) and rest and constant:
-                given = prepared(operator, [self._constant(name) for name in rest])
-                names = [f"{node.op} {place} {rest}" for place in range(len(given))]
-                slots = [self._keep(*pair) for pair in zip(names, given, strict=True)]
-                return function, [self._slot(node.inputs[0]), *slots]
+            if prepares(node.op) and len(node.inputs) > 1:
+                return function, [self._slot(node.inputs[0]), *self._prepared(node, operator)]
             fixed = STATISTICS.get(node.op, ())
             return function, [
                 self._keep(name, self._constant(name), fixed=True)
@@ -178,6 +180,19 @@ class TorchNetwork(torch.nn.Module):  # type: ignore[misc]  # torch is not typed
             raise UnsupportedError(f"{node.op} {node.name!r}: {error}") from error
         except UnsupportedError as error:
             raise UnsupportedError(f"{node.op} {node.name!r}: {error}") from error
+
+    def _prepared(self, node: Node, operator: Operator) -> list[int]:
+        """Return slots of a node's weights as PyTorch's modules hold them, and of what it reads."""
+        rest = node.inputs[1:]
+        given = [
+            _Computed(name) if name in self._variable else self._constant(name) for name in rest
+        ]
+        return [
+            self._slot(each.name)
+            if isinstance(each, _Computed)
+            else self._keep(f"{node.op} {place} {rest}", each)
+            for place, each in enumerate(prepared(operator, given))
+        ]
 
     def _operator(self, node: Node) -> Operator:
         tensors = self._network.tensors

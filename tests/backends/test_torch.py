@@ -20,13 +20,17 @@ from resperf.backends import Backend, _chain, backend
 from resperf.backends import torch as module
 from resperf.backends._ort_copies import copies_graph
 from resperf.backends._torch_devices import Cpu, EventTimer, Filler, as_resperf_error
+from resperf.backends._torch_functions import prepared
 from resperf.backends._torch_layers import layer_of_torch
+from resperf.backends._torch_network import TorchNetwork, host_inputs
 from resperf.campaign.sampler import draw
 from resperf.campaign.spec import Campaign
 from resperf.errors import ResperfError, UnsupportedError
 from resperf.layers import KINDS, Conv, Dense, Kernel, Layer, Pool, layer_from_key
 from resperf.lowering import lower
+from resperf.lowering.torch import as_run
 from resperf.network import read_network
+from resperf.network.weights import materialise, weights_of
 from resperf.quantities import PHASES
 
 NETWORKS = Path(__file__).parents[2] / "models" / "networks"
@@ -129,8 +133,6 @@ def test_results_agree_with_onnx_runtime(kind: str, eager: Backend) -> None:
 
 def _with_values(found: Any, given: list[Any]) -> Any:
     """Run a layer on given tensors in place of made-up ones."""
-    from resperf.backends._torch_functions import prepared
-
     rest = [given[place] if 0 <= place < len(given) else None for place in found.order[1:]]
     while rest and rest[-1] is None:
         rest.pop()
@@ -287,10 +289,6 @@ def test_every_optimizer_updates(optimizer: str) -> None:
 
 @pytest.mark.parametrize("name", ["lenet5", "squeezenet1_1", "mobilenet_v2"])
 def test_a_network_computes_what_onnx_runtime_computes(name, eager, tmp_path) -> None:
-    from resperf.backends._torch_network import TorchNetwork, host_inputs
-    from resperf.lowering.torch import as_run
-    from resperf.network.weights import materialise, weights_of
-
     path = NETWORKS / f"{name}.onnx"
     model, large = materialise(path, batch=1)
     for proto in model.graph.initializer:
@@ -325,6 +323,28 @@ def test_values_of_a_network_are_freed_behind_their_last_reader(eager, tmp_path)
     ]
     with eager.network(saved(tmp_path / "n.onnx", nodes, [1, 10**6]), batch=None) as built:
         assert built.phases["peak_memory_bytes"].sampler() == pytest.approx(3 * 4e6, rel=0.01)
+
+
+def test_weights_that_a_network_computes_are_read_when_it_runs(eager, tmp_path) -> None:
+    """A product's bias, and the bounds of a Clip, need not be constants."""
+    rng = np.random.default_rng(0)
+    weights = {"w": rng.random((3, 3), np.float32), "low": np.array(0.5, np.float32)}
+    nodes = [
+        onnx.helper.make_node("Gemm", ["x", "w", "x"], ["product"]),
+        onnx.helper.make_node("Exp", ["low"], ["bound"]),
+        onnx.helper.make_node("Clip", ["product", "bound"], ["y"]),
+    ]
+    path = saved(tmp_path / "n.onnx", nodes, [2, 3])
+    model = onnx.load(path)
+    model.graph.initializer.extend(
+        onnx.numpy_helper.from_array(value, name) for name, value in weights.items()
+    )
+    onnx.save(model, path)
+    network = as_run(read_network(path), eager.setting())
+    made = TorchNetwork(network, weights, torch.device("cpu"))
+    x = torch.from_numpy(rng.random((2, 3), np.float32))
+    expected = np.maximum(x.numpy() @ weights["w"] + x.numpy(), np.exp(0.5))
+    np.testing.assert_allclose(made(x)[0].detach().numpy(), expected, rtol=1e-5)
 
 
 def test_an_operator_that_pytorch_lacks_is_named(eager: Backend, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from itertools import count
 
 import pytest
@@ -68,6 +69,23 @@ def test_phases_and_whole_runs_are_timed():
     assert set(timed.totals_ms) == {11.0}
     assert (timed.rounds, timed.steady_rounds) == (3, 3)
     assert timed.reference_ratio == pytest.approx(1.0)
+
+
+def test_a_training_step_is_timed_in_its_parts():
+    machine = Machine()
+    parts_ms = {"forward_ms": 3.0, "backward_ms": 6.0, "step_ms": 9.5}
+    machine.phases = {
+        name: Phase(machine.timer(partial(machine.spend, time_ms)))
+        for name, time_ms in parts_ms.items()
+    }
+    machine.phases["peak_memory_bytes"] = Phase(lambda: 1e6, unit="bytes")
+    timed = guarded_runs(machine, machine.monitor, seconds=0.3)
+    assert {name: set(times_ms) for name, times_ms in timed.phases_ms.items()} == {
+        name: {time_ms} for name, time_ms in parts_ms.items()
+    }
+    assert set(timed.totals_ms) == {9.5}
+    assert timed.samples["peak_memory_bytes"].value == 1e6
+    assert timed.steady_rounds == 3
 
 
 def test_a_slow_network_still_runs_three_times_a_round():

@@ -104,3 +104,26 @@ def test_runs_of_another_target_are_refused_before_measuring(tmp_path, cli, monk
     assert "framework: onnxruntime here, synthetic there" in error
     assert "choose another file" in error
     assert (tmp_path / "runs.h5").read_bytes() == before
+
+
+def test_a_training_step_in_pytorch_is_shown_in_its_parts(perceptron, cli):
+    path = perceptron("two.onnx", 64, 32, 10)
+    words = ["measure", path, "--framework", "torch", "--training", "sgd", "--batch", "1"]
+    words += QUICK
+    document = cli.json(*words)
+    assert document["phases"]["execution_ms"] is None
+    assert list(document["quantities"]) == [
+        "forward_ms", "backward_ms", "update_ms", "step_ms", "peak_memory_bytes",
+    ]  # fmt: skip
+    assert min(document["quantities"].values()) > 0
+    assert {layer["kind"] for layer in document["layers"]} >= {"dense"}
+    text = cli.text(*words, "--no-layers")
+    assert "forward " in text
+    assert "unknown" not in text
+
+
+def test_a_setting_that_a_framework_lacks_is_one_line(perceptron, cli):
+    words = ["measure", perceptron("two.onnx", 8, 8), "--batch", "1", "--layout", "nhwc"]
+    assert cli.run(*words, code=2).err.strip() == (
+        "resperf: error: framework onnxruntime on cpu has no --layout; it has only --threads"
+    )

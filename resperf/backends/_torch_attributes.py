@@ -1,0 +1,34 @@
+"""What the functions of PyTorch read from an operator: attributes and constants."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from resperf.errors import UnsupportedError
+from resperf.layers import Operator
+
+Function = Callable[..., Any]
+Make = Callable[[Operator], Function]
+
+
+def constant(operator: Operator, place: int, otherwise: Any = None) -> Any:
+    """Return the value of a constant input as a number or a list.
+
+    Raises
+    ------
+    UnsupportedError
+        If the network computes it.
+    """
+    if not operator.has_input(place):
+        return otherwise
+    value = operator.operand(place).value
+    if value is None:
+        raise UnsupportedError(f"{operator.op}: input {place} is computed by the network")
+    return value.item() if value.ndim == 0 or value.size == 1 else value.tolist()
+
+
+def attribute(operator: Operator, name: str, otherwise: Any) -> Any:
+    """Return an attribute; texts are str."""
+    found = operator.attributes.get(name, otherwise)
+    return found.decode() if isinstance(found, bytes) else found
