@@ -79,6 +79,24 @@ def cpu_facts(root: Path = Path("/")) -> CpuFacts:
     )
 
 
+def clock_governors(root: Path = Path("/")) -> tuple[str, ...]:
+    """Return the distinct governors of the processors' clocks; empty if none is reported."""
+    files = (root / "sys/devices/system/cpu").glob("cpu[0-9]*/cpufreq/scaling_governor")
+    return tuple(sorted({word for word in map(_text, files) if word}))
+
+
+def container_cores(root: Path = Path("/")) -> float | None:
+    """Return how many cores' time the container may use; None without such a limit."""
+    quota, _, period = _text(root / "sys/fs/cgroup/cpu.max").partition(" ")
+    used, each = _number(quota), _number(period)
+    return used / each if used and each else None
+
+
+def container_memory_bytes(root: Path = Path("/")) -> int | None:
+    """Return how much memory the container may use; None without such a limit."""
+    return _number(_text(root / "sys/fs/cgroup/memory.max"))
+
+
 def _text(path: Path) -> str:
     """Return a file's text; empty if it cannot be read."""
     try:

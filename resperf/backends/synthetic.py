@@ -38,6 +38,8 @@ SESSION_MS = 0.02
 NODE_MS = 0.005
 CALL_MS = 0.010
 COPIES = 4
+MEMORY_BYTES = 1 << 40
+"""Layers that move more do not fit."""
 SUPPORTED = ("conv", "pool", "dense", "activation")
 VERSION = "1"
 
@@ -154,11 +156,13 @@ class SyntheticBackend(Backend):
         Raises
         ------
         UnsupportedError, MemoryError
-            On demand; re-layouts are never supported.
+            On demand; for kinds beside `SUPPORTED`, and for layers beyond `MEMORY_BYTES`.
         """
         self._begin(layer.key)
         if layer.kind not in SUPPORTED:
             raise UnsupportedError(f"synthetic: no layers of kind {layer.kind}")
+        if layer.moved_bytes > MEMORY_BYTES:
+            raise MemoryError(f"synthetic: {layer.moved_bytes} bytes do not fit")
         preprocess_ms, execution_ms, postprocess_ms = (
             self._closed_form_ms(layer, name) for name in PHASES
         )

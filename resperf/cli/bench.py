@@ -121,8 +121,8 @@ def command(
     """Measure the layers and networks of a campaign on this machine.
 
     CAMPAIGN is a TOML file or the name of a shipped one (demo, cpu-45min, cpu-90min,
-    cpu-overnight, gpu-overnight, networks-cpu, resperfnet-table3, quick). Ctrl-C loses no finished
-    row; the same command resumes the campaign.
+    cpu-overnight, gpu-overnight, gpu-quick, networks-cpu, resperfnet-table3, quick). Ctrl-C loses
+    no finished row; the same command resumes the campaign.
     """
     from resperf.bundle import named_target
     from resperf.campaign import Bench, Campaign, plan_campaign, run_campaign

@@ -35,6 +35,10 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
         "Run a network and measure what `predict` predicts.",
     ),
     "bundle": ("resperf.cli.bundle:command", "Merge bundles into one."),
+    "doctor": (
+        "resperf.cli.doctor:command",
+        "Say what this machine can measure, and what is missing.",
+    ),
     "devices": ("resperf.cli.devices:command", "List devices and bundles that `predict` knows."),
 }
 """Command -> (module:object, one line of help); a module is imported when its command is used."""

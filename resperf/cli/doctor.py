@@ -1,0 +1,77 @@
+"""`resperf doctor`."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from resperf.cli._options import JSON, run_options, run_settings, show_json
+from resperf.errors import ResperfError
+
+if TYPE_CHECKING:
+    from resperf.workflows.conformance import Conformance
+
+EPILOG = """\b
+Examples:
+  resperf doctor
+  resperf doctor --device cuda:0 --conformance torch/cuda
+"""
+
+
+@click.command("doctor", epilog=EPILOG)
+@click.option(
+    "--device", metavar="D", help="Look at this local device only: cpu, cuda:0; all by default."
+)
+@click.option(
+    "--conformance",
+    metavar="TARGET",
+    help="Check instead whether the backend of a target, such as onnxruntime/cpu, keeps its "
+    "contract here: a small layer of each kind is built, run and freed.",
+)
+@run_options
+@JSON
+def command(device: str | None, conformance: str | None, as_json: bool, **how: Any) -> None:
+    """Say what this machine can measure, what is missing, and what you could improve.
+
+    Nothing is changed. The options of runs (--threads and so on) are those of --conformance.
+    """
+    from resperf.cli.bench import campaign_folders
+    from resperf.report.doctor import conformance_text, doctor_text
+    from resperf.workflows.doctor import examine
+
+    settings = run_settings(device, **how)
+    if conformance is not None:
+        checked = _checked(conformance, settings)
+        if as_json:
+            show_json({**checked.to_json(), "conforms": checked.conforms})
+        else:
+            print(conformance_text(checked))
+        return
+    if settings.keys() - {"device"}:
+        raise click.UsageError("options of runs need --conformance TARGET")
+    campaigns = [path for folder in campaign_folders() for path in sorted(folder.glob("*.toml"))]
+    found = examine(device, campaigns=campaigns)
+    if as_json:
+        show_json(found)
+    else:
+        print(doctor_text(found))
+
+
+def _checked(name: str, settings: dict[str, Any]) -> Conformance:
+    """Run the conformance suite, each finding on stderr."""
+    from resperf.backends import backend
+    from resperf.report.doctor import finding_line
+    from resperf.targets import targets
+    from resperf.workflows.conformance import check_backend
+
+    row = next((each for each in targets() if each.name == name), None)
+    if row is None:
+        known = ", ".join(each.name for each in targets() if each.backend)
+        raise ResperfError(f"no target {name!r}; those that can be checked: {known}")
+    started = backend(row.framework, row.device_class, **settings)
+    started.own_process()
+    return check_backend(
+        started, row, tell=lambda found: print(finding_line(found), file=sys.stderr, flush=True)
+    )

@@ -1,0 +1,121 @@
+"""What `resperf doctor` found, as text."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from resperf.report.tables import counted, table
+from resperf.units import format_bytes
+from resperf.workflows.conformance import RULES, Conformance, Finding, Verdict
+from resperf.workflows.doctor import Examination, Framework, Gpu, Host
+
+UNKNOWN = "unknown"
+
+
+def doctor_text(found: Examination) -> str:
+    """Lay out an examination: devices, frameworks, targets, advice, campaigns."""
+    parts = ["devices", _devices(found), "frameworks", _frameworks(found), "targets"]
+    headings = ("target", "can be measured", "why", "what to install")
+    rows = [[each.target, each.measurable, each.why, each.install] for each in found.targets]
+    parts.append(table(headings, rows, text=headings))
+    parts += ["what you could improve", "\n".join(found.advice) or "nothing was found"]
+    fitting = [each for each in found.campaigns if each.targets]
+    if fitting:
+        headings = ("campaign", "hours", "what", "fits")
+        rows = [
+            [each.name, "" if each.hours is None else f"{each.hours:g}", each.description,
+             ", ".join(each.targets)]
+            for each in fitting
+        ]  # fmt: skip
+        parts += [
+            "campaigns (resperf bench NAME)",
+            table(headings, rows, text=("campaign", "what", "fits")),
+        ]
+    titled = zip(parts[::2], parts[1::2], strict=True)
+    return "\n\n".join(f"{title}\n{_indented(text)}" for title, text in titled)
+
+
+def _indented(text: str) -> str:
+    return "\n".join(f"  {line}".rstrip() for line in text.splitlines())
+
+
+def _devices(found: Examination) -> str:
+    lines = [f"cpu: {_host(found.host)}"]
+    lines += [f"{gpu.word}: {_gpu(gpu)}" for gpu in found.gpus]
+    if found.no_gpu:
+        lines.append(f"cuda: {found.no_gpu}")
+    for folder in found.host.folders:
+        free = UNKNOWN if folder.free_bytes is None else format_bytes(folder.free_bytes)
+        state = f"{free} free" if folder.writable else "cannot be written"
+        lines.append(f"{folder.what}: {folder.path} ({state})")
+    return "\n".join(lines)
+
+
+def _host(host: Host) -> str:
+    cores = counted(host.cores, "usable core")
+    if host.logical_cores != host.cores:
+        cores += f" of {host.logical_cores}"
+    if host.core_limit is not None:
+        cores += f", container limit {host.core_limit:g}"
+    free = UNKNOWN if host.available_bytes is None else format_bytes(host.available_bytes)
+    machine = f"virtual machine ({host.hypervisor})" if host.hypervisor else "no virtual machine"
+    return (
+        f"{host.processor or UNKNOWN}, {cores}, {format_bytes(host.memory_bytes)} of memory "
+        f"({free} free), {machine}, clock governor {', '.join(host.governors) or UNKNOWN}"
+    )
+
+
+def _gpu(gpu: Gpu) -> str:
+    facts: Mapping[str, Any] = {k: UNKNOWN if v is None else v for k, v in gpu.facts.items()}
+    size = gpu.facts.get("memory_bytes")
+    used, processes = gpu.state.get("used_memory_bytes"), gpu.state.get("other_processes")
+    return (
+        f"{facts['name']} (predict calls it {gpu.device}), driver {facts['driver']}, CUDA up to "
+        f"{gpu.cuda or UNKNOWN}, {UNKNOWN if size is None else format_bytes(size)} of memory "
+        f"({UNKNOWN if used is None else format_bytes(used)} used), MIG {facts['mig']}, ECC "
+        f"{facts['ecc']}, persistence mode {facts['persistence']}, other processes "
+        f"{UNKNOWN if processes is None else processes}"
+    )
+
+
+def _frameworks(found: Examination) -> str:
+    return "\n".join(f"{each.name}: {_framework(each)}" for each in found.frameworks)
+
+
+def _framework(each: Framework) -> str:
+    packages = ", ".join(f"{name} {version}" for name, version in each.packages.items())
+    if each.facts is None:
+        return (
+            (each.problem and f"{packages}: {each.problem}") or packages or "no package installed"
+        )
+    says = [f"devices {', '.join(each.facts.devices) or 'none'}"]
+    says += [f"built for CUDA {each.facts.cuda}"] * bool(each.facts.cuda)
+    return "; ".join((packages, *says, *each.facts.notes))
+
+
+def finding_line(finding: Finding) -> str:
+    """Write a finding in one line: ``growth conv: passed (small 0.1 ms, large 0.4 ms)``."""
+    figures = ", ".join(f"{name} {value:.4g}" for name, value in finding.figures.items())
+    detail = f": {finding.detail}" if finding.detail else ""
+    return f"{finding.rule} {finding.subject}: {finding.verdict}{detail}" + (
+        f" ({figures})" if figures else ""
+    )
+
+
+def conformance_text(found: Conformance) -> str:
+    """Count the verdicts of each rule, and list what failed or is doubtful."""
+    counts = Counter((each.rule, each.verdict) for each in found.findings)
+    headings = ("rule", *Verdict, "what")
+    rows = [
+        [rule, *(str(counts[rule, each] or "") for each in Verdict), what]
+        for rule, what in RULES.items()
+    ]
+    text = table(headings, rows, text=("rule", "what"))
+    refused = [each for each in found.of(Verdict.REFUSED) if each.rule == "building"]
+    lines = [finding_line(each) for each in found.of(Verdict.FAILED, Verdict.DOUBTFUL)]
+    if refused:
+        lines.append(f"kinds that are refused: {', '.join(each.subject for each in refused)}")
+    ends = "keeps the contract" if found.conforms else "does not keep the contract"
+    return "\n\n".join(filter(None, (text, "\n".join(lines), f"{found.target} {ends}")))

@@ -1,0 +1,253 @@
+"""The check of a GPU machine: whole on the simulated device, and with every way a step may end."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+NETWORK = ROOT / "models" / "networks" / "lenet5.onnx"
+TOML = """
+samples = 120
+seed = 1
+[protocol]
+min_samples = 3
+min_time_s = 0.0
+budget_s = 0.005
+warmup_s = 0.0
+[kinds.conv]
+[kinds.pool]
+[kinds.dense]
+[kinds.activation]
+"""
+
+
+@pytest.fixture
+def tool(load_tool: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    # Its handler would outlive the test.
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    return load_tool("gpu_check")
+
+
+def words(folder: Path, *more: object) -> list[str]:
+    given = ("--device", "synthetic", "--minutes", 0.05, "--networks", NETWORK, "--batches", 1, 8)
+    return [str(each) for each in (folder, *given, *more)]
+
+
+def results(folder: Path) -> Any:
+    return json.loads((folder / "results.json").read_text())
+
+
+def test_the_simulated_device_is_checked_from_end_to_end(
+    tool: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
+) -> None:
+    (tmp_path / "tiny.toml").write_text(TOML)
+    # The campaign has an end of its own, so that no step depends on this machine's speed.
+    monkeypatch.setattr(tool, "RUN_SECONDS", (0.05, 0.05))
+    folder = tmp_path / "out"
+    asked = words(folder, "--campaign", tmp_path / "tiny.toml", "--minutes", 5)
+    assert tool.main(asked) == 0
+    found = results(folder)
+    target = "synthetic/synthetic"
+    names = (
+        "conformance",
+        "bench",
+        "train",
+        "predict-lenet5",
+        "measure-lenet5-1",
+        "measure-lenet5-8",
+    )
+    assert [step["name"] for step in found["steps"]] == [
+        "doctor", *(f"{target}/{name}" for name in names),
+    ]  # fmt: skip
+    assert {step["status"] for step in found["steps"]} == {"ok"}
+    own = folder / "synthetic-synthetic"
+    assert {each.name for each in own.iterdir()} >= {"layers.h5", "bundle", "runs.h5"}
+    assert (folder / "logs" / "synthetic-synthetic-bench.out").exists()
+    # A whole run on the simulated clock is its three phases; LeNet's layers were left out of the
+    # campaign, whose times follow a formula that the baseline has the terms of.
+    assert [each["batch"] for each in found["comparisons"]] == [1, 8]
+    for each in found["comparisons"]:
+        assert each["phases_ms"] == pytest.approx(each["whole_ms"], rel=1e-3)
+        assert each["skipped"] == 0
+        assert each["predicted_ms"] == pytest.approx(each["whole_ms"], rel=0.02)
+    text = (folder / "report.md").read_text()
+    assert "Conformance: the backend keeps its contract (" in text
+    assert "| lenet5 | 8 | " in text
+    assert "## What could not be run\n\nNothing." in text
+    assert "(2 of 2 predicted completely)" in text
+    # Again: everything is there. No command could run.
+    monkeypatch.setattr(tool, "COMMAND", ("/nowhere/resperf",))
+    capsys.readouterr()
+    assert tool.main(asked) == 0
+    assert capsys.readouterr().out.count(": done before") == 7
+    assert results(folder)["comparisons"] == found["comparisons"]
+    assert tool.main([*asked, "--method", "linear"]) == 2
+    assert "a check with other options" in capsys.readouterr().err
+
+
+FAKE = """
+import json, os, signal, sys, time
+words = sys.argv[1:]
+name = " ".join(words)
+for line in open(os.path.join(os.path.dirname(__file__), "scenario")).read().splitlines():
+    part, _, does = line.partition("=")
+    if all(each in name for each in part.split("+")):
+        exec(does)
+host = {"processor": "P", "cores": 1, "memory_bytes": 1}
+gpu = {"word": "cuda:0", "cuda": "12.2", "facts": {"name": "T4", "driver": "535", "mig": None,
+       "ecc": "on", "persistence": None}}
+targets = [{"target": f"{name}/cuda", "measurable": answer, "why": "w"}
+           for name, answer in (("a", "yes"), ("b", "unknown"), ("c", "no"))]
+documents = [{"batch": batch, "total_ms": 2.0 * batch, "skipped": [1] * (batch - 1),
+              "warnings": ["noisy"],
+              "phases": {"preprocess_ms": 0.5, "execution_ms": 1.0, "postprocess_ms": None},
+              "percentiles_ms": {"p50": 4.0 * batch}} for batch in (1, 8)]
+answers = {
+    "doctor": {"host": host, "gpus": [gpu], "no_gpu": "", "frameworks": [], "targets": targets,
+               "advice": ["persistence mode is off"]},
+    "bench": {"statuses": {"ok": 3}, "layers_per_second": 1.0, "doubtful": 0},
+    "train": {}, "predict": documents, "measure": documents["--batch 8" in name],
+}
+if "--conformance" in words:
+    answers["doctor"] = {"conforms": False, "findings": [
+        {"rule": "closing", "subject": "conv", "verdict": "failed", "detail": "still runs"}]}
+print(json.dumps(answers[words[0]]))
+"""
+
+
+@pytest.fixture
+def scenario(
+    tool: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[str], None]:
+    """Replace `resperf`: lines of WORD+WORD=CODE say what a command with these words does."""
+    script = tmp_path / "fake.py"
+    script.write_text(FAKE)
+    monkeypatch.setattr(tool, "COMMAND", (sys.executable, str(script)))
+
+    def write(lines: str) -> None:
+        (tmp_path / "scenario").write_text(lines)
+
+    return write
+
+
+def by_name(folder: Path) -> dict[str, tuple[str, str]]:
+    return {step["name"]: (step["status"], step["reason"]) for step in results(folder)["steps"]}
+
+
+def test_a_step_that_does_not_end_is_ended(
+    tool: ModuleType, scenario: Callable[[str], None], tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(tool, "GRACE_S", 0.1)
+    scenario("train=signal.signal(signal.SIGINT, signal.SIG_IGN); time.sleep(60)\n")
+    started = time.monotonic()
+    status = tool.run_command(["train"], tmp_path / "log", 1.0)
+    assert time.monotonic() - started < 30
+    assert tool.reason(status, tmp_path / "log", 1.0) == "no end within 1 s"
+
+
+def test_no_failing_step_ends_the_check(
+    tool: ModuleType, scenario: Callable[[str], None], tmp_path: Path
+) -> None:
+    scenario(
+        "conformance+a/cuda=os.kill(os.getpid(), signal.SIGSEGV)\n"
+        "bench+--framework a=print('x', file=sys.stderr); "
+        "sys.exit('noise\\nresperf: error: out of memory | now')\n"
+        "measure+--framework a+--batch 8=os._exit(3)\n"
+        "train+b-cuda=sys.exit(7)\n"
+    )
+    folder = tmp_path / "out"
+    assert tool.main(words(folder)) == 0
+    found = by_name(folder)
+    assert found["c/cuda"] == ("skipped", "w")
+    assert found["a/cuda/conformance"] == (
+        "failed", "ended by SIGSEGV; see a-cuda-conformance.err",
+    )  # fmt: skip
+    assert found["a/cuda/bench"] == ("failed", "out of memory | now")
+    assert found["a/cuda/train"] == ("skipped", "the campaign has no rows")
+    assert found["a/cuda/predict-lenet5"] == ("skipped", "no bundle was trained")
+    assert found["a/cuda/measure-lenet5-8"] == ("failed", "exit status 3")
+    assert found["a/cuda/measure-lenet5-1"] == ("ok", "")
+    assert found["b/cuda/train"] == ("failed", "exit status 7")
+    assert found["b/cuda/measure-lenet5-8"] == ("ok", "")
+    text = (folder / "report.md").read_text()
+    assert "| a/cuda/bench | failed | out of memory / now |" in text
+    assert "- closing conv: failed: still runs" in text
+    assert "- persistence mode is off" in text
+    card = "cuda:0: T4, driver 535, CUDA up to 12.2, MIG unknown, ECC on, persistence mode unknown"
+    assert f"- {card}\n" in text
+    # What was measured without a prediction is there; an unknown phase is not 0.
+    assert "| lenet5 | 8 | 0.5000 | 1.000 | - | 16.00 | 32.00 | -50.0% | - | - |" in text
+    assert "predicted unknown (0 of 2 predicted completely)" in text
+    assert "Warnings:\n\n- noisy" in text
+    # What failed or was skipped is repeated, and nothing else.
+    before = {step["name"]: step["seconds"] for step in results(folder)["steps"]}
+    scenario("bench+--framework b=sys.exit(1)\n")
+    assert tool.main(words(folder)) == 0
+    assert {name for name, (status, _) in by_name(folder).items() if status != "ok"} == {"c/cuda"}
+    after = {step["name"]: step["seconds"] for step in results(folder)["steps"]}
+    text = (folder / "report.md").read_text()
+    assert "predicted 50.0% (1 of 2 predicted completely)" in text
+    assert "| 16.00 (without 7 operators) |" in text
+    assert {name for name in after if after[name] == before.get(name)} == {
+        "doctor", "c/cuda", "b/cuda/conformance", "b/cuda/bench", "b/cuda/measure-lenet5-1",
+        "a/cuda/measure-lenet5-1",
+        "b/cuda/measure-lenet5-8",
+    }  # fmt: skip
+
+
+def test_an_answer_of_another_form_costs_its_target_only(
+    tool: ModuleType, scenario: Callable[[str], None], tmp_path: Path
+) -> None:
+    scenario("bench+--framework a=print('[]'); sys.exit()\n")
+    folder = tmp_path / "out"
+    assert tool.main(words(folder)) == 0
+    found = by_name(folder)
+    assert found["a/cuda/train"] == ("skipped", "the campaign has no rows")
+    assert found["b/cuda/measure-lenet5-8"] == ("ok", "")
+
+
+def test_a_folder_that_cannot_be_read_is_refused(tool: ModuleType, tmp_path: Path, capsys) -> None:
+    (tmp_path / "results.json").write_text("{")
+    assert tool.main(words(tmp_path)) == 2
+    assert "results.json cannot be read" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+def test_an_interruption_keeps_what_is_done(
+    sent: signal.Signals, scenario: Callable[[str], None], tmp_path: Path
+) -> None:
+    scenario("bench+--framework a=open('started', 'w'); time.sleep(60)\n")
+    folder = tmp_path / "out"
+    code = (
+        f"import sys; sys.path.insert(0, {str(ROOT / 'tools')!r}); import gpu_check; "
+        f"gpu_check.COMMAND = (sys.executable, {str(tmp_path / 'fake.py')!r}); "
+        f"sys.exit(gpu_check.main({words(folder)!r}))"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code], cwd=tmp_path, stderr=subprocess.PIPE, text=True,
+        stdout=subprocess.DEVNULL,
+    ) as running:  # fmt: skip
+        stop = time.monotonic() + 60
+        while not (tmp_path / "started").exists() and time.monotonic() < stop:
+            time.sleep(0.02)
+        os.kill(running.pid, sent)
+        _, said = running.communicate(timeout=60)
+    assert running.returncode == 130
+    assert said == "interrupted; the same command goes on\n"
+    found = by_name(folder)
+    assert found["a/cuda/bench"] == ("interrupted", "interrupted")
+    assert found["a/cuda/conformance"] == ("ok", "")
+    assert "| a/cuda/bench | interrupted | interrupted |" in (folder / "report.md").read_text()
